@@ -59,6 +59,7 @@
 //! **RDMA packets are neither encrypted nor authenticated**: use objects in networks whose hosts you
 //! trust.
 
+#![warn(clippy::disallowed_methods)]
 #![forbid(unsafe_code)]
 
 mod binding;

@@ -36,6 +36,7 @@
 //! # }
 //! ```
 
+#![warn(clippy::disallowed_methods)]
 #![deny(unsafe_code)]
 
 pub mod apiperf;

@@ -9,6 +9,8 @@
 //! loaded at run time, tensors come by `__cuda_array_interface__` or DLPack, and the module uses
 //! Python's stable interface. Functions that may wait release the interpreter's lock.
 
+#![warn(clippy::disallowed_methods)]
+
 /// Gives a class with a Python method `close` those of a `with` block, which calls it at its end.
 macro_rules! context_manager {
     ($class:ty) => {

@@ -90,6 +90,8 @@
 //!   holds for the verbs provider too.
 //! - **CPU**: the progress thread sleeps when it is idle; [`SoftOptions::busy_poll`] sets how soon.
 
+#![warn(clippy::disallowed_methods)]
+
 mod bounded_queue;
 mod buffer;
 mod completion_queue;

@@ -70,7 +70,7 @@ const VARIABLE: &str = "MLX5_SCATTER_TO_CQE";
 /// providers/mlx5/qp.c). Call this first thing in `main`: a process that already has several
 /// threads keeps its environment, and the function returns `false`.
 pub fn disable_scatter_to_cqe() -> bool {
-    if env::var_os(VARIABLE).is_some() {
+    if gdr_process::variable(VARIABLE).is_some() {
         return true;
     }
     let threads = fs::read_dir("/proc/self/task").map_or(0, Iterator::count);

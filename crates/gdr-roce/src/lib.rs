@@ -110,6 +110,7 @@
 //! The rules follow the InfiniBand Architecture Specification volume 1, chapter 9, and its annexes
 //! A16 and A17 (RoCE).
 
+#![warn(clippy::disallowed_methods)]
 #![forbid(unsafe_code)]
 
 mod attributes;

@@ -6,6 +6,7 @@
 //!
 //! [`ProcessTrace::parse`] accepts any bytes: what is damaged is an error or is left out.
 
+#![warn(clippy::disallowed_methods)]
 #![forbid(unsafe_code)]
 
 pub mod layout;

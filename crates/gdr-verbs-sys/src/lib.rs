@@ -36,6 +36,8 @@
 //! # }
 //! ```
 
+#![warn(clippy::disallowed_methods)]
+
 #[allow(missing_docs, non_camel_case_types, non_snake_case, clippy::all)]
 mod bindings;
 mod cq_ex;

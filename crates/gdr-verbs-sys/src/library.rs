@@ -1,6 +1,5 @@
 //! Loading of libibverbs, and its list of devices.
 
-use std::env;
 use std::ffi::{CString, OsStr, OsString, c_int, c_void};
 use std::mem;
 use std::path::{Path, PathBuf};
@@ -20,47 +19,6 @@ pub(crate) const LIBRARY: &str = "libibverbs.so.1";
 
 /// The environment variable with the path of another library.
 const OVERRIDE: &str = "GDR_LIBIBVERBS";
-
-/// The file to load.
-#[derive(Debug, PartialEq, Eq)]
-struct LibraryFile {
-    path: OsString,
-    /// The override is set, but ignored because of raised privileges.
-    override_ignored: bool,
-}
-
-/// Whether the process has privileges that its caller lacks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Privileges {
-    /// Those of its caller.
-    Inherited,
-    /// More, by setuid, setgid or file capabilities. The environment is that of the caller, who must
-    /// not choose which code runs.
-    Raised,
-}
-
-impl Privileges {
-    fn of_process() -> Self {
-        // SAFETY: the call only reads the auxiliary vector of this process.
-        match unsafe { libc::getauxval(libc::AT_SECURE) } {
-            0 => Self::Inherited,
-            _ => Self::Raised,
-        }
-    }
-}
-
-impl LibraryFile {
-    fn new(named: Option<OsString>, privileges: Privileges) -> Self {
-        let named = named.filter(|file| !file.is_empty());
-        let override_ignored = named.is_some() && privileges == Privileges::Raised;
-        Self {
-            path: named
-                .filter(|_| !override_ignored)
-                .unwrap_or_else(|| OsString::from(LIBRARY)),
-            override_ignored,
-        }
-    }
-}
 
 /// A loaded libibverbs.
 ///
@@ -107,24 +65,11 @@ impl Verbs {
         if let Some(verbs) = *loaded {
             return Ok(verbs);
         }
-        let file = LibraryFile::new(env::var_os(OVERRIDE), Privileges::of_process());
-        if file.override_ignored {
-            tracing::warn!(
-                "{OVERRIDE} is ignored: this process has more privileges than its caller"
-            );
-        }
-        // SAFETY: libibverbs can be loaded at run time. The override is used only if the owner of the
+        let named = gdr_process::variable(OVERRIDE).filter(|file| !file.is_empty());
+        let file = named.unwrap_or_else(|| OsString::from(LIBRARY));
+        // SAFETY: libibverbs can be loaded at run time. The override is there only if the owner of the
         // environment could run the same code without this process.
-        let verbs = unsafe { Self::open(&file.path) }.map_err(|error| match error {
-            LoadError::Library { library, reason } if file.override_ignored => LoadError::Library {
-                library,
-                reason: format!(
-                    "{reason} ({OVERRIDE} is ignored in a process with more privileges than its \
-                     caller)"
-                ),
-            },
-            error => error,
-        })?;
+        let verbs = unsafe { Self::open(&file) }?;
         Ok(loaded.insert(verbs))
     }
 
@@ -286,26 +231,6 @@ mod tests {
 
     use super::*;
     use crate::fixture;
-
-    #[test]
-    fn a_process_with_raised_privileges_loads_no_library_that_its_caller_names() {
-        let choose = |named: &str, privileges| {
-            let file = LibraryFile::new(Some(named.into()), privileges);
-            (file.path, file.override_ignored)
-        };
-        let default = || OsString::from(LIBRARY);
-        assert_eq!(
-            choose("/tmp/other.so", Privileges::Inherited),
-            ("/tmp/other.so".into(), false)
-        );
-        assert_eq!(
-            choose("/tmp/other.so", Privileges::Raised),
-            (default(), true)
-        );
-        assert_eq!(choose("", Privileges::Raised), (default(), false));
-        let unset = LibraryFile::new(None, Privileges::Raised);
-        assert_eq!((unset.path, unset.override_ignored), (default(), false));
-    }
 
     static STATUS: AtomicU32 = AtomicU32::new(0);
     static CALLS: AtomicU32 = AtomicU32::new(0);

@@ -1,7 +1,7 @@
 //! What the engines of this process have moved, as files: the environment variable
 //! `GDR_VERBS_COUNTERS`.
 
-use std::fs;
+use std::io::Write;
 use std::path::PathBuf;
 use std::process;
 use std::sync::Mutex;
@@ -9,6 +9,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
+use gdr_process::{PerProcess, WholeFile};
 use gdr_rdma::PayloadBytes;
 use gdr_rdma::raw::{self, WeakDevice};
 
@@ -20,15 +21,13 @@ const FOLDER: &str = "GDR_VERBS_COUNTERS";
 /// never leaves that.
 const LIMIT: Duration = Duration::from_secs(1);
 
-/// The engines whose counters are written when the process ends.
-static WATCHED: Mutex<Watched> = Mutex::new(Watched {
-    process: 0,
-    engines: Vec::new(),
-});
+/// The engines whose counters are written when the process ends. A forked child has none of its parent's.
+static WATCHED: PerProcess<Mutex<Watched>> = PerProcess::new();
 
+#[derive(Default)]
 struct Watched {
-    /// The process that has asked the C library to be called at its end.
-    process: u32,
+    /// Whether the process has asked the C library to be called at its end.
+    is_registered: bool,
     engines: Vec<(String, WeakDevice)>,
 }
 
@@ -38,15 +37,13 @@ pub(crate) fn watch(device: &str, engine: &raw::Device) {
     if folder().is_none() {
         return;
     }
-    let mut watched = lock(&WATCHED);
-    if watched.process != process::id() {
-        // What a forked child has inherited are its parent's.
-        watched.engines.clear();
+    let mut watched = lock(WATCHED.get());
+    if !watched.is_registered {
         // SAFETY: a function of this library, which is never unloaded: it has threads.
         if unsafe { libc::atexit(write_all) } != 0 {
             tracing::error!("the counters of devices that stay open will not be written");
         }
-        watched.process = process::id();
+        watched.is_registered = true;
     }
     watched
         .engines
@@ -60,9 +57,7 @@ pub(crate) fn watch(device: &str, engine: &raw::Device) {
 extern "C" fn write_all() {
     let (done, ended) = channel();
     let writer = thread::Builder::new().spawn(move || {
-        let watched = lock(&WATCHED);
-        let own = watched.process == process::id();
-        for (device, engine) in watched.engines.iter().filter(|_| own) {
+        for (device, engine) in &lock(WATCHED.get()).engines {
             if let Some(engine) = engine.upgrade() {
                 write(device, || engine.counters().payload);
             }
@@ -76,7 +71,7 @@ extern "C" fn write_all() {
 }
 
 fn folder() -> Option<PathBuf> {
-    let folder = std::env::var_os(FOLDER).filter(|folder| !folder.is_empty());
+    let folder = gdr_process::variable(FOLDER).filter(|folder| !folder.is_empty());
     folder.map(PathBuf::from)
 }
 
@@ -87,7 +82,11 @@ pub(crate) fn write(device: &str, payload: impl FnOnce() -> PayloadBytes) {
     };
     let file = format!("{}-{device}.counters", process::id());
     let path = folder.join(file);
-    if let Err(error) = fs::write(&path, text(&payload())) {
+    let written = WholeFile::private(&path).and_then(|mut file| {
+        file.write_all(text(&payload()).as_bytes())?;
+        file.finish()
+    });
+    if let Err(error) = written {
         tracing::error!(%error, path = %path.display(), "the counters cannot be written");
     }
 }

@@ -272,8 +272,9 @@ struct InstalledList(*mut *mut ibv_device);
 // SAFETY: a list that nothing changes until it is freed; libibverbs is safe to call from any thread.
 unsafe impl Send for InstalledList {}
 
-/// Those that a list of this library was made with, by its address.
-static INSTALLED_LISTS: Mutex<BTreeMap<usize, InstalledList>> = Mutex::new(BTreeMap::new());
+/// Those that a list of this library was made with, by its address. A forked child knows its own only, and
+/// waits for no lock of its parent.
+static INSTALLED_LISTS: PerProcess<Mutex<BTreeMap<usize, InstalledList>>> = PerProcess::new();
 
 impl InstalledList {
     /// An empty list if there is no such library, or if the kernel has no RDMA devices.
@@ -331,7 +332,7 @@ unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_dev
             unsafe { count.write(found) };
         }
         let list: *mut *mut ibv_device = Box::into_raw(list.into_boxed_slice()).cast();
-        lock(&INSTALLED_LISTS).insert(list.addr(), installed);
+        lock(INSTALLED_LISTS.get_fast()).insert(list.addr(), installed);
         Ok(list)
     })
 }
@@ -350,7 +351,7 @@ unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
             entries += 1;
         }
         let list = ptr::slice_from_raw_parts_mut(list, entries);
-        let installed = lock(&INSTALLED_LISTS).remove(&list.cast::<()>().addr());
+        let installed = lock(INSTALLED_LISTS.get_fast()).remove(&list.cast::<()>().addr());
         // SAFETY: from a box of this length, and freed once.
         drop(unsafe { Box::from_raw(list) });
         drop(installed);

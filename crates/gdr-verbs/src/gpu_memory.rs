@@ -6,7 +6,6 @@
 //! a thread of their own: a thread of the program may hold a lock of the driver while it waits for a kernel
 //! that waits for the bytes to be sent, so the engine's thread must not need the driver.
 
-use std::env;
 use std::ffi::OsStr;
 use std::sync::{Arc, Mutex};
 
@@ -58,7 +57,7 @@ pub(crate) enum GpuReads {
 /// # Errors
 /// `EINVAL` for a value that has no meaning.
 pub(crate) fn reads() -> Result<GpuReads, Errno> {
-    reads_of(env::var_os(VARIABLE).as_deref()).map_err(|value| {
+    reads_of(gdr_process::variable(VARIABLE).as_deref()).map_err(|value| {
         tracing::error!(
             "{VARIABLE} is `{value}`: give `copy-engine` or `cpu`, or leave it unset; no device opens"
         );

@@ -26,6 +26,8 @@
 //!
 //! Every function catches panics, which become `EIO`.
 
+#![warn(clippy::disallowed_methods)]
+
 mod address_handle;
 mod async_event;
 mod channel;

@@ -16,14 +16,14 @@ pub(crate) fn addresses() -> Vec<SoftAddress> {
             Vec::new()
         }
     };
-    match std::env::var(VARIABLE) {
-        Ok(list) => list
+    match gdr_process::variable(VARIABLE).and_then(|list| list.into_string().ok()) {
+        Some(list) => list
             .split(',')
             .map(str::trim)
             .filter(|nic| !nic.is_empty())
             .filter_map(|nic| named(nic, &all))
             .collect(),
-        Err(_) => defaults(&all),
+        None => defaults(&all),
     }
 }
 

@@ -4,13 +4,14 @@
 //! library in the search order of the loader, which the program or another library is linked with.
 //! With `GDR_ONLY_SOFT` there is no such library.
 
-use std::env;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::mem;
 use std::os::unix::ffi::OsStringExt;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use gdr_process::variable;
 
 use crate::errno::Errno;
 use crate::ret::set_errno;
@@ -57,11 +58,7 @@ impl Library {
     /// The library that `GDR_LIBIBVERBS` names. A program with more rights than its caller ignores
     /// the variable: the caller must not choose which code it runs.
     fn named() -> Option<Self> {
-        // SAFETY: it reads the auxiliary vector, which the kernel wrote.
-        if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
-            return None;
-        }
-        let path = env::var_os(PATH).filter(|path| !path.is_empty())?;
+        let path = variable(PATH).filter(|path| !path.is_empty())?;
         let path = CString::new(path.into_vec()).ok()?;
         let library = Self::open(&path, libc::RTLD_LOCAL);
         if library.is_none() {
@@ -96,7 +93,7 @@ impl Library {
 /// The installed library, which is looked for once.
 fn library() -> Option<Library> {
     static LIBRARY: OnceLock<Option<Library>> = OnceLock::new();
-    let only_soft = || env::var_os(ONLY_SOFT).is_some_and(|value| !value.is_empty());
+    let only_soft = || variable(ONLY_SOFT).is_some_and(|value| !value.is_empty());
     *LIBRARY.get_or_init(|| (!only_soft()).then(|| Library::named().or_else(Library::next))?)
 }
 
@@ -118,24 +115,39 @@ pub(crate) fn found_devices() {
 pub(crate) struct Function {
     /// Ends with a zero.
     name: &'static str,
-    address: OnceLock<Option<usize>>,
+    /// Not a lock, which a forked child would wait for: threads that look it up at once find the same.
+    address: AtomicUsize,
 }
+
+/// The function was not looked up yet.
+const UNKNOWN: usize = 0;
+/// There is no such function.
+const ABSENT: usize = 1;
 
 impl Function {
     pub(crate) const fn new(name: &'static str) -> Self {
         Self {
             name,
-            address: OnceLock::new(),
+            address: AtomicUsize::new(UNKNOWN),
         }
     }
 
     /// Its address; `None` if there is no library, or if this release of it has no such function.
     pub(crate) fn address(&self) -> Option<NonNull<c_void>> {
-        let found = self.address.get_or_init(|| {
-            let name = CStr::from_bytes_with_nul(self.name.as_bytes()).ok()?;
-            Some(library()?.symbol(name)?.as_ptr().expose_provenance())
-        });
-        NonNull::new(std::ptr::with_exposed_provenance_mut((*found)?))
+        let mut address = self.address.load(Ordering::Acquire);
+        if address == UNKNOWN {
+            address = self.look_up().unwrap_or(ABSENT);
+            self.address.store(address, Ordering::Release);
+        }
+        match address {
+            ABSENT => None,
+            found => NonNull::new(std::ptr::with_exposed_provenance_mut(found)),
+        }
+    }
+
+    fn look_up(&self) -> Option<usize> {
+        let name = CStr::from_bytes_with_nul(self.name.as_bytes()).ok()?;
+        Some(library()?.symbol(name)?.as_ptr().expose_provenance())
     }
 }
 
@@ -206,7 +218,7 @@ unsafe extern "C" fn gdr_verbs_fill_table(
     end: *const PrivateFunction,
     disassociate: *mut u8,
 ) {
-    let may = env::var_os("RDMAV_ALLOW_DISASSOC_DESTROY").is_some();
+    let may = variable("RDMAV_ALLOW_DISASSOC_DESTROY").is_some();
     // SAFETY: the contract of this function.
     unsafe { disassociate.write(may.into()) };
     let Some(library) = library() else { return };

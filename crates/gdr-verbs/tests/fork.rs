@@ -97,6 +97,39 @@ fn a_forked_child_opens_the_device_for_itself() {
 }
 
 #[test]
+fn a_child_that_is_forked_while_threads_register_can_load_libraries() {
+    const FORKS: usize = 300;
+    let side = Side::new(ibv_qp_type::IBV_QPT_RC);
+    let (domain, ended) = (side.domain.expose_provenance(), AtomicBool::new(false));
+    let failed = std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let domain = std::ptr::with_exposed_provenance_mut(domain);
+                let mut words = vec![0_u64; 512];
+                let (address, len) = (words.as_mut_ptr().cast(), size_of_val(&words[..]));
+                while !ended.load(Ordering::Relaxed) {
+                    // SAFETY: the words live until the region is deregistered.
+                    let region = unsafe { library().reg_mr(domain, address, len, all_access()) };
+                    deregister(region.unwrap());
+                }
+            });
+        }
+        let load = || {
+            // SAFETY: a C string; there is no such library, so all folders are looked at.
+            let none = unsafe { libc::dlopen(c"libgdr-no-such.so".as_ptr(), libc::RTLD_NOW) };
+            assert!(none.is_null());
+        };
+        let statuses = (0..FORKS).map(|_| Child::fork(load).wait());
+        // One that hangs takes a minute.
+        let failed = statuses.into_iter().find(|status| *status != 0);
+        ended.store(true, Ordering::Relaxed);
+        failed
+    });
+    assert_eq!(failed, None);
+    side.close();
+}
+
+#[test]
 fn a_fork_while_threads_are_in_the_library_leaves_no_lock_in_the_child() {
     let side = Side::new(ibv_qp_type::IBV_QPT_RC);
     let (context, ended) = (side.context.addr(), AtomicBool::new(false));

@@ -33,6 +33,8 @@
 //! With `GDR_BACKEND=sim`, and only then, the library has a simulated GPU with one buffer of
 //! `GDR_SIM_BYTES` bytes (64 MiB) at address 0x6000000000000 ([`SIMULATED_BUFFER`]).
 
+#![warn(clippy::disallowed_methods)]
+
 pub mod abi;
 mod copy_error;
 mod errno;

@@ -17,10 +17,10 @@ use tracing::{Event, Level, Metadata, Subscriber};
 pub(crate) fn install() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        if std::env::var_os("GDRCOPY_ENABLE_LOGGING").is_none() {
+        if gdr_process::variable("GDRCOPY_ENABLE_LOGGING").is_none() {
             return;
         }
-        let text = std::env::var_os("GDRCOPY_LOG_LEVEL");
+        let text = gdr_process::variable("GDRCOPY_LOG_LEVEL");
         let filter = threshold(text.as_ref().and_then(|text| text.to_str()));
         // Fails only in a program that links the rlib and has a subscriber already, which stays.
         if tracing::subscriber::set_global_default(Stderr { filter }).is_ok() {

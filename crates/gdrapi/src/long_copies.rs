@@ -37,8 +37,8 @@ pub(crate) struct LongCopies {
 pub(crate) fn limits() -> Option<PathLimits> {
     static LIMITS: OnceLock<Option<PathLimits>> = OnceLock::new();
     *LIMITS.get_or_init(|| {
-        let mode = std::env::var_os("GDR_COPY");
-        let threads = std::env::var_os("GDR_COPY_THREADS");
+        let mode = gdr_process::variable("GDR_COPY");
+        let threads = gdr_process::variable("GDR_COPY_THREADS");
         limits_of(mode.as_deref(), threads.as_deref())
     })
 }

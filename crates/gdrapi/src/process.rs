@@ -190,7 +190,8 @@ impl Process {
 
 /// An environment variable that is set and not empty.
 fn asked_for(name: &str) -> Option<String> {
-    Some(std::env::var_os(name)?.to_string_lossy().into_owned()).filter(|value| !value.is_empty())
+    Some(gdr_process::variable(name)?.to_string_lossy().into_owned())
+        .filter(|value| !value.is_empty())
 }
 
 /// The descriptor in the first field of a `gdr_t`: it is valid, but gives no access to anything.

@@ -23,7 +23,7 @@ pub(crate) struct Simulation {
 impl Simulation {
     /// Reads `GDR_SIM_BYTES`.
     pub(crate) fn start() -> Result<Self, Failure> {
-        let bytes = match std::env::var_os("GDR_SIM_BYTES").filter(|text| !text.is_empty()) {
+        let bytes = match gdr_process::variable("GDR_SIM_BYTES").filter(|text| !text.is_empty()) {
             None => DEFAULT_BYTES,
             Some(text) => size(&text.to_string_lossy()).ok_or(Failure::Argument(
                 "GDR_SIM_BYTES is not a size: give a number of bytes, at least 65536",

@@ -1,6 +1,5 @@
 //! Devices of the soft provider.
 
-use std::env;
 use std::fmt;
 use std::hint;
 use std::mem;
@@ -281,7 +280,7 @@ fn shards(options: &SoftOptions) -> Result<Shards> {
     if let Some(number) = options.shards {
         return Ok(Shards::Exactly(number.clamp(1, MOST_SHARDS)));
     }
-    let number = match env::var_os(VARIABLE).filter(|value| !value.is_empty()) {
+    let number = match gdr_process::variable(VARIABLE).filter(|value| !value.is_empty()) {
         Some(value) => shards_of_variable(&value.to_string_lossy())?,
         None => {
             let cpus = thread::available_parallelism().map_or(1, usize::from);

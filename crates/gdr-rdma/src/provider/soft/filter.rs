@@ -4,6 +4,7 @@
 //! datagram takes room in the receive buffer or wakes a thread.
 
 use std::io;
+use std::mem;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -239,10 +240,11 @@ pub(super) fn set_program(
     option: libc::c_int,
     filter: &[sock_filter],
 ) -> io::Result<()> {
-    let program = sock_fprog {
-        len: filter.len() as u16,
-        filter: filter.as_ptr().cast_mut(),
-    };
+    // The kernel gets the padding, too.
+    // SAFETY: a number and a pointer, which may be null.
+    let mut program: sock_fprog = unsafe { mem::zeroed() };
+    program.len = filter.len() as u16;
+    program.filter = filter.as_ptr().cast_mut();
     // SAFETY: the kernel reads at most `len` bytes of the sock_fprog, which lives for the call, as does
     // the filter that it points to, which has the stated length; it copies both and writes to neither.
     let result = unsafe {

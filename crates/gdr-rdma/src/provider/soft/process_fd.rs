@@ -2,8 +2,7 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::ptr;
-use std::sync::Once;
-use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering};
 
 /// A descriptor of the process that opened it.
 ///
@@ -61,17 +60,18 @@ unsafe impl Sync for Entry {}
 
 /// The last entry.
 static LAST: AtomicPtr<Entry> = AtomicPtr::new(ptr::null_mut());
-static REGISTERED: Once = Once::new();
+/// Not a `Once`, which a child would wait for if its parent's thread was in it.
+static REGISTERED: AtomicBool = AtomicBool::new(false);
 
 impl Entry {
     /// Takes a free entry, or adds one.
     fn claim(fd: RawFd) -> &'static Self {
-        REGISTERED.call_once(|| {
+        if !REGISTERED.swap(true, Ordering::AcqRel) {
             // SAFETY: `in_child` is async-signal-safe. It is never called after it was unloaded: the C
             // library removes the handlers of an unloaded object. After a failure (no memory) children
             // inherit the descriptors.
             unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
-        });
+        }
         let free = |entry: &&Self| {
             entry
                 .fd
