@@ -1,11 +1,11 @@
 //! Curves over the sizes of messages, as SVG.
 
 use std::fmt::{Display, Write as _};
-use std::fs;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
 use gdr_node::render::Escaped;
+use gdr_process::WholeFile;
 
 use crate::units::{binary, figure};
 
@@ -198,7 +198,7 @@ impl Chart {
 
 /// Writes a picture to a file.
 pub(crate) fn write(path: &Path, svg: &str) -> Result<()> {
-    fs::write(path, svg)
+    WholeFile::write(path, svg.as_bytes())
         .with_context(|| format!("the picture cannot be written to {}", path.display()))
 }
 

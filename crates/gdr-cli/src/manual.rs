@@ -5,6 +5,7 @@ use std::path::Path;
 
 use clap::{Arg, ArgAction, Command};
 use clap_mangen::Man;
+use gdr_process::WholeFile;
 
 use crate::cli;
 use crate::environment::{Entry, FILES, VARIABLES};
@@ -25,7 +26,7 @@ pub(crate) fn write_to(directory: &Path) -> io::Result<()> {
 
 fn write(command: &Command, directory: &Path) -> io::Result<()> {
     let name = page(command);
-    std::fs::write(directory.join(format!("{name}.1")), render(command)?)?;
+    WholeFile::write(&directory.join(format!("{name}.1")), &render(command)?)?;
     command
         .get_subcommands()
         .try_for_each(|sub| write(sub, directory))

@@ -1,8 +1,8 @@
 //! `gdr collect`: the facts about this node in one file.
 
-use std::fs::OpenOptions;
+use std::fs::File;
 use std::io::Write as _;
-use std::os::unix::fs::{OpenOptionsExt as _, fchown};
+use std::os::unix::fs::fchown;
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -13,6 +13,7 @@ use gdr_node::archive::{Archive, Origin};
 use gdr_node::collect::{Recorder, read_all};
 use gdr_node::{Inventory, LiveRoot, Source, example, render};
 use gdr_perf::report::Schema;
+use gdr_process::{WholeFile, create_new};
 use serde::Serialize;
 
 use crate::document::Utc;
@@ -197,17 +198,25 @@ impl Owner {
 /// Writes a file that only its owner may read, because it contains the kernel log. Under `sudo` the
 /// owner is the calling user. An existing file is replaced by a rename, which follows no link.
 fn save(path: &Path, bytes: &[u8], force: bool, owner: Option<Owner>) -> Result<()> {
-    let fresh = |path: &Path| {
-        let mut open = OpenOptions::new();
-        let mut file = open.write(true).create_new(true).mode(0o600).open(path)?;
+    let give = |file: &File| {
         if let Some(owner) = owner {
             // Best effort: only root can change the owner.
-            let _ = fchown(&file, Some(owner.user), Some(owner.group));
+            let _ = fchown(file, Some(owner.user), Some(owner.group));
         }
+    };
+    let fresh = || {
+        let mut file = create_new(path, 0o600)?;
+        give(&file);
         file.write_all(bytes).inspect_err(|_| {
             // Best effort: remove the partial archive. The write error is the one to report.
             let _ = std::fs::remove_file(path);
         })
+    };
+    let replacing = || {
+        let mut file = WholeFile::private(path)?;
+        give(file.file());
+        file.write_all(bytes)?;
+        file.finish()
     };
     let is_special = |about: std::fs::Metadata| !about.is_file() && !about.is_symlink();
     if force && path.symlink_metadata().is_ok_and(is_special) {
@@ -216,18 +225,9 @@ fn save(path: &Path, bytes: &[u8], force: bool, owner: Option<Owner>) -> Result<
             path.display()
         );
     }
-    let written = if force {
-        let mut beside = path.as_os_str().to_owned();
-        beside.push(format!(".{}", std::process::id()));
-        let beside = PathBuf::from(beside);
-        let replaced = fresh(&beside).and_then(|()| std::fs::rename(&beside, path));
-        if replaced.is_err() {
-            // Best effort: remove the temporary file.
-            let _ = std::fs::remove_file(&beside);
-        }
-        replaced
-    } else {
-        fresh(path)
+    let written = match force {
+        true => replacing(),
+        false => fresh(),
     };
     match written {
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {

@@ -1,6 +1,5 @@
 //! `gdr get`: the content of an object.
 
-use std::fs::{self, File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -8,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use gdr_object::{Epoch, Error, LocalMemory, Mode, RemoteObject};
-use tempfile::NamedTempFile;
+use gdr_process::WholeFile;
 
 use crate::exit::{EXIT_STATUS, Exit, UsageError};
 use crate::global::Global;
@@ -217,19 +216,9 @@ fn write(memory: &LocalMemory, len: u64, mut to: impl FnMut(&[u8]) -> Result<()>
     Ok(())
 }
 
-/// Writes a file. A regular one is replaced in one step.
+/// Writes a file. A regular one is replaced in one step, and keeps its permissions and its owner.
 fn save(path: &Path, memory: &LocalMemory, len: u64) -> Result<()> {
-    let into = |file: &mut File| write(memory, len, |bytes| Ok(file.write_all(bytes)?));
-    if fs::metadata(path).is_ok_and(|it| !it.is_file()) {
-        // A pipe or a device.
-        return into(&mut OpenOptions::new().write(true).open(path)?);
-    }
-    let folder = match path.parent() {
-        Some(folder) if folder != Path::new("") => folder,
-        _ => Path::new("."),
-    };
-    let mut file = NamedTempFile::new_in(folder)?;
-    into(file.as_file_mut())?;
-    file.persist(path)?;
-    Ok(())
+    let mut file = WholeFile::replacing(path)?;
+    write(memory, len, |bytes| Ok(file.write_all(bytes)?))?;
+    Ok(file.finish()?)
 }

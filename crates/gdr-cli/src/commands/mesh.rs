@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Result, anyhow};
 use gdr_perf::loopback::{Destination, DeviceName, DevicePair, HostPort, TransferPreference};
 use gdr_perf::mesh::{
     self, Member, MeshEvent, MeshReport, MeshSettings, PROTOCOL_VERSION, RankSetup,
@@ -21,6 +21,7 @@ use gdr_perf::mesh::{
 use gdr_perf::transfer::TransferMemory;
 use gdr_rdma::{Device, Listener, Security};
 
+use crate::chart;
 use crate::exit::{EXIT_STATUS, Exit};
 use crate::global::Global;
 use crate::gpu::{Allocator, GpuOptions};
@@ -245,8 +246,7 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
         anyhow::Ok(report)
     })?;
     if let Some(path) = &options.svg {
-        fs::write(path, heat_map::svg(&report))
-            .with_context(|| format!("the picture cannot be written to {}", path.display()))?;
+        chart::write(path, &heat_map::svg(&report))?;
     }
     if global.json {
         output.json(&report)?;

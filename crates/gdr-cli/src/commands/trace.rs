@@ -11,6 +11,7 @@ use std::process;
 
 use anyhow::Result;
 use gdr_perf::report::Schema;
+use gdr_process::WholeFile;
 use gdr_trace::{Ended, ProcessTrace, Report, Requirement};
 use serde::Serialize;
 
@@ -115,7 +116,7 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
     report.ports = PortCounters::read().since(&before);
     let met = options.require.as_ref().map(|it| report.require(it));
     if let Some(path) = &options.prometheus {
-        replace_file(&with_pid(path), &report.prometheus())?;
+        write_file(&with_pid(path), &report.prometheus())?;
     }
     let text = if global.json {
         let document = Document {
@@ -178,20 +179,9 @@ fn with_pid(path: &Path) -> PathBuf {
     }
 }
 
-fn write_file(path: &Path, text: &str) -> Result<(), TraceError> {
-    fs::write(path, text).map_err(|source| TraceError::NotWritten {
-        path: path.to_owned(),
-        source,
-    })
-}
-
 /// Writes a file in one step, so that a program that reads it meanwhile finds all of it.
-fn replace_file(path: &Path, text: &str) -> Result<(), TraceError> {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{}", process::id()));
-    let new = path.with_file_name(name);
-    write_file(&new, text)?;
-    fs::rename(&new, path).map_err(|source| TraceError::NotWritten {
+fn write_file(path: &Path, text: &str) -> Result<(), TraceError> {
+    WholeFile::write(path, text.as_bytes()).map_err(|source| TraceError::NotWritten {
         path: path.to_owned(),
         source,
     })

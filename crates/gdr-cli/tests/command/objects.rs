@@ -1,6 +1,6 @@
 //! `gdr serve`, `ls`, `get`, `put` and `watch`: owners and peers are processes of this machine.
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
@@ -553,6 +553,24 @@ fn a_file_is_replaced_only_by_a_whole_epoch() {
         error.contains("/nonexistent/folder/w cannot be written"),
         "{error}"
     );
+}
+
+#[test]
+fn a_file_keeps_its_permissions_and_a_link_what_it_names() {
+    let files = Files::new();
+    let target = files.write("w", b"old");
+    let link = format!("{target}-link");
+    std::os::unix::fs::symlink(&target, &link).unwrap();
+    fs::set_permissions(&target, Permissions::from_mode(0o664)).unwrap();
+    let mut owner = Owner::start("--object name=w,size=3 --publish-from -");
+    owner.stdin().write_all(b"new").unwrap();
+    assert_eq!(owner.process.event()["event"], "published");
+    let output = owner.peer("get", "w", &["-o", &link]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+    assert_eq!(fs::read(&target).unwrap(), b"new");
+    let mode = fs::metadata(&target).unwrap().permissions().mode();
+    assert_eq!(mode & 0o7777, 0o664);
 }
 
 #[test]

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use gdr_process::WholeFile;
+
 /// The longest time that a command may run.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -151,16 +153,11 @@ impl System for LiveSystem {
             .parent()
             .ok_or_else(|| io::Error::other("it is no file's path"))?;
         fs::create_dir_all(folder)?;
-        let mut name = place.clone().into_os_string();
-        name.push(".gdr-new");
-        let mut file = fs::File::create(&name)?;
         // Who may read what was there may read what takes its place, and no others.
-        if let Ok(old) = fs::metadata(&place) {
-            file.set_permissions(old.permissions())?;
-        }
+        let mut file = WholeFile::replacing(&place)?;
         file.write_all(content)?;
-        file.sync_all()?;
-        fs::rename(&name, &place)
+        file.file().sync_all()?;
+        file.finish()
     }
 
     fn remove(&mut self, path: &str) -> io::Result<()> {
