@@ -4,7 +4,6 @@
 //! datagram takes room in the receive buffer or wakes a thread.
 
 use std::io;
-use std::mem;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -240,11 +239,19 @@ pub(super) fn set_program(
     option: libc::c_int,
     filter: &[sock_filter],
 ) -> io::Result<()> {
-    // The kernel gets the padding, too.
-    // SAFETY: a number and a pointer, which may be null.
-    let mut program: sock_fprog = unsafe { mem::zeroed() };
-    program.len = filter.len() as u16;
-    program.filter = filter.as_ptr().cast_mut();
+    /// `sock_fprog` with its padding, which the kernel gets, too.
+    #[repr(C)]
+    struct Program {
+        len: u16,
+        padding: [u8; size_of::<usize>() - 2],
+        filter: *const sock_filter,
+    }
+    const { assert!(size_of::<Program>() == size_of::<sock_fprog>()) };
+    let program = Program {
+        len: filter.len() as u16,
+        padding: [0; size_of::<usize>() - 2],
+        filter: filter.as_ptr(),
+    };
     // SAFETY: the kernel reads at most `len` bytes of the sock_fprog, which lives for the call, as does
     // the filter that it points to, which has the stated length; it copies both and writes to neither.
     let result = unsafe {
