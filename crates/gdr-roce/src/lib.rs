@@ -98,8 +98,10 @@
 //! - A request that *failed* may have placed some of its bytes: they are not restored.
 //! - Memory use is bounded: a peer cannot make a queue pair store more than a small multiple of its
 //!   [`Capabilities`] and [`RtrAttributes`].
-//!   With [`LossRecovery::Selective`] it also stores up to one [window](TransportConfig::with_window)
-//!   of packets.
+//!   With [`LossRecovery::Selective`] it also stores up to one [window](TransportConfig::with_max_window)
+//!   of packets, within the [`PacketBudget`] that all queue pairs of a device may share, until ERR or RESET,
+//!   and for two seconds at most while nothing closes the gap.
+//! - A packet of the peer is answered by at most 32 short ones, besides the responses to a READ.
 //!
 //! Of an unreliable connection only these: a message is placed in order and without a gap, or dropped;
 //! it completes a receive only if it came whole. Bytes of a dropped message may have been placed.
@@ -122,6 +124,7 @@ mod heap;
 mod ids;
 mod memory;
 mod mtu;
+mod packet_budget;
 mod payload;
 mod psn;
 mod queue_pair;
@@ -145,6 +148,7 @@ pub use heap::HeapMemory;
 pub use ids::{Immediate, Key, Lkey, PartitionKey, Qkey, Qpn, Rkey, WrId};
 pub use memory::{Access, AccessError, AtomicOp, Extent, Memory};
 pub use mtu::Mtu;
+pub use packet_budget::PacketBudget;
 pub use psn::{Msn, PSN_WINDOW, Psn};
 pub use queue_pair::QueuePair;
 pub use raw_packet_queue_pair::{Frame, FrameReceived, FrameSendRequest, RawPacketQueuePair};

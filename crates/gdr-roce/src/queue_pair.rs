@@ -7,6 +7,7 @@ use crate::error::{PostError, StateError};
 use crate::ids::{PartitionKey, Qpn};
 use crate::memory::{Access, Memory};
 use crate::mtu::Mtu;
+use crate::packet_budget::PacketBudget;
 use crate::request::{RecvRequest, SendRequest};
 use crate::requester::Requester;
 use crate::responder::{Polled, Responder};
@@ -26,7 +27,8 @@ use crate::wire::{MAX_DATAGRAM, Opcode, Packet};
 ///    and continues with 2,
 /// 4. calls [`poll_completion`](Self::poll_completion) and [`poll_event`](Self::poll_event).
 ///
-/// It is deterministic: the same calls with the same arguments give the same results.
+/// It is deterministic: the same calls with the same arguments give the same results, if what it shares with
+/// others ([`SharedReceiveQueue`], [`PacketBudget`]) is in the same state.
 #[derive(Debug)]
 pub struct QueuePair {
     caps: Capabilities,
@@ -107,6 +109,14 @@ impl QueuePair {
             established: false,
             draining: false,
         }
+    }
+
+    /// Counts the packets that it keeps behind a gap against `budget`, which several queue pairs may have.
+    /// Without this each has [`PacketBudget::DEFAULT`] for itself.
+    #[must_use]
+    pub fn with_packet_budget(mut self, budget: &PacketBudget) -> Self {
+        self.responder.set_budget(budget.clone());
+        self
     }
 
     /// The queue pair number.
@@ -287,9 +297,11 @@ impl QueuePair {
         let Connection {
             qpn, reliability, ..
         } = self.connection;
+        let fresh = Self::with_receives(qpn, self.caps, self.config, reliability, shared);
+        let fresh = fresh.with_packet_budget(self.responder.budget());
         *self = Self {
             notifications,
-            ..Self::with_receives(qpn, self.caps, self.config, reliability, shared)
+            ..fresh
         };
     }
 
@@ -369,7 +381,7 @@ impl QueuePair {
                 match service {
                     Reliability::Reliable => {
                         self.responder
-                            .receive(packet, connection, memory, notifications);
+                            .receive(now, packet, connection, memory, notifications);
                         Ok(())
                     }
                     Reliability::Unreliable => {
@@ -471,12 +483,17 @@ impl QueuePair {
     /// When [`handle_deadline`](Self::handle_deadline) must be called, or `None` if it need not be.
     /// Every other call may change it.
     pub fn next_deadline(&self) -> Option<Time> {
-        self.requester.next_deadline()
+        let deadlines = [
+            self.requester.next_deadline(),
+            self.responder.next_deadline(),
+        ];
+        deadlines.into_iter().flatten().min()
     }
 
     /// Processes the timers that have expired at `now`. Packets may be ready for transmission
     /// afterwards. A call before the deadline does nothing.
     pub fn handle_deadline(&mut self, now: Time) {
+        self.responder.handle_deadline(now);
         let handled = self.requester.handle_deadline(now, &mut self.notifications);
         self.enter_error_on_failure(handled);
     }

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use gdr_roce::PacketBudget;
 use gdr_roce::wire::UDP_PORT;
 
 use super::SourcePort;
@@ -15,6 +16,7 @@ pub struct SoftOptions {
     pub(crate) port_use: PortUse,
     pub(crate) busy_poll: Duration,
     pub(crate) receive_buffer: usize,
+    pub(crate) reorder_buffer: usize,
     pub(crate) shards: Option<usize>,
     source_port: Option<SourcePort>,
 }
@@ -30,6 +32,7 @@ impl SoftOptions {
             port_use: PortUse::Exclusive,
             busy_poll: Duration::from_micros(50),
             receive_buffer: 8 << 20,
+            reorder_buffer: PacketBudget::DEFAULT,
             shards: None,
             source_port: None,
         }
@@ -100,6 +103,16 @@ impl SoftOptions {
     /// [`Device::receive_buffer`](crate::Device::receive_buffer) returns what it granted.
     pub const fn receive_buffer(mut self, bytes: usize) -> Self {
         self.receive_buffer = bytes;
+        self
+    }
+
+    /// Sets how many bytes of packets that arrived behind a missing one the device keeps, for all its queue
+    /// pairs together; 64 MiB by default. Each packet counts its length and 64 bytes, and a queue pair alone
+    /// keeps at most half of it. A packet beyond that is dropped, and its sender sends it again: so less of it
+    /// costs speed where packets are lost, and nothing else. What is kept is let go when the connection ends,
+    /// and after two seconds in which the missing packet did not arrive.
+    pub const fn reorder_buffer(mut self, bytes: usize) -> Self {
+        self.reorder_buffer = bytes;
         self
     }
 }

@@ -7,6 +7,8 @@ mod unreliable;
 
 use std::collections::VecDeque;
 
+use smallvec::SmallVec;
+
 use crate::attributes::{Capabilities, RtrAttributes, TransportConfig};
 use crate::completion::WcStatus;
 use crate::connection::{Connection, LossRecovery, Notifications};
@@ -14,12 +16,13 @@ use crate::error::PostError;
 use crate::ids::{Key, Qpn};
 use crate::memory::{Access, AccessError, Extent, Memory};
 use crate::mtu::Mtu;
+use crate::packet_budget::PacketBudget;
 use crate::psn::{Msn, Psn};
 use crate::receive_queue::{ReceiveQueue, RecvWqe};
 use crate::request::RecvRequest;
 use crate::shared_receive_queue::SharedReceiveQueue;
 use crate::statistics::Statistics;
-use crate::timer::RnrTimer;
+use crate::timer::{RnrTimer, Time};
 use crate::wire::{NakCode, Packet, Syndrome};
 use reassembly::Reassembly;
 pub(crate) use response::Polled;
@@ -33,8 +36,9 @@ const MAX_DMA_LEN: u32 = 1 << 31;
 /// sends without receiving cannot grow the queue.
 const MAX_QUEUED_RESPONSES: usize = 64;
 
-/// How many missing packets are reported again at a time.
-const MOST_REPORTED: u32 = 32;
+/// How many missing packets are reported when a packet arrives. The others are reported with the next
+/// ones, so that no packet of a peer, or in its name, brings many times as many bytes.
+const MOST_REPORTED: usize = 32;
 
 /// The message that is being received.
 #[derive(Debug)]
@@ -124,6 +128,8 @@ pub(crate) struct Responder {
     reassembly: Option<Reassembly>,
     /// How many packets it keeps.
     max_kept: u32,
+    /// How many bytes of them.
+    budget: PacketBudget,
     /// Number of packets since the expected one was reported as missing.
     since_nak: u32,
     expected_psn: Psn,
@@ -162,6 +168,7 @@ impl Responder {
             ack_interval: config.ack_interval,
             reassembly: None,
             max_kept: config.max_window.max(config.window).clamp(2, 1 << 16),
+            budget: PacketBudget::default(),
             since_nak: 0,
             expected_psn: Psn::default(),
             duplicate_ack_psn: Psn::default(),
@@ -189,8 +196,28 @@ impl Responder {
     pub(crate) fn set_recovery(&mut self, recovery: LossRecovery) {
         self.reassembly = match recovery {
             LossRecovery::GoBackN => None,
-            LossRecovery::Selective => Some(Reassembly::new(self.max_kept)),
+            LossRecovery::Selective => Some(Reassembly::new(self.max_kept, self.budget.clone())),
         };
+    }
+
+    /// Counts the packets that it keeps from here on against `budget`.
+    pub(crate) fn set_budget(&mut self, budget: PacketBudget) {
+        self.budget = budget;
+    }
+
+    /// What the packets that it keeps count against.
+    pub(crate) const fn budget(&self) -> &PacketBudget {
+        &self.budget
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<Time> {
+        self.reassembly.as_ref()?.next_deadline()
+    }
+
+    pub(crate) fn handle_deadline(&mut self, now: Time) {
+        if let Some(kept) = &mut self.reassembly {
+            kept.handle_deadline(now);
+        }
     }
 
     pub(crate) fn set_max_rd_atomic(&mut self, most: u8) {
@@ -242,6 +269,7 @@ impl Responder {
     /// Processes a request packet.
     pub(crate) fn receive(
         &mut self,
+        now: Time,
         packet: &Packet<'_>,
         connection: &Connection,
         memory: &mut dyn Memory,
@@ -255,7 +283,7 @@ impl Responder {
             if psn.compare(self.expected_psn).is_lt() {
                 self.duplicate(packet, connection, memory);
             } else if self.reassembly.is_some() {
-                self.keep(packet);
+                self.keep(now, packet);
             } else if !self.nak_sent {
                 self.nak_sent = true;
                 self.send_ack(Syndrome::Nak(NakCode::SequenceError), self.expected_psn);
@@ -264,13 +292,14 @@ impl Responder {
         }
         let executed = self.execute_expected(packet, connection, memory, notifications);
         if executed && self.reassembly.is_some() {
-            self.execute_kept(psn, connection, memory, notifications);
+            self.execute_kept(now, psn, connection, memory, notifications);
         }
     }
 
     /// Executes the packets that were kept behind the one at `psn`, up to the next gap.
     fn execute_kept(
         &mut self,
+        now: Time,
         psn: Psn,
         connection: &Connection,
         memory: &mut dyn Memory,
@@ -279,7 +308,7 @@ impl Responder {
         let mut before = psn;
         let mut any = false;
         while let Some(kept) = &mut self.reassembly {
-            kept.advance(self.expected_psn.distance_from(before));
+            kept.advance(now, self.expected_psn.distance_from(before));
             before = self.expected_psn;
             let Some(datagram) = kept.take_expected() else {
                 break;
@@ -299,29 +328,33 @@ impl Responder {
         }
     }
 
-    /// Keeps a packet behind a gap, and reports the packets of the gap as missing: each at once, and
+    /// Keeps a packet behind a gap, and reports the packets of the gap as missing: each once, and
     /// the first gap again as long as packets come without it. A fault may take a gap's packets together, and so
     /// its report, or what is sent again.
-    fn keep(&mut self, packet: &Packet<'_>) {
+    fn keep(&mut self, now: Time, packet: &Packet<'_>) {
         let ahead = packet.bth().psn.distance_from(self.expected_psn);
+        let most = MOST_REPORTED.min(self.response_room());
         let Some(kept) = &mut self.reassembly else {
             return;
         };
-        let new = kept.keep(ahead, packet.datagram());
+        kept.keep(now, ahead, packet.datagram());
         self.since_nak += 1;
         let again = self.since_nak >= self.ack_interval || packet.bth().ack_request;
-        if new.contains(&0) || again {
+        let mut missing = SmallVec::<[u32; MOST_REPORTED]>::new();
+        if again {
+            // The expected one also if this packet is too far ahead to be kept.
+            missing.extend((0..kept.first_gap().max(1)).take(most));
+            kept.report(missing.len() as u32);
+        }
+        while missing.len() < most
+            && let Some(ahead) = kept.next_unreported()
+        {
+            missing.push(ahead);
+        }
+        if again || missing.first() == Some(&0) {
             self.since_nak = 0;
         }
-        let missing = match again {
-            // The expected one also if this packet is too far ahead to be kept.
-            true => 0..kept.first_gap().clamp(1, MOST_REPORTED),
-            false => 0..0,
-        };
-        for ahead in missing
-            .clone()
-            .chain(new.filter(|ahead| !missing.contains(ahead)))
-        {
+        for ahead in missing {
             let psn = self.expected_psn.wrapping_add(ahead);
             self.send_ack(Syndrome::Nak(NakCode::SequenceError), psn);
         }
@@ -414,7 +447,13 @@ impl Responder {
 
     /// Whether responses that the peer can do without are dropped.
     fn is_response_queue_full(&self) -> bool {
-        self.responses.len() >= MAX_QUEUED_RESPONSES + 2 * self.max_rd_atomic
+        self.response_room() == 0
+    }
+
+    /// How many more of them are queued at most.
+    fn response_room(&self) -> usize {
+        let most = MAX_QUEUED_RESPONSES + 2 * self.max_rd_atomic;
+        most.saturating_sub(self.responses.len())
     }
 
     /// Queues an ACK or NAK. An ACK replaces a queued ACK, which it includes.

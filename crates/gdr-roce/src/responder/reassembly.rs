@@ -1,63 +1,139 @@
 //! Packets that arrived before the expected one.
 
-use std::collections::VecDeque;
-use std::ops::Range;
+use std::collections::BTreeMap;
+use std::time::Duration;
 
-/// Packets ahead of the expected PSN, by their distance from it.
-#[derive(Debug, Default)]
+use crate::packet_budget::PacketBudget;
+use crate::timer::Time;
+
+/// How long packets are kept while no expected one arrives. A peer that still sends repeats the expected
+/// one more often than that: at least every
+/// [`MAX_BACKOFF`](crate::RetryLimit::MAX_BACKOFF), or after a shorter acknowledgement timeout.
+const KEPT_FOR: Duration = Duration::from_secs(2);
+
+/// Packets ahead of the expected PSN.
+#[derive(Debug)]
 pub(super) struct Reassembly {
-    /// The first entry is that of the expected packet.
-    packets: VecDeque<Option<Box<[u8]>>>,
-    /// How many entries there are at most.
-    most: usize,
+    /// By their numbers, which count from the first packet of the connection.
+    packets: BTreeMap<u64, Box<[u8]>>,
+    /// The number of the expected packet.
+    expected: u64,
+    /// Every packet before it is kept, or was reported as missing.
+    reported: u64,
+    /// How far ahead a packet is dropped.
+    most: u32,
+    budget: PacketBudget,
+    /// What the packets count of the budget.
+    held: usize,
+    /// When all of them are dropped, unless the expected packet arrives.
+    until: Option<Time>,
 }
 
 impl Reassembly {
-    /// Keeps packets less than `most` ahead.
-    pub(super) fn new(most: u32) -> Self {
+    /// Keeps packets less than `most` ahead, within the budget.
+    pub(super) fn new(most: u32, budget: PacketBudget) -> Self {
         Self {
-            packets: VecDeque::new(),
-            most: most as usize,
+            packets: BTreeMap::new(),
+            expected: 0,
+            reported: 0,
+            most,
+            budget,
+            held: 0,
+            until: None,
         }
     }
 
-    /// Keeps the packet `ahead` of the expected one. Returns which packets are missing by the first
-    /// packet behind them. A packet that is kept already, or too far ahead, is dropped.
-    pub(super) fn keep(&mut self, ahead: u32, datagram: &[u8]) -> Range<u32> {
-        let at = ahead as usize;
-        let known = self.packets.len();
-        if at >= self.most {
-            return 0..0;
+    /// Keeps the packet `ahead` of the expected one. It is dropped if it is kept already, is too far
+    /// ahead, or exceeds the budget.
+    pub(super) fn keep(&mut self, now: Time, ahead: u32, datagram: &[u8]) {
+        let number = self.expected + u64::from(ahead);
+        if ahead >= self.most || self.packets.contains_key(&number) {
+            return;
         }
-        if at >= known {
-            self.packets.resize(at + 1, None);
-        }
-        if let Some(place @ None) = self.packets.get_mut(at) {
-            *place = Some(datagram.into());
-        }
-        (known as u32).min(ahead)..ahead
+        let Some(size) = self.budget.take(datagram.len(), self.held) else {
+            return;
+        };
+        self.held += size;
+        self.packets.insert(number, datagram.into());
+        self.until.get_or_insert(now + KEPT_FOR);
     }
 
     /// How many packets are missing from the expected one up to the first that is kept.
     pub(super) fn first_gap(&self) -> u32 {
-        let gap = self.packets.iter().take_while(|packet| packet.is_none());
-        gap.count() as u32
+        let first = self.packets.first_key_value();
+        first.map_or(0, |(first, _)| (first - self.expected) as u32)
+    }
+
+    /// Takes the next packet that is to be reported as missing, by its distance from the expected one:
+    /// each that something is kept behind, once, and the expected one in any case.
+    pub(super) fn next_unreported(&mut self) -> Option<u32> {
+        let last = self.packets.last_key_value();
+        let end = last.map_or(self.expected + 1, |(last, _)| *last);
+        while self.reported < end {
+            let number = self.reported;
+            self.reported += 1;
+            if !self.packets.contains_key(&number) {
+                return Some((number - self.expected) as u32);
+            }
+        }
+        None
+    }
+
+    /// Notes that the first `packets` from the expected one on were reported.
+    pub(super) fn report(&mut self, packets: u32) {
+        self.reported = self.reported.max(self.expected + u64::from(packets));
     }
 
     /// Follows the expected PSN, which has advanced by `packets`.
-    pub(super) fn advance(&mut self, packets: u32) {
-        let passed = (packets as usize).min(self.packets.len());
-        self.packets.drain(..passed);
+    pub(super) fn advance(&mut self, now: Time, packets: u32) {
+        self.expected += u64::from(packets);
+        self.reported = self.reported.max(self.expected);
+        while let Some(passed) = self.packets.first_entry()
+            && *passed.key() < self.expected
+        {
+            let datagram = passed.remove();
+            self.let_go(&datagram);
+        }
+        self.until = (!self.packets.is_empty()).then(|| now + KEPT_FOR);
     }
 
     /// Takes the expected packet, if it is here.
     pub(super) fn take_expected(&mut self) -> Option<Box<[u8]>> {
-        self.packets.front_mut()?.take()
+        let datagram = self.packets.remove(&self.expected)?;
+        self.let_go(&datagram);
+        Some(datagram)
     }
 
-    /// Drops all packets.
+    /// When [`Reassembly::handle_deadline`] must be called.
+    pub(super) fn next_deadline(&self) -> Option<Time> {
+        self.until
+    }
+
+    /// Drops all packets if the expected one did not arrive in time.
+    pub(super) fn handle_deadline(&mut self, now: Time) {
+        if self.until.is_some_and(|until| until <= now) {
+            self.clear();
+        }
+    }
+
+    /// Drops all packets. They are missing again, and will be reported.
     pub(super) fn clear(&mut self) {
         self.packets.clear();
+        self.reported = self.expected;
+        self.until = None;
+        self.budget.give_back(std::mem::take(&mut self.held));
+    }
+
+    fn let_go(&mut self, datagram: &[u8]) {
+        let size = PacketBudget::size(datagram.len());
+        self.held -= size;
+        self.budget.give_back(size);
+    }
+}
+
+impl Drop for Reassembly {
+    fn drop(&mut self) {
+        self.clear();
     }
 }
 
@@ -65,22 +141,48 @@ impl Reassembly {
 mod tests {
     use super::*;
 
+    const NOW: Time = Time::EPOCH;
+
+    fn kept(most: u32) -> Reassembly {
+        Reassembly::new(most, PacketBudget::default())
+    }
+
+    /// What is reported when the packet `ahead` arrives.
+    fn keep(kept: &mut Reassembly, ahead: u32, datagram: &[u8]) -> Vec<u32> {
+        kept.keep(NOW, ahead, datagram);
+        std::iter::from_fn(|| kept.next_unreported()).collect()
+    }
+
     #[test]
     fn each_missing_packet_is_reported_once_and_kept_ones_come_in_order() {
-        let mut kept = Reassembly::new(8);
-        assert_eq!(kept.keep(2, b"c"), 0..2);
-        assert_eq!(kept.keep(4, b"e"), 3..4);
-        assert_eq!(kept.keep(4, b"x"), 4..4);
+        let mut kept = kept(8);
+        assert_eq!(keep(&mut kept, 2, b"c"), [0, 1]);
+        assert_eq!(keep(&mut kept, 4, b"e"), [3]);
+        assert_eq!(keep(&mut kept, 4, b"x"), []);
         assert_eq!(kept.first_gap(), 2);
-        assert_eq!(kept.keep(3, b"d"), 3..3);
-        assert_eq!(kept.keep(8, b"i"), 0..0);
+        assert_eq!(keep(&mut kept, 3, b"d"), []);
+        assert_eq!(keep(&mut kept, 8, b"i"), []);
         assert_eq!(kept.take_expected(), None);
-        kept.advance(2);
+        kept.advance(NOW, 2);
         for bytes in [b"c", b"d", b"e"] {
             assert_eq!(kept.take_expected().as_deref(), Some(&bytes[..]));
-            kept.advance(1);
+            kept.advance(NOW, 1);
         }
         assert_eq!(kept.take_expected(), None);
-        assert_eq!(kept.keep(1, b"g"), 0..1);
+        assert_eq!(keep(&mut kept, 1, b"g"), [0]);
+    }
+
+    #[test]
+    fn a_packet_that_is_passed_over_gives_its_bytes_back() {
+        let budget = PacketBudget::new(1 << 20);
+        let mut kept = Reassembly::new(8, budget.clone());
+        kept.keep(NOW, 1, &[0; 1000]);
+        kept.keep(NOW, 5, &[0; 1000]);
+        assert_eq!(budget.left(), (1 << 20) - 2 * 1064);
+        // A READ takes several numbers.
+        kept.advance(NOW, 3);
+        assert_eq!(budget.left(), (1 << 20) - 1064);
+        drop(kept);
+        assert_eq!(budget.left(), 1 << 20);
     }
 }

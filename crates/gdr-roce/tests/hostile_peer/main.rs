@@ -4,6 +4,7 @@ mod error_state;
 #[path = "../fixture/mod.rs"]
 mod fixture;
 mod flood;
+mod gaps;
 mod repeated_reads;
 mod requests;
 mod responses;

@@ -1,7 +1,7 @@
 //! Invalid responses.
 
 use gdr_roce::wire::{Aeth, AtomicAckEth, NakCode, Opcode, Syndrome};
-use gdr_roce::{AtomicOp, Msn, Operation, Remote, Rkey, RnrTimer, State, WcStatus};
+use gdr_roce::{AtomicOp, LossRecovery, Msn, Operation, Remote, Rkey, RnrTimer, State, WcStatus};
 
 use crate::fixture::Settings;
 use crate::target::{MTU, Sent, Target, headers, seal};
@@ -279,4 +279,66 @@ fn after_a_repeated_read_request_responses_to_either_request_are_accepted() {
         assert!(bytes[..MTU].iter().all(|byte| *byte == 1));
         assert!(bytes[MTU..2 * MTU].iter().all(|byte| *byte == 2));
     }
+}
+
+/// A target that recovers single losses, with `posts` posted and everything sent.
+fn selective(posts: impl FnOnce(&mut Target)) -> Target {
+    let mut target = Target::with(&Settings {
+        recovery: LossRecovery::Selective,
+        ..Settings::default()
+    });
+    posts(&mut target);
+    while target.poll() != Sent::Nothing {}
+    target
+}
+
+#[test]
+fn a_read_response_that_has_arrived_is_not_placed_again() {
+    let remote = Remote {
+        rkey: Rkey(1),
+        addr: 0,
+    };
+    let mut target = selective(|target| target.post(Operation::Read { remote }, 3 * MTU as u32));
+    let response = |byte| packet(Opcode::ReadResponseMiddle, 1, Syndrome::ACK, &[byte; MTU]);
+    target.receive(&response(0xa1));
+    target.receive(&response(0xb2));
+    let bytes = target.memory.bytes(target.open.0).expect("registered");
+    assert_eq!(bytes[MTU..2 * MTU], [0xa1; MTU]);
+    // Nor does it fail the connection with a length that no response has.
+    target.receive(&packet(
+        Opcode::ReadResponseMiddle,
+        1,
+        Syndrome::ACK,
+        &[0xb2; 4],
+    ));
+    assert_eq!(target.qp.state(), State::ReadyToSend);
+}
+
+#[test]
+fn a_report_of_a_packet_that_is_about_to_be_sent_again_changes_nothing() {
+    let remote = Remote {
+        rkey: Rkey(1),
+        addr: 0,
+    };
+    let write = Operation::Write {
+        remote,
+        immediate: None,
+    };
+    let mut target = selective(|target| (0..4).for_each(|_| target.post(write, 64)));
+    let not_ready = Syndrome::ReceiverNotReady(RnrTimer::new(1));
+    target.receive(&packet(Opcode::Acknowledge, 0, not_ready, &[]));
+    // All of them are sent again after the wait, in order.
+    for psn in 0..4 {
+        let missing = Syndrome::Nak(NakCode::SequenceError);
+        target.receive(&packet(Opcode::Acknowledge, psn, missing, &[]));
+    }
+    let until = target.qp.next_deadline().expect("the wait");
+    target.qp.handle_deadline(until);
+    let sent = std::iter::from_fn(|| target.poll_psn_at(until)).collect::<Vec<_>>();
+    assert_eq!(
+        sent,
+        (0..4)
+            .map(|psn| Settings::default().psns[1].wrapping_add(psn))
+            .collect::<Vec<_>>()
+    );
 }

@@ -4,11 +4,11 @@ use gdr_roce::wire::{
     AtomicEth, Bth, Headers, ImmDt, MAX_DATAGRAM, NakCode, Opcode, Packet, Reth, Syndrome, icrc,
 };
 use gdr_roce::{
-    Access, Data, Event, HeapMemory, Immediate, Lkey, Operation, PartitionKey, QueuePair, Rkey,
-    Segment, SendFlags, SendRequest, State, Time, WrId,
+    Access, Data, Event, HeapMemory, Immediate, Lkey, Operation, PacketBudget, PartitionKey, Psn,
+    QueuePair, Rkey, Segment, SendFlags, SendRequest, State, Time, WrId,
 };
 
-use crate::fixture::{BASE, QPNS, Settings, connected, path};
+use crate::fixture::{BASE, QPNS, Settings, connect, path};
 
 pub(crate) const LEN: usize = 16 << 10;
 pub(crate) const MTU: usize = 1024;
@@ -44,11 +44,16 @@ impl Target {
     }
 
     pub(crate) fn with(settings: &Settings) -> Self {
+        Self::with_budget(settings, &PacketBudget::default())
+    }
+
+    pub(crate) fn with_budget(settings: &Settings, budget: &PacketBudget) -> Self {
         let mut memory = HeapMemory::new();
         let open = memory.register(BASE, vec![SECRET; LEN], Access::all());
         let readable = Access::REMOTE_READ;
         let readable = memory.register(BASE + (1 << 20), vec![SECRET; LEN], readable);
-        let qp = connected(1, settings);
+        let qp = QueuePair::with_config(QPNS[1], settings.caps, settings.config);
+        let qp = connect(qp.with_packet_budget(budget), QPNS[0], 1, settings);
         Self {
             qp,
             memory,
@@ -56,6 +61,13 @@ impl Target {
             readable,
             first: settings.psns[0].get(),
         }
+    }
+
+    /// Connects the queue pair, which is in RESET.
+    pub(crate) fn connect_again(&mut self, settings: &Settings) {
+        let fresh = QueuePair::new(QPNS[1], settings.caps);
+        let reset = std::mem::replace(&mut self.qp, fresh);
+        self.qp = connect(reset, QPNS[0], 1, settings);
     }
 
     /// Receives a datagram as from a socket.
@@ -81,6 +93,14 @@ impl Target {
             (Opcode::Acknowledge, Some(aeth)) => Sent::Ack(aeth.syndrome, packet.bth().psn.get()),
             (opcode, _) => Sent::Packet(opcode),
         }
+    }
+
+    /// The PSN of the next packet that is sent at `now`.
+    pub(crate) fn poll_psn_at(&mut self, now: Time) -> Option<Psn> {
+        let mut out = [0; MAX_DATAGRAM];
+        let len = self.qp.poll_transmit(now, &mut self.memory, &mut out)?;
+        let packet = Packet::new(&out[..len]).expect("valid packet");
+        Some(packet.bth().psn)
     }
 
     pub(crate) fn is_untouched(&self) -> bool {

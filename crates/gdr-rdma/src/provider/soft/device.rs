@@ -69,7 +69,7 @@ impl SoftDevice {
             return Err(Error::AddressNotUnicast(ip));
         }
         let sockets = Socket::bind_shards(options, shards(options)?)?;
-        let state = DeviceState::new(sockets.len(), options.busy_poll, on_event)?;
+        let state = DeviceState::new(sockets.len(), options, on_event)?;
         let mut device = Self {
             state: Arc::new(state),
             shards: Box::default(),

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
 use gdr_copy::ProcessId;
-use gdr_roce::Completion;
+use gdr_roce::{Completion, PacketBudget};
 use rustix::event::EventfdFlags;
 
 use super::clock::Clock;
@@ -16,7 +16,7 @@ use super::srq_context::SrqContext;
 use crate::bounded_queue::{BoundedQueue, Loss, Pushed, Stored};
 use crate::error::{Error, Result};
 use crate::lock::lock;
-use crate::types::AsyncEvent;
+use crate::types::{AsyncEvent, SoftOptions};
 
 /// How many asynchronous events are kept until they are taken.
 pub(super) const EVENTS: usize = 1024;
@@ -29,6 +29,8 @@ pub(super) struct DeviceState {
     pub(super) regions: Arc<RegionTable>,
     pub(super) events: BoundedQueue<AsyncEvent>,
     pub(super) busy_poll: Duration,
+    /// What the packets count against that its queue pairs keep behind missing ones.
+    pub(super) kept_packets: PacketBudget,
     completion_queues: Mutex<Vec<Weak<CqEntries>>>,
     /// Bytes of receives whose completions were removed from their queues, or are of queues that are
     /// gone.
@@ -42,7 +44,7 @@ pub(super) struct DeviceState {
 impl DeviceState {
     pub(super) fn new(
         shards: usize,
-        busy_poll: Duration,
+        options: &SoftOptions,
         on_event: Option<Stored<AsyncEvent>>,
     ) -> Result<Self> {
         let origin = ProcessId::current();
@@ -54,7 +56,8 @@ impl DeviceState {
             clock: Clock::start(),
             regions: Arc::new(RegionTable::new(origin, shards)),
             events: BoundedQueue::watched(EVENTS, Loss::Tolerated, on_event),
-            busy_poll,
+            busy_poll: options.busy_poll,
+            kept_packets: PacketBudget::new(options.reorder_buffer),
             completion_queues: Mutex::default(),
             untaken: Arc::default(),
             wakes: (0..shards).map(eventfd).collect::<Result<_>>()?,

@@ -215,7 +215,7 @@ impl SharedEngine {
             Service::Connection(Reliability::Reliable) => {
                 let buffer = self.receive_buffer();
                 let roce = qp_context::connection(qpn, capabilities, buffer, shared);
-                Transport::Connection(roce)
+                Transport::Connection(roce.with_packet_budget(&self.device.kept_packets))
             }
             Service::Connection(Reliability::Unreliable) => {
                 Transport::Connection(QueuePair::unreliable(qpn, capabilities, shared))

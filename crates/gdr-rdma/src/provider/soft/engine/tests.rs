@@ -13,7 +13,7 @@ use crate::provider::soft::cq_entries::{CqEntries, CqProducer};
 use crate::provider::soft::qp_context;
 use crate::provider::soft::region_table::Region;
 use crate::provider::soft::transport::Transport;
-use crate::types::{DomainId, SourcePort};
+use crate::types::{DomainId, SoftOptions, SourcePort};
 use crate::work_request::SendRequest;
 
 /// An engine without a thread, with a queue pair that is connected to itself.
@@ -25,7 +25,8 @@ fn engine() -> (Engine, Qpn) {
 fn engine_with(timeout: AckTimeout) -> (Engine, Qpn) {
     let here = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let socket = Arc::new(Socket::bind(here, 1 << 20).unwrap());
-    let device = Arc::new(DeviceState::new(1, Duration::ZERO, None).unwrap());
+    let options = SoftOptions::default().busy_poll(Duration::ZERO);
+    let device = Arc::new(DeviceState::new(1, &options, None).unwrap());
     let mut engine = Engine::new(Arc::clone(&socket), device).unwrap();
     let qpn = engine.new_qpn().unwrap();
     let capabilities = Capabilities {

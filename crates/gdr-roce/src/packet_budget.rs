@@ -1,0 +1,64 @@
+//! How much memory the packets behind gaps may take.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// How many bytes of packets queue pairs keep together while a packet before them is missing
+/// ([`LossRecovery::Selective`](crate::LossRecovery::Selective)). A clone is the same budget.
+///
+/// A queue pair may hold at most as much as is left, so one alone never holds more than half, and the
+/// others still get some. A packet for which nothing is left is dropped, and its sender sends it again.
+/// Each packet counts its length and 64 bytes.
+#[derive(Clone, Debug)]
+pub struct PacketBudget {
+    left: Arc<AtomicUsize>,
+}
+
+impl PacketBudget {
+    /// The budget of a queue pair that was given none: 64 MiB.
+    pub const DEFAULT: usize = 64 << 20;
+
+    /// What a packet counts besides its length: its place, and what the allocator adds.
+    const OVERHEAD: usize = 64;
+
+    /// Creates a budget.
+    pub fn new(bytes: usize) -> Self {
+        let left = Arc::new(AtomicUsize::new(bytes));
+        Self { left }
+    }
+
+    /// How many bytes are left.
+    pub fn left(&self) -> usize {
+        self.left.load(Ordering::Relaxed)
+    }
+
+    /// Takes what a packet of `len` bytes counts, for a queue pair that holds `held`. Returns `None` if
+    /// less would be left than the queue pair would hold.
+    pub(crate) fn take(&self, len: usize, held: usize) -> Option<usize> {
+        let size = Self::size(len);
+        // Nothing but the number itself is shared, so no order is needed.
+        self.left
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+                let left = left.checked_sub(size)?;
+                (held + size <= left).then_some(left)
+            })
+            .ok()
+            .map(|_| size)
+    }
+
+    /// What a packet of `len` bytes counts.
+    pub(crate) const fn size(len: usize) -> usize {
+        len + Self::OVERHEAD
+    }
+
+    /// Gives back what was taken.
+    pub(crate) fn give_back(&self, size: usize) {
+        self.left.fetch_add(size, Ordering::Relaxed);
+    }
+}
+
+impl Default for PacketBudget {
+    fn default() -> Self {
+        Self::new(Self::DEFAULT)
+    }
+}
