@@ -295,6 +295,8 @@ codes! {
     Lost => "handshake_lost",
     Gone => "handshake_gone",
     KeyNeeded => "handshake_key_needed",
+    OtherUser => "handshake_other_user",
+    UnknownUser => "handshake_unknown_user",
 }
 
 codes! {
@@ -444,7 +446,8 @@ mod tests {
             "handshake_protocol handshake_version handshake_mtu handshake_too_long \
              handshake_malformed handshake_key_missing handshake_wrong_key handshake_refused \
              handshake_other_address handshake_not_an_address handshake_crowded \
-             handshake_lost handshake_gone handshake_key_needed handshake"
+             handshake_lost handshake_gone handshake_key_needed handshake_other_user \
+             handshake_unknown_user handshake"
         );
         assert_eq!(
             declared(<gdr_object::Error as Codes>::CODES),

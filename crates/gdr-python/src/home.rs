@@ -21,8 +21,8 @@ use crate::tensor::Access;
 /// Serves named memory of this process, which other processes read, write and watch by RDMA.
 ///
 /// `address` is the IP address and the port to listen at; port 0 takes any. `key` is a shared key
-/// (bytes, at least 16, or the path of a file with them); without one, only peers of this host are
-/// accepted. `nic` names an RDMA device; without one, gdr itself speaks RoCE at the address. RDMA
+/// (bytes, at least 16, or the path of a file with them); without one, only
+/// processes of the same user on this host, and of root, are accepted. `nic` names an RDMA device; without one, gdr itself speaks RoCE at the address. RDMA
 /// packets are neither encrypted nor authenticated.
 ///
 /// It serves until it is closed, or neither it nor one of its objects is used any more.

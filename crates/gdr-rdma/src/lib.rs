@@ -105,6 +105,7 @@ mod lock;
 mod memory_region;
 mod os;
 mod outstanding;
+mod peer_user;
 mod process_bound;
 mod protection_domain;
 mod provider;

@@ -253,7 +253,8 @@ fn introduced(bytes: &[u8], stays: Stays, limit: Duration) -> Error {
     let mut all = hello(2, false);
     all.extend(bytes);
     let client = stranger(&listener, &all, stays);
-    let mut session = listener.accept(&Security::Loopback, soon()).unwrap();
+    // A client that has hung up has no user any more.
+    let mut session = listener.accept(&Security::Insecure, soon()).unwrap();
     let deadline = Deadline::after(limit);
     let error = session.introduce(&introduction(Mtu::B4096), deadline);
     drop(client);
@@ -450,6 +451,22 @@ fn a_peer_without_a_key_that_names_another_host_is_refused_and_gets_the_reason()
                 assert!(why.as_str().contains(address), "{why}");
             }
             other => panic!("{address}: {other}"),
+        }
+    }
+}
+
+#[test]
+fn a_peer_that_names_this_sides_own_queue_pair_is_refused_with_and_without_a_key() {
+    for security in [Security::Loopback, key("sixteen bytes ok")] {
+        let [mut server, mut client] = greeted(&security);
+        let outcomes = thread::scope(|scope| {
+            let mirror = scope.spawn(move || server.introduce(&introduction(Mtu::B1024), soon()));
+            let ours = client.introduce(&introduction(Mtu::B1024), soon());
+            [ours, mirror.join().unwrap()]
+        });
+        for outcome in outcomes {
+            let refused = outcome.unwrap_err().to_string();
+            assert!(refused.contains("this side's own queue pair"), "{refused}");
         }
     }
 }

@@ -28,7 +28,7 @@ const PROVIDERS: [&str; 3] = ["provider", "soft", "verbs"];
 
 /// What a provider may import besides providers: modules, by file or folder without the
 /// extension, that do not import the facade either.
-const LEAVES: [&str; 13] = [
+const LEAVES: [&str; 14] = [
     "bounded_queue",
     "buffer",
     "deadline",
@@ -38,6 +38,7 @@ const LEAVES: [&str; 13] = [
     "memory_region",
     "os",
     "outstanding",
+    "peer_user",
     "process_bound",
     "reaper",
     "types",

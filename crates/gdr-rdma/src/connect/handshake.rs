@@ -10,7 +10,7 @@ use rustix::event::PollFlags;
 
 use super::auth::{SessionKey, SharedKey, Side, TAG};
 use super::message::Hello;
-use super::session::{ACCEPTED, REFUSED, Security, Session};
+use super::session::{ACCEPTED, REFUSED, Security, Session, refusal};
 use super::stream::{Stream, failure, late};
 use crate::error::{Error, HandshakeError, HandshakeStep, Result};
 use crate::os;
@@ -22,6 +22,8 @@ pub(super) struct Handshake {
     until: Instant,
     ours: Hello,
     key: Option<SharedKey>,
+    /// Why the client is not a peer, whatever it sends.
+    refused: Option<HandshakeError>,
     state: State,
     received: Vec<u8>,
     to_send: Vec<u8>,
@@ -35,6 +37,9 @@ enum State {
     Proof(SessionKey),
     /// All was received.
     Done(Option<SessionKey>),
+    /// The end of the connection: the client receives why it is not a peer. It asks the kernel for the owner
+    /// of this side's socket, which has one only as long as it is open.
+    End(HandshakeError),
 }
 
 /// The progress of a handshake.
@@ -59,6 +64,8 @@ impl Handshake {
             .local_addr()
             .map_err(|source| Error::os("getsockname", source))?;
         let key = security.key_for(peer, local)?.cloned();
+        // Now, as a client that refuses this side hangs up once it has its greeting.
+        let refused = security.check_user(peer, local).err();
         stream
             .set_nonblocking(true)
             .and_then(|()| stream.set_nodelay(true))
@@ -74,6 +81,7 @@ impl Handshake {
             to_send: ours.emit().to_vec(),
             ours,
             key,
+            refused,
             state: State::Greeting,
             received: Vec::with_capacity(Hello::LEN + TAG),
         })
@@ -111,8 +119,11 @@ impl Handshake {
     }
 
     /// The error for a deadline that has passed.
-    pub(super) fn late(&self) -> Error {
-        late(self.step())
+    pub(super) fn late(&mut self) -> Error {
+        match std::mem::replace(&mut self.state, State::Greeting) {
+            State::End(error) => error.into(),
+            _ => late(self.step()),
+        }
     }
 
     /// The step that it waits for.
@@ -143,6 +154,13 @@ impl Handshake {
                     self.prove(&key)?;
                     self.state = State::Done(Some(key));
                 }
+                State::End(error) => {
+                    if self.is_ended() {
+                        return Err(error.into());
+                    }
+                    self.state = State::End(error);
+                    return Ok(Progress::Waiting);
+                }
                 done @ State::Done(_) => {
                     self.state = done;
                     return Ok(match self.to_send.is_empty() {
@@ -155,7 +173,7 @@ impl Handshake {
     }
 
     /// Processes the client's greeting, which was received completely.
-    fn greeted(&self) -> Result<State> {
+    fn greeted(&mut self) -> Result<State> {
         let theirs = match self.received.first_chunk() {
             Some(bytes) => Hello::parse(bytes)?,
             None => return Err(HandshakeError::Malformed("it ends too early").into()),
@@ -164,10 +182,24 @@ impl Handshake {
             let theirs = theirs.keyed;
             return Err(HandshakeError::KeyMissing { theirs }.into());
         }
+        if let Some(error) = self.refused.take() {
+            let reason = format!("your side {error}");
+            self.to_send.extend(refusal(&reason));
+            return Ok(State::End(error));
+        }
         Ok(match &self.key {
             Some(key) => State::Proof(SessionKey::new(key, &theirs.nonce, &self.ours.nonce)),
             None => State::Done(None),
         })
+    }
+
+    /// Whether the client has closed the connection. What it sent is dropped.
+    fn is_ended(&mut self) -> bool {
+        let mut bytes = [0; 256];
+        match self.stream.read(&mut bytes) {
+            Ok(count) => count == 0,
+            Err(error) => self.wait_or_fail(error).is_err(),
+        }
     }
 
     /// Checks the client's proof, which was received completely, and responds.
@@ -226,7 +258,7 @@ impl Handshake {
     pub(super) fn finish(self) -> Result<Session> {
         let key = match self.state {
             State::Done(key) => key,
-            State::Greeting | State::Proof(_) => {
+            State::Greeting | State::Proof(_) | State::End(_) => {
                 return Err(HandshakeError::Malformed("it ends too early").into());
             }
         };

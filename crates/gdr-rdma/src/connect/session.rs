@@ -14,6 +14,7 @@ use crate::deadline::Deadline;
 use crate::device::Device;
 use crate::error::{Error, HandshakeError, HandshakeStep, Result};
 use crate::os;
+use crate::peer_user::PeerUser;
 use crate::types::{Endpoint, PeerText};
 
 /// The server's response to the client's proof.
@@ -30,7 +31,10 @@ const FIRST_PORT: u16 = 1024;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Security {
-    /// Any peer on this host, by a loopback address.
+    /// Any peer on this host, by a loopback address, that is a process of the same user or of root.
+    ///
+    /// Both sides ask the kernel for the user of the socket at the other end, so that neither a client nor
+    /// a process that took the port first is another user's.
     Loopback,
     /// Any peer that has the key.
     Key(SharedKey),
@@ -53,7 +57,9 @@ impl Session {
     /// Connects to a [`Listener`](super::Listener).
     ///
     /// # Errors
-    /// [`Error::Connect`], [`Error::Deadline`], [`Error::Handshake`], [`Error::Os`].
+    /// [`Error::Connect`], [`Error::Deadline`], [`Error::Handshake`], [`Error::Os`]. With
+    /// [`Security::Loopback`], [`HandshakeError::OtherUser`] if another user's process listens there, before
+    /// it receives anything but a greeting.
     pub fn connect(address: SocketAddr, security: &Security, deadline: Deadline) -> Result<Self> {
         let stream = Stream::connect(address, deadline)?;
         Self::greet(stream, security, deadline)
@@ -125,6 +131,8 @@ impl Session {
             let theirs = theirs.keyed;
             return Err(HandshakeError::KeyMissing { theirs }.into());
         }
+        // The peer has answered, so it has accepted the connection, and its socket has an owner.
+        security.check_user(stream.peer()?, stream.local()?)?;
         let key = key.map(|key| SessionKey::new(key, &ours.nonce, &theirs.nonce));
         if let Some(key) = &key {
             prove_first(&mut stream, key, deadline)?;
@@ -226,8 +234,7 @@ impl Session {
     /// # Errors
     /// [`Error::Deadline`], [`Error::Handshake`], [`Error::Os`].
     pub fn refuse(&mut self, reason: &str, deadline: Deadline) -> Result<()> {
-        // The receiver replaces a character that is cut in two.
-        let reason = &reason.as_bytes()[..reason.len().min(MOST_REASON)];
+        let reason = cut(reason);
         self.send_frame(FrameKind::Refusal, reason, HandshakeStep::Refusal, deadline)
     }
 
@@ -346,6 +353,23 @@ impl Security {
             Self::Key(key) => Ok(Some(key)),
         }
     }
+
+    /// Fails if the peer of a connection within this host must be of another user than it is. Root is
+    /// accepted, as by ssh-agent(1): it can read and change the memory of every process anyway.
+    pub(super) fn check_user(
+        &self,
+        peer: SocketAddr,
+        local: SocketAddr,
+    ) -> std::result::Result<(), HandshakeError> {
+        if !matches!(self, Self::Loopback) {
+            return Ok(());
+        }
+        match PeerUser::of_tcp(local, peer) {
+            PeerUser::Own | PeerUser::Root => Ok(()),
+            PeerUser::Other(uid) => Err(HandshakeError::OtherUser { uid }),
+            PeerUser::Unknown => Err(HandshakeError::UnknownUser),
+        }
+    }
 }
 
 /// Shows whether a peer sent something, beside its [`Session`], and can end the connection.
@@ -380,6 +404,21 @@ impl Watch {
         // If poll(2) fails, a receive reports why.
         poll(&mut interest, limit.as_ref()).is_ok_and(|ready| ready > 0)
     }
+}
+
+/// A frame with the reason of a refusal, of a session without a key.
+pub(super) fn refusal(reason: &str) -> Vec<u8> {
+    let (kind, reason) = (FrameKind::Refusal, cut(reason));
+    let header = FrameHeader {
+        kind,
+        len: reason.len(),
+    };
+    [&header.emit()[..], reason].concat()
+}
+
+/// As much of a reason as is sent. The receiver replaces a character that is cut in two.
+fn cut(reason: &str) -> &[u8] {
+    &reason.as_bytes()[..reason.len().min(MOST_REASON)]
 }
 
 /// Whether it is a broadcast address of one of the host's networks. Connecting a UDP socket sends

@@ -61,6 +61,19 @@ pub enum HandshakeError {
     /// More connections arrived than are handled at a time.
     #[error("did not authenticate before others took its place; connect again")]
     Crowded,
+    /// It is a process of another user of this host, and has no key.
+    #[error(
+        "is a process of user {uid} on this host; without a shared key only the same user's processes and \
+         root's are accepted: give both sides a key, or run both as one user"
+    )]
+    OtherUser { uid: u32 },
+    /// The kernel does not tell whose process it is, and it has no key.
+    #[error(
+        "is a process whose user the kernel does not tell: it ended, belongs to a user that this user \
+         namespace does not map, or neither sock_diag nor /proc/net/tcp can be read here; give both sides a \
+         shared key"
+    )]
+    UnknownUser,
     /// It closed the connection.
     #[error(
         "closed the connection during {step}; it ended, or its own message says why it closed it"

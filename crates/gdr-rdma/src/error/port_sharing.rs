@@ -18,12 +18,18 @@ pub enum PortSharingError {
          children of processes that ended (`ss -xlp src @gdr-roce*` lists them)"
     )]
     Silent,
-    /// Another device has been joining for too long.
-    #[error("another process has been opening it for too long; see whether it is stopped")]
-    Locked,
-    /// A process of another user has the name of a slot.
-    #[error("a process of another user has it; use another address")]
-    OtherUser,
+    /// Every member of the group is a process that is stopped.
+    #[error(
+        "process {process}, which has it, is stopped; let it go on (`kill -CONT {process}`, `fg`, or its \
+         debugger), or end it"
+    )]
+    Stopped { process: i32 },
+    /// The user namespace of this process does not map all users, and calls several by one number.
+    #[error(
+        "this user namespace does not tell whose processes share it, as it does not map all users \
+         (`/proc/self/uid_map`); run as a user that it maps to another number, or use another address"
+    )]
+    UnknownUser,
     /// The processes that share the port are of another version.
     #[error("the processes that share it use another version of gdr; use the same one")]
     OtherVersion,

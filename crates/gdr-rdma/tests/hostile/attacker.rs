@@ -66,9 +66,17 @@ pub(crate) struct Connection {
 
 impl Target {
     /// `None`, loudly, where this machine lacks the address.
-    pub(crate) fn new((here, there): (IpAddr, IpAddr)) -> Option<Self> {
+    pub(crate) fn new(addresses: (IpAddr, IpAddr)) -> Option<Self> {
+        Self::with(addresses, |options| options)
+    }
+
+    /// As [`Target::new`], with further options of the device.
+    pub(crate) fn with(
+        (here, there): (IpAddr, IpAddr),
+        set: impl Fn(SoftOptions) -> SoftOptions,
+    ) -> Option<Self> {
         // What a queue pair answers is awaited by an answer of another one of the same shard.
-        let device = match Device::soft_with(SoftOptions::new(here).port(0).shards(1)) {
+        let device = match Device::soft_with(set(SoftOptions::new(here).port(0).shards(1))) {
             Ok(device) => device,
             Err(Error::AddressNotLocal { .. }) => {
                 skip::skip(format_args!("this machine has no {here}"));

@@ -2,7 +2,7 @@
 
 use gdr_rdma::{LossRecovery, State};
 
-use crate::attacker::{Connection, FIRST_PSN, LEN, MTU, QPN, Target, everywhere, send};
+use crate::attacker::{Connection, FIRST_PSN, LEN, MTU, QPN, Target, V4, V6, everywhere, send};
 use crate::packet::{ACK, Bytes, NAK_ACCESS, NAK_INVALID, NAK_SEQUENCE, RNR_NAK, Received, opcode};
 
 fn said(psn: u32, syndrome: u8) -> Received {
@@ -495,4 +495,29 @@ fn read(to: &Connection, addr: u64, rkey: u32, len: u32) -> Bytes {
 
 fn atomic(to: &Connection, addr: u64, rkey: u32) -> Bytes {
     Bytes::new(opcode::FETCH_ADD, to.qpn, FIRST_PSN).atomic(addr, rkey, 1, 0)
+}
+
+#[test]
+fn all_queue_pairs_of_a_device_share_its_reorder_buffer() {
+    // Headers and ICRC of a WRITE, and what each packet counts besides.
+    const COUNTED: usize = 12 + 16 + MTU + 4 + 64;
+    for addresses in [V4, V6] {
+        let target = Target::with(addresses, |options| options.reorder_buffer(4 * COUNTED));
+        let Some(target) = target else {
+            continue;
+        };
+        let connections = [(); 2].map(|()| target.connect_with(LossRecovery::Selective));
+        for connection in &connections {
+            for ahead in 1..4 {
+                target.send(&target.write(connection, FIRST_PSN + ahead, 0, MTU));
+            }
+        }
+        target.answers();
+        // The first keeps two packets behind a gap, the second only one.
+        for (connection, kept) in connections.iter().zip([2, 1]).rev() {
+            target.send(&target.write(connection, FIRST_PSN, 0, MTU));
+            let last = target.answers().pop();
+            assert_eq!(last, Some(said(FIRST_PSN + kept, ACK)));
+        }
+    }
 }

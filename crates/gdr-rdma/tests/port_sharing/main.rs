@@ -11,7 +11,9 @@
 mod fixture;
 mod member;
 
+use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{self, UnixListener};
 
@@ -19,6 +21,10 @@ use gdr_rdma::{
     AckTimeout, Device, Error, PortSharingError, PortUse, RetryCount, SendRequest, SoftOptions,
     WcStatus, WrId,
 };
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::process::Signal;
 
 use crate::fixture::{Side, connect, options, wait_until};
 use crate::member::{Member, slot};
@@ -164,8 +170,8 @@ fn a_shared_port_and_an_exclusive_one_exclude_each_other() {
     hub(address(5));
 }
 
-/// Takes the name of a slot, as a process that does not answer.
-fn occupy(address: IpAddr, slot: usize) -> UnixListener {
+/// Takes the name of a slot, or of the lock, as a process that does not answer.
+fn occupy(address: IpAddr, slot: impl Display) -> UnixListener {
     let address = SocketAddr::new(address, gdr_roce::wire::UDP_PORT);
     let name = format!("gdr-roce/{address}/{slot}");
     let name = net::SocketAddr::from_abstract_name(name).unwrap();
@@ -185,24 +191,108 @@ fn a_group_without_a_free_slot_refuses_another_device() {
 }
 
 #[test]
-fn a_group_whose_members_do_not_answer_is_left_alone() {
-    let stopped = occupy(address(7), 0);
-    let refused = reason(Device::soft_with(shared(address(7))));
-    assert!(matches!(refused, PortSharingError::Silent), "{refused}");
-    drop(stopped);
-    hub(address(7));
+fn a_name_without_sockets_behind_it_is_passed_over() {
+    let silent = occupy(address(7), 0);
+    let device = Side::on(hub(address(7)));
+    assert_eq!(slot(device.pair.qpn()), 1);
+    // A second device finds the group behind the silent name.
+    assert_eq!(slot(Side::on(hub(address(7))).pair.qpn()), 2);
+    drop(silent);
+}
+
+/// Connects until no more connection waits to be accepted there.
+fn crowd(address: IpAddr, name: impl Display) -> Vec<OwnedFd> {
+    let address = SocketAddr::new(address, gdr_roce::wire::UDP_PORT);
+    let name = format!("gdr-roce/{address}/{name}");
+    let name = SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
+    let mut waiting = Vec::new();
+    loop {
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
+        let socket = rustix::net::socket_with(family, kind, flags, None).unwrap();
+        match rustix::net::connect(&socket, &name) {
+            Ok(()) => waiting.push(socket),
+            Err(Errno::AGAIN) => return waiting,
+            Err(errno) => panic!("{errno}"),
+        }
+    }
 }
 
 #[test]
-fn devices_that_open_at_the_same_time_form_one_group() {
-    let devices: Vec<_> = (0..6)
-        .map(|_| std::thread::spawn(|| Side::on(hub(address(8)))))
+fn crowded_names_are_passed_over() {
+    let silent = [occupy(address(10), 0), occupy(address(10), 5)];
+    let _waiting = [crowd(address(10), 0), crowd(address(10), 5)];
+    assert_eq!(slot(Side::on(hub(address(10))).pair.qpn()), 1);
+    drop(silent);
+}
+
+#[test]
+fn the_lock_of_a_process_that_does_not_join_is_not_waited_for() {
+    let lock = occupy(address(11), "lock");
+    let _waiting = crowd(address(11), "lock");
+    let first = Side::on(hub(address(11)));
+    assert_eq!(slot(Side::on(hub(address(11))).pair.qpn()), 1);
+    drop((lock, first));
+}
+
+#[test]
+fn the_name_of_a_port_without_a_device_does_not_keep_others_from_it() {
+    let name = occupy(address(16), "sole");
+    let _waiting = crowd(address(16), "sole");
+    hub(address(16));
+    drop(name);
+}
+
+#[test]
+fn devices_that_make_a_group_without_its_lock_form_one() {
+    let _lock = occupy(address(12), "lock");
+    let _waiting = crowd(address(12), "lock");
+    assert_one_group(&open_at_once(address(12), 4));
+}
+
+#[test]
+fn a_stopped_member_is_passed_over_and_named_if_there_is_no_other() {
+    let device = hub(address(13));
+    let mut member = Member::start(&device);
+    let process = member.process();
+    let signal = |signal| rustix::process::kill_process(process, signal).unwrap();
+    signal(Signal::STOP);
+    wait_until(|| member.is_stopped());
+    // Another member has the first slot, and answers.
+    drop(hub(address(13)));
+    member.leave_for(hub(address(15)));
+    drop(device);
+    let refused = reason(Device::soft_with(shared(address(13))));
+    let stopped = process.as_raw_nonzero().get();
+    assert!(
+        matches!(refused, PortSharingError::Stopped { process } if process == stopped),
+        "{refused}"
+    );
+    signal(Signal::CONT);
+    hub(address(13));
+}
+
+#[test]
+fn a_group_whose_members_do_not_answer_is_left_alone() {
+    let silent = occupy(address(14), 0);
+    let at = SocketAddr::new(address(14), gdr_roce::wire::UDP_PORT);
+    let bound = std::net::UdpSocket::bind(at).unwrap();
+    let refused = reason(Device::soft_with(shared(address(14))));
+    assert!(matches!(refused, PortSharingError::Silent), "{refused}");
+    drop((silent, bound));
+    hub(address(14));
+}
+
+/// Opens devices at the same time.
+fn open_at_once(address: IpAddr, devices: usize) -> Vec<Side> {
+    let devices: Vec<_> = (0..devices)
+        .map(|_| std::thread::spawn(move || Side::on(hub(address))))
         .collect();
-    let sides: Vec<_> = devices.into_iter().map(|it| it.join().unwrap()).collect();
-    let mut slots: Vec<_> = sides.iter().map(|side| slot(side.pair.qpn())).collect();
-    slots.sort_unstable();
-    assert_eq!(slots, [0, 1, 2, 3, 4, 5]);
-    // They have the same sockets: each reaches the next.
+    devices.into_iter().map(|it| it.join().unwrap()).collect()
+}
+
+/// Fails unless the devices have the same sockets: each reaches the next.
+fn assert_one_group(sides: &[Side]) {
     for pair in sides.windows(2) {
         let more = pair[1]
             .domain
@@ -216,6 +306,15 @@ fn devices_that_open_at_the_same_time_form_one_group() {
         pair[0].done();
         wait_until(|| fixture::bytes(&target) == [9]);
     }
+}
+
+#[test]
+fn devices_that_open_at_the_same_time_form_one_group() {
+    let sides = open_at_once(address(8), 6);
+    let mut slots: Vec<_> = sides.iter().map(|side| slot(side.pair.qpn())).collect();
+    slots.sort_unstable();
+    assert_eq!(slots, [0, 1, 2, 3, 4, 5]);
+    assert_one_group(&sides);
 }
 
 #[test]

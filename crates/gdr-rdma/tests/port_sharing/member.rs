@@ -8,11 +8,13 @@ use std::io::{BufRead, BufReader, Lines};
 use std::net::IpAddr;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::{env, io, thread};
+use std::{env, fs, io, thread};
 
 use gdr_rdma::{
     ConnectionOptions, Device, Endpoint, MemoryRegion, Psn, Qpn, Remote, Rkey, SendRequest, WrId,
 };
+
+use rustix::process::Pid;
 
 use crate::fixture::{Side, options, wait_until};
 use crate::shared;
@@ -86,6 +88,26 @@ impl Member {
         member.order("connected");
         assert_eq!(member.answer(), "connected");
         member
+    }
+
+    /// The process.
+    pub(crate) fn process(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    /// Whether it is stopped.
+    pub(crate) fn is_stopped(&self) -> bool {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
+        let state = stat
+            .rsplit_once(") ")
+            .map(|(_, rest)| rest.starts_with('T'));
+        state.unwrap()
+    }
+
+    /// Leaves the port to it: this process's end moves to another device.
+    pub(crate) fn leave_for(&mut self, device: Device) {
+        self.side = Side::on(device);
+        self.memory = self.side.memory(8);
     }
 
     /// The number of its queue pair.

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_that_is_passed_over_gives_its_bytes_back() {
+    fn a_packet_that_is_taken_or_passed_over_gives_its_bytes_back() {
         let budget = PacketBudget::new(1 << 20);
         let mut kept = Reassembly::new(8, budget.clone());
         kept.keep(NOW, 1, &[0; 1000]);
@@ -182,6 +182,10 @@ mod tests {
         // A READ takes several numbers.
         kept.advance(NOW, 3);
         assert_eq!(budget.left(), (1 << 20) - 1064);
+        kept.advance(NOW, 2);
+        assert!(kept.take_expected().is_some());
+        assert_eq!(budget.left(), 1 << 20);
+        kept.keep(NOW, 1, &[0; 1000]);
         drop(kept);
         assert_eq!(budget.left(), 1 << 20);
     }

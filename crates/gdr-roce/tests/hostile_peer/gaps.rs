@@ -5,8 +5,8 @@ use std::time::Duration;
 use gdr_roce::wire::{NakCode, Opcode};
 use gdr_roce::{LossRecovery, PacketBudget, Time};
 
-use crate::fixture::Settings;
-use crate::target::{MTU, Sent, Target, headers, plain, seal};
+use crate::fixture::{BASE, Settings};
+use crate::target::{MTU, Sent, Target, headers, plain, reth, seal};
 
 /// The most reports of missing packets for one packet.
 const MOST_REPORTED: usize = 32;
@@ -198,4 +198,36 @@ fn kept_packets_are_let_go_after_a_time_without_progress_and_reported_again() {
     target.receive(&quiet(2, MTU));
     assert_eq!(reports(&mut target), [0, 1]);
     assert!(budget.left() < bytes);
+}
+
+#[test]
+fn progress_puts_off_the_time_at_which_kept_packets_are_let_go() {
+    let (mut target, budget) = target(1 << 20);
+    let rkey = target.open.1;
+    let write = |psn| reth(Opcode::WriteOnly, psn, rkey, BASE, 4, 4);
+    for psn in [1, 3] {
+        target.receive(&write(psn));
+    }
+    let until = target.qp.next_deadline().expect("a limit");
+    let later = Time::EPOCH + Duration::from_secs(1);
+    target.receive_at(later, &write(0));
+    let put_off = target.qp.next_deadline().expect("a limit");
+    assert_eq!(put_off.elapsed(), until.elapsed() + later.elapsed());
+    target.receive_at(later, &write(2));
+    assert_eq!(target.qp.next_deadline(), None);
+    assert_eq!(budget.left(), 1 << 20);
+}
+
+#[test]
+fn a_gap_is_reported_again_as_long_as_packets_come_without_it() {
+    let (mut target, _) = target(1 << 20);
+    target.receive(&quiet(2, 0));
+    assert_eq!(reports(&mut target), [0, 1]);
+    let interval = Settings::default().config.ack_interval();
+    for psn in 3..3 + interval - 1 {
+        target.receive(&quiet(psn, 0));
+        assert_eq!(reports(&mut target), []);
+    }
+    target.receive(&quiet(3 + interval, 0));
+    assert_eq!(reports(&mut target)[..2], [0, 1]);
 }

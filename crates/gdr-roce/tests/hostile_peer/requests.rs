@@ -436,3 +436,18 @@ fn a_truncated_corrupt_or_misdirected_packet_is_dropped() {
     target.receive(&valid);
     assert!(!target.is_untouched(), "the valid packet is executed");
 }
+
+#[test]
+fn a_congestion_notification_is_ignored_whatever_its_number() {
+    let mut target = Target::new();
+    for psn in [0, 1, 77, 0xff_ffff] {
+        let notification = headers(Opcode::CongestionNotification, psn);
+        for payload in [0, 16] {
+            target.receive(&seal(&notification, &vec![0; payload]));
+            assert_eq!(target.poll(), Sent::Nothing, "{psn}");
+        }
+    }
+    assert_eq!(target.qp.state(), State::ReadyToSend);
+    target.receive(&reth(Opcode::WriteOnly, 0, target.open.1, BASE, 4, 4));
+    assert!(matches!(target.poll(), Sent::Ack(Syndrome::Ack { .. }, _)));
+}

@@ -72,11 +72,15 @@ impl Target {
 
     /// Receives a datagram as from a socket.
     pub(crate) fn receive(&mut self, datagram: &[u8]) {
+        self.receive_at(Time::EPOCH, datagram);
+    }
+
+    pub(crate) fn receive_at(&mut self, now: Time, datagram: &[u8]) {
         if !icrc::matches(&path(), datagram) {
             return;
         }
         if let Ok(packet) = Packet::new(datagram) {
-            self.qp.receive(Time::EPOCH, &packet, &mut self.memory);
+            self.qp.receive(now, &packet, &mut self.memory);
         }
     }
 

@@ -442,8 +442,15 @@ impl Port {
         let address = first
             .local_addr()
             .map_err(|source| Error::os("getsockname", source))?;
-        let name = claim_port(address)?
-            .ok_or_else(|| Error::binding(address, io::ErrorKind::AddrInUse))?;
+        let name = match claim_port(address)? {
+            Some(name) => name,
+            // Any process can have taken the name. A single socket needs none.
+            None if shards.fewest() == 1 => {
+                tracing::debug!(%address, "another process has the name of the port; there is one shard");
+                return Ok((Self::Exclusive, vec![OwnedFd::from(first).into()]));
+            }
+            None => return Err(Error::binding(address, io::ErrorKind::AddrInUse)),
+        };
         match reuseport::add_shards(first, address, shards.most()) {
             Ok(sockets) => Ok((Self::Sole { _name: name }, sockets)),
             Err(error) if shards.fewest() > 1 => Err(error),
@@ -527,5 +534,26 @@ fn accept_without_checksum(socket: &ProcessFd) -> io::Result<()> {
         Ok(())
     } else {
         Err(io::Error::last_os_error())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(
+        clippy::unwrap_used,
+        reason = "a fixture that fails is a test that fails"
+    )]
+
+    use super::*;
+
+    #[test]
+    fn a_taken_name_leaves_a_device_one_shard_at_a_port_of_its_own() {
+        let address = "127.0.54.1:4791".parse().unwrap();
+        let taken = claim_port(address).unwrap().unwrap();
+        let (_, sockets) = Port::bind(address, Shards::AtMost(2)).unwrap();
+        assert_eq!(sockets.len(), 1);
+        drop(sockets);
+        assert!(Port::bind(address, Shards::Exactly(2)).is_err());
+        drop(taken);
     }
 }

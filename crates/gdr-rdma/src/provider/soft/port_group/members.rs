@@ -4,18 +4,23 @@
 //! sockets of the group to every process of the same user that connects. A name exists while a
 //! process has the listening socket, so a slot is free again when its process ended, in whatever way.
 //! One more name is the lock under which devices join: it exists while one does.
+//!
+//! Any process of the network namespace can take any of these names. So none of them is waited for that a
+//! process of another user has, or one that is stopped: a slot whose name is taken is not free, and that
+//! is all. The lock only keeps devices that join at the same time from disturbing each other. Without it,
+//! one of those that make a group at once does, as the kernel binds the first socket of one of them only,
+//! and the others find it; and a slot is its device's once its name is bound.
 
 use std::io::{IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
+use std::mem::{self, MaybeUninit};
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
+use std::{fs, thread};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
@@ -24,17 +29,26 @@ use rustix::net::{
 use crate::deadline::Deadline;
 use crate::error::{Error, PortSharingError, Result};
 use crate::os::block_signals;
+use crate::peer_user::PeerUser;
 use crate::provider::soft::process_fd::ProcessFd;
 use crate::provider::soft::slot::{SLOTS, Slot};
 
+use super::sockets;
+
 type Shared<T> = std::result::Result<T, PortSharingError>;
 
-/// How long a device waits to join, while others do.
+/// How long a device waits while others of its user join.
 const JOIN_LIMIT: Duration = Duration::from_secs(30);
-/// How long one member may take to answer. Where more threads are runnable than there are processors,
-/// its thread may wait long for one. It fails if the process is stopped, or is a child of a member that
-/// ended which was not made by `fork` (see [`ProcessFd`]).
+/// How long it waits while so many processes wait for the lock that the kernel does not tell whose it is.
+const CROWD_LIMIT: Duration = Duration::from_millis(200);
+/// How often a wait looks whether the process that it waits for is stopped.
+const LOOK: Duration = Duration::from_millis(50);
+/// How long the members may take to answer. Where more threads are runnable than there are processors,
+/// their threads may wait long for one. It passes if none of them runs: each is stopped, or is a child of a
+/// member that ended which was not made by `fork` (see [`ProcessFd`]).
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+/// How long one member may take to answer before the next one is asked as well.
+const STAGGER: Duration = Duration::from_millis(20);
 /// How often a member is asked that closes the connection: it ends, or cannot send the sockets.
 const ATTEMPTS: usize = 8;
 /// How long a member does not accept connections after that failed.
@@ -64,15 +78,15 @@ fn os(call: &'static str) -> impl Fn(Errno) -> PortSharingError {
     }
 }
 
-fn unix_socket() -> Shared<OwnedFd> {
-    let flags = SocketFlags::CLOEXEC;
+fn unix_socket(flags: SocketFlags) -> Shared<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | flags;
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
         .map_err(os("opening a Unix socket"))
 }
 
 /// Binds a name; `None` if another process has it.
 fn listen(name: &SocketAddrUnix) -> Shared<Option<ProcessFd>> {
-    let socket = ProcessFd::from(unix_socket()?);
+    let socket = ProcessFd::from(unix_socket(SocketFlags::empty())?);
     match rustix::net::bind(&socket, name) {
         Ok(()) => {}
         Err(Errno::ADDRINUSE) => return Ok(None),
@@ -88,22 +102,17 @@ enum Connected {
     Free,
     /// A process has it, and may answer.
     To(OwnedFd),
-    /// A process has it and does not accept connections.
-    Silent,
+    /// So many wait there to be accepted that the kernel does not tell whose it is.
+    Crowded,
 }
 
-fn connect(name: &SocketAddrUnix, limit: Duration) -> Shared<Connected> {
-    let socket = unix_socket()?;
-    // The kernel reads a limit of zero as none.
-    let limit = Some(limit.max(Duration::from_millis(1)));
-    for side in [Timeout::Send, Timeout::Recv] {
-        sockopt::set_socket_timeout(&socket, side, limit)
-            .map_err(os("setting a limit of a Unix socket"))?;
-    }
+/// Connects without waiting.
+fn connect(name: &SocketAddrUnix) -> Shared<Connected> {
+    let socket = unix_socket(SocketFlags::NONBLOCK)?;
     match rustix::net::connect(&socket, name) {
         Ok(()) => Ok(Connected::To(socket)),
         Err(Errno::CONNREFUSED) => Ok(Connected::Free),
-        Err(Errno::AGAIN) => Ok(Connected::Silent),
+        Err(Errno::AGAIN) => Ok(Connected::Crowded),
         Err(errno) => Err(os("connecting to a member of a port group")(errno)),
     }
 }
@@ -111,27 +120,44 @@ fn connect(name: &SocketAddrUnix, limit: Duration) -> Shared<Connected> {
 /// The right to join a group or to make it. Dropping it lets the next device join.
 pub(super) struct JoinLock {
     address: SocketAddr,
-    _listener: ProcessFd,
+    /// `None` if a process has the name that is not waited for.
+    _listener: Option<ProcessFd>,
 }
 
 impl JoinLock {
-    /// Waits until no other device joins.
+    /// Waits until no other device of this user joins.
     pub(super) fn acquire(address: SocketAddr) -> Shared<Self> {
         let deadline = Deadline::after(JOIN_LIMIT);
+        let crowd_deadline = Deadline::after(CROWD_LIMIT);
         let name = name(address, "lock")?;
         loop {
-            if let Some(listener) = listen(&name)? {
+            let listener = listen(&name)?;
+            let is_over = match &listener {
+                Some(_) => true,
+                // No connection is accepted. It ends when the other device has joined.
+                None => match connect(&name)? {
+                    Connected::Free => false,
+                    Connected::Crowded => {
+                        thread::sleep(STAGGER);
+                        crowd_deadline.has_passed()
+                    }
+                    Connected::To(holder) => match PeerUser::of_unix(holder.as_fd()) {
+                        (PeerUser::Own, process) if !is_stopped(process) => {
+                            wait_readable(&[holder.as_fd()], Some(LOOK));
+                            false
+                        }
+                        _ => true,
+                    },
+                },
+            };
+            if is_over || deadline.has_passed() {
+                if listener.is_none() {
+                    tracing::debug!(%address, "joining a port group without its lock");
+                }
                 return Ok(Self {
                     address,
                     _listener: listener,
                 });
-            }
-            if deadline.has_passed() {
-                return Err(PortSharingError::Locked);
-            }
-            // No connection is accepted. It ends when the other device has joined.
-            if let Connected::To(other) = connect(&name, deadline.remaining())? {
-                wait_readable(&[other.as_fd()], Some(deadline.remaining()));
             }
         }
     }
@@ -145,49 +171,162 @@ pub(super) struct Found {
     pub(super) free: Vec<Slot>,
 }
 
+/// A member that was asked.
+struct Asked {
+    slot: Slot,
+    socket: OwnedFd,
+    process: i32,
+}
+
 /// Asks the members of a group for its sockets.
 pub(super) fn find(lock: &JoinLock) -> Shared<Found> {
-    let (mut sockets, mut free) = (None, Vec::new());
-    let mut failed = None;
+    let mut search = Search {
+        address: lock.address,
+        deadline: Deadline::after(ANSWER_LIMIT),
+        asked: Vec::new(),
+        crowded: Vec::new(),
+        left: [ATTEMPTS; SLOTS],
+        is_unknown: false,
+        failed: None,
+        found: Found {
+            sockets: None,
+            free: Vec::new(),
+        },
+    };
     for slot in Slot::all() {
-        let name = slot_name(lock.address, slot)?;
-        for _ in 0..ATTEMPTS {
-            // Once there is an answer, the rest is asked only whether it exists.
-            match connect(&name, ANSWER_LIMIT)? {
-                Connected::Free => free.push(slot),
-                Connected::Silent => failed = Some(PortSharingError::Silent),
-                Connected::To(_) if sockets.is_some() => {}
-                Connected::To(member) => match request_sockets(member.as_fd()) {
-                    Ok(Some(received)) => sockets = Some(received),
-                    // It ends: the name is free soon.
-                    Ok(None) => continue,
-                    // A name of another user's process is not one of this user's group.
-                    Err(PortSharingError::OtherUser) => {}
-                    Err(error) => failed = Some(error),
-                },
-            }
-            break;
+        let asked = search.asked.len();
+        search.ask(slot)?;
+        // Once there is an answer, the rest is asked only whether it exists.
+        if search.asked[asked..].iter().any(Asked::may_answer) {
+            search.collect(STAGGER)?;
         }
     }
-    match failed {
-        Some(error) if sockets.is_none() => Err(error),
-        _ => Ok(Found { sockets, free }),
+    search.wait()?;
+    if search.found.sockets.is_none() {
+        if let Some(error) = search.failed {
+            return Err(error);
+        }
+        if search.is_unknown && sockets::is_bound(lock.address)? {
+            return Err(PortSharingError::UnknownUser);
+        }
+    }
+    search.found.free.sort_unstable_by_key(|slot| slot.index());
+    Ok(search.found)
+}
+
+/// The members of a group as far as they were asked.
+struct Search {
+    address: SocketAddr,
+    deadline: Deadline,
+    asked: Vec<Asked>,
+    /// The slots of which the kernel does not tell whose they are.
+    crowded: Vec<Slot>,
+    /// How often each may still be asked.
+    left: [usize; SLOTS],
+    /// Whether the kernel does not tell whose process has one of the names.
+    is_unknown: bool,
+    /// Why the answer of a member was of no use.
+    failed: Option<PortSharingError>,
+    found: Found,
+}
+
+impl Search {
+    /// Asks the member that has a slot, if it is of this user.
+    fn ask(&mut self, slot: Slot) -> Shared<()> {
+        match connect(&slot_name(self.address, slot)?)? {
+            Connected::Free => self.found.free.push(slot),
+            Connected::Crowded => self.crowded.push(slot),
+            Connected::To(_) if self.found.sockets.is_some() => {}
+            Connected::To(socket) => {
+                let (user, process) = PeerUser::of_unix(socket.as_fd());
+                match user {
+                    PeerUser::Own => self.asked.push(Asked {
+                        slot,
+                        socket,
+                        process,
+                    }),
+                    PeerUser::Unknown => self.is_unknown = true,
+                    PeerUser::Root | PeerUser::Other(_) => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the answers that come within a limit, up to the first one with the sockets.
+    fn collect(&mut self, limit: Duration) -> Shared<()> {
+        let deadline = Deadline::after(limit);
+        while self.found.sockets.is_none() && !self.asked.is_empty() {
+            let sockets: Vec<_> = self.asked.iter().map(|it| it.socket.as_fd()).collect();
+            let ready = wait_readable(&sockets, Some(deadline.remaining()));
+            let Some(at) = ready.iter().position(|ready| *ready) else {
+                if deadline.has_passed() {
+                    break;
+                }
+                continue;
+            };
+            let Asked { slot, socket, .. } = self.asked.remove(at);
+            match receive_sockets(socket.as_fd()) {
+                Ok(Some(sockets)) => self.found.sockets = Some(sockets),
+                // It ends, and the name is free soon; or it cannot send.
+                Ok(None) if self.left[slot.index()] > 0 => {
+                    self.left[slot.index()] -= 1;
+                    self.ask(slot)?;
+                }
+                Ok(None) => {}
+                Err(error) => self.failed = Some(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for members that have not answered, if there is a group.
+    fn wait(&mut self) -> Shared<()> {
+        while self.found.sockets.is_none()
+            && !(self.asked.is_empty() && self.crowded.is_empty())
+            // As long as a group has a member, its sockets are bound.
+            && sockets::is_bound(self.address)?
+        {
+            if self.deadline.has_passed() {
+                return Err(PortSharingError::Silent);
+            }
+            if self.crowded.is_empty()
+                && let Some(stopped) = self.asked.first()
+                && !self.asked.iter().any(Asked::may_answer)
+            {
+                let process = stopped.process;
+                return Err(PortSharingError::Stopped { process });
+            }
+            for slot in mem::take(&mut self.crowded) {
+                self.ask(slot)?;
+            }
+            match self.asked.is_empty() {
+                true => thread::sleep(STAGGER),
+                false => self.collect(LOOK)?,
+            }
+        }
+        Ok(())
     }
 }
 
-/// Takes the first of these slots, up to `most`.
-pub(super) fn claim(lock: &JoinLock, free: &[Slot], most: usize) -> Shared<Vec<(Slot, ProcessFd)>> {
-    let mut claimed = Vec::new();
-    for slot in free {
-        if claimed.len() == most {
-            break;
-        }
-        // A process of another user can take a name at any time.
-        if let Some(listener) = listen(&slot_name(lock.address, *slot)?)? {
-            claimed.push((*slot, listener));
-        }
+impl Asked {
+    /// Whether its process runs.
+    fn may_answer(&self) -> bool {
+        !is_stopped(self.process)
     }
-    Ok(claimed)
+}
+
+/// Whether a process is stopped, by a signal or a debugger, as far as this process can see it.
+fn is_stopped(process: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    // proc_pid_stat(5): the state follows the name, which may have any character.
+    let state = stat.rsplit_once(')').map(|(_, rest)| rest.trim_start());
+    state.is_some_and(|state| state.starts_with(['T', 't']))
+}
+
+/// Takes the name of a slot. `None` if another process has it.
+pub(super) fn claim(lock: &JoinLock, slot: Slot) -> Shared<Option<ProcessFd>> {
+    listen(&slot_name(lock.address, slot)?)
 }
 
 /// The name of a device that has a port for itself though its sockets are bound with `SO_REUSEPORT`.
@@ -211,58 +350,28 @@ pub(super) fn check_unclaimed(lock: &JoinLock) -> Result<()> {
     let address = lock.address;
     let failed = |reason| Error::PortSharing { address, reason };
     let name = name(address, SOLE).map_err(failed)?;
-    match connect(&name, ANSWER_LIMIT).map_err(failed)? {
-        Connected::Free => Ok(()),
-        Connected::To(_) | Connected::Silent => Err(Error::binding(address, Errno::ADDRINUSE)),
+    match connect(&name).map_err(failed)? {
+        Connected::To(_) | Connected::Crowded if sockets::is_bound(address).map_err(failed)? => {
+            Err(Error::binding(address, Errno::ADDRINUSE))
+        }
+        // Any process can have taken the name.
+        _ => Ok(()),
     }
 }
 
-/// Whether the process at the other end belongs to the user of this one.
-fn is_same_user(socket: BorrowedFd<'_>) -> bool {
-    let mut peer = libc::ucred {
-        pid: 0,
-        uid: 0,
-        gid: 0,
-    };
-    let mut len = size_of_val(&peer) as libc::socklen_t;
-    // SAFETY: the option fills at most `len` bytes of the structure, which lives for the call.
-    let result = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERCRED,
-            (&raw mut peer).cast(),
-            &raw mut len,
-        )
-    };
-    result == 0 && peer.uid == rustix::process::geteuid().as_raw()
-}
-
-/// Asks a member for the sockets; `None` if it closes the connection.
-fn request_sockets(member: BorrowedFd<'_>) -> Shared<Option<Vec<ProcessFd>>> {
-    if !is_same_user(member) {
-        return Err(PortSharingError::OtherUser);
-    }
+/// Receives the sockets that a member of this user has sent; `None` if it closed the connection.
+fn receive_sockets(member: BorrowedFd<'_>) -> Shared<Option<Vec<ProcessFd>>> {
     let mut greeting = [0; GREETING.len() + 1];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SLOTS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    let deadline = Deadline::after(ANSWER_LIMIT);
-    let received = loop {
-        let received = rustix::net::recvmsg(
-            member,
-            &mut [IoSliceMut::new(&mut greeting)],
-            &mut control,
-            RecvFlags::CMSG_CLOEXEC,
-        );
-        match received {
-            // A call with a limit is not begun again by itself after a signal of the program.
-            Err(Errno::INTR) if !deadline.has_passed() => {}
-            received => break received,
-        }
-    };
+    let received = rustix::net::recvmsg(
+        member,
+        &mut [IoSliceMut::new(&mut greeting)],
+        &mut control,
+        RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT,
+    );
     let received = match received {
         Ok(received) => received,
-        Err(Errno::AGAIN) => return Err(PortSharingError::Silent),
         Err(Errno::CONNRESET) => return Ok(None),
         Err(errno) => return Err(os("receiving the sockets of a port group")(errno)),
     };
@@ -353,7 +462,7 @@ impl Drop for Keeper {
 fn give(listener: BorrowedFd<'_>, sockets: &[ProcessFd]) -> Shared<()> {
     let joining = rustix::net::accept_with(listener, SocketFlags::CLOEXEC)
         .map_err(os("accepting a device that joins a port group"))?;
-    if !is_same_user(joining.as_fd()) {
+    if PeerUser::of_unix(joining.as_fd()).0 != PeerUser::Own {
         return Ok(());
     }
     let sockets: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();

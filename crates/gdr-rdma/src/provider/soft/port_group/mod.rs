@@ -48,23 +48,33 @@ impl PortGroup {
         let address = sockets::with_port(address)?;
         let failed = |reason| Error::PortSharing { address, reason };
         let lock = JoinLock::acquire(address).map_err(failed)?;
-        let found = members::find(&lock).map_err(failed)?;
-        let sockets: Arc<[ProcessFd]> = match found.sockets {
-            Some(sockets) => sockets.into(),
-            None => {
-                members::check_unclaimed(&lock)?;
-                sockets::create(address)?.into()
+        let mut creation = sockets::Creation::new(address);
+        let (sockets, free): (Arc<[ProcessFd]>, _) = loop {
+            let found = members::find(&lock).map_err(failed)?;
+            if let Some(sockets) = found.sockets {
+                break (sockets.into(), found.free);
+            }
+            members::check_unclaimed(&lock)?;
+            if let Some(sockets) = creation.attempt()? {
+                break (sockets.into(), found.free);
             }
         };
-        for slot in &found.free {
+        let (mut slots, mut listeners) = (Vec::new(), Vec::new());
+        for slot in free {
+            // Its name first: from then on it is no other device's.
+            let Some(listener) = members::claim(&lock, slot).map_err(failed)? else {
+                continue;
+            };
             // A process that was killed left its socket as it was.
             sockets::vacate(sockets[slot.index()].as_fd())?;
+            if slots.len() < shards.most() {
+                slots.push(slot);
+                listeners.push(listener);
+            }
         }
-        let claimed = members::claim(&lock, &found.free, shards.most()).map_err(failed)?;
-        if claimed.len() < shards.fewest() {
+        if slots.len() < shards.fewest() {
             return Err(failed(PortSharingError::Full { slots: SLOTS }));
         }
-        let (slots, listeners): (Vec<_>, _) = claimed.into_iter().unzip();
         let own = |slot: &Slot| {
             rustix::io::fcntl_dupfd_cloexec(&sockets[slot.index()], 0)
                 .map(ProcessFd::from)
@@ -103,5 +113,83 @@ impl Drop for PortGroup {
         }
         self.sockets = Arc::new([]);
         drop(keeper);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(
+        clippy::unwrap_used,
+        reason = "a fixture that fails is a test that fails"
+    )]
+
+    use std::net::UdpSocket;
+    use std::os::fd::BorrowedFd;
+
+    use rustix::event::{PollFd, PollFlags, Timespec};
+    use rustix::io::Errno;
+    use rustix::net::{RecvFlags, sockopt};
+
+    use super::*;
+
+    /// A group, and a slot that no device has.
+    fn group() -> (PortGroup, SocketAddr, Slot) {
+        let probe = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let address = probe.local_addr().unwrap();
+        drop(probe);
+        let (group, _) = PortGroup::join(address, Shards::Exactly(1)).unwrap();
+        let free = Slot::all().nth(1).unwrap();
+        (group, address, free)
+    }
+
+    fn buffer(group: &PortGroup, slot: Slot) -> usize {
+        sockopt::socket_recv_buffer_size(&group.sockets[slot.index()]).unwrap()
+    }
+
+    /// As a device does that takes the slot.
+    fn enlarge(group: &PortGroup, slot: Slot) {
+        let socket = &group.sockets[slot.index()];
+        sockopt::set_socket_recv_buffer_size(socket, 100_000).unwrap();
+    }
+
+    #[test]
+    fn the_socket_of_a_slot_that_was_left_holds_few_datagrams() {
+        let (group, address, free) = group();
+        let empty = buffer(&group, free);
+        let (left, _) = PortGroup::join(address, Shards::Exactly(1)).unwrap();
+        assert_eq!(left.slots(), [free]);
+        enlarge(&group, free);
+        assert!(buffer(&group, free) > empty);
+        drop(left);
+        assert_eq!(buffer(&group, free), empty);
+    }
+
+    #[test]
+    fn what_a_killed_process_left_in_its_slot_is_gone_when_a_device_joins() {
+        let (group, address, free) = group();
+        let empty = buffer(&group, free);
+        let sender = UdpSocket::bind((address.ip(), 0)).unwrap();
+        // To a queue pair of the slot, as far as the kernel looks.
+        let mut datagram = [0; 12];
+        datagram[4..8].copy_from_slice(&free.qpn(7).get().to_be_bytes());
+        for joined in [1, 2] {
+            enlarge(&group, free);
+            sender.send_to(&datagram, address).unwrap();
+            let socket = &group.sockets[free.index()];
+            wait_for_datagram(socket.as_fd());
+            // The second of them takes another slot.
+            let shards = Shards::Exactly(joined);
+            let (next, sockets) = PortGroup::join(address, shards).unwrap();
+            assert_eq!(next.slots()[0], free);
+            let kept = rustix::net::recv(&sockets[0], &mut [0; 16][..], RecvFlags::DONTWAIT);
+            assert_eq!(kept, Err(Errno::AGAIN));
+            assert_eq!(buffer(&group, free), empty);
+        }
+    }
+
+    fn wait_for_datagram(socket: BorrowedFd<'_>) {
+        let limit = Timespec::try_from(std::time::Duration::from_secs(20)).unwrap();
+        let mut interest = [PollFd::from_borrowed_fd(socket, PollFlags::IN)];
+        assert_eq!(rustix::event::poll(&mut interest, Some(&limit)), Ok(1));
     }
 }
