@@ -16,11 +16,13 @@ use super::route_message::{ADDRESS, ATTRIBUTE, HEADER, INTERFACE};
 /// `SKF_AD_OFF` and `SKF_AD_NLATTR` of linux/filter.h: finds the attribute of the type in X from the offset
 /// in A on, and loads its offset, or 0.
 const FIND_ATTRIBUTE: u32 = 0xffff_f000 + 12;
-/// The offsets of the message's type, of the family, and of the interface's index and flags.
+/// The offsets of the message's type, of the family, of the interface's index and flags, and of the low
+/// flags of an address.
 const KIND: u32 = 4;
 const FAMILY: u32 = HEADER as u32;
 const INDEX: u32 = HEADER as u32 + 4;
 const FLAGS: u32 = HEADER as u32 + 8;
+const ADDRESS_FLAGS: u32 = HEADER as u32 + 2;
 
 /// Passes the message that says that the activity of the interface, or the presence of the address, is
 /// no longer that of `state`.
@@ -115,6 +117,11 @@ fn address(address: IpAddr) -> Vec<sock_filter> {
     let mut body = vec![
         statement(BPF_LD | BPF_B | BPF_ABS, FAMILY),
         if_equal(family as u32, 1, 0),
+        ret(DROP),
+        // No socket can be bound to an address that is checked for duplicates. It is reported again.
+        statement(BPF_LD | BPF_B | BPF_ABS, ADDRESS_FLAGS),
+        statement(BPF_ALU | BPF_AND | BPF_K, libc::IFA_F_TENTATIVE),
+        if_equal(0, 1, 0),
         ret(DROP),
     ];
     // On a point-to-point link one of them is the peer's.
