@@ -312,6 +312,19 @@ fn silent_strangers_do_not_delay_a_peer() {
 }
 
 #[test]
+fn a_listener_that_is_asked_again_and_again_ends_a_silent_connection() {
+    let listener = Listener::bind(anywhere()).unwrap().greeting_limit(SHORT);
+    let client = stranger(&listener, b"", Stays::Yes);
+    let waited = soon();
+    while listener.failed() == 0 {
+        assert!(!waited.has_passed());
+        let none = listener.accept(&Security::Loopback, Deadline::after(SHORT / 10));
+        assert!(none.is_err());
+    }
+    drop(client);
+}
+
+#[test]
 fn an_accept_that_only_strangers_reached_reports_their_number_and_the_last_error() {
     let listener = Listener::bind(anywhere()).unwrap().greeting_limit(SHORT);
     for _ in 0..3 {

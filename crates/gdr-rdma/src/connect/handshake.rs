@@ -96,9 +96,9 @@ impl Handshake {
         self.until
     }
 
-    /// Extends the deadline for a connection that was not served for a while.
-    pub(super) fn renew(&mut self, limit: Duration, now: Instant) {
-        self.until = self.until.max(now + limit);
+    /// Extends the deadline by the time for which the connection was not served.
+    pub(super) fn postpone(&mut self, unserved: Duration) {
+        self.until += unserved;
     }
 
     /// Whether no byte was received.

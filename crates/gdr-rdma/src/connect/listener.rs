@@ -1,7 +1,8 @@
 //! Listening for peers.
 
+use std::cmp::Reverse;
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,14 +31,22 @@ const PAUSE: Duration = Duration::from_millis(100);
 ///
 /// Other connections, such as port scans, health checks or clients without the key, do not delay a
 /// peer: up to 32 connections are handled at a time, each within two seconds however slowly its
-/// bytes arrive, and the oldest that has sent nothing makes room for the next.
+/// bytes arrive, and one of the address that has the most makes room for the next: the oldest that has
+/// sent nothing.
 #[derive(Debug)]
 pub struct Listener {
     socket: TcpListener,
     limit: Duration,
-    /// The handshakes that were in progress when the last call found its peer.
-    pending: Mutex<Vec<(Security, Handshake)>>,
+    pending: Mutex<Pending>,
     failed: AtomicU64,
+}
+
+/// The handshakes that were in progress when the last call ended.
+#[derive(Debug, Default)]
+struct Pending {
+    handshakes: Vec<(Security, Handshake)>,
+    /// When it ended.
+    since: Option<Instant>,
 }
 
 impl Listener {
@@ -110,28 +119,39 @@ impl Listener {
             tracing::info!(%peer, %error, "a connection is not a peer's");
             note(peer, error);
         };
-        let pending = std::mem::take(&mut *lock(&self.pending));
+        let now = Instant::now();
+        let Pending { handshakes, since } = std::mem::take(&mut *lock(&self.pending));
+        let unserved = since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
         let mut reception = Reception {
             incoming: &self.socket,
             security,
             limit: self.limit,
             handshakes: Vec::new(),
-            accept_from: Instant::now(),
+            accept_from: now,
         };
-        for (how, mut handshake) in pending {
+        for (how, mut handshake) in handshakes {
             if how == *security {
-                handshake.renew(self.limit, Instant::now());
+                handshake.postpone(unserved);
                 reception.handshakes.push(handshake);
             }
         }
         let outcome = reception.run(deadline, &mut note);
         let left = reception.handshakes.into_iter();
-        lock(&self.pending).extend(left.map(|handshake| (security.clone(), handshake)));
+        let mut pending = lock(&self.pending);
+        pending
+            .handshakes
+            .extend(left.map(|handshake| (security.clone(), handshake)));
+        pending.since = Some(Instant::now());
+        drop(pending);
         outcome
     }
 
-    /// Fails if no peer could be accepted.
-    fn check(&self, security: &Security) -> Result<()> {
+    /// Fails if no peer could be accepted at this address: to find that before the first
+    /// [`Listener::accept`].
+    ///
+    /// # Errors
+    /// [`Error::ListenNeedsKey`]; [`Error::Os`].
+    pub fn check(&self, security: &Security) -> Result<()> {
         let address = self.address()?;
         let ip = address.ip().to_canonical();
         // An unspecified address includes the loopback address.
@@ -308,12 +328,22 @@ impl<I: Incoming> Reception<'_, I> {
         Ok(true)
     }
 
-    /// Closes connections until there are fewer than `most`: first those that have sent nothing, the
-    /// oldest first.
+    /// Closes connections until there are fewer than `most`: of the address that has the most, first
+    /// those that have sent nothing, the oldest first.
     fn make_room(&mut self, most: usize, fail: &mut dyn FnMut(SocketAddr, Error)) {
         while self.handshakes.len() >= most {
-            let silent = self.handshakes.iter().position(Handshake::is_silent);
-            let handshake = self.handshakes.remove(silent.unwrap_or(0));
+            let of = |ip: IpAddr| {
+                let peers = self.handshakes.iter().map(|it| it.peer().ip());
+                peers.filter(|peer| *peer == ip).count()
+            };
+            let numbered = self.handshakes.iter().enumerate();
+            let key = |(at, it): &(usize, &Handshake)| {
+                (Reverse(of(it.peer().ip())), !it.is_silent(), *at)
+            };
+            let Some((at, _)) = numbered.min_by_key(key) else {
+                return;
+            };
+            let handshake = self.handshakes.remove(at);
             fail(handshake.peer(), HandshakeError::Crowded.into());
             handshake.close();
         }
@@ -422,5 +452,36 @@ mod tests {
         run(&[libc::EPROTO; 40]).unwrap();
         let ended = run(&[libc::EINVAL]);
         assert!(matches!(ended, Err(Error::Os { call: "accept", .. })));
+    }
+
+    #[test]
+    fn the_address_with_the_most_connections_makes_room_first() {
+        let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = socket.local_addr().unwrap();
+        let (security, now) = (Security::Loopback, Instant::now());
+        let mut clients = Vec::new();
+        let mut handshake = |peer: &str| {
+            clients.push(TcpStream::connect(address).unwrap());
+            let (stream, _) = socket.accept().unwrap();
+            Handshake::new(stream, peer.parse().unwrap(), &security, LIMIT, now).unwrap()
+        };
+        let peers = [
+            "127.0.0.1:1",
+            "127.0.0.2:1",
+            "127.0.0.2:2",
+            "127.0.0.2:3",
+            "127.0.0.1:2",
+        ];
+        let handshakes = peers.map(&mut handshake);
+        let mut reception = Reception {
+            incoming: &socket,
+            security: &security,
+            limit: LIMIT,
+            handshakes: handshakes.into(),
+            accept_from: now,
+        };
+        let mut ended = Vec::new();
+        reception.make_room(3, &mut |peer, _| ended.push(peer.to_string()));
+        assert_eq!(ended, ["127.0.0.2:1", "127.0.0.1:1", "127.0.0.2:2"]);
     }
 }
