@@ -244,3 +244,83 @@ fn refusal(link: &LinkShared, name: &ObjectName, answer: Response, asked: Rights
         other => link.unexpected(&format!("a refusal, {other:?}")),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use gdr_rdma::{Device, RemoteMemory, Rkey, Security, SoftOptions};
+
+    use super::*;
+    use crate::protocol::{Domain, ObjectId};
+    use crate::{AccessPath, Checksum, Element, Location, Mode, ObjectInfo, Shape, WhenFull};
+
+    fn memory(len: u64) -> crate::protocol::Memory {
+        let (rkey, addr) = (Rkey(1), 0);
+        RemoteMemory { rkey, addr, len }.into()
+    }
+
+    /// A ring of three slots of 100 bytes.
+    fn sound(name: &ObjectName) -> Opened {
+        let mode = Mode::Ring {
+            slots: 3,
+            when_full: WhenFull::Block,
+        };
+        let text = String::new;
+        Opened {
+            object: ObjectId(1),
+            info: ObjectInfo {
+                name: name.clone(),
+                element: Element::U32,
+                shape: Shape::row(25).unwrap(),
+                bytes: 100,
+                mode,
+                checksum: Checksum::None,
+                rights: Rights::Read,
+                newest: None,
+                location: Location::Host,
+                path: AccessPath {
+                    provider: text(),
+                    method: text(),
+                    why: text(),
+                },
+            },
+            domain: Domain::ReadOnly,
+            revision: 0,
+            header: memory(header_len(3)),
+            data: memory(300),
+            stride: 100,
+            cell: 0,
+        }
+    }
+
+    #[test]
+    fn a_description_that_contradicts_itself_is_refused() {
+        let device = Device::soft_with(SoftOptions::default().port(0)).unwrap();
+        let owner = "127.0.0.1:1".parse().unwrap();
+        let link = LinkShared::new(owner, Security::Loopback, device);
+        let name = ObjectName::new("w").unwrap();
+        check(&link, &name, &sound(&name)).unwrap();
+        let ring = |slots| Mode::Ring {
+            slots,
+            when_full: WhenFull::Block,
+        };
+        let changes: [&dyn Fn(&mut Opened); 11] = [
+            &|it| it.info.name = ObjectName::new("v").unwrap(),
+            &|it| it.info.bytes = 96,
+            &|it| it.info.shape = Shape::row(26).unwrap(),
+            &|it| it.stride = 99,
+            &|it| it.stride = 101,
+            &|it| it.stride = u64::MAX / 3 + 1,
+            &|it| it.data = memory(299),
+            &|it| it.header = memory(header_len(3) - 1),
+            &|it| it.info.mode = ring(4),
+            &|it| it.info.mode = ring(0),
+            &|it| it.cell = crate::connection::CELLS,
+        ];
+        for (at, change) in changes.into_iter().enumerate() {
+            let mut opened = sound(&name);
+            change(&mut opened);
+            let refused = check(&link, &name, &opened);
+            assert!(matches!(refused, Err(Error::Protocol { .. })), "{at}");
+        }
+    }
+}

@@ -171,6 +171,8 @@ pub enum Error {
 pub enum GoneReason {
     /// The owner closed the object.
     Closed,
+    /// This process closed the home of the object.
+    HomeClosed,
     /// The owner's process was started again: what it had before does not exist.
     Restarted,
     /// The owner closed the connection or its process ended.
@@ -185,6 +187,9 @@ impl fmt::Display for GoneReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Closed => "its owner closed it; open it again if the owner creates it again",
+            Self::HomeClosed => {
+                "this process closed its home, so no peer reaches it; create it in another home"
+            }
             Self::Restarted => {
                 "its owner was started again, and nothing of the former run exists; open it again"
             }

@@ -10,7 +10,7 @@ use crate::epoch::Epoch;
 use crate::error::{Error, GoneReason, Result};
 use crate::header::{Slot, SlotState};
 use crate::lap::Part;
-use crate::link_channel::Step;
+use crate::link_channel::{Fault, Step};
 use crate::link_shared::{LinkState, LocalMemory};
 use crate::peer_channel::READ;
 use crate::protocol::{Opened, Request};
@@ -75,6 +75,8 @@ impl Drop for Follower<'_> {
         let deadline = Deadline::after(LIMIT);
         let (link, object) = (&self.object.link, self.object.opened().object);
         let Ok(mut turn) = link.turn(deadline) else {
+            // It may be used for hours, and a ring that blocks would wait as long.
+            link.unfollow_later(self.connection, object);
             return;
         };
         if turn.connections == self.connection {
@@ -135,6 +137,10 @@ fn next_part(
             })?;
             let missed = next - after - 1;
             return Ok(Received { epoch, missed });
+        }
+        if deadline.has_passed() {
+            let fault = Fault::Deadline { done: 0 };
+            return Err(Attempt::Fault { fault, of: bytes });
         }
         next += 1;
     }

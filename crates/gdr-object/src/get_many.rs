@@ -169,15 +169,13 @@ fn try_read(
                 order: Order::Any,
             });
         }
+        let from = RemoteMemory::from(opened.header).at(slot.line());
+        let to = channel.line(wanted.len())?;
+        let order = Order::Any;
         // The first one waits for all bytes; those behind it begin later.
-        let order = match lines.is_empty() {
-            true => Order::AfterReads,
-            false => Order::Any,
-        };
-        lines.push(Step::Read {
-            from: RemoteMemory::from(opened.header).at(slot.line()),
-            to: channel.line(wanted.len())?,
-            order,
+        lines.push(match lines.is_empty() {
+            true => Step::line(from, to),
+            false => Step::Read { from, to, order },
         });
         wanted.push((item, epoch));
     }

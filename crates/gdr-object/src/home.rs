@@ -5,7 +5,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -18,7 +18,8 @@ use crate::content::Place;
 use crate::epoch::Generation;
 use crate::error::{Error, Result};
 use crate::info::ObjectInfo;
-use crate::lock::{read, write};
+use crate::link_table::{LinkTable, Most};
+use crate::lock::{lock, read, write};
 use crate::mode::{Mode, Rights};
 use crate::name::ObjectName;
 use crate::object::{Object, ObjectOptions};
@@ -37,18 +38,30 @@ pub struct HomeOptions {
     security: Security,
     device: Option<Device>,
     most_peers: usize,
+    most_peers_of_one: Option<usize>,
     most_objects: usize,
+    door: Door,
+}
+
+/// Whether links are accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Door {
+    Open,
+    /// Not before [`Home::open`].
+    Closed,
 }
 
 impl HomeOptions {
     /// Serves peers that `security` accepts, over a device of the soft provider at the address that
-    /// the home is bound to; at most 256 links and 65,536 objects.
+    /// the home is bound to; at most 256 links, 192 of them from one host, and 65,536 objects.
     pub fn new(security: Security) -> Self {
         Self {
             security,
             device: None,
             most_peers: 256,
+            most_peers_of_one: None,
             most_objects: 1 << 16,
+            door: Door::Open,
         }
     }
 
@@ -59,8 +72,27 @@ impl HomeOptions {
     }
 
     /// Sets how many links are served at a time. Each has a thread and 64 KiB of memory or 128 KiB.
+    ///
+    /// If there are as many, the one without an open object that has asked for nothing for the longest time
+    /// is ended for a new one; it connects again in its next call. If each has an object open, the new one is
+    /// refused.
     pub fn most_peers(mut self, most: usize) -> Self {
         self.most_peers = most;
+        self
+    }
+
+    /// Sets how many of these links may come from one host: from its IPv4 address, its IPv6 network of 64
+    /// bits, or this host's loopback addresses. By default three quarters, so that no host locks the others
+    /// out.
+    pub fn most_peers_of_one_host(mut self, most: usize) -> Self {
+        self.most_peers_of_one = Some(most);
+        self
+    }
+
+    /// Accepts no link before [`Home::open`], so that the first one finds the objects. Connections wait
+    /// meanwhile.
+    pub fn closed(mut self) -> Self {
+        self.door = Door::Closed;
         self
     }
 
@@ -97,6 +129,8 @@ pub struct HomeStats {
     pub connections_failed: u64,
     /// Links that were refused because there were too many.
     pub links_refused: u64,
+    /// Idle links that were ended because there were too many.
+    pub links_displaced: u64,
     /// Requests that were executed.
     pub requests: u64,
     /// Requests that were refused: for want of rights, of objects that do not exist, and others.
@@ -117,7 +151,10 @@ pub(crate) struct HomeShared {
     pub(crate) publisher: Publisher,
     links: AtomicU64,
     pub(crate) counts: Counts,
-    pub(crate) stopping: AtomicBool,
+    stopping: AtomicBool,
+    door: Mutex<Door>,
+    /// Of the door, also when the home ends.
+    changed: Condvar,
 }
 
 #[derive(Debug, Default)]
@@ -125,13 +162,15 @@ pub(crate) struct Counts {
     links_accepted: AtomicU64,
     connections_failed: AtomicU64,
     links_refused: AtomicU64,
+    links_displaced: AtomicU64,
     pub(crate) requests: AtomicU64,
     pub(crate) requests_refused: AtomicU64,
     pub(crate) requests_malformed: AtomicU64,
 }
 
 impl Home {
-    /// Listens on a TCP address, and serves from now on. Port 0 takes any. Without
+    /// Listens on a TCP address, and serves from now on, or from [`Home::open`] on if the options say so. Port
+    /// 0 takes any. Without
     /// [`HomeOptions::device`] it must be the address of one interface, as the device is opened there,
     /// on a free UDP port.
     ///
@@ -159,23 +198,23 @@ impl Home {
             links: AtomicU64::new(0),
             counts: Counts::default(),
             stopping: AtomicBool::new(false),
+            door: Mutex::new(options.door),
+            changed: Condvar::new(),
         });
         let bound = listener.address()?;
         // It fails at once where a key is needed and there is none.
-        let first = accept(
-            &listener,
-            &options.security,
-            Deadline::after(Duration::ZERO),
-        )?;
+        listener.check(&options.security)?;
+        let all = options.most_peers;
+        let of_one = options.most_peers_of_one.unwrap_or(all - all / 4).min(all);
         let acceptor = Acceptor {
             shared: Arc::clone(&shared),
             listener,
             security: options.security,
-            most_peers: options.most_peers,
+            links: LinkTable::new(Most { all, of_one }),
         };
         let acceptor = thread::Builder::new()
             .name("gdr-object-home".to_owned())
-            .spawn(move || acceptor.run(first))
+            .spawn(move || acceptor.run())
             .map_err(|source| Error::Os {
                 call: "starting a thread",
                 source,
@@ -185,6 +224,12 @@ impl Home {
             shared,
             acceptor: Some(acceptor),
         })
+    }
+
+    /// Accepts links from now on, if it did not yet.
+    pub fn open(&self) {
+        *lock(&self.shared.door) = Door::Open;
+        self.shared.changed.notify_all();
     }
 
     /// The TCP address that links connect to.
@@ -262,6 +307,7 @@ impl Home {
             links_accepted: count(&counts.links_accepted),
             connections_failed: count(&counts.connections_failed),
             links_refused: count(&counts.links_refused),
+            links_displaced: count(&counts.links_displaced),
             requests: count(&counts.requests),
             requests_refused: count(&counts.requests_refused),
             requests_malformed: count(&counts.requests_malformed),
@@ -271,7 +317,7 @@ impl Home {
 
 impl Drop for Home {
     fn drop(&mut self) {
-        self.shared.stopping.store(true, Ordering::Release);
+        self.shared.stop();
         if let Some(acceptor) = self.acceptor.take()
             && acceptor.join().is_err()
         {
@@ -298,12 +344,19 @@ impl HomeShared {
         read(&self.objects).get(name).cloned()
     }
 
-    /// The objects behind `after`, in the order of their names.
-    pub(crate) fn objects_behind(&self, after: Option<&ObjectName>) -> Vec<Arc<SharedObject>> {
+    /// What `describe` says of the first `most` objects behind `after`, in the order of their names, of
+    /// which it says anything.
+    pub(crate) fn describe_behind<T>(
+        &self,
+        after: Option<&ObjectName>,
+        most: usize,
+        describe: impl Fn(&SharedObject) -> Option<T>,
+    ) -> Vec<T> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         let objects = read(&self.objects);
         let behind = objects.range::<ObjectName, _>((from, Bound::Unbounded));
-        behind.map(|(_, object)| Arc::clone(object)).collect()
+        let described = behind.filter_map(|(_, object)| describe(object));
+        described.take(most).collect()
     }
 
     fn check_new(&self, name: &ObjectName) -> Result<()> {
@@ -344,6 +397,20 @@ impl HomeShared {
     pub(crate) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
     }
+
+    fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+        // The thread that waits for the door holds this lock until it sleeps, and so misses no notice.
+        drop(lock(&self.door));
+        self.changed.notify_all();
+    }
+
+    /// Waits until links are accepted, or the home ends.
+    fn await_door(&self) {
+        let is_closed = |door: &mut Door| *door == Door::Closed && !self.is_stopping();
+        let waited = self.changed.wait_while(lock(&self.door), is_closed);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+    }
 }
 
 /// Accepts links until the home ends.
@@ -351,60 +418,66 @@ struct Acceptor {
     shared: Arc<HomeShared>,
     listener: Listener,
     security: Security,
-    most_peers: usize,
+    links: LinkTable,
 }
 
 impl Acceptor {
-    fn run(self, first: Option<Session>) {
-        let mut services: Vec<JoinHandle<()>> = Vec::new();
-        let mut next = first;
+    fn run(mut self) {
+        self.shared.await_door();
         while !self.shared.is_stopping() {
-            services.retain(|service| !service.is_finished());
-            let links = services.len() as u64;
-            self.shared.links.store(links, Ordering::Relaxed);
-            if let Some(session) = next.take() {
-                services.extend(self.serve(session, services.len()));
-            }
-            let failed = self.listener.failed();
-            let counts = &self.shared.counts;
-            counts.connections_failed.store(failed, Ordering::Relaxed);
             match accept(&self.listener, &self.security, Deadline::after(LOOK)) {
-                Ok(session) => next = session,
+                Ok(Some(session)) => self.serve(session),
+                Ok(None) => {}
                 Err(error) => {
                     tracing::warn!(%error, "accepting a link failed");
                     thread::sleep(LOOK);
                 }
             }
+            let counts = &self.shared.counts;
+            let failed = self.listener.failed();
+            counts.connections_failed.store(failed, Ordering::Relaxed);
+            let links = self.links.count() as u64;
+            self.shared.links.store(links, Ordering::Relaxed);
         }
-        for service in services {
-            if service.join().is_err() {
-                tracing::error!("the thread of a link panicked");
-            }
-        }
+        // They must not wait for what peers send, or do not send.
+        self.links.end();
     }
 
     /// Starts the thread of a link, if there are not too many.
-    fn serve(&self, mut session: Session, links: usize) -> Option<JoinHandle<()>> {
+    fn serve(&mut self, mut session: Session) {
         let counts = &self.shared.counts;
-        if links >= self.most_peers {
-            counts.links_refused.fetch_add(1, Ordering::Relaxed);
-            let why = format!("it serves {links} links already; try again later");
-            // Best effort: the link is closed either way.
-            let _ = session.refuse(&why, Deadline::after(LOOK));
-            return None;
-        }
-        let shared = Arc::clone(&self.shared);
+        let (peer, watch) = match session.peer().and_then(|peer| Ok((peer, session.watch()?))) {
+            Ok(parts) => parts,
+            Err(error) => {
+                counts.links_refused.fetch_add(1, Ordering::Relaxed);
+                tracing::warn!(%error, "a link was refused");
+                return;
+            }
+        };
+        let admitted = match self.links.admit(peer.ip(), watch) {
+            Ok(admitted) => admitted,
+            Err(crowded) => {
+                counts.links_refused.fetch_add(1, Ordering::Relaxed);
+                // Best effort: the link is closed either way. So short a message fits into the socket's
+                // buffer and is not waited for.
+                let _ = session.refuse(&crowded.to_string(), Deadline::after(LOOK));
+                return;
+            }
+        };
+        let displaced = u64::from(admitted.has_displaced);
+        counts
+            .links_displaced
+            .fetch_add(displaced, Ordering::Relaxed);
+        let (shared, seat) = (Arc::clone(&self.shared), Arc::clone(&admitted.seat));
         let service = thread::Builder::new().name("gdr-object-link".to_owned());
-        let started = service.spawn(move || Service::run(shared, session));
-        match started {
-            Ok(service) => {
+        match service.spawn(move || Service::run(shared, seat, session)) {
+            Ok(thread) => {
                 counts.links_accepted.fetch_add(1, Ordering::Relaxed);
-                Some(service)
+                self.links.add(admitted.seat, thread);
             }
             Err(error) => {
                 counts.links_refused.fetch_add(1, Ordering::Relaxed);
                 tracing::warn!(%error, "a link was refused: no thread");
-                None
             }
         }
     }

@@ -138,9 +138,20 @@ impl Binding {
             other => return Err(self.refused(other, Rights::Read)),
         };
         let lanes = part.to.lanes(part.len, opened);
-        let (channel, watch) = state.channel_for(&self.link, opened.domain, lanes, deadline)?;
-        let found = self.read_slot(channel, watch, opened, slot, part, deadline)?;
-        match state.ask(&self.link, &Request::Release { object, epoch }, deadline)? {
+        let found = state
+            .channel_for(&self.link, opened.domain, lanes, deadline)
+            .map_err(Attempt::from)
+            .and_then(|(channel, watch)| {
+                self.read_slot(channel, watch, opened, slot, part, deadline)
+            });
+        // Also if that failed. At the deadline the lease ends by itself.
+        let release = Request::Release { object, epoch };
+        let released = match deadline.has_passed() {
+            true => Ok(Response::Done),
+            false => state.ask(&self.link, &release, deadline),
+        };
+        let found = found?;
+        match released? {
             Response::Done => {}
             other => return Err(self.refused(other, Rights::Read)),
         }
@@ -215,11 +226,7 @@ impl Binding {
             moved.map_err(fault)?;
             arrived = part.len;
         }
-        steps.push(Step::Read {
-            from: header.at(slot.line()),
-            to: channel.line(0)?,
-            order: Order::AfterReads,
-        });
+        steps.push(Step::line(header.at(slot.line()), channel.line(0)?));
         let moved = channel.run(steps, deadline, watch);
         moved.map_err(|it| fault(it.after(arrived)))?;
         let line = SlotLine::parse(&channel.line_bytes(0)?)
@@ -240,11 +247,7 @@ impl Binding {
         deadline: Deadline,
     ) -> Result<ObjectLine, Attempt> {
         let header = RemoteMemory::from(opened.header);
-        let read = Step::Read {
-            from: header.at(0),
-            to: channel.line(0)?,
-            order: Order::AfterReads,
-        };
+        let read = Step::line(header.at(0), channel.line(0)?);
         let steps = before.into_iter().chain([read]);
         let moved = channel.run(steps, deadline, watch);
         moved.map_err(|fault| Attempt::Fault { fault, of: LINE })?;
@@ -267,5 +270,47 @@ impl Binding {
             object,
             memory: memory.len(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use gdr_rdma::Security;
+
+    use super::*;
+    use crate::{
+        Element, Home, HomeOptions, Link, LinkOptions, ObjectName, ObjectOptions, Place, Shape,
+    };
+
+    fn limit() -> Deadline {
+        Deadline::after(Duration::from_secs(60))
+    }
+
+    #[test]
+    fn a_get_that_fails_under_a_lease_releases_it() {
+        let address = "127.0.0.1:0".parse().unwrap();
+        let home = Home::bind(address, HomeOptions::new(Security::Loopback)).unwrap();
+        let options = ObjectOptions::new(Element::U8, Shape::row(8).unwrap());
+        let name = ObjectName::new("w").unwrap();
+        let object = home.create(name.clone(), options, &Place::host()).unwrap();
+        let options = LinkOptions::new(Security::Loopback);
+        let link = Link::connect(home.address(), options, limit()).unwrap();
+        let remote = link.open(name, limit()).unwrap();
+        let memory = link.host_memory(8).unwrap();
+        let get = |len: u64| {
+            let binding = remote.binding();
+            binding.attempt(limit(), |state, opened| {
+                let part = Part::all(len, &memory);
+                binding.lap_with_lease(state, opened, part, limit())
+            })
+        };
+        object.publish(&[1; 8], limit()).unwrap();
+        // The memory is shorter.
+        assert!(get(9).is_err());
+        let newest = object.publish(&[2; 8], limit()).unwrap();
+        // A lease of the first epoch would be in the way.
+        assert_eq!(get(8).unwrap(), Some(newest));
     }
 }

@@ -101,6 +101,8 @@ impl Link {
     /// # Errors
     /// [`Error::Gone`], [`Error::NoAnswer`], [`Error::Busy`], [`Error::Rdma`].
     pub fn list(&self, deadline: Deadline) -> Result<Vec<ObjectInfo>> {
+        /// More than an owner has: 16 times as many as [`HomeOptions`](crate::HomeOptions) allows by default.
+        const MOST: usize = 1 << 20;
         let mut turn = self.0.turn(deadline)?;
         let mut all: Vec<ObjectInfo> = Vec::new();
         loop {
@@ -115,6 +117,9 @@ impl Link {
                         .is_none_or(|first| after.is_none_or(|after| first.name > after));
                     if !ordered || (more && objects.is_empty()) {
                         return Err(self.0.unexpected("a list out of order"));
+                    }
+                    if all.len() + objects.len() > MOST {
+                        return Err(self.0.unexpected("a list without an end"));
                     }
                     all.extend(objects.into_iter().map(ObjectInfo::printable));
                     if !more {

@@ -71,6 +71,15 @@ pub(crate) enum Order {
 }
 
 impl Step {
+    /// Reads a header line once all earlier READs are complete: what it says is true of their bytes.
+    pub(crate) const fn line(from: Remote, to: Segment) -> Self {
+        Self::Read {
+            from,
+            to,
+            order: Order::AfterReads,
+        }
+    }
+
     /// Bytes of the object that it moves; those of headers and words do not count.
     fn bytes(&self) -> u64 {
         match self {
@@ -265,22 +274,27 @@ impl LinkChannel {
         deadline: Deadline,
         owner: &Watch,
     ) -> Result<(), Fault> {
-        let mut parts = steps.into_iter().map(StripedPart::from).fuse();
+        let mut parts = steps.into_iter().map(StripedPart::from).peekable();
         let pairs = self.lanes.iter().take(lanes).map(|lane| &lane.pair);
         let mut stripe = Stripe::over(pairs).numbered_from(self.next);
         let mut looked = Instant::now();
         loop {
-            stripe.post(&mut parts)?;
-            self.next = stripe.next_number();
-            if stripe.outstanding() == 0 {
+            if stripe.outstanding() == 0 && parts.peek().is_none() {
                 return Ok(());
             }
+            // At each turn: one completion may follow another for long, and an owner can send wake-ups
+            // without a pause.
+            if deadline.has_passed() {
+                let done = stripe.moved();
+                return Err(Fault::Deadline { done });
+            }
+            stripe.post(&mut parts)?;
+            self.next = stripe.next_number();
             let next = self.wake_ups.wait(&self.lanes[0], deadline, owner)?;
             let Some(completion) = next else {
                 let done = stripe.moved();
                 return Err(Fault::Deadline { done });
             };
-            // Also where one completion follows another, for long.
             if looked.elapsed() >= LOOK {
                 if owner.is_due() {
                     return Err(Fault::Closed);
@@ -346,7 +360,54 @@ impl WakeUps {
 
 #[cfg(test)]
 mod tests {
+    use gdr_rdma::Security;
+
     use super::*;
+    use crate::link_shared::LinkShared;
+    use crate::protocol::Domain;
+    use crate::{Home, HomeOptions};
+
+    #[test]
+    fn the_read_of_a_line_waits_for_the_reads_before_it() {
+        let device = gdr_rdma::Device::soft_with(gdr_rdma::SoftOptions::default().port(0)).unwrap();
+        let memory = Buffer::host(64).unwrap();
+        let domain = device.protection_domain();
+        let region = domain.register(&memory, Access::REMOTE_READ).unwrap();
+        let (from, to) = (region.remote().at(0), region.segment(0, LINE).unwrap());
+        let step = Step::line(from, to.clone());
+        let bytes = Step::Read {
+            from,
+            to,
+            order: Order::Any,
+        };
+        // The requests have no other difference.
+        let (line, bytes) = (step.request(WrId(1)), bytes.request(WrId(1)).fenced());
+        assert_eq!(format!("{line:?}"), format!("{bytes:?}"));
+    }
+
+    #[test]
+    fn nothing_is_posted_after_the_deadline() {
+        let home = Home::bind(
+            "127.0.0.1:0".parse().unwrap(),
+            HomeOptions::new(Security::Loopback),
+        );
+        let home = home.unwrap();
+        let link = LinkShared::new(home.address(), Security::Loopback, home.device().clone());
+        let limit = Deadline::after(Duration::from_secs(60));
+        let mut state = link.turn(limit).unwrap();
+        let (channel, watch) = state.channel(&link, Domain::ReadOnly, limit).unwrap();
+        let store = |channel: &LinkChannel| Step::Store {
+            word: 1,
+            to: channel.cell(0, 0),
+        };
+        channel.run([store(channel)], limit, watch).unwrap();
+        let passed = Deadline::after(Duration::ZERO);
+        let late = channel.run([store(channel)], passed, watch);
+        assert!(matches!(late, Err(Fault::Deadline { done: 0 })), "{late:?}");
+        let next = Deadline::after(Duration::from_millis(200));
+        let completion = channel.lanes[0].queue.wait(next);
+        assert!(completion.is_err(), "{completion:?}");
+    }
 
     #[test]
     fn only_long_transfers_between_ends_that_are_not_staged_take_all_queue_pairs() {

@@ -16,7 +16,7 @@ use crate::epoch::Generation;
 use crate::error::{BusyReason, Error, GoneReason, Result};
 use crate::link_channel::{Lanes, LinkChannel};
 use crate::lock::{Turn, Turns, lock};
-use crate::protocol::{self, Domain, Opened, Request, Response, VERSION};
+use crate::protocol::{self, Domain, ObjectId, Opened, Request, Response, VERSION};
 
 /// When a link whose owner's host does not answer is given up, also while it waits.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(20);
@@ -68,6 +68,9 @@ pub(crate) struct LinkShared {
     interrupts_before: AtomicU64,
     /// The connection, for those who end it while a call uses it.
     connection: Mutex<Weak<Watch>>,
+    /// Followers that ended while another thread used the link: the number of the connection, and the
+    /// object.
+    ended_followers: Mutex<Vec<(u64, ObjectId)>>,
 }
 
 /// A link's connection, which one thread at a time uses.
@@ -104,6 +107,7 @@ impl LinkShared {
             interrupts: AtomicU64::new(0),
             interrupts_before: AtomicU64::new(0),
             connection: Mutex::default(),
+            ended_followers: Mutex::default(),
         }
     }
 
@@ -145,6 +149,11 @@ impl LinkShared {
         if let Some(connection) = connection {
             connection.end_connection();
         }
+    }
+
+    /// Has the call that uses the link, or the next one, tell the owner that a follower has ended.
+    pub(crate) fn unfollow_later(&self, connection: u64, object: ObjectId) {
+        lock(&self.ended_followers).push((connection, object));
     }
 
     /// Whether the call in progress was interrupted.
@@ -328,9 +337,29 @@ impl LinkState {
             self.connections += 1;
             self.control = Some(control);
         }
+        self.send_ended_followers(link, deadline)?;
         self.control
             .as_mut()
             .ok_or_else(|| link.gone(GoneReason::Disconnected))
+    }
+
+    /// Sends the owner which followers have ended; those of earlier connections ended with these.
+    fn send_ended_followers(&mut self, link: &LinkShared, deadline: Deadline) -> Result<()> {
+        let ended = std::mem::take(&mut *lock(&link.ended_followers));
+        for (connection, object) in ended {
+            let Some(control) = &mut self.control else {
+                break;
+            };
+            if connection != self.connections {
+                continue;
+            }
+            if let Err(error) = control.ask(link, &Request::Unfollow { object }, deadline) {
+                // That ends them all.
+                self.disconnect();
+                return Err(error);
+            }
+        }
+        Ok(())
     }
 
     /// Asks the owner. After an error the connection is closed, as an answer may be outstanding.

@@ -11,7 +11,7 @@ use gdr_rdma::{Buffer, Deadline};
 use crate::content::Content;
 use crate::element::{Element, Shape};
 use crate::epoch::Epoch;
-use crate::error::{Error, Result};
+use crate::error::{Error, GoneReason, Result};
 use crate::home::HomeShared;
 use crate::info::{Location, ObjectInfo};
 use crate::lock::lock;
@@ -96,7 +96,7 @@ impl Object {
     /// None at present but [`Error::Gone`], which an object that is not closed does not return.
     pub fn info(&self) -> Result<ObjectInfo> {
         let described = self.shared.describe(Rights::ReadWrite);
-        let closed = || Error::gone(self.name(), crate::GoneReason::Closed);
+        let closed = || Error::gone(self.name(), GoneReason::Closed);
         described.map(|(info, ..)| info).ok_or_else(closed)
     }
 
@@ -110,6 +110,14 @@ impl Object {
         self.shared.readers()
     }
 
+    /// Fails once its home was dropped: no peer would get what is published.
+    fn check_home(&self) -> Result<()> {
+        match self.home.is_stopping() {
+            true => Err(Error::gone(self.name(), GoneReason::HomeClosed)),
+            false => Ok(()),
+        }
+    }
+
     /// Publishes `bytes`, which are as many as the object has, and returns their epoch. Peers that wait
     /// are woken.
     ///
@@ -117,6 +125,7 @@ impl Object {
     ///
     /// # Errors
     /// [`Error::Size`], [`Error::Busy`], [`Error::RingFull`], [`Error::NoMoreEpochs`];
+    /// [`Error::Gone`] if its [`Home`](crate::Home) was dropped;
     /// [`Error::Rdma`] if the memory cannot be written. Nothing is published then.
     pub fn publish(&self, bytes: &[u8], deadline: Deadline) -> Result<Epoch> {
         let size = self.info()?.bytes;
@@ -140,6 +149,7 @@ impl Object {
         deadline: Deadline,
         write: impl FnOnce(&SlotWriter<'_>) -> Result<()>,
     ) -> Result<Epoch> {
+        self.check_home()?;
         let claimed = Claimed::begin(&self.shared, Writer::Owner, deadline)?;
         let content = &claimed.writing().content;
         let slot = SlotWriter {
@@ -162,7 +172,7 @@ impl Object {
     /// # Errors
     /// [`Error::NotOnGpu`] for an object in host memory; [`Error::Size`]; [`Error::Busy`] while another
     /// thread or a peer publishes, or copies of other streams to all free slots are queued;
-    /// [`Error::RingFull`] at once; [`Error::Cuda`].
+    /// [`Error::RingFull`] at once; [`Error::Gone`] if its [`Home`](crate::Home) was dropped; [`Error::Cuda`].
     pub fn publish_from(&self, from: &DeviceBuffer, stream: &Stream) -> Result<Epoch> {
         self.publish_by(from, None, stream)
     }
@@ -196,6 +206,7 @@ impl Object {
             let name = self.name().clone();
             return Err(Error::NotOnGpu { name });
         }
+        self.check_home()?;
         let writer = Writer::Stream(stream.id());
         let claimed = Claimed::begin(&self.shared, writer, Deadline::after(Duration::ZERO))?;
         let claim = claimed.writing().claim;
@@ -259,9 +270,10 @@ impl Object {
     /// get an error of theirs or open the new memory; epochs go on.
     ///
     /// # Errors
-    /// [`Error::Shape`], [`Error::Busy`]; those of [`Home::create`](crate::Home::create). The object
+    /// [`Error::Shape`], [`Error::Busy`]; [`Error::Gone`] if its home was dropped; those of [`Home::create`](crate::Home::create). The object
     /// stays as it was then.
     pub fn resize(&self, shape: Shape) -> Result<()> {
+        self.check_home()?;
         self.shared.resize(shape)
     }
 
@@ -385,6 +397,69 @@ mod tests {
             panic!("{damaged}");
         };
         assert_eq!(*of, epoch);
+    }
+
+    /// An object of eight bytes that was published once, as a link opens it.
+    fn opened(home: &Home) -> (Object, Link, crate::RemoteObject) {
+        let limit = Deadline::after(Duration::from_secs(60));
+        let options = ObjectOptions::new(Element::U8, Shape::row(8).unwrap());
+        let name = ObjectName::new("w").unwrap();
+        let object = home.create(name.clone(), options, &Place::host()).unwrap();
+        object.publish(&[1; 8], limit).unwrap();
+        let options = LinkOptions::new(Security::Loopback);
+        let link = Link::connect(home.address(), options, limit).unwrap();
+        let remote = link.open(name, limit).unwrap();
+        (object, link, remote)
+    }
+
+    #[test]
+    fn header_lines_of_another_run_or_object_are_not_taken() {
+        let limit = || Deadline::after(Duration::from_secs(60));
+        // Offsets and what they hold: the generation of the object's line, its revision, its newest slot,
+        // and the generation of the slot's line.
+        let newest = 1 << 16;
+        for (at, word) in [
+            (0, 5),
+            (8, 5),
+            (16, newest | 3),
+            (16, newest | 0xffff),
+            (LINE, 5),
+        ] {
+            let address = "127.0.0.1:0".parse().unwrap();
+            let home = Home::bind(address, HomeOptions::new(Security::Loopback)).unwrap();
+            let (object, link, remote) = opened(&home);
+            remote.get(limit()).unwrap();
+            let (_, _, content) = object.shared.describe(Rights::Read).unwrap();
+            let header = content.header.buffer();
+            header.write_at(at, &u64::to_le_bytes(word)).unwrap();
+            let memory = link.host_memory(8).unwrap();
+            let single = remote.get_into(&memory, limit()).map(drop);
+            let several = link.get_many(&[(&remote, &memory)], limit()).map(drop);
+            for got in [single, several] {
+                let refused = got.unwrap_err();
+                let says = "header lines of another object";
+                assert!(refused.to_string().contains(says), "{at} {word}: {refused}");
+            }
+            assert_eq!(memory.buffer().load_u8(0).unwrap() > 0, at == LINE);
+        }
+    }
+
+    #[test]
+    fn a_closed_home_takes_no_publications() {
+        let limit = || Deadline::after(Duration::from_secs(60));
+        let address = "127.0.0.1:0".parse().unwrap();
+        let home = Home::bind(address, HomeOptions::new(Security::Loopback)).unwrap();
+        let (object, ..) = opened(&home);
+        drop(home);
+        let published = object.publish(&[2; 8], limit()).map(drop);
+        let resized = object.resize(Shape::row(4).unwrap());
+        for refused in [published, resized] {
+            let Err(Error::Gone { why, .. }) = refused else {
+                panic!("{refused:?}");
+            };
+            assert_eq!(why, GoneReason::HomeClosed);
+        }
+        assert_eq!(object.newest(), Some(Epoch::FIRST));
     }
 
     #[test]

@@ -12,10 +12,10 @@ use crate::follower::Follower;
 use crate::info::{Handle, ObjectInfo};
 use crate::lap::Part;
 use crate::link_channel::Step;
-use crate::link_shared::{LinkShared, LocalMemory};
+use crate::link_shared::{LinkShared, LinkState, LocalMemory};
 use crate::mode::{Checksum, Rights};
 use crate::name::ObjectName;
-use crate::protocol::{Refused, Request, Response};
+use crate::protocol::{Opened, Refused, Request, Response};
 
 /// An object of an owner. [`Link::open`](crate::Link::open) makes it.
 ///
@@ -168,23 +168,16 @@ impl RemoteObject {
                 Response::Writable { epoch, memory } => (epoch, RemoteMemory::from(memory)),
                 other => return Err(self.0.refused(other, Rights::ReadWrite)),
             };
-            let mut steps = Vec::new();
-            for (at, len) in Stripe::parts(bytes, 1) {
-                steps.push(Step::Write {
-                    from: from.region().segment(at, len)?,
-                    to: memory.at(at),
-                });
-            }
-            let (channel, watch) = state.channel(&self.0.link, opened.domain, deadline)?;
-            let moved = channel.run_over(lanes, steps, deadline, watch);
-            if let Err(fault) = moved {
-                // Best effort, in the time that is left: the owner's limit ends it anyway.
-                let _ = state.ask(&self.0.link, &Request::AbandonPut { object }, deadline);
-                return Err(Attempt::Fault { fault, of: bytes });
-            }
-            let checksum = match opened.info.checksum {
-                Checksum::None => 0,
-                Checksum::Sum64 => from.checksum(0, bytes, deadline)?,
+            let written = self.write(state, opened, from, memory, deadline);
+            let checksum = match written {
+                Ok(checksum) => checksum,
+                Err(failed) => {
+                    // Best effort, in the time that is left: the owner's limit ends it anyway.
+                    if !deadline.has_passed() {
+                        let _ = state.ask(&self.0.link, &Request::AbandonPut { object }, deadline);
+                    }
+                    return Err(failed);
+                }
             };
             let end = Request::EndPut {
                 object,
@@ -199,6 +192,33 @@ impl RemoteObject {
                 .into()),
                 other => Err(self.0.refused(other, Rights::ReadWrite)),
             }
+        })
+    }
+
+    /// Writes all of `from` to a slot; returns its checksum.
+    fn write(
+        &self,
+        state: &mut LinkState,
+        opened: &Opened,
+        from: &LocalMemory,
+        slot: RemoteMemory,
+        deadline: Deadline,
+    ) -> Result<u64, Attempt> {
+        let bytes = opened.info.bytes;
+        let mut steps = Vec::new();
+        for (at, len) in Stripe::parts(bytes, 1) {
+            steps.push(Step::Write {
+                from: from.region().segment(at, len)?,
+                to: slot.at(at),
+            });
+        }
+        let lanes = from.lanes(bytes, opened);
+        let (channel, watch) = state.channel(&self.0.link, opened.domain, deadline)?;
+        let moved = channel.run_over(lanes, steps, deadline, watch);
+        moved.map_err(|fault| Attempt::Fault { fault, of: bytes })?;
+        Ok(match opened.info.checksum {
+            Checksum::None => 0,
+            Checksum::Sum64 => from.checksum(0, bytes, deadline)?,
         })
     }
 

@@ -1,25 +1,28 @@
 //! What an owner does for one link: it executes the link's requests, one after the other.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use gdr_rdma::{Deadline, MemoryRegion, Session, Watch};
+use gdr_rdma::{Deadline, Session};
 
 use crate::connection::{CELLS, LANES, common_mtu};
 use crate::epoch::Epoch;
 use crate::error::{BusyReason, Error, Result};
 use crate::home::{HomeShared, LOOK};
+use crate::link_table::Seat;
 use crate::mode::{Mode, Rights};
 use crate::name::ObjectName;
 use crate::peer_channel::{PeerChannel, Watcher};
 use crate::protocol::{
     self, Domain, ObjectId, Obstacle, Opened, PAGE, Refused, Request, Response, VERSION,
 };
-use crate::shared_object::{SharedObject, Writing};
-use crate::slots::Writer;
+use crate::put::PutEnd;
+use crate::shared_object::SharedObject;
+use crate::slots::LeaseId;
 
 /// How long a started message of the link may take to arrive, or an answer to leave.
 const MESSAGE: Duration = Duration::from_secs(5);
@@ -33,14 +36,18 @@ const LEASES: u16 = 64;
 /// The state of one link at its owner. All of it ends with the link.
 pub(crate) struct Service {
     shared: Arc<HomeShared>,
+    seat: Arc<Seat>,
     session: Session,
     peer: SocketAddr,
     channels: [Option<Arc<PeerChannel>>; 2],
     /// The object of each cell, for each domain.
     cells: [Vec<Option<ObjectId>>; 2],
     open: HashMap<ObjectId, Reader>,
-    leases: Vec<(ObjectId, Epoch)>,
-    put: Option<Put>,
+    leases: Vec<Lease>,
+    /// How many leases it was given.
+    leased: u64,
+    /// The object that it has begun to put.
+    put: Option<Arc<SharedObject>>,
 }
 
 /// An object that the link has open.
@@ -49,12 +56,11 @@ struct Reader {
     watcher: Arc<Watcher>,
 }
 
-/// A slot that the link writes.
-struct Put {
-    // Field order is drop order: the link reaches the slot no more once this is dropped.
-    region: MemoryRegion,
-    writing: Writing,
+/// An epoch that the owner keeps for the link.
+struct Lease {
+    id: LeaseId,
     object: Arc<SharedObject>,
+    epoch: Epoch,
     until: Instant,
 }
 
@@ -80,31 +86,32 @@ impl From<Refused> for Failure {
 
 impl Service {
     /// Serves a link until it closes the connection, breaks the protocol, or the home ends.
-    pub(crate) fn run(shared: Arc<HomeShared>, session: Session) {
-        let ended = Self::new(shared, session).and_then(|mut service| service.serve());
-        if let Err(error) = ended {
-            tracing::info!(%error, "a link ended");
-        }
+    pub(crate) fn run(shared: Arc<HomeShared>, seat: Arc<Seat>, session: Session) {
+        let Err(error) = Self::new(shared, seat, session).and_then(|mut service| service.serve());
+        tracing::info!(%error, "a link ended");
     }
 
-    fn new(shared: Arc<HomeShared>, session: Session) -> Result<Self> {
+    fn new(shared: Arc<HomeShared>, seat: Arc<Seat>, session: Session) -> Result<Self> {
         session.give_up_after(GIVE_UP_AFTER)?;
         Ok(Self {
             peer: session.peer()?,
             shared,
+            seat,
             session,
             channels: [None, None],
             cells: [Vec::new(), Vec::new()],
             open: HashMap::new(),
             leases: Vec::new(),
+            leased: 0,
             put: None,
         })
     }
 
-    fn serve(&mut self) -> Result<()> {
-        let watch = self.session.watch()?;
-        self.welcome(&watch)?;
-        while let Some(request) = self.next(&watch)? {
+    fn serve(&mut self) -> Result<Infallible> {
+        self.welcome()?;
+        loop {
+            let request = self.next(None)?;
+            self.seat.asks();
             let answer = match self.execute(request) {
                 Ok(answer) => {
                     self.shared.counts.requests.fetch_add(1, Ordering::Relaxed);
@@ -119,26 +126,27 @@ impl Service {
             };
             self.answer(&answer)?;
         }
-        Ok(())
     }
 
-    /// The next request; `None` when the home ends.
-    fn next(&mut self, watch: &Watch) -> Result<Option<Request>> {
-        while !watch.wait(Deadline::after(LOOK)) {
-            if self.shared.is_stopping() {
-                return Ok(None);
+    /// The next request, which begins by the deadline if there is one. The end of the home ends the
+    /// connection, and so this wait.
+    fn next(&mut self, deadline: Option<Deadline>) -> Result<Request> {
+        // At each turn, and not only when the link sends nothing: it may send without a pause.
+        loop {
+            if let Some(object) = &self.put {
+                object.end_late_put();
             }
-            if self
-                .put
-                .as_ref()
-                .is_some_and(|put| put.until <= Instant::now())
-            {
-                self.abandon_put();
+            if self.seat.watch.wait(Deadline::after(LOOK)) {
+                break;
+            }
+            if deadline.is_some_and(Deadline::has_passed) {
+                let (peer, what) = (self.peer, "nothing".to_owned());
+                return Err(Error::Protocol { peer, what });
             }
         }
         let bytes = self.session.receive(Deadline::after(MESSAGE))?;
         match protocol::decode(&bytes) {
-            Ok(request) => Ok(Some(request)),
+            Ok(request) => Ok(request),
             Err(error) => {
                 let count = &self.shared.counts.requests_malformed;
                 count.fetch_add(1, Ordering::Relaxed);
@@ -158,24 +166,23 @@ impl Service {
         Ok(self.session.send(&bytes, Deadline::after(MESSAGE))?)
     }
 
-    fn welcome(&mut self, watch: &Watch) -> Result<()> {
-        match self.next(watch)? {
-            Some(Request::Hello { version: VERSION }) => {
+    fn welcome(&mut self) -> Result<()> {
+        match self.next(Some(Deadline::after(MESSAGE)))? {
+            Request::Hello { version: VERSION } => {
                 let generation = self.shared.generation;
                 self.answer(&Response::Welcome { generation })
             }
-            Some(Request::Hello { version }) => {
+            Request::Hello { version } => {
                 let what = format!("version {version} of the protocol, and this is {VERSION}");
                 self.session
                     .refuse(&format!("your side sent {what}"), Deadline::after(MESSAGE))?;
                 let peer = self.peer;
                 Err(Error::Protocol { peer, what })
             }
-            Some(_) => Err(Error::Protocol {
+            _ => Err(Error::Protocol {
                 peer: self.peer,
                 what: "a request before its version".to_owned(),
             }),
-            None => Ok(()),
         }
     }
 
@@ -227,14 +234,14 @@ impl Service {
     }
 
     fn list(&self, after: Option<&ObjectName>) -> Response {
-        let objects = self.shared.objects_behind(after);
-        let mut visible = objects.iter().filter_map(|object| {
+        // One more than a page has shows whether there are more.
+        let mut objects = self.shared.describe_behind(after, PAGE + 1, |object| {
             let rights = object.rights(self.ip());
             let described = (rights > Rights::Nothing).then(|| object.describe(rights));
             described?.map(|(info, ..)| info)
         });
-        let objects = visible.by_ref().take(PAGE).collect();
-        let more = visible.next().is_some();
+        let more = objects.len() > PAGE;
+        objects.truncate(PAGE);
         Response::Objects { objects, more }
     }
 
@@ -321,6 +328,7 @@ impl Service {
         object.watch(Arc::clone(&watcher));
         let id = object.identity.id;
         self.open.insert(id, Reader { object, watcher });
+        self.seat.has_open(self.open.len());
         Ok(cell)
     }
 
@@ -340,6 +348,7 @@ impl Service {
                 }
             }
         }
+        self.seat.has_open(self.open.len());
     }
 
     /// An object that the link has open, and that is not closed.
@@ -357,26 +366,38 @@ impl Service {
         least: Epoch,
         milliseconds: u64,
     ) -> Result<Response, Failure> {
-        let limit = Duration::from_millis(milliseconds).min(LONGEST);
+        let now = Instant::now();
+        let until = now + Duration::from_millis(milliseconds).min(LONGEST);
+        self.leases.retain(|lease| lease.until > now);
         if self.leases.len() >= usize::from(LEASES) {
             return Err(Refused::TooMany { most: LEASES }.into());
         }
-        let leased = self.opened(id)?.object.lease(least, limit);
+        let object = Arc::clone(&self.opened(id)?.object);
+        self.leased += 1;
+        let id = LeaseId {
+            link: self.seat.id,
+            number: self.leased,
+        };
+        let leased = object.lease(id, least, until);
         let claim = leased.ok_or(Refused::Busy(Obstacle::Leased))?;
-        self.leases.push((id, claim.epoch));
+        self.leases.push(Lease {
+            id,
+            object,
+            epoch: claim.epoch,
+            until,
+        });
         Ok(Response::Leased {
             epoch: claim.epoch,
             slot: claim.slot.0,
         })
     }
 
+    /// Ends one of the link's leases. One that has ended already is no error.
     fn release(&mut self, id: ObjectId, epoch: Epoch) {
-        let held = self.leases.iter().position(|it| *it == (id, epoch));
-        if let Some(held) = held {
-            self.leases.swap_remove(held);
-            if let Some(reader) = self.open.get(&id) {
-                reader.object.release(epoch);
-            }
+        let is_meant = |it: &Lease| it.object.identity.id == id && it.epoch == epoch;
+        if let Some(held) = self.leases.iter().position(is_meant) {
+            let lease = self.leases.swap_remove(held);
+            lease.object.release(lease.id);
         }
     }
 
@@ -402,66 +423,31 @@ impl Service {
         if permitted < Rights::ReadWrite {
             return Err(Refused::Denied { permitted }.into());
         }
-        let now = Deadline::after(Duration::ZERO);
-        let writing = object.begin(Writer::Peer, now).map_err(refused)?;
-        let region = match object.open_slot(&writing) {
-            Ok(region) => region,
-            Err(error) => {
-                object.abandon(&writing);
-                return Err(refused(error).into());
-            }
-        };
         let limit = Duration::from_millis(milliseconds).min(LONGEST);
-        let answer = Response::Writable {
-            epoch: writing.claim.epoch,
-            memory: region.remote().into(),
-        };
-        self.put = Some(Put {
-            region,
-            writing,
-            object,
-            until: Instant::now() + limit,
-        });
-        Ok(answer)
+        let (epoch, memory) = object.begin_put(self.seat.id, limit).map_err(refused)?;
+        self.put = Some(object);
+        let memory = memory.into();
+        Ok(Response::Writable { epoch, memory })
     }
 
     fn end_put(&mut self, id: ObjectId, epoch: Epoch, checksum: u64) -> Result<Response, Failure> {
-        let put = self.put.take().ok_or(Refused::Late)?;
-        let Put {
-            region,
-            writing,
-            object,
-            ..
-        } = put;
-        // The link must not change what it publishes.
-        drop(region);
-        if object.identity.id != id || writing.claim.epoch != epoch {
-            object.abandon(&writing);
+        let is_meant = self.put.as_ref().is_some_and(|it| it.identity.id == id);
+        let Some(object) = self.put.take_if(|_| is_meant) else {
+            self.abandon_put();
             return Err(Refused::Late.into());
-        }
-        let is_intact = object.checksum(&writing).map(|found| found == checksum);
-        if let Ok(true) = is_intact {
-            object.commit(&writing).map_err(refused)?;
-            return Ok(Response::Done);
-        }
-        object.abandon(&writing);
-        match is_intact {
+        };
+        match object.end_put(self.seat.id, epoch, checksum) {
+            Ok(PutEnd::Published) => Ok(Response::Done),
+            Ok(PutEnd::Late) => Err(Refused::Late.into()),
+            Ok(PutEnd::Damaged) => Err(Refused::Damaged.into()),
             Err(error) => Err(refused(error).into()),
-            Ok(_) => Err(Refused::Damaged.into()),
         }
     }
 
-    /// Gives the slot of an unfinished put back, once the link reaches it no more.
+    /// Gives the slot of an unfinished put back.
     fn abandon_put(&mut self) {
-        if let Some(Put {
-            region,
-            writing,
-            object,
-            ..
-        }) = self.put.take()
-        {
-            drop(region);
-            object.abandon(&writing);
+        if let Some(object) = self.put.take() {
+            object.abandon_put(self.seat.id);
         }
     }
 }
@@ -470,10 +456,8 @@ impl Drop for Service {
     /// Ends everything that the link held.
     fn drop(&mut self) {
         self.abandon_put();
-        for (id, epoch) in std::mem::take(&mut self.leases) {
-            if let Some(reader) = self.open.get(&id) {
-                reader.object.release(epoch);
-            }
+        for lease in &self.leases {
+            lease.object.release(lease.id);
         }
         for reader in self.open.values() {
             reader.object.unwatch(&reader.watcher);

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, RwLock};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use gdr_rdma::{Access, Deadline, MemoryRegion, ProtectionDomain};
+use gdr_rdma::{Deadline, ProtectionDomain};
 
 use crate::content::{Content, Place};
 use crate::element::{Element, Shape};
@@ -18,7 +18,8 @@ use crate::mode::{Checksum, Grantee, Mode, Rights};
 use crate::name::ObjectName;
 use crate::peer_channel::Watcher;
 use crate::protocol::{Domain, ObjectId};
-use crate::slots::{Claim, Refusal, Slots, Writer};
+use crate::put::Put;
+use crate::slots::{Claim, LeaseId, Refusal, Slots, Writer};
 
 /// The first and the longest pause between two looks at the followers of a full ring.
 const PAUSES: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(1)];
@@ -41,17 +42,33 @@ pub(crate) struct Identity {
 pub(crate) struct SharedObject {
     pub(crate) identity: Identity,
     domain: ProtectionDomain,
-    state: Mutex<State>,
+    pub(crate) state: Mutex<State>,
     watchers: RwLock<Vec<Arc<Watcher>>>,
 }
 
 #[derive(Debug)]
-struct State {
+pub(crate) struct State {
+    // Field order is drop order: a link writes no more when the memory goes.
+    put: Option<Put>,
     slots: Slots,
     shape: Shape,
     revision: u64,
     /// `None` once the object is closed.
     content: Option<Arc<Content>>,
+}
+
+impl State {
+    pub(crate) fn put(&mut self) -> &mut Option<Put> {
+        &mut self.put
+    }
+
+    /// Keeps the put of a link; returns it if the object is closed.
+    pub(crate) fn set_put(&mut self, put: Put) -> Option<Put> {
+        match self.content {
+            Some(_) => self.put.replace(put),
+            None => Some(put),
+        }
+    }
 }
 
 /// A claimed slot, with its memory.
@@ -77,6 +94,7 @@ impl SharedObject {
             identity,
             domain: domain.clone(),
             state: Mutex::new(State {
+                put: None,
                 slots: Slots::new(mode, None),
                 shape,
                 revision: 0,
@@ -157,6 +175,7 @@ impl SharedObject {
             let slowest = self.slowest_follower();
             match self.try_begin(writer, slowest.map(|(read, _)| read))? {
                 Ok(writing) => return Ok(writing),
+                Err(Refusal::Busy(Writer::Peer)) if self.end_late_put() => continue,
                 Err(Refusal::Full) if !deadline.has_passed() => {}
                 Err(refusal) => return Err(self.refused(refusal, slowest)),
             }
@@ -284,27 +303,18 @@ impl SharedObject {
         state.slots.abandon(*claim);
     }
 
-    /// Registers a claimed slot so that a peer can write to it until the region is dropped.
-    pub(crate) fn open_slot(&self, writing: &Writing) -> Result<MemoryRegion> {
-        let Writing { claim, content } = writing;
-        let (offset, access) = (
-            content.offset(claim.slot),
-            Access::LOCAL_WRITE | Access::REMOTE_WRITE,
-        );
-        let region = self
-            .domain
-            .register_range(content.data(), offset, content.bytes, access)?;
-        Ok(region)
+    pub(crate) fn protection_domain(&self) -> &ProtectionDomain {
+        &self.domain
     }
 
-    /// Holds an epoch for a reader.
-    pub(crate) fn lease(&self, least: Epoch, limit: Duration) -> Option<Claim> {
+    /// Holds an epoch for a reader until then.
+    pub(crate) fn lease(&self, id: LeaseId, least: Epoch, until: Instant) -> Option<Claim> {
         let now = Instant::now();
-        lock(&self.state).slots.lease(least, now, now + limit)
+        lock(&self.state).slots.lease(id, least, now, until)
     }
 
-    pub(crate) fn release(&self, epoch: Epoch) {
-        lock(&self.state).slots.release(epoch);
+    pub(crate) fn release(&self, id: LeaseId) {
+        lock(&self.state).slots.release(id);
     }
 
     pub(crate) fn watch(&self, watcher: Arc<Watcher>) {
@@ -331,6 +341,7 @@ impl SharedObject {
             ..
         } = self.identity;
         let bytes = shape.bytes(element)?;
+        self.end_late_put();
         let revision = self.idle_revision(&lock(&self.state))? + 1;
         // Allocating GPU memory may wait for kernels: not while the state is locked.
         let content = Content::new(place, &self.domain, mode, bytes, generation, revision)?;
@@ -339,6 +350,7 @@ impl SharedObject {
             return Err(Error::busy(self.name(), BusyReason::OwnerWrites));
         }
         let next = State {
+            put: None,
             slots: Slots::new(mode, state.slots.last()),
             shape,
             revision,
@@ -365,8 +377,11 @@ impl SharedObject {
     /// Ends the object: the keys of its memory are invalid when this returns, unless another thread is
     /// publishing, then when that has ended.
     pub(crate) fn close(&self) {
-        let content = lock(&self.state).content.take();
-        drop(content);
+        let ended = {
+            let mut state = lock(&self.state);
+            (state.put.take(), state.content.take())
+        };
+        drop(ended);
     }
 }
 

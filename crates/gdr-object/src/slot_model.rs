@@ -10,8 +10,9 @@ use proptest::prelude::*;
 
 use crate::epoch::{Epoch, Generation};
 use crate::header::{Header, LINE, ObjectLine, Slot, SlotLine, SlotState};
+use crate::link_table::LinkId;
 use crate::mode::{Mode, WhenFull};
-use crate::slots::{Claim, Slots, Writer};
+use crate::slots::{Claim, LeaseId, Slots, Writer};
 
 /// Words of a slot.
 pub(crate) const WORDS: usize = 4;
@@ -24,6 +25,8 @@ pub(crate) struct Owner {
     /// The slot that is being written, and how many of its words are.
     writing: Option<(Claim, usize)>,
     now: Instant,
+    /// How many leases it has given.
+    leases: u64,
 }
 
 impl Owner {
@@ -34,6 +37,7 @@ impl Owner {
             words: vec![[0; WORDS]; usize::from(mode.slots())],
             writing: None,
             now: Instant::now(),
+            leases: 0,
         }
     }
 
@@ -102,6 +106,7 @@ struct Reading {
     epoch: Epoch,
     slot: Slot,
     words: Vec<u64>,
+    lease: Option<LeaseId>,
 }
 
 impl Reader {
@@ -147,19 +152,23 @@ impl Reader {
             );
             self.overtaken += 1;
         }
-        if self.kind == Kind::Lease {
-            owner.slots.release(epoch);
+        if let Some(lease) = reading.lease {
+            owner.slots.release(lease);
         }
         self.reading = None;
     }
 
     fn begin(&self, owner: &mut Owner) -> Option<Reading> {
         let (newest, slot) = owner.newest()?;
+        let mut lease = None;
         let (epoch, slot) = match self.kind {
             Kind::Newest => (newest, slot),
             Kind::Lease => {
                 let until = owner.now + Duration::from_secs(1);
-                let claim = owner.slots.lease(newest, owner.now, until)?;
+                owner.leases += 1;
+                let (link, number) = (LinkId(0), owner.leases);
+                let id = *lease.insert(LeaseId { link, number });
+                let claim = owner.slots.lease(id, newest, owner.now, until)?;
                 (claim.epoch, claim.slot)
             }
             Kind::Follower => {
@@ -172,6 +181,7 @@ impl Reader {
             epoch,
             slot,
             words: Vec::new(),
+            lease,
         })
     }
 }

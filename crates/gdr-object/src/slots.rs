@@ -7,6 +7,7 @@ use gdr_cuda::StreamId;
 
 use crate::epoch::Epoch;
 use crate::header::Slot;
+use crate::link_table::LinkId;
 use crate::mode::{Mode, WhenFull};
 
 /// A slot to write, and the epoch that it will hold.
@@ -47,12 +48,25 @@ pub(crate) enum Refusal {
     Exhausted,
 }
 
-/// A slot that readers hold: it is not overwritten until it is released or its time is over.
+/// A lease among all leases of an owner: the link that holds it, and its number among the link's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Lease {
+pub(crate) struct LeaseId {
+    pub(crate) link: LinkId,
+    pub(crate) number: u64,
+}
+
+/// A slot that readers hold: it is not overwritten while one of them does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct KeptSlot {
     slot: Slot,
     epoch: Epoch,
-    holders: u32,
+    /// There is at least one.
+    leases: Vec<Lease>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Lease {
+    id: LeaseId,
     until: Instant,
 }
 
@@ -67,7 +81,7 @@ pub(crate) struct Slots {
     last: Option<Epoch>,
     /// Claims that are neither committed nor abandoned, the oldest first.
     claims: VecDeque<(Claim, Writer, Progress)>,
-    lease: Option<Lease>,
+    kept: Option<KeptSlot>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +100,7 @@ impl Slots {
             newest: None,
             last,
             claims: VecDeque::new(),
-            lease: None,
+            kept: None,
         }
     }
 
@@ -152,10 +166,10 @@ impl Slots {
     /// The slot of an object in latest mode that is neither the newest, nor held, nor being written:
     /// the one with the oldest epoch.
     fn free(&mut self, now: Instant) -> Option<Slot> {
-        self.lease = self.lease.filter(|lease| lease.until > now);
+        self.end_leases(|lease| lease.until <= now);
         let taken = |slot: Slot| {
             self.newest.is_some_and(|newest| newest.slot == slot)
-                || self.lease.is_some_and(|lease| lease.slot == slot)
+                || self.kept.as_ref().is_some_and(|kept| kept.slot == slot)
                 || self.claims.iter().any(|(claim, ..)| claim.slot == slot)
         };
         let slots = (0..self.mode.slots())
@@ -217,43 +231,45 @@ impl Slots {
         }
     }
 
-    /// Holds the newest epoch, or joins those who hold an earlier one if it is `least` or later.
+    /// Holds the newest epoch for a reader, or an earlier one that others hold if it is `least` or later.
     /// `None` if neither is possible.
-    pub(crate) fn lease(&mut self, least: Epoch, now: Instant, until: Instant) -> Option<Claim> {
-        self.lease = self.lease.filter(|lease| lease.until > now);
+    pub(crate) fn lease(
+        &mut self,
+        id: LeaseId,
+        least: Epoch,
+        now: Instant,
+        until: Instant,
+    ) -> Option<Claim> {
+        self.end_leases(|lease| lease.until <= now);
         if self.mode != Mode::Latest {
             return None;
         }
         let newest = self.newest?;
-        let lease = match &mut self.lease {
-            Some(lease) if lease.epoch == newest.epoch || lease.epoch >= least => {
-                lease.holders += 1;
-                lease.until = lease.until.max(until);
-                *lease
-            }
-            Some(_) => return None,
-            None => Lease {
-                slot: newest.slot,
-                epoch: newest.epoch,
-                holders: 1,
-                until,
-            },
-        };
-        self.lease = Some(lease);
+        let kept = self.kept.get_or_insert_with(|| KeptSlot {
+            slot: newest.slot,
+            epoch: newest.epoch,
+            leases: Vec::new(),
+        });
+        if kept.epoch < least && kept.epoch != newest.epoch {
+            return None;
+        }
+        kept.leases.push(Lease { id, until });
         Some(Claim {
-            slot: lease.slot,
-            epoch: lease.epoch,
+            slot: kept.slot,
+            epoch: kept.epoch,
         })
     }
 
-    /// Ends one holder's lease of `epoch`.
-    pub(crate) fn release(&mut self, epoch: Epoch) {
-        if let Some(lease) = &mut self.lease
-            && lease.epoch == epoch
-        {
-            lease.holders -= 1;
-            if lease.holders == 0 {
-                self.lease = None;
+    /// Ends a lease, and no other reader's. One that has ended already is no error.
+    pub(crate) fn release(&mut self, id: LeaseId) {
+        self.end_leases(|lease| lease.id == id);
+    }
+
+    fn end_leases(&mut self, has_ended: impl Fn(&Lease) -> bool) {
+        if let Some(kept) = &mut self.kept {
+            kept.leases.retain(|lease| !has_ended(lease));
+            if kept.leases.is_empty() {
+                self.kept = None;
             }
         }
     }
@@ -269,6 +285,11 @@ mod tests {
         Epoch::new(number).unwrap()
     }
 
+    fn lease(link: u64, number: u64) -> LeaseId {
+        let link = LinkId(link);
+        LeaseId { link, number }
+    }
+
     fn publish(slots: &mut Slots) -> Claim {
         let claim = slots.claim(Writer::Owner, None, Instant::now()).unwrap();
         slots.commit(claim);
@@ -280,19 +301,32 @@ mod tests {
         let mut slots = Slots::new(Mode::Latest, None);
         let (now, first) = (Instant::now(), publish(&mut slots));
         let until = now + Duration::from_secs(3600);
-        assert_eq!(slots.lease(epoch(1), now, until), Some(first));
+        let (here, there) = (lease(1, 1), lease(2, 1));
+        assert_eq!(slots.lease(here, epoch(1), now, until), Some(first));
         for _ in 0..10 {
             let newest = slots.newest().unwrap();
             let claim = publish(&mut slots);
             assert!(claim.slot != first.slot && claim.slot != newest.slot);
         }
         // A reader that has seen a later epoch does not go back to the held one.
-        assert_eq!(slots.lease(epoch(2), now, until), None);
-        assert_eq!(slots.lease(epoch(1), now, until), Some(first));
-        slots.release(epoch(1));
-        assert_eq!(slots.lease(epoch(2), now, until), None);
-        slots.release(epoch(1));
-        assert_eq!(slots.lease(epoch(2), now, until), slots.newest());
+        assert_eq!(slots.lease(there, epoch(2), now, until), None);
+        assert_eq!(slots.lease(there, epoch(1), now, until), Some(first));
+        slots.release(here);
+        assert_eq!(slots.lease(here, epoch(2), now, until), None);
+        slots.release(there);
+        assert_eq!(slots.lease(here, epoch(2), now, until), slots.newest());
+    }
+
+    /// Whether any of six publications takes this slot.
+    fn is_overwritten(slots: &mut Slots, slot: Slot, now: Instant) -> bool {
+        let claims: Vec<Slot> = (0..6)
+            .map(|_| {
+                let claim = slots.claim(Writer::Owner, None, now).unwrap();
+                slots.commit(claim);
+                claim.slot
+            })
+            .collect();
+        claims.contains(&slot)
     }
 
     #[test]
@@ -300,15 +334,30 @@ mod tests {
         let mut slots = Slots::new(Mode::Latest, None);
         let (now, first) = (Instant::now(), publish(&mut slots));
         let until = now + Duration::from_secs(1);
-        assert_eq!(slots.lease(epoch(1), now, until), Some(first));
-        let claims: Vec<Slot> = (0..6)
-            .map(|_| {
-                let claim = slots.claim(Writer::Owner, None, until).unwrap();
-                slots.commit(claim);
-                claim.slot
-            })
-            .collect();
-        assert!(claims.contains(&first.slot));
+        slots.lease(lease(1, 1), epoch(1), now, until);
+        assert!(!is_overwritten(&mut slots, first.slot, now));
+        assert!(is_overwritten(&mut slots, first.slot, until));
+    }
+
+    #[test]
+    fn the_end_of_a_lease_by_release_or_by_time_ends_no_other_one() {
+        let (second, minute) = (Duration::from_secs(1), Duration::from_secs(60));
+        let mut slots = Slots::new(Mode::Latest, None);
+        let (now, first) = (Instant::now(), publish(&mut slots));
+        let (brief, long) = (lease(1, 1), lease(2, 1));
+        slots.lease(brief, epoch(1), now, now + second);
+        let later = now + second;
+        assert_eq!(
+            slots.lease(long, epoch(1), later, now + minute),
+            Some(first)
+        );
+        // The first has ended by its time; nothing is released in its name any more.
+        for other in [brief, lease(1, 2), lease(3, 1)] {
+            slots.release(other);
+            assert!(!is_overwritten(&mut slots, first.slot, later));
+        }
+        slots.release(long);
+        assert!(is_overwritten(&mut slots, first.slot, later));
     }
 
     #[test]

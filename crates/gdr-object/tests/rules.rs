@@ -241,15 +241,21 @@ fn a_link_that_another_thread_uses_is_busy_at_the_deadline() {
 fn more_links_than_an_owner_serves_are_refused_and_counted() {
     let options = HomeOptions::new(Security::Loopback).most_peers(2);
     let home = Home::bind("127.0.0.1:0".parse().unwrap(), options).unwrap();
-    let links = [fixture::link(&home), fixture::link(&home)];
+    let _object = home.create(name("w"), row(8), &Place::host()).unwrap();
+    let links = [(); 2].map(|()| fixture::link(&home));
+    let opened = links
+        .each_ref()
+        .map(|it| it.open(name("w"), limit()).unwrap());
     let options = gdr_object::LinkOptions::new(Security::Loopback);
     let third = gdr_object::Link::connect(home.address(), options, limit()).unwrap_err();
     assert!(
-        third.to_string().contains("serves 2 links already"),
+        third
+            .to_string()
+            .contains("serves 2 links of your host already"),
         "{third}"
     );
     assert_eq!(home.stats().links_refused, 1);
-    drop(links);
+    drop((opened, links));
     let options = gdr_object::LinkOptions::new(Security::Loopback);
     while gdr_object::Link::connect(home.address(), options.clone(), limit()).is_err() {
         std::thread::yield_now();

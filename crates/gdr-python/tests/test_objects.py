@@ -167,10 +167,13 @@ def test_failures_have_classes_and_fields(home, link):
     assert gone.value.reason == "disconnected"
     with pytest.raises(ValueError, match="the home is closed"):
         home.object("third", 8)
+    with pytest.raises(gdr.Gone, match="closed its home") as gone:
+        other.publish_from(bytes(8))
+    assert (gone.value.what, gone.value.reason) == ("the object other", "home-closed")
+    other.close()
     link.close()
     with pytest.raises(ValueError, match="the link is closed"):
         last.newest(timeout=LIMIT_S)
-    del other
 
 
 def test_arguments_that_are_wrong_are_named(home, link):

@@ -47,7 +47,9 @@ class Empty(Error):
 
 class Gone(Error):
     what: str
-    reason: Literal["closed", "restarted", "disconnected", "unreachable", "interrupted"]
+    reason: Literal[
+        "closed", "home-closed", "restarted", "disconnected", "unreachable", "interrupted"
+    ]
 
 class Denied(Error):
     name: str

@@ -38,7 +38,8 @@ class Empty(Error):
 class Gone(Error):
     """The object or its owner does not exist any more.
 
-    `reason` is "closed", "restarted", "disconnected", "unreachable" or "interrupted".
+    `reason` is "closed", "home-closed" (the home of an object of this process), "restarted", "disconnected",
+    "unreachable" or "interrupted".
     """
 
     def __init__(self, text: str, *, what: str, reason: str) -> None:

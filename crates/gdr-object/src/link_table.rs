@@ -1,0 +1,296 @@
+//! The links of an owner: how many there may be, and which one makes room for another.
+
+use std::cmp::Reverse;
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use gdr_rdma::Watch;
+
+use crate::lock::lock;
+
+/// Identifies a link among all links of an owner. It is not used for another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LinkId(pub(crate) u64);
+
+/// Who shares a limit of links.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// Programs of this host. They can choose among its loopback addresses, so all of these count as one.
+    ThisHost,
+    /// Another host. A host can choose among the IPv6 addresses of its network (RFC 4291, 2.5.1), so they
+    /// count as one.
+    Host(IpAddr),
+}
+
+impl Source {
+    pub(crate) fn of(peer: IpAddr) -> Self {
+        match peer.to_canonical() {
+            ip if ip.is_loopback() => Self::ThisHost,
+            IpAddr::V6(ip) => {
+                let network = u128::from(ip) >> 64 << 64;
+                Self::Host(Ipv6Addr::from(network).into())
+            }
+            ip => Self::Host(ip),
+        }
+    }
+}
+
+/// The most links.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Most {
+    pub(crate) all: usize,
+    /// Of one source.
+    pub(crate) of_one: usize,
+}
+
+/// Why a link is not served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Crowded {
+    /// There are as many links as there may be.
+    All(usize),
+    /// There are as many links of its source.
+    Source(usize),
+}
+
+impl fmt::Display for Crowded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::All(links) => write!(f, "it serves {links} links already; try again later"),
+            Self::Source(links) => write!(
+                f,
+                "it serves {links} links of your host already; end some of them, or share one among \
+                 threads"
+            ),
+        }
+    }
+}
+
+/// What a link does, for the choice of the one that makes room.
+#[derive(Clone, Copy, Debug)]
+struct Activity {
+    source: Source,
+    /// When it connected, or last asked for something.
+    since: Instant,
+    /// How many objects it has open.
+    open: usize,
+    has_ended: bool,
+}
+
+/// A link's place at its owner.
+#[derive(Debug)]
+pub(crate) struct Seat {
+    pub(crate) id: LinkId,
+    pub(crate) watch: Watch,
+    activity: Mutex<Activity>,
+}
+
+impl Seat {
+    /// Records a request.
+    pub(crate) fn asks(&self) {
+        lock(&self.activity).since = Instant::now();
+    }
+
+    /// Records how many objects the link has open.
+    pub(crate) fn has_open(&self, objects: usize) {
+        lock(&self.activity).open = objects;
+    }
+
+    /// Ends the link if it has no object open; returns whether it did.
+    fn end_if_idle(&self) -> bool {
+        let mut activity = lock(&self.activity);
+        activity.has_ended |= activity.open == 0;
+        if activity.has_ended {
+            self.watch.end_connection();
+        }
+        activity.has_ended
+    }
+
+    /// Ends the link: whatever its thread waits for from the peer fails at once.
+    fn end(&self) {
+        self.watch.end_connection();
+    }
+}
+
+/// The links that are served, each by a thread.
+#[derive(Debug)]
+pub(crate) struct LinkTable {
+    most: Most,
+    next: u64,
+    links: Vec<(Arc<Seat>, JoinHandle<()>)>,
+}
+
+/// A seat for a new link.
+#[derive(Debug)]
+pub(crate) struct Admitted {
+    pub(crate) seat: Arc<Seat>,
+    /// Whether another link was ended for it.
+    pub(crate) has_displaced: bool,
+}
+
+impl LinkTable {
+    pub(crate) const fn new(most: Most) -> Self {
+        Self {
+            most,
+            next: 1,
+            links: Vec::new(),
+        }
+    }
+
+    /// How many there are, after those whose threads have ended are let go.
+    pub(crate) fn count(&mut self) -> usize {
+        self.links.retain(|(_, thread)| !thread.is_finished());
+        self.links.len()
+    }
+
+    /// Makes room for a link from `peer`.
+    pub(crate) fn admit(&mut self, peer: IpAddr, watch: Watch) -> Result<Admitted, Crowded> {
+        let threads = self.count();
+        // A link that makes room has a thread until that has seen it.
+        if threads >= 2 * self.most.all {
+            return Err(Crowded::All(threads));
+        }
+        let source = Source::of(peer);
+        let mut has_displaced = false;
+        while !has_displaced {
+            let others = self.links.iter().map(|(seat, _)| *lock(&seat.activity));
+            let others: Vec<Activity> = others.collect();
+            match choose(&others, source, self.most)? {
+                // It may have opened an object meanwhile: then another one is chosen.
+                Some(at) => has_displaced = self.links[at].0.end_if_idle(),
+                None => break,
+            }
+        }
+        let id = LinkId(self.next);
+        self.next += 1;
+        let activity = Activity {
+            source,
+            since: Instant::now(),
+            open: 0,
+            has_ended: false,
+        };
+        Ok(Admitted {
+            seat: Arc::new(Seat {
+                id,
+                watch,
+                activity: Mutex::new(activity),
+            }),
+            has_displaced,
+        })
+    }
+
+    /// Adds the link that `thread` serves.
+    pub(crate) fn add(&mut self, seat: Arc<Seat>, thread: JoinHandle<()>) {
+        self.links.push((seat, thread));
+    }
+
+    /// Ends all links, whatever their peers do.
+    pub(crate) fn end(self) {
+        for (seat, _) in &self.links {
+            seat.end();
+        }
+        for (_, thread) in self.links {
+            if thread.join().is_err() {
+                tracing::error!("the thread of a link panicked");
+            }
+        }
+    }
+}
+
+/// The link that makes room for one of `source`; `None` if there is room. Among links without an open
+/// object it is one of the source that has the most links, which has asked for nothing for the longest time.
+fn choose(links: &[Activity], source: Source, most: Most) -> Result<Option<usize>, Crowded> {
+    let of = |wanted: Source| {
+        let here = links.iter().filter(|it| !it.has_ended);
+        here.filter(|it| it.source == wanted).count()
+    };
+    let all = links.iter().filter(|it| !it.has_ended).count();
+    let own = of(source);
+    let is_full = own >= most.of_one;
+    if !is_full && all < most.all {
+        return Ok(None);
+    }
+    let idle = links.iter().enumerate().filter(|(_, it)| {
+        let is_candidate = !is_full || it.source == source;
+        is_candidate && it.open == 0 && !it.has_ended
+    });
+    let chosen = idle.min_by_key(|(_, it)| (Reverse(of(it.source)), it.since));
+    match chosen {
+        Some((at, _)) => Ok(Some(at)),
+        None if is_full => Err(Crowded::Source(own)),
+        None => Err(Crowded::All(all)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const MOST: Most = Most { all: 4, of_one: 3 };
+
+    fn host(number: u8) -> Source {
+        Source::of([192, 0, 2, number].into())
+    }
+
+    /// Links of these hosts, each idle for so many seconds, with so many open objects.
+    fn links(of: &[(u8, u64, usize)]) -> Vec<Activity> {
+        let now = Instant::now() + Duration::from_secs(1000);
+        let link = |(number, idle, open): &(u8, u64, usize)| Activity {
+            source: host(*number),
+            since: now - Duration::from_secs(*idle),
+            open: *open,
+            has_ended: false,
+        };
+        of.iter().map(link).collect()
+    }
+
+    #[test]
+    fn an_idle_link_without_an_open_object_makes_room_first_of_the_source_with_the_most() {
+        let room = links(&[(1, 0, 0), (1, 0, 1), (2, 0, 0)]);
+        assert_eq!(choose(&room, host(3), MOST), Ok(None));
+        let full = links(&[(2, 90, 0), (1, 50, 1), (1, 10, 0), (1, 20, 0)]);
+        assert_eq!(choose(&full, host(3), MOST), Ok(Some(3)));
+        // One that is ending makes room already.
+        let mut ending = full.clone();
+        ending[3].has_ended = true;
+        assert_eq!(choose(&ending, host(3), MOST), Ok(None));
+        // With open objects all stay.
+        let open = links(&[(1, 50, 1), (1, 50, 1), (2, 50, 2), (2, 50, 1)]);
+        assert_eq!(choose(&open, host(3), MOST), Err(Crowded::All(4)));
+    }
+
+    #[test]
+    fn a_source_with_as_many_links_as_it_may_have_makes_room_by_its_own_only() {
+        let own = links(&[(1, 1, 0), (1, 1, 1), (1, 1, 1)]);
+        assert_eq!(choose(&own, host(1), MOST), Ok(Some(0)));
+        assert_eq!(choose(&own, host(2), MOST), Ok(None));
+        let open = links(&[(2, 90, 0), (1, 1, 1), (1, 1, 1), (1, 1, 1)]);
+        assert_eq!(choose(&open, host(1), MOST), Err(Crowded::Source(3)));
+        assert_eq!(choose(&open, host(3), MOST), Ok(Some(0)));
+    }
+
+    #[test]
+    fn addresses_that_one_host_can_choose_among_are_one_source() {
+        let of = |text: &str| Source::of(text.parse().unwrap());
+        for (one, other) in [
+            ("127.0.0.1", "127.9.9.9"),
+            ("127.0.0.1", "::1"),
+            ("::ffff:127.0.0.1", "127.0.0.2"),
+            ("192.0.2.1", "::ffff:192.0.2.1"),
+            ("2001:db8::1", "2001:db8::ffff:0:0:1"),
+        ] {
+            assert_eq!(of(one), of(other), "{one} {other}");
+        }
+        for (one, other) in [
+            ("192.0.2.1", "192.0.2.2"),
+            ("2001:db8::1", "2001:db8:0:1::1"),
+            ("127.0.0.1", "192.0.2.1"),
+        ] {
+            assert_ne!(of(one), of(other), "{one} {other}");
+        }
+    }
+}
