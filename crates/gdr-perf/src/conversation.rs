@@ -4,12 +4,13 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use gdr_rdma::{Deadline, Device, Mtu, PeerInfo, Provider, Security, Session, Watch};
+use gdr_rdma::{Deadline, Device, Listener, Mtu, PeerInfo, Provider, Security, Session, Watch};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::arrivals::Arrivals;
 use crate::error::{Error, PeerError, Result};
-use crate::loopback::End;
+use crate::loopback::{End, Timeouts};
 use crate::peer_message::{self, refusal};
 
 /// How long to exchange messages about a failure once its cause is known.
@@ -40,6 +41,16 @@ impl Conversation {
 
     pub(crate) fn receive<M: DeserializeOwned>(&mut self, limit: Duration) -> Result<M> {
         peer_message::receive(&mut self.session, Deadline::after(limit))
+    }
+
+    /// Waits for the first peer that says what it wants; returns its first message, too.
+    pub(crate) fn accept<M: DeserializeOwned + Send + 'static>(
+        listener: &Listener,
+        security: &Security,
+        timeouts: Timeouts,
+    ) -> Result<(Self, Result<M>)> {
+        let (session, message) = arrivals(listener, security, timeouts).first()?;
+        Ok((Self::new(session, timeouts.step)?, message))
     }
 
     /// Exchanges queue pairs and regions with the peer, which is at the address `end`.
@@ -80,9 +91,10 @@ impl Conversation {
             Err(error) => error,
         };
         if matches!(error, Error::Transfer { .. } | Error::Rdma(_)) {
-            // Messages before the reason are of no use.
-            while self.is_due() {
-                match self.session.receive(Deadline::after(AFTERMATH)) {
+            // Messages before the reason are of no use, and a peer can send them without an end.
+            let deadline = Deadline::after(AFTERMATH);
+            while self.is_due() && !deadline.has_passed() {
+                match self.session.receive(deadline) {
                     Ok(_) => {}
                     Err(ended) => match refusal(ended) {
                         refused @ Error::Peer(PeerError::Refused(_)) => return Err(refused),
@@ -99,6 +111,20 @@ impl Conversation {
         // Best effort: the peer may be gone. The error that is reported is the first one.
         let _ = self.session.refuse(&reason, Deadline::after(AFTERMATH));
         Err(error)
+    }
+}
+
+/// Peers of an end that listens with these limits.
+pub(crate) fn arrivals<'a>(
+    listener: &'a Listener,
+    security: &'a Security,
+    timeouts: Timeouts,
+) -> Arrivals<'a> {
+    Arrivals {
+        listener,
+        security,
+        deadline: Deadline::after(timeouts.peer),
+        limit: timeouts.step,
     }
 }
 

@@ -41,6 +41,7 @@
 
 pub mod apiperf;
 mod area;
+mod arrivals;
 pub mod baseline;
 mod bench_target;
 mod conversation;

@@ -234,6 +234,28 @@ fn ranks_that_do_not_belong_to_the_mesh_are_refused_with_the_remedy() {
 }
 
 #[test]
+fn strangers_that_connect_and_say_nothing_or_something_else_do_not_fail_a_mesh() {
+    let (listener, address) = listener();
+    let stranger = || Session::connect(address, SECURITY, soon()).unwrap();
+    let report = thread::scope(|scope| {
+        let coordinating = scope.spawn(|| coordinate(&listener, 2, &settings()));
+        // Together they may take longer than the ranks have to meet.
+        let silent: Vec<Session> = (0..20).map(|_| stranger()).collect();
+        drop(stranger());
+        let mut other = stranger();
+        send(&mut other, &json!({"hello": {"version": 1}}));
+        for number in 0..2 {
+            let healthy = |message: &Value| answer(message, 1_000_000_000, &json!([]));
+            scope.spawn(move || rank(address, &introduction(number, 2), healthy));
+        }
+        let report = coordinating.join().unwrap().unwrap();
+        drop(silent);
+        report
+    });
+    assert!(report.passed && report.absent.is_empty(), "{report:?}");
+}
+
+#[test]
 fn settings_that_judge_nothing_right_are_refused_before_anything_is_awaited() {
     let (listener, _) = listener();
     let refused = |ranks: usize, change: fn(&mut MeshSettings)| {

@@ -17,7 +17,7 @@ use super::requester::Requester;
 use super::settings::{Destination, Settings};
 use crate::area::TransferMemory;
 use crate::bench_target::BenchTarget;
-use crate::conversation::{AFTERMATH, check_end, common_mtu, known_mtu, reach};
+use crate::conversation::{AFTERMATH, arrivals, check_end, common_mtu, known_mtu, reach};
 use crate::error::{Error, PeerError, Result};
 use crate::memory_facts::{Memory, MemoryFacts};
 use crate::peer_message::refusal;
@@ -127,13 +127,14 @@ pub fn listen(
 ) -> Result<Report> {
     let mut observer = Observer::new(observe);
     observer.notify(Event::Listening(listener.address()?))?;
-    let session = listener.accept(security, Deadline::after(timeouts.peer))?;
+    let (session, asked) = arrivals(listener, security, timeouts).first()?;
     greet(&session, listener.failed(), &mut observer)?;
     let mut session = PeerSession {
         stream: session,
         limit: timeouts.step,
     };
-    let prepared = prepare(target, device, destination, timeouts, &mut session);
+    let prepared =
+        asked.and_then(|asked| prepare(target, device, destination, timeouts, &mut session, asked));
     let Prepared {
         mut gpu,
         settings,
@@ -184,8 +185,9 @@ fn prepare(
     destination: Destination,
     timeouts: Timeouts,
     session: &mut PeerSession,
+    asked: Message,
 ) -> Result<Prepared> {
-    let ask = match session.receive()? {
+    let ask = match asked {
         Message::Ask(ask) => *ask,
         other => return unexpected(&other),
     };

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use gdr_rdma::{Deadline, Listener, Security, Session};
 
@@ -12,6 +12,7 @@ use super::protocol::{DOCTOR_LIMIT, Member, Message, VERSION};
 use super::report::MeshReport;
 use super::schedule::{Pair, rounds};
 use super::settings::MeshSettings;
+use crate::arrivals::Arrivals;
 use crate::error::{Error, PeerError, Result, SettingsError, proceed};
 use crate::peer_message::{receive, send};
 use crate::report::Schema;
@@ -114,7 +115,8 @@ pub fn coordinate(
     })
 }
 
-/// Accepts ranks until all are there or the time is over.
+/// Accepts ranks until all are there or the time is over. Connections that say nothing, or something else,
+/// delay none of them.
 fn meet(
     listener: &Listener,
     security: &Security,
@@ -122,49 +124,29 @@ fn meet(
     settings: &MeshSettings,
     observe: &mut dyn FnMut(MeshEvent<'_>) -> ControlFlow<()>,
 ) -> Result<BTreeMap<usize, Present>> {
-    let end = Instant::now() + settings.meet_within;
+    let arrivals = Arrivals {
+        listener,
+        security,
+        deadline: Deadline::after(settings.meet_within),
+        limit: INTRODUCTION,
+    };
     let mut present = BTreeMap::new();
-    while present.len() < ranks {
-        let left = end.saturating_duration_since(Instant::now());
-        let mut session = match listener.accept(security, Deadline::after(left)) {
-            Ok(session) => session,
-            Err(gdr_rdma::Error::Deadline(_) | gdr_rdma::Error::NoPeer { .. }) => break,
-            Err(error) => return Err(error.into()),
+    let met = arrivals.each(|mut session, said| {
+        let Ok(Message::Join(member)) = said else {
+            // It has ended, or is not a rank: the others go on.
+            return Ok(ControlFlow::Continue(()));
         };
-        let member = match receive(&mut session, Deadline::after(INTRODUCTION)) {
-            Ok(Message::Join(member)) => member,
-            // It has ended, or is no rank: the others go on.
-            Ok(_) | Err(_) => continue,
-        };
-        let refusal = if member.version != VERSION {
-            Some(format!(
-                "this is version {VERSION} of the protocol, not {}: use one version of gdr",
-                member.version
-            ))
-        } else if member.ranks != ranks || member.rank >= ranks {
-            Some(format!(
-                "it is rank {} of {}, and here are {ranks} ranks: start all with one number",
-                member.rank, member.ranks
-            ))
-        } else if present.contains_key(&member.rank) {
-            Some(format!(
-                "there is a rank {} already: start each rank once",
-                member.rank
-            ))
-        } else {
-            None
-        };
-        if let Some(reason) = refusal {
+        if let Some(reason) = refusal(&member, ranks, &present) {
             // The rank reports it; here it is an absent rank.
-            let _ = session.refuse(&reason, Deadline::after(INTRODUCTION));
-            continue;
+            let _ = session.refuse(&reason, Deadline::after(FAREWELL));
+            return Ok(ControlFlow::Continue(()));
         }
-        session.give_up_after(settings.direction_limit())?;
-        proceed(observe(MeshEvent::Joined(
-            &member,
-            present.len() + 1,
-            ranks,
-        )))?;
+        if session.give_up_after(settings.direction_limit()).is_err() {
+            // It has ended: an absent rank.
+            return Ok(ControlFlow::Continue(()));
+        }
+        let joined = MeshEvent::Joined(&member, present.len() + 1, ranks);
+        proceed(observe(joined))?;
         present.insert(
             member.rank,
             Present {
@@ -173,8 +155,40 @@ fn meet(
                 lost: None,
             },
         );
+        Ok(match present.len() < ranks {
+            true => ControlFlow::Continue(()),
+            false => ControlFlow::Break(()),
+        })
+    });
+    match met {
+        Ok(())
+        | Err(Error::Rdma(gdr_rdma::Error::Deadline(_) | gdr_rdma::Error::NoPeer { .. })) => {
+            Ok(present)
+        }
+        Err(error) => Err(error),
     }
-    Ok(present)
+}
+
+/// Why a rank cannot take part.
+fn refusal(member: &Member, ranks: usize, present: &BTreeMap<usize, Present>) -> Option<String> {
+    if member.version != VERSION {
+        return Some(format!(
+            "this is version {VERSION} of the protocol, not {}: use one version of gdr",
+            member.version
+        ));
+    }
+    if member.ranks != ranks || member.rank >= ranks {
+        return Some(format!(
+            "it is rank {} of {}, and here are {ranks} ranks: start all with one number",
+            member.rank, member.ranks
+        ));
+    }
+    present.contains_key(&member.rank).then(|| {
+        format!(
+            "there is a rank {} already: start each rank once",
+            member.rank
+        )
+    })
 }
 
 /// Lets pairs without a common rank measure one direction at the same time.

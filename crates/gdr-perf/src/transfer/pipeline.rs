@@ -506,7 +506,7 @@ impl<'a> Pipeline<'a> {
             Some(completion) => {
                 let (queue_pair, _) = of_id(completion.id);
                 self.received(queue_pair, completion.byte_len)?;
-                wait.progress();
+                wait.arrived(observe)?;
                 Ok(false)
             }
             None => wait.idle(observe),

@@ -16,6 +16,8 @@ use crate::transfer::report::{Observe, TransferEvent};
 const POLLS: u32 = 32;
 /// Readings of the clock between two looks at what takes a system call.
 const READINGS: u32 = 8;
+/// Messages of the peer between two readings of the clock, which take time of the other end's.
+const MESSAGES: u32 = 64;
 /// How often a wait notifies the observer, which may stop the run.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -78,6 +80,9 @@ pub(super) struct Wait {
     operation: &'static str,
     size: u64,
     limit: Duration,
+    /// When the peer must have sent everything, and how long that is.
+    end: (Instant, Duration),
+    messages: u32,
     polls: u32,
     /// When the wait began, as far as the clock was read since.
     last: Instant,
@@ -88,11 +93,13 @@ pub(super) struct Wait {
 
 impl Wait {
     pub(super) fn new(plan: &Plan, size: u64) -> Self {
-        let now = Instant::now();
+        let (now, phase) = (Instant::now(), plan.phase_limit(size));
         Self {
             operation: plan.verb.operation_name(),
             size,
             limit: plan.limit(size),
+            end: (now + phase, phase),
+            messages: 0,
             polls: 0,
             last: now,
             progressed: false,
@@ -104,6 +111,28 @@ impl Wait {
     pub(super) fn progress(&mut self) {
         self.progressed = true;
         self.polls = 0;
+    }
+
+    /// A message of the peer came, which may send without a pause and without an end.
+    pub(super) fn arrived(&mut self, observe: Observe<'_>) -> Result<()> {
+        self.progress();
+        self.messages = self.messages.wrapping_add(1);
+        if !self.messages.is_multiple_of(MESSAGES) {
+            return Ok(());
+        }
+        let (now, (end, limit)) = (Instant::now(), self.end);
+        match now < end {
+            true => self.look(now, observe),
+            false => Err(self.late(limit)),
+        }
+    }
+
+    fn late(&self, limit: Duration) -> Error {
+        Error::Transfer {
+            operation: self.operation,
+            size: self.size,
+            failure: TransferFailure::Deadline { limit },
+        }
     }
 
     /// Nothing happened. Returns now and then that the caller may look at what is too slow to be looked
@@ -119,11 +148,7 @@ impl Wait {
         }
         let waited = now.saturating_duration_since(self.last);
         if waited >= self.limit {
-            return Err(Error::Transfer {
-                operation: self.operation,
-                size: self.size,
-                failure: TransferFailure::Deadline { limit: self.limit },
-            });
+            return Err(self.late(self.limit));
         }
         self.look(now, observe)?;
         Ok(self.polls.is_multiple_of(READINGS * POLLS))
@@ -153,7 +178,33 @@ const NUMBER: u64 = (1 << 56) - 1;
 
 #[cfg(test)]
 mod tests {
+    use std::ops::ControlFlow;
+
     use super::*;
+    use crate::transfer::{Amount, Verb};
+
+    #[test]
+    fn a_peer_that_sends_without_a_pause_ends_at_the_limit_and_can_be_stopped() {
+        let began = Instant::now();
+        let sends = |timeout_ms, observe: Observe<'_>| {
+            let plan = Plan {
+                amount: Amount::Iterations(1),
+                timeout_ms,
+                ..Plan::new(Verb::SendBw)
+            };
+            let mut wait = Wait::new(&plan, 1);
+            loop {
+                if let Err(error) = wait.arrived(observe) {
+                    return error;
+                }
+                assert!(began.elapsed() < Duration::from_secs(60));
+            }
+        };
+        let late = sends(1, &mut |_| ControlFlow::Continue(()));
+        assert!(matches!(late, Error::Transfer { .. }), "{late}");
+        let stopped = sends(600_000, &mut |_| ControlFlow::Break(()));
+        assert!(matches!(stopped, Error::Stopped), "{stopped}");
+    }
 
     #[test]
     fn an_identifier_has_its_queue_pair_and_its_number() {

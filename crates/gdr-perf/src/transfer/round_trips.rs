@@ -24,10 +24,6 @@ const MOST_UNSIGNALLED: u64 = 64;
 /// delivers messages without being polled. A poll takes much longer than a look.
 const LOOKS: u32 = 64;
 
-/// An end that answers looks at the clock after so many messages: that takes time of the other end's
-/// round trips.
-const MESSAGES_PER_LOOK: u64 = 64;
-
 /// How an end sees that a message arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Arrival {
@@ -360,10 +356,7 @@ impl<'a> RoundTrips<'a> {
         while self.receive(&mut wait, observe, ended)? {
             self.send()?;
             self.prepare()?;
-            wait.progress();
-            if self.sent.is_multiple_of(MESSAGES_PER_LOOK) {
-                wait.look(Instant::now(), observe)?;
-            }
+            wait.arrived(observe)?;
             self.make_room(&mut wait, observe)?;
         }
         Ok(())

@@ -90,9 +90,8 @@ pub(super) fn serve_at(
     observe: Observe<'_>,
 ) -> Result<TransferReport> {
     proceed(observe(TransferEvent::Listening(listener.address()?)))?;
-    let session = listener.accept(security, Deadline::after(timeouts.peer))?;
-    let mut conversation = Conversation::new(session, timeouts.step)?;
-    let served = server(&mut conversation, endpoint, observe);
+    let (mut conversation, asked) = Conversation::accept(listener, security, timeouts)?;
+    let served = asked.and_then(|asked| server(&mut conversation, asked, endpoint, observe));
     conversation.conclude(served)
 }
 
@@ -199,6 +198,7 @@ fn choose_mtu(device: &Device, plan: &Plan, offer: &Offer) -> Result<Mtu> {
 
 fn server(
     conversation: &mut Conversation,
+    asked: Message,
     endpoint: &mut TransferEndpoint<'_>,
     observe: Observe<'_>,
 ) -> Result<TransferReport> {
@@ -206,7 +206,7 @@ fn server(
         version,
         plan,
         end: peer,
-    } = match conversation.receive(conversation.limit)? {
+    } = match asked {
         Message::Ask(ask) => *ask,
         other => return unexpected(&other),
     };

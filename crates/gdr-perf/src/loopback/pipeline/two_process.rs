@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use gdr_rdma::{Deadline, Device, Listener, PeerInfo, RemoteMemory, Security};
+use gdr_rdma::{Device, Listener, PeerInfo, RemoteMemory, Security};
 
 use super::super::report::{End, Path};
 use super::super::two_process::Timeouts;
@@ -61,9 +61,8 @@ pub fn serve(
     observe: &mut dyn FnMut(PipelineEvent<'_>) -> ControlFlow<()>,
 ) -> Result<PipelineReport> {
     proceed(observe(PipelineEvent::Listening(listener.address()?)))?;
-    let session = listener.accept(security, Deadline::after(timeouts.peer))?;
-    let mut conversation = Conversation::new(session, timeouts.step)?;
-    let served = server(&mut conversation, device, source, observe);
+    let (mut conversation, asked) = Conversation::accept(listener, security, timeouts)?;
+    let served = asked.and_then(|asked| server(&mut conversation, asked, device, source, observe));
     conversation.conclude(served)
 }
 
@@ -143,11 +142,12 @@ fn client(
 
 fn server(
     conversation: &mut Conversation,
+    asked: Message,
     device: &Device,
     source: TransferMemory<'_>,
     observe: Observe<'_>,
 ) -> Result<PipelineReport> {
-    let ask = match conversation.receive(conversation.limit)? {
+    let ask = match asked {
         Message::Ask(ask) => *ask,
         other => return unexpected(&other),
     };

@@ -1,0 +1,262 @@
+//! Peers that have connected and have not yet said what they want.
+//!
+//! A process that may connect need not say anything. So the first messages of all who do are awaited at the
+//! same time, each by a thread, and a silent one delays no other.
+
+use std::collections::VecDeque;
+use std::ops::ControlFlow;
+use std::sync::mpsc::{Sender, channel};
+use std::thread::{self, Scope};
+use std::time::Duration;
+
+use gdr_rdma::{
+    Awaited, Deadline, Error as RdmaError, HandshakeError, HandshakeStep, Listener, Security,
+    Session, Watch,
+};
+use serde::de::DeserializeOwned;
+
+use crate::error::{Error, Result};
+use crate::peer_message::receive;
+
+/// The most who are awaited at a time. For another one the oldest is given up.
+const MOST: usize = 256;
+/// How long to wait for the next one while one that has connected may speak.
+const TURN: Duration = Duration::from_millis(5);
+
+/// Where peers come from, and how long they have.
+#[derive(Clone, Copy)]
+pub(crate) struct Arrivals<'a> {
+    pub(crate) listener: &'a Listener,
+    pub(crate) security: &'a Security,
+    /// Who has not connected by then is late.
+    pub(crate) deadline: Deadline,
+    /// How long each may take for its first message.
+    pub(crate) limit: Duration,
+}
+
+/// A peer with its first message, or why there is none.
+type Arrival<M> = (Session, Result<M>);
+
+impl Arrivals<'_> {
+    /// Accepts the first peer that says something; those that are silent or hang up do not delay it. A
+    /// message that is not an `M` counts, too: it is the mistake of a peer.
+    ///
+    /// # Errors
+    /// Those of [`Listener::accept`]; if peers connected and none said anything, how the last one failed.
+    pub(crate) fn first<M: DeserializeOwned + Send + 'static>(self) -> Result<Arrival<M>> {
+        let mut last = None;
+        let first = self.each(|session, message| {
+            Ok(match message {
+                Err(Error::Rdma(error)) if is_silence(&error) => {
+                    last = Some(error);
+                    ControlFlow::Continue(())
+                }
+                message => ControlFlow::Break((session, message)),
+            })
+        });
+        match (first, last) {
+            (Err(Error::Rdma(RdmaError::Deadline(_) | RdmaError::NoPeer { .. })), Some(last)) => {
+                Err(last.into())
+            }
+            (first, _) => first,
+        }
+    }
+
+    /// Passes each peer on with its first message, in the order in which these arrive, until `take`
+    /// breaks.
+    ///
+    /// # Errors
+    /// Those of [`Listener::accept`], and of `take`.
+    pub(crate) fn each<M: DeserializeOwned + Send + 'static, R>(
+        self,
+        mut take: impl FnMut(Session, Result<M>) -> Result<ControlFlow<R>>,
+    ) -> Result<R> {
+        let (said, arrived) = channel();
+        let mut strangers = 0;
+        let mut last = RdmaError::Deadline(Awaited::Handshake(HandshakeStep::Accept));
+        thread::scope(|scope| {
+            let mut hearing = Hearing {
+                scope,
+                said,
+                limit: self.limit,
+                waiting: VecDeque::new(),
+                next: 0,
+            };
+            loop {
+                let is_late = self.deadline.has_passed();
+                if is_late && hearing.waiting.is_empty() {
+                    return Err(last.into());
+                }
+                // Those who have connected in time have all of their limit.
+                let turn = Deadline::after(if is_late { TURN } else { Duration::ZERO });
+                while let Ok((number, (session, message))) = arrived.recv_timeout(turn.remaining())
+                {
+                    hearing.waiting.retain(|(waits, _)| *waits != number);
+                    if let ControlFlow::Break(taken) = take(session, message)? {
+                        return Ok(taken);
+                    }
+                }
+                if is_late {
+                    continue;
+                }
+                let turn = match hearing.waiting.is_empty() {
+                    true => self.deadline,
+                    false => Deadline::after(TURN.min(self.deadline.remaining())),
+                };
+                match self.listener.accept(self.security, turn) {
+                    Ok(session) => hearing.hear(session),
+                    Err(RdmaError::Deadline(_)) => {}
+                    Err(RdmaError::NoPeer {
+                        failed,
+                        peer,
+                        last: error,
+                    }) => {
+                        strangers += failed;
+                        last = RdmaError::NoPeer {
+                            failed: strangers,
+                            peer,
+                            last: error,
+                        };
+                    }
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        })
+    }
+}
+
+/// Whether a peer has connected and has not said anything.
+fn is_silence(error: &RdmaError) -> bool {
+    matches!(
+        error,
+        RdmaError::Deadline(_)
+            | RdmaError::Handshake(HandshakeError::Gone { .. } | HandshakeError::Lost { .. })
+    )
+}
+
+/// The threads that await first messages.
+struct Hearing<'scope, 'env, M> {
+    scope: &'scope Scope<'scope, 'env>,
+    said: Sender<(u64, Arrival<M>)>,
+    limit: Duration,
+    /// The oldest first.
+    waiting: VecDeque<(u64, Watch)>,
+    next: u64,
+}
+
+impl<M: DeserializeOwned + Send + 'static> Hearing<'_, '_, M> {
+    /// Awaits the first message of a peer.
+    fn hear(&mut self, mut session: Session) {
+        // Without a descriptor or a thread for it, it is not awaited: the others go on.
+        let Ok(watch) = session.watch() else {
+            return;
+        };
+        if self.waiting.len() >= MOST
+            && let Some((_, oldest)) = self.waiting.pop_front()
+        {
+            oldest.end_connection();
+        }
+        let (number, limit, said) = (self.next, self.limit, self.said.clone());
+        self.next += 1;
+        let receives = move || {
+            let message = receive(&mut session, Deadline::after(limit));
+            // Without a receiver all have been given up.
+            let _ = said.send((number, (session, message)));
+        };
+        let thread = thread::Builder::new().name("gdr-arrival".to_owned());
+        if thread.spawn_scoped(self.scope, receives).is_ok() {
+            self.waiting.push_back((number, watch));
+        }
+    }
+}
+
+impl<M> Drop for Hearing<'_, '_, M> {
+    /// Gives up those who have said nothing: their threads end at once.
+    fn drop(&mut self) {
+        for (_, watch) in &self.waiting {
+            watch.end_connection();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(60);
+    const SECURITY: &Security = &Security::Loopback;
+
+    fn connect(listener: &Listener) -> Session {
+        let address = listener.address().unwrap();
+        Session::connect(address, SECURITY, Deadline::after(LIMIT)).unwrap()
+    }
+
+    /// A listener, and connections that have been greeted.
+    fn greeted(count: usize) -> (Listener, Vec<Session>) {
+        let listener = Listener::bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        (listener, Vec::with_capacity(count))
+    }
+
+    /// The first to speak behind so many who are silent.
+    fn first_behind(silent: usize, said: &[u8]) -> Result<String> {
+        let (listener, mut strangers) = greeted(silent);
+        thread::scope(|scope| {
+            let arrivals = Arrivals {
+                listener: &listener,
+                security: SECURITY,
+                deadline: Deadline::after(LIMIT),
+                // Far longer than the test.
+                limit: 10 * LIMIT,
+            };
+            let first = scope.spawn(move || arrivals.first::<String>());
+            for _ in 0..silent {
+                strangers.push(connect(&listener));
+            }
+            // One that hangs up.
+            drop(connect(&listener));
+            let mut speaker = connect(&listener);
+            speaker.send(said, Deadline::after(LIMIT)).unwrap();
+            first.join().unwrap()?.1
+        })
+    }
+
+    #[test]
+    fn silent_peers_do_not_delay_one_that_speaks() {
+        for silent in [0, 3, MOST + 20] {
+            assert_eq!(first_behind(silent, br#""here""#).unwrap(), "here");
+        }
+    }
+
+    #[test]
+    fn a_message_of_another_protocol_is_the_mistake_of_a_peer() {
+        let error = first_behind(1, b"7").unwrap_err();
+        assert!(matches!(error, Error::Peer(_)), "{error}");
+    }
+
+    #[test]
+    fn peers_of_which_none_says_anything_end_with_the_last_ones_reason() {
+        let brief = Duration::from_millis(100);
+        let (listener, _) = greeted(0);
+        let arrivals = Arrivals {
+            listener: &listener,
+            security: SECURITY,
+            deadline: Deadline::after(brief),
+            limit: brief,
+        };
+        let none = arrivals.first::<String>().map(drop).unwrap_err();
+        assert!(none.to_string().contains("did not happen"), "{none}");
+        thread::scope(|scope| {
+            let client = scope.spawn(|| connect(&listener));
+            let arrivals = Arrivals {
+                deadline: Deadline::after(LIMIT.min(Duration::from_secs(2))),
+                ..arrivals
+            };
+            let silent = arrivals.first::<String>().map(drop).unwrap_err();
+            let is_of_receive = silent.to_string().contains("did not happen");
+            assert!(is_of_receive, "{silent}");
+            drop(client.join().unwrap());
+        });
+    }
+}
