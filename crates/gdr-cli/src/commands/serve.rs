@@ -212,6 +212,7 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
         let rights = spec.rights;
         objects.push(Offered { object, rights });
     }
+    home.open();
     let served = Arc::new(Served { home, objects });
     let metrics = options
         .metrics
@@ -257,8 +258,9 @@ fn bind(options: &Options, context: Option<&GpuContext>) -> Result<Home> {
     addresses.first(|address| {
         let device = pair.listener(&chosen, address.ip())?;
         check_listener(&device, address, &addresses.security)?;
-        let options = HomeOptions::new(addresses.security.clone()).device(&device);
-        Ok(Home::bind(address, options)?)
+        // A peer that connects at once is to find the objects.
+        let options = HomeOptions::new(addresses.security.clone()).closed();
+        Ok(Home::bind(address, options.device(&device))?)
     })
 }
 

@@ -49,6 +49,12 @@ fn render(stats: HomeStats, objects: Vec<(&ObjectInfo, usize)>) -> String {
             stats.links_refused,
         ),
         (
+            "links_displaced_total",
+            "counter",
+            "Idle peers that made room for others.",
+            stats.links_displaced,
+        ),
+        (
             "connections_failed_total",
             "counter",
             "Connections without the key, or of another protocol.",

@@ -55,7 +55,7 @@ impl Publisher {
 
     fn publish_all(&mut self, stop: &AtomicBool) -> gdr_object::Result<Option<Epoch>> {
         let mut last = None;
-        while self.content.has_more()? {
+        while !stop.load(Ordering::Relaxed) && self.content.has_more()? {
             match self.publish(stop)? {
                 Some(epoch) => last = Some(epoch),
                 None => break,
