@@ -13,7 +13,7 @@ use gdr_cuda::{CaptureGuard, ConcreteDriver, Cuda, DeviceBuffer, HostBuffer, Str
 use super::allocations::Allocations;
 use super::cpu_pool::CpuPool;
 use super::lock;
-use super::ring::{PageableCopy, RingCopy};
+use super::ring::{PageableCopy, Ring, RingCopy};
 use super::rings::Rings;
 use crate::error::{Error, Result};
 use crate::plan::CopyDirection;
@@ -54,7 +54,8 @@ impl CopyEngine {
         self.cuda.as_ref().map(|cuda| cuda.relax_stream_capture())
     }
 
-    /// Queues a copy between page-locked memory and the buffer; returns the stream on which it runs.
+    /// Queues a copy between page-locked memory and the buffer; returns the stream on which it runs. A
+    /// kept stream that died with its context is replaced.
     pub(super) fn start(
         &self,
         direction: CopyDirection,
@@ -65,11 +66,21 @@ impl CopyEngine {
     ) -> Result<Stream> {
         let _relaxed = self.relax_capture();
         self.allocations.check(offset..offset + len as u64)?;
-        let (stream, buffer) = (self.stream()?, self.buffer());
-        match direction {
+        let buffer = self.buffer();
+        let queue = |stream: &Stream| match direction {
             CopyDirection::ToGpu => stream.queue_write(host, host_offset, buffer, offset, len),
             CopyDirection::FromGpu => stream.queue_read(buffer, offset, host, host_offset, len),
-        }?;
+        };
+        let kept = lock(&self.streams).pop();
+        if let Some(stream) = kept {
+            match queue(&stream) {
+                Ok(()) => return Ok(stream),
+                Err(gdr_cuda::Error::Call { .. }) => lock(&self.streams).clear(),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let stream = buffer.gpu().stream()?;
+        queue(&stream)?;
         Ok(stream)
     }
 
@@ -93,18 +104,13 @@ impl CopyEngine {
         }
     }
 
-    fn stream(&self) -> Result<Stream> {
-        let kept = lock(&self.streams).pop();
-        match kept {
-            Some(stream) => Ok(stream),
-            None => Ok(self.buffer().gpu().stream()?),
-        }
-    }
-
     /// Makes the ring of a later copy, unless another buffer of the GPU has one that is not in use.
     pub(super) fn prepare(&self) -> Result<()> {
         let _relaxed = self.relax_capture();
-        let ring = self.rings.take(self.buffer().gpu())?;
+        let ring = match self.rings.take() {
+            Some(ring) => ring,
+            None => Ring::new(self.buffer().gpu())?,
+        };
         self.rings.keep(ring);
         Ok(())
     }
@@ -120,13 +126,39 @@ impl CopyEngine {
         pool: &CpuPool,
         threads: NonZeroU16,
     ) -> Result<(), (u64, Error)> {
+        let kept = self.rings.take();
+        let was_kept = kept.is_some();
+        // SAFETY: the caller's promise.
+        let copied = unsafe { self.copy_through(kept, pageable, pool, threads) };
+        match copied {
+            Err((_, Error::Gpu(gdr_cuda::Error::Call { .. }))) if was_kept => {
+                // Kept rings end with their context (`cudaDeviceReset`), and there may be another one.
+                // SAFETY: the caller's promise.
+                unsafe { self.copy_through(None, pageable, pool, threads) }.or(copied)
+            }
+            _ => copied,
+        }
+    }
+
+    /// As [`CopyEngine::copy`], through this ring, or a new one.
+    ///
+    /// # Safety
+    /// As there.
+    unsafe fn copy_through(
+        &self,
+        kept: Option<Ring>,
+        pageable: &PageableCopy<'_>,
+        pool: &CpuPool,
+        threads: NonZeroU16,
+    ) -> Result<(), (u64, Error)> {
         let nothing = |error| (0, error);
         let relaxed = self.relax_capture();
         let PageableCopy { plan, offset, .. } = *pageable;
         self.allocations
             .check(offset..offset + plan.request().len)
             .map_err(nothing)?;
-        let ring = self.rings.take(self.buffer().gpu()).map_err(nothing)?;
+        let ring = kept.map_or_else(|| Ring::new(self.buffer().gpu()), Ok);
+        let ring = ring.map_err(nothing)?;
         // SAFETY: the caller's promise.
         let copy = unsafe { RingCopy::new(&ring, self.buffer(), pageable) };
         copy.begin();
@@ -143,10 +175,82 @@ impl CopyEngine {
                 Ok(())
             }
             Err(error) => {
-                // What failed may have ended all of them, as the end of the context does.
+                // What failed may have ended all of them, as the end of the context does: the next
+                // copies would fail one after the other.
                 self.rings.clear();
                 Err(error)
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gdr_cuda::{Gpu, MemoryKind, Ordinal, SimDriver};
+
+    use super::*;
+    use crate::context::Context;
+    use crate::copier::Copier;
+    use crate::plan::{Calibration, CopyPath, Machine, PathLimits, Planner};
+
+    const LEN: usize = 1 << 20;
+
+    fn copier(gpu: &Gpu) -> Copier {
+        let buffer = gpu.allocate(MemoryKind::Plain, LEN as u64).unwrap();
+        let context = Context::open_for(gpu).unwrap();
+        let mapping = context.pin(buffer.ptr(), buffer.len()).unwrap().map();
+        let calibration = Calibration::built_in(Machine::Simulated);
+        let planner = Planner::new(&calibration, PathLimits::all(NonZeroU16::MIN));
+        Copier::new(mapping.unwrap(), buffer, planner).unwrap()
+    }
+
+    #[test]
+    fn rings_that_died_with_their_context_are_replaced_and_no_copy_fails() {
+        let driver = SimDriver::new(1);
+        let gpu = Gpu::open(driver.clone(), Ordinal(0)).unwrap();
+        let (old, new) = (copier(&gpu), copier(&gpu));
+        let rings = Rings::of(&gpu);
+        for mut bytes in [vec![0x5A; LEN], vec![0xA5; LEN]] {
+            let two = [(); 2].map(|()| Ring::new(&gpu).unwrap());
+            two.into_iter().for_each(|ring| rings.keep(ring));
+            driver.reset_context();
+            for copier in [&new, &old] {
+                let expected = bytes.clone();
+                let path = CopyPath::CopyEngine;
+                copier.write_at_by(path, 0, &bytes).unwrap();
+                bytes.fill(0);
+                copier.read_at_by(path, 0, &mut bytes).unwrap();
+                assert!(bytes == expected);
+            }
+        }
+    }
+
+    #[test]
+    fn a_copy_that_fails_ends_every_kept_ring() {
+        let driver = SimDriver::new(1);
+        let gpu = Gpu::open(driver.clone(), Ordinal(0)).unwrap();
+        let (copier, rings) = (copier(&gpu), Rings::of(&gpu));
+        let three = [(); 3].map(|()| Ring::new(&gpu).unwrap());
+        three.into_iter().for_each(|ring| rings.keep(ring));
+        driver.destroy_context_after(0);
+        let (path, bytes) = (CopyPath::CopyEngine, vec![1; LEN]);
+        assert!(copier.write_at_by(path, 0, &bytes).is_err());
+        assert!(rings.take().is_none(), "the two others are as dead");
+    }
+
+    #[test]
+    fn kept_streams_that_died_with_their_context_are_replaced() {
+        let driver = SimDriver::new(1);
+        let gpu = Gpu::open(driver.clone(), Ordinal(0)).unwrap();
+        let copier = copier(&gpu);
+        let host = Arc::new(gpu.allocate_host(LEN).unwrap());
+        for _ in 0..3 {
+            let path = CopyPath::CopyEngine;
+            for direction in CopyDirection::ALL {
+                let mut transfer = copier.start_by(path, direction, 0, &host, 0, LEN).unwrap();
+                transfer.wait(Duration::from_secs(60)).unwrap();
+            }
+            driver.reset_context();
         }
     }
 }

@@ -6,7 +6,6 @@ use gdr_cuda::{Driver, Gpu, Ordinal};
 
 use super::lock;
 use super::ring::Ring;
-use crate::error::Result;
 
 /// How many rings are kept for later copies.
 const MOST_KEPT: usize = 8;
@@ -45,10 +44,9 @@ impl Rings {
         rings
     }
 
-    /// One for a copy; a new one if all are in use.
-    pub(super) fn take(&self, gpu: &Gpu) -> Result<Ring> {
-        let kept = lock(&self.0).pop();
-        kept.map_or_else(|| Ring::new(gpu), Ok)
+    /// One for a copy, if one is not in use.
+    pub(super) fn take(&self) -> Option<Ring> {
+        lock(&self.0).pop()
     }
 
     /// Only after a copy that succeeded: the streams of others may not be idle.
@@ -78,8 +76,7 @@ mod tests {
         let open = |number| Gpu::open(driver.clone(), Ordinal(number)).unwrap();
         let (first, second) = (open(0), open(1));
         let rings = Rings::of(&first);
-        let ring = rings.take(&first).unwrap();
-        rings.keep(ring);
+        rings.keep(Ring::new(&first).unwrap());
         let again = Rings::of(&open(0));
         assert!(Arc::ptr_eq(&rings, &again));
         assert_eq!(lock(&again.0).len(), 1);
@@ -101,8 +98,8 @@ mod tests {
     fn no_more_rings_are_kept_than_are_useful() {
         let gpu = Gpu::open(SimDriver::new(1), Ordinal(0)).unwrap();
         let rings = Rings::of(&gpu);
-        let taken: Vec<_> = (0..=MOST_KEPT).map(|_| rings.take(&gpu).unwrap()).collect();
-        taken.into_iter().for_each(|ring| rings.keep(ring));
+        let made: Vec<_> = (0..=MOST_KEPT).map(|_| Ring::new(&gpu).unwrap()).collect();
+        made.into_iter().for_each(|ring| rings.keep(ring));
         assert_eq!(lock(&rings.0).len(), MOST_KEPT);
         rings.clear();
         assert_eq!(lock(&rings.0).len(), 0);

@@ -145,6 +145,13 @@ impl SimDriver {
         self.is_destroyed.store(true, Ordering::Relaxed);
     }
 
+    /// Ends every stream, as `cudaDeviceReset` does with its context: calls with them fail, and new ones
+    /// work. Memory stays allocated, unlike on hardware.
+    pub fn reset_context(&self) {
+        // Their threads complete what is queued, and end without the lock.
+        let _ended = std::mem::take(&mut self.lock().streams);
+    }
+
     /// The number of flushes of writes by other devices.
     pub fn flushes(&self) -> u64 {
         self.flushes.load(Ordering::Relaxed)
