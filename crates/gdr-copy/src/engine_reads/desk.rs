@@ -1,0 +1,341 @@
+//! Where a reader and the thread of the copy engine meet.
+//!
+//! A desk is a few words that both sides write: neither ever waits for the other to do so. The reader
+//! claims a desk, posts its request there, and looks which pieces have arrived; the thread takes the
+//! request, and says which pieces it has queued. The desk is free when both have left it.
+
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence};
+
+use super::pieces::{AHEAD, Pieces, RING};
+
+/// In the state: a reader uses the desk; the other bits are the address of its lease.
+const READER: usize = 1;
+/// In the state: there is a request that the thread has not taken.
+const POSTED: usize = 2;
+/// In the state: the thread works on the request, and the copy engine may, too.
+const THREAD: usize = 4;
+const FLAGS: usize = READER | POSTED | THREAD;
+
+/// The progress of a reader that takes nothing any more.
+const ENDED: u64 = u64::MAX;
+
+/// The distance of two flags: a line of its own for each.
+const FLAG: usize = 64;
+/// Bytes of a ring with the flags behind it.
+pub(super) const RING_WITH_FLAGS: usize = RING + AHEAD * FLAG;
+
+/// The place of the flag of piece `number` in a ring.
+pub(super) fn flag_of(number: usize) -> usize {
+    RING + number % AHEAD * FLAG
+}
+
+/// What a reader asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Request {
+    pub(super) source: u64,
+    /// Where it begins in the buffer of the source.
+    pub(super) offset: u64,
+    pub(super) len: u64,
+}
+
+/// A place for one read at a time.
+#[derive(Debug, Default)]
+#[repr(C, align(128))]
+pub(super) struct Desk {
+    state: AtomicUsize,
+    source: AtomicU64,
+    offset: AtomicU64,
+    len: AtomicU64,
+    /// The first bytes of the request that the reader has, from wherever; or [`ENDED`].
+    copied: AtomicU64,
+    /// Written by the thread, before `queued`: the ring, and the flag that piece 0 would have.
+    ring: AtomicPtr<u8>,
+    flag: AtomicU32,
+    first: AtomicUsize,
+    /// The pieces from the first to before this one may be queued.
+    queued: AtomicUsize,
+}
+
+impl Desk {
+    /// Claims it for the reader with this lease, unless it is in use.
+    pub(super) fn claim(&'static self, lease: &Lease) -> bool {
+        lease
+            .desk
+            .store(ptr::from_ref(self).cast_mut(), Ordering::Relaxed);
+        // A handler that leaves the read from here on finds the desk in the lease.
+        compiler_fence(Ordering::SeqCst);
+        let (free, claimed) = (0, lease.address() | READER);
+        let order = (Ordering::Acquire, Ordering::Relaxed);
+        let swapped = self.state.compare_exchange(free, claimed, order.0, order.1);
+        swapped.is_ok()
+    }
+
+    /// Posts the request of the reader, which has its first `copied` bytes.
+    pub(super) fn post(&self, request: Request, copied: u64) {
+        self.source.store(request.source, Ordering::Relaxed);
+        self.offset.store(request.offset, Ordering::Relaxed);
+        self.len.store(request.len, Ordering::Relaxed);
+        self.copied.store(copied, Ordering::Relaxed);
+        self.first.store(0, Ordering::Relaxed);
+        self.queued.store(0, Ordering::Relaxed);
+        self.state.fetch_or(POSTED, Ordering::SeqCst);
+    }
+
+    /// Notes that the reader has the first `copied` bytes.
+    pub(super) fn progress(&self, copied: u64) {
+        // Release: the thread overwrites places of the ring that the reader has read.
+        self.copied.store(copied, Ordering::Release);
+    }
+
+    /// Where piece `number` is, if it has arrived. For the reader.
+    pub(super) fn arrived(&self, number: usize) -> Option<*mut u8> {
+        // Acquire: the ring and the flag were written before.
+        let queued = self.queued.load(Ordering::Acquire);
+        if number >= queued || number < self.first.load(Ordering::Relaxed) {
+            return None;
+        }
+        let ring = self.ring.load(Ordering::Relaxed);
+        let wanted = self
+            .flag
+            .load(Ordering::Relaxed)
+            .wrapping_add(number as u32);
+        // SAFETY: the thread keeps the ring and its flags until this reader has left.
+        let flag = unsafe { AtomicU32::from_ptr(ring.add(flag_of(number)).cast()) };
+        // Acquire: the GPU wrote the piece before.
+        (flag.load(Ordering::Acquire) == wanted).then_some(ring)
+    }
+
+    /// Takes nothing more; from here on the thread queues nothing.
+    pub(super) fn stop(&self) {
+        // Sequentially consistent, as the store in `may_queue`: either the thread sees this, or the
+        // reader sees which piece it queues.
+        self.copied.store(ENDED, Ordering::SeqCst);
+    }
+
+    /// Whether the copy engine may still read for the reader, which has stopped.
+    pub(super) fn is_read(&self) -> bool {
+        let is_taken = self.state.load(Ordering::SeqCst) & THREAD != 0;
+        let queued = self.queued.load(Ordering::SeqCst);
+        let first = self.first.load(Ordering::Relaxed);
+        is_taken && (first..queued).any(|number| self.arrived(number).is_none())
+    }
+
+    /// Ends the reader's use, if it is the one with this lease. A request that was not taken is none.
+    fn leave(&self, lease: usize) {
+        let mut state = self.state.load(Ordering::Relaxed);
+        while state & READER != 0 && state & !FLAGS == lease {
+            let left = state & THREAD;
+            let order = (Ordering::SeqCst, Ordering::Relaxed);
+            let swapped = self.state.compare_exchange(state, left, order.0, order.1);
+            match swapped {
+                Ok(_) => return,
+                Err(now) => state = now,
+            }
+        }
+    }
+
+    /// Whether there is a request to take.
+    pub(super) fn is_posted(&self) -> bool {
+        self.state.load(Ordering::SeqCst) & POSTED != 0
+    }
+
+    /// Takes the request, if there is one. For the thread, which calls [`Desk::finish`] later.
+    pub(super) fn take(&self) -> Option<Request> {
+        let state = self.state.load(Ordering::Acquire);
+        if state & POSTED == 0 {
+            return None;
+        }
+        let request = Request {
+            source: self.source.load(Ordering::Relaxed),
+            offset: self.offset.load(Ordering::Relaxed),
+            len: self.len.load(Ordering::Relaxed),
+        };
+        let taken = state & !POSTED | THREAD;
+        let order = (Ordering::SeqCst, Ordering::Relaxed);
+        // Otherwise the reader has left meanwhile, and another one may have come.
+        let swapped = self.state.compare_exchange(state, taken, order.0, order.1);
+        swapped.is_ok().then_some(request)
+    }
+
+    /// Says where the pieces from `first` on arrive, the first of them with the flag `first_flag`.
+    pub(super) fn begin(&self, ring: *mut u8, first: usize, first_flag: u32) {
+        self.ring.store(ring, Ordering::Relaxed);
+        self.flag
+            .store(first_flag.wrapping_sub(first as u32), Ordering::Relaxed);
+        self.first.store(first, Ordering::Relaxed);
+        self.queued.store(first, Ordering::Release);
+    }
+
+    /// Whether piece `number` may be queued now: its reader still wants it. If not, no later one may.
+    pub(super) fn may_queue(&self, number: usize, end: u64) -> bool {
+        // See `stop`.
+        self.queued.store(number + 1, Ordering::SeqCst);
+        let is_wanted = self.has_reader() && self.copied.load(Ordering::SeqCst) < end;
+        if !is_wanted {
+            self.queued.store(number, Ordering::SeqCst);
+        }
+        is_wanted
+    }
+
+    /// Whether the reader still uses the desk. For the thread.
+    pub(super) fn has_reader(&self) -> bool {
+        self.state.load(Ordering::SeqCst) & READER != 0
+    }
+
+    /// The first bytes that the reader has. For the thread.
+    pub(super) fn copied(&self) -> u64 {
+        self.copied.load(Ordering::Acquire)
+    }
+
+    /// Ends the thread's work on the request: the copy engine does nothing for it any more.
+    pub(super) fn finish(&self) {
+        self.state.fetch_and(!THREAD, Ordering::Release);
+    }
+
+    /// Whether the thread works on a request for this source.
+    pub(super) fn serves(&self, source: u64) -> bool {
+        self.state.load(Ordering::SeqCst) & THREAD != 0
+            && self.source.load(Ordering::Relaxed) == source
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_free(&self) -> bool {
+        self.state.load(Ordering::SeqCst) == 0
+    }
+}
+
+/// Which desk a read uses. It belongs to one read at a time; where that is left by a jump, its desk is
+/// freed by [`Lease::end`].
+#[derive(Debug, Default)]
+#[repr(align(8))]
+pub struct Lease {
+    desk: AtomicPtr<Desk>,
+}
+
+impl Lease {
+    /// Of no read yet.
+    pub const fn new() -> Self {
+        Self {
+            desk: AtomicPtr::new(ptr::null_mut()),
+        }
+    }
+
+    /// Ends the read that was left. Neither waits nor allocates, and does nothing a second time.
+    pub fn end(&self) {
+        // SAFETY: null or a desk, which are never freed.
+        if let Some(desk) = unsafe { self.desk.load(Ordering::Relaxed).as_ref() } {
+            desk.leave(self.address());
+            // A handler that leaves a read here leaves it to the next call.
+            compiler_fence(Ordering::SeqCst);
+            self.desk.store(ptr::null_mut(), Ordering::Relaxed);
+        }
+    }
+
+    fn address(&self) -> usize {
+        ptr::from_ref(self).addr()
+    }
+}
+
+/// The pieces of a request.
+pub(super) fn pieces_of(request: &Request, buffer: u64) -> Pieces {
+    Pieces::of(buffer.wrapping_add(request.offset), request.len)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REQUEST: Request = Request {
+        source: 7,
+        offset: 4096,
+        len: 1 << 20,
+    };
+
+    fn desk() -> &'static Desk {
+        Box::leak(Box::default())
+    }
+
+    #[test]
+    fn a_desk_has_one_reader_and_is_free_when_both_sides_have_left() {
+        let (desk, lease, other) = (desk(), Lease::new(), Lease::new());
+        assert!(desk.claim(&lease));
+        assert!(!desk.claim(&other), "it is in use");
+        other.end();
+        assert!(!desk.is_free(), "another lease ends nothing");
+        assert_eq!(desk.take(), None, "nothing is posted");
+        desk.post(REQUEST, 0);
+        assert_eq!(desk.take(), Some(REQUEST));
+        assert_eq!(desk.take(), None, "once");
+        lease.end();
+        lease.end();
+        assert!(!desk.is_free() && desk.serves(7) && !desk.serves(8));
+        assert!(
+            !desk.claim(&other),
+            "the engine may still write to the ring"
+        );
+        desk.finish();
+        assert!(desk.is_free() && desk.claim(&other));
+        lease.end();
+        assert!(!desk.is_free(), "an ended lease ends nothing");
+    }
+
+    #[test]
+    fn a_request_that_its_reader_left_is_not_taken() {
+        let (desk, lease) = (desk(), Lease::new());
+        assert!(desk.claim(&lease));
+        desk.post(REQUEST, 0);
+        lease.end();
+        assert!(desk.is_free());
+        assert_eq!(desk.take(), None);
+    }
+
+    #[test]
+    fn nothing_is_queued_for_a_reader_that_has_stopped_left_or_has_the_bytes() {
+        let (desk, lease) = (desk(), Lease::new());
+        let taken = || {
+            assert!(desk.claim(&lease));
+            desk.post(REQUEST, 0);
+            assert!(desk.take().is_some());
+            desk.begin(ptr::null_mut(), 0, 1);
+            assert!(!desk.is_read());
+        };
+        taken();
+        desk.progress(100);
+        assert!(!desk.may_queue(0, 100));
+        desk.stop();
+        assert!(!desk.may_queue(0, 1 << 20));
+        assert!(!desk.is_read(), "nothing was queued");
+        lease.end();
+        desk.finish();
+        taken();
+        lease.end();
+        assert!(!desk.may_queue(0, 1 << 20));
+        desk.finish();
+    }
+
+    #[test]
+    fn a_piece_has_arrived_when_the_ring_has_its_flag() {
+        let (desk, lease) = (desk(), Lease::new());
+        let words = vec![0u32; RING_WITH_FLAGS / 4].leak();
+        let ring = words.as_mut_ptr().cast::<u8>();
+        assert!(desk.claim(&lease));
+        desk.post(REQUEST, 0);
+        assert!(desk.take().is_some());
+        desk.begin(ring, 3, 9);
+        assert!(desk.may_queue(3, 1 << 20) && desk.may_queue(4, 1 << 20));
+        assert_eq!(desk.arrived(3), None);
+        assert!(desk.is_read());
+        // SAFETY: a word of the memory above.
+        unsafe { ring.add(flag_of(3)).cast::<u32>().write(9) };
+        assert_eq!(desk.arrived(3), Some(ring));
+        assert_eq!(desk.arrived(2), None, "before the first");
+        assert_eq!(desk.arrived(4), None);
+        assert_eq!(desk.arrived(5), None, "not queued");
+        assert!(desk.is_read());
+        // SAFETY: as above.
+        unsafe { ring.add(flag_of(4)).cast::<u32>().write(10) };
+        assert!(!desk.is_read());
+        lease.end();
+    }
+}

@@ -1,0 +1,359 @@
+//! The thread that makes the calls of the copy engine.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use gdr_cuda::{ConcreteDriver, Gpu, HostBuffer, Stream};
+use rustix::thread::futex;
+
+use super::desk::{Desk, Lease, RING_WITH_FLAGS, Request, flag_of, pieces_of};
+use super::pieces::{AHEAD, Pieces};
+use crate::copier::Allocations;
+use crate::copier::cpu_pool::block_signals;
+use crate::error::Result;
+use crate::fork::PerProcess;
+
+/// How many reads it serves at one time; further ones are loads.
+pub(super) const DESKS: usize = 8;
+/// How long it looks for another request before it sleeps: to wake it takes longer than a short read.
+const AWAKE: Duration = Duration::from_micros(50);
+/// A read of which fewer bytes are left is not worth a call.
+const LEAST: u64 = 8 << 10;
+/// How long nothing may arrive before the stream is asked for an error, and then before it counts as
+/// broken.
+const LATE: Duration = Duration::from_millis(1);
+const LIMIT: Duration = Duration::from_secs(10);
+/// A reader that takes nothing for so long was left by a jump, or interrupted: it loads the rest.
+const IDLE: Duration = Duration::from_millis(10);
+
+/// The thread of a GPU, which exists as long as the process.
+#[derive(Debug)]
+pub(super) struct EngineThread {
+    desks: [Desk; DESKS],
+    /// 1 while the thread sleeps, or is about to.
+    waiting: AtomicU32,
+    /// What may be read, by number.
+    sources: Mutex<HashMap<u64, Arc<Allocations>>>,
+    last_source: AtomicU64,
+}
+
+/// The threads of this process: a forked child has none of its parent's.
+type Threads = Mutex<Vec<(Gpu, &'static EngineThread)>>;
+
+impl EngineThread {
+    /// That of this GPU, started where there is none.
+    pub(super) fn of(gpu: &Gpu) -> Result<&'static Self> {
+        static THREADS: PerProcess<Threads> = PerProcess::new();
+        let is_same = |other: &Gpu| {
+            Arc::ptr_eq(other.driver(), gpu.driver()) && other.info().ordinal == gpu.info().ordinal
+        };
+        let mut all = lock(THREADS.get());
+        if let Some((_, thread)) = all.iter().find(|(other, _)| is_same(other)) {
+            return Ok(thread);
+        }
+        // Readers may look at a desk at any time, also after a copy was left.
+        let this: &'static Self = Box::leak(Box::new(Self {
+            desks: Default::default(),
+            waiting: AtomicU32::new(0),
+            sources: Mutex::default(),
+            last_source: AtomicU64::new(0),
+        }));
+        let served = gpu.clone();
+        let builder = thread::Builder::new().name("gdr-engine".to_owned());
+        let started = builder.spawn(move || {
+            block_signals();
+            this.serve(&served);
+        });
+        started.map_err(|source| gdr_cuda::Error::Os {
+            what: "starting the thread of the copy engine failed",
+            source,
+        })?;
+        all.push((gpu.clone(), this));
+        Ok(this)
+    }
+
+    /// Allows reads of a buffer; returns their number.
+    pub(super) fn add(&self, source: Arc<Allocations>) -> u64 {
+        let number = self.last_source.fetch_add(1, Ordering::Relaxed) + 1;
+        lock(&self.sources).insert(number, source);
+        number
+    }
+
+    /// Allows them no longer, and waits until the copy engine does nothing for them.
+    pub(super) fn remove(&self, source: u64) {
+        lock(&self.sources).remove(&source);
+        let start = Instant::now();
+        while self.desks.iter().any(|desk| desk.serves(source)) {
+            if start.elapsed() >= LIMIT {
+                tracing::warn!("the copy engine may still read memory that is unmapped");
+                return;
+            }
+            thread::yield_now();
+        }
+    }
+
+    /// A desk that is free, for the reader with this lease.
+    pub(super) fn claim(&'static self, lease: &Lease) -> Option<&'static Desk> {
+        self.desks.iter().find(|desk| desk.claim(lease))
+    }
+
+    /// Wakes the thread, after a request was posted.
+    pub(super) fn wake(&self) {
+        // Sequentially consistent, as the request and what `sleep` does.
+        if self.waiting.load(Ordering::SeqCst) != 0 {
+            self.waiting.store(0, Ordering::SeqCst);
+            // Fails for an address that does not exist only.
+            let _ = futex::wake(&self.waiting, futex::Flags::PRIVATE, 1);
+        }
+    }
+
+    fn sleep(&self) {
+        self.waiting.store(1, Ordering::SeqCst);
+        while self.waiting.load(Ordering::SeqCst) != 0 {
+            if self.desks.iter().any(Desk::is_posted) {
+                break;
+            }
+            // Returns at once where the word is 0 already; signals are blocked.
+            let _ = futex::wait(&self.waiting, futex::Flags::PRIVATE, 1, None);
+        }
+        self.waiting.store(0, Ordering::SeqCst);
+    }
+
+    fn serve(&self, gpu: &Gpu) {
+        let cuda = match ConcreteDriver::of(gpu.driver()) {
+            ConcreteDriver::Cuda(cuda) => Some(cuda),
+            ConcreteDriver::Simulated(_) => None,
+        };
+        let _relaxed = cuda.as_ref().map(|cuda| cuda.relax_stream_capture());
+        let mut seats = [const { Seat::EMPTY }; DESKS];
+        let mut worked = Instant::now();
+        loop {
+            let mut is_busy = false;
+            for (desk, seat) in self.desks.iter().zip(&mut seats) {
+                is_busy |= self.advance(desk, seat, gpu);
+            }
+            if is_busy {
+                worked = Instant::now();
+            } else if worked.elapsed() >= AWAKE {
+                self.sleep();
+                worked = Instant::now();
+            }
+            // The reader may have to run on this CPU.
+            thread::yield_now();
+        }
+    }
+
+    /// Does what can be done at a desk without waiting. Returns whether there is work.
+    fn advance(&self, desk: &Desk, seat: &mut Seat, gpu: &Gpu) -> bool {
+        let Some(job) = &mut seat.job else {
+            let Some(request) = desk.take() else {
+                return false;
+            };
+            match self.begin(desk, request, seat, gpu) {
+                Ok(Some(job)) => seat.job = Some(job),
+                Ok(None) => desk.finish(),
+                Err(error) => {
+                    tracing::debug!(%error, "a read is made by loads");
+                    desk.finish();
+                }
+            }
+            return true;
+        };
+        let Some(ring) = &mut seat.ring else {
+            return false;
+        };
+        match job.advance(desk, ring) {
+            Ok(false) => {}
+            Ok(true) => {
+                seat.job = None;
+                desk.finish();
+            }
+            Err(error) => {
+                tracing::debug!(%error, "the rest of a read is made by loads");
+                // Its reader may still look at it.
+                ring.is_broken = true;
+                seat.job = None;
+                desk.finish();
+            }
+        }
+        true
+    }
+
+    /// `None` where the read is not worth it any more.
+    fn begin(
+        &self,
+        desk: &Desk,
+        request: Request,
+        seat: &mut Seat,
+        gpu: &Gpu,
+    ) -> Result<Option<Job>> {
+        let source = lock(&self.sources).get(&request.source).cloned();
+        let Some(source) = source else {
+            return Ok(None);
+        };
+        source.check(request.offset..request.offset.saturating_add(request.len))?;
+        if seat.ring.as_ref().is_some_and(|ring| ring.is_broken) {
+            // The reader that could still look at it has left: there is another one.
+            seat.ring = None;
+        }
+        if seat.ring.is_none() {
+            seat.ring = Some(Ring::new(gpu)?);
+        }
+        let (Some(ring), copied) = (&seat.ring, desk.copied()) else {
+            return Ok(None);
+        };
+        if request.len.saturating_sub(copied) < LEAST {
+            return Ok(None);
+        }
+        let pieces = pieces_of(&request, source.buffer().ptr().get());
+        let first = pieces.with(copied);
+        desk.begin(ring.memory.cpu_ptr(), first, ring.next_flag);
+        Ok(Some(Job {
+            source,
+            offset: request.offset,
+            pieces,
+            next: first,
+            arrived: first,
+            is_stopped: false,
+            moved: Instant::now(),
+            asked: Instant::now(),
+            copied,
+            copied_at: Instant::now(),
+        }))
+    }
+}
+
+/// What the thread has at a desk.
+struct Seat {
+    ring: Option<Ring>,
+    job: Option<Job>,
+}
+
+impl Seat {
+    const EMPTY: Self = Self {
+        ring: None,
+        job: None,
+    };
+}
+
+/// Page-locked memory with a flag for each piece that is under way, and the stream that writes both.
+struct Ring {
+    // Dropped before the memory, which it may still use.
+    stream: Stream,
+    /// Memory of this process: a reader does not fault when the program ends the context.
+    memory: Arc<HostBuffer>,
+    /// The flag of the next piece. A place of the ring has that of another piece before.
+    next_flag: u32,
+    is_broken: bool,
+}
+
+impl Ring {
+    fn new(gpu: &Gpu) -> Result<Self> {
+        let memory = Arc::new(gpu.register_host(RING_WITH_FLAGS)?);
+        for number in 0..AHEAD {
+            memory.store_u32(flag_of(number), 0)?;
+        }
+        Ok(Self {
+            stream: gpu.stream()?,
+            memory,
+            next_flag: 1,
+            is_broken: false,
+        })
+    }
+}
+
+/// A request that the thread has taken.
+struct Job {
+    source: Arc<Allocations>,
+    offset: u64,
+    pieces: Pieces,
+    /// The next piece to queue, and the next one to arrive.
+    next: usize,
+    arrived: usize,
+    is_stopped: bool,
+    /// When a piece arrived, and when the stream was asked for errors.
+    moved: Instant,
+    asked: Instant,
+    /// The progress of the reader, and when that was first seen.
+    copied: u64,
+    copied_at: Instant,
+}
+
+impl Job {
+    /// Queues pieces that may be queued. Returns whether the work is over.
+    fn advance(&mut self, desk: &Desk, ring: &mut Ring) -> Result<bool> {
+        self.queue(desk, ring)?;
+        while self.arrived < self.next && self.has_arrived(ring)? {
+            self.arrived += 1;
+            self.moved = Instant::now();
+        }
+        if self.arrived < self.next {
+            if self.asked.elapsed() >= LATE {
+                self.asked = Instant::now();
+                ring.stream.is_idle()?;
+                if self.moved.elapsed() >= LIMIT {
+                    let (what, limit) = ("a piece of a read", LIMIT);
+                    return Err(gdr_cuda::Error::Deadline { what, limit }.into());
+                }
+            }
+            return Ok(false);
+        }
+        if !self.is_stopped && self.next < self.pieces.count() {
+            self.is_stopped = !self.has_progress(desk);
+            return Ok(false);
+        }
+        // All flags are there: the stream is idle by now, and lets go the memory of the copies.
+        ring.stream.wait(LIMIT)?;
+        Ok(true)
+    }
+
+    /// Whether the reader, for which the next piece waits, is there and takes pieces.
+    fn has_progress(&mut self, desk: &Desk) -> bool {
+        let copied = desk.copied();
+        if copied != self.copied {
+            (self.copied, self.copied_at) = (copied, Instant::now());
+        }
+        desk.has_reader() && self.copied_at.elapsed() < IDLE
+    }
+
+    fn queue(&mut self, desk: &Desk, ring: &mut Ring) -> Result<()> {
+        while !self.is_stopped
+            && self.next < self.pieces.count()
+            && self.next - self.arrived < AHEAD
+        {
+            let (number, piece) = (self.next, self.pieces.range(self.next));
+            if desk.copied() < self.pieces.free_after(number) {
+                return Ok(());
+            }
+            if !desk.may_queue(number, piece.end) {
+                self.is_stopped = true;
+                return Ok(());
+            }
+            self.next += 1;
+            let flag = ring.next_flag;
+            ring.next_flag = flag.wrapping_add(1);
+            let (place, len) = (self.pieces.place(piece.start), piece.end - piece.start);
+            let (buffer, memory) = (self.source.buffer(), &ring.memory);
+            let from = self.offset + piece.start;
+            ring.stream
+                .queue_read(buffer, from, memory, place, len as usize)?;
+            ring.stream.queue_flag(memory, flag_of(number), flag)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the next piece to arrive has.
+    fn has_arrived(&self, ring: &Ring) -> Result<bool> {
+        let behind = (self.next - self.arrived) as u32;
+        let flag = ring.next_flag.wrapping_sub(behind);
+        Ok(ring.memory.load_u32(flag_of(self.arrived))? == flag)
+    }
+}
+
+/// No operation of these lists panics before it is complete.
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,248 @@
+//! Reads by the copy engine for callers that may not wait.
+//!
+//! A read that signal handlers may make, interrupt and leave by a jump can neither take a lock nor
+//! allocate nor call the driver, which does both: the thread itself, or one that waits for it, may hold
+//! what it needs. So a thread of this crate makes the calls. The reader posts its request at a [`desk`]
+//! and loads the bytes by CPU, from the first on; whenever the piece where it is has arrived in
+//! page-locked memory, it takes it from there. It is never slower than its loads, whatever becomes of
+//! the thread, the driver or the GPU.
+//!
+//! The copy engine writes into page-locked memory of this module only, never into the reader's. After
+//! a read that has returned it reads nothing, unless the driver keeps the thread for longer than
+//! 1 ms in the call that queues a piece; [`EngineReads`] waits for that when it is dropped.
+//!
+//! # Order
+//! Over PCIe the first loads of a read come behind the stores that its thread made before, and their bytes
+//! come back when these have arrived; the request, which is posted then, reads what was stored.
+
+mod desk;
+mod engine_thread;
+mod pieces;
+
+use std::hint;
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use gdr_cuda::{DeviceBuffer, DriverKind};
+
+pub use self::desk::Lease;
+use self::desk::{Desk, Request, pieces_of};
+use self::engine_thread::EngineThread;
+use self::pieces::Pieces;
+use crate::copier::Allocations;
+use crate::cpu::{self, Caching, Routine};
+use crate::error::{Error, Result};
+use crate::mapping::Mapping;
+
+/// What is loaded at once, between two looks for a piece: it takes a PCIe round trip.
+const BLOCK: u64 = 1 << 10;
+/// What a load of a block from a simulated GPU takes, so that its copy engine, which is a thread, is of use
+/// as well.
+const SIMULATED_BLOCK: Duration = Duration::from_micros(10);
+/// How long a read that is complete waits until nothing is read for it.
+const MOST_WAIT: Duration = Duration::from_millis(1);
+/// Reads from this length on are stored past the caches.
+const UNCACHED: usize = 16 << 20;
+
+/// Reads of a mapping by the copy engine of its GPU.
+#[derive(Debug)]
+pub struct EngineReads {
+    mapping: Arc<Mapping>,
+    thread: &'static EngineThread,
+    source: u64,
+    /// The GPU address of the buffer, the offset of the mapping in it, and its length.
+    buffer: u64,
+    start: u64,
+    len: u64,
+    is_simulated: bool,
+    taken: AtomicU64,
+}
+
+impl EngineReads {
+    /// Reads of `mapping`, which begins in `buffer` and may end after it. Starts a thread for the GPU,
+    /// unless it has one; it sleeps while nothing is read.
+    ///
+    /// # Errors
+    /// [`Error::MappedElsewhere`] if it does not begin there; [`Error::Gpu`].
+    pub fn new(mapping: Arc<Mapping>, buffer: impl Into<Arc<DeviceBuffer>>) -> Result<Self> {
+        let buffer = buffer.into();
+        let (mapped, allocated) = (mapping.device_ptr(), buffer.ptr());
+        let start = mapped
+            .offset_from(allocated)
+            .filter(|start| *start < buffer.len())
+            .ok_or(Error::MappedElsewhere { mapped, allocated })?;
+        let thread = EngineThread::of(buffer.gpu())?;
+        let is_simulated = buffer.gpu().driver().kind() == DriverKind::Simulated;
+        let len = buffer.len();
+        let allocations = Arc::new(Allocations::of(buffer)?);
+        Ok(Self {
+            mapping,
+            source: thread.add(allocations),
+            thread,
+            buffer: allocated.get(),
+            start,
+            len,
+            is_simulated,
+            taken: AtomicU64::new(0),
+        })
+    }
+
+    /// The bytes that came by the copy engine so far; the CPU loaded the others.
+    pub fn taken(&self) -> u64 {
+        self.taken.load(Ordering::Relaxed)
+    }
+
+    /// Copies `len` bytes at `offset` to `host`, as [`Mapping::read_at`] does. Signal handlers may call it, and
+    /// may leave it by a jump: it takes no lock, allocates nothing and calls no function that does, and a
+    /// byte is written to `host` by the calling thread only. What a read that was left still uses is freed by
+    /// [`Lease::end`].
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], [`Error::ForkedChild`], with nothing read.
+    ///
+    /// # Safety
+    /// - `host` is valid for writing `len` bytes, and not in a mapping.
+    /// - No other read uses `lease`, which stays where it is until it is ended.
+    pub unsafe fn read(&self, lease: &Lease, offset: u64, host: *mut u8, len: usize) -> Result<()> {
+        let window = self.mapping.window_at(offset, len)?;
+        let reader = Reader {
+            window,
+            host,
+            len: len as u64,
+            routine: self.mapping.routine(),
+            caching: self.mapping.caching(),
+            is_simulated: self.is_simulated,
+        };
+        let at = self.start.saturating_add(offset);
+        // What goes beyond the allocation is not the copy engine's.
+        let is_in_buffer = at
+            .checked_add(reader.len)
+            .is_some_and(|end| end <= self.len);
+        let first = reader.first_block();
+        self.mapping.flush();
+        reader.load(0, first);
+        let claimed = (is_in_buffer && first < reader.len).then(|| self.thread.claim(lease));
+        let Some(desk) = claimed.flatten() else {
+            lease.end();
+            reader.load(first, reader.len);
+            return Ok(());
+        };
+        let request = Request {
+            source: self.source,
+            offset: at,
+            len: reader.len,
+        };
+        desk.post(request, first);
+        self.thread.wake();
+        let taken = reader.go_on(desk, &pieces_of(&request, self.buffer), first);
+        desk.stop();
+        wait_briefly(|| !desk.is_read());
+        lease.end();
+        self.taken.fetch_add(taken, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+impl Drop for EngineReads {
+    fn drop(&mut self) {
+        self.thread.remove(self.source);
+    }
+}
+
+/// A read by the calling thread.
+struct Reader {
+    window: *const u8,
+    host: *mut u8,
+    len: u64,
+    routine: &'static Routine,
+    caching: Caching,
+    is_simulated: bool,
+}
+
+impl Reader {
+    /// Bytes of the first block, which ends with a line.
+    fn first_block(&self) -> u64 {
+        let into_line = self.window.addr() as u64 % 64;
+        self.len.min(BLOCK - into_line)
+    }
+
+    /// Loads the bytes from `at` to `end` by CPU.
+    fn load(&self, mut at: u64, end: u64) {
+        while at < end {
+            let block = match self.is_simulated {
+                true => BLOCK.min(end - at),
+                false => end - at,
+            };
+            let start = Instant::now();
+            // SAFETY: `window_at` found the range in the mapping, and `host` has as many bytes, which
+            // is the promise of `read`; no Rust memory is in a mapping.
+            unsafe {
+                let (to, from) = (self.host.add(at as usize), self.window.add(at as usize));
+                cpu::copy_from(self.routine, self.caching, to, from, block as usize);
+            }
+            while self.is_simulated && start.elapsed() < SIMULATED_BLOCK {
+                hint::spin_loop();
+            }
+            at += block;
+        }
+    }
+
+    /// Takes pieces from `at` on as they arrive, and loads what has not arrived. Returns the number of
+    /// bytes that it took.
+    fn go_on(&self, desk: &Desk, pieces: &Pieces, mut at: u64) -> u64 {
+        let mut taken = 0;
+        while at < self.len {
+            let number = pieces.with(at);
+            match desk.arrived(number) {
+                Some(ring) => {
+                    let end = pieces.range(number).end;
+                    // SAFETY: the piece has arrived there, and its place is used for another one only
+                    // after `progress` below.
+                    unsafe { self.take(ring.add(pieces.place(at)), at, end) };
+                    taken += end - at;
+                    at = end;
+                }
+                None => {
+                    let end = self.len.min(at + BLOCK);
+                    self.load(at, end);
+                    at = end;
+                }
+            }
+            desk.progress(at);
+        }
+        taken
+    }
+
+    /// Copies the bytes from `at` to `end` out of a ring.
+    ///
+    /// # Safety
+    /// They are at `from`, in page-locked memory that nothing writes.
+    unsafe fn take(&self, from: *const u8, at: u64, end: u64) {
+        let len = (end - at) as usize;
+        // SAFETY: the caller's promise, and that of `read`: `host` has the bytes of the read, is ordinary
+        // memory, and not in a ring. The routine accepts ordinary memory.
+        unsafe {
+            let to = self.host.add(at as usize);
+            if self.len as usize >= UNCACHED && !self.routine.needs_uncached_mapping() {
+                cpu::copy_to(self.routine, Caching::WriteCombined, to, from, len);
+            } else {
+                ptr::copy_nonoverlapping(from, to, len);
+            }
+        }
+    }
+}
+
+/// Waits until it is so, but not long.
+fn wait_briefly(is_so: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !is_so() && start.elapsed() < MOST_WAIT {
+        // The thread may have to run on this CPU.
+        thread::yield_now();
+    }
+}
+
+#[cfg(test)]
+mod tests;
