@@ -160,6 +160,30 @@ pub unsafe fn copy_to_unfenced(
     }
 }
 
+/// As [`copy_to`] for few bytes, without a call: a caller that makes none either has no registers to save
+/// and restore, which takes as long as the copy. Bytes by general registers, 16 by the vector
+/// register that every x86-64 has, whichever routine is in use.
+///
+/// # Safety
+/// As [`copy_to`]; and `len` is less than 16, or it is 16, the window is write-combined, `window` is a
+/// multiple of 16, and the routine in use [has such a store](Routine::has_store_of_16).
+#[inline(always)]
+pub unsafe fn copy_few_to(window: *mut u8, host: *const u8, len: usize) {
+    trace::step!(trace::STORE);
+    // SAFETY: the caller's promise, and what each condition says.
+    unsafe {
+        if scalar::is_word(window.addr(), len) {
+            scalar::store_one(window, host, len);
+        } else if cfg!(target_arch = "x86_64") && len == 16 {
+            #[cfg(target_arch = "x86_64")]
+            x86::store_16(window, host);
+        } else {
+            scalar::store_few(window, host, len);
+        }
+    }
+    fence::store_fence();
+}
+
 /// Copies `len` bytes from a window into host memory: data no older than the call, loaded after
 /// every earlier load of this thread (see the [module page](self)).
 ///
@@ -254,6 +278,29 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn few_bytes_are_stored_exactly_and_with_a_fence_at_every_alignment() {
+        let data: [u8; 32] = std::array::from_fn(|at| at as u8 ^ 0x5A);
+        for offset in 0..32 {
+            for len in 0..=16 {
+                if len == 16 && offset % 16 != 0 {
+                    continue;
+                }
+                let mut window = Lines([0xEE; 512]);
+                let place = window.0.as_mut_ptr().wrapping_add(64 + offset);
+                // SAFETY: both arrays hold the range, and 16 bytes are at a multiple of 16.
+                let copy = || unsafe { copy_few_to(place, data.as_ptr().add(3), len) };
+                let steps = trace::steps_of(copy);
+                assert_eq!(steps, [trace::STORE, trace::barrier::STORE]);
+                assert_eq!(window.0[64 + offset..64 + offset + len], data[3..3 + len]);
+                assert!(window.0[..64 + offset].iter().all(|&b| b == 0xEE));
+                assert!(window.0[64 + offset + len..].iter().all(|&b| b == 0xEE));
+            }
+        }
+        let by_words = Routine::by_name("portable").unwrap();
+        assert!(!by_words.has_store_of_16(), "it stores words only");
     }
 
     #[test]

@@ -116,6 +116,12 @@ impl Routine {
         matches!(self.0.requires, MappingRequirement::Uncached)
     }
 
+    /// Whether it stores 16 bytes at once by the vector register that every x86-64 has, as
+    /// [`copy_few_to`](super::copy_few_to) does.
+    pub fn has_store_of_16(&self) -> bool {
+        cfg!(target_arch = "x86_64") && self != &PORTABLE
+    }
+
     /// Copies `len` bytes from host memory into the window, without any fence.
     ///
     /// Each byte is stored once, in ascending order, and nothing outside the range. A range that is

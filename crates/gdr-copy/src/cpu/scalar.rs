@@ -125,9 +125,45 @@ macro_rules! by_words {
 ///
 /// # Safety
 /// `window` is mapped and `host` valid for `len` bytes; they do not overlap.
-#[allow(unused_assignments)] // The last step moves pointers that are not read again.
 #[inline(never)] // Keeps the inlined copy calls small.
-pub(crate) unsafe fn store(mut window: *mut u8, mut host: *const u8, mut len: usize) {
+pub(crate) unsafe fn store(window: *mut u8, host: *const u8, len: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { store_here(window, host, len) }
+}
+
+/// As [`store`] for less than 16 bytes, without a call.
+///
+/// # Safety
+/// As [`store`].
+#[inline(always)]
+pub(crate) unsafe fn store_few(window: *mut u8, host: *const u8, len: usize) {
+    if !window.addr().is_multiple_of(8) {
+        // SAFETY: the caller's promise.
+        return unsafe { store_here(window, host, len) };
+    }
+    macro_rules! step {
+        ($word:ty) => {
+            if len & size_of::<$word>() != 0 {
+                // The larger words come first.
+                let at = len & !(2 * size_of::<$word>() - 1);
+                // SAFETY: `at` and the word are in the range, and `at` is a multiple of a larger word.
+                unsafe { store_word::<$word>(window.add(at), host.add(at)) };
+            }
+        };
+    }
+    step!(u64);
+    step!(u32);
+    step!(u16);
+    step!(u8);
+}
+
+/// As [`store`], without a call.
+///
+/// # Safety
+/// As [`store`].
+#[allow(unused_assignments)] // The last step moves pointers that are not read again.
+#[inline(always)]
+unsafe fn store_here(mut window: *mut u8, mut host: *const u8, mut len: usize) {
     by_words!(store_word, window, host, len, aligned: window);
 }
 

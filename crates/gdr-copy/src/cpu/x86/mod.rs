@@ -11,6 +11,7 @@ mod movdir64b;
 mod sse41;
 
 use super::copy;
+use super::isa::Access;
 use super::routine::{Loads, MappingRequirement, Parts, Routine};
 use core::arch::x86_64::{__cpuid, __cpuid_count};
 
@@ -42,6 +43,16 @@ functions!(
 );
 functions!(store_avx2, load_avx2, avx2::Avx2);
 functions!(store_sse41, load_sse41, sse41::Sse41);
+
+/// One store of 16 bytes, as every level has it.
+///
+/// # Safety
+/// `window` is mapped and a multiple of 16, `host` is valid for reading 16 bytes.
+#[inline(always)]
+pub(super) unsafe fn store_16(window: *mut u8, host: *const u8) {
+    // SAFETY: the caller's promise. The instructions are those of SSE2, which every x86-64 has.
+    unsafe { sse41::Sse41::store_16(window, host) }
+}
 
 fn has_avx512() -> bool {
     is_x86_feature_detected!("avx512f")
