@@ -25,7 +25,9 @@
  *   GDRCOPY_LOG_LEVEL         1 debug, 2 info, 3 warnings, 4 errors (the default)
  *   GDRCOPY_USE_DMABUF_MMAP   1: use the dmabuf backend and no other
  *   GDR_BACKEND               gdrdrv, dmabuf, rm or sim: use this backend and no other
- *   GDR_COPY                  name of the copy routine to use; cpu: no copies by the copy engine
+ *   GDR_COPY                  name of the copy routine to use; cpu: no reads by the copy engine
+ *   GDR_COPY_THREADS          2 or more: long copies may use so many threads; these may be neither
+ *                             made in signal handlers nor left by siglongjmp
  *   GDR_SIM_BYTES             size of the simulated buffer of GDR_BACKEND=sim (64 MiB)
  */
 #ifndef GDR_GDRAPI_H

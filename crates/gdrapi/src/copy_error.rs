@@ -22,10 +22,6 @@ pub(crate) enum CopyError {
     OutsideMapping,
     /// The host pointer is null.
     NullHost,
-    /// The copy engine failed: some of the bytes may not be in GPU memory.
-    CopyEngine,
-    /// The CPU has to make a long copy.
-    LeftToCpu,
     /// Too many copies of the thread are in progress, each interrupted by a signal handler, or there
     /// is no memory for its first copy.
     TooDeep,
@@ -48,7 +44,6 @@ impl CopyError {
             Self::NoHandle | Self::NotMapped | Self::OutsideMapping | Self::NullHost => {
                 libc::EINVAL
             }
-            Self::CopyEngine | Self::LeftToCpu => libc::EIO,
             Self::TooDeep => libc::EAGAIN,
         }
     }
@@ -66,10 +61,6 @@ impl CopyError {
             ),
             Self::OutsideMapping => lines!(direction, "the bytes are outside of the mapping"),
             Self::NullHost => lines!(direction, "the host pointer is null"),
-            Self::CopyEngine | Self::LeftToCpu => lines!(
-                direction,
-                "the copy engine failed, and some bytes may not be copied; GDR_COPY=cpu does without"
-            ),
             Self::TooDeep => lines!(
                 direction,
                 "too many copies of this thread are in progress, each interrupted by a signal \

@@ -323,8 +323,24 @@ pub unsafe extern "C" fn gdr_copy_to_mapping(
     h_ptr: *const c_void,
     size: usize,
 ) -> c_int {
+    let (address, host) = (map_d_ptr.addr(), Source(h_ptr.cast()));
+    if (1..=16).contains(&size) {
+        // SAFETY: the caller's promise.
+        let is_stored = unsafe { mapping_table::store_few(handle.h, address, host, size) };
+        if is_stored {
+            return 0;
+        }
+    }
     // SAFETY: the caller's promise.
-    match unsafe { mapping_table::copy(handle.h, map_d_ptr.addr(), Source(h_ptr.cast()), size) } {
+    unsafe { store_any(handle.h, address, host, size) }
+}
+
+/// # Safety
+/// As [`gdr_copy_to_mapping`].
+#[inline(never)]
+unsafe fn store_any(handle: u64, address: usize, host: Source, size: usize) -> c_int {
+    // SAFETY: the caller's promise.
+    match unsafe { mapping_table::copy(handle, address, host, size) } {
         Ok(()) => 0,
         Err(why) => refused(Direction::To, why),
     }

@@ -45,6 +45,9 @@
 //! copies that were left ([`stack`](crate::stack)) when it next finds its first cell in use, and when
 //! it unmaps.
 //!
+//! A long copy that was left may also have a place with the thread of the copy engine; its lease is in the
+//! cell, too, and is ended with the announcement.
+//!
 //! A cell is free when its depth is 0. Only its thread (with its signal handlers) writes the
 //! depth, before it announces and after it has withdrawn. A handler that interrupts at any point
 //! in between therefore finds a cell either free, and leaves it free, or in use at a depth above
@@ -55,7 +58,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::primitives::{
-    AtomicBool, AtomicPtr, AtomicUsize, CELLS, fence, forever, process_fence,
+    AtomicBool, AtomicPtr, AtomicUsize, CELLS, Lease, fence, forever, process_fence,
     register_process_fence, relax, thread_fence,
 };
 use crate::stack::{Depth, OwnStack, Range};
@@ -69,6 +72,8 @@ struct Cell {
     what: AtomicPtr<()>,
     /// 0 when the cell is free. Only the cell's thread accesses it.
     depth: AtomicUsize,
+    /// Of a long copy. Only the cell's thread accesses it.
+    lease: Lease,
 }
 
 impl Cell {
@@ -76,6 +81,7 @@ impl Cell {
         Self {
             what: AtomicPtr::new(ptr::null_mut()),
             depth: AtomicUsize::new(0),
+            lease: Lease::new(),
         }
     }
 
@@ -99,9 +105,15 @@ impl Cell {
         thread_fence();
         self.depth.store(0, Ordering::Relaxed);
     }
+
+    /// Releases it for a copy that was left.
+    fn release_left(&self) {
+        self.lease.end();
+        self.release();
+    }
 }
 
-/// The cells of a thread, on a page of their own.
+/// The cells of a thread, on pages of their own.
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub(crate) struct Record {
@@ -137,7 +149,7 @@ impl Record {
     pub(crate) fn release(&self) {
         // A copy that was left by longjmp is still announced.
         for cell in self.in_use() {
-            cell.release();
+            cell.release_left();
         }
         self.used.store(1, Ordering::Relaxed);
         self.stack.set(Range::default());
@@ -154,12 +166,21 @@ impl Record {
     /// A cell for a copy that starts now at `here`; `None` when all are in use.
     #[inline(always)]
     fn cell(&self, here: Depth) -> Option<&Cell> {
-        let [first, ..] = &self.cells;
-        if self.used.load(Ordering::Relaxed) == 1 && first.depth().is_none() {
-            first.take(here);
-            return Some(first);
+        match self.first_cell(here) {
+            Some(first) => Some(first),
+            None => self.nested_cell(here),
         }
-        self.nested_cell(here)
+    }
+
+    /// The first cell for a copy that starts now at `here`, where no other is in use.
+    #[inline(always)]
+    fn first_cell(&self, here: Depth) -> Option<&Cell> {
+        let [first, ..] = &self.cells;
+        let is_free = self.used.load(Ordering::Relaxed) == 1 && first.depth().is_none();
+        is_free.then(|| {
+            first.take(here);
+            first
+        })
     }
 
     #[cold]
@@ -184,7 +205,7 @@ impl Record {
         for (index, cell) in self.in_use().iter().enumerate() {
             match cell.depth() {
                 None => {}
-                Some(depth) if self.stack.has_left(depth, here) => cell.release(),
+                Some(depth) if self.stack.has_left(depth, here) => cell.release_left(),
                 Some(_) => used = index + 1,
             }
         }
@@ -215,6 +236,13 @@ pub(crate) enum NotProtected {
 pub(crate) struct Protected<'a, T> {
     cell: &'a Cell,
     value: &'a T,
+}
+
+impl<T> Protected<'_, T> {
+    /// For the read that this copy may make by the copy engine.
+    pub(crate) fn lease(&self) -> &Lease {
+        &self.cell.lease
+    }
 }
 
 impl<T> std::ops::Deref for Protected<'_, T> {
@@ -338,6 +366,34 @@ impl Domain {
             // threads make progress.
             seen = again;
         }
+    }
+
+    /// As [`Domain::protect`], without a call and a loop: `None` where it takes more than a look, and then
+    /// nothing is announced.
+    #[inline(always)]
+    pub(crate) fn protect_at_once<'a, T>(
+        &self,
+        record: &'a Record,
+        here: Depth,
+        entry: &'a AtomicPtr<T>,
+    ) -> Option<Protected<'a, T>> {
+        let seen = entry.load(Ordering::Relaxed);
+        if seen.is_null() || self.symmetric.load(Ordering::Relaxed) {
+            return None;
+        }
+        let cell = record.first_cell(here)?;
+        // As in `protect`. The copy that finds `symmetric` set, behind the announcement, runs a fence.
+        cell.what.store(seen.cast(), Ordering::Release);
+        thread_fence();
+        let is_asymmetric = !self.symmetric.load(Ordering::Relaxed);
+        let again = entry.load(Ordering::Acquire);
+        if again == seen && is_asymmetric {
+            // SAFETY: as in `protect`.
+            let value = unsafe { &*again };
+            return Some(Protected { cell, value });
+        }
+        cell.release();
+        None
     }
 
     /// Waits, at most `limit`, until no copy uses `what`, which the caller has made unreachable by a

@@ -17,16 +17,19 @@
 //!
 //! # Threads, forks, signals
 //!
-//! Every function may be called from every thread at any time. Copies take no lock: each announces its
-//! mapping in a hazard pointer, and an unmapping thread waits for the copies that use that mapping
-//! only. (If a copy does not end within 20 s, the mapping is unmapped later; no call hangs.) A forked
-//! child starts with empty state. The library stays loaded after `dlclose`.
+//! Every function may be called from every thread at any time. Copies of every size take no lock: each
+//! announces its mapping in a hazard pointer, and an unmapping thread waits for the copies that use that
+//! mapping only. (If a copy does not end within 20 s, the mapping is unmapped later; no call hangs.) Long
+//! reads come by the GPU's copy engine, whose calls a thread of the library makes; the reader looks at
+//! words in memory, and loads what has not arrived ([`gdr_copy::EngineReads`]). A forked child starts with
+//! empty state. The library stays loaded after `dlclose`.
 //!
 //! Signal handlers may copy, on the alternate stack too, once the thread has made a copy outside of
 //! one; a refused copy neither allocates nor takes a lock. A handler may leave a copy by
 //! `siglongjmp`, any number of times. A copy that was left counts as ended when its thread next
 //! copies or unmaps from the same function or from a caller of it; until then an unmapping in
-//! another thread waits for it, 20 s at most.
+//! another thread waits for it, 20 s at most. Only copies by several threads, which
+//! `GDR_COPY_THREADS` opts in to, may be neither made in handlers nor left.
 //!
 //! # Simulation
 //!

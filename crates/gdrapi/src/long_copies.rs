@@ -3,34 +3,82 @@
 //!
 //! | variable | meaning |
 //! |---|---|
-//! | `GDR_COPY` unset or `auto` | copies that the planner finds faster so are made by the GPU's copy engine |
+//! | `GDR_COPY` unset or `auto` | reads that the planner finds faster so come by the GPU's copy engine |
 //! | `GDR_COPY=cpu`, or a copy routine | the calling thread makes each copy |
 //! | `GDR_COPY_THREADS=N` | long copies by CPU may use N threads, the caller's included |
 //!
-//! A copy that is not long costs one comparison more. A long one takes locks and allocates, so it must not
-//! be made in a signal handler, or be left by a jump.
-
+//! A copy that is not long costs one comparison more. Reads by the copy engine keep what the interface
+//! promises of copies: the calling thread takes no lock, allocates nothing and waits for nothing
+//! ([`EngineReads`]). Copies to the GPU are stores: a store that the engine makes later could come behind
+//! a later one, and could fail. Copies by several threads take locks, and must not be made in signal
+//! handlers, or be left by a jump.
 use std::ffi::OsStr;
 use std::num::NonZeroU16;
 use std::panic::{self, AssertUnwindSafe};
-use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use gdr_copy::plan::{CopyDirection, CopyEngineUse, HostMemory, PathLimits, Planner, ResidentUse};
-use gdr_copy::{Copier, Mapping, built_in_calibration, calibration_for};
-use gdr_cuda::{DeviceBuffer, Driver, Gpu};
-
-use crate::copy_error::CopyError;
-
-/// The most time of a copy by the copy engine: `gdr_unmap` waits 20 seconds for copies in progress.
-const LIMIT: Duration = Duration::from_secs(10);
+use gdr_copy::{
+    BackendKind, Caching, Copier, EngineReads, Lease, Mapping, PerProcess, built_in_calibration,
+    calibration_for,
+};
+use gdr_cuda::{DeviceBuffer, Driver, Gpu, Ordinal};
 
 /// The copies of a mapping that are not made by the calling thread alone.
 #[derive(Debug)]
 pub(crate) struct LongCopies {
-    copier: Copier,
+    /// `None` where no copy may use several threads.
+    by_threads: Option<Copier>,
+    /// Reads by the copy engine, and the bytes from which on they are; `None` where it may not be used.
+    by_engine: Option<(EngineReads, usize)>,
     to: usize,
     from: usize,
+}
+
+/// The CPU makes the copy by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LeftToCpu;
+
+/// What the copies of a GPU's mappings of one kind cost.
+#[derive(Debug)]
+struct Costs {
+    gpu: Gpu,
+    kind: (BackendKind, Caching),
+    planner: Planner,
+}
+
+impl Costs {
+    /// Those of this mapping: a profile is read, and a GPU is described, once in a process.
+    fn of(
+        mapping: &Mapping,
+        driver: &Arc<dyn Driver>,
+        device: Ordinal,
+        limits: PathLimits,
+    ) -> gdr_copy::Result<Arc<Self>> {
+        static ALL: PerProcess<Mutex<Vec<Arc<Costs>>>> = PerProcess::new();
+        let kind = (mapping.backend(), mapping.caching());
+        let is_same = |it: &&Arc<Self>| {
+            it.gpu.info().ordinal == device
+                && Arc::ptr_eq(it.gpu.driver(), driver)
+                && it.kind == kind
+                && it.planner.limits() == limits
+        };
+        // An element is complete when it is added.
+        let mut all = ALL.get().lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = all.iter().find(is_same) {
+            return Ok(Arc::clone(known));
+        }
+        let gpu = Gpu::open(Arc::clone(driver), device)?;
+        let (calibration, source) = calibration_for(&gpu, mapping).unwrap_or_else(|error| {
+            tracing::warn!(%error, "built-in costs are used");
+            built_in_calibration(mapping)
+        });
+        tracing::info!(%source, "costs of copies");
+        let planner = Planner::new(&calibration, limits);
+        let costs = Arc::new(Self { gpu, kind, planner });
+        all.push(Arc::clone(&costs));
+        Ok(costs)
+    }
 }
 
 /// The limits that the environment sets; `None` where each copy is made by the calling thread.
@@ -72,29 +120,48 @@ impl LongCopies {
     ) -> gdr_copy::Result<Option<Self>> {
         let ptr = mapping.device_ptr();
         let info = driver.pointer_info(ptr)?;
-        let gpu = Gpu::open(Arc::clone(driver), info.device)?;
-        let (calibration, source) = calibration_for(&gpu, mapping).unwrap_or_else(|error| {
-            tracing::warn!(%error, "built-in costs are used");
-            built_in_calibration(mapping)
-        });
-        let planner = Planner::new(&calibration, limits);
-        let long_from = |direction| {
-            let from = planner.one_thread_below(direction, HostMemory::Pageable);
-            from.map_or(usize::MAX, |from| {
-                usize::try_from(from).unwrap_or(usize::MAX)
-            })
+        let costs = Costs::of(mapping, driver, info.device, limits)?;
+        let bytes = |from: Option<u64>| {
+            let from = from.and_then(|from| usize::try_from(from).ok());
+            from.unwrap_or(usize::MAX)
         };
-        let [to, from] = CopyDirection::ALL.map(long_from);
-        if to == usize::MAX && from == usize::MAX {
+        let (gpu, planner) = (&costs.gpu, &costs.planner);
+        let stores_only = PathLimits {
+            copy_engine: CopyEngineUse::Forbidden,
+            ..limits
+        };
+        let has_threads = limits.max_threads > NonZeroU16::MIN;
+        let by_cpu = has_threads.then(|| planner.with_limits(stores_only));
+        let to = by_cpu.as_ref().and_then(|planner| {
+            planner.one_thread_below(CopyDirection::ToGpu, HostMemory::Pageable)
+        });
+        let (direction, host) = (CopyDirection::FromGpu, HostMemory::Pageable);
+        let from = planner.one_thread_below(direction, host);
+        let engine_from = planner.copy_engine_from(direction, host);
+        if to.is_none() && from.is_none() {
             return Ok(None);
         }
-        tracing::info!(to, from, %source, "long copies");
+        let (to, from) = (bytes(to), bytes(from));
+        tracing::info!(to, from, "long copies");
         // SAFETY: the program keeps memory allocated while it copies it, as the interface requires. If
-        // it has freed the memory before a copy, the copier finds that out and does not reach it.
-        let buffer = unsafe { DeviceBuffer::borrowed_part(&gpu, ptr, mapping.len()) }?;
-        let copier = Copier::new(Arc::clone(mapping), buffer, planner)?.with_limit(LIMIT);
-        copier.prepare()?;
-        Ok(Some(Self { copier, to, from }))
+        // it has freed the memory before a copy, the copy finds that out and is made by CPU.
+        let buffer = Arc::new(unsafe { DeviceBuffer::borrowed_part(gpu, ptr, mapping.len()) }?);
+        let by_threads = by_cpu
+            .map(|planner| Copier::new(Arc::clone(mapping), Arc::clone(&buffer), planner))
+            .transpose()?;
+        let by_engine = match engine_from {
+            Some(_) => {
+                let reads = EngineReads::new(Arc::clone(mapping), buffer)?;
+                Some((reads, bytes(engine_from)))
+            }
+            None => None,
+        };
+        Ok(Some(Self {
+            by_threads,
+            by_engine,
+            to,
+            from,
+        }))
     }
 
     /// Bytes from which on copies to the GPU, and copies from it, are long.
@@ -111,42 +178,51 @@ impl LongCopies {
         offset: u64,
         host: *const u8,
         len: usize,
-    ) -> Result<(), CopyError> {
+    ) -> Result<(), LeftToCpu> {
+        let copier = self.by_threads.as_ref().ok_or(LeftToCpu)?;
         // SAFETY: the caller's promise.
-        let written = contained(|| unsafe { self.copier.write_raw(offset, host, len) });
-        written.map_err(|error| match error {
-            // Nothing was queued, and the mapping keeps the memory.
-            Some(gdr_copy::Error::Freed { .. }) => CopyError::LeftToCpu,
-            _ => CopyError::CopyEngine,
-        })
+        contained(|| unsafe { copier.write_raw(offset, host, len) })
     }
 
     /// Copies from `offset` of the mapping.
     ///
     /// # Safety
-    /// `host` is valid for writing `len` bytes, and does not overlap the mapping.
+    /// `host` is valid for writing `len` bytes, and does not overlap the mapping. The lease is that of
+    /// the cell that protects the mapping.
     pub(crate) unsafe fn read(
         &self,
+        lease: &Lease,
         offset: u64,
         host: *mut u8,
         len: usize,
-    ) -> Result<(), CopyError> {
-        // SAFETY: the caller's promise.
-        let read = contained(|| unsafe { self.copier.read_raw(offset, host, len) });
-        // What the copy engine still writes goes to memory of this library.
-        read.map_err(|_| CopyError::LeftToCpu)
+    ) -> Result<(), LeftToCpu> {
+        match (&self.by_engine, &self.by_threads) {
+            (Some((reads, from)), _) if len >= *from => {
+                // SAFETY: the caller's promise.
+                contained(|| unsafe { reads.read(lease, offset, host, len) })
+            }
+            (_, Some(copier)) => {
+                // SAFETY: the caller's promise.
+                contained(|| unsafe { copier.read_raw(offset, host, len) })
+            }
+            _ => Err(LeftToCpu),
+        }
     }
 }
 
-/// No panic crosses the C interface; `None` is one.
-fn contained(copy: impl FnOnce() -> gdr_copy::Result<()>) -> Result<(), Option<gdr_copy::Error>> {
+impl Drop for LongCopies {
+    fn drop(&mut self) {
+        if let Some((reads, _)) = &self.by_engine {
+            tracing::debug!("{} bytes were read by the copy engine", reads.taken());
+        }
+    }
+}
+
+/// No panic crosses the C interface. What a failed copy did not do, the CPU does.
+fn contained(copy: impl FnOnce() -> gdr_copy::Result<()>) -> Result<(), LeftToCpu> {
     match panic::catch_unwind(AssertUnwindSafe(copy)) {
         Ok(Ok(())) => Ok(()),
-        Ok(Err(error)) => {
-            tracing::warn!(%error, "a long copy");
-            Err(Some(error))
-        }
-        Err(_) => Err(None),
+        Ok(Err(_)) | Err(_) => Err(LeftToCpu),
     }
 }
 

@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::time::Duration;
 
-use gdr_copy::Mapping;
 use gdr_copy::cpu::{self, Caching, Routine};
+use gdr_copy::{Lease, Mapping};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::copy_error::CopyError;
 use crate::handle::{SLOTS, likely_slot};
 use crate::hazard_pointer::{NotProtected, Protected, Quiet, Record};
-use crate::long_copies::LongCopies;
+use crate::long_copies::{LeftToCpu, LongCopies};
 use crate::stack::Depth;
 use crate::tls::{self, FirstRecord, RECORDS};
 
@@ -29,6 +29,8 @@ pub(crate) struct PublishedMapping {
     start: usize,
     len: usize,
     caching: Caching,
+    /// Whether the routine stores 16 bytes at once.
+    stores_16: bool,
     routine: &'static Routine,
     /// Bytes from which on copies to and from the GPU are long.
     long_from: [usize; 2],
@@ -42,11 +44,13 @@ pub(crate) struct PublishedMapping {
 impl PublishedMapping {
     pub(crate) fn new(handle: u64, mapping: Arc<Mapping>, long: Option<LongCopies>) -> Self {
         let (start, len) = mapping.window();
+        let is_write_combined = mapping.caching() == Caching::WriteCombined;
         Self {
             handle,
             start: start.expose_provenance(),
             len: len as usize,
             caching: mapping.caching(),
+            stores_16: is_write_combined && mapping.routine().has_store_of_16(),
             routine: mapping.routine(),
             long_from: long.as_ref().map_or([usize::MAX; 2], LongCopies::from),
             pinned: mapping.as_ptr().expose_provenance(),
@@ -233,13 +237,14 @@ pub(crate) trait Host: Copy {
     /// As [`Host::copy`], on another path; `offset` is that of the address in the pinned range.
     ///
     /// # Safety
-    /// As there.
+    /// As there; the lease is that of the cell that protects the mapping.
     unsafe fn copy_long(
         self,
         copies: &LongCopies,
+        lease: &Lease,
         offset: u64,
         len: usize,
-    ) -> Result<(), CopyError>;
+    ) -> Result<(), LeftToCpu>;
 }
 
 /// Host memory that is copied to the GPU.
@@ -272,9 +277,10 @@ impl Host for Source {
     unsafe fn copy_long(
         self,
         copies: &LongCopies,
+        _lease: &Lease,
         offset: u64,
         len: usize,
-    ) -> Result<(), CopyError> {
+    ) -> Result<(), LeftToCpu> {
         // SAFETY: the caller's promise.
         unsafe { copies.write(offset, self.0, len) }
     }
@@ -302,12 +308,43 @@ impl Host for Destination {
     unsafe fn copy_long(
         self,
         copies: &LongCopies,
+        lease: &Lease,
         offset: u64,
         len: usize,
-    ) -> Result<(), CopyError> {
+    ) -> Result<(), LeftToCpu> {
         // SAFETY: the caller's promise.
-        unsafe { copies.read(offset, self.0, len) }
+        unsafe { copies.read(lease, offset, self.0, len) }
     }
+}
+
+/// Copies at most 16 bytes to `address` in the mapping of `handle`, if nothing stands in the way; otherwise
+/// does nothing and returns false. It makes no call, so its caller saves no registers: that took as long
+/// as the store.
+///
+/// # Safety
+/// As [`copy`].
+#[inline(always)]
+pub(crate) unsafe fn store_few(handle: u64, address: usize, host: Source, len: usize) -> bool {
+    let here = Depth::here();
+    let (Some(entry), Some(record)) = (entry_of(handle), tls::get()) else {
+        return false;
+    };
+    let Some(mapping) = RECORDS.protect_at_once(record, here, entry) else {
+        return false;
+    };
+    let has_store = len < 16 || (mapping.stores_16 && address.is_multiple_of(16));
+    let is_short = len <= 16 && len < mapping.long_from[0];
+    if mapping.handle != handle
+        || !(is_short && has_store)
+        || mapping.allows(address, host, len).is_err()
+    {
+        return false;
+    }
+    let to = ptr::with_exposed_provenance_mut(address);
+    // SAFETY: the range is in the mapping, which stays mapped while it is protected and is not Rust
+    // memory; `allows` and the caller's promise cover the host side.
+    unsafe { cpu::copy_few_to(to, host.0, len) };
+    true
 }
 
 /// Copies `len` bytes between host memory and `address` in the mapping of `handle`.
@@ -332,7 +369,7 @@ pub(crate) unsafe fn copy<H: Host>(
     if len > 0 {
         // SAFETY: the range is in the mapping, which stays mapped while it is protected. `host` is the
         // caller's promise.
-        return unsafe { copy_protected(&mapping, address, host, len) };
+        unsafe { copy_protected(&mapping, address, host, len) };
     }
     Ok(())
 }
@@ -343,18 +380,18 @@ pub(crate) unsafe fn copy<H: Host>(
 /// As [`Host::copy`].
 #[inline(always)]
 unsafe fn copy_protected<H: Host>(
-    mapping: &PublishedMapping,
+    mapping: &Protected<'_, PublishedMapping>,
     address: usize,
     host: H,
     len: usize,
-) -> Result<(), CopyError> {
+) {
     if len >= H::long_from(mapping) {
         // SAFETY: the caller's promise.
-        return unsafe { copy_long(mapping, address, host, len) };
+        unsafe { copy_long(mapping, address, host, len) };
+    } else {
+        // SAFETY: the caller's promise.
+        unsafe { host.copy(mapping, address, len) };
     }
-    // SAFETY: the caller's promise.
-    unsafe { host.copy(mapping, address, len) };
-    Ok(())
 }
 
 /// As [`copy_protected`], for a length that is long. What begins before the pinned range is left to the
@@ -365,23 +402,23 @@ unsafe fn copy_protected<H: Host>(
 #[cold]
 #[inline(never)]
 unsafe fn copy_long<H: Host>(
-    mapping: &PublishedMapping,
+    mapping: &Protected<'_, PublishedMapping>,
     address: usize,
     host: H,
     len: usize,
-) -> Result<(), CopyError> {
+) {
     let offset = address.checked_sub(mapping.pinned);
     let copied = match (&mapping.long, offset) {
         // SAFETY: the caller's promise.
-        (Some(copies), Some(offset)) => unsafe { host.copy_long(copies, offset as u64, len) },
-        _ => Err(CopyError::LeftToCpu),
+        (Some(copies), Some(offset)) => unsafe {
+            host.copy_long(copies, mapping.lease(), offset as u64, len)
+        },
+        _ => Err(LeftToCpu),
     };
-    if copied == Err(CopyError::LeftToCpu) {
+    if copied == Err(LeftToCpu) {
         // SAFETY: the caller's promise.
         unsafe { host.copy(mapping, address, len) };
-        return Ok(());
     }
-    copied
 }
 
 /// As [`copy`], for a thread without a record. The thread gets one if its copy is not refused.
@@ -404,7 +441,7 @@ unsafe fn first_copy<H: Host>(
     first.keep();
     if len > 0 {
         // SAFETY: as in `copy`.
-        return unsafe { copy_protected(&mapping, address, host, len) };
+        unsafe { copy_protected(&mapping, address, host, len) };
     }
     Ok(())
 }

@@ -7,9 +7,10 @@ use std::ptr::{self, NonNull};
 
 use rustix::mm::{MapFlags, ProtFlags};
 
+pub(crate) use gdr_copy::Lease;
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, fence};
 
-/// The cells of a record: they fill a page; fewer under Miri, where accesses are slow.
+/// The cells of a record: they fill two pages; fewer under Miri, where accesses are slow.
 pub(crate) const CELLS: usize = if cfg!(miri) { 8 } else { 250 };
 
 /// Keeps memory accesses before and after it in program order, for signal handlers of this thread and

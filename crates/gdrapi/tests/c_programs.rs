@@ -233,6 +233,65 @@ fn write_profile(state: &Path, path: CopyPath) {
     store.save(&profile).expect("a file");
 }
 
+/// The variables by which reads of 4 KiB and more come by the copy engine; `state` is the state folder.
+fn by_the_copy_engine(state: &Path) -> [(&str, &str); 3] {
+    write_profile(state, CopyPath::CopyEngine);
+    [
+        ("XDG_STATE_HOME", state.to_str().expect("a path")),
+        ("GDRCOPY_ENABLE_LOGGING", "1"),
+        ("GDRCOPY_LOG_LEVEL", "1"),
+    ]
+}
+
+/// How many bytes came by the copy engine through the mapping that was unmapped last.
+fn last_bytes_by_engine(log: &str) -> u64 {
+    let line = log
+        .lines()
+        .rfind(|line| line.contains("were read by the copy engine"));
+    let words = line.expect("a mapping with long copies").split(' ');
+    let number = words.filter_map(|word| word.parse().ok()).next();
+    number.expect("a number")
+}
+
+#[test]
+fn long_copies_keep_what_is_promised_of_copies_in_handlers_and_children() {
+    let cc = compiler("CC", "cc").expect("a C compiler: set CC, or install cc");
+    let folder = installed();
+    let state = tempfile::tempdir().expect("a folder");
+    let mut variables = by_the_copy_engine(state.path()).to_vec();
+    // Loads from a simulated GPU take as long as over PCIe, if they are long.
+    variables.push(("GDR_TEST_ROUNDS", "100"));
+    for source in [
+        "interrupted.c",
+        "jumps.c",
+        "forked.c",
+        "races.c",
+        "loaded.c",
+    ] {
+        let program = compile(&cc, "gnu11", source, folder.path());
+        let output = run(&program, folder.path(), &variables);
+        assert_success(source, &output);
+        let log = String::from_utf8_lossy(&output.stderr);
+        assert!(log.contains("long copies"), "{source}: {log}");
+    }
+}
+
+#[test]
+fn long_copies_may_be_left_and_interrupted_and_the_copy_engine_is_of_use_afterwards() {
+    let cc = compiler("CC", "cc").expect("a C compiler: set CC, or install cc");
+    let folder = installed();
+    let state = tempfile::tempdir().expect("a folder");
+    let variables = by_the_copy_engine(state.path());
+    let program = compile(&cc, "gnu11", "long_left.c", folder.path());
+    let output = run(&program, folder.path(), &variables);
+    assert_success("long_left.c", &output);
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert!(last_bytes_by_engine(&log) > 0, "{log}");
+    // It maps many times.
+    let read = log.matches("costs of copies").count();
+    assert_eq!(read, 1, "a profile is read once in a process: {log}");
+}
+
 #[test]
 fn long_copies_on_every_path_are_exact_and_those_of_threads_do_not_mix() {
     let cc = compiler("CC", "cc").expect("a C compiler: set CC, or install cc");
@@ -261,7 +320,6 @@ fn long_copies_on_every_path_are_exact_and_those_of_threads_do_not_mix() {
             assert_success(source, &output);
             let log = String::from_utf8_lossy(&output.stderr);
             assert!(log.contains("long copies"), "{mode} {source}: {log}");
-            assert!(!log.contains("a long copy"), "{mode} {source}: {log}");
         }
     }
 }

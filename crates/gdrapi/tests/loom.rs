@@ -12,6 +12,7 @@ mod stack;
 mod primitives {
     use std::sync::atomic::Ordering::AcqRel;
 
+    pub(crate) use gdr_copy::Lease;
     pub(crate) use loom::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, fence};
 
     pub(crate) const CELLS: usize = 2;
@@ -49,7 +50,7 @@ use std::ptr;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use hazard_pointer::{Domain, NotProtected, Quiet};
+use hazard_pointer::{Domain, NotProtected, Protected, Quiet};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
@@ -97,15 +98,31 @@ fn shared(fences: Fences) -> Arc<Shared> {
 fn copy(shared: &Shared, times: usize) {
     let record = shared.domain.claim().expect("memory");
     for _ in 0..times {
-        match shared.domain.protect(record, HERE, &shared.entry) {
-            Ok(canary) => canary.0.with(|value| {
-                // SAFETY: protected; the checker verifies it.
-                assert_eq!(unsafe { *value }, ALIVE);
-            }),
-            Err(why) => assert_eq!(why, NotProtected::Empty),
+        read(shared.domain.protect(record, HERE, &shared.entry));
+    }
+    record.release();
+}
+
+/// A thread that stores few bytes `times` times: it looks once before it protects as others.
+fn store_few(shared: &Shared, times: usize) {
+    let record = shared.domain.claim().expect("memory");
+    for _ in 0..times {
+        match shared.domain.protect_at_once(record, HERE, &shared.entry) {
+            Some(protected) => read(Ok(protected)),
+            None => read(shared.domain.protect(record, HERE, &shared.entry)),
         }
     }
     record.release();
+}
+
+fn read(protected: Result<Protected<'_, Canary>, NotProtected>) {
+    match protected {
+        Ok(canary) => canary.0.with(|value| {
+            // SAFETY: protected; the checker verifies it.
+            assert_eq!(unsafe { *value }, ALIVE);
+        }),
+        Err(why) => assert_eq!(why, NotProtected::Empty),
+    }
 }
 
 /// Removes the canary and destroys it, unless a copy may use it.
@@ -135,6 +152,25 @@ fn a_copy_and_an_unmapping(shared: Arc<Shared>) {
         let shared = shared.clone();
         move || copy(&shared, 1)
     });
+    destroy(&shared, ptr::null_mut());
+    copier.join().expect("the copies are right");
+}
+
+fn a_store_of_few_bytes_and_an_unmapping(shared: Arc<Shared>) {
+    let copier = thread::spawn({
+        let shared = shared.clone();
+        move || store_few(&shared, 1)
+    });
+    destroy(&shared, ptr::null_mut());
+    copier.join().expect("the copies are right");
+}
+
+fn a_store_of_few_bytes_and_a_mapping_that_is_replaced(shared: Arc<Shared>) {
+    let copier = thread::spawn({
+        let shared = shared.clone();
+        move || store_few(&shared, 1)
+    });
+    destroy(&shared, canary());
     destroy(&shared, ptr::null_mut());
     copier.join().expect("the copies are right");
 }
@@ -181,6 +217,17 @@ fn a_barrier_that_is_refused_in_mid_run(shared: Arc<Shared>) {
     copier.join().expect("the copies are right");
 }
 
+/// As above, with stores of few bytes.
+fn a_barrier_that_is_refused_between_stores_of_few_bytes(shared: Arc<Shared>) {
+    let copier = thread::spawn({
+        let shared = shared.clone();
+        move || store_few(&shared, 2)
+    });
+    shared.domain.symmetric.store(true, Ordering::SeqCst);
+    destroy(&shared, ptr::null_mut());
+    copier.join().expect("the copies are right");
+}
+
 /// As above, and the thread takes the record of one that ended.
 fn a_barrier_that_is_refused_while_a_record_is_taken(shared: Arc<Shared>) {
     copy(&shared, 1);
@@ -206,6 +253,9 @@ macro_rules! models {
 
 models!(
     a_copy_and_an_unmapping,
+    a_store_of_few_bytes_and_an_unmapping,
+    a_store_of_few_bytes_and_a_mapping_that_is_replaced,
+    a_barrier_that_is_refused_between_stores_of_few_bytes,
     a_copy_and_a_mapping_that_is_replaced,
     a_thread_that_ends_and_one_that_takes_its_record,
     two_threads_that_copy,

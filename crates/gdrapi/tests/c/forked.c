@@ -9,6 +9,9 @@
 
 #include "check.h"
 
+/* Long, where some copies are long. */
+enum { MOST = 100001 };
+
 static gdr_t g;
 static gdr_mh_t handle;
 static void *va;
@@ -16,12 +19,15 @@ static atomic_int over;
 
 static void inherits_nothing(void) {
     char bytes[64] = {0};
+    static char many[MOST];
     int one = 0, two = 0;
     void *new_va = NULL;
     gdr_mh_t new_handle = {0};
     gdr_info_v2_t info;
     REFUSES(gdr_copy_to_mapping(handle, va, bytes, sizeof bytes));
     REFUSES(gdr_copy_from_mapping(handle, bytes, va, sizeof bytes));
+    REFUSES(gdr_copy_to_mapping(handle, va, many, MOST));
+    REFUSES(gdr_copy_from_mapping(handle, many, va, MOST));
     REFUSES(gdr_get_info_v2(g, handle, &info));
     REFUSES(gdr_get_callback_flag(g, handle, &one));
     REFUSES(gdr_map(g, handle, &new_va, GPU_PAGE_SIZE));
@@ -34,19 +40,23 @@ static void inherits_nothing(void) {
 }
 
 static void opens_again(void) {
-    char bytes[8] = "children", back[8] = {0};
+    static char bytes[MOST], back[MOST];
+    for (int at = 0; at < MOST; at++) bytes[at] = (char)(at * 7 + at / 251);
     gdr_mh_t own_handle = {0};
     void *own_va = NULL;
     gdr_t own = gdr_open();
     CHECK(own != NULL && own != g);
-    SUCCEEDS(gdr_pin_buffer(own, GPU_BUFFER, GPU_PAGE_SIZE, 0, 0, &own_handle));
+    SUCCEEDS(gdr_pin_buffer(own, GPU_BUFFER, 2 * GPU_PAGE_SIZE, 0, 0, &own_handle));
     CHECK(own_handle.h != handle.h);
-    SUCCEEDS(gdr_map(own, own_handle, &own_va, GPU_PAGE_SIZE));
-    SUCCEEDS(gdr_copy_to_mapping(own_handle, own_va, bytes, sizeof bytes));
-    SUCCEEDS(gdr_copy_from_mapping(own_handle, back, own_va, sizeof back));
-    CHECK(memcmp(bytes, back, sizeof back) == 0);
+    SUCCEEDS(gdr_map(own, own_handle, &own_va, 2 * GPU_PAGE_SIZE));
+    for (size_t size = 8; size <= MOST; size = size == 8 ? 9000 : size * 11) {
+        memset(back, 0, sizeof back);
+        SUCCEEDS(gdr_copy_to_mapping(own_handle, own_va, bytes, size));
+        SUCCEEDS(gdr_copy_from_mapping(own_handle, back, own_va, size));
+        CHECK(memcmp(bytes, back, size) == 0);
+    }
     inherits_nothing();
-    SUCCEEDS(gdr_unmap(own, own_handle, own_va, GPU_PAGE_SIZE));
+    SUCCEEDS(gdr_unmap(own, own_handle, own_va, 2 * GPU_PAGE_SIZE));
     SUCCEEDS(gdr_close(own));
 }
 
@@ -73,14 +83,16 @@ static void wait_for(pid_t pid) {
 }
 
 static void *busy(void *reads) {
-    char bytes[4096] = {0};
+    static char all[2][MOST];
+    char *bytes = all[reads != NULL];
     gdr_info_v2_t info;
     while (!atomic_load(&over)) {
         if (reads) {
             SUCCEEDS(gdr_get_info_v2(g, handle, &info));
-            SUCCEEDS(gdr_copy_from_mapping(handle, bytes, va, sizeof bytes));
+            SUCCEEDS(gdr_copy_from_mapping(handle, bytes, va, 4096));
+            SUCCEEDS(gdr_copy_from_mapping(handle, bytes, va, MOST));
         } else {
-            SUCCEEDS(gdr_copy_to_mapping(handle, va, bytes, sizeof bytes));
+            SUCCEEDS(gdr_copy_to_mapping(handle, va, bytes, 4096));
         }
     }
     return NULL;

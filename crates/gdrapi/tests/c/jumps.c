@@ -13,7 +13,10 @@
 
 #include "check.h"
 
-enum { SIZE = 4 * 65536, ROUNDS = 1000 };
+enum { SIZE = 4 * 65536 };
+
+/* How often copies are left at each turn; GDR_TEST_ROUNDS sets another number. */
+static int rounds = 1000;
 
 static gdr_t g;
 static gdr_mh_t handle, other;
@@ -80,7 +83,7 @@ static unsigned random_number(void) {
 }
 
 static void faults_from_one_place(void) {
-    for (int round = 0; round < ROUNDS; round++) {
+    for (int round = 0; round < rounds; round++) {
         fault();
         fault_reading();
         copy_both_ways();
@@ -88,7 +91,7 @@ static void faults_from_one_place(void) {
 }
 
 static void faults_at_random_depths(void) {
-    for (int round = 0; round < ROUNDS; round++) {
+    for (int round = 0; round < rounds; round++) {
         deeper(random_number() % 30000, round % 2 ? fault : fault_reading);
         deeper(random_number() % 30000, copy_both_ways);
     }
@@ -127,7 +130,7 @@ static void unpin_and_close_really_unmap(void) {
 static void timer_leaves_copies(void) {
     handle_signal(SIGALRM, jump, 0);
     const struct itimerval never = {{0, 0}, {0, 0}};
-    for (volatile int round = 0; round < ROUNDS; round++) {
+    for (volatile int round = 0; round < rounds; round++) {
         if (sigsetjmp(recovery, 1) == 0) {
             const struct itimerval soon = {{0, 0}, {0, 50 + random_number() % 50}};
             CHECK(setitimer(ITIMER_REAL, &soon, NULL) == 0);
@@ -162,7 +165,7 @@ static void copy_fault_and_return(int number) {
     (void)number;
     CHECK(!handled);
     handled = 1;
-    for (int round = 0; round < ROUNDS; round++) {
+    for (int round = 0; round < rounds; round++) {
         if (sigsetjmp(within_handler, 1) == 0) {
             (void)gdr_copy_to_mapping(other, other_va, beyond_the_file, 4096);
             CHECK(!"the copy did not fault");
@@ -235,6 +238,8 @@ static void *everything_in_a_thread(void *nothing) {
 int main(void) {
     enum { STACK = 1 << 17 };
     char in_this_frame[STACK];
+    const char *fewer = getenv("GDR_TEST_ROUNDS");
+    if (fewer != NULL) rounds = atoi(fewer);
     for (int at = 0; at < SIZE; at++) bytes[at] = (char)(at * 31);
     unreadable = page_of(PROT_NONE);
     readable_later = page_of(PROT_NONE);
