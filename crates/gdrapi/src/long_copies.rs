@@ -24,6 +24,9 @@ use gdr_copy::{
 };
 use gdr_cuda::{DeviceBuffer, Driver, Gpu, Ordinal};
 
+/// Shorter reads are loaded before the thread of the copy engine has queued them.
+const SHORTEST_BY_ENGINE: usize = 16 << 10;
+
 /// The copies of a mapping that are not made by the calling thread alone.
 #[derive(Debug)]
 pub(crate) struct LongCopies {
@@ -152,7 +155,7 @@ impl LongCopies {
         let by_engine = match engine_from {
             Some(_) => {
                 let reads = EngineReads::new(Arc::clone(mapping), buffer)?;
-                Some((reads, bytes(engine_from)))
+                Some((reads, bytes(engine_from).max(SHORTEST_BY_ENGINE)))
             }
             None => None,
         };

@@ -106,6 +106,11 @@ impl Desk {
         (flag.load(Ordering::Acquire) == wanted).then_some(ring)
     }
 
+    /// Whether piece `number` is on its way. For the reader.
+    pub(super) fn is_queued(&self, number: usize) -> bool {
+        number < self.queued.load(Ordering::Relaxed)
+    }
+
     /// Takes nothing more; from here on the thread queues nothing.
     pub(super) fn stop(&self) {
         // Sequentially consistent, as the store in `may_queue`: either the thread sees this, or the
@@ -323,7 +328,9 @@ mod tests {
         desk.post(REQUEST, 0);
         assert!(desk.take().is_some());
         desk.begin(ring, 3, 9);
+        assert!(!desk.is_queued(3));
         assert!(desk.may_queue(3, 1 << 20) && desk.may_queue(4, 1 << 20));
+        assert!(desk.is_queued(4) && !desk.is_queued(5));
         assert_eq!(desk.arrived(3), None);
         assert!(desk.is_read());
         // SAFETY: a word of the memory above.

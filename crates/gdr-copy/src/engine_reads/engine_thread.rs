@@ -14,12 +14,16 @@ use super::pieces::{AHEAD, Pieces};
 use crate::copier::Allocations;
 use crate::copier::cpu_pool::block_signals;
 use crate::error::Result;
-use crate::fork::PerProcess;
+use gdr_process::PerProcess;
 
 /// How many reads it serves at one time; further ones are loads.
 pub(super) const DESKS: usize = 8;
 /// How long it looks for another request before it sleeps: to wake it takes longer than a short read.
 const AWAKE: Duration = Duration::from_micros(50);
+/// Waking it takes about as long as loading so many bytes.
+const WORTH_WAKING: u64 = 32 << 10;
+/// Reads that are closer to each other than this come in a row.
+const IN_A_ROW: Duration = Duration::from_micros(100);
 /// A read of which fewer bytes are left is not worth a call.
 const LEAST: u64 = 8 << 10;
 /// How long nothing may arrive before the stream is asked for an error, and then before it counts as
@@ -35,6 +39,9 @@ pub(super) struct EngineThread {
     desks: [Desk; DESKS],
     /// 1 while the thread sleeps, or is about to.
     waiting: AtomicU32,
+    started: Instant,
+    /// When the last short read began, in microseconds since the start.
+    last_short: AtomicU64,
     /// What may be read, by number.
     sources: Mutex<HashMap<u64, Arc<Allocations>>>,
     last_source: AtomicU64,
@@ -58,6 +65,8 @@ impl EngineThread {
         let this: &'static Self = Box::leak(Box::new(Self {
             desks: Default::default(),
             waiting: AtomicU32::new(0),
+            started: Instant::now(),
+            last_short: AtomicU64::new(0),
             sources: Mutex::default(),
             last_source: AtomicU64::new(0),
         }));
@@ -93,6 +102,18 @@ impl EngineThread {
             }
             thread::yield_now();
         }
+    }
+
+    /// Returns whether a read of this length is shorter with the thread than by loads alone. A short
+    /// read is where the thread is awake; only short reads in a row wake it.
+    pub(super) fn is_worth(&self, len: u64) -> bool {
+        if len >= WORTH_WAKING {
+            return true;
+        }
+        let now = self.started.elapsed().as_micros() as u64;
+        let last = self.last_short.swap(now, Ordering::Relaxed);
+        let in_a_row = u128::from(now.saturating_sub(last)) < IN_A_ROW.as_micros();
+        in_a_row || self.waiting.load(Ordering::Relaxed) == 0
     }
 
     /// A desk that is free, for the reader with this lease.

@@ -124,7 +124,8 @@ impl EngineReads {
         let first = reader.first_block();
         self.mapping.flush();
         reader.load(0, first);
-        let claimed = (is_in_buffer && first < reader.len).then(|| self.thread.claim(lease));
+        let is_worth = is_in_buffer && first < reader.len && self.thread.is_worth(reader.len);
+        let claimed = is_worth.then(|| self.thread.claim(lease));
         let Some(desk) = claimed.flatten() else {
             lease.end();
             reader.load(first, reader.len);
@@ -206,6 +207,10 @@ impl Reader {
                     at = end;
                 }
                 None => {
+                    if !desk.is_queued(number) {
+                        // The thread may have to run on this CPU, as in a process that is bound to one.
+                        thread::yield_now();
+                    }
                     let end = self.len.min(at + BLOCK);
                     self.load(at, end);
                     at = end;
