@@ -106,7 +106,7 @@ impl Desk {
         (flag.load(Ordering::Acquire) == wanted).then_some(ring)
     }
 
-    /// Whether piece `number` is on its way. For the reader.
+    /// Whether piece `number` is outstanding. For the reader.
     pub(super) fn is_queued(&self, number: usize) -> bool {
         number < self.queued.load(Ordering::Relaxed)
     }
