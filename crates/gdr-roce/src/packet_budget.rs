@@ -10,8 +10,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// others still get some. A packet for which nothing is left is dropped, and its sender sends it again.
 /// Each packet counts its length and 64 bytes.
 #[derive(Clone, Debug)]
-pub struct PacketBudget {
-    left: Arc<AtomicUsize>,
+pub struct PacketBudget(Arc<Bytes>);
+
+#[derive(Debug)]
+struct Bytes {
+    left: AtomicUsize,
+    /// Those of packets that were dropped since the owner last asked.
+    dropped: AtomicUsize,
 }
 
 impl PacketBudget {
@@ -23,13 +28,23 @@ impl PacketBudget {
 
     /// Creates a budget.
     pub fn new(bytes: usize) -> Self {
-        let left = Arc::new(AtomicUsize::new(bytes));
-        Self { left }
+        Self(Arc::new(Bytes {
+            left: AtomicUsize::new(bytes),
+            dropped: AtomicUsize::new(0),
+        }))
     }
 
     /// How many bytes are left.
     pub fn left(&self) -> usize {
-        self.left.load(Ordering::Relaxed)
+        self.0.left.load(Ordering::Relaxed)
+    }
+
+    /// Returns how many bytes were dropped unused since this last returned a number, once they are `least`
+    /// or more: in ERR, in RESET, or because a gap was not closed. An owner that gives much memory back to
+    /// the operating system then does so here, as an allocator may keep it.
+    pub fn dropped(&self, least: usize) -> Option<usize> {
+        let enough = self.0.dropped.load(Ordering::Relaxed) >= least;
+        enough.then(|| self.0.dropped.swap(0, Ordering::Relaxed))
     }
 
     /// Takes what a packet of `len` bytes counts, for a queue pair that holds `held`. Returns `None` if
@@ -37,7 +52,8 @@ impl PacketBudget {
     pub(crate) fn take(&self, len: usize, held: usize) -> Option<usize> {
         let size = Self::size(len);
         // Nothing but the number itself is shared, so no order is needed.
-        self.left
+        self.0
+            .left
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
                 let left = left.checked_sub(size)?;
                 (held + size <= left).then_some(left)
@@ -53,7 +69,13 @@ impl PacketBudget {
 
     /// Gives back what was taken.
     pub(crate) fn give_back(&self, size: usize) {
-        self.left.fetch_add(size, Ordering::Relaxed);
+        self.0.left.fetch_add(size, Ordering::Relaxed);
+    }
+
+    /// Gives back what was taken for packets that are dropped.
+    pub(crate) fn drop_kept(&self, size: usize) {
+        self.give_back(size);
+        self.0.dropped.fetch_add(size, Ordering::Relaxed);
     }
 }
 

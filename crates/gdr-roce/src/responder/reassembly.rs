@@ -121,7 +121,7 @@ impl Reassembly {
         self.packets.clear();
         self.reported = self.expected;
         self.until = None;
-        self.budget.give_back(std::mem::take(&mut self.held));
+        self.budget.drop_kept(std::mem::take(&mut self.held));
     }
 
     fn let_go(&mut self, datagram: &[u8]) {

@@ -156,8 +156,13 @@ fn kept_packets_are_let_go_in_err_in_reset_and_with_the_queue_pair() {
             target.receive(&quiet(psn, MTU));
         }
         assert!(budget.left() < bytes);
+        let held = bytes - budget.left();
+        assert_eq!(budget.dropped(1), None);
         let rest = end(target);
         assert_eq!(budget.left(), bytes);
+        assert_eq!(budget.dropped(held + 1), None);
+        assert_eq!(budget.dropped(held), Some(held));
+        assert_eq!(budget.dropped(1), None);
         if let Some(target) = rest {
             assert_eq!(target.qp.next_deadline(), None);
         }

@@ -33,6 +33,7 @@ use super::transport::Transport;
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::lock::{lock, try_lock};
+use crate::os;
 use crate::outstanding;
 use crate::types::{Counters, DomainId, Integrity};
 use crate::work_request::{RecvRequest, SendRequest, UdSendRequest};
@@ -50,6 +51,8 @@ const SPINS_PER_LOOK: u32 = 16;
 /// How many consecutive polls give way to callers that wait for the lock. Callers that take turns
 /// would keep the engine from every poll, and a caller that lost its CPU as well.
 const POLLS_GIVEN_WAY: u32 = 16;
+/// How many bytes of packets that were kept and dropped the allocator may keep.
+const MOST_FREED: usize = 8 << 20;
 /// Values of [`SharedEngine::due`]: a poll is due now, or no timer makes one due.
 const NOW: u64 = 0;
 const NEVER: u64 = u64::MAX;
@@ -248,6 +251,7 @@ impl SharedEngine {
         drop(engine);
         // Its segments may be the last of a region, whose end waits for the engine's table.
         outstanding::release(qp.into_iter().flat_map(|qp| qp.into_segments()));
+        self.return_memory();
     }
 
     /// Posts requests until one is refused; returns how many were posted.
@@ -353,6 +357,14 @@ impl SharedEngine {
         self.unlock(engine);
     }
 
+    /// Gives the memory of packets that were kept and dropped unused back to the operating system, once it is
+    /// much: a peer decides how much that is.
+    fn return_memory(&self) {
+        if self.device.kept_packets.dropped(MOST_FREED).is_some() {
+            os::return_freed_memory();
+        }
+    }
+
     /// Unlocks the engine, releases completed requests, and wakes the progress thread if it sleeps
     /// too long.
     pub(super) fn unlock(&self, mut engine: EngineGuard<'_>) {
@@ -363,6 +375,7 @@ impl SharedEngine {
         if wake {
             self.wake();
         }
+        self.return_memory();
     }
 
     /// Polls the engine once, unless another thread uses it or waits for it; returns whether there
