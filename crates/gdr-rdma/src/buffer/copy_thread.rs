@@ -4,11 +4,13 @@
 //! while it waits for a kernel, which may wait for the very bytes that the engine is about to send: NCCL's
 //! kernels do. A call of the driver by the engine's thread would wait for that lock, and neither would
 //! ever go on. So the engine calls no function of the driver here. It hands a copy over and looks at a word
-//! in page-locked memory, which the GPU writes behind the copy. A copy that is late is not waited for:
-//! the engine loads the bytes by CPU, and asks for no more copies for a while.
+//! in page-locked memory, which the GPU writes behind the copy. A copy that is late is not waited for any
+//! longer: the engine loads the bytes by CPU, and asks for no more copies until the late one is complete.
+//! Whether it is takes one look at its word, so the engine looks before each packet: a driver that is held
+//! up costs one wait, and from the moment when it goes on the copies do, too.
 //!
-//! What is late may still arrive. Its place in the ring stays in use until its word is there, and its bytes
-//! are as new as the announcement of their request in any case.
+//! The place of a late copy in the ring stays in use until its word is there, and its bytes are as new as the
+//! announcement of their request in any case.
 //!
 //! The memory of the program may be freed at any time. The copy thread compares the allocation before it
 //! queues a copy, so that memory of others is not touched, and again before it queues the word: what was
@@ -48,27 +50,9 @@ const LOOK: Duration = Duration::from_micros(50);
 /// A stream lets go of the memory of its past copies each time so many were queued.
 const RELEASE_EVERY: u64 = 1024;
 
-/// When copies are late.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Timeouts {
-    /// How long the engine waits for a copy. One of 256 KiB takes 10 to 20 us, and its hand-over some 50
-    /// us. The CPU loads these bytes in some 400 us, so a wait without success costs about as much as was to be
-    /// gained.
-    pub(super) late: Duration,
-    /// For how long no copy is asked for after the first that is late: 20 times the wait, so that a driver
-    /// that stays blocked costs a twentieth of the time at first.
-    pub(super) first_pause: Duration,
-    /// Each pause is twice as long as the one before, up to this one, until a copy was in time.
-    pub(super) longest_pause: Duration,
-}
-
-impl Timeouts {
-    const DEFAULT: Self = Self {
-        late: Duration::from_micros(500),
-        first_pause: Duration::from_millis(10),
-        longest_pause: Duration::from_secs(1),
-    };
-}
+/// How long the engine waits for a copy. One of 256 KiB takes 10 to 20 us, and its hand-over some 50 us. The
+/// CPU loads these bytes in some 400 us, so a wait without success costs about as much as was to be gained.
+const LATE: Duration = Duration::from_micros(500);
 
 /// A thread that copies registered memory of one GPU for
 /// [`Buffer::direct_with_copy_thread`](super::Buffer::direct_with_copy_thread).
@@ -97,11 +81,12 @@ impl fmt::Debug for CopyThread {
 impl CopyThread {
     /// For memory of `gpu`. Nothing is started or allocated yet.
     pub fn new(gpu: &Gpu) -> Self {
-        Self::with_timeouts(gpu, Timeouts::DEFAULT)
+        Self::with_limit(gpu, LATE)
     }
 
-    pub(super) fn with_timeouts(gpu: &Gpu, timeouts: Timeouts) -> Self {
-        let copies = Handed::new(gpu, timeouts);
+    /// As [`CopyThread::new`], with the time that the engine waits for a copy.
+    fn with_limit(gpu: &Gpu, limit: Duration) -> Self {
+        let copies = Handed::new(gpu, limit);
         Self(Arc::new(ProcessBound::new(OfGpu {
             gpu: gpu.clone(),
             ahead: Arc::new(Mutex::new(ReadAhead::new(copies))),
@@ -232,17 +217,12 @@ pub(super) struct Handed {
     link: Arc<Link>,
     is_started: bool,
     next: u64,
-    /// The last copy of each slot, and whether a wait for it had no success.
-    slots: [Option<Slot>; SLOTS],
-    timeouts: Timeouts,
-    pause: Duration,
-    paused_until: Option<Instant>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Slot {
-    ticket: Ticket,
-    is_late: bool,
+    /// The last copy of each slot.
+    slots: [Option<Ticket>; SLOTS],
+    /// How long the engine waits for a copy.
+    limit: Duration,
+    /// The copy that was waited for without success, until it is complete.
+    late: Option<Ticket>,
 }
 
 impl Ticket {
@@ -262,16 +242,15 @@ const fn word_at(slot: usize) -> usize {
 }
 
 impl Handed {
-    fn new(gpu: &Gpu, timeouts: Timeouts) -> Self {
+    fn new(gpu: &Gpu, limit: Duration) -> Self {
         Self {
             gpu: gpu.clone(),
             link: Arc::default(),
             is_started: false,
             next: 0,
             slots: [None; SLOTS],
-            timeouts,
-            pause: timeouts.first_pause,
-            paused_until: None,
+            limit,
+            late: None,
         }
     }
 
@@ -296,21 +275,10 @@ impl Handed {
         tickets.iter().all(|ticket| self.is_complete(*ticket))
     }
 
-    fn is_paused(&self) -> bool {
-        self.paused_until.is_some_and(|end| Instant::now() < end)
-    }
-
-    fn was_late(&mut self, ticket: Ticket) {
-        let of_ticket = |slot: &&mut Slot| slot.ticket == ticket;
-        if let Some(slot) = self.slots[ticket.slot()].as_mut().filter(of_ticket) {
-            slot.is_late = true;
-        }
-        self.paused_until = Instant::now().checked_add(self.pause);
-        self.pause = (self.pause * 2).min(self.timeouts.longest_pause);
-    }
-
-    fn is_known_late(&self, ticket: Ticket) -> bool {
-        self.slots[ticket.slot()].is_some_and(|slot| slot.ticket == ticket && slot.is_late)
+    /// Whether a late copy holds up those behind it.
+    fn is_held_up(&mut self) -> bool {
+        self.late = self.late.filter(|late| !self.is_complete(*late));
+        self.late.is_some()
     }
 }
 
@@ -344,20 +312,17 @@ impl Copies for Handed {
         if !is_ready
             || self.link.has_failed.load(Ordering::Relaxed)
             || source.is_lost()
-            || self.is_paused()
+            || self.is_held_up()
         {
             return Ok(None);
         }
         let ticket = Ticket(self.next);
-        let slot = self.slots[ticket.slot()];
-        if slot.is_some_and(|slot| !self.is_complete(slot.ticket)) {
+        let before = self.slots[ticket.slot()];
+        if before.is_some_and(|before| !self.is_complete(before)) {
             return Ok(None);
         }
         self.next += 1;
-        self.slots[ticket.slot()] = Some(Slot {
-            ticket,
-            is_late: false,
-        });
+        self.slots[ticket.slot()] = Some(ticket);
         self.link.push(HandOver {
             source: Arc::clone(source),
             generation: source.generation(),
@@ -371,21 +336,18 @@ impl Copies for Handed {
 
     fn wait(&mut self, ticket: Ticket) -> crate::Result<Arrival> {
         const SPINS: u32 = 1000;
-        let is_waited_for = !self.is_known_late(ticket) && !self.is_paused();
+        let is_held_up = self.is_held_up();
         let (mut start, mut polls) = (None, 0);
         loop {
             if self.is_complete(ticket) {
-                if is_waited_for {
-                    self.pause = self.timeouts.first_pause;
-                }
                 return Ok(Arrival::Complete);
             }
-            if !is_waited_for {
+            if is_held_up {
                 return Ok(Arrival::Late);
             }
             let start: &mut Instant = start.get_or_insert_with(Instant::now);
-            if start.elapsed() >= self.timeouts.late {
-                self.was_late(ticket);
+            if start.elapsed() >= self.limit {
+                self.late = Some(ticket);
                 return Ok(Arrival::Late);
             }
             if polls < SPINS {

@@ -238,51 +238,78 @@ impl<C: Copies + ?Sized> ReadAhead<C> {
         bytes: &mut [u8],
     ) -> Result<usize> {
         let id = source.id();
+        let len = match self.arrive(source, offset)? {
+            true => self.load(id, offset, bytes)?,
+            false => 0,
+        };
+        // The rest is loaded by CPU.
+        let end = offset + if len == 0 { bytes.len() } else { len } as u64;
+        if let Some(chunk) = self.chunk(id, offset)
+            && end >= chunk.offset + chunk.len as u64
+        {
+            chunk.demand = Demand::Served;
+        }
+        let is_served = |it: &Request| it.source == id && it.end == end;
+        if let Some(served) = self.requests.iter().position(is_served) {
+            self.requests.remove(served);
+        }
+        Ok(len)
+    }
+
+    /// Waits for the chunk that has the byte at `offset`, and queues the one behind it. Returns whether it is
+    /// there.
+    fn arrive(&mut self, source: &Arc<ReadSource>, offset: u64) -> Result<bool> {
+        let id = source.id();
         if self.chunk(id, offset).is_none() {
-            // There was no room, or another request has taken it.
-            let needs = |request: &&mut Request| {
+            // There was no room, or another request has taken it, or copies were held up.
+            let needs = |request: &Request| {
                 request.source == id && request.next <= offset && offset < request.end
             };
-            let Some(request) = self.requests.iter_mut().rev().find(needs) else {
-                return Ok(0);
+            let Some(at) = self.requests.iter().rposition(needs) else {
+                return Ok(false);
             };
-            let end = request.end;
-            request.next = end.min(offset + CHUNK as u64);
-            self.queue(source, offset..end, CHUNK, Replace::Any)?;
+            let end = self.requests[at].end;
+            if !self.queue(source, offset..end, CHUNK, Replace::Any)? {
+                return Ok(false);
+            }
+            self.requests[at].next = end.min(offset + CHUNK as u64);
         }
         let Some(&mut Chunk {
             ticket, progress, ..
         }) = self.chunk(id, offset)
         else {
-            return Ok(0);
+            return Ok(false);
         };
         if progress == Progress::Pending && self.wait(ticket)? == Arrival::Late {
-            return Ok(0);
+            return Ok(false);
         }
         if source.is_lost() {
-            return Ok(0);
+            return Ok(false);
         }
         self.go_on(source, offset)?;
-        let Some(chunk) = self.chunk(id, offset) else {
+        Ok(true)
+    }
+
+    /// Copies the bytes at `offset` out of the chunk that has them; returns how many.
+    fn load(&mut self, source: SourceId, offset: u64, bytes: &mut [u8]) -> Result<usize> {
+        let Some(&mut Chunk {
+            offset: start,
+            len,
+            at,
+            ..
+        }) = self.chunk(source, offset)
+        else {
             return Ok(0);
         };
-        let skip = (offset - chunk.offset) as usize;
-        let len = (chunk.len - skip).min(bytes.len());
-        if skip + len == chunk.len {
-            chunk.demand = Demand::Served;
-        }
-        let (end, from) = (offset + len as u64, chunk.at + skip);
         let Some(memory) = self.copies.memory() else {
             return Ok(0);
         };
-        let from = memory.part(from, len)?;
+        let skip = (offset - start) as usize;
+        let len = (len - skip).min(bytes.len());
+        let from = memory.part(at + skip, len)?;
         // SAFETY: `part` returns the address of `len` bytes of page-locked memory, which `copies`
         // keeps; there are no references to them.
         unsafe { volatile_copy::load(from, &mut bytes[..len]) };
-        let is_served = |it: &Request| it.source == id && it.end == end;
-        if let Some(served) = self.requests.iter().position(is_served) {
-            self.requests.remove(served);
-        }
         Ok(len)
     }
 

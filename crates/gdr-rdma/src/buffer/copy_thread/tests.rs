@@ -11,17 +11,10 @@ const PACKET: usize = 4096;
 const LEN: usize = 2 * RING;
 /// Nothing of a test takes so long.
 const FOREVER: Duration = Duration::from_secs(3600);
-/// Every copy is in time, but for tests that hold it up for ever.
-const NEVER_LATE: Timeouts = Timeouts {
-    late: FOREVER,
-    first_pause: FOREVER,
-    longest_pause: FOREVER,
-};
+/// Waits for copies that are held up would not end.
+const NEVER_LATE: Duration = FOREVER;
 /// A copy that is not complete at once is late.
-const LATE_AT_ONCE: Timeouts = Timeouts {
-    late: Duration::ZERO,
-    ..NEVER_LATE
-};
+const LATE_AT_ONCE: Duration = Duration::ZERO;
 
 struct Setup {
     source: Arc<ReadSource>,
@@ -36,18 +29,18 @@ fn pattern(offset: u64, len: usize) -> Vec<u8> {
 }
 
 /// A buffer with the pattern, and a copy thread that is ready.
-fn setup(timeouts: Timeouts) -> Setup {
-    setup_on(SimDriver::new(1), timeouts)
+fn setup(limit: Duration) -> Setup {
+    setup_on(SimDriver::new(1), limit)
 }
 
-fn setup_on(driver: Arc<SimDriver>, timeouts: Timeouts) -> Setup {
+fn setup_on(driver: Arc<SimDriver>, limit: Duration) -> Setup {
     let gpu = Gpu::open(driver, Ordinal(0)).unwrap();
     let memory = Arc::new(gpu.allocate(MemoryKind::Plain, LEN as u64).unwrap());
     memory.write(0, &pattern(0, LEN)).unwrap();
     let setup = Setup {
         source: source(&memory),
         memory,
-        thread: CopyThread::with_timeouts(&gpu, timeouts),
+        thread: CopyThread::with_limit(&gpu, limit),
     };
     lock(&setup.thread.0.ahead).copies().start();
     setup.is_ready();
@@ -123,12 +116,8 @@ impl Setup {
         streams.iter().map(hold).collect()
     }
 
-    fn pause_ends(&self) {
-        lock(&self.thread.0.ahead).copies().paused_until = None;
-    }
-
-    fn pause(&self) -> Duration {
-        lock(&self.thread.0.ahead).copies().pause
+    fn set_limit(&self, limit: Duration) {
+        lock(&self.thread.0.ahead).copies().limit = limit;
     }
 
     /// Waits until nothing is in progress.
@@ -186,11 +175,11 @@ fn the_place_of_a_late_copy_is_not_used_before_it_is_complete() {
     let setup = setup(LATE_AT_ONCE);
     let held = setup.hold_up();
     let in_progress = || lock(&setup.thread.ahead()).in_progress();
-    // More requests than the ring has places for, each of which finds the pause over.
+    // More requests than the ring has places for, each of which its peer gives up.
     for chunk in 0..LEN / CHUNK {
         setup.expect(chunk * CHUNK, CHUNK);
-        assert_eq!(setup.packet(chunk * CHUNK), 0);
-        setup.pause_ends();
+        let all = (setup.source.id(), 0, u64::MAX);
+        lock(&setup.thread.ahead()).forget(all.0, all.1, all.2);
         let parts = in_progress();
         assert_eq!(parts.len() as u64, setup.handed(), "all are kept");
         for (number, part) in parts.iter().enumerate() {
@@ -208,11 +197,10 @@ fn the_place_of_a_late_copy_is_not_used_before_it_is_complete() {
 
 #[test]
 fn no_slot_is_used_before_its_copy_is_complete() {
-    let setup = setup(LATE_AT_ONCE);
+    let setup = setup(NEVER_LATE);
     let held = setup.hold_up();
     for number in 0..2 * SLOTS {
         setup.expect(number * PACKET, PACKET);
-        setup.pause_ends();
     }
     assert_eq!(setup.handed(), SLOTS as u64);
     drop(held);
@@ -222,30 +210,49 @@ fn no_slot_is_used_before_its_copy_is_complete() {
 }
 
 #[test]
-fn pauses_grow_until_a_copy_is_in_time() {
-    let (first, longest) = (FOREVER, 5 * FOREVER);
-    let setup = setup(Timeouts {
-        longest_pause: longest,
-        ..LATE_AT_ONCE
-    });
-    let held = setup.hold_up();
-    for pause in [2 * first, 4 * first, longest, longest] {
-        setup.expect(0, PACKET);
-        assert_eq!(setup.packet(0), 0);
-        assert_eq!(setup.pause(), pause);
-        // During the pause nothing is asked for or waited for, and it does not grow.
+fn copies_go_on_with_the_first_packet_after_a_late_one_is_complete() {
+    const MESSAGE: usize = 4 * CHUNK;
+    let setup = setup(NEVER_LATE);
+    // Held up at each packet of a message in turn, for ever longer: what is lost is one wait, and the
+    // packets that the CPU loads meanwhile.
+    for (case, first) in (0..MESSAGE / PACKET).step_by(7).enumerate() {
+        setup.expect(0, MESSAGE);
+        for packet in 0..first {
+            assert_eq!(setup.packet(packet * PACKET), PACKET, "{first}: {packet}");
+        }
+        setup.settle();
+        let held = setup.hold_up();
+        setup.set_limit(LATE_AT_ONCE);
+        let last = (first + case).min(MESSAGE / PACKET);
         let handed = setup.handed();
-        setup.expect(PACKET, CHUNK);
-        assert_eq!(setup.packet(PACKET), 0);
-        assert_eq!((setup.handed(), setup.pause()), (handed, pause));
-        setup.pause_ends();
+        for packet in first..last {
+            // What was copied before may be served.
+            setup.packet(packet * PACKET);
+        }
+        let asked = setup.handed() - handed;
+        assert!(asked <= 2, "{first}: {asked} copies behind a late one");
+        drop(held);
+        setup.settle();
+        setup.set_limit(NEVER_LATE);
+        for packet in last..MESSAGE / PACKET {
+            assert_eq!(setup.packet(packet * PACKET), PACKET, "{first}: {packet}");
+        }
+    }
+}
+
+#[test]
+fn a_driver_that_is_held_up_for_long_is_waited_for_once() {
+    let setup = setup(LATE_AT_ONCE);
+    let held = setup.hold_up();
+    let late = || lock(&setup.thread.0.ahead).copies().late;
+    for at in (0..LEN).step_by(PACKET) {
+        if at % CHUNK == 0 {
+            setup.expect(at, CHUNK);
+        }
+        assert_eq!(setup.packet(at), 0, "the CPU loads it");
+        assert_eq!(late(), Some(Ticket(0)), "only the first was waited for");
     }
     drop(held);
-    setup.settle();
-    setup.expect(0, PACKET);
-    setup.settle();
-    assert_eq!(setup.packet(0), PACKET);
-    assert_eq!(setup.pause(), first);
 }
 
 #[test]
@@ -338,7 +345,6 @@ fn a_context_that_was_destroyed_leaves_the_bytes_to_the_cpu() {
     while !link.has_failed.load(Ordering::Relaxed) {
         thread::yield_now();
     }
-    setup.pause_ends();
     let handed = setup.handed();
     setup.expect(CHUNK, CHUNK);
     assert_eq!(setup.packet(CHUNK), 0);
@@ -348,7 +354,7 @@ fn a_context_that_was_destroyed_leaves_the_bytes_to_the_cpu() {
 #[test]
 fn the_thread_is_started_by_the_first_long_read() {
     let mut setup = setup(NEVER_LATE);
-    setup.thread = CopyThread::with_timeouts(setup.memory.gpu(), NEVER_LATE);
+    setup.thread = CopyThread::with_limit(setup.memory.gpu(), NEVER_LATE);
     assert!(!lock(&setup.thread.0.ahead).copies().is_started);
     setup.expect(0, CHUNK);
     // Its bytes may be loaded by CPU; no call waits for a ring that is not there yet.
