@@ -16,6 +16,10 @@ use crate::statistics::Statistics;
 use crate::timer::{RnrTimer, Time};
 use crate::wire::{MAX_DATAGRAM, Opcode, Packet};
 
+/// How many request packets go before an acknowledgement that waits: about as many as leave by one
+/// system call, of which the shorter acknowledgement can be the last packet.
+const REQUESTS_AHEAD: u32 = 16;
+
 /// One end of a connection: a requester and a responder. The connection is reliable unless
 /// [`QueuePair::unreliable`] made it.
 ///
@@ -40,6 +44,8 @@ pub struct QueuePair {
     notifications: Notifications,
     /// Whether the next packet is a request, while READ responses are queued: both take turns.
     request_next: bool,
+    /// How many requests went before the acknowledgement that waits.
+    requests_ahead: u32,
     established: bool,
     /// The state is SQD, and the end of the requests that were begun was not reported.
     draining: bool,
@@ -106,6 +112,7 @@ impl QueuePair {
             responder: Responder::new(qpn, &config, shared),
             notifications: Notifications::default(),
             request_next: false,
+            requests_ahead: 0,
             established: false,
             draining: false,
         }
@@ -397,7 +404,8 @@ impl QueuePair {
     }
 
     /// Writes the next packet to the start of `out` and returns its length, or `None` if there is
-    /// no packet to send. The last four bytes are zeros;
+    /// no packet to send. An acknowledgement goes behind the first requests that are ready, with which it can
+    /// leave by one system call. The last four bytes are zeros;
     /// [`wire::icrc::seal`](crate::wire::icrc::seal) replaces them with the ICRC.
     ///
     /// # Panics
@@ -414,6 +422,19 @@ impl QueuePair {
             "out holds {} bytes, not {MAX_DATAGRAM}",
             out.len()
         );
+        let goes_behind = self.requests_ahead < REQUESTS_AHEAD && self.requester.has_unsent();
+        let owed = self.responder.owed_acknowledgement();
+        if let Some(owed) = owed.filter(|_| goes_behind) {
+            self.requests_ahead += 1;
+            if let Some(len) = self.poll_request(now, memory, out) {
+                return Some(len);
+            }
+            if self.state == State::Error {
+                // A failure of a request drops the responses, but the peer's were executed before it.
+                return Some(owed.emit(&self.connection, out));
+            }
+        }
+        self.requests_ahead = 0;
         let reading = self.responder.is_reading();
         let request_first = reading && self.request_next;
         self.request_next = !request_first;
@@ -438,6 +459,17 @@ impl QueuePair {
     /// request waits to be sent, and it would return `None`.
     pub fn may_transmit(&self) -> bool {
         self.responder.has_responses() || self.requester.has_unsent()
+    }
+
+    /// Whether an acknowledgement is all that waits to be sent. Its owner may keep it back for a moment,
+    /// much shorter than the peer's timeout: if the program answers the peer's message, both leave together.
+    pub fn owes_only_acknowledgement(&self) -> bool {
+        self.responder.owed_acknowledgement().is_some() && !self.requester.has_unsent()
+    }
+
+    /// Whether a request may wait to be sent.
+    pub fn has_unsent_requests(&self) -> bool {
+        self.requester.has_unsent()
     }
 
     fn poll_request(

@@ -98,6 +98,20 @@ impl Response {
     }
 }
 
+/// An acknowledgement that waits to be sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Owed {
+    psn: Psn,
+    msn: Msn,
+}
+
+impl Owed {
+    /// Writes its packet to `out`; returns the length.
+    pub(crate) fn emit(self, connection: &Connection, out: &mut [u8]) -> usize {
+        emit_ack(connection, self.psn, Syndrome::ACK, self.msn, out)
+    }
+}
+
 /// What [`Responder::poll`] wrote.
 pub(crate) enum Polled {
     Nothing,
@@ -128,6 +142,21 @@ impl Responder {
 
     pub(crate) fn has_responses(&self) -> bool {
         !self.responses.is_empty()
+    }
+
+    /// The acknowledgement that waits to be sent, if no other response does.
+    pub(crate) fn owed_acknowledgement(&self) -> Option<Owed> {
+        match (self.responses.front(), self.responses.len()) {
+            (
+                Some(&Response::Acknowledge {
+                    psn,
+                    syndrome: Syndrome::ACK,
+                    msn,
+                }),
+                1,
+            ) => Some(Owed { psn, msn }),
+            _ => None,
+        }
     }
 
     /// Writes the next response packet to `out`.

@@ -12,11 +12,12 @@ use std::time::Duration;
 use gdr_roce::{Qpn, RtrAttributes, State, StateError, Time};
 
 use super::announced_reads::AnnouncedReads;
+use super::answers;
 use super::device_state::DeviceState;
 use super::memory::{Dirty, DomainMemory, RegionCache};
 use super::packets::{PacketPort, SentFrames};
 use super::peer_filter::PeerFilter;
-use super::qp_context::{Peer, QpContext};
+use super::qp_context::{Acknowledgement, Peer, QpContext};
 use super::qp_table::{Acceptor, QpTable, schedule, unknown_qp};
 use super::region_table::Regions;
 use super::rx::Rx;
@@ -51,6 +52,11 @@ pub(super) struct Engine {
     next_qpn: u32,
     peers: PeerFilter,
     timers: BTreeSet<(Time, u32)>,
+    /// The number of the current poll, or of the last one.
+    polls: u64,
+    /// Connections whose acknowledgement is kept back, and the last poll before it leaves in any case.
+    held: Vec<u32>,
+    held_until: u64,
     dirty: Dirty,
     /// Keys of regions behind whose reads a fence has run since the poll began.
     fenced: Vec<u32>,
@@ -79,6 +85,9 @@ impl Engine {
             next_qpn: os::random_number()?,
             peers: PeerFilter::default(),
             timers: BTreeSet::new(),
+            polls: 0,
+            held: Vec::new(),
+            held_until: 0,
             dirty: Dirty::default(),
             fenced: Vec::new(),
             announced: RefCell::default(),
@@ -131,7 +140,8 @@ impl Engine {
 
     /// Whether a poll would do something even if nothing arrives.
     pub(super) fn has_work(&self) -> bool {
-        !self.blocked && !self.qps.ready.is_empty() || self.packets.has_looped()
+        let has_ready = !(self.qps.ready.is_empty() && self.held.is_empty());
+        !self.blocked && has_ready || self.packets.has_looped()
     }
 
     pub(super) fn now(&self) -> Time {
@@ -288,6 +298,11 @@ impl Engine {
             Ok(false) | Err(_) => time(now),
         };
         self.fenced.clear();
+        self.polls += 1;
+        let is_over = self.polls > self.held_until || self.rx.has_any();
+        if is_over {
+            self.release_held(regions);
+        }
         let accepted = match received {
             Ok(any) => (any || self.packets.has_flows()) && self.process(now, regions),
             Err(error) => {
@@ -382,6 +397,66 @@ impl Engine {
         self.transmit(regions, time(now));
     }
 
+    /// Sends the acknowledgements that were kept back.
+    pub(super) fn release_held(&mut self, regions: &Regions) {
+        if self.held.is_empty() {
+            return;
+        }
+        while let Some(qpn) = self.held.pop() {
+            if let Some(qp) = self.qps.qps.get_mut(&qpn)
+                && qp.acknowledgement == Acknowledgement::Kept
+            {
+                qp.acknowledgement = Acknowledgement::Released;
+                schedule(&mut self.qps.ready, qp);
+            }
+        }
+        self.transmit(regions, self.now());
+    }
+
+    /// Sends the acknowledgement of a queue pair that is about to end, if it was kept back: a network card
+    /// would have sent it before the program was given the message.
+    pub(super) fn acknowledge(&mut self, qpn: Qpn, regions: &Regions) {
+        let qp = self.qps.get_mut(qpn.get());
+        if qp.is_some_and(|qp| qp.acknowledgement == Acknowledgement::Kept) {
+            self.release_held(regions);
+        }
+    }
+
+    /// Keeps the acknowledgement of a queue pair back if it is all that is to be sent, and the program is
+    /// likely to answer the message. Returns whether it is kept.
+    fn hold(&mut self, qp: &mut QpContext) -> bool {
+        if !qp.roce.owes_only_acknowledgement() {
+            if qp.roce.has_unsent_requests() {
+                qp.answers.send(self.polls);
+            }
+            if mem::replace(&mut qp.acknowledgement, Acknowledgement::Due) == Acknowledgement::Kept
+            {
+                let qpn = qp.roce.qpn().get();
+                self.held.retain(|held| *held != qpn);
+            }
+            return false;
+        }
+        // The program need not wait for the system call.
+        self.settle(qp);
+        match qp.acknowledgement {
+            Acknowledgement::Due => {}
+            Acknowledgement::Kept => return true,
+            Acknowledgement::Released => {
+                qp.acknowledgement = Acknowledgement::Due;
+                return false;
+            }
+        }
+        qp.answers.give(self.polls);
+        // A thread that sleeps would have to be woken for it.
+        if self.sleep.is_some() || !qp.answers.are_expected() {
+            return false;
+        }
+        qp.acknowledgement = Acknowledgement::Kept;
+        self.held.push(qp.roce.qpn().get());
+        self.held_until = self.polls + answers::POLLS;
+        true
+    }
+
     /// Sends for every ready queue pair in turn, and settles what it completed.
     fn transmit(&mut self, regions: &Regions, now: Time) -> bool {
         let mut any = false;
@@ -403,6 +478,9 @@ impl Engine {
             };
             qp.is_ready = false;
             qp.deferred = 0;
+            if self.hold(qp) {
+                continue;
+            }
             // What one sends may take as long as a round trip.
             let now = now.take().unwrap_or_else(|| self.now());
             let more = self.transmit_one(qp, regions, now, &mut any);

@@ -15,6 +15,7 @@
 
 mod address;
 mod announced_reads;
+mod answers;
 mod caller_activity;
 mod clock;
 mod completion_queue;
@@ -32,6 +33,7 @@ mod packets;
 mod partial_icrc;
 mod peer_filter;
 mod port_group;
+mod process_end;
 mod process_fd;
 mod progress_thread;
 mod protection_domain;

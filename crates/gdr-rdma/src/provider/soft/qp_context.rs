@@ -10,6 +10,7 @@ use gdr_roce::{
     SharedReceiveQueue, State, Time, TransportConfig, UdQueuePair, UdReceived, WrId,
 };
 
+use super::answers::Answers;
 use super::cq_entries::{CqProducer, Producers, received_bytes};
 use super::rx::Datagram;
 use super::srq_context::SrqContext;
@@ -46,6 +47,17 @@ impl Peer {
     }
 }
 
+/// What the engine does with an acknowledgement that a queue pair owes its peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Acknowledgement {
+    /// It is sent, unless there is a reason to keep it back.
+    Due,
+    /// It waits for the program's answer: the queue pair is on the engine's list of those.
+    Kept,
+    /// It has waited.
+    Released,
+}
+
 /// A queue pair: the protocol's part, its outstanding requests, and what the engine schedules by.
 pub(super) struct QpContext {
     pub(super) roce: Transport,
@@ -58,6 +70,8 @@ pub(super) struct QpContext {
     pub(super) may_omit_checksum: bool,
     /// Whether it is on the engine's list of queue pairs with something to do.
     pub(super) is_ready: bool,
+    pub(super) answers: Answers,
+    pub(super) acknowledgement: Acknowledgement,
     /// The bytes that were posted since the engine last sent for it; a short request counts as
     /// [`SHORT`].
     pub(super) deferred: usize,
@@ -85,6 +99,8 @@ impl QpContext {
             peer: None,
             may_omit_checksum: false,
             is_ready: false,
+            answers: Answers::default(),
+            acknowledgement: Acknowledgement::Due,
             deferred: 0,
             timer: None,
             payload: PayloadBytes::default(),

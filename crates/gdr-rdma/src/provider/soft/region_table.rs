@@ -70,6 +70,11 @@ impl RegionTable {
         lock::read(&self.tables[shard].0)
     }
 
+    /// As [`RegionTable::read`], unless a thread changes the table.
+    pub(super) fn try_read(&self, shard: usize) -> Option<RwLockReadGuard<'_, Regions>> {
+        self.tables[shard].0.try_read().ok()
+    }
+
     /// Adds a region under a new random key, until the returned entry is dropped.
     pub(super) fn insert(table: &Arc<Self>, region: Region) -> Result<TableEntry> {
         let region = Arc::new(region);

@@ -146,6 +146,11 @@ impl Rx {
         Ok(any)
     }
 
+    /// Whether there are datagrams that were received.
+    pub(super) fn has_any(&self) -> bool {
+        self.count > 0 || self.raw.as_ref().is_some_and(|raw| raw.count > 0)
+    }
+
     /// The datagrams that were received.
     pub(super) fn datagrams<'a>(
         &'a self,

@@ -24,6 +24,7 @@ use super::cpu_contention::{CpuContention, Yielded};
 use super::cq_entries::{CqEntries, CqProducer};
 use super::device_state::DeviceState;
 use super::engine::Engine;
+use super::process_end;
 use super::progress_thread;
 use super::qp_context::{self, QpContext};
 use super::qp_table::unknown_qp;
@@ -48,6 +49,8 @@ const POLLS_UNCHECKED: u32 = 64;
 /// spins between two tries.
 const LOCK_SPIN: Duration = Duration::from_micros(50);
 const SPINS_PER_LOOK: u32 = 16;
+/// How many times the progress thread yields its CPU before it waits in the mutex.
+const YIELDS_FOR_LOCK: u32 = 64;
 /// How many consecutive polls give way to callers that wait for the lock. Callers that take turns
 /// would keep the engine from every poll, and a caller that lost its CPU as well.
 const POLLS_GIVEN_WAY: u32 = 16;
@@ -137,6 +140,7 @@ impl SharedEngine {
             yielded: AtomicBool::new(false),
             stop: AtomicBool::new(false),
         });
+        process_end::watch(&shared);
         let for_thread = Arc::clone(&shared);
         let thread = threads::Builder::new()
             .name("gdr-rdma".to_owned())
@@ -243,6 +247,7 @@ impl SharedEngine {
     /// Destroys a queue pair: from here on it neither sends, receives nor completes anything.
     pub(super) fn destroy_qp(&self, qpn: Qpn) {
         let mut engine = self.lock();
+        engine.acknowledge(qpn, &self.device.regions.read(self.shard));
         if let Some(packets) = self.socket.packets() {
             engine.packets.remove_flows(packets, qpn);
         }
@@ -252,6 +257,17 @@ impl SharedEngine {
         // Its segments may be the last of a region, whose end waits for the engine's table.
         outstanding::release(qp.into_iter().flat_map(|qp| qp.into_segments()));
         self.return_memory();
+    }
+
+    /// Sends what is kept back, unless another thread uses the engine. For the end of the process.
+    pub(super) fn try_acknowledge(&self) {
+        if self.check_process().is_err() {
+            return;
+        }
+        let engine = try_lock(&self.engine);
+        if let Some((engine, regions)) = engine.zip(self.device.regions.try_read(self.shard)) {
+            self.guard(engine).release_held(&regions);
+        }
     }
 
     /// Posts requests until one is refused; returns how many were posted.
@@ -294,6 +310,8 @@ impl SharedEngine {
         qpn: Qpn,
         post: impl FnOnce(&mut QpContext) -> T,
     ) -> Result<T> {
+        // A long list, and a wait for the lock, are a part of the call: the program does not compute then.
+        let begin = self.clock().now();
         let mut engine = self.lock();
         let Some(qp) = engine.schedule(qpn) else {
             return Err(unknown_qp(State::ReadyToSend));
@@ -302,8 +320,8 @@ impl SharedEngine {
         let Some(engine) = self.lock_of_caller(engine, left_to_thread) else {
             return Ok(outcome);
         };
+        self.callers.begin(begin);
         let now = self.clock().now();
-        self.callers.begin(now);
         if engine.may_defer(qpn) {
             self.callers.end(now);
         } else {
@@ -515,8 +533,15 @@ impl SharedEngine {
         }
     }
 
-    /// Locks the engine for the progress thread, which lets all others go first.
+    /// Locks the engine for the progress thread, which lets all others go first. It does not wait in the
+    /// mutex unless that is held for long: each time its holder would have to wake it by a system call.
     pub(super) fn lock_last(&self) -> EngineGuard<'_> {
+        for _ in 0..YIELDS_FOR_LOCK {
+            if let Some(engine) = try_lock(&self.engine) {
+                return self.guard(engine);
+            }
+            threads::yield_now();
+        }
         self.guard(lock(&self.engine))
     }
 

@@ -134,6 +134,22 @@ impl Transport {
         }
     }
 
+    /// Whether an acknowledgement is all that waits to be sent.
+    pub(super) fn owes_only_acknowledgement(&self) -> bool {
+        match self {
+            Self::Connection(roce) => roce.owes_only_acknowledgement(),
+            Self::Datagrams(_) | Self::RawPackets(_) => false,
+        }
+    }
+
+    /// Whether a connection has requests that may wait to be sent.
+    pub(super) fn has_unsent_requests(&self) -> bool {
+        match self {
+            Self::Connection(roce) => roce.has_unsent_requests(),
+            Self::Datagrams(_) | Self::RawPackets(_) => false,
+        }
+    }
+
     pub(super) fn next_deadline(&self) -> Option<Time> {
         match self {
             Self::Connection(roce) => roce.next_deadline(),

@@ -14,7 +14,7 @@ use crate::provider::soft::qp_context;
 use crate::provider::soft::region_table::Region;
 use crate::provider::soft::transport::Transport;
 use crate::types::{DomainId, SoftOptions, SourcePort};
-use crate::work_request::SendRequest;
+use crate::work_request::{RecvRequest, SendRequest};
 
 /// An engine without a thread, with a queue pair that is connected to itself.
 fn engine() -> (Engine, Qpn) {
@@ -103,6 +103,99 @@ fn no_request_is_deferred_if_no_poll_would_follow() {
     engine.sleep = None;
     engine.device.fail(&Error::ForkedChild);
     assert!(!engine.may_defer(qpn), "the engine is dead");
+}
+
+/// Sends a message without bytes from the queue pair to itself.
+fn send_message(engine: &mut Engine, qpn: Qpn) {
+    let qp = engine.schedule(qpn).unwrap();
+    qp.post_recv(&mut RecvRequest::new(WrId(0))).unwrap();
+    let mut request = SendRequest::send(WrId(0)).inline(&[]);
+    qp.post_send(&mut request).unwrap();
+    engine.send(&Regions::default(), 0);
+}
+
+/// Polls until so many packets were received.
+fn receive(engine: &mut Engine, packets: u64) {
+    while engine.counters().packets_received < packets {
+        engine.poll(&Regions::default(), 0);
+    }
+}
+
+fn sent(engine: &Engine) -> u64 {
+    engine.counters().packets_sent
+}
+
+/// An engine whose queue pair answered a message at once, and was sent another by itself. Three packets
+/// were sent: both messages and the acknowledgement of the first.
+fn after_an_answer() -> (Engine, Qpn) {
+    let (mut engine, qpn) = engine();
+    send_message(&mut engine, qpn);
+    receive(&mut engine, 1);
+    assert_eq!(sent(&engine), 2, "nothing was answered before");
+    send_message(&mut engine, qpn);
+    (engine, qpn)
+}
+
+#[test]
+fn an_acknowledgement_leaves_with_the_answer_of_a_program_that_answers_at_once() {
+    let (mut engine, qpn) = after_an_answer();
+    for round in 0..5 {
+        receive(&mut engine, 3 + 2 * round);
+        assert_eq!(sent(&engine), 3 + 2 * round, "it is kept back");
+        send_message(&mut engine, qpn);
+        assert_eq!(sent(&engine), 5 + 2 * round, "both");
+    }
+}
+
+#[test]
+fn an_acknowledgement_does_not_wait_for_a_program_that_polls_without_an_answer() {
+    let (mut engine, qpn) = after_an_answer();
+    receive(&mut engine, 3);
+    for _ in 0..answers::POLLS {
+        assert_eq!(sent(&engine), 3);
+        assert!(engine.has_work(), "the thread may not sleep");
+        engine.poll(&Regions::default(), 0);
+    }
+    engine.poll(&Regions::default(), 0);
+    assert_eq!(sent(&engine), 4);
+    // The next one is not kept back.
+    send_message(&mut engine, qpn);
+    receive(&mut engine, 5);
+    assert_eq!(sent(&engine), 6);
+}
+
+#[test]
+fn an_acknowledgement_that_was_kept_back_leaves_before_a_later_packet_is_processed() {
+    let (mut engine, _) = after_an_answer();
+    receive(&mut engine, 3);
+    let neighbour = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    neighbour.send_to(&[1], engine.socket.local()).unwrap();
+    while engine.counters().malformed == 0 {
+        assert_eq!(sent(&engine), 3);
+        engine.polls = 0;
+        engine.poll(&Regions::default(), 0);
+    }
+    assert_eq!(sent(&engine), 4);
+}
+
+#[test]
+fn no_acknowledgement_is_kept_back_while_the_thread_sleeps() {
+    let (mut engine, _) = after_an_answer();
+    engine.sleep = Some(engine.wakeup());
+    receive(&mut engine, 3);
+    assert_eq!(sent(&engine), 4);
+}
+
+#[test]
+fn an_acknowledgement_that_was_kept_back_leaves_before_the_queue_pair_ends() {
+    let (mut engine, qpn) = after_an_answer();
+    receive(&mut engine, 3);
+    engine.acknowledge(Qpn::new(qpn.get() ^ 1), &Regions::default());
+    assert_eq!(sent(&engine), 3, "another one ends");
+    engine.acknowledge(qpn, &Regions::default());
+    assert_eq!(sent(&engine), 4);
+    engine.acknowledge(qpn, &Regions::default());
+    assert_eq!(sent(&engine), 4);
 }
 
 /// Posts a WRITE of no bytes, for which the peer needs no receive.

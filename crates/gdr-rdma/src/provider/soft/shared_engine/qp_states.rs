@@ -45,6 +45,7 @@ impl SharedEngine {
     /// Changes the state to RESET: posted requests are discarded without a completion.
     pub(in crate::provider::soft) fn reset_qp(&self, qpn: Qpn) {
         let mut engine = self.lock();
+        engine.acknowledge(qpn, &self.device.regions.read(self.shard));
         let segments = engine.reset(qpn);
         drop(engine);
         outstanding::release(segments);
@@ -170,6 +171,7 @@ impl SharedEngine {
 
     pub(in crate::provider::soft) fn qp_to_error(&self, qpn: Qpn) {
         let mut engine = self.lock();
+        engine.acknowledge(qpn, &self.device.regions.read(self.shard));
         if let Some(qp) = engine.schedule(qpn) {
             qp.roce.enter_error();
         }
