@@ -156,7 +156,7 @@ pub use request::{
     Data, Operation, RecvRequest, Remote, Segment, SendFlags, SendRequest, UdSendRequest,
 };
 pub use shared_receive_queue::SharedReceiveQueue;
-pub use statistics::Statistics;
+pub use statistics::{Served, Statistics};
 pub use timer::{AckTimeout, RetryCount, RetryLimit, RnrRetry, RnrTimer, Time};
 pub use ud_queue_pair::{UdQueuePair, UdReceived};
 

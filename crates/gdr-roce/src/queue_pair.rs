@@ -12,7 +12,7 @@ use crate::request::{RecvRequest, SendRequest};
 use crate::requester::Requester;
 use crate::responder::{Polled, Responder};
 use crate::shared_receive_queue::SharedReceiveQueue;
-use crate::statistics::Statistics;
+use crate::statistics::{Served, Statistics};
 use crate::timer::{RnrTimer, Time};
 use crate::wire::{MAX_DATAGRAM, Opcode, Packet};
 
@@ -540,6 +540,11 @@ impl QueuePair {
     /// The counters of this connection. RESET sets them to zero.
     pub fn statistics(&self) -> Statistics {
         self.requester.statistics + self.responder.statistics
+    }
+
+    /// What it has done for the peer. RESET sets it to zero.
+    pub fn served(&self) -> Served {
+        self.responder.served
     }
 
     /// Removes and returns the oldest completion.

@@ -81,6 +81,17 @@ impl SharedReceiveQueue {
         self.len() == 0
     }
 
+    /// Changes how many requests the queue holds, unless more than `max_wr` are queued; returns whether it
+    /// did.
+    pub fn resize(&self, max_wr: u32) -> bool {
+        let mut inner = self.lock();
+        let fits = inner.queue.len() <= max_wr as usize;
+        if fits {
+            inner.max_wr = max_wr;
+        }
+        fits
+    }
+
     /// Arms the event of [`poll_limit_reached`](Self::poll_limit_reached): it is raised once, when
     /// fewer than `limit` requests are queued, immediately if that is so now. 0 disarms it.
     pub fn arm_limit(&self, limit: u32) {
@@ -162,6 +173,22 @@ mod tests {
         queue.arm_limit(0);
         queue.take();
         assert!(!queue.poll_limit_reached());
+    }
+
+    #[test]
+    fn a_queue_is_resized_to_no_less_than_it_holds() {
+        let queue = SharedReceiveQueue::new(4);
+        (0..4).for_each(|id| post(&queue, id).unwrap());
+        assert!(!queue.resize(3));
+        assert_eq!(post(&queue, 4), Err(PostError::Full(4)), "as it was");
+        assert!(queue.resize(5));
+        let posted = [4, 5].map(|id| post(&queue, id));
+        assert_eq!(posted, [Ok(()), Err(PostError::Full(5))]);
+        while queue.len() > 2 {
+            queue.take();
+        }
+        assert!(queue.resize(2));
+        assert_eq!(post(&queue, 6), Err(PostError::Full(2)));
     }
 
     proptest! {

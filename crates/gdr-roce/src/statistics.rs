@@ -62,6 +62,20 @@ impl AddAssign for Statistics {
     }
 }
 
+/// The WRITEs and READs of the peer that a connection has executed since its queue pair was in RESET.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
+#[non_exhaustive]
+pub struct Served {
+    /// WRITEs all of whose bytes were placed.
+    pub writes: u64,
+    /// Their bytes.
+    pub written_bytes: u64,
+    /// READs whose last response was sent.
+    pub reads: u64,
+    /// Their bytes.
+    pub read_bytes: u64,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -202,6 +202,8 @@ impl Responder {
             memory.write(key, addr, payload).map_err(Nak::remote)?;
         }
         self.message = if last {
+            self.served.writes += 1;
+            self.served.written_bytes += u64::from(len);
             Message::None
         } else {
             Message::Write {

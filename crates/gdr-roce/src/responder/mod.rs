@@ -21,7 +21,7 @@ use crate::psn::{Msn, Psn};
 use crate::receive_queue::{ReceiveQueue, RecvWqe};
 use crate::request::RecvRequest;
 use crate::shared_receive_queue::SharedReceiveQueue;
-use crate::statistics::Statistics;
+use crate::statistics::{Served, Statistics};
 use crate::timer::{RnrTimer, Time};
 use crate::wire::{NakCode, Packet, Syndrome};
 use reassembly::Reassembly;
@@ -152,6 +152,7 @@ pub(crate) struct Responder {
     /// Number of packets since the last acknowledgement.
     unacknowledged: u32,
     pub(crate) statistics: Statistics,
+    pub(crate) served: Served,
 }
 
 impl Responder {
@@ -182,6 +183,7 @@ impl Responder {
             fatal_nak_queued: false,
             unacknowledged: 0,
             statistics: Statistics::default(),
+            served: Served::default(),
         }
     }
 

@@ -41,6 +41,8 @@ pub(super) enum Response {
         key: Key,
         /// The bytes that are not sent.
         extent: Extent,
+        /// The length of the response.
+        len: u32,
         /// Index of the next packet.
         index: u32,
         packets: u32,
@@ -62,6 +64,7 @@ impl Response {
             psn,
             key,
             extent,
+            len: extent.len,
             index: 0,
             packets,
             msn,
@@ -171,12 +174,20 @@ impl Responder {
             match response.emit_next(connection, memory, out) {
                 Emitted::Partial(len) => return Polled::Packet(len),
                 Emitted::Last(len) => {
-                    if let Some(Response::Acknowledge {
-                        syndrome: Syndrome::Nak(NakCode::SequenceError),
-                        ..
-                    }) = self.responses.pop_front()
-                    {
-                        self.statistics.sequence_naks_sent += 1;
+                    match self.responses.pop_front() {
+                        Some(Response::Acknowledge {
+                            syndrome: Syndrome::Nak(NakCode::SequenceError),
+                            ..
+                        }) => self.statistics.sequence_naks_sent += 1,
+                        Some(Response::Read {
+                            len,
+                            request: RequestKind::New,
+                            ..
+                        }) => {
+                            self.served.reads += 1;
+                            self.served.read_bytes += u64::from(len);
+                        }
+                        _ => {}
                     }
                     return Polled::Packet(len);
                 }
@@ -255,6 +266,7 @@ impl Response {
                 packets,
                 msn,
                 request,
+                ..
             } => {
                 let position = Position::of(*index, *packets);
                 let mut headers = connection.headers(Opcode::read_response(position), *psn);

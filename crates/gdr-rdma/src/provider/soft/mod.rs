@@ -18,6 +18,7 @@ mod announced_reads;
 mod answers;
 mod caller_activity;
 mod clock;
+mod completion_counting;
 mod completion_queue;
 mod cpu_contention;
 mod cq_entries;

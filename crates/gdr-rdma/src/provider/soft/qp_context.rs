@@ -7,10 +7,11 @@ use std::sync::Arc;
 use gdr_roce::wire::Packet;
 use gdr_roce::{
     Capabilities, Completion, LossRecovery, Memory, Mtu, Operation, PostError, QueuePair,
-    SharedReceiveQueue, State, Time, TransportConfig, UdQueuePair, UdReceived, WrId,
+    SendFlags, SharedReceiveQueue, State, Time, TransportConfig, UdQueuePair, UdReceived, WrId,
 };
 
 use super::answers::Answers;
+use super::completion_counting::CompletionCounting;
 use super::cq_entries::{CqProducer, Producers, received_bytes};
 use super::rx::Datagram;
 use super::srq_context::SrqContext;
@@ -78,6 +79,8 @@ pub(super) struct QpContext {
     /// Its entry in the engine's timers: its deadline, or an earlier time.
     pub(super) timer: Option<Time>,
     pub(super) payload: PayloadBytes,
+    /// The counters of its completions, if it has any.
+    pub(super) counting: Option<Box<CompletionCounting>>,
     send_completions: CqProducer,
     recv_completions: CqProducer,
     sends: OutstandingQueue<()>,
@@ -104,6 +107,7 @@ impl QpContext {
             deferred: 0,
             timer: None,
             payload: PayloadBytes::default(),
+            counting: None,
             send_completions,
             recv_completions,
             sends: OutstandingQueue::default(),
@@ -128,6 +132,10 @@ impl QpContext {
         fresh.is_ready = self.is_ready;
         fresh.next_number = self.next_number;
         fresh.payload = self.payload;
+        fresh.counting = self.counting;
+        if let Some(counting) = &mut fresh.counting {
+            counting.reset();
+        }
         let requests = self
             .sends
             .into_requests()
@@ -148,13 +156,15 @@ impl QpContext {
         &mut self,
         request: &gdr_roce::SendRequest<'_>,
     ) -> Result<(), PostError> {
+        let flags = self.flags(request.flags);
         let roce = self.roce.connection();
         let roce = roce.ok_or(PostError::State(State::Reset))?;
         roce.post_send(&gdr_roce::SendRequest {
             id: WrId(self.next_number),
+            flags,
             ..*request
         })?;
-        let len = self.add_send(request.id, request.data);
+        let len = self.add_send(request.id, request.data, request.flags);
         let counted = match request.operation {
             Operation::Send { .. } => &mut self.payload.send,
             Operation::Write { .. } => &mut self.payload.write,
@@ -170,13 +180,15 @@ impl QpContext {
         &mut self,
         request: &gdr_roce::UdSendRequest<'_, SocketAddr>,
     ) -> Result<(), PostError> {
+        let flags = self.flags(request.flags);
         let roce = self.roce.datagrams();
         let roce = roce.ok_or(PostError::State(State::Reset))?;
         roce.post_send(&gdr_roce::UdSendRequest {
             id: WrId(self.next_number),
+            flags,
             ..*request
         })?;
-        self.payload.send += self.add_send(request.id, request.data);
+        self.payload.send += self.add_send(request.id, request.data, request.flags);
         Ok(())
     }
 
@@ -185,18 +197,33 @@ impl QpContext {
         &mut self,
         request: &gdr_roce::FrameSendRequest<'_>,
     ) -> Result<(), PostError> {
+        let flags = self.flags(request.flags);
         let pair = self.roce.raw_packets();
         let pair = pair.ok_or(PostError::State(State::Reset))?;
         pair.post_send(&gdr_roce::FrameSendRequest {
             id: WrId(self.next_number),
+            flags,
             ..*request
         })?;
-        self.payload.send += self.add_send(request.id, request.data);
+        self.payload.send += self.add_send(request.id, request.data, request.flags);
         Ok(())
     }
 
+    /// The flags with which the protocol gets a send of these flags: counters count each request.
+    fn flags(&self, wanted: SendFlags) -> SendFlags {
+        match self.counting {
+            Some(_) => wanted | SendFlags::SIGNALLED,
+            None => wanted,
+        }
+    }
+
     /// Records a request that was posted to the send queue; returns its bytes.
-    fn add_send(&mut self, id: WrId, data: gdr_roce::Data<'_>) -> u64 {
+    fn add_send(&mut self, id: WrId, data: gdr_roce::Data<'_>, flags: SendFlags) -> u64 {
+        if let Some(counting) = &mut self.counting
+            && !flags.contains(SendFlags::SIGNALLED)
+        {
+            counting.posted_silent(self.next_number);
+        }
         let (len, deferred) = match data {
             gdr_roce::Data::Segments(segments) => {
                 let len = segments.iter().map(|segment| segment.len as usize).sum();
@@ -363,6 +390,9 @@ impl QpContext {
         overrun: &mut dyn FnMut(&BoundedQueue<Completion>),
     ) {
         let mut lost = false;
+        if let Some(counting) = &mut self.counting {
+            counting.count_served(self.roce.served());
+        }
         while let Some(mut completion) = self.roce.poll_completion() {
             let number = completion.id.0;
             self.payload.receive += received_bytes(&completion);
@@ -384,6 +414,11 @@ impl QpContext {
                     &self.send_completions
                 }
             };
+            if let Some(counting) = &mut self.counting
+                && !counting.count(&completion, number)
+            {
+                continue;
+            }
             match queue.push(completion) {
                 Pushed::Stored => continue,
                 Pushed::FirstLost => overrun(queue),

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use gdr_roce::{
-    Completion, Event, PostError, Qpn, QueuePair, RawPacketQueuePair, RecvRequest, State,
+    Completion, Event, PostError, Qpn, QueuePair, RawPacketQueuePair, RecvRequest, Served, State,
     StateError, Statistics, Time, UdQueuePair,
 };
 use smallvec::SmallVec;
@@ -71,6 +71,14 @@ impl Transport {
         match self {
             Self::Connection(roce) => roce.statistics(),
             Self::Datagrams(_) | Self::RawPackets(_) => Statistics::default(),
+        }
+    }
+
+    /// What the connection has done for its peer. The other services do nothing for one.
+    pub(super) fn served(&self) -> Served {
+        match self {
+            Self::Connection(roce) => roce.served(),
+            Self::Datagrams(_) | Self::RawPackets(_) => Served::default(),
         }
     }
 

@@ -91,6 +91,7 @@ pub use self::raw_packet_queue_pair::{Flow, FrameSendQueue, RawPacketQueuePair};
 pub use self::region::{Domain, Memory, Region};
 pub use self::shared_receive_queue::SharedReceiveQueue;
 pub use self::ud_queue_pair::{UdQueuePair, UdSendQueue};
+pub use super::completion_counting::{CompletionCounter, CountedOperation, CounterUnit};
 pub use super::link::{LinkCondition, LinkEvent, LinkState, LinkWatch};
 pub use super::packets::flow::{
     EthernetMatch, FlowKind, FlowRule, FlowSpec, Ipv4Match, Ipv6Match, Masked, PortMatch,

@@ -4,6 +4,9 @@ use gdr_roce::{Qpn, State};
 
 use super::device::Device;
 use crate::error::Result;
+use crate::provider::soft::completion_counting::{
+    CompletionCounter, CompletionCounting, CountedOperation,
+};
 use crate::provider::soft::qp_context::QpContext;
 use crate::provider::soft::shared_engine::{QpParts, SharedEngine};
 
@@ -46,6 +49,21 @@ impl QpHandle {
 
     pub(super) fn post_sends<T>(&self, post: impl FnOnce(&mut QpContext) -> T) -> Result<T> {
         self.soft()?.post_with(self.qpn, post)
+    }
+
+    pub(super) fn count_completions(
+        &self,
+        operations: &[CountedOperation],
+        counter: &CompletionCounter,
+    ) -> Result<()> {
+        self.post_recvs(|qp| {
+            let served = qp.roce.served();
+            let new = || Box::new(CompletionCounting::new(served));
+            let counting = qp.counting.get_or_insert_with(new);
+            for operation in operations {
+                counting.attach(*operation, counter);
+            }
+        })
     }
 
     pub(super) fn post_recvs<T>(&self, post: impl FnOnce(&mut QpContext) -> T) -> Result<T> {
@@ -118,6 +136,19 @@ macro_rules! methods_of_all_services {
             /// [`Error::ForkedChild`](crate::Error::ForkedChild).
             pub fn post_sends<T>(&self, post: impl FnOnce(&mut $send_queue<'_>) -> T) -> Result<T> {
                 self.handle.post_sends(|qp| post(&mut $send_queue(qp)))
+            }
+
+            /// Counts these operations by a counter, instead of by one that counted them. Sends that were
+            /// posted before are counted only if they were signalled.
+            ///
+            /// # Errors
+            /// [`Error::ForkedChild`](crate::Error::ForkedChild).
+            pub fn count_completions(
+                &self,
+                operations: &[super::CountedOperation],
+                counter: &super::CompletionCounter,
+            ) -> Result<()> {
+                self.handle.count_completions(operations, counter)
             }
 
             /// Runs `post` on the receive queue while the engine is locked.

@@ -61,6 +61,15 @@ impl SharedReceiveQueue {
         Ok(self.context.post_raw(request))
     }
 
+    /// Changes how many requests it holds, unless more than `max_wr` are queued; returns whether it did.
+    ///
+    /// # Errors
+    /// [`Error::ForkedChild`](crate::Error::ForkedChild).
+    pub fn resize(&self, max_wr: u32) -> Result<bool> {
+        self.device.check_process()?;
+        Ok(self.context.roce().resize(max_wr))
+    }
+
     /// Arms the limit; see [`crate::SharedReceiveQueue::arm_limit`].
     ///
     /// # Errors
