@@ -140,6 +140,14 @@ impl ibv_device_cap_flags {
 #[repr(transparent)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct ibv_device_cap_flags(pub ::core::ffi::c_uint);
+impl ibv_fork_status {
+    pub const IBV_FORK_DISABLED: ibv_fork_status = ibv_fork_status(0);
+    pub const IBV_FORK_ENABLED: ibv_fork_status = ibv_fork_status(1);
+    pub const IBV_FORK_UNNEEDED: ibv_fork_status = ibv_fork_status(2);
+}
+#[repr(transparent)]
+#[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
+pub struct ibv_fork_status(pub ::core::ffi::c_uint);
 impl ibv_atomic_cap {
     pub const IBV_ATOMIC_NONE: ibv_atomic_cap = ibv_atomic_cap(0);
     pub const IBV_ATOMIC_HCA: ibv_atomic_cap = ibv_atomic_cap(1);
@@ -1346,14 +1354,6 @@ impl ibv_query_qp_data_in_order_caps {
 #[repr(transparent)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct ibv_query_qp_data_in_order_caps(pub ::core::ffi::c_uint);
-impl ibv_fork_status {
-    pub const IBV_FORK_DISABLED: ibv_fork_status = ibv_fork_status(0);
-    pub const IBV_FORK_ENABLED: ibv_fork_status = ibv_fork_status(1);
-    pub const IBV_FORK_UNNEEDED: ibv_fork_status = ibv_fork_status(2);
-}
-#[repr(transparent)]
-#[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
-pub struct ibv_fork_status(pub ::core::ffi::c_uint);
 impl ibv_qp_state {
     pub const IBV_QPS_RESET: ibv_qp_state = ibv_qp_state(0);
     pub const IBV_QPS_INIT: ibv_qp_state = ibv_qp_state(1);
@@ -2452,6 +2452,104 @@ const _: () = {
         [::core::mem::offset_of!(ibv_cq_init_attr_ex, flags) - 44usize];
     ["Offset of field: ibv_cq_init_attr_ex::parent_domain"]
         [::core::mem::offset_of!(ibv_cq_init_attr_ex, parent_domain) - 48usize];
+};
+impl ibv_qp_attach_comp_cntr_op {
+    pub const IBV_QP_ATTACH_COMP_CNTR_OP_SEND: ibv_qp_attach_comp_cntr_op =
+        ibv_qp_attach_comp_cntr_op(1);
+    pub const IBV_QP_ATTACH_COMP_CNTR_OP_RECV: ibv_qp_attach_comp_cntr_op =
+        ibv_qp_attach_comp_cntr_op(2);
+    pub const IBV_QP_ATTACH_COMP_CNTR_OP_RDMA_READ: ibv_qp_attach_comp_cntr_op =
+        ibv_qp_attach_comp_cntr_op(4);
+    pub const IBV_QP_ATTACH_COMP_CNTR_OP_REMOTE_RDMA_READ: ibv_qp_attach_comp_cntr_op =
+        ibv_qp_attach_comp_cntr_op(8);
+    pub const IBV_QP_ATTACH_COMP_CNTR_OP_RDMA_WRITE: ibv_qp_attach_comp_cntr_op =
+        ibv_qp_attach_comp_cntr_op(16);
+    pub const IBV_QP_ATTACH_COMP_CNTR_OP_REMOTE_RDMA_WRITE: ibv_qp_attach_comp_cntr_op =
+        ibv_qp_attach_comp_cntr_op(32);
+}
+#[repr(transparent)]
+#[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
+pub struct ibv_qp_attach_comp_cntr_op(pub ::core::ffi::c_uint);
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_comp_cntr_caps {
+    pub max_value: u64,
+    pub max_counters: u32,
+    pub supported_qp_attach_ops: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+const _: () = {
+    ["Size of ibv_comp_cntr_caps"][::core::mem::size_of::<ibv_comp_cntr_caps>() - 16usize];
+    ["Alignment of ibv_comp_cntr_caps"][::core::mem::align_of::<ibv_comp_cntr_caps>() - 8usize];
+    ["Offset of field: ibv_comp_cntr_caps::max_value"]
+        [::core::mem::offset_of!(ibv_comp_cntr_caps, max_value) - 0usize];
+    ["Offset of field: ibv_comp_cntr_caps::max_counters"]
+        [::core::mem::offset_of!(ibv_comp_cntr_caps, max_counters) - 8usize];
+    ["Offset of field: ibv_comp_cntr_caps::supported_qp_attach_ops"]
+        [::core::mem::offset_of!(ibv_comp_cntr_caps, supported_qp_attach_ops) - 12usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_comp_cntr {
+    pub context: *mut ibv_context,
+    pub handle: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+const _: () = {
+    ["Size of ibv_comp_cntr"][::core::mem::size_of::<ibv_comp_cntr>() - 16usize];
+    ["Alignment of ibv_comp_cntr"][::core::mem::align_of::<ibv_comp_cntr>() - 8usize];
+    ["Offset of field: ibv_comp_cntr::context"]
+        [::core::mem::offset_of!(ibv_comp_cntr, context) - 0usize];
+    ["Offset of field: ibv_comp_cntr::handle"]
+        [::core::mem::offset_of!(ibv_comp_cntr, handle) - 8usize];
+};
+impl ibv_comp_cntr_type {
+    pub const IBV_COMP_CNTR_TYPE_WRS: ibv_comp_cntr_type = ibv_comp_cntr_type(0);
+    pub const IBV_COMP_CNTR_TYPE_BYTES: ibv_comp_cntr_type = ibv_comp_cntr_type(1);
+}
+#[repr(transparent)]
+#[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
+pub struct ibv_comp_cntr_type(pub ::core::ffi::c_uint);
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_comp_cntr_init_attr {
+    pub comp_mask: u32,
+    pub type_: ibv_comp_cntr_type,
+    pub flags: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+const _: () = {
+    ["Size of ibv_comp_cntr_init_attr"]
+        [::core::mem::size_of::<ibv_comp_cntr_init_attr>() - 12usize];
+    ["Alignment of ibv_comp_cntr_init_attr"]
+        [::core::mem::align_of::<ibv_comp_cntr_init_attr>() - 4usize];
+    ["Offset of field: ibv_comp_cntr_init_attr::comp_mask"]
+        [::core::mem::offset_of!(ibv_comp_cntr_init_attr, comp_mask) - 0usize];
+    ["Offset of field: ibv_comp_cntr_init_attr::type_"]
+        [::core::mem::offset_of!(ibv_comp_cntr_init_attr, type_) - 4usize];
+    ["Offset of field: ibv_comp_cntr_init_attr::flags"]
+        [::core::mem::offset_of!(ibv_comp_cntr_init_attr, flags) - 8usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_qp_attach_comp_cntr_attr {
+    pub comp_mask: u32,
+    pub op_mask: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+#[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+const _: () = {
+    ["Size of ibv_qp_attach_comp_cntr_attr"]
+        [::core::mem::size_of::<ibv_qp_attach_comp_cntr_attr>() - 8usize];
+    ["Alignment of ibv_qp_attach_comp_cntr_attr"]
+        [::core::mem::align_of::<ibv_qp_attach_comp_cntr_attr>() - 4usize];
+    ["Offset of field: ibv_qp_attach_comp_cntr_attr::comp_mask"]
+        [::core::mem::offset_of!(ibv_qp_attach_comp_cntr_attr, comp_mask) - 0usize];
+    ["Offset of field: ibv_qp_attach_comp_cntr_attr::op_mask"]
+        [::core::mem::offset_of!(ibv_qp_attach_comp_cntr_attr, op_mask) - 4usize];
 };
 impl ibv_values_mask {
     pub const IBV_VALUES_MASK_RAW_CLOCK: ibv_values_mask = ibv_values_mask(1);
