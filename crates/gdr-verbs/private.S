@@ -24,12 +24,13 @@
 #endif
 .endm
 
-/* Exports the function at this place as `name` of the version node `node`. */
-.macro exported name, alias, node
-	.globl gdr_\alias\()_\node
-	.type gdr_\alias\()_\node, %function
-gdr_\alias\()_\node:
-	.symver gdr_\alias\()_\node, \name@\node
+/* Exports the function at this place as `name` of the version node `node`: by `@` for programs that
+   were linked with it, by `@@` for `dlsym` as well. */
+.macro exported name, node, by=@
+	.globl gdr_\name\()_\node
+	.type gdr_\name\()_\node, %function
+gdr_\name\()_\node:
+	.symver gdr_\name\()_\node, \name\by\node
 .endm
 
 /* What a function jumps to, and its entry of the table that the library fills when it is loaded:
@@ -53,18 +54,18 @@ gdr_name_\name:
 /* A function of all private nodes. */
 .macro private name, refusal=gdr_verbs_refuse_status
 	pointer_to \name, \refusal
-	exported \name, \name, IBVERBS_PRIVATE_34
-	exported \name, \name, IBVERBS_PRIVATE_57
-	exported \name, \name, IBVERBS_PRIVATE_59
-	exported \name, \name, IBVERBS_PRIVATE_64
-	exported \name, \name, IBVERBS_PRIVATE_65
+	exported \name, IBVERBS_PRIVATE_34
+	exported \name, IBVERBS_PRIVATE_57
+	exported \name, IBVERBS_PRIVATE_59
+	exported \name, IBVERBS_PRIVATE_64
+	exported \name, IBVERBS_PRIVATE_65, @@
 	jump_to gdr_pointer_\name
 .endm
 
 /* A function of one node. */
 .macro versioned name, node
 	pointer_to \name, gdr_verbs_refuse_status
-	exported \name, \name, \node
+	exported \name, \node, @@
 	jump_to gdr_pointer_\name
 .endm
 
@@ -168,7 +169,6 @@ gdr_table:
 	private ibv_dmabuf_heap_destroy
 	private ibv_dmabuf_heap_free
 	private ibv_read_ibdev_sysfs_file, gdr_verbs_refuse_minus_one
-	private ibv_wr_opcode_str, gdr_verbs_refuse_pointer
 	private verbs_init_cq
 	private verbs_open_device, gdr_verbs_refuse_pointer
 	private verbs_set_ops
@@ -178,14 +178,20 @@ gdr_table:
 gdr_table_end:
 
 /* A variable of the libraries beside: whether an object whose device is gone can be destroyed. */
-	.section .data.gdr_variable, "aw", %progbits
-.irp node, IBVERBS_PRIVATE_34, IBVERBS_PRIVATE_57, IBVERBS_PRIVATE_59, IBVERBS_PRIVATE_64, IBVERBS_PRIVATE_65
+.macro variable node, by=@
 	.globl gdr_disassociate_\node
 	.type gdr_disassociate_\node, %object
 	.size gdr_disassociate_\node, 1
 gdr_disassociate_\node:
-	.symver gdr_disassociate_\node, verbs_allow_disassociate_destroy@\node
-.endr
+	.symver gdr_disassociate_\node, verbs_allow_disassociate_destroy\by\node
+.endm
+
+	.section .data.gdr_variable, "aw", %progbits
+	variable IBVERBS_PRIVATE_34
+	variable IBVERBS_PRIVATE_57
+	variable IBVERBS_PRIVATE_59
+	variable IBVERBS_PRIVATE_64
+	variable IBVERBS_PRIVATE_65, @@
 gdr_disassociate:
 	.byte 0
 

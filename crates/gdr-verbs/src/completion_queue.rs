@@ -206,7 +206,8 @@ extern "C" fn ibv_create_cq(
     channel: *mut ibv_comp_channel,
     comp_vector: c_int,
 ) -> *mut ibv_cq {
-    forward!(unless is_own(context), ibv_create_cq(context, entries, cq_context, channel, comp_vector));
+    let is_of_own = is_own(context) || is_own(channel);
+    forward!(unless is_of_own, ibv_create_cq(context, entries, cq_context, channel, comp_vector));
     pointer(|| {
         let queue = Queue::create(context, entries, cq_context, channel, comp_vector)?;
         Ok(queue.as_ptr())

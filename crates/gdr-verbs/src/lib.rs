@@ -16,7 +16,9 @@
 //! # Handles
 //!
 //! An installed libibverbs stays in use: its devices are listed behind those of this library, and a
-//! call about a handle that this library never returned goes to it, once it has listed a device.
+//! call about a handle that this library never returned goes to it, once it has listed a device. A call
+//! with a handle of this library never does, whatever other handles it has. Functions of a later
+//! libibverbs, which this library lacks, find functions that refuse behind its contexts.
 //!
 //! Every handle is looked up in a table before it is used: one that was never returned, whose object
 //! was destroyed, or that is of the parent of a forked process, gives `EINVAL`. Handles of the last two
@@ -30,8 +32,10 @@
 
 mod address_handle;
 mod async_event;
+mod buffer;
 mod channel;
 mod completion;
+mod completion_counter;
 mod completion_queue;
 mod context;
 mod counters;
@@ -54,7 +58,9 @@ mod qp_ex;
 mod query;
 mod queue_pair;
 mod rate;
+mod refusals;
 mod region;
+mod region_ex;
 mod request;
 mod ret;
 mod shared_receive_queue;

@@ -56,8 +56,15 @@ fn rts(attr: &ibv_qp_attr) -> Result<RtsAttributes, Errno> {
     })
 }
 
+/// The attributes that every device knows, `IBV_QP_DEST_QPN` the last of them.
+const STANDARD: u32 = (Mask::IBV_QP_DEST_QPN.0 << 1) - 1;
+
 /// Changes a queue pair; `stored` has the attributes that were set before.
 fn modify(pair: &Pair, stored: &ibv_qp_attr, attr: &ibv_qp_attr, mask: Mask) -> Result<(), Errno> {
+    // As the kernel: rate limits, and whatever comes behind them.
+    if mask.0 & !STANDARD != 0 {
+        return Err(Errno::OPNOTSUPP);
+    }
     let from = pair.state();
     let to = if mask.contains(Mask::IBV_QP_STATE) {
         attr.qp_state

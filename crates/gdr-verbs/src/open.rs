@@ -7,12 +7,13 @@ use gdr_verbs_sys::{ibv_context, ibv_device, verbs_context};
 
 use crate::context::{CONTEXTS, Context};
 use crate::device::Device;
+use crate::refusals::refusals;
 use crate::ret::{minus_one, pointer};
 use crate::slab::is_own;
 use crate::system::forward;
 use crate::{
-    address_handle, channel, completion, completion_queue, cq_ex, domain, flow, post, query,
-    queue_pair, region, shared_receive_queue,
+    address_handle, channel, completion, completion_counter, completion_queue, cq_ex, domain, flow,
+    post, query, queue_pair, region, shared_receive_queue,
 };
 
 /// The value of `ibv_context.abi_compat` in a context that is part of a `verbs_context`.
@@ -28,6 +29,7 @@ fn set_operations(context: &mut verbs_context) {
     ops.post_send = Some(post::post_send);
     ops.post_recv = Some(post::post_recv);
     ops.post_srq_recv = Some(shared_receive_queue::post_srq_recv);
+    context.priv_ = refusals();
     context.query_port = Some(query::query_port);
     context.query_device_ex = Some(query::query_device_ex);
     context.query_rt_values = Some(query::query_rt_values);
@@ -57,6 +59,7 @@ extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
         // In the order in which they use each other.
         drop(flow::FLOWS.remove_all(|flow| flow.is_of(&closed)));
         drop(queue_pair::PAIRS.remove_all(|pair| pair.is_of(&closed)));
+        drop(completion_counter::COUNTERS.remove_all(|counter| counter.is_of(&closed)));
         drop(shared_receive_queue::SHARED_QUEUES.remove_all(|queue| queue.is_of(&closed)));
         drop(address_handle::HANDLES.remove_all(|handle| handle.is_of(&closed)));
         drop(completion_queue::QUEUES.remove_all(|queue| queue.is_of(&closed)));
@@ -65,4 +68,48 @@ extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
         drop(domain::DOMAINS.remove_all(|domain| domain.is_of(&closed)));
         Ok(())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Asserts that these slots are filled, and that all others of the structure are not.
+    macro_rules! assert_filled {
+        ($operations:expr, $($slot:ident)*; without $($absent:ident)*) => {{
+            let operations = &$operations;
+            $(assert!(operations.$slot.is_some(), stringify!($slot));)*
+            $(assert!(operations.$absent.is_none(), stringify!($absent));)*
+        }};
+    }
+
+    #[test]
+    fn operations_are_this_librarys_or_absent_and_the_header_refuses_the_absent_ones() {
+        // SAFETY: numbers, pointers and functions that may be null, and a mutex that is not locked.
+        let mut context: verbs_context = unsafe { std::mem::zeroed() };
+        set_operations(&mut context);
+        assert_eq!(context.sz, size_of::<verbs_context>());
+        assert_eq!(context.context.abi_compat.addr(), EXTENDED);
+        assert_eq!(context.priv_, refusals());
+        assert_filled!(context,
+            query_port query_device_ex query_rt_values create_cq_ex create_qp_ex ibv_create_flow
+            ibv_destroy_flow;
+            without free_buf alloc_buf dm_export_dmabuf_fd reg_mr_ex dealloc_dmah alloc_dmah advise_mr
+            alloc_null_mr read_counters attach_counters_point_flow create_counters destroy_counters
+            reg_dm_mr alloc_dm free_dm modify_flow_action_esp destroy_flow_action
+            create_flow_action_esp modify_qp_rate_limit alloc_parent_domain dealloc_td alloc_td
+            modify_cq post_srq_ops destroy_rwq_ind_table create_rwq_ind_table destroy_wq modify_wq
+            create_wq open_qp get_srq_num create_srq_ex open_xrcd close_xrcd
+        );
+        assert_filled!(context.context.ops,
+            poll_cq req_notify_cq post_srq_recv post_send post_recv;
+            without alloc_mw bind_mw dealloc_mw
+        );
+        // A slot that the list above does not name would be one of a later header.
+        let slots = 41 * size_of::<usize>();
+        assert_eq!(
+            std::mem::offset_of!(verbs_context, sz),
+            slots + 4 * size_of::<usize>()
+        );
+    }
 }

@@ -18,14 +18,14 @@ use crate::context::Context;
 use crate::device::{Device, GIDS_LISTED, MOST_READS, MOST_REQUESTS, MOST_SEGMENTS, put_text};
 use crate::errno::Errno;
 use crate::queue_pair::Pair;
-use crate::ret::{minus_one, number, status, status_and_errno};
+use crate::ret::{minus_one, number, status, status_and_errno, unsupported};
 use crate::slab::is_own;
-use crate::system::forward;
+use crate::system::{forward, forward_or};
 
 /// The longest message.
 const MOST_BYTES: u32 = 1 << 30;
 /// How many objects of a kind there can be, as far as queries say: memory is the limit.
-const MANY: c_int = 1 << 20;
+pub(crate) const MANY: c_int = 1 << 20;
 /// `IBV_RAW_PACKET_CAP_IP_CSUM`.
 const RAW_PACKET_CAP_IP_CSUM: u32 = 1 << 2;
 /// The only port.
@@ -33,6 +33,8 @@ pub(crate) const PORT: u32 = 1;
 /// 4x and 25 Gb/s a lane: 100 Gb/s, in the codes of the specification.
 const WIDTH_4X: u8 = 2;
 const SPEED_25: u8 = 32;
+/// The same in units of 100 Mb/s.
+const SPEED: u64 = 4 * 250;
 /// `IB_PORT_PHYS_STATE_POLLING`, `_DISABLED` and `_LINK_UP`.
 const POLLING: u8 = 2;
 const DISABLED: u8 = 3;
@@ -54,6 +56,7 @@ fn device_attributes(device: &Device) -> ibv_device_attr {
         device_cap_flags: (ibv_device_cap_flags::IBV_DEVICE_RC_RNR_NAK_GEN
             | ibv_device_cap_flags::IBV_DEVICE_SYS_IMAGE_GUID
             | ibv_device_cap_flags::IBV_DEVICE_PORT_ACTIVE_EVENT
+            | ibv_device_cap_flags::IBV_DEVICE_SRQ_RESIZE
             | ibv_device_cap_flags::IBV_DEVICE_RAW_IP_CSUM
             | ibv_device_cap_flags::IBV_DEVICE_MANAGED_FLOW_STEERING)
             .0,
@@ -198,6 +201,23 @@ unsafe extern "C" fn ibv_query_port(
     let size = offset_of!(ibv_port_attr, port_cap_flags2);
     // SAFETY: the contract of this function.
     unsafe { query_port(context, port, attr.cast(), size) }
+}
+
+/// # Safety
+/// `speed` is writable.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_port_speed(
+    context: *mut ibv_context,
+    port: u32,
+    speed: *mut u64,
+) -> c_int {
+    forward_or!(unless is_own(context), ibv_query_port_speed(context, port, speed), unsupported());
+    status(|| {
+        device_with_port(context, port)?;
+        // SAFETY: the contract of this function.
+        unsafe { speed.write(SPEED) };
+        Ok(())
+    })
 }
 
 /// Full membership of the default partition.

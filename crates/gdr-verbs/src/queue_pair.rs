@@ -3,12 +3,14 @@
 use std::ffi::c_int;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use gdr_rdma::raw::{CompletionCounter, CountedOperation};
 use gdr_rdma::{Capabilities, State, raw};
 use gdr_verbs_sys::{
     ibv_context, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr,
     ibv_qp_init_attr_ex, ibv_qp_init_attr_mask, ibv_qp_state, ibv_qp_type,
 };
 
+use crate::completion_counter::Attached;
 use crate::completion_queue::Queue;
 use crate::context::Context;
 use crate::device::{MOST_INLINE, MOST_REQUESTS, MOST_SEGMENTS, PairOwner, lock};
@@ -70,6 +72,14 @@ impl Service {
         Ok(of_each!(self, pair => pair.to_error())?)
     }
 
+    pub(crate) fn count_completions(
+        &self,
+        operations: &[CountedOperation],
+        counter: &CompletionCounter,
+    ) -> Result<(), Errno> {
+        Ok(of_each!(self, pair => pair.count_completions(operations, counter))?)
+    }
+
     pub(crate) fn post_recvs<T>(
         &self,
         post: impl FnOnce(&mut raw::RecvQueue<'_>) -> T,
@@ -87,6 +97,7 @@ pub(crate) struct Pair {
     init: Init,
     /// The attributes that were set, for queries.
     pub(crate) attributes: Mutex<ibv_qp_attr>,
+    pub(crate) attached: Mutex<Attached>,
     unacknowledged: Arc<Unacknowledged>,
     /// Its flows.
     users: Users,
@@ -256,6 +267,7 @@ impl Pair {
                 signals_all: wanted.sq_sig_all != 0,
             },
             attributes: Mutex::default(),
+            attached: Mutex::default(),
             unacknowledged,
             users: Users::default(),
             builder: operations.map(|_| Mutex::default()),
@@ -296,7 +308,10 @@ fn check(cap: &ibv_qp_cap) -> Result<(), Errno> {
 /// `attr` is readable and writable.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> *mut ibv_qp {
-    forward!(unless is_own(pd), ibv_create_qp(pd, attr));
+    // SAFETY: the contract of this function.
+    let (send, recv, shared) = unsafe { ((*attr).send_cq, (*attr).recv_cq, (*attr).srq) };
+    let is_of_own = is_own(pd) || is_own(send) || is_own(recv) || is_own(shared);
+    forward!(unless is_of_own, ibv_create_qp(pd, attr));
     pointer(|| {
         // SAFETY: the contract of this function.
         let plain = unsafe { &mut *attr };

@@ -7,6 +7,7 @@ use gdr_rdma::Access;
 use gdr_rdma::raw;
 use gdr_verbs_sys::{ibv_access_flags, ibv_mr, ibv_pd};
 
+use crate::buffer::Buffer;
 use crate::context::Context;
 use crate::device::lock;
 use crate::domain::{Domain, Use, next_handle};
@@ -29,6 +30,8 @@ pub(crate) struct Region {
 /// What `ibv_rereg_mr` replaces.
 struct Registered {
     wanted: Wanted,
+    /// The buffer that its memory is of.
+    buffer: Option<Arc<Buffer>>,
     domain: Arc<Domain>,
     _use: Use,
 }
@@ -107,14 +110,26 @@ const OPTIONAL: c_uint = 0x3ff0_0000;
 
 /// Memory that a program names by its address.
 #[derive(Clone, Copy)]
-struct Wanted {
-    address: *mut c_void,
-    len: usize,
-    iova: u64,
-    access: c_uint,
+pub(crate) struct Wanted {
+    pub(crate) address: *mut c_void,
+    pub(crate) len: usize,
+    /// The address by which requests name the first byte.
+    pub(crate) iova: u64,
+    pub(crate) access: c_uint,
 }
 
 impl Wanted {
+    /// Memory that requests name by its address, or from 0 on if the program wants that.
+    pub(crate) fn at_its_address(address: *mut c_void, len: usize, access: c_uint) -> Self {
+        let zero_based = ibv_access_flags(access).contains(ibv_access_flags::IBV_ACCESS_ZERO_BASED);
+        Self {
+            address,
+            len,
+            iova: if zero_based { 0 } else { address.addr() as u64 },
+            access,
+        }
+    }
+
     fn register(&self, domain: &Domain) -> Result<raw::Region, Errno> {
         let access = access(self.access)?;
         let engine = domain.context().engine()?;
@@ -140,15 +155,19 @@ impl Wanted {
     }
 }
 
-fn register(pd: *mut ibv_pd, wanted: Wanted) -> Result<*mut ibv_mr, Errno> {
-    let domain = Domain::of(pd)?;
-    let region = wanted.register(&domain)?;
+/// Makes a region, which keeps the buffer that its memory is of.
+pub(crate) fn register(
+    domain: &Arc<Domain>,
+    wanted: Wanted,
+    buffer: Option<Arc<Buffer>>,
+) -> Result<*mut ibv_mr, Errno> {
+    let region = wanted.register(domain)?;
     let context = Arc::clone(domain.context());
     // SAFETY: pointers and numbers.
     let object = unsafe {
         CObject::<ibv_mr>::new(|mr| {
             mr.context = context.as_ptr();
-            mr.pd = pd;
+            mr.pd = domain.as_ptr();
             mr.addr = wanted.address;
             mr.length = wanted.len;
             mr.handle = next_handle();
@@ -163,18 +182,13 @@ fn register(pd: *mut ibv_pd, wanted: Wanted) -> Result<*mut ibv_mr, Errno> {
         region,
         registered: Mutex::new(Registered {
             wanted,
+            buffer,
             _use: domain.users().add(),
-            domain,
+            domain: Arc::clone(domain),
         }),
     };
     REGIONS.insert(handle, Arc::new(registered));
     Ok(handle)
-}
-
-/// The address by which requests name the first byte, unless the program chooses one.
-fn default_iova(address: *mut c_void, access: c_uint) -> u64 {
-    let zero_based = ibv_access_flags(access).contains(ibv_access_flags::IBV_ACCESS_ZERO_BASED);
-    if zero_based { 0 } else { address.addr() as u64 }
 }
 
 #[unsafe(no_mangle)]
@@ -185,9 +199,8 @@ extern "C" fn ibv_reg_mr(
     access: c_int,
 ) -> *mut ibv_mr {
     forward!(unless is_own(pd), ibv_reg_mr(pd, address, len, access));
-    let access = access.cast_unsigned();
-    let iova = default_iova(address, access);
-    ibv_reg_mr_iova2(pd, address, len, iova, access)
+    let wanted = Wanted::at_its_address(address, len, access.cast_unsigned());
+    pointer(|| register(&Domain::of(pd)?, wanted, None))
 }
 
 #[unsafe(no_mangle)]
@@ -217,12 +230,51 @@ extern "C" fn ibv_reg_mr_iova2(
         iova,
         access,
     };
-    pointer(|| register(pd, wanted))
+    pointer(|| register(&Domain::of(pd)?, wanted, None))
 }
 
-/// Registers memory that is exported by descriptor. Programs pass its CUDA address as `iova`, by which
-/// it is mapped; the descriptor only proves that there is an export. A program that probes for support
-/// passes the descriptor -1, and expects `EBADF` where there is support.
+/// Memory that is exported by descriptor. Programs pass its CUDA address as `iova`, by which it is mapped;
+/// the descriptor only proves that there is an export.
+pub(crate) struct Exported {
+    pub(crate) fd: c_int,
+    pub(crate) offset: u64,
+    pub(crate) len: usize,
+    pub(crate) iova: u64,
+    pub(crate) access: c_uint,
+}
+
+impl Exported {
+    /// Makes a region. A program that probes for support passes the descriptor -1, and expects `EBADF`
+    /// where there is support.
+    pub(crate) fn register(&self, domain: &Arc<Domain>) -> Result<*mut ibv_mr, Errno> {
+        if !gpu_memory::is_supported() {
+            return Err(Errno::OPNOTSUPP);
+        }
+        // SAFETY: asks for the flags of a descriptor, which need not exist.
+        if unsafe { libc::fcntl(self.fd, libc::F_GETFD) } < 0 {
+            return Err(Errno::BADF);
+        }
+        let address = usize::try_from(self.iova).map_err(|_| Errno::INVAL)?;
+        let offset = usize::try_from(self.offset).map_err(|_| Errno::INVAL)?;
+        if self.len == 0 {
+            return Err(Errno::INVAL);
+        }
+        if matches!(gpu_memory::place(address), Place::Host) {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let wanted = Wanted {
+            address: std::ptr::with_exposed_provenance_mut(address),
+            len: self.len,
+            iova: self.iova,
+            access: self.access,
+        };
+        let mr = register(domain, wanted, None)?;
+        // SAFETY: a region that was just made. As in libibverbs, its address is that in the export.
+        unsafe { (*mr).addr = std::ptr::without_provenance_mut(offset) };
+        Ok(mr)
+    }
+}
+
 #[unsafe(no_mangle)]
 extern "C" fn ibv_reg_dmabuf_mr(
     pd: *mut ibv_pd,
@@ -233,33 +285,14 @@ extern "C" fn ibv_reg_dmabuf_mr(
     access: c_int,
 ) -> *mut ibv_mr {
     forward!(unless is_own(pd), ibv_reg_dmabuf_mr(pd, offset, len, iova, fd, access));
-    pointer(|| {
-        Domain::of(pd)?;
-        if !gpu_memory::is_supported() {
-            return Err(Errno::OPNOTSUPP);
-        }
-        // SAFETY: asks for the flags of a descriptor, which need not exist.
-        if unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
-            return Err(Errno::BADF);
-        }
-        let address = usize::try_from(iova).map_err(|_| Errno::INVAL)?;
-        if len == 0 {
-            return Err(Errno::INVAL);
-        }
-        if matches!(gpu_memory::place(address), Place::Host) {
-            return Err(Errno::OPNOTSUPP);
-        }
-        let wanted = Wanted {
-            address: std::ptr::with_exposed_provenance_mut(address),
-            len,
-            iova,
-            access: access.cast_unsigned(),
-        };
-        let mr = register(pd, wanted)?;
-        // SAFETY: a region that was just made. As in libibverbs, it has no address.
-        unsafe { (*mr).addr = std::ptr::null_mut() };
-        Ok(mr)
-    })
+    let exported = Exported {
+        fd,
+        offset,
+        len,
+        iova,
+        access: access.cast_unsigned(),
+    };
+    pointer(|| exported.register(&Domain::of(pd)?))
 }
 
 /// Flags of `ibv_rereg_mr`, which the header declares as an enumeration.
@@ -283,7 +316,8 @@ unsafe extern "C" fn ibv_rereg_mr(
     len: usize,
     access: c_int,
 ) -> c_int {
-    forward!(unless is_own(mr), ibv_rereg_mr(mr, flags, pd, address, len, access));
+    let is_of_own = is_own(mr) || flags & CHANGE_PD != 0 && is_own(pd);
+    forward!(unless is_of_own, ibv_rereg_mr(mr, flags, pd, address, len, access));
     let changed = status_and_errno(|| {
         let known = CHANGE_TRANSLATION | CHANGE_PD | CHANGE_ACCESS;
         if flags & !known != 0 || flags == 0 {
@@ -292,13 +326,15 @@ unsafe extern "C" fn ibv_rereg_mr(
         let region = REGIONS.get(mr)?;
         let mut registered = lock(&region.registered);
         let mut wanted = registered.wanted;
+        let mut buffer = registered.buffer.clone();
         if flags & CHANGE_ACCESS != 0 {
             wanted.access = access.cast_unsigned();
         }
         if flags & CHANGE_TRANSLATION != 0 {
             wanted.address = address;
             wanted.len = len;
-            wanted.iova = default_iova(address, wanted.access);
+            wanted.iova = Wanted::at_its_address(address, len, wanted.access).iova;
+            buffer = None;
         }
         let domain = match flags & CHANGE_PD {
             0 => Arc::clone(&registered.domain),
@@ -316,6 +352,7 @@ unsafe extern "C" fn ibv_rereg_mr(
         }
         *registered = Registered {
             wanted,
+            buffer,
             _use: domain.users().add(),
             domain,
         };

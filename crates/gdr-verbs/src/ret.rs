@@ -68,3 +68,18 @@ pub(crate) fn pointer<T>(verb: impl FnOnce() -> Result<*mut T, Errno>) -> *mut T
 pub(crate) fn plain<T>(otherwise: T, verb: impl FnOnce() -> Result<T, Errno>) -> T {
     run(verb).unwrap_or(otherwise)
 }
+
+/// The result of an unsupported verb that returns a pointer.
+pub(crate) fn unsupported_pointer<T>() -> *mut T {
+    pointer(|| Err(Errno::OPNOTSUPP))
+}
+
+/// The result of an unsupported verb that returns an errno.
+pub(crate) fn unsupported() -> c_int {
+    status(|| Err(Errno::OPNOTSUPP))
+}
+
+/// The result of an unsupported verb that returns -1 with errno set.
+pub(crate) fn unsupported_minus_one() -> c_int {
+    minus_one(|| Err(Errno::OPNOTSUPP))
+}

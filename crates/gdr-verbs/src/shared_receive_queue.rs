@@ -116,6 +116,25 @@ impl SharedQueue {
         SHARED_QUEUES.insert(handle, Arc::new(created));
         Ok(handle)
     }
+
+    /// Changes both or, with an error, neither.
+    fn modify(&self, max_wr: Option<u32>, limit: Option<u32>) -> Result<(), Errno> {
+        // One change at a time, so that what was checked holds.
+        let mut attr = lock(&self.attr);
+        let most = max_wr.unwrap_or(attr.max_wr);
+        let armed = limit.map_or_else(|| self.queue.limit(), Ok)?;
+        if !(1..=MOST_REQUESTS).contains(&most) || armed > most {
+            return Err(Errno::INVAL);
+        }
+        if max_wr.is_some() && !self.queue.resize(most)? {
+            return Err(Errno::INVAL);
+        }
+        attr.max_wr = most;
+        if let Some(limit) = limit {
+            self.queue.arm_limit(limit)?;
+        }
+        Ok(())
+    }
 }
 
 impl Drop for SharedQueue {
@@ -151,19 +170,15 @@ unsafe extern "C" fn ibv_modify_srq(
     forward!(unless is_own(srq), ibv_modify_srq(srq, attr, mask));
     status(|| {
         let queue = SharedQueue::of(srq)?;
-        // SAFETY: the contract of this function.
-        let wanted = unsafe { attr.read() };
-        // Its size is fixed.
-        if mask & MAX_WR != 0 {
+        if mask & !(MAX_WR | LIMIT) != 0 {
             return Err(Errno::OPNOTSUPP);
         }
-        if mask & LIMIT != 0 {
-            if wanted.srq_limit > lock(&queue.attr).max_wr {
-                return Err(Errno::INVAL);
-            }
-            queue.queue.arm_limit(wanted.srq_limit)?;
-        }
-        Ok(())
+        // SAFETY: the contract of this function.
+        let wanted = unsafe { attr.read() };
+        queue.modify(
+            (mask & MAX_WR != 0).then_some(wanted.max_wr),
+            (mask & LIMIT != 0).then_some(wanted.srq_limit),
+        )
     })
 }
 

@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_char};
 
-use gdr_verbs_sys::{ibv_event_type, ibv_node_type, ibv_port_state, ibv_wc_status};
+use gdr_verbs_sys::{ibv_event_type, ibv_node_type, ibv_port_state, ibv_wc_status, ibv_wr_opcode};
 
 /// The text at `index`.
 fn text(texts: &[&'static CStr], index: u32) -> *const c_char {
@@ -102,5 +102,31 @@ extern "C" fn ibv_event_type_str(kind: ibv_event_type) -> *const c_char {
             c"device speed change",
         ],
         kind.0,
+    )
+}
+
+/// A private function of libibverbs, which its libraries beside call.
+#[unsafe(no_mangle)]
+extern "C" fn ibv_wr_opcode_str(opcode: ibv_wr_opcode) -> *const c_char {
+    text(
+        &[
+            c"rdma-write",
+            c"rdma-write-with-imm",
+            c"send",
+            c"send-with-imm",
+            c"rdma-read",
+            c"atomic-cmp-and-swp",
+            c"atomic-fetch-and-add",
+            c"local-inv",
+            c"bind-mw",
+            c"send-with-inv",
+            c"tso",
+            c"driver1",
+            c"unknown",
+            c"unknown",
+            c"flush",
+            c"atomic-write",
+        ],
+        opcode.0,
     )
 }

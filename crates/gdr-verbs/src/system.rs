@@ -197,7 +197,17 @@ macro_rules! forward {
     };
 }
 
-pub(crate) use {call_system, forward, inferred};
+/// As [`forward`], for a function that older releases lack: `refused` is returned without it.
+macro_rules! forward_or {
+    (unless $own:expr, $function:ident($($argument:ident),*), $refused:expr) => {
+        if $crate::system::has_devices() && !$own {
+            let returned = $crate::system::call_system!($function($($argument),*));
+            return returned.unwrap_or_else(|| $refused);
+        }
+    };
+}
+
+pub(crate) use {call_system, forward, forward_or, inferred};
 
 /// An entry of the table in `private.S`.
 #[repr(C)]

@@ -7,43 +7,34 @@ use std::ffi::{c_int, c_void};
 
 use gdr_verbs_sys::{ibv_context, ibv_dm, ibv_fork_status, ibv_gid, ibv_mr, ibv_pd, ibv_qp};
 
-use crate::errno::Errno;
-use crate::ret::{minus_one, pointer, status};
+use crate::ret::{unsupported, unsupported_minus_one, unsupported_pointer};
 use crate::slab::is_own;
 use crate::system::{self, call_system, forward};
-
-fn no_pointer<T>() -> *mut T {
-    pointer(|| Err(Errno::OPNOTSUPP))
-}
-
-fn refused() -> c_int {
-    status(|| Err(Errno::OPNOTSUPP))
-}
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_attach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int {
     forward!(unless is_own(qp), ibv_attach_mcast(qp, gid, lid));
-    refused()
+    unsupported()
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int {
     forward!(unless is_own(qp), ibv_detach_mcast(qp, gid, lid));
-    refused()
+    unsupported()
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_context {
     // That of a device of this library is an event descriptor, and cannot be imported.
     if is_of_no_device(cmd_fd) {
-        return no_pointer();
+        return unsupported_pointer();
     }
     match call_system!(ibv_import_device(cmd_fd)) {
         Some(context) => {
             system::found_devices();
             context
         }
-        None => no_pointer(),
+        None => unsupported_pointer(),
     }
 }
 
@@ -59,7 +50,7 @@ fn is_of_no_device(fd: c_int) -> bool {
 #[unsafe(no_mangle)]
 extern "C" fn ibv_import_pd(context: *mut ibv_context, handle: u32) -> *mut ibv_pd {
     forward!(unless is_own(context), ibv_import_pd(context, handle));
-    no_pointer()
+    unsupported_pointer()
 }
 
 #[unsafe(no_mangle)]
@@ -70,7 +61,7 @@ extern "C" fn ibv_unimport_pd(pd: *mut ibv_pd) {
 #[unsafe(no_mangle)]
 extern "C" fn ibv_import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr {
     forward!(unless is_own(pd), ibv_import_mr(pd, handle));
-    no_pointer()
+    unsupported_pointer()
 }
 
 #[unsafe(no_mangle)]
@@ -81,24 +72,24 @@ extern "C" fn ibv_unimport_mr(mr: *mut ibv_mr) {
 #[unsafe(no_mangle)]
 extern "C" fn ibv_import_dm(context: *mut ibv_context, handle: u32) -> *mut ibv_dm {
     forward!(unless is_own(context), ibv_import_dm(context, handle));
-    no_pointer()
+    unsupported_pointer()
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_unimport_dm(dm: *mut ibv_dm) {
-    forward!(unless false, ibv_unimport_dm(dm));
+    forward!(unless is_own(dm), ibv_unimport_dm(dm));
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_query_ece(qp: *mut ibv_qp, ece: *mut c_void) -> c_int {
     forward!(unless is_own(qp), ibv_query_ece(qp, ece));
-    refused()
+    unsupported()
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_set_ece(qp: *mut ibv_qp, ece: *mut c_void) -> c_int {
     forward!(unless is_own(qp), ibv_set_ece(qp, ece));
-    refused()
+    unsupported()
 }
 
 #[unsafe(no_mangle)]
@@ -109,7 +100,7 @@ extern "C" fn ibv_resolve_eth_l2_from_gid(
     vid: *mut u16,
 ) -> c_int {
     forward!(unless is_own(context), ibv_resolve_eth_l2_from_gid(context, attr, mac, vid));
-    refused()
+    unsupported()
 }
 
 #[unsafe(no_mangle)]
@@ -137,33 +128,20 @@ extern "C" fn ibv_dofork_range(base: *mut c_void, size: usize) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn ibv_reg_mr_ex(pd: *mut ibv_pd, attr: *mut c_void) -> *mut ibv_mr {
-    forward!(unless is_own(pd), ibv_reg_mr_ex(pd, attr));
-    no_pointer()
-}
-
-#[unsafe(no_mangle)]
 extern "C" fn ibv_alloc_dmah(context: *mut ibv_context, attr: *mut c_void) -> *mut c_void {
     forward!(unless is_own(context), ibv_alloc_dmah(context, attr));
-    no_pointer()
+    unsupported_pointer()
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_dealloc_dmah(handle: *mut c_void) -> c_int {
-    forward!(unless false, ibv_dealloc_dmah(handle));
-    refused()
+    forward!(unless is_own(handle), ibv_dealloc_dmah(handle));
+    unsupported()
 }
 
 /// Returns -1 with errno set, unlike the others.
 #[unsafe(no_mangle)]
 extern "C" fn ibv_dm_export_dmabuf_fd(dm: *mut ibv_dm) -> c_int {
-    forward!(unless false, ibv_dm_export_dmabuf_fd(dm));
-    minus_one(|| Err(Errno::OPNOTSUPP))
-}
-
-/// Programs compute the speed from `ibv_query_port` where this fails.
-#[unsafe(no_mangle)]
-extern "C" fn ibv_query_port_speed(context: *mut ibv_context, port: u32, speed: *mut u64) -> c_int {
-    forward!(unless is_own(context), ibv_query_port_speed(context, port, speed));
-    refused()
+    forward!(unless is_own(dm), ibv_dm_export_dmabuf_fd(dm));
+    unsupported_minus_one()
 }

@@ -149,7 +149,7 @@ fn private_functions() -> TempDir {
             vsnprintf(text, sizeof text, format, list);\n\
             va_end(list);\n\
         }\n\
-        char *ibv_wr_opcode_str(void) { return text; }\n";
+        char *verbs_open_device(void) { return text; }\n";
     fs::write(&source, text).unwrap();
     let mut compiler = Command::new("cc");
     compiler.args(["-shared", "-fPIC", "-o"]);
@@ -188,7 +188,7 @@ fn private_functions_are_those_of_the_installed_library() {
     let installed = folder.path().join("private.so");
     let copy = Copy::new(SHADOW, &[("GDR_LIBIBVERBS", &installed)]);
     for version in PRIVATE {
-        let [ten, log, text] = ["ibv_cmd_reg_mr", "__verbs_log", "ibv_wr_opcode_str"]
+        let [ten, log, text] = ["ibv_cmd_reg_mr", "__verbs_log", "verbs_open_device"]
             .map(|name| copy.private(name, version));
         assert!(
             !ten.is_null() && !log.is_null() && !text.is_null(),

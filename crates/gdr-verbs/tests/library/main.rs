@@ -3,12 +3,16 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod attributes;
+mod buffers;
 mod built;
+mod completion_counters;
 mod extended;
 mod gids;
 mod misuse;
 mod objects;
 mod operations;
 mod regions;
+mod shared_receives;
 mod side;
 mod states;

@@ -272,10 +272,21 @@ impl Side {
     }
 
     pub(crate) fn close(self) {
+        self.close_pair();
+        self.close_rest();
+    }
+
+    /// Destroys the queue pair.
+    pub(crate) fn close_pair(&self) {
+        // SAFETY: a handle, which the library checks.
+        unsafe { library().ibv_destroy_qp(self.pair) }.unwrap();
+    }
+
+    /// Closes what [`Self::close_pair`] has left.
+    pub(crate) fn close_rest(self) {
         let verbs = library();
         // SAFETY: each object is destroyed before what it depends on.
         unsafe {
-            verbs.ibv_destroy_qp(self.pair).unwrap();
             verbs.ibv_destroy_cq(self.queue).unwrap();
             verbs.ibv_dealloc_pd(self.domain).unwrap();
             verbs.ibv_close_device(self.context).unwrap();
