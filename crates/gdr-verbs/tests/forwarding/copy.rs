@@ -23,7 +23,7 @@ pub(crate) const SHADOW: &str = "shadow/libibverbs.so.1";
 /// library, with its own variables.
 pub(crate) struct Copy {
     pub(crate) verbs: &'static Verbs,
-    handle: *mut c_void,
+    pub(crate) handle: *mut c_void,
     _folder: TempDir,
 }
 

@@ -1,0 +1,91 @@
+//! The functions that a libibverbs exports, each with its version node.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+
+/// The list that this crate keeps of the newest rdma-core that it was compared with: its release, and
+/// a line with node and name for each function.
+const KEPT: &str = include_str!("rdma-core.txt");
+
+/// The functions of a release.
+pub(crate) struct List {
+    pub(crate) release: String,
+    pub(crate) functions: BTreeSet<Function>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Function {
+    pub(crate) name: String,
+    pub(crate) node: String,
+}
+
+impl Function {
+    /// Whether only rdma-core's own libraries may call it.
+    pub(crate) fn is_private(&self) -> bool {
+        self.node.starts_with("IBVERBS_PRIVATE_")
+    }
+}
+
+impl List {
+    pub(crate) fn kept() -> Self {
+        let (release, lines) = KEPT.split_once('\n').unwrap();
+        let function = |line: &str| {
+            let (node, name) = line.split_once(' ').unwrap();
+            Function {
+                name: name.to_owned(),
+                node: node.to_owned(),
+            }
+        };
+        Self {
+            release: release.to_owned(),
+            functions: lines.lines().map(function).collect(),
+        }
+    }
+
+    /// What a file exports, by `readelf`, which comes with the linker.
+    pub(crate) fn of_file(file: &Path, release: String) -> Self {
+        let mut reader = Command::new("readelf");
+        reader.args(["--dyn-syms", "--wide"]).arg(file);
+        let output = reader.output().unwrap();
+        assert!(output.status.success(), "{}", file.display());
+        let text = String::from_utf8(output.stdout).unwrap();
+        let functions = text.lines().filter_map(|line| {
+            let mut fields = line.split_whitespace().skip(6);
+            let (section, symbol) = (fields.next()?, fields.next()?);
+            let (name, node) = symbol.split_once('@')?;
+            let node = node.trim_start_matches('@');
+            let exported = section != "UND" && node.starts_with("IBVERBS_") && name != node;
+            exported.then(|| Function {
+                name: name.to_owned(),
+                node: node.to_owned(),
+            })
+        });
+        Self {
+            release,
+            functions: functions.collect(),
+        }
+    }
+
+    /// Whether this is the interface of 2005: its functions in `IBVERBS_1.0` call those of
+    /// `IBVERBS_1.1` of the same names, and no program of this century's processors has them.
+    fn is_of_2005(&self, function: &Function) -> bool {
+        let newer = Function {
+            node: "IBVERBS_1.1".to_owned(),
+            ..function.clone()
+        };
+        function.node == "IBVERBS_1.0" && self.functions.contains(&newer)
+    }
+
+    /// The functions that a libibverbs in the place of this one must have.
+    pub(crate) fn needed(&self) -> impl Iterator<Item = &Function> {
+        let functions = self.functions.iter();
+        functions.filter(|function| !self.is_of_2005(function))
+    }
+
+    /// The names of the functions that programs call.
+    pub(crate) fn public(&self) -> BTreeSet<&str> {
+        let needed = self.needed().filter(|function| !function.is_private());
+        needed.map(|function| function.name.as_str()).collect()
+    }
+}
