@@ -23,7 +23,7 @@ const EXAMPLES: &str = "\
 Examples:
   gdr explain \"could not insert 'nvidia_peermem': Invalid argument\"
   gdr explain nccl.log             a whole log, of any length
-  kubectl logs trainer-0 | gdr explain
+  kubectl logs trainer-0 | gdr explain -
   dmesg | gdr explain
   gdr explain --list               every cause that is known";
 
@@ -40,7 +40,7 @@ const CONNECTIONS: usize = 8;
 #[derive(Debug, clap::Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"))]
 pub(crate) struct Options {
-    /// The text, or the name of a file with it; without one, standard input
+    /// The text, or the name of a file with it; `-` or nothing for standard input
     #[arg(value_name = "TEXT")]
     text: Vec<String>,
 
@@ -150,11 +150,14 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
 }
 
 fn answer(options: &Options) -> Result<Answer> {
-    if let [name] = options.text.as_slice()
-        && Path::new(name).is_file()
-    {
-        let file = File::open(name).with_context(|| format!("{name} cannot be read"))?;
-        return explain::read(file).with_context(|| format!("{name} cannot be read"));
+    if let [name] = options.text.as_slice() {
+        if name == "-" {
+            return explain::read(io::stdin().lock()).context("standard input cannot be read");
+        }
+        if Path::new(name).is_file() || is_file_name(name) {
+            let file = File::open(name).with_context(|| format!("{name} cannot be read"))?;
+            return explain::read(file).with_context(|| format!("{name} cannot be read"));
+        }
     }
     if !options.text.is_empty() {
         let text = options.text.join(" ");
@@ -168,6 +171,17 @@ fn answer(options: &Options) -> Result<Answer> {
         .into());
     }
     explain::read(stdin.lock()).context("standard input cannot be read")
+}
+
+/// Returns whether an argument can only be meant as the name of a file: one word with a folder or an
+/// extension of logs.
+fn is_file_name(text: &str) -> bool {
+    const EXTENSIONS: [&str; 7] = [".log", ".txt", ".out", ".err", ".json", ".gz", ".xml"];
+    let is_word = !text.contains(char::is_whitespace);
+    let is_path = ["/", "./", "../", "~/"]
+        .iter()
+        .any(|start| text.starts_with(start));
+    is_word && (is_path || EXTENSIONS.iter().any(|end| text.ends_with(end)))
 }
 
 /// Shows whether GPUDirect RDMA is in use, and what does not use it.
@@ -282,7 +296,7 @@ fn wrapped(indent: &str, text: &str, output: &mut Output) -> Result<()> {
 fn show(place: usize, item: &Item<'_>, output: &mut Output) -> Result<()> {
     let explanation = item.explanation;
     let cause = explanation.cause;
-    let sure = match (cause.kind, item.strength) {
+    let sure = match (explanation.kind, item.strength) {
         (Kind::Harmless, _) => "harmless",
         (Kind::Consequence, _) => "follows from another error",
         (Kind::Fault, Strength::Sure) => "certain",
@@ -307,6 +321,9 @@ fn show(place: usize, item: &Item<'_>, output: &mut Output) -> Result<()> {
     for detail in &explanation.details {
         wrapped("   ", detail, output)?;
     }
+    for reason in &explanation.because {
+        wrapped("   ", reason, output)?;
+    }
     wrapped("   ", cause.why, output)?;
     match &item.confirmation {
         Some(Confirmation::Confirmed { check, summary }) => {
@@ -330,7 +347,7 @@ fn show(place: usize, item: &Item<'_>, output: &mut Output) -> Result<()> {
         }
         _ => {}
     }
-    for remedy in cause.remedies {
+    for remedy in &explanation.remedies {
         wrapped("   ", &format!("- {}", remedy.what), output)?;
         if let Some(command) = remedy.command {
             output.line(format_args!("       {command}"))?;

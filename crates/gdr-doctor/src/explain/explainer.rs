@@ -1,13 +1,17 @@
 //! Reads a text and ranks the causes that it speaks of.
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::io::{self, Read};
 use std::sync::OnceLock;
 
+use super::arguments::without_arguments;
 use super::channel::{self, Channel, Transport};
 use super::clean::{clean, excerpt, has_log_prefix, unquoted};
+use super::facts::{FACTS, Fact};
 use super::lines::{Line, Lines};
 use super::matcher::{Candidates, Hits, Matcher};
+use super::mention::{Speech, speech};
 use super::signs::{self, Sign};
 use super::usage::{GpuDirect, Usage};
 use super::{Cause, Explanation, Match, Pattern, Strength, causes};
@@ -42,15 +46,20 @@ enum Role {
     Channel,
     /// Says what lines after it are about.
     Context,
+    /// Says that other expressions do not fit its line.
+    Exception,
     Cause {
         cause: usize,
         pattern: &'static Pattern,
         after: Option<usize>,
+        unless: Option<usize>,
     },
     Sign {
         sign: &'static Sign,
         after: Option<usize>,
     },
+    /// Says something about the machine.
+    Fact(Fact),
 }
 
 #[derive(Debug)]
@@ -88,6 +97,19 @@ impl Table {
                 roles.push(Role::Context);
             }
         }
+        let mut exceptions: Vec<(&'static str, usize)> = Vec::new();
+        for text in patterns().filter_map(|(_, pattern)| pattern.unless) {
+            if exceptions.iter().all(|(known, _)| *known != text) {
+                exceptions.push((text, expressions.len()));
+                expressions.push(text);
+                roles.push(Role::Exception);
+            }
+        }
+        let exception_of = |unless: Option<&'static str>| {
+            let unless = unless?;
+            let known = exceptions.iter().find(|(known, _)| *known == unless);
+            known.map(|(_, place)| *place)
+        };
         let place_of = |after: Option<&'static str>| {
             let after = after?;
             let known = contexts.iter().find(|(known, _)| *known == after);
@@ -99,6 +121,7 @@ impl Table {
                 cause,
                 pattern,
                 after: place_of(pattern.after),
+                unless: exception_of(pattern.unless),
             });
         }
         for sign in signs::SIGNS {
@@ -107,6 +130,10 @@ impl Table {
                 sign,
                 after: place_of(sign.after),
             });
+        }
+        for (fact, text) in FACTS {
+            expressions.push(text);
+            roles.push(Role::Fact(*fact));
         }
         let of_id = |id| causes.iter().position(|cause: &&Cause| cause.id == id);
         Self {
@@ -212,6 +239,8 @@ struct State {
     cleaned: Vec<u8>,
     joined: Vec<u8>,
     joined_hits: Hits,
+    /// A line without the arguments of its calls.
+    shortened: Vec<u8>,
     found: Vec<Option<Explanation>>,
     usage: Usage,
     /// A channel whose line may go on in the next one.
@@ -223,6 +252,8 @@ struct State {
     parts: usize,
     /// What the line at hand says, for the surest of it to be kept.
     spoken: Vec<(usize, Strength, usize)>,
+    /// What the text says about its machine.
+    facts: BTreeSet<Fact>,
 }
 
 impl State {
@@ -234,6 +265,7 @@ impl State {
             cleaned: Vec::new(),
             joined: Vec::new(),
             joined_hits: Hits::default(),
+            shortened: Vec::new(),
             found: Vec::new(),
             usage: Usage::default(),
             open_channel: None,
@@ -241,6 +273,7 @@ impl State {
             before: Default::default(),
             parts: 0,
             spoken: Vec::new(),
+            facts: BTreeSet::new(),
         }
     }
 
@@ -267,6 +300,7 @@ impl State {
         let mut buffer = std::mem::take(&mut self.cleaned);
         let text = clean(line, &mut buffer);
         self.look_at(number, text);
+        self.look_at_calls(number, text, Strength::Weak);
         if text.is_empty() || text.len() > WRAPPED {
             self.parts = 0;
         } else {
@@ -293,6 +327,9 @@ impl State {
                 Role::Context if table.matcher.find(*place, line).is_some() => {
                     self.matched_on[*place] = number;
                 }
+                Role::Fact(fact) if table.matcher.find(*place, line).is_some() => {
+                    self.facts.insert(fact);
+                }
                 _ => {}
             }
         }
@@ -301,6 +338,17 @@ impl State {
         }
         self.candidates = candidates;
         self.keep_spoken(number, line);
+    }
+
+    /// What a line says without the arguments of the calls in it.
+    fn look_at_calls(&mut self, number: usize, line: &[u8], least: Strength) {
+        let mut shortened = std::mem::take(&mut self.shortened);
+        if without_arguments(line, &mut shortened) {
+            let mut hits = Hits::default();
+            self.table.matcher.search(&shortened, &mut hits);
+            self.look_at_joined(number, &shortened, &hits, least);
+        }
+        self.shortened = shortened;
     }
 
     fn channel(&mut self, channel: Channel, number: usize, line: &[u8], at: usize) {
@@ -339,6 +387,9 @@ impl State {
             matches: Vec::new(),
             details: Vec::new(),
             lines: 0,
+            kind: table.causes[cause].kind,
+            because: Vec::new(),
+            remedies: Vec::new(),
         });
         explanation.add(number, line, strength, at);
     }
@@ -378,6 +429,7 @@ impl State {
                 end += 1;
             }
             self.look_at_joined(start, &joined, &hits, least);
+            self.look_at_calls(start, &joined, least);
             if within_a_word {
                 joined.remove(cut);
                 hits.clear();
@@ -429,19 +481,29 @@ impl State {
         let table = self.table;
         let after = match table.roles[place] {
             Role::Cause { after, .. } | Role::Sign { after, .. } => after,
-            Role::Channel | Role::Context => return,
+            Role::Channel | Role::Context | Role::Exception | Role::Fact(_) => return,
         };
         if after.is_some_and(|context| !together(Some(self.matched_on[context]), number)) {
             return;
         }
-        let Some(at) = table.matcher.find(place, line) else {
+        let Some(found) = table.matcher.find(place, line) else {
             return;
         };
+        if let Role::Cause { unless, .. } = table.roles[place]
+            && unless.is_some_and(|exception| table.matcher.find(exception, line).is_some())
+        {
+            return;
+        }
         self.matched_on[place] = number;
+        let at = found.start;
         match table.roles[place] {
-            Role::Cause { cause, pattern, .. } => self.spoken.push((cause, pattern.strength, at)),
+            Role::Cause { cause, pattern, .. } => match speech(line, &found) {
+                Speech::Report => self.spoken.push((cause, pattern.strength, at)),
+                Speech::Mention => self.spoken.push((cause, Strength::Weak, at)),
+                Speech::Absent => {}
+            },
             Role::Sign { sign, .. } => self.usage.sign(sign.proof, number, line, at),
-            Role::Channel | Role::Context => {}
+            Role::Channel | Role::Context | Role::Exception | Role::Fact(_) => {}
         }
     }
 
@@ -466,9 +528,12 @@ impl State {
             self.use_channel(channel, number, &line, at);
         }
         let mut causes: Vec<Explanation> = self.found.into_iter().flatten().collect();
+        for explanation in &mut causes {
+            explanation.consider(&self.facts);
+        }
         causes.sort_by_key(|it| {
             (
-                it.cause.kind,
+                it.kind,
                 Reverse(it.strength()),
                 it.matches.first().map(|first| first.line),
                 Reverse(it.lines),
@@ -487,7 +552,8 @@ fn together(on: Option<usize>, number: usize) -> bool {
 impl Explanation {
     /// Counts a line, and keeps it where it is among the first, or surer than all that are kept.
     fn add(&mut self, number: usize, line: &[u8], strength: Strength, at: usize) {
-        if self.matches.last().is_some_and(|last| last.line == number) {
+        if let Some(last) = self.matches.last_mut().filter(|last| last.line == number) {
+            last.strength = last.strength.max(strength);
             return;
         }
         self.lines += 1;

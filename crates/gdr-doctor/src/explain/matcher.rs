@@ -2,6 +2,7 @@
 //! that those literals belong to.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::OnceLock;
 
 use aho_corasick::automaton::{Automaton, StateID};
@@ -205,10 +206,10 @@ impl Matcher {
         found
     }
 
-    /// Where an expression matches, as offset of the first byte.
-    pub(super) fn find(&self, place: usize, line: &[u8]) -> Option<usize> {
+    /// Returns where an expression matches first.
+    pub(super) fn find(&self, place: usize, line: &[u8]) -> Option<Range<usize>> {
         let compiled = self.expressions[place].compiled();
-        compiled?.find(line).map(|found| found.start())
+        compiled?.find(line).map(|found| found.range())
     }
 
     #[cfg(test)]

@@ -17,17 +17,22 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 
+mod arguments;
 mod causes;
 mod channel;
 mod clean;
 #[cfg(test)]
 mod differential;
 mod explainer;
+mod facts;
 mod lines;
 mod literals;
 mod matcher;
+mod mention;
 mod signs;
 mod usage;
+
+use std::collections::BTreeSet;
 
 use serde::Serialize;
 
@@ -38,6 +43,7 @@ use crate::finding::Verdict;
 pub use causes::all as causes;
 pub use channel::{Direction, Transport};
 pub use explainer::{Answer, Explainer, explain, read};
+pub use facts::Fact;
 pub use lines::MAX_LINE;
 pub use usage::{Connection, Connections, GpuDirect, InUse, UsageEvidence};
 
@@ -60,6 +66,8 @@ pub struct Pattern {
     pub text: &'static str,
     /// What has to stand in a line shortly before, where something has to.
     pub after: Option<&'static str>,
+    /// What must not stand in the same line.
+    pub unless: Option<&'static str>,
     /// How sure it is.
     pub strength: Strength,
 }
@@ -71,6 +79,20 @@ pub struct Remedy {
     pub what: &'static str,
     /// The command or setting that does it, where there is one.
     pub command: Option<&'static str>,
+    /// On which machines it helps.
+    #[serde(skip)]
+    pub when: When,
+}
+
+/// On which machines a remedy helps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// On all.
+    Always,
+    /// On machines with one of these facts, where it comes first.
+    Only(&'static [Fact]),
+    /// On machines without any of these facts.
+    Unless(&'static [Fact]),
 }
 
 /// What a cause is to the error that is looked for.
@@ -107,6 +129,12 @@ pub struct Cause {
     pub detail: Option<Detail>,
     /// What to do, the best first.
     pub remedies: &'static [Remedy],
+    /// What each fact about the machine means for this cause.
+    #[serde(skip)]
+    pub facts: &'static [(Fact, &'static str)],
+    /// Facts that make it harmless.
+    #[serde(skip)]
+    pub harmless: &'static [Fact],
     /// The checks that tell whether it is so on a node.
     pub checks: &'static [&'static str],
     /// Where this is known from.
@@ -123,6 +151,8 @@ impl Cause {
         patterns: &[],
         detail: None,
         remedies: &[],
+        facts: &[],
+        harmless: &[],
         checks: &[],
         sources: &[],
     };
@@ -151,6 +181,12 @@ pub struct Explanation {
     pub details: Vec<String>,
     /// How many lines spoke of it.
     pub lines: usize,
+    /// Whether it can be the error itself, on the machine that the text is about.
+    pub kind: Kind,
+    /// What other facts in the text mean for it.
+    pub because: Vec<&'static str>,
+    /// What to do on the machine that the text is about, the best first.
+    pub remedies: Vec<Remedy>,
 }
 
 /// What the checks say of a cause on this node.
@@ -181,6 +217,27 @@ impl Explanation {
             .unwrap_or(Strength::Weak)
     }
 
+    /// Takes into account what the text says about its machine.
+    fn consider(&mut self, facts: &BTreeSet<Fact>) {
+        let has_any = |of: &[Fact]| of.iter().any(|fact| facts.contains(fact));
+        let cause = self.cause;
+        if has_any(cause.harmless) {
+            self.kind = Kind::Harmless;
+        }
+        let known = cause.facts.iter().filter(|(fact, _)| facts.contains(fact));
+        self.because = known.map(|(_, meaning)| *meaning).collect();
+        let (only, rest): (Vec<&Remedy>, Vec<&Remedy>) = (cause.remedies.iter())
+            .filter(|remedy| match remedy.when {
+                When::Always => true,
+                When::Only(of) => has_any(of),
+                When::Unless(of) => !has_any(of),
+            })
+            .partition(|remedy| matches!(remedy.when, When::Only(_)));
+        let is_harmless_here = self.kind == Kind::Harmless && cause.kind != Kind::Harmless;
+        let rest = if is_harmless_here { Vec::new() } else { rest };
+        self.remedies = only.into_iter().chain(rest).copied().collect();
+    }
+
     /// Holds the cause against what the checks found.
     pub fn confirm(&self, diagnosis: &Diagnosis) -> Confirmation {
         let relevant = || {
@@ -198,7 +255,9 @@ impl Explanation {
         }
         let reported = relevant()
             .any(|judged| matches!(judged.finding.verdict, Verdict::Pass | Verdict::Info));
-        let open = relevant().any(|judged| judged.finding.verdict == Verdict::Unknown);
+        // A check that does not apply here says nothing about the machine that has the error.
+        let open = relevant()
+            .any(|judged| matches!(judged.finding.verdict, Verdict::Unknown | Verdict::Skip));
         if reported && !open {
             Confirmation::Refuted
         } else {

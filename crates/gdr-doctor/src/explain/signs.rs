@@ -36,6 +36,11 @@ pub(super) const SIGNS: &[Sign] = &[
         after: Some(r"memory domain: (mlx\d|irdma|bnxt|efa|rocep|ib)\w*"),
         proof: Proof::Usable,
     },
+    Sign {
+        text: r"< ?no supported devices found ?>",
+        after: Some(r"memory domain: (mlx\d|irdma|bnxt|efa|rocep|ib)\w*"),
+        proof: Proof::NotUsable,
+    },
     // UCX, UCX_PROTO_INFO=y.
     Sign {
         text: r"zero-copy.*\| *[^|]*\b(rc|dc|srd|gga)_?(mlx5|verbs)?/",

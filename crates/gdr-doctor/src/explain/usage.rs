@@ -39,6 +39,8 @@ pub(super) enum Proof {
     InUse,
     /// It would.
     Usable,
+    /// It would not, though the line that was taken for it said so.
+    NotUsable,
 }
 
 /// How many lines name each transport.
@@ -167,6 +169,10 @@ impl Usage {
         let evidence = match proof {
             Proof::InUse => &mut self.in_use,
             Proof::Usable => &mut self.usable,
+            Proof::NotUsable => {
+                self.usable.pop();
+                return;
+            }
         };
         keep(evidence, number, line, at);
     }

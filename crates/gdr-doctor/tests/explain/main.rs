@@ -2,13 +2,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
-use gdr_doctor::explain::{MAX_LINE, causes, explain};
+use gdr_doctor::explain::{Explanation, Kind, MAX_LINE, Strength, causes, explain};
 use proptest::prelude::*;
 
 use self::healthy::HEALTHY;
+use self::mentions::MENTIONS;
 use self::texts::texts;
 
 mod healthy;
+mod mentions;
 mod texts;
 mod usage;
 
@@ -47,6 +49,8 @@ fn a_text_that_has_one_cause_names_no_other() {
         "HMEM transfers",
         "Disabled for HCA",
         "Channel",
+        "ibv_reg_mr failed",
+        "Unable to use GIN",
     ];
     let mut wrong = Vec::new();
     for (cause, text) in texts() {
@@ -72,6 +76,73 @@ fn a_healthy_text_has_no_cause() {
         }
     }
     assert_none_wrong(&wrong);
+}
+
+#[test]
+fn a_text_that_only_speaks_of_an_error_is_never_certain() {
+    let wrong: Vec<String> = (MENTIONS.iter())
+        .flat_map(|text| explain(text).into_iter().map(move |it| (text, it)))
+        .filter(|(_, it)| it.kind == Kind::Fault && it.strength() > Strength::Weak)
+        .map(|(text, it)| format!("{text}: {}", it.cause.id))
+        .collect();
+    assert_none_wrong(&wrong);
+}
+
+#[test]
+fn a_counter_of_zero_names_no_cause() {
+    for text in [
+        "rocep0s1: 0 retry_exc_err, 0 rnr_nak_retry_err",
+        "local_ack_timeout_err: 0\nrnr_retry_exc_err: 0",
+        "{\"retry_exc_err\": 0, \"packets\": 12}",
+    ] {
+        assert_eq!(first(text), "nothing", "{text}");
+    }
+}
+
+#[test]
+fn what_a_text_says_about_its_machine_decides_between_remedies() {
+    let of = |text: &str| explain(text).swap_remove(0);
+    let geforce =
+        of("device name = [NVIDIA GeForce RTX 4090]\nCouldn't allocate MR\nfailed to create mr");
+    assert_eq!(geforce.cause.id, "no-peer-memory-client");
+    assert!(
+        geforce.because[0].contains("GeForce"),
+        "{:?}",
+        geforce.because
+    );
+    assert!(
+        geforce.remedies[0].what.contains("data-centre"),
+        "{:?}",
+        geforce.remedies
+    );
+    let loads = |it: &Explanation| {
+        it.remedies
+            .iter()
+            .any(|it| it.command == Some("modprobe nvidia_peermem"))
+    };
+    assert!(!loads(&geforce));
+    assert!(loads(&of("Couldn't allocate MR\nfailed to create mr")));
+    assert!(!loads(&of(
+        "nvidia_peermem 16384 0\nCouldn't allocate MR\nfailed to create mr"
+    )));
+    let tcp = of(
+        "network device 'mlx5_bond_0:1' is not available, please use one or more of: 'bond0'(tcp), 'lo'(tcp)",
+    );
+    assert!(
+        tcp.remedies[0]
+            .command
+            .is_some_and(|it| it.contains("ucx_info")),
+        "{:?}",
+        tcp.remedies
+    );
+}
+
+#[test]
+fn a_message_that_is_harmless_on_a_platform_is_no_fault_there() {
+    let message = "mlx5_core 0000:01:00.0: mlx5_pcie_event:301:(pid 8): Detected insufficient power on the PCIe slot (27W).";
+    assert_eq!(explain(message)[0].kind, Kind::Fault);
+    let spark = format!("DMI: NVIDIA NVIDIA_DGX_Spark/P4242, BIOS 5.36\n{message}");
+    assert_eq!(explain(&spark)[0].kind, Kind::Harmless);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::{hand, likely, run, sure};
 use crate::checks::kernel_log::{expressions, xid};
-use crate::explain::Cause;
+use crate::explain::{Cause, Kind};
 
 const CATALOGUE: &str = "https://docs.nvidia.com/deploy/xid-errors/";
 
@@ -14,7 +14,7 @@ pub(super) const CAUSES: &[Cause] = &[
               was transferred cannot be trusted. A remapping that succeeded (Xid 63) is completed by \
               a reset.",
         patterns: &[
-            sure(r"\bxid \(pci:[0-9a-f:.]+\): (48|63|64|92|94|95|140|171|172)\b"),
+            sure(xid!("48|63|64|92|94|95|140|171|172")),
             likely(
                 r"\b(double bit|uncorrectable) ecc error|cudaerroreccuncorrectable|cuda_error_ecc_uncorrectable",
             ),
@@ -37,9 +37,12 @@ pub(super) const CAUSES: &[Cause] = &[
         why: "The driver's requests to the GPU's system processor (GSP) or microcontrollers are no \
               longer answered. Programs hang, nvidia-smi hangs.",
         patterns: &[
-            sure(r"\bxid \(pci:[0-9a-f:.]+\): (38|46|61|62|109|110|119|120|136|143|154|156|158)\b"),
+            sure(xid!("38|46|61|62|109|110|119|120|136|143|154|156|158")),
             likely(r"\btimeout after \d+s of waiting for rpc response from gpu"),
             likely(r"\brminitadapter failed\b"),
+            likely(
+                r"\brmdriverinitialize.{0,40}fail|\bgsp[- ](firmware|rm)\b.{0,60}(fail|timed? ?out|heartbeat)",
+            ),
         ],
         detail: Some(xid_of),
         remedies: &[
@@ -58,7 +61,7 @@ pub(super) const CAUSES: &[Cause] = &[
         why: "Links retrain or stop. On machines with NVSwitches all GPUs of the fabric can be \
               affected.",
         patterns: &[
-            sure(r"\bxid \(pci:[0-9a-f:.]+\): (74|137|14[4-9]|150|155)\b"),
+            sure(xid!("74|137|14[4-9]|150|155")),
             likely(r"\bnvlink\b.{0,40}\b(fatal|crc|replay|recovery) error"),
         ],
         detail: Some(xid_of),
@@ -95,7 +98,7 @@ pub(super) const CAUSES: &[Cause] = &[
         why: "A kernel read or wrote where it may not, or was stopped. Other ranks then wait for this \
               one, and NCCL reports time-outs.",
         patterns: &[
-            sure(r"\bxid \(pci:[0-9a-f:.]+\): (8|11|13|31|32|43|44|45|68|69)\b"),
+            sure(xid!("8|11|13|31|32|43|44|68|69")),
             likely(
                 r"an illegal memory access was encountered|cudaerrorillegaladdress|cuda_error_illegal_address",
             ),
@@ -110,6 +113,50 @@ pub(super) const CAUSES: &[Cause] = &[
         ],
         checks: &["klog.xid"],
         sources: &[CATALOGUE],
+        ..Cause::DEFAULT
+    },
+    Cause {
+        id: "gpu-channel-cleanup",
+        kind: Kind::Consequence,
+        title: "The driver cleaned up a program's work on the GPU after another error (Xid 45)",
+        why: "Xid 45 follows from an error before it, from a program that was killed, or from a \
+              reset. It is not an error of its own; newer drivers name the error that caused it.",
+        patterns: &[sure(xid!("45")).unless(r"caused by previous xid \d")],
+        detail: Some(xid_of),
+        remedies: &[hand(
+            "Look at the Xid before it, of this GPU or of another one in the same fabric",
+        )],
+        checks: &["klog.xid"],
+        sources: &[CATALOGUE, "NVIDIA/open-gpu-kernel-modules issue 1150"],
+        ..Cause::DEFAULT
+    },
+    Cause {
+        id: "gpu-probe",
+        title: "NVIDIA's driver could not start a GPU",
+        why: "The driver found the GPU on the bus and gave up on it. The lines before it have the \
+              reason: the GPU does not answer, firmware assigned its BARs no addresses, or this \
+              flavour of the driver does not support the GPU.",
+        patterns: &[
+            likely(r"the nvidia probe routine (failed|was not called) for \d+ device"),
+            likely(r"\bnvidia: probe of \S+ failed with error"),
+            likely(
+                r"\bnvrm: none of the nvidia (graphics adapters|devices) were (initialized|probed)",
+            ),
+            likely(r"the nvidia gpu \S+.{0,80}not supported by (the |open )"),
+        ],
+        remedies: &[
+            run(
+                "Read the driver's lines before it",
+                "dmesg | grep -i -A 5 nvrm",
+            ),
+            run(
+                "See whether the GPU is on the bus, and its BARs",
+                "lspci -vvv -d 10de:",
+            ),
+            hand("Power the machine off and on; if it stays, move or replace the card"),
+        ],
+        checks: &["gpu.present", "gpu.driver", "klog.bar_unassigned"],
+        sources: &["open-gpu-kernel-modules kernel-open/nvidia/nv.c, nv-pci.c"],
         ..Cause::DEFAULT
     },
     Cause {
@@ -149,8 +196,10 @@ pub(super) const CAUSES: &[Cause] = &[
 /// What the Xid of a line stands for.
 fn xid_of(line: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(line).to_lowercase();
-    let rest = &text[text.find("xid (pci:")?..];
-    let number = rest.split_once("): ")?.1;
+    let number = match text.split_once("caused by previous xid ") {
+        Some((_, number)) => number,
+        None => text[text.find("xid (pci:")?..].split_once("): ")?.1,
+    };
     let digits = number
         .find(|c: char| !c.is_ascii_digit())
         .unwrap_or(number.len());

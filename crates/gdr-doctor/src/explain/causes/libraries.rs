@@ -14,6 +14,7 @@ pub(super) const CAUSES: &[Cause] = &[
               cuda_copy, or where the loader does not find them.",
         patterns: &[
             sure(r"invalid permissions for mapped object"),
+            sure(r"process_vm_(readv|writev)\b.{0,160}bad address"),
             sure(r"transport '?cuda(_copy|_ipc)?'? is not available"),
             sure(
                 r"vram (memory )?(is |was )?(detected|classified|misclassified) as host|memory is detected as host",
@@ -83,6 +84,8 @@ pub(super) const CAUSES: &[Cause] = &[
               leaves it without.",
         patterns: &[
             sure(r"could not disable cuda api usage for hmem"),
+            sure(r"net/ofi\b.{0,40}gpu ?direct rdma.{0,20}disabled"),
+            likely(r"net/ofi\b.{0,120}protocol not available"),
             sure(r"gdr support reported to nccl but then couldn'?t be configured"),
             sure(r"fi_hmem capability requires rdma, which this device does not support"),
             sure(r"fi_hmem transfers that require peer to peer support will fail"),

@@ -24,6 +24,21 @@ macro_rules! status {
     };
 }
 
+/// Lines about a call, whose error is an errno and not the status of a completion.
+const CALL: &str =
+    r"\bibv_(reg|create|alloc|modify|query|open)|\b\w+_(mr|qp|cq|pd|ah)\b.{0,20}\bfail|\bregist";
+
+/// What the driver logs of an error of a GPU with one of these numbers, also as the reason of another.
+macro_rules! xid {
+    ($numbers:literal) => {
+        concat!(
+            r"\b(?:xid \(pci:[0-9a-f:.]+\):|previous xid) (?:",
+            $numbers,
+            r")\b"
+        )
+    };
+}
+
 /// The words before libmlx5's dump of a completion, which ends with `0000` and the vendor's code.
 const DUMP: &str = "got completion with error";
 
@@ -37,7 +52,7 @@ mod registration;
 mod setup;
 mod transport;
 
-use super::{Cause, Pattern, Remedy, Strength};
+use super::{Cause, Fact, Pattern, Remedy, Strength, When};
 
 /// Every cause.
 pub fn all() -> impl Iterator<Item = &'static Cause> {
@@ -61,6 +76,7 @@ const fn sure(text: &'static str) -> Pattern {
     Pattern {
         text,
         after: None,
+        unless: None,
         strength: Strength::Sure,
     }
 }
@@ -70,6 +86,7 @@ const fn likely(text: &'static str) -> Pattern {
     Pattern {
         text,
         after: None,
+        unless: None,
         strength: Strength::Likely,
     }
 }
@@ -79,6 +96,7 @@ const fn weak(text: &'static str) -> Pattern {
     Pattern {
         text,
         after: None,
+        unless: None,
         strength: Strength::Weak,
     }
 }
@@ -88,6 +106,7 @@ const fn follows(after: &'static str, text: &'static str, strength: Strength) ->
     Pattern {
         text,
         after: Some(after),
+        unless: None,
         strength,
     }
 }
@@ -97,6 +116,7 @@ const fn run(what: &'static str, command: &'static str) -> Remedy {
     Remedy {
         what,
         command: Some(command),
+        when: When::Always,
     }
 }
 
@@ -105,6 +125,35 @@ const fn hand(what: &'static str) -> Remedy {
     Remedy {
         what,
         command: None,
+        when: When::Always,
+    }
+}
+
+impl Pattern {
+    /// Does not fit lines in which `text` stands.
+    const fn unless(self, text: &'static str) -> Self {
+        Self {
+            unless: Some(text),
+            ..self
+        }
+    }
+}
+
+impl Remedy {
+    /// Offers it on machines with one of these facts only, as the first.
+    const fn only(self, facts: &'static [Fact]) -> Self {
+        Self {
+            when: When::Only(facts),
+            ..self
+        }
+    }
+
+    /// Offers it on machines without any of these facts.
+    const fn unless(self, facts: &'static [Fact]) -> Self {
+        Self {
+            when: When::Unless(facts),
+            ..self
+        }
     }
 }
 

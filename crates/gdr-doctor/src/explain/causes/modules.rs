@@ -1,8 +1,13 @@
 //! Kernel modules that do not load or do not fit.
 
-use super::{hand, likely, run, sure, weak};
+use super::{follows, hand, likely, run, sure, weak};
 use crate::checks::kernel_log::expressions;
-use crate::explain::{Cause, Kind};
+use crate::explain::{Cause, Kind, Strength};
+
+/// The first lines of a crash report.
+const CRASH: &str = r"\boops\b|\bbug: (unable|kernel|soft|hard)|general protection fault|kernel bug at|unable to handle (kernel )?(null pointer|page fault|paging request|access)|internal error: oops";
+/// A function of a driver in a crash report: `nvidia_ioctl+0x1b/0x30 [nvidia]`.
+const DRIVER_FRAME: &str = r"\+0x[0-9a-f]+/0x[0-9a-f]+ \[(nvidia\w*|nv_peer_mem|mlx[45]_\w+|ib_\w+|rdma_\w+|bnxt_re|irdma|efa|gdrdrv)\b";
 
 pub(super) const CAUSES: &[Cause] = &[
     Cause {
@@ -59,16 +64,15 @@ pub(super) const CAUSES: &[Cause] = &[
     Cause {
         id: "peermem-callback",
         title: "An old peer-memory module loses a race when memory is freed",
-        why: "nv_get_p2p_free_callback finds a context that is gone: a race between freeing GPU \
-              memory and deregistering it, in drivers before R510 and some of R470, and in \
+        why: "A callback frees pages that the driver has already taken back: a race between freeing \
+              GPU memory and deregistering it, in drivers before R510 and some of R470, and in \
               nv_peer_mem.",
         patterns: &[
-            sure(r"nv_get_p2p_free_callback.*(invalid|error)"),
-            sure(expressions::PEERMEM_CONTEXT),
+            sure(r"(nvidia.peermem|nv_peer_mem|nv_get_p2p_free_callback).*invalid page_table"),
             likely(r"nv_get_p2p_free_callback\+0x"),
         ],
         remedies: &[
-            hand("Upgrade the NVIDIA driver (and MLNX_OFED) to a release after the mend"),
+            hand("Install NVIDIA's driver 510 or later, or a late release of 470"),
             run(
                 "Or use dma-buf, which has no such callback",
                 "NCCL_DMABUF_ENABLE=1",
@@ -79,6 +83,64 @@ pub(super) const CAUSES: &[Cause] = &[
             "Mellanox/nv_peer_memory issues 53, 112, 120",
             "NVIDIA/nccl issue 1474",
         ],
+        ..Cause::DEFAULT
+    },
+    Cause {
+        id: "peermem-context",
+        kind: Kind::Harmless,
+        title: "The peer-memory module skipped a callback for memory that was already deregistered",
+        why: "`detected invalid context, skipping further processing` is what the guard against the \
+              race of freeing and deregistering prints (NVIDIA's bug 4272659): nothing is lost. \
+              Drivers from 560.35.03 on no longer print it.",
+        patterns: &[sure(
+            r"(nvidia.peermem|nv_peer_mem|nv_get_p2p_free_callback).*invalid context",
+        )],
+        remedies: &[hand(
+            "Nothing has to be done; driver 560.35.03 and later, and dma-buf, are silent",
+        )],
+        checks: &["klog.peermem_context"],
+        sources: &["Mellanox/nv_peer_memory issue 120"],
+        ..Cause::DEFAULT
+    },
+    Cause {
+        id: "unsupported-module",
+        title: "This distribution refuses modules that it does not support",
+        why: "SUSE's kernels and modprobe refuse modules without the mark `supported`, NVIDIA's \
+              among them, unless they are told to allow them.",
+        patterns: &[
+            sure(r"\ballow_unsupported_modules\b"),
+            sure(r"module '?\S+'? is unsupported|module \S+ not supported by"),
+            sure(r"\bunsupported module\b.{0,60}(not loaded|refus|taint)"),
+        ],
+        remedies: &[
+            run(
+                "Allow them, then load the module again",
+                "echo 'allow_unsupported_modules 1' > /etc/modprobe.d/10-unsupported-modules.conf",
+            ),
+            hand("Or install the packages that the distribution signs and supports"),
+        ],
+        checks: &["modules.lockdown"],
+        sources: &["SUSE: unsupported kernel modules; modprobe.d(5)"],
+        ..Cause::DEFAULT
+    },
+    Cause {
+        id: "kernel-crash",
+        title: "The kernel has crashed in a driver of GPUs or NICs",
+        why: "After an oops, a BUG or a fault in a driver its locks and lists may be corrupt: \
+              transfers hang, and modules cannot be unloaded.",
+        patterns: &[
+            follows(CRASH, DRIVER_FRAME, Strength::Sure),
+            sure(
+                r"\brip: ?\S*[ :]\S+\+0x[0-9a-f]+/0x[0-9a-f]+ \[(nvidia|mlx[45]_|ib_|rdma_|gdrdrv)",
+            ),
+        ],
+        detail: Some(module),
+        remedies: &[
+            hand("Restart the machine, then update the driver that the trace names"),
+            hand("Report it to the driver's vendor with the whole log"),
+        ],
+        checks: &["klog.crash"],
+        sources: &["Linux Documentation/admin-guide/bug-hunting.rst"],
         ..Cause::DEFAULT
     },
     Cause {
@@ -132,6 +194,8 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(r"\berror[ =:]*802\b.{0,40}system"),
             sure(r"fabric state is not ready|fabric is not (ready|initialized)"),
             sure(r"cudaErrorSystemNotReady|CUDA_ERROR_SYSTEM_NOT_READY"),
+            sure(r"\bib_umad\b.{0,80}(not (been )?loaded|not found|missing|no such|unavailable)"),
+            likely(r"\bnvlsm\b.{0,80}(fail|error|not (running|found|installed))"),
             likely(
                 r"fabric ?manager.{0,60}(fail|not running|mismatch|inactive|does ?n[o']t match|error while)",
             ),
@@ -144,12 +208,46 @@ pub(super) const CAUSES: &[Cause] = &[
             hand(
                 "If it fails, compare its package's version with the driver's: all parts must agree",
             ),
+            run(
+                "On B200 and B300 baseboards it needs the RDMA stack and the subnet manager NVLSM",
+                "modprobe ib_umad; modprobe mlx5_ib; apt install nvlsm   # then start it again",
+            ),
         ],
         checks: &["fabricmanager"],
         sources: &[
             "pytorch/pytorch issue 35710",
-            "NVIDIA/gpu-operator issue 1043",
+            "NVIDIA/gpu-operator issues 1043, 2781",
+            "spectrocloud/CanvOS pull request 700",
         ],
+        ..Cause::DEFAULT
+    },
+    Cause {
+        id: "fabric-restarted",
+        title: "The fabric manager was restarted while GPUs were in use: NVSwitch multicast no longer works",
+        why: "GPUs keep the state of the fabric that they were set up with. After a restart of the \
+              fabric manager (often by a package upgrade) the two differ, and NVLS, which binds \
+              multicast memory, fails with `invalid argument` although plain NVLink works.",
+        patterns: &[
+            sure(r"fabric_state_out_of_sync|fabric state cached by the driver is out of sync"),
+            sure(r"failed to bind nvlink sharp|\bnvls\b.{0,60}multicast.{0,80}(fail|error)"),
+            sure(r"transport/nvls\.cc:\d+.{0,40}cuda failure (1|401|'invalid argument)"),
+            likely(
+                r"\bcumulticast(create|binddevice|addevice|bindmem)\w*\b.{0,80}(fail|error|invalid)",
+            ),
+        ],
+        remedies: &[
+            run(
+                "Reset all GPUs while nobody uses them, or restart the machine",
+                "systemctl stop <what uses GPUs>; nvidia-smi --gpu-reset",
+            ),
+            run(
+                "Until then do without multicast",
+                "NCCL_NVLS_ENABLE=0; NVSHMEM_DISABLE_NVLS=1",
+            ),
+            hand("Keep unattended upgrades from restarting nvidia-fabricmanager"),
+        ],
+        checks: &["fabricmanager"],
+        sources: &["NVIDIA/nvshmem issue 40", "NVIDIA/nccl issues 1488, 1562"],
         ..Cause::DEFAULT
     },
     Cause {
@@ -318,3 +416,10 @@ pub(super) const CAUSES: &[Cause] = &[
         ..Cause::DEFAULT
     },
 ];
+
+/// The module of a function in a crash report.
+fn module(line: &[u8]) -> Option<String> {
+    let text = String::from_utf8_lossy(line);
+    let name = text.rsplit_once('[')?.1.split_once(']')?.0;
+    Some(format!("in the module {}", name.split_whitespace().next()?))
+}

@@ -2,7 +2,7 @@
 
 use super::{hand, likely, run, sure};
 use crate::checks::kernel_log::expressions;
-use crate::explain::{Cause, Kind};
+use crate::explain::{Cause, Fact, Kind};
 
 pub(super) const CAUSES: &[Cause] = &[
     Cause {
@@ -40,15 +40,21 @@ pub(super) const CAUSES: &[Cause] = &[
         why: "The NIC slows down, drops its link or shuts down.",
         patterns: &[
             sure(expressions::NIC_TEMPERATURE),
-            sure(expressions::NIC_POWER),
+            likely(expressions::NIC_POWER),
             likely(
                 r"\bmlx5\w*\b.{0,80}(high temperature|temperature.{0,20}threshold|insufficient power)",
             ),
         ],
         remedies: &[
             hand("Look at fans and air; transceivers of high power need more of both"),
-            hand("For power: a slot of 75 W, or the card's own power cable"),
+            hand("For power: a slot of 75 W, or the card's own power cable").unless(&[Fact::Spark]),
         ],
+        facts: &[(
+            Fact::Spark,
+            "On DGX Spark the message comes at every boot of a healthy machine: NVIDIA calls it \
+             benign.",
+        )],
+        harmless: &[Fact::Spark],
         checks: &["klog.nic_health", "pci.slotpower"],
         sources: &["Linux drivers/net/ethernet/mellanox/mlx5/core/events.c"],
         ..Cause::DEFAULT
@@ -80,7 +86,9 @@ pub(super) const CAUSES: &[Cause] = &[
               do not fit, or the right for it (DEVX, a virtual function's limits) is missing.",
         patterns: &[
             sure(expressions::NIC_COMMAND),
-            likely(r"mlx5dv_devx_obj_create\((qp|cq|mkey|srq)\b.{0,60}failed"),
+            likely(r"mlx5dv_devx_obj_create\((qp|cq|mkey|srq)\b.{0,60}failed")
+                .unless(r"\bucx +(debug|diag|trace)"),
+            likely(r"mlx5dv_devx_obj_(modify|query)\b.{0,100}(failed|error)"),
             likely(r"create_mkey\S*.{0,60}fail"),
         ],
         remedies: &[

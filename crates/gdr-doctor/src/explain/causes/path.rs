@@ -1,6 +1,6 @@
 //! Paths between GPU and NIC that are blocked or slow.
 
-use super::{DUMP, follows, hand, likely, run, sure, weak};
+use super::{CALL, DUMP, follows, hand, likely, run, sure, weak};
 use crate::explain::Cause;
 use crate::explain::Strength;
 
@@ -17,7 +17,7 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(r"acs redirect is set between the client and provider"),
             follows(DUMP, r"\b0000510[0-9a-f]\b", Strength::Sure),
             likely(r"local protection (error|on|fault)|local protection:"),
-            likely(status!("4")),
+            likely(status!("4")).unless(CALL),
             likely(r"\b(ibv_wc_)?loc_prot_err\b"),
         ],
         remedies: &[
@@ -50,8 +50,10 @@ pub(super) const CAUSES: &[Cause] = &[
         patterns: &[
             likely(
                 r"\bgpu ?direct( rdma)? (is )?(disabled|not (available|supported|enabled|used))\b",
-            ),
-            likely(r"\bgpu ?direct\b.{0,30}\b(disabled|not (available|supported|enabled|used))\b"),
+            )
+            .unless(r"\brocm gpu ?direct"),
+            likely(r"\bgpu ?direct\b.{0,30}\b(disabled|not (available|supported|enabled|used))\b")
+                .unless(r"\brocm gpu ?direct"),
             likely(r"\bgdr\b.{0,20}\b(disabled|not (available|supported|enabled|used))\b"),
             likely(r"\b(gdr|gdrdma|gpu_?direct(_rdma)?)\b ?[:=] ?(0|false|no|off|disabled)\b"),
             likely(r"\b(without|not using) /?gdr(dma)?\b"),
@@ -169,7 +171,7 @@ pub(super) const CAUSES: &[Cause] = &[
             ),
             likely(r"remote operation error"),
             likely(r"\b(ibv_wc_)?rem_op_err\b"),
-            likely(status!("11")),
+            likely(status!("11")).unless(CALL),
         ],
         remedies: &[
             hand("Put GPU and NIC below one PCIe switch"),

@@ -3,8 +3,7 @@
 use super::follows;
 use super::{hand, likely, run, sure, weak};
 use crate::checks::kernel_log::expressions;
-use crate::explain::Cause;
-use crate::explain::Strength;
+use crate::explain::{Cause, Fact, Strength};
 
 pub(super) const CAUSES: &[Cause] = &[
     Cause {
@@ -19,7 +18,7 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(r"\b(ibv_|fi_)?(reg_mr|reg_mr_iova2?|exp_reg_mr|mr_reg\w*)\b.*bad address"),
             sure(r"(fail\w*|unable) to regist\w+ (memory|mr|buffer|gpu).*(bad address|\[14\])"),
             sure(r"neither nv_peer_mem,? (or|nor) nvidia_peermem (was |were )?detected"),
-            sure(r"gpu ?direct rdma (\(\w+\) )?disabled for hca"),
+            sure(r"net/ib\w* ?: ?gpu ?direct rdma (\(\w+\) )?disabled for hca"),
             sure(r"peermem is not supported, and device \d+ does not support dma-?buf"),
             sure(r"cuda gpu ?direct rdma is disabled"),
             sure(r"couldn'?t enable gpu ?direct rdma"),
@@ -46,10 +45,15 @@ pub(super) const CAUSES: &[Cause] = &[
             weak(r"^\W*(errno:? )?bad address\W*$"),
         ],
         remedies: &[
+            hand("Use a data-centre GPU or a professional RTX: on this one data goes through host memory")
+                .only(&[Fact::GeForce]),
+            hand("Register host memory instead: on this machine the GPU uses it without a copy")
+                .only(&[Fact::Spark]),
             run(
                 "Load the module on the host (not in the container)",
                 "modprobe nvidia_peermem",
-            ),
+            )
+            .unless(&[Fact::GeForce, Fact::Spark, Fact::PeermemLoaded]),
             run(
                 "Or register by dma-buf: open driver, kernel 5.12 or later",
                 "perftest: --use_cuda_dmabuf; NCCL: NCCL_DMABUF_ENABLE=1",
@@ -57,6 +61,26 @@ pub(super) const CAUSES: &[Cause] = &[
             run(
                 "Allocate with plain cudaMalloc",
                 "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False",
+            ),
+        ],
+        facts: &[
+            (
+                Fact::GeForce,
+                "The text names a GeForce: NVIDIA's driver offers no GPUDirect RDMA on it, whatever \
+                 module is loaded.",
+            ),
+            (
+                Fact::Spark,
+                "The text names a DGX Spark: its GPU has no memory of its own, and NVIDIA supports \
+                 neither nvidia_peermem nor dma-buf on it.",
+            ),
+            (
+                Fact::PeermemLoaded,
+                "The text shows a peer-memory module that is loaded, so that is not what is missing.",
+            ),
+            (
+                Fact::ExpandableSegments,
+                "The text shows PyTorch's expandable segments, which the peer-memory module cannot pin.",
             ),
         ],
         checks: &[
@@ -88,6 +112,7 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(r"cuMemGetHandleForAddressRange.*(not supported|fail|error)"),
             likely(r"dma.?buf.{0,60}(not supported|unsupported|is not available|unavailable)"),
             likely(r"failed to (export|get|import) (a )?dma.?buf"),
+            weak(r"registerrdmamemoryregion failed.{0,80}errno[ =:]*22\b"),
         ],
         remedies: &[
             hand("Upgrade what is oldest of kernel, NIC driver (MLNX_OFED or DOCA) and rdma-core"),
@@ -209,6 +234,14 @@ pub(super) const CAUSES: &[Cause] = &[
                 r"(\bmlx\d_\d+|\bverbs|\bib_\w+|\buct_ib|\bibv_\w+)\b.{0,100}cannot allocate memory",
             ),
             likely(r"\bmlock\w*\b.{0,60}(cannot allocate memory|enomem)"),
+            sure(
+                r"ibv_create_(qp|cq|srq)\w*\b.{0,80}(\berr(no|or)?[ =:(]*-?1[12]\b|\[1[12]\]|\benomem\b|\beagain\b|resource temporarily unavailable|out of memory)",
+            ),
+            sure(
+                r"ibv_reg_mr\w*\b.{0,80}(\berr(no|or)?[ =:(]*-?12\b|\[12\]|\benomem\b|out of memory)",
+            ),
+            likely(r"\bibv_create_(qp|cq|srq)\w*\b( \w+| ?\(\))? ?fail"),
+            weak(r"\bibv_reg_mr\w*\b.{0,40}fail"),
             weak(r"couldn'?t (create|allocate) (a receiver |a |an )?(cq|qp|pd)\b"),
             weak(r"unable to create qp\b"),
         ],
@@ -238,6 +271,69 @@ pub(super) const CAUSES: &[Cause] = &[
             "NVIDIA/nccl-tests issue 206",
             "NVIDIA/nccl issue 380",
         ],
+        ..Cause::DEFAULT
+    },
+    Cause {
+        id: "imex-channel",
+        title: "There is no IMEX channel: memory cannot be shared between nodes by fabric handles",
+        why: "Fabric handles (multi-node NVLink) need a channel device of nvidia-imex in the \
+              process. Without it, and on machines without multi-node NVLink, CUDA answers \
+              cuMemCreate and the export of a handle with 800 (not permitted) or 801 (not supported).",
+        patterns: &[
+            sure(r"nvidia-caps-imex-channels\b.{0,80}(no such|not found|missing|denied|not permitted|unable|fail)"),
+            sure(r"\bimex\b.{0,80}\b(no|not|missing|fail\w*|unavailable|unable|denied|down)\b"),
+            sure(r"\b(no|missing|failed|unable|cannot|could not|without)\b.{0,60}\bimex (channel|domain|daemon)"),
+            sure(r"cumemcreate\b.{0,120}(not[ _]permitted|\b800\b)"),
+            sure(r"(not[ _]permitted|\b800\b).{0,120}\bcumemcreate"),
+            likely(r"cumem(export|import)\w*shareablehandle\b.{0,120}(not[ _]permitted|not[ _]supported|\b80[01]\b)"),
+            likely(r"(handle_type_fabric|fabric handles?)\b.{0,80}(not (supported|available|permitted)|unsupported|unavailable|fail)"),
+        ],
+        remedies: &[
+            run(
+                "See whether the process has a channel",
+                "ls -l /dev/nvidia-caps-imex-channels; nvidia-imex-ctl -N",
+            ),
+            run(
+                "Make one, and start the daemon on all nodes of the domain",
+                "nvidia-modprobe -c 0; systemctl start nvidia-imex",
+            ),
+            hand("In Kubernetes: a ComputeDomain of NVIDIA's DRA driver gives pods their channel"),
+            run(
+                "On a machine without multi-node NVLink: do without fabric handles",
+                "NCCL_MNNVL_ENABLE=0; NVSHMEM_DISABLE_MNNVL=1; UCX_CUDA_IPC_ENABLE_MNNVL=n",
+            ),
+        ],
+        checks: &["fabricmanager"],
+        sources: &[
+            "NVIDIA IMEX service guide: IMEX channels",
+            "NVIDIA/nvbandwidth issues 39, 46",
+            "microsoft/mscclpp issue 467",
+            "kvcache-ai/Mooncake issue 1297",
+            "NVIDIA/nccl issue 1647",
+        ],
+        ..Cause::DEFAULT
+    },
+    Cause {
+        id: "cuda-ipc-memory",
+        title: "This GPU memory cannot be shared between processes by CUDA IPC",
+        why: "cuIpcGetMemHandle takes memory of cudaMalloc only. Memory of pools \
+              (cudaMallocAsync) and of the virtual memory API (expandable segments, NCCL's own \
+              buffers) gives `invalid argument`.",
+        patterns: &[
+            sure(r"cu(da)?ipcgetmemhandle\b.{0,120}(invalid|fail|error)"),
+            sure(r"(invalid|fail\w*|error).{0,80}\bcu(da)?ipcgetmemhandle\b"),
+            likely(r"\b(legacy )?cuda ?ipc\b.{0,60}(not supported|unsupported|cannot).{0,60}\b(pool|malloc ?async|vmm|virtual)"),
+        ],
+        remedies: &[
+            run("With UCX 1.17 and earlier: leave the transport out", "UCX_TLS=^cuda_ipc"),
+            hand("Or bring UCX up to date: 1.18 and later share such memory by other handles"),
+            run(
+                "Or allocate with plain cudaMalloc",
+                "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False NCCL_CUMEM_ENABLE=0",
+            ),
+        ],
+        checks: &[],
+        sources: &["openucx/ucx pull requests 10065, 10254", "CUDA Driver API: cuIpcGetMemHandle"],
         ..Cause::DEFAULT
     },
     Cause {

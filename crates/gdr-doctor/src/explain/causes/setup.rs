@@ -1,7 +1,7 @@
 //! Devices and rights that a process lacks.
 
 use super::{hand, likely, run, sure, weak};
-use crate::explain::Cause;
+use crate::explain::{Cause, Fact};
 
 pub(super) const CAUSES: &[Cause] = &[
     Cause {
@@ -14,7 +14,9 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(r"net/ib ?: no device found"),
             sure(r"\bno (ib|rdma|infiniband) devices? (was |were )?found"),
             sure(r"no available rnic"),
-            sure(r"couldn'?t read uverbs abi version|does not support the kernel abi"),
+            sure(r"couldn'?t read uverbs abi version"),
+            sure(r"net/socket ?: ?gpu ?direct rdma (\(\w+\) )?disabled for hca"),
+            sure(r"\bibv_open_device\(\S*\) failed"),
             sure(r"failed to get ib devices? list|\bno ib devices found"),
             sure(r"did not detect devices"),
             sure(r"unable to find any supported nic|no hca found"),
@@ -52,7 +54,19 @@ pub(super) const CAUSES: &[Cause] = &[
                 "apt install rdma-core ibverbs-providers",
             ),
             hand("Look at NCCL_IB_HCA and NCCL_IB_DISABLE"),
+            run(
+                "This UCX offers TCP only: see whether it was built with verbs, and whether its \
+                 module loads",
+                "ucx_info -v; ucx_info -d | grep -E 'rc_|dc_|ud_'; ldd libuct_ib.so",
+            )
+            .only(&[Fact::TcpOnly]),
         ],
+        facts: &[(
+            Fact::TcpOnly,
+            "UCX lists TCP devices and no RDMA device at all: it was built without rdma-core's \
+             headers, its package of InfiniBand transports is not installed, or libuct_ib.so \
+             cannot load.",
+        )],
         checks: &[
             "dev.nodes",
             "nic.present",
@@ -60,7 +74,96 @@ pub(super) const CAUSES: &[Cause] = &[
             "port.state",
             "uverbs.abi",
         ],
-        sources: &["NVIDIA/nccl issues 451, 941, 952"],
+        sources: &[
+            "NVIDIA/nccl issues 451, 941, 952",
+            "ai-dynamo/dynamo issue 1209",
+        ],
+        ..Cause::DEFAULT
+    },
+    Cause {
+        id: "rdma-abi",
+        title: "The RDMA library does not fit the kernel's driver",
+        why: "libibverbs' provider and the kernel module of a NIC come from different stacks: the \
+              distribution's, the NIC vendor's, or a container image of another age. The provider \
+              then refuses the device, or calls that it makes are unknown to the kernel.",
+        patterns: &[
+            sure(r"does not support the kernel abi"),
+            sure(r"mlx5dv_devx_create_event_channel\b.{0,40}(fail|error)"),
+            sure(r"\bprovider\b.{0,60}\babi\b.{0,40}(mismatch|differ|incompatible)"),
+        ],
+        remedies: &[
+            hand(
+                "Put the provider library of the stack that the host's driver is from into the \
+                 image: the NIC vendor's package (MLNX_OFED or DOCA, Broadcom's libbnxt_re, Intel's \
+                 irdma) of the host's version",
+            ),
+            run(
+                "Compare both sides",
+                "modinfo -F version <driver>; ibv_devinfo -v; cat /etc/libibverbs.d/*",
+            ),
+            hand("Or use the kernel's own driver with the distribution's rdma-core on both sides"),
+        ],
+        checks: &["uverbs.abi", "ofed.flavour"],
+        sources: &[
+            "k8snetworkplumbingwg/sriov-cni issue 348",
+            "openucx/ucx issues 6906, 7229, 8440",
+        ],
+        ..Cause::DEFAULT
+    },
+    Cause {
+        id: "socket-plugin",
+        title: "NCCL's network plug-in uses TCP sockets: it never does GPUDirect RDMA",
+        why: "FastSocket and FasTrak are plug-ins over TCP. The line says so for each of their \
+              interfaces; no peer-memory module is missing.",
+        patterns: &[sure(
+            r"net/(fastsocket|fastrak|socket \(?fast\w*)\b.{0,20}gpu ?direct rdma (\(\w+\) )?disabled",
+        )],
+        remedies: &[
+            run(
+                "To use RDMA NICs, take the plug-in out",
+                "NCCL_NET=IB NCCL_NET_PLUGIN=none",
+            ),
+            hand("On instances without RDMA NICs it is as good as it gets"),
+        ],
+        checks: &["nic.present"],
+        sources: &["NVIDIA/nccl issue 1519"],
+        ..Cause::DEFAULT
+    },
+    Cause {
+        id: "gin-unavailable",
+        title: "GPU-initiated networking (NCCL GIN) is not available here",
+        why: "GIN needs a network that writes GPU memory directly: RDMA NICs with dma-buf or a \
+              peer-memory module, or sockets together with GDRCopy's library, which maps GPU memory \
+              for the CPU. NCCL leaves it out where neither is there, where its types are switched \
+              off, or where the version is older than 2.28.",
+        patterns: &[
+            sure(
+                r"\bgin is (unavailable|not available|disabled)|\brequires gin support|unable to use gin\b",
+            ),
+            sure(r"rma_socket requires gdrcopy|\brma/socket\b.{0,40}gdrcopy"),
+            sure(r"\bgin\b.{0,60}requires gdrcopy"),
+            likely(r"\bgdaki\w*\b.{0,80}(failed|not implemented|not supported)"),
+            likely(
+                r"\bgin\b.{0,30}(failed to init\w*|init\w* failed|no (suitable )?(device|plug-?in))",
+            ),
+        ],
+        remedies: &[
+            run(
+                "Give NCCL a libgdrapi.so.2: gdr's own needs no kernel module",
+                "LD_LIBRARY_PATH=<directory of libgdrapi.so.2> NCCL_GDRCOPY_ENABLE=1",
+            ),
+            run("Let the CPU drive the NIC", "NCCL_GIN_TYPE=2"),
+            run(
+                "See why the NIC cannot reach GPU memory",
+                "gdr doctor --only dmabuf.gpu,dmabuf.nic,peermem.loaded",
+            ),
+            hand("Use NCCL 2.28 or later (DeepEP V2: 2.30.4 or later)"),
+        ],
+        checks: &["gdrdrv", "dmabuf.gpu", "dmabuf.nic", "peermem.loaded"],
+        sources: &[
+            "NVIDIA/nccl src/gin; release notes 2.28, 2.32",
+            "awslabs/awsome-distributed-ai issues 1234, 1241",
+        ],
         ..Cause::DEFAULT
     },
     Cause {
@@ -116,13 +219,16 @@ pub(super) const CAUSES: &[Cause] = &[
         why: "Xid 79: the driver can no longer reach the GPU over PCIe. Everything that used it \
               fails from then on.",
         patterns: &[
-            sure(r"gpu has fallen off the bus"),
-            sure(r"xid \(pci:[0-9a-f:.]+\): 79\b"),
+            sure(r"\bfallen off the bus\b"),
+            sure(xid!("79")),
+            // The driver's record of several lines when it starts, each with a prefix of its own.
+            likely(r"the nvidia gpu [0-9a-f:.]+$"),
             sure(
                 r"unable to determine the device handle for gpu.{0,60}(gpu is lost|unknown error)",
             ),
             sure(r"\bgpu is lost\b"),
             likely(r"\bnvidia\b.*\(rev ff\)"),
+            likely(r"number of gpus detected in the pci tree \(\d+\)"),
         ],
         remedies: &[
             hand("Power the machine off and on"),

@@ -1,8 +1,10 @@
 //! Connections that fail between nodes.
 
-use super::{DUMP, follows, hand, likely, run, sure, weak};
-use crate::explain::Strength;
-use crate::explain::{Cause, Kind};
+use super::{CALL, DUMP, follows, hand, likely, run, sure, weak};
+use crate::explain::{Cause, Fact, Kind, Strength};
+
+/// The line with which ucx_info begins what it says of an RDMA device.
+const DOMAIN: &str = r"memory domain: (mlx\d|irdma|bnxt|efa|rocep|ib)\w*";
 
 pub(super) const CAUSES: &[Cause] = &[
     Cause {
@@ -17,7 +19,7 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(r"transport retry count(er)? exceeded|\b(ibv_wc_)?retry_exc_err\b"),
             follows(DUMP, r"\b0000811[0-9a-f]\b", Strength::Sure),
             sure(r"unresponsive receiver \(connection never established"),
-            likely(status!("12")),
+            likely(status!("12")).unless(CALL),
         ],
         remedies: &[
             run(
@@ -65,7 +67,8 @@ pub(super) const CAUSES: &[Cause] = &[
             ),
             sure(
                 r"(unable|failed) to create (an? )?(ah|address handle)\b|ibv_create_ah\b.{0,80}fail",
-            ),
+            )
+            .unless(r"no such device|\berrno[ =:]*19\b"),
             sure(r"modify.{0,12}qp.{0,20}\brtr\b.*(timed out|unreachable|no route)"),
             likely(r"failed to modify (\w+ )?qp.{0,30}\brtr\b"),
             likely(r"unable to connect the hca'?s through the link"),
@@ -99,6 +102,7 @@ pub(super) const CAUSES: &[Cause] = &[
         patterns: &[
             sure(r"ibv_modify_qp\b.*(no such device|\berrno[ =:]*19\b|\[19\])"),
             sure(r"non-zero status: 19\b.{0,40}ibv_modify_qp"),
+            sure(r"ibv_create_ah\b.*(no such device|\berrno[ =:]*19\b)"),
             sure(r"has no associated network device"),
             likely(r"modify.{0,12}qp.*no such device"),
         ],
@@ -126,24 +130,35 @@ pub(super) const CAUSES: &[Cause] = &[
         why: "A remote access error (status 10, vendor error 0x88) says that the other end did not \
               accept key, address or length. With GPU buffers, as with MPI on B200, it is a \
               GPUDirect path that is not active over there: the proprietary driver without \
-              nvidia_peermem; or memory that was freed or registered again since its key was sent.",
+              nvidia_peermem; memory that was freed or registered again since its key was sent; \
+              memory that was registered in pieces (expandable segments); or the key of another NIC.",
         patterns: &[
             sure(vendor!("136|0x88")),
             sure(r"\bsynd(rome?)? ?0x14\b.{0,30}remote access"),
             follows(DUMP, r"\b0000881[0-9a-f]\b", Strength::Sure),
             likely(r"remote access (error|on \w+:\d)"),
             likely(r"\b(ibv_wc_)?rem_access_err\b"),
-            likely(status!("10")),
+            likely(status!("10")).unless(CALL),
         ],
         remedies: &[
             hand("Install the open flavour of NVIDIA's driver on every node"),
             run(
                 "Or load the peer-memory module on every node",
                 "modprobe nvidia_peermem",
+            )
+            .unless(&[Fact::Spark]),
+            run(
+                "Register memory in one piece: PyTorch's expandable segments grow by pieces that an \
+                 old registration does not cover",
+                "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False",
             ),
+            hand("Use the key that was made on the NIC to which the queue pair belongs"),
         ],
         checks: &["nvidia.version", "peermem.loaded", "dmabuf.gpu"],
-        sources: &["open-mpi/ompi issue 13183"],
+        sources: &[
+            "open-mpi/ompi issue 13183",
+            "meta-pytorch/monarch pull request 4547",
+        ],
         ..Cause::DEFAULT
     },
     Cause {
@@ -155,7 +170,7 @@ pub(super) const CAUSES: &[Cause] = &[
         patterns: &[
             sure(vendor!("249|0xf9")),
             likely(r"\b(work request|wr) flush\w*|\bwr_flush_err\b|work request flushed"),
-            likely(status!("5")),
+            likely(status!("5")).unless(CALL),
         ],
         remedies: &[hand(
             "Find the first completion that failed with another status, on either end, and \
@@ -175,7 +190,7 @@ pub(super) const CAUSES: &[Cause] = &[
             likely(r"\bmtu\b.{0,40}\b(mismatch|differs?|different|not equal|incompatible)\b"),
             likely(r"\blocal access violation\b"),
             likely(r"requested mtu is higher than active mtu"),
-            likely(status!("8")),
+            likely(status!("8")).unless(CALL),
         ],
         remedies: &[
             run(
@@ -203,7 +218,7 @@ pub(super) const CAUSES: &[Cause] = &[
             ),
             sure(vendor!("135|0x87")),
             follows(DUMP, r"\b0000871[0-9a-f]\b", Strength::Sure),
-            likely(status!("13")),
+            likely(status!("13")).unless(CALL),
         ],
         remedies: &[
             hand("Look at the peer's log of that moment: has it crashed or stopped?"),
@@ -224,7 +239,7 @@ pub(super) const CAUSES: &[Cause] = &[
             follows(DUMP, r"\b00008a1[0-9a-f]\b", Strength::Sure),
             sure(r"\blocal length (error|on \w+:\d)|\b(ibv_wc_)?loc_len_err\b"),
             sure(r"\bremote invalid request (error|on \w+:\d)|\b(ibv_wc_)?rem_inv_req_err\b"),
-            likely(status!("1|9")),
+            likely(status!("1|9")).unless(CALL),
         ],
         remedies: &[
             hand(
@@ -254,7 +269,7 @@ pub(super) const CAUSES: &[Cause] = &[
                 r"\b(ibv_wc_)?loc_qp_op_err\b|local qp operation (error|on \w+:\d)|\blocal qp on \w+:\d",
             ),
             likely(r"async fatal event on (qp|cq|srq)\b"),
-            likely(status!("2")),
+            likely(status!("2")).unless(CALL),
         ],
         remedies: &[
             hand("Bring the NIC's firmware, its driver and the library to current versions"),
@@ -275,6 +290,7 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(r"non-zero status: 22\b.{0,40}ibv_modify_qp"),
             sure(r"\brtr\b.{0,80}(invalid argument|\[22\])"),
             sure(r"attempted to connect incompatible devices"),
+            sure(r"remote \S+ device is incompatible with the local"),
             likely(r"local (mtu|port|link layer) .{0,30}(differ|does not match)"),
         ],
         remedies: &[
@@ -303,6 +319,7 @@ pub(super) const CAUSES: &[Cause] = &[
         patterns: &[
             sure(r"failed to open device \S+ on port .{0,10}with gid -?\d+"),
             sure(r"no suitable gid found"),
+            likely(r"uct_iface_open\((rc|dc|ud)\w*/\S*\).{0,40}address not valid"),
             sure(r"failed to query gid \d+"),
             sure(r"ibv_query_gid\w*\b.{0,60}(fail|error)"),
             likely(
@@ -325,6 +342,91 @@ pub(super) const CAUSES: &[Cause] = &[
         ..Cause::DEFAULT
     },
     Cause {
+        id: "gid-table-holes",
+        title: "NCCL stops at an empty entry of the GID table",
+        why: "In a container with a network of its own only some entries of the table can be read. \
+              NCCL before 2.26 reads each entry's type until it finds one that fits, and takes the \
+              first that it cannot read for an error.",
+        patterns: &[sure(r"ncclibrocegetversionnum\b")],
+        remedies: &[
+            run("Name an entry that is filled", "NCCL_IB_GID_INDEX=<n>; gdr nics lists them"),
+            hand("Or use NCCL 2.26 or later, which skips empty entries"),
+            run("Or give the container the host's network", "docker run --network=host; hostNetwork: true"),
+        ],
+        checks: &["roce.gid", "netns"],
+        sources: &["NVIDIA/nccl issues 1538, 1573", "uccl-project/uccl issue 301"],
+        ..Cause::DEFAULT
+    },
+    Cause {
+        id: "address-changed",
+        title: "An address of the port changed while the job ran",
+        why: "An interface got another address or lost one (DHCP, NetworkManager, an agent that \
+              was restarted), or the subnet manager assigned another LID. Connections that were \
+              made with the old address end in time-outs.",
+        patterns: &[
+            sure(r"\bgid table changed?\b|\bibv_event_gid_change\b"),
+            likely(r"\bibv_event_lid_change\b|async event ?: ?lid change"),
+            weak(r"async event ?: ?client reregistration|\bibv_event_client_reregister\b"),
+        ],
+        remedies: &[
+            run("See what changed it", "journalctl -u NetworkManager -u systemd-networkd; ip monitor address"),
+            hand("Give the interfaces static addresses, and keep agents from touching them during jobs"),
+            hand("Start the job again"),
+        ],
+        checks: &["roce.gid", "roce.ip"],
+        sources: &["NVIDIA/nccl issue 1819", "ibv_get_async_event(3)"],
+        ..Cause::DEFAULT
+    },
+    Cause {
+        id: "topology-file",
+        title: "The topology file that NCCL was given is not complete",
+        why: "NCCL_TOPO_FILE has to name what NCCL does not look up itself: for each <cpu> arch, \
+              vendor, familyid, modelid, affinity and numaid. A file made for another version, or \
+              written by hand, lacks some of it, and NCCL ends with `internal error`.",
+        patterns: &[
+            sure(r"attribute \w+ of node \w+ not found"),
+            sure(r"could not (open|read|parse) (xml )?topology file|\bxml parse\b.{0,60}(error|unterminated|unexpected)"),
+            likely(r"nccl_topo_file\b.{0,80}(no such file|not found|invalid|could not)"),
+        ],
+        detail: Some(attribute),
+        remedies: &[
+            run("Let NCCL look for itself", "unset NCCL_TOPO_FILE"),
+            run(
+                "Or complete the file: NCCL writes what it would read here",
+                "NCCL_TOPO_DUMP_FILE=topo.xml; gdr topo --format nccl-xml",
+            ),
+        ],
+        checks: &["vm.topology"],
+        sources: &[
+            "NVIDIA/nccl src/graph/xml.h; issue 1726",
+            "awslabs/awsome-distributed-ai issue 519",
+        ],
+        ..Cause::DEFAULT
+    },
+    Cause {
+        id: "bytes-missing",
+        title: "Every call succeeded, and the bytes did not arrive, or others did",
+        why: "A completion says that the NIC has done its part. The bytes are wrong where they went \
+              to another place (an address or key of memory that was freed, a buffer of the other \
+              GPU), where ACS or the IOMMU lets writes vanish, where the CPU or a kernel looks \
+              before they are visible, or where a copy is looked at that is older than the transfer.",
+        patterns: &[
+            likely(r"\b(data|pattern|buffer|payload|content)s?\b.{0,60}\b(mismatch|not (over)?written|not updated|unchanged|still (the )?old|never arriv\w*|did not arrive|(is|are|was|were) (wrong|stale|corrupt\w*))"),
+            likely(r"\b(mismatch|corrupt\w*|stale)\b.{0,30}\b(data|pattern|buffer|payload|bytes?)\b"),
+            likely(r"\b(not|never|isn'?t|wasn'?t) (over)?written\b|\bunchanged after\b"),
+            likely(r"\bmemcmp\b.{0,40}(fail|differ|mismatch)|\b(validation|verification) (failed|error)\b.{0,60}(byte|offset|expected)"),
+        ],
+        remedies: &[
+            run("Prove on this machine where bytes go, with guards around them", "gdr loopback --gpu 0"),
+            run("See to which memory the bytes of your own program went", "gdr trace -- <program>"),
+            run("See whether ACS or the IOMMU is in the way", "gdr doctor --only acs.path,iommu.mode,iommu.faults"),
+            hand("Look only after the completion, by a copy or a kernel that starts after it"),
+        ],
+        checks: &["acs.path", "iommu.mode", "iommu.faults"],
+        sources: &["CUDA: GPUDirect RDMA, synchronization and memory ordering"],
+        ..Cause::DEFAULT
+    },
+    Cause {
         id: "port-down",
         title: "The RDMA port is down, or went down while the job ran",
         why: "A port error that arrives as an event is a link that went away: cable, transceiver, \
@@ -336,7 +438,8 @@ pub(super) const CAUSES: &[Cause] = &[
                 r"there are no active ports detected|no active port was found|no active ports? found",
             ),
             likely(r"\bport_down \(1\)|\bstate: +(port_)?down\b"),
-            likely(r"\bibv_event_lid_change\b|async event ?: ?(lid change|client reregistration)"),
+            likely(r"\bdevice \d+ marked as failed\b|no functional devices left"),
+            follows(DOMAIN, r"< ?no supported devices found ?>", Strength::Likely),
             likely(r"\bmlx5_core \S+ \w+: link down\b"),
             likely(r"\bmlx5_\d+\b.{0,20}port \d+.{0,10}(link )?(went )?down\b"),
         ],
@@ -350,7 +453,11 @@ pub(super) const CAUSES: &[Cause] = &[
             ),
         ],
         checks: &["port.state", "port.flap", "ib.sm", "klog.nic_health"],
-        sources: &["NVIDIA/nccl issue 905", "Lightning-AI/lit-llama issue 380"],
+        sources: &[
+            "NVIDIA/nccl issue 905; src/transport/net_ib (recovery)",
+            "Lightning-AI/lit-llama issue 380",
+            "openucx/ucx issue 9727",
+        ],
         ..Cause::DEFAULT
     },
     Cause {
@@ -397,6 +504,8 @@ pub(super) const CAUSES: &[Cause] = &[
             likely(
                 r"nvshmem setup connections failed|\bconnect eps failed|\bep_connect failed|building transport map failed",
             ),
+            likely(r"failed to complete transfers after \d+ seconds|\bkvpoll\.(waitingforinput|failed)"),
+            likely(r"\bdeepep\b.{0,60}(timeout|timed out)"),
             weak(r"\bnccl error\b|ncclinternalerror|ncclremoteerror"),
         ],
         remedies: &[run(
@@ -438,3 +547,12 @@ pub(super) const CAUSES: &[Cause] = &[
         ..Cause::DEFAULT
     },
 ];
+
+/// What a line says is missing in a topology file.
+fn attribute(line: &[u8]) -> Option<String> {
+    let text = String::from_utf8_lossy(line);
+    let start = text.to_ascii_lowercase().find("attribute ")?;
+    let mut words = text.get(start..)?.split_whitespace();
+    let (name, node) = (words.nth(1)?, words.nth(2)?);
+    Some(format!("the element <{node}> lacks the attribute {name}"))
+}

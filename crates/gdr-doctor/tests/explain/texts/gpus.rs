@@ -24,6 +24,7 @@ pub(crate) const TEXTS: Texts = &[
         &[
             "NVRM: Xid (PCI:0000:9b:00): 74, pid='<unknown>', NVLink: fatal error detected on link 3",
             "NVRM: Xid (PCI:0000:9b:00): 145, RLW_SRC_TRACK Nonfatal XC0 i0 Link 09",
+            "kernel: NVRM: Xid (PCI:0000:dc:00): 45, pid=4242, name=python3, Ch 00000001 caused by previous Xid 149",
         ],
     ),
     (
@@ -35,6 +36,18 @@ pub(crate) const TEXTS: Texts = &[
         &[
             "NVRM: Xid (PCI:0000:18:00): 31, pid=123, name=python, Ch 00000008, intr 00000000. MMU Fault",
             "RuntimeError: CUDA error: an illegal memory access was encountered",
+        ],
+    ),
+    (
+        "gpu-channel-cleanup",
+        &["NVRM: Xid (PCI:0000:dc:00): 45, pid=4242, name=python3, Ch 00000001"],
+    ),
+    (
+        "gpu-probe",
+        &[
+            "NVRM: The NVIDIA probe routine failed for 1 device(s).",
+            "nvidia: probe of 0000:b3:00.0 failed with error -1",
+            "NVRM: None of the NVIDIA devices were initialized.",
         ],
     ),
     (

@@ -16,9 +16,7 @@ pub(crate) const TEXTS: Texts = &[
     ),
     (
         "peermem-callback",
-        &[
-            "nvidia-peermem nv_get_p2p_free_callback:127 ERROR detected invalid context, skipping further processing",
-        ],
+        &["nvidia-peermem nv_get_p2p_free_callback:128 ERROR detected invalid page_table"],
     ),
     (
         "gdrdrv-missing",
@@ -37,6 +35,8 @@ pub(crate) const TEXTS: Texts = &[
     (
         "fabric-manager",
         &[
+            "nvidia-fabricmanager-start.sh[2211]: Kernel module \"ib_umad\" has not been loaded, fabric manager cannot be started",
+            "nvlsm failed to start: no management device",
             "Error 802: system not yet initialized",
             "cudaGetDeviceCount() returned 802",
             "RuntimeError: Unexpected error from cudaGetDeviceCount(): Error 802: system not yet initialized",
@@ -100,6 +100,36 @@ pub(crate) const TEXTS: Texts = &[
         &[
             "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest NVIDIA driver is installed and running.",
             "Failed to initialize NVML: Unknown Error",
+        ],
+    ),
+    (
+        "peermem-context",
+        &[
+            "nvidia-peermem nv_get_p2p_free_callback:127 ERROR detected invalid context, skipping further processing",
+        ],
+    ),
+    (
+        "unsupported-module",
+        &[
+            "modprobe: ERROR: module 'nvidia_peermem' is unsupported",
+            "WARNING: 'nvidia-peermem' cannot be loaded: set allow_unsupported_modules 1 in /etc/modprobe.d",
+            "FATAL: module '/lib/modules/5.14.21/updates/gdrdrv.ko' is unsupported",
+        ],
+    ),
+    (
+        "kernel-crash",
+        &[
+            "BUG: kernel NULL pointer dereference, address: 0000000000000008\n mlx5_ib_devx_umem_reg+0x2b0/0x5a0 [mlx5_ib]",
+            "Unable to handle kernel paging request at virtual address dead000000000108\n ib_uverbs_cmd_verbs+0x9fc/0xc30 [ib_uverbs]",
+            "RIP: 0010:_nv01rm+0x1b/0x30 [nvidia]",
+        ],
+    ),
+    (
+        "fabric-restarted",
+        &[
+            "NVRM: nvCheckOkFailedNoLog: Check failed: NVLink fabric state cached by the driver is out of sync [NV_ERR_FABRIC_STATE_OUT_OF_SYNC] (0x00000087) returned from status @ mem_multicast_fabric.c:2917",
+            "node-a:1:2 [0] transport/nvls.cc:254 NCCL WARN Cuda failure 1 'invalid argument'",
+            "NCCL WARN Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : CUDA error 401 'the operation cannot be performed in the present state'",
         ],
     ),
 ];

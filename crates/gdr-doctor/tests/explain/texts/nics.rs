@@ -28,6 +28,7 @@ pub(crate) const TEXTS: Texts = &[
     (
         "nic-command",
         &[
+            "ib_mlx5dv_md.c:1 UCX  ERROR mlx5dv_devx_obj_modify(opcode=0x503) failed on mlx5_0, syndrome 0x10a153: Remote I/O error",
             "mlx5_core 0000:19:00.0: mlx5_cmd_out_err:808:(pid 11): CREATE_MKEY(0x200) op_mod(0x0) failed, status limits exceeded(0x8), syndrome (0x59c8a4), err(-12)",
             "mlx5_core 0000:9b:00.0: mlx5_cmd_check:782:(pid 3): CREATE_QP(0x500) op_mod(0x0) failed, status bad parameter(0x3), syndrome (0x424be)",
             "ib_mlx5_dv.c:430  UCX  ERROR   mlx5dv_devx_obj_create(QP) failed on mlx5_0, syndrome 0x2c4154: Remote I/O error",

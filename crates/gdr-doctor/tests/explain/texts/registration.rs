@@ -50,6 +50,11 @@ pub(crate) const TEXTS: Texts = &[
     (
         "memlock",
         &[
+            "ibv_create_qp failed",
+            "ibv_create_cq failed with error 12",
+            "ibv_create_qp failed: Resource temporarily unavailable",
+            "ibv_reg_mr failed with error 12",
+            "ibv_create_qp() failed, errno=12",
             "ibv_create_qp() failed: Cannot allocate memory",
             "NCCL WARN Call to ibv_create_cq failed with error Cannot allocate memory",
             "NET/IB : Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory",
@@ -115,6 +120,23 @@ pub(crate) const TEXTS: Texts = &[
         &[
             "infiniband mlx5_0: create_mkey_callback:131:(pid 2298062): async reg mr failed. status -12",
             "E0329 rdma_context.cpp:217] Failed to register memory 0x7f00: Resource temporarily unavailable [11]",
+        ],
+    ),
+    (
+        "imex-channel",
+        &[
+            "[CUDA_ERROR_NOT_PERMITTED] operation not permitted in expression cuMemCreate(&handle, roundedUpAllocationSize, &prop, 0 ) on node-a, rank = 0",
+            "nvlink_allocator: cuMemCreate failed: 800",
+            "open /dev/nvidia-caps-imex-channels/channel0: no such file or directory",
+            "IMEX channel is not available in this container",
+            "CU_MEM_HANDLE_TYPE_FABRIC is not supported on this device",
+        ],
+    ),
+    (
+        "cuda-ipc-memory",
+        &[
+            "cuda_ipc_md.c:219  UCX  ERROR cuIpcGetMemHandle(legacy_handle, (CUdeviceptr)addr) failed: invalid argument",
+            "RuntimeError: cudaIpcGetMemHandle returned invalid argument",
         ],
     ),
 ];

@@ -6,6 +6,8 @@ pub(crate) const TEXTS: Texts = &[
     (
         "no-rdma-device",
         &[
+            "node-a:10:20 [0] NCCL INFO NET/Socket : GPU Direct RDMA Disabled for HCA 0 'eth0'",
+            "ib_md.c:1100 UCX  ERROR   ibv_open_device(mlx5_0) failed: Permission denied",
             "NCCL INFO NET/IB : No device found.\nNCCL INFO NET/Socket : Using [0]eth0\nNCCL INFO Using network Socket",
             " Unable to open device",
             "host:1:1 [0] NCCL INFO Using network Socket",
@@ -33,9 +35,35 @@ pub(crate) const TEXTS: Texts = &[
     (
         "gpu-lost",
         &[
+            "NVRM: The NVIDIA GPU 0000:b3:00.0\n               NVRM: (PCI ID: 10de:26b5) installed in this system has\n               NVRM: fallen off the bus and is not responding to commands.",
+            "Number of GPUs detected in the PCI tree (7) is not the number that is expected (8)",
             "NVRM: Xid (PCI:0000:19:00): 79, pid='<unknown>', GPU has fallen off the bus.",
             "Unable to determine the device handle for GPU0000:19:00.0: Unknown Error",
             "nvidia-smi: GPU is lost.  Reboot the system to recover this GPU",
+        ],
+    ),
+    (
+        "rdma-abi",
+        &[
+            "libibverbs: Warning: Driver bnxt_re does not support the kernel ABI of 6 (supports 1 to 1) for device /sys/class/infiniband/bnxt_re2",
+            "ib_mlx5dv_md.c:1020 UCX  ERROR mlx5dv_devx_create_event_channel() failed: Protocol not supported",
+        ],
+    ),
+    (
+        "socket-plugin",
+        &[
+            "NCCL INFO NET/FastSocket : GPU Direct RDMA Disabled for HCA 0 'eth0'",
+            "NCCL INFO NET/FasTrak : GPU Direct RDMA Disabled for HCA 3 'eth4'",
+        ],
+    ),
+    (
+        "gin-unavailable",
+        &[
+            "RuntimeError: NCCL GIN is unavailable: check that the network supports it",
+            "This test requires GIN support",
+            "NCCL WARN RMA/Socket : rma_socket requires GDRCopy",
+            "NCCL INFO Unable to use GIN: Peermem is not supported, nor DMA-BUF",
+            "NCCL WARN gdaki_hw_counter: cntr_open_ext failed: Function not implemented",
         ],
     ),
 ];

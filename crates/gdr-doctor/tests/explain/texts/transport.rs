@@ -21,6 +21,7 @@ pub(crate) const TEXTS: Texts = &[
     (
         "address-resolution",
         &[
+            "ib_device.c:1171 UCX  ERROR   ibv_create_ah(dlid=49152 sl=0 port=1 src_path_bits=0 dgid=::ffff:192.0.2.40 flow_label=0xffffffff sgid_index=3 traffic_class=106) for RC DEVX QP connect on mlx5_bond_0 failed: Connection timed out",
             "NCCL WARN Call to ibv_modify_qp failed with error Connection timed out",
             "NCCL WARN Call to ibv_modify_qp failed with error Network is unreachable",
             "misc/ibvwrap.cc:190 NCCL WARN Call to ibv_modify_qp failed with error No route to host",
@@ -37,6 +38,7 @@ pub(crate) const TEXTS: Texts = &[
     (
         "gid-other-namespace",
         &[
+            "ib_device.c:1171 UCX  ERROR   ibv_create_ah(dlid=49152 sl=0 port=1 dgid=::ffff:192.0.2.40 sgid_index=3) for UD mlx5 connect on mlx5_0 failed: No such device",
             "NCCL WARN Call to ibv_modify_qp failed with error No such device",
             "ibrc.cpp:420: non-zero status: 19 ibv_modify_qp failed",
             "W0115 rdma_context.cpp:588] User-specified GID index 0 on mlx5_8/ has no associated network device, may not be optimal for RDMA operations",
@@ -94,6 +96,7 @@ pub(crate) const TEXTS: Texts = &[
     (
         "qp-arguments",
         &[
+            "NCCL WARN NET/IB : Remote mlx5_4 device is incompatible with the local [0]mlx5_0:1/IB. Try selecting NICs of only one link type using NCCL_IB_HCA",
             "/nvshmem/src/modules/transport/ibrc/ibrc.cpp:420: non-zero status: 22 ibv_modify_qp failed",
             "NCCL WARN Call to ibv_modify_qp failed with error Invalid argument",
             "NCCL WARN Call to ibv_modify_qp failed with 22 Invalid argument, on dev mlx5_0:1, curr state INIT, next state RTR",
@@ -113,6 +116,8 @@ pub(crate) const TEXTS: Texts = &[
     (
         "port-down",
         &[
+            "transport/net_ib/recovery.cc:99 NCCL WARN NET/IB: Device 0 marked as failed. Initiating recovery? 1 (send comm=0x7f0000000001, outstandingRecovery=1)",
+            "# Memory domain: mlx5_3\n#     Component: ib\n#   < no supported devices found >",
             "...-48:34050:34121 [0] transport/net_ib.cc:93 NCCL WARN NET/IB : Got async event : port error",
             "NCCL WARN NET/IB : mlx5_0:1 Got async event : port error",
             "NCCL WARN NET/IB : mlx5_3:1 Got non-fatal async event: port error(10)",
@@ -133,6 +138,8 @@ pub(crate) const TEXTS: Texts = &[
     (
         "passed-on",
         &[
+            "E0821 transfer_engine: Failed to complete transfers after 60 seconds",
+            "DeepEP dispatch timeout: rank 3",
             "unhandled system error, NCCL version 2.14.3",
             "nvshmem/src/host/init/init.cu:1047: non-zero status: 7 nvshmem setup connections failed",
             "RuntimeError: NCCL error in: ProcessGroupNCCL.cpp:1269, unhandled system error, NCCL version 2.14.3",
@@ -146,6 +153,36 @@ pub(crate) const TEXTS: Texts = &[
             "Couldn't connect to 10.0.0.1:18515\nUnable to open file descriptor for socket connection Unable to init the socket connection",
             " Failed to exchange data between server and clients",
             "ethernet_read_keys: Couldn't read remote address",
+        ],
+    ),
+    (
+        "gid-table-holes",
+        &[
+            "pod-a:88:121 [0] transport/net_ib.cc:351 NCCL WARN NET/IB: read failed in ncclIbRoceGetVersionNum: Invalid argument",
+        ],
+    ),
+    (
+        "address-changed",
+        &[
+            "node-a:100:200 [0] transport/net_ib/init.cc:120 NCCL WARN NET/IB : mlx5_0:1 GID table changed",
+            "NCCL WARN NET/IB : mlx5_0:1 Got async event : LID change",
+            "NCCL WARN NET/IB : mlx5_0:1 Got async event : client reregistration",
+        ],
+    ),
+    (
+        "topology-file",
+        &[
+            "node-a:28:63 [7] graph/xml.h:101 NCCL WARN Attribute arch of node cpu not found",
+            "graph/xml.cc:240 NCCL WARN Could not open XML topology file /opt/topo.xml : No such file or directory",
+        ],
+    ),
+    (
+        "bytes-missing",
+        &[
+            "every call succeeds, but the buffer is not overwritten",
+            "data mismatch at byte 4096: expected 0xaa, found 0x55",
+            "the GPU sees stale data after the RDMA write",
+            "memcmp failed: the payload differs",
         ],
     ),
 ];

@@ -1,0 +1,362 @@
+//! Whether a line reports an error or only speaks of one: a manual, a rule for alerts, a commit
+//! message, source code, a search, a counter that is zero.
+
+use std::ops::Range;
+
+use super::clean::has_log_prefix;
+
+/// What a line does with words that it contains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Speech {
+    /// Reports them.
+    Report,
+    /// Speaks of them: they prove nothing.
+    Mention,
+    /// Says that there were none.
+    Absent,
+}
+
+/// Words right before a quotation that make it a report.
+const REPORTING: [&str; 15] = [
+    "failed",
+    "fails",
+    "error",
+    "exception",
+    "failure",
+    "got",
+    "get",
+    "returned",
+    "reported",
+    "reports",
+    "says",
+    "said",
+    "prints",
+    "printed",
+    "message",
+];
+/// Keys of configuration whose values are texts to look for or to show.
+const CONFIGURATION: [&str; 13] = [
+    "alert",
+    "annotations",
+    "description",
+    "expr",
+    "match",
+    "matches",
+    "message_regex",
+    "name",
+    "pattern",
+    "regex",
+    "runbook",
+    "summary",
+    "title",
+];
+/// Functions of programs that take a text to print, to compare or to look for.
+const FUNCTIONS: [&str; 23] = [
+    "assert",
+    "assert_in",
+    "compile",
+    "contains",
+    "debug",
+    "echo",
+    "endswith",
+    "error",
+    "find",
+    "fprintf",
+    "in",
+    "info",
+    "log",
+    "match",
+    "print",
+    "printf",
+    "puts",
+    "search",
+    "startswith",
+    "strcmp",
+    "strstr",
+    "warn",
+    "warning",
+];
+/// Programs that search.
+const SEARCHES: [&str; 6] = ["grep", "egrep", "zgrep", "rg", "ag", "awk"];
+/// Words after which a number counts something.
+const BEFORE_A_COUNT: [&str; 8] = ["and", "had", "has", "have", "saw", "shows", "were", "with"];
+/// What the names of counters of errors contain.
+const COUNTED: [&str; 6] = ["err", "exceed", "timeout", "fail", "drop", "discard"];
+/// The types of commits in conventional subjects.
+const COMMITS: [&str; 11] = [
+    "build", "chore", "ci", "docs", "feat", "fix", "perf", "refactor", "revert", "style", "test",
+];
+
+/// Returns what a line does with the words at `range`.
+pub(super) fn speech(line: &[u8], range: &Range<usize>) -> Speech {
+    let (Some(before), Some(after)) = (line.get(..range.start), line.get(range.end..)) else {
+        return Speech::Report;
+    };
+    if is_zero_counter(line, range) {
+        return Speech::Absent;
+    }
+    let before = String::from_utf8_lossy(before);
+    let after = String::from_utf8_lossy(after);
+    let quotation = Quotation::around(&before, &after);
+    let is_mention = is_commit(&before)
+        || is_heading(&before)
+        || is_search(&before)
+        || quotation.is_some_and(|quotation| quotation.is_mention(line))
+        || is_condition(&before);
+    if is_mention {
+        Speech::Mention
+    } else {
+        Speech::Report
+    }
+}
+
+/// `0 retry_exc_err`, `rnr_nak_retry_err: 0`.
+fn is_zero_counter(line: &[u8], range: &Range<usize>) -> bool {
+    let is_word = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
+    let start = range.start
+        - line[..range.start]
+            .iter()
+            .rev()
+            .take_while(|it| is_word(it))
+            .count();
+    let end = range.end
+        + line[range.end..]
+            .iter()
+            .take_while(|it| is_word(it))
+            .count();
+    let words = &line[start..end];
+    // Settings are zero, too, and report nothing.
+    let counts = COUNTED.iter().any(|it| {
+        words
+            .windows(it.len())
+            .any(|word| word.eq_ignore_ascii_case(it.as_bytes()))
+    });
+    if !counts {
+        return false;
+    }
+    let is_name = words.contains(&b'_');
+    let rest = &line[end..];
+    let gap = rest
+        .iter()
+        .take_while(|it| matches!(it, b'"' | b'\'' | b' ' | b'\t' | b':' | b'='))
+        .count();
+    let assigned = rest[..gap].iter().any(|byte| matches!(byte, b':' | b'='));
+    let value = &rest[gap..];
+    let is_zero = value.first() == Some(&b'0')
+        && value
+            .get(1)
+            .is_none_or(|next| !(is_word(next) || matches!(next, b'.' | b'x')));
+    if gap > 0 && is_zero && (assigned || is_name) {
+        return true;
+    }
+    let before = line[..start].trim_ascii_end();
+    let Some((b'0', front)) = before.split_last() else {
+        return false;
+    };
+    is_name
+        && before.len() < start
+        && front.last().is_none_or(|last| {
+            // A number of its own, which no word such as "rank" names.
+            if *last != b' ' {
+                return matches!(last, b',' | b';' | b'(' | b':');
+            }
+            let word = front.trim_ascii().rsplit(|byte| *byte == b' ').next();
+            word.is_some_and(|word| {
+                let word = word.to_ascii_lowercase();
+                let ends_a_part = matches!(word.last(), Some(b':' | b',' | b';'));
+                let joins = BEFORE_A_COUNT.iter().any(|it| it.as_bytes() == word);
+                joins || ends_a_part
+            })
+        })
+}
+
+/// `fix(net): handle ...`: the subject of a commit.
+fn is_commit(before: &str) -> bool {
+    let Some((kind, _)) = before.split_once(": ") else {
+        return false;
+    };
+    let kind = kind.trim_end_matches('!');
+    let kind = kind.split_once('(').map_or(
+        kind,
+        |(kind, scope)| {
+            if scope.ends_with(')') { kind } else { "" }
+        },
+    );
+    COMMITS.contains(&kind)
+}
+
+/// `## GPU has fallen off the bus`; one mark alone is a prompt of root.
+fn is_heading(before: &str) -> bool {
+    let marks = before.len() - before.trim_start_matches('#').len();
+    (2..=6).contains(&marks) && before[marks..].starts_with(' ')
+}
+
+/// `dmesg | grep -i "fallen off the bus"`.
+fn is_search(before: &str) -> bool {
+    before
+        .split(['|', ';', '&'])
+        .next_back()
+        .is_some_and(|command| {
+            let mut words = command.split_whitespace();
+            // What stands before the program: a prompt, `sudo`, a variable.
+            words.any(|word| SEARCHES.contains(&word.trim_start_matches(['$', '#'])))
+        })
+}
+
+/// `If a worker stops with ...`, unless the writer speaks of what he sees.
+fn is_condition(before: &str) -> bool {
+    let sentence = before
+        .rsplit_once(". ")
+        .map_or(before, |(_, sentence)| sentence);
+    let mut words = sentence
+        .split_whitespace()
+        .map(|word| word.trim_matches(|it: char| !it.is_alphanumeric()));
+    let first = words.find(|word| !word.is_empty()).unwrap_or_default();
+    let is_condition = ["if", "when", "whenever", "should"]
+        .iter()
+        .any(|it| first.eq_ignore_ascii_case(it));
+    let first_person = ["I", "I'm", "my", "we", "We", "our"];
+    is_condition
+        && !sentence
+            .split_whitespace()
+            .any(|word| first_person.contains(&word))
+}
+
+/// A text in quotation marks that the words stand in.
+struct Quotation<'a> {
+    mark: char,
+    /// Whether its end is on the same line.
+    is_closed: bool,
+    /// What stands before the opening mark.
+    before: &'a str,
+}
+
+impl<'a> Quotation<'a> {
+    /// Returns the innermost quotation that encloses what stands between `before` and `after`.
+    fn around(before: &'a str, after: &str) -> Option<Self> {
+        [('"', '"'), ('`', '`'), ('“', '”'), ('‘', '’'), ('\'', '\'')]
+            .into_iter()
+            .filter_map(|(open, close)| {
+                let marks = before.matches(open).count();
+                let is_open = if open == close {
+                    marks % 2 == 1
+                } else {
+                    before.matches(close).count() < marks
+                };
+                let at = before.rfind(open).filter(|_| is_open)?;
+                // An apostrophe stands within a word.
+                let opens = before[..at]
+                    .chars()
+                    .next_back()
+                    .is_none_or(|it| !it.is_alphanumeric());
+                opens.then_some((at, open, close))
+            })
+            .max_by_key(|(at, ..)| *at)
+            .map(|(at, mark, close)| Self {
+                mark,
+                is_closed: after.contains(close),
+                before: &before[..at],
+            })
+    }
+
+    fn is_mention(&self, line: &[u8]) -> bool {
+        let before = self.before.trim_end_matches(['f', 'r', 'b', 'u', 'L']);
+        if let Some(call) = before.trim_end().strip_suffix('(') {
+            return FUNCTIONS.contains(&last_word(call).to_ascii_lowercase().as_str());
+        }
+        if let Some(key) = before.trim_end().strip_suffix([':', '=']) {
+            // A key in quotation marks is one of a record of a log.
+            return !key.ends_with('"') && CONFIGURATION.contains(&last_word(key));
+        }
+        // In a line of a log a quotation is a part of the message.
+        if !self.is_closed || has_log_prefix(line) || !self.before.ends_with([' ', '(']) {
+            return false;
+        }
+        let words = self.before.split_whitespace();
+        let plain = |word: &&str| {
+            word.trim_matches([',', '('])
+                .chars()
+                .all(|it| it.is_ascii_lowercase())
+        };
+        let reports = REPORTING
+            .iter()
+            .any(|it| last_word(self.before.trim_end()).eq_ignore_ascii_case(it));
+        let least = if self.mark == '`' { 1 } else { 2 };
+        !reports && words.filter(plain).count() >= least
+    }
+}
+
+/// Returns the identifier that a text ends with.
+fn last_word(text: &str) -> &str {
+    let start = text
+        .rfind(|it: char| !(it.is_alphanumeric() || it == '_'))
+        .map_or(0, |at| {
+            at + text[at..].chars().next().map_or(1, char::len_utf8)
+        });
+    &text[start..]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What each line does with the words between `<` and `>`.
+    fn of(line: &str) -> Speech {
+        let (start, rest) = (line.find('<').unwrap(), line.replace('<', ""));
+        let end = rest.find('>').unwrap();
+        speech(rest.replacen('>', "", 1).as_bytes(), &(start..end))
+    }
+
+    #[test]
+    fn a_report_is_a_report() {
+        for line in [
+            "<transport retry counter exceeded>",
+            "node-a:1:2 [0] NCCL WARN Call failed with error \"<Bad address>\"",
+            "{\"level\":\"error\",\"msg\":\"<GPU has fallen off the bus>\"}",
+            "level=error msg=\"<ibv_reg_mr failed: Bad address>\"",
+            "RuntimeError: \"<Couldn't allocate MR>\"",
+            "perftest failed with error '<Couldn't allocate MR>' on node 3",
+            "When I start the job I get <Couldn't allocate MR>",
+            "rank 0 <retry_exc_err> from 10.0.0.1",
+            "it didn't start: <Couldn't allocate MR>, that's all",
+            "<retry_exc_err>: 3",
+            "<retry_exc_err> 0x81",
+        ] {
+            assert_eq!(of(line), Speech::Report, "{line}");
+        }
+    }
+
+    #[test]
+    fn quotations_rules_code_searches_and_conditions_prove_nothing() {
+        for line in [
+            "step 4. If a worker stops with \"<Bad address>\", see the next page.",
+            "docs: explain what \"<transport retry counter exceeded>\" means",
+            "fix(net)!: no more <transport retry counter exceeded> at start",
+            "  annotations: { summary: \"<GPU has fallen off the bus>\" }",
+            "  pattern: '<fallen off the bus>'",
+            "printf(\"<Couldn't allocate MR>\\n\");",
+            "if (strstr(line, \"x\") || strstr(\"<fallen off the bus>\"))",
+            "$ dmesg | grep -i \"<fallen off the bus>\"",
+            "## <GPU has fallen off the bus>",
+            "the table says what “<local protection error>” stands for",
+            "see `<Bad address>` below",
+            "When the log shows <GPU has fallen off the bus>, power the machine off.",
+        ] {
+            assert_eq!(of(line), Speech::Mention, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_counter_of_zero_says_that_there_was_nothing() {
+        for line in [
+            "0 <retry_exc_err>",
+            "10 flows with 0 <retry_exc_err>",
+            "<rnr_nak_retry_err>: 0",
+            "\"<local_ack_timeout>_err\": 0,",
+            "<retry_exc_err>=0, packets=3",
+            "<retry_exc_err> 0",
+        ] {
+            assert_eq!(of(line), Speech::Absent, "{line}");
+        }
+    }
+}
