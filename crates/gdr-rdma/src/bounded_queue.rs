@@ -28,7 +28,7 @@ pub(crate) enum Pushed {
     Lost,
 }
 
-/// Called after an entry was stored. It may run while the engine is locked, so it must not call the
+/// Called after an entry was stored, or in place of that. It may run while the engine is locked, so it must not call the
 /// engine, and must not wait.
 pub(crate) type Stored<T> = Box<dyn Fn(&T) + Send + Sync>;
 

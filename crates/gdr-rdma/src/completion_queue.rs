@@ -8,6 +8,7 @@ use crate::deadline::Deadline;
 use crate::device::Device;
 use crate::error::{Awaited, Error, Result};
 use crate::provider::CompletionQueueOps;
+use crate::types::CqNumber;
 
 /// A queue of the completions of requests. A clone is the same queue.
 ///
@@ -34,6 +35,11 @@ impl CompletionQueue {
     /// The device it belongs to.
     pub fn device(&self) -> &Device {
         &self.device
+    }
+
+    /// Its number, which its events carry.
+    pub fn number(&self) -> CqNumber {
+        self.queue.number()
     }
 
     /// How many completions it holds.

@@ -144,8 +144,8 @@ pub use shared_receive_queue::SharedReceiveQueue;
 pub use staging_ring::{RingConfig, StagingRing};
 pub use stripe::{Stripe, StripedPart, StripedRange};
 pub use types::{
-    AsyncEvent, ChosenGid, ConnectionOptions, Counters, Endpoint, FlushPolicy, GidEntry, GidType,
-    Integrity, Lid, LinkLayer, NoGid, PayloadBytes, PeerText, PortUse, Provider,
+    AsyncEvent, ChosenGid, ConnectionOptions, Counters, CqNumber, Endpoint, FlushPolicy, GidEntry,
+    GidType, Integrity, Lid, LinkLayer, NoGid, PayloadBytes, PeerText, PortUse, Provider,
     RegistrationMethod, SoftOptions, SourcePort, SrqNumber, UdEndpoint, VerbsOptions, choose_gid,
 };
 pub use ud_queue_pair::{UdQueuePair, UdQueuePairOptions};

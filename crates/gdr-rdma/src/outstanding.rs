@@ -53,6 +53,12 @@ impl<T> OutstandingQueue<T> {
         }
     }
 
+    /// Removes the `count` requests that were added last.
+    pub(crate) fn withdraw(&mut self, count: usize) {
+        let left = self.0.len().saturating_sub(count);
+        self.0.truncate(left);
+    }
+
     /// Removes the first request, if it is the one of this number.
     pub(crate) fn complete_first(&mut self, number: u64) -> Option<Outstanding<T>> {
         match self.0.front() {

@@ -77,6 +77,15 @@ pub(crate) struct Notifications {
     pub(crate) events: VecDeque<Event>,
 }
 
+impl Notifications {
+    /// Takes back the completions of requests that were flushed when they were posted, the last of all
+    /// calls.
+    pub(crate) fn withdraw(&mut self, count: usize) {
+        let left = self.completions.len().saturating_sub(count);
+        self.completions.truncate(left);
+    }
+}
+
 /// The connection has failed: the queue pair must change to ERR.
 #[derive(Debug)]
 pub(crate) struct ConnectionFailed;

@@ -181,6 +181,17 @@ impl<T> Connectionless<T> {
         Ok(())
     }
 
+    /// Takes back the requests that were posted last, before any other call.
+    pub(crate) fn withdraw_sends(&mut self, count: usize) {
+        match self.state {
+            State::SendQueueError | State::Error => self.notifications.withdraw(count),
+            _ => {
+                let left = self.send_queue.len().saturating_sub(count);
+                self.send_queue.truncate(left);
+            }
+        }
+    }
+
     /// Posts to the receive queue. In ERR it is flushed at once.
     pub(crate) fn post_recv(&mut self, request: &RecvRequest<'_>) -> Result<(), PostError> {
         if self.state == State::Reset {

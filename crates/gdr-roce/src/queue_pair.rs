@@ -332,6 +332,16 @@ impl QueuePair {
         }
     }
 
+    /// Takes back the `count` requests that were posted last to the send queue, as if they had not been
+    /// posted: they are not sent, and do not complete. Between those posts and this call there must be
+    /// no other call.
+    pub fn withdraw_sends(&mut self, count: usize) {
+        match self.state {
+            State::Error | State::SendQueueError => self.notifications.withdraw(count),
+            _ => self.requester.withdraw(count),
+        }
+    }
+
     /// Posts a request to the receive queue. In ERR it is flushed immediately.
     ///
     /// # Errors

@@ -204,6 +204,12 @@ impl<A: Copy> UdQueuePair<A> {
             .post_send(request.id, request.data, request.flags, datagram)
     }
 
+    /// Takes back the `count` requests that were posted last to the send queue; see
+    /// [`QueuePair::withdraw_sends`](crate::QueuePair::withdraw_sends).
+    pub fn withdraw_sends(&mut self, count: usize) {
+        self.queues.withdraw_sends(count);
+    }
+
     /// Posts a request to the receive queue. In ERR it is flushed immediately.
     ///
     /// # Errors

@@ -258,3 +258,56 @@ fn datagrams_wait_in_a_drained_queue_and_are_flushed_in_a_failed_one() {
     qp.post_send(&request(5, Data::Inline(b"hello"))).unwrap();
     assert!(qp.poll_transmit(&mut memory, &mut out).is_some());
 }
+
+#[test]
+fn requests_that_are_withdrawn_are_neither_sent_nor_completed() {
+    let mut pair = pair(&Settings::default(), LEN, Access::all());
+    for id in 1..=3 {
+        write(&mut pair, 0, id, 5000).unwrap();
+    }
+    pair.net.sides[0].qp.withdraw_sends(2);
+    write(&mut pair, 0, 4, 8).unwrap();
+    pair.net.settle();
+    let expected = [(1, WcStatus::Success), (4, WcStatus::Success)];
+    assert_eq!(outline(&pair.net.completions(0)), expected);
+    // Also of a queue that flushes each at once.
+    pair.net.sides[0].qp.to_error();
+    for id in 5..=7 {
+        write(&mut pair, 0, id, 8).unwrap();
+    }
+    pair.net.sides[0].qp.withdraw_sends(2);
+    let expected = [(5, WcStatus::WrFlushed)];
+    assert_eq!(outline(&pair.net.completions(0)), expected);
+}
+
+#[test]
+fn datagrams_that_are_withdrawn_are_neither_sent_nor_completed() {
+    let mut memory = HeapMemory::new();
+    let mut qp = UdQueuePair::new(QPNS[0], Settings::default().caps, Mtu::B1024);
+    qp.to_init(Qkey(1)).unwrap();
+    qp.to_rtr().unwrap();
+    qp.to_rts(Psn::new(0)).unwrap();
+    let post = |qp: &mut UdQueuePair<char>, id| {
+        qp.post_send(&UdSendRequest {
+            id: WrId(id),
+            to: 'b',
+            dest_qpn: QPNS[1],
+            qkey: Qkey(1),
+            immediate: None,
+            data: Data::Inline(b"hello"),
+            flags: SendFlags::SIGNALLED,
+        })
+        .unwrap();
+    };
+    let mut out = vec![0; gdr_roce::wire::MAX_DATAGRAM];
+    (1..=3).for_each(|id| post(&mut qp, id));
+    qp.withdraw_sends(2);
+    assert!(qp.poll_transmit(&mut memory, &mut out).is_some());
+    assert_eq!(qp.poll_transmit(&mut memory, &mut out), None);
+    assert_eq!(qp.poll_completion().map(|done| done.id), Some(WrId(1)));
+    qp.to_error();
+    (4..=6).for_each(|id| post(&mut qp, id));
+    qp.withdraw_sends(2);
+    let flushed: Vec<_> = std::iter::from_fn(|| qp.poll_completion()).collect();
+    assert_eq!(outline(&flushed), [(4, WcStatus::WrFlushed)]);
+}

@@ -26,8 +26,8 @@ use crate::deadline::Deadline;
 use crate::error::{Error, Feature, Result};
 use crate::memory_region::{MemoryRange, Registration, RejectedMethods};
 use crate::types::{
-    AsyncEvent, ChosenGid, ConnectionOptions, Counters, DomainId, Endpoint, Integrity, Lid,
-    Provider, SourcePort, SrqNumber,
+    AsyncEvent, ChosenGid, ConnectionOptions, Counters, CqNumber, DomainId, Endpoint, Integrity,
+    Lid, Provider, SourcePort, SrqNumber,
 };
 use crate::work_request::{RecvRequest, SendRequest, UdSendRequest};
 
@@ -196,6 +196,8 @@ pub(crate) trait UdQueuePairOps: Debug + Send + Sync {
 
 /// A completion queue.
 pub(crate) trait CompletionQueueOps: Any + Debug + Send + Sync {
+    fn number(&self) -> CqNumber;
+
     fn capacity(&self) -> usize;
 
     /// Returns the next completion, without waiting.

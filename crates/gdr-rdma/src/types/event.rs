@@ -2,7 +2,7 @@
 
 use gdr_roce::{Event, Qpn};
 
-use super::SrqNumber;
+use super::{CqNumber, SrqNumber};
 
 /// An event of a device or a queue pair that does not belong to a single request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +24,8 @@ pub enum AsyncEvent {
     /// A completion queue had no room for a completion (`IBV_EVENT_CQ_ERR`). Every queue pair that
     /// loses a completion goes to ERR; the event is raised only for the first.
     CompletionQueueOverrun {
+        /// The number of the queue.
+        queue: CqNumber,
         /// The queue pair whose completion was the first that was lost.
         qpn: Qpn,
         /// The capacity of the queue.

@@ -127,6 +127,23 @@ impl DomainId {
     }
 }
 
+/// Identifies a completion queue within this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CqNumber(u32);
+
+impl CqNumber {
+    /// Returns a number that no other of this process's last 2^32 queues has.
+    pub(crate) fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// The number.
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+}
+
 /// Identifies a shared receive queue within this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SrqNumber(u32);

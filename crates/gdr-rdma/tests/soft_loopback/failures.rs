@@ -347,7 +347,11 @@ fn a_second_pair_that_overruns_a_shared_queue_goes_to_error_without_another_even
         wait_until(|| near.state() == State::Error);
     }
     let qpn = near[0].qpn();
-    let expected = AsyncEvent::CompletionQueueOverrun { qpn, capacity: 1 };
+    let expected = AsyncEvent::CompletionQueueOverrun {
+        queue: queue.number(),
+        qpn,
+        capacity: 1,
+    };
     assert_eq!(a.device.poll_event(), Some(expected));
     assert_eq!(a.device.poll_event(), None);
 }

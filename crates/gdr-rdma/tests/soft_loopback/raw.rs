@@ -1,12 +1,18 @@
 //! Queue pairs for datagrams and shared receive queues by the layer for front ends.
 
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use gdr_rdma::raw::{
-    CompletionQueue, Data, Device, Domain, Memory, Queues, RecvRequest, Region, Reliability,
-    Segment, SendFlags, SharedReceiveQueue, UdQueuePair, UdSendRequest,
+    CompletionQueue, Data, Device, Domain, Memory, Operation, QueuePair, Queues, RecvRequest,
+    Region, Reliability, RetryLimit, RtrAttributes, RtsAttributes, Segment, SendFlags, SendRequest,
+    SharedReceiveQueue, UdQueuePair, UdSendRequest,
 };
 use gdr_rdma::{
-    Access, AsyncEvent, Capabilities, Completion, Error, Event, Foreign, Lkey, Mtu, PostError, Psn,
-    Qkey, SoftOptions, State, WcStatus, WrId,
+    Access, AckTimeout, AsyncEvent, Capabilities, Completion, Error, Event, Foreign, Lkey, Mtu,
+    PostError, Psn, Qkey, Remote, RetryCount, Rkey, RnrRetry, RnrTimer, SoftOptions, State,
+    WcStatus, WrId,
 };
 use gdr_roce::wire::Grh;
 
@@ -33,11 +39,14 @@ struct Front {
 
 impl Front {
     fn new() -> Self {
+        Self::with_access(Access::LOCAL_WRITE)
+    }
+
+    fn with_access(access: Access) -> Self {
         let device = Device::open(&SoftOptions::new(FIRST).port(0), None).unwrap();
         let domain = Domain::new();
         let bytes: &mut [u8] = Box::leak(Box::new([0; LEN]));
         let memory = bytes.as_mut_ptr();
-        let access = Access::LOCAL_WRITE;
         let range = Memory {
             address: memory.expose_provenance(),
             len: LEN,
@@ -114,6 +123,27 @@ fn start(pair: &UdQueuePair) {
     pair.to_init(QKEY).unwrap();
     pair.to_rtr().unwrap();
     pair.to_rts(Psn::new(3)).unwrap();
+}
+
+/// Connects a queue pair with itself.
+fn connect_to_itself(front: &Front, pair: &QueuePair) {
+    pair.to_init(Access::REMOTE_WRITE).unwrap();
+    let to = RtrAttributes {
+        dest_qpn: pair.qpn(),
+        rq_psn: Psn::new(7),
+        path_mtu: Mtu::B1024,
+        max_dest_rd_atomic: 1,
+        min_rnr_timer: RnrTimer::new(12),
+    };
+    pair.to_rtr(front.device.address(), &to).unwrap();
+    let from = RtsAttributes {
+        sq_psn: Psn::new(7),
+        timeout: AckTimeout::new(14),
+        retry_limit: RetryLimit::Count(RetryCount::new(7)),
+        rnr_retry: RnrRetry::FOREVER,
+        max_rd_atomic: 1,
+    };
+    pair.to_rts(&from).unwrap();
 }
 
 #[test]
@@ -317,4 +347,158 @@ fn a_shared_queue_of_another_domain_is_refused() {
             .queue_pair_with(front.domain, queues, CAPABILITIES, Reliability::Reliable);
     let foreign = Error::Foreign(Foreign::SharedReceiveQueue).to_string();
     assert_eq!(refused.unwrap_err().to_string(), foreign);
+}
+
+/// Posts a WRITE of one byte for each identifier, all of them or none.
+fn post_batch(front: &Front, pair: &QueuePair, ids: std::ops::Range<u64>) -> Result<(), PostError> {
+    let post = |id| SendRequest {
+        id: WrId(id),
+        operation: Operation::Write {
+            remote: Remote {
+                rkey: Rkey(front.region.key()),
+                addr: IOVA + id,
+            },
+            immediate: None,
+        },
+        data: Data::Inline(&[7]),
+        flags: SendFlags::SIGNALLED,
+    };
+    let posted = pair.post_sends(|queue| {
+        queue.all_or_none(|queue| ids.into_iter().try_for_each(|id| queue.push(&post(id))))
+    });
+    posted.unwrap()
+}
+
+#[test]
+fn of_a_batch_with_a_refused_request_nothing_is_sent_or_completes() {
+    let front = Front::with_access(Access::LOCAL_WRITE | Access::REMOTE_WRITE);
+    let pair = front
+        .device
+        .queue_pair(front.domain, &front.queue, &front.queue, CAPABILITIES)
+        .unwrap();
+    connect_to_itself(&front, &pair);
+    let sent = front.device.counters().payload.write;
+    assert_eq!(post_batch(&front, &pair, 0..5), Err(PostError::Full(4)));
+    assert_eq!(front.device.counters().payload.write, sent);
+    post_batch(&front, &pair, 10..14).unwrap();
+    let ids = [(); 4]
+        .map(|()| front.next())
+        .map(|done| (done.id, done.status));
+    let expected = [10, 11, 12, 13].map(|id| (WrId(id), WcStatus::Success));
+    assert_eq!(ids, expected);
+    assert_eq!((0..5).map(|at| front.byte(at)).max(), Some(0));
+    assert_eq!(front.device.counters().payload.write, sent + 4);
+    // A queue pair in ERR flushes what it takes.
+    pair.to_error().unwrap();
+    let failing = pair.post_sends(|queue| {
+        queue.all_or_none(|queue| {
+            let empty = SendRequest {
+                id: WrId(20),
+                operation: Operation::Send { immediate: None },
+                data: Data::Inline(&[]),
+                flags: SendFlags::SIGNALLED,
+            };
+            queue.push(&empty)?;
+            queue.push(&SendRequest {
+                data: Data::Inline(&[0; 65]),
+                ..empty
+            })
+        })
+    });
+    let too_long = PostError::InlineTooLong { len: 65, max: 64 };
+    assert_eq!(failing.unwrap(), Err(too_long));
+    post_batch(&front, &pair, 21..22).unwrap();
+    let flushed = front.next();
+    assert_eq!(
+        (flushed.id, flushed.status),
+        (WrId(21), WcStatus::WrFlushed)
+    );
+}
+
+#[test]
+fn a_front_end_gets_every_event_however_many_there_are() {
+    const CHANGES: u32 = 3000;
+    let drained = Arc::new(AtomicU32::new(0));
+    let counted = Arc::clone(&drained);
+    let on_event = move |event: &AsyncEvent| {
+        let is_drained = matches!(
+            event,
+            AsyncEvent::QueuePair {
+                event: Event::SendQueueDrained,
+                ..
+            }
+        );
+        counted.fetch_add(is_drained.into(), Ordering::Relaxed);
+    };
+    let options = SoftOptions::new(FIRST).port(0);
+    let device = Device::open(&options, Some(Box::new(on_event))).unwrap();
+    let queue = device.completion_queue(4, None);
+    let queues = Queues {
+        send: &queue,
+        recv: &queue,
+        shared_receives: None,
+    };
+    let pair = device.ud_queue_pair(Domain::new(), queues, CAPABILITIES, Mtu::B1024);
+    let pair = pair.unwrap();
+    start(&pair);
+    for _ in 0..CHANGES {
+        pair.to_sqd().unwrap();
+        pair.resume().unwrap();
+    }
+    wait_until(|| {
+        device.progress();
+        drained.load(Ordering::Relaxed) == CHANGES
+    });
+    assert_eq!(device.poll_event(), None);
+}
+
+#[test]
+fn the_event_of_an_overrun_names_the_queue_that_lost_a_completion() {
+    let front = Front::with_access(Access::LOCAL_WRITE | Access::REMOTE_WRITE);
+    // Of the same size, which is changed.
+    let [sends, receives] = [(); 2].map(|()| front.device.completion_queue(9, None));
+    for queue in [&sends, &receives] {
+        assert!(queue.resize(1));
+    }
+    assert_ne!(sends.number(), receives.number());
+    let make = |sends, receives| {
+        let made = front
+            .device
+            .queue_pair(front.domain, sends, receives, CAPABILITIES);
+        let pair = made.unwrap();
+        connect_to_itself(&front, &pair);
+        pair
+    };
+    let [sender, receiver] = [make(&sends, &front.queue), make(&front.queue, &receives)];
+    post_batch(&front, &sender, 0..3).unwrap();
+    for id in 0..3 {
+        let receive = RecvRequest {
+            id: WrId(id),
+            segments: &[],
+        };
+        receiver
+            .post_recvs(|queue| queue.push(&receive))
+            .unwrap()
+            .unwrap();
+    }
+    receiver.to_error().unwrap();
+    let named = RefCell::new(Vec::new());
+    wait_until(|| {
+        front.device.progress();
+        if let Some(AsyncEvent::CompletionQueueOverrun {
+            queue,
+            qpn,
+            capacity: 1,
+        }) = front.device.poll_event()
+        {
+            named.borrow_mut().push((queue, qpn));
+        }
+        named.borrow().len() == 2
+    });
+    for overrun in [
+        (sends.number(), sender.qpn()),
+        (receives.number(), receiver.qpn()),
+    ] {
+        assert!(named.borrow().contains(&overrun), "{named:?}");
+    }
 }

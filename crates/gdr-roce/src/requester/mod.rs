@@ -219,6 +219,12 @@ impl Requester {
         Ok(())
     }
 
+    /// Takes back the requests that were posted last, before anything of them was sent.
+    pub(crate) fn withdraw(&mut self, count: usize) {
+        let left = self.send_queue.len().saturating_sub(count);
+        self.send_queue.truncate(left);
+    }
+
     /// Checks a request that is posted in ERR, and completes it as flushed.
     pub(crate) fn post_flushed(
         &self,

@@ -9,6 +9,7 @@ use super::device::SoftDevice;
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::provider::CompletionQueueOps;
+use crate::types::CqNumber;
 
 /// A completion queue, which the engine fills.
 #[derive(Debug)]
@@ -44,6 +45,10 @@ impl SoftCompletionQueue {
 }
 
 impl CompletionQueueOps for SoftCompletionQueue {
+    fn number(&self) -> CqNumber {
+        self.entries.number()
+    }
+
     fn capacity(&self) -> usize {
         self.entries.capacity()
     }

@@ -9,12 +9,14 @@ use gdr_roce::{Completion, Qpn, WcOpcode, WcStatus};
 use super::qpn_range::MOST_SHARDS;
 use crate::bounded_queue::{BoundedQueue, Loss, Pushed, Stored};
 use crate::lock::lock;
+use crate::types::CqNumber;
 
 const _: () = assert!(MOST_SHARDS <= u32::BITS as usize);
 
 /// The entries of a completion queue. The engines of several shards may add to them.
 #[derive(Debug)]
 pub(super) struct CqEntries {
+    number: CqNumber,
     queue: BoundedQueue<Completion>,
     /// How many queue pairs of each shard add entries; one that does for its sends and its receives
     /// counts twice.
@@ -51,11 +53,17 @@ impl CqEntries {
         untaken: Arc<AtomicU64>,
     ) -> Self {
         Self {
+            number: CqNumber::new(),
             queue: BoundedQueue::watched(capacity, Loss::Fatal, on_completion),
             producers: Mutex::default(),
             shards: AtomicU32::new(0),
             untaken,
         }
+    }
+
+    /// Its number, which its events carry.
+    pub(super) fn number(&self) -> CqNumber {
+        self.number
     }
 
     /// Adds an entry, which is lost if there is no room.

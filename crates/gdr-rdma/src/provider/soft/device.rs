@@ -59,7 +59,7 @@ impl SoftDevice {
         Self::open_watched(options, None)
     }
 
-    /// Opens a device that calls `on_event` after each asynchronous event that it queued.
+    /// Opens a device that calls `on_event` for each asynchronous event, instead of queuing it.
     pub(super) fn open_watched(
         options: &SoftOptions,
         on_event: Option<Stored<AsyncEvent>>,

@@ -27,7 +27,9 @@ pub(super) struct DeviceState {
     pub(super) origin: ProcessId,
     pub(super) clock: Clock,
     pub(super) regions: Arc<RegionTable>,
+    /// The events that wait to be taken, unless a front end gets them at once.
     pub(super) events: BoundedQueue<AsyncEvent>,
+    on_event: Option<Stored<AsyncEvent>>,
     pub(super) busy_poll: Duration,
     /// What the packets count against that its queue pairs keep behind missing ones.
     pub(super) kept_packets: PacketBudget,
@@ -55,7 +57,8 @@ impl DeviceState {
             origin,
             clock: Clock::start(),
             regions: Arc::new(RegionTable::new(origin, shards)),
-            events: BoundedQueue::watched(EVENTS, Loss::Tolerated, on_event),
+            events: BoundedQueue::new(EVENTS, Loss::Tolerated),
+            on_event,
             busy_poll: options.busy_poll,
             kept_packets: PacketBudget::new(options.reorder_buffer),
             completion_queues: Mutex::default(),
@@ -97,8 +100,11 @@ impl DeviceState {
         stored + self.untaken.load(Ordering::Relaxed)
     }
 
-    /// Queues an event. If there is no room, the event is lost and counted.
+    /// Passes an event on, or queues it. If there is no room, the event is lost and counted.
     pub(super) fn raise(&self, event: AsyncEvent) {
+        if let Some(on_event) = &self.on_event {
+            return on_event(&event);
+        }
         if self.events.push(event) != Pushed::Stored {
             tracing::debug!(?event, "too many events wait to be taken; this one is lost");
         }

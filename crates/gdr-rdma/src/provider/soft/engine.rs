@@ -552,8 +552,11 @@ impl Engine {
     fn settle(&mut self, qp: &mut QpContext) {
         let (device, qpn) = (&self.device, qp.roce.qpn());
         qp.complete(&mut self.completed, &mut |queue| {
-            let capacity = queue.capacity();
-            device.raise(AsyncEvent::CompletionQueueOverrun { qpn, capacity });
+            device.raise(AsyncEvent::CompletionQueueOverrun {
+                queue: queue.number(),
+                qpn,
+                capacity: queue.capacity(),
+            });
         });
         while let Some(event) = qp.roce.poll_event() {
             device.raise(AsyncEvent::QueuePair { qpn, event });

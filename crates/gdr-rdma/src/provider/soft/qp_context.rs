@@ -12,11 +12,11 @@ use gdr_roce::{
 
 use super::answers::Answers;
 use super::completion_counting::CompletionCounting;
-use super::cq_entries::{CqProducer, Producers, received_bytes};
+use super::cq_entries::{CqEntries, CqProducer, Producers, received_bytes};
 use super::rx::Datagram;
 use super::srq_context::SrqContext;
 use super::transport::{RawSegments, Transport};
-use crate::bounded_queue::{BoundedQueue, Pushed};
+use crate::bounded_queue::Pushed;
 use crate::memory_region::Segment;
 use crate::outstanding::{Outstanding, OutstandingQueue, Segments};
 use crate::types::{Counters, DomainId, PayloadBytes, SourcePort};
@@ -217,6 +217,23 @@ impl QpContext {
         }
     }
 
+    /// Runs `post`, which posts to the send queue only. If it fails, all that it posted is taken back:
+    /// nothing of it was sent, as the engine is locked.
+    pub(super) fn all_sends_or_none<E>(
+        &mut self,
+        post: impl FnOnce(&mut Self) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let before = (self.next_number, self.payload, self.deferred);
+        let outcome = post(self);
+        if outcome.is_err() {
+            let count = (self.next_number - before.0) as usize;
+            self.roce.withdraw_sends(count);
+            self.sends.withdraw(count);
+            (self.next_number, self.payload, self.deferred) = before;
+        }
+        outcome
+    }
+
     /// Records a request that was posted to the send queue; returns its bytes.
     fn add_send(&mut self, id: WrId, data: gdr_roce::Data<'_>, flags: SendFlags) -> u64 {
         if let Some(counting) = &mut self.counting
@@ -387,7 +404,7 @@ impl QpContext {
     pub(super) fn complete(
         &mut self,
         completed: &mut Segments,
-        overrun: &mut dyn FnMut(&BoundedQueue<Completion>),
+        overrun: &mut dyn FnMut(&CqEntries),
     ) {
         let mut lost = false;
         if let Some(counting) = &mut self.counting {

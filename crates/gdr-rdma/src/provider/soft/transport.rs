@@ -126,6 +126,15 @@ impl Transport {
         }
     }
 
+    /// Takes back the requests that were posted last to the send queue, before any other call.
+    pub(super) fn withdraw_sends(&mut self, count: usize) {
+        match self {
+            Self::Connection(roce) => roce.withdraw_sends(count),
+            Self::Datagrams(roce) => roce.withdraw_sends(count),
+            Self::RawPackets(pair) => pair.withdraw_sends(count),
+        }
+    }
+
     pub(super) fn post_recv(&mut self, request: &RecvRequest<'_>) -> Result<(), PostError> {
         match self {
             Self::Connection(roce) => roce.post_recv(request),

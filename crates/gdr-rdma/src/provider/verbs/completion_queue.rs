@@ -19,6 +19,7 @@ use crate::deadline::Deadline;
 use crate::error::{Result, VerbsError};
 use crate::lock::lock;
 use crate::provider::{CompletionQueueOps, DeviceOps};
+use crate::types::CqNumber;
 
 /// How many completions are polled at a time, at most.
 const BATCH: usize = 16;
@@ -30,6 +31,7 @@ const BUSY_POLL: Duration = Duration::from_micros(50);
 #[derive(Debug)]
 pub(super) struct VerbsCompletionQueue {
     context: Arc<Context>,
+    number: CqNumber,
     capacity: usize,
     created: OnceLock<std::result::Result<Raw, VerbError>>,
     state: Mutex<State>,
@@ -92,6 +94,7 @@ impl VerbsCompletionQueue {
     pub(super) fn new(context: Arc<Context>, capacity: usize) -> Self {
         Self {
             context,
+            number: CqNumber::new(),
             capacity,
             created: OnceLock::new(),
             state: Mutex::new(State::default()),
@@ -204,6 +207,10 @@ impl VerbsCompletionQueue {
 }
 
 impl CompletionQueueOps for VerbsCompletionQueue {
+    fn number(&self) -> CqNumber {
+        self.number
+    }
+
     fn capacity(&self) -> usize {
         self.capacity
     }

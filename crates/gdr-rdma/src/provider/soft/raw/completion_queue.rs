@@ -7,6 +7,7 @@ use gdr_roce::Completion;
 use super::device::Device;
 use crate::error::{Error, Result};
 use crate::provider::soft::cq_entries::CqEntries;
+use crate::types::CqNumber;
 
 /// Called after a completion was stored in a queue.
 pub type OnCompletion = Box<dyn Fn(&Completion) + Send + Sync>;
@@ -40,6 +41,11 @@ impl CompletionQueue {
     /// The engine that fills it.
     pub fn device(&self) -> &Device {
         &self.device
+    }
+
+    /// Its number, which its events carry.
+    pub fn number(&self) -> CqNumber {
+        self.entries.number()
     }
 
     /// How many completions it holds at most.

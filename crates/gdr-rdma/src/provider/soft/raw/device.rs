@@ -13,7 +13,7 @@ use crate::provider::DeviceOps;
 use crate::provider::soft::device::SoftDevice;
 use crate::types::{AsyncEvent, Counters, SoftOptions};
 
-/// Called after an asynchronous event was queued.
+/// Called for each asynchronous event.
 pub type OnEvent = Box<dyn Fn(&AsyncEvent) + Send + Sync>;
 
 /// The engine of one address. A clone is the same one; what is made from it holds it.
@@ -21,7 +21,8 @@ pub type OnEvent = Box<dyn Fn(&AsyncEvent) + Send + Sync>;
 pub struct Device(Arc<SoftDevice>);
 
 impl Device {
-    /// Opens an engine, which calls `on_event` after each asynchronous event that it queued.
+    /// Opens an engine, which calls `on_event` for each asynchronous event. Without it, events wait for
+    /// [`Device::poll_event`], a limited number of them.
     ///
     /// # Errors
     /// As [`crate::Device::soft_with`].
@@ -84,7 +85,7 @@ impl Device {
         }
     }
 
-    /// The next asynchronous event.
+    /// The next asynchronous event; `None` for an engine that calls a function for each.
     pub fn poll_event(&self) -> Option<AsyncEvent> {
         self.0.poll_event()
     }

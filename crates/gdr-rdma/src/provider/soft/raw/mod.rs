@@ -11,8 +11,8 @@
 //!
 //! # Hooks
 //!
-//! [`Device::open`] and [`Device::completion_queue`] take functions that are called when an event or
-//! a completion was queued. They run on the thread that drives the engine, while the engine is
+//! [`Device::open`] and [`Device::completion_queue`] take functions that are called for each event, and
+//! when a completion was queued. They run on the thread that drives the engine, while the engine is
 //! locked: they must return soon, and must not call this crate.
 //!
 //! ```

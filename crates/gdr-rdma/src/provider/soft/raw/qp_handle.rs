@@ -159,6 +159,21 @@ macro_rules! methods_of_all_services {
                 self.handle.post_recvs(|qp| post(&mut RecvQueue(qp)))
             }
         }
+
+        impl $send_queue<'_> {
+            /// Runs `post`, and takes back all that it has posted if it fails: nothing of that is sent
+            /// or completes, and the queue is as before.
+            ///
+            /// # Errors
+            /// Its error.
+            pub fn all_or_none<E>(
+                &mut self,
+                post: impl FnOnce(&mut $send_queue<'_>) -> std::result::Result<(), E>,
+            ) -> std::result::Result<(), E> {
+                let post = |qp: &mut QpContext| post(&mut $send_queue(qp));
+                self.0.all_sends_or_none(post)
+            }
+        }
     };
 }
 
