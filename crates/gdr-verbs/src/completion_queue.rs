@@ -1,20 +1,21 @@
 //! Completion queues: creation, notification, destruction.
 
 use std::ffi::{c_int, c_void};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering, fence};
-use std::sync::{Arc, Mutex};
 
 use gdr_rdma::{Completion, WcStatus, raw};
 use gdr_verbs_sys::{ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex};
 
 use crate::channel::Channel;
 use crate::context::Context;
-use crate::device::{Device, lock};
+use crate::device::Device;
 use crate::domain::{Use, Users, next_handle};
 use crate::errno::Errno;
 use crate::event::Subject;
 use crate::event_queue::{ASYNC_EVENTS, COMPLETION_EVENTS, EventQueue, Unacknowledged};
 use crate::ret::{pointer, status};
+use crate::section::{self, Section};
 use crate::slab::{CObject, is_own};
 use crate::system::forward;
 use crate::table::Table;
@@ -32,8 +33,8 @@ pub(crate) struct Queue {
     unacknowledged_completions: Arc<Unacknowledged>,
     unacknowledged: Arc<Unacknowledged>,
     users: Users,
-    /// The completion that the functions of the extended interface read.
-    current: Mutex<Option<Completion>>,
+    /// From `ibv_start_poll` to `ibv_end_poll`: the completion that the functions between them read.
+    polling: Section<Option<Completion>>,
 }
 
 pub(crate) static QUEUES: Table<Queue> = Table::new();
@@ -93,6 +94,7 @@ impl Queue {
         cq_context: *mut c_void,
         channel: *mut ibv_comp_channel,
         comp_vector: c_int,
+        pollers: section::Users,
     ) -> Result<Arc<Self>, Errno> {
         let context = Context::of(context)?;
         let vectors = 0..1;
@@ -121,9 +123,10 @@ impl Queue {
                 }
             })
         };
+        let address = object.as_ptr().expose_provenance();
         let notifier = Arc::new(Notifier {
             armed: AtomicU8::new(NOTHING),
-            queue: object.as_ptr().expose_provenance(),
+            queue: address,
             events: match &channel {
                 Some(channel) => Arc::clone(channel.events()),
                 // Never armed, so never used.
@@ -151,7 +154,7 @@ impl Queue {
             unacknowledged_completions: Arc::default(),
             unacknowledged: Arc::default(),
             users: Users::default(),
-            current: Mutex::default(),
+            polling: Section::new(pollers),
         });
         let unacknowledged = [
             (&ASYNC_EVENTS, &created.unacknowledged),
@@ -160,6 +163,10 @@ impl Queue {
         for (table, events) in unacknowledged {
             table.insert(created.as_ptr(), Arc::clone(events));
         }
+        let subject = Subject::Queue(address, Arc::clone(&created.unacknowledged));
+        let context = &created.context;
+        let owners = context.device().owners();
+        owners.add_queue(created.queue.number(), subject, context.events());
         QUEUES.insert(created.as_ptr(), Arc::clone(&created));
         Ok(created)
     }
@@ -184,17 +191,21 @@ impl Queue {
         &self.unacknowledged_completions
     }
 
-    pub(crate) fn current(&self) -> Option<Completion> {
-        *lock(&self.current)
+    pub(crate) fn polling(&self) -> &Section<Option<Completion>> {
+        &self.polling
     }
 
-    pub(crate) fn set_current(&self, current: Option<Completion>) {
-        *lock(&self.current) = current;
-    }
-
-    /// It, as the subject of an event.
-    pub(crate) fn subject(&self) -> Subject {
-        Subject::Queue(self.notifier.queue, Arc::clone(&self.unacknowledged))
+    /// Its handle is gone: no thread waits for it, and no event of it comes any more.
+    pub(crate) fn leave(&self) {
+        self.polling.close();
+        let owners = self.context.device().owners();
+        owners.remove_queue(self.queue.number());
+        let address = self.as_ptr().addr();
+        if let Some((channel, _)) = &self.channel {
+            channel.events().forget(|of| *of == address);
+        }
+        let events = self.context.events();
+        events.forget(|event| event.is_about(address));
     }
 }
 
@@ -209,7 +220,8 @@ extern "C" fn ibv_create_cq(
     let is_of_own = is_own(context) || is_own(channel);
     forward!(unless is_of_own, ibv_create_cq(context, entries, cq_context, channel, comp_vector));
     pointer(|| {
-        let queue = Queue::create(context, entries, cq_context, channel, comp_vector)?;
+        let pollers = section::Users::AnyThread;
+        let queue = Queue::create(context, entries, cq_context, channel, comp_vector, pollers)?;
         Ok(queue.as_ptr())
     })
 }
@@ -231,6 +243,8 @@ pub(crate) extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -
 
 impl Drop for Queue {
     fn drop(&mut self) {
+        let owners = self.context.device().owners();
+        owners.remove_queue(self.queue.number());
         for table in [&ASYNC_EVENTS, &COMPLETION_EVENTS] {
             // An error means that creation failed before it was there.
             let _ = table.remove(self.as_ptr());
@@ -266,14 +280,7 @@ extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
         let queue = Queue::of(cq)?;
         queue.users.check_unused()?;
         QUEUES.remove(cq)?;
-        let address = cq.addr();
-        if let Some((channel, _)) = &queue.channel {
-            channel.events().forget(|of| *of == address);
-        }
-        queue
-            .context
-            .events()
-            .forget(|event| event.is_about(address));
+        queue.leave();
         queue.unacknowledged_completions.wait();
         queue.unacknowledged.wait();
         Ok(())

@@ -10,8 +10,10 @@ use gdr_verbs_sys::{
 
 use crate::completion;
 use crate::completion_queue::Queue;
+use crate::device::Device;
 use crate::errno::Errno;
 use crate::ret::{plain, pointer, status};
+use crate::section::{self, Inside};
 
 /// The fields of completions that there are.
 const KNOWN_FIELDS: u64 = Fields::IBV_WC_EX_WITH_BYTE_LEN.0 as u64
@@ -33,7 +35,6 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
         let attr = unsafe { &*attr };
         let masks = ibv_cq_init_attr_mask::IBV_CQ_INIT_ATTR_MASK_FLAGS.0;
         let with_flags = attr.comp_mask & masks != 0;
-        // The queue may be used by several threads all the same.
         let known = ibv_create_cq_attr_flags::IBV_CREATE_CQ_ATTR_SINGLE_THREADED.0;
         if attr.wc_flags & !KNOWN_FIELDS != 0
             || attr.comp_mask & !masks != 0
@@ -43,7 +44,12 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
         }
         let entries = c_int::try_from(attr.cqe).map_err(|_| Errno::INVAL)?;
         let vector = c_int::try_from(attr.comp_vector).map_err(|_| Errno::INVAL)?;
-        let queue = Queue::create(context, entries, attr.cq_context, attr.channel, vector)?;
+        let pollers = match with_flags && attr.flags & known != 0 {
+            true => section::Users::OneThread,
+            false => section::Users::AnyThread,
+        };
+        let (own, channel) = (attr.cq_context, attr.channel);
+        let queue = Queue::create(context, entries, own, channel, vector, pollers)?;
         let object = queue.as_ptr().cast::<ibv_cq_ex>();
         // SAFETY: a new queue, of which the program does not know yet.
         fill(unsafe { &mut *object }, attr.wc_flags);
@@ -84,18 +90,15 @@ fn fill(cq: &mut ibv_cq_ex, fields: u64) {
 }
 
 /// Takes the next completion: its identifier and status go to the structure of C, the rest is kept.
-///
-/// # Safety
-/// `cq` is an extended queue that no other thread polls.
-unsafe fn advance(cq: *mut ibv_cq_ex) -> Result<(), Errno> {
-    let queue = Queue::of(cq.cast())?;
-    let mut next = None;
+fn advance(queue: &Queue, current: &mut Inside<'_, Option<Completion>>) -> Result<(), Errno> {
+    **current = None;
     queue
         .raw()
-        .poll(1, &mut |completion| next = Some(completion))?;
-    let next = next.ok_or(Errno::NOENT)?;
-    queue.set_current(Some(next));
-    // SAFETY: the structure lives as long as the queue; the program reads it after this call.
+        .poll(1, &mut |completion| **current = Some(completion))?;
+    let next = (**current).ok_or(Errno::NOENT)?;
+    let cq = queue.as_ptr().cast::<ibv_cq_ex>();
+    // SAFETY: the structure lives as long as the queue. Only calls between the begin and the end of a
+    // poll write to it, one at a time; the program reads it between them.
     unsafe {
         (*cq).wr_id = next.id.0;
         (*cq).status = completion::status_of(&next);
@@ -109,58 +112,70 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
     if !known {
         return Errno::INVAL.get();
     }
-    // SAFETY: as `ibv_start_poll` demands.
-    status(|| unsafe { advance(cq) })
+    status(|| {
+        let queue = Queue::of(cq.cast())?;
+        let mut current = queue.polling().begin()?;
+        // Without a completion the poll has not begun.
+        match advance(&queue, &mut current) {
+            Ok(()) => Ok(()),
+            Err(errno) => {
+                current.end();
+                Err(errno)
+            }
+        }
+    })
 }
 
-unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
-    // SAFETY: as `ibv_next_poll` demands.
-    status(|| unsafe { advance(cq) })
+extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
+    status(|| {
+        let queue = Queue::of(cq.cast())?;
+        advance(&queue, &mut queue.polling().inside()?)
+    })
 }
 
 extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
     plain((), || {
-        Queue::of(cq.cast())?.set_current(None);
-        Ok(())
+        Queue::of(cq.cast())?
+            .polling()
+            .end(|current| *current = None)
     });
 }
 
 /// A field of the completion that was taken; 0 if there is none.
-fn read<T: Default>(cq: *mut ibv_cq_ex, field: impl FnOnce(&Completion) -> T) -> T {
-    plain(None, || Ok(Queue::of(cq.cast())?.current()))
-        .map_or_else(T::default, |current| field(&current))
+fn read<T: Default>(cq: *mut ibv_cq_ex, field: impl FnOnce(&Completion, &Device) -> T) -> T {
+    plain(T::default(), || {
+        let queue = Queue::of(cq.cast())?;
+        let current = *queue.polling().inside()?;
+        Ok(current.map_or_else(T::default, |current| field(&current, queue.device())))
+    })
 }
 
 extern "C" fn read_opcode(cq: *mut ibv_cq_ex) -> ibv_wc_opcode {
-    ibv_wc_opcode(read(cq, |current| completion::opcode_of(current).0))
+    ibv_wc_opcode(read(cq, |current, _| completion::opcode_of(current).0))
 }
 
 extern "C" fn read_byte_len(cq: *mut ibv_cq_ex) -> u32 {
-    read(cq, |current| current.byte_len)
+    read(cq, |current, _| current.byte_len)
 }
 
 extern "C" fn read_imm_data(cq: *mut ibv_cq_ex) -> __be32 {
-    read(cq, completion::immediate_of)
+    read(cq, |current, _| completion::immediate_of(current))
 }
 
 extern "C" fn read_qp_num(cq: *mut ibv_cq_ex) -> u32 {
-    read(cq, |current| current.qpn.get())
+    read(cq, |current, _| current.qpn.get())
 }
 
 extern "C" fn read_src_qp(cq: *mut ibv_cq_ex) -> u32 {
-    read(cq, completion::source_of)
+    read(cq, |current, _| completion::source_of(current))
 }
 
 extern "C" fn read_wc_flags(cq: *mut ibv_cq_ex) -> c_uint {
-    read(cq, completion::flags_of)
+    read(cq, |current, _| completion::flags_of(current))
 }
 
 extern "C" fn read_sl(cq: *mut ibv_cq_ex) -> u8 {
-    plain(0, || {
-        let queue = Queue::of(cq.cast())?;
-        let current = queue.current();
-        Ok(current.map_or(0, |it| completion::service_level_of(&it, queue.device())))
-    })
+    read(cq, completion::service_level_of)
 }
 
 /// Fields that RoCE does not have.

@@ -8,7 +8,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use gdr_copy::PerProcess;
 use gdr_rdma::raw::{self, WeakDevice};
-use gdr_rdma::{AsyncEvent, PortUse, SoftAddress, SoftOptions, SrqNumber};
+use gdr_rdma::{AsyncEvent, CqNumber, PortUse, SoftAddress, SoftOptions, SrqNumber};
 use gdr_verbs_sys::{__be64, ibv_device, ibv_event_type, ibv_node_type, ibv_transport_type};
 
 use crate::errno::Errno;
@@ -77,13 +77,15 @@ struct DeviceState {
 pub(crate) struct Owners {
     /// By number of the queue pair.
     pub(crate) pairs: Mutex<BTreeMap<u32, PairOwner>>,
+    /// By number of the completion queue.
+    queues: Mutex<HashMap<CqNumber, QueueOwner>>,
     /// By number of the shared receive queue.
-    shared: Mutex<HashMap<SrqNumber, SharedOwner>>,
+    shared: Mutex<HashMap<SrqNumber, QueueOwner>>,
     pub(crate) contexts: Mutex<Vec<Arc<EventQueue<event::Event>>>>,
 }
 
-/// Who receives the events of a shared receive queue: the queue, and the events of its context.
-type SharedOwner = (Subject, Arc<EventQueue<event::Event>>);
+/// Who receives the events of a queue: the queue, and the events of its context.
+type QueueOwner = (Subject, Arc<EventQueue<event::Event>>);
 
 /// Who receives the events of a queue pair.
 pub(crate) struct PairOwner {
@@ -92,8 +94,6 @@ pub(crate) struct PairOwner {
     pub(crate) events: Arc<EventQueue<event::Event>>,
     /// Whether the program asked for the event of its change to SQD.
     pub(crate) announces_drain: bool,
-    /// Its completion queues, and their sizes.
-    pub(crate) queues: [(Subject, usize); 2],
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -209,6 +209,19 @@ impl Device {
 }
 
 impl Owners {
+    pub(crate) fn add_queue(
+        &self,
+        number: CqNumber,
+        subject: Subject,
+        events: &Arc<EventQueue<event::Event>>,
+    ) {
+        lock(&self.queues).insert(number, (subject, Arc::clone(events)));
+    }
+
+    pub(crate) fn remove_queue(&self, number: CqNumber) {
+        lock(&self.queues).remove(&number);
+    }
+
     pub(crate) fn add_shared(
         &self,
         number: SrqNumber,
@@ -237,14 +250,9 @@ impl Owners {
             if let Some((subject, events)) = lock(&self.shared).get(srq) {
                 event::raise(events, ibv_event_type::IBV_EVENT_SRQ_LIMIT_REACHED, subject);
             }
-        } else if let Some((qpn, capacity)) = event::of_queue(event) {
-            if let Some(owner) = lock(&self.pairs).get(&qpn) {
-                // The engine does not say which of the two; a queue of another size it is not.
-                let kind = ibv_event_type::IBV_EVENT_CQ_ERR;
-                let queue = owner.queues.iter().find(|(_, size)| *size == capacity);
-                if let Some((subject, _)) = queue {
-                    event::raise(&owner.events, kind, subject);
-                }
+        } else if let AsyncEvent::CompletionQueueOverrun { queue, .. } = event {
+            if let Some((subject, events)) = lock(&self.queues).get(queue) {
+                event::raise(events, ibv_event_type::IBV_EVENT_CQ_ERR, subject);
             }
         } else if let Some(kind) = event::of_device(event) {
             for events in lock(&self.contexts).iter() {

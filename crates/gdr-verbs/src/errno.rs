@@ -12,6 +12,7 @@ impl Errno {
     pub(crate) const AGAIN: Self = Self(libc::EAGAIN);
     pub(crate) const BADF: Self = Self(libc::EBADF);
     pub(crate) const BUSY: Self = Self(libc::EBUSY);
+    pub(crate) const DEADLK: Self = Self(libc::EDEADLK);
     pub(crate) const FAULT: Self = Self(libc::EFAULT);
     pub(crate) const INVAL: Self = Self(libc::EINVAL);
     pub(crate) const IO: Self = Self(libc::EIO);
@@ -56,8 +57,22 @@ impl From<Error> for Errno {
             | Error::PacketSocketDenied { source }
             | Error::Os { source, .. } => Self::of_io(&source),
             Error::NotEthernet { .. } => Self::OPNOTSUPP,
+            Error::TooManyQueuePairs { .. } => Self::NOMEM,
             Error::DeviceFailed { .. } | Error::CompletionQueueOverrun { .. } => Self::IO,
             _ => Self::INVAL,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_there_is_no_room_for_is_no_error_of_the_arguments() {
+        let too_many = Error::TooManyQueuePairs { most: 1 };
+        assert_eq!(Errno::from(too_many), Errno::NOMEM);
+        assert_eq!(Errno::from(PostError::Full(1)), Errno::NOMEM);
+        assert_eq!(Errno::from(PostError::NoReads), Errno::INVAL);
     }
 }

@@ -53,14 +53,6 @@ pub(crate) fn of_pair(event: &AsyncEvent) -> Option<(u32, ibv_event_type)> {
     }
 }
 
-/// The number of a queue pair whose completion was lost, and the size of the queue that lost it.
-pub(crate) fn of_queue(event: &AsyncEvent) -> Option<(u32, usize)> {
-    match event {
-        AsyncEvent::CompletionQueueOverrun { qpn, capacity, .. } => Some((qpn.get(), *capacity)),
-        _ => None,
-    }
-}
-
 /// The event of a whole device.
 pub(crate) fn of_device(event: &AsyncEvent) -> Option<ibv_event_type> {
     match event {

@@ -63,12 +63,14 @@ mod region;
 mod region_ex;
 mod request;
 mod ret;
+mod section;
 mod shared_receive_queue;
 mod slab;
 mod strings;
 mod sysfs;
 mod system;
 mod table;
+mod thread;
 mod trivial;
 
 const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");

@@ -280,3 +280,25 @@ fn store(stored: &mut ibv_qp_attr, attr: &ibv_qp_attr, mask: Mask) {
         stored.max_rd_atomic = requester_depth(attr);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_mtu_above_that_of_the_interface_is_refused() {
+        let of_path = |code| {
+            let attr = ibv_qp_attr {
+                path_mtu: gdr_verbs_sys::ibv_mtu(code),
+                ..Default::default()
+            };
+            rtr(&attr, Mtu::B1024).map(|attributes| attributes.path_mtu)
+        };
+        // `IBV_MTU_256` to `IBV_MTU_1024`, then `IBV_MTU_2048` and codes that do not exist.
+        let permitted = [1, 2, 3].map(of_path);
+        assert_eq!(permitted, [Ok(Mtu::B256), Ok(Mtu::B512), Ok(Mtu::B1024)]);
+        for refused in [4, 5, 0, 6, u32::MAX] {
+            assert_eq!(of_path(refused), Err(Errno::INVAL), "{refused}");
+        }
+    }
+}

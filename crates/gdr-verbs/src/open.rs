@@ -58,11 +58,15 @@ extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
         let closed = CONTEXTS.remove(context)?;
         // In the order in which they use each other.
         drop(flow::FLOWS.remove_all(|flow| flow.is_of(&closed)));
-        drop(queue_pair::PAIRS.remove_all(|pair| pair.is_of(&closed)));
+        let pairs = queue_pair::PAIRS.remove_all(|pair| pair.is_of(&closed));
+        pairs.iter().for_each(|pair| pair.leave());
+        drop(pairs);
         drop(completion_counter::COUNTERS.remove_all(|counter| counter.is_of(&closed)));
         drop(shared_receive_queue::SHARED_QUEUES.remove_all(|queue| queue.is_of(&closed)));
         drop(address_handle::HANDLES.remove_all(|handle| handle.is_of(&closed)));
-        drop(completion_queue::QUEUES.remove_all(|queue| queue.is_of(&closed)));
+        let queues = completion_queue::QUEUES.remove_all(|queue| queue.is_of(&closed));
+        queues.iter().for_each(|queue| queue.leave());
+        drop(queues);
         drop(channel::CHANNELS.remove_all(|channel| channel.is_of(&closed)));
         drop(region::REGIONS.remove_all(|region| region.is_of(&closed)));
         drop(domain::DOMAINS.remove_all(|domain| domain.is_of(&closed)));

@@ -8,7 +8,9 @@ use gdr_verbs_sys::{ibv_qp, ibv_recv_wr, ibv_send_flags, ibv_send_wr, ibv_wr_opc
 
 use crate::errno::Errno;
 use crate::queue_pair::{Pair, Service};
-use crate::request::{Destination, Gathered, Segments, bytes_at, entries, flags, segment};
+use crate::request::{
+    Destination, Gathered, Segments, bytes_at, entries, flags, post_each, segment,
+};
 use crate::ret::status;
 
 /// The operation of a request.
@@ -60,58 +62,54 @@ pub(crate) unsafe extern "C" fn post_send(
 ) -> c_int {
     status(|| {
         let mut next = wr;
-        let posted = Pair::of(qp).and_then(|pair| match pair.raw() {
-            Service::Connection(raw) => raw.post_sends(|queue| {
-                // SAFETY: the contract of this function.
-                while let Some(wr) = unsafe { next.as_ref() } {
-                    let operation = operation(wr)?;
-                    let flags = flags(wr.send_flags, pair.init().signals_all);
-                    let push = |data: Data<'_>| {
-                        let id = WrId(wr.wr_id);
-                        queue.push(&SendRequest {
-                            id,
-                            operation,
-                            data,
-                            flags,
-                        })
+        let posted = Pair::of(qp).and_then(|pair| {
+            let init = pair.init();
+            let (most, signals_all) = (init.cap.max_send_wr, init.signals_all);
+            let parts = |wr: &ibv_send_wr| (WrId(wr.wr_id), flags(wr.send_flags, signals_all));
+            match pair.raw() {
+                Service::Connection(raw) => raw.post_sends(|queue| {
+                    let post = |wr: &ibv_send_wr| {
+                        let (operation, (id, flags)) = (operation(wr)?, parts(wr));
+                        let push = |data: Data<'_>| {
+                            queue.push(&SendRequest {
+                                id,
+                                operation,
+                                data,
+                                flags,
+                            })
+                        };
+                        // SAFETY: the contract of this function.
+                        unsafe { with_data(&pair, wr, push) }
                     };
                     // SAFETY: as above.
-                    unsafe { with_data(&pair, wr, push) }?;
-                    next = wr.next;
-                }
-                Ok(())
-            })?,
-            Service::Datagrams(raw) => raw.post_sends(|queue| {
-                // SAFETY: the contract of this function.
-                while let Some(wr) = unsafe { next.as_ref() } {
-                    let (to, immediate) = datagram(wr)?;
-                    let flags = flags(wr.send_flags, pair.init().signals_all);
-                    let push = |data: Data<'_>| {
-                        queue.push(&to.request(WrId(wr.wr_id), immediate, data, flags))
+                    unsafe { post_each(&mut next, most, post) }
+                })?,
+                Service::Datagrams(raw) => raw.post_sends(|queue| {
+                    let post = |wr: &ibv_send_wr| {
+                        let ((to, immediate), (id, flags)) = (datagram(wr)?, parts(wr));
+                        let push =
+                            |data: Data<'_>| queue.push(&to.request(id, immediate, data, flags));
+                        // SAFETY: the contract of this function.
+                        unsafe { with_data(&pair, wr, push) }
                     };
                     // SAFETY: as above.
-                    unsafe { with_data(&pair, wr, push) }?;
-                    next = wr.next;
-                }
-                Ok(())
-            })?,
-            Service::Frames(raw) => raw.post_sends(|queue| {
-                // SAFETY: the contract of this function.
-                while let Some(wr) = unsafe { next.as_ref() } {
-                    if wr.opcode != ibv_wr_opcode::IBV_WR_SEND {
-                        return Err(Errno::INVAL);
-                    }
-                    let flags = flags(wr.send_flags, pair.init().signals_all);
-                    let push = |data: Data<'_>| {
-                        let id = WrId(wr.wr_id);
-                        queue.push(&FrameSendRequest { id, data, flags })
+                    unsafe { post_each(&mut next, most, post) }
+                })?,
+                Service::Frames(raw) => raw.post_sends(|queue| {
+                    let post = |wr: &ibv_send_wr| {
+                        if wr.opcode != ibv_wr_opcode::IBV_WR_SEND {
+                            return Err(Errno::INVAL);
+                        }
+                        let (id, flags) = parts(wr);
+                        let push =
+                            |data: Data<'_>| queue.push(&FrameSendRequest { id, data, flags });
+                        // SAFETY: the contract of this function.
+                        unsafe { with_data(&pair, wr, push) }
                     };
                     // SAFETY: as above.
-                    unsafe { with_data(&pair, wr, push) }?;
-                    next = wr.next;
-                }
-                Ok(())
-            })?,
+                    unsafe { post_each(&mut next, most, post) }
+                })?,
+            }
         });
         if posted.is_err() && !bad_wr.is_null() {
             // SAFETY: the contract of this function.
@@ -149,14 +147,14 @@ unsafe fn with_data(
         let segments: Segments = list.iter().map(segment).collect();
         return Ok(push(Data::Segments(&segments))?);
     }
+    let total: u64 = list.iter().map(|sge| u64::from(sge.length)).sum();
+    if total > u64::from(cap.max_inline_data) {
+        return Err(Errno::NOMEM);
+    }
     if let [only] = list {
         // SAFETY: inline bytes are readable, and do not change during the call.
         let bytes = unsafe { bytes_at(only.addr, only.length as usize) };
         return Ok(push(Data::Inline(bytes))?);
-    }
-    let total: u64 = list.iter().map(|sge| u64::from(sge.length)).sum();
-    if total > u64::from(cap.max_inline_data) {
-        return Err(Errno::NOMEM);
     }
     let mut gathered = Gathered::new();
     for sge in list {
@@ -176,20 +174,20 @@ pub(crate) unsafe extern "C" fn post_recv(
     status(|| {
         let mut next = wr;
         let posted = Pair::of(qp).and_then(|pair| {
-            let most = pair.init().cap.max_recv_sge;
+            let cap = &pair.init().cap;
             pair.raw().post_recvs(|queue| {
-                // SAFETY: the contract of this function.
-                while let Some(wr) = unsafe { next.as_ref() } {
-                    // SAFETY: as above.
-                    let list = unsafe { entries(wr.sg_list, wr.num_sge, most) }?;
+                let post = |wr: &ibv_recv_wr| {
+                    // SAFETY: the contract of this function.
+                    let list = unsafe { entries(wr.sg_list, wr.num_sge, cap.max_recv_sge) }?;
                     let segments: Segments = list.iter().map(segment).collect();
                     queue.push(&RecvRequest {
                         id: WrId(wr.wr_id),
                         segments: &segments,
                     })?;
-                    next = wr.next;
-                }
-                Ok(())
+                    Ok(())
+                };
+                // SAFETY: as above.
+                unsafe { post_each(&mut next, cap.max_recv_wr, post) }
             })?
         });
         if posted.is_err() && !bad_wr.is_null() {

@@ -38,6 +38,7 @@ const KNOWN_OF_RAW_PACKETS: u64 = Operations::IBV_QP_EX_WITH_SEND.0 as u64;
 /// Requests between `ibv_wr_start` and `ibv_wr_complete`.
 #[derive(Debug, Default)]
 pub(crate) struct Builder {
+    /// Their memory is used again by the next batch.
     requests: Vec<Built>,
     /// The first error; the whole batch is refused then.
     failed: Option<Errno>,
@@ -112,19 +113,24 @@ extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
     plain(std::ptr::null_mut(), || Ok(Pair::of(qp)?.as_extended()))
 }
 
-/// Runs `work` on the builder of a queue pair.
+/// Runs `work` on the builder of a queue pair, between start and complete. Outside, the call is of no
+/// effect.
 fn build<T>(qp: *mut ibv_qp_ex, work: impl FnOnce(&Pair, &mut Builder) -> T) -> Result<T, Errno> {
     let pair = Pair::of(qp.cast())?;
-    let mut builder = pair.builder()?;
+    let mut builder = pair.section()?.inside()?;
     Ok(work(&pair, &mut builder))
 }
 
 extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
-    plain((), || build(qp, |_, builder| builder.clear()));
+    plain((), || {
+        let pair = Pair::of(qp.cast())?;
+        pair.section()?.begin()?.clear();
+        Ok(())
+    });
 }
 
 extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
-    plain((), || build(qp, |_, builder| builder.clear()));
+    plain((), || Pair::of(qp.cast())?.section()?.end(Builder::clear));
 }
 
 impl Builder {
@@ -132,14 +138,19 @@ impl Builder {
         self.requests.clear();
         self.failed = None;
     }
+
+    fn fail(&mut self, errno: Errno) {
+        self.failed.get_or_insert(errno);
+    }
 }
 
 extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     status(|| {
-        build(qp, |pair, builder| {
+        let pair = Pair::of(qp.cast())?;
+        pair.section()?.end(|builder| {
             let posted = match builder.failed {
                 Some(errno) => Err(errno),
-                None => post(pair, &builder.requests),
+                None => post(&pair, &builder.requests),
             };
             builder.clear();
             posted
@@ -156,34 +167,41 @@ impl Built {
     }
 }
 
-/// Posts the requests until one is refused.
+/// Posts all requests, or none of them if one is refused.
 fn post(pair: &Pair, requests: &[Built]) -> Result<(), Errno> {
     match pair.raw() {
         Service::Connection(raw) => raw.post_sends(|queue| {
-            requests.iter().try_for_each(|built| {
-                Ok(queue.push(&SendRequest {
-                    id: built.id,
-                    operation: built.operation,
-                    data: built.data(),
-                    flags: built.flags,
-                })?)
+            queue.all_or_none(|queue| {
+                requests.iter().try_for_each(|built| {
+                    Ok(queue.push(&SendRequest {
+                        id: built.id,
+                        operation: built.operation,
+                        data: built.data(),
+                        flags: built.flags,
+                    })?)
+                })
             })
         })?,
         Service::Datagrams(raw) => raw.post_sends(|queue| {
-            requests.iter().try_for_each(|built| {
-                let (Some(to), Operation::Send { immediate }) = (built.to, built.operation) else {
-                    return Err(Errno::INVAL);
-                };
-                Ok(queue.push(&to.request(built.id, immediate, built.data(), built.flags))?)
+            queue.all_or_none(|queue| {
+                requests.iter().try_for_each(|built| {
+                    let (Some(to), Operation::Send { immediate }) = (built.to, built.operation)
+                    else {
+                        return Err(Errno::INVAL);
+                    };
+                    Ok(queue.push(&to.request(built.id, immediate, built.data(), built.flags))?)
+                })
             })
         })?,
         Service::Frames(raw) => raw.post_sends(|queue| {
-            requests.iter().try_for_each(|built| {
-                Ok(queue.push(&FrameSendRequest {
-                    id: built.id,
-                    data: built.data(),
-                    flags: built.flags,
-                })?)
+            queue.all_or_none(|queue| {
+                requests.iter().try_for_each(|built| {
+                    Ok(queue.push(&FrameSendRequest {
+                        id: built.id,
+                        data: built.data(),
+                        flags: built.flags,
+                    })?)
+                })
             })
         })?,
     }
@@ -194,8 +212,8 @@ extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, qkey
         build(qp, |_, builder| {
             match (builder.requests.last_mut(), Destination::of(ah, qpn, qkey)) {
                 (Some(last), Ok(to)) => last.to = Some(to),
-                (None, _) => builder.failed = Some(Errno::INVAL),
-                (_, Err(errno)) => builder.failed = Some(errno),
+                (None, _) => builder.fail(Errno::INVAL),
+                (_, Err(errno)) => builder.fail(errno),
             }
         })
     });
@@ -208,6 +226,10 @@ extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, qkey
 unsafe fn add(qp: *mut ibv_qp_ex, operation: Operation) {
     plain((), || {
         build(qp, |pair, builder| {
+            // More never fit, and a program that does not complete must not fill the memory.
+            if builder.requests.len() >= pair.init().cap.max_send_wr as usize {
+                return builder.fail(Errno::NOMEM);
+            }
             // SAFETY: the structure lives as long as the queue pair; the contract of this function.
             let (id, wr_flags) = unsafe { ((*qp).wr_id, (*qp).wr_flags) };
             builder.requests.push(Built {
@@ -228,8 +250,8 @@ fn set(qp: *mut ibv_qp_ex, data: impl FnOnce(&Pair) -> Result<BuiltData, Errno>)
             let data = data(pair);
             match (builder.requests.last_mut(), data) {
                 (Some(last), Ok(data)) => last.data = data,
-                (None, _) => builder.failed = Some(Errno::INVAL),
-                (_, Err(errno)) => builder.failed = Some(errno),
+                (None, _) => builder.fail(Errno::INVAL),
+                (_, Err(errno)) => builder.fail(errno),
             }
         })
     });

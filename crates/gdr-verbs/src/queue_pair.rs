@@ -1,7 +1,7 @@
 //! Queue pairs: creation, queries, destruction.
 
 use std::ffi::c_int;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 use gdr_rdma::raw::{CompletionCounter, CountedOperation};
 use gdr_rdma::{Capabilities, State, raw};
@@ -20,6 +20,7 @@ use crate::event::Subject;
 use crate::event_queue::{ASYNC_EVENTS, Unacknowledged};
 use crate::qp_ex::{self, Builder};
 use crate::ret::{pointer, status, status_and_errno};
+use crate::section::{self, Section};
 use crate::shared_receive_queue::SharedQueue;
 use crate::slab::{CObject, is_own};
 use crate::system::forward;
@@ -102,7 +103,7 @@ pub(crate) struct Pair {
     /// Its flows.
     users: Users,
     /// Requests of the extended interface, if it has that.
-    builder: Option<Mutex<Builder>>,
+    section: Option<Section<Builder>>,
     _shared: Option<Use>,
     _uses: [Use; 3],
 }
@@ -144,14 +145,25 @@ impl Pair {
 
     /// The structure of the extended interface; null if it has none.
     pub(crate) fn as_extended(&self) -> *mut ibv_qp_ex {
-        match self.builder {
+        match self.section {
             Some(_) => self.object.as_ptr(),
             None => std::ptr::null_mut(),
         }
     }
 
-    pub(crate) fn builder(&self) -> Result<MutexGuard<'_, Builder>, Errno> {
-        self.builder.as_ref().map(lock).ok_or(Errno::INVAL)
+    /// From `ibv_wr_start` to `ibv_wr_complete` or `ibv_wr_abort`.
+    pub(crate) fn section(&self) -> Result<&Section<Builder>, Errno> {
+        self.section.as_ref().ok_or(Errno::INVAL)
+    }
+
+    /// Its handle is gone: no thread waits for it, and no event of it comes any more.
+    pub(crate) fn leave(&self) {
+        self.section.iter().for_each(Section::close);
+        let qpn = self.pair.qpn();
+        lock(&self.context.device().owners().pairs).remove(&qpn);
+        let address = self.as_ptr().addr();
+        let events = self.context.events();
+        events.forget(|event| event.is_about(address));
     }
 
     /// Sets whether the program gets the event of the change to SQD that follows.
@@ -190,6 +202,10 @@ impl Pair {
         let domain = Domain::of(wanted.pd)?;
         let send_cq = Queue::of(wanted.send_cq)?;
         let recv_cq = Queue::of(wanted.recv_cq)?;
+        if shared.is_some() {
+            // They are those of a queue that it has not.
+            (wanted.cap.max_recv_wr, wanted.cap.max_recv_sge) = (0, 0);
+        }
         check(&wanted.cap)?;
         // As in other providers: at least what was asked for.
         wanted.cap.max_send_sge = wanted.cap.max_send_sge.max(1);
@@ -254,7 +270,6 @@ impl Pair {
             subject: Subject::Pair(address, Arc::clone(&unacknowledged)),
             events: Arc::clone(context.events()),
             announces_drain: false,
-            queues: [&send_cq, &recv_cq].map(|queue| (queue.subject(), queue.raw().capacity())),
         };
         lock(&context.device().owners().pairs).insert(qpn, owner);
         let created = Arc::new(Self {
@@ -270,7 +285,7 @@ impl Pair {
             attached: Mutex::default(),
             unacknowledged,
             users: Users::default(),
-            builder: operations.map(|_| Mutex::default()),
+            section: operations.map(|_| Section::new(section::Users::AnyThread)),
             _shared: shared.map(|queue| queue.users().add()),
             _uses: [domain.users(), send_cq.users(), recv_cq.users()].map(|users| users.add()),
         });
@@ -363,10 +378,7 @@ extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     status(|| {
         Pair::of(qp)?.users.check_unused()?;
         let pair = PAIRS.remove(qp)?;
-        let address = qp.addr();
-        pair.context
-            .events()
-            .forget(|event| event.is_about(address));
+        pair.leave();
         pair.unacknowledged.wait();
         Ok(())
     })

@@ -6,7 +6,7 @@ use std::slice;
 
 use gdr_rdma::raw::{Data, Segment, SendFlags, UdSendRequest};
 use gdr_rdma::{Immediate, Lkey, Qkey, Qpn, WrId};
-use gdr_verbs_sys::{ibv_ah, ibv_send_flags, ibv_sge};
+use gdr_verbs_sys::{ibv_ah, ibv_recv_wr, ibv_send_flags, ibv_send_wr, ibv_sge};
 use smallvec::SmallVec;
 
 use crate::address_handle::HANDLES;
@@ -16,6 +16,50 @@ use crate::errno::Errno;
 pub(crate) type Segments = SmallVec<[Segment; 8]>;
 /// Inline bytes that were gathered from several places.
 pub(crate) type Gathered = SmallVec<[u8; 256]>;
+
+/// A request in a list of requests.
+pub(crate) trait Request {
+    /// The request behind it; null if it is the last one.
+    fn next(&self) -> *mut Self;
+}
+
+impl Request for ibv_send_wr {
+    fn next(&self) -> *mut Self {
+        self.next
+    }
+}
+
+impl Request for ibv_recv_wr {
+    fn next(&self) -> *mut Self {
+        self.next
+    }
+}
+
+/// Posts the requests of a list in turn until one is refused, at which `next` points then.
+///
+/// No call posts more than `most`, the size of the queue. A list can be a circle, and a queue that
+/// flushes its requests at once is never full.
+///
+/// # Errors
+/// The error of `post`, and `ENOMEM`.
+///
+/// # Safety
+/// `next` is null or points at a list of requests.
+pub(crate) unsafe fn post_each<W: Request>(
+    next: &mut *mut W,
+    most: u32,
+    mut post: impl FnMut(&W) -> Result<(), Errno>,
+) -> Result<(), Errno> {
+    // The queue itself refuses the first request if it has no room at all.
+    let mut room = most.max(1);
+    // SAFETY: the contract of this function.
+    while let Some(wr) = unsafe { next.as_ref() } {
+        room = room.checked_sub(1).ok_or(Errno::NOMEM)?;
+        post(wr)?;
+        *next = wr.next();
+    }
+    Ok(())
+}
 
 /// The scatter/gather list of a request.
 ///
@@ -110,6 +154,35 @@ impl Destination {
             immediate,
             data,
             flags,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_without_an_end_is_posted_as_often_as_the_queue_has_places() {
+        let mut circle = [ibv_recv_wr::default(); 3];
+        let first = circle.as_mut_ptr();
+        for (at, next) in [(0, 1), (1, 2), (2, 0)] {
+            // SAFETY: both are in the array.
+            unsafe { (*first.add(at)).next = first.add(next) };
+        }
+        for (most, expected) in [(0, 1), (1, 1), (7, 7)] {
+            let (mut next, mut posted) = (first, 0);
+            // SAFETY: the list is alive.
+            let refused = unsafe {
+                post_each(&mut next, most, |_| {
+                    posted += 1;
+                    assert!(posted < 100, "without an end");
+                    Ok(())
+                })
+            };
+            assert_eq!((refused, posted), (Err(Errno::NOMEM), expected));
+            // SAFETY: as above.
+            assert_eq!(next, unsafe { first.add(expected % 3) });
         }
     }
 }

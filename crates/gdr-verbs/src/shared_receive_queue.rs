@@ -15,7 +15,7 @@ use crate::domain::{Domain, Use, Users, next_handle};
 use crate::errno::Errno;
 use crate::event::Subject;
 use crate::event_queue::{ASYNC_EVENTS, Unacknowledged};
-use crate::request::{Segments, entries, segment};
+use crate::request::{Segments, entries, post_each, segment};
 use crate::ret::{pointer, status};
 use crate::slab::{CObject, is_own};
 use crate::system::forward;
@@ -205,6 +205,8 @@ extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
     status(|| {
         SharedQueue::of(srq)?.users.check_unused()?;
         let queue = SHARED_QUEUES.remove(srq)?;
+        let owners = queue.context.device().owners();
+        owners.remove_shared(queue.queue.number());
         let address = srq.addr();
         queue
             .context
@@ -225,19 +227,21 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     status(|| {
         let mut next = wr;
         let posted = SharedQueue::of(srq).and_then(|queue| {
-            let most = lock(&queue.attr).max_sge;
-            // SAFETY: the contract of this function.
-            while let Some(wr) = unsafe { next.as_ref() } {
-                // SAFETY: as above.
-                let list = unsafe { entries(wr.sg_list, wr.num_sge, most) }?;
+            let ibv_srq_attr {
+                max_wr, max_sge, ..
+            } = *lock(&queue.attr);
+            let post = |wr: &ibv_recv_wr| {
+                // SAFETY: the contract of this function.
+                let list = unsafe { entries(wr.sg_list, wr.num_sge, max_sge) }?;
                 let segments: Segments = list.iter().map(segment).collect();
                 queue.queue.post(&RecvRequest {
                     id: WrId(wr.wr_id),
                     segments: &segments,
                 })??;
-                next = wr.next;
-            }
-            Ok(())
+                Ok(())
+            };
+            // SAFETY: the contract of this function.
+            unsafe { post_each(&mut next, max_wr, post) }
         });
         if posted.is_err() && !bad_wr.is_null() {
             // SAFETY: the contract of this function.

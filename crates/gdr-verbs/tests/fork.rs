@@ -130,6 +130,51 @@ fn a_child_that_is_forked_while_threads_register_can_load_libraries() {
 }
 
 #[test]
+fn a_fork_within_a_section_leaves_it_to_the_parent() {
+    let side = Side::new(ibv_qp_type::IBV_QPT_RC);
+    let mut init = ibv_qp_init_attr_ex {
+        send_cq: side.queue,
+        recv_cq: side.queue,
+        qp_type: ibv_qp_type::IBV_QPT_RC,
+        pd: side.domain,
+        comp_mask: (ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD
+            | ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS)
+            .0,
+        send_ops_flags: ibv_qp_create_send_ops_flags::IBV_QP_EX_WITH_RDMA_WRITE
+            .0
+            .into(),
+        ..Default::default()
+    };
+    init.cap.max_send_wr = 4;
+    // SAFETY: the objects are alive; a child has a copy of the structure of its parent's queue pair.
+    unsafe {
+        let made = library().ibv_create_qp_ex(side.context, &mut init);
+        let other = Side {
+            pair: made.unwrap().as_ptr(),
+            ..side
+        };
+        let qp = library().ibv_qp_to_qp_ex(other.pair).unwrap().as_ptr();
+        other.to_init().unwrap();
+        other.to_rtr(other.number()).unwrap();
+        other.to_rts().unwrap();
+        ibv_wr_start(qp).unwrap();
+        (*qp).wr_id = 1;
+        (*qp).wr_flags = ibv_send_flags::IBV_SEND_SIGNALED.0;
+        ibv_wr_rdma_write(qp, 0, 0).unwrap();
+        let child = Child::fork(|| {
+            ibv_wr_start(qp).unwrap();
+            let einval = Some(Errno::EINVAL);
+            assert_eq!(errno_of(ibv_wr_complete(qp)), einval);
+        });
+        assert_eq!(child.wait(), 0);
+        ibv_wr_complete(qp).unwrap();
+        assert_eq!(other.completion().wr_id, 1);
+        library().ibv_destroy_qp(other.pair).unwrap();
+    }
+    side.close();
+}
+
+#[test]
 fn a_fork_while_threads_are_in_the_library_leaves_no_lock_in_the_child() {
     let side = Side::new(ibv_qp_type::IBV_QPT_RC);
     let (context, ended) = (side.context.addr(), AtomicBool::new(false));
