@@ -139,6 +139,11 @@ impl CompletionCounting {
         self.silent.push_back(number);
     }
 
+    /// Forgets the requests from this number on, which were taken back.
+    pub(super) fn withdraw(&mut self, first: u64) {
+        self.silent.retain(|number| *number < first);
+    }
+
     /// Counts the completion of the request of this number; returns whether the completion queue gets it.
     /// As on other devices, it gets every failure.
     pub(super) fn count(&mut self, completion: &Completion, number: u64) -> bool {

@@ -229,6 +229,9 @@ impl QpContext {
             let count = (self.next_number - before.0) as usize;
             self.roce.withdraw_sends(count);
             self.sends.withdraw(count);
+            if let Some(counting) = &mut self.counting {
+                counting.withdraw(before.0);
+            }
             (self.next_number, self.payload, self.deferred) = before;
         }
         outcome
