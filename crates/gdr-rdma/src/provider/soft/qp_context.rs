@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use gdr_roce::wire::Packet;
 use gdr_roce::{
-    Capabilities, Completion, LossRecovery, Memory, Mtu, Operation, PostError, QueuePair,
-    SendFlags, SharedReceiveQueue, State, Time, TransportConfig, UdQueuePair, UdReceived, WrId,
+    Capabilities, LossRecovery, Memory, Mtu, Operation, PostError, QueuePair, SendFlags,
+    SharedReceiveQueue, State, Time, TransportConfig, UdQueuePair, UdReceived, WrId,
 };
 
 use super::answers::Answers;
