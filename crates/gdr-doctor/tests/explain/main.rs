@@ -5,12 +5,10 @@
 use gdr_doctor::explain::{Explanation, Kind, MAX_LINE, Strength, causes, explain};
 use proptest::prelude::*;
 
-use self::healthy::HEALTHY;
-use self::mentions::MENTIONS;
+use self::healthy::{HEALTHY, MENTIONS};
 use self::texts::texts;
 
 mod healthy;
-mod mentions;
 mod texts;
 mod usage;
 

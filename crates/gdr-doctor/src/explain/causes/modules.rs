@@ -106,7 +106,7 @@ pub(super) const CAUSES: &[Cause] = &[
         id: "unsupported-module",
         title: "This distribution refuses modules that it does not support",
         why: "SUSE's kernels and modprobe refuse modules without the mark `supported`, NVIDIA's \
-              among them, unless they are told to allow them.",
+              among them, unless a setting allows them.",
         patterns: &[
             sure(r"\ballow_unsupported_modules\b"),
             sure(r"module '?\S+'? is unsupported|module \S+ not supported by"),
@@ -237,7 +237,7 @@ pub(super) const CAUSES: &[Cause] = &[
         ],
         remedies: &[
             run(
-                "Reset all GPUs while nobody uses them, or restart the machine",
+                "Reset all GPUs while no program uses them, or restart the machine",
                 "systemctl stop <what uses GPUs>; nvidia-smi --gpu-reset",
             ),
             run(
