@@ -350,16 +350,17 @@ unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_dev
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
     plain((), || {
-        if list.is_null() {
+        // A list that is not known was freed before, belongs to the parent of this process, or was made
+        // up by the program.
+        let Some(installed) = lock(INSTALLED_LISTS.get_fast()).remove(&list.addr()) else {
             return Ok(());
-        }
+        };
         let mut entries = 1;
         // SAFETY: the list ends with null.
         while !unsafe { list.add(entries - 1).read() }.is_null() {
             entries += 1;
         }
         let list = ptr::slice_from_raw_parts_mut(list, entries);
-        let installed = lock(INSTALLED_LISTS.get_fast()).remove(&list.cast::<()>().addr());
         // SAFETY: from a box of this length, and freed once.
         drop(unsafe { Box::from_raw(list) });
         drop(installed);
@@ -387,4 +388,25 @@ extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> __be64 {
 extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
     forward!(unless is_own(device), ibv_get_device_index(device));
     number(|| Ok(Device::of(device)?.index)).max(-1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_is_freed_once_and_memory_of_the_program_is_not() {
+        let mut made_up = vec![ptr::null_mut::<ibv_device>()];
+        // SAFETY: no count is asked for. That lists which are not known stay as they are is what is
+        // tested.
+        unsafe {
+            let list = ibv_get_device_list(ptr::null_mut());
+            assert!(!list.is_null());
+            ibv_free_device_list(list);
+            ibv_free_device_list(list);
+            ibv_free_device_list(made_up.as_mut_ptr());
+        }
+        made_up.push(ptr::null_mut());
+        assert_eq!(made_up.len(), 2);
+    }
 }
