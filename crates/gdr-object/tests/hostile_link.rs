@@ -12,8 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use gdr_object::{
-    Deadline, Error, Grantee, Home, HomeOptions, Link, LinkOptions, Mode, Place, Rights, Security,
-    WhenFull,
+    Deadline, Error, Grantee, Home, HomeOptions, Link, LinkOptions, Place, Rights, Security,
 };
 use gdr_rdma::{
     Access, Buffer, ConnectionOptions, Device, Mtu, PeerInfo, QueuePair, QueuePairOptions,
@@ -388,36 +387,4 @@ fn a_closed_home_accepts_no_link_and_its_first_link_finds_the_objects() {
     });
     // One that was never opened ends, too.
     drop(Home::bind(address, options).unwrap());
-}
-
-#[test]
-fn a_follower_that_ends_while_its_link_is_used_holds_up_its_ring_no_more() {
-    let home = home();
-    let ring = row(8).mode(Mode::Ring {
-        slots: 2,
-        when_full: WhenFull::Block,
-    });
-    let ring = home.create(name("ring"), ring, &Place::host()).unwrap();
-    let other = home.create(name("other"), row(8), &Place::host()).unwrap();
-    let link = fixture::link(&home);
-    let (followed, waited) = (
-        link.open(name("ring"), limit()).unwrap(),
-        link.open(name("other"), limit()).unwrap(),
-    );
-    let follower = followed.follow(limit()).unwrap();
-    thread::scope(|scope| {
-        let waits = scope.spawn(|| waited.wait_newer(None, limit()));
-        // Once the other thread has its turn.
-        while !matches!(
-            link.list(Deadline::after(Duration::from_millis(1))),
-            Err(Error::Busy { .. })
-        ) {}
-        drop(follower);
-        for _ in 0..5 {
-            ring.publish(&[1; 8], limit()).unwrap();
-        }
-        assert!(!waits.is_finished());
-        other.publish(&[1; 8], limit()).unwrap();
-        waits.join().unwrap().unwrap();
-    });
 }

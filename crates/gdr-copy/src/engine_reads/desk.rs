@@ -126,7 +126,7 @@ impl Desk {
         is_taken && (first..queued).any(|number| self.arrived(number).is_none())
     }
 
-    /// Ends the reader's use, if it is the one with this lease. A request that was not taken is none.
+    /// Ends the reader's use, if it holds this lease. Withdraws a request that the thread has not taken.
     fn leave(&self, lease: usize) {
         let mut state = self.state.load(Ordering::Relaxed);
         while state & READER != 0 && state & !FLAGS == lease {

@@ -24,7 +24,7 @@ const AWAKE: Duration = Duration::from_micros(50);
 const WORTH_WAKING: u64 = 32 << 10;
 /// Reads that are closer to each other than this come in a row.
 const IN_A_ROW: Duration = Duration::from_micros(100);
-/// A read of which fewer bytes are left is not worth a call.
+/// The thread does not queue a read that has fewer bytes left.
 const LEAST: u64 = 8 << 10;
 /// How long nothing may arrive before the stream is asked for an error, and then before it counts as
 /// broken.
@@ -51,7 +51,7 @@ pub(super) struct EngineThread {
 type Threads = Mutex<Vec<(Gpu, &'static EngineThread)>>;
 
 impl EngineThread {
-    /// That of this GPU, started where there is none.
+    /// Returns the thread of this GPU, and starts it at the first call.
     pub(super) fn of(gpu: &Gpu) -> Result<&'static Self> {
         static THREADS: PerProcess<Threads> = PerProcess::new();
         let is_same = |other: &Gpu| {
@@ -266,7 +266,7 @@ struct Ring {
     stream: Stream,
     /// Memory of this process: a reader does not fault when the program ends the context.
     memory: Arc<HostBuffer>,
-    /// The flag of the next piece. A place of the ring has that of another piece before.
+    /// The flag of the next piece. It differs from the flag that the same place held before.
     next_flag: u32,
     is_broken: bool,
 }

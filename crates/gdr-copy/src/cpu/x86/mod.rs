@@ -50,7 +50,7 @@ functions!(store_sse41, load_sse41, sse41::Sse41);
 /// `window` is mapped and a multiple of 16, `host` is valid for reading 16 bytes.
 #[inline(always)]
 pub(super) unsafe fn store_16(window: *mut u8, host: *const u8) {
-    // SAFETY: the caller's promise. The instructions are those of SSE2, which every x86-64 has.
+    // SAFETY: `window` and `host` are valid for 16 bytes, which the caller guarantees; SSE2 is part of x86-64.
     unsafe { sse41::Sse41::store_16(window, host) }
 }
 
