@@ -142,7 +142,7 @@ pub(super) const CAUSES: &[Cause] = &[
             likely(
                 r"\bnvrm: none of the nvidia (graphics adapters|devices) were (initialized|probed)",
             ),
-            likely(r"the nvidia gpu \S+.{0,80}not supported by (the |open )"),
+            sure(r"installed in this system is not supported by"),
         ],
         remedies: &[
             run(

@@ -221,8 +221,6 @@ pub(super) const CAUSES: &[Cause] = &[
         patterns: &[
             sure(r"\bfallen off the bus\b"),
             sure(xid!("79")),
-            // The driver's record of several lines when it starts, each with a prefix of its own.
-            likely(r"the nvidia gpu [0-9a-f:.]+$"),
             sure(
                 r"unable to determine the device handle for gpu.{0,60}(gpu is lost|unknown error)",
             ),

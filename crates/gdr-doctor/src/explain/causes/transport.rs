@@ -412,7 +412,7 @@ pub(super) const CAUSES: &[Cause] = &[
               before they are visible, or where a copy is looked at that is older than the transfer.",
         patterns: &[
             likely(r"\b(data|pattern|buffer|payload|content)s?\b.{0,60}\b(mismatch|not (over)?written|not updated|unchanged|still (the )?old|never arriv\w*|did not arrive|(is|are|was|were) (wrong|stale|corrupt\w*))"),
-            likely(r"\b(mismatch|corrupt\w*|stale)\b.{0,30}\b(data|pattern|buffer|payload|bytes?)\b"),
+            weak(r"\b(mismatch|corrupt\w*|stale)\b.{0,30}\b(data|pattern|buffer|payload|bytes?)\b"),
             likely(r"\b(not|never|isn'?t|wasn'?t) (over)?written\b|\bunchanged after\b"),
             likely(r"\bmemcmp\b.{0,40}(fail|differ|mismatch)|\b(validation|verification) (failed|error)\b.{0,60}(byte|offset|expected)"),
         ],

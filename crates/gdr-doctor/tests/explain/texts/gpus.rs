@@ -48,6 +48,7 @@ pub(crate) const TEXTS: Texts = &[
             "NVRM: The NVIDIA probe routine failed for 1 device(s).",
             "nvidia: probe of 0000:b3:00.0 failed with error -1",
             "NVRM: None of the NVIDIA devices were initialized.",
+            "NVRM: The NVIDIA GPU 0000:01:00.0 (PCI ID: 10de:1b80)\nNVRM: installed in this system is not supported by the\nNVRM: NVIDIA 590.44.01 driver release.",
         ],
     ),
     (
