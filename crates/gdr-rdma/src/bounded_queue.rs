@@ -28,15 +28,10 @@ pub(crate) enum Pushed {
     Lost,
 }
 
-/// Called after an entry was stored, or in place of that. It may run while the engine is locked, so it must not call the
-/// engine, and must not wait.
-pub(crate) type Stored<T> = Box<dyn Fn(&T) + Send + Sync>;
-
 /// Entries in the order in which they were added; any thread may take them.
 pub(crate) struct BoundedQueue<T> {
     capacity: AtomicUsize,
     loss: Loss,
-    stored: Option<Stored<T>>,
     entries: Mutex<Entries<T>>,
     arrived: Condvar,
     /// How many there are, to be read without the lock.
@@ -52,15 +47,9 @@ struct Entries<T> {
 
 impl<T: Copy> BoundedQueue<T> {
     pub(crate) fn new(capacity: usize, loss: Loss) -> Self {
-        Self::watched(capacity, loss, None)
-    }
-
-    /// A queue that calls `stored` after each entry that it stored.
-    pub(crate) fn watched(capacity: usize, loss: Loss, stored: Option<Stored<T>>) -> Self {
         Self {
             capacity: AtomicUsize::new(capacity),
             loss,
-            stored,
             entries: Mutex::new(Entries {
                 queue: VecDeque::new(),
                 sleepers: 0,
@@ -100,10 +89,6 @@ impl<T: Copy> BoundedQueue<T> {
         self.len.store(entries.queue.len(), Ordering::Release);
         if entries.sleepers > 0 {
             self.arrived.notify_one();
-        }
-        drop(entries);
-        if let Some(stored) = &self.stored {
-            stored(&entry);
         }
         Pushed::Stored
     }

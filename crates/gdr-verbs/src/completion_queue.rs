@@ -54,7 +54,7 @@ const SOLICITED: u8 = 2;
 
 impl Notifier {
     /// Runs while the engine is locked.
-    fn completed(&self, completion: &Completion) {
+    fn completed(&self, completion: &Completion) -> raw::Announcement {
         // The completion was stored before; `arm` is followed by a poll of the program.
         fence(Ordering::SeqCst);
         let armed = self.armed.load(Ordering::Relaxed);
@@ -65,7 +65,9 @@ impl Notifier {
         };
         if wanted && self.armed.swap(NOTHING, Ordering::AcqRel) != NOTHING {
             self.events.push(self.queue);
+            return raw::Announcement::Sent;
         }
+        raw::Announcement::None
     }
 
     fn arm(&self, what: u8) {

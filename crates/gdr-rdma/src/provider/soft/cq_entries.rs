@@ -1,5 +1,6 @@
 //! The entries of a completion queue, and the shards that add to them.
 
+use std::fmt;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -7,17 +8,29 @@ use std::sync::{Arc, Mutex};
 use gdr_roce::{Completion, Qpn, WcOpcode, WcStatus};
 
 use super::qpn_range::MOST_SHARDS;
-use crate::bounded_queue::{BoundedQueue, Loss, Pushed, Stored};
+use crate::bounded_queue::{BoundedQueue, Loss, Pushed};
 use crate::lock::lock;
 use crate::types::CqNumber;
 
 const _: () = assert!(MOST_SHARDS <= u32::BITS as usize);
+
+/// Called after a completion was stored in a queue. It may run while the engine is locked, so it must not call
+/// the engine, and must not wait.
+pub type OnCompletion = Box<dyn Fn(&Completion) -> Announcement + Send + Sync>;
+
+/// Whether a completion was announced to the program, which may sleep until then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Announcement {
+    None,
+    Sent,
+}
 
 /// The entries of a completion queue. The engines of several shards may add to them.
 #[derive(Debug)]
 pub(super) struct CqEntries {
     number: CqNumber,
     queue: BoundedQueue<Completion>,
+    on_completion: Option<Hook>,
     /// How many queue pairs of each shard add entries; one that does for its sends and its receives
     /// counts twice.
     producers: Mutex<[u32; MOST_SHARDS]>,
@@ -25,6 +38,14 @@ pub(super) struct CqEntries {
     shards: AtomicU32,
     /// The device's sum of bytes of receives whose completions were removed.
     untaken: Arc<AtomicU64>,
+}
+
+struct Hook(OnCompletion);
+
+impl fmt::Debug for Hook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Hook")
+    }
 }
 
 /// The bytes that a receive brought into its memory. The data of a WRITE with immediate data is not
@@ -49,12 +70,13 @@ pub(super) enum Producers {
 impl CqEntries {
     pub(super) fn new(
         capacity: usize,
-        on_completion: Option<Stored<Completion>>,
+        on_completion: Option<OnCompletion>,
         untaken: Arc<AtomicU64>,
     ) -> Self {
         Self {
             number: CqNumber::new(),
-            queue: BoundedQueue::watched(capacity, Loss::Fatal, on_completion),
+            queue: BoundedQueue::new(capacity, Loss::Fatal),
+            on_completion: on_completion.map(Hook),
             producers: Mutex::default(),
             shards: AtomicU32::new(0),
             untaken,
@@ -67,12 +89,17 @@ impl CqEntries {
     }
 
     /// Adds an entry, which is lost if there is no room.
-    pub(super) fn push(&self, completion: Completion) -> Pushed {
+    pub(super) fn push(&self, completion: Completion) -> (Pushed, Announcement) {
         let pushed = self.queue.push(completion);
-        if pushed != Pushed::Stored {
-            self.count_untaken(&completion);
-        }
-        pushed
+        let announcement = match (pushed, &self.on_completion) {
+            (Pushed::Stored, Some(Hook(call))) => call(&completion),
+            (Pushed::Stored, None) => Announcement::None,
+            (Pushed::FirstLost | Pushed::Lost, _) => {
+                self.count_untaken(&completion);
+                Announcement::None
+            }
+        };
+        (pushed, announcement)
     }
 
     /// Removes the entries of a queue pair.

@@ -15,13 +15,13 @@ use gdr_roce::{Completion, Qpn};
 
 use super::cpu_contention::CpuContention;
 use super::cq_entries::{CqEntries, Producers};
-use super::device_state::DeviceState;
+use super::device_state::{DeviceState, OnEvent};
 use super::qpn_range::MOST_SHARDS;
 use super::region_table::RegionTable;
 use super::shared_engine::{QpParts, Service, SharedEngine, pause};
 use super::socket::Socket;
 use super::srq_context::SrqContext;
-use crate::bounded_queue::{BoundedQueue, Stored};
+use crate::bounded_queue::BoundedQueue;
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::lock::lock;
@@ -60,10 +60,7 @@ impl SoftDevice {
     }
 
     /// Opens a device that calls `on_event` for each asynchronous event, instead of queuing it.
-    pub(super) fn open_watched(
-        options: &SoftOptions,
-        on_event: Option<Stored<AsyncEvent>>,
-    ) -> Result<Self> {
+    pub(super) fn open_watched(options: &SoftOptions, on_event: Option<OnEvent>) -> Result<Self> {
         let ip = options.address.ip();
         if ip.is_unspecified() || ip.is_multicast() {
             return Err(Error::AddressNotUnicast(ip));

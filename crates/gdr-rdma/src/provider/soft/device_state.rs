@@ -6,20 +6,24 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
 use gdr_copy::ProcessId;
-use gdr_roce::{Completion, PacketBudget};
+use gdr_roce::PacketBudget;
 use rustix::event::EventfdFlags;
 
 use super::clock::Clock;
-use super::cq_entries::CqEntries;
+use super::cq_entries::{CqEntries, OnCompletion};
 use super::region_table::RegionTable;
 use super::srq_context::SrqContext;
-use crate::bounded_queue::{BoundedQueue, Loss, Pushed, Stored};
+use crate::bounded_queue::{BoundedQueue, Loss, Pushed};
 use crate::error::{Error, Result};
 use crate::lock::lock;
 use crate::types::{AsyncEvent, SoftOptions};
 
 /// How many asynchronous events are kept until they are taken.
 pub(super) const EVENTS: usize = 1024;
+
+/// Called for each asynchronous event. It may run while the engine is locked, so it must not call the engine, and
+/// must not wait.
+pub type OnEvent = Box<dyn Fn(&AsyncEvent) + Send + Sync>;
 
 /// What the shards of a device have in common.
 pub(super) struct DeviceState {
@@ -29,7 +33,7 @@ pub(super) struct DeviceState {
     pub(super) regions: Arc<RegionTable>,
     /// The events that wait to be taken, unless a front end gets them at once.
     pub(super) events: BoundedQueue<AsyncEvent>,
-    on_event: Option<Stored<AsyncEvent>>,
+    on_event: Option<OnEvent>,
     pub(super) busy_poll: Duration,
     /// What the packets count against that its queue pairs keep behind missing ones.
     pub(super) kept_packets: PacketBudget,
@@ -47,7 +51,7 @@ impl DeviceState {
     pub(super) fn new(
         shards: usize,
         options: &SoftOptions,
-        on_event: Option<Stored<AsyncEvent>>,
+        on_event: Option<OnEvent>,
     ) -> Result<Self> {
         let origin = ProcessId::current();
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
@@ -82,7 +86,7 @@ impl DeviceState {
     pub(super) fn completion_entries(
         &self,
         capacity: usize,
-        on_completion: Option<Stored<Completion>>,
+        on_completion: Option<OnCompletion>,
     ) -> Arc<CqEntries> {
         let entries = CqEntries::new(capacity, on_completion, Arc::clone(&self.untaken));
         let entries = Arc::new(entries);

@@ -13,6 +13,7 @@ use gdr_roce::{Qpn, RtrAttributes, State, StateError, Time};
 
 use super::announced_reads::AnnouncedReads;
 use super::answers;
+use super::cq_entries::Announcement;
 use super::device_state::DeviceState;
 use super::memory::{Dirty, DomainMemory, RegionCache};
 use super::packets::{PacketPort, SentFrames};
@@ -437,7 +438,7 @@ impl Engine {
             return false;
         }
         // The program need not wait for the system call.
-        self.settle(qp);
+        let announced = self.settle(qp);
         match qp.acknowledgement {
             Acknowledgement::Due => {}
             Acknowledgement::Kept => return true,
@@ -447,8 +448,11 @@ impl Engine {
             }
         }
         qp.answers.give(self.polls);
-        // A thread that sleeps would have to be woken for it.
-        if self.sleep.is_some() || !qp.answers.are_expected() {
+        // A thread that sleeps would have to be woken for it. A program that waits for announcements answers
+        // late, and may take the completions of its sends and of its receives in the order in which network
+        // cards announce them.
+        let is_asleep = self.sleep.is_some() || announced == Announcement::Sent;
+        if is_asleep || !qp.answers.are_expected() {
             return false;
         }
         qp.acknowledgement = Acknowledgement::Kept;
@@ -548,10 +552,11 @@ impl Engine {
         true
     }
 
-    /// Delivers completions and events, and sets the timer if it is earlier than the one that is set.
-    fn settle(&mut self, qp: &mut QpContext) {
+    /// Delivers completions and events, and sets the timer if it is earlier than the one that is set. Returns
+    /// whether a completion was announced.
+    fn settle(&mut self, qp: &mut QpContext) -> Announcement {
         let (device, qpn) = (&self.device, qp.roce.qpn());
-        qp.complete(&mut self.completed, &mut |queue| {
+        let announced = qp.complete(&mut self.completed, &mut |queue| {
             device.raise(AsyncEvent::CompletionQueueOverrun {
                 queue: queue.number(),
                 qpn,
@@ -574,6 +579,7 @@ impl Engine {
             }
             self.timers.insert((new, qpn.get()));
         }
+        announced
     }
 
     /// The socket failed permanently: every queue pair of the device goes to ERR, and none can be

@@ -12,7 +12,7 @@ use gdr_roce::{
 
 use super::answers::Answers;
 use super::completion_counting::CompletionCounting;
-use super::cq_entries::{CqEntries, CqProducer, Producers, received_bytes};
+use super::cq_entries::{Announcement, CqEntries, CqProducer, Producers, received_bytes};
 use super::rx::Datagram;
 use super::srq_context::SrqContext;
 use super::transport::{RawSegments, Transport};
@@ -403,13 +403,14 @@ impl QpContext {
     }
 
     /// Delivers completions to their queues; adds the segments of the completed requests to
-    /// `completed`. Calls `overrun` with a queue that has lost its first completion.
+    /// `completed`. Calls `overrun` with a queue that has lost its first completion. Returns whether any was
+    /// announced.
     pub(super) fn complete(
         &mut self,
         completed: &mut Segments,
         overrun: &mut dyn FnMut(&CqEntries),
-    ) {
-        let mut lost = false;
+    ) -> Announcement {
+        let (mut lost, mut announced) = (false, Announcement::None);
         if let Some(counting) = &mut self.counting {
             counting.count_served(self.roce.served());
         }
@@ -439,7 +440,11 @@ impl QpContext {
             {
                 continue;
             }
-            match queue.push(completion) {
+            let (pushed, announcement) = queue.push(completion);
+            if announcement == Announcement::Sent {
+                announced = announcement;
+            }
+            match pushed {
                 Pushed::Stored => continue,
                 Pushed::FirstLost => overrun(queue),
                 Pushed::Lost => {}
@@ -451,6 +456,7 @@ impl QpContext {
             self.roce.enter_error();
             self.complete(completed, &mut |_| {});
         }
+        announced
     }
 }
 

@@ -9,7 +9,7 @@ use gdr_roce::{
 use super::*;
 use crate::buffer::Buffer;
 use crate::provider::soft::clock::nanoseconds;
-use crate::provider::soft::cq_entries::{CqEntries, CqProducer};
+use crate::provider::soft::cq_entries::{CqEntries, CqProducer, OnCompletion};
 use crate::provider::soft::qp_context;
 use crate::provider::soft::region_table::Region;
 use crate::provider::soft::transport::Transport;
@@ -23,6 +23,11 @@ fn engine() -> (Engine, Qpn) {
 
 /// As [`engine`], with this timeout of the queue pair.
 fn engine_with(timeout: AckTimeout) -> (Engine, Qpn) {
+    engine_on(timeout, None)
+}
+
+/// As [`engine_with`], with what its queue of receives calls.
+fn engine_on(timeout: AckTimeout, on_receive: Option<OnCompletion>) -> (Engine, Qpn) {
     let here = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let socket = Arc::new(Socket::bind(here, 1 << 20).unwrap());
     let options = SoftOptions::default().busy_poll(Duration::ZERO);
@@ -52,9 +57,12 @@ fn engine_with(timeout: AckTimeout) -> (Engine, Qpn) {
         max_rd_atomic: 1,
     })
     .unwrap();
-    let queue = || CqProducer::new(Arc::new(CqEntries::new(64, None, Arc::default())), 0);
+    let queue = |on_completion| {
+        let entries = CqEntries::new(64, on_completion, Arc::default());
+        CqProducer::new(Arc::new(entries), 0)
+    };
     let roce = Transport::Connection(roce);
-    let mut qp = QpContext::new(roce, DomainId::TEST, queue(), queue());
+    let mut qp = QpContext::new(roce, DomainId::TEST, queue(None), queue(on_receive));
     let address = socket.local();
     qp.peer = Some(Peer {
         address,
@@ -128,7 +136,12 @@ fn sent(engine: &Engine) -> u64 {
 /// An engine whose queue pair answered a message at once, and was sent another by itself. Three packets
 /// were sent: both messages and the acknowledgement of the first.
 fn after_an_answer() -> (Engine, Qpn) {
-    let (mut engine, qpn) = engine();
+    after_an_answer_on(None)
+}
+
+/// As [`after_an_answer`], with what the queue of receives calls.
+fn after_an_answer_on(on_receive: Option<OnCompletion>) -> (Engine, Qpn) {
+    let (mut engine, qpn) = engine_on(AckTimeout::NEVER, on_receive);
     send_message(&mut engine, qpn);
     receive(&mut engine, 1);
     assert_eq!(sent(&engine), 2, "nothing was answered before");
@@ -184,6 +197,15 @@ fn no_acknowledgement_is_kept_back_while_the_thread_sleeps() {
     engine.sleep = Some(engine.wakeup());
     receive(&mut engine, 3);
     assert_eq!(sent(&engine), 4);
+}
+
+#[test]
+fn no_acknowledgement_is_kept_back_from_a_program_that_waits_for_an_announcement() {
+    for (announcement, packets) in [(Announcement::None, 3), (Announcement::Sent, 4)] {
+        let (mut engine, _) = after_an_answer_on(Some(Box::new(move |_| announcement)));
+        receive(&mut engine, 3);
+        assert_eq!(sent(&engine), packets, "{announcement:?}");
+    }
 }
 
 #[test]

@@ -6,11 +6,8 @@ use gdr_roce::Completion;
 
 use super::device::Device;
 use crate::error::{Error, Result};
-use crate::provider::soft::cq_entries::CqEntries;
+use crate::provider::soft::cq_entries::{CqEntries, OnCompletion};
 use crate::types::CqNumber;
-
-/// Called after a completion was stored in a queue.
-pub type OnCompletion = Box<dyn Fn(&Completion) + Send + Sync>;
 
 /// A completion queue. A clone is the same queue.
 #[derive(Clone, Debug)]

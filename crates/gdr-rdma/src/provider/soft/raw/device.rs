@@ -5,16 +5,15 @@ use std::sync::{Arc, Weak};
 
 use gdr_roce::{Access, Mtu};
 
-use super::completion_queue::{CompletionQueue, OnCompletion};
+use super::completion_queue::CompletionQueue;
 use super::region::{Domain, Memory, Region};
 use crate::buffer::Buffer;
 use crate::error::Result;
 use crate::provider::DeviceOps;
+use crate::provider::soft::cq_entries::OnCompletion;
 use crate::provider::soft::device::SoftDevice;
+use crate::provider::soft::device_state::OnEvent;
 use crate::types::{AsyncEvent, Counters, SoftOptions};
-
-/// Called for each asynchronous event.
-pub type OnEvent = Box<dyn Fn(&AsyncEvent) + Send + Sync>;
 
 /// The engine of one address. A clone is the same one; what is made from it holds it.
 #[derive(Clone, Debug)]

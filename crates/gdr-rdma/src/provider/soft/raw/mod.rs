@@ -84,8 +84,11 @@ pub use gdr_roce::{
     RtsAttributes, Segment, SendFlags, SendRequest, UdSendRequest,
 };
 
-pub use self::completion_queue::{CompletionQueue, OnCompletion};
-pub use self::device::{Device, OnEvent, WeakDevice};
+pub use super::cq_entries::{Announcement, OnCompletion};
+pub use super::device_state::OnEvent;
+
+pub use self::completion_queue::CompletionQueue;
+pub use self::device::{Device, WeakDevice};
 pub use self::queue_pair::{QueuePair, Queues, RecvQueue, SendQueue};
 pub use self::raw_packet_queue_pair::{Flow, FrameSendQueue, RawPacketQueuePair};
 pub use self::region::{Domain, Memory, Region};
