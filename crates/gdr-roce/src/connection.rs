@@ -66,6 +66,7 @@ pub(crate) const fn bth(opcode: Opcode, dest_qpn: Qpn, psn: Psn) -> Bth {
         becn: false,
         dest_qpn,
         ack_request: false,
+        filled: false,
         psn,
     }
 }

@@ -477,6 +477,13 @@ impl QueuePair {
         self.responder.owed_acknowledgement().is_some() && !self.requester.has_unsent()
     }
 
+    /// Queues the acknowledgement of all messages that were executed, if it is due or will be; returns whether one
+    /// is queued. For a connection that is about to end: its peer need not learn of the messages by a timeout.
+    pub fn acknowledge(&mut self) -> bool {
+        self.responder.acknowledge_unrequested();
+        self.responder.owed_acknowledgement().is_some()
+    }
+
     /// Whether a request may wait to be sent.
     pub fn has_unsent_requests(&self) -> bool {
         self.requester.has_unsent()

@@ -284,6 +284,7 @@ fn packets_of_another_service_are_ignored() {
             becn: false,
             dest_qpn: QPNS[1],
             ack_request: true,
+            filled: false,
             psn,
         };
         let len = Headers::new(opcode, bth).emit(0, &mut packet) + icrc::LEN;

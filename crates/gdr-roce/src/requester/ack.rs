@@ -36,6 +36,7 @@ impl Requester {
         let Some(aeth) = packet.aeth() else {
             return Ok(());
         };
+        self.is_of_own_kind |= packet.bth().filled;
         match aeth.syndrome {
             Syndrome::Ack { .. } => {
                 let end = psn.wrapping_add(1);

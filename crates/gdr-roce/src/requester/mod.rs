@@ -81,6 +81,9 @@ pub(crate) struct Requester {
     round_trip: RoundTrip,
     congestion: Congestion,
     pub(crate) recovery: LossRecovery,
+    /// The peer is of this crate: it takes [filled](crate::wire::Bth::filled) packets, and soon acknowledges
+    /// messages that do not request it.
+    is_of_own_kind: bool,
     /// With [`LossRecovery::Selective`], what is to be sent again.
     missing: Missing,
     /// Likewise, the responses that are placed behind a missing one.
@@ -156,6 +159,7 @@ impl Requester {
             round_trip: RoundTrip::default(),
             congestion: Congestion::new(window, max_window),
             recovery: LossRecovery::GoBackN,
+            is_of_own_kind: false,
             missing: Missing::default(),
             arrivals: Arrivals::default(),
             executed: Psn::default(),

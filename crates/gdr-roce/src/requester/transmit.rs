@@ -116,14 +116,21 @@ impl Requester {
         } else {
             self.since_ack_request += 1;
             let interval = self.congestion.share(self.config.ack_request_interval);
+            // The program does not see the end of a request that is not signalled.
+            let is_waited_for =
+                wqe.flags.contains(SendFlags::SIGNALLED) || !self.is_of_own_kind || self.draining;
             let ack_request = self.since_ack_request >= interval
-                || index + 1 == wqe.packets
+                || index + 1 == wqe.packets && is_waited_for
                 || outstanding + 1 == window
                 || self.round_trip.smoothed().is_none() && self.timed.is_none();
             if ack_request {
                 self.since_ack_request = 0;
             }
-            let (headers, payload) = wqe.request_packet(connection, self.next, index, ack_request);
+            let (mut headers, payload) =
+                wqe.request_packet(connection, self.next, index, ack_request);
+            if self.is_of_own_kind && payload == connection.mtu.bytes() {
+                headers.fill();
+            }
             (headers, payload, 1)
         };
         wqe.first = Some(first);

@@ -6,6 +6,7 @@ mod response;
 mod unreliable;
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use smallvec::SmallVec;
 
@@ -116,6 +117,10 @@ impl Nak {
     }
 }
 
+/// How long a message that does not request an acknowledgement waits for one. The shortest timeout of requesters is
+/// eight times as long: the thread that handles the timer may be late.
+const LATEST_ACK: Duration = Duration::from_micros(250);
+
 /// The responder of a queue pair.
 #[derive(Debug)]
 pub(crate) struct Responder {
@@ -151,6 +156,8 @@ pub(crate) struct Responder {
     fatal_nak_queued: bool,
     /// Number of packets since the last acknowledgement.
     unacknowledged: u32,
+    /// When they are acknowledged although none requested it.
+    acknowledge_at: Option<Time>,
     pub(crate) statistics: Statistics,
     pub(crate) served: Served,
 }
@@ -182,6 +189,7 @@ impl Responder {
             responses: VecDeque::new(),
             fatal_nak_queued: false,
             unacknowledged: 0,
+            acknowledge_at: None,
             statistics: Statistics::default(),
             served: Served::default(),
         }
@@ -213,12 +221,28 @@ impl Responder {
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Time> {
-        self.reassembly.as_ref()?.next_deadline()
+        let kept = self.reassembly.as_ref();
+        let deadlines = [
+            kept.and_then(Reassembly::next_deadline),
+            self.acknowledge_at,
+        ];
+        deadlines.into_iter().flatten().min()
     }
 
     pub(crate) fn handle_deadline(&mut self, now: Time) {
         if let Some(kept) = &mut self.reassembly {
             kept.handle_deadline(now);
+        }
+        if self.acknowledge_at.is_some_and(|at| at <= now) {
+            self.acknowledge_unrequested();
+        }
+    }
+
+    /// Queues an acknowledgement of the packets that did not request it, if there are any.
+    pub(crate) fn acknowledge_unrequested(&mut self) {
+        self.acknowledge_at = None;
+        if std::mem::take(&mut self.unacknowledged) > 0 {
+            self.send_ack(Syndrome::ACK, self.duplicate_ack_psn);
         }
     }
 
@@ -258,6 +282,7 @@ impl Responder {
     /// are dropped: in ERR nothing is sent (IBTA 10.3.1.7).
     pub(crate) fn flush(&mut self, notifications: &mut Notifications) {
         self.responses.clear();
+        (self.unacknowledged, self.acknowledge_at) = (0, None);
         if let Some(kept) = &mut self.reassembly {
             kept.clear();
         }
@@ -296,6 +321,8 @@ impl Responder {
         if executed && self.reassembly.is_some() {
             self.execute_kept(now, psn, connection, memory, notifications);
         }
+        let is_owed = self.unacknowledged > 0 && matches!(self.message, Message::None);
+        self.acknowledge_at = is_owed.then(|| self.acknowledge_at.unwrap_or(now + LATEST_ACK));
     }
 
     /// Executes the packets that were kept behind the one at `psn`, up to the next gap.

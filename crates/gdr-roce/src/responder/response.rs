@@ -311,6 +311,7 @@ fn emit_ack(
 ) -> usize {
     let mut headers = connection.headers(Opcode::Acknowledge, psn);
     headers.aeth = Some(Aeth { syndrome, msn });
+    headers.bth.filled = true;
     emit_empty(&headers, out)
 }
 

@@ -8,7 +8,7 @@ use crate::psn::Psn;
 /// ```text
 /// opcode 8 | SE 1 MigReq 1 pad 2 TVer 4 | PKey 16
 /// FECN 1 BECN 1 reserved 6 | DestQP 24
-/// AckReq 1 reserved 7 | PSN 24
+/// AckReq 1 filled 1 reserved 6 | PSN 24
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bth {
@@ -32,6 +32,11 @@ pub struct Bth {
     pub dest_qpn: Qpn,
     /// The requester requests an acknowledgement.
     pub ack_request: bool,
+    /// A reserved bit, which other implementations leave 0 and ignore. On a middle or last packet of a WRITE: there
+    /// are [`Reth::LEN`](super::Reth::LEN) bytes without a meaning where the first packet has its RETH, so that
+    /// all have one length, as the kernel wants of what it sends by one call. On an acknowledgement: the sender
+    /// takes such packets, and soon acknowledges messages that do not request it.
+    pub filled: bool,
     /// The packet sequence number.
     pub psn: Psn,
 }
@@ -53,6 +58,7 @@ impl Bth {
             becn: bytes[4] & 0x40 != 0,
             dest_qpn: Qpn::new(u32::from_be_bytes([0, bytes[5], bytes[6], bytes[7]])),
             ack_request: bytes[8] & 0x80 != 0,
+            filled: bytes[8] & 0x40 != 0,
             psn: Psn::new(u32::from_be_bytes([0, bytes[9], bytes[10], bytes[11]])),
         }
     }
@@ -74,7 +80,7 @@ impl Bth {
             qpn[1],
             qpn[2],
             qpn[3],
-            (self.ack_request as u8) << 7,
+            (self.ack_request as u8) << 7 | (self.filled as u8) << 6,
             psn[1],
             psn[2],
             psn[3],
@@ -100,6 +106,7 @@ mod tests {
             becn: true,
             dest_qpn: Qpn::new(0x12_3456),
             ack_request: true,
+            filled: true,
             psn: Psn::new(0xab_cdef),
         };
         let mut bytes = [0; Bth::LEN];
@@ -107,7 +114,7 @@ mod tests {
         assert_eq!(
             bytes,
             [
-                0x0a, 0xe0, 0xff, 0xff, 0x40, 0x12, 0x34, 0x56, 0x80, 0xab, 0xcd, 0xef
+                0x0a, 0xe0, 0xff, 0xff, 0x40, 0x12, 0x34, 0x56, 0xc0, 0xab, 0xcd, 0xef
             ]
         );
         assert_eq!(Bth::parse(&bytes), bth);
@@ -120,7 +127,7 @@ mod tests {
             let mut again = [0; Bth::LEN];
             bth.emit(&mut again);
             bytes[4] &= 0xc0;
-            bytes[8] &= 0x80;
+            bytes[8] &= 0xc0;
             prop_assert_eq!(again, bytes);
         }
     }

@@ -65,7 +65,7 @@ impl<'a> Packet<'a> {
             return Err(WireError::Version(bth.version));
         }
         let opcode = Opcode::from_byte(bth.opcode).ok_or(WireError::Opcode(bth.opcode))?;
-        let extensions = extensions_len(opcode);
+        let extensions = extensions_len(opcode, &bth);
         let tail = usize::from(bth.pad) + icrc::LEN;
         if rest.len() < extensions + tail {
             return Err(truncated(Bth::LEN + extensions + tail));
@@ -164,9 +164,17 @@ impl<'a> Packet<'a> {
     }
 }
 
+/// Whether bytes without a meaning stand where the first packet of the message has its RETH.
+const fn has_filler(opcode: Opcode, bth: &Bth) -> bool {
+    bth.filled && opcode.is_write() && !opcode.has_reth()
+}
+
 /// The length of the extension headers between BTH and payload.
-const fn extensions_len(opcode: Opcode) -> usize {
+const fn extensions_len(opcode: Opcode, bth: &Bth) -> usize {
     let mut len = 0;
+    if has_filler(opcode, bth) {
+        len += Reth::LEN;
+    }
     if opcode.has_deth() {
         len += Deth::LEN;
     }
@@ -239,9 +247,15 @@ impl Headers {
         }
     }
 
+    /// Makes a packet of a WRITE as long as the first one of its message, if both have equal payloads.
+    pub const fn fill(&mut self) {
+        let opcode = self.opcode;
+        self.bth.filled = opcode.is_write() && !opcode.has_reth() && !opcode.has_immediate();
+    }
+
     /// The number of bytes that [`emit`](Self::emit) writes. The payload follows them.
     pub const fn buffer_len(&self) -> usize {
-        Bth::LEN + extensions_len(self.opcode)
+        Bth::LEN + extensions_len(self.opcode, &self.bth)
     }
 
     /// The length of the datagram with `payload` bytes of payload.
@@ -274,7 +288,7 @@ impl Headers {
                 }
             });
         }
-        if opcode.has_reth() {
+        if opcode.has_reth() || has_filler(opcode, &self.bth) {
             put(out, &mut at, |to| {
                 if let Some(reth) = self.reth {
                     reth.emit(to);
@@ -346,7 +360,7 @@ mod tests {
         let longest = Opcode::ALL
             .into_iter()
             .filter(|op| op.has_payload())
-            .map(extensions_len);
+            .map(|opcode| extensions_len(opcode, &Bth::parse(&[0; Bth::LEN])));
         let longest = longest.max().unwrap_or_default() + Bth::LEN + 4096 + icrc::LEN;
         assert_eq!(longest, MAX_DATAGRAM);
     }
@@ -408,6 +422,10 @@ mod tests {
             if let Some(reserved) = bytes.get_mut(16) && opcode.is_some_and(Opcode::has_deth) {
                 // The reserved byte of the DETH is not kept.
                 *reserved = 0;
+            }
+            if let Some(bits) = bytes.get_mut(8) && opcode.is_some_and(|opcode| !opcode.has_reth()) {
+                // The filler is not kept; another property has it.
+                *bits &= !0x40;
             }
             if let Ok(packet) = Packet::new(&bytes) {
                 let headers = Headers::parse(&packet);

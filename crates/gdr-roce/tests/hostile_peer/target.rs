@@ -161,6 +161,7 @@ pub(crate) fn headers(opcode: Opcode, psn: u32) -> Headers {
         becn: false,
         dest_qpn: QPNS[1],
         ack_request: true,
+        filled: false,
         psn: Settings::default().psns[0].wrapping_add(psn),
     };
     Headers::new(opcode, bth)

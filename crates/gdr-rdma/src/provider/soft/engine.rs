@@ -374,6 +374,10 @@ impl Engine {
                     any = true;
                     qp.timer = None;
                     qp.roce.handle_deadline(now);
+                    if qp.acknowledgement == Acknowledgement::Due {
+                        // What the program has not answered until now is not kept back.
+                        qp.acknowledgement = Acknowledgement::Released;
+                    }
                     schedule(&mut self.qps.ready, qp);
                 }
                 None => {}
@@ -399,7 +403,7 @@ impl Engine {
     }
 
     /// Sends the acknowledgements that were kept back.
-    pub(super) fn release_held(&mut self, regions: &Regions) {
+    fn release_held(&mut self, regions: &Regions) {
         if self.held.is_empty() {
             return;
         }
@@ -414,13 +418,27 @@ impl Engine {
         self.transmit(regions, self.now());
     }
 
-    /// Sends the acknowledgement of a queue pair that is about to end, if it was kept back: a network card
+    /// Sends the acknowledgement of a queue pair that is about to end, if it was not sent yet: a network card
     /// would have sent it before the program was given the message.
     pub(super) fn acknowledge(&mut self, qpn: Qpn, regions: &Regions) {
-        let qp = self.qps.get_mut(qpn.get());
-        if qp.is_some_and(|qp| qp.acknowledgement == Acknowledgement::Kept) {
-            self.release_held(regions);
+        if let Some(qp) = self.qps.qps.get_mut(&qpn.get())
+            && qp.roce.acknowledge()
+        {
+            qp.acknowledgement = Acknowledgement::Released;
+            schedule(&mut self.qps.ready, qp);
+            self.transmit(regions, self.now());
         }
+    }
+
+    /// As [`Engine::acknowledge`], of all queue pairs.
+    pub(super) fn acknowledge_all(&mut self, regions: &Regions) {
+        for qp in self.qps.qps.values_mut() {
+            if qp.roce.acknowledge() {
+                qp.acknowledgement = Acknowledgement::Released;
+                schedule(&mut self.qps.ready, qp);
+            }
+        }
+        self.transmit(regions, self.now());
     }
 
     /// Keeps the acknowledgement of a queue pair back if it is all that is to be sent, and the program is
@@ -451,8 +469,8 @@ impl Engine {
         // A thread that sleeps would have to be woken for it. A program that waits for announcements answers
         // late, and may take the completions of its sends and of its receives in the order in which network
         // cards announce them.
-        let is_asleep = self.sleep.is_some() || announced == Announcement::Sent;
-        if is_asleep || !qp.answers.are_expected() {
+        let is_late = self.sleep.is_some() || announced == Announcement::Sent;
+        if is_late || !qp.answers.are_expected() {
             return false;
         }
         qp.acknowledgement = Acknowledgement::Kept;

@@ -266,7 +266,7 @@ impl SharedEngine {
         }
         let engine = try_lock(&self.engine);
         if let Some((engine, regions)) = engine.zip(self.device.regions.try_read(self.shard)) {
-            self.guard(engine).release_held(&regions);
+            self.guard(engine).acknowledge_all(&regions);
         }
     }
 

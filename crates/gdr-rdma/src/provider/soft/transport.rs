@@ -159,6 +159,14 @@ impl Transport {
         }
     }
 
+    /// Queues the acknowledgement of what a connection has executed; returns whether one is queued.
+    pub(super) fn acknowledge(&mut self) -> bool {
+        match self {
+            Self::Connection(roce) => roce.acknowledge(),
+            Self::Datagrams(_) | Self::RawPackets(_) => false,
+        }
+    }
+
     /// Whether a connection has requests that may wait to be sent.
     pub(super) fn has_unsent_requests(&self) -> bool {
         match self {

@@ -220,6 +220,17 @@ fn an_acknowledgement_that_was_kept_back_leaves_before_the_queue_pair_ends() {
     assert_eq!(sent(&engine), 4);
 }
 
+#[test]
+fn all_queue_pairs_acknowledge_what_they_have_executed_before_the_process_ends() {
+    let (mut engine, _) = after_an_answer();
+    receive(&mut engine, 3);
+    assert_eq!(sent(&engine), 3);
+    engine.acknowledge_all(&Regions::default());
+    assert_eq!(sent(&engine), 4);
+    engine.acknowledge_all(&Regions::default());
+    assert_eq!(sent(&engine), 4);
+}
+
 /// Posts a WRITE of no bytes, for which the peer needs no receive.
 fn post_write(engine: &mut Engine, qpn: Qpn) {
     let nowhere = Remote {

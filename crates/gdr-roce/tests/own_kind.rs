@@ -1,0 +1,175 @@
+//! What two ends of this crate do beyond the specification: packets of equal length, and fewer
+//! acknowledgements.
+#![allow(clippy::unwrap_used, reason = "a test that fails")]
+
+mod fixture;
+
+use std::time::Duration;
+
+use fixture::{BASE, Pair, Settings, pair, path};
+use gdr_roce::wire::{Packet, icrc};
+use gdr_roce::{
+    Access, AckTimeout, Data, Immediate, Mtu, Operation, RecvRequest, Remote, Segment, SendFlags,
+    SendRequest, WrId,
+};
+
+const MTU: u32 = Mtu::B1024.bytes() as u32;
+/// Where the bit is by which an acknowledgement says of which kind its sender is.
+const FLAGS: usize = 8;
+const FILLED: u8 = 0x40;
+
+/// A connection on which nothing is sent again because of a timer.
+fn connected() -> Pair {
+    let settings = Settings {
+        mtu: Mtu::B1024,
+        timeout: AckTimeout::NEVER,
+        ..Settings::default()
+    };
+    pair(&settings, 1 << 16, Access::all())
+}
+
+fn write(pair: &mut Pair, len: u32, immediate: Option<Immediate>, flags: SendFlags) {
+    let segments = [Segment {
+        lkey: pair.lkeys[0],
+        addr: BASE,
+        len,
+    }];
+    let remote = Remote {
+        rkey: pair.rkeys[1],
+        addr: BASE,
+    };
+    let request = SendRequest {
+        id: WrId(0),
+        operation: Operation::Write { remote, immediate },
+        data: Data::Segments(&segments),
+        flags,
+    };
+    pair.net.sides[0].qp.post_send(&request).unwrap();
+}
+
+/// Delivers what side 0 has to send; returns the packets.
+fn send(pair: &mut Pair) -> Vec<Vec<u8>> {
+    let packets: Vec<_> = std::iter::from_fn(|| pair.net.poll(0)).collect();
+    for packet in &packets {
+        pair.net.deliver(1, packet);
+    }
+    packets
+}
+
+/// Delivers what side 1 has to send, with or without the bit that says of which kind it is; returns whether
+/// that was anything.
+fn answer(pair: &mut Pair, bit: u8) -> bool {
+    let mut any = false;
+    while let Some(mut packet) = pair.net.poll(1) {
+        packet[FLAGS] = packet[FLAGS] & !FILLED | bit;
+        icrc::seal(&path(), &mut packet);
+        pair.net.deliver(0, &packet);
+        any = true;
+    }
+    any
+}
+
+fn lengths(packets: &[Vec<u8>]) -> Vec<usize> {
+    packets.iter().map(Vec::len).collect()
+}
+
+fn requests_ack(packets: &[Vec<u8>]) -> bool {
+    let packet = Packet::new(packets.last().unwrap()).unwrap();
+    packet.bth().ack_request
+}
+
+/// The lengths of a packet with a RETH and of one without.
+const WITH_RETH: usize = 12 + 16 + MTU as usize + 4;
+const WITHOUT: usize = WITH_RETH - 16;
+
+#[test]
+fn all_packets_of_a_write_have_one_length_once_the_peer_is_known() {
+    let mut pair = connected();
+    let lkeys = pair.lkeys;
+    write(&mut pair, 3 * MTU, None, SendFlags::SIGNALLED);
+    assert_eq!(lengths(&send(&mut pair)), [WITH_RETH, WITHOUT, WITHOUT]);
+    assert!(answer(&mut pair, FILLED));
+
+    let bytes = pair.net.sides[0].memory.bytes_mut(lkeys[0]).unwrap();
+    for (n, byte) in bytes.iter_mut().enumerate() {
+        *byte = (n * 7) as u8;
+    }
+    write(&mut pair, 3 * MTU, None, SendFlags::SIGNALLED);
+    assert_eq!(lengths(&send(&mut pair)), [WITH_RETH; 3]);
+    let sides = &pair.net.sides;
+    let regions = [0, 1].map(|side| sides[side].memory.bytes(lkeys[side]).unwrap());
+    let (written, rest) = regions[1].split_at(3 * MTU as usize);
+    assert_eq!(written, &regions[0][..written.len()]);
+    assert!(rest.iter().all(|byte| *byte == 1), "bytes beyond the WRITE");
+    assert!(answer(&mut pair, FILLED));
+
+    write(&mut pair, 2 * MTU + 8, None, SendFlags::SIGNALLED);
+    let short = WITHOUT - MTU as usize + 8;
+    assert_eq!(lengths(&send(&mut pair)), [WITH_RETH, WITH_RETH, short]);
+    assert!(answer(&mut pair, FILLED));
+
+    let receive = RecvRequest {
+        id: WrId(1),
+        segments: &[],
+    };
+    pair.net.sides[1].qp.post_recv(&receive).unwrap();
+    write(&mut pair, 2 * MTU, Some(Immediate(7)), SendFlags::SIGNALLED);
+    assert_eq!(lengths(&send(&mut pair)), [WITH_RETH, WITHOUT + 4]);
+    assert_eq!(pair.net.completions(1)[0].immediate, Some(Immediate(7)));
+}
+
+#[test]
+fn a_peer_of_another_kind_gets_the_packets_of_the_specification() {
+    let mut pair = connected();
+    for _ in 0..3 {
+        write(&mut pair, 2 * MTU, None, SendFlags::empty());
+        let packets = send(&mut pair);
+        assert_eq!(lengths(&packets), [WITH_RETH, WITHOUT]);
+        assert!(requests_ack(&packets));
+        assert!(answer(&mut pair, 0));
+    }
+}
+
+/// A connection whose ends know each other, and on which a message that is not signalled was delivered.
+fn after_an_unsignalled_message() -> Pair {
+    let mut pair = connected();
+    write(&mut pair, 8, None, SendFlags::empty());
+    assert!(requests_ack(&send(&mut pair)), "the peer is unknown");
+    assert!(answer(&mut pair, FILLED));
+    write(&mut pair, 8, None, SendFlags::empty());
+    assert!(!requests_ack(&send(&mut pair)));
+    assert!(!answer(&mut pair, FILLED));
+    assert!(pair.net.sides[0].qp.has_outstanding());
+    pair
+}
+
+#[test]
+fn a_message_that_requests_no_acknowledgement_gets_one_soon() {
+    let mut pair = after_an_unsignalled_message();
+    let due = pair.net.sides[1].qp.next_deadline().unwrap();
+    assert!(due <= pair.net.now + Duration::from_millis(1));
+    pair.net.settle();
+    assert!(!pair.net.sides[0].qp.has_outstanding());
+    assert_eq!(pair.net.sides[0].qp.statistics().timeouts, 0);
+    assert_eq!(pair.net.sides[1].qp.next_deadline(), None);
+}
+
+#[test]
+fn a_signalled_message_has_the_earlier_ones_acknowledged_with_it() {
+    let mut pair = after_an_unsignalled_message();
+    write(&mut pair, 8, None, SendFlags::SIGNALLED);
+    assert!(requests_ack(&send(&mut pair)));
+    assert!(answer(&mut pair, FILLED));
+    assert!(!pair.net.sides[0].qp.has_outstanding());
+    assert_eq!(pair.net.completions(0).len(), 1);
+    assert_eq!(pair.net.sides[1].qp.next_deadline(), None);
+}
+
+#[test]
+fn a_connection_that_ends_acknowledges_what_it_has_executed() {
+    let mut pair = after_an_unsignalled_message();
+    assert!(pair.net.sides[1].qp.acknowledge());
+    assert!(answer(&mut pair, FILLED));
+    assert!(!pair.net.sides[0].qp.has_outstanding());
+    assert!(!pair.net.sides[1].qp.acknowledge());
+}
