@@ -184,6 +184,7 @@ impl Drop for BarMapping {
 mod tests {
     use std::os::fd::{AsFd, OwnedFd};
 
+    use forked::{check, in_child};
     use rustix::fs::MemfdFlags;
 
     use super::*;
@@ -215,20 +216,7 @@ mod tests {
         assert_eq!(mapping.len() as u64, 4 * page);
         let pages = [0, 1, 2, 3].map(|n| mapping.as_ptr().wrapping_add(n * page as usize));
         assert!(pages.into_iter().all(is_mapped));
-        // SAFETY: the child reads its address space and ends by `_exit`.
-        match unsafe { libc::fork() } {
-            0 => {
-                let inherited = pages.into_iter().filter(|&page| is_mapped(page)).count();
-                // SAFETY: ends the child at once.
-                unsafe { libc::_exit(inherited as i32) }
-            }
-            child => {
-                let mut status = 0;
-                // SAFETY: our own child.
-                assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-                assert_eq!(status, 0, "pages that the child has");
-            }
-        }
+        in_child(|| check(!pages.into_iter().any(is_mapped), "the child has a page"));
     }
 
     #[test]

@@ -7,7 +7,8 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use gdr_copy::{BackendKind, Context, Error, Flag, Mapping, Pinned};
+use forked::{check, in_child, refused};
+use gdr_copy::{BackendKind, Context, Flag, Mapping, Pinned};
 use gdr_cuda::{DeviceBuffer, Gpu, MemoryKind, Ordinal, SimDriver};
 
 const LEN: u64 = 256 << 10;
@@ -56,49 +57,6 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs `child` in a forked child. It returns the number of the check that failed, or 0.
-#[track_caller]
-fn in_child(child: impl FnOnce() -> i32) {
-    // SAFETY: the child runs the checks on its only thread and ends by `_exit`.
-    match unsafe { libc::fork() } {
-        0 => {
-            // SAFETY: no preconditions. A child that hangs ends by a signal.
-            unsafe { libc::alarm(60) };
-            let failed = catch_unwind(AssertUnwindSafe(child)).unwrap_or(100);
-            // SAFETY: ends the child without running the parent's destructors.
-            unsafe { libc::_exit(failed) }
-        }
-        child => {
-            assert!(child > 0);
-            let mut status = 0;
-            // SAFETY: our own child, and a place for its status.
-            assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-            assert!(
-                libc::WIFEXITED(status),
-                "ended by signal {}",
-                libc::WTERMSIG(status)
-            );
-            assert_eq!(
-                libc::WEXITSTATUS(status),
-                0,
-                "number of the check that failed"
-            );
-        }
-    }
-}
-
-/// The number of the first check that is not true.
-fn first_failed(checks: &[bool]) -> i32 {
-    checks
-        .iter()
-        .position(|check| !check)
-        .map_or(0, |at| at as i32 + 1)
-}
-
-fn is_refused<T>(answer: Result<T, Error>) -> bool {
-    matches!(answer, Err(Error::ForkedChild))
-}
-
 /// Whether anything is mapped at an address.
 fn is_mapped(at: *mut u8) -> bool {
     let page = at.map_addr(|address| address & !(rustix::param::page_size() - 1));
@@ -120,19 +78,17 @@ fn a_child_can_neither_copy_nor_map_nor_pin() {
     let slice = mapping.slice(64, 64).unwrap();
     in_child(|| {
         let mut bytes = [0; 16];
-        first_failed(&[
-            is_refused(mapping.write_at(0, &bytes)),
-            is_refused(mapping.write_at_unfenced(0, &bytes)),
-            is_refused(mapping.read_at(0, &mut bytes)),
-            is_refused(mapping.read_at_unfenced(0, &mut bytes)),
-            is_refused(slice.write_at(0, &bytes)),
-            is_refused(slice.read_at(0, &mut bytes)),
-            is_refused(mapping.flag::<u32>(0).map(drop)),
-            is_refused(pinned.map().map(drop)),
-            is_refused(pinned.invalidated()),
-            is_refused(context.pin(buffer.ptr(), LEN).map(drop)),
-            !context.origin().is_current(),
-        ])
+        refused(mapping.write_at(0, &bytes), "write_at")?;
+        refused(mapping.write_at_unfenced(0, &bytes), "write_at_unfenced")?;
+        refused(mapping.read_at(0, &mut bytes), "read_at")?;
+        refused(mapping.read_at_unfenced(0, &mut bytes), "read_at_unfenced")?;
+        refused(slice.write_at(0, &bytes), "write_at of a slice")?;
+        refused(slice.read_at(0, &mut bytes), "read_at of a slice")?;
+        refused(mapping.flag::<u32>(0), "flag")?;
+        refused(pinned.map(), "map")?;
+        refused(pinned.invalidated(), "invalidated")?;
+        refused(context.pin(buffer.ptr(), LEN), "pin")?;
+        check(!context.origin().is_current(), "the context's process")
     });
     assert!(parent.is_whole());
 }
@@ -147,11 +103,9 @@ fn a_flag_made_before_the_fork_panics_in_the_child() {
     in_child(|| {
         // Without the panic's message.
         std::panic::set_hook(Box::new(|_| {}));
-        first_failed(&[
-            panics(&|| flag.store(8)),
-            panics(&|| _ = flag.load()),
-            panics(&|| _ = flag.load_acquire()),
-        ])
+        check(panics(&|| flag.store(8)), "store")?;
+        check(panics(&|| _ = flag.load()), "load")?;
+        check(panics(&|| _ = flag.load_acquire()), "load_acquire")
     });
     assert_eq!(flag.load(), 7);
 }
@@ -173,7 +127,8 @@ fn a_child_inherits_no_mapping_and_its_drops_do_not_unmap_those_of_the_parent() 
                 .take()
                 .map(|parent| (parent.mapping, parent.pinned, parent.context)),
         );
-        first_failed(&[!inherited[0], !inherited[1], own, is_mapped(start)])
+        check(inherited == [false; 2], "the mapping was inherited")?;
+        check(own && is_mapped(start), "the child's own page is gone")
     });
     assert!(is_mapped(first) && is_mapped(last));
     assert!(parent.take().is_some_and(|parent| parent.is_whole()));
@@ -192,5 +147,5 @@ fn own_page(at: *mut u8) -> bool {
 fn a_child_opens_a_context_of_its_own() {
     let _alone = alone();
     let _parent = Parent::new();
-    in_child(|| first_failed(&[Parent::new().is_whole()]));
+    in_child(|| check(Parent::new().is_whole(), "a mapping of its own"));
 }

@@ -113,48 +113,26 @@ impl<T: Default + Sync> PerProcess<T> {
 
 #[cfg(test)]
 mod tests {
+    use forked::{check, in_child};
+
     use super::*;
 
     #[test]
     fn a_child_is_not_the_process_of_its_parent() {
         let origin = ProcessId::current();
         assert!(origin.is_current());
-        // SAFETY: the child only compares numbers and leaves by `_exit`.
-        match unsafe { libc::fork() } {
-            0 => {
-                let detected = !origin.is_current_fast() && !origin.is_current();
-                // SAFETY: ends the child without running the parent's destructors.
-                unsafe { libc::_exit(if detected { 0 } else { 1 }) }
-            }
-            child => {
-                assert!(child > 0);
-                let mut status = 0;
-                // SAFETY: `child` is our own child and `status` is writable.
-                assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-                assert_eq!(status, 0);
-                assert!(origin.is_current());
-            }
-        }
+        in_child(|| {
+            let is_same = origin.is_current_fast() || origin.is_current();
+            check(!is_same, "the child is its parent")
+        });
+        assert!(origin.is_current());
     }
 
     #[test]
     fn a_lock_that_is_locked_at_a_fork_is_free_in_the_child() {
         static LOCK: PerProcess<std::sync::Mutex<u32>> = PerProcess::new();
         let guard = LOCK.get().lock().unwrap();
-        // SAFETY: the child takes a lock of its own and leaves by `_exit`.
-        match unsafe { libc::fork() } {
-            0 => {
-                let free = LOCK.get_fast().try_lock().is_ok();
-                // SAFETY: ends the child at once.
-                unsafe { libc::_exit(if free { 0 } else { 1 }) }
-            }
-            child => {
-                let mut status = 0;
-                // SAFETY: our own child.
-                assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-                assert_eq!(status, 0);
-            }
-        }
+        in_child(|| check(LOCK.get_fast().try_lock().is_ok(), "it is locked"));
         assert!(
             LOCK.get().try_lock().is_err(),
             "the parent's is still locked"

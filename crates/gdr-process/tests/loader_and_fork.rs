@@ -7,12 +7,11 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
+use forked::{check, status_of};
 use gdr_process::LoadedLibrary;
 
 const THREADS: usize = 4;
 const FORKS: usize = 600;
-/// A child that takes so many seconds waits for a lock.
-const LIMIT: u32 = 10;
 
 #[test]
 fn a_child_that_is_forked_during_a_question_can_load_libraries() {
@@ -28,27 +27,14 @@ fn a_child_that_is_forked_during_a_question_can_load_libraries() {
             });
         }
         for number in 0..FORKS {
-            // SAFETY: the child loads a library, and leaves by `_exit`.
-            match unsafe { libc::fork() } {
-                0 => {
-                    // SAFETY: it ends a child that hangs.
-                    unsafe { libc::alarm(LIMIT) };
-                    // SAFETY: a C string; there is no such library.
-                    let loaded =
-                        unsafe { libc::dlopen(c"libgdr-none.so".as_ptr(), libc::RTLD_NOW) };
-                    let works = loaded.is_null() && !ABSENT.is_loaded();
-                    // SAFETY: ends the child.
-                    unsafe { libc::_exit(i32::from(!works)) }
-                }
-                child => {
-                    let mut status = 0;
-                    // SAFETY: our own child.
-                    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-                    if status != 0 {
-                        failed.push((number, status));
-                        break;
-                    }
-                }
+            let status = status_of(|| {
+                // SAFETY: a C string; there is no such library.
+                let loaded = unsafe { libc::dlopen(c"libgdr-none.so".as_ptr(), libc::RTLD_NOW) };
+                check(loaded.is_null() && !ABSENT.is_loaded(), "it is loaded")
+            });
+            if status != 0 {
+                failed.push((number, status));
+                break;
             }
         }
         stop.store(true, Ordering::Relaxed);

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use fake_library::{FakeLibrary, domain};
+use forked::{check, status_of};
 use gdr_verbs_sys::{
     ibv_context, ibv_device, ibv_mr, ibv_pd, ibv_qp, ibv_qp_init_attr, ibv_send_wr,
 };
@@ -23,8 +24,6 @@ use gdr_verbs_trace as _;
 
 const THREADS: usize = 4;
 const FORKS: usize = 200;
-/// A child that takes so many seconds waits for a lock.
-const LIMIT: u32 = 20;
 
 type Open = unsafe extern "C" fn(*mut ibv_device) -> *mut ibv_context;
 type Register = unsafe extern "C" fn(*mut ibv_pd, *mut c_void, usize, c_int) -> *mut ibv_mr;
@@ -92,27 +91,16 @@ fn a_child_that_is_forked_at_any_moment_has_devices_of_its_own() {
             });
         }
         for number in 0..FORKS {
-            // SAFETY: the child uses the library, and leaves by `_exit`.
-            match unsafe { libc::fork() } {
-                0 => {
-                    // SAFETY: it ends a child that hangs.
-                    unsafe { libc::alarm(LIMIT) };
-                    let inherited = ptr::with_exposed_provenance_mut(context);
-                    // SAFETY: the device of the fake library.
-                    let own = unsafe { (functions.open)(ptr::with_exposed_provenance_mut(device)) };
-                    let works = functions.use_device(own) && functions.use_device(inherited);
-                    // SAFETY: ends the child.
-                    unsafe { libc::_exit(c_int::from(!works)) }
-                }
-                child => {
-                    let mut status = 0;
-                    // SAFETY: our own child.
-                    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-                    if status != 0 {
-                        failed.push((number, status));
-                        break;
-                    }
-                }
+            let status = status_of(|| {
+                let inherited = ptr::with_exposed_provenance_mut(context);
+                // SAFETY: the device of the fake library.
+                let own = unsafe { (functions.open)(ptr::with_exposed_provenance_mut(device)) };
+                check(functions.use_device(own), "a device of its own")?;
+                check(functions.use_device(inherited), "its parent's device")
+            });
+            if status != 0 {
+                failed.push((number, status));
+                break;
             }
         }
         stop.store(true, Ordering::Relaxed);

@@ -12,33 +12,10 @@ mod copy;
 #[path = "forwarding/objects.rs"]
 mod objects;
 
-use std::ffi::c_int;
-use std::panic::{self, AssertUnwindSafe};
+use forked::in_child;
 
 use crate::copy::{Copy, PRELOAD, fake};
 use crate::objects::Objects;
-
-/// Runs `work` in a forked child; returns the child's status as `waitpid` has it.
-fn in_child(work: impl FnOnce()) -> c_int {
-    // SAFETY: the child calls the libraries, which is what is tested, and the C library's allocator,
-    // which may be used after a fork. No other thread of this process is in the libraries.
-    match unsafe { libc::fork() } {
-        0 => {
-            // SAFETY: ends a child that hangs.
-            unsafe { libc::alarm(60) };
-            let outcome = panic::catch_unwind(AssertUnwindSafe(work));
-            // SAFETY: ends the child without the parent's destructors.
-            unsafe { libc::_exit(c_int::from(outcome.is_err())) }
-        }
-        child => {
-            assert!(child > 0);
-            let mut status = 0;
-            // SAFETY: a child of this process.
-            assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-            status
-        }
-    }
-}
 
 #[test]
 fn handles_of_the_parent_are_not_passed_on_to_the_installed_library() {
@@ -49,7 +26,7 @@ fn handles_of_the_parent_are_not_passed_on_to_the_installed_library() {
     let own = Objects::new(verbs, copy.open(0), &mut near);
     let installed = Objects::new(verbs, copy.open(1), &mut far);
     let of_installed = fake.live("mlx5_0");
-    let status = in_child(|| {
+    in_child(|| {
         own.assert_unknown(verbs);
         // The installed library reports handles that it did not return.
         assert_eq!(fake.report().violations, [""; 0]);
@@ -65,8 +42,8 @@ fn handles_of_the_parent_are_not_passed_on_to_the_installed_library() {
         own.assert_unknown(verbs);
         installed.close(verbs);
         fake.assert_clean();
+        Ok(())
     });
-    assert_eq!(status, 0);
     own.close(verbs);
     installed.close(verbs);
     fake.assert_clean();

@@ -2,6 +2,7 @@
 
 use std::ptr;
 
+use forked::{check, in_child, refused};
 use gdr_copy::Context;
 use gdr_cuda::{Gpu, MemoryKind, Ordinal, SimDriver};
 use gdr_rdma::{
@@ -10,7 +11,6 @@ use gdr_rdma::{
 };
 
 use crate::fixture::*;
-use crate::forked_child::{check, in_child, refused};
 
 #[test]
 fn a_child_is_refused_everything_and_its_drops_change_nothing() {

@@ -12,7 +12,6 @@ mod engine;
 mod failures;
 mod fixture;
 mod fork;
-mod forked_child;
 mod from_owner;
 mod gpu;
 mod operations;

@@ -9,13 +9,12 @@
 #[path = "../verbs_fake/fixture.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod fixture;
-#[path = "../soft_loopback/forked_child.rs"]
-mod forked_child;
 
 use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fake_ibverbs::{DeviceSpec, Element, Fake, GpuPath, Request};
+use forked::{check, in_child, refused};
 use gdr_cuda::{DeviceBuffer, Gpu, MemoryKind, Ordinal, RemoteWrites, SimDriver, WritesOrdering};
 use gdr_rdma::{
     Access, AsyncEvent, Buffer, FlushPolicy, MemoryRegion, QueuePairOptions, RecvRequest,
@@ -23,7 +22,6 @@ use gdr_rdma::{
 };
 
 use crate::fixture::*;
-use crate::forked_child::{check, in_child, refused};
 
 /// One test at a time: a lock that another test's thread holds at a fork stays locked in the child.
 fn alone() -> MutexGuard<'static, ()> {

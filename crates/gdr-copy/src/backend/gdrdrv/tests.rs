@@ -1,5 +1,8 @@
 //! The backend against the fake module.
 
+use std::cell::Cell;
+
+use forked::{check, in_child};
 use gdr_cuda::DevicePtr;
 
 use super::fake::{CACHED, DEVICE, FakeModule, GPU_MEMORY};
@@ -375,26 +378,13 @@ fn freed_memory_is_reported_where_pins_are_not_persistent() {
 #[test]
 fn a_forked_child_leaves_its_parents_pins_alone() {
     let module = FakeModule::new((2, 6));
-    let pin = open(&module).pin(&request(BASE, PAGE)).unwrap();
-    // SAFETY: the child drops one value, compares numbers and ends by `_exit`; the only lock that it
-    // takes is not locked by another thread.
-    match unsafe { libc::fork() } {
-        0 => {
-            drop(pin);
-            let alone = module.calls(UNPIN).is_empty();
-            // SAFETY: ends the child without running the parent's destructors.
-            unsafe { libc::_exit(if alone { 0 } else { 1 }) }
-        }
-        child => {
-            assert!(child > 0);
-            let mut status = 0;
-            // SAFETY: `child` is our own child and `status` is writable.
-            assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-            assert_eq!(status, 0);
-            drop(pin);
-            assert!(module.pinned().is_empty());
-        }
-    }
+    let pin = Cell::new(Some(open(&module).pin(&request(BASE, PAGE)).unwrap()));
+    in_child(|| {
+        drop(pin.take());
+        check(module.calls(UNPIN).is_empty(), "the child unpinned")
+    });
+    drop(pin);
+    assert!(module.pinned().is_empty());
 }
 
 /// A module that returns arbitrary bytes from every call.

@@ -1,7 +1,9 @@
 //! The calls of this backend to the driver.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
+use forked::{check, in_child};
 use gdr_cuda::BufferId;
 
 use super::abi::Escape;
@@ -226,24 +228,16 @@ fn a_child_frees_no_object_of_its_parent() {
     let pin = pin(&device);
     let mapping = pin.map(0x2_0000, None).unwrap();
     let before = driver.state().calls.len();
-    // SAFETY: the child drops its copies, compares numbers and ends by `_exit`.
-    match unsafe { libc::fork() } {
-        0 => {
-            drop(mapping);
-            drop(pin);
-            drop(device);
-            let quiet = driver.state().calls.len() == before;
-            // SAFETY: ends the child at once.
-            unsafe { libc::_exit(if quiet { 0 } else { 1 }) }
-        }
-        child => {
-            let mut status = 0;
-            // SAFETY: our own child.
-            assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-            assert_eq!(status, 0, "the child called the driver");
-        }
-    }
+    let all = Cell::new(Some((mapping, pin, device)));
+    in_child(|| {
+        drop(all.take());
+        check(
+            driver.state().calls.len() == before,
+            "the child called the driver",
+        )
+    });
     // The parent's mapping is as alive as before.
+    let (mapping, ..) = all.take().unwrap();
     // SAFETY: one byte of the mapping.
     unsafe { mapping.as_ptr().write_volatile(7) };
 }
