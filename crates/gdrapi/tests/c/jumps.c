@@ -6,12 +6,8 @@
 #define _GNU_SOURCE
 #include <alloca.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <signal.h>
-#include <sys/mman.h>
-#include <sys/time.h>
 
-#include "check.h"
+#include "jumping.h"
 
 enum { SIZE = 4 * 65536 };
 
@@ -23,29 +19,10 @@ static gdr_mh_t handle, other;
 static char *va, *other_va;
 static char bytes[SIZE], back[SIZE];
 static char *unreadable;
-static sigjmp_buf recovery;
 
 static void pin_and_map(gdr_mh_t *pin, char **where, unsigned long address, size_t size) {
     SUCCEEDS(gdr_pin_buffer(g, address, size, 0, 0, pin));
     SUCCEEDS(gdr_map(g, *pin, (void **)where, size));
-}
-
-static int is_mapped(const char *page) {
-    unsigned char answer;
-    return mincore((void *)page, 4096, &answer) == 0;
-}
-
-static void jump(int number) {
-    (void)number;
-    siglongjmp(recovery, 1);
-}
-
-static void handle_signal(int number, void (*handler)(int), int flags) {
-    struct sigaction action;
-    memset(&action, 0, sizeof action);
-    action.sa_handler = handler;
-    action.sa_flags = flags;
-    CHECK(sigaction(number, &action, NULL) == 0);
 }
 
 __attribute__((noinline)) static void fault(void) {
@@ -129,14 +106,12 @@ static void unpin_and_close_really_unmap(void) {
 /* A timer leaves copies at any instruction of them. */
 static void timer_leaves_copies(void) {
     handle_signal(SIGALRM, jump, 0);
-    const struct itimerval never = {{0, 0}, {0, 0}};
     for (volatile int round = 0; round < rounds; round++) {
         if (sigsetjmp(recovery, 1) == 0) {
-            const struct itimerval soon = {{0, 0}, {0, 50 + random_number() % 50}};
-            CHECK(setitimer(ITIMER_REAL, &soon, NULL) == 0);
+            alarm_after(50 + random_number() % 50);
             for (;;) (void)gdr_copy_to_mapping(handle, va, bytes, random_number() % 64);
         }
-        CHECK(setitimer(ITIMER_REAL, &never, NULL) == 0);
+        alarm_after(0);
         SUCCEEDS(gdr_copy_from_mapping(handle, back, va, 1));
     }
 }
@@ -222,15 +197,8 @@ static void everything(int flags) {
     handlers_keep_the_copy_they_interrupt(flags);
 }
 
-/* The timer's signal is for the whole process: one thread at a time takes it. */
-static void take_timer_signals(int how) {
-    sigset_t alarm;
-    CHECK(sigemptyset(&alarm) == 0 && sigaddset(&alarm, SIGALRM) == 0);
-    CHECK(pthread_sigmask(how, &alarm, NULL) == 0);
-}
-
 static void *everything_in_a_thread(void *nothing) {
-    take_timer_signals(SIG_UNBLOCK);
+    take_alarms(SIG_UNBLOCK);
     everything(0);
     return nothing;
 }
@@ -259,7 +227,7 @@ int main(void) {
     everything(SA_ONSTACK);
     use_alternate_stack(in_this_frame, STACK);
     everything(SA_ONSTACK);
-    take_timer_signals(SIG_BLOCK);
+    take_alarms(SIG_BLOCK);
     pthread_t thread;
     CHECK(pthread_create(&thread, NULL, everything_in_a_thread, NULL) == 0);
     CHECK(pthread_join(thread, NULL) == 0);

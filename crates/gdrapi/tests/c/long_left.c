@@ -5,13 +5,9 @@
  */
 #define _GNU_SOURCE
 #include <pthread.h>
-#include <setjmp.h>
-#include <signal.h>
 #include <stdatomic.h>
-#include <sys/mman.h>
-#include <sys/time.h>
 
-#include "check.h"
+#include "jumping.h"
 
 enum { SIZE = 15 * GPU_PAGE_SIZE, ROUNDS = 100 };
 
@@ -20,25 +16,6 @@ static gdr_mh_t handle;
 static char *va;
 static char *bytes, *back;
 static char *half;
-static sigjmp_buf recovery;
-
-static int is_mapped(const char *page) {
-    unsigned char answer;
-    return mincore((void *)page, 4096, &answer) == 0;
-}
-
-static void jump(int number) {
-    (void)number;
-    siglongjmp(recovery, 1);
-}
-
-static void handle_signal(int number, void (*handler)(int), int flags) {
-    struct sigaction action;
-    memset(&action, 0, sizeof action);
-    action.sa_handler = handler;
-    action.sa_flags = flags;
-    CHECK(sigaction(number, &action, NULL) == 0);
-}
 
 static void copy_both_ways(void) {
     memset(back, 0, SIZE);
@@ -67,14 +44,12 @@ static void faults(void) {
 
 static void timer_leaves_copies(void) {
     handle_signal(SIGALRM, jump, 0);
-    const struct itimerval never = {{0, 0}, {0, 0}};
     for (volatile int round = 0; round < ROUNDS; round++) {
         if (sigsetjmp(recovery, 1) == 0) {
-            const struct itimerval soon = {{0, 0}, {0, 50 + round * 100}};
-            CHECK(setitimer(ITIMER_REAL, &soon, NULL) == 0);
+            alarm_after(50 + round * 100);
             for (;;) (void)gdr_copy_from_mapping(handle, back, va, SIZE);
         }
-        CHECK(setitimer(ITIMER_REAL, &never, NULL) == 0);
+        alarm_after(0);
     }
 }
 
@@ -84,8 +59,7 @@ static char *in_handler;
 
 /* One signal: a handler that takes longer than a timer's interval would never return to the program. */
 static void interrupt_soon(void) {
-    const struct itimerval soon = {{0, 0}, {0, 1500}};
-    CHECK(setitimer(ITIMER_REAL, &soon, NULL) == 0);
+    alarm_after(1500);
 }
 
 static void copy_in_handler(int number) {
@@ -98,7 +72,6 @@ static void copy_in_handler(int number) {
 
 static void handlers_copy(int flags) {
     enum { WANTED = 50 };
-    const struct itimerval never = {{0, 0}, {0, 0}};
     interruptions = 0;
     handle_signal(SIGALRM, copy_in_handler, flags);
     interrupt_soon();
@@ -107,7 +80,7 @@ static void handlers_copy(int flags) {
     while (interruptions < WANTED) {
         for (size_t size = 16; size < 100000; size += 997) free(malloc(size));
     }
-    CHECK(setitimer(ITIMER_REAL, &never, NULL) == 0);
+    alarm_after(0);
 }
 
 /* A handler waits for a copy of another thread, while its own thread is in a call of the library. */
@@ -134,13 +107,10 @@ static void wait_for_copier(int number) {
 }
 
 static void handlers_wait_for_copies_of_others(void) {
-    const struct itimerval never = {{0, 0}, {0, 0}};
     pthread_t thread;
-    sigset_t alarm_only;
-    CHECK(sigemptyset(&alarm_only) == 0 && sigaddset(&alarm_only, SIGALRM) == 0);
-    CHECK(pthread_sigmask(SIG_BLOCK, &alarm_only, NULL) == 0);
+    take_alarms(SIG_BLOCK);
     CHECK(pthread_create(&thread, NULL, copier, NULL) == 0);
-    CHECK(pthread_sigmask(SIG_UNBLOCK, &alarm_only, NULL) == 0);
+    take_alarms(SIG_UNBLOCK);
     interruptions = 0;
     handle_signal(SIGALRM, wait_for_copier, SA_RESTART);
     interrupt_soon();
@@ -152,7 +122,7 @@ static void handlers_wait_for_copies_of_others(void) {
         SUCCEEDS(gdr_unmap(g, other, other_va, GPU_PAGE_SIZE));
         SUCCEEDS(gdr_unpin_buffer(g, other));
     }
-    CHECK(setitimer(ITIMER_REAL, &never, NULL) == 0);
+    alarm_after(0);
     atomic_store(&over, 1);
     CHECK(pthread_join(thread, NULL) == 0);
 }
@@ -163,6 +133,29 @@ static void unmap_really_unmaps(void) {
     CHECK(!is_mapped(va));
     SUCCEEDS(gdr_map(g, handle, (void **)&va, SIZE));
     copy_both_ways();
+}
+
+/* As many copies as the thread of the copy engine serves at one time, each left, and of a thread that
+   does not end: what the others use must be free again. */
+static atomic_int has_left;
+
+static void *leaves_copies_and_stays(void *nothing) {
+    enum { SERVED = 8 };
+    for (int round = 0; round < SERVED; round++) fault();
+    /* A short copy withdraws the last one, too. */
+    SUCCEEDS(gdr_copy_from_mapping(handle, back, va, 1));
+    atomic_store(&has_left, 1);
+    for (;;) (void)pause();
+    return nothing;
+}
+
+static void leave_copies_in_a_thread_that_stays(void) {
+    pthread_t thread;
+    take_alarms(SIG_BLOCK);
+    CHECK(pthread_create(&thread, NULL, leaves_copies_and_stays, NULL) == 0);
+    take_alarms(SIG_UNBLOCK);
+    CHECK(pthread_detach(thread) == 0);
+    while (!atomic_load(&has_left)) (void)usleep(100);
 }
 
 static void *faults_in_a_thread(void *nothing) {
@@ -195,6 +188,7 @@ int main(void) {
     copy_both_ways();
 
     handle_signal(SIGSEGV, jump, 0);
+    leave_copies_in_a_thread_that_stays();
     faults();
     unmap_really_unmaps();
     const long before = resident_pages();
