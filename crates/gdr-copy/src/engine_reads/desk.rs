@@ -340,7 +340,7 @@ mod tests {
         assert_eq!(desk.arrived(4), None);
         assert_eq!(desk.arrived(5), None, "not queued");
         assert!(desk.is_read());
-        // SAFETY: as above.
+        // SAFETY: another word of it.
         unsafe { ring.add(flag_of(4)).cast::<u32>().write(10) };
         assert!(!desk.is_read());
         lease.end();

@@ -51,6 +51,17 @@ pub(super) struct EngineThread {
 type Threads = Mutex<Vec<(Gpu, &'static EngineThread)>>;
 
 impl EngineThread {
+    fn new() -> Self {
+        Self {
+            desks: Default::default(),
+            waiting: AtomicU32::new(0),
+            started: Instant::now(),
+            last_short: AtomicU64::new(0),
+            sources: Mutex::default(),
+            last_source: AtomicU64::new(0),
+        }
+    }
+
     /// Returns the thread of this GPU, and starts it at the first call.
     pub(super) fn of(gpu: &Gpu) -> Result<&'static Self> {
         static THREADS: PerProcess<Threads> = PerProcess::new();
@@ -62,14 +73,7 @@ impl EngineThread {
             return Ok(thread);
         }
         // Readers may look at a desk at any time, also after a copy was left.
-        let this: &'static Self = Box::leak(Box::new(Self {
-            desks: Default::default(),
-            waiting: AtomicU32::new(0),
-            started: Instant::now(),
-            last_short: AtomicU64::new(0),
-            sources: Mutex::default(),
-            last_source: AtomicU64::new(0),
-        }));
+        let this: &'static Self = Box::leak(Box::new(Self::new()));
         let served = gpu.clone();
         let builder = thread::Builder::new().name("gdr-engine".to_owned());
         let started = builder.spawn(move || {
@@ -106,11 +110,11 @@ impl EngineThread {
 
     /// Returns whether a read of this length is shorter with the thread than by loads alone. A short
     /// read is where the thread is awake; only short reads in a row wake it.
-    pub(super) fn is_worth(&self, len: u64) -> bool {
+    pub(super) fn is_worth(&self, len: u64, now: Instant) -> bool {
         if len >= WORTH_WAKING {
             return true;
         }
-        let now = self.started.elapsed().as_micros() as u64;
+        let now = now.saturating_duration_since(self.started).as_micros() as u64;
         let last = self.last_short.swap(now, Ordering::Relaxed);
         let in_a_row = u128::from(now.saturating_sub(last)) < IN_A_ROW.as_micros();
         in_a_row || self.waiting.load(Ordering::Relaxed) == 0
@@ -377,4 +381,21 @@ impl Job {
 /// No operation of these lists panics before it is complete.
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_short_read_is_worth_it_where_the_thread_is_awake_or_short_ones_come_in_a_row() {
+        let thread = EngineThread::new();
+        let at = |microseconds| thread.started + Duration::from_micros(microseconds);
+        assert!(thread.is_worth(WORTH_WAKING - 1, at(1000)), "it is awake");
+        thread.waiting.store(1, Ordering::Relaxed);
+        assert!(thread.is_worth(WORTH_WAKING, at(5000)));
+        assert!(!thread.is_worth(WORTH_WAKING - 1, at(5000)));
+        assert!(thread.is_worth(WORTH_WAKING - 1, at(5099)));
+        assert!(!thread.is_worth(WORTH_WAKING - 1, at(5199)));
+    }
 }

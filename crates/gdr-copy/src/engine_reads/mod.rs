@@ -124,7 +124,8 @@ impl EngineReads {
         let first = reader.first_block();
         self.mapping.flush();
         reader.load(0, first);
-        let is_worth = is_in_buffer && first < reader.len && self.thread.is_worth(reader.len);
+        let is_worth =
+            is_in_buffer && first < reader.len && self.thread.is_worth(reader.len, Instant::now());
         let claimed = is_worth.then(|| self.thread.claim(lease));
         let Some(desk) = claimed.flatten() else {
             lease.end();

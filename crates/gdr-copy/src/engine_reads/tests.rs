@@ -1,7 +1,10 @@
+use std::mem::MaybeUninit;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use gdr_cuda::{DeviceBuffer, Gpu, MemoryKind, Ordinal, SimDriver};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use super::engine_thread::DESKS;
 use super::*;
@@ -126,6 +129,26 @@ fn reads_that_were_left_keep_their_desks_until_their_leases_end() {
     read_until_taken(&reads);
 }
 
+/// Reads at a desk that nothing serves; returns how many bytes came from there.
+fn read_at_desk(reads: &EngineReads, desk: &'static Desk, lease: &Lease, bytes: &mut [u8]) -> u64 {
+    assert!(desk.claim(lease));
+    let request = Request {
+        source: 0,
+        offset: 0,
+        len: LEN as u64,
+    };
+    desk.post(request, 0);
+    let reader = Reader {
+        window: reads.mapping.window_at(0, LEN).unwrap(),
+        host: bytes.as_mut_ptr(),
+        len: LEN as u64,
+        routine: reads.mapping.routine(),
+        caching: reads.mapping.caching(),
+        is_simulated: false,
+    };
+    reader.go_on(desk, &pieces_of(&request, 0), 0)
+}
+
 #[test]
 fn a_read_whose_request_is_not_taken_is_made_by_loads() {
     let Machinery {
@@ -135,26 +158,62 @@ fn a_read_whose_request_is_not_taken_is_made_by_loads() {
     } = machinery();
     let desk: &'static Desk = Box::leak(Box::default());
     let lease = Lease::new();
-    assert!(desk.claim(&lease));
-    let request = Request {
-        source: 0,
-        offset: 0,
-        len: LEN as u64,
-    };
-    desk.post(request, 0);
     let mut bytes = vec![0; LEN];
-    let reader = Reader {
-        window: reads.mapping.window_at(0, LEN).unwrap(),
-        host: bytes.as_mut_ptr(),
-        len: LEN as u64,
-        routine: reads.mapping.routine(),
-        caching: reads.mapping.caching(),
-        is_simulated: false,
-    };
-    assert_eq!(reader.go_on(desk, &pieces_of(&request, 0), 0), 0);
+    assert_eq!(read_at_desk(&reads, desk, &lease, &mut bytes), 0);
     assert!((0..LEN).all(|at| bytes[at] == byte(at)));
     lease.end();
     assert!(desk.is_free());
+}
+
+/// Binds this thread to the first CPU that the process may use.
+fn bind_to_one_cpu() {
+    let allowed = sched_getaffinity(None).unwrap();
+    let first = (0..CpuSet::MAX_CPU).find(|cpu| allowed.is_set(*cpu));
+    let mut one = CpuSet::new();
+    one.set(first.unwrap());
+    sched_setaffinity(None, &one).unwrap();
+}
+
+/// How often another thread ran instead of this one.
+fn switches() -> i64 {
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the kernel fills the structure, for which zeros are valid.
+    let usage = unsafe {
+        assert_eq!(libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()), 0);
+        usage.assume_init()
+    };
+    usage.ru_nvcsw + usage.ru_nivcsw
+}
+
+#[test]
+fn a_reader_lets_the_thread_run_where_both_have_one_cpu() {
+    let Machinery {
+        reads,
+        buffer: _buffer,
+        ..
+    } = machinery();
+    let desk: &'static Desk = Box::leak(Box::default());
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        // As the thread of the copy engine does.
+        scope.spawn(|| {
+            bind_to_one_cpu();
+            while !is_over.load(Ordering::Relaxed) {
+                thread::yield_now();
+            }
+        });
+        scope.spawn(|| {
+            bind_to_one_cpu();
+            let (before, lease) = (switches(), Lease::new());
+            read_at_desk(&reads, desk, &lease, &mut vec![0; LEN]);
+            let switched = switches() - before;
+            is_over.store(true, Ordering::Relaxed);
+            lease.end();
+            // Each time slice that it used up counts as well: of 3 ms, in a read of 20 ms.
+            let blocks = LEN as i64 / BLOCK as i64;
+            assert!(switched > blocks / 10, "{switched} in {blocks} blocks");
+        });
+    });
 }
 
 #[test]
