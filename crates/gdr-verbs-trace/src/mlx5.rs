@@ -30,7 +30,7 @@ pub(crate) unsafe extern "C" fn create_qp<const L: usize>(
 ) -> *mut ibv_qp {
     // SAFETY: the caller's arguments.
     let call = || unsafe { library::mlx5dv_create_qp(L)(context, attr, mlx5) };
-    // SAFETY: as above.
+    // SAFETY: `call` creates the queue pair that the caller's attributes describe.
     unsafe { queue_pair::create_extended(attr, call) }
 }
 

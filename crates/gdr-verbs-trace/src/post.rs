@@ -299,7 +299,7 @@ pub(crate) unsafe fn post_receives(
     call: impl FnOnce(*mut *mut ibv_recv_wr) -> c_int,
 ) -> c_int {
     let posting = ring.begin_post();
-    // SAFETY: the contract of this function.
+    // SAFETY: `bad_wr` is the caller's, and `call` posts with the place that it gets.
     let (result, accepted) = unsafe { post(bad_wr, call) };
     keep_quiet(|| {
         let end = match accepted {

@@ -131,7 +131,7 @@ pub(crate) unsafe fn register(
     }
     let errno = if mr.is_null() { errno().0 } else { 0 };
     keep_quiet(|| {
-        // SAFETY: the contract of this function.
+        // SAFETY: null or a new region, which no caller has deregistered.
         let context = match unsafe { mr.as_ref() } {
             Some(region) => region.context,
             // What was refused need not be a domain. A domain begins with its context.
@@ -174,7 +174,7 @@ macro_rules! registering {
         ) -> *mut gdr_verbs_sys::ibv_mr {
             // SAFETY: the caller's arguments.
             let call = || unsafe { $crate::library::$real(L)($pd $(, $argument)*) };
-            // SAFETY: as above.
+            // SAFETY: the library behind returns null or a new region.
             unsafe { $crate::region::register($pd, || $wanted, call) }
         }
     )*};

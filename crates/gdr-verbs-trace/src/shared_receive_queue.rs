@@ -122,6 +122,6 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     let segments = SEGMENTS.get(srq.addr() as u64).unwrap_or(0) as u32;
     // SAFETY: the caller's arguments.
     let call = |bad_wr| unsafe { real(srq, wr, bad_wr) };
-    // SAFETY: as above.
+    // SAFETY: `call` posts the caller's list to the queue of this ring.
     unsafe { post_receives(context, (ring, segments), wr, bad_wr, call) }
 }

@@ -43,7 +43,7 @@ struct Mapping {
 
 // SAFETY: an address that nothing here reads or writes.
 unsafe impl Send for Mapping {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {

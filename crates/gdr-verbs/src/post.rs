@@ -78,10 +78,10 @@ pub(crate) unsafe extern "C" fn post_send(
                                 flags,
                             })
                         };
-                        // SAFETY: the contract of this function.
+                        // SAFETY: a request of the caller's list.
                         unsafe { with_data(&pair, wr, push) }
                     };
-                    // SAFETY: as above.
+                    // SAFETY: `next` is the caller's list.
                     unsafe { post_each(&mut next, most, post) }
                 })?,
                 Service::Datagrams(raw) => raw.post_sends(|queue| {
@@ -89,10 +89,10 @@ pub(crate) unsafe extern "C" fn post_send(
                         let ((to, immediate), (id, flags)) = (datagram(wr)?, parts(wr));
                         let push =
                             |data: Data<'_>| queue.push(&to.request(id, immediate, data, flags));
-                        // SAFETY: the contract of this function.
+                        // SAFETY: a request of the caller's list.
                         unsafe { with_data(&pair, wr, push) }
                     };
-                    // SAFETY: as above.
+                    // SAFETY: `next` is the caller's list.
                     unsafe { post_each(&mut next, most, post) }
                 })?,
                 Service::Frames(raw) => raw.post_sends(|queue| {
@@ -103,10 +103,10 @@ pub(crate) unsafe extern "C" fn post_send(
                         let (id, flags) = parts(wr);
                         let push =
                             |data: Data<'_>| queue.push(&FrameSendRequest { id, data, flags });
-                        // SAFETY: the contract of this function.
+                        // SAFETY: a request of the caller's list.
                         unsafe { with_data(&pair, wr, push) }
                     };
-                    // SAFETY: as above.
+                    // SAFETY: `next` is the caller's list.
                     unsafe { post_each(&mut next, most, post) }
                 })?,
             }
@@ -141,7 +141,7 @@ unsafe fn with_data(
     push: impl FnOnce(Data<'_>) -> Result<(), PostError>,
 ) -> Result<(), Errno> {
     let cap = &pair.init().cap;
-    // SAFETY: the contract of this function.
+    // SAFETY: a valid request has as many entries as it says.
     let list = unsafe { entries(wr.sg_list, wr.num_sge, cap.max_send_sge) }?;
     if !ibv_send_flags(wr.send_flags).contains(ibv_send_flags::IBV_SEND_INLINE) {
         let segments: Segments = list.iter().map(segment).collect();
@@ -158,7 +158,7 @@ unsafe fn with_data(
     }
     let mut gathered = Gathered::new();
     for sge in list {
-        // SAFETY: as above.
+        // SAFETY: as those of a single entry.
         gathered.extend_from_slice(unsafe { bytes_at(sge.addr, sge.length as usize) });
     }
     Ok(push(Data::Inline(&gathered))?)
@@ -177,7 +177,7 @@ pub(crate) unsafe extern "C" fn post_recv(
             let cap = &pair.init().cap;
             pair.raw().post_recvs(|queue| {
                 let post = |wr: &ibv_recv_wr| {
-                    // SAFETY: the contract of this function.
+                    // SAFETY: a request of the caller's list has as many entries as it says.
                     let list = unsafe { entries(wr.sg_list, wr.num_sge, cap.max_recv_sge) }?;
                     let segments: Segments = list.iter().map(segment).collect();
                     queue.push(&RecvRequest {
@@ -186,7 +186,7 @@ pub(crate) unsafe extern "C" fn post_recv(
                     })?;
                     Ok(())
                 };
-                // SAFETY: as above.
+                // SAFETY: `next` is the caller's list.
                 unsafe { post_each(&mut next, cap.max_recv_wr, post) }
             })?
         });

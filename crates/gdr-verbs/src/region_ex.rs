@@ -50,7 +50,7 @@ impl Attributes {
         let mask = unsafe { (*attr).comp_mask };
         macro_rules! field {
             ($flag:ident, $field:ident) => {
-                // SAFETY: the contract of this function.
+                // SAFETY: read only where the mask names the field.
                 has(mask, Mask::$flag).then(|| unsafe { (*attr).$field })
             };
         }
@@ -58,7 +58,7 @@ impl Attributes {
         Self {
             // SAFETY: the contract of this function: these fields are always there.
             len: unsafe { (*attr).length },
-            // SAFETY: as above.
+            // SAFETY: this one, too, is always there.
             access: unsafe { (*attr).access }.cast_unsigned(),
             mask,
             iova: field!(IBV_REG_MR_MASK_IOVA, iova),

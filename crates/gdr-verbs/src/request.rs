@@ -52,7 +52,7 @@ pub(crate) unsafe fn post_each<W: Request>(
 ) -> Result<(), Errno> {
     // The queue itself refuses the first request if it has no room at all.
     let mut room = most.max(1);
-    // SAFETY: the contract of this function.
+    // SAFETY: null or a request: what a request of the list names is one of the list.
     while let Some(wr) = unsafe { next.as_ref() } {
         room = room.checked_sub(1).ok_or(Errno::NOMEM)?;
         post(wr)?;
@@ -181,7 +181,7 @@ mod tests {
                 })
             };
             assert_eq!((refused, posted), (Err(Errno::NOMEM), expected));
-            // SAFETY: as above.
+            // SAFETY: an entry of the list.
             assert_eq!(next, unsafe { first.add(expected % 3) });
         }
     }

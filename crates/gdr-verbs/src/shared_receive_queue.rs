@@ -231,7 +231,7 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
                 max_wr, max_sge, ..
             } = *lock(&queue.attr);
             let post = |wr: &ibv_recv_wr| {
-                // SAFETY: the contract of this function.
+                // SAFETY: a request of the caller's list has as many entries as it says.
                 let list = unsafe { entries(wr.sg_list, wr.num_sge, max_sge) }?;
                 let segments: Segments = list.iter().map(segment).collect();
                 queue.queue.post(&RecvRequest {
@@ -240,7 +240,7 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
                 })??;
                 Ok(())
             };
-            // SAFETY: the contract of this function.
+            // SAFETY: `next` is the caller's list.
             unsafe { post_each(&mut next, max_wr, post) }
         });
         if posted.is_err() && !bad_wr.is_null() {

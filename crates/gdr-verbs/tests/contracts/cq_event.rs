@@ -111,7 +111,7 @@ fn the_destruction_of_a_queue_waits_until_all_events_are_acknowledged() {
             thread::yield_now();
             assert!(!destruction.is_finished());
         }
-        // SAFETY: as above.
+        // SAFETY: the last event.
         unsafe { verbs::ibv_ack_cq_events(queue.get(), 1) };
         assert_eq!(destruction.join().unwrap(), 0);
     });

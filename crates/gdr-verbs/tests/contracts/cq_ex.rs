@@ -104,11 +104,11 @@ fn no_other_thread_polls_before_the_end_unless_the_program_has_a_single_one() {
             assert_eq!(first, Ok(Polled::Completion));
             let other = scope.spawn(|| {
                 both.wait();
-                // SAFETY: as above.
+                // SAFETY: the queue outlives this thread.
                 let second = unsafe { ibv_start_poll(queue.get()) };
                 has_begun.store(true, Ordering::SeqCst);
                 assert_eq!(second, Ok(Polled::Completion));
-                // SAFETY: as above.
+                // SAFETY: this thread has begun to poll.
                 unsafe { ibv_end_poll(queue.get()).unwrap() };
             });
             both.wait();
@@ -152,7 +152,7 @@ fn a_start_without_a_completion_begins_nothing_and_a_next_without_one_ends_nothi
     thread::scope(|scope| {
         let other = scope.spawn(move || {
             let mut attr = ibv_poll_cq_attr { comp_mask: 0 };
-            // SAFETY: as above.
+            // SAFETY: the queue outlives this thread.
             unsafe { start(queue.get(), &mut attr) }
         });
         assert_eq!(other.join().unwrap(), libc::ENOENT);
@@ -197,7 +197,7 @@ fn a_thread_that_waits_to_poll_a_destroyed_queue_is_refused() {
         }
         assert_eq!(other.join().unwrap(), libc::EINVAL);
     });
-    // SAFETY: as above.
+    // SAFETY: nothing uses the domain and the device any more.
     unsafe {
         library().ibv_dealloc_pd(side.domain).unwrap();
         library().ibv_close_device(side.context).unwrap();

@@ -93,7 +93,7 @@ fn a_limit_is_armed_until_its_event_has_come() {
     let mut list = [ibv_recv_wr::default(); 3];
     for wr in &mut list {
         let mut bad = ptr::null_mut();
-        // SAFETY: as above.
+        // SAFETY: the queue is alive, and the request has no segments.
         let posted = unsafe { verbs::post_srq_recv(side.context, queue, wr, &mut bad) };
         assert_eq!(posted, 0);
     }

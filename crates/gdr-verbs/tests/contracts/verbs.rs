@@ -31,7 +31,7 @@ macro_rules! verbs {
                 let address = std::ptr::with_exposed_provenance::<c_void>(address);
                 // SAFETY: it is declared so in verbs.h.
                 let function = unsafe { std::mem::transmute::<*const c_void, Function>(address) };
-                // SAFETY: the contract of this function.
+                // SAFETY: the caller keeps the contract of that function.
                 unsafe { function($($argument),*) }
             }
         )*
@@ -120,7 +120,7 @@ pub(crate) unsafe fn post_send(
     wr: *mut ibv_send_wr,
     bad: *mut *mut ibv_send_wr,
 ) -> c_int {
-    // SAFETY: the contract of this function.
+    // SAFETY: a queue pair that is alive has a context with all operations.
     unsafe { (*(*qp).context).ops.post_send.unwrap()(qp, wr, bad) }
 }
 
@@ -133,7 +133,7 @@ pub(crate) unsafe fn post_recv(
     wr: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: the contract of this function.
+    // SAFETY: a queue pair that is alive has a context with all operations.
     unsafe { (*(*qp).context).ops.post_recv.unwrap()(qp, wr, bad) }
 }
 
@@ -147,7 +147,7 @@ pub(crate) unsafe fn post_srq_recv(
     wr: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: the contract of this function.
+    // SAFETY: an open context has all operations.
     unsafe { (*context).ops.post_srq_recv.unwrap()(srq, wr, bad) }
 }
 
@@ -156,7 +156,7 @@ pub(crate) unsafe fn post_srq_recv(
 /// # Safety
 /// `cq` is alive, and there is room for `room` completions.
 pub(crate) unsafe fn poll_cq(cq: *mut ibv_cq, room: c_int, wc: *mut ibv_wc) -> c_int {
-    // SAFETY: the contract of this function.
+    // SAFETY: a queue that is alive has a context with all operations.
     unsafe { (*(*cq).context).ops.poll_cq.unwrap()(cq, room, wc) }
 }
 
@@ -165,7 +165,7 @@ pub(crate) unsafe fn poll_cq(cq: *mut ibv_cq, room: c_int, wc: *mut ibv_wc) -> c
 /// # Safety
 /// `cq` is alive.
 pub(crate) unsafe fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
-    // SAFETY: the contract of this function.
+    // SAFETY: a queue that is alive has a context with all operations.
     unsafe { (*(*cq).context).ops.req_notify_cq.unwrap()(cq, solicited_only) }
 }
 
@@ -189,7 +189,7 @@ impl<T> Shared<T> {
 
 // SAFETY: a handle, which any thread may pass to the library.
 unsafe impl<T> Send for Shared<T> {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl<T> Sync for Shared<T> {}
 
 /// Makes a descriptor non-blocking.

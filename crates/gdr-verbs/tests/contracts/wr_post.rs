@@ -138,10 +138,10 @@ fn no_other_thread_enters_before_complete_or_abort() {
         thread::scope(|scope| {
             scope.spawn(|| {
                 both.wait();
-                // SAFETY: as above.
+                // SAFETY: the queue pair outlives this thread.
                 unsafe { ibv_wr_start(qp.get()).unwrap() };
                 has_entered.store(true, Ordering::SeqCst);
-                // SAFETY: as above.
+                // SAFETY: this thread's section has begun.
                 unsafe {
                     add(qp.get(), 2);
                     ibv_wr_complete(qp.get()).unwrap();
@@ -152,7 +152,7 @@ fn no_other_thread_enters_before_complete_or_abort() {
                 thread::yield_now();
                 assert!(!has_entered.load(Ordering::SeqCst));
             }
-            // SAFETY: as above.
+            // SAFETY: this thread's section has begun.
             unsafe {
                 add(qp.get(), 1);
                 assert!(!has_entered.load(Ordering::SeqCst));
@@ -253,7 +253,7 @@ fn a_batch_with_a_failure_is_aborted_as_a_whole() {
         }
         // Also of a queue that flushes every request at once.
         side.to_error().unwrap();
-        // SAFETY: as above.
+        // SAFETY: the queue pair is alive.
         let posted = unsafe { batch(qp, 0..=ROOM) };
         assert_eq!(posted, Err(Errno::ENOMEM));
         assert!(side.poll().is_none());
@@ -338,18 +338,18 @@ fn a_section_may_be_completed_by_another_thread_and_ends_with_its_thread() {
         add(qp.get(), 1);
     }
     thread::scope(|scope| {
-        // SAFETY: as above.
+        // SAFETY: the queue pair outlives the thread, and its section has begun.
         let other = scope.spawn(move || unsafe { ibv_wr_complete(qp.get()) }.unwrap());
         other.join().unwrap();
         assert_eq!(side.completion().wr_id, 1);
-        // SAFETY: as above.
+        // SAFETY: the queue pair outlives the thread, which begins the section.
         let other = scope.spawn(move || unsafe {
             ibv_wr_start(qp.get()).unwrap();
             add(qp.get(), 2);
         });
         other.join().unwrap();
     });
-    // SAFETY: as above.
+    // SAFETY: the queue pair is alive.
     unsafe { batch(qp.get(), [3]) }.unwrap();
     assert_eq!(side.completion().wr_id, 3);
     side.close();
