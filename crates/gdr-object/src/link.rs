@@ -101,34 +101,23 @@ impl Link {
     /// # Errors
     /// [`Error::Gone`], [`Error::NoAnswer`], [`Error::Busy`], [`Error::Rdma`].
     pub fn list(&self, deadline: Deadline) -> Result<Vec<ObjectInfo>> {
-        /// More than an owner has: 16 times as many as [`HomeOptions`](crate::HomeOptions) allows by default.
-        const MOST: usize = 1 << 20;
         let mut turn = self.0.turn(deadline)?;
-        let mut all: Vec<ObjectInfo> = Vec::new();
-        loop {
-            let after = all.last().map(|last| last.name.clone());
-            let request = Request::List {
-                after: after.clone(),
-            };
-            match turn.ask(&self.0, &request, deadline)? {
-                Response::Objects { objects, more } => {
-                    let ordered = objects
-                        .first()
-                        .is_none_or(|first| after.is_none_or(|after| first.name > after));
-                    if !ordered || (more && objects.is_empty()) {
-                        return Err(self.0.unexpected("a list out of order"));
-                    }
-                    if all.len() + objects.len() > MOST {
-                        return Err(self.0.unexpected("a list without an end"));
-                    }
-                    all.extend(objects.into_iter().map(ObjectInfo::printable));
-                    if !more {
-                        return Ok(all);
-                    }
+        let (mut all, mut more) = (Vec::new(), true);
+        while more {
+            let after = all.last().map(|last: &ObjectInfo| last.name.clone());
+            match turn.ask(&self.0, &Request::List { after }, deadline)? {
+                Response::Objects {
+                    objects,
+                    more: is_more,
+                } if !is_more || !objects.is_empty() => {
+                    append(&mut all, objects, MOST_LISTED)
+                        .map_err(|what| self.0.unexpected(what))?;
+                    more = is_more;
                 }
                 other => return Err(self.0.unexpected_answer(&other)),
             }
         }
+        Ok(all)
     }
 
     /// Opens an object.
@@ -196,11 +185,64 @@ impl Link {
     }
 }
 
+/// More objects than an owner has: 16 times as many as [`HomeOptions`](crate::HomeOptions) allows by default.
+const MOST_LISTED: usize = 1 << 20;
+
+/// Adds an answer to the objects that earlier ones listed, up to `most` in all.
+fn append(
+    all: &mut Vec<ObjectInfo>,
+    objects: Vec<ObjectInfo>,
+    most: usize,
+) -> Result<(), &'static str> {
+    let names = all.last().into_iter().chain(&objects);
+    if !names.is_sorted_by(|one, next| one.name < next.name) {
+        return Err("a list out of order");
+    }
+    if all.len() + objects.len() > most {
+        return Err("a list without an end");
+    }
+    all.extend(objects.into_iter().map(ObjectInfo::printable));
+    Ok(())
+}
+
 impl fmt::Debug for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Link")
             .field("owner", &self.0.owner)
             .field("device", self.0.device())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Home, HomeOptions, ObjectOptions, Place, Shape};
+
+    #[test]
+    fn a_list_is_in_order_and_has_an_end() {
+        let address = "127.0.0.1:0".parse().unwrap();
+        let home = Home::bind(address, HomeOptions::new(Security::Loopback)).unwrap();
+        let options = ObjectOptions::new(crate::Element::U8, Shape::row(8).unwrap());
+        let object = home
+            .create(ObjectName::new("a").unwrap(), options, &Place::host())
+            .unwrap();
+        let named = |name: &str| ObjectInfo {
+            name: ObjectName::new(name).unwrap(),
+            ..object.info().unwrap()
+        };
+        let mut all = Vec::new();
+        let answers: [(&[&str], _); 5] = [
+            (&["a", "b"], Ok(())),
+            (&["b"], Err("a list out of order")),
+            (&["d", "c"], Err("a list out of order")),
+            (&["c", "d"], Err("a list without an end")),
+            (&["c"], Ok(())),
+        ];
+        for (names, expected) in answers {
+            let objects = names.iter().map(|name| named(name)).collect();
+            assert_eq!(append(&mut all, objects, 3), expected, "{names:?}");
+        }
+        assert_eq!(all.len(), 3);
     }
 }
