@@ -18,7 +18,7 @@ use crate::content::Place;
 use crate::epoch::Generation;
 use crate::error::{Error, Result};
 use crate::info::ObjectInfo;
-use crate::link_table::{LinkTable, Most};
+use crate::link_table::{LinkTable, Most, Source};
 use crate::lock::{lock, read, write};
 use crate::mode::{Mode, Rights};
 use crate::name::ObjectName;
@@ -82,8 +82,8 @@ impl HomeOptions {
     }
 
     /// Sets how many of these links may come from one host: from its IPv4 address, its IPv6 network of 64
-    /// bits, or this host's loopback addresses. By default three quarters, so that no host locks the others
-    /// out.
+    /// bits, or of a user of this host over loopback addresses. By default three quarters, so that none locks
+    /// the others out.
     pub fn most_peers_of_one_host(mut self, most: usize) -> Self {
         self.most_peers_of_one = Some(most);
         self
@@ -454,7 +454,8 @@ impl Acceptor {
                 return;
             }
         };
-        let admitted = match self.links.admit(peer.ip(), watch) {
+        let source = Source::of(peer.ip(), || session.peer_user());
+        let admitted = match self.links.admit(source, watch) {
             Ok(admitted) => admitted,
             Err(crowded) => {
                 counts.links_refused.fetch_add(1, Ordering::Relaxed);

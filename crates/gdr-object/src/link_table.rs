@@ -18,17 +18,18 @@ pub(crate) struct LinkId(pub(crate) u64);
 /// Who shares a limit of links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// Programs of this host. They can choose among its loopback addresses, so all of these count as one.
-    ThisHost,
+    /// A user of this host. Programs can choose among its loopback addresses, so all of these count as one.
+    User(Option<u32>),
     /// Another host. A host can choose among the IPv6 addresses of its network (RFC 4291, 2.5.1), so they
     /// count as one.
     Host(IpAddr),
 }
 
 impl Source {
-    pub(crate) fn of(peer: IpAddr) -> Self {
+    /// The source of a peer at this address. `user` is asked for the number of its user, if it is on this host.
+    pub(crate) fn of(peer: IpAddr, user: impl FnOnce() -> Option<u32>) -> Self {
         match peer.to_canonical() {
-            ip if ip.is_loopback() => Self::ThisHost,
+            ip if ip.is_loopback() => Self::User(user()),
             IpAddr::V6(ip) => {
                 let network = u128::from(ip) >> 64 << 64;
                 Self::Host(Ipv6Addr::from(network).into())
@@ -52,18 +53,24 @@ pub(crate) enum Crowded {
     /// There are as many links as there may be.
     All(usize),
     /// There are as many links of its source.
-    Source(usize),
+    Source(Source, usize),
 }
 
 impl fmt::Display for Crowded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::All(links) => write!(f, "it serves {links} links already; try again later"),
-            Self::Source(links) => write!(
-                f,
-                "it serves {links} links of your host already; end some of them, or share one among \
-                 threads"
-            ),
+            Self::Source(source, links) => {
+                let whose = match source {
+                    Source::User(_) => "user",
+                    Source::Host(_) => "host",
+                };
+                write!(
+                    f,
+                    "it serves {links} links of your {whose} already; end some of them, or share one \
+                     among threads"
+                )
+            }
         }
     }
 }
@@ -145,14 +152,13 @@ impl LinkTable {
         self.links.len()
     }
 
-    /// Makes room for a link from `peer`.
-    pub(crate) fn admit(&mut self, peer: IpAddr, watch: Watch) -> Result<Admitted, Crowded> {
+    /// Makes room for a link of `source`.
+    pub(crate) fn admit(&mut self, source: Source, watch: Watch) -> Result<Admitted, Crowded> {
         let threads = self.count();
         // A link that makes room has a thread until that has seen it.
         if threads >= 2 * self.most.all {
             return Err(Crowded::All(threads));
         }
-        let source = Source::of(peer);
         let mut has_displaced = false;
         while !has_displaced {
             let others = self.links.iter().map(|(seat, _)| *lock(&seat.activity));
@@ -219,7 +225,7 @@ fn choose(links: &[Activity], source: Source, most: Most) -> Result<Option<usize
     let chosen = idle.min_by_key(|(_, it)| (Reverse(of(it.source)), it.since));
     match chosen {
         Some((at, _)) => Ok(Some(at)),
-        None if is_full => Err(Crowded::Source(own)),
+        None if is_full => Err(Crowded::Source(source, own)),
         None => Err(Crowded::All(all)),
     }
 }
@@ -233,7 +239,7 @@ mod tests {
     const MOST: Most = Most { all: 4, of_one: 3 };
 
     fn host(number: u8) -> Source {
-        Source::of([192, 0, 2, number].into())
+        Source::of([192, 0, 2, number].into(), || None)
     }
 
     /// Links of these hosts, each idle for so many seconds, with so many open objects.
@@ -269,13 +275,16 @@ mod tests {
         assert_eq!(choose(&own, host(1), MOST), Ok(Some(0)));
         assert_eq!(choose(&own, host(2), MOST), Ok(None));
         let open = links(&[(2, 90, 0), (1, 1, 1), (1, 1, 1), (1, 1, 1)]);
-        assert_eq!(choose(&open, host(1), MOST), Err(Crowded::Source(3)));
+        assert_eq!(
+            choose(&open, host(1), MOST),
+            Err(Crowded::Source(host(1), 3))
+        );
         assert_eq!(choose(&open, host(3), MOST), Ok(Some(0)));
     }
 
     #[test]
-    fn addresses_that_one_host_can_choose_among_are_one_source() {
-        let of = |text: &str| Source::of(text.parse().unwrap());
+    fn addresses_that_one_host_or_user_can_choose_among_are_one_source() {
+        let of = |text: &str| Source::of(text.parse().unwrap(), || Some(4001));
         for (one, other) in [
             ("127.0.0.1", "127.9.9.9"),
             ("127.0.0.1", "::1"),
@@ -292,5 +301,7 @@ mod tests {
         ] {
             assert_ne!(of(one), of(other), "{one} {other}");
         }
+        let other_user = Source::of([127, 0, 0, 1].into(), || Some(4002));
+        assert_ne!(of("127.0.0.1"), other_user);
     }
 }

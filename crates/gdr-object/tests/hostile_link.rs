@@ -353,7 +353,7 @@ fn links_of_one_host_with_open_objects_leave_room_for_other_hosts() {
     assert!(
         refused
             .to_string()
-            .contains("serves 2 links of your host already"),
+            .contains("serves 2 links of your user already"),
         "{refused}"
     );
     assert_eq!(home.stats().links_refused, 1);

@@ -251,7 +251,7 @@ fn more_links_than_an_owner_serves_are_refused_and_counted() {
     assert!(
         third
             .to_string()
-            .contains("serves 2 links of your host already"),
+            .contains("serves 2 links of your user already"),
         "{third}"
     );
     assert_eq!(home.stats().links_refused, 1);

@@ -508,8 +508,11 @@ fn a_session_connects_from_the_requested_address() {
     let from = "127.0.0.7".parse().unwrap();
     thread::scope(|scope| {
         let server = scope.spawn(|| listener.accept(&Security::Loopback, soon()));
-        Session::connect_from(from, address, &Security::Loopback, soon()).unwrap();
-        assert_eq!(server.join().unwrap().unwrap().peer().unwrap().ip(), from);
+        let client = Session::connect_from(from, address, &Security::Loopback, soon()).unwrap();
+        let session = server.join().unwrap().unwrap();
+        assert_eq!(session.peer().unwrap().ip(), from);
+        let user = Some(rustix::process::geteuid().as_raw());
+        assert_eq!((client.peer_user(), session.peer_user()), (user, user));
     });
     let nowhere = "192.0.2.1".parse().unwrap();
     let outcome = Session::connect_from(nowhere, address, &Security::Loopback, soon());

@@ -148,6 +148,12 @@ impl Session {
         self.stream.peer()
     }
 
+    /// The number of the user whose process is at the other end, if that is on this host and the kernel says which.
+    pub fn peer_user(&self) -> Option<u32> {
+        let (local, peer) = (self.stream.local().ok()?, self.stream.peer().ok()?);
+        PeerUser::number_of_tcp(local, peer)
+    }
+
     /// Whether the peer proved that it has the shared key.
     pub fn is_authenticated(&self) -> bool {
         self.key.is_some()

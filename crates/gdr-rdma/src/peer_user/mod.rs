@@ -57,7 +57,12 @@ impl PeerUser {
     /// The user of the socket at the other end of an established TCP connection whose ends are both on this
     /// host: who called connect(2) or accept(2) there. A connection that was not accepted yet has no user.
     pub(crate) fn of_tcp(local: SocketAddr, peer: SocketAddr) -> Self {
-        tcp_owner::find(peer, local).map_or(Self::Unknown, Self::of_number)
+        Self::number_of_tcp(local, peer).map_or(Self::Unknown, Self::of_number)
+    }
+
+    /// The number that the kernel reports of that user. Equal numbers may be several users.
+    pub(crate) fn number_of_tcp(local: SocketAddr, peer: SocketAddr) -> Option<u32> {
+        tcp_owner::find(peer, local)
     }
 
     fn of_number(number: u32) -> Self {
