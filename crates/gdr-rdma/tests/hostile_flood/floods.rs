@@ -1,9 +1,14 @@
 //! Many packets at once, bounded in number: transfers go on, memory and descriptors stay.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 
-use crate::attacker::{FIRST_PSN, Target, V4, socket};
+use gdr_rdma::LossRecovery;
+use gdr_roce::wire::icrc;
+
+use crate::attacker::{Connection, FIRST_PSN, MTU, Target, V4, socket};
 use crate::packet::{ACK, Bytes, opcode};
 
 /// Datagrams of each kind.
@@ -26,8 +31,12 @@ fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
+/// One test at a time, as each measures the process.
+static ALONE: Mutex<()> = Mutex::new(());
+
 #[test]
 fn floods_use_no_more_memory_and_end_no_connection() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(target) = Target::new(V4) else {
         return;
     };
@@ -93,4 +102,55 @@ fn floods_use_no_more_memory_and_end_no_connection() {
     let grown = resident().saturating_sub(memory);
     assert!(grown < 4 << 20, "{grown} bytes more after the floods");
     assert_eq!(descriptors(), files);
+}
+
+#[test]
+fn memory_of_packets_that_were_kept_goes_back_to_the_operating_system() {
+    /// Fewer than a queue pair keeps, each of 1 KiB and some.
+    const KEPT: u32 = 3800;
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(target) = Target::new(V4) else {
+        return;
+    };
+    let connect = || target.connect_with(LossRecovery::Selective);
+    let (from, to) = (target.attacker.local_addr().unwrap(), target.address());
+    let (IpAddr::V4(src), IpAddr::V4(dst)) = (from.ip(), to.ip()) else {
+        panic!("IPv4 addresses");
+    };
+    // The tests' own takes seconds for so many bytes.
+    let path = icrc::Path {
+        ip: icrc::Ip::V4 {
+            src,
+            dst,
+            identification: 0,
+            dont_fragment: true,
+        },
+        src_port: from.port(),
+        dst_port: to.port(),
+    };
+    let behind_a_gap = |connection: &Connection, numbers: RangeInclusive<u32>| {
+        for number in numbers {
+            let psn = FIRST_PSN + number;
+            let middle = Bytes::new(opcode::WRITE_MIDDLE, connection.qpn, psn);
+            let mut packet = middle.payload(&[0; MTU + icrc::LEN]).0;
+            icrc::seal(&path, &mut packet);
+            target.attacker.send_to(&packet, to).unwrap();
+            if number % 32 == 0 {
+                target.answers();
+            }
+        }
+        target.answers();
+    };
+    let (flooded, last) = ([(); 4].map(|()| connect()), connect());
+    behind_a_gap(&last, 1..=64);
+    let before = resident();
+    flooded.iter().for_each(|to| behind_a_gap(to, 1..=KEPT));
+    // The allocator itself gives back only what nothing is behind.
+    behind_a_gap(&last, 65..=65);
+    for connection in &flooded {
+        connection.pair.to_error();
+    }
+    let grown = resident().saturating_sub(before);
+    // Of 16 MiB, those of the last queue pair are too few.
+    assert!(grown < 10 << 20, "{grown} bytes more");
 }

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use gdr_rdma::raw::{
-    CompletionQueue, Data, Device, Domain, Memory, Operation, QueuePair, Queues, RecvRequest,
-    Region, Reliability, RetryLimit, RtrAttributes, RtsAttributes, Segment, SendFlags, SendRequest,
-    SharedReceiveQueue, UdQueuePair, UdSendRequest,
+    CompletionCounter, CompletionQueue, CountedOperation, CounterUnit, Data, Device, Domain,
+    Memory, Operation, QueuePair, Queues, RecvRequest, Region, Reliability, RetryLimit,
+    RtrAttributes, RtsAttributes, Segment, SendFlags, SendRequest, SharedReceiveQueue, UdQueuePair,
+    UdSendRequest,
 };
 use gdr_rdma::{
     Access, AckTimeout, AsyncEvent, Capabilities, Completion, Error, Event, Foreign, Lkey, Mtu,
@@ -18,6 +19,7 @@ use gdr_roce::wire::Grh;
 
 use crate::fixture::*;
 
+const SIGNALLED: SendFlags = SendFlags::SIGNALLED;
 const QKEY: Qkey = Qkey(0x1111_1111);
 const CAPABILITIES: Capabilities = Capabilities {
     max_send_wr: 4,
@@ -350,7 +352,12 @@ fn a_shared_queue_of_another_domain_is_refused() {
 }
 
 /// Posts a WRITE of one byte for each identifier, all of them or none.
-fn post_batch(front: &Front, pair: &QueuePair, ids: std::ops::Range<u64>) -> Result<(), PostError> {
+fn post_batch(
+    front: &Front,
+    pair: &QueuePair,
+    ids: std::ops::Range<u64>,
+    flags: SendFlags,
+) -> Result<(), PostError> {
     let post = |id| SendRequest {
         id: WrId(id),
         operation: Operation::Write {
@@ -361,7 +368,7 @@ fn post_batch(front: &Front, pair: &QueuePair, ids: std::ops::Range<u64>) -> Res
             immediate: None,
         },
         data: Data::Inline(&[7]),
-        flags: SendFlags::SIGNALLED,
+        flags,
     };
     let posted = pair.post_sends(|queue| {
         queue.all_or_none(|queue| ids.into_iter().try_for_each(|id| queue.push(&post(id))))
@@ -378,9 +385,12 @@ fn of_a_batch_with_a_refused_request_nothing_is_sent_or_completes() {
         .unwrap();
     connect_to_itself(&front, &pair);
     let sent = front.device.counters().payload.write;
-    assert_eq!(post_batch(&front, &pair, 0..5), Err(PostError::Full(4)));
+    assert_eq!(
+        post_batch(&front, &pair, 0..5, SIGNALLED),
+        Err(PostError::Full(4))
+    );
     assert_eq!(front.device.counters().payload.write, sent);
-    post_batch(&front, &pair, 10..14).unwrap();
+    post_batch(&front, &pair, 10..14, SIGNALLED).unwrap();
     let ids = [(); 4]
         .map(|()| front.next())
         .map(|done| (done.id, done.status));
@@ -407,12 +417,32 @@ fn of_a_batch_with_a_refused_request_nothing_is_sent_or_completes() {
     });
     let too_long = PostError::InlineTooLong { len: 65, max: 64 };
     assert_eq!(failing.unwrap(), Err(too_long));
-    post_batch(&front, &pair, 21..22).unwrap();
+    post_batch(&front, &pair, 21..22, SIGNALLED).unwrap();
     let flushed = front.next();
     assert_eq!(
         (flushed.id, flushed.status),
         (WrId(21), WcStatus::WrFlushed)
     );
+}
+
+#[test]
+fn counters_forget_requests_that_were_taken_back() {
+    let front = Front::with_access(Access::LOCAL_WRITE | Access::REMOTE_WRITE);
+    let pair = front
+        .device
+        .queue_pair(front.domain, &front.queue, &front.queue, CAPABILITIES)
+        .unwrap();
+    let counter = CompletionCounter::new(CounterUnit::Requests);
+    pair.count_completions(&[CountedOperation::Write], &counter)
+        .unwrap();
+    connect_to_itself(&front, &pair);
+    let silent = post_batch(&front, &pair, 0..5, SendFlags::empty());
+    assert_eq!(silent, Err(PostError::Full(4)));
+    // These have the numbers of those, and the completion queue gets them.
+    post_batch(&front, &pair, 10..14, SIGNALLED).unwrap();
+    let ids = [(); 4].map(|()| front.next().id.0);
+    assert_eq!(ids, [10, 11, 12, 13]);
+    assert_eq!(counter.completed().load(Ordering::Acquire), 4);
 }
 
 #[test]
@@ -470,7 +500,7 @@ fn the_event_of_an_overrun_names_the_queue_that_lost_a_completion() {
         pair
     };
     let [sender, receiver] = [make(&sends, &front.queue), make(&front.queue, &receives)];
-    post_batch(&front, &sender, 0..3).unwrap();
+    post_batch(&front, &sender, 0..3, SIGNALLED).unwrap();
     for id in 0..3 {
         let receive = RecvRequest {
             id: WrId(id),

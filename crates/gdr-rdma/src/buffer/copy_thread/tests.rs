@@ -211,7 +211,7 @@ fn no_slot_is_used_before_its_copy_is_complete() {
 
 #[test]
 fn copies_go_on_with_the_first_packet_after_a_late_one_is_complete() {
-    const MESSAGE: usize = 4 * CHUNK;
+    const MESSAGE: usize = 6 * CHUNK;
     let setup = setup(NEVER_LATE);
     // Held up at each packet of a message in turn, for ever longer: what is lost is one wait, and the
     // packets that the CPU loads meanwhile.
@@ -223,7 +223,7 @@ fn copies_go_on_with_the_first_packet_after_a_late_one_is_complete() {
         setup.settle();
         let held = setup.hold_up();
         setup.set_limit(LATE_AT_ONCE);
-        let last = (first + case).min(MESSAGE / PACKET);
+        let last = (first + 11 * case).min(MESSAGE / PACKET);
         let handed = setup.handed();
         for packet in first..last {
             // What was copied before may be served.
