@@ -502,6 +502,28 @@ fn a_peer_that_proved_a_key_may_have_several_addresses_and_no_broadcast() {
 }
 
 #[test]
+fn a_peer_that_refuses_and_hangs_up_at_once_is_quoted() {
+    let listener = Listener::bind(anywhere()).unwrap();
+    let address = listener.address().unwrap();
+    thread::scope(|scope| {
+        // The client may see the socket with and without its owner.
+        for _ in 0..100 {
+            let server = scope.spawn(|| {
+                let mut session = listener.accept(&Security::Loopback, soon()).unwrap();
+                session.refuse("it is full", soon()).unwrap();
+            });
+            let mut answer = Session::connect(address, &Security::Loopback, soon());
+            let refused = match &mut answer {
+                Ok(session) => session.receive(soon()).unwrap_err().to_string(),
+                Err(error) => error.to_string(),
+            };
+            assert!(refused.contains("it is full"), "{refused}");
+            server.join().unwrap();
+        }
+    });
+}
+
+#[test]
 fn a_session_connects_from_the_requested_address() {
     let listener = Listener::bind(anywhere()).unwrap();
     let address = listener.address().unwrap();

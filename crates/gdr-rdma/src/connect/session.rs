@@ -115,6 +115,13 @@ impl Session {
         }
     }
 
+    /// The reason of a peer that has refused this side and hung up: its socket has no owner any more.
+    fn last_words(mut self, deadline: Deadline) -> Option<Error> {
+        let is_due = self.watch().is_ok_and(|watch| watch.is_due());
+        let said = is_due.then(|| self.receive(deadline).err()).flatten();
+        said.filter(|said| matches!(said, Error::Handshake(HandshakeError::Refused(_))))
+    }
+
     /// The client's part of the greeting.
     fn greet(mut stream: Stream, security: &Security, deadline: Deadline) -> Result<Self> {
         let step = HandshakeStep::Greeting;
@@ -132,7 +139,11 @@ impl Session {
             return Err(HandshakeError::KeyMissing { theirs }.into());
         }
         // The peer has answered, so it has accepted the connection, and its socket has an owner.
-        security.check_user(stream.peer()?, stream.local()?)?;
+        if let Err(refused) = security.check_user(stream.peer()?, stream.local()?) {
+            let ended = matches!(refused, HandshakeError::UnknownUser)
+                .then(|| Self::greeted(stream, Side::Client, None).last_words(deadline));
+            return Err(ended.flatten().unwrap_or_else(|| refused.into()));
+        }
         let key = key.map(|key| SessionKey::new(key, &ours.nonce, &theirs.nonce));
         if let Some(key) = &key {
             prove_first(&mut stream, key, deadline)?;
