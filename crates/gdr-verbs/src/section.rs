@@ -264,6 +264,7 @@ mod tests {
     use std::sync::Barrier;
     use std::sync::atomic::{AtomicU32, Ordering};
     use std::thread;
+    use std::time::Instant;
 
     use super::*;
 
@@ -277,7 +278,12 @@ mod tests {
     }
 
     fn wait_for_waiter(section: &Section<u32>) {
+        let start = Instant::now();
         while lock(&section.state).waiting == 0 {
+            assert!(
+                start.elapsed() < Duration::from_secs(60),
+                "it does not wait"
+            );
             thread::yield_now();
         }
     }
