@@ -33,6 +33,7 @@ mod rdma_peer;
 mod remedy;
 mod run;
 mod units;
+mod wrap;
 
 use std::ffi::OsString;
 use std::io;
@@ -110,7 +111,7 @@ fn unparsed(name: &str, error: &clap::Error, given: &[OsString]) -> ExitCode {
     let _ = match error.kind() {
         ErrorKind::DisplayVersion if name == "gdr" => output.line(format_args!("gdr {VERSION}")),
         ErrorKind::DisplayVersion => output.line(format_args!("{name} (gdr) {VERSION}")),
-        _ => output.bytes(error.render().ansi().to_string().as_bytes()),
+        _ => output.text(&error.render().ansi().to_string()),
     };
     conclude(Exit::Fine, output.finish())
 }
