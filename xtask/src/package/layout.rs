@@ -312,10 +312,10 @@ fn pages_of_documentation() -> anyhow::Result<Vec<PathBuf>> {
         })
         .collect::<anyhow::Result<Vec<_>>>()?
         .concat();
-    // And the picture of the first page.
+    // And the picture and the program that pages show.
     pages.retain(|page| {
-        let extension = page.extension();
-        extension.is_some_and(|extension| extension == "md" || extension == "svg")
+        let extension = page.extension().and_then(|extension| extension.to_str());
+        matches!(extension, Some("md" | "svg" | "c"))
     });
     pages.sort();
     Ok(pages)
