@@ -21,8 +21,14 @@ pub(super) struct Measurement {
     stop: Arc<AtomicBool>,
     progress: Progress,
     /// What has been measured; without `--json` no results.
-    so_far: Arc<Mutex<Interrupted>>,
+    so_far: Arc<Mutex<SoFar>>,
     has_document: bool,
+}
+
+struct SoFar {
+    interrupted: Interrupted,
+    /// The measurement has ended by itself, so that its end is not that of a signal.
+    is_over: bool,
 }
 
 impl Measurement {
@@ -34,17 +40,25 @@ impl Measurement {
     /// Starts a measurement with the given progress bar. Behind a signal, a part that takes long is not
     /// waited for.
     pub(super) fn with(global: &Global, total: usize, progress: Progress) -> Result<Self> {
-        let so_far = Arc::new(Mutex::new(Interrupted {
-            done: 0,
-            total,
-            measured: Vec::new(),
+        let so_far = Arc::new(Mutex::new(SoFar {
+            interrupted: Interrupted {
+                done: 0,
+                total,
+                measured: Vec::new(),
+            },
+            is_over: false,
         }));
         let (at_signal, has_document) = (Arc::clone(&so_far), global.json);
         let stop = interrupt::flag_or(move || {
-            let interrupted = lock(&at_signal).clone();
+            // Locked to the end: the measuring thread must not say the same.
+            let so_far = lock(&at_signal);
+            if so_far.is_over {
+                return;
+            }
+            let interrupted = &so_far.interrupted;
             last_words(format_args!("{} {interrupted}", "error:".red().bold()));
             if has_document {
-                print_document(interrupted);
+                print_document(interrupted.clone());
             }
             interrupt::end();
         })?;
@@ -65,10 +79,13 @@ impl Measurement {
     /// A part has ended.
     pub(super) fn end(&mut self, row: &impl Serialize) {
         let mut so_far = lock(&self.so_far);
-        so_far.done += 1;
+        so_far.interrupted.done += 1;
         if self.has_document {
             // A value that cannot be serialized fails in the whole document too.
-            so_far.measured.extend(serde_json::to_value(row));
+            so_far
+                .interrupted
+                .measured
+                .extend(serde_json::to_value(row));
         }
     }
 
@@ -76,7 +93,7 @@ impl Measurement {
     pub(super) fn reached(&mut self, done: usize, total: usize, what: &str) {
         {
             let mut so_far = lock(&self.so_far);
-            (so_far.done, so_far.total) = (done, total);
+            (so_far.interrupted.done, so_far.interrupted.total) = (done, total);
         }
         self.progress.at(done, total, what);
     }
@@ -91,20 +108,22 @@ impl Measurement {
 
     /// Returns the result, or [`Interrupted`] with the results so far after a signal.
     pub(super) fn finish<T>(self, result: Result<T, impl Into<anyhow::Error>>) -> Result<T> {
+        let mut so_far = lock(&self.so_far);
+        so_far.is_over = true;
         let error = match result {
             Ok(value) => return Ok(value),
             Err(error) => error.into(),
         };
         let cause = error.downcast_ref();
         if matches!(cause, Some(gdr_perf::Error::Stopped)) && self.is_stopped() {
-            return Err(lock(&self.so_far).clone().into());
+            return Err(so_far.interrupted.clone().into());
         }
         Err(error)
     }
 
     fn reached_so_far(&self) -> (usize, usize) {
         let so_far = lock(&self.so_far);
-        (so_far.done, so_far.total)
+        (so_far.interrupted.done, so_far.interrupted.total)
     }
 
     fn is_stopped(&self) -> bool {
@@ -113,7 +132,7 @@ impl Measurement {
 }
 
 /// What was measured; a thread that panicked while it added to it left it whole.
-fn lock(so_far: &Mutex<Interrupted>) -> MutexGuard<'_, Interrupted> {
+fn lock(so_far: &Mutex<SoFar>) -> MutexGuard<'_, SoFar> {
     so_far.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
