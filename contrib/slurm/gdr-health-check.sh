@@ -6,8 +6,19 @@
 #   HealthCheckInterval=300
 #   HealthCheckNodeState=ANY
 #
+#   GDR                  the command, where neither PATH nor /usr/local/bin nor /opt/gdr/bin has it
 #   GDR_DOCTOR_OPTIONS   further options of `gdr doctor`, such as: --for nccl --skip acs.path
 set -uo pipefail
+
+# Slurm starts it without PATH.
+export PATH="${PATH:-/usr/bin:/bin}:/usr/local/bin:/opt/gdr/bin"
+gdr=${GDR:-gdr}
+
+# An error of this script, not of the node: in the log, and where Slurm looks.
+loud() {
+    echo "gdr-health: $1" >&2
+    logger -p user.err -t gdr-health -- "$1"
+}
 
 # The beginning of the reasons that this program sets, and that alone it takes away.
 MARK=gdr:
@@ -16,7 +27,7 @@ LIMIT_S=45
 
 node=${SLURMD_NODENAME:-$(hostname -s)}
 read -ra options <<<"${GDR_DOCTOR_OPTIONS:-}"
-report=$(timeout "$LIMIT_S" gdr --color never doctor --quiet --require-gpu "${options[@]}" 2>&1)
+report=$(timeout "$LIMIT_S" "$gdr" --color never doctor --quiet --require-gpu "${options[@]}" 2>&1)
 status=$?
 state=$(scontrol --oneliner show node "$node") || exit 1
 
@@ -39,6 +50,11 @@ case $status in
     case $(drained_for) in
     "$MARK"*) scontrol update NodeName="$node" State=RESUME ;;
     esac
+    ;;
+126 | 127)
+    # slurmd logs that its health check fails.
+    loud "$gdr cannot be started: $report"
+    exit 1
     ;;
 *)
     # Too little is known, or the doctor cannot run: the state of the node stays.

@@ -1,11 +1,9 @@
 //! `cargo xtask fleet-files`: the scripts and manifests of `contrib/`, checked by their linters.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
-use anyhow::Context;
-
+use crate::package::contrib;
 use crate::python_environment::Environment;
 use crate::results::{Outcome, Results, Unavailable, is_missing};
 use crate::workspace::root;
@@ -76,23 +74,7 @@ fn manifests() -> anyhow::Result<Outcome> {
 
 /// The files below `contrib/` with an extension.
 fn files(extension: &str) -> anyhow::Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    let contrib = root().join("contrib");
-    for folder in entries(&contrib)? {
-        for file in entries(&folder)? {
-            if file.extension().is_some_and(|it| it == extension) {
-                found.push(file);
-            }
-        }
-    }
-    found.sort();
-    Ok(found)
-}
-
-fn entries(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
-    let mut paths = Vec::new();
-    for entry in fs::read_dir(folder).with_context(|| folder.display().to_string())? {
-        paths.push(entry?.path());
-    }
-    Ok(paths)
+    let mut files = contrib()?;
+    files.retain(|file| file.extension().is_some_and(|it| it == extension));
+    Ok(files.iter().map(|file| root().join(file)).collect())
 }

@@ -13,7 +13,7 @@ use crate::install::{copy_program, install_headers, install_library};
 use crate::results::Unavailable;
 use crate::verbs_library;
 use crate::wheel;
-use crate::workspace::{cargo, root, succeed, target};
+use crate::workspace::{self, PROFILE, cargo, root, succeed, target};
 
 /// Examples that are steps of the GPU run, by package.
 const EXAMPLES: [(&str, &str); 7] = [
@@ -57,25 +57,17 @@ pub(crate) fn make(out: &Path) -> anyhow::Result<()> {
     fs::write(&script, SCRIPT.replace("@STEPS@", &steps()))?;
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
 
-    let release = target().join("release");
-    succeed(cargo(&[
-        "build",
-        "--release",
-        "--package",
-        "gdr-cli",
-        "--package",
-        "gdrapi",
-    ]))?;
-    copy_program(&release.join("gdr"), &out.join("bin/gdr"))?;
-    install_library(&release.join("libgdrapi.so"), &out.join("lib"))?;
-    let libraries = verbs_library::build("release", &target().join("verbs"))?;
+    let built = workspace::build(PROFILE, &["gdr-cli", "gdrapi"])?;
+    copy_program(&built.join("gdr"), &out.join("bin/gdr"))?;
+    install_library(&built.join("libgdrapi.so"), &out.join("lib"))?;
+    let libraries = verbs_library::build(PROFILE, &target().join("verbs"))?;
     verbs_library::install(&libraries, &out.join("verbs"))?;
     // It compares reports of `gdr trace` with counters.
     copy_program(&env::current_exe()?, &out.join("bin/xtask"))?;
     fs::write(out.join("nccl.py"), NCCL)?;
     fs::write(out.join("objects.py"), OBJECTS)?;
     fs::write(out.join("wheel.py"), WHEEL)?;
-    match wheel::build("release", &out.join("wheel")) {
+    match wheel::build(PROFILE, &out.join("wheel")) {
         Ok(_) => {}
         // Its steps are skipped then.
         Err(error) if error.is::<Unavailable>() => println!("no Python wheel: {error}"),
@@ -84,13 +76,14 @@ pub(crate) fn make(out: &Path) -> anyhow::Result<()> {
     for (package, example) in EXAMPLES {
         succeed(cargo(&[
             "build",
-            "--release",
+            "--profile",
+            PROFILE,
             "--package",
             package,
             "--example",
             example,
         ]))?;
-        let program = release.join("examples").join(example);
+        let program = built.join("examples").join(example);
         copy_program(&program, &out.join("bin").join(example))?;
     }
 

@@ -7,7 +7,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::Context;
 
-use crate::workspace::{cargo, root, succeed, target};
+use crate::workspace::{self, PROFILE, root};
 
 /// The library's file, and the links to it that the loader and the linker look for.
 pub(crate) const LIBRARY: &str = "libgdrapi.so.2.6";
@@ -81,8 +81,7 @@ pub(crate) fn placed(destdir: Option<&Path>, folder: &Path) -> PathBuf {
 }
 
 fn build() -> anyhow::Result<PathBuf> {
-    succeed(cargo(&["build", "--release", "--package", "gdrapi"]))?;
-    Ok(target().join("release/libgdrapi.so"))
+    Ok(workspace::build(PROFILE, &["gdrapi"])?.join("libgdrapi.so"))
 }
 
 /// Copies the library to `folder` and links it under the names that the loader and the linker look

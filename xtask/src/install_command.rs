@@ -1,69 +1,89 @@
-//! `cargo xtask install`: installs the `gdr` command, and the verbs library where `gdr run` finds it.
+//! `cargo xtask install`: builds what the archive of a release has, and installs it as the archive's
+//! `install.sh` does.
 
-use std::env::consts::ARCH;
+use std::env;
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
-use crate::install::{absolute, copy_program, make_folder, placed};
+use anyhow::Context;
+
+use crate::install::{absolute, copy_program, make_folder};
+use crate::package::{self, Programs};
 use crate::verbs_library;
-use crate::workspace::{self, target};
+use crate::workspace::{self, PROFILE, root, succeed, target};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Absolute path below which bin/gdr and the libraries are used.
+    /// Absolute path below which bin, lib, include and share are used [default: /usr/local for root, else
+    /// ~/.local].
     #[arg(long, value_name = "FOLDER", value_parser = absolute)]
-    prefix: PathBuf,
-    /// Folder below the prefix that gets gdr/ with the libraries: one of those that `gdr run` searches.
-    #[arg(long, value_name = "FOLDER", default_value = "lib", value_parser = searched)]
-    libdir: PathBuf,
+    prefix: Option<PathBuf>,
     /// Install below this folder, to make a package.
-    #[arg(long, value_name = "FOLDER")]
+    #[arg(long, value_name = "FOLDER", value_parser = absolute)]
     destdir: Option<PathBuf>,
     /// The profile of cargo to build with.
-    #[arg(long, value_name = "PROFILE", default_value = "release")]
+    #[arg(long, value_name = "PROFILE", default_value = PROFILE)]
     profile: String,
 }
 
-/// A folder in which `gdr run` looks for `gdr/libgdr-verbs.so`, below the folder above that of `gdr`.
-fn searched(text: &str) -> Result<PathBuf, String> {
-    let of_debian = format!("lib/{ARCH}-linux-gnu");
-    if ["lib", "lib64", &of_debian].contains(&text) {
-        return Ok(text.into());
-    }
-    Err(format!(
-        "`gdr run` looks for its library in lib, lib64 and {of_debian} only: choose one of them"
-    ))
-}
-
 pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
-    let profile = &options.profile;
-    let built = workspace::build(profile, &["gdr-cli"])?.join("gdr");
-    // Other profiles do not replace what `gdr` in the target folder uses.
-    let out = target().join("install").join(profile);
-    let libraries = verbs_library::build(profile, &out)?;
-    let place = |folder: &Path| placed(options.destdir.as_deref(), &options.prefix.join(folder));
-    let bin = place(Path::new("bin"));
-    make_folder(&bin)?;
-    let command = bin.join("gdr");
-    copy_program(&built, &command)?;
-    println!("{}", command.display());
-    let folder = place(&options.libdir).join("gdr");
-    for library in verbs_library::install(&libraries, &folder)? {
-        println!("{}", library.display());
+    let prefix = match &options.prefix {
+        Some(prefix) => prefix.clone(),
+        None => usual_prefix()?,
+    };
+    let tree = tree(&options.profile)?;
+    let mut install = Command::new("sh");
+    install
+        .arg(tree.join("install.sh"))
+        .arg("--prefix")
+        .arg(&prefix);
+    if let Some(destdir) = &options.destdir {
+        install.arg("--destdir").arg(destdir);
     }
+    succeed(install)?;
+    println!(
+        "to remove it: {} --prefix {} --uninstall",
+        root().join("packaging/install.sh").display(),
+        prefix.display()
+    );
     Ok(ExitCode::SUCCESS)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_folders_that_gdr_run_searches_are_accepted() {
-        for accepted in ["lib", "lib64"] {
-            assert_eq!(searched(accepted), Ok(PathBuf::from(accepted)));
-        }
-        let refusal = searched("share").unwrap_err();
-        assert!(refusal.contains("lib, lib64 and lib/"), "{refusal}");
+/// Where a user's own programs are: those that root installs are for all users.
+fn usual_prefix() -> anyhow::Result<PathBuf> {
+    if rustix::process::geteuid().is_root() {
+        return Ok("/usr/local".into());
     }
+    let home = env::var_os("HOME").context("HOME is not set: name a folder by --prefix")?;
+    Ok(Path::new(&home).join(".local"))
+}
+
+/// Builds everything and returns the folder of an unpacked archive.
+fn tree(profile: &str) -> anyhow::Result<PathBuf> {
+    let built = workspace::build(profile, &["gdr-cli", "gdrapi"])?;
+    // Other profiles do not replace what `gdr` in the target folder uses.
+    let out = target().join("install").join(profile);
+    let verbs = verbs_library::build(profile, &out)?;
+    let stripped = out.join("stripped");
+    make_folder(&stripped)?;
+    let [gdr, gdrapi] = ["gdr", "libgdrapi.so"].map(|name| (built.join(name), stripped.join(name)));
+    for (from, to) in [&gdr, &gdrapi] {
+        copy_program(from, to)?;
+    }
+    let programs = Programs {
+        pages: package::pages(&gdr.1, &out.join("man"))?,
+        gdr: gdr.1,
+        gdrapi: gdrapi.1,
+        verbs,
+        // The sources of all crates are on this machine.
+        third_party: String::new(),
+    };
+    let tree = out.join("tree");
+    if tree.exists() {
+        // What an older version had.
+        fs::remove_dir_all(&tree).with_context(|| tree.display().to_string())?;
+    }
+    package::unpacked(&programs, &tree)?;
+    Ok(tree)
 }

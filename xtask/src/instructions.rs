@@ -9,7 +9,7 @@ use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, bail};
 
-use crate::workspace::{cargo, root, target};
+use crate::workspace::{PROFILE, cargo, root, target};
 
 /// What to count.
 #[derive(Debug, clap::Args)]
@@ -66,10 +66,19 @@ fn build(tree: &Path) -> anyhow::Result<Built> {
         tree.join("target")
     };
     for arguments in [
-        &["build", "--release", "-p", "gdr-cli", "-p", "gdrapi"][..],
         &[
             "build",
-            "--release",
+            "--profile",
+            PROFILE,
+            "-p",
+            "gdr-cli",
+            "-p",
+            "gdrapi",
+        ][..],
+        &[
+            "build",
+            "--profile",
+            PROFILE,
             "-p",
             "gdr-roce",
             "--example",
@@ -85,7 +94,7 @@ fn build(tree: &Path) -> anyhow::Result<Built> {
     }
     Ok(Built {
         tree,
-        release: folder.join("release"),
+        release: folder.join(PROFILE),
     })
 }
 

@@ -50,7 +50,7 @@ use clap::Parser;
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
 enum Task {
     /// Run all checks: formatting, lints, tests, documentation, licences, and the GPU if there is one.
-    Test,
+    Test(test::Options),
     /// Build the documentation and check every link in it.
     Docs,
     /// Check the pages of the guide, and build it as a book.
@@ -88,9 +88,9 @@ enum Task {
     Msrv,
     /// Run the tests on mutations of the code, each of which must fail. Takes an hour.
     Mutants(mutants::Options),
-    /// Install the gdr command and the verbs library of `gdr run`.
+    /// Install the command, libgdrapi, the verbs libraries, manual pages and completions.
     Install(install_command::Options),
-    /// Install libgdrapi.so.2, its headers and its pkg-config file.
+    /// Install libgdrapi.so.2, its headers and its pkg-config file alone.
     InstallGdrapi(install::Options),
     /// Make libibverbs.so.1 of gdr-verbs, for LD_PRELOAD and LD_LIBRARY_PATH, and the library of gdr trace.
     VerbsLibrary(verbs_library::Options),
@@ -114,7 +114,7 @@ enum Task {
 
 fn main() -> ExitCode {
     let result = match Task::parse() {
-        Task::Test => test::run(),
+        Task::Test(options) => test::run(&options),
         Task::Docs => documentation::run(),
         Task::Guide => documentation::guide(),
         Task::Examples => examples::run(),

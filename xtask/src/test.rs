@@ -5,6 +5,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::Context;
 
+use crate::cargo_tests::Targets;
 use crate::gpu_steps::STEPS;
 use crate::results::{Outcome, Results};
 use crate::workspace::{cargo, has_subcommand, root, set_built, target};
@@ -13,22 +14,20 @@ use crate::{
     models, msrv, mutants, picture, verbs_programs, vm, wheel,
 };
 
-pub(crate) fn run() -> anyhow::Result<ExitCode> {
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Run what takes minutes: no downloads, no optimized builds, no virtual machine, of the tests those in
+    /// the crates themselves.
+    #[arg(long)]
+    quick: bool,
+}
+
+pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
+    if options.quick {
+        return quick();
+    }
     let mut results = Results::default();
-    results.check("formatting", || {
-        component("fmt", "rustfmt", cargo(&["fmt", "--all", "--check"]))
-    });
-    results.check("lints", || {
-        let arguments = [
-            "clippy",
-            "--workspace",
-            "--all-targets",
-            "--",
-            "-D",
-            "warnings",
-        ];
-        component("clippy", "clippy", cargo(&arguments))
-    });
+    format_and_lints(&mut results);
     results.check("build", || {
         let outcome = Outcome::of(cargo(&["build", "--workspace", "--all-targets"]))?;
         if outcome == Outcome::Passed {
@@ -36,7 +35,9 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
         }
         Ok(outcome)
     });
-    results.section("tests", cargo_tests::workspace)?;
+    results.section("tests", |results| {
+        cargo_tests::workspace(results, Targets::All)
+    })?;
     results.section("tests that need optimization", |results| {
         cargo_tests::once(results, &OPTIMIZED)
     })?;
@@ -61,6 +62,36 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
     vm::record(&mut results, &vm::Options::all());
     results.section("GPU", gpu)?;
     Ok(results.close())
+}
+
+/// The checks that find most mistakes in the time of a short break.
+fn quick() -> anyhow::Result<ExitCode> {
+    let mut results = Results::default();
+    format_and_lints(&mut results);
+    results.section("tests", |results| {
+        cargo_tests::workspace(results, Targets::InCrates)
+    })?;
+    results.check("pages of the guide", documentation::pages);
+    results.check("rules of the house", house::check);
+    results.check("lists of mutations", mutants::check);
+    Ok(results.close())
+}
+
+fn format_and_lints(results: &mut Results) {
+    results.check("formatting", || {
+        component("fmt", "rustfmt", cargo(&["fmt", "--all", "--check"]))
+    });
+    results.check("lints", || {
+        let arguments = [
+            "clippy",
+            "--workspace",
+            "--all-targets",
+            "--",
+            "-D",
+            "warnings",
+        ];
+        component("clippy", "clippy", cargo(&arguments))
+    });
 }
 
 fn component(subcommand: &str, component: &str, command: Command) -> anyhow::Result<Outcome> {

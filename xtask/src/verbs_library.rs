@@ -16,7 +16,7 @@ use rustix::fs::{FlockOperation, flock};
 
 use crate::install::{copy_program, make_folder, replace_link};
 use crate::tools::Tools;
-use crate::workspace::{self, root, succeed, target};
+use crate::workspace::{self, PROFILE, root, succeed, target};
 
 /// The library that counts for `gdr trace`, and the file that cargo builds.
 const TRACE: &str = "libgdr-verbs-trace.so";
@@ -50,7 +50,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
     /// The profile of cargo to build with.
-    #[arg(long, value_name = "PROFILE", default_value = "release")]
+    #[arg(long, value_name = "PROFILE", default_value = PROFILE)]
     profile: String,
 }
 

@@ -21,15 +21,20 @@ use crate::packages::{Apt, cache, locked, once};
 use crate::results::{Outcome, Results, Unavailable};
 use crate::running::{Running, free_port, print_end, serve};
 use crate::verbs_library;
-use crate::workspace::{self, target};
+use crate::workspace::{self, PROFILE, root, succeed, target};
 
 /// Debian's packages of the programs and of the libraries that perftest and UCX are linked with.
-const PACKAGES: [&str; 4] = [
+const PACKAGES: [&str; 5] = [
+    "libibverbs-dev",
     "perftest",
     "ibverbs-utils",
     "ibverbs-providers",
     "ucx-utils",
 ];
+/// The package without which there is nothing to run.
+const PROGRAMS: &str = "perftest";
+/// The program of docs/ten-minutes.md, as the page has it compiled.
+const PAGE: &str = "ten-minutes";
 /// The address of both ends.
 const ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 /// After this a case failed. The longest takes some seconds.
@@ -38,6 +43,7 @@ const LIMIT: Duration = Duration::from_secs(40);
 /// The command lines, behind variables of their environment and an option of `gdr run`. Those without a port run alone, the others
 /// as server and client.
 const CASES: &[&str] = &[
+    PAGE,
     "ibv_devices",
     "ibv_devinfo -v",
     "ibv_rc_pingpong -g 0 -c",
@@ -139,14 +145,24 @@ impl<'a> Case<'a> {
 }
 
 /// What programs print, besides that they exit with 0: UCX leaves out devices that it cannot use.
-const EXPECTED: [(&str, [&str; 3]); 1] = [(
-    "ucx_info -d",
-    [
-        "Transport: rc_verbs",
-        "Transport: ud_verbs",
-        "Device: gdr0:1",
-    ],
-)];
+const EXPECTED: [(&str, [&str; 3]); 2] = [
+    (
+        "ucx_info -d",
+        [
+            "Transport: rc_verbs",
+            "Transport: ud_verbs",
+            "Device: gdr0:1",
+        ],
+    ),
+    (
+        PAGE,
+        [
+            "with the key:  success",
+            "these bytes went through a queue pair",
+            "with another:  remote access error",
+        ],
+    ),
+];
 
 /// What the library does not support yet: command lines that begin with this fail. One that passes is
 /// an error, so that this list stays true.
@@ -276,8 +292,8 @@ impl Setup {
         let folder = cache.join("programs");
         let root = once(&folder, &format!("{PACKAGES:?}"), |root| {
             let apt = Apt::fetch_lists(&cache.join("apt"))?;
-            if !apt.has(PACKAGES[0])? {
-                let reason = format!("apt's sources have no {} (no network?)", PACKAGES[0]);
+            if !apt.has(PROGRAMS)? {
+                let reason = format!("apt's sources have no {PROGRAMS} (no network?)");
                 return Err(Unavailable::new(reason).into());
             }
             let mut names = apt.with_libraries(&PACKAGES)?;
@@ -287,9 +303,10 @@ impl Setup {
         })?;
         let (profile, folder) = match profile {
             Profile::Dev => ("dev", "verbs-programs"),
-            Profile::Release => ("release", "verbs-bench"),
+            Profile::Release => (PROFILE, "verbs-bench"),
         };
         let folder = target().join(folder);
+        compile_page(&root)?;
         verbs_library::build(profile, &folder)?;
         let gdr = workspace::build(profile, &["gdr-cli"])?.join("gdr");
         Ok(Self {
@@ -314,7 +331,7 @@ impl Setup {
         }
         let start = Instant::now();
         let deadline = start + LIMIT;
-        let is_alone = line.contains("ibv_dev") || line.starts_with("ucx_info");
+        let is_alone = line.contains("ibv_dev") || line.starts_with("ucx_info") || line == PAGE;
         let failure = if is_alone {
             let mut program = Running::start(self.case_command(case), self.file("client"))?;
             program.failure(deadline)?
@@ -410,6 +427,23 @@ impl Setup {
     pub(crate) fn file(&self, end: &str) -> PathBuf {
         self.folder.join(end).with_extension("log")
     }
+}
+
+/// Compiles the program of the page to where the others are.
+fn compile_page(packages: &Path) -> anyhow::Result<()> {
+    let libraries = format!("usr/lib/{}-linux-gnu", std::env::consts::ARCH);
+    let mut compiler = Command::new("cc");
+    compiler
+        .args(["-std=c11", "-Wall", "-Wextra", "-Werror"])
+        .arg(root().join("docs").join(PAGE).with_extension("c"))
+        .arg("-I")
+        .arg(packages.join("usr/include"))
+        .arg("-L")
+        .arg(packages.join(libraries))
+        // Its own libraries are in that folder, too, and found when it runs.
+        .args(["-libverbs", "-Wl,--allow-shlib-undefined", "-o"])
+        .arg(packages.join("usr/bin").join(PAGE));
+    succeed(compiler)
 }
 
 /// The variables in front of a command line, and its words.

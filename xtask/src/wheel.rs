@@ -14,7 +14,7 @@ use crate::install::{copy_program, make_folder};
 use crate::package::{self, Architecture, BuildPaths, OLDEST_GLIBC, PUBLISHED, Programs, VERSION};
 use crate::python_environment::Environment;
 use crate::results::{Outcome, Results};
-use crate::workspace::{self, root, succeed, target};
+use crate::workspace::{self, PROFILE, root, succeed, target};
 use crate::{sbom, third_party, verbs_library};
 
 /// The packages of PyPI that build and test a wheel.
@@ -28,7 +28,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
     /// The profile of cargo to build with.
-    #[arg(long, value_name = "PROFILE", default_value = "release")]
+    #[arg(long, value_name = "PROFILE", default_value = PROFILE)]
     profile: String,
     /// Build for this architecture and glibc 2.28, as packages are (manylinux_2_28); repeat it for both
     /// [default: for this machine alone].
@@ -117,13 +117,7 @@ pub(crate) fn build_portable(
         let mut maturin = maturin(&python, &package, out)?;
         let platform = format!("manylinux_{}_{}", OLDEST_GLIBC.0, OLDEST_GLIBC.1);
         maturin
-            .args([
-                "--profile",
-                "release",
-                "--interpreter",
-                "python3.11",
-                "--zig",
-            ])
+            .args(["--profile", PROFILE, "--interpreter", "python3.11", "--zig"])
             .args(["--target", &architecture.target()])
             .args(["--compatibility", &platform])
             .args(["--compression-level", "9"])
@@ -295,6 +289,11 @@ fn stage(carried: &Carried, name: &str) -> anyhow::Result<PathBuf> {
     let (gdr, gdrapi) = (python.join("bin/gdr"), python.join("lib/libgdrapi.so.2"));
     copy_program(&carried.gdr, &gdr)?;
     copy_program(&carried.gdrapi, &gdrapi)?;
+    for file in package::contrib()? {
+        let to = python.join("share").join(&file);
+        make_folder(to.parent().unwrap_or(&to))?;
+        fs::copy(root().join(&file), to).with_context(|| file.display().to_string())?;
+    }
     let installed = verbs_library::install(&carried.verbs, &python.join("lib/gdr"))?;
     if carried.symbols == Symbols::Present {
         [gdr, gdrapi]

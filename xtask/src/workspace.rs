@@ -27,6 +27,9 @@ pub(crate) fn cargo(arguments: &[&str]) -> Command {
     command
 }
 
+/// The profile of cargo for what is installed, packaged and measured.
+pub(crate) const PROFILE: &str = "dist";
+
 /// Set for the tests by `cargo xtask test`: the program of this crate, as [`is_built`] has it.
 pub(crate) const BUILT: &str = "GDR_BUILT_XTASK";
 

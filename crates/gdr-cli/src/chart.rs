@@ -26,8 +26,8 @@ const MOST_LABELS: u32 = 10;
 const LEAST_TICKS: usize = 3;
 
 const GRID: &str = "#d8dee4";
-const FAINT: &str = "#57606a";
-const WARNING: &str = "#d1242f";
+pub(crate) const FAINT: &str = "#57606a";
+pub(crate) const WARNING: &str = "#d1242f";
 
 /// The colours of curves.
 pub(crate) const BLUE: &str = "#0969da";
@@ -50,6 +50,8 @@ pub(crate) struct Chart {
 
 /// A panel: curves with one scale.
 pub(crate) struct Panel {
+    /// What its curves have in common; may be empty.
+    pub(crate) heading: String,
     /// The title of the axis of values, with the unit.
     pub(crate) title: &'static str,
     pub(crate) height: f64,
@@ -82,7 +84,10 @@ impl Chart {
     pub(crate) fn svg(&self) -> String {
         let heading = self.notes.len() + usize::from(self.is_simulated);
         let mut top = 30.0 + LINE * heading as f64 + GAP;
-        let panels: f64 = self.panels.iter().map(|panel| panel.height + GAP).sum();
+        let panels = self.panels.iter();
+        let panels: f64 = panels
+            .map(|panel| panel.legend_height() + panel.height + GAP)
+            .sum();
         let height = top + panels - GAP + BOTTOM;
         let mut text = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" \
@@ -92,8 +97,9 @@ impl Chart {
         );
         self.heading(&mut text);
         let sizes = self.sizes();
-        let first = top;
+        let first = top + self.panels.first().map_or(0.0, Panel::legend_height);
         for panel in &self.panels {
+            top += panel.legend_height();
             let plot = Plot::new(panel, sizes, top);
             plot.draw(&mut text);
             top += panel.height + GAP;
@@ -196,6 +202,32 @@ impl Chart {
     }
 }
 
+impl Panel {
+    /// The names of the curves with their places in lines above the panel; one curve needs none.
+    fn legend(&self) -> Vec<(f64, f64, &Curve)> {
+        let (mut x, mut line) = (LEFT, 0.0);
+        if !self.heading.is_empty() {
+            line += 1.0;
+        }
+        let mut places = Vec::new();
+        for curve in self.curves.iter().filter(|_| self.curves.len() > 1) {
+            let width = 56.0 + 7.0 * curve.name.chars().count() as f64;
+            if x > LEFT && x + width > WIDTH - RIGHT {
+                (x, line) = (LEFT, line + 1.0);
+            }
+            places.push((x, line, curve));
+            x += width;
+        }
+        places
+    }
+
+    fn legend_height(&self) -> f64 {
+        let last = self.legend().last().map(|(_, line, _)| line + 1.0);
+        let lines = last.unwrap_or(if self.heading.is_empty() { 0.0 } else { 1.0 });
+        LINE * lines
+    }
+}
+
 /// Writes a picture to a file.
 pub(crate) fn write(path: &Path, svg: &str) -> Result<()> {
     WholeFile::write(path, svg.as_bytes())
@@ -203,7 +235,7 @@ pub(crate) fn write(path: &Path, svg: &str) -> Result<()> {
 }
 
 /// Writes a line.
-fn put(text: &mut String, line: impl Display) {
+pub(crate) fn put(text: &mut String, line: impl Display) {
     // Writing to a String does not fail.
     let _ = writeln!(text, "{line}");
 }
@@ -296,9 +328,7 @@ impl<'a> Plot<'a> {
         for curve in &self.panel.curves {
             self.draw_curve(text, curve);
         }
-        if self.panel.curves.len() > 1 {
-            self.draw_legend(text);
-        }
+        self.draw_legend(text);
     }
 
     fn draw_axes(&self, text: &mut String) {
@@ -380,37 +410,30 @@ impl<'a> Plot<'a> {
         }
     }
 
-    /// Writes the names of the curves into the upper left corner, which values that grow with the size
-    /// leave free.
+    /// Writes the heading and the names of the curves above the panel, where they hide no curve.
     fn draw_legend(&self, text: &mut String) {
-        let longest = self
-            .panel
-            .curves
-            .iter()
-            .map(|curve| curve.name.chars().count())
-            .max();
-        let width = 46.0 + 7.5 * longest.unwrap_or_default() as f64;
-        let (x, y) = (LEFT + 12.0, self.top + 10.0);
-        put(
-            text,
-            format_args!(
-                "<rect x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{}\" fill=\"white\" \
-                 fill-opacity=\"0.85\" stroke=\"{GRID}\"/>",
-                LINE * self.panel.curves.len() as f64 + 6.0
-            ),
-        );
-        for (number, curve) in (0..).zip(&self.panel.curves) {
-            let line = y + 12.0 + LINE * f64::from(number);
+        let first = self.top - self.panel.legend_height() + 4.0;
+        if !self.panel.heading.is_empty() {
             put(
                 text,
                 format_args!(
-                    "<line x1=\"{:.1}\" y1=\"{line}\" x2=\"{:.1}\" y2=\"{line}\" stroke=\"{}\" \
-                     stroke-width=\"3\"/>\n<text x=\"{:.1}\" y=\"{:.1}\">{}</text>",
-                    x + 8.0,
-                    x + 30.0,
+                    "<text x=\"{LEFT}\" y=\"{first:.1}\" font-weight=\"600\">{}</text>",
+                    Escaped(&self.panel.heading)
+                ),
+            );
+        }
+        for (x, line, curve) in self.panel.legend() {
+            let y = first + LINE * line;
+            put(
+                text,
+                format_args!(
+                    "<line x1=\"{x:.1}\" y1=\"{:.1}\" x2=\"{:.1}\" y2=\"{:.1}\" stroke=\"{}\" \
+                     stroke-width=\"3\"/>\n<text x=\"{:.1}\" y=\"{y:.1}\">{}</text>",
+                    y - 4.0,
+                    x + 22.0,
+                    y - 4.0,
                     curve.color,
-                    x + 36.0,
-                    line + 4.0,
+                    x + 28.0,
                     curve.name
                 ),
             );
@@ -481,6 +504,7 @@ mod tests {
             is_simulated: true,
             sizes_of: "a message",
             panels: vec![Panel {
+                heading: "to GPU".to_owned(),
                 title: "us",
                 height: 200.0,
                 scale,

@@ -1,6 +1,7 @@
 //! The clap command: every command with its exit statuses, and gdr's help in groups.
 
 use std::ffi::{OsStr, OsString};
+use std::io;
 
 use clap::builder::StyledStr;
 use clap::{Command, CommandFactory, FromArgMatches, ValueEnum};
@@ -8,6 +9,8 @@ use clap::{Command, CommandFactory, FromArgMatches, ValueEnum};
 use crate::args::Args;
 use crate::exit::{COMMON_STATUSES, EXIT_STATUS, Statuses, status_lines, statuses};
 use crate::global::{COMMON, Color};
+use crate::output::WIDTH;
+use crate::wrap;
 
 /// The commands in the groups that `gdr --help` shows them in.
 const GROUPS: [(&str, &[&str]); 7] = [
@@ -121,19 +124,10 @@ fn template(command: &Command) -> StyledStr {
 
 /// Wraps text to the width beside the names of commands.
 fn wrapped(text: &str) -> String {
-    const WIDTH: usize = 85;
-    let mut lines = vec![String::new()];
-    for word in text.split(' ') {
-        match lines.last_mut() {
-            Some(line) if line.is_empty() => line.push_str(word),
-            Some(line) if line.chars().count() + word.chars().count() < WIDTH => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            _ => lines.push(word.to_owned()),
-        }
-    }
-    lines.join(&format!("\n{:15}", ""))
+    const BESIDE: usize = 15;
+    let columns = wrap::columns(io::stdout()).map_or(WIDTH, |columns| columns.min(WIDTH));
+    let lines = wrap::filled(text, columns.saturating_sub(BESIDE));
+    lines.join(&format!("\n{:BESIDE$}", ""))
 }
 
 #[cfg(test)]

@@ -33,6 +33,7 @@ mod rdma_peer;
 mod remedy;
 mod run;
 mod units;
+mod wrap;
 
 use std::ffi::OsString;
 use std::io;
@@ -40,7 +41,9 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use owo_colors::OwoColorize;
-use tracing_subscriber::EnvFilter;
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::filter::{ParseError, Targets};
+use tracing_subscriber::prelude::*;
 
 use args::Args;
 use commands::version::VERSION;
@@ -110,7 +113,7 @@ fn unparsed(name: &str, error: &clap::Error, given: &[OsString]) -> ExitCode {
     let _ = match error.kind() {
         ErrorKind::DisplayVersion if name == "gdr" => output.line(format_args!("gdr {VERSION}")),
         ErrorKind::DisplayVersion => output.line(format_args!("{name} (gdr) {VERSION}")),
-        _ => output.bytes(error.render().ansi().to_string().as_bytes()),
+        _ => output.text(&error.render().ansi().to_string()),
     };
     conclude(Exit::Fine, output.finish())
 }
@@ -153,20 +156,20 @@ fn words(error: &anyhow::Error) -> String {
     remedy::with_remedies(text, remedy::of(error))
 }
 
-/// Logs to standard error: by `GDR_LOG` in the syntax of `RUST_LOG`, else by the number of `-v`.
+/// Logs to standard error: by `GDR_LOG`, a level or targets with levels, else by the number of `-v`.
 fn log_to_stderr(global: &Global) -> anyhow::Result<()> {
     let level = match global.verbose {
-        0 => "warn",
-        1 => "info",
-        2 => "debug",
-        _ => "trace",
+        0 => LevelFilter::WARN,
+        1 => LevelFilter::INFO,
+        2 => LevelFilter::DEBUG,
+        _ => LevelFilter::TRACE,
     };
     let variable = std::env::var_os("GDR_LOG").filter(|filter| !filter.is_empty());
-    let filter = match variable {
-        None => EnvFilter::new(level),
+    let filter: Targets = match variable {
+        None => Targets::new().with_default(level),
         Some(filter) => {
             let filter = filter.to_string_lossy();
-            EnvFilter::try_new(&*filter).map_err(|error| {
+            filter.parse().map_err(|error: ParseError| {
                 UsageError(format!(
                     "GDR_LOG is `{filter}`, which is not a log filter ({error}): give a level \
                      (info), or targets and levels (gdr_rdma=debug,warn)"
@@ -174,13 +177,13 @@ fn log_to_stderr(global: &Global) -> anyhow::Result<()> {
             })?
         }
     };
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(|| progress::Stderr);
-    log.with_ansi(anstream::AutoStream::choice(&io::stderr()) != anstream::ColorChoice::Never)
+    let is_colored = anstream::AutoStream::choice(&io::stderr()) != anstream::ColorChoice::Never;
+    let log = tracing_subscriber::fmt::layer()
+        .with_writer(|| progress::Stderr)
+        .with_ansi(is_colored)
         .with_target(false)
-        .without_time()
-        .init();
+        .without_time();
+    tracing_subscriber::registry().with(log).with(filter).init();
     Ok(())
 }
 

@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use crate::document;
 use crate::progress::{self, print_to_stderr};
+use crate::wrap::{self, width};
 
 /// Standard output. [`Output::finish`] returns the first error; after it every write is
 /// [`Error::Stopped`].
@@ -20,6 +21,8 @@ pub(crate) struct Output {
     is_simulated: bool,
     /// Whether each JSON document is one line.
     is_in_lines: bool,
+    /// The columns of the terminal that it goes to.
+    columns: Option<usize>,
 }
 
 impl Output {
@@ -29,6 +32,7 @@ impl Output {
             error: None,
             is_simulated: false,
             is_in_lines: false,
+            columns: wrap::columns(io::stdout()),
         }
     }
 
@@ -37,18 +41,32 @@ impl Output {
         self.is_in_lines = true;
     }
 
-    /// Writes a line.
+    /// Writes a line of text, on a terminal in as many as it takes there.
     pub(crate) fn line(&mut self, line: impl fmt::Display) -> Result<()> {
-        self.bytes(format!("{line}\n").as_bytes())
+        self.text(&format!("{line}\n"))
     }
 
-    /// Writes `text` in lines of at most [`WIDTH`] characters: the first after `first`, the others
-    /// after `rest`. A word that is longer is not split.
+    /// Writes lines of text, on a terminal none longer than that.
+    pub(crate) fn text(&mut self, text: &str) -> Result<()> {
+        match self.columns {
+            Some(columns) => self.bytes(wrap::text_folded(text, columns).as_bytes()),
+            None => self.bytes(text.as_bytes()),
+        }
+    }
+
+    /// The most characters of a line of running text: [`WIDTH`], or the columns of a narrower terminal.
+    pub(crate) fn width(&self) -> usize {
+        self.columns.map_or(WIDTH, |columns| columns.min(WIDTH))
+    }
+
+    /// Writes `text` in lines of at most [`Output::width`] characters: the first after `first`, the
+    /// others after `rest`. A word that is longer is not split.
     pub(crate) fn paragraph(&mut self, first: &str, rest: &str, text: &str) -> Result<()> {
+        let most = self.width();
         let mut line = first.to_owned();
         let mut is_empty = true;
         for word in text.split(' ') {
-            if !is_empty && width(&line) + 1 + width(word) > WIDTH {
+            if !is_empty && width(&line) + 1 + width(word) > most {
                 self.line(&line)?;
                 rest.clone_into(&mut line);
                 is_empty = true;
@@ -92,12 +110,12 @@ impl Output {
             false => document::complete(text),
         };
         match completed {
-            Ok(text) => self.line(text),
+            Ok(text) => self.bytes(format!("{text}\n").as_bytes()),
             Err(error) => self.keep(Err(error.into())),
         }
     }
 
-    /// Writes bytes, past any progress bar.
+    /// Writes bytes as they are, past any progress bar.
     pub(crate) fn bytes(&mut self, bytes: &[u8]) -> Result<()> {
         let stream = &mut self.stream;
         let written = progress::suspend(|| stream.write_all(bytes));
@@ -153,15 +171,3 @@ pub(crate) fn flow(written: Result<()>) -> ControlFlow<()> {
 
 /// The most characters of a line of running text.
 pub(crate) const WIDTH: usize = 100;
-
-/// The characters of a text without its color codes.
-fn width(text: &str) -> usize {
-    let mut color = false;
-    text.chars()
-        .filter(|character| {
-            let shown = !color && *character != '\u{1b}';
-            color = (color || *character == '\u{1b}') && *character != 'm';
-            shown
-        })
-        .count()
-}

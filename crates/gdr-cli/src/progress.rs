@@ -2,39 +2,79 @@
 
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
-use std::sync::{LazyLock, OnceLock};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use crate::wrap;
 
 /// No bar is shown before this time.
 const DELAY: Duration = Duration::from_secs(1);
-/// Short enough for a narrow terminal; a longer message is cut.
-const TEMPLATE: &str = "{bar:20} {pos}/{len} {wide_msg}";
+/// A bar is drawn no more often.
+const PAUSE: Duration = Duration::from_millis(50);
+/// The characters of a bar: short enough for a narrow terminal. A longer message is cut.
+const LENGTH: usize = 20;
+/// To the first column of an empty line.
+const CLEAR: &str = "\r\x1b[2K";
 
-/// The bars of this process, which are hidden while a line is printed.
-static BARS: LazyLock<MultiProgress> =
-    LazyLock::new(|| MultiProgress::with_draw_target(ProgressDrawTarget::stderr()));
+/// The bar that is on the terminal, which is hidden while a line is printed.
+static SHOWN: Mutex<Option<String>> = Mutex::new(None);
+
+/// Takes the terminal. A thread that ended while it printed left nothing half done.
+fn shown() -> MutexGuard<'static, Option<String>> {
+    SHOWN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Writes to the terminal; one that is gone shows no bar.
+fn draw(text: &str) {
+    let _ = io::stderr().write_all(text.as_bytes());
+}
 
 /// Runs `print` while no bar is on the terminal. Every line to standard output or standard error is
 /// written through this, because both may be the same terminal.
 pub(crate) fn suspend<R>(print: impl FnOnce() -> R) -> R {
-    BARS.suspend(print)
+    let bar = shown();
+    if bar.is_some() {
+        draw(CLEAR);
+    }
+    let printed = print();
+    if let Some(bar) = &*bar {
+        draw(bar);
+    }
+    printed
 }
 
-/// Writes a line to standard error, past any progress bar.
+/// Writes a line to standard error, past any progress bar; on a terminal in as many as it takes there.
 pub(crate) fn print_to_stderr(line: impl fmt::Display) {
-    let line = format!("{line}\n");
+    let mut line = format!("{line}\n");
+    if let Some(columns) = wrap::columns(io::stderr()) {
+        line = wrap::text_folded(&line, columns);
+    }
     // A closed standard error cannot be reported anywhere.
     let _ = suspend(|| anstream::stderr().write_all(line.as_bytes()));
 }
 
-/// Standard error, with bars hidden during writes.
+/// Writes a line to standard error of a process that ends, whatever its other threads write just now.
+pub(crate) fn last_words(line: impl fmt::Display) {
+    let bar = SHOWN.try_lock();
+    if bar.is_ok_and(|bar| bar.is_some()) {
+        draw(CLEAR);
+    }
+    let _ = writeln!(anstream::stderr(), "{line}");
+}
+
+/// Standard error, with the bar hidden during writes.
 pub(crate) struct Stderr;
 
 impl Write for Stderr {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        suspend(|| io::stderr().write(bytes))
+        match (wrap::columns(io::stderr()), std::str::from_utf8(bytes)) {
+            (Some(columns), Ok(text)) => {
+                let text = wrap::text_folded(text, columns);
+                suspend(|| io::stderr().write_all(text.as_bytes()))?;
+                Ok(bytes.len())
+            }
+            _ => suspend(|| io::stderr().write(bytes)),
+        }
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -45,7 +85,8 @@ impl Write for Stderr {
 /// A bar that appears on a terminal after [`DELAY`]. Dropping it removes it.
 pub(crate) struct Progress {
     started: Instant,
-    bar: OnceLock<ProgressBar>,
+    /// When it was drawn last.
+    drawn: Mutex<Option<Instant>>,
     is_hidden: bool,
 }
 
@@ -63,35 +104,59 @@ impl Progress {
     fn new(is_hidden: bool) -> Self {
         Self {
             started: Instant::now(),
-            bar: OnceLock::new(),
+            drawn: Mutex::new(None),
             is_hidden,
         }
     }
 
     /// Shows `what` as the current part, after `done` of `total` parts.
     pub(crate) fn at(&self, done: usize, total: usize, what: &str) {
-        if self.is_hidden || self.started.elapsed() < DELAY {
+        let mut drawn = self.drawn.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_early = match *drawn {
+            Some(drawn) => drawn.elapsed() < PAUSE,
+            None => self.started.elapsed() < DELAY,
+        };
+        if self.is_hidden || is_early {
             return;
         }
-        let bar = self.bar.get_or_init(|| {
-            let bar = BARS.add(ProgressBar::no_length());
-            // The template is constant; a wrong one only changes the look.
-            if let Ok(style) = ProgressStyle::with_template(TEMPLATE) {
-                bar.set_style(style);
-            }
-            bar
-        });
-        bar.set_length(total as u64);
-        bar.set_position(done as u64);
-        bar.set_message(what.to_owned());
+        // The last column would move the cursor to the next line.
+        let columns = wrap::columns(io::stderr()).unwrap_or_default();
+        let bar = bar(done, total, what, columns.saturating_sub(1));
+        let mut shown = shown();
+        draw(&format!("{CLEAR}{bar}"));
+        *shown = Some(bar);
+        *drawn = Some(Instant::now());
     }
 }
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        if let Some(bar) = self.bar.get() {
-            bar.finish_and_clear();
-            BARS.remove(bar);
+        let drawn = self.drawn.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if drawn.is_some() {
+            let mut shown = shown();
+            *shown = None;
+            draw(CLEAR);
         }
+    }
+}
+
+/// The characters of a bar.
+fn bar(done: usize, total: usize, what: &str, columns: usize) -> String {
+    let full = LENGTH * done.min(total) / total.max(1);
+    let (full, rest) = ("█".repeat(full), "░".repeat(LENGTH - full));
+    let bar = format!("{full}{rest} {done}/{total} {what}");
+    bar.chars().take(columns).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bar_shows_its_share_and_is_cut_to_the_terminal() {
+        let half = bar(5, 10, "sizes", 80);
+        assert_eq!(half, "██████████░░░░░░░░░░ 5/10 sizes");
+        assert_eq!(bar(5, 10, "sizes", 12), "██████████░░");
+        assert!(bar(0, 0, "", 80).starts_with('░'));
     }
 }

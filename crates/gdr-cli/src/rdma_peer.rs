@@ -1,5 +1,6 @@
 //! The other process of a run over RDMA: its addresses, and which peers are accepted.
 
+use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,6 +14,7 @@ use gdr_perf::loopback::{
 use gdr_rdma::{Device, Listener, Provider as ChosenProvider, Security, SharedKey, SoftOptions};
 
 use crate::exit::UsageError;
+use crate::global::Global;
 use crate::gpu_context::WithoutGpu;
 
 /// The UDP port of RoCEv2.
@@ -100,6 +102,30 @@ pub(crate) fn without_gpu(provider: Provider, devices: [&Option<DeviceName>; 2])
         true => WithoutGpu::Fails,
         false => WithoutGpu::Simulates,
     }
+}
+
+/// The chosen provider and the reason in words. On a machine that has neither an RDMA device nor a card
+/// without its driver there is nothing to load, so `-v` alone has the reason in full.
+pub(crate) fn provider_in_words(chosen: &Chosen, global: &Global) -> String {
+    let Chosen { provider, why, .. } = chosen;
+    // Neither an option nor the state of a device is the reason.
+    let is_for_want = *provider == ChosenProvider::Soft && why.contains("libibverbs");
+    match is_for_want && global.verbose == 0 && !has_rdma_hardware() {
+        true => format!("{provider}: there is no RDMA device here"),
+        false => format!("{provider}: {why}"),
+    }
+}
+
+/// Whether the kernel has an RDMA device, or a card that could be one.
+fn has_rdma_hardware() -> bool {
+    const MELLANOX: &str = "0x15b3";
+    let entries = |folder| fs::read_dir(folder).into_iter().flatten().flatten();
+    let is_card = |function: fs::DirEntry| {
+        let vendor = fs::read_to_string(function.path().join("vendor"));
+        vendor.is_ok_and(|vendor| vendor.trim() == MELLANOX)
+    };
+    entries("/sys/class/infiniband").next().is_some()
+        || entries("/sys/bus/pci/devices").any(is_card)
 }
 
 /// The kernel RDMA devices by their distance to `gpu`, the nearest first; empty if the topology is

@@ -11,7 +11,7 @@ pub(crate) const fn spelled(remedy: Remedy) -> Option<&'static str> {
         Remedy::CompareTransferModes => "--staged and --direct choose between the two",
         Remedy::RunSanity => "`gdr sanity` checks the mapping",
         Remedy::ListChecks => "`gdr sanity -l` lists the checks",
-        Remedy::ListDevices => "`gdr devices` lists what --from and --to take",
+        Remedy::ListDevices => "`gdr devices` lists the devices",
         Remedy::NameReceiver => "--to names it",
         Remedy::NamePeer => "--connect names the other host",
         _ => return None,
@@ -74,6 +74,9 @@ fn of_rdma(error: &gdr_rdma::Error) -> Option<&'static str> {
         gdr_rdma::Error::Verbs(VerbsError::GpuRegistration(_)) => Some(
             "`gdr doctor` finds the cause, and `gdr peermem status` shows whether the peer-memory \
              module works",
+        ),
+        gdr_rdma::Error::PortInUse { .. } => Some(
+            "a second server of a host needs another address (--bind, --listen), or both ends another --udp-port",
         ),
         gdr_rdma::Error::Verbs(VerbsError::NoSuchGid { .. }) => {
             Some("`gdr devices` shows which of them gdr uses, and why")

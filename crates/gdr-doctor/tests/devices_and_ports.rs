@@ -275,7 +275,7 @@ fn questions() -> String {
 /// `cargo xtask docs` sets `GDR_WRITE_DOCS`, which writes the page in place of checking it.
 #[test]
 fn the_guide_answers_what_is_explained() {
-    const HEAD: &str = "# Questions and answers\n\nWhat `gdr explain` knows. It finds the answer by an \
+    const HEAD: &str = "# What gdr explain knows\n\nCauses of errors and their remedies. `gdr explain` finds the answer by an \
                         error text or a log: `gdr explain nccl.log`.\n\n";
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/faq.md");
     let page = format!("{HEAD}{}", questions());

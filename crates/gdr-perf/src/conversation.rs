@@ -48,8 +48,9 @@ impl Conversation {
         listener: &Listener,
         security: &Security,
         timeouts: Timeouts,
+        service: &'static str,
     ) -> Result<(Self, Result<M>)> {
-        let (session, message) = arrivals(listener, security, timeouts).first()?;
+        let (session, message) = arrivals(listener, security, timeouts, service).first()?;
         Ok((Self::new(session, timeouts.step)?, message))
     }
 
@@ -119,12 +120,14 @@ pub(crate) fn arrivals<'a>(
     listener: &'a Listener,
     security: &'a Security,
     timeouts: Timeouts,
+    service: &'static str,
 ) -> Arrivals<'a> {
     Arrivals {
         listener,
         security,
         deadline: Deadline::after(timeouts.peer),
         limit: timeouts.step,
+        service,
     }
 }
 

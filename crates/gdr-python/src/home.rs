@@ -126,7 +126,7 @@ impl Home {
         key: Option<&Bound<'_, PyAny>>,
         nic: Option<String>,
     ) -> PyResult<Self> {
-        let (address, security) = (self::address(address)?, security(key)?);
+        let (address, security) = (self::address(py, address)?, security(key)?);
         py.detach(|| {
             let mut options = HomeOptions::new(security);
             if let Some(device) = device(nic)? {

@@ -56,7 +56,7 @@ impl Link {
         nic: Option<String>,
         timeout: f64,
     ) -> PyResult<Self> {
-        let (owner, security) = (self::address(address)?, security(key)?);
+        let (owner, security) = (self::address(py, address)?, security(key)?);
         let until = deadline(timeout)?;
         let link = wait(py, None, move || {
             let mut options = LinkOptions::new(security);

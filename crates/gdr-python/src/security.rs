@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use gdr_object::{Device, Security, SharedKey};
 use gdr_rdma::VerbsOptions;
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::{PyOSError, PyTypeError, PyUnicodeError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::error::IntoException;
@@ -33,16 +33,44 @@ pub(crate) fn security(key: Option<&Bound<'_, PyAny>>) -> PyResult<Security> {
         .map_err(IntoException::into_exception)
 }
 
-/// The address of an owner: an IP address, and its port unless that is 4791.
-pub(crate) fn address(text: &str) -> PyResult<SocketAddr> {
+/// The address of an owner: an IP address or a host name, and its port unless that is 4791.
+pub(crate) fn address(py: Python<'_>, text: &str) -> PyResult<SocketAddr> {
     let with_port = text.parse();
     let alone = || text.parse().map(|ip: IpAddr| SocketAddr::new(ip, PORT));
-    with_port.or_else(|_| alone()).map_err(|_| {
+    if let Ok(address) = with_port.or_else(|_| alone()) {
+        return Ok(address);
+    }
+    let (host, port) = match text.rsplit_once(':') {
+        Some((host, port)) => (host, port.parse().ok()),
+        None => (text, Some(PORT)),
+    };
+    let found = port.map(|port| resolve(py, host, port)).transpose()?;
+    found.flatten().ok_or_else(|| {
         PyValueError::new_err(format!(
-            "{text:?} is not an address: pass an IP address with or without a port, such as \
-             127.0.0.1:7000 or [::1]:7000"
+            "{text:?} is not an address, and no host has this name: pass an address or a name with or \
+             without a port, such as 127.0.0.1:7000, [::1]:7000 or node1:7000"
         ))
     })
+}
+
+/// The first address of a host, by Python's resolver, which a signal interrupts.
+fn resolve(py: Python<'_>, host: &str, port: u16) -> PyResult<Option<SocketAddr>> {
+    let socket = py.import("socket")?;
+    let of_streams = (host, port, 0, socket.getattr("SOCK_STREAM")?);
+    let found = match socket.call_method1("getaddrinfo", of_streams) {
+        Ok(found) => found,
+        // An unknown name, or a text that cannot be one.
+        Err(error) if error.is_instance_of::<PyOSError>(py) => return Ok(None),
+        Err(error) if error.is_instance_of::<PyUnicodeError>(py) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    for entry in found.try_iter()? {
+        let address: String = entry?.get_item(4)?.get_item(0)?.extract()?;
+        if let Ok(ip) = address.parse() {
+            return Ok(Some(SocketAddr::new(ip, port)));
+        }
+    }
+    Ok(None)
 }
 
 /// The RDMA device of this name, `None` for one of gdr's own at the address that leads to the peer.

@@ -177,8 +177,11 @@ def test_failures_have_classes_and_fields(home, link):
 
 
 def test_arguments_that_are_wrong_are_named(home, link):
-    with pytest.raises(ValueError, match='"nowhere" is not an address'):
-        gdr.Home("nowhere")
+    for name in ["no.such.host.invalid", "localhost:port", "x" * 300]:
+        with pytest.raises(ValueError, match="is not an address, and no host has this name"):
+            gdr.Home(name)
+    with gdr.Home("localhost:0") as local:
+        gdr.Link(local.address.replace("127.0.0.1", "localhost")).close()
     with pytest.raises(TypeError, match="a float is not a key"):
         gdr.Link(home.address, key=1.5)
     for arguments, text in [

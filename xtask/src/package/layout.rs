@@ -208,6 +208,17 @@ impl List<'_> {
             Path::new("libexec/gdr/gdr-textfile"),
             PROGRAM,
         )?;
+        for file in contrib()? {
+            let mode = match file.extension() {
+                Some(extension) if extension == "sh" => PROGRAM,
+                _ => DATA,
+            };
+            self.copy(
+                &root().join(&file),
+                Path::new("share/gdr").join(&file),
+                mode,
+            )?;
+        }
         for (folder, name) in [
             ("modules-load.d", "nvidia-peermem.conf"),
             ("limits.d", "90-gdr-memlock.conf"),
@@ -301,13 +312,26 @@ fn pages_of_documentation() -> anyhow::Result<Vec<PathBuf>> {
         })
         .collect::<anyhow::Result<Vec<_>>>()?
         .concat();
-    // And the picture of the first page.
+    // And the picture and the program that pages show.
     pages.retain(|page| {
-        let extension = page.extension();
-        extension.is_some_and(|extension| extension == "md" || extension == "svg")
+        let extension = page.extension().and_then(|extension| extension.to_str());
+        matches!(extension, Some("md" | "svg" | "c"))
     });
     pages.sort();
     Ok(pages)
+}
+
+/// The files for fleets, below the root of the workspace, sorted.
+pub(crate) fn contrib() -> anyhow::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for folder in fs::read_dir(root().join("contrib"))? {
+        let name = Path::new("contrib").join(folder?.file_name());
+        for file in fs::read_dir(root().join(&name))? {
+            files.push(name.join(file?.file_name()));
+        }
+    }
+    files.sort();
+    Ok(files)
 }
 
 /// Writes the files below a folder.

@@ -22,8 +22,9 @@ use clap::ValueEnum;
 pub(crate) use self::architecture::Architecture;
 pub(crate) use self::build_paths::BuildPaths;
 pub(crate) use self::elf::check as check_needs;
-use self::layout::{Content, Folders, Part};
-pub(crate) use self::programs::{OLDEST_GLIBC, PUBLISHED, Programs, release_flags};
+pub(crate) use self::layout::contrib;
+use self::layout::{Content, Folders, Item, Part};
+pub(crate) use self::programs::{OLDEST_GLIBC, PUBLISHED, Programs, pages, release_flags};
 use crate::install::make_folder;
 use crate::tools::{Program, Tools};
 use crate::workspace::root;
@@ -162,6 +163,22 @@ fn make(
     Ok(packages)
 }
 
+/// The files of an archive, sorted.
+fn archived(programs: &Programs) -> anyhow::Result<Vec<Item>> {
+    let folders = Folders::archive();
+    let mut items = layout::archive_root(programs)?;
+    for part in [Part::Command, Part::Library, Part::Development] {
+        items.extend(layout::files(part, &folders, programs)?);
+    }
+    items.sort_by(|one, other| one.path.cmp(&other.path));
+    Ok(items)
+}
+
+/// Writes the files of an archive to a folder.
+pub(crate) fn unpacked(programs: &Programs, folder: &Path) -> anyhow::Result<()> {
+    layout::stage(&archived(programs)?, folder)
+}
+
 /// Makes the archive of one architecture.
 fn archive_of(
     architecture: Architecture,
@@ -170,13 +187,7 @@ fn archive_of(
     out: &Path,
 ) -> anyhow::Result<PathBuf> {
     let name = format!("gdr-{VERSION}-{}-linux", architecture.name());
-    let folders = Folders::archive();
-    let mut items = Vec::new();
-    for part in [Part::Command, Part::Library, Part::Development] {
-        items.extend(layout::files(part, &folders, programs)?);
-    }
-    items.extend(layout::archive_root(programs)?);
-    items.sort_by(|one, other| one.path.cmp(&other.path));
+    let items = archived(programs)?;
     let paths = BuildPaths::of_this_machine();
     for item in &items {
         let bytes = match &item.content {

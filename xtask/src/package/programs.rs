@@ -15,7 +15,7 @@ use crate::install::make_folder;
 use crate::third_party;
 use crate::tools::Tools;
 use crate::verbs_library::{self, Linker};
-use crate::workspace::{root, succeed, target};
+use crate::workspace::{PROFILE, root, succeed, target};
 
 /// That of Red Hat Enterprise Linux 8 and of Debian 10. Ubuntu 20.04 has 2.31.
 pub(crate) const OLDEST_GLIBC: Glibc = Glibc(2, 28);
@@ -77,7 +77,7 @@ pub(crate) fn build(
         Some((_, folder)) => folder.clone(),
         None => compile(tools, host, time)?,
     };
-    let pages = pages(&of_host.join("gdr"))?;
+    let pages = pages(&of_host.join("gdr"), &target().join("packaging/man"))?;
     let third_party = third_party::licences(&Dependencies::of(&PACKAGES, &targets())?)?;
     let mut built = Vec::new();
     for (architecture, folder) in folders {
@@ -108,7 +108,7 @@ fn compile(tools: &Tools, architecture: Architecture, time: u64) -> anyhow::Resu
     let mut command = tools.cargo_zigbuild("zigbuild");
     command
         .current_dir(root())
-        .args(["--release", "--locked", "--target"])
+        .args(["--profile", PROFILE, "--locked", "--target"])
         .arg(format!("{rust}.{OLDEST_GLIBC}"))
         .arg("--target-dir")
         .arg(&folder);
@@ -116,35 +116,34 @@ fn compile(tools: &Tools, architecture: Architecture, time: u64) -> anyhow::Resu
         command.args(["--package", package]);
     }
     for package in SMALL {
-        let setting = format!("profile.release.package.{package}.opt-level=\"s\"");
+        let setting = format!("profile.{PROFILE}.package.{package}.opt-level=\"s\"");
         command.args(["--config", &setting]);
     }
     release_flags(&mut command, time);
     succeed(command)?;
-    Ok(folder.join(rust).join("release"))
+    Ok(folder.join(rust).join(PROFILE))
 }
 
 /// Sets how everything in packages is compiled: the same bytes in every folder, without symbols.
 pub(crate) fn release_flags(cargo: &mut Command, time: u64) {
     cargo
-        .env("CARGO_PROFILE_RELEASE_DEBUG", "false")
-        .env("CARGO_PROFILE_RELEASE_STRIP", "symbols")
+        .env("CARGO_PROFILE_DIST_DEBUG", "false")
+        .env("CARGO_PROFILE_DIST_STRIP", "symbols")
         .env("RUSTFLAGS", BuildPaths::of_this_machine().flags())
         .env("SOURCE_DATE_EPOCH", time.to_string());
 }
 
-/// Writes the manual pages with a program that runs here.
-fn pages(gdr: &Path) -> anyhow::Result<Vec<PathBuf>> {
-    let folder = target().join("packaging/man");
+/// Writes the manual pages to a folder with a program that runs here, and returns them sorted.
+pub(crate) fn pages(gdr: &Path, folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     if folder.exists() {
         // Pages of commands that no longer exist.
-        fs::remove_dir_all(&folder).with_context(|| folder.display().to_string())?;
+        fs::remove_dir_all(folder).with_context(|| folder.display().to_string())?;
     }
-    make_folder(&folder)?;
+    make_folder(folder)?;
     let mut command = Command::new(gdr);
-    command.arg("man").arg(&folder);
+    command.arg("man").arg(folder);
     succeed(command)?;
-    let entries = fs::read_dir(&folder)?;
+    let entries = fs::read_dir(folder)?;
     let pages = entries.map(|entry| Ok(entry?.path()));
     let mut pages = pages.collect::<anyhow::Result<Vec<_>>>()?;
     pages.sort();

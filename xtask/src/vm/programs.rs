@@ -18,7 +18,7 @@ const PACKAGE: &str = "gdr-vm-tests";
 /// The profile of the tests, see the workspace's `Cargo.toml`.
 const PROFILE: &str = "vm";
 /// The profile of benchmarks: that of the programs that are installed.
-const MEASURED: &str = "release";
+const MEASURED: &str = workspace::PROFILE;
 /// The verbs library that `gdr run` looks for, and the one beside it that takes libibverbs' place.
 const LIBRARY: &str = "libgdr-verbs.so";
 const SHADOW: &str = "shadow/libibverbs.so.1";

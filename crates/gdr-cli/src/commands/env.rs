@@ -182,9 +182,9 @@ fn print(all: &[Environment], output: &mut Output) -> Result<()> {
     Ok(())
 }
 
-/// Whether a shell takes a value as it is.
+/// Whether every shell takes a value as it is. zsh looks for a command behind `=`.
 fn is_plain(value: &str) -> bool {
-    let plain = |it: char| it.is_ascii_alphanumeric() || "_-.,:=/".contains(it);
+    let plain = |it: char| it.is_ascii_alphanumeric() || "_-.,:/".contains(it);
     !value.is_empty() && value.chars().all(plain)
 }
 

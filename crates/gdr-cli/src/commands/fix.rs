@@ -124,7 +124,13 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
                 left: plan.left().map(Left::new).collect(),
             })?;
         } else {
-            output.bytes(script.as_bytes())?;
+            for line in script.lines() {
+                // A comment may be broken on a terminal, a command not.
+                match line.starts_with('#') {
+                    true => output.line(line)?,
+                    false => output.bytes(format!("{line}\n").as_bytes())?,
+                }
+            }
         }
         return Ok(Exit::Fine);
     }

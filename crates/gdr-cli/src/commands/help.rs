@@ -27,7 +27,7 @@ pub(crate) fn run(options: &Options, mut gdr: Command, output: &mut Output) -> R
         })?;
     }
     let help = command.render_long_help();
-    output.bytes(help.ansi().to_string().as_bytes())?;
+    output.text(&help.ansi().to_string())?;
     Ok(Exit::Fine)
 }
 

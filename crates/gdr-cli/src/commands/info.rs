@@ -3,8 +3,6 @@
 use std::fs;
 
 use anyhow::Result;
-use comfy_table::presets::UTF8_FULL_CONDENSED;
-use comfy_table::{ContentArrangement, Table};
 use gdr_copy::cpu::{self, Routine};
 use gdr_cuda::{Bdf, Gpu, MemoryKind};
 use gdr_perf::report::{Schema, driver_version};
@@ -12,6 +10,7 @@ use owo_colors::OwoColorize;
 use serde::Serialize;
 
 use super::say_simulated;
+use super::sheet::Sheet;
 use crate::exit::{EXIT_STATUS, Exit};
 use crate::global::Global;
 use crate::gpu::GpuOptions;
@@ -250,9 +249,9 @@ fn show(info: &Info, output: &mut Output) -> gdr_perf::Result<()> {
         info.driver.as_deref().unwrap_or("none")
     ))?;
 
-    let mut gpus = table(["GPU", "name", "PCI", "memory", "BAR1", "compute"]);
+    let mut gpus = Sheet::new(&["GPU", "name", "PCI", "memory", "BAR1", "compute"]);
     for card in &info.gpus {
-        gpus.add_row([
+        gpus.row(vec![
             card.ordinal.to_string(),
             card.name.clone(),
             card.pci.clone(),
@@ -264,9 +263,10 @@ fn show(info: &Info, output: &mut Output) -> gdr_perf::Result<()> {
             card.compute_capability.clone(),
         ]);
     }
-    output.line(format_args!("\n{gpus}"))?;
+    output.line("")?;
+    gpus.write(output)?;
 
-    let mut routes = table(["GPU memory", "route", "other routes"]);
+    let mut routes = Sheet::new(&["GPU memory", "route", "other routes"]);
     for kind in &info.routes {
         let route = kind
             .route
@@ -283,17 +283,10 @@ fn show(info: &Info, output: &mut Output) -> gdr_perf::Result<()> {
                 Some(reason) => format!("{}: {reason}", other.route),
             })
             .collect();
-        routes.add_row([kind.memory.to_owned(), route, others.join("\n")]);
+        routes.row(vec![kind.memory.to_owned(), route, others.join("\n")]);
     }
-    output.line(format_args!("\n{routes}"))
-}
-
-fn table<const N: usize>(titles: [&str; N]) -> Table {
-    let mut table = Table::new();
-    table.load_style(UTF8_FULL_CONDENSED);
-    table.set_content_arrangement(ContentArrangement::Dynamic);
-    table.set_header(titles);
-    table
+    output.line("")?;
+    routes.write(output)
 }
 
 /// A size with its unit; a dash if it is unknown.

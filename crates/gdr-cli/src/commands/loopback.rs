@@ -29,7 +29,7 @@ use crate::output::{Output, flow};
 use crate::progress::Progress;
 use crate::rdma_peer::{
     Addresses, Provider, ROCE_PORT, SecurityOptions, Side, check_listener, device_name,
-    nearest_nics, shards, without_gpu,
+    nearest_nics, provider_in_words, shards, without_gpu,
 };
 use crate::remedy;
 use crate::units::{count, size};
@@ -81,7 +81,7 @@ pub(crate) struct Options {
     from_gpu: Option<GpuName>,
 
     /// UDP port of soft devices; only peers that run gdr accept another port than 4791
-    #[arg(long, value_name = "PORT", default_value_t = ROCE_PORT)]
+    #[arg(long = "udp-port", alias = "port", value_name = "PORT", default_value_t = ROCE_PORT)]
     port: u16,
 
     /// Shards of each soft device, each with a socket and a thread: 1 to 8 [default: GDR_SHARDS, else
@@ -294,8 +294,8 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
         lines.simulation_is_known();
     }
     if !global.json {
-        let Chosen { provider, why, .. } = &setup.devices.chosen;
-        output.paragraph("provider  ", "          ", &format!("{provider}: {why}"))?;
+        let words = provider_in_words(&setup.devices.chosen, global);
+        output.paragraph("provider  ", "          ", &words)?;
     }
     // A wait for the peer cannot be interrupted, so with a peer a signal ends the process.
     let stop = interrupt::flag(if alone {

@@ -2,26 +2,33 @@
 
 use std::fmt::Display;
 use std::ops::ControlFlow;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::Result;
+use owo_colors::OwoColorize;
 use serde::Serialize;
-use serde_json::Value;
 
+use crate::document;
+use crate::exit::Exit;
 use crate::global::Global;
-use crate::interrupt::{self, FirstSignal, Interrupted};
-use crate::progress::Progress;
+use crate::interrupt::{self, Interrupted};
+use crate::json_error::JsonError;
+use crate::progress::{Progress, last_words};
 
 /// A running measurement.
 pub(super) struct Measurement {
     stop: Arc<AtomicBool>,
     progress: Progress,
-    done: usize,
-    total: usize,
-    /// Results for the document of a stopped run; empty without `--json`.
-    measured: Vec<Value>,
+    /// What has been measured; without `--json` no results.
+    so_far: Arc<Mutex<SoFar>>,
     has_document: bool,
+}
+
+struct SoFar {
+    interrupted: Interrupted,
+    /// The measurement has ended by itself, so that its end is not that of a signal.
+    is_over: bool,
 }
 
 impl Measurement {
@@ -30,35 +37,64 @@ impl Measurement {
         Self::with(global, total, Progress::on_stderr())
     }
 
-    /// Starts a measurement with the given progress bar.
+    /// Starts a measurement with the given progress bar. Behind a signal, a part that takes long is not
+    /// waited for.
     pub(super) fn with(global: &Global, total: usize, progress: Progress) -> Result<Self> {
+        let so_far = Arc::new(Mutex::new(SoFar {
+            interrupted: Interrupted {
+                done: 0,
+                total,
+                measured: Vec::new(),
+            },
+            is_over: false,
+        }));
+        let (at_signal, has_document) = (Arc::clone(&so_far), global.json);
+        let stop = interrupt::flag_or(move || {
+            // Locked to the end: the measuring thread must not say the same.
+            let so_far = lock(&at_signal);
+            if so_far.is_over {
+                return;
+            }
+            let interrupted = &so_far.interrupted;
+            last_words(format_args!("{} {interrupted}", "error:".red().bold()));
+            if has_document {
+                print_document(interrupted.clone());
+            }
+            interrupt::end();
+        })?;
         Ok(Self {
-            stop: interrupt::flag(FirstSignal::RequestsStop)?,
+            stop,
             progress,
-            done: 0,
-            total,
-            measured: Vec::new(),
-            has_document: global.json,
+            so_far,
+            has_document,
         })
     }
 
     /// A part begins.
     pub(super) fn begin(&self, what: impl Display) {
-        self.progress.at(self.done, self.total, &what.to_string());
+        let (done, total) = self.reached_so_far();
+        self.progress.at(done, total, &what.to_string());
     }
 
     /// A part has ended.
     pub(super) fn end(&mut self, row: &impl Serialize) {
-        self.done += 1;
+        let mut so_far = lock(&self.so_far);
+        so_far.interrupted.done += 1;
         if self.has_document {
             // A value that cannot be serialized fails in the whole document too.
-            self.measured.extend(serde_json::to_value(row));
+            so_far
+                .interrupted
+                .measured
+                .extend(serde_json::to_value(row));
         }
     }
 
     /// `done` parts have ended, whose results are not kept.
     pub(super) fn reached(&mut self, done: usize, total: usize, what: &str) {
-        (self.done, self.total) = (done, total);
+        {
+            let mut so_far = lock(&self.so_far);
+            (so_far.interrupted.done, so_far.interrupted.total) = (done, total);
+        }
         self.progress.at(done, total, what);
     }
 
@@ -72,23 +108,48 @@ impl Measurement {
 
     /// Returns the result, or [`Interrupted`] with the results so far after a signal.
     pub(super) fn finish<T>(self, result: Result<T, impl Into<anyhow::Error>>) -> Result<T> {
+        let mut so_far = lock(&self.so_far);
+        so_far.is_over = true;
         let error = match result {
             Ok(value) => return Ok(value),
             Err(error) => error.into(),
         };
         let cause = error.downcast_ref();
         if matches!(cause, Some(gdr_perf::Error::Stopped)) && self.is_stopped() {
-            return Err(Interrupted {
-                done: self.done,
-                total: self.total,
-                measured: self.measured,
-            }
-            .into());
+            return Err(so_far.interrupted.clone().into());
         }
         Err(error)
     }
 
+    fn reached_so_far(&self) -> (usize, usize) {
+        let so_far = lock(&self.so_far);
+        (so_far.interrupted.done, so_far.interrupted.total)
+    }
+
     fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
+    }
+}
+
+/// What was measured; a thread that panicked while it added to it left it whole.
+fn lock(so_far: &Mutex<SoFar>) -> MutexGuard<'_, SoFar> {
+    so_far.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Writes the document of a run that was stopped, past the lock that the measuring thread has on standard
+/// output.
+fn print_document(interrupted: Interrupted) {
+    let message = interrupted.to_string();
+    let fault = JsonError::new(&interrupted.into(), message, Exit::Undecided);
+    let text = serde_json::to_string_pretty(&fault).and_then(|text| document::complete(&text));
+    let text = text.unwrap_or_default() + "\n";
+    let mut rest = text.as_bytes();
+    while !rest.is_empty() {
+        match rustix::io::write(rustix::stdio::stdout(), rest) {
+            Ok(written) => rest = &rest[written..],
+            Err(rustix::io::Errno::INTR) => {}
+            // A reader that is gone reads nothing.
+            Err(_) => return,
+        }
     }
 }

@@ -6,6 +6,7 @@ mod outliers;
 mod place;
 mod table;
 
+use std::fmt;
 use std::fs;
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
@@ -36,6 +37,9 @@ use crate::rdma_peer::{
 use crate::units::{count, size};
 
 use self::place::Place;
+
+/// The percentage of the expected rate that passes.
+const USUAL_LEAST: u32 = 70;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -115,14 +119,10 @@ pub(crate) struct Options {
     #[arg(long)]
     quick: bool,
 
-    /// Percent of the expected rate that a direction needs; 0 judges no rate
-    #[arg(
-        long,
-        value_name = "PERCENT",
-        value_parser = percent,
-        default_value = "70"
-    )]
-    least: u32,
+    /// Percent of the expected rate that a direction needs; 0 judges no rate [default: 70; 0 where the
+    /// ranks share the CPUs of one machine]
+    #[arg(long, value_name = "PERCENT", value_parser = percent)]
+    least: Option<u32>,
 
     /// Seconds for the ranks to meet
     #[arg(long, value_name = "SECONDS", value_parser = count, default_value = "60")]
@@ -148,7 +148,12 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    fn settings(&self) -> MeshSettings {
+    fn settings(&self, crowd: Option<Crowd>) -> MeshSettings {
+        let least = match (self.least, crowd) {
+            (Some(least), _) => least,
+            (None, Some(_)) => 0,
+            (None, None) => USUAL_LEAST,
+        };
         let usual = match self.quick {
             true => 50,
             false => 1000,
@@ -156,10 +161,14 @@ impl Options {
         MeshSettings {
             size: self.size,
             duration: Duration::from_millis(self.duration.unwrap_or(usual).into()),
-            least: f64::from(self.least) / 100.0,
+            least: f64::from(least) / 100.0,
             meet_within: Duration::from_secs(self.wait.into()),
-            timeout: Duration::from_secs(self.timeout.into()),
+            timeout: self.timeout(),
         }
+    }
+
+    fn timeout(&self) -> Duration {
+        Duration::from_secs(self.timeout.into())
     }
 
     fn pair(&self) -> Result<DevicePair> {
@@ -193,7 +202,6 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
         // Nothing has started a thread yet.
         gdr_rdma::disable_scatter_to_cqe();
     }
-    let settings = options.settings();
     let mut pair = options.pair()?;
     let gpu = options.open_gpu(&place)?;
     if let Some(gpu) = gpu.as_ref().filter(|gpu| gpu.simulated.is_none()) {
@@ -205,7 +213,7 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
         _ => Side::Connects,
     };
     let security = options.security.security()?;
-    let addresses = Addresses::resolve(&place.meet, side, security, settings.timeout)?;
+    let addresses = Addresses::resolve(&place.meet, side, security, options.timeout())?;
     let (device, coordinator, listener) = addresses.first(|address| {
         // Rank 0 listens before it opens a device, so that the others find it early.
         let listener = match side {
@@ -216,6 +224,8 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
     })?;
     // A wait for the others cannot be interrupted, so a signal ends the process.
     interrupt::flag(FirstSignal::Terminates)?;
+    let crowd = Crowd::of(&place, &device);
+    let settings = options.settings(crowd);
     let partners = Listener::bind(SocketAddr::new(device.address().ip(), 0))?;
     let destination = Destination {
         memory: options.memory.into(),
@@ -251,14 +261,52 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
     if global.json {
         output.json(&report)?;
     } else if options.csv {
-        output.line(report.csv().trim_end())?;
+        output.bytes(format!("{}\n", report.csv().trim_end()).as_bytes())?;
     } else {
         if let Some(reason) = gpu.as_ref().and_then(|gpu| gpu.simulated.as_ref()) {
             output.simulated(reason)?;
         }
-        table::write(&report, output)?;
+        let crowd = crowd.filter(|_| options.least.is_none());
+        table::write(&report, crowd, output)?;
     }
     Ok(status(report.passed))
+}
+
+/// Ranks of one machine whose soft devices have fewer CPUs than they use: a rate is then what the others
+/// leave, and says nothing about a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Crowd {
+    ranks: usize,
+    cpus: usize,
+}
+
+impl Crowd {
+    /// CPUs that a rank uses: its program, and the engine of its device.
+    const EACH: usize = 2;
+
+    fn of(place: &Place, device: &Device) -> Option<Self> {
+        let cpus = thread::available_parallelism().map_or(1, usize::from);
+        let ranks = place.ranks;
+        // At a loopback address all the others are on this machine.
+        let is_alone =
+            device.provider() == gdr_rdma::Provider::Soft && device.address().ip().is_loopback();
+        (is_alone && Self::EACH * ranks > cpus).then_some(Self { ranks, cpus })
+    }
+}
+
+impl fmt::Display for Crowd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let cpus = match self.cpus {
+            1 => "one CPU".to_owned(),
+            cpus => format!("{cpus} CPUs"),
+        };
+        write!(
+            f,
+            "no rate was judged: the {} ranks share {cpus}, so that a rate is what the others leave; --least \
+             {USUAL_LEAST} judges all the same",
+            self.ranks
+        )
+    }
 }
 
 fn status(passed: bool) -> Exit {

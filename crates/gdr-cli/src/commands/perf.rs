@@ -34,7 +34,7 @@ use crate::interrupt::{self, FirstSignal};
 use crate::output::{Output, flow};
 use crate::rdma_peer::{
     Addresses, Provider, ROCE_PORT, SecurityOptions, Side, device_name, listening_address,
-    nearest_nics, shards,
+    nearest_nics, provider_in_words, shards,
 };
 use crate::units::{count, size};
 use table::Table;
@@ -381,8 +381,11 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
         _ => {}
     }
     if !global.json && !options.figures.csv {
-        let Chosen { provider, why, .. } = &chosen;
-        output.paragraph("provider  ", "          ", &format!("{provider}: {why}"))?;
+        output.paragraph(
+            "provider  ",
+            "          ",
+            &provider_in_words(&chosen, global),
+        )?;
     }
     let sources = match (side, &options.bind) {
         (Side::Connects, Some(bind)) => bind.resolve(options.timeout())?,

@@ -1,21 +1,14 @@
-//! Tables of plain text of up to 100 columns, and the same as CSV.
+//! Tables of plain text, as wide as the terminal and at most 100 columns, and the same as CSV.
 
 use anyhow::Result;
-use comfy_table::presets::NOTHING;
-use comfy_table::{ColumnConstraint, ContentArrangement, Table};
 
 use crate::exit::UsageError;
 use crate::global::Global;
 use crate::output::Output;
+use crate::wrap::{filled, width};
 
-/// The default width of a table.
-const WIDTH: u16 = 100;
-
-/// The width of a table: [`WIDTH`], or that of a narrower terminal.
-pub(super) fn terminal_width() -> u16 {
-    let terminal = Table::new().width();
-    terminal.map_or(WIDTH, |width| width.min(WIDTH))
-}
+/// The space between columns.
+const GAP: usize = 2;
 
 /// How to lay out a table.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
@@ -86,42 +79,115 @@ impl Sheet {
             }
             return Ok(());
         }
-        let width = if layout.wide {
-            None
-        } else {
-            Some(terminal_width())
+        let lines = match layout.wide {
+            true => self.whole_lines(),
+            false => self.lines(output.width()),
         };
-        output.line(self.table(width).trim_fmt())?;
-        Ok(())
+        Ok(output.bytes(format!("{}\n", lines.join("\n")).as_bytes())?)
     }
 
-    /// The table; without a width, as wide as its cells.
-    fn table(&self, width: Option<u16>) -> Table {
-        let mut table = Table::new();
-        table.load_style(NOTHING).set_header(&self.heads);
-        match width {
-            Some(width) => table
-                .set_content_arrangement(ContentArrangement::Dynamic)
-                .set_width(width),
-            None => table.set_content_arrangement(ContentArrangement::Disabled),
-        };
-        for row in &self.rows {
-            table.add_row(row);
-        }
-        for column in &self.whole {
-            if let Some(column) = table.column_mut(*column) {
-                column.set_constraint(ColumnConstraint::ContentWidth);
+    /// Writes it below other lines, in the default layout.
+    pub(crate) fn write(&self, output: &mut Output) -> gdr_perf::Result<()> {
+        let lines = self.lines(output.width());
+        output.bytes(format!("{}\n", lines.join("\n")).as_bytes())
+    }
+
+    /// Its lines, as wide as its cells.
+    fn whole_lines(&self) -> Vec<String> {
+        let widths: Vec<usize> = self.columns().map(|column| column.natural).collect();
+        self.aligned(&widths)
+    }
+
+    /// Its lines at a width: the cells of the widest columns are broken between words; where this is not
+    /// enough, each row is a block with a line for each cell.
+    pub(crate) fn lines(&self, most: usize) -> Vec<String> {
+        let columns: Vec<Widths> = self.columns().collect();
+        let mut widths: Vec<usize> = columns.iter().map(|column| column.natural).collect();
+        let gaps = GAP * columns.len().saturating_sub(1);
+        while widths.iter().sum::<usize>() + gaps > most {
+            let shrinkable = columns.iter().zip(&mut widths);
+            let shrinkable = shrinkable.filter(|(column, width)| **width > column.least);
+            match shrinkable.max_by_key(|(_, width)| **width) {
+                Some((_, width)) => *width -= 1,
+                None => return self.blocks(most),
             }
         }
-        table
+        self.aligned(&widths)
     }
 
-    /// Its lines at a width.
-    #[cfg(test)]
-    pub(super) fn lines(&self, width: u16) -> Vec<String> {
-        let text = self.table(Some(width)).trim_fmt();
-        text.lines().map(str::to_owned).collect()
+    fn columns(&self) -> impl Iterator<Item = Widths> {
+        self.heads.iter().enumerate().map(|(at, head)| {
+            let cells = || {
+                let cells = self.rows.iter().filter_map(move |row| row.get(at));
+                std::iter::once(head).chain(cells)
+            };
+            let of = |separator: char| {
+                let parts = cells().flat_map(move |cell| cell.split(separator));
+                parts.flat_map(str::lines).map(width).max().unwrap_or(0)
+            };
+            let natural = of('\n');
+            let least = if self.whole.contains(&at) {
+                natural
+            } else {
+                of(' ')
+            };
+            Widths { natural, least }
+        })
     }
+
+    /// A line for each row, or several where cells are broken.
+    fn aligned(&self, widths: &[usize]) -> Vec<String> {
+        let mut lines = Vec::new();
+        for row in std::iter::once(&self.heads).chain(&self.rows) {
+            let cells: Vec<Vec<String>> = row
+                .iter()
+                .zip(widths)
+                .map(|(cell, width)| filled(cell, *width))
+                .collect();
+            let height = cells.iter().map(Vec::len).max().unwrap_or(0);
+            for at in 0..height {
+                let mut line = String::new();
+                let mut column = 0usize;
+                for (cell, most) in cells.iter().zip(widths) {
+                    let part = cell.get(at).map_or("", String::as_str);
+                    line.push_str(&" ".repeat(column.saturating_sub(width(&line))));
+                    line.push_str(part);
+                    column += most + GAP;
+                }
+                lines.push(line.trim_end().to_owned());
+            }
+        }
+        lines
+    }
+
+    /// A block for each row: the head and the content of each cell that has any.
+    fn blocks(&self, most: usize) -> Vec<String> {
+        let heads = self.heads.iter().map(|head| width(head)).max().unwrap_or(0) + GAP;
+        let mut lines = Vec::new();
+        for row in &self.rows {
+            if !lines.is_empty() {
+                lines.push(String::new());
+            }
+            for (head, cell) in self
+                .heads
+                .iter()
+                .zip(row)
+                .filter(|(_, cell)| !cell.is_empty())
+            {
+                for (at, part) in filled(cell, most.saturating_sub(heads)).iter().enumerate() {
+                    let head = if at == 0 { head } else { "" };
+                    lines.push(format!("{head:heads$}{part}"));
+                }
+            }
+        }
+        lines
+    }
+}
+
+/// The width of a column without broken cells, and the one at which words still fit.
+struct Widths {
+    natural: usize,
+    least: usize,
 }
 
 /// A cell as RFC 4180 has it.
@@ -148,6 +214,23 @@ mod tests {
             "{lines:?}"
         );
         assert!(lines[1].contains("0000:19:00.0"), "{lines:?}");
+    }
+
+    #[test]
+    fn a_table_that_is_too_wide_has_a_block_for_each_row() {
+        let mut sheet = Sheet::new(&["PCI", "link"]).keep_whole(&[0]);
+        sheet.row(vec!["0000:19:00.0".to_owned(), "InfiniBand".to_owned()]);
+        sheet.row(vec!["0000:1a:00.0".to_owned(), String::new()]);
+        let lines = sheet.lines(20);
+        assert_eq!(
+            lines,
+            [
+                "PCI   0000:19:00.0",
+                "link  InfiniBand",
+                "",
+                "PCI   0000:1a:00.0"
+            ]
+        );
     }
 
     #[test]

@@ -149,7 +149,10 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
             }
         }
     };
-    output.bytes(text.as_bytes())?;
+    match format {
+        Format::Matrix | Format::Tree => output.text(&text)?,
+        _ => output.bytes(text.as_bytes())?,
+    }
     Ok(report::exit(inventory))
 }
 

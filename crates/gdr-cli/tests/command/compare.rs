@@ -208,8 +208,7 @@ fn a_server_that_is_killed_while_a_client_measures_is_named() {
     let server = serve(14872);
     let port = "127.0.0.1:14872";
     let line = format!("compare {port} --port 14872 --timeout 60 --simulate --size 4M --csv");
-    let mut measuring = std::process::Command::new(super::cargo_bin!("gdr"))
-        .env("GDR_LIBIBVERBS", "/nonexistent/libibverbs.so.1")
+    let mut measuring = super::program()
         .args(line.split_whitespace())
         .stdout(std::process::Stdio::piped())
         .stderr(std::process::Stdio::piped())

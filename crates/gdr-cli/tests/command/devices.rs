@@ -84,7 +84,7 @@ fn devices_are_listed_with_ports_gids_and_the_way_to_gpu_memory() {
         text.contains("port 2: ACTIVE, InfiniBand, 400 Gbit/s, MTU 4096, LID 9\n"),
         "{text}"
     );
-    assert!(text.contains("│ * 3"), "{text}");
+    assert!(text.contains("  * 3  ::ffff:"), "{text}");
     assert!(
         text.contains("uses GID 3 (10.0.0.1): the first routable RoCE v2 GID of an IPv4"),
         "{text}"

@@ -3,7 +3,6 @@
 use std::io::Write;
 use std::process::{Command as Process, Stdio};
 
-use assert_cmd::cargo_bin;
 use serde_json::Value;
 
 use super::{code, gdr, stderr, stdout};
@@ -228,7 +227,7 @@ fn json_has_every_key_once() {
 
 #[test]
 fn a_log_on_standard_input_is_explained() {
-    let mut child = Process::new(cargo_bin!("gdr"))
+    let mut child = super::program()
         .args(["explain", "--offline", "--json"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -272,7 +271,7 @@ fn a_capture_that_does_not_exist_is_an_error_whatever_the_text_says() {
 
 /// What `gdr explain` makes of a log on standard input.
 fn explained(arguments: &[&str], log: &str) -> std::process::Output {
-    let mut child = Process::new(cargo_bin!("gdr"))
+    let mut child = super::program()
         .args(["explain", "--offline"])
         .args(arguments)
         .stdin(Stdio::piped())

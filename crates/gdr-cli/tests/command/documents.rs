@@ -132,10 +132,9 @@ fn every_document_has_schema_version_host_and_time_and_no_key_twice() {
 }
 
 /// Sends SIGINT once standard error has something on it, and reads what the process says.
-fn interrupted(line: &str) -> (i32, String) {
-    let mut child = Command::new(cargo_bin!("gdr"))
+fn interrupted(line: &str) -> (i32, String, String) {
+    let mut child = super::program()
         .args(line.split(' '))
-        .env("GDR_LIBIBVERBS", "/nonexistent/libibverbs.so.1")
         .env("GDR_LOG", "gdr_copy=info")
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -171,8 +170,8 @@ fn interrupted(line: &str) -> (i32, String) {
         .unwrap()
         .read_to_string(&mut text)
         .unwrap();
-    std::io::copy(&mut stderr, &mut std::io::sink()).unwrap();
-    (child.wait().unwrap().code().unwrap(), text)
+    stderr.read_to_string(&mut said).unwrap();
+    (child.wait().unwrap().code().unwrap(), text, said)
 }
 
 #[test]
@@ -187,7 +186,7 @@ fn a_measurement_that_is_interrupted_ends_with_3_and_a_document() {
         "loopback --simulate --port 14854 --sweep --iterations 100000000",
         "compare --simulate --port 14897 --size 1M",
     ] {
-        let (status, text) = interrupted(&format!("{line} --json"));
+        let (status, text, _) = interrupted(&format!("{line} --json"));
         assert_eq!(status, 3, "{line}: {text}");
         let document = assert_document(line, &text);
         if document["schema"] == "gdr.error" {
@@ -196,6 +195,23 @@ fn a_measurement_that_is_interrupted_ends_with_3_and_a_document() {
         } else {
             assert_eq!(document["verdict"], "undecided", "{line}");
         }
-        assert_eq!(interrupted(line).0, 3, "{line}");
+        let (status, text, said) = interrupted(line);
+        assert_eq!(status, 3, "{line}");
+        let word = format!("{text}{said}").to_lowercase();
+        assert!(word.contains("stopp"), "{line}: {word}");
     }
+}
+
+#[test]
+fn a_part_that_takes_minutes_is_not_waited_for() {
+    let started = std::time::Instant::now();
+    let line = "copybw --simulate -s 1G -w 1000000 -r 1";
+    let (status, _, said) = interrupted(line);
+    assert_eq!(status, 3, "{said}");
+    assert!(said.contains("stopped by a signal: 0 of "), "{said}");
+    // The million copies of a GiB take hours on every machine.
+    assert!(
+        started.elapsed() < std::time::Duration::from_secs(120),
+        "{said}"
+    );
 }

@@ -36,7 +36,7 @@ fn each_variable_has_its_reason_in_comments_of_at_most_100_columns() {
     }
     assert!(exports >= 8, "{text}");
     assert!(
-        text.contains(&format!("\nexport NCCL_IB_HCA=={NICS}\n")),
+        text.contains(&format!("\nexport NCCL_IB_HCA='={NICS}'\n")),
         "{text}"
     );
     assert!(text.contains("GPU0 mlx5_1 (PIX)"), "{text}");

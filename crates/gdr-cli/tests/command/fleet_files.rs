@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 use assert_cmd::cargo_bin;
 use tempfile::TempDir;
 
-use super::{code, stderr, stdout};
+use super::{code, isolated, stderr, stdout};
 
 /// Options by which the doctor finds nothing wrong, something, and a rehearsed failure.
 const HEALTHY: &str = "--example --pair GPU0,mlx5_1";
@@ -61,7 +61,7 @@ impl Node {
         let contrib = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib");
         let path = std::env::var("PATH").unwrap();
         let mut command = Command::new("bash");
-        command
+        isolated(&mut command)
             .arg(contrib.join(script))
             .env("PATH", format!("{}:{path}", self.path("bin").display()))
             .env("NODE", self.folder.path())
@@ -69,9 +69,9 @@ impl Node {
             // Longer than any report takes on a slow machine.
             .env("GDR_LIMIT_S", "300")
             .env("SLURMD_NODENAME", "n1")
+            .env_remove("GDR")
             .env("SLURM_JOB_ID", "77")
-            .env_remove("SLURM_JOB_GPUS")
-            .env_remove("GDR_BACKEND");
+            .env_remove("SLURM_JOB_GPUS");
         command
     }
 
@@ -98,6 +98,43 @@ fn a_prolog_refuses_a_job_on_a_node_that_fails_and_on_no_other() {
     assert!(log.contains("REHEARSAL of acs.path"), "{log}");
     let without_gpu = node.command(script, FAILED).output().unwrap();
     assert_eq!(code(&without_gpu), 0);
+}
+
+#[test]
+fn scripts_for_slurm_need_no_path_and_are_loud_where_the_command_is_missing() {
+    let contrib = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/slurm");
+    let started = |script: &str, gdr: &Path, options: &str| {
+        Command::new("/bin/bash")
+            .arg(contrib.join(script))
+            .env_clear()
+            .env("GDR", gdr)
+            .env("GDR_DOCTOR_OPTIONS", options)
+            .env("GDR_LIMIT_S", "300")
+            .env("SLURM_JOB_GPUS", "0")
+            .output()
+            .unwrap()
+    };
+    let gdr = cargo_bin!("gdr");
+    for (options, status) in [(HEALTHY, 0), (FAILED, 1)] {
+        let output = started("gdr-prolog.sh", gdr, options);
+        assert_eq!(code(&output), status, "{options}: {}", stderr(&output));
+    }
+    let missing = Path::new("/nonexistent/gdr");
+    for (script, status) in [("gdr-prolog.sh", 1), ("gdr-epilog.sh", 0)] {
+        let output = started(script, missing, HEALTHY);
+        assert_eq!(code(&output), status, "{script}");
+        let said = stderr(&output);
+        assert!(
+            said.contains("/nonexistent/gdr cannot be started"),
+            "{script}: {said}"
+        );
+    }
+    let node = Node::new(IDLE);
+    let mut check = node.command("slurm/gdr-health-check.sh", HEALTHY);
+    let output = check.env("GDR", missing).output().unwrap();
+    assert_eq!(code(&output), 1, "{}", stderr(&output));
+    assert!(node.read("log").contains("cannot be started"));
+    assert_eq!(node.read("updates"), "");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 
 use assert_cmd::cargo_bin;
 
-use super::{code, stderr, stdout};
+use super::{code, isolated, stderr, stdout};
 
 /// A block of commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,12 +69,11 @@ fn lines(page: &str) -> Vec<Line> {
 fn shell(folder: &Path, line: &str) -> Output {
     let bin = cargo_bin!("gdr").parent().unwrap();
     let path = std::env::var("PATH").unwrap();
-    Command::new("sh")
+    isolated(&mut Command::new("sh"))
         .args(["-c", line])
         .current_dir(folder)
+        .env("HOME", folder)
         .env("PATH", format!("{}:{path}", bin.display()))
-        .env_remove("GDR_BACKEND")
-        .env_remove("GDR_LOG")
         .output()
         .unwrap()
 }
@@ -108,6 +107,45 @@ fn every_command_of_the_guide_runs_or_is_marked() {
         let said = format!("{page}: {command}\n{}{}", stdout(&output), stderr(&output));
         assert!((0..=most).contains(&status), "status {status} of {said}");
     }
+}
+
+/// The commands of the README that need neither a release build nor an installation.
+#[test]
+fn what_the_readme_shows_first_works_in_an_empty_folder() {
+    let readme = fs::read_to_string(docs().join("../README.md")).unwrap();
+    let (first_screen, rest) = readme.split_once("\n## ").unwrap();
+    let links = first_screen.matches("](").count() - first_screen.matches("![").count();
+    assert!(links <= 8, "{links} links");
+    let mut lines = Vec::new();
+    for (at, block) in readme.split("```").enumerate() {
+        if at % 2 == 1 && block.starts_with("sh\n") {
+            lines.extend(block.lines().skip(1));
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let mut loopbacks = 0;
+    for line in lines {
+        let line = line.split('#').next().unwrap().trim();
+        let command = line.replace("cargo run --release --", "gdr");
+        if !command.starts_with("gdr ") {
+            // xtask's tests have these.
+            assert!(command.starts_with("cargo xtask "), "{line}");
+            continue;
+        }
+        let output = shell(folder.path(), &command);
+        let most = if command.contains("doctor") { 3 } else { 0 };
+        assert!(
+            (0..=most).contains(&code(&output)),
+            "{line}: {}",
+            stderr(&output)
+        );
+        if command == "gdr loopback" {
+            let text = stdout(&output);
+            assert!(text.contains("\nPASS: "), "{text}");
+            loopbacks += 1;
+        }
+    }
+    assert_eq!(loopbacks, 2, "the first command and its short form: {rest}");
 }
 
 #[test]

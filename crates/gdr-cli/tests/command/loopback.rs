@@ -418,7 +418,7 @@ impl Drop for Running {
 
 impl Running {
     fn start(line: &str) -> (Self, BufReader<ChildStdout>) {
-        let mut child = Command::new(cargo_bin!("gdr"))
+        let mut child = super::program()
             .args(line.split_whitespace())
             .arg("--simulate")
             .stdout(Stdio::piped())
@@ -518,7 +518,7 @@ fn ends_with_different_keys_name_the_key() {
     };
     let (here, there) = (key("here"), key("there"));
     let (listener, mut stdout) = Running::start(&format!(
-        "loopback --listen 127.0.0.1:14807 --port 14807 --key-file {here} --wait 15 --json"
+        "loopback --listen 127.0.0.1:14807 --port 14807 --key-file {here} --wait 8 --json"
     ));
     // With --json, that it listens is on standard error: connecting is tried until it does.
     let fault = loop {

@@ -46,20 +46,44 @@ fn gdr<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Output {
         .unwrap()
 }
 
+/// Variables of the caller that would change what `gdr` does.
+const OF_THE_CALLER: [&str; 7] = [
+    "GDR_BACKEND",
+    "GDR_COPY",
+    "GDR_LOG",
+    "GDR_NICS",
+    "GDR_VERBS_LIBRARY",
+    "NO_COLOR",
+    "CLICOLOR_FORCE",
+];
+
+/// What tests have in their place: whatever devices this machine has, and whatever its user has measured.
+const OF_TESTS: [(&str, &str); 3] = [
+    ("GDR_LIBIBVERBS", "/nonexistent/libibverbs.so.1"),
+    ("HOME", "/nonexistent"),
+    ("XDG_STATE_HOME", "/nonexistent"),
+];
+
 fn clean(mut command: Command) -> Command {
-    for variable in [
-        "GDR_BACKEND",
-        "GDR_COPY",
-        "GDR_LOG",
-        "NO_COLOR",
-        "CLICOLOR_FORCE",
-    ] {
+    for variable in OF_THE_CALLER {
         command.env_remove(variable);
     }
-    // Whatever devices this machine has.
-    command.env("GDR_LIBIBVERBS", "/nonexistent/libibverbs.so.1");
-    // Whatever its user has measured.
-    command.env("XDG_STATE_HOME", "/nonexistent");
+    command.envs(OF_TESTS);
+    command
+}
+
+/// The same for a process that a test talks with.
+fn isolated(command: &mut std::process::Command) -> &mut std::process::Command {
+    for variable in OF_THE_CALLER {
+        command.env_remove(variable);
+    }
+    command.envs(OF_TESTS)
+}
+
+/// `gdr` as a process that a test talks with.
+fn program() -> std::process::Command {
+    let mut command = std::process::Command::new(cargo_bin!("gdr"));
+    isolated(&mut command);
     command
 }
 

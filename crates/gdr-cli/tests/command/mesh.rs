@@ -16,13 +16,12 @@ struct Rank(Child);
 
 impl Rank {
     fn start(arguments: &str, variables: &[(&str, String)]) -> Self {
-        let mut command = std::process::Command::new(assert_cmd::cargo::cargo_bin!("gdr"));
+        let mut command = super::program();
         command
             .arg("mesh")
             .args(arguments.split_whitespace())
             .args(["--simulate", "--json", "--provider", "soft"])
             .envs(variables.iter().map(|(name, value)| (name, value)))
-            .env_remove("GDR_BACKEND")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
@@ -140,7 +139,7 @@ fn a_rank_that_is_killed_and_one_that_never_comes_are_named_and_the_others_end()
     // Long enough that the killed rank is in the middle of it.
     let port = free_port();
     let line = format!(
-        "--size 4K --duration 300 --least 0 --wait 30 --timeout 10 --meet 127.0.0.1:{port} --udp-port \
+        "--size 4K --duration 300 --least 0 --wait 15 --timeout 10 --meet 127.0.0.1:{port} --udp-port \
          {port}"
     );
     let start = |rank| Rank::start(&line, &launched("torchrun", rank, 5));

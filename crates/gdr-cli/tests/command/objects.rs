@@ -26,12 +26,10 @@ pub(super) struct Background {
 
 impl Background {
     fn start(words: &[&str]) -> Self {
-        let mut command = std::process::Command::new(assert_cmd::cargo::cargo_bin!("gdr"));
+        let mut command = super::program();
         let mut child = command
             .args(words)
             .arg("--json")
-            .env("GDR_LIBIBVERBS", "/nonexistent/libibverbs.so.1")
-            .env_remove("GDR_BACKEND")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -513,7 +511,7 @@ fn a_full_or_closed_standard_output_is_seen() {
     assert_eq!(owner.process.event()["event"], "published");
     let target = format!("{}/w", owner.address());
     let to = |stdout: Stdio| {
-        let mut command = std::process::Command::new(assert_cmd::cargo::cargo_bin!("gdr"));
+        let mut command = super::program();
         command.args(["get", &target, "--provider", "soft"]);
         command.stdout(stdout).stderr(Stdio::piped());
         command.spawn().unwrap()

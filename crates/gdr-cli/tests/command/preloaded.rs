@@ -14,6 +14,9 @@ use super::clean;
 pub(super) fn libraries(version: &str) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir(folder.path().join("shadow")).unwrap();
+    let versions = Path::new(env!("CARGO_MANIFEST_DIR")).join("../gdr-verbs/libibverbs.map");
+    let plain = folder.path().join("plain.map");
+    fs::write(&plain, "{ global: *; };\n").unwrap();
     for (name, symbol) in [
         ("libgdr-verbs.so", "gdr_verbs_version"),
         ("shadow/libibverbs.so.1", "gdr_verbs_version"),
@@ -22,8 +25,16 @@ pub(super) fn libraries(version: &str) -> TempDir {
         let source = folder.path().join("library.c");
         let text = format!("const char {symbol}[] = \"{version}\";\n");
         fs::write(&source, text).unwrap();
+        let mut script = std::ffi::OsString::from("-Wl,--version-script=");
+        // With the versions of every rdma-core that may be installed here; one function is enough.
+        script.push(match name.starts_with("shadow") {
+            true => versions.as_os_str(),
+            false => plain.as_os_str(),
+        });
         let status = std::process::Command::new("cc")
-            .args(["-shared", "-fPIC", "-o"])
+            .args(["-shared", "-fPIC"])
+            .arg(script)
+            .arg("-o")
             .arg(folder.path().join(name))
             .arg(&source)
             .status();

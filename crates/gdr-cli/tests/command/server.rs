@@ -1,9 +1,7 @@
 //! A command that waits for a client.
 
 use std::io::{BufRead, BufReader, Read};
-use std::process::{Child, ChildStdout, Command, Stdio};
-
-use super::cargo_bin;
+use std::process::{Child, ChildStdout, Stdio};
 
 /// A server, killed when the test ends.
 pub(super) struct Server {
@@ -22,8 +20,7 @@ impl Drop for Server {
 impl Server {
     /// Starts `gdr` with these arguments, and returns once it waits for a client.
     pub(super) fn start(arguments: &str) -> Self {
-        let mut child = Command::new(cargo_bin!("gdr"))
-            .env("GDR_LIBIBVERBS", "/nonexistent/libibverbs.so.1")
+        let mut child = super::program()
             .args(arguments.split_whitespace())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())

@@ -6,23 +6,26 @@ use super::*;
 
 /// What `gdr` sends to a terminal of so many columns; none where there is no `script`.
 fn on_terminal(columns: u16, line: &str) -> Option<String> {
+    let (status, text) = ended_on_terminal(columns, line)?;
+    assert_eq!(status, 0, "{line}: {text}");
+    Some(text)
+}
+
+/// As [`on_terminal`], with the status.
+fn ended_on_terminal(columns: u16, line: &str) -> Option<(i32, String)> {
     let command = format!(
         "stty cols {columns} rows 24; exec '{}' {line}",
         cargo_bin!("gdr").display()
     );
-    let output = Command::new("script")
+    let output = isolated(&mut Command::new("script"))
         .args(["-qec", &command, "/dev/null"])
-        .env_remove("GDR_BACKEND")
-        .env_remove("GDR_LOG")
         .env("NO_COLOR", "1")
         .env("TERM", "xterm")
-        .env("GDR_LIBIBVERBS", "/nonexistent/libibverbs.so.1")
         .stdin(Stdio::null())
         .output()
         .ok()?;
-    let text = String::from_utf8(output.stdout).unwrap();
-    assert!(output.status.success(), "{line}: {text}");
-    Some(text)
+    let text = String::from_utf8(output.stdout.clone()).unwrap();
+    Some((code(&output), text))
 }
 
 /// The lines that are left on a screen of so many columns: what is written goes to where the cursor
@@ -111,7 +114,7 @@ fn a_bar_comes_between_no_lines_and_is_gone_at_the_end() {
             let last = lines.iter().rfind(|line| !line.is_empty()).unwrap();
             assert!(
                 "SIMULATED: no GPU was used: this result describes no hardware"
-                    .ends_with(last.as_str()),
+                    .ends_with(last.trim_start()),
                 "{columns}: {line}: {last}"
             );
         }
@@ -146,5 +149,112 @@ fn color_never_reaches_the_help() {
             return;
         };
         assert!(!text.contains('\x1b'), "{line}: {text:?}");
+    }
+}
+
+/// Commands that print something else each time, and what they print.
+const MEASURING: [&str; 14] = [
+    "apiperf --simulate -s 64K -n 5",
+    "compare --simulate -n 2 --size 64K",
+    "copybw --simulate --sweep -s 4 --threads 2",
+    "copybw --simulate -s 64K -w 10 -r 10 --against cuda",
+    "copylat --simulate -s 64K -w 10 -r 10",
+    "devices",
+    "doctor",
+    "info --simulate",
+    "loopback --simulate --port 14833 --size 4K -i 2",
+    "loopback --simulate --port 14834 --sweep --size 64 -i 20",
+    "loopback --provider verbs --simulate",
+    "plan --simulate",
+    "pplat --simulate -t 20",
+    "sanity --simulate -t basic_cumemalloc -t basic_v2_forcepci_cumemalloc",
+];
+
+/// Commands that always print the same words.
+const CONSTANT: [&str; 14] = [
+    "doctor --example",
+    "doctor list",
+    "doctor show acs.path",
+    "env --example",
+    "explain 'ibv_reg_mr failed: Bad address'",
+    "explain /nonexistent/nccl.log",
+    "fix --example",
+    "frobnicate",
+    "perf write-bw --device nosuch",
+    "peermem status --example",
+    "topo --example",
+    "topo --example --format tree",
+    "topo why --example GPU3 mlx5_4",
+    "version",
+];
+
+/// Lines that are too long for a terminal, of more than the one word that is longer than it.
+fn overlong(text: &str, columns: usize) -> Vec<String> {
+    let is_too_long = |line: &String| {
+        // A terminal puts the parts of an assignment together again that is copied from it.
+        let is_assignment = line.starts_with("export ");
+        line.chars().count() > columns && !is_assignment && line.split_whitespace().count() > 1
+    };
+    // On a screen without an end lines stay as they were written.
+    let lines = screen(text, usize::MAX);
+    lines.into_iter().filter(is_too_long).collect()
+}
+
+#[test]
+fn every_line_fits_a_terminal_from_60_columns_on() {
+    for columns in [60, 80, 100, 140] {
+        for line in MEASURING.iter().chain(&CONSTANT).chain(&["nics --example"]) {
+            let Some((_, text)) = ended_on_terminal(columns, line) else {
+                return;
+            };
+            let found = overlong(&text, columns.into());
+            assert!(found.is_empty(), "{columns}: gdr {line}: {found:#?}");
+        }
+    }
+}
+
+#[test]
+fn no_word_is_broken_or_lost_on_a_narrow_terminal() {
+    let words = |columns, line: &str| {
+        let (_, text) = ended_on_terminal(columns, line)?;
+        // Joints of commands, beginnings of comments, and heads of tables that are written in parts.
+        let words = text
+            .split_whitespace()
+            .filter(|word| !["\\", "#"].contains(word));
+        let mut words: Vec<String> = words.map(str::to_owned).collect();
+        words.sort_unstable();
+        if line.starts_with("topo --example") {
+            words.dedup();
+        }
+        Some(words)
+    };
+    for line in CONSTANT {
+        let Some(wide) = words(140, line) else {
+            return;
+        };
+        assert_eq!(words(60, line).unwrap(), wide, "gdr {line}");
+    }
+}
+
+#[test]
+fn every_help_fits_a_terminal_from_60_columns_on() {
+    let names = stdout(&gdr(["--help"]));
+    let commands = names.lines().filter_map(|line| {
+        let line = line.strip_prefix("  ")?;
+        let name = line.split(' ').next()?;
+        let is_name = name.starts_with(|c: char| c.is_ascii_lowercase()) && line.len() > 14;
+        is_name.then(|| format!("help {name}"))
+    });
+    let mut lines: Vec<String> = commands.collect();
+    assert!(lines.len() > 25, "{lines:?}");
+    lines.push("--help".to_owned());
+    for columns in [60, 80, 100] {
+        for line in &lines {
+            let Some(text) = on_terminal(columns, line) else {
+                return;
+            };
+            let found = overlong(&text, columns.into());
+            assert!(found.is_empty(), "{columns}: gdr {line}: {found:#?}");
+        }
     }
 }

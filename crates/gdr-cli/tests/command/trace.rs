@@ -173,7 +173,7 @@ fn the_library_of_the_trace_is_before_that_of_gdr_run() {
 #[test]
 fn a_signal_reaches_the_program_and_the_report_is_made() {
     let script = "trap 'echo caught; exit 5' TERM; echo ready; while :; do sleep 0.01; done";
-    let mut child = std::process::Command::new(cargo_bin!("gdr"))
+    let mut child = super::program()
         .env("GDR_VERBS_LIBRARY", library())
         .env_remove("LD_PRELOAD")
         .args(["trace", "sh", "-c", script])

@@ -49,7 +49,7 @@ pub fn script(plan: &Plan) -> String {
 fn heading(out: &mut String, prefix: &str, fix: &Fix) {
     out.push_str(&comment(&format!("{prefix}{} ({})", fix.title, terms(fix))));
     if let Some(caution) = &fix.caution {
-        out.push_str(&comment(&format!("mind: {caution}")));
+        out.push_str(&comment(&format!("note: {caution}")));
     }
 }
 

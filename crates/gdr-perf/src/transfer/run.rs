@@ -90,7 +90,8 @@ pub(super) fn serve_at(
     observe: Observe<'_>,
 ) -> Result<TransferReport> {
     proceed(observe(TransferEvent::Listening(listener.address()?)))?;
-    let (mut conversation, asked) = Conversation::accept(listener, security, timeouts)?;
+    let (mut conversation, asked) =
+        Conversation::accept(listener, security, timeouts, "`gdr perf`")?;
     let served = asked.and_then(|asked| server(&mut conversation, asked, endpoint, observe));
     conversation.conclude(served)
 }

@@ -21,6 +21,7 @@ pub(super) fn svg(report: &PipelineReport) -> String {
             .collect(),
     };
     let mut panels = vec![Panel {
+        heading: String::new(),
         title: "us, median",
         height: 300.0,
         scale: Scale::Logarithmic,
@@ -33,6 +34,7 @@ pub(super) fn svg(report: &PipelineReport) -> String {
             .push(times("direct", BLUE, |row| row.direct));
         let ratios = report.rows.iter();
         panels.push(Panel {
+            heading: String::new(),
             title: "staged / direct",
             height: 140.0,
             scale: Scale::Logarithmic,

@@ -12,7 +12,7 @@ const GREY: &str = "#6e7781";
 const BLACK: &str = "#1f2328";
 
 /// The colours of paths: one thread, more threads, then the copy engine and what is beside them.
-const CPU: [&str; 4] = [BLUE, "#54aeff", "#80ccff", "#b6e3ff"];
+const CPU: [&str; 4] = [BLUE, "#00a0a8", "#80ccff", "#b6e3ff"];
 
 fn color(method: Method, at: usize) -> &'static str {
     match method {
@@ -32,13 +32,14 @@ pub(super) fn svg(report: &Report, quantity: Quantity) -> String {
     for group in Group::all(report) {
         let methods = group.methods().into_iter().enumerate();
         panels.push(Panel {
+            heading: format!("{}, {} memory", group.direction, group.host),
             title: quantity.title(),
             height: 240.0,
             scale: Scale::Logarithmic,
             baseline: None,
             curves: methods
                 .map(|(at, method)| Curve {
-                    name: format!("{}, {}: {method}", group.direction, group.host),
+                    name: method.to_string(),
                     color: color(method, at),
                     show: match quantity {
                         Quantity::Time => |value| format!("{} us", figure(value)),
@@ -53,6 +54,7 @@ pub(super) fn svg(report: &Report, quantity: Quantity) -> String {
         .into_iter()
         .zip([BLUE, PURPLE, ORANGE, GREEN]);
     panels.push(Panel {
+        heading: "the planner's choice beside the fastest path".to_owned(),
         title: "planned / fastest",
         height: 140.0,
         scale: Scale::Logarithmic,

@@ -1,8 +1,6 @@
 //! The RDMA devices of a node, as JSON and as text.
 
 use anyhow::Result;
-use comfy_table::presets::UTF8_FULL_CONDENSED;
-use comfy_table::{ContentArrangement, Table};
 use gdr_doctor::Capture;
 use gdr_perf::report::Schema;
 use owo_colors::OwoColorize;
@@ -10,7 +8,7 @@ use serde::Serialize;
 
 use super::gpu_memory::GpuMemory;
 use crate::commands::diff::printable;
-use crate::commands::sheet::terminal_width;
+use crate::commands::sheet::Sheet;
 use crate::exit::Exit;
 use crate::output::Output;
 
@@ -160,16 +158,17 @@ impl Listing {
         output.line(format_args!(
             "{heading} RoCEv2 over UDP in this process, needs no hardware:"
         ))?;
-        let mut table = table(["device", "netdev", "link MTU", "path MTU"]);
+        let mut table =
+            Sheet::new(&["  device", "netdev", "link MTU", "path MTU"]).keep_whole(&[0]);
         for soft in &self.soft {
-            table.add_row([
-                soft.name.clone(),
+            table.row(vec![
+                format!("  {}", soft.name),
                 soft.netdev.clone(),
                 or_dash(soft.link_mtu),
                 or_dash(soft.path_mtu),
             ]);
         }
-        output.line(&table)?;
+        table.write(output)?;
         output.line(
             "  for programs under `gdr run`, each of the GID indices 0 to 3 names the address",
         )?;
@@ -224,18 +223,18 @@ impl Port {
             or_dash(self.active_mtu),
         ))?;
         if !self.gids.is_empty() {
-            let mut table = table(["", "GID", "type", "address", "netdev"]);
+            let mut table = Sheet::new(&["", "GID", "type", "address", "netdev"]).keep_whole(&[0]);
             for gid in &self.gids {
                 let taken = self.gid == Some(gid.index);
-                table.add_row([
-                    format!("{}{}", if taken { "* " } else { "" }, gid.index),
+                table.row(vec![
+                    format!("  {}{}", if taken { "* " } else { "  " }, gid.index),
                     gid.gid.clone(),
                     or(&gid.kind, "-"),
                     gid.address.clone(),
                     or(&gid.netdev, "-"),
                 ]);
             }
-            output.line(&table)?;
+            table.write(output)?;
         }
         if let Some(because) = &self.gid_because {
             let choice = match self.gid {
@@ -246,15 +245,6 @@ impl Port {
         }
         Ok(())
     }
-}
-
-fn table<const N: usize>(header: [&str; N]) -> Table {
-    let mut table = Table::new();
-    table.load_style(UTF8_FULL_CONDENSED);
-    table.set_content_arrangement(ContentArrangement::Dynamic);
-    table.set_width(terminal_width());
-    table.set_header(header);
-    table
 }
 
 fn or_dash(value: Option<impl ToString>) -> String {

@@ -280,7 +280,8 @@ fn write(
             };
             // The stream strips colors where needed.
             let paint = Paint::Ansi;
-            text::render(diagnosis, &Style { detail, paint })
+            output.text(&text::render(diagnosis, &Style { detail, paint }))?;
+            return Ok(());
         }
     };
     output.bytes(report.as_bytes())?;

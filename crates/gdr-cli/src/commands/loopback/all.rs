@@ -19,7 +19,7 @@ use crate::host_source;
 use crate::interrupt::{self, FirstSignal};
 use crate::output::{Output, flow};
 use crate::progress::Progress;
-use crate::rdma_peer::nearest_nics;
+use crate::rdma_peer::{nearest_nics, provider_in_words};
 
 /// The proofs of all GPUs: `gdr.loopback.all`.
 #[derive(Serialize)]
@@ -128,7 +128,7 @@ fn one(
     }
     let chosen = pair.choose()?;
     if !global.json {
-        let words = format!("{}: {}", chosen.provider, chosen.why);
+        let words = provider_in_words(&chosen, global);
         output.paragraph("provider  ", "          ", &words)?;
     }
     let setup = Setup {

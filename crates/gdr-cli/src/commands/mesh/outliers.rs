@@ -44,20 +44,35 @@ fn percent(part: f64) -> String {
     }
 }
 
-/// What the doctor says about it, a sentence for each finding or host.
-pub(super) fn causes(outlier: &Outlier) -> Vec<String> {
+/// What the doctor says about the outliers that are listed: a sentence for each finding, and one for the
+/// ranks for which it finds nothing.
+pub(super) fn causes_of_all(report: &MeshReport) -> Vec<String> {
+    let listed = report.outliers.iter().take(MOST_LISTED);
+    let mut answers: Vec<_> = listed.flat_map(|outlier| &outlier.doctor).collect();
+    answers.sort_by_key(|answer| answer.rank);
+    answers.dedup_by_key(|answer| answer.rank);
+    let (healthy, sick): (Vec<_>, Vec<_>) = answers
+        .into_iter()
+        .partition(|answer| answer.findings.is_empty());
     let mut sentences = Vec::new();
-    for answer in &outlier.doctor {
+    for answer in sick {
         let place = format!("rank {} on {}", answer.rank, answer.host);
-        if answer.findings.is_empty() {
-            sentences.push(format!(
-                "the doctor finds nothing wrong for {place}: look at its cables, its switch port and \
-                 what else runs there"
-            ));
-        }
         let likely = answer.findings.iter();
         sentences.extend(likely.map(|finding| format!("likely on {place}: {}", found(finding))));
     }
+    let ranks: Vec<String> = healthy
+        .iter()
+        .map(|answer| answer.rank.to_string())
+        .collect();
+    let of = match ranks.len() {
+        0 => return sentences,
+        1 => "rank",
+        _ => "ranks",
+    };
+    sentences.push(format!(
+        "the doctor finds nothing wrong for {of} {}: look at cables, switch ports and what else runs there",
+        ranks.join(", ")
+    ));
     sentences
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use gdr_perf::loopback::{HostPort, is_this_host};
-use gdr_perf::mesh::{HostFile, Launch};
+use gdr_perf::mesh::{HostFile, Launch, MOST_RANKS};
 
 use super::Options;
 use crate::exit::UsageError;
@@ -56,6 +56,10 @@ impl Place {
         if rank >= ranks {
             let what =
                 format!("--rank {rank} of --ranks {ranks}: ranks are from 0 to the number less 1");
+            return Err(UsageError(what).into());
+        }
+        if !(2..=MOST_RANKS).contains(&ranks) {
+            let what = format!("a mesh has 2 to {MOST_RANKS} ranks, not {ranks} (--ranks)");
             return Err(UsageError(what).into());
         }
         let meet = options.meet.clone().or(known.meet);

@@ -3,15 +3,15 @@
 use gdr_perf::Result;
 use gdr_perf::mesh::{Cell, CellOutcome, Link, MeshReport};
 
-use super::outliers;
+use super::{Crowd, outliers};
 use crate::output::Output;
 use crate::units::figure;
 
-/// More columns than this do not fit in 100 characters.
-const MOST_COLUMNS: usize = 10;
+/// The characters of a column.
+const COLUMN: usize = 9;
 
 /// Writes the ranks, the matrix and the outliers.
-pub(super) fn write(report: &MeshReport, output: &mut Output) -> Result<()> {
+pub(super) fn write(report: &MeshReport, crowd: Option<Crowd>, output: &mut Output) -> Result<()> {
     for member in &report.members {
         let gpu = member.gpu.as_deref().unwrap_or("host memory");
         output.line(format_args!(
@@ -19,7 +19,8 @@ pub(super) fn write(report: &MeshReport, output: &mut Output) -> Result<()> {
             member.rank, member.host, member.device
         ))?;
     }
-    if report.ranks <= MOST_COLUMNS {
+    // The numbers of the ranks are a column, too.
+    if (report.ranks + 1) * COLUMN <= output.width() {
         output.line("\nGB/s from the rank of the line to that of the column")?;
         matrix(report)
             .iter()
@@ -55,12 +56,15 @@ pub(super) fn write(report: &MeshReport, output: &mut Output) -> Result<()> {
     }
     for outlier in report.outliers.iter().take(outliers::MOST_LISTED) {
         output.paragraph("outlier   ", indent, &outliers::sentence(report, outlier))?;
-        for cause in outliers::causes(outlier) {
-            output.paragraph("  cause   ", indent, &cause)?;
-        }
+    }
+    for cause in outliers::causes_of_all(report) {
+        output.paragraph("cause     ", indent, &cause)?;
     }
     if let Some(more) = outliers::not_listed(report) {
         output.line(format_args!("{indent}{more}"))?;
+    }
+    if let Some(crowd) = crowd {
+        output.paragraph("rates     ", indent, &crowd.to_string())?;
     }
     let directions = report.ranks * (report.ranks - 1);
     output.line(match report.passed {
@@ -279,12 +283,20 @@ mod tests {
                 "rank 3 on <b> to rank 2 on a at 1 % of the expected rate",
             ]
         );
-        let [dead, sender, direction] = [0, 1, 2].map(|at| outliers::causes(&report.outliers[at]));
-        assert!(dead[0].starts_with("the doctor finds nothing wrong for rank 4 on <b>"));
+        let causes = outliers::causes_of_all(&report);
         let likely = "likely on rank 1 on a: mlx5_1: the link has 4 of 16 lanes (link.width); \
                       reseat the adapter";
-        assert_eq!(sender, [likely]);
-        assert_eq!(direction.len(), 2);
+        assert_eq!(causes[0], likely);
+        assert!(
+            causes[1].starts_with("likely on rank 2 on a: "),
+            "{causes:?}"
+        );
+        // Once for all of them.
+        assert!(
+            causes[2].starts_with("the doctor finds nothing wrong for ranks 3, 4: "),
+            "{causes:?}"
+        );
+        assert_eq!(causes.len(), 3);
         let picture = heat_map::svg(&report);
         // The numbers of both ranks, at a line and at a column.
         assert_eq!(picture.matches("fill=\"#d1242f\"").count(), 4);

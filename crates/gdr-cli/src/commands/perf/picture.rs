@@ -20,6 +20,7 @@ pub(super) fn svg(report: &TransferReport) -> String {
     };
     let panel = match report.plan.verb.metric() {
         Metric::Bandwidth => Panel {
+            heading: String::new(),
             title: "Gb/s",
             height: 380.0,
             scale: Scale::Linear,
@@ -34,6 +35,7 @@ pub(super) fn svg(report: &TransferReport) -> String {
         Metric::Latency => {
             let us = |value| format!("{} us", figure(value));
             Panel {
+                heading: String::new(),
                 title: "us",
                 height: 380.0,
                 scale: Scale::Logarithmic,

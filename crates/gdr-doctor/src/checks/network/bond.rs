@@ -53,7 +53,7 @@ fn run(context: &Context<'_>) -> Result<Vec<Finding>, Unjudged> {
         }
         findings.push(finding.fix(Fix::user(
             "Exclude it from NCCL if it carries only management traffic",
-            format!("export NCCL_IB_HCA=^{}", port.device),
+            format!("export NCCL_IB_HCA='^{}'", port.device),
         )));
     }
     if findings.is_empty() {

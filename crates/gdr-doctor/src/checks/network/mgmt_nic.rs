@@ -65,7 +65,7 @@ fn run(context: &Context<'_>) -> Judgement {
         .evidence("of another kind", shown)
         .fix(Fix::user(
             "Exclude them",
-            format!("export NCCL_IB_HCA=^{}", names.join(",")),
+            format!("export NCCL_IB_HCA='^{}'", names.join(",")),
         ))
     })
 }
@@ -110,7 +110,7 @@ mod tests {
         assert_eq!(found.verdict, Info);
         assert_eq!(
             found.fixes[0].actions[0].to_string(),
-            "export NCCL_IB_HCA=^mlx5_0,mlx5_5"
+            "export NCCL_IB_HCA='^mlx5_0,mlx5_5'"
         );
     }
 

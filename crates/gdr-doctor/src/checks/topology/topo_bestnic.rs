@@ -67,7 +67,7 @@ fn run(context: &Context<'_>) -> Judgement {
         )
         .fix(Fix::user(
             "Until then choose the NIC of each rank explicitly, and measure",
-            format!("export NCCL_IB_HCA=={}", wanted.join(",")),
+            format!("export NCCL_IB_HCA='={}'", wanted.join(",")),
         ))
     };
     for line in best {

@@ -123,7 +123,7 @@ fn judge(context: &Context<'_>, pair: &Pair<'_>, nearest: &[&Pair<'_>]) -> Judge
             .evidence("nearer NICs", classes.join(", "))
             .fix(Fix::user(
                 "Use a NIC that is nearer to this GPU",
-                format!("export NCCL_IB_HCA=={}", names.join(",")),
+                format!("export NCCL_IB_HCA='={}'", names.join(",")),
             ));
         return Ok(finding);
     }
@@ -244,7 +244,7 @@ mod tests {
         let nearer = far.evidence.iter().find(|it| it.source == "nearer NICs");
         assert_eq!(nearer.unwrap().value, "mlx5_1 at PIX, mlx5_2 at PIX");
         let advice = far.fixes[0].actions[0].to_string();
-        assert_eq!(advice, "export NCCL_IB_HCA==mlx5_1,mlx5_2");
+        assert_eq!(advice, "export NCCL_IB_HCA='=mlx5_1,mlx5_2'");
         assert_eq!(of_pair(1).verdict, Pass);
     }
 

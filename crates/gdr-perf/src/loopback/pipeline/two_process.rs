@@ -61,7 +61,8 @@ pub fn serve(
     observe: &mut dyn FnMut(PipelineEvent<'_>) -> ControlFlow<()>,
 ) -> Result<PipelineReport> {
     proceed(observe(PipelineEvent::Listening(listener.address()?)))?;
-    let (mut conversation, asked) = Conversation::accept(listener, security, timeouts)?;
+    let (mut conversation, asked) =
+        Conversation::accept(listener, security, timeouts, "`gdr compare`")?;
     let served = asked.and_then(|asked| server(&mut conversation, asked, device, source, observe));
     conversation.conclude(served)
 }
