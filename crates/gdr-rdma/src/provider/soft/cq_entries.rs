@@ -21,7 +21,9 @@ pub type OnCompletion = Box<dyn Fn(&Completion) -> Announcement + Send + Sync>;
 /// Whether a completion was announced to the program, which may sleep until then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Announcement {
+    /// None was.
     None,
+    /// One was.
     Sent,
 }
 
