@@ -4,9 +4,11 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 
 use clap::builder::StyledStr;
+use clap::error::ErrorKind;
 use clap::{Command, CommandFactory, FromArgMatches, ValueEnum};
 
 use crate::args::Args;
+use crate::commands::perf::perftest;
 use crate::exit::{COMMON_STATUSES, EXIT_STATUS, Statuses, status_lines, statuses};
 use crate::global::{COMMON, Color};
 use crate::output::WIDTH;
@@ -33,6 +35,9 @@ const GROUPS: [(&str, &[&str]); 7] = [
     ("About gdr", &["help", "version", "completions", "man"]),
 ];
 
+/// Where the project is.
+const REPOSITORY: &str = env!("CARGO_PKG_REPOSITORY");
+
 /// The whole command.
 pub(crate) fn command() -> Command {
     let mut command = Args::command();
@@ -45,7 +50,8 @@ pub(crate) fn command() -> Command {
     }
     let template = template(&command);
     command.help_template(template).after_help(format!(
-        "`gdr help COMMAND` has the options, examples and statuses of a command.\n\nExit \
+        "`gdr help COMMAND` has the options, examples and statuses of a command.\n\
+         A fault of gdr: {REPOSITORY}/issues, with the file of `gdr collect --redact`.\n\nExit \
          status:{}",
         status_lines(COMMON_STATUSES)
     ))
@@ -54,7 +60,16 @@ pub(crate) fn command() -> Command {
 /// Parses the command line.
 pub(crate) fn parse(given: &[OsString]) -> Result<Args, clap::Error> {
     let mut command = command().color(color(given).into());
-    let matches = command.try_get_matches_from_mut(given)?;
+    let matches = command.try_get_matches_from_mut(given).map_err(|error| {
+        let mut named = given
+            .iter()
+            .filter_map(|name| command.find_subcommand(name));
+        let is_perf = named.next().is_some_and(|first| first.get_name() == "perf");
+        match perftest::instead(&error).filter(|_| is_perf) {
+            Some(words) => command.error(ErrorKind::UnknownArgument, words),
+            None => error,
+        }
+    })?;
     Args::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
 }
 

@@ -13,7 +13,7 @@ use rustix::thread::{Pid, sched_getaffinity, sched_setaffinity};
 use crate::exit::UsageError;
 
 /// The option that chooses CPUs.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 pub(crate) struct CpuOptions {
     /// CPUs that this end runs on: a list such as 0-7,16, or `any` [default: those of the NUMA node
     /// of the NIC, else of the GPU]
@@ -87,6 +87,16 @@ impl fmt::Display for Nic {
 }
 
 impl CpuOptions {
+    /// The same, or the choice of the kernel's scheduler.
+    pub(crate) fn or_any(&self, is_any: bool) -> Self {
+        match is_any {
+            true => Self {
+                cpus: Some(WantedCpus::Any),
+            },
+            false => self.clone(),
+        }
+    }
+
     /// Chooses the CPUs of this end, and moves every thread of this process to them.
     pub(crate) fn place(
         &self,

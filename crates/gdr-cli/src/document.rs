@@ -3,12 +3,15 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::fs;
+use std::path::Path;
 use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use anyhow::Context as _;
 use gdr_node::Source;
+use gdr_process::WholeFile;
 use serde::de::{Error, MapAccess, Visitor};
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 
 /// The kernel's file with the host name.
@@ -43,6 +46,14 @@ pub(crate) fn complete(text: &str) -> serde_json::Result<String> {
 /// As [`complete`].
 pub(crate) fn complete_line(text: &str) -> serde_json::Result<String> {
     Ok(format!("{{{}}}", members(text)?.join(", ")))
+}
+
+/// Writes a value as a completed document to a file.
+pub(crate) fn write(path: &Path, value: &impl Serialize) -> anyhow::Result<()> {
+    let mut text = complete(&serde_json::to_string_pretty(value)?)?;
+    text.push('\n');
+    WholeFile::write(path, text.as_bytes())
+        .with_context(|| format!("the document cannot be written to {}", path.display()))
 }
 
 /// The members of the completed object, each as `"key": value`.

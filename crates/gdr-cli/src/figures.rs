@@ -29,6 +29,14 @@ impl FigureOptions {
         }
     }
 
+    /// The same, and wide where `all_columns` says so.
+    pub(crate) fn or_wide(self, all_columns: bool) -> Self {
+        Self {
+            wide: self.wide || all_columns,
+            ..self
+        }
+    }
+
     /// Whether any of them is given.
     pub(crate) fn is_given(self) -> bool {
         self.wide || self.csv

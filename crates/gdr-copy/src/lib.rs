@@ -73,6 +73,7 @@ pub mod plan;
 mod profile_store;
 mod report;
 
+pub use backend::rm::driver_evidence;
 pub use backend::rm::status::RmStatus;
 pub use backend_kind::{BackendChoice, BackendKind, ParseBackendError, Rejected};
 pub use context::{Context, ContextBuilder};

@@ -30,6 +30,10 @@ const BOOT_FOLDERS: [&str; 3] = [
 ];
 const BOOT_FILE: &str = "/etc/modules";
 
+/// The file of the former module's init script, which loads it at boot unless `ONBOOT` is another word
+/// than `yes` (Mellanox/nv_peer_memory `nv_peer_mem.conf`).
+const OLD_BOOT_FILE: &str = "/etc/infiniband/nv_peer_mem.conf";
+
 /// The symbol of the RDMA stack that the module needs.
 const SYMBOL: &str = "ib_register_peer_memory_client";
 
@@ -300,6 +304,15 @@ fn at_boot(source: &dyn Source) -> Datum<String> {
     if (source.text(BOOT_FILE).as_ref().ok()).is_some_and(|text| names(text)) {
         return Ok(BOOT_FILE.to_owned());
     }
+    let on_boot = |text: &str| {
+        let value = text
+            .lines()
+            .find_map(|line| line.trim().strip_prefix("ONBOOT="));
+        value.is_some_and(|value| value.trim_matches(['"', '\'']).eq_ignore_ascii_case("yes"))
+    };
+    if source.text(OLD_BOOT_FILE).is_ok_and(|text| on_boot(&text)) {
+        return Ok(OLD_BOOT_FILE.to_owned());
+    }
     unknown.unwrap_or(Err(Absence::Missing))
 }
 
@@ -331,6 +344,18 @@ mod tests {
                 "/proc/modules",
                 "nvidia 1 0 - Live 0x0\nib_core 1 1 ib_uverbs, Live 0x0\n",
             )
+    }
+
+    #[test]
+    fn the_former_modules_own_file_loads_it_at_boot() {
+        let node = |text: &str| {
+            example::healthy()
+                .without("/etc/modules-load.d")
+                .file(OLD_BOOT_FILE, text)
+        };
+        let yes = node("# Start upon boot\nONBOOT=yes\n");
+        assert_eq!(at_boot(&yes), Ok(OLD_BOOT_FILE.to_owned()));
+        assert_ne!(at_boot(&node("ONBOOT=no\n")), Ok(OLD_BOOT_FILE.to_owned()));
     }
 
     #[test]

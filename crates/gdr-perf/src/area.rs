@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use gdr_cuda::{DeviceBuffer, Stream};
 use gdr_rdma::{
-    Access, Buffer, MemoryRegion, ProtectionDomain, Provider, Remote, RemoteMemory, Segment,
-    StripedRange,
+    Access, Buffer, MemoryRegion, ProtectionDomain, Provider, RegistrationMethod, Remote,
+    RemoteMemory, Segment, StripedRange,
 };
 
 use crate::bench_target::BenchTarget;
@@ -132,6 +132,11 @@ impl Area {
             memory,
         };
         Ok((area, made.memory.into()))
+    }
+
+    /// How the device reaches it.
+    pub(crate) fn method(&self) -> RegistrationMethod {
+        self.region.route()
     }
 
     pub(crate) fn remote(&self) -> RemoteMemory {

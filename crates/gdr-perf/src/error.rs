@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use gdr_copy::Caching;
-use gdr_rdma::{SoftOptions, WcStatus};
+use gdr_rdma::{RegistrationMethod, SoftOptions, WcStatus};
 
 use crate::transfer::PlanError;
 
@@ -273,6 +273,15 @@ pub enum SettingsError {
     /// A plan of a measurement that cannot be measured.
     #[error(transparent)]
     Plan(#[from] PlanError),
+    /// A registration by another method than a dma-buf.
+    #[error(
+        "{device} does not reach this memory by a dma-buf, but so: {method}; leave out the demand for a \
+         dma-buf, or see what `gdr doctor` says of it"
+    )]
+    NotByDmaBuf {
+        device: String,
+        method: RegistrationMethod,
+    },
     /// Staging where the device itself transfers.
     #[error("a kernel device does not stage: it reaches GPU memory directly, or not at all")]
     StagedByDevice,

@@ -14,8 +14,9 @@ use std::time::Duration;
 use fixture::{target, target_that_maps_other_memory};
 use gdr_perf::loopback::{self, Destination, Timeouts, TransferMode, TransferPreference};
 use gdr_perf::transfer::{
-    self, Amount, AtomicKind, Direction, Metric, Plan, Striping, Thresholds, TransferEndpoint,
-    TransferEvent, TransferMemory, TransferReport, Verb, Verification,
+    self, Amount, AtomicKind, Direction, LocalEnd, Metric, Plan, Reach, Repetition, Striping,
+    Thresholds, TransferEndpoint, TransferEvent, TransferMemory, TransferReport, Verb,
+    Verification,
 };
 use gdr_perf::{Error, PeerError, SettingsError};
 use gdr_rdma::{Deadline, Listener, Security, Session};
@@ -41,10 +42,10 @@ fn go_on(_: TransferEvent<'_>) -> ControlFlow<()> {
 type Ended = Result<TransferReport, Error>;
 
 /// Both ends: the result of the client and of the server.
-fn both(
+fn both<'a>(
     plan: &Plan,
     thresholds: &Thresholds,
-    client: TransferMemory<'_>,
+    client: impl Into<LocalEnd<'a>>,
     server: TransferMemory<'_>,
 ) -> (Ended, Ended) {
     let listener = Listener::bind(SocketAddr::new(SERVER, 0)).unwrap();
@@ -282,6 +283,84 @@ fn a_duration_ends_after_its_time_and_not_before() {
 }
 
 #[test]
+fn an_endless_run_keeps_the_last_round_and_ends_when_an_end_stops() {
+    let plan = Plan {
+        sizes: vec![8, 64],
+        amount: Amount::Iterations(10),
+        repetition: Repetition::Endless,
+        ack_timeout: Some(14),
+        timeout_ms: 60_000,
+        ..Plan::new(Verb::WriteBw)
+    };
+    let listener = Listener::bind(SocketAddr::new(SERVER, 0)).unwrap();
+    let address = listener.address().unwrap();
+    let security = &Security::Loopback;
+    let (measured, served) = thread::scope(|scope| {
+        let serving = scope.spawn(|| {
+            let device = loopback::open_listener(SERVER, None, 0)?;
+            let memory = TransferMemory::Host;
+            transfer::serve(&device, &listener, security, memory, TIMEOUTS, &mut go_on)
+        });
+        let device = loopback::open_connector(SERVER, Some(CLIENT), 0).unwrap();
+        let mut sizes = Vec::new();
+        let thresholds = Thresholds::default();
+        let measured = transfer::measure(
+            &device,
+            address,
+            security,
+            TransferMemory::Host,
+            &plan,
+            &thresholds,
+            &mut |event| match event {
+                TransferEvent::Measured(row) => {
+                    sizes.push(row.size);
+                    match sizes[..] {
+                        [8, 64, 8, 64, 8] => ControlFlow::Break(()),
+                        _ => ControlFlow::Continue(()),
+                    }
+                }
+                _ => ControlFlow::Continue(()),
+            },
+        );
+        assert_eq!(sizes, [8, 64, 8, 64, 8]);
+        (measured, serving.join().unwrap())
+    });
+    assert!(matches!(measured, Err(Error::Stopped)), "{measured:?}");
+    assert!(served.is_err(), "{served:?}");
+}
+
+#[test]
+fn what_only_a_nic_does_is_refused_for_soft_devices() {
+    let classes = [(3, 0), (0, 104)].map(|(service_level, traffic_class)| Plan {
+        service_level,
+        traffic_class,
+        ..Plan::new(Verb::WriteBw)
+    });
+    for plan in classes {
+        let (host, none) = (TransferMemory::Host, Thresholds::default());
+        let (client, _) = both(&plan, &none, host, host);
+        let error = client.unwrap_err();
+        assert!(matches!(error, Error::Settings(_)), "{error}");
+        assert!(
+            error.to_string().contains("of packets that a NIC"),
+            "{error}"
+        );
+    }
+    let target = target();
+    let gpu = TransferMemory::Gpu(&target, Destination::default());
+    let by_dma_buf = LocalEnd {
+        reach: Reach::DmaBuf,
+        ..gpu.into()
+    };
+    let (plan, none) = (Plan::new(Verb::WriteBw), Thresholds::default());
+    let (client, server) = both(&plan, &none, by_dma_buf, TransferMemory::Host);
+    let error = client.unwrap_err().to_string();
+    let words = "does not reach this memory by a dma-buf";
+    assert!(error.contains(words), "{error}");
+    assert!(server.is_err());
+}
+
+#[test]
 fn short_messages_go_inline() {
     for verb in [Verb::WriteBw, Verb::WriteLat, Verb::SendLat] {
         let plan = Plan {
@@ -302,6 +381,7 @@ fn one_size_that_misses_a_threshold_fails_the_run_whatever_the_others_do() {
     let thresholds = Thresholds {
         minimum_rate: Some("2MB/s".parse().unwrap()),
         maximum_latencies: vec!["max=50s".parse().unwrap()],
+        ..Thresholds::default()
     };
     let (client, server) = both(
         &plan,
@@ -421,7 +501,7 @@ fn peers_of_another_version_and_with_other_plans_are_refused_by_name() {
             error,
             Error::Peer(PeerError::Version {
                 theirs: 99,
-                ours: 2
+                ours: 3
             })
         ),
         "{error}"
@@ -435,7 +515,7 @@ fn peers_of_another_version_and_with_other_plans_are_refused_by_name() {
         sizes: vec![1 << 40],
         ..plan.clone()
     };
-    let error = served(&[&ask(2, &long)]).to_string();
+    let error = served(&[&ask(3, &long)]).to_string();
     assert!(
         error.contains("longer than the registered memory"),
         "{error}"

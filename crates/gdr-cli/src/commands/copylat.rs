@@ -130,6 +130,7 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
     let mut measurement = Measurement::start(global, total)?;
     let mut text = ToolText {
         options,
+        lines,
         setup: None,
     };
     let result = copylat::run(&gpu.target, &settings, &mut |event| {
@@ -178,6 +179,7 @@ fn cells(row: &Row, report: &Report) -> Vec<Cell> {
 /// The lines of GDRCopy's tool, in its order: the mapping is described after cuMemcpy's tables.
 struct ToolText<'a> {
     options: &'a Options,
+    lines: Text,
     /// The mapping, until it is printed.
     setup: Option<Setup>,
 }
@@ -224,9 +226,10 @@ impl ToolText<'_> {
             series.name()
         ))?;
         if series == Series::ToMapping {
-            output.line(
-                "WARNING: This is the time until the stores left the CPU, not until the GPU sees \
-                 them; see pplat.",
+            self.lines.say(
+                "WARNING: Measuring the API invocation overhead as observed by the CPU. Data might \
+                 not be ordered all the way to the GPU internal visibility.",
+                output,
             )?;
         }
         let tabs = if through_mapping { "\t\t\t" } else { "\t\t" };

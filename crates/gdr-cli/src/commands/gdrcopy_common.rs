@@ -110,6 +110,17 @@ pub(crate) enum Text {
 }
 
 impl Text {
+    /// Writes sentences of GDRCopy's tools: as one line under their names, for scripts that compare
+    /// lines, and else within the width of a terminal.
+    pub(crate) fn say(self, text: &str, output: &mut Output) -> gdr_perf::Result<()> {
+        match self {
+            Self::Tool => output.line(text),
+            _ => text
+                .lines()
+                .try_for_each(|line| output.paragraph("", "", line)),
+        }
+    }
+
     pub(crate) fn of(global: &Global, figures: FigureOptions) -> Self {
         match (global.json, figures.csv, global.called) {
             (true, ..) => Self::None,

@@ -1,5 +1,7 @@
 //! `gdr info`: the kinds of GPU memory that can be mapped here, and how.
 
+mod machine;
+
 use std::fs;
 
 use anyhow::Result;
@@ -16,6 +18,7 @@ use crate::global::Global;
 use crate::gpu::GpuOptions;
 use crate::gpu_context::{GpuContext, WithoutGpu};
 use crate::output::Output;
+use machine::Machine;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -29,7 +32,8 @@ const SCRATCH: u64 = 64 << 10;
 /// Show which GPU memory can be mapped on this machine, and how
 ///
 /// Allocates a small buffer of every kind of GPU memory, and pins and maps it: the routes shown are
-/// tried, not guessed. Exits with 1 if a kind cannot be mapped.
+/// tried, not guessed. Exits with 1 if a kind cannot be mapped. The lines about the machine are the
+/// row of this machine in the tables of docs/machines.md.
 #[derive(Debug, clap::Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"))]
 pub(crate) struct Options {
@@ -51,6 +55,7 @@ struct Info {
     cuda: String,
     /// The NVIDIA kernel driver's version.
     driver: Option<String>,
+    machine: Machine,
     gpus: Vec<Card>,
     copy_routine: &'static str,
     copy_routine_because: String,
@@ -75,6 +80,8 @@ struct Card {
     /// From the backend.
     bar1_free_bytes: Option<u64>,
     compute_capability: String,
+    /// Of GPUs; absent for one that is newer than this release.
+    generation: Option<&'static str>,
     gpudirect_rdma: bool,
     dma_buf: bool,
     /// The scope in which writes of other devices are ordered.
@@ -134,6 +141,7 @@ fn gather(gpu: &GpuContext) -> Result<Info> {
         persistent: context.attributes().persistent,
         cuda: gpu.target.gpu().driver().cuda_version().to_string(),
         driver: driver_version(),
+        machine: Machine::here(),
         gpus: gpu
             .gpus
             .iter()
@@ -171,11 +179,28 @@ fn describe_card(card: &Gpu, gpu: &GpuContext) -> Card {
             "{}.{}",
             info.compute_capability.0, info.compute_capability.1
         ),
+        generation: generation(info.compute_capability),
         gpudirect_rdma: info.gpudirect_rdma,
         dma_buf: info.dma_buf,
         rdma_writes_in_order: info.remote_writes.ordering.to_string(),
         rdma_writes_flushed_by_driver: info.remote_writes.host_flush,
     }
+}
+
+/// The generation of GPUs of a compute capability.
+const fn generation((major, minor): (u32, u32)) -> Option<&'static str> {
+    Some(match (major, minor) {
+        (3, _) => "Kepler",
+        (5, _) => "Maxwell",
+        (6, _) => "Pascal",
+        (7, 5) => "Turing",
+        (7, _) => "Volta",
+        (8, 9) => "Ada",
+        (8, _) => "Ampere",
+        (9, _) => "Hopper",
+        (10..=12, _) => "Blackwell",
+        _ => return None,
+    })
 }
 
 fn bar1_size(bdf: Bdf) -> Option<u64> {
@@ -244,12 +269,17 @@ fn show(info: &Info, output: &mut Output) -> gdr_perf::Result<()> {
     );
     output.paragraph("copy routine: ", "    ", &routines)?;
     output.line(format_args!("CUDA: {}", info.cuda))?;
-    output.line(format_args!(
-        "NVIDIA driver: {}",
-        info.driver.as_deref().unwrap_or("none")
-    ))?;
+    info.machine.show(info.driver.as_deref(), output)?;
 
-    let mut gpus = Sheet::new(&["GPU", "name", "PCI", "memory", "BAR1", "compute"]);
+    let mut gpus = Sheet::new(&[
+        "GPU",
+        "name",
+        "PCI",
+        "memory",
+        "BAR1",
+        "compute",
+        "generation",
+    ]);
     for card in &info.gpus {
         gpus.row(vec![
             card.ordinal.to_string(),
@@ -261,6 +291,7 @@ fn show(info: &Info, output: &mut Output) -> gdr_perf::Result<()> {
                 None => bytes(card.bar1_bytes),
             },
             card.compute_capability.clone(),
+            card.generation.unwrap_or("unknown").to_owned(),
         ]);
     }
     output.line("")?;

@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::Result;
+use clap::ValueEnum;
 use gdr_perf::BenchTarget;
 use gdr_perf::loopback::{
     self, Chosen, Destination, DeviceName, DevicePair, Event, HostPort, Report, Settings, Step,
@@ -46,6 +47,7 @@ Examples:
   gdr loopback --sweep --size 1G            measure direct and staged, 4 bytes to 1 GiB
   gdr loopback --listen 10.0.0.1 --key-file key     on the machine with the GPU
   gdr loopback --connect 10.0.0.1 --key-file key    on the other one
+  gdr loopback --inject lost --simulate     what it prints where nothing arrives
   gdr loopback --simulate --json            without a GPU, for a program";
 
 /// Transfer bytes by RDMA into GPU memory, and prove that they arrived
@@ -148,6 +150,16 @@ pub(crate) struct Options {
     #[arg(long, value_name = "SECONDS", value_parser = count, default_value = "60", requires = "listen")]
     wait: u32,
 
+    /// Rehearse a failure: what arrived is lost, in part lost, damaged, or stale for whoever looks
+    /// after a kernel; the verdict is about no hardware
+    #[arg(
+        long,
+        value_enum,
+        value_name = "FAULT",
+        conflicts_with_all = ["listen", "connect", "sweep", "all"]
+    )]
+    inject: Option<Fault>,
+
     #[command(flatten)]
     security: SecurityOptions,
 
@@ -156,6 +168,30 @@ pub(crate) struct Options {
 
     #[command(flatten)]
     gpu: GpuOptions,
+}
+
+/// A fault, by its name.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Fault {
+    /// None of the bytes arrives
+    Lost,
+    /// The second half does not arrive
+    Part,
+    /// One word is another
+    Damaged,
+    /// A kernel sees the bytes, a copy and the mapping what was there before
+    Stale,
+}
+
+impl From<Fault> for loopback::Fault {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Lost => Self::Lost,
+            Fault::Part => Self::Part,
+            Fault::Damaged => Self::Damaged,
+            Fault::Stale => Self::Stale,
+        }
+    }
 }
 
 impl Options {
@@ -178,6 +214,7 @@ impl Options {
             iterations: self.iterations.unwrap_or(default.iterations),
             seed: self.pattern,
             timeout: self.timeout(),
+            injected: self.inject.map(Into::into),
         }
     }
 

@@ -1,5 +1,6 @@
 //! `gdr perf`: bandwidth and latency of RDMA operations between two processes.
 
+pub(crate) mod perftest;
 mod picture;
 mod table;
 
@@ -16,7 +17,8 @@ use gdr_perf::loopback::{
 };
 use gdr_perf::transfer::{
     self, Amount, AtomicKind, Direction, InvalidThreshold, LocalEnd, MaximumLatency, MinimumRate,
-    Plan, Striping, Thresholds, TransferEvent, TransferMemory, Verb, Verification,
+    Plan, Reach, Repetition, Striping, Thresholds, TransferEvent, TransferMemory, Verb,
+    Verification,
 };
 
 use gdr_rdma::{Device, Provider as ChosenProvider};
@@ -24,6 +26,7 @@ use gdr_rdma::{Device, Provider as ChosenProvider};
 use super::say_simulated;
 use crate::chart;
 use crate::cpu_placement::CpuOptions;
+use crate::document;
 use crate::exit::{EXIT_STATUS, Exit, UsageError};
 use crate::figures::FigureOptions;
 use crate::global::Global;
@@ -37,6 +40,7 @@ use crate::rdma_peer::{
     nearest_nics, provider_in_words, shards,
 };
 use crate::units::{count, size};
+use perftest::PerftestOptions;
 use table::Table;
 
 const EXAMPLES: &str = "\
@@ -47,6 +51,7 @@ Examples:
   gdr perf send-bw node2 -q 4 -b -D 10 --key-file k    4 queue pairs, both ways, 10 seconds
   gdr perf write-bw node2 -q 8 --stripe -s 64M --key-file k    each message over 8 queue pairs
   gdr perf write-bw node2 --gpu 0 --min 80Gbps --max-lat p99=50us --key-file k
+  gdr perf write-bw 127.0.0.1 --use_cuda=0 -F -c RC -D 5 --run_infinitely     by habit of perftest
   gdr perf write-lat node2 --cpus 4 --bind 10.0.0.1 --key-file k     on CPU 4, from this address
   gdr perf write-lat 127.0.0.1 -a --json --svg latency.svg";
 
@@ -58,7 +63,13 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"),
-    mut_arg("gpu", |arg| arg.short(None))
+    mut_arg("gpu", |arg| {
+        arg.short(None)
+            .visible_aliases(["use_cuda", "use_cuda_bus_id"])
+            .num_args(0..=1)
+            .default_missing_value("0")
+    }),
+    mut_arg("cpus", |arg| arg.visible_alias("pin_cores"))
 )]
 pub(crate) struct Options {
     /// What to measure: write-bw, write-lat, read-bw, read-lat, send-bw, send-lat, atomic-bw or
@@ -103,7 +114,7 @@ pub(crate) struct Options {
     /// Address at which the server listens [default: that of a named soft device, else 127.0.0.1,
     /// or all with a key], or from which the client connects, at any port [default: that of its
     /// device]
-    #[arg(long, value_name = "HOST[:PORT]")]
+    #[arg(long, visible_alias = "bind_source_ip", value_name = "HOST[:PORT]")]
     bind: Option<HostPort>,
 
     /// Bytes of a message [default: 64K for bandwidth, 2 for latency, 8 for atomics]
@@ -172,12 +183,8 @@ pub(crate) struct Options {
     #[arg(short = 'A', long, visible_alias = "atomic_type", value_enum, value_name = "NAME", default_value_t = Atomic::FetchAndAdd)]
     atomic: Atomic,
 
-    /// Accepted for users of perftest: Gb/s are always shown
-    #[arg(long = "report_gbits", hide = true)]
-    _report_gbits: bool,
-
     /// Compare the bytes of every size where they arrived
-    #[arg(long)]
+    #[arg(long, visible_alias = "data_validation")]
     verify: bool,
 
     /// Fail if a size is slower: 80Gbps, 10GB/s
@@ -223,6 +230,10 @@ pub(crate) struct Options {
 
     #[command(flatten)]
     gpu: GpuOptions,
+
+    // The last, because its heading is for all that follow.
+    #[command(flatten)]
+    perftest: PerftestOptions,
 }
 
 /// An atomic operation, by perftest's names.
@@ -245,11 +256,14 @@ fn maximum(text: &str) -> Result<MaximumLatency, InvalidThreshold> {
 impl Options {
     fn plan(&self) -> Plan {
         let usual = Plan::new(self.verb);
+        let perftest = &self.perftest;
         let amount = match (self.iters, self.duration) {
             (_, Some(seconds)) => Amount::Seconds(seconds),
             (Some(iterations), None) => Amount::Iterations(iterations.into()),
+            (None, None) if perftest.endless => Amount::Seconds(5.0),
             (None, None) => usual.amount,
         };
+        let tx_depth = self.tx_depth.unwrap_or(usual.tx_depth);
         Plan {
             sizes: match (self.all_sizes, &self.size[..]) {
                 (true, _) => Plan::all_sizes(self.verb),
@@ -263,7 +277,7 @@ impl Options {
                 true => Striping::On,
                 false => Striping::Off,
             },
-            tx_depth: self.tx_depth.unwrap_or(usual.tx_depth),
+            tx_depth: tx_depth.min(perftest.outs.unwrap_or(tx_depth)),
             rx_depth: self.rx_depth,
             signal_every: self.cq_mod,
             post_list: self.post_list,
@@ -282,8 +296,31 @@ impl Options {
                 false => Verification::Off,
             },
             timeout_ms: u64::from(self.timeout) * 1000,
+            repetition: match perftest.endless {
+                true => Repetition::Endless,
+                false => Repetition::Once,
+            },
+            ack_timeout: perftest.qp_timeout,
+            service_level: perftest.service_level,
+            traffic_class: perftest.traffic_class,
             ..usual
         }
+    }
+
+    /// Refuses options of perftest that belong to another verb or to a GPU.
+    fn check(&self) -> Result<(), UsageError> {
+        let refused = |what: &str| Err(UsageError(what.to_owned()));
+        let reads = matches!(
+            self.verb,
+            Verb::ReadBw | Verb::ReadLat | Verb::AtomicBw | Verb::AtomicLat
+        );
+        if self.perftest.outs.is_some() && !reads {
+            return refused("--outs limits READs and atomics: --tx-depth limits other requests");
+        }
+        if self.perftest.dma_buf && !self.uses_gpu() {
+            return refused("--use_cuda_dmabuf is about GPU memory: name the GPU with --gpu");
+        }
+        Ok(())
     }
 
     fn timeout(&self) -> Duration {
@@ -360,6 +397,7 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
         // Nothing has started a thread yet.
         gdr_rdma::disable_scatter_to_cqe();
     }
+    options.check()?;
     let plan = options.plan();
     plan.check()
         .map_err(|error| UsageError(error.to_string()))?;
@@ -398,10 +436,12 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
         None => TransferMemory::Host,
     };
     let thresholds = Thresholds {
-        minimum_rate: options.min,
+        minimum_rate: options.min.or(options.perftest.minimum_rate()),
+        minimum_mpps: options.perftest.limit_msgrate,
         maximum_latencies: options.max_lat.clone(),
     };
-    let mut table = Table::new(options.verb, options.figures);
+    let figures = options.figures.or_wide(options.perftest.cpu_util);
+    let mut table = Table::new(options.verb, figures);
     let mut observe = |event: TransferEvent<'_>| match global.json {
         true => ControlFlow::Continue(()),
         false => flow(table.event(&event, output)),
@@ -409,11 +449,16 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
     let inventory = Inventory::read(&LiveRoot::new());
     let bdf = gpu.as_ref().filter(|gpu| gpu.simulated.is_none());
     let bdf = bdf.map(|gpu| gpu.target.gpu().info().bdf);
+    let cpus = options.cpus.or_any(options.perftest.disable_numa);
     let own = |device: &Device, connect_from| -> Result<LocalEnd<'_>> {
         Ok(LocalEnd {
             memory,
             connect_from,
-            cpus: Some(options.cpus.place(device, bdf, &inventory)?),
+            cpus: Some(cpus.place(device, bdf, &inventory)?),
+            reach: match options.perftest.dma_buf {
+                true => Reach::DmaBuf,
+                false => Reach::Any,
+            },
         })
     };
     let security = &addresses.security;
@@ -448,6 +493,9 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
     };
     if let Some(path) = &options.svg {
         chart::write(path, &picture::svg(&report))?;
+    }
+    if let Some(path) = options.perftest.document() {
+        document::write(path, &report)?;
     }
     if global.json {
         output.json(&report)?;

@@ -140,7 +140,7 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
     let lines = Text::of(global, options.figures);
     introduce(&gpu, lines, output)?;
     if lines.has_lines() {
-        describe(options, &settings, used, output)?;
+        describe(options, &settings, used, lines, output)?;
     }
     let mut measurement = Measurement::start(global, used as usize)?;
     let result = pplat::run(&gpu.target, &settings, &mut |event| {
@@ -169,14 +169,16 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
         six_digits(report.batch.median_us())
     ))?;
     output.line("closing gdrdrv")?;
-    let single = &report.round;
-    output.line(format_args!(
-        "Single round trips: min {}, median {}, 99 of 100 within {}, max {} us",
-        six_digits(single.min_us()),
-        six_digits(single.median_us()),
-        six_digits(single.p99_ns / 1000.0),
-        six_digits(single.max_ns / 1000.0)
-    ))?;
+    if lines != Text::Tool {
+        let single = &report.round;
+        output.line(format_args!(
+            "Single round trips: min {}, median {}, 99 of 100 within {}, max {} us",
+            six_digits(single.min_us()),
+            six_digits(single.median_us()),
+            six_digits(single.p99_ns / 1000.0),
+            six_digits(single.max_ns / 1000.0)
+        ))?;
+    }
     if options.figures.is_given() {
         figures.write([cells(&report)], output)?;
     }
@@ -201,6 +203,7 @@ fn describe(
     options: &Options,
     settings: &Settings,
     iterations: u32,
+    lines: Text,
     output: &mut Output,
 ) -> gdr_perf::Result<()> {
     let payload = settings.payload;
@@ -226,22 +229,37 @@ fn describe(
             "Running {iterations} iterations with data size {payload} bytes and flag size 4 bytes."
         ))?;
     }
-    output.line(format_args!(
-        "GPU flag in {}, CPU flag in {}, data in {}",
-        settings.gpu_flag.name(),
-        settings.cpu_flag.name(),
-        settings.data.name()
-    ))?;
-    output.line(match (settings.direction, payload) {
-        (_, 0) => "Each round: the CPU stores gpu_flag, the GPU sees it and stores cpu_flag, the CPU sees that.",
+    if lines == Text::Tool && payload == 0 {
+        output.line("")?;
+    }
+    if lines != Text::Tool {
+        output.line(format_args!(
+            "GPU flag in {}, CPU flag in {}, data in {}",
+            settings.gpu_flag.name(),
+            settings.cpu_flag.name(),
+            settings.data.name()
+        ))?;
+    }
+    // GDRCopy's words, as they are, for scripts that compare lines. Where the GPU produces, its clock
+    // measures there, and the CPU's here.
+    let words = match (settings.direction, payload) {
+        (_, 0) => {
+            "CPU writes to gpu_flag. GPU polls on the expected gpu_flag value. GPU writes back via \
+             cpu_flag. CPU polls on the expected cpu_flag value. We report the round-trip time from \
+             when CPU writes to gpu_flag until it observes the update in cpu_flag."
+        }
         (Direction::CpuToGpu, _) => {
-            "Each round: the CPU writes the data and gpu_flag, the GPU sees the flag,\nchecks the \
-             data and stores cpu_flag, the CPU sees that."
+            "CPU writes data followed by incrementing gpu_flag. GPU polls on the gpu_flag. Upon \
+             observing the upate, it consumes the data. When everything is done, GPU updates \
+             cpu_flag. CPU polls on that cpu_flag.\nWe report the round-trip time from when CPU \
+             starts writing the data until it observes the update in cpu_flag."
         }
         (Direction::GpuToCpu, _) => {
-            "Each round: the CPU stores gpu_flag, the GPU sees it, writes the data and \
-             cpu_flag,\nthe CPU sees the flag and reads the data."
+            "CPU writes to gpu_flag. GPU writes data followed by incrementing cpu_flag. CPU polls on \
+             the cpu_flag. Upon observing the update, it consumes the data.\nWe report the \
+             round-trip time from when CPU writes to gpu_flag until it has consumed the data."
         }
-    })?;
+    };
+    lines.say(words, output)?;
     output.line("CPU does the time measurement.\n")
 }

@@ -183,7 +183,47 @@ fn pplat_prints_the_lines_of_gdrcopys() {
         assert!(Regex::new(result).unwrap().is_match(&text), "{text}");
         assert!(text.contains("\nBenchmark mode: "), "{text}");
         assert!(text.contains("\nRunning 100 iterations with "), "{text}");
+        assert!(text.contains("\nSingle round trips: "), "{text}");
     }
+    // Under GDRCopy's name there are its lines and no other.
+    let expected = [
+        "We will measure the visibility of the flag value only. Setting nblocks and nthreads to 1.",
+        "Benchmark mode: CPU produces and GPU consumes",
+        "gpu alloc fn: cuMemAlloc",
+        "Measuring the visibility latency of the flag value.",
+        "Running 100 iterations with flag size 4 bytes.",
+        "",
+        "CPU writes to gpu_flag. GPU polls on the expected gpu_flag value. GPU writes back via \
+         cpu_flag. CPU polls on the expected cpu_flag value. We report the round-trip time from when \
+         CPU writes to gpu_flag until it observes the update in cpu_flag.",
+        "CPU does the time measurement.",
+        "",
+        r"Round-trip latency per iteration is \(min\) [0-9.e-]+, \(median\) [0-9.e-]+ us",
+        "closing gdrdrv",
+    ];
+    assert_lines(
+        &tool("pplat -t 100"),
+        &[&INTRODUCTION[..], &expected, &[END]].concat(),
+    );
+}
+
+#[test]
+fn sanity_takes_the_names_of_gdrcopys_tests() {
+    let text = tool(
+        "sanity -t basic_small_buffers_mapping -t basic_with_tokens -t basic_v2_cumemalloc \
+         -t invalidation_access_after_gdr_close_cumemalloc \
+         -t invalidation_fork_child_gdr_map_parent_vmmalloc \
+         -t invalidation_unix_sock_shared_fd_gdr_map_cumemalloc",
+    );
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        text.contains("Total: 9, Passed: 7, Failed: 0, Waived: 2"),
+        "{text}"
+    );
+    assert!(
+        text.contains("there is no descriptor of one to pass on"),
+        "{text}"
+    );
 }
 
 #[test]

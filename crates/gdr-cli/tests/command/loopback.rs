@@ -673,3 +673,31 @@ fn the_simulated_gpu_has_room_for_every_size_that_is_offered() {
     let bytes = info["gpus"][0]["memory_bytes"].as_u64().unwrap();
     assert!(bytes >= 4 << 30, "{bytes}");
 }
+
+#[test]
+fn each_injected_fault_ends_in_its_verdict_and_says_that_it_is_a_rehearsal() {
+    for (port, fault, kind, words) in [
+        (
+            14860,
+            "lost",
+            "nothing_arrived",
+            "still pattern A everywhere",
+        ),
+        (14861, "part", "partly_arrived", "only part arrived"),
+        (14862, "damaged", "wrong_bytes", "not those that were sent"),
+        (14863, "stale", "disagreement", "the comparisons disagree"),
+    ] {
+        let line = format!("loopback --port {port} --size 4K --inject {fault}");
+        let output = simulated(&line);
+        let text = stdout(&output).replace('\n', " ");
+        assert_eq!(code(&output), 2, "{text}");
+        assert!(text.contains(words) && text.contains("REHEARSAL"), "{text}");
+        let output = simulated(&format!("{line} --staged --json"));
+        assert_eq!(code(&output), 2);
+        let report: Value = serde_json::from_str(&stdout(&output)).unwrap();
+        assert_eq!(report["injected"], fault);
+        assert_eq!(report["cause"]["kind"], kind, "{report}");
+    }
+    let refused = simulated("loopback --inject lost --listen 127.0.0.1");
+    assert_eq!(code(&refused), 64);
+}

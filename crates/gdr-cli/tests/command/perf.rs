@@ -249,6 +249,63 @@ fn the_options_of_perftest_have_the_meaning_that_they_have_there() {
     assert_eq!(row["latency"]["samples"], 16);
 }
 
+#[test]
+fn a_command_line_of_perftest_is_taken_and_its_thresholds_judge() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("report.json");
+    let server = serve(14911, "--simulate --use_cuda=0");
+    let line = format!(
+        "write-bw 127.0.0.1 --simulate --use_cuda -F -c RC -N -n 40 -u 18 --ib-dev=127.0.0.2 \
+         --qp=2 --perform_warm_up --data_validation --disable_numa -S 0 --out_json_file={}",
+        file.display()
+    );
+    let output = client(14911, &line);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert_eq!(server.end().0, 0);
+    let report: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+    assert_eq!(report["schema"], "gdr.perf");
+    assert_eq!(report["plan"]["ack_timeout"], 18);
+    assert_eq!(report["plan"]["verify"], "on");
+    assert_eq!(report["client"]["memory"]["kind"], "gpu");
+    assert_eq!(report["client"]["cpus"]["why"], "requested");
+
+    let server = serve(14912, "");
+    let line = "read-bw 127.0.0.1 -n 40 -o 4 -w 1000000000 -y 1000000000 --cpu_util";
+    let output = client(14912, line);
+    assert_eq!(code(&output), 2, "{}", stderr(&output));
+    let text = stdout(&output);
+    for words in [
+        "GB/s is less than",
+        "million messages a second are fewer",
+        "CPU s",
+        " 4 requests",
+    ] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    server.end();
+}
+
+#[test]
+fn options_of_perftest_without_a_meaning_here_say_what_has_it() {
+    for (line, words) in [
+        ("--rdma_cm", "over TCP at --port"),
+        ("-c UD", "`gdr run -- ib_send_bw -c UD`"),
+        ("--cuda_mem_type=1", "managed memory"),
+        ("--use_rocm=0", "memory of an NVIDIA GPU"),
+        ("-o 4", "--outs limits READs and atomics"),
+        ("--use_cuda_dmabuf", "name the GPU with --gpu"),
+        ("-S 16", "give 0 to 15"),
+    ] {
+        let output = gdr(format!("perf write-bw 127.0.0.1 {line}").split_whitespace());
+        assert_eq!(code(&output), 64, "{line}: {}", stderr(&output));
+        assert!(
+            stderr(&output).contains(words),
+            "{line}: {}",
+            stderr(&output)
+        );
+    }
+}
+
 /// The first of the CPUs that this process may run on.
 fn first_cpu() -> String {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();

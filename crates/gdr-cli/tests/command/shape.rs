@@ -9,8 +9,12 @@ use serde_json::Value;
 const WORDS: usize = 24;
 
 /// Paths whose values depend on the machine, up to their type.
-const ANY: [&str; 3] = [
+const ANY: [&str; 7] = [
     "host",
+    "machine.architecture",
+    "machine.distribution",
+    "machine.driver_command",
+    "machine.kernel",
     "soft[].netdev",
     "verbs.devices[].ports[].gids[].netdev",
 ];

@@ -231,3 +231,23 @@ fn a_directory_that_is_no_root_is_named_and_not_judged() {
         );
     }
 }
+
+#[test]
+fn the_path_between_a_gpu_and_a_nic_quotes_what_others_measured_at_this_distance() {
+    let why = |pair: [&str; 2]| {
+        let output = gdr([&["topo", "why", "--example"][..], &pair].concat());
+        stdout(&output).replace('\n', " ")
+    };
+    let near = why(["GPU0", "mlx5_1"]);
+    assert!(
+        near.contains("measured elsewhere at PIX (100 Gb/s RoCE, 2023): 10 GB/s (2x"),
+        "{near}"
+    );
+    let far = why(["GPU0", "mlx5_0"]);
+    assert!(
+        far.contains("measured elsewhere at SYS (100 Gb/s RoCE, 2023): 2 GB/s"),
+        "{far}"
+    );
+    let gpus = why(["GPU0", "GPU1"]);
+    assert!(!gpus.contains("measured elsewhere"), "{gpus}");
+}

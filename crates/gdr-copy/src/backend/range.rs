@@ -1,6 +1,6 @@
 //! The checks of a range before it is pinned, common to all backends.
 
-use gdr_cuda::{DevicePtr, PointerInfo, PointerKind};
+use gdr_cuda::{DevicePtr, Family, PointerInfo, PointerKind};
 
 use super::{GPU_PAGE, PinRequest};
 use crate::error::{Error, Result};
@@ -25,7 +25,8 @@ pub(crate) type LookUp<'a> = &'a dyn Fn(DevicePtr) -> gdr_cuda::Result<PointerIn
 ///
 /// Refuses memory that does not stay on a GPU (managed and host memory, freed and unknown
 /// addresses) and ranges that end after their allocation. In GPU pages, a range may begin before its
-/// allocation and end after it, in pages that contain a part of the allocation.
+/// allocation and end after it, in pages that contain a part of the allocation; and it may go on into
+/// further allocations of the same block, as one of GDRCopy may.
 pub(crate) fn locate(look: LookUp<'_>, request: &PinRequest) -> Result<Located> {
     let refusal = match at(look, request, request.ptr) {
         Ok(located) => return Ok(located),
@@ -75,7 +76,8 @@ fn at(look: LookUp<'_>, request: &PinRequest, ptr: DevicePtr) -> Result<Located>
         PinGranularity::Bytes => remaining,
         PinGranularity::GpuPages => {
             let end = ptr.get().saturating_add(remaining);
-            end.checked_next_multiple_of(GPU_PAGE).unwrap_or(end) - ptr.get()
+            let whole = end.checked_next_multiple_of(GPU_PAGE).unwrap_or(end);
+            whole.max(block_end(&info)) - ptr.get()
         }
     };
     if len > allowed || remaining == 0 {
@@ -86,16 +88,27 @@ fn at(look: LookUp<'_>, request: &PinRequest, ptr: DevicePtr) -> Result<Located>
             size: info.size,
         });
     }
+    // Pages are whole anyway: only what goes on into the block is longer than the allocation.
+    let is_further = len > remaining.next_multiple_of(GPU_PAGE);
     Ok(Located {
         ptr,
-        len: len.min(remaining),
+        len: if is_further { len } else { len.min(remaining) },
         info,
     })
 }
 
+/// The end of the block that `cuMemAlloc` cut the allocation from, which is one memory object: a pin
+/// keeps all of it.
+fn block_end(info: &PointerInfo) -> u64 {
+    match (info.family, info.mapping) {
+        (Family::Plain, Some(block)) => block.base.get().saturating_add(block.size),
+        _ => 0,
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use gdr_cuda::{Driver, Gpu, MemoryKind, Ordinal, SimDriver};
+    use gdr_cuda::{AddressRange, BufferId, Driver, Gpu, MemoryKind, Ordinal, SimDriver};
 
     use super::*;
     use crate::options::PinOptions;
@@ -149,6 +162,46 @@ mod tests {
             )
             .is_err()
         );
+    }
+
+    #[test]
+    fn in_pages_a_range_may_go_on_into_the_block_of_its_allocation_and_no_farther() {
+        const BLOCK: u64 = 0x20_0000;
+        let look = |family| {
+            move |ptr: DevicePtr| {
+                Ok(PointerInfo {
+                    kind: PointerKind::Device,
+                    device: Ordinal(0),
+                    buffer: BufferId(1),
+                    base: ptr.align_down(GPU_PAGE),
+                    size: GPU_PAGE,
+                    family,
+                    mapping: Some(AddressRange {
+                        base: DevicePtr::new(BLOCK),
+                        size: BLOCK,
+                    }),
+                })
+            }
+        };
+        let find =
+            |family, ptr, len, granularity| locate(&look(family), &request(ptr, len, granularity));
+        let (start, pages) = (BLOCK + GPU_PAGE, PinGranularity::GpuPages);
+        let two = find(Family::Plain, start, 2 * GPU_PAGE, pages).unwrap();
+        assert_eq!((two.ptr.get(), two.len), (start, 2 * GPU_PAGE));
+        let rest = find(Family::Plain, start, BLOCK - GPU_PAGE, pages).unwrap();
+        assert_eq!(rest.len, BLOCK - GPU_PAGE);
+        for (family, len, granularity) in [
+            (Family::Plain, BLOCK, pages),
+            (Family::Plain, 2 * GPU_PAGE, PinGranularity::Bytes),
+            // A pool gives parts of its chunks to others.
+            (Family::Pool, 2 * GPU_PAGE, pages),
+        ] {
+            let refused = find(family, start, len, granularity);
+            assert!(
+                matches!(refused, Err(Error::PastAllocation { .. })),
+                "{refused:?}"
+            );
+        }
     }
 
     #[test]

@@ -245,7 +245,9 @@ pub(super) const STEPS: &[Step] = &[
                 "/etc",
                 &[
                     "modules",
+                    "infiniband/nv_peer_mem.conf",
                     "nccl.conf",
+                    "os-release",
                     "security/limits.conf",
                     "security/limits.d/*",
                     "modules-load.d/*",

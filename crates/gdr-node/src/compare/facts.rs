@@ -5,6 +5,7 @@ use std::fmt;
 
 use super::Area;
 use crate::inventory::Inventory;
+use crate::os_release::OsRelease;
 use crate::pci::{Function, PortType};
 use crate::rdma_gid::RdmaGid;
 use crate::source::{Absence, Datum, DatumExt, Source, virtual_path};
@@ -138,12 +139,7 @@ impl Facts {
         ] {
             self.put(Area::Kernel, "", name, source.text(path));
         }
-        let system = source.text("/etc/os-release").and_then(|text| {
-            let mut lines = text.lines();
-            let name = lines.find_map(|line| line.strip_prefix("PRETTY_NAME="));
-            name.map(|name| name.trim_matches('"').to_owned())
-                .ok_or(Absence::Missing)
-        });
+        let system = OsRelease::read(source).map(|system| system.name);
         self.put(Area::Kernel, "", "distribution", system);
         // An argument each, but for those that name a node's own disks.
         if let Ok(text) = source.text("/proc/cmdline") {

@@ -13,6 +13,7 @@ use gdr_rdma::{
 use super::compare::{CHUNK, Comparison, by_kernel, pieces};
 use super::connection::Connection;
 use super::event::Observer;
+use super::fault::Fault;
 use super::registration::{GpuRange, Registration};
 use super::report::{Checks, Ended, Outcome};
 use super::settings::{Destination, Seeds, Settings};
@@ -38,6 +39,7 @@ pub(super) struct GpuSide {
     size: u64,
     limit: Duration,
     give_up_after: Duration,
+    injected: Option<Fault>,
     chunk: Vec<u8>,
 }
 
@@ -71,6 +73,7 @@ impl GpuSide {
             size,
             limit: settings.limit(),
             give_up_after: settings.give_up_after(),
+            injected: settings.injected,
             chunk: vec![0; CHUNK],
         })
     }
@@ -98,14 +101,10 @@ impl GpuSide {
     }
 
     fn try_fill(&mut self, number: u32, seeds: Seeds) -> Result<Outcome> {
-        let fill = |offset, len: u64, seed| {
-            self.stream
-                .fill_pattern(&self.buffer, offset, len / 4, seed, self.limit)
-        };
         for offset in self.guards() {
-            fill(offset, GUARD, seeds.guard)?;
+            self.write(offset, GUARD, seeds.guard)?;
         }
-        fill(GUARD, self.size, seeds.before)?;
+        self.write(GUARD, self.size, seeds.before)?;
         let filled = self.by_kernel(seeds.before, None)?;
         // Overwrite what an earlier iteration left in the staging buffer.
         if let Some(stage) = &self.stage {
@@ -116,6 +115,30 @@ impl GpuSide {
             self.connection.pair().post_recv(receive)?;
         }
         Ok(filled)
+    }
+
+    /// Writes the pattern of `seed` by a kernel, from its first word on.
+    fn write(&self, offset: u64, len: u64, seed: u32) -> Result<()> {
+        Ok(self
+            .stream
+            .fill_pattern(&self.buffer, offset, len / 4, seed, self.limit)?)
+    }
+
+    /// Does to the bytes that arrived what the rehearsed fault would have done.
+    pub(super) fn inject(&self, seeds: Seeds) -> Result<()> {
+        let middle = (self.size / 8) * 4;
+        match self.injected {
+            None | Some(Fault::Stale) => Ok(()),
+            Some(Fault::Lost) => self.write(GUARD, self.size, seeds.before),
+            Some(Fault::Part) => {
+                // The pattern starts with its first word, so a shorter fill cannot begin in the middle.
+                let mut arrived = vec![0; middle as usize];
+                self.buffer.read(GUARD, &mut arrived)?;
+                self.write(GUARD, self.size, seeds.before)?;
+                Ok(self.buffer.write(GUARD, &arrived)?)
+            }
+            Some(Fault::Damaged) => self.write(GUARD + middle, 4, seeds.guard),
+        }
     }
 
     /// Waits for the completion of the receive, which consumes the last WRITE's immediate.
@@ -146,8 +169,22 @@ impl GpuSide {
 
     /// Compares GPU memory by a kernel, by a copy and through a mapping.
     pub(super) fn verify(&mut self, seeds: Seeds) -> Checks {
+        let kernel = Outcome::of(self.by_kernel(seeds.sent, Some(seeds.before)));
+        if self.injected == Some(Fault::Stale)
+            && let Err(error) = self.write(GUARD, self.size, seeds.before)
+        {
+            let undone = || Outcome::NotDone {
+                reason: "the fault was not injected".to_owned(),
+            };
+            return Checks {
+                kernel: Outcome::of(Err(error)),
+                copy: undone(),
+                mapping: undone(),
+                guards: undone(),
+            };
+        }
         let checks = Checks {
-            kernel: Outcome::of(self.by_kernel(seeds.sent, Some(seeds.before))),
+            kernel,
             copy: Outcome::of(self.by_copy(seeds)),
             mapping: Outcome::of(self.by_mapping(seeds)),
             guards: Outcome::of(self.look_at_guards(seeds)),

@@ -88,6 +88,7 @@ fn round(
     iteration.sent = requester.write(number, &remote, observer)?;
     if iteration.sent.is_done() {
         iteration.received = gpu.arrived(number, observer)?;
+        gpu.inject(seeds)?;
     }
     observer.step(number, Step::Verify)?;
     iteration.checks = gpu.verify(seeds);

@@ -105,6 +105,7 @@ impl Tally {
         Report {
             schema: Schema::first("gdr.loopback"),
             verdict,
+            injected: settings.injected,
             cause,
             memory,
             source,

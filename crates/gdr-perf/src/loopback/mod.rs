@@ -27,6 +27,7 @@ mod device_memory;
 mod device_select;
 mod diagnose;
 mod event;
+mod fault;
 mod gpu;
 mod host_port;
 mod in_process;
@@ -47,6 +48,7 @@ pub use device_select::{
     Chosen, DeviceName, DevicePair, InvalidDeviceName, NicDistance, ProviderPreference,
 };
 pub use event::{Event, Step};
+pub use fault::Fault;
 pub use host_port::{HostPort, InvalidHostPort, SETUP_PORT, is_this_host};
 pub use in_process::run;
 pub use report::{

@@ -109,6 +109,7 @@ impl Ask {
             iterations: self.iterations,
             seed: self.seed,
             timeout,
+            injected: None,
         };
         settings.check().map_err(PeerError::Settings)?;
         if !(1..=SoftOptions::MAX_SHARDS).contains(&self.queue_pairs) {

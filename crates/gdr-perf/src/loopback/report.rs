@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use gdr_rdma::{Counters, Device, Mtu, Provider, Stripe};
 use serde::{Deserialize, Serialize};
 
+use super::fault::Fault;
 use super::settings::{MESSAGE, Seeds};
 use crate::error::Remedy;
 use crate::memory_facts::{Memory, MemoryFacts};
@@ -18,6 +19,9 @@ pub struct Report {
     pub schema: Schema,
     /// Whether the bytes arrived.
     pub verdict: Verdict,
+    /// The fault of a rehearsal: the verdict is about no hardware then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub injected: Option<Fault>,
     /// Why the run failed.
     pub cause: Option<Cause>,
     /// The GPU memory, with `simulated`.

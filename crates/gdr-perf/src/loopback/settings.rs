@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use gdr_cuda::{MemoryKind, pattern_word};
 
+use super::fault::Fault;
 use crate::error::{MOST_SECONDS, Result, SettingsError};
 
 /// The most bytes that one iteration transfers.
@@ -55,6 +56,8 @@ pub struct Settings {
     pub seed: u32,
     /// The deadline of one step, which is a second longer for each 64 MiB.
     pub timeout: Duration,
+    /// The fault of a rehearsal, with both ends in this process.
+    pub injected: Option<Fault>,
 }
 
 impl Default for Settings {
@@ -64,6 +67,7 @@ impl Default for Settings {
             iterations: 10,
             seed: 1,
             timeout: Duration::from_secs(10),
+            injected: None,
         }
     }
 }

@@ -53,6 +53,100 @@ pub(super) fn child_is_refused(target: &BenchTarget, kind: MemoryKind) -> Outcom
     pattern::require_same_memory(&mapping, &buffer, 91)
 }
 
+/// A child of fork cannot map what its parent pinned, before or after the parent maps it.
+pub(super) fn child_maps_parent(target: &BenchTarget, kind: MemoryKind) -> Outcome {
+    let buffer = allocate(target, kind, 256 << 10)?;
+    let pinned = target.pin(buffer.ptr(), buffer.len())?;
+    let child = || {
+        let map = pinned.map();
+        let status = match map {
+            Err(Error::ForkedChild) => 0,
+            _ => MAPPED,
+        };
+        std::mem::forget(map);
+        status
+    };
+    require!(
+        in_child(child, WAIT)? == 0,
+        "the child could map its parent's pin"
+    );
+    let mapping = pinned.map()?;
+    require!(
+        in_child(child, WAIT)? == 0,
+        "the child could map its parent's mapped pin"
+    );
+    pattern::require_same_memory(&mapping, &buffer, 92)
+}
+
+/// A child of fork cannot pin its parent's memory.
+pub(super) fn child_pins_parent(target: &BenchTarget) -> Outcome {
+    let buffer = allocate(target, MemoryKind::Plain, 256 << 10)?;
+    let context = target.context()?;
+    let child = || {
+        let pin = context.pin(buffer.ptr(), buffer.len());
+        let status = match pin {
+            Err(Error::ForkedChild) => 0,
+            _ => PINNED,
+        };
+        std::mem::forget(pin);
+        status
+    };
+    require!(
+        in_child(child, WAIT)? == 0,
+        "the child could pin its parent's memory"
+    );
+    pattern::require_same_memory(&target.map(&buffer)?, &buffer, 93)
+}
+
+/// A child that gives back its copies of the parent's pin and mapping leaves the parent's alone.
+pub(super) fn map_and_free(target: &BenchTarget, kind: MemoryKind) -> Outcome {
+    let buffer = allocate(target, kind, 256 << 10)?;
+    let bytes = pattern::bytes(94, buffer.len());
+    let pinned = target.pin(buffer.ptr(), buffer.len())?;
+    let mapping = pinned.map()?;
+    mapping.write_at(0, &bytes)?;
+    let mut held = Some((pinned, mapping));
+    let status = in_child(
+        || {
+            // Their memory is the child's own copy; the allocator is usable in a child of glibc.
+            drop(held.take());
+            0
+        },
+        WAIT,
+    )?;
+    require!(status == 0, "the child ended with status {status}");
+    let Some((_, mapping)) = &held else {
+        return Err(Stop::failed("the parent lost its mapping"));
+    };
+    pattern::require_mapped("the parent's view after the child", mapping, 0, &bytes)?;
+    pattern::require_same_memory(mapping, &buffer, 95)
+}
+
+/// Memory that the parent freed after a fork is shown to neither the child nor a new allocation.
+pub(super) fn access_after_free(target: &BenchTarget, kind: MemoryKind) -> Outcome {
+    super::lifetime::require_persistent(target)?;
+    let buffer = allocate(target, kind, 256 << 10)?;
+    let bytes = pattern::bytes(96, buffer.len());
+    let mapping = target.map(&buffer)?;
+    mapping.write_at(0, &bytes)?;
+    drop(buffer);
+    let child = || {
+        let mut byte = [0];
+        let read = mapping.read_at(0, &mut byte);
+        match (read, is_mapped(mapping.window())) {
+            (Err(Error::ForkedChild), false) => 0,
+            _ => USED,
+        }
+    };
+    require!(
+        in_child(child, WAIT)? == 0,
+        "the child could read memory that its parent freed"
+    );
+    let other = allocate(target, kind, 256 << 10)?;
+    other.write(0, &pattern::bytes(97, other.len()))?;
+    pattern::require_mapped("the view of freed memory", &mapping, 0, &bytes)
+}
+
 /// Runs between `fork` and `_exit` in a copy of a process that had several threads: no memory is
 /// allocated or freed and no lock taken. The refusals are values without anything on the heap.
 fn child(context: &Context, idle: &Pinned, mapping: &Mapping) -> i32 {
@@ -82,10 +176,27 @@ fn child(context: &Context, idle: &Pinned, mapping: &Mapping) -> i32 {
 
 /// Whether the first page of a window is mapped in this process; the others came and went with
 /// it.
-fn is_mapped((start, _): (*mut u8, u64)) -> bool {
+pub(super) fn is_mapped((start, _): (*mut u8, u64)) -> bool {
     let mut resident = 0_u8;
     // SAFETY: `mincore` does not access the address, and writes one byte for one page.
     unsafe { libc::mincore(start.cast(), 1, &mut resident) == 0 }
+}
+
+/// Runs `work` while a child of fork exists, which waits until it is killed.
+pub(super) fn beside_child(work: impl FnOnce() -> Outcome) -> Outcome {
+    // SAFETY: the child only waits for a signal.
+    let child = match unsafe { libc::fork() } {
+        -1 => return Err(std::io::Error::last_os_error().into()),
+        0 => loop {
+            // SAFETY: has no arguments.
+            unsafe { libc::pause() };
+        },
+        child => Pid::from_raw(child).ok_or_else(|| Stop::failed("fork gave no process id"))?,
+    };
+    let done = work();
+    kill_process(child, Signal::KILL).map_err(std::io::Error::from)?;
+    waitpid(Some(child), WaitOptions::empty()).map_err(std::io::Error::from)?;
+    done
 }
 
 /// Forks, runs `work` in the child, and returns its status; the child is killed after `limit`.

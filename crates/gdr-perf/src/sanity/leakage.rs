@@ -42,6 +42,32 @@ fn is_shared(line: &str) -> bool {
         .is_some_and(|mode| mode.ends_with('s'))
 }
 
+/// The module's count of pinned ranges is 0 again although a child of fork has its descriptor too.
+pub(super) fn pins_and_fork(target: &BenchTarget, kind: MemoryKind) -> Outcome {
+    const COUNT: &str = "/proc/driver/gdrdrv/nv_get_pages_refcount";
+    let count = || fs::read_to_string(COUNT).map(|text| text.trim().to_owned());
+    match count() {
+        Ok(count) if count == "0" => {}
+        Ok(count) => {
+            let busy = format!("{COUNT} is {count}: another process has pins of the module");
+            return Err(Stop::waived(busy));
+        }
+        Err(error) => return Err(Stop::waived(format!("{COUNT}: {error}"))),
+    }
+    let buffer = allocate(target, kind, 64 * KIB)?;
+    let pinned = target.pin(buffer.ptr(), buffer.len())?;
+    super::fork::beside_child(|| {
+        drop(pinned);
+        drop(buffer);
+        let count = count()?;
+        require!(
+            count == "0",
+            "{COUNT} is {count} after the memory was freed"
+        );
+        Ok(())
+    })
+}
+
 /// Runs `work` until a run leaves nothing behind. A leak leaves something every time; a driver
 /// or an allocator that opens what it keeps does so once or twice.
 pub(super) fn watch(target: &BenchTarget, what: &str, work: impl Fn() -> Outcome) -> Outcome {

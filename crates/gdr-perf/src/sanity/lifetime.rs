@@ -1,9 +1,10 @@
 //! Who may be dropped when, and what a mapping shows after its buffer was freed.
 
-use gdr_copy::{Caching, Error, MapOptions};
+use gdr_copy::{Caching, Context, Error, MapOptions};
 use gdr_cuda::MemoryKind;
 
 use super::WAIT;
+use super::fork::is_mapped;
 use super::outcome::{Outcome, Stop, allocate, require, require_refusal};
 use super::pattern;
 use crate::bench_target::BenchTarget;
@@ -28,6 +29,30 @@ pub(super) fn access_after_free(target: &BenchTarget, kind: MemoryKind) -> Outco
     let bytes = pattern::bytes(21, mapping.len());
     mapping.write_at(0, &bytes)?;
     pattern::require_mapped("the view of freed memory, rewritten", &mapping, 0, &bytes)
+}
+
+/// A mapping outlives its context, and nothing is mapped once both are gone.
+pub(super) fn access_after_close(target: &BenchTarget, kind: MemoryKind) -> Outcome {
+    const ATTEMPTS: u32 = 3;
+    let buffer = allocate(target, kind, 256 * KIB)?;
+    // Another thread may map something at the address at once, but not each time.
+    for seed in 0..ATTEMPTS {
+        let context = Context::builder()
+            .backend(target.context()?.backend())
+            .gpu(target.gpu())?
+            .open()?;
+        let mapping = context.pin(buffer.ptr(), buffer.len())?.map()?;
+        drop(context);
+        pattern::require_same_memory(&mapping, &buffer, 24 + seed)?;
+        let window = mapping.window();
+        drop(mapping);
+        if !is_mapped(window) {
+            return pattern::require_same_memory(&target.map(&buffer)?, &buffer, 28);
+        }
+    }
+    Err(Stop::failed(
+        "the address range is still mapped after its context and mapping are gone",
+    ))
 }
 
 /// No new allocation gets memory that a mapping still shows.
@@ -129,6 +154,26 @@ pub(super) fn partial_mapping(target: &BenchTarget) -> Outcome {
     pattern::require_same_memory(&pinned.map()?, &buffer, 42)
 }
 
+/// Write-combined and cached mappings of one buffer show the same memory.
+pub(super) fn mixed_caching(target: &BenchTarget) -> Outcome {
+    let buffer = allocate(target, MemoryKind::Plain, 64 * KIB)?;
+    let map = |caching| {
+        let pinned = target.pin(buffer.ptr(), buffer.len())?;
+        match pinned.map_with(MapOptions::new().with_caching(caching)) {
+            Err(error @ Error::Caching { .. }) => Err(Stop::waived(error.to_string())),
+            other => Ok(other?),
+        }
+    };
+    let (combined, cached) = (map(Caching::WriteCombined)?, map(Caching::Cached)?);
+    for (seed, (from, to)) in (45..).zip([(&combined, &cached), (&cached, &combined)]) {
+        let bytes = pattern::bytes(seed, buffer.len());
+        from.write_at(0, &bytes)?;
+        pattern::require_mapped("the other view of the buffer", to, 0, &bytes)?;
+        pattern::require_contents("the buffer", &buffer, &bytes)?;
+    }
+    Ok(())
+}
+
 /// A kind of mapping that this memory does not have is refused by name.
 pub(super) fn other_caching(target: &BenchTarget) -> Outcome {
     let buffer = allocate(target, MemoryKind::Plain, 64 * KIB)?;
@@ -193,7 +238,7 @@ pub(super) fn any_order(target: &BenchTarget, kind: MemoryKind) -> Outcome {
     Ok(())
 }
 
-fn require_persistent(target: &BenchTarget) -> Outcome {
+pub(super) fn require_persistent(target: &BenchTarget) -> Outcome {
     if target.context()?.attributes().persistent {
         return Ok(());
     }

@@ -79,6 +79,26 @@ const OF_MEMORY: &[MemoryCheck] = &[
         "Freed memory stays readable and writable through its mapping.",
     ),
     (
+        "invalidation_access_after_gdr_close",
+        lifetime::access_after_close,
+        "A mapping outlives its context, and its addresses are unmapped once both are gone.",
+    ),
+    (
+        "invalidation_fork_access_after_free",
+        fork::access_after_free,
+        "Memory that is freed after a fork shows its bytes to the parent's mapping only.",
+    ),
+    (
+        "invalidation_fork_child_gdr_map_parent",
+        fork::child_maps_parent,
+        "A forked child cannot map what its parent pinned.",
+    ),
+    (
+        "invalidation_fork_map_and_free",
+        fork::map_and_free,
+        "A forked child that gives back its copies leaves the parent's mapping alone.",
+    ),
+    (
         "invalidation_two_mappings",
         lifetime::two_mappings,
         "Freeing one buffer leaves its neighbour's mapping as it is.",
@@ -145,6 +165,21 @@ const OF_SITE: &[SiteCheck] = &[
         "basic_every_copy_routine",
         basic::every_routine,
         "Every copy routine that this CPU can run moves the right bytes and no others.",
+    ),
+    (
+        "basic_with_tokens",
+        refusal::tokens,
+        "Memory is pinned with CUDA's peer-to-peer tokens.",
+    ),
+    (
+        "data_validation_mix_mappings_cumemalloc",
+        lifetime::mixed_caching,
+        "Write-combined and cached mappings of one buffer show the same memory.",
+    ),
+    (
+        "invalidation_fork_child_gdr_pin_parent_with_tokens",
+        fork::child_pins_parent,
+        "A forked child cannot pin its parent's memory.",
     ),
     (
         "data_small_sizes",
@@ -234,11 +269,45 @@ const OF_SITE: &[SiteCheck] = &[
     ),
 ];
 
-const FORCED_PCIE: MemoryCheck = (
-    "basic_v2_forcepci",
-    basic::force_pcie,
-    "A mapping forced onto PCIe shows the same memory.",
+/// Of the kinds of memory that GDRCopy checks.
+const OF_GDRCOPYS_MEMORY: [MemoryCheck; 3] = [
+    (
+        "basic_v2_forcepci",
+        basic::force_pcie,
+        "A mapping forced onto PCIe shows the same memory.",
+    ),
+    (
+        "invalidation_unix_sock_shared_fd_gdr_map",
+        refusal::shared_descriptor,
+        "Another process cannot map by a descriptor that it was given.",
+    ),
+    (
+        "invalidation_unix_sock_shared_fd_gdr_pin_buffer",
+        refusal::shared_descriptor,
+        "Another process cannot pin by a descriptor that it was given.",
+    ),
+];
+
+const PINS_AND_FORK: MemoryCheck = (
+    "leakage_pin_pages_fork",
+    leakage::pins_and_fork,
+    "A child of fork keeps no memory pinned in the module.",
 );
+
+/// Names of GDRCopy's tests whose checks have another name here.
+const ALSO_NAMED: [(&str, &str); 5] = [
+    ("basic_v2_cumemalloc", "basic_cumemalloc"),
+    ("basic_v2_vmmalloc", "basic_vmmalloc"),
+    (
+        "data_validation_v2_cumemalloc",
+        "data_validation_cumemalloc",
+    ),
+    (
+        "data_validation_v2_forcepci_cumemalloc",
+        "basic_v2_forcepci_cumemalloc",
+    ),
+    ("data_validation_v2_vmmalloc", "data_validation_vmmalloc"),
+];
 
 const EXTENDED_OF_MEMORY: MemoryCheck = (
     "leakage_pin_map_many_rounds",
@@ -299,13 +368,20 @@ pub fn all() -> Vec<Check> {
     for check in OF_OWN_MEMORY {
         checks.extend(OWN.map(|kind| of_memory(check, kind, Effort::Normal)));
     }
-    checks.extend(
-        [MemoryKind::Plain, MemoryKind::VmmPosixFd]
-            .map(|kind| of_memory(&FORCED_PCIE, kind, Effort::Normal)),
-    );
+    for check in &OF_GDRCOPYS_MEMORY {
+        checks.extend(
+            [MemoryKind::Plain, MemoryKind::VmmPosixFd]
+                .map(|kind| of_memory(check, kind, Effort::Normal)),
+        );
+    }
     checks.extend(
         MemoryKind::DEVICE.map(|kind| of_memory(&EXTENDED_OF_MEMORY, kind, Effort::Extended)),
     );
+    checks.push(of_memory(
+        &PINS_AND_FORK,
+        MemoryKind::Plain,
+        Effort::Extended,
+    ));
     checks.extend(
         EXTENDED_OF_SITE
             .iter()
@@ -335,23 +411,38 @@ fn nearest<'a>(all: &'a [Check], name: &str) -> Option<&'a str> {
     (same(nearest) > word).then_some(nearest.name())
 }
 
-/// The checks of these names, in the order given.
+/// The checks of these names, in the order given. A name without the suffix of a kind of memory
+/// names the checks of every kind, and names of GDRCopy's tests are known.
 ///
 /// # Errors
 /// [`crate::Error::Settings`] for a name that no check has, with the nearest that one has.
 pub fn named<S: AsRef<str>>(names: &[S]) -> Result<Vec<Check>> {
     let all = all();
-    let find = |name: &str| {
-        let found = all.iter().find(|check| check.name == name).cloned();
-        found.ok_or_else(|| {
-            let error = SettingsError::NoSuchCheck {
+    let mut found = Vec::new();
+    for name in names.iter().map(AsRef::as_ref) {
+        let of_gdrcopy = ALSO_NAMED.iter().find(|(also, _)| *also == name);
+        let own = of_gdrcopy.map_or(name, |(_, own)| own);
+        let exact = all.iter().filter(|check| check.name == own);
+        let of_kind = |check: &&Check| match check.run {
+            Run::Memory(_, kind) => {
+                check.name.strip_suffix(suffix(kind)) == Some(&format!("{own}_"))
+            }
+            Run::Target(_) => false,
+        };
+        let before = found.len();
+        found.extend(exact.cloned());
+        if found.len() == before {
+            found.extend(all.iter().filter(of_kind).cloned());
+        }
+        if found.len() == before {
+            return Err(SettingsError::NoSuchCheck {
                 name: name.to_owned(),
                 nearest: nearest(&all, name).map(Into::into),
-            };
-            error.into()
-        })
-    };
-    names.iter().map(|name| find(name.as_ref())).collect()
+            }
+            .into());
+        }
+    }
+    Ok(found)
 }
 
 #[cfg(test)]
@@ -369,6 +460,44 @@ mod tests {
             assert!(check.proves().ends_with('.'), "{}", check.name());
             assert!(!check.name().ends_with("_other"), "{}", check.name());
         }
+    }
+
+    /// The tests of GDRCopy 2.6, `tests/sanity.cpp`.
+    const OF_GDRCOPY: &str = "basic_cumemalloc basic_v2_cumemalloc basic_v2_forcepci_cumemalloc \
+        basic_vmmalloc basic_v2_vmmalloc basic_v2_forcepci_vmmalloc basic_with_tokens \
+        basic_unaligned_mapping basic_small_buffers_mapping data_validation_cumemalloc \
+        data_validation_v2_cumemalloc data_validation_v2_forcepci_cumemalloc \
+        data_validation_vmmalloc data_validation_mix_mappings_cumemalloc \
+        invalidation_access_after_gdr_close_cumemalloc \
+        invalidation_access_after_gdr_close_vmmalloc \
+        invalidation_access_after_free_cumemalloc invalidation_access_after_free_vmmalloc \
+        invalidation_two_mappings_cumemalloc invalidation_two_mappings_vmmalloc \
+        invalidation_fork_access_after_free_cumemalloc \
+        invalidation_fork_access_after_free_vmmalloc \
+        invalidation_fork_after_gdr_map_cumemalloc invalidation_fork_after_gdr_map_vmmalloc \
+        invalidation_fork_child_gdr_map_parent_cumemalloc \
+        invalidation_fork_child_gdr_map_parent_vmmalloc \
+        invalidation_fork_map_and_free_cumemalloc invalidation_fork_map_and_free_vmmalloc \
+        invalidation_unix_sock_shared_fd_gdr_pin_buffer_cumemalloc \
+        invalidation_unix_sock_shared_fd_gdr_pin_buffer_vmmalloc \
+        invalidation_unix_sock_shared_fd_gdr_map_cumemalloc \
+        invalidation_unix_sock_shared_fd_gdr_map_vmmalloc \
+        invalidation_fork_child_gdr_pin_parent_with_tokens \
+        basic_child_thread_pins_buffer_cumemalloc basic_child_thread_pins_buffer_vmmalloc \
+        leakage_pin_pages_fork_cumemalloc attributes_sanity";
+
+    #[test]
+    fn every_test_of_gdrcopy_is_found_by_its_name() {
+        let names: Vec<_> = OF_GDRCOPY.split_whitespace().collect();
+        assert_eq!(names.len(), 37);
+        for name in names {
+            assert!(!named(&[name]).unwrap().is_empty(), "{name}");
+        }
+        let kinds = named(&["basic_small_buffers_mapping"]).unwrap();
+        assert_eq!(kinds.len(), MemoryKind::DEVICE.len());
+        // A word that several checks begin with is no name.
+        assert!(named(&["leakage"]).is_err());
+        assert_eq!(named(&["basic"]).unwrap().len(), MemoryKind::DEVICE.len());
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::path::Path;
 use gdr_copy::{BackendKind, Error};
 use gdr_cuda::{DevicePtr, MemoryKind, PointerKind};
 
-use super::outcome::{Outcome, allocate, require, require_refusal};
+use super::outcome::{Outcome, Stop, allocate, require, require_refusal};
 use super::pattern;
 use crate::bench_target::BenchTarget;
 
@@ -106,6 +106,26 @@ pub(super) fn zero_length(target: &BenchTarget) -> Outcome {
     Ok(())
 }
 
+/// Peer-to-peer tokens are of no use to a mapping that stays when its memory is freed.
+pub(super) fn tokens(target: &BenchTarget) -> Outcome {
+    Err(Stop::waived(
+        match target.context()?.attributes().persistent {
+            true => "mappings of this backend are persistent, which CUDA's tokens are not for",
+            false => "gdr pins without CUDA's tokens, which no driver since CUDA 6.0 needs",
+        },
+    ))
+}
+
+/// Another process gets no descriptor by which it could pin or map.
+pub(super) fn shared_descriptor(target: &BenchTarget, _kind: MemoryKind) -> Outcome {
+    Err(Stop::waived(match target.context()?.backend() {
+        BackendKind::Gdrdrv => {
+            "the descriptor of gdrdrv is inside gdr and closed on exec, so there is none to pass on"
+        }
+        _ => "no kernel module is used, so there is no descriptor of one to pass on",
+    }))
+}
+
 /// An unknown backend name is refused with the known ones.
 pub(super) fn backend_name(_site: &BenchTarget) -> Outcome {
     for nonsense in ["nonsense", "", "gdr drv", "rm,sim"] {
@@ -123,9 +143,7 @@ pub(super) fn backend_name(_site: &BenchTarget) -> Outcome {
 /// A backend that this machine lacks is refused by name and with the reason.
 pub(super) fn absent_backend(_site: &BenchTarget) -> Outcome {
     if Path::new("/dev/gdrdrv").exists() {
-        return Err(super::outcome::Stop::waived(
-            "the gdrdrv module is loaded here",
-        ));
+        return Err(Stop::waived("the gdrdrv module is loaded here"));
     }
     let refused = gdr_copy::Context::builder()
         .backend(BackendKind::Gdrdrv)

@@ -86,7 +86,7 @@ impl<'a> TransferEndpoint<'a> {
         let (_, memory) = match kept {
             Some(kept) => self.registered.insert(kept),
             None => {
-                let memory = EndMemory::new(&self.domain, self.own.memory, len)?;
+                let memory = EndMemory::new(&self.domain, &self.own, len)?;
                 self.registered.insert((len, memory))
             }
         };

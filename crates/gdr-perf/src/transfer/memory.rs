@@ -2,10 +2,10 @@
 
 use std::net::IpAddr;
 
-use gdr_rdma::{Access, ProtectionDomain};
+use gdr_rdma::{Access, ProtectionDomain, RegistrationMethod};
 
 use crate::area::{Area, StandIn, TransferMemory};
-use crate::error::Result;
+use crate::error::{Result, SettingsError};
 use crate::memory_facts::MemoryFacts;
 use crate::report::CpuPlacement;
 
@@ -18,6 +18,18 @@ pub struct LocalEnd<'a> {
     pub connect_from: Option<IpAddr>,
     /// The CPUs that its process was bound to, for the report.
     pub cpus: Option<CpuPlacement>,
+    /// How GPU memory may be reached.
+    pub reach: Reach,
+}
+
+/// How the device of an end may reach GPU memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reach {
+    /// In any way.
+    #[default]
+    Any,
+    /// Registered by a dma-buf.
+    DmaBuf,
 }
 
 impl<'a> From<TransferMemory<'a>> for LocalEnd<'a> {
@@ -26,6 +38,7 @@ impl<'a> From<TransferMemory<'a>> for LocalEnd<'a> {
             memory,
             connect_from: None,
             cpus: None,
+            reach: Reach::Any,
         }
     }
 }
@@ -44,13 +57,15 @@ fn access() -> Access {
 }
 
 impl EndMemory {
-    pub(super) fn new(
-        domain: &ProtectionDomain,
-        memory: TransferMemory<'_>,
-        len: u64,
-    ) -> Result<Self> {
-        let area = || Area::new(domain, memory, len, access(), StandIn::Refused);
+    pub(super) fn new(domain: &ProtectionDomain, own: &LocalEnd<'_>, len: u64) -> Result<Self> {
+        let area = || Area::new(domain, own.memory, len, access(), StandIn::Refused);
         let ((outgoing, _), (incoming, facts)) = (area()?, area()?);
+        for method in [outgoing.method(), incoming.method()] {
+            if own.reach == Reach::DmaBuf && method != RegistrationMethod::DmaBuf {
+                let device = domain.device().name().to_owned();
+                return Err(SettingsError::NotByDmaBuf { device, method }.into());
+            }
+        }
         Ok(Self {
             outgoing,
             incoming,

@@ -28,9 +28,10 @@ mod verb;
 pub use crate::area::TransferMemory;
 pub use crate::memory_facts::MemoryFacts;
 pub use endpoint::TransferEndpoint;
-pub use memory::LocalEnd;
+pub use memory::{LocalEnd, Reach};
 pub use plan::{
-    Amount, AtomicKind, Direction, MOST_BYTES, Plan, PlanError, Role, Striping, Verification,
+    Amount, AtomicKind, Direction, MOST_BYTES, Plan, PlanError, Repetition, Role, Striping,
+    Verification,
 };
 pub use report::{
     CpuSeconds, LatencyDistribution, TransferEnd, TransferEvent, TransferReport, TransferRow,

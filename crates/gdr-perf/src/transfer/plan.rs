@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use gdr_cuda::pattern_word;
-use gdr_rdma::Mtu;
+use gdr_rdma::{Device, Mtu, Provider};
 use serde::{Deserialize, Serialize};
 
 use super::verb::{Metric, Operation, Verb};
@@ -86,6 +86,17 @@ pub enum Striping {
     On,
 }
 
+/// How often the sizes are measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Repetition {
+    /// Once.
+    #[default]
+    Once,
+    /// Again and again, until an end stops; a report then has the last round.
+    Endless,
+}
+
 /// What is measured. The connecting end chooses it, the listening end may refuse.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
@@ -124,6 +135,19 @@ pub struct Plan {
     pub seed: u32,
     /// How long one request may take; a second longer for each 64 MiB.
     pub timeout_ms: u64,
+    /// How often the sizes are measured.
+    #[serde(default)]
+    pub repetition: Repetition,
+    /// The exponent of the time to an acknowledgement, 4.096 us times a power of two, with 7 retries;
+    /// the one that `timeout_ms` allows if it is `None`.
+    #[serde(default)]
+    pub ack_timeout: Option<u8>,
+    /// The service level of kernel devices.
+    #[serde(default)]
+    pub service_level: u8,
+    /// The traffic class of kernel devices.
+    #[serde(default)]
+    pub traffic_class: u8,
 }
 
 /// A plan that cannot be measured.
@@ -196,6 +220,22 @@ pub enum PlanError {
     /// A lowest rate where latency is measured.
     #[error("{0} measures a latency and no rate: give a longest latency instead")]
     RateOfLatency(Verb),
+    /// A service level that no packet has.
+    #[error("service level {0} does not exist: give 0 to 15")]
+    ServiceLevel(u8),
+    /// An exponent of a time that no queue pair has.
+    #[error("an acknowledgement is not waited for 4.096 us * 2^{0}: give an exponent of 0 to 31")]
+    AckTimeout(u8),
+    /// A class of packets where no NIC sends them.
+    #[error(
+        "service level {service_level} and traffic class {traffic_class} are of packets that a NIC \
+         sends, and {device} is a soft device: leave them out, or name a kernel device at both ends"
+    )]
+    SoftClass {
+        device: String,
+        service_level: u8,
+        traffic_class: u8,
+    },
     /// No time for a request.
     #[error("a request cannot end in 0 seconds: give at least 1")]
     NoTimeout,
@@ -233,6 +273,10 @@ impl Plan {
             verify: Verification::Off,
             seed: 1,
             timeout_ms: 10_000,
+            repetition: Repetition::Once,
+            ack_timeout: None,
+            service_level: 0,
+            traffic_class: 0,
         }
     }
 
@@ -298,12 +342,31 @@ impl Plan {
             return Err(PlanError::PostList);
         }
         self.path_mtu()?;
+        if self.service_level > 15 {
+            return Err(PlanError::ServiceLevel(self.service_level));
+        }
+        if let Some(exponent) = self.ack_timeout.filter(|exponent| *exponent > 31) {
+            return Err(PlanError::AckTimeout(exponent));
+        }
         if self.timeout_ms == 0 {
             return Err(PlanError::NoTimeout);
         }
         let seconds = self.timeout_ms / 1000;
         if seconds > MOST_SECONDS {
             return Err(PlanError::LongTimeout(seconds));
+        }
+        Ok(())
+    }
+
+    /// Refuses what `device` cannot do of this plan.
+    pub(super) fn check_device(&self, device: &Device) -> Result<(), PlanError> {
+        let (service_level, traffic_class) = (self.service_level, self.traffic_class);
+        if device.provider() == Provider::Soft && (service_level, traffic_class) != (0, 0) {
+            return Err(PlanError::SoftClass {
+                device: device.name().to_owned(),
+                service_level,
+                traffic_class,
+            });
         }
         Ok(())
     }
@@ -321,6 +384,15 @@ impl Plan {
         match self.inline {
             0 => Ok(()),
             inline => Err(PlanError::StripedInline(inline)),
+        }
+    }
+
+    /// The number of each size to measure, in their order.
+    pub(super) fn rows(&self) -> Box<dyn Iterator<Item = usize>> {
+        let once = 0..self.sizes.len();
+        match self.repetition {
+            Repetition::Once => Box::new(once),
+            Repetition::Endless => Box::new(once.cycle()),
         }
     }
 

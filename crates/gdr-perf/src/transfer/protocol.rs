@@ -9,7 +9,7 @@ use crate::error::{PeerError, Result};
 use crate::memory_facts::MemoryFacts;
 
 /// The version of the protocol.
-pub(super) const VERSION: u32 = 2;
+pub(super) const VERSION: u32 = 3;
 
 /// A message. The connecting end sends the first.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

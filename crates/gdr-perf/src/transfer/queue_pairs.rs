@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use gdr_rdma::{
-    Capabilities, Completion, CompletionQueue, ConnectionOptions, Endpoint, Mtu, ProtectionDomain,
-    QueuePair, QueuePairOptions, RetryCount, WrId,
+    AckTimeout, Capabilities, Completion, CompletionQueue, ConnectionOptions, Endpoint, Mtu,
+    ProtectionDomain, QueuePair, QueuePairOptions, RetryCount, WrId,
 };
 
 use super::plan::Plan;
@@ -53,13 +53,20 @@ impl QueuePairs {
         number: usize,
         peer: &Endpoint,
         mtu: Mtu,
+        plan: &Plan,
         limit: Duration,
     ) -> Result<()> {
         let give_up_after = limit * 7 / 8;
+        let (timeout, give_up_after) = match plan.ack_timeout {
+            Some(exponent) => (AckTimeout::new(exponent), None),
+            None => (ack_timeout(give_up_after), Some(give_up_after)),
+        };
         let options = ConnectionOptions {
-            timeout: ack_timeout(give_up_after),
+            timeout,
             retry_count: RetryCount::new(7),
-            give_up_after: Some(give_up_after),
+            give_up_after,
+            service_level: plan.service_level,
+            traffic_class: plan.traffic_class,
             ..ConnectionOptions::new(mtu)
         };
         Ok(self.pairs[number].connect(peer, &options)?)

@@ -55,6 +55,17 @@ pub struct TransferReport {
     pub passed: bool,
 }
 
+impl TransferReport {
+    /// Keeps the row of a size, in the place of the one of an earlier round.
+    pub(super) fn keep(&mut self, row: usize, measured: TransferRow) {
+        self.passed &= measured.failures.is_empty();
+        match self.rows.get_mut(row) {
+            Some(earlier) => *earlier = measured,
+            None => self.rows.push(measured),
+        }
+    }
+}
+
 /// One end in a report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TransferEnd {

@@ -54,7 +54,7 @@ pub(super) fn measure_at(
     observe: Observe<'_>,
 ) -> Result<TransferReport> {
     plan.check().map_err(SettingsError::Plan)?;
-    if plan.verb.metric() == Metric::Latency && thresholds.minimum_rate.is_some() {
+    if plan.verb.metric() == Metric::Latency && thresholds.has_rates() {
         return Err(SettingsError::Plan(PlanError::RateOfLatency(plan.verb)).into());
     }
     let limit = plan.limit(0);
@@ -130,6 +130,7 @@ fn client(
     let cpus = endpoint.cpus().cloned();
     let (domain, memory) = endpoint.registered(plan.area())?;
     let device = domain.device();
+    plan.check_device(device).map_err(SettingsError::Plan)?;
     let end = describe(device, memory, cpus);
     conversation.send(&Message::Ask(Box::new(Ask {
         version: VERSION,
@@ -166,7 +167,7 @@ fn client(
         memory,
         peer: offer.end,
     };
-    for row in 0..plan.sizes.len() {
+    for row in plan.rows() {
         let mut measured = end.client_row(conversation, row, observe)?;
         measured.failures = thresholds.judge(&measured);
         let shared = TransferRow {
@@ -178,8 +179,7 @@ fn client(
         };
         conversation.send(&Message::Row(Box::new(shared)))?;
         proceed(observe(TransferEvent::Measured(&measured)))?;
-        report.passed &= measured.failures.is_empty();
-        report.rows.push(measured);
+        report.keep(row, measured);
     }
     Ok(report)
 }
@@ -221,6 +221,7 @@ fn server(
     let cpus = endpoint.cpus().cloned();
     let (domain, memory) = endpoint.registered(plan.area())?;
     let device = domain.device();
+    plan.check_device(device).map_err(refused)?;
     let end = describe(device, memory, cpus);
     let mtu = device.path_mtu(peer.device.address.ip())?.code();
     let offer = Offer {
@@ -245,7 +246,6 @@ fn server(
         passed: true,
     };
     proceed(observe(TransferEvent::Ready(&report)))?;
-    let sizes = plan.sizes.clone();
     let mut end = End {
         role: Role::Server,
         device,
@@ -257,7 +257,8 @@ fn server(
         memory,
         peer,
     };
-    for (row, size) in sizes.into_iter().enumerate() {
+    for row in end.plan.rows() {
+        let size = end.plan.sizes[row];
         let measured = end.server_row(conversation, row, observe)?;
         conversation.send(&Message::Measured(measured))?;
         let measured = match conversation.receive(end.plan.limit(size) * 4)? {
@@ -265,8 +266,7 @@ fn server(
             other => return unexpected(&other),
         };
         proceed(observe(TransferEvent::Measured(&measured)))?;
-        report.passed &= measured.failures.is_empty();
-        report.rows.push(measured);
+        report.keep(row, measured);
     }
     Ok(report)
 }
@@ -352,7 +352,7 @@ impl End<'_> {
                 }
                 _ => return Err(PeerError::OtherMemory.into()),
             };
-            pairs.connect(number, &theirs.endpoint, self.mtu, limit)?;
+            pairs.connect(number, &theirs.endpoint, self.mtu, &self.plan, limit)?;
         }
         conversation.barrier(limit)?;
         self.pairs = Some(pairs);

@@ -204,11 +204,23 @@ impl fmt::Display for LatencyFigure {
 pub struct Thresholds {
     /// The lowest rate.
     pub minimum_rate: Option<MinimumRate>,
+    /// The lowest message rate, in millions a second.
+    pub minimum_mpps: Option<f64>,
     /// The longest latencies.
     pub maximum_latencies: Vec<MaximumLatency>,
 }
 
 impl Thresholds {
+    /// Whether there are any.
+    pub fn is_given(&self) -> bool {
+        *self != Self::default()
+    }
+
+    /// Whether a rate is judged.
+    pub(super) fn has_rates(&self) -> bool {
+        self.minimum_rate.is_some() || self.minimum_mpps.is_some()
+    }
+
     /// Why a row does not keep them, a sentence each.
     pub fn judge(&self, row: &TransferRow) -> Vec<String> {
         let mut failures = Vec::new();
@@ -220,6 +232,14 @@ impl Thresholds {
                 row.size,
                 row.gb_per_s,
                 8.0 * gb_per_s
+            ));
+        }
+        if let Some(minimum) = self.minimum_mpps
+            && row.mpps < minimum
+        {
+            failures.push(format!(
+                "{} bytes: {:.3} million messages a second are fewer than {minimum:.3}",
+                row.size, row.mpps
             ));
         }
         for MaximumLatency { of, ns } in &self.maximum_latencies {

@@ -32,6 +32,11 @@ pub struct ConnectionOptions {
     pub max_rd_atomic: u8,
     /// How many READs and atomics of the peer this side accepts at a time.
     pub max_dest_rd_atomic: u8,
+    /// The service level of a kernel device's packets; of no meaning to the soft provider.
+    pub service_level: u8,
+    /// The traffic class (DSCP and ECN bits) of a kernel device's packets; of no meaning to the soft
+    /// provider.
+    pub traffic_class: u8,
 }
 
 impl ConnectionOptions {
@@ -47,6 +52,8 @@ impl ConnectionOptions {
             min_rnr_timer: RnrTimer::new(12),
             max_rd_atomic: 16,
             max_dest_rd_atomic: 16,
+            service_level: 0,
+            traffic_class: 0,
         }
     }
 }

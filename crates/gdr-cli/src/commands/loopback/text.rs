@@ -136,6 +136,9 @@ impl Lines {
         if let Some(connected) = self.connected.take() {
             output.line(connected)?;
         }
+        if settings.injected.is_some() {
+            output.line("REHEARSAL: a fault is injected, so the verdict is about no hardware")?;
+        }
         let ends = [
             ("from", &path.from, kind(source), Role::Sender),
             ("to", &path.to, "GPU", Role::Receiver),
@@ -276,6 +279,9 @@ impl Lines {
                 "UNDECIDED".yellow().bold()
             )),
             _ => {
+                if report.injected.is_some() {
+                    output.line("REHEARSAL: the fault was injected behind the completions")?;
+                }
                 let cause = report.cause.as_ref();
                 let what = cause.map_or("for an unknown reason", |cause| &cause.what);
                 output.paragraph("", "", &format!("{}: {what}", "FAIL".red().bold()))?;

@@ -1,7 +1,7 @@
 //! `gdr topo why`: the path between two devices.
 
 use anyhow::Result;
-use gdr_node::topology::{Place, Relation, RelationError};
+use gdr_node::topology::{Place, Relation, RelationError, SmiClass};
 use gdr_node::{Absence, DatumExt, Device, Inventory};
 use gdr_perf::report::Schema;
 use owo_colors::OwoColorize;
@@ -20,7 +20,45 @@ struct Report {
     schema: Schema,
     #[serde(flatten)]
     pair: Pair,
+    /// What others measured between a GPU and a NIC at this distance, over 100 Gb/s.
+    measured_elsewhere: Vec<Rate>,
     hops: Vec<Hop>,
+}
+
+/// GPUDirect RDMA rates at a distance, of others: 100 Gb/s RoCE in the tutorial "How to properly setup
+/// GPUDirect RDMA" (2023). What a link carries is an upper bound; these are what was left of it.
+const RATES: [(SmiClass, f64, &str); 5] = [
+    (SmiClass::Pix, 10.0, "2x Xeon 4112, V100"),
+    (SmiClass::Phb, 10.0, "EPYC 7763, A100"),
+    (SmiClass::Sys, 2.0, "2x Xeon 4112, V100"),
+    (SmiClass::Sys, 6.0, "EPYC 7763, A100"),
+    (SmiClass::Sys, 0.3, "2x Xeon E5-2630 v4, P100"),
+];
+
+/// What others measured at the distance of a GPU and a NIC, and where.
+#[derive(Debug, PartialEq, Serialize)]
+struct Rate {
+    /// The distance there.
+    at: String,
+    gb_per_s: f64,
+    machine: &'static str,
+}
+
+/// The rates at a distance; PXB is PIX with more switches, and NODE is SYS within one socket.
+fn rates(class: SmiClass) -> Vec<Rate> {
+    let class = match class {
+        SmiClass::Pxb => SmiClass::Pix,
+        SmiClass::Node => SmiClass::Sys,
+        class => class,
+    };
+    let measured = RATES.iter().filter(|(at, ..)| *at == class);
+    measured
+        .map(|&(at, gb_per_s, machine)| Rate {
+            at: at.to_string(),
+            gb_per_s,
+            machine,
+        })
+        .collect()
 }
 
 #[derive(Serialize)]
@@ -75,12 +113,20 @@ pub(super) fn run(
         output.json(&Report {
             schema: Schema::first("gdr.topo-why"),
             pair: Pair::new(&a, &b, &relation),
+            measured_elsewhere: between(&a, &b, &relation),
             hops,
         })?;
         return Ok(Exit::Fine);
     }
     show(&a, &b, &relation, &hops, output)?;
     Ok(Exit::Fine)
+}
+
+fn between(a: &Device, b: &Device, relation: &Relation) -> Vec<Rate> {
+    match a.kind == b.kind {
+        true => Vec::new(),
+        false => rates(relation.smi),
+    }
 }
 
 fn hop(inventory: &Inventory, relation: &Relation, step: &gdr_node::topology::Step) -> Hop {
@@ -141,6 +187,18 @@ fn show(
             "NCCL does not use GPUDirect RDMA here by default: NCCL_NET_GDR_LEVEL=PHB or SYS \
              changes that"
         })?;
+    }
+    let measured = between(a, b, relation);
+    if let [first, ..] = &measured[..] {
+        let list: Vec<String> = (measured.iter())
+            .map(|rate| format!("{} GB/s ({})", rate.gb_per_s, rate.machine))
+            .collect();
+        let text = format!(
+            "{}; `gdr perf write-bw --gpu` measures yours",
+            list.join(", ")
+        );
+        let title = format!("measured elsewhere at {} (100 Gb/s RoCE, 2023): ", first.at);
+        output.paragraph(&title, "    ", &text)?;
     }
     output.line("\nthe path:")?;
     for hop in hops {

@@ -151,6 +151,11 @@ impl RmBackend {
     }
 }
 
+/// What is known of NVIDIA's driver of this version with the `rm` backend, as the end of a sentence.
+pub fn driver_evidence(version: &str) -> &'static str {
+    versions::trust(version).words()
+}
+
 impl Backend for RmBackend {
     fn kind(&self) -> BackendKind {
         BackendKind::Rm
@@ -158,7 +163,7 @@ impl Backend for RmBackend {
 
     fn reason(&self) -> String {
         let version = self.client.version();
-        let trust = versions::trust(version).words();
+        let trust = driver_evidence(version);
         format!("the stock NVIDIA driver {version} accepts the calls ({trust})")
     }
 

@@ -1,15 +1,20 @@
 use crate::checks::prelude::*;
 use crate::gpudirect_support;
+use crate::peermem::{MODULE, OLD_MODULE};
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("peermem.age"),
     title: "the peer-memory module is not too old",
     why: "Before branch 510 nvidia_peermem could free pages that the driver had already taken \
           back. The kernel log then has `invalid context` or `invalid page_table` many times, and \
-          processes hang when they exit.",
-    inputs: "/proc/driver/nvidia/version; `nv_get_p2p_free_callback` in the kernel log.",
+          processes hang when they exit. nv_peer_mem is the package before that: 1.1 is the last \
+          for MLNX_OFED 4.9 LTS, and 1.2 needs an MLNX_OFED with the fix of a deadlock by lock \
+          inversion (2696789, from 5.1 on).",
+    inputs: "/proc/driver/nvidia/version; /sys/module/nv_peer_mem/version; \
+             `nv_get_p2p_free_callback` in the kernel log.",
     criteria: "pass: 510 or later, or branch 470, whose late releases have the fix, and no such \
-               line. warn: another version, or such a line. skip: no peer-memory module is loaded.",
+               line. warn: another version, or such a line; nv_peer_mem on 470 or later, which has \
+               nvidia_peermem. skip: no peer-memory module is loaded.",
     sources: &[
         "https://github.com/Mellanox/nv_peer_memory/issues/112",
         "https://github.com/Mellanox/nv_peer_memory/issues/120",
@@ -42,6 +47,7 @@ fn run(context: &Context<'_>) -> Judgement {
     let branch = driver.version.0.first().copied().unwrap_or_default();
     let finding = match complaint {
         Some(line) => complained(module, &line),
+        None if branch >= 470 && module == OLD_MODULE => superseded(context, driver),
         None if branch >= 510 || branch == 470 => Finding::pass(format!(
             "{module} of driver {driver} has logged no such error"
         )),
@@ -51,6 +57,31 @@ fn run(context: &Context<'_>) -> Judgement {
         .fix(upgrade()),
     };
     Ok(finding.evidence("/proc/driver/nvidia/version", driver))
+}
+
+/// The former module beside a driver that has its successor.
+fn superseded(context: &Context<'_>, driver: &impl std::fmt::Display) -> Finding {
+    let path = format!("/sys/module/{OLD_MODULE}/version");
+    let version = context.text(&path);
+    let number = |text: &str| {
+        let mut parts = text.trim().split(['.', '-']).map(str::parse::<u32>);
+        Some((parts.next()?.ok()?, parts.next()?.ok()?))
+    };
+    let needs = match version.as_ref().ok().and_then(|text| number(text)) {
+        Some(version) if version >= (1, 2) => {
+            ", and needs MLNX_OFED 5.1 or later with the fix of a deadlock (2696789)"
+        }
+        Some(_) => ", and is made for MLNX_OFED 4.9 LTS, without the fix of a deadlock (2696789)",
+        None => "",
+    };
+    Finding::warn(format!(
+        "{OLD_MODULE} is no longer maintained{needs}; driver {driver} has {MODULE} in its place"
+    ))
+    .evidence(path, version.shown())
+    .fix(Fix::manual(
+        "Remove the package, and load the driver's module",
+        format!("`modprobe -r {OLD_MODULE}; gdr peermem enable`, and uninstall nvidia-peer-memory"),
+    ))
 }
 
 fn complained(module: &str, line: &str) -> Finding {
@@ -91,6 +122,24 @@ mod tests {
                          invalid context, skipping further processing\n";
         let node = driver("470.57.02").file(virtual_path::KERNEL_LOG, complaint);
         assert_eq!(verdict(&CHECK, &node), Warn);
+    }
+
+    #[test]
+    fn the_former_module_on_a_driver_with_its_successor_is_a_warning() {
+        let node = |version: &str| {
+            without_peermem()
+                .file("/sys/module/nv_peer_mem/initstate", "live\n")
+                .file("/sys/module/nv_peer_mem/version", version)
+        };
+        for (version, words) in [
+            ("1.1-0\n", "made for MLNX_OFED 4.9"),
+            ("1.3-0\n", "MLNX_OFED 5.1 or later"),
+            ("?\n", "no longer maintained; driver"),
+        ] {
+            let found = worst(&CHECK, &node(version));
+            assert_eq!(found.verdict, Warn);
+            assert!(found.summary.contains(words), "{}", found.summary);
+        }
     }
 
     #[test]

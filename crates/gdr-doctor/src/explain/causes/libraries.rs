@@ -172,24 +172,43 @@ pub(super) const CAUSES: &[Cause] = &[
         ..Cause::DEFAULT
     },
     Cause {
+        id: "perftest-without-cuda",
+        title: "This perftest was built without CUDA, as most distributions build it",
+        why: "An option that perftest does not know is one that it was built without: its options of \
+              GPUs exist only where configure was told where CUDA's header is.",
+        patterns: &[sure(
+            r"(unrecognized|unknown|invalid) option '?(--)?(use_(cuda|rocm|musa|neuron|mlu|hl)\w*|cuda_mem_type|gpu_touch)",
+        )],
+        remedies: &[
+            run(
+                "Measure with gdr, which takes the same options in every build",
+                "gdr perf write-bw --gpu 0",
+            ),
+            run(
+                "Or build perftest with CUDA",
+                "./autogen.sh && ./configure CUDA_H_PATH=/usr/local/cuda/include/cuda.h && make",
+            ),
+        ],
+        checks: &[],
+        sources: &["perftest configure.ac; linux-rdma/perftest README"],
+        ..Cause::DEFAULT
+    },
+    Cause {
         id: "perftest-options",
         title: "perftest reads its options in order: --use_cuda has to stand before its dependents",
         why: "--use_cuda_dmabuf and --cuda_mem_type are refused where --use_cuda has not been read \
-              yet, and --use_cuda is unknown where perftest was built without CUDA.",
-        patterns: &[
-            sure(
-                r"\b(cuda|rocm|neuron|mlu|musa) (dma-?buf|mem type) cannot be used without (cuda|rocm|neuron|mlu|musa)",
-            ),
-            sure(r"(unrecognized|unknown|invalid) option '?(--)?use_(cuda|rocm)\w*"),
-        ],
+              yet.",
+        patterns: &[sure(
+            r"\b(cuda|rocm|neuron|mlu|musa) (dma-?buf|mem type) cannot be used without (cuda|rocm|neuron|mlu|musa)",
+        )],
         remedies: &[
             run(
                 "Put it first",
                 "ib_write_bw --use_cuda=0 --use_cuda_dmabuf ...",
             ),
             run(
-                "Where the option is unknown: build it with CUDA",
-                "./configure CUDA_H_PATH=/usr/local/cuda/include/cuda.h",
+                "Or measure with gdr, which takes them in any order",
+                "gdr perf write-bw --gpu 0",
             ),
         ],
         checks: &[],

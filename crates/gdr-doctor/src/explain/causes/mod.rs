@@ -25,8 +25,25 @@ macro_rules! status {
 }
 
 /// Lines about a call, whose error is an errno and not the status of a completion.
-const CALL: &str =
-    r"\bibv_(reg|create|alloc|modify|query|open)|\b\w+_(mr|qp|cq|pd|ah)\b.{0,20}\bfail|\bregist";
+const CALL: &str = concat!(
+    r"\bibv_(reg|create|alloc|modify|query|open)|\b\w+_(mr|qp|cq|pd|ah)\b.{0,20}\bfail|\bregist",
+    r"|\b(create|creating|allocate|allocating) (an? )?(qp|cq|srq|mr|pd|queue pair|completion queue)\b",
+);
+
+/// ENOMEM, EAGAIN or both, in words and numbers, also as programs return them: negative, in brackets.
+macro_rules! errno {
+    ($codes:literal) => {
+        concat!(
+            r"(?:\b(?:err(?:no|or)?|ret(?:urned|val)?|rc|code|status)\b[ =:(]*-?(?:",
+            $codes,
+            r")\b|[\[(]-?(?:",
+            $codes,
+            r")[\])]|[ :=]-?(?:",
+            $codes,
+            r")\W*$|\benomem\b|\beagain\b|cannot allocate memory|out of memory|resource temporarily unavailable)"
+        )
+    };
+}
 
 /// What the driver logs of an error of a GPU with one of these numbers, also as the reason of another.
 macro_rules! xid {

@@ -234,12 +234,18 @@ pub(super) const CAUSES: &[Cause] = &[
                 r"(\bmlx\d_\d+|\bverbs|\bib_\w+|\buct_ib|\bibv_\w+)\b.{0,100}cannot allocate memory",
             ),
             likely(r"\bmlock\w*\b.{0,60}(cannot allocate memory|enomem)"),
-            sure(
-                r"ibv_create_(qp|cq|srq)\w*\b.{0,80}(\berr(no|or)?[ =:(]*-?1[12]\b|\[1[12]\]|\benomem\b|\beagain\b|resource temporarily unavailable|out of memory)",
-            ),
-            sure(
-                r"ibv_reg_mr\w*\b.{0,80}(\berr(no|or)?[ =:(]*-?12\b|\[12\]|\benomem\b|out of memory)",
-            ),
+            sure(concat!(r"ibv_create_(qp|cq|srq)\w*\b.{0,80}", errno!("1[12]"))),
+            sure(concat!(
+                r"\b(create|creating|allocate)( an?)? (qp|cq|srq|queue pair|completion queue)\b.{0,60}",
+                errno!("12")
+            )),
+            sure(r"\berr(no|or)?[ =:(]*-?1[12]\b.{0,30}\bibv_create_(qp|cq|srq)"),
+            sure(concat!(r"ibv_reg_mr\w*\b.{0,80}", errno!("12")))
+                .unless(r"resource temporarily|\beagain\b|dma-?buf"),
+            sure(r"\berr(no|or)?[ =:(]*-?12\b.{0,30}\bibv_reg_mr"),
+            // No address of a GPU is named, and root or a larger limit is the first thing to try.
+            likely(r"\bibv_reg_mr\(?\)?( call)? fail(ed|s|ure)?\W*$").unless(r"call to|cuda|nccl|nvshmem"),
+            sure(r"\bulimit -l\W{1,3}[0-9]{1,6}\W*$"),
             likely(r"\bibv_create_(qp|cq|srq)\w*\b( \w+| ?\(\))? ?fail"),
             weak(r"\bibv_reg_mr\w*\b.{0,40}fail"),
             weak(r"couldn'?t (create|allocate) (a receiver |a |an )?(cq|qp|pd)\b"),

@@ -413,7 +413,9 @@ pub(super) const CAUSES: &[Cause] = &[
         patterns: &[
             likely(r"\b(data|pattern|buffer|payload|content)s?\b.{0,60}\b(mismatch|not (over)?written|not updated|unchanged|still (the )?old|never arriv\w*|did not arrive|(is|are|was|were) (wrong|stale|corrupt\w*))"),
             weak(r"\b(mismatch|corrupt\w*|stale)\b.{0,30}\b(data|pattern|buffer|payload|bytes?)\b"),
+            likely(r"\b(data|pattern|buffer|payload|memory|content)s?\b.{0,40}\b(still|only) (has|have|had|holds?|contains?|shows?|sees?|reads?)\b.{0,20}\b(old|initial|original|stale|zero\w*|previous)\b"),
             likely(r"\b(not|never|isn'?t|wasn'?t) (over)?written\b|\bunchanged after\b"),
+            likely(r"\b(reads?|sees?|gets?|returns?) (old|stale|outdated) (data|bytes|values?|contents?)\b"),
             likely(r"\bmemcmp\b.{0,40}(fail|differ|mismatch)|\b(validation|verification) (failed|error)\b.{0,60}(byte|offset|expected)"),
         ],
         remedies: &[

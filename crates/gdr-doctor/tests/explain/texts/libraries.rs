@@ -51,9 +51,14 @@ pub(crate) const TEXTS: Texts = &[
     ),
     (
         "perftest-options",
+        &["CUDA DMA-BUF cannot be used without CUDA\n Parser function exited with Error"],
+    ),
+    (
+        "perftest-without-cuda",
         &[
-            "CUDA DMA-BUF cannot be used without CUDA\n Parser function exited with Error",
             "ib_write_bw: unrecognized option '--use_cuda=0'",
+            "ib_send_bw: unrecognized option '--use_cuda_dmabuf'\n Invalid Command or flag.",
+            "ib_read_lat: unrecognized option '--cuda_mem_type=1'",
         ],
     ),
     (

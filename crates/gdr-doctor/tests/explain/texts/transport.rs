@@ -180,6 +180,9 @@ pub(crate) const TEXTS: Texts = &[
         "bytes-missing",
         &[
             "every call succeeds, but the buffer is not overwritten",
+            "every call succeeds, the pattern is not overwritten",
+            "all verbs succeed but the GPU buffer still has the old data",
+            "the kernel reads stale data",
             "data mismatch at byte 4096: expected 0xaa, found 0x55",
             "the GPU sees stale data after the RDMA write",
             "memcmp failed: the payload differs",

@@ -93,6 +93,7 @@ impl PipelineSettings {
             iterations: self.rounds,
             seed: self.seed,
             timeout: self.timeout,
+            injected: None,
         }
     }
 }

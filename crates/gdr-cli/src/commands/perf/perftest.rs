@@ -1,0 +1,510 @@
+//! The options of perftest: what `gdr perf` takes by their names, and what it says of the others.
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use gdr_perf::transfer::MinimumRate;
+
+/// The options of perftest that are no options of gdr's own.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "As in perftest")]
+pub(super) struct PerftestOptions {
+    /// Reach GPU memory by a dma-buf that a kernel device registers, or fail
+    #[arg(long = "use_cuda_dmabuf")]
+    pub(super) dma_buf: bool,
+
+    /// Print the rates of all sizes again and again, every --duration seconds [default: 5]
+    #[arg(long = "run_infinitely", conflicts_with = "iters")]
+    pub(super) endless: bool,
+
+    /// Requests of READ and atomics in flight, at most: the smaller of this and --tx-depth counts
+    #[arg(short, long, value_name = "N", value_parser = crate::units::count)]
+    pub(super) outs: Option<u32>,
+
+    /// Exponent of the time to an acknowledgement: 4.096 us * 2^N, with 7 retries [default: what
+    /// --timeout allows]
+    #[arg(short = 'u', long, value_name = "N")]
+    pub(super) qp_timeout: Option<u8>,
+
+    /// Service level of kernel devices
+    #[arg(short = 'S', long = "sl", value_name = "N", default_value_t = 0)]
+    pub(super) service_level: u8,
+
+    /// Traffic class of kernel devices: DSCP and ECN bits of the packets
+    #[arg(
+        short = 'T',
+        long = "tos",
+        visible_alias = "tclass",
+        value_name = "N",
+        default_value_t = 0
+    )]
+    pub(super) traffic_class: u8,
+
+    /// As --min in MiB/s, or in Gb/s with --report_gbits
+    #[arg(short = 'w', long = "limit_bw", value_name = "RATE", value_parser = positive, conflicts_with = "min")]
+    limit_bw: Option<f64>,
+
+    /// Fail if a size has fewer millions of messages in a second
+    #[arg(short = 'y', long = "limit_msgrate", value_name = "RATE", value_parser = positive)]
+    pub(super) limit_msgrate: Option<f64>,
+
+    /// Both units are always shown; --limit_bw is in Gb/s then
+    #[arg(long = "report_gbits")]
+    report_gbits: bool,
+
+    /// Show the columns of CPU time, and all others: --wide
+    #[arg(long = "cpu_util", conflicts_with_all = ["csv", "json"])]
+    pub(super) cpu_util: bool,
+
+    /// Leave the CPUs to the kernel's scheduler: --cpus any
+    #[arg(long = "disable_numa", conflicts_with = "cpus")]
+    pub(super) disable_numa: bool,
+
+    /// Also write the JSON document to perftest_out.json
+    #[arg(long = "out_json")]
+    out_json: bool,
+
+    /// Also write the JSON document to this file
+    #[arg(long = "out_json_file", value_name = "FILE")]
+    out_json_file: Option<std::path::PathBuf>,
+
+    /// Connection type: RC only
+    #[arg(short = 'c', long, value_name = "TYPE", value_parser = connection, default_value = "RC")]
+    _connection: Reliable,
+
+    /// Kind of GPU memory: 0 only; --memory names others
+    #[arg(long = "cuda_mem_type", value_name = "N", value_parser = cuda_memory, conflicts_with = "memory")]
+    _cuda_mem_type: Option<Reliable>,
+
+    /// Nothing warns of CPU frequencies
+    #[arg(short = 'F', long = "CPU-freq")]
+    _cpu_freq: bool,
+
+    /// No peak is computed: a row is the whole measured time
+    #[arg(short = 'N', long = "noPeak")]
+    _no_peak: bool,
+
+    /// Every size has --warm-up messages before the measured ones
+    #[arg(long = "perform_warm_up")]
+    _perform_warm_up: bool,
+
+    /// Memory is registered without relaxed ordering
+    #[arg(long = "disable_pcie_relaxed")]
+    _disable_pcie_relaxed: bool,
+}
+
+/// What every queue pair is.
+#[derive(Clone, Copy, Debug)]
+struct Reliable;
+
+fn connection(text: &str) -> Result<Reliable, String> {
+    match text.to_ascii_uppercase().as_str() {
+        "RC" => Ok(Reliable),
+        "UC" | "UD" | "XRC" | "DC" | "SRD" => Err(format!(
+            "gdr perf measures reliable connections only; `gdr run -- ib_send_bw -c {text}` measures \
+             with perftest, UD on a soft device too"
+        )),
+        _ => Err("give RC".to_owned()),
+    }
+}
+
+fn cuda_memory(text: &str) -> Result<Reliable, String> {
+    match text {
+        "0" => Ok(Reliable),
+        "1" => Err(
+            "managed memory moves between host and GPU, so no device registers it as GPU memory"
+                .to_owned(),
+        ),
+        "4" => Err("leave out the GPU: memory of malloc is host memory".to_owned()),
+        _ => Err("give 0; --memory names what allocates".to_owned()),
+    }
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(number) if number > 0.0 && number.is_finite() => Ok(number),
+        _ => Err("give a number that is more than 0".to_owned()),
+    }
+}
+
+impl PerftestOptions {
+    /// The lowest rate of `--limit_bw`.
+    pub(super) fn minimum_rate(&self) -> Option<MinimumRate> {
+        let unit = match self.report_gbits {
+            true => 0.125,
+            false => 1_048_576.0 / 1e9,
+        };
+        self.limit_bw.map(|rate| MinimumRate {
+            gb_per_s: rate * unit,
+        })
+    }
+
+    /// The file of `--out_json` and `--out_json_file`.
+    pub(super) fn document(&self) -> Option<&std::path::Path> {
+        const USUAL: &str = "perftest_out.json";
+        let usual = self.out_json.then(|| USUAL.as_ref());
+        self.out_json_file.as_deref().or(usual)
+    }
+}
+
+const RAW: &str = "it belongs to perftest's raw Ethernet programs, which `gdr run` gives queue pairs for raw \
+                   packets without a NIC";
+const RATE_LIMIT: &str = "gdr perf sends as fast as it can, and limits no rate";
+const MEMORY: &str = "each end uses host memory, or with --gpu memory of an NVIDIA GPU";
+const CRYPTO: &str =
+    "gdr perf sends the bytes as they are, without encryption or signatures by the NIC";
+const CM: &str =
+    "the ends find each other over TCP at --port, and connect the queue pairs themselves";
+const MULTICAST: &str =
+    "gdr perf has one peer: perftest's own ib_send_bw sends to a multicast group, of a NIC";
+const DC: &str = "gdr perf measures reliable connections, which have no streams of DC";
+const TPH: &str = "gdr perf registers memory without TLP processing hints";
+const POLLING: &str = "gdr perf polls, as many completions at a time as there are";
+const QUANTILES: &str =
+    "--wide shows quantiles up to p99.99, and --json has every latency in a histogram";
+
+/// Short name, or a space; long name; what helps instead. Of perftest 4.5 to its version of July 2026.
+const ELSEWHERE: &[(char, &str, &str)] = &[
+    ('e', "events", POLLING),
+    ('X', "vector", POLLING),
+    (' ', "cqe_poll", POLLING),
+    (' ', "disable_dynamic_polling", POLLING),
+    ('g', "mcg", MULTICAST),
+    ('M', "MGID", MULTICAST),
+    (' ', "connectionless", MULTICAST),
+    ('z', "comm_rdma_cm", CM),
+    ('R', "rdma_cm", CM),
+    (' ', "retry_count", CM),
+    (
+        ' ',
+        "dont_xchg_versions",
+        "ends of different versions refuse each other",
+    ),
+    (' ', "tcp", CM),
+    (
+        'L',
+        "hop_limit",
+        "packets have 64 hops, those of soft devices what the kernel sets",
+    ),
+    ('C', "report-cycles", "times are in microseconds"),
+    ('H', "report-histogrm", QUANTILES),
+    (' ', "report-histogram", QUANTILES),
+    (
+        'U',
+        "report-unsorted",
+        "--json has all latencies as a histogram, not in their order",
+    ),
+    (
+        'O',
+        "dualport",
+        "one run uses one port: start one for each port, with -i",
+    ),
+    (
+        ' ',
+        "report-per-port",
+        "one run uses one port: start one for each port, with -i",
+    ),
+    (
+        'f',
+        "margin",
+        "the time of --duration begins after the warm-up and is measured as a whole",
+    ),
+    (
+        'W',
+        "report-counters",
+        "read them before and after: they are in /sys/class/infiniband/DEV/ports/N",
+    ),
+    ('B', "source_mac", RAW),
+    ('E', "dest_mac", RAW),
+    ('J', "dest_ip", RAW),
+    ('j', "source_ip", RAW),
+    ('K', "dest_port", RAW),
+    ('k', "source_port", RAW),
+    ('Y', "ethertype", RAW),
+    ('Z', "server", RAW),
+    ('P', "client", RAW),
+    (' ', "mac_fwd", RAW),
+    ('G', "use_rss", RAW),
+    (' ', "remote_mac", RAW),
+    (' ', "local_mac", RAW),
+    (' ', "remote_ip", RAW),
+    (' ', "local_ip", RAW),
+    (' ', "remote_port", RAW),
+    (' ', "local_port", RAW),
+    (' ', "raw_ipv6", RAW),
+    (' ', "raw_mcast", RAW),
+    (' ', "promiscuous", RAW),
+    (' ', "sniffer", RAW),
+    (' ', "flows", RAW),
+    (' ', "flows_burst", RAW),
+    (' ', "reply_every", RAW),
+    (' ', "vlan_en", RAW),
+    (' ', "vlan_pcp", RAW),
+    (
+        ' ',
+        "force-link",
+        "the link layer follows from the port, which -d and -i choose",
+    ),
+    (
+        ' ',
+        "use-srq",
+        "every queue pair has receives of its own, --rx-depth of them",
+    ),
+    (
+        ' ',
+        "recv_post_list",
+        "receives are posted again as they complete",
+    ),
+    (
+        ' ',
+        "no_lock",
+        "locks that no other thread wants cost nothing that can be measured",
+    ),
+    (
+        ' ',
+        "use-null-mr",
+        "gdr perf compares bytes, which a null region does not have",
+    ),
+    (
+        ' ',
+        "report-both",
+        "with -b the rates count both directions together",
+    ),
+    (
+        ' ',
+        "reversed",
+        "start the server where the bytes should arrive, or measure read-bw",
+    ),
+    (
+        ' ',
+        "pkey_index",
+        "queue pairs have the partition key at index 0",
+    ),
+    (' ', "inline_recv", "receives are in registered memory"),
+    (' ', "burst_size", RATE_LIMIT),
+    (' ', "typical_pkt_size", RATE_LIMIT),
+    (' ', "rate_limit", RATE_LIMIT),
+    (' ', "rate_limit_type", RATE_LIMIT),
+    (' ', "rate_units", RATE_LIMIT),
+    (' ', "latency_gap", RATE_LIMIT),
+    (
+        ' ',
+        "output",
+        "--csv prints figures only, and --json names each of them",
+    ),
+    (
+        ' ',
+        "flow_label",
+        "packets of kernel devices have the flow label 0; soft devices send from ports of their own instead",
+    ),
+    (
+        ' ',
+        "payload_file_path",
+        "--verify uses patterns that are different in each size, queue pair and message",
+    ),
+    (
+        ' ',
+        "use_cuda_pcie_mapping",
+        "the flag of a dma-buf is chosen where the GPU needs it: `gdr doctor` has it as dmabuf.force_pcie",
+    ),
+    (
+        ' ',
+        "use_data_direct",
+        "gdr perf registers through the NIC itself, not through its Data Direct function",
+    ),
+    (
+        ' ',
+        "gpu_touch",
+        "--verify compares by a kernel on the GPU, after each size",
+    ),
+    (' ', "use_musa", MEMORY),
+    (' ', "use_musa_bus_id", MEMORY),
+    (' ', "use_musa_dmabuf", MEMORY),
+    (' ', "use_musa_pcie_mapping", MEMORY),
+    (' ', "use_rocm", MEMORY),
+    (' ', "use_rocm_dmabuf", MEMORY),
+    (' ', "use_neuron", MEMORY),
+    (' ', "use_neuron_dmabuf", MEMORY),
+    (' ', "use_hl", MEMORY),
+    (' ', "use_mlu", MEMORY),
+    (' ', "use_mlu_dmabuf", MEMORY),
+    (' ', "use_opencl", MEMORY),
+    (' ', "opencl_platform_id", MEMORY),
+    (' ', "use_ib_dm_dmabuf", MEMORY),
+    (' ', "mmap", MEMORY),
+    (' ', "mmap-offset", MEMORY),
+    (' ', "odp", "memory is pinned while it is registered"),
+    (
+        ' ',
+        "use_hugepages",
+        "memory is what the kernel gives; transparent huge pages are its choice",
+    ),
+    (
+        ' ',
+        "mr_per_qp",
+        "all queue pairs use one region for each direction",
+    ),
+    (
+        ' ',
+        "ipv6",
+        "-x chooses the GID, and an IPv6 address as HOST the device that leads there",
+    ),
+    (
+        ' ',
+        "ipv6-addr",
+        "give an IPv6 address as HOST, and as --bind of the server",
+    ),
+    (
+        ' ',
+        "use_old_post_send",
+        "the way of posting is the device's: extended queue pairs where it has them",
+    ),
+    (' ', "dlid", "the LID comes from the peer"),
+    (
+        ' ',
+        "wait_destroy",
+        "the ends say when they are ready to go",
+    ),
+    (' ', "aes_xts", CRYPTO),
+    (' ', "encrypt_on_tx", CRYPTO),
+    (' ', "sig_before", CRYPTO),
+    (' ', "aes_block_size", CRYPTO),
+    (' ', "kek_path", CRYPTO),
+    (' ', "credentials_path", CRYPTO),
+    (' ', "data_enc_keys_number", CRYPTO),
+    (' ', "data_enc_key_app_path", CRYPTO),
+    (' ', "sig_offload", CRYPTO),
+    (' ', "log_dci_streams", DC),
+    (' ', "log_active_dci_streams", DC),
+    (
+        ' ',
+        "use_ooo",
+        "queue pairs keep the order of their packets",
+    ),
+    (
+        ' ',
+        "no_enhanced_reorder",
+        "queue pairs keep the order of their packets",
+    ),
+    (
+        ' ',
+        "congest_type",
+        "congestion control is what the NIC is set to",
+    ),
+    (
+        ' ',
+        "write_with_imm",
+        "write-lat to GPU memory has immediates; write-bw has none",
+    ),
+    (' ', "send_with_imm", "a SEND has no immediate here"),
+    (
+        ' ',
+        "unsolicited_write",
+        "a WRITE has no completion at the receiver here",
+    ),
+    (' ', "tph_mem", TPH),
+    (' ', "cpu_id", TPH),
+    (' ', "ph", TPH),
+    (
+        ' ',
+        "data_validation_debug",
+        "--verify names the first wrong byte, and what was expected there",
+    ),
+    (
+        ' ',
+        "numa_node",
+        "--cpus takes the CPUs of a node, which `lscpu` lists; by default they are those next to the NIC",
+    ),
+];
+
+/// What `error` says of an argument that clap does not know, if it is an option of perftest.
+pub(crate) fn instead(error: &clap::Error) -> Option<String> {
+    if error.kind() != ErrorKind::UnknownArgument {
+        return None;
+    }
+    let Some(ContextValue::String(given)) = error.get(ContextKind::InvalidArg) else {
+        return None;
+    };
+    let name = given.split('=').next()?;
+    let (_, _, words) = ELSEWHERE.iter().find(|(short, long, _)| {
+        match (name.strip_prefix("--"), name.strip_prefix('-')) {
+            (Some(name), _) => name == *long,
+            (None, Some(name)) => *short != ' ' && name.starts_with(*short),
+            (None, None) => false,
+        }
+    })?;
+    Some(format!("{name} of perftest: {words}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+    use crate::args::Args;
+
+    /// The options of perftest: the versions 4.5-0.17 and 26.07, letters before names.
+    const PERFTEST: &str = include_str!("perftest-options.txt");
+
+    fn perf() -> clap::Command {
+        let mut gdr = Args::command();
+        gdr.build();
+        gdr.find_subcommand("perf").unwrap().clone()
+    }
+
+    #[test]
+    fn every_option_of_perftest_is_taken_by_its_name_or_answered() {
+        let perf = perf();
+        let taken = |long: &str| {
+            perf.get_arguments().find(|argument| {
+                let aliases = argument.get_all_aliases().unwrap_or_default();
+                argument.get_long() == Some(long) || aliases.contains(&long)
+            })
+        };
+        let mut named = Vec::new();
+        for line in PERFTEST.lines().filter(|line| !line.starts_with('#')) {
+            let (short, long) = line.split_once(' ').unwrap_or((" ", line));
+            let answered = ELSEWHERE.iter().find(|(_, name, _)| *name == long);
+            match (taken(long), answered) {
+                // The same letter means the same.
+                (Some(argument), None) if short != " " => {
+                    assert_eq!(argument.get_short(), short.chars().next(), "{long}");
+                }
+                (Some(_), None) => {}
+                (Some(_), Some(_)) => panic!("--{long} is taken and answered"),
+                (None, Some((letter, _, _))) => {
+                    // `-v` is an option of every command.
+                    assert!(short == "v" || short.chars().eq([*letter]), "{long}");
+                }
+                (None, None) => panic!("--{long} is neither taken nor answered"),
+            }
+            named.push(long);
+        }
+        for (_, long, words) in ELSEWHERE {
+            assert!(named.contains(long), "perftest has no --{long}");
+            assert!(!words.ends_with('.') && words.len() > 20, "{words}");
+        }
+    }
+
+    #[test]
+    fn an_option_that_is_not_taken_says_what_helps_instead() {
+        let refused = |line: &str| {
+            let line = format!("gdr perf write-bw {line}");
+            let parsed = Args::command().try_get_matches_from(line.split_whitespace());
+            instead(&parsed.unwrap_err())
+        };
+        for (line, words) in [
+            ("--odp host", "memory is pinned"),
+            ("-R", "over TCP at --port"),
+            ("-e -a", "polls"),
+            ("--rate_limit=5", "limits no rate"),
+            (
+                "--data_validation_debug",
+                "--verify names the first wrong byte",
+            ),
+        ] {
+            let said = refused(line).unwrap();
+            assert!(said.contains(words), "{said}");
+        }
+        assert_eq!(refused("--nonsense"), None);
+        assert_eq!(refused("-c RD"), None);
+    }
+}
