@@ -156,7 +156,13 @@ impl Capture {
             (first, second),
             (b'[', Some(b'0'..=b'9')) | (b'<', Some(b'0'..=b'9'))
         );
-        if is_log || !matches!(first, b'<' | b'{' | b'[') {
+        // `journalctl -o json` has a message in each line.
+        let line = bytes
+            .split(|byte| *byte == b'\n')
+            .next()
+            .unwrap_or_default();
+        let is_journal = line.windows(10).any(|window| window == b"\"MESSAGE\":");
+        if is_log || is_journal || !matches!(first, b'<' | b'{' | b'[') {
             return None;
         }
         Some(match std::str::from_utf8(bytes) {

@@ -49,8 +49,10 @@ impl Listing {
             } = function.bdf;
             (bus, device, function) == (0, 0, 0)
         };
-        // Whole listings begin with the first function of a node.
-        let is_whole = self.functions.iter().any(is_first);
+        // Whole listings begin with the first function of a node. One without any buses behind
+        // bridges (`-mm`, or without its bridges) does not show what is above its devices.
+        let has_buses = self.functions.iter().any(|it| it.bridge.is_some());
+        let is_whole = has_buses && self.functions.iter().any(is_first);
         let drawn = self.drawn_roots;
         let mut tree = Tree::from_bus_numbers(self.functions);
         if !is_whole {
@@ -576,7 +578,9 @@ mod tests {
         assert_eq!(severed(ends), ["pci0000:3b", "pci0000:5e"]);
         // A guest's devices on bus 0, and a whole listing.
         assert!(severed("0001:00:00.0 3D controller: NVIDIA\n").is_empty());
-        assert!(severed(&format!("00:00.0 Host bridge: Intel\n{ends}")).is_empty());
+        let whole = "00:00.0 Host bridge: Intel\n00:01.0 PCI bridge: Intel\n\
+                     \tBus: primary=00, secondary=01, subordinate=01\n";
+        assert!(severed(&format!("{whole}{ends}")).is_empty());
         let port = "3a:01.0 PCI bridge: Intel\n\tBus: primary=3a, secondary=3b, subordinate=3b\n";
         assert_eq!(severed(&format!("{port}{ends}")), ["pci0000:5e"]);
         let switch =
