@@ -10,7 +10,7 @@ use gdr_node::archive::{Archive, ArchiveError};
 use gdr_node::import::nccl_xml::NcclTopology;
 use gdr_node::import::topo_matrix::Matrices;
 use gdr_node::import::{Assembled, Assembly, ImportError, LeftOut, MAX_TEXT};
-use gdr_node::{Absence, Inventory, LiveRoot, MemorySource, NumaLayout, Source, example};
+use gdr_node::{Inventory, LiveRoot, MemorySource, Source, example};
 
 use crate::document::{self, Utc};
 use crate::exit::{InputError, UsageError};
@@ -36,14 +36,6 @@ impl Node {
         }
     }
 
-    /// One of which nothing was collected.
-    pub(crate) fn unread() -> Self {
-        Self::of_devices(Inventory::of_tree(
-            Err(Absence::NotCollected),
-            NumaLayout::unknown(),
-        ))
-    }
-
     /// One of which all else was not collected.
     pub(crate) fn of_devices(inventory: Inventory) -> Self {
         Self {
@@ -60,8 +52,8 @@ pub(crate) enum Known {
     Node(Node),
     /// Only its devices.
     Devices(Inventory),
-    /// Distances without a tree.
-    Distances(Matrices, Vec<NcclTopology>),
+    /// Distances without a tree, and what else is known.
+    Distances(Matrices, Vec<NcclTopology>, Node),
 }
 
 impl Known {
@@ -70,7 +62,7 @@ impl Known {
         match self {
             Self::Node(node) => &node.inventory.left_out,
             Self::Devices(inventory) => &inventory.left_out,
-            Self::Distances(matrices, _) => &matrices.left_out,
+            Self::Distances(matrices, ..) => &matrices.left_out,
         }
     }
 }
@@ -99,7 +91,7 @@ impl Which {
         match self.look()? {
             Known::Node(node) => Ok(node),
             Known::Devices(inventory) => Ok(Node::of_devices(inventory)),
-            Known::Distances(matrices, _) if !matrices.all.is_empty() => Err(InputError(format!(
+            Known::Distances(matrices, ..) if !matrices.all.is_empty() => Err(InputError(format!(
                 "{}: a matrix of nvidia-smi has no PCI tree, which this command needs; `gdr topo` shows it",
                 self.name()
             ))
@@ -132,8 +124,8 @@ impl Which {
         let known = self.read()?;
         if self.is_elsewhere() {
             document::is_about(match &known {
-                Known::Node(node) => Some(node.source.as_ref()),
-                Known::Devices(_) | Known::Distances(..) => None,
+                Known::Node(node) | Known::Distances(.., node) => Some(node.source.as_ref()),
+                Known::Devices(_) => None,
             });
         }
         Ok(known)
@@ -268,7 +260,20 @@ fn known(paths: &[PathBuf]) -> Result<Known> {
             collected,
         }),
         Assembled::Node { inventory, .. } => Known::Devices(*inventory),
-        Assembled::Distances { matrices, nccl } => Known::Distances(matrices, nccl),
+        Assembled::Distances {
+            matrices,
+            nccl,
+            source,
+            inventory,
+        } => Known::Distances(
+            matrices,
+            nccl,
+            Node {
+                source,
+                inventory: *inventory,
+                collected,
+            },
+        ),
         _ => {
             let unknown = format!("{names}: this kind of capture cannot be shown yet");
             return Err(InputError(unknown).into());

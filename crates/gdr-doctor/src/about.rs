@@ -7,6 +7,7 @@ use crate::context::Context;
 use crate::gpudirect_support::{self, nic_model};
 use crate::process::Process;
 use crate::timestamp::Timestamp;
+use crate::version::NvidiaDriver;
 
 /// The subject of a report and how the report was made.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -61,8 +62,7 @@ impl About {
                 .text("/proc/sys/kernel/osrelease")
                 .ok()
                 .filter(|release| !release.is_empty()),
-            driver: (context.facts().nvidia.as_ref().ok())
-                .map(|driver| format!("{driver} ({})", driver.flavour)),
+            driver: (context.facts().nvidia.as_ref().ok()).map(NvidiaDriver::described),
             root: Process::read(context.source).is_root().ok(),
             gpus: gpus.collect(),
             nics: nics.collect(),

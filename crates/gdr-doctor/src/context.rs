@@ -3,7 +3,8 @@
 use std::cell::OnceCell;
 use std::fmt;
 
-use gdr_node::pci::{Class, Function, Tree, VendorId};
+use gdr_node::kernel_log::records;
+use gdr_node::pci::{Function, Tree};
 use gdr_node::topology::{Relation, SmiClass, Topology};
 use gdr_node::{
     Absence, Bdf, Datum, DatumExt, GpuDevice, Inventory, RdmaDevice, Source, virtual_path,
@@ -12,6 +13,7 @@ use serde::Serialize;
 
 use crate::check_id::Workload;
 use crate::facts::{Container, Facts, Machine};
+use crate::gpudirect_support::model;
 use crate::timestamp::Timestamp;
 
 /// The most pairs that are examined: a capture may claim any number of devices.
@@ -55,28 +57,6 @@ pub struct Pair<'a> {
     pub nic: Nic<'a>,
     /// Their distance.
     pub relation: Relation,
-}
-
-/// Whether a function may be an NVIDIA GPU, by what is known of its identity.
-fn may_be_gpu(function: &Function) -> bool {
-    may_be(function, VendorId::NVIDIA, Class::is_gpu)
-}
-
-/// Whether a function may be a Mellanox NIC, by what is known of its identity.
-fn may_be_nic(function: &Function) -> bool {
-    may_be(function, VendorId::MELLANOX, Class::is_network)
-}
-
-/// Whether the vendor or the class of a function is not known, and the other is the wanted one or
-/// not known either. Functions with a name are excluded: imports recognize the relevant vendors and
-/// classes by name.
-fn may_be(function: &Function, maker: VendorId, wanted: fn(Class) -> bool) -> bool {
-    let identity = &function.identity;
-    (identity.vendor.is_none() || identity.class.is_none())
-        && identity.name.is_none()
-        && function.bridge.is_none()
-        && identity.vendor.is_none_or(|vendor| vendor == maker)
-        && identity.class.is_none_or(wanted)
 }
 
 /// A unit of systemd, as `systemctl show` prints it.
@@ -324,26 +304,56 @@ impl<'a> Context<'a> {
             let at: Option<Bdf> = name.parse().ok();
             self.inventory.gpus.iter().any(|gpu| Some(gpu.bdf) == at)
         };
-        let excerpt = self.inventory.gpus.is_empty() && self.is_excerpt(tree);
-        if excerpt || tree.functions().any(may_be_gpu) || !named().iter().all(is_listed) {
+        let excerpt = self.inventory.gpus.is_empty() && self.is_listing(tree);
+        if excerpt
+            || tree
+                .functions()
+                .any(|it| it.bridge.is_none() && it.identity.may_be_nvidia_gpu())
+            || !named().iter().all(is_listed)
+        {
             return Err(Absence::NotCollected);
         }
         Ok(())
     }
 
-    /// Whether a listing has only some of the functions, like `lspci -d 10de:`. A complete one has
-    /// a host bridge. sysfs is always complete.
+    /// Whether the functions are from a listing, which may be cut off anywhere: that it has no GPU or
+    /// no NIC does not show that the node has none. sysfs is complete.
+    fn is_listing(&self, tree: &Tree) -> bool {
+        let sysfs = self.source.list("/sys/bus/pci/devices");
+        sysfs == Err(Absence::NotCollected) && !tree.is_empty()
+    }
+
+    /// Whether a listing has only some of the functions, like `lspci -d 10de:` or what `grep` let
+    /// through. A complete one has a host bridge and what every machine has beside bridges, GPUs and
+    /// NICs: storage, USB, system peripherals. sysfs is always complete.
     fn is_excerpt(&self, tree: &Tree) -> bool {
         let classes = || tree.functions().map(|function| function.identity.class);
-        self.inventory.rdma == Err(Absence::NotCollected)
-            && !tree.is_empty()
-            && classes().all(|class| class.is_some_and(|class| !class.is_host_bridge()))
+        let has_host_bridge = classes().any(|class| class.is_none_or(|it| it.is_host_bridge()));
+        let is_other = |base| !matches!(base, 0x02 | 0x03 | 0x06);
+        let has_others = classes().any(|class| class.is_none_or(|it| is_other(it.base())));
+        self.is_listing(tree) && !(has_host_bridge && has_others)
+    }
+
+    /// Whether a function whose identity is not known for certain may be an RDMA NIC. Beside known
+    /// ones, a function of a maker without RDMA NICs is not taken for one.
+    fn may_have_more_nics(&self, tree: &Tree) -> bool {
+        let has_nics = !self.inventory.nics().is_empty();
+        tree.functions().any(|function| {
+            let identity = &function.identity;
+            function.bridge.is_none()
+                && identity.may_be_rdma_nic()
+                && (!has_nics || identity.maker_may_make_rdma_nics())
+        })
     }
 
     /// [`Ok`] if the list of functions has every NIC that is one by its identity.
     pub fn every_nic_by_identity(&self) -> Datum<()> {
         match &self.inventory.tree {
-            Ok(tree) if tree.functions().any(may_be_nic) || self.is_excerpt(tree) => {
+            Ok(tree)
+                if self.may_have_more_nics(tree)
+                    || self.is_excerpt(tree)
+                    || self.inventory.nics().is_empty() && self.is_listing(tree) =>
+            {
                 Err(Absence::NotCollected)
             }
             tree => tree.by_ref().map(|_| ()),
@@ -400,10 +410,28 @@ impl<'a> Context<'a> {
         self.facts().machine == Ok(Machine::Virtual)
     }
 
-    /// The last line of the kernel log for which `wanted` is true, where the log is known.
+    /// Whether this is known to be a machine whose GPU has no memory of its own and whose NIC is on
+    /// its board (DGX Spark and others with a GB10).
+    pub(crate) fn is_spark(&self) -> bool {
+        let product = ["product_name", "board_name", "product_family"]
+            .iter()
+            .filter_map(|name| self.text(&format!("/sys/class/dmi/id/{name}")).ok());
+        let of_gpus = self.gpus().filter_map(|gpu| model(self, gpu.bdf));
+        let is_spark = |text: &str| {
+            let text = text.to_ascii_lowercase().replace('_', " ");
+            text.contains("dgx spark") || text.contains("gb10")
+        };
+        product.chain(of_gpus).any(|text| is_spark(&text))
+            || self
+                .logged(|text| text.starts_with("DMI:") && is_spark(text))
+                .is_some()
+    }
+
+    /// The last message of the kernel log for which `wanted` is true, where the log is known.
     pub(crate) fn logged(&self, wanted: impl Fn(&str) -> bool) -> Option<String> {
         let log = self.text(virtual_path::KERNEL_LOG).ok()?;
-        log.lines().rfind(|line| wanted(line)).map(str::to_owned)
+        let found = records(&log).filter(|record| wanted(&record.text)).last();
+        found.map(|record| record.line.to_owned())
     }
 
     /// A unit of systemd.
@@ -414,7 +442,17 @@ impl<'a> Context<'a> {
 
     /// Facts that several checks need.
     pub fn facts(&self) -> &Facts {
-        self.facts.get_or_init(|| Facts::read(self.source))
+        self.facts.get_or_init(|| {
+            let mut facts = Facts::read(self.source);
+            let tree = self.inventory.tree.as_ref().ok();
+            // The processor and the kernel's log take precedence.
+            if facts.machine.is_unknown()
+                && tree.is_some_and(|tree| tree.functions().any(|it| it.identity.is_emulated()))
+            {
+                facts.machine = Ok(Machine::Virtual);
+            }
+            facts
+        })
     }
 }
 

@@ -7,6 +7,7 @@ use crate::check::{Check, CheckId, Group, Workload};
 use crate::checks;
 use crate::context::Context;
 use crate::finding::{Finding, Subject, Verdict};
+use crate::fix::platform::Platform;
 use crate::root_cause;
 
 /// The word that marks what is rehearsed in every report.
@@ -293,6 +294,7 @@ fn diagnose_around(
     mut already: Vec<(CheckId, Finding)>,
 ) -> Diagnosis {
     let mut findings = Vec::new();
+    let platform = Platform::of(context);
     for check in checks {
         if !selection.takes(check, context.purpose) {
             continue;
@@ -306,11 +308,14 @@ fn diagnose_around(
             // A check that is silent would pass for one that is content.
             found.push(Finding::new(Verdict::Unknown, "the check said nothing"));
         }
-        findings.extend(found.into_iter().map(|finding| Reported {
-            check,
-            finding,
-            cause: None,
-            origin: Origin::Node,
+        findings.extend(found.into_iter().map(|mut finding| {
+            platform.suit(&mut finding.fixes);
+            Reported {
+                check,
+                finding,
+                cause: None,
+                origin: Origin::Node,
+            }
         }));
     }
     root_cause::link(&mut findings);

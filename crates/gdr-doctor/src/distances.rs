@@ -14,8 +14,10 @@ use crate::context::Context;
 use crate::diagnosis::{Diagnosis, Selection, diagnose_instead};
 use crate::finding::{Finding, Subject, Verdict};
 use crate::fix::Fix;
+use crate::nvlink::{self, Links};
 
 const DISTANCE: CheckId = CheckId("topo.pair");
+const NVLINK: CheckId = CheckId("nvlink.equal");
 const WAY_IN: CheckId = CheckId("peermem.loaded");
 const CLASS: CheckId = CheckId("gpu.class");
 
@@ -34,8 +36,8 @@ pub fn of_matrix(context: &Context<'_>, selection: &Selection, matrix: &TopoMatr
         .take(MOST)
         .collect();
     let gpus = matrix.devices.iter().filter(|name| is_gpu(name));
-    let found = gpus
-        .take(MOST)
+    let gpus: Vec<&String> = gpus.take(MOST).collect();
+    let mut found: Vec<(CheckId, Finding)> = (gpus.iter())
         .map(|gpu| {
             let classes = nics.iter().filter_map(|nic| {
                 let class = matrix.class(gpu, nic)?;
@@ -49,7 +51,28 @@ pub fn of_matrix(context: &Context<'_>, selection: &Selection, matrix: &TopoMatr
             (DISTANCE, nearest(gpu, classes.collect(), judge))
         })
         .collect();
+    found.extend(nvlinks(matrix).map(|finding| (NVLINK, finding)));
     diagnose_instead(context, selection, found)
+}
+
+/// The finding about the NVLinks in a matrix; `None` if it has none, or lacks cells.
+pub fn nvlinks(matrix: &TopoMatrix) -> Option<Finding> {
+    let gpus = matrix.devices.iter().filter(|name| name.starts_with("GPU"));
+    let names: Vec<String> = gpus.take(MOST).cloned().collect();
+    let pairs = (0..names.len()).flat_map(|a| (a + 1..names.len()).map(move |b| (a, b)));
+    let mut links = Vec::new();
+    for (a, b) in pairs {
+        // A row that an excerpt lacks would count as a row without links.
+        let class =
+            (matrix.class(&names[a], &names[b])).or_else(|| matrix.class(&names[b], &names[a]))?;
+        if let SmiClass::Nv(count) = class {
+            links.push(Links {
+                between: (a, b),
+                count,
+            });
+        }
+    }
+    nvlink::judge(&names, &links)
 }
 
 /// Judges NCCL's topology of a node. All other facts are unknown.
@@ -153,7 +176,7 @@ fn nearest<C: Copy + Ord + Display>(
         .about(subject)
         .evidence("classes", all.join(", "));
     if verdict.is_bad() {
-        finding.fix(Fix::manual(
+        finding.fix(Fix::hardware(
             "Move a NIC nearer to the GPU",
             "move the NIC or the GPU to a slot below the same switch, or at least the same root \
              port",

@@ -1,5 +1,6 @@
 //! Facts about a node that several checks need.
 
+use gdr_node::kernel_log::records;
 use gdr_node::{Absence, Bdf, Datum, DatumExt, GpuFacts, Probe, RdmaFacts, Source, virtual_path};
 
 use crate::version::{NvidiaDriver, Version};
@@ -71,16 +72,7 @@ impl Facts {
                 .text("/proc/sys/kernel/osrelease")
                 .and_then(|text| Version::find(&text).ok_or(Absence::Missing)),
             nvidia: NvidiaDriver::read(source),
-            machine: source.text("/proc/cpuinfo").map(|text| {
-                let guest = text.lines().any(|line| {
-                    line.starts_with("flags") && line.split_whitespace().any(|f| f == "hypervisor")
-                });
-                if guest {
-                    Machine::Virtual
-                } else {
-                    Machine::Bare
-                }
-            }),
+            machine: machine(source),
             container: container(source),
             arguments: source
                 .text("/proc/cmdline")
@@ -97,15 +89,19 @@ impl Facts {
         self.cuda.as_ref().ok()?.gpu(bdf)
     }
 
-    /// One fact about a GPU that CUDA lists: from CUDA or else from NVML, and which of them.
-    /// [`Absence::Missing`] if neither reports it.
+    /// One fact about a GPU that CUDA lists, or that NVML lists if CUDA's answer was not collected:
+    /// from CUDA or else from NVML, and which of them. [`Absence::Missing`] if neither reports it.
     pub fn of_gpu<T>(
         &self,
         bdf: Bdf,
         fact: impl Fn(&GpuFacts) -> Option<T>,
     ) -> Datum<(T, Library)> {
-        let by_cuda = self.cuda.by_ref()?.gpu(bdf).ok_or(Absence::Missing)?;
         let nvml = || self.nvml.as_ref().ok()?.gpu(bdf).and_then(&fact);
+        if let (Err(Absence::NotCollected), Ok(_)) = (&self.cuda, &self.nvml) {
+            let by_nvml = nvml().map(|value| (value, Library::Nvml));
+            return by_nvml.ok_or(Absence::NotCollected);
+        }
+        let by_cuda = self.cuda.by_ref()?.gpu(bdf).ok_or(Absence::Missing)?;
         let by_nvml = || nvml().map(|value| (value, Library::Nvml));
         let found = fact(by_cuda).map(|value| (value, Library::Cuda));
         found.or_else(by_nvml).ok_or(Absence::Missing)
@@ -134,6 +130,42 @@ impl Facts {
                 .ok_or(Absence::Missing)
         })
     }
+}
+
+/// Whether it is a guest by the flags of its processor, else by what the kernel logged at boot.
+fn machine(source: &dyn Source) -> Datum<Machine> {
+    let by_flags = source.text("/proc/cpuinfo").map(|text| {
+        let guest = text.lines().any(|line| {
+            line.starts_with("flags") && line.split_whitespace().any(|f| f == "hypervisor")
+        });
+        if guest {
+            Machine::Virtual
+        } else {
+            Machine::Bare
+        }
+    });
+    if !by_flags.is_unknown() {
+        return by_flags;
+    }
+    // Linux arch/x86/kernel/cpu/hypervisor.c, and the makers that emulated firmware names.
+    const GUEST: [&str; 6] = [
+        "Hypervisor detected: ",
+        "DMI: QEMU",
+        "DMI: VMware",
+        "DMI: Xen",
+        "DMI: Google",
+        "DMI: OpenStack",
+    ];
+    const BARE: &str = "Booting paravirtualized kernel on bare hardware";
+    let Ok(log) = source.text(virtual_path::KERNEL_LOG) else {
+        return by_flags;
+    };
+    let by_log = records(&log).find_map(|record| match &*record.text {
+        text if GUEST.iter().any(|it| text.starts_with(it)) => Some(Machine::Virtual),
+        BARE => Some(Machine::Bare),
+        _ => None,
+    });
+    by_log.map_or(by_flags, Ok)
 }
 
 fn container(source: &dyn Source) -> Datum<Container> {

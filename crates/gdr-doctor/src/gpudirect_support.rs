@@ -86,10 +86,13 @@ pub(crate) fn dmabuf_by_version(source: &dyn Source, facts: &Facts) -> Support {
     let of_driver = |answer: Support| {
         answer.evidence(
             "/proc/driver/nvidia/version",
-            format!("{} module, version {driver}", driver.flavour),
+            match driver.flavour {
+                Ok(flavour) => format!("{flavour} module, version {driver}"),
+                Err(_) => format!("version {driver}"),
+            },
         )
     };
-    if driver.flavour == Flavour::Proprietary {
+    if driver.flavour == Ok(Flavour::Proprietary) {
         return of_driver(no(
             "the proprietary NVIDIA modules do not export dma-buf".to_owned()
         ));
@@ -98,6 +101,12 @@ pub(crate) fn dmabuf_by_version(source: &dyn Source, facts: &Facts) -> Support {
         return of_driver(no(format!(
             "driver {driver} is older than 515, the first that exports dma-buf"
         )));
+    }
+    if let Err(absence) = driver.flavour {
+        return of_driver(Support::new(
+            Err(absence),
+            "the flavour of NVIDIA's modules",
+        ));
     }
     let kernel = match &facts.kernel {
         Ok(kernel) => kernel,
@@ -194,6 +203,15 @@ pub(crate) fn dmabuf_everywhere(context: &Context<'_>) -> Datum<bool> {
         }
     }
     everywhere
+}
+
+/// Whether the peer-memory module of the driver may free pages that the driver has taken back: before
+/// branch 510, but for branch 470, whose late releases have the fix.
+pub(crate) fn frees_twice(context: &Context<'_>) -> Datum<bool> {
+    let driver = context.facts().nvidia.by_ref()?;
+    let branch = driver.version.0.first().copied().unwrap_or_default();
+    let has_fix = branch >= 510 || driver.version.is_at_least(&[470, 141]) && branch == 470;
+    Ok(!has_fix)
 }
 
 /// The peer-memory modules, the current one first.

@@ -32,6 +32,7 @@ pub mod fix;
 mod gpudirect_support;
 mod judgement;
 mod nic_assignment;
+mod nvlink;
 pub mod peermem;
 mod process;
 pub mod report;
@@ -46,7 +47,7 @@ pub use checks::{all, find};
 pub use context::{Context, Nic, Pair};
 pub use diagnosis::{Counts, Diagnosis, Origin, Outcome, Reported, Selection, diagnose};
 pub use finding::{Evidence, Finding, Subject, Verdict};
-pub use fix::{Action, Effect, Fix, Persistence, Privilege, Register, Risk, Shown};
+pub use fix::{Action, Effect, Fix, Persistence, Privilege, Register, Risk, Shown, Site};
 pub use timestamp::Timestamp;
 
 // The example of the README is a test.

@@ -12,6 +12,7 @@ use serde::{Serialize, Serializer};
 use crate::facts::Facts;
 use crate::fix::Action;
 use crate::gpudirect_support::dmabuf_by_version;
+use crate::version::NvidiaDriver;
 
 /// The current module, which is a part of NVIDIA's driver.
 pub const MODULE: &str = "nvidia_peermem";
@@ -113,10 +114,7 @@ impl PeerMemory {
             because,
             version: loaded.first().and_then(|name| version(source, name).ok()),
             loaded,
-            driver: facts
-                .nvidia
-                .by_ref()
-                .map(|driver| format!("{driver} ({})", driver.flavour)),
+            driver: facts.nvidia.by_ref().map(NvidiaDriver::described),
             at_boot: at_boot(source),
             dma_buf,
             dma_buf_because,

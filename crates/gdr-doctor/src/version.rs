@@ -1,6 +1,7 @@
 //! The versions of the kernel and of NVIDIA's kernel driver.
 
-use gdr_node::{Absence, Datum, Source};
+use gdr_node::kernel_log::records;
+use gdr_node::{Absence, Datum, GpuFacts, Probe, Source, virtual_path};
 
 /// The version of a kernel or a driver: its leading numbers.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -54,7 +55,7 @@ pub struct NvidiaDriver {
     /// Its version.
     pub version: Version,
     /// The flavour of its modules.
-    pub flavour: Flavour,
+    pub flavour: Datum<Flavour>,
 }
 
 impl std::fmt::Display for NvidiaDriver {
@@ -72,19 +73,56 @@ impl std::fmt::Display for NvidiaDriver {
 }
 
 impl NvidiaDriver {
-    /// Reads the version and the flavour of the loaded driver.
+    /// Reads the version and the flavour of the loaded driver: from `/proc`, or from what the driver
+    /// logged when it was loaded, or from nvidia-smi, which has no flavour.
     pub(crate) fn read(source: &dyn Source) -> Datum<Self> {
-        let text = source.text("/proc/driver/nvidia/version")?;
-        let flavour = if text.contains("Open Kernel Module") {
+        match source.text("/proc/driver/nvidia/version") {
+            Ok(text) => Self::parse(text.lines().next().unwrap_or_default()),
+            Err(Absence::NotCollected) => {
+                let logged = || {
+                    let log = source.text(virtual_path::KERNEL_LOG).ok()?;
+                    let loaded = records(&log).filter(|record| record.text.starts_with(LOADING));
+                    Self::parse(&loaded.last()?.text).ok()
+                };
+                let reported = || {
+                    let answer =
+                        Probe::<GpuFacts>::read(source, virtual_path::NVML_DEVICES).ok()?;
+                    Some(Self {
+                        version: Version::find(&answer.kernel_driver?)?,
+                        flavour: Err(Absence::NotCollected),
+                    })
+                };
+                logged().or_else(reported).ok_or(Absence::NotCollected)
+            }
+            Err(absence) => Err(absence),
+        }
+    }
+
+    /// `NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build`
+    fn parse(line: &str) -> Datum<Self> {
+        let flavour = if line.contains("Open Kernel Module") {
             Flavour::Open
         } else {
             Flavour::Proprietary
         };
-        let first = text.lines().next().unwrap_or_default();
-        let version = Version::find(first).ok_or(Absence::Missing)?;
-        Ok(Self { version, flavour })
+        let version = Version::find(line).ok_or(Absence::Missing)?;
+        Ok(Self {
+            version,
+            flavour: Ok(flavour),
+        })
+    }
+
+    /// Its version and its flavour, if that is known: `580.95.05 (open)`.
+    pub(crate) fn described(&self) -> String {
+        match self.flavour {
+            Ok(flavour) => format!("{self} ({flavour})"),
+            Err(_) => self.to_string(),
+        }
     }
 }
+
+/// How the driver's message begins when it is loaded.
+const LOADING: &str = "NVRM: loading NVIDIA UNIX";
 
 #[cfg(test)]
 mod tests {
@@ -102,10 +140,14 @@ mod tests {
             "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  \
                        Release Build  (dvs-builder@x)  Tue\nGCC version:  gcc 12.2.0\n",
         );
-        assert_eq!(open.flavour, Flavour::Open);
+        assert_eq!(open.flavour, Ok(Flavour::Open));
         assert_eq!(open.to_string(), "580.95.05");
+        let logged = "[ 2.0] NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  570.86.15\n";
+        let node = MemorySource::partial().file(virtual_path::KERNEL_LOG, logged);
+        assert_eq!(NvidiaDriver::read(&node).unwrap().to_string(), "570.86.15");
+        assert!(NvidiaDriver::read(&MemorySource::partial()).is_err());
         let closed = of("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu\n");
-        assert_eq!(closed.flavour, Flavour::Proprietary);
+        assert_eq!(closed.flavour, Ok(Flavour::Proprietary));
         assert!(closed.version.is_at_least(&[535]) && !closed.version.is_at_least(&[535, 130]));
     }
 }

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 
 use gdr_doctor::{Context, Diagnosis, Group, Outcome, Selection, Verdict, diagnose, find};
-use gdr_node::import::lspci;
+use gdr_node::import::{Assembled, Assembly, lspci};
 use gdr_node::pci::AcsBits;
 use gdr_node::{Errno, Inventory, MemorySource, NumaLayout, Source, example, virtual_path};
 use proptest::prelude::*;
@@ -452,6 +452,162 @@ proptest! {
     fn what_makes_no_sense_breaks_no_check(seed: u64, one_in in 2_u64..40, garbage: Vec<u8>) {
         let node = changed(one_in, seed, |node, path| node.file(path, &garbage));
         prop_assert!(!diagnosis(&node).findings.is_empty());
+    }
+}
+
+/// A function of a machine: address, class by name and number, names and numbers of maker and
+/// product.
+type Listed = (
+    &'static str,
+    [&'static str; 2],
+    [&'static str; 2],
+    [&'static str; 2],
+);
+
+/// A machine as lspci shows it.
+const MACHINE: [Listed; 9] = [
+    (
+        "00:00.0",
+        ["Host bridge", "0600"],
+        ["Intel Corporation", "8086"],
+        ["Device 09a2", "09a2"],
+    ),
+    (
+        "00:02.0",
+        ["USB controller", "0c03"],
+        ["Intel Corporation", "8086"],
+        ["Device 1bcd", "1bcd"],
+    ),
+    (
+        "00:03.0",
+        ["Ethernet controller", "0200"],
+        ["Intel Corporation", "8086"],
+        ["I350", "1521"],
+    ),
+    (
+        "40:00.0",
+        ["Host bridge", "0600"],
+        ["Intel Corporation", "8086"],
+        ["Device 09a2", "09a2"],
+    ),
+    (
+        "40:05.0",
+        ["3D controller", "0302"],
+        ["NVIDIA Corporation", "10de"],
+        ["GH100 [H100]", "2330"],
+    ),
+    (
+        "40:06.0",
+        ["Bridge", "0680"],
+        ["NVIDIA Corporation", "10de"],
+        ["Device 22a3", "22a3"],
+    ),
+    (
+        "40:07.0",
+        ["Infiniband controller", "0207"],
+        ["Mellanox Technologies", "15b3"],
+        ["MT2910 Family [ConnectX-7]", "1021"],
+    ),
+    (
+        "40:08.0",
+        ["Ethernet controller", "0200"],
+        ["Amazon.com, Inc.", "1d0f"],
+        ["Elastic Fabric Adapter (EFA)", "efa2"],
+    ),
+    (
+        "40:09.0",
+        ["Non-Volatile memory controller", "0108"],
+        ["Amazon.com, Inc.", "1d0f"],
+        ["NVMe EBS Controller", "8061"],
+    ),
+];
+
+/// The functions of the machine that a mask selects, in one of the forms of lspci.
+fn in_form(form: usize, mask: u16, has_names: bool) -> String {
+    let chosen = (MACHINE.iter().enumerate()).filter(|(place, _)| mask >> place & 1 == 1);
+    let lines: Vec<String> = chosen
+        .map(|(place, (at, class, maker, product))| {
+            let device = if has_names {
+                product[0].to_owned()
+            } else {
+                format!("Device {}", product[1])
+            };
+            let ids = format!("{}:{}", maker[1], product[1]);
+            match form {
+                0 => format!("{at} {}: {} {device}", class[0], maker[0]),
+                1 => format!(
+                    "{at} {} [{}]: {} {device} [{ids}]",
+                    class[0], class[1], maker[0]
+                ),
+                2 => format!("{at} {}: {ids}", class[1]),
+                3 => format!(
+                    r#"{at} "{}" "{}" "{device}" -r01 "" """#,
+                    class[0], maker[0]
+                ),
+                4 => format!(r#"{at} "{}" "{}" "{}""#, class[1], maker[1], product[1]),
+                5 => format!(
+                    "Slot:\t{at}\nClass:\t{}\nVendor:\t{}\nDevice:\t{device}\n",
+                    class[0], maker[0]
+                ),
+                _ => {
+                    let (bus, at) = at.split_once(':').unwrap();
+                    let name = match form {
+                        6 => format!("{} {device}", maker[0]),
+                        7 => format!("{} {device} [{ids}]", maker[0]),
+                        _ => ids,
+                    };
+                    let start = if place < 3 { "-+-" } else { " +-" };
+                    format!("{start}[0000:{bus}]---{at}  {name}")
+                }
+            }
+        })
+        .collect();
+    lines.join("\n") + "\n"
+}
+
+fn of_listing(text: &str) -> Option<Diagnosis> {
+    let mut assembly = Assembly::default();
+    assembly.add("listing", text.as_bytes()).ok()?;
+    let Ok(Assembled::Node {
+        source, inventory, ..
+    }) = assembly.finish()
+    else {
+        return None;
+    };
+    let context = Context::new(source.as_ref(), &inventory);
+    Some(diagnose(&context, &Selection::all()))
+}
+
+proptest! {
+    #[test]
+    fn a_part_of_a_listing_in_any_form_never_says_that_there_is_none(
+        form in 0_usize..9,
+        mask in 1_u16..512,
+        has_names: bool,
+    ) {
+        let text = in_form(form, mask, has_names);
+        let diagnosis = of_listing(&text);
+        let failed: Vec<String> = (diagnosis.iter().flat_map(|it| &it.findings))
+            .filter(|judged| judged.finding.verdict == Verdict::Fail)
+            .map(|judged| format!("{} {}", judged.check.id, judged.finding.summary))
+            .collect();
+        prop_assert!(failed.is_empty(), "{failed:#?} of\n{text}");
+    }
+}
+
+#[test]
+fn every_form_of_a_listing_has_the_same_devices() {
+    for form in 0..9 {
+        for has_names in [true, false] {
+            let text = in_form(form, 0x1ff, has_names);
+            let listing = lspci::read(&text).unwrap();
+            let inventory = Inventory::of_tree(Ok(listing.into_tree()), NumaLayout::unknown());
+            let found: Vec<String> = (inventory.devices().iter())
+                .map(|device| device.bdf.to_string())
+                .collect();
+            let expected = ["0000:40:05.0", "0000:40:07.0", "0000:40:08.0"];
+            assert_eq!(found, expected, "{text}");
+        }
     }
 }
 

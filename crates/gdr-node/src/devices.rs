@@ -6,7 +6,7 @@ use gdr_pci::Bdf;
 
 use crate::DatumExt;
 use crate::inventory::Inventory;
-use crate::pci::{Function, VendorId};
+use crate::pci::{Function, VendorId, naming};
 
 /// The kind of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -63,18 +63,21 @@ impl Inventory {
         gpus.chain(self.nics()).collect()
     }
 
-    /// The RDMA NICs that are PCI functions, by name. Without a list of RDMA devices, the physical
-    /// functions that [`is_rdma_nic`] finds, by address.
+    /// The RDMA NICs that are PCI functions and carry data, by name. Without a list of RDMA devices,
+    /// or of their places, the physical functions that [`is_rdma_nic`] finds, by address.
     pub fn nics(&self) -> Vec<Device> {
         let mut nics: Vec<Device> = self
             .rdma_functions()
+            .filter(|(_, bdf)| self.carries_data(*bdf))
             .map(|(device, bdf)| Device {
                 kind: DeviceKind::Nic,
                 name: device.name.clone(),
                 bdf,
             })
             .collect();
-        if nics.is_empty() && self.rdma.is_unknown() {
+        let devices = || self.rdma.as_ref().ok().into_iter().flatten();
+        let has_places = devices().any(|device| !device.function.is_unknown());
+        if nics.is_empty() && (self.rdma.is_unknown() || devices().count() > 0 && !has_places) {
             nics = (self.tree.as_ref().ok().into_iter())
                 .flat_map(|tree| tree.functions())
                 .filter(|function| is_rdma_nic(function))
@@ -127,16 +130,27 @@ impl Inventory {
     }
 }
 
-/// Whether the IDs of a function are those of an RDMA NIC: an InfiniBand controller, or a network
-/// controller by Mellanox.
+/// Whether a function is a physical RDMA NIC that carries data: an InfiniBand or fabric controller,
+/// a network controller by Mellanox, or one whose number, name or driver is an RDMA NIC's.
 pub fn is_rdma_nic(function: &Function) -> bool {
     let identity = &function.identity;
     let Some(class) = identity.class else {
         return false;
     };
-    let maker = identity.vendor == Some(VendorId::MELLANOX);
-    !function.is_virtual() && (class.subclass() == 0x0207 || (class.is_network() && maker))
+    let is_product = || {
+        let ids = identity.vendor.zip(identity.device);
+        ids.is_some_and(|(vendor, device)| naming::is_rdma_product(vendor, device))
+            || identity.name.as_deref().is_some_and(naming::names_rdma_nic)
+            || (function.driver.as_ref().ok())
+                .is_some_and(|driver| RDMA_DRIVERS.contains(&driver.as_str()))
+    };
+    let is_nic = matches!(class.subclass(), 0x0207 | 0x0208)
+        || class.is_network() && (identity.vendor == Some(VendorId::MELLANOX) || is_product());
+    is_nic && !function.is_virtual() && !function.manages_switches
 }
+
+/// PCI drivers whose every device is an RDMA NIC.
+const RDMA_DRIVERS: [&str; 4] = ["efa", "erdma", "hfi1", "vmw_pvrdma"];
 
 #[cfg(test)]
 mod tests {

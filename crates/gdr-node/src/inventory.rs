@@ -111,8 +111,10 @@ impl Inventory {
         let Ok(mut tree) = self.tree else {
             // Names and links go with the addresses of the tree.
             let mut other = other;
-            if other.rdma.is_unknown() {
-                other.rdma = self.rdma;
+            other.rdma = known(other.rdma, self.rdma);
+            other.netdevs = known(other.netdevs, self.netdevs);
+            if other.nvlinks.is_empty() {
+                other.nvlinks = self.nvlinks;
             }
             other.left_out.extend(self.left_out);
             return other;
@@ -159,6 +161,12 @@ impl Inventory {
             .into_iter()
             .flatten()
             .filter_map(|device| Some((device, *device.function.as_ref().ok()?)))
+    }
+
+    /// Whether the NIC at an address carries data: on baseboards of B200 and later, the first NICs
+    /// manage the NVSwitches and have no network.
+    pub fn carries_data(&self, nic: Bdf) -> bool {
+        !(self.function(nic)).is_some_and(|function| function.manages_switches)
     }
 
     /// NVIDIA's NVSwitches.

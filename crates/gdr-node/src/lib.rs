@@ -51,6 +51,7 @@ mod devices;
 pub mod example;
 pub mod import;
 mod inventory;
+pub mod kernel_log;
 mod live;
 mod numa;
 mod nvlink;

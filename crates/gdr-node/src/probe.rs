@@ -17,6 +17,9 @@ pub struct Probe<D> {
     /// The CUDA version that the driver supports, of CUDA's answer: `13.0`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub driver_version: Option<String>,
+    /// The version of NVIDIA's kernel driver, of the answer of NVML or nvidia-smi: `580.95.05`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernel_driver: Option<String>,
     /// The error of a library that is installed and fails.
     #[serde(default)]
     pub error: Option<String>,
@@ -59,6 +62,12 @@ pub struct GpuFacts {
     /// Whether ECC is enabled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ecc_enabled: Option<bool>,
+    /// Whether it is divided into instances (MIG).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mig: Option<bool>,
+    /// Whether it stays initialized without a process (persistence mode).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub persistence: Option<bool>,
     /// The other ends of its active NVLinks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nvlinks: Vec<NvLinkEnd>,
@@ -155,6 +164,7 @@ impl<D: Serialize + for<'a> Deserialize<'a>> Probe<D> {
     pub fn of(devices: Vec<D>) -> Self {
         Self {
             driver_version: None,
+            kernel_driver: None,
             error: None,
             devices,
         }

@@ -1,7 +1,8 @@
 //! `gdr explain`: the likely cause of an error text.
 
+use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Read};
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
@@ -16,7 +17,7 @@ use serde::Serialize;
 
 use crate::exit::{EXIT_STATUS, Exit, UsageError};
 use crate::global::Global;
-use crate::node_args::Which;
+use crate::node_args::{Node, Which};
 use crate::output::{Output, WIDTH};
 
 const EXAMPLES: &str = "\
@@ -84,15 +85,20 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
     if options.list {
         return list(global, output);
     }
-    let answer = answer(options)?;
+    let mut hosts = BTreeSet::new();
+    let answer = answer(options, &mut hosts)?;
     let found = &answer.causes;
-    let is_checked = !options.offline && !found.is_empty();
+    let is_wanted = !options.offline && !found.is_empty();
     // A node that was named is read in any case: a wrong name must not pass as one that is fine.
-    let node = if is_checked || options.which.is_elsewhere() {
+    let node = if is_wanted || options.which.is_elsewhere() {
         Some(options.which.open()?)
     } else {
         None
     };
+    let text_is_of = node
+        .as_ref()
+        .map_or(TextIsOf::Unknown, |node| TextIsOf::hosts(hosts, node));
+    let is_checked = is_wanted && !matches!(text_is_of, TextIsOf::Another(_));
     let diagnosis = node.as_ref().filter(|_| is_checked).map(|node| {
         let context = Context::new(node.source.as_ref(), &node.inventory);
         let checks = found
@@ -133,7 +139,7 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
         )?;
     }
     for (place, item) in items.iter().take(SHOWN).enumerate() {
-        show(place + 1, item, output)?;
+        show(place + 1, item, &text_is_of, output)?;
     }
     if items.len() > SHOWN {
         let more: Vec<&str> = items[SHOWN..]
@@ -146,22 +152,88 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
             output,
         )?;
     }
+    if let TextIsOf::Another(host) = &text_is_of {
+        wrapped(
+            "",
+            &format!(
+                "The text is of {host}, not of this node, which was not checked: run `gdr doctor` there."
+            ),
+            output,
+        )?;
+    }
     Ok(exit)
 }
 
-fn answer(options: &Options) -> Result<Answer> {
+/// The machine that a text is of.
+enum TextIsOf {
+    /// The node that was checked.
+    ThisNode,
+    /// It does not say.
+    Unknown,
+    /// Another machine, of this name.
+    Another(String),
+}
+
+impl TextIsOf {
+    /// By the hosts that the text names.
+    fn hosts(hosts: BTreeSet<String>, node: &Node) -> Self {
+        let short = |name: &str| name.split('.').next().unwrap_or(name).to_ascii_lowercase();
+        let own = node.source.text("/proc/sys/kernel/hostname").ok();
+        let Some(own) = own.map(|name| short(&name)) else {
+            return Self::Unknown;
+        };
+        match hosts
+            .into_iter()
+            .map(|host| (short(&host) == own, host))
+            .max()
+        {
+            None => Self::Unknown,
+            Some((true, _)) => Self::ThisNode,
+            Some((false, host)) => Self::Another(host),
+        }
+    }
+}
+
+/// Reads on, and keeps the beginning of what it read.
+struct Beginning<R> {
+    inner: R,
+    kept: Vec<u8>,
+}
+
+impl<R: Read> Read for Beginning<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        /// Enough for the lines of every host of a job.
+        const MOST: usize = 1 << 18;
+        let length = self.inner.read(buffer)?;
+        let room = MOST.saturating_sub(self.kept.len()).min(length);
+        self.kept.extend_from_slice(&buffer[..room]);
+        Ok(length)
+    }
+}
+
+/// Explains a text, and adds the hosts that it names.
+fn answer(options: &Options, hosts: &mut BTreeSet<String>) -> Result<Answer> {
+    let mut read = |input: &mut dyn Read| {
+        let mut input = Beginning {
+            inner: input,
+            kept: Vec::new(),
+        };
+        let answer = explain::read(&mut input)?;
+        hosts.extend(explain::hosts(&String::from_utf8_lossy(&input.kept)));
+        io::Result::Ok(answer)
+    };
     if let [name] = options.text.as_slice() {
         if name == "-" {
-            return explain::read(io::stdin().lock()).context("standard input cannot be read");
+            return read(&mut io::stdin().lock()).context("standard input cannot be read");
         }
         if Path::new(name).is_file() || is_file_name(name) {
-            let file = File::open(name).with_context(|| format!("{name} cannot be read"))?;
-            return explain::read(file).with_context(|| format!("{name} cannot be read"));
+            let mut file = File::open(name).with_context(|| format!("{name} cannot be read"))?;
+            return read(&mut file).with_context(|| format!("{name} cannot be read"));
         }
     }
     if !options.text.is_empty() {
         let text = options.text.join(" ");
-        return Ok(explain::read(text.as_bytes())?);
+        return Ok(read(&mut text.as_bytes())?);
     }
     let stdin = io::stdin();
     if stdin.is_terminal() {
@@ -170,7 +242,7 @@ fn answer(options: &Options) -> Result<Answer> {
         )
         .into());
     }
-    explain::read(stdin.lock()).context("standard input cannot be read")
+    read(&mut stdin.lock()).context("standard input cannot be read")
 }
 
 /// Returns whether an argument can only be meant as the name of a file: one word with a folder or an
@@ -293,7 +365,7 @@ fn wrapped(indent: &str, text: &str, output: &mut Output) -> Result<()> {
     Ok(output.paragraph(indent, indent, text)?)
 }
 
-fn show(place: usize, item: &Item<'_>, output: &mut Output) -> Result<()> {
+fn show(place: usize, item: &Item<'_>, text_is_of: &TextIsOf, output: &mut Output) -> Result<()> {
     let explanation = item.explanation;
     let cause = explanation.cause;
     let sure = match (explanation.kind, item.strength) {
@@ -327,7 +399,11 @@ fn show(place: usize, item: &Item<'_>, output: &mut Output) -> Result<()> {
     wrapped("   ", cause.why, output)?;
     match &item.confirmation {
         Some(Confirmation::Confirmed { check, summary }) => {
-            let confirmed = "this node confirms it:".red().bold().to_string();
+            let confirmed = match text_is_of {
+                TextIsOf::ThisNode => "this node confirms it:",
+                _ => "if the text is of this node, it confirms it:",
+            };
+            let confirmed = confirmed.red().bold().to_string();
             wrapped("   ", &format!("{confirmed} {check}: {summary}"), output)?;
         }
         Some(Confirmation::Refuted) => {

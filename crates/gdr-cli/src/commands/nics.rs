@@ -300,7 +300,10 @@ impl<'a> Rows<'a> {
         let gpus = &self.inventory.gpus;
         let all = gpus.iter().map(|gpu| gpu.bdf).chain(places.iter().copied());
         let distances = topology.distances(all);
-        for (row, nic) in rows.iter_mut().zip(gpus.len()..) {
+        for ((row, at), nic) in rows.iter_mut().zip(places).zip(gpus.len()..) {
+            if !self.inventory.carries_data(*at) {
+                continue;
+            }
             let class = |gpu: usize| distances.smi(gpu, nic);
             let best: Option<SmiClass> = (0..gpus.len()).filter_map(class).min();
             let mut nearest = (0..gpus.len()).filter(|gpu| best.is_some() && class(*gpu) == best);

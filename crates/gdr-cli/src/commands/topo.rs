@@ -117,7 +117,7 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
     let node = match options.which.look()? {
         Known::Node(node) => node,
         Known::Devices(inventory) => Node::of_devices(inventory),
-        Known::Distances(matrices, nccl) => {
+        Known::Distances(matrices, nccl, _) => {
             return distances(global, options, &Distances::new(&matrices, &nccl), output);
         }
     };

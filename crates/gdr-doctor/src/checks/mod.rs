@@ -105,7 +105,6 @@ mod tests {
             ("/proc/cpuinfo", &["gpu.cc", "nic.max_acc_out_read"]),
             (virtual_path::CUDA_DEVICES, &["gpu.compute_mode", "gpu.ecc"]),
             (virtual_path::LIBRARIES, &["nvidia.userspace_match", "uverbs.abi"]),
-            ("/proc/driver/nvidia/version", &["peermem.age"]),
             ("/sys/class/infiniband/mlx5_1/ports/1/lid", &["ib.lid"]),
             ("/sys/class/infiniband/mlx5_1/ports/1/link_layer", &["ll.mismatch"]),
             ("/sys/class/infiniband/mlx5_1/ports/1/state", &["mgmt.nic"]),

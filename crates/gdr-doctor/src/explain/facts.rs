@@ -30,7 +30,7 @@ pub(super) const FACTS: &[(Fact, &str)] = &[
     (Fact::Spark, r"dgx[ _]spark\b|\bgb10\b"),
     (
         Fact::VirtualMachine,
-        r"hypervisor detected|\bdmi: (qemu|vmware|xen|amazon ec2|google|red hat kvm|openstack)|\bhypervisor vendor:",
+        r"hypervisor detected|\b(dmi|hardware name): (qemu|vmware|xen|amazon ec2|google|red hat kvm|openstack)|\bhypervisor vendor:",
     ),
     (
         Fact::PeermemLoaded,

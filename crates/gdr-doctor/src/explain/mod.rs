@@ -25,6 +25,7 @@ mod clean;
 mod differential;
 mod explainer;
 mod facts;
+mod hosts;
 mod lines;
 mod literals;
 mod matcher;
@@ -44,6 +45,7 @@ pub use causes::all as causes;
 pub use channel::{Direction, Transport};
 pub use explainer::{Answer, Explainer, explain, read};
 pub use facts::Fact;
+pub use hosts::hosts;
 pub use lines::MAX_LINE;
 pub use usage::{Connection, Connections, GpuDirect, InUse, UsageEvidence};
 

@@ -18,6 +18,7 @@ mod allowlist;
 mod apply;
 mod journal;
 mod plan;
+pub(crate) mod platform;
 mod script;
 mod shell;
 mod system;
@@ -261,6 +262,15 @@ impl fmt::Display for Action {
     }
 }
 
+/// Where a fix is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Site {
+    /// In software or firmware.
+    Software,
+    /// At the cards, slots and cables.
+    Hardware,
+}
+
 /// A fix of a finding.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Fix {
@@ -278,6 +288,9 @@ pub struct Fix {
     pub risk: Risk,
     /// The possible damage, if there is any.
     pub caution: Option<String>,
+    /// Where it is made.
+    #[serde(skip)]
+    pub site: Site,
 }
 
 impl Fix {
@@ -291,6 +304,7 @@ impl Fix {
             persistence: Persistence::UntilReboot,
             risk: Risk::Low,
             caution: None,
+            site: Site::Software,
         }
     }
 
@@ -314,6 +328,14 @@ impl Fix {
             effect: Effect::AtReboot,
             persistence: Persistence::Permanent,
             ..Self::now(title, Action::Manual { text: text.into() })
+        }
+    }
+
+    /// Work at the cards, slots or cables.
+    pub fn hardware(title: impl Into<String>, text: impl Into<String>) -> Self {
+        Self {
+            site: Site::Hardware,
+            ..Self::manual(title, text)
         }
     }
 

@@ -260,3 +260,37 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn no_remedy_asks_for_what_the_machine_does_not_have() {
+    let guest = "[    0.0] DMI: QEMU Standard PC (Q35 + ICH9, 2009), BIOS 1.16\n";
+    let spark = "[    0.0] DMI: NVIDIA NVIDIA_DGX_Spark/P4242, BIOS 5.36\n";
+    for line in [
+        "[    9.0] pcieport 0000:00:01.0: PCIe Bus Error: severity=Uncorrected (Fatal)\n",
+        "[    9.0] mlx5_core 0000:01:00.0: 31.504 Gb/s available PCIe bandwidth, limited by 8.0 \
+         GT/s PCIe x4 link at 0000:00:01.0 (capable of 252.048 Gb/s with 16.0 GT/s PCIe x16 link)\n",
+        "NCCL INFO NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'\n",
+    ] {
+        let asks = |text: String| {
+            let found = explain(&text);
+            assert!(!found.is_empty(), "{text}");
+            let remedies = found.into_iter().flat_map(|it| it.remedies);
+            let words =
+                remedies.map(|it| format!("{} {}", it.what, it.command.unwrap_or_default()));
+            words.collect::<Vec<_>>().join("; ")
+        };
+        let plain = asks(line.to_owned());
+        assert!(
+            plain.contains("slot") || plain.contains("modprobe"),
+            "{plain}"
+        );
+        for machine in [guest, spark] {
+            let there = asks(format!("{machine}{line}"));
+            assert!(!there.contains("slot"), "{there}");
+            assert!(
+                machine == guest || !there.contains("modprobe nvidia_peermem"),
+                "{there}"
+            );
+        }
+    }
+}

@@ -4,11 +4,15 @@ use gdr_pci::Bdf;
 
 use super::detect::{Container, checked};
 use super::nccl_xml::NcclTopology;
+use super::rdma_tools::RdmaTools;
 use super::topo_matrix::{Matrices, TopoMatrix};
 use super::{Capture, ImportError, LeftOut, MAX_TEXT, bug_report, lspci, smi_query, topo_matrix};
 use crate::inventory::Inventory;
+use crate::kernel_log;
+use crate::numa::NumaLayout;
 use crate::nvlink::NvLinks;
-use crate::source::{MemorySource, Overlay, Source, virtual_path};
+use crate::probe::{GpuFacts, Probe};
+use crate::source::{Absence, MemorySource, Overlay, Source, virtual_path};
 use crate::topology::SmiClass;
 
 /// The most files that are reported as not being captures.
@@ -34,6 +38,10 @@ pub struct Assembly {
     /// What lspci printed, all of it.
     listings: String,
     described: Vec<Inventory>,
+    /// What tools of RDMA and network devices printed.
+    rdma_tools: RdmaTools,
+    /// The GPUs that nvidia-smi listed.
+    listed_gpus: Vec<Inventory>,
     matrices: Matrices,
     nccl: Vec<NcclTopology>,
     /// The active NVLinks of each GPU.
@@ -60,6 +68,10 @@ pub enum Assembled {
         matrices: Matrices,
         /// The topologies as NCCL sees them.
         nccl: Vec<NcclTopology>,
+        /// Its files, as far as the captures have some.
+        source: Box<dyn Source>,
+        /// The GPUs that nvidia-smi listed, without their places.
+        inventory: Box<Inventory>,
     },
 }
 
@@ -137,6 +149,9 @@ impl Assembly {
             if self.nvlinks.is_empty() {
                 self.nvlinks = report.nvlinks;
             }
+            if let Some(answer) = &report.smi {
+                self.add_answer(answer);
+            }
             // A report without a listing still has its logs.
             return match self.add_page(&report.pages) {
                 Ok(_) | Err(ImportError::NotRecognized { .. }) => Ok(()),
@@ -144,15 +159,18 @@ impl Assembly {
             };
         }
         let mut found = self.add_page(&text)?;
-        if smi_query::is_query(&text)
-            && let Some(devices) = smi_query::devices(&text)
-        {
-            let files = MemorySource::partial();
-            self.add_source(Box::new(files.file(virtual_path::NVML_DEVICES, devices)));
+        if let Some(answer) = smi_query::read(&text) {
+            self.add_answer(&answer);
             found = true;
         }
-        if !found && bug_report::is_kernel_log(&text) {
-            let log = bug_report::kernel_lines(&text);
+        found |= self.rdma_tools.read(&text);
+        // A log is read whole; from a page with other texts only what is marked as the kernel's.
+        let log = if !found && kernel_log::is_log(&text) {
+            text.to_string()
+        } else {
+            kernel_log::lines_of_kernel(&text)
+        };
+        if !log.is_empty() {
             let files = MemorySource::partial();
             let log = bug_report::last(&log);
             self.add_source(Box::new(files.file(virtual_path::KERNEL_LOG, log)));
@@ -163,6 +181,15 @@ impl Assembly {
         } else {
             Err(ImportError::Unknown)
         }
+    }
+
+    /// Adds what nvidia-smi prints about GPUs.
+    fn add_answer(&mut self, answer: &Probe<GpuFacts>) {
+        if let Ok(devices) = answer.to_file() {
+            let files = MemorySource::partial();
+            self.add_source(Box::new(files.file(virtual_path::NVML_DEVICES, devices)));
+        }
+        self.listed_gpus.push(smi_query::inventory(answer));
     }
 
     /// Adds the output of lspci and of `nvidia-smi topo` in a page; false if it has neither.
@@ -210,23 +237,32 @@ impl Assembly {
             "" => None,
             text => Some(Capture::listing(lspci::read(text)?)?),
         };
-        let is_tree = self.has_files || listed.is_some() || !self.described.is_empty();
-        if !is_tree {
-            if self.nccl.is_empty() && self.matrices == Matrices::default() {
-                return Err(ImportError::Unknown);
-            }
-            self.matrices.left_out.extend(self.left_out);
-            return Ok(Assembled::Distances {
-                matrices: self.matrices,
-                nccl: self.nccl,
-            });
+        if let Some(files) = std::mem::take(&mut self.rdma_tools).files() {
+            self.add_source(Box::new(files));
         }
         let source = self.files.simplified();
         let of_files = self.has_files.then(|| Inventory::read(source.as_ref()));
-        let parts = of_files.into_iter().chain(listed).chain(self.described);
-        let mut inventory = parts
-            .reduce(Inventory::complete)
-            .ok_or(ImportError::Unknown)?;
+        let is_tree = listed.is_some()
+            || !self.described.is_empty()
+            || of_files.as_ref().is_some_and(|it| it.tree.is_ok());
+        let parts = of_files
+            .into_iter()
+            .chain(listed)
+            .chain(self.described)
+            .chain(self.listed_gpus);
+        let inventory = parts.reduce(Inventory::complete);
+        let has_distances = !self.nccl.is_empty() || self.matrices != Matrices::default();
+        if !is_tree && has_distances {
+            self.matrices.left_out.extend(self.left_out);
+            let unread = || Inventory::of_tree(Err(Absence::NotCollected), NumaLayout::unknown());
+            return Ok(Assembled::Distances {
+                matrices: self.matrices,
+                nccl: self.nccl,
+                source,
+                inventory: Box::new(inventory.unwrap_or_else(unread)),
+            });
+        }
+        let mut inventory = inventory.ok_or(ImportError::Unknown)?;
         if inventory.nvlinks.is_empty() {
             inventory.nvlinks = nvlinks(&inventory, &self.matrices.all, &self.nvlinks);
         }
@@ -387,5 +423,24 @@ mod tests {
         };
         assert_eq!(matrices.all.len(), 2);
         assert!(Assembly::default().finish().is_err());
+        // Other texts of the page do not take their place.
+        let smi = "| NVIDIA-SMI 570.86.15  Driver Version: 570.86.15  CUDA Version: 12.8 |\n\
+                   | GPU  Name  Persistence-M | Bus-Id  Disp.A | Volatile Uncorr. ECC |\n\
+                   |   0  NVIDIA H100    On  | 00000000:1B:00.0 Off |   0 |\n";
+        let page = format!("{smi}\n{MATRIX}\n[    1.000000] NVRM: words\n");
+        let mut assembly = Assembly::default();
+        assembly.add("page", page.as_bytes()).unwrap();
+        let Ok(Assembled::Distances {
+            source,
+            inventory,
+            matrices,
+            ..
+        }) = assembly.finish()
+        else {
+            panic!("no distances");
+        };
+        assert_eq!((matrices.all.len(), inventory.gpus.len()), (1, 1));
+        assert!(source.text(virtual_path::KERNEL_LOG).is_ok());
+        assert!(source.text(virtual_path::NVML_DEVICES).is_ok());
     }
 }

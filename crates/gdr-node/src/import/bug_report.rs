@@ -1,6 +1,8 @@
 //! The log of `nvidia-bug-report.sh`: files and outputs of commands, one below the other.
 
 use super::smi_query;
+use crate::kernel_log;
+use crate::probe::{GpuFacts, Probe};
 use crate::source::{MAX_FILE, MemorySource, virtual_path};
 
 /// The first words of a report.
@@ -13,12 +15,14 @@ const RULE: &str = "______________________";
 /// The parts of a report that are used.
 #[derive(Debug)]
 pub(super) struct BugReport {
-    /// The files below `/proc`, the kernel log, and the GPU facts of nvidia-smi.
+    /// The files below `/proc` and the kernel log.
     pub(super) files: MemorySource,
     /// The output of lspci and `nvidia-smi topo`.
     pub(super) pages: String,
     /// The active NVLinks of each GPU, in the order of nvidia-smi.
     pub(super) nvlinks: Vec<u8>,
+    /// The answer of nvidia-smi.
+    pub(super) smi: Option<Probe<GpuFacts>>,
 }
 
 /// Whether a text is a report.
@@ -33,6 +37,7 @@ pub(super) fn read(text: &str) -> BugReport {
         files: MemorySource::partial(),
         pages: String::new(),
         nvlinks: Vec::new(),
+        smi: None,
     };
     let mut log = String::new();
     let mut uname = String::new();
@@ -59,15 +64,13 @@ pub(super) fn read(text: &str) -> BugReport {
             report.pages.push_str(body);
             report.pages.push('\n');
         } else if head.contains("dmesg") || (head.contains("journalctl") && log.is_empty()) {
-            log.push_str(&kernel_lines(body));
+            log.push_str(&kernel_log::lines_of_kernel(body));
         } else if head.contains("nvidia-smi") && head.contains("nvlink") {
             if report.nvlinks.is_empty() {
                 report.nvlinks = active_links(body);
             }
-        } else if smi_query::is_query(body)
-            && let Some(devices) = smi_query::devices(body)
-        {
-            report.put(virtual_path::NVML_DEVICES, devices);
+        } else if report.smi.is_none() {
+            report.smi = smi_query::read(body);
         }
     }
     if !log.is_empty() {
@@ -97,52 +100,6 @@ impl BugReport {
         let files = std::mem::replace(&mut self.files, MemorySource::partial());
         self.files = files.file(path, content);
     }
-}
-
-/// The kernel messages in a log, as `dmesg` prints them.
-pub(super) fn kernel_lines(text: &str) -> String {
-    let mut lines = String::new();
-    for line in super::plain::lines(text) {
-        // `Nov 21 12:00:01 host kernel: [   12.3] words`
-        let line = match line.split_once(" kernel: ") {
-            Some((_, rest)) => rest,
-            None => line,
-        };
-        if !line.trim().is_empty() {
-            lines.push_str(line);
-            lines.push('\n');
-        }
-    }
-    lines
-}
-
-/// Whether most lines of a text are kernel messages.
-pub(super) fn is_kernel_log(text: &str) -> bool {
-    const SAMPLE: usize = 200;
-    let is_line = |line: &str| {
-        let stamp =
-            line.split_once('>').map_or(
-                line,
-                |(level, rest)| {
-                    if level.starts_with('<') { rest } else { line }
-                },
-            );
-        let inside = stamp
-            .strip_prefix('[')
-            .and_then(|rest| rest.split_once(']'));
-        let is_time = inside.is_some_and(|(time, _)| time.trim().parse::<f64>().is_ok());
-        is_time || line.contains(" kernel: ")
-    };
-    let lines = || {
-        text.lines()
-            .filter(|line| !line.trim().is_empty())
-            .take(SAMPLE)
-    };
-    let (all, of_kernel) = (
-        lines().count(),
-        lines().filter(|line| is_line(line)).count(),
-    );
-    all > 0 && 2 * of_kernel > all
 }
 
 /// The end of a log that a file has room for.
@@ -250,25 +207,13 @@ ____________________________________________
         assert!(text("/proc/driver/nvidia/version").contains("580.95.05"));
         assert_eq!(text("/proc/sys/kernel/hostname"), "node17");
         assert!(text(virtual_path::KERNEL_LOG).ends_with("fallen off the bus."));
-        assert!(text(virtual_path::NVML_DEVICES).contains("\"ecc_enabled\":true"));
+        assert_eq!(report.smi.unwrap().devices[0].ecc_enabled, Some(true));
         assert!(report.pages.contains("01:00.0 3D controller"));
         assert_eq!(report.nvlinks, [2]);
         // A directory of which only a part is there is not listed as if it were whole.
         assert_eq!(
             report.files.list("/sys/bus/pci/devices"),
             Err(Absence::NotCollected)
-        );
-    }
-
-    #[test]
-    fn a_log_is_known_by_its_lines() {
-        assert!(is_kernel_log("[    1.0] a\n[    2.0] b\nwrapped\n"));
-        assert!(is_kernel_log("<6>[    1.0] a\n"));
-        assert!(is_kernel_log("Nov 21 12:00:01 host kernel: NVRM: words\n"));
-        assert!(!is_kernel_log("01:00.0 3D controller: X\n[1] words\n\n"));
-        assert_eq!(
-            kernel_lines("Nov 21 12:00:01 host kernel: [  1.0] x\n"),
-            "[  1.0] x\n"
         );
     }
 }

@@ -7,11 +7,12 @@ use super::hwloc_tar::Unpacked;
 use super::nccl_xml::NcclTopology;
 use super::topo_matrix::Matrices;
 use super::{
-    ImportError, MAX_TEXT, hwloc_tar, hwloc_xml, lspci, nccl_xml, plain, rdma_topo, topo_matrix,
+    ImportError, LeftOut, MAX_TEXT, hwloc_tar, hwloc_xml, lspci, nccl_xml, plain, rdma_topo,
+    topo_matrix,
 };
 use crate::inventory::Inventory;
 use crate::numa::NumaLayout;
-use crate::pci::{NumaNode, Tree};
+use crate::pci::{Function, NumaNode, Tree};
 use crate::source::{Absence, MemorySource};
 
 const GZIP: &[u8] = &[0x1f, 0x8b];
@@ -155,7 +156,13 @@ impl Capture {
             (first, second),
             (b'[', Some(b'0'..=b'9')) | (b'<', Some(b'0'..=b'9'))
         );
-        if is_log || !matches!(first, b'<' | b'{' | b'[') {
+        // `journalctl -o json` has a message in each line.
+        let line = bytes
+            .split(|byte| *byte == b'\n')
+            .next()
+            .unwrap_or_default();
+        let is_journal = line.windows(10).any(|window| window == b"\"MESSAGE\":");
+        if is_log || is_journal || !matches!(first, b'<' | b'{' | b'[') {
             return None;
         }
         Some(match std::str::from_utf8(bytes) {
@@ -175,6 +182,13 @@ impl Capture {
             let node = rdma_topo::read(text)?;
             return Ok(Self::Files(Box::new(node)));
         }
+        if text.contains("<nvidia_smi_log") {
+            return Err(ImportError::NotRecognized {
+                expected: "format that is read",
+                found: "it is the XML of `nvidia-smi -q -x`",
+                command: "nvidia-smi -q",
+            });
+        }
         if text.contains("<topology") {
             return Ok(Self::Devices(Box::new(hwloc_xml::read(text)?)));
         }
@@ -185,27 +199,24 @@ impl Capture {
     /// those that it names; a listing that names none, although it would, is of a node with one.
     pub(super) fn listing(listing: lspci::Listing) -> Result<Inventory, ImportError> {
         let functions = &listing.functions;
-        let bridges = (functions.iter()).filter(|function| {
-            function
-                .identity
-                .class
-                .is_some_and(|class| class.is_bridge())
-        });
-        let buses = functions.iter().any(|function| function.bridge.is_some());
-        if bridges.count() > 0 && !buses {
-            return Err(ImportError::NotRecognized {
-                expected: "listing with bus numbers",
-                found: "it does not say which buses are behind its bridges",
-                command: "lspci -D -nn -vvv",
-            });
-        }
+        let is_bridge = |function: &&Function| {
+            let class = function.identity.class;
+            class.is_some_and(|class| class.is_bridge())
+        };
+        let bridges = functions.iter().filter(is_bridge).count();
+        let has_buses = functions.iter().any(|function| function.bridge.is_some());
+        let is_flat = bridges > 0 && !has_buses;
         // A dump of config space alone has capabilities and no NUMA nodes: only a
         // listing by `-v`, which also names drivers, would have named them.
         let names_drivers = (functions.iter()).any(|it| it.driver != Err(Absence::NotCollected));
         let verbose = names_drivers
             && (functions.iter()).any(|function| function.acs != Err(Absence::NotCollected));
-        let left_out = listing.left_out.clone();
-        let tree: Tree = listing.into_tree();
+        let mut left_out = listing.left_out.clone();
+        let mut tree: Tree = listing.into_tree();
+        if is_flat {
+            left_out.push(LeftOut::Buses(bridges));
+            tree.sever(tree.roots());
+        }
         let mut nodes: Vec<NumaNode> = (tree.functions())
             .filter_map(|function| function.numa.as_ref().ok().copied())
             .collect();
@@ -222,6 +233,13 @@ impl Capture {
             _ => NumaLayout::unknown(),
         };
         let mut inventory = Inventory::of_tree(Ok(tree), numa);
+        if is_flat && inventory.devices().is_empty() {
+            return Err(ImportError::NotRecognized {
+                expected: "listing with bus numbers",
+                found: "it does not say which buses are behind its bridges",
+                command: "lspci -D -nn -vvv",
+            });
+        }
         inventory.left_out = left_out;
         Ok(inventory)
     }

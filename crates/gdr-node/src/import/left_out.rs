@@ -9,6 +9,8 @@ use std::fmt;
 pub enum LeftOut {
     /// Lines of `lspci -t` whose parents are cut off. `first` is shortened.
     DrawnLines { count: usize, first: String },
+    /// Bridges of a listing that does not have the buses behind them.
+    Buses(usize),
     /// Functions above the limit.
     Functions { count: usize, read: usize },
     /// Lines longer than any tool prints.
@@ -39,6 +41,12 @@ impl fmt::Display for LeftOut {
                  cut off; pass the whole output of `lspci -D -nn -vvv`",
                 of(count, "line", "lines"),
                 if *count == 1 { "it" } else { "them" },
+            ),
+            Self::Buses(count) => write!(
+                f,
+                "the buses behind {} are not in the listing, so distances are not known; pass the \
+                 output of `lspci -D -nn -vvv`",
+                of(count, "bridge", "bridges"),
             ),
             Self::Functions { count, read } => write!(
                 f,

@@ -1,4 +1,5 @@
-//! `lspci -vvv`, `lspci -xxxx`, `lspci -t`, or several at once, with or without `-nn` and `-D`.
+//! `lspci -vvv`, `lspci -xxxx`, `lspci -t`, `lspci -mm`, `lspci -PP`, or several at once, with or
+//! without `-nn` and `-D`.
 
 mod device_line;
 mod express;
@@ -11,7 +12,7 @@ use gdr_pci::Bdf;
 
 use super::left_out::LeftOut;
 use super::{ImportError, check_length, plain};
-use crate::pci::{Function, Parent, PortType, RootBus, Tree};
+use crate::pci::{BusRange, Function, Parent, PortType, RootBus, Tree};
 use crate::source::Absence;
 use record::Record;
 use tree_view::TreeView;
@@ -48,8 +49,10 @@ impl Listing {
             } = function.bdf;
             (bus, device, function) == (0, 0, 0)
         };
-        // Whole listings begin with the first function of a node.
-        let is_whole = self.functions.iter().any(is_first);
+        // Whole listings begin with the first function of a node. One without any buses behind
+        // bridges (`-mm`, or without its bridges) does not show what is above its devices.
+        let has_buses = self.functions.iter().any(|it| it.bridge.is_some());
+        let is_whole = has_buses && self.functions.iter().any(is_first);
         let drawn = self.drawn_roots;
         let mut tree = Tree::from_bus_numbers(self.functions);
         if !is_whole {
@@ -82,7 +85,7 @@ fn is_on_root_bus(function: &Function) -> bool {
 ///
 /// Bytes (`-x` to `-xxxx`) take precedence over words. Without `-nn` only well-known vendors and
 /// classes get their IDs. A drawing (`-t`) adds the functions and buses that the lists do not have.
-/// It has no classes: with `-tv` only NVIDIA's GPUs and Mellanox's NICs get theirs, by name.
+/// It has no classes: a function gets one where its number or its name shows it.
 ///
 /// # Errors
 ///
@@ -107,6 +110,8 @@ struct Reading {
     record: Option<Record>,
     drawing: TreeView,
     drawn: Vec<Function>,
+    /// The buses behind bridges by the paths of `-PP`.
+    paths: BTreeMap<Bdf, BusRange>,
     skipped_lines: usize,
     /// Functions beyond the most.
     beyond: usize,
@@ -115,11 +120,12 @@ struct Reading {
 impl Reading {
     fn line(&mut self, line: &str) {
         let is_full = self.functions.len() + self.drawn.len() >= MOST_FUNCTIONS;
-        if let Some((bdf, rest)) = headline(line) {
+        if let Some(Headline { bdf, above, rest }) = headline(line) {
             self.end_record();
             if is_full {
                 self.beyond += 1;
             } else {
+                self.learn_path(&above, bdf.bus);
                 self.record = Some(Record::new(bdf, rest));
             }
         } else if is_full && self.record.is_none() {
@@ -130,6 +136,18 @@ impl Reading {
             self.skipped_lines += usize::from(!record.line(line));
         } else {
             self.skipped_lines += usize::from(!line.trim().is_empty());
+        }
+    }
+
+    /// Takes in the bridges above a function on a bus.
+    fn learn_path(&mut self, above: &[Bdf], bus: u8) {
+        let below = above.iter().skip(1).map(|next| next.bus).chain([bus]);
+        for (bridge, secondary) in above.iter().zip(below) {
+            let range = self.paths.entry(*bridge).or_insert(BusRange {
+                secondary,
+                subordinate: bus,
+            });
+            range.subordinate = range.subordinate.max(bus);
         }
     }
 
@@ -150,6 +168,7 @@ impl Reading {
         let mut functions = Vec::new();
         add(&mut functions, self.functions);
         add(&mut functions, self.drawn);
+        add_buses(&mut functions, &self.paths);
         self.beyond += functions.len().saturating_sub(MOST_FUNCTIONS);
         functions.truncate(MOST_FUNCTIONS);
         if functions.is_empty() && self.drawing.dropped == 0 {
@@ -233,19 +252,51 @@ fn add(functions: &mut Vec<Function>, more: Vec<Function>) {
     }
 }
 
-/// `3b:00.0 3D controller: ...`, with `-PP` after the addresses of the bridges above it. Where the
-/// listing was indented, the class shows that this is no other line with an address.
-fn headline(line: &str) -> Option<(Bdf, &str)> {
+/// The first line of a function.
+struct Headline<'a> {
+    bdf: Bdf,
+    /// The bridges above it, from the root down, in the form of `-PP`.
+    above: Vec<Bdf>,
+    /// What follows the address.
+    rest: &'a str,
+}
+
+/// `3b:00.0 3D controller: ...`, with `-PP` after the addresses of the bridges above it, or
+/// `Slot: 3b:00.0` of `-vmm`. Where the listing was indented, the class shows that this is no other
+/// line with an address.
+fn headline(line: &str) -> Option<Headline<'_>> {
     let inside = line.trim_start();
+    let slot = ["Slot:", "Device:"];
+    if let Some(slot) = slot.iter().find_map(|label| inside.strip_prefix(label)) {
+        let bdf = slot.trim().parse().ok()?;
+        return Some(Headline {
+            bdf,
+            above: Vec::new(),
+            rest: "",
+        });
+    }
     let (address, rest) = inside.split_once(' ')?;
-    let address = match address.rsplit_once('/') {
+    let (path, last) = match address.rsplit_once('/') {
         // `-P` omits the bus number, so functions cannot be distinguished.
-        Some((_, last)) if last.contains(':') => last,
-        _ => address,
+        Some((path, last)) if last.contains(':') => (path, last),
+        _ => ("", address),
     };
-    let bdf = address.parse().ok()?;
+    let mut bdf: Bdf = last.parse().ok()?;
+    let mut above: Vec<Bdf> = path.split('/').filter_map(|it| it.parse().ok()).collect();
+    // Only the first one has the domain.
+    let domain = above.first().map_or(bdf.domain, |first| first.domain);
+    for at in above.iter_mut().chain([&mut bdf]) {
+        at.domain = domain;
+    }
     let is_first = inside.len() == line.len();
-    (is_first || device_line::has_class(rest)).then_some((bdf, rest))
+    (is_first || device_line::has_class(rest)).then_some(Headline { bdf, above, rest })
+}
+
+/// Gives bridges the buses that the paths of `-PP` show behind them.
+fn add_buses(functions: &mut [Function], paths: &BTreeMap<Bdf, BusRange>) {
+    for function in functions {
+        function.bridge = function.bridge.or(paths.get(&function.bdf).copied());
+    }
 }
 
 #[cfg(test)]
@@ -527,7 +578,9 @@ mod tests {
         assert_eq!(severed(ends), ["pci0000:3b", "pci0000:5e"]);
         // A guest's devices on bus 0, and a whole listing.
         assert!(severed("0001:00:00.0 3D controller: NVIDIA\n").is_empty());
-        assert!(severed(&format!("00:00.0 Host bridge: Intel\n{ends}")).is_empty());
+        let whole = "00:00.0 Host bridge: Intel\n00:01.0 PCI bridge: Intel\n\
+                     \tBus: primary=00, secondary=01, subordinate=01\n";
+        assert!(severed(&format!("{whole}{ends}")).is_empty());
         let port = "3a:01.0 PCI bridge: Intel\n\tBus: primary=3a, secondary=3b, subordinate=3b\n";
         assert_eq!(severed(&format!("{port}{ends}")), ["pci0000:5e"]);
         let switch =

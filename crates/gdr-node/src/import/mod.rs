@@ -14,6 +14,7 @@ mod left_out;
 pub mod lspci;
 pub mod nccl_xml;
 mod plain;
+mod rdma_tools;
 pub mod rdma_topo;
 mod smi_query;
 pub mod topo_matrix;
@@ -86,8 +87,8 @@ pub enum ImportError {
     /// Its format is not known.
     #[error(
         "this is no archive of a node and no other capture of one; pass an archive of `gdr collect`, or what \
-         `lspci -D -nn -vvv`, `nvidia-smi topo -m`, NCCL_TOPO_DUMP_FILE, hwloc-gather-topology, \
-         `lstopo --of xml` or `rdma_topo dump` wrote"
+         `lspci -D -nn -vvv`, `nvidia-smi topo -m`, `nvidia-smi -q`, dmesg, NCCL_TOPO_DUMP_FILE, \
+         hwloc-gather-topology, `lstopo --of xml`, `rdma_topo dump`, ibstat or `ibdev2netdev -v` wrote"
     )]
     Unknown,
 }

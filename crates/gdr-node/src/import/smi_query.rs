@@ -1,39 +1,85 @@
-//! The output of `nvidia-smi -q`.
+//! The output of `nvidia-smi` and of `nvidia-smi -q`.
 
 use gdr_pci::Bdf;
 
+use crate::inventory::Inventory;
+use crate::numa::NumaLayout;
+use crate::pci::{Class, Function, Identity, Tree, VendorId};
 use crate::probe::{GpuFacts, Probe};
 
 /// The most GPUs that are read.
 const MOST_GPUS: usize = 256;
 
-/// Whether a text is the output of `nvidia-smi -q`.
-pub(super) fn is_query(text: &str) -> bool {
-    text.contains("NVSMI LOG=")
+/// The answer in a text; `None` if it has no GPU of nvidia-smi.
+pub(super) fn read(text: &str) -> Option<Probe<GpuFacts>> {
+    let has_table = || text.contains("| NVIDIA-SMI ") && text.contains("Bus-Id");
+    let answer = if text.contains("NVSMI LOG=") {
+        query(text)
+    } else if has_table() {
+        table(text)
+    } else {
+        return None;
+    };
+    (!answer.devices.is_empty()).then_some(answer)
 }
 
-/// The contents of [`NVML_DEVICES`](crate::virtual_path::NVML_DEVICES); `None` if the text has no
-/// GPU.
-pub(super) fn devices(text: &str) -> Option<Vec<u8>> {
-    let gpus = gpus(text);
-    let probe = (!gpus.is_empty()).then(|| Probe::of(gpus))?;
-    probe.to_file().ok()
+/// The GPUs of an answer, which lists all of a node that the driver has.
+pub(super) fn inventory(answer: &Probe<GpuFacts>) -> Inventory {
+    let functions = answer.devices.iter().filter_map(|gpu| {
+        let mut function = Function::new(gpu.pci.parse().ok()?);
+        function.identity = Identity {
+            class: Some(Class(0x03_0200)),
+            vendor: Some(VendorId::NVIDIA),
+            name: gpu.name.clone(),
+            ..Identity::default()
+        };
+        function.driver = Ok("nvidia".to_owned());
+        Some(function)
+    });
+    let mut tree = Tree::from_bus_numbers(functions);
+    tree.sever(tree.roots());
+    Inventory::of_tree(Ok(tree), NumaLayout::unknown())
 }
 
-/// The GPUs of the text, with their compute mode and ECC mode where the text has these.
-fn gpus(text: &str) -> Vec<GpuFacts> {
-    let mut devices: Vec<GpuFacts> = Vec::new();
+/// As CUDA numbers the modes.
+fn compute_mode(text: &str) -> Option<u32> {
+    match text {
+        "Default" => Some(0),
+        "Exclusive_Thread" | "E. Thread" => Some(1),
+        "Prohibited" => Some(2),
+        "Exclusive_Process" | "E. Process" => Some(3),
+        _ => None,
+    }
+}
+
+/// `Enabled`, `On`; another word says nothing.
+fn switch(text: &str) -> Option<bool> {
+    match text {
+        "Enabled" | "On" => Some(true),
+        "Disabled" | "Off" => Some(false),
+        _ => None,
+    }
+}
+
+/// A version: `580.95.05`, `13.0`.
+fn version(text: &str) -> Option<String> {
+    let version = text.split_whitespace().next()?;
+    let is_version = version.contains('.')
+        && (version.split('.')).all(|part| {
+            !part.is_empty() && part.len() < 6 && part.bytes().all(|b| b.is_ascii_digit())
+        });
+    is_version.then(|| version.to_owned())
+}
+
+/// The long form, `nvidia-smi -q`.
+fn query(text: &str) -> Probe<GpuFacts> {
+    let mut answer = Probe::of(Vec::new());
     let mut group = "";
     for line in super::plain::lines(text) {
         let inside = line.trim();
-        if let Some(at) = inside
-            .strip_prefix("GPU ")
-            .filter(|_| line.starts_with("GPU "))
-        {
-            if let Ok(at) = at.parse::<Bdf>()
-                && devices.len() < MOST_GPUS
-            {
-                devices.push(GpuFacts {
+        if let Some(at) = (inside.strip_prefix("GPU ")).and_then(|at| at.parse::<Bdf>().ok()) {
+            if answer.devices.len() < MOST_GPUS {
+                answer.devices.push(GpuFacts {
                     pci: at.to_string(),
                     ..GpuFacts::default()
                 });
@@ -48,28 +94,80 @@ fn gpus(text: &str) -> Vec<GpuFacts> {
             }
             continue;
         };
-        let Some(device) = devices.last_mut() else {
+        let (label, value) = (label.trim(), value.trim());
+        let Some(device) = answer.devices.last_mut() else {
+            match label {
+                "Driver Version" => answer.kernel_driver = version(value),
+                "CUDA Version" => answer.driver_version = version(value),
+                _ => {}
+            }
             continue;
         };
-        match (group, label.trim(), value.trim()) {
-            (_, "Compute Mode", value) => {
-                // As CUDA numbers it.
-                let mode = match value {
-                    "Default" => 0,
-                    "Exclusive_Thread" => 1,
-                    "Prohibited" => 2,
-                    "Exclusive_Process" => 3,
-                    _ => continue,
-                };
-                device.compute_mode = Some(mode);
-            }
-            ("ECC Mode" | "Ecc Mode", "Current", value @ ("Enabled" | "Disabled")) => {
-                device.ecc_enabled = Some(value == "Enabled");
-            }
+        match (group, label) {
+            (_, "Product Name") => device.name = Some(value.to_owned()),
+            (_, "GPU UUID") => device.uuid = Some(value.to_owned()),
+            (_, "Persistence Mode") => device.persistence = switch(value),
+            (_, "Compute Mode") => device.compute_mode = compute_mode(value),
+            ("ECC Mode" | "Ecc Mode", "Current") => device.ecc_enabled = switch(value),
+            ("MIG Mode", "Current") => device.mig = switch(value),
             _ => {}
         }
     }
-    devices
+    answer
+}
+
+/// The table, `nvidia-smi` without options. Names are cut off where the column ends.
+fn table(text: &str) -> Probe<GpuFacts> {
+    let mut answer = Probe::of(Vec::new());
+    // The rows of a GPU that follow its first one.
+    let mut rows = 0;
+    for line in super::plain::lines(text) {
+        let line = line.trim();
+        if let Some((_, rest)) = line.split_once("Driver Version: ") {
+            answer.kernel_driver = version(rest);
+            answer.driver_version =
+                (rest.split_once("CUDA Version: ")).and_then(|(_, rest)| version(rest));
+            continue;
+        }
+        let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+        let [first, second, third] = cells[..] else {
+            continue;
+        };
+        if let Some(gpu) = first_row(first, second, third) {
+            if answer.devices.len() < MOST_GPUS {
+                answer.devices.push(gpu);
+            }
+            rows = 2;
+        } else if let Some(device) = answer.devices.last_mut().filter(|_| rows > 0) {
+            match rows {
+                // `0%      Default`
+                2 => {
+                    let mode = third.split_once('%').map_or(third, |(_, mode)| mode);
+                    let mode = mode.trim_start_matches("N/A").trim();
+                    device.compute_mode = compute_mode(mode);
+                }
+                _ => device.mig = switch(third.trim_end_matches('*')),
+            }
+            rows -= 1;
+        }
+    }
+    answer
+}
+
+/// `0  NVIDIA H100 80GB HBM3  On`, `00000000:1B:00.0 Off`, `0`.
+fn first_row(first: &str, second: &str, third: &str) -> Option<GpuFacts> {
+    let at: Bdf = second.split_whitespace().next()?.parse().ok()?;
+    let (number, rest) = first.split_once(' ')?;
+    number.parse::<u32>().ok()?;
+    let (name, persistence) = rest.trim().rsplit_once(' ')?;
+    Some(GpuFacts {
+        pci: at.to_string(),
+        name: Some(name.trim().to_owned()),
+        persistence: switch(persistence),
+        // The number of errors since the driver was loaded, where errors are counted.
+        ecc_enabled: switch(third).or_else(|| third.parse::<u64>().ok().map(|_| true)),
+        ..GpuFacts::default()
+    })
 }
 
 #[cfg(test)]
@@ -77,17 +175,80 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mode_and_ecc_of_each_gpu_are_read() {
-        let text = "==============NVSMI LOG==============\n\nAttached GPUs : 2\n\
-            GPU 00000000:01:00.0\n    Compute Mode                          : Prohibited\n\
+    fn the_long_form_has_driver_names_and_modes() {
+        let text = "==============NVSMI LOG==============\n\n\
+            Driver Version                            : 580.95.05\n\
+            CUDA Version                              : 13.0\nAttached GPUs : 2\n\
+            GPU 00000000:01:00.0\n    Product Name          : NVIDIA H100 80GB HBM3\n\
+            \x20   Persistence Mode                      : Enabled\n\
+            \x20   Compute Mode                          : Prohibited\n\
             \x20   ECC Mode\n        Current                           : Disabled\n\
             \x20       Pending                           : Enabled\n\
             GPU 00000000:02:00.0\n    MIG Mode\n        Current                           : Enabled\n";
-        let devices = gpus(text);
-        assert_eq!(devices[0].pci, "0000:01:00.0");
-        assert_eq!(devices[0].compute_mode, Some(2));
-        assert_eq!(devices[0].ecc_enabled, Some(false));
-        assert_eq!(devices[1].ecc_enabled, None);
-        assert!(super::devices("words").is_none());
+        let answer = read(text).unwrap();
+        assert_eq!(answer.kernel_driver.as_deref(), Some("580.95.05"));
+        assert_eq!(answer.driver_version.as_deref(), Some("13.0"));
+        let [first, second] = &answer.devices[..] else {
+            panic!("{answer:?}");
+        };
+        assert_eq!(first.pci, "0000:01:00.0");
+        assert_eq!(first.name.as_deref(), Some("NVIDIA H100 80GB HBM3"));
+        assert_eq!((first.persistence, first.mig), (Some(true), None));
+        assert_eq!(
+            (first.compute_mode, first.ecc_enabled),
+            (Some(2), Some(false))
+        );
+        assert_eq!((second.mig, second.ecc_enabled), (Some(true), None));
+        assert!(read("words").is_none());
+    }
+
+    #[test]
+    fn the_table_has_the_same_facts() {
+        let text = "\
++-----------------------------------------------------------------------------------------+
+| NVIDIA-SMI 570.86.15              Driver Version: 570.86.15      CUDA Version: 12.8     |
+|-----------------------------------------+------------------------+----------------------+
+| GPU  Name                 Persistence-M | Bus-Id          Disp.A | Volatile Uncorr. ECC |
+| Fan  Temp   Perf          Pwr:Usage/Cap |           Memory-Usage | GPU-Util  Compute M. |
+|                                         |                        |               MIG M. |
+|=========================================+========================+======================|
+|   0  NVIDIA H100 80GB HBM3          On  |   00000000:1B:00.0 Off |                    0 |
+| N/A   31C    P0             71W /  700W |       1MiB /  81559MiB |      0%   E. Process |
+|                                         |                        |             Disabled |
++-----------------------------------------+------------------------+----------------------+
+|   1  NVIDIA GeForce RTX 4090        Off |   00000000:43:00.0 Off |                  Off |
+|  0%   31C    P8             20W /  450W |       1MiB /  24564MiB |      0%      Default |
+|                                         |                        |                  N/A |
++-----------------------------------------+------------------------+----------------------+
+| Processes:                                                                              |
+|    0   N/A  N/A            4242      C   python                                 500MiB  |
++-----------------------------------------------------------------------------------------+
+";
+        let answer = read(text).unwrap();
+        assert_eq!(answer.kernel_driver.as_deref(), Some("570.86.15"));
+        assert_eq!(answer.driver_version.as_deref(), Some("12.8"));
+        let [first, second] = &answer.devices[..] else {
+            panic!("{answer:?}");
+        };
+        assert_eq!((first.persistence, first.mig), (Some(true), Some(false)));
+        assert_eq!(
+            (first.compute_mode, first.ecc_enabled),
+            (Some(3), Some(true))
+        );
+        assert_eq!(second.name.as_deref(), Some("NVIDIA GeForce RTX 4090"));
+        assert_eq!((second.persistence, second.mig), (Some(false), None));
+        assert_eq!(
+            (second.compute_mode, second.ecc_enabled),
+            (Some(0), Some(false))
+        );
+        let inventory = inventory(&answer);
+        assert_eq!(inventory.gpus.len(), 2);
+        assert!(
+            inventory
+                .topology()
+                .unwrap()
+                .relation(inventory.gpus[0].bdf, inventory.gpus[1].bdf,)
+                .is_err()
+        );
     }
 }

@@ -241,6 +241,7 @@ impl Reading {
         let Some(device) = words.next().filter(|name| self.places.contains_key(*name)) else {
             return false;
         };
+        let mut words = words.flat_map(cells_of).peekable();
         let cells: Vec<&str> = words.by_ref().take(self.columns.len()).collect();
         let classes: Vec<Option<SmiClass>> = cells.iter().map(|word| word.parse().ok()).collect();
         let access: Option<Vec<PeerAccess>> = cells.iter().map(|word| word.parse().ok()).collect();
@@ -264,7 +265,12 @@ impl Reading {
             }
         };
         let device = device.to_owned();
-        let is_whole = cells.len() == self.columns.len();
+        // With a cell too many or too few it is not known which column each belongs to.
+        let is_cell = |word: &&str| word.parse::<SmiClass>().is_ok() || NO_CLASS.contains(word);
+        let fits = access.is_some()
+            || cells.iter().all(is_cell)
+                && (words.peek()).is_none_or(|next| next.parse::<SmiClass>().is_err());
+        let is_whole = cells.len() == self.columns.len() && fits;
         let is_taken = match (kind, access) {
             (Kind::Beyond, _) => true,
             (Kind::Distances, _) => {
@@ -329,6 +335,13 @@ impl Reading {
             .peer_access
             .retain(|matrix| !matrix.rows.is_empty());
         if self.found.all.is_empty() && self.found.peer_access.is_empty() {
+            if self.rows_dropped > 0 {
+                return Err(ImportError::NotRecognized {
+                    expected: "matrix of nvidia-smi",
+                    found: "its rows have more or fewer cells than its heading has names",
+                    command: "nvidia-smi topo -m",
+                });
+            }
             return Err(no_matrix());
         }
         let left_out = &mut self.found.left_out;
@@ -351,9 +364,61 @@ impl Reading {
     }
 }
 
+/// Cells without a class.
+const NO_CLASS: [&str; 5] = ["N/A", "ERR!", "?", "-", "Unknown"];
+
+/// The names in a word of a heading: a page that lost blanks has several in one (`NIC3NIC4`,
+/// `NIC4CPU`). A name begins where one of these beginnings follows a digit.
+fn names_of(word: &str) -> impl Iterator<Item = &str> + Clone {
+    const BEGINNINGS: [&str; 7] = ["GPU", "NIC", "CPU", "mlx5_", "mlx4_", "bnxt_re", "NUMA"];
+    let begins = move |at: usize| {
+        let digit = at > 0 && word.as_bytes()[at - 1].is_ascii_digit();
+        let rest = word.get(at..);
+        digit && rest.is_some_and(|rest| BEGINNINGS.iter().any(|it| rest.starts_with(it)))
+    };
+    pieces(word, begins)
+}
+
+/// The cells in a word of a row, of which a page that lost blanks has several (`PIXNODE`).
+fn cells_of(word: &str) -> impl Iterator<Item = &str> + Clone {
+    const CLASSES: [&str; 7] = ["NV", "PIX", "PXB", "PHB", "NODE", "SYS", "X"];
+    let is_glued = word.parse::<SmiClass>().is_err()
+        && word.len() > 2
+        && word
+            .bytes()
+            .all(|b| b.is_ascii_uppercase() || b.is_ascii_digit());
+    let begins = move |at: usize| {
+        let (before, rest) = (word.get(..at), word.get(at..));
+        is_glued
+            && rest.is_some_and(|rest| CLASSES.iter().any(|it| rest.starts_with(it)))
+            && before.is_some_and(|before| {
+                CLASSES[1..].iter().any(|it| before.ends_with(it))
+                    || before.ends_with(|c: char| c.is_ascii_digit())
+            })
+    };
+    pieces(word, begins)
+}
+
+/// A word, cut before each place where a piece begins.
+fn pieces<'a>(
+    word: &'a str,
+    begins: impl Fn(usize) -> bool + Clone + 'a,
+) -> impl Iterator<Item = &'a str> + Clone {
+    let mut from = 0;
+    std::iter::from_fn(move || {
+        let rest = word.get(from..).filter(|rest| !rest.is_empty())?;
+        let end = (from + 1..word.len())
+            .find(|at| begins(*at))
+            .unwrap_or(word.len());
+        let piece = rest.get(..end - from)?;
+        from = end;
+        Some(piece)
+    })
+}
+
 /// The names before the affinity columns, of a line that names a GPU first.
 fn head(line: &str) -> Option<Vec<String>> {
-    let mut words = line.split_whitespace();
+    let mut words = line.split_whitespace().flat_map(names_of);
     let first = words.next()?;
     let is_gpu = first
         .strip_prefix("GPU")
@@ -363,7 +428,8 @@ fn head(line: &str) -> Option<Vec<String>> {
         |word: &str| word.parse::<SmiClass>().is_ok() || word.parse::<PeerAccess>().is_ok();
     // All columns have names of devices, which figures and words with marks are not.
     let is_name = |word: &&str| word.starts_with(|c: char| c.is_ascii_alphabetic());
-    if !is_gpu || words.clone().next().is_some_and(is_cell) {
+    let second = words.clone().flat_map(cells_of).next();
+    if !is_gpu || second.is_some_and(is_cell) {
         return None;
     }
     let rest = words.take_while(|word| !matches!(*word, "CPU" | "NUMA" | "GPU"));
@@ -403,6 +469,36 @@ mod tests {
         assert_eq!(matrix.rows[0].cpu_affinity.as_deref(), Some("0-55"));
         assert_eq!(matrix.rows[0].numa_affinity.as_deref(), Some("0"));
         assert_eq!(matrix.rows[2].cpu_affinity, None);
+    }
+
+    #[test]
+    fn names_and_cells_that_a_page_glued_together_are_separated() {
+        let text = "GPU0GPU1 NIC0  NIC1NIC2CPU Affinity\nGPU0 X NV18 PIX NODESYS 0-7\n\
+                    GPU1 NV18X SYS PHB PXBNODE\nNIC2 SYS NODE NODE PIX X\n";
+        let matrices = read(text).unwrap();
+        let matrix = &matrices.all[0];
+        assert_eq!(matrix.devices, ["GPU0", "GPU1", "NIC0", "NIC1", "NIC2"]);
+        assert_eq!(matrix.class("GPU0", "NIC2"), Some(SmiClass::Sys));
+        assert_eq!(matrix.class("NIC2", "NIC1"), Some(SmiClass::Pix));
+        // Six cells for five columns.
+        assert_eq!(matrix.rows.len(), 2);
+        assert!(matches!(
+            &matrices.left_out[..],
+            [LeftOut::Rows { count: 1, .. }]
+        ));
+    }
+
+    #[test]
+    fn a_row_that_lost_a_cell_is_left_out_and_counted() {
+        let text = "GPU0 GPU1 NIC0 NIC1 CPU Affinity\nGPU0 X NV18 PIX 0-7 0\n\
+                    GPU1 NV18 X SYS N/A 0-7 0\n";
+        let matrices = read(text).unwrap();
+        assert_eq!(matrices.all[0].rows.len(), 1);
+        assert_eq!(matrices.all[0].class("GPU1", "NIC0"), Some(SmiClass::Sys));
+        assert!(matches!(
+            &matrices.left_out[..],
+            [LeftOut::Rows { count: 1, .. }]
+        ));
     }
 
     #[test]

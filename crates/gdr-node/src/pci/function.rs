@@ -63,6 +63,10 @@ pub struct Function {
     /// Whether it no longer answers: its config space reads as ones, because it has fallen off the
     /// bus or has no power. Facts that the kernel or a tool cached may still be known.
     pub gone: bool,
+    /// Whether it is a NIC that manages the NVSwitches of its baseboard and carries no data: its
+    /// vital product data then has `SW_MNG` (NVIDIA Fabric Manager user guide, fourth-generation
+    /// NVSwitches).
+    pub manages_switches: bool,
     /// The buses behind it, if it is a bridge.
     pub bridge: Option<BusRange>,
     /// The NUMA node by firmware; [`Absence::Missing`] if firmware did not assign one (-1).
@@ -103,6 +107,7 @@ impl Function {
             bdf,
             identity: Identity::default(),
             gone: false,
+            manages_switches: false,
             bridge: None,
             numa: Err(Absence::NotCollected),
             driver: Err(Absence::NotCollected),
@@ -165,6 +170,7 @@ impl Function {
     pub(crate) fn complete(&mut self, other: Self) {
         self.identity = std::mem::take(&mut self.identity).or(other.identity);
         self.bridge = self.bridge.or(other.bridge);
+        self.manages_switches |= other.manages_switches;
         fill(&mut self.numa, other.numa);
         fill(&mut self.driver, other.driver);
         fill(&mut self.iommu_group, other.iommu_group);

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use super::naming;
+
 /// The number that the PCI-SIG gave a maker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct VendorId(pub u16);
@@ -19,9 +21,34 @@ impl VendorId {
     pub const INTEL: Self = Self(0x8086);
     /// Broadcom (LSI), the number of its PEX 89000 switches.
     pub const BROADCOM_LSI: Self = Self(0x1000);
+    /// Broadcom, the number of its network cards.
+    pub const BROADCOM: Self = Self(0x14e4);
+    /// Amazon.
+    pub const AMAZON: Self = Self(0x1d0f);
+    /// Alibaba.
+    pub const ALIBABA: Self = Self(0x1ded);
+    /// VMware.
+    pub const VMWARE: Self = Self(0x15ad);
+    /// Red Hat, the number of the devices that QEMU emulates.
+    pub const QEMU: Self = Self(0x1b36);
+
+    /// Makers of RDMA NICs: these, then Pensando, Chelsio, Cornelis, Huawei, Microsoft, Marvell.
+    const RDMA: [Self; 11] = [
+        Self::MELLANOX,
+        Self::BROADCOM,
+        Self::AMAZON,
+        Self::ALIBABA,
+        Self::VMWARE,
+        Self(0x1dd8),
+        Self(0x1425),
+        Self(0x434e),
+        Self(0x19e5),
+        Self(0x1414),
+        Self(0x1077),
+    ];
 
     /// The beginnings of names in the PCI ID database, for captures that print no numbers.
-    const NAMES: [(&str, Self); 8] = [
+    const NAMES: [(&str, Self); 23] = [
         ("NVIDIA Corporation", Self::NVIDIA),
         ("Mellanox Technologies", Self::MELLANOX),
         ("Advanced Micro Devices, Inc. [AMD/ATI]", Self::ATI),
@@ -30,6 +57,21 @@ impl VendorId {
         ("Broadcom / LSI", Self::BROADCOM_LSI),
         ("LSI Logic", Self::BROADCOM_LSI),
         ("PLX Technology", Self(0x10b5)),
+        ("Broadcom Inc", Self::BROADCOM),
+        ("Broadcom Limited", Self::BROADCOM),
+        ("Broadcom Corporation", Self::BROADCOM),
+        ("Amazon.com", Self::AMAZON),
+        ("Alibaba", Self::ALIBABA),
+        ("VMware", Self::VMWARE),
+        ("Red Hat, Inc. QEMU", Self::QEMU),
+        ("Pensando Systems", Self(0x1dd8)),
+        ("AMD Pensando", Self(0x1dd8)),
+        ("Chelsio", Self(0x1425)),
+        ("Cornelis", Self(0x434e)),
+        ("Huawei", Self(0x19e5)),
+        ("Microsoft", Self(0x1414)),
+        ("QLogic", Self(0x1077)),
+        ("Red Hat, Inc. Virtio", Self(0x1af4)),
     ];
 
     /// The maker that a name of the PCI ID database begins with, of those that matter here.
@@ -63,22 +105,52 @@ pub struct Class(pub u32);
 
 impl Class {
     /// lspci's names of the classes that matter here.
-    const NAMES: [(&str, Self); 15] = [
+    const NAMES: [(&str, Self); 45] = [
         ("VGA compatible controller", Self(0x03_0000)),
+        ("XGA compatible controller", Self(0x03_0100)),
         ("3D controller", Self(0x03_0200)),
         ("Display controller", Self(0x03_8000)),
         ("Ethernet controller", Self(0x02_0000)),
         ("Infiniband controller", Self(0x02_0700)),
         ("InfiniBand controller", Self(0x02_0700)),
+        ("Fabric controller", Self(0x02_0800)),
         ("Network controller", Self(0x02_8000)),
         ("Host bridge", Self(0x06_0000)),
         ("ISA bridge", Self(0x06_0100)),
         ("PCI bridge", Self(0x06_0400)),
+        ("RAM memory", Self(0x05_0000)),
+        ("CXL", Self(0x05_0200)),
+        ("Memory controller", Self(0x05_8000)),
         ("Bridge", Self(0x06_8000)),
         ("Audio device", Self(0x04_0300)),
+        ("Multimedia controller", Self(0x04_8000)),
+        ("Unclassified device", Self(0x00_ff00)),
+        ("Non-VGA unclassified device", Self(0x00_0000)),
+        ("SCSI storage controller", Self(0x01_0000)),
+        ("IDE interface", Self(0x01_0100)),
+        ("RAID bus controller", Self(0x01_0400)),
+        ("SATA controller", Self(0x01_0601)),
+        ("Serial Attached SCSI controller", Self(0x01_0700)),
         ("Non-Volatile memory controller", Self(0x01_0802)),
-        ("IOMMU", Self(0x08_0600)),
+        ("Mass storage controller", Self(0x01_8000)),
+        ("Serial controller", Self(0x07_0002)),
+        ("Communication controller", Self(0x07_8000)),
+        ("PIC", Self(0x08_0000)),
         ("DMA controller", Self(0x08_0100)),
+        ("SD Host controller", Self(0x08_0500)),
+        ("IOMMU", Self(0x08_0600)),
+        ("System peripheral", Self(0x08_8000)),
+        ("USB controller", Self(0x0c_0330)),
+        ("SMBus", Self(0x0c_0500)),
+        ("IPMI Interface", Self(0x0c_0701)),
+        ("Serial bus controller", Self(0x0c_8000)),
+        ("Encryption controller", Self(0x10_8000)),
+        ("Performance counters", Self(0x11_0100)),
+        ("Signal processing controller", Self(0x11_8000)),
+        ("Processing accelerators", Self(0x12_0000)),
+        ("Non-Essential Instrumentation", Self(0x13_0000)),
+        ("Co-processor", Self(0x0b_4000)),
+        ("Unassigned class", Self(0xff_0000)),
     ];
 
     /// The class that lspci calls so, of those that matter here.
@@ -173,6 +245,47 @@ impl Identity {
     /// Whether it is a network device.
     pub fn is_network(&self) -> bool {
         self.class.is_some_and(Class::is_network)
+    }
+
+    /// Whether it may be a GPU of NVIDIA, by what is known of it. Names decide only if they say
+    /// more than a number.
+    pub fn may_be_nvidia_gpu(&self) -> bool {
+        let name = self.name.as_deref();
+        (self.vendor.is_none() || self.class.is_none())
+            && self.class.is_none_or(Class::is_gpu)
+            && match self.vendor {
+                Some(vendor) => vendor == VendorId::NVIDIA && !name.is_some_and(naming::is_other),
+                None => name.is_none_or(naming::is_number),
+            }
+    }
+
+    /// Whether it may be an RDMA NIC, by what is known of it, as [`may_be_nvidia_gpu`].
+    ///
+    /// [`may_be_nvidia_gpu`]: Self::may_be_nvidia_gpu
+    pub fn may_be_rdma_nic(&self) -> bool {
+        let name = self.name.as_deref();
+        (self.vendor.is_none() || self.class.is_none())
+            && self.class.is_none_or(Class::is_network)
+            && self.vendor != Some(VendorId::NVIDIA)
+            && !name.is_some_and(naming::is_other)
+    }
+
+    /// Whether its maker makes RDMA NICs, or is not known.
+    pub fn maker_may_make_rdma_nics(&self) -> bool {
+        match self.vendor {
+            Some(vendor) => VendorId::RDMA.contains(&vendor),
+            None => self.name.as_deref().is_none_or(naming::is_number),
+        }
+    }
+
+    /// Whether it is a device that only a hypervisor shows, by its number or its name.
+    pub fn is_emulated(&self) -> bool {
+        // Virtio alone does not tell: BlueField shows its devices to bare machines.
+        const WORDS: [&str; 5] = ["QEMU", "82441FX", "VMware", "Hyper-V", "XenSource"];
+        matches!(self.vendor, Some(VendorId::QEMU | VendorId::VMWARE))
+            || self.vendor == Some(VendorId::INTEL) && self.device == Some(DeviceId(0x1237))
+            || (self.name.as_deref())
+                .is_some_and(|name| WORDS.iter().any(|word| name.contains(word)))
     }
 
     /// These facts, with what they lack taken from others.

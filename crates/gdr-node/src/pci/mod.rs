@@ -10,6 +10,7 @@ mod express;
 mod function;
 mod identity;
 mod link;
+pub(crate) mod naming;
 mod rebar;
 mod sriov;
 mod sysfs;
@@ -28,6 +29,7 @@ pub use link::{Bandwidth, Link, LinkSpeed, LinkWidth};
 pub use rebar::ResizableBar;
 pub use sriov::Sriov;
 pub use sysfs::read_functions;
+pub(crate) use sysfs::{SWITCH_MARK, has_switch_mark};
 pub use tree::{Parent, RootBus, Tree};
 
 /// The names that lspci gives bits.

@@ -21,8 +21,41 @@ const DEVICES: &str = "/sys/bus/pci/devices";
 pub fn read_functions(source: &impl Source) -> Datum<Tree> {
     source.list(DEVICES).map(|names| {
         let addresses = names.iter().filter_map(|name| name.parse().ok());
-        Tree::new(addresses.map(|bdf| (function(source, bdf), parent(source, bdf))))
+        let mut functions: Vec<(Function, Parent)> = addresses
+            .map(|bdf| (function(source, bdf), parent(source, bdf)))
+            .collect();
+        mark_switch_managers(source, &mut functions);
+        Tree::new(functions)
     })
+}
+
+/// Marks the NICs that manage NVSwitches. Only baseboards of Blackwell and later GPUs have them,
+/// and a NIC takes long to answer for its vital product data.
+fn mark_switch_managers(source: &impl Source, functions: &mut [(Function, Parent)]) {
+    // pci.ids: B100 is 0x2900.
+    const FIRST_BLACKWELL: DeviceId = DeviceId(0x2900);
+    let is_blackwell = |identity: &Identity| {
+        identity.is_nvidia_gpu() && identity.device.is_some_and(|it| it >= FIRST_BLACKWELL)
+    };
+    if !functions.iter().any(|(it, _)| is_blackwell(&it.identity)) {
+        return;
+    }
+    for (function, _) in functions {
+        let identity = &function.identity;
+        if identity.vendor == Some(VendorId::MELLANOX) && identity.is_network() {
+            let vpd = source.read(&format!("{DEVICES}/{}/vpd", function.bdf));
+            function.manages_switches = vpd.is_ok_and(|vpd| has_switch_mark(&vpd));
+        }
+    }
+}
+
+/// What the vital product data of a NIC has that manages NVSwitches.
+pub(crate) const SWITCH_MARK: &str = "SW_MNG";
+
+/// Whether vital product data is of a NIC that manages NVSwitches.
+pub(crate) fn has_switch_mark(vpd: &[u8]) -> bool {
+    let mark = SWITCH_MARK.as_bytes();
+    vpd.windows(mark.len()).any(|window| window == mark)
 }
 
 fn function(source: &impl Source, bdf: Bdf) -> Function {
@@ -156,6 +189,31 @@ mod tests {
                 &format!("{GPU}/iommu_group"),
                 "../../../../kernel/iommu_groups/17",
             )
+    }
+
+    #[test]
+    fn a_nic_that_manages_switches_is_known_by_its_vital_product_data() {
+        let add = |node: MemorySource, at: &str, ids: [&str; 3]| {
+            let file = |name| format!("/sys/bus/pci/devices/{at}/{name}");
+            node.file(&file("vendor"), ids[0])
+                .file(&file("device"), ids[1])
+                .file(&file("class"), ids[2])
+        };
+        let vpd = "/sys/bus/pci/devices/0000:64:00.0/vpd";
+        let nic = ["0x15b3\n", "0x1021\n", "0x020700\n"];
+        let node = add(MemorySource::new(), "0000:64:00.0", nic)
+            .file(vpd, b"\x82\x05\x00ConnX\x90\x09\x00VA\x06SW_MNG\x78");
+        let manages = |node: &MemorySource| {
+            let tree = read_functions(node).unwrap();
+            tree.get("0000:64:00.0".parse().unwrap())
+                .unwrap()
+                .manages_switches
+        };
+        let with_gpu = |node, device| add(node, "0000:63:00.0", ["0x10de\n", device, "0x030200\n"]);
+        assert!(manages(&with_gpu(node.clone(), "0x2901\n")));
+        // H100 boards have no such NICs, and are not asked.
+        assert!(!manages(&with_gpu(node.clone(), "0x2330\n")));
+        assert!(!manages(&with_gpu(node.file(vpd, "other"), "0x2901\n")));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use super::{link, redirects};
 use crate::devices::Device;
 use crate::inventory::Inventory;
 use crate::pci::Function;
-use crate::source::Absence;
+use crate::source::{Absence, DatumExt};
 
 /// The tree: NUMA nodes, host bridges, bridges, devices. Bridges without a GPU or a NIC below them
 /// are left out. Links have their current speed and width, and their capability if it is higher; an
@@ -46,6 +46,10 @@ pub fn tree(inventory: &Inventory) -> String {
 /// The text for a node without devices; `None` if it has some.
 pub fn nothing(inventory: &Inventory) -> Option<String> {
     match &inventory.tree {
+        // A listing may be cut off; only sysfs shows that there is none.
+        Ok(_) if inventory.devices().is_empty() && inventory.rdma.is_unknown() => {
+            Some("No GPU and no RDMA NIC is known: the capture names none.\n".to_owned())
+        }
         Ok(_) if inventory.devices().is_empty() => {
             Some("There is no GPU and no RDMA NIC.\n".to_owned())
         }

@@ -171,9 +171,9 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
     let (node, distances) = match options.which.look()? {
         Known::Node(node) => (node, None),
         Known::Devices(inventory) => (Node::of_devices(inventory), None),
-        Known::Distances(matrices, nccl) => {
+        Known::Distances(matrices, nccl, node) => {
             let distances = Distances::of(matrices.all, nccl)?;
-            (Node::unread(), Some(distances))
+            (node, Some(distances))
         }
     };
     let mut context = Context::new(node.source.as_ref(), &node.inventory);

@@ -1,6 +1,7 @@
 //! Distances without a PCI tree: nvidia-smi's matrices, NCCL's topologies.
 
 use anyhow::Result;
+use gdr_doctor::Verdict;
 use gdr_node::Bdf;
 use gdr_node::import::LeftOut;
 use gdr_node::import::nccl_xml::{NcclTopology, PciNode};
@@ -39,6 +40,9 @@ struct Words {
     nearest: Vec<Nearest>,
     #[serde(skip)]
     vocabulary: Vocabulary,
+    /// What stands out among the NVLinks.
+    #[serde(skip)]
+    nvlinks: Option<String>,
 }
 
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
@@ -127,9 +131,16 @@ impl Distances {
 
     /// Writes the matrices and the nearest NICs, as one document or as text.
     pub(super) fn show(&self, json: bool, paint: Paint, output: &mut Output) -> Result<Exit> {
+        let is_empty = self.peer_access.is_empty()
+            && self.matrices.iter().all(|words| words.devices.is_empty());
+        let exit = if is_empty {
+            Exit::Undecided
+        } else {
+            Exit::Fine
+        };
         if json {
             output.json(self)?;
-            return Ok(Exit::Fine);
+            return Ok(exit);
         }
         for (number, words) in self.matrices.iter().enumerate() {
             if number > 0 {
@@ -143,7 +154,7 @@ impl Distances {
         for words in &self.left_out {
             output.line(format_args!("\nnot shown: {words}"))?;
         }
-        Ok(Exit::Fine)
+        Ok(exit)
     }
 
     /// Writes what is known about one pair: by the first matrix that has both.
@@ -179,7 +190,13 @@ impl Words {
             let class = |class: Option<_>| class.map_or(DistanceClass::Unknown, DistanceClass::Smi);
             row.into_iter().map(class).collect()
         });
-        Self::new("nvidia-smi", Vocabulary::Smi, devices, classes.collect())
+        let unequal = gdr_doctor::distances::nvlinks(matrix)
+            .filter(|finding| finding.verdict != Verdict::Pass)
+            .map(|finding| finding.summary);
+        Self {
+            nvlinks: unequal,
+            ..Self::new("nvidia-smi", Vocabulary::Smi, devices, classes.collect())
+        }
     }
 
     /// A topology of NCCL.
@@ -258,6 +275,7 @@ impl Words {
             classes,
             nearest,
             vocabulary,
+            nvlinks: None,
         }
     }
 
@@ -273,6 +291,12 @@ impl Words {
     }
 
     fn show(&self, paint: Paint, output: &mut Output) -> Result<()> {
+        if self.devices.is_empty() {
+            let words = "The file names no GPU and no NIC. It is a template, which NCCL completes on \
+                         the machine; there each `cpu` element needs arch, vendor and affinity, or \
+                         NCCL stops.";
+            return Ok(output.paragraph("", "", words)?);
+        }
         let headings: Vec<&str> = (self.devices.iter())
             .map(|device| device.heading.as_str())
             .collect();
@@ -322,6 +346,9 @@ impl Words {
                 names(&it.nics, it.nics_left_out),
                 it.class
             ))?;
+        }
+        if let Some(words) = &self.nvlinks {
+            output.line(format_args!("\n{words}."))?;
         }
         if let Some(words) = self.verdict() {
             output.line(format_args!("\n{words}"))?;
@@ -570,6 +597,19 @@ mod tests {
         Distances::new(&Matrices::default(), &[topology])
             .matrices
             .remove(0)
+    }
+
+    #[test]
+    fn a_gpu_without_nvlinks_among_others_with_them_is_named() {
+        let text = "GPU0 GPU1 GPU2\nGPU0 X NV18 NV18\nGPU1 NV18 X NV18\nGPU2 NV18 NV18 X\n";
+        let words = |text: &str| {
+            let matrix = topo_matrix::read_all(text).unwrap().remove(0);
+            Words::of_matrix(&matrix).nvlinks
+        };
+        assert_eq!(words(text), None);
+        let text = "GPU0 GPU1 GPU2\nGPU0 X NV18 SYS\nGPU1 NV18 X SYS\nGPU2 SYS SYS X\n";
+        let found = words(text).unwrap();
+        assert!(found.starts_with("GPU2 has no NVLink"), "{found}");
     }
 
     #[test]

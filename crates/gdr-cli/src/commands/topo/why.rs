@@ -84,7 +84,7 @@ pub(super) fn run(
     let node = match which.look()? {
         Known::Node(node) => node,
         Known::Devices(inventory) => Node::of_devices(inventory),
-        Known::Distances(matrices, nccl) => {
+        Known::Distances(matrices, nccl, _) => {
             return Distances::new(&matrices, &nccl).why((a, b), global.json, output);
         }
     };

@@ -157,21 +157,20 @@ fn lifts(line: &str) -> bool {
 }
 
 fn lift(unit: &str) -> Fix {
-    Fix {
-        title: format!("Remove the limit of {unit}"),
-        actions: vec![Action::file(
-            format!("/etc/systemd/system/{unit}.d/90-memlock.conf"),
-            "[Service]\nLimitMEMLOCK=infinity\n",
-        )],
-        privilege: Privilege::Root,
-        effect: Effect::AtRestart,
-        persistence: Persistence::Permanent,
-        risk: Risk::Medium,
-        caution: Some(format!(
-            "it takes effect after `systemctl daemon-reload && systemctl restart {unit}`, which \
-             may end jobs that {unit} started"
-        )),
-    }
+    let action = Action::file(
+        format!("/etc/systemd/system/{unit}.d/90-memlock.conf"),
+        "[Service]\nLimitMEMLOCK=infinity\n",
+    );
+    Fix::now(format!("Remove the limit of {unit}"), action)
+        .effect(Effect::AtRestart)
+        .persistence(Persistence::Permanent)
+        .risk(
+            Risk::Medium,
+            format!(
+                "it takes effect after `systemctl daemon-reload && systemctl restart {unit}`, which \
+                 may end jobs that {unit} started"
+            ),
+        )
 }
 
 #[cfg(test)]

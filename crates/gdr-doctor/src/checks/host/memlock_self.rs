@@ -59,22 +59,18 @@ fn run(context: &Context<'_>) -> Judgement {
 
 /// The fix that removes the limit for logins.
 pub(super) fn for_logins() -> Fix {
-    Fix {
-        title: "Remove the limit for all logins".into(),
-        actions: vec![Action::file(
-            "/etc/security/limits.d/90-gdr-memlock.conf",
-            "* - memlock unlimited\nroot - memlock unlimited\n",
-        )],
-        privilege: Privilege::Root,
-        effect: Effect::AtRestart,
-        persistence: Persistence::Permanent,
-        risk: Risk::Low,
-        caution: Some(
+    let action = Action::file(
+        "/etc/security/limits.d/90-gdr-memlock.conf",
+        "* - memlock unlimited\nroot - memlock unlimited\n",
+    );
+    Fix::now("Remove the limit for all logins", action)
+        .effect(Effect::AtRestart)
+        .persistence(Persistence::Permanent)
+        .risk(
+            Risk::Low,
             "every user may then lock all memory; it takes effect after a new login and after a \
-             restart of daemons"
-                .into(),
-        ),
-    }
+             restart of daemons",
+        )
 }
 
 #[cfg(test)]

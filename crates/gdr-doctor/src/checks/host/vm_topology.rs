@@ -1,4 +1,4 @@
-use gdr_node::topology::Note;
+use gdr_node::topology::{Note, SmiClass};
 
 use crate::checks::prelude::*;
 
@@ -9,8 +9,9 @@ pub(super) const CHECK: Check = Check {
           share a switch. Libraries then treat all pairs as equally far, choose badly or do not \
           use GPUDirect RDMA: half the bandwidth.",
     inputs: "The PCI tree, and whether this is a guest.",
-    criteria: "skip: not a guest, or no GPU or no NIC. warn: every GPU and every NIC is directly \
-               on a root bus. pass: bridges are above them. unknown: not collected.",
+    criteria: "skip: not a guest, or no GPU or no NIC. warn: no GPU and NIC are below one switch, \
+               or all are directly on a root bus. pass: a GPU and a NIC are below one switch. \
+               unknown: not collected.",
     sources: &[
         "https://github.com/NVIDIA/nccl/issues/1464",
         "https://github.com/NVIDIA/nccl/issues/949",
@@ -29,21 +30,33 @@ fn run(context: &Context<'_>) -> Judgement {
     runner::gpus(context)?;
     runner::nics(context)?;
     let pairs = context.pairs();
-    let flat = |notes: &[Note]| notes.contains(&Note::FlatBus);
-    // The distance does not matter here; only that no bridge is shown.
-    let all_flat = !pairs.is_empty() && pairs.iter().all(|pair| flat(&pair.relation.notes));
-    if !all_flat {
+    let Some(first) = pairs.first() else {
+        let places: Datum<()> = Err(Absence::NotCollected);
+        return Ok(Finding::unknown("the places of GPUs and NICs", &places));
+    };
+    let is_near = |pair: &Pair<'_>| matches!(pair.relation.smi, SmiClass::Pix | SmiClass::Pxb);
+    if pairs.iter().any(is_near) {
         return Ok(Finding::pass(
-            "the guest shows bridges above its GPUs and NICs",
+            "the guest shows switches above its GPUs and NICs",
         ));
     }
-    let first = &pairs[0];
-    Ok(Finding::warn(
-        "every GPU and NIC is directly on a root bus: their real distances are hidden",
-    )
+    let is_flat = |pair: &Pair<'_>| pair.relation.notes.contains(&Note::FlatBus);
+    let (summary, shown) = if pairs.iter().all(is_flat) {
+        (
+            "every GPU and NIC is directly on a root bus: their real distances are hidden",
+            "no bridge is above either".to_owned(),
+        )
+    } else {
+        (
+            "no GPU and NIC are below one switch in the PCI tree that the hypervisor made: their \
+             real distances are hidden",
+            first.relation.smi.to_string(),
+        )
+    };
+    Ok(Finding::warn(summary)
     .evidence(
         format!("{} and {}", first.gpu.bdf, first.nic.bdf),
-        "no bridge is above either",
+        shown,
     )
     .fix(Fix::user(
         "Give NCCL the topology",
@@ -65,10 +78,12 @@ mod tests {
     const GUEST: &str = "flags\t: fpu hypervisor\n";
 
     #[test]
-    fn a_flat_guest_is_a_warning_and_one_with_bridges_passes() {
+    fn a_guest_without_common_switches_is_a_warning_and_one_with_them_passes() {
         assert_eq!(verdict(&CHECK, &flat_guest()), Warn);
         let guest = example::healthy().file("/proc/cpuinfo", GUEST);
         assert_eq!(verdict(&CHECK, &guest), Pass);
+        let far = without_nics(guest, 1..10);
+        assert_eq!(verdict(&CHECK, &far), Warn);
     }
 
     #[test]

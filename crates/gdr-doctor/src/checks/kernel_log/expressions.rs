@@ -5,6 +5,18 @@
 
 /// A numbered error of a GPU (Xid).
 pub(crate) const XID: &str = r"NVRM: Xid \(PCI:(?P<bdf>[0-9a-fA-F:.]+)\): (?P<number>[0-9]+)";
+/// A numbered error that another one caused, whose number the driver names (R580 and later).
+pub(crate) const XID_CAUSED: &str = r"NVRM: Xid \(PCI:(?P<bdf>[0-9a-fA-F:.]+)\): (?P<consequence>[0-9]+),.* caused by previous Xid (?P<number>[0-9]+)";
+/// The GPU does not answer its driver, which gives it up.
+pub(crate) const GPU_LOST: &str = r"NVRM: (?:The NVIDIA GPU (?P<bdf>[0-9a-fA-F:.]+) .*|GPU (?P<bdf2>[0-9a-fA-F:.]+): .*|)[Ff]allen off the bus";
+/// The driver could not initialize a GPU.
+pub(crate) const GPU_INIT: &str = r"NVRM: (?:GPU (?P<bdf>[0-9a-fA-F:.]+): )?RmInitAdapter failed";
+/// The driver does not support a GPU, or not in this flavour.
+pub(crate) const GPU_UNSUPPORTED: &str = r"NVRM: The NVIDIA GPU (?P<bdf>[0-9a-fA-F:.]+) .*(?:is not supported by|requires use of the NVIDIA open)";
+/// The driver could not start a GPU.
+pub(crate) const GPU_PROBE: &str = r"nvidia: probe of (?P<bdf>[0-9a-fA-F:.]+) failed with error|nvidia (?P<bdf2>[0-9a-fA-F:.]+): probe with driver nvidia failed with error|NVRM: The NVIDIA probe routine (?:failed|was not called) for [0-9]+ device|NVRM: N(?:one of the NVIDIA|o NVIDIA) (?:graphics adapters?|devices?) (?:were |was )?(?:initialized|probed|found)";
+/// The fabric manager was restarted, and the driver's fabric state is stale.
+pub(crate) const FABRIC_STALE: &str = r"NVRM: .*FABRIC_STATE_OUT_OF_SYNC";
 /// A numbered error of an NVSwitch (SXid).
 pub(crate) const SXID: &str =
     r"SXid \(PCI:(?P<bdf>[0-9a-fA-F:.]+)\): (?P<number>[0-9]+), (?P<kind>Fatal|Non-fatal)?";
@@ -49,6 +61,10 @@ pub(crate) const NIC_TEMPERATURE: &str = r"mlx5_core (?P<bdf>[0-9a-f:.]+):.*High
 /// The slot gives the NIC too little power.
 pub(crate) const NIC_POWER: &str =
     r"mlx5_core (?P<bdf>[0-9a-f:.]+):.*insufficient power on the PCIe slot";
+/// The NIC's driver could not start it.
+pub(crate) const NIC_PROBE: &str = r"mlx5_core: probe of (?P<bdf>[0-9a-f:.]+) failed with error|mlx5_core (?P<bdf2>[0-9a-f:.]+): (?:probe with driver mlx5_core failed with error|mlx5_load_one failed|.*handle_hca_cap failed|probe_one.*failed)";
+/// The NIC no longer sends what the kernel gave it.
+pub(crate) const NIC_STALLED: &str = r"mlx5_core (?P<bdf>[0-9a-f:.]+)(?: \S+)?: (?:TX timeout detected|.*wait_func.*timeout|.*cmd.* timed? ?out)";
 /// A cable was pulled.
 pub(crate) const NIC_CABLE: &str = r"mlx5_core (?P<bdf>[0-9a-f:.]+):.*Cable unplugged";
 
@@ -79,3 +95,11 @@ pub(crate) const LOCKDOWN_PCI: &str = r"Lockdown: .*direct PCI access";
 pub(crate) const MODULE_REFUSED: &str = r"Key was rejected by service|Loading of (?:unsigned module|module with unavailable key) is rejected|Lockdown: .*unsigned module loading|PKCS#7 signature not signed with a trusted key|Required key not available";
 /// The kernel loaded a module without a known key.
 pub(crate) const MODULE_TAINTS: &str = r"module verification failed";
+
+/// The first line of a crash report of the kernel, in any case.
+pub(crate) const CRASH: &str = r"\boops\b|\bbug: (unable|kernel|soft|hard)|general protection fault|kernel bug at|unable to handle (kernel )?(null pointer|page fault|paging request|access)|internal error: oops";
+/// The first line of a warning of the kernel.
+pub(crate) const KERNEL_WARNING: &str =
+    r"WARNING: (?:CPU: [0-9]+ PID: [0-9]+ at |[a-z]\S+\.[ch]:[0-9]+ at )";
+/// A function of a driver in a crash report: `nvidia_ioctl+0x1b/0x30 [nvidia]`.
+pub(crate) const DRIVER_FRAME: &str = r"\+0x[0-9a-f]+/0x[0-9a-f]+ \[(?P<module>nvidia\w*|nv_peer_mem|mlx[45]_\w+|ib_\w+|rdma_\w+|bnxt_re|irdma|efa|gdrdrv)\b";

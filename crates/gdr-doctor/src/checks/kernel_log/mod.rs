@@ -4,7 +4,6 @@ use crate::check::{Check, Group};
 
 mod crash;
 pub(crate) mod expressions;
-mod message;
 pub(crate) mod rule;
 mod rules;
 pub(crate) mod xid;
@@ -21,7 +20,9 @@ const CHECK: Check = Check {
 /// In the order of reports.
 pub(super) const CHECKS: &[&Check] = &[
     &gpu::XID,
+    &gpu::GPU_START,
     &gpu::SXID,
+    &gpu::FABRIC,
     &crash::CHECK,
     &peer_memory::PEERMEM_SYMBOL,
     &peer_memory::PEERMEM_CONTEXT,

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use gdr_node::kernel_log::{Record, records};
 use gdr_node::{Bdf, virtual_path};
 use regex::{Captures, Regex};
 
-use super::message::{Message, messages};
 use crate::checks::pcie::devices::is_left_out;
 use crate::context::Context;
 use crate::finding::{Finding, Subject, Verdict};
@@ -70,8 +70,8 @@ impl Rule {
 struct Kind<'a> {
     subject: Subject,
     meaning: Finding,
-    first: Message<'a>,
-    last: Message<'a>,
+    first: Record<'a>,
+    last: Record<'a>,
     /// The number of messages, and the time of each event.
     messages: usize,
     events: Vec<Option<f64>>,
@@ -89,24 +89,25 @@ pub(crate) fn judge(context: &Context<'_>, rule: &Rule) -> Result<Vec<Finding>, 
         .collect();
     let way = rule.on_path_only.then(|| on_path(context));
     let mut kinds: Vec<Kind<'_>> = Vec::new();
-    for message in messages(&log) {
+    for message in records(&log) {
         let found = expressions
             .iter()
-            .find_map(|(expression, pattern)| Some((expression.captures(message.text)?, pattern)));
+            .find_map(|(expression, pattern)| Some((expression.captures(&message.text)?, pattern)));
         let Some((captures, pattern)) = found else {
             continue;
         };
-        let bdf = captures
-            .name("bdf")
+        let bdf = (captures.name("bdf"))
+            .or_else(|| captures.name("bdf2"))
             .and_then(|address| address_of(address.as_str()));
         if bdf.is_some_and(|bdf| is_left_out(context, bdf)) {
             continue;
         }
         let subject = bdf.map_or(Subject::Node, |bdf| subject(context, bdf));
         let mut meaning = (pattern.why)(&captures);
-        if let Some(way) = &way
-            && bdf.is_some_and(|bdf| !way.contains(&bdf))
-        {
+        let is_elsewhere = |bdf: &Bdf| way.as_ref().is_some_and(|way| !way.contains(bdf));
+        // Of a log alone the devices are not known; the driver that speaks shows what it is.
+        let is_known = context.inventory.tree.is_ok() || !is_of_driver(&message.text);
+        if is_known && bdf.as_ref().is_some_and(is_elsewhere) {
             meaning.verdict = meaning.verdict.min(Verdict::Info);
         }
         let known = kinds
@@ -118,10 +119,10 @@ pub(crate) fn judge(context: &Context<'_>, rule: &Rule) -> Result<Vec<Finding>, 
             kinds.push(Kind {
                 subject,
                 meaning,
-                first: message,
-                last: message,
-                messages: 1,
                 events: vec![message.seconds],
+                messages: 1,
+                first: message.clone(),
+                last: message,
             });
         }
     }
@@ -136,7 +137,7 @@ pub(crate) fn judge(context: &Context<'_>, rule: &Rule) -> Result<Vec<Finding>, 
 }
 
 impl<'a> Kind<'a> {
-    fn add(&mut self, message: Message<'a>, window: f64) {
+    fn add(&mut self, message: Record<'a>, window: f64) {
         self.messages += 1;
         let close = match (self.last.seconds, message.seconds) {
             (Some(last), Some(now)) => (0.0..window).contains(&(now - last)),
@@ -206,6 +207,12 @@ fn subject(context: &Context<'_>, bdf: Bdf) -> Subject {
         (_, Some(nic)) => Subject::nic(nic),
         _ => Subject::Function(bdf),
     }
+}
+
+/// Whether a driver of GPUs or RDMA NICs logged a message.
+fn is_of_driver(text: &str) -> bool {
+    const DRIVERS: [&str; 4] = ["nvidia 0", "mlx5_core 0", "bnxt_en 0", "efa 0"];
+    DRIVERS.iter().any(|driver| text.starts_with(driver))
 }
 
 /// The GPUs, the NICs and the bridges above them; no bridges if the tree is not known.

@@ -70,6 +70,7 @@ mod tests {
     fn an_unread_driver_version_is_unknown() {
         let unread = example::healthy()
             .without(virtual_path::CUDA_DEVICES)
+            .not_collected(virtual_path::KERNEL_LOG)
             .not_collected("/proc/driver/nvidia/version");
         assert_eq!(verdict(&CHECK, &unread), Unknown);
     }

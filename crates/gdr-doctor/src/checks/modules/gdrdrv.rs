@@ -49,7 +49,7 @@ fn run(context: &Context<'_>) -> Judgement {
             None
         }
     });
-    let running = facts.nvidia.as_ref().ok().map(|driver| driver.flavour);
+    let running = (facts.nvidia.as_ref().ok()).and_then(|driver| driver.flavour.ok());
     let nodes = context.text(virtual_path::DEVICE_NODES);
     let node = nodes.by_ref().and_then(|text| {
         text.lines()

@@ -9,7 +9,8 @@ pub(super) const CHECK: Check = Check {
              0x0302xx; in lspci's output, revision ff and header type 7f; the GPUs that \
              /proc/driver/nvidia/gpus and CUDA list.",
     criteria: "fail: no GPU, or one whose config space reads as ones. unknown: the PCI functions, \
-               or the identity of some of them, were not captured.",
+               or the identity of some of them, were not captured, or a listing, which may be cut \
+               off, has none.",
     sources: &[
         "PCI Code and ID Assignment Specification, base class 03h",
         "PCI Express Base Specification 2.3.2: unsupported requests read as ones",

@@ -6,10 +6,12 @@ pub(super) const CHECK: Check = Check {
     title: "an RDMA NIC is on the PCI bus",
     why: "Without an RDMA NIC, data from the network reaches GPU memory only through the CPU. \
           Software RDMA devices (rxe, siw) do not count: they cannot access GPU memory.",
-    inputs: "/sys/class/infiniband/*/device; PCI functions of class 0x0207xx (InfiniBand), and of \
-             class 0x02xxxx with vendor 0x15b3.",
+    inputs: "/sys/class/infiniband/*/device; PCI functions of class 0x0207xx (InfiniBand) and \
+             0x0208xx (fabric), and of class 0x02xxxx with vendor 0x15b3, or with the number, the \
+             name or the driver of an RDMA NIC (EFA, eRDMA, PVRDMA).",
     criteria: "pass: there is one. fail: none, or one whose config space reads as ones. unknown: \
-               the PCI functions are not known, or which network cards support RDMA.",
+               the PCI functions are not known, or are from a listing, which may be cut off, or \
+               which network cards support RDMA.",
     sources: &["PCI Code and ID Assignment Specification, base class 02h"],
     workloads: Workload::RDMA,
     scope: Scope::Several(run),

@@ -25,7 +25,8 @@ fn run(context: &Context<'_>) -> Judgement {
         "the flavour of NVIDIA's driver",
         "NVIDIA's driver is not loaded",
     )?;
-    let finding = match driver.flavour {
+    let flavour = driver.flavour.known("the flavour of NVIDIA's driver")?;
+    let finding = match flavour {
         Flavour::Open => Finding::pass("the open modules are loaded, which support dma-buf"),
         Flavour::Proprietary if before_turing(context) => Finding::warn(
             "the proprietary modules are loaded, which these GPUs need: NICs need a peer-memory \

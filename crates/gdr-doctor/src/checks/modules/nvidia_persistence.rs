@@ -5,8 +5,9 @@ pub(super) const CHECK: Check = Check {
     title: "the GPUs stay initialised between jobs",
     why: "Without nvidia-persistenced the first process of each job initialises the GPUs again. \
           That takes seconds and resets settings such as relaxed ordering and clocks.",
-    inputs: "/run/nvidia-persistenced; the unit nvidia-persistenced.service.",
-    criteria: "pass: it runs. warn: installed, but not running. info: not installed. skip: no \
+    inputs: "/run/nvidia-persistenced; the unit nvidia-persistenced.service; in a capture the \
+             persistence mode of nvidia-smi.",
+    criteria: "pass: it runs. warn: installed, but not running. info: not installed, or the mode of a GPU is off. skip: no \
                driver, or a container.",
     sources: &["NVIDIA driver persistence documentation"],
     symptom_of: &["nvidia.version"],
@@ -53,11 +54,26 @@ fn run(context: &Context<'_>) -> Judgement {
             .risk(Risk::None, "none"),
         )
     } else if marks.is_unknown() && unit.is_unknown() {
-        Finding::unknown("whether nvidia-persistenced runs", &unit)
+        match persistence_mode(context) {
+            Some(true) => Finding::pass("the persistence mode of every GPU is on"),
+            Some(false) => Finding::info(
+                "the persistence mode of a GPU is off: unless a process runs, each job initialises \
+                 it again",
+            ),
+            None => Finding::unknown("whether nvidia-persistenced runs", &unit),
+        }
     } else {
         Finding::info("nvidia-persistenced is not installed: each job initialises the GPUs again")
     };
     Ok(finding)
+}
+
+/// Whether nvidia-smi reports the persistence mode of every GPU as on.
+fn persistence_mode(context: &Context<'_>) -> Option<bool> {
+    let answer = context.facts().nvml.as_ref().ok()?;
+    let modes: Option<Vec<bool>> = answer.devices.iter().map(|gpu| gpu.persistence).collect();
+    let modes = modes.filter(|modes| !modes.is_empty())?;
+    Some(modes.into_iter().all(|on| on))
 }
 
 #[cfg(test)]

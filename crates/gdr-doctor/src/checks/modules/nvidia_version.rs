@@ -38,8 +38,9 @@ fn run(context: &Context<'_>) -> Judgement {
         }
         driver => driver.known("the version of NVIDIA's driver")?,
     };
-    let first_line = context.text(path).ok().unwrap_or_default();
-    let first_line = first_line.lines().next().unwrap_or_default().to_owned();
+    let text = context.text(path).ok();
+    let first_line = (text.as_deref().and_then(|text| text.lines().next()))
+        .map_or_else(|| driver.to_string(), str::to_owned);
     let finding = if driver.version.is_at_least(&DMABUF_DRIVER) {
         of_kernel(context, driver)
     } else {

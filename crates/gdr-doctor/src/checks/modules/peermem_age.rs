@@ -1,5 +1,5 @@
 use crate::checks::prelude::*;
-use crate::gpudirect_support;
+use crate::gpudirect_support::{self, frees_twice};
 use crate::peermem::{MODULE, OLD_MODULE};
 
 pub(super) const CHECK: Check = Check {
@@ -7,14 +7,14 @@ pub(super) const CHECK: Check = Check {
     title: "the peer-memory module is not too old",
     why: "Before branch 510 nvidia_peermem could free pages that the driver had already taken \
           back. The kernel log then has `invalid context` or `invalid page_table` many times, and \
-          processes hang when they exit. nv_peer_mem is the package before that: 1.1 is the last \
-          for MLNX_OFED 4.9 LTS, and 1.2 needs an MLNX_OFED with the fix of a deadlock by lock \
-          inversion (2696789, from 5.1 on).",
+          processes hang when they exit. Later drivers up to 560.35.03 log the same without harm. \
+          nv_peer_mem is the package before that: 1.1 is the last for MLNX_OFED 4.9 LTS, and 1.2 \
+          needs an MLNX_OFED with the fix of a deadlock by lock inversion (2696789, from 5.1 on).",
     inputs: "/proc/driver/nvidia/version; /sys/module/nv_peer_mem/version; \
              `nv_get_p2p_free_callback` in the kernel log.",
-    criteria: "pass: 510 or later, or branch 470, whose late releases have the fix, and no such \
-               line. warn: another version, or such a line; nv_peer_mem on 470 or later, which has \
-               nvidia_peermem. skip: no peer-memory module is loaded.",
+    criteria: "pass: 510 or later, or 470.141 or later of branch 470. warn: another version; \
+               nv_peer_mem on 470 or later, which has nvidia_peermem. info: such a line of a driver \
+               that is not known. skip: no peer-memory module is loaded.",
     sources: &[
         "https://github.com/Mellanox/nv_peer_memory/issues/112",
         "https://github.com/Mellanox/nv_peer_memory/issues/120",
@@ -35,28 +35,42 @@ fn run(context: &Context<'_>) -> Judgement {
             || (line.contains("peermem") || line.contains("nv_peer_mem"))
                 && (line.contains("invalid context") || line.contains("invalid page_table"))
     });
-    let driver = match &context.facts().nvidia {
-        Ok(driver) => driver,
-        absent => {
+    let driver = match (&context.facts().nvidia, frees_twice(context)) {
+        (Ok(driver), Ok(frees_twice)) => (driver, frees_twice),
+        (absent, _) => {
             return Ok(match complaint {
-                Some(line) => complained(module, &line),
+                Some(line) => Finding::info(format!(
+                    "{module} skipped late callbacks, which is harmless unless the driver is older \
+                     than 510"
+                ))
+                .evidence("kernel log", line),
                 None => Finding::unknown("the version of NVIDIA's driver", absent),
             });
         }
     };
-    let branch = driver.version.0.first().copied().unwrap_or_default();
-    let finding = match complaint {
-        Some(line) => complained(module, &line),
-        None if branch >= 470 && module == OLD_MODULE => superseded(context, driver),
-        None if branch >= 510 || branch == 470 => Finding::pass(format!(
-            "{module} of driver {driver} has logged no such error"
-        )),
-        None => Finding::warn(format!(
+    let branch = driver.0.version.0.first().copied().unwrap_or_default();
+    let finding = match (driver, complaint) {
+        ((driver, true), None) => Finding::warn(format!(
             "{module} of driver {driver} is older than 510 and may free pages twice"
         ))
         .fix(upgrade()),
+        ((_, true), Some(line)) => Finding::warn(format!(
+            "{module} tried to free pages that the driver had already taken back"
+        ))
+        .evidence("kernel log", line)
+        .fix(upgrade()),
+        ((driver, false), None) if module == OLD_MODULE && branch >= 470 => {
+            superseded(context, driver)
+        }
+        ((driver, false), None) => Finding::pass(format!(
+            "{module} of driver {driver} has logged no such error"
+        )),
+        ((driver, false), Some(line)) => Finding::pass(format!(
+            "{module} of driver {driver} skipped late callbacks, which is harmless"
+        ))
+        .evidence("kernel log", line),
     };
-    Ok(finding.evidence("/proc/driver/nvidia/version", driver))
+    Ok(finding.evidence("/proc/driver/nvidia/version", driver.0))
 }
 
 /// The former module beside a driver that has its successor.
@@ -84,19 +98,10 @@ fn superseded(context: &Context<'_>, driver: &impl std::fmt::Display) -> Finding
     ))
 }
 
-fn complained(module: &str, line: &str) -> Finding {
-    Finding::warn(format!(
-        "{module} tried to free pages that the driver had already taken back"
-    ))
-    .evidence("kernel log", line)
-    .fix(upgrade())
-}
-
 fn upgrade() -> Fix {
     Fix::manual(
         "Use a newer driver, or dma-buf",
-        "install branch 510 or later, or a late release of 470; with the open modules, dma-buf \
-         replaces the module",
+        "install a current driver; with the open modules, dma-buf replaces the module",
     )
     .risk(Risk::Medium, "every process on the GPUs ends")
 }
@@ -122,6 +127,17 @@ mod tests {
                          invalid context, skipping further processing\n";
         let node = driver("470.57.02").file(virtual_path::KERNEL_LOG, complaint);
         assert_eq!(verdict(&CHECK, &node), Warn);
+        // Where the mitigation of a later driver prints it, it is harmless.
+        let node = driver("535.161.08").file(virtual_path::KERNEL_LOG, complaint);
+        assert_eq!(verdict(&CHECK, &node), Pass);
+        let unknown = node.denied("/proc/driver/nvidia/version");
+        assert_eq!(verdict(&CHECK, &unknown), Info);
+    }
+
+    #[test]
+    fn a_version_that_may_not_be_read_is_unknown() {
+        let denied = example::healthy().denied("/proc/driver/nvidia/version");
+        assert_eq!(verdict(&CHECK, &denied), Unknown);
     }
 
     #[test]

@@ -47,8 +47,8 @@ fn run(context: &Context<'_>) -> Judgement {
 
 fn neither(context: &Context<'_>) -> Finding {
     let facts = context.facts();
-    let proprietary =
-        (facts.nvidia.as_ref().ok()).is_some_and(|driver| driver.flavour == Flavour::Proprietary);
+    let proprietary = (facts.nvidia.as_ref().ok())
+        .is_some_and(|driver| driver.flavour == Ok(Flavour::Proprietary));
     let (verdict, why) = if proprietary {
         (
             Verdict::Fail,

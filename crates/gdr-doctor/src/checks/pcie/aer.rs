@@ -67,7 +67,7 @@ fn judge(context: &Context<'_>, hop: Hop<'_>) -> Judgement {
             words(&counted.lost)
         ))
         .fix(
-            Fix::manual(
+            Fix::hardware(
                 "Find the bad contact",
                 "reseat the card, its riser and its cables; try another slot to find out whether \
                  the card or the slot is bad; update the firmware of retimers and switches",

@@ -8,7 +8,8 @@ use crate::context::{Context, Nic};
 /// Whether a function is a GPU or a NIC that the report leaves out.
 pub(in crate::checks) fn is_left_out(context: &Context<'_>, bdf: Bdf) -> bool {
     let gpu = (context.inventory.gpus.iter()).any(|gpu| gpu.bdf == bdf);
-    let nic = (context.inventory.rdma_functions()).any(|(_, at)| at == bdf);
+    let nic = (context.inventory.rdma_functions())
+        .any(|(_, at)| at == bdf && context.inventory.carries_data(at));
     (gpu && context.gpus().all(|gpu| gpu.bdf != bdf))
         || (nic && context.nics().iter().all(|nic| nic.bdf != bdf))
 }

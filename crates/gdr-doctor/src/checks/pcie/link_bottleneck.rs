@@ -74,7 +74,7 @@ fn judge(context: &Context<'_>, nic: &Nic<'_>, _: &Function) -> Judgement {
     ))
     .about(subject)
     .evidence("narrowest link", evidence)
-    .fix(Fix::manual(
+    .fix(Fix::hardware(
         "Move the NIC to a faster slot",
         "move the NIC to a slot with the lanes and the generation that its port needs: generation \
          5 x16 for 400 Gb/s, generation 4 x16 for 200 Gb/s, generation 3 x16 for 100 Gb/s",

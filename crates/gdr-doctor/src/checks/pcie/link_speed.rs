@@ -54,7 +54,7 @@ fn judge(hop: Hop<'_>) -> Judgement {
 }
 
 fn retrain() -> Fix {
-    Fix::manual(
+    Fix::hardware(
         "Restore the speed",
         "check the BIOS for a limit on the slot's link speed; reseat the card and its riser or \
          retimer; try another slot to find out whether the card or the slot is bad",

@@ -104,7 +104,7 @@ fn judge(hop: Hop<'_>) -> Judgement {
 }
 
 fn retrain() -> Fix {
-    Fix::manual(
+    Fix::hardware(
         "Restore the lanes",
         "reseat the card and its riser; check the BIOS for a split of the slot (bifurcation x8x8); \
          try another slot to find out whether the card or the slot is bad",

@@ -10,8 +10,8 @@ pub(super) const CHECK: Check = Check {
     why: "A slot reports to its card how much power it may draw. A NIC with too little power turns \
           off its ports or its optical modules, or runs them slower.",
     inputs: "\"Detected insufficient power on the PCIe slot\" of mlx5_core in the kernel log.",
-    criteria: "pass: no such message. warn: such a message about a NIC. unknown: the kernel log is \
-               not known.",
+    criteria: "pass: no such message. warn: such a message about a NIC. info: one on a DGX Spark, \
+               where healthy machines print it. unknown: the kernel log is not known.",
     sources: &[
         "Linux drivers/net/ethernet/mellanox/mlx5/core/events.c: pcie_core",
         "https://github.com/leptonai/gpud (kmsg matchers)",
@@ -22,10 +22,15 @@ pub(super) const CHECK: Check = Check {
 };
 
 fn run(context: &Context<'_>) -> Result<Vec<Finding>, Unjudged> {
-    runner::nics(context)?;
-    let log = context
-        .text(virtual_path::KERNEL_LOG)
-        .known("the kernel log")?;
+    let log = match context.text(virtual_path::KERNEL_LOG) {
+        Ok(log) => log,
+        absent => {
+            runner::nics(context)?;
+            absent.known("the kernel log")?
+        }
+    };
+    // NVIDIA/dgx-spark-playbooks, pull request 108: healthy machines print it at every boot.
+    let is_benign = context.is_spark();
     let mut findings: Vec<Finding> = Vec::new();
     for line in log.lines().filter(|line| line.contains(WORDS)) {
         let bdf: Option<Bdf> = line.split_whitespace().find_map(|word| {
@@ -44,11 +49,21 @@ fn run(context: &Context<'_>) -> Result<Vec<Finding>, Unjudged> {
         if findings.iter().any(|found| found.subject == subject) {
             continue;
         }
+        if is_benign {
+            findings.push(
+                Finding::info(
+                    "it reports too little power, as the NIC of every healthy DGX Spark does",
+                )
+                .about(subject)
+                .evidence(virtual_path::KERNEL_LOG, line.trim()),
+            );
+            continue;
+        }
         findings.push(
             Finding::warn("its slot gives it less power than it needs")
                 .about(subject)
                 .evidence(virtual_path::KERNEL_LOG, line.trim())
-                .fix(Fix::manual(
+                .fix(Fix::hardware(
                     "Give it more power",
                     "raise the slot's power limit in the BIOS to 75 W; or move the card to a slot \
                      with 75 W; if the slot has 75 W and reports less, update the BIOS",
@@ -56,6 +71,7 @@ fn run(context: &Context<'_>) -> Result<Vec<Finding>, Unjudged> {
         );
     }
     if findings.is_empty() {
+        runner::nics(context)?;
         findings.push(Finding::pass("no NIC has reported too little power"));
     }
     Ok(findings)
@@ -69,6 +85,16 @@ mod tests {
     #[test]
     fn a_quiet_log_passes() {
         assert_eq!(verdicts(&CHECK, &example::healthy()), [Pass]);
+    }
+
+    #[test]
+    fn the_message_is_benign_on_a_spark_and_needs_no_list_of_nics() {
+        let line = "[    9.1] mlx5_core 0000:01:00.0: mlx5_pcie_event:301:(pid 8): Detected \
+                    insufficient power on the PCIe slot (27W).\n";
+        let of = |text: String| MemorySource::partial().file(virtual_path::KERNEL_LOG, text);
+        assert_eq!(verdicts(&CHECK, &of(line.to_owned())), [Warn]);
+        let spark = "[    0.0] DMI: NVIDIA NVIDIA_DGX_Spark/P4242, BIOS 5.36\n";
+        assert_eq!(verdicts(&CHECK, &of(format!("{spark}{line}"))), [Info]);
     }
 
     #[test]

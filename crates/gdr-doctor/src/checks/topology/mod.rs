@@ -14,6 +14,7 @@ mod iommu;
 mod iommu_faults;
 mod iommu_groups;
 mod iommu_mode;
+mod nvlink_equal;
 mod redirect;
 mod slots;
 mod topo_bestnic;
@@ -34,6 +35,7 @@ pub(super) const CHECKS: &[&Check] = &[
     &topo_bestnic::CHECK,
     &topo_p2p_chipset::CHECK,
     &topo_numa::CHECK,
+    &nvlink_equal::CHECK,
     &acs_path::CHECK,
     &acs_directnic::CHECK,
     &acs_virt::CHECK,

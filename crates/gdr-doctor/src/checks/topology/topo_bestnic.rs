@@ -55,7 +55,7 @@ fn run(context: &Context<'_>) -> Judgement {
             if idle.len() == 1 { "is" } else { "are" },
         ))
         .fix(
-            Fix::manual(
+            Fix::hardware(
                 "Move cards so that each GPU has a NIC below its switch",
                 format!(
                     "{} could go to the switch of {}",

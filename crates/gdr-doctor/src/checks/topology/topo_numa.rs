@@ -51,7 +51,7 @@ fn judge(context: &Context<'_>, pair: &Pair<'_>) -> Judgement {
         (Ok(gpu), Ok(nic)) => Finding::warn(format!(
             "the GPU is on NUMA node {gpu} and the NIC on {nic}"
         ))
-        .fix(Fix::manual(
+        .fix(Fix::hardware(
             "Move both to one socket",
             "move one of the cards; on AMD set NPS1 if the nodes belong to one socket",
         )),

@@ -75,7 +75,7 @@ fn run(context: &Context<'_>) -> Judgement {
             format!("{}: {}", first.relation.smi, first.relation.why),
         );
     Ok(if verdict.is_bad() {
-        finding.fix(Fix::manual(
+        finding.fix(Fix::hardware(
             "Put the GPU and the NIC below one switch",
             "use slots below one switch, bifurcate one root port, or use a server CPU",
         ))

@@ -60,7 +60,8 @@ fn judge(context: &Context<'_>, pair: &Pair<'_>, nearest: &[&Pair<'_>]) -> Judge
             Verdict::Pass,
             format!("{names} over the chip-to-chip link to the CPU ({class} by PCI)"),
         ),
-        _ if context.is_guest() && note(|note| *note == Note::FlatBus) => (
+        // A hypervisor may show any tree, and its host's decides.
+        _ if context.is_guest() && (note(|note| *note == Note::FlatBus) || is_far) => (
             Verdict::Info,
             format!("{names} at {class}, but the guest's PCI tree is not the machine's"),
         ),
@@ -110,6 +111,13 @@ fn judge(context: &Context<'_>, pair: &Pair<'_>, nearest: &[&Pair<'_>]) -> Judge
     for note in &relation.notes {
         finding = finding.evidence("note", note);
     }
+    if context.is_guest() && is_far {
+        return Ok(finding.fix(Fix::user(
+            "Give NCCL the host's topology",
+            "export NCCL_TOPO_FILE=/path/to/topology.xml   # of the provider, or gdr topo --format \
+             nccl-xml on the host",
+        )));
+    }
     if !verdict.is_bad() {
         return Ok(finding);
     }
@@ -150,13 +158,13 @@ fn move_card(context: &Context<'_>, pair: &Pair<'_>) -> Fix {
     let slots = slots::nearer_to(context, pair.gpu.bdf, &pair.relation);
     let title = "Move a NIC nearer to the GPU";
     if slots.is_empty() {
-        Fix::manual(
+        Fix::hardware(
             title,
             "move the NIC or the GPU to a slot below the same switch, or at least the same root \
              port; no empty slot that is nearer is known",
         )
     } else {
-        Fix::manual(
+        Fix::hardware(
             title,
             format!(
                 "move a NIC to an empty slot that is nearer: {}",

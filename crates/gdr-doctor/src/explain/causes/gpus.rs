@@ -51,7 +51,7 @@ pub(super) const CAUSES: &[Cause] = &[
                 "Bring driver and firmware up to date; where it comes back, have the GPU replaced",
             ),
         ],
-        checks: &["klog.xid", "gpu.present"],
+        checks: &["klog.xid", "klog.gpu_start", "gpu.present"],
         sources: &[CATALOGUE],
         ..Cause::DEFAULT
     },
@@ -137,11 +137,7 @@ pub(super) const CAUSES: &[Cause] = &[
               reason: the GPU does not answer, firmware assigned its BARs no addresses, or this \
               flavour of the driver does not support the GPU.",
         patterns: &[
-            likely(r"the nvidia probe routine (failed|was not called) for \d+ device"),
-            likely(r"\bnvidia: probe of \S+ failed with error"),
-            likely(
-                r"\bnvrm: none of the nvidia (graphics adapters|devices) were (initialized|probed)",
-            ),
+            likely(expressions::GPU_PROBE),
             sure(r"installed in this system is not supported by"),
         ],
         remedies: &[
@@ -155,7 +151,12 @@ pub(super) const CAUSES: &[Cause] = &[
             ),
             hand("Power the machine off and on; if it stays, move or replace the card"),
         ],
-        checks: &["gpu.present", "gpu.driver", "klog.bar_unassigned"],
+        checks: &[
+            "gpu.present",
+            "gpu.driver",
+            "klog.bar_unassigned",
+            "klog.gpu_start",
+        ],
         sources: &["open-gpu-kernel-modules kernel-open/nvidia/nv.c, nv-pci.c"],
         ..Cause::DEFAULT
     },

@@ -4,11 +4,6 @@ use super::{follows, hand, likely, run, sure, weak};
 use crate::checks::kernel_log::expressions;
 use crate::explain::{Cause, Kind, Strength};
 
-/// The first lines of a crash report.
-const CRASH: &str = r"\boops\b|\bbug: (unable|kernel|soft|hard)|general protection fault|kernel bug at|unable to handle (kernel )?(null pointer|page fault|paging request|access)|internal error: oops";
-/// A function of a driver in a crash report: `nvidia_ioctl+0x1b/0x30 [nvidia]`.
-const DRIVER_FRAME: &str = r"\+0x[0-9a-f]+/0x[0-9a-f]+ \[(nvidia\w*|nv_peer_mem|mlx[45]_\w+|ib_\w+|rdma_\w+|bnxt_re|irdma|efa|gdrdrv)\b";
-
 pub(super) const CAUSES: &[Cause] = &[
     Cause {
         id: "peermem-symbols",
@@ -129,7 +124,11 @@ pub(super) const CAUSES: &[Cause] = &[
         why: "After an oops, a BUG or a fault in a driver its locks and lists may be corrupt: \
               transfers hang, and modules cannot be unloaded.",
         patterns: &[
-            follows(CRASH, DRIVER_FRAME, Strength::Sure),
+            follows(
+                expressions::CRASH,
+                expressions::DRIVER_FRAME,
+                Strength::Sure,
+            ),
             sure(
                 r"\brip: ?\S*[ :]\S+\+0x[0-9a-f]+/0x[0-9a-f]+ \[(nvidia|mlx[45]_|ib_|rdma_|gdrdrv)",
             ),
@@ -137,6 +136,25 @@ pub(super) const CAUSES: &[Cause] = &[
         detail: Some(module),
         remedies: &[
             hand("Restart the machine, then update the driver that the trace names"),
+            hand("Report it to the driver's vendor with the whole log"),
+        ],
+        checks: &["klog.crash"],
+        sources: &["Linux Documentation/admin-guide/bug-hunting.rst"],
+        ..Cause::DEFAULT
+    },
+    Cause {
+        id: "kernel-warning",
+        title: "The kernel has warned of a fault in a driver of GPUs or NICs",
+        why: "The driver met a state that its authors did not expect, and went on. What it was doing \
+              may hang or fail later.",
+        patterns: &[follows(
+            expressions::KERNEL_WARNING,
+            expressions::DRIVER_FRAME,
+            Strength::Likely,
+        )],
+        detail: Some(module),
+        remedies: &[
+            hand("Update the driver that the trace names; restart the machine if something hangs"),
             hand("Report it to the driver's vendor with the whole log"),
         ],
         checks: &["klog.crash"],
@@ -246,7 +264,7 @@ pub(super) const CAUSES: &[Cause] = &[
             ),
             hand("Keep unattended upgrades from restarting nvidia-fabricmanager"),
         ],
-        checks: &["fabricmanager"],
+        checks: &["klog.fabric", "fabricmanager"],
         sources: &["NVIDIA/nvshmem issue 40", "NVIDIA/nccl issues 1488, 1562"],
         ..Cause::DEFAULT
     },

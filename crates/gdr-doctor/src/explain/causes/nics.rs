@@ -16,9 +16,9 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(
                 r"mlx5_core .{0,80}(probe_one|init_one|mlx5_load_one|mlx5_function_setup|mlx5_init_one).{0,80}(fail|error|timeout)",
             ),
-            sure(r"mlx5_core: probe of \S+ failed with error"),
+            sure(expressions::NIC_PROBE),
+            likely(expressions::NIC_STALLED),
             likely(r"mlx5_core .{0,60}(assert_var|assert_exit_ptr|synd 0x[0-9a-f]+: )"),
-            likely(r"mlx5_core .{0,60}wait_func.{0,60}timeout"),
         ],
         remedies: &[
             run(

@@ -1,8 +1,7 @@
 //! Paths between GPU and NIC that are blocked or slow.
 
 use super::{CALL, DUMP, follows, hand, likely, run, sure, weak};
-use crate::explain::Cause;
-use crate::explain::Strength;
+use crate::explain::{Cause, Fact, Strength};
 
 pub(super) const CAUSES: &[Cause] = &[
     Cause {
@@ -67,12 +66,19 @@ pub(super) const CAUSES: &[Cause] = &[
             run(
                 "Make the driver's side available",
                 "modprobe nvidia_peermem",
-            ),
+            )
+            .unless(&[Fact::Spark]),
             run(
                 "Try it over a longer path, and measure",
                 "NCCL_NET_GDR_LEVEL=PHB (or SYS)",
             ),
-            hand("Move the NIC to a slot below the GPU's switch"),
+            hand("Move the NIC to a slot below the GPU's switch")
+                .unless(&[Fact::VirtualMachine, Fact::Spark]),
+            run(
+                "In a virtual machine: give NCCL the host's topology",
+                "NCCL_TOPO_FILE=<file>",
+            )
+            .only(&[Fact::VirtualMachine]),
         ],
         checks: &["topo.pair", "peermem.loaded", "dmabuf.gpu", "dmabuf.nic"],
         sources: &[
@@ -230,7 +236,8 @@ pub(super) const CAUSES: &[Cause] = &[
                 "See the distances, and why",
                 "gdr topo; gdr topo why GPU0 mlx5_0",
             ),
-            hand("Use the NIC below the GPU's own switch, or move it there"),
+            hand("Use the NIC below the GPU's own switch, or move it there")
+                .unless(&[Fact::VirtualMachine, Fact::Spark]),
             run(
                 "Allow the longer path, and measure",
                 "NCCL_NET_GDR_LEVEL=PHB (or SYS)",

@@ -2,7 +2,10 @@
 
 use super::{hand, likely, run, sure};
 use crate::checks::kernel_log::expressions;
-use crate::explain::Cause;
+use crate::explain::{Cause, Fact};
+
+/// Machines whose cards cannot be moved by who reads this.
+const NO_SLOTS: &[Fact] = &[Fact::VirtualMachine, Fact::Spark];
 
 pub(super) const CAUSES: &[Cause] = &[
     Cause {
@@ -77,7 +80,8 @@ pub(super) const CAUSES: &[Cause] = &[
                 "See which link counts errors",
                 "gdr doctor --only link.aer,klog.aer",
             ),
-            hand("Seat the card, its riser and its cables again; try another slot"),
+            hand("Seat the card, its riser and its cables again; try another slot")
+                .unless(NO_SLOTS),
             hand("Bring the firmware of retimers, switches and the device up to date"),
         ],
         checks: &["link.aer", "klog.aer", "gpu.present"],
@@ -102,7 +106,7 @@ pub(super) const CAUSES: &[Cause] = &[
                 "See whether they grow",
                 "gdr doctor --only link.aer,link.width,link.speed",
             ),
-            hand("Where they do: seat the card, its riser and its cables again"),
+            hand("Where they do: seat the card, its riser and its cables again").unless(NO_SLOTS),
         ],
         checks: &["link.aer"],
         sources: &["Linux drivers/pci/pcie/aer.c"],
@@ -125,7 +129,8 @@ pub(super) const CAUSES: &[Cause] = &[
             ),
             hand(
                 "Move the card to a slot with its width; set the slot's generation in the firmware",
-            ),
+            )
+            .unless(NO_SLOTS),
         ],
         checks: &[
             "link.bottleneck",

@@ -120,7 +120,8 @@ pub(super) const CAUSES: &[Cause] = &[
             run(
                 "Until then use the peer-memory module",
                 "modprobe nvidia_peermem; NCCL_DMABUF_ENABLE=0",
-            ),
+            )
+            .unless(&[Fact::Spark]),
         ],
         checks: &["dmabuf.nic", "dmabuf.gpu", "acs.path"],
         sources: &[

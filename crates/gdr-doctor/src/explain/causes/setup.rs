@@ -232,9 +232,10 @@ pub(super) const CAUSES: &[Cause] = &[
             hand("Power the machine off and on"),
             hand(
                 "If it returns: reseat the card, its power and its riser; look for AER errors before it",
-            ),
+            )
+            .unless(&[Fact::VirtualMachine, Fact::Spark]),
         ],
-        checks: &["gpu.present", "link.aer", "klog.xid"],
+        checks: &["gpu.present", "link.aer", "klog.xid", "klog.gpu_start"],
         sources: &["NVIDIA Xid catalogue"],
         ..Cause::DEFAULT
     },

@@ -125,6 +125,12 @@ pub(crate) const TEXTS: Texts = &[
         ],
     ),
     (
+        "kernel-warning",
+        &[
+            "WARNING: CPU: 3 PID: 99 at drivers/infiniband/hw/mlx5/mr.c:1733 mlx5_ib_dereg_mr+0x3a/0x90 [mlx5_ib]\n mlx5_ib_dereg_mr+0x3a/0x90 [mlx5_ib]",
+        ],
+    ),
+    (
         "fabric-restarted",
         &[
             "NVRM: nvCheckOkFailedNoLog: Check failed: NVLink fabric state cached by the driver is out of sync [NV_ERR_FABRIC_STATE_OUT_OF_SYNC] (0x00000087) returned from status @ mem_multicast_fabric.c:2917",

@@ -5,7 +5,7 @@ mod text;
 
 use self::text::{Nature, Text};
 use super::{Archive, ArchiveError, Content, PathRecord};
-use crate::pci::{ConfigSpace, ExtendedId, Unread};
+use crate::pci::{ConfigSpace, ExtendedId, SWITCH_MARK, Unread, has_switch_mark};
 use crate::source::{Absence, DatumExt, Source, virtual_path};
 
 impl Archive {
@@ -96,6 +96,11 @@ fn content(all: &Content, text: &mut Text) -> Content {
 fn redact_file(at: &str, bytes: &[u8], text: &mut Text) -> Option<Vec<u8>> {
     if at.ends_with("/config") && at.starts_with("/sys/devices/pci") {
         return Some(without_serial_number(bytes));
+    }
+    if at.ends_with("/vpd") && at.starts_with("/sys/devices/pci") {
+        // It has serial numbers, and one mark that matters.
+        let mark = has_switch_mark(bytes).then_some(SWITCH_MARK);
+        return Some(mark.unwrap_or_default().into());
     }
     if at.starts_with("/sys/firmware/efi/efivars/SecureBoot-") {
         return Some(bytes.to_vec());

@@ -1,14 +1,22 @@
 //! The line with which lspci begins a function.
 
-use crate::pci::{Class, DeviceId, Identity, VendorId};
+use crate::pci::{Class, DeviceId, Identity, VendorId, naming};
 
-/// `3D controller [0302]: NVIDIA Corporation ... [10de:2330] (rev a1)`, or `0302: 10de:2330`.
+fn hex(text: &str) -> Option<u16> {
+    u16::from_str_radix(text, 16)
+        .ok()
+        .filter(|_| text.len() == 4)
+}
+
+/// `3D controller [0302]: NVIDIA Corporation ... [10de:2330] (rev a1)`, `0302: 10de:2330`, or in the
+/// form of `-mm`, `"3D controller" "NVIDIA Corporation" "GH100" -ra1`.
 pub(super) fn identity(headline: &str) -> Identity {
-    let hex = |text: &str| {
-        u16::from_str_radix(text, 16)
-            .ok()
-            .filter(|_| text.len() == 4)
-    };
+    if headline.starts_with('"') {
+        // The odd pieces are inside quotation marks.
+        let mut quoted = headline.split('"').skip(1).step_by(2);
+        let mut next = || quoted.next().unwrap_or_default();
+        return of_parts(next(), next(), next());
+    }
     let (class, name) = headline.split_once(": ").unwrap_or((headline, ""));
     let name = name
         .split(" (rev ")
@@ -16,51 +24,83 @@ pub(super) fn identity(headline: &str) -> Identity {
         .unwrap_or(name)
         .split(" (prog-if ")
         .next()
-        .unwrap_or(name);
-    let (class_name, class_number) = match class.rsplit_once(" [") {
-        Some((name, number)) => (name, hex(number.trim_end_matches(']'))),
-        None => (class, hex(class)),
-    };
-    let numeric = || {
-        let (vendor, device) = name.trim().split_once(':')?;
-        Some((VendorId(hex(vendor)?), DeviceId(hex(device)?)))
-    };
-    let ids = ids_in_brackets(name).or_else(numeric);
+        .unwrap_or(name)
+        .trim();
+    let (vendor, device) = naming::ids(name);
     Identity {
-        class: class_number
-            .map(|number| Class(u32::from(number) << 8))
-            .or_else(|| Class::from_name(class_name)),
-        vendor: ids
-            .map(|(vendor, _)| vendor)
-            .or_else(|| VendorId::from_name(name)),
-        device: ids.map(|(_, device)| device),
-        name: (!name.is_empty()).then(|| name.trim().to_owned()),
+        class: class_of(class),
+        vendor,
+        device,
+        name: (!name.is_empty()).then(|| name.to_owned()),
         ..Identity::default()
     }
 }
 
-/// Whether what follows an address begins with a class, by its name or its number.
-pub(super) fn has_class(rest: &str) -> bool {
-    let Some((class, _)) = rest.split_once(": ") else {
-        return false;
-    };
-    let (name, number) = class.rsplit_once(" [").unwrap_or((class, ""));
-    let is_number = |text: &str| text.len() == 4 && text.bytes().all(|b| b.is_ascii_hexdigit());
-    is_number(number.trim_end_matches(']')) || is_number(name) || Class::from_name(name).is_some()
+/// What the machine-readable forms of lspci print of class, maker and product: names, numbers, or
+/// names with numbers in brackets.
+pub(super) fn of_parts(class: &str, vendor: &str, device: &str) -> Identity {
+    let number = |text: &str| hex(text).or_else(|| numbered(text).1);
+    let name = format!("{vendor} {device}");
+    Identity {
+        class: class_of(class),
+        vendor: number(vendor)
+            .map(VendorId)
+            .or_else(|| VendorId::from_name(vendor)),
+        device: number(device)
+            .or_else(|| hex(device.strip_prefix("Device ")?))
+            .map(DeviceId),
+        name: (!name.trim().is_empty()).then(|| name.trim().to_owned()),
+        ..Identity::default()
+    }
 }
 
-/// The last `[10de:2330]` in a name.
-pub(super) fn ids_in_brackets(name: &str) -> Option<(VendorId, DeviceId)> {
-    let hex = |text: &str| {
-        u16::from_str_radix(text, 16)
-            .ok()
-            .filter(|_| text.len() == 4)
-    };
-    let (vendor, device) = name
-        .rsplit_once('[')?
-        .1
-        .split_once(']')?
-        .0
-        .split_once(':')?;
-    Some((VendorId(hex(vendor)?), DeviceId(hex(device)?)))
+/// A name and the number in brackets behind it: `3D controller [0302]`.
+fn numbered(text: &str) -> (&str, Option<u16>) {
+    match text.rsplit_once(" [") {
+        Some((name, number)) => (name, hex(number.trim_end_matches(']'))),
+        None => (text, None),
+    }
+}
+
+/// A class by its number or its name: `0302`, `3D controller [0302]`, `Class 0302`.
+pub(super) fn class_of(text: &str) -> Option<Class> {
+    let (name, number) = numbered(text);
+    number
+        .or_else(|| hex(text))
+        .or_else(|| hex(text.strip_prefix("Class ")?))
+        .map(|number| Class(u32::from(number) << 8))
+        .or_else(|| Class::from_name(name))
+}
+
+/// Whether what follows an address begins with a class, by its name or its number.
+pub(super) fn has_class(rest: &str) -> bool {
+    let quoted = || rest.strip_prefix('"')?.split_once('"');
+    match quoted().or_else(|| rest.split_once(": ")) {
+        Some((class, _)) => class_of(class).is_some(),
+        None => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_forms_of_one_line_have_one_identity() {
+        for line in [
+            "3D controller [0302]: NVIDIA Corporation GH100 [H100] [10de:2330] (rev a1)",
+            "0302: 10de:2330 (rev a1)",
+            "Class 0302: Device 10de:2330",
+            "3D controller: NVIDIA Corporation Device 2330 (rev a1)",
+            "\"3D controller [0302]\" \"NVIDIA Corporation [10de]\" \"GH100 [H100] [2330]\" -ra1",
+            "\"0302\" \"10de\" \"2330\" -ra1 -p00 \"10de\" \"16c1\"",
+            "\"3D controller\" \"NVIDIA Corporation\" \"Device 2330\" -ra1 \"\" \"\"",
+        ] {
+            let identity = identity(line);
+            assert!(identity.is_nvidia_gpu(), "{line}");
+            assert_eq!(identity.device, Some(DeviceId(0x2330)), "{line}");
+            assert!(has_class(line), "{line}");
+        }
+        assert!(!has_class("words: of a log"));
+    }
 }

@@ -2,11 +2,11 @@
 
 use gdr_pci::Bdf;
 
-use super::device_line::{identity, ids_in_brackets};
+use super::device_line::{class_of, identity, of_parts};
 use super::express::{self, number_after};
 use crate::pci::{
     Acs, AcsBits, Aer, Ats, Bar, BarKind, BusRange, ConfigSpace, CorrectableErrors, Function,
-    NumaNode, Offset, ResizableBar, Sriov, UncorrectableErrors, Unread, names,
+    NumaNode, Offset, ResizableBar, SWITCH_MARK, Sriov, UncorrectableErrors, Unread, names, naming,
 };
 use crate::source::{Absence, Datum};
 
@@ -84,6 +84,9 @@ impl Record {
         }
         if !line.starts_with([' ', '\t']) && !is_detail(words) {
             return false;
+        }
+        if words.starts_with('[') && words.contains(SWITCH_MARK) {
+            self.function.manages_switches = true;
         }
         if let Some(rest) = words.strip_prefix("Capabilities:") {
             self.begin_capability(rest.trim());
@@ -171,12 +174,22 @@ impl Record {
             }
             "NUMA node" => f.numa = rest.parse().ok().map(NumaNode).ok_or(Absence::Missing),
             "IOMMU group" => f.iommu_group = rest.parse().ok().ok_or(Absence::Missing),
-            "Kernel driver in use" => f.driver = Ok(rest.to_owned()),
+            // The form of `-vmm`.
+            "Class" => f.identity.class = class_of(rest),
+            "Vendor" => f.identity = of_parts("", rest, "").or(std::mem::take(&mut f.identity)),
+            "Device" => {
+                let maker = f.identity.name.take().unwrap_or_default();
+                f.identity = of_parts("", &maker, rest).or(std::mem::take(&mut f.identity));
+            }
+            "Rev" => f.gone |= rest == "ff",
+            "NUMANode" => f.numa = rest.parse().ok().map(NumaNode).ok_or(Absence::Missing),
+            "IOMMUGroup" => f.iommu_group = rest.parse().ok().ok_or(Absence::Missing),
+            "Kernel driver in use" | "Driver" => f.driver = Ok(rest.to_owned()),
             // It follows the driver in use, if there is one.
             "Kernel modules" if f.driver.is_err() => f.driver = Err(Absence::Missing),
             "Bus" => f.bridge = bus_range(rest).or(f.bridge),
             "Subsystem" => {
-                if let Some((vendor, device)) = ids_in_brackets(rest) {
+                if let Some((vendor, device)) = naming::ids_in_brackets(rest) {
                     f.identity.subsystem_vendor = Some(vendor);
                     f.identity.subsystem_device = Some(device);
                 }
@@ -356,7 +369,20 @@ fn settle<T>(fact: &mut Datum<T>, denied: bool, is_named: bool) {
 
 /// Whether a line that lost its leading blanks is one of a record all the same.
 fn is_detail(words: &str) -> bool {
-    const BEGINNINGS: [&str; 33] = [
+    const BEGINNINGS: [&str; 46] = [
+        "Class:",
+        "Vendor:",
+        "Device:",
+        "SVendor:",
+        "SDevice:",
+        "PhySlot:",
+        "Rev:",
+        "ProgIf:",
+        "Driver:",
+        "Module:",
+        "NUMANode:",
+        "IOMMUGroup:",
+        "[",
         "Subsystem:",
         "Control:",
         "Status:",
@@ -407,7 +433,14 @@ fn is_detail(words: &str) -> bool {
 /// Whether a line is a property of the function itself, with any indentation: lspci uses one tab,
 /// some captures use blanks.
 fn is_top_level(words: &str) -> bool {
-    const LABELS: [&str; 8] = [
+    const LABELS: [&str; 15] = [
+        "Class:",
+        "Vendor:",
+        "Device:",
+        "Rev:",
+        "NUMANode:",
+        "IOMMUGroup:",
+        "Driver:",
         "Flags: ",
         "Status: Cap",
         "NUMA node:",

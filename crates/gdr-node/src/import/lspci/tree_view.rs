@@ -4,9 +4,8 @@ use std::collections::BTreeSet;
 
 use gdr_pci::Bdf;
 
-use super::device_line::ids_in_brackets;
 use crate::import::left_out::shortened;
-use crate::pci::{BusRange, Class, Function, Identity, RootBus, VendorId};
+use crate::pci::{BusRange, Class, Function, Identity, RootBus, naming};
 
 /// The most branches that are open at once: more columns than lspci has lines for.
 const MOST_BRANCHES: usize = 256;
@@ -191,7 +190,7 @@ impl TreeView {
                     at += word.len();
                     let name = line.get(at..).unwrap_or_default();
                     if name.starts_with(' ') {
-                        function.identity = identity(name.trim());
+                        function.identity = identity(name.trim(), bdf.function);
                         functions.push(function);
                         return true;
                     }
@@ -268,30 +267,13 @@ fn address(bus: Bus, word: &str) -> Option<Bdf> {
         .filter(|_| plausible)
 }
 
-/// The identity by a name without a class, with the class of GPUs and NICs that are known by name.
-fn identity(name: &str) -> Identity {
-    let ids = ids_in_brackets(name);
-    let vendor = ids
-        .map(|(vendor, _)| vendor)
-        .or_else(|| VendorId::from_name(name));
-    let has = |words: &[&str]| words.iter().any(|word| name.contains(word));
-    let class = match vendor {
-        Some(VendorId::NVIDIA) if has(&["NVSwitch"]) => Some(Class(0x06_8000)),
-        Some(VendorId::NVIDIA) if has(&["Audio"]) => Some(Class(0x04_0300)),
-        Some(VendorId::NVIDIA) if has(&["USB", "UCSI", "Bridge", "Tegra", "DMA"]) => None,
-        Some(VendorId::NVIDIA) => Some(Class(0x03_0200)),
-        Some(VendorId::MELLANOX)
-            if has(&["ConnectX", "Connect-IB", "Ethernet", "InfiniBand", "MT2"])
-                && !has(&["Bridge", "DMA", "SoC", "management", "Flash"]) =>
-        {
-            Some(Class(0x02_0000))
-        }
-        _ => None,
-    };
+/// The identity by a name, or by numbers, without a class: with the class where they show it.
+fn identity(name: &str, function: u8) -> Identity {
+    let (vendor, device) = naming::ids(name);
     Identity {
-        class,
+        class: naming::class(vendor, device, name, function),
         vendor,
-        device: ids.map(|(_, device)| device),
+        device,
         name: Some(name.to_owned()),
         ..Identity::default()
     }
@@ -346,6 +328,45 @@ mod tests {
         let gpu = tree.get("43:00.0".parse().unwrap()).unwrap();
         assert_eq!(gpu.identity.device.unwrap().to_string(), "26b1");
         assert_eq!(tree.chain(gpu.bdf).unwrap().1.len(), 3);
+    }
+
+    #[test]
+    fn devices_are_found_by_their_numbers_in_every_form_of_the_drawing() {
+        for [nvidia, mellanox, efa] in [
+            [
+                "NVIDIA Corporation Device",
+                "Mellanox Technologies Device",
+                "Amazon.com, Inc. Device",
+            ],
+            ["Device 10de:", "Device 15b3:", "Device 1d0f:"],
+            ["10de:", "15b3:", "1d0f:"],
+        ] {
+            let join = |maker: &str, number: &str| {
+                let blank = if maker.ends_with(':') { "" } else { " " };
+                format!("{maker}{blank}{number}")
+            };
+            let text = format!(
+                "-[0000:00]-+-00.0  8086:09a2\n           +-01.0-[01]--+-00.0  {}\n           \
+                 |            \\-00.1  {}\n           +-02.0-[02]----00.0  {}\n           \
+                 +-03.0-[03]----00.0  {}\n           \\-04.0-[04]----00.0  {}\n",
+                join(nvidia, "2684"),
+                join(nvidia, "22ba"),
+                join(nvidia, "22a3"),
+                join(mellanox, "1021"),
+                join(efa, "efa2"),
+            );
+            let inventory =
+                Inventory::of_tree(Ok(read(&text).unwrap().into_tree()), NumaLayout::unknown());
+            let at: Vec<String> = (inventory.devices().iter())
+                .map(|device| device.bdf.to_string())
+                .collect();
+            assert_eq!(
+                at,
+                ["0000:01:00.0", "0000:03:00.0", "0000:04:00.0"],
+                "{text}"
+            );
+            assert_eq!(inventory.nvswitches().count(), 1, "{text}");
+        }
     }
 
     #[test]

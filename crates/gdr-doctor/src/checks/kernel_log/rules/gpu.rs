@@ -24,14 +24,119 @@ pub(in crate::checks::kernel_log) const XID: Check = Check {
     ],
     symptom_of: &["gpu.present"],
     scope: Scope::Log(&Rule {
+        patterns: &[
+            Pattern {
+                expression: expressions::XID_CAUSED,
+                why: |captures| {
+                    let mut found = numbered(captures);
+                    found.summary =
+                        format!("Xid {} after {}", &captures["consequence"], found.summary);
+                    found
+                },
+            },
+            Pattern {
+                expression: expressions::XID,
+                why: numbered,
+            },
+        ],
+        window: 1.0,
+        ..Rule::DEFAULT
+    }),
+    ..CHECK
+};
+
+fn numbered(captures: &Captures<'_>) -> Finding {
+    let number = captures["number"].parse().unwrap_or(0);
+    xid::meaning(number, &captures["bdf"])
+}
+
+pub(in crate::checks::kernel_log) const GPU_START: Check = Check {
+    id: CheckId("klog.gpu_start"),
+    title: "NVIDIA's driver has started every GPU",
+    why: "The driver gives up a GPU that does not answer, does not initialize, or is not supported \
+          by this driver. Such messages have no Xid. The GPU then does not exist for CUDA.",
+    criteria: "fail: such a message. pass: none. unknown: the log may not be read.",
+    sources: &[
+        "open-gpu-kernel-modules: kernel-open/nvidia/{nv,nv-pci}.c",
+        "https://github.com/NVIDIA/NVSentinel/issues/155",
+    ],
+    symptom_of: &["gpu.present", "klog.bar_unassigned"],
+    scope: Scope::Log(&Rule {
+        patterns: &[
+            Pattern {
+                expression: expressions::GPU_UNSUPPORTED,
+                why: |_| {
+                    Finding::fail("this driver does not support it").fix(Fix::manual(
+                        "Use a driver that supports it",
+                        "GPUs from Blackwell on need the open kernel modules, GPUs before Turing \
+                         the proprietary ones; a GPU newer than the driver needs a newer driver",
+                    ))
+                },
+            },
+            Pattern {
+                expression: expressions::GPU_LOST,
+                why: |_| {
+                    Finding::fail("it has fallen off the bus: its driver cannot reach it").fix(
+                        Fix::manual(
+                            "Power-cycle the machine",
+                            "if it happens again, reseat the GPU and its power cables, then have \
+                             the GPU replaced",
+                        )
+                        .risk(Risk::Medium, "everything on the machine stops"),
+                    )
+                },
+            },
+            Pattern {
+                expression: expressions::GPU_INIT,
+                why: |_| {
+                    Finding::fail("its driver could not initialize it").fix(
+                        Fix::run(
+                            "Reset the GPU",
+                            "nvidia-smi --gpu-reset   # else power-cycle the machine",
+                        )
+                        .risk(Risk::Medium, "programs on the GPU end"),
+                    )
+                },
+            },
+            Pattern {
+                expression: expressions::GPU_PROBE,
+                why: |_| {
+                    Finding::fail("the driver could not start a GPU").fix(Fix::user(
+                        "Read the driver's messages before it",
+                        "dmesg | grep -i nvrm",
+                    ))
+                },
+            },
+        ],
+        window: 1.0,
+        ..Rule::DEFAULT
+    }),
+    ..CHECK
+};
+
+pub(in crate::checks::kernel_log) const FABRIC: Check = Check {
+    id: CheckId("klog.fabric"),
+    title: "the state of the NVSwitch fabric is current",
+    why: "After a restart of the fabric manager under running GPUs, often by an upgrade of its \
+          package, the driver refuses multicast over NVSwitches: NVLS in NCCL and NVSHMEM fails.",
+    criteria: "fail: such a message. pass: none. unknown: the log may not be read.",
+    sources: &["https://github.com/NVIDIA/nvshmem/issues/40"],
+    symptom_of: &["fabricmanager"],
+    scope: Scope::Log(&Rule {
         patterns: &[Pattern {
-            expression: expressions::XID,
-            why: |captures| {
-                let number = captures["number"].parse().unwrap_or(0);
-                xid::meaning(number, &captures["bdf"])
+            expression: expressions::FABRIC_STALE,
+            why: |_| {
+                Finding::fail("the driver's state of the NVSwitch fabric is out of date")
+                    .fix(
+                        Fix::run("Reset all GPUs", "nvidia-smi --gpu-reset   # or reboot")
+                            .risk(Risk::Medium, "programs on all GPUs end"),
+                    )
+                    .fix(Fix::user(
+                        "Until then do without multicast",
+                        "export NCCL_NVLS_ENABLE=0 NVSHMEM_DISABLE_NVLS=1",
+                    ))
             },
         }],
-        window: 1.0,
         ..Rule::DEFAULT
     }),
     ..CHECK

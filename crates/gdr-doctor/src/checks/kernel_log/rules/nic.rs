@@ -64,8 +64,8 @@ pub(in crate::checks::kernel_log) const NIC_HEALTH: Check = Check {
     title: "no NIC has reported bad health",
     why: "NICs report temperature, cables and firmware faults to the driver, which logs them. \
           pci.slotpower checks the power of slots.",
-    criteria: "fail: health compromised, or a fatal firmware error. warn: too hot. info: a cable \
-               was unplugged. pass: none. unknown: the log may not be read.",
+    criteria: "fail: health compromised, a fatal firmware error, a driver that did not start it, \
+               or time-outs of its commands or queues. warn: too hot. info: a cable was unplugged. pass: none. unknown: the log may not be read.",
     sources: &[
         "Linux drivers/net/ethernet/mellanox/mlx5/core/{health,events}.c",
         "https://github.com/leptonai/gpud (kmsg matchers)",
@@ -77,6 +77,29 @@ pub(in crate::checks::kernel_log) const NIC_HEALTH: Check = Check {
                 expression: expressions::NIC_HEALTH,
                 why: |_| {
                     Finding::fail("its firmware has failed").fix(
+                        Fix::run(
+                            "Restart its firmware",
+                            "mlxfwreset -d DEVICE reset   # or power-cycle the machine",
+                        )
+                        .risk(Risk::Medium, "connections of the NIC end"),
+                    )
+                },
+            },
+            Pattern {
+                expression: expressions::NIC_PROBE,
+                why: |_| {
+                    Finding::fail("its driver could not start it").fix(Fix::manual(
+                        "Bring driver and firmware together",
+                        "install a driver that supports the card (a current kernel or DOCA-OFED), \
+                         and current firmware; in a virtual machine check what the host passes \
+                         through",
+                    ))
+                },
+            },
+            Pattern {
+                expression: expressions::NIC_STALLED,
+                why: |_| {
+                    Finding::fail("it no longer answers its driver in time").fix(
                         Fix::run(
                             "Restart its firmware",
                             "mlxfwreset -d DEVICE reset   # or power-cycle the machine",

@@ -91,12 +91,15 @@ pub(in crate::checks::kernel_log) const DRIVER_SYMBOL: Check = Check {
 pub(in crate::checks::kernel_log) const PEERMEM_CONTEXT: Check = Check {
     id: CheckId("klog.peermem_context"),
     title: "the peer-memory module frees what it registered",
-    why: "Old peer-memory modules have a race between the end of a registration and the end of its \
-          program: they log \"invalid context\" many times and may leave pages pinned.",
-    criteria: "warn: three or more within a minute. info: fewer. pass: none. unknown: the log may \
-          not be read.",
+    why: "Before branch 510 peer-memory modules have a race between the end of a registration and \
+          the end of its program: they log \"invalid context\" many times and may leave pages \
+          pinned. Later ones log the same when they skip a callback that came late, which is \
+          harmless, until 560.35.03.",
+    criteria: "warn: three or more within a minute, of a driver with the race. info: fewer, or of \
+               another driver or one that is not known. pass: none. unknown: the log may not be \
+               read.",
     sources: &[
-        "https://github.com/Mellanox/nv_peer_memory/issues/120",
+        "https://github.com/Mellanox/nv_peer_memory/issues/120 (also its comment of 2024-11-15)",
         "https://github.com/leptonai/gpud (peermem matcher)",
     ],
     workloads: Workload::RDMA,
@@ -106,13 +109,11 @@ pub(in crate::checks::kernel_log) const PEERMEM_CONTEXT: Check = Check {
             expression: expressions::PEERMEM_CONTEXT,
             why: |_| {
                 Finding::warn(
-                    "the peer-memory module found that its registrations were already \
-                               freed",
+                    "the peer-memory module found that its registrations were already freed",
                 )
                 .fix(Fix::manual(
                     "Use a driver without the race",
-                    "install driver 510 or later (or 470.141 or later of the old branch), or use \
-                 dma-buf",
+                    "install a current driver, or use dma-buf",
                 ))
             },
         }],
@@ -121,6 +122,11 @@ pub(in crate::checks::kernel_log) const PEERMEM_CONTEXT: Check = Check {
             seconds: 60.0,
         },
         window: 0.0,
+        unless: |context| match gpudirect_support::frees_twice(context) {
+            Ok(true) => None,
+            Ok(false) => Some("harmless with this driver, and gone from 560.35.03 on"),
+            Err(_) => Some("harmless unless the driver is older than 510"),
+        },
         ..Rule::DEFAULT
     }),
     ..CHECK
@@ -140,7 +146,7 @@ pub(in crate::checks::kernel_log) const DMABUF_TOPOLOGY: Check = Check {
             expression: expressions::DMABUF_TOPOLOGY,
             why: |_| {
                 Finding::fail("the driver refuses to share GPU memory through this chipset")
-                    .fix(Fix::manual(
+                    .fix(Fix::hardware(
                         "Put the GPU and the NIC below one switch",
                         "move the NIC to a slot below the same PCI Express switch as the GPU",
                     ))

@@ -182,7 +182,7 @@ fn blocked(_: &Captures<'_>) -> Finding {
 }
 
 fn contact() -> Fix {
-    Fix::manual(
+    Fix::hardware(
         "Find the bad contact",
         "reseat the card, its riser and its cables; try another slot to find out whether the card \
          or the slot is bad",

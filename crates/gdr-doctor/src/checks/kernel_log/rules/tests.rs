@@ -17,6 +17,24 @@ const EXAMPLES: &[(&str, &str, Verdict, &str)] = &[
         "NVRM: Xid (PCI:0000:18:00): 79, pid='<unknown>', GPU has fallen off the bus."),
     ("klog.xid", "GPU0", Warn,
         "NVRM: Xid (PCI:0000:18:00): 13, pid=1, Graphics Exception"),
+    ("klog.xid", "GPU0", Warn,
+        "NVRM: Xid (PCI:0000:18:00): 45, pid=1, name=x, Ch 00000001 caused by previous Xid 149"),
+    ("klog.gpu_start", "GPU0", Fail,
+        "NVRM: GPU 0000:18:00.0: RmInitAdapter failed! (0x24:0x72:1568)"),
+    ("klog.gpu_start", "GPU0", Fail,
+        "NVRM: The NVIDIA GPU 0000:18:00.0 (PCI ID: 10de:2330) installed in this system has fallen \
+         off the bus and is not responding to commands."),
+    ("klog.gpu_start", "GPU0", Fail,
+        "nvidia: probe of 0000:18:00.0 failed with error -1"),
+    ("klog.gpu_start", "this node", Fail,
+        "NVRM: The NVIDIA probe routine was not called for 3 device(s)."),
+    ("klog.fabric", "this node", Fail,
+        "NVRM: nvCheckOkFailedNoLog: Check failed: NVLink fabric state cached by the driver is out \
+         of sync [NV_ERR_FABRIC_STATE_OUT_OF_SYNC] (0x00000087)"),
+    ("klog.nic_health", "mlx5_1", Fail,
+        "mlx5_core: probe of 0000:19:00.0 failed with error -22"),
+    ("klog.nic_health", "mlx5_1", Fail,
+        "mlx5_core 0000:19:00.0 ens1: TX timeout detected"),
     ("klog.sxid", "mlx5_0", Fail,
         "nvidia-nvswitch3: SXid (PCI:0000:06:00.0): 20034, Fatal, Link 30 LTSSM Fault Up"),
     ("klog.sxid", "0000:05:01.0", Warn,
@@ -198,16 +216,40 @@ fn many_messages_are_a_warning_and_a_single_one_is_info() {
     let check = checks::find("klog.peermem_context").unwrap();
     let line = "nvidia-peermem nv_get_p2p_free_callback:127 ERROR detected invalid context, \
                 skipping further processing";
-    assert_eq!(worst(check, &logged(&[line])).verdict, Verdict::Info);
-    let found = worst(check, &logged(&[line; 5]));
+    let old = |node: MemorySource| {
+        let version = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  495.29.05  Tue\n";
+        node.file("/proc/driver/nvidia/version", version)
+    };
+    assert_eq!(worst(check, &old(logged(&[line]))).verdict, Verdict::Info);
+    let found = worst(check, &old(logged(&[line; 5])));
     assert_eq!(found.verdict, Verdict::Warn);
     assert!(found.summary.ends_with("(5 times)"), "{}", found.summary);
+    // A later driver says the same when it skips a late callback.
+    let found = worst(check, &logged(&[line; 5]));
+    assert_eq!(found.verdict, Verdict::Info);
+    assert!(found.summary.contains("harmless"), "{}", found.summary);
     // Three within two hours do not reach the rate.
-    let slow = example::healthy().file(
+    let slow = old(example::healthy()).file(
         virtual_path::KERNEL_LOG,
         format!("[ 1.0] {line}\n[ 3600.0] {line}\n[ 7200.0] {line}\n"),
     );
     assert_eq!(worst(check, &slow).verdict, Verdict::Info);
+}
+
+#[test]
+fn of_a_log_alone_the_driver_shows_whether_a_device_matters() {
+    let check = checks::find("klog.aer").unwrap();
+    let of = |driver: &str| {
+        let line = format!("[ 1.0] {driver} 0000:41:00.0: PCIe Bus Error: severity=Uncorrected\n");
+        verdict(
+            check,
+            &MemorySource::partial().file(virtual_path::KERNEL_LOG, line),
+        )
+    };
+    assert_eq!(
+        (of("mlx5_core"), of("nvidia"), of("nvme")),
+        (Fail, Fail, Info)
+    );
 }
 
 #[test]
