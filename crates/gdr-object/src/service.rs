@@ -151,15 +151,7 @@ impl Service {
                 let count = &self.shared.counts.requests_malformed;
                 count.fetch_add(1, Ordering::Relaxed);
                 let what = format!("a message that is not a request: {error}");
-                let reason = match deadline.is_none() {
-                    true => what.clone(),
-                    false => {
-                        "`gdr serve` or another owner of objects listens there, of this version or \
-                              another: name the port of what you want"
-                            .to_owned()
-                    }
-                };
-                let _ = self.session.refuse(&reason, Deadline::after(MESSAGE));
+                let _ = self.session.refuse(&what, Deadline::after(MESSAGE));
                 let peer = self.peer;
                 Err(Error::Protocol { peer, what })
             }

@@ -15,7 +15,7 @@ use gdr_rdma::{
 };
 use serde::de::DeserializeOwned;
 
-use crate::error::{Error, PeerError, Result};
+use crate::error::{Error, Result};
 use crate::peer_message::receive;
 
 /// The most who are awaited at a time. For another one the oldest is given up.
@@ -32,32 +32,23 @@ pub(crate) struct Arrivals<'a> {
     pub(crate) deadline: Deadline,
     /// How long each may take for its first message.
     pub(crate) limit: Duration,
-    /// What listens, in the words that a peer reads which wants something else.
-    pub(crate) service: &'static str,
 }
-
-/// How long a peer may take for the reason why it is refused.
-const FAREWELL: Duration = Duration::from_secs(1);
 
 /// A peer with its first message, or why there is none.
 type Arrival<M> = (Session, Result<M>);
 
 impl Arrivals<'_> {
-    /// Accepts the first peer that asks for what is offered here; those that are silent or hang up do not
-    /// delay it. One that asks for something else is refused by the name of what listens here.
+    /// Accepts the first peer that says something; those that are silent or hang up do not delay it. A
+    /// message that is not an `M` counts, too: it is the mistake of a peer.
     ///
     /// # Errors
     /// Those of [`Listener::accept`]; if peers connected and none said anything, how the last one failed.
     pub(crate) fn first<M: DeserializeOwned + Send + 'static>(self) -> Result<Arrival<M>> {
         let mut last = None;
-        let first = self.each(|mut session, message| {
+        let first = self.each(|session, message| {
             Ok(match message {
                 Err(Error::Rdma(error)) if is_silence(&error) => {
                     last = Some(error);
-                    ControlFlow::Continue(())
-                }
-                Err(Error::Peer(PeerError::Message(_))) => {
-                    self.turn_away(&mut session);
                     ControlFlow::Continue(())
                 }
                 message => ControlFlow::Break((session, message)),
@@ -69,16 +60,6 @@ impl Arrivals<'_> {
             }
             (first, _) => first,
         }
-    }
-
-    /// Refuses a peer that asked for something else, by the name of what it has reached.
-    pub(crate) fn turn_away(&self, session: &mut Session) {
-        let reason = format!(
-            "{} listens there, of this version or another: name the port of what you want",
-            self.service
-        );
-        // It may be gone.
-        let _ = session.refuse(&reason, Deadline::after(FAREWELL));
     }
 
     /// Passes each peer on with its first message, in the order in which these arrive, until `take`
@@ -228,7 +209,6 @@ mod tests {
                 deadline: Deadline::after(LIMIT),
                 // Far longer than the test.
                 limit: 10 * LIMIT,
-                service: "a test",
             };
             let first = scope.spawn(move || arrivals.first::<String>());
             for _ in 0..silent {
@@ -250,28 +230,9 @@ mod tests {
     }
 
     #[test]
-    fn who_wants_something_else_is_refused_by_name_of_what_listens_and_the_wait_goes_on() {
-        let (listener, _) = greeted(0);
-        thread::scope(|scope| {
-            let arrivals = Arrivals {
-                listener: &listener,
-                security: SECURITY,
-                deadline: Deadline::after(LIMIT),
-                limit: LIMIT,
-                service: "a test",
-            };
-            let first = scope.spawn(move || arrivals.first::<String>());
-            let mut other = connect(&listener);
-            other.send(b"7", Deadline::after(LIMIT)).unwrap();
-            let refused = receive::<String>(&mut other, Deadline::after(LIMIT)).unwrap_err();
-            assert!(
-                refused.to_string().contains("a test listens there"),
-                "{refused}"
-            );
-            let mut peer = connect(&listener);
-            peer.send(br#""here""#, Deadline::after(LIMIT)).unwrap();
-            assert_eq!(first.join().unwrap().unwrap().1.unwrap(), "here");
-        });
+    fn a_message_of_another_protocol_is_the_mistake_of_a_peer() {
+        let error = first_behind(1, b"7").unwrap_err();
+        assert!(matches!(error, Error::Peer(_)), "{error}");
     }
 
     #[test]
@@ -283,7 +244,6 @@ mod tests {
             security: SECURITY,
             deadline: Deadline::after(brief),
             limit: brief,
-            service: "a test",
         };
         let none = arrivals.first::<String>().map(drop).unwrap_err();
         assert!(none.to_string().contains("did not happen"), "{none}");

@@ -48,9 +48,8 @@ impl Conversation {
         listener: &Listener,
         security: &Security,
         timeouts: Timeouts,
-        service: &'static str,
     ) -> Result<(Self, Result<M>)> {
-        let (session, message) = arrivals(listener, security, timeouts, service).first()?;
+        let (session, message) = arrivals(listener, security, timeouts).first()?;
         Ok((Self::new(session, timeouts.step)?, message))
     }
 
@@ -120,14 +119,12 @@ pub(crate) fn arrivals<'a>(
     listener: &'a Listener,
     security: &'a Security,
     timeouts: Timeouts,
-    service: &'static str,
 ) -> Arrivals<'a> {
     Arrivals {
         listener,
         security,
         deadline: Deadline::after(timeouts.peer),
         limit: timeouts.step,
-        service,
     }
 }
 

@@ -127,7 +127,7 @@ pub fn listen(
 ) -> Result<Report> {
     let mut observer = Observer::new(observe);
     observer.notify(Event::Listening(listener.address()?))?;
-    let (session, asked) = arrivals(listener, security, timeouts, "`gdr loopback`").first()?;
+    let (session, asked) = arrivals(listener, security, timeouts).first()?;
     greet(&session, listener.failed(), &mut observer)?;
     let mut session = PeerSession {
         stream: session,

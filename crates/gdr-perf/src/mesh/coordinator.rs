@@ -129,15 +129,11 @@ fn meet(
         security,
         deadline: Deadline::after(settings.meet_within),
         limit: INTRODUCTION,
-        service: "rank 0 of `gdr mesh`",
     };
     let mut present = BTreeMap::new();
     let met = arrivals.each(|mut session, said| {
         let Ok(Message::Join(member)) = said else {
             // It has ended, or is not a rank: the others go on.
-            if matches!(said, Err(Error::Peer(PeerError::Message(_)))) {
-                arrivals.turn_away(&mut session);
-            }
             return Ok(ControlFlow::Continue(()));
         };
         if let Some(reason) = refusal(&member, ranks, &present) {

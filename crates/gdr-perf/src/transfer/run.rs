@@ -90,8 +90,7 @@ pub(super) fn serve_at(
     observe: Observe<'_>,
 ) -> Result<TransferReport> {
     proceed(observe(TransferEvent::Listening(listener.address()?)))?;
-    let (mut conversation, asked) =
-        Conversation::accept(listener, security, timeouts, "`gdr perf`")?;
+    let (mut conversation, asked) = Conversation::accept(listener, security, timeouts)?;
     let served = asked.and_then(|asked| server(&mut conversation, asked, endpoint, observe));
     conversation.conclude(served)
 }

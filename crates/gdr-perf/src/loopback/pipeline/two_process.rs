@@ -61,8 +61,7 @@ pub fn serve(
     observe: &mut dyn FnMut(PipelineEvent<'_>) -> ControlFlow<()>,
 ) -> Result<PipelineReport> {
     proceed(observe(PipelineEvent::Listening(listener.address()?)))?;
-    let (mut conversation, asked) =
-        Conversation::accept(listener, security, timeouts, "`gdr compare`")?;
+    let (mut conversation, asked) = Conversation::accept(listener, security, timeouts)?;
     let served = asked.and_then(|asked| server(&mut conversation, asked, device, source, observe));
     conversation.conclude(served)
 }
