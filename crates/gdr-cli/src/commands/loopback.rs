@@ -150,8 +150,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "SECONDS", value_parser = count, default_value = "60", requires = "listen")]
     wait: u32,
 
-    /// Rehearse a failure: what arrived is lost, in part lost, damaged, or stale for whoever looks
-    /// after a kernel; the verdict is about no hardware
+    /// Rehearse a failure: what arrived is lost, in part lost, damaged, or stale after a kernel
+    /// has seen it; the verdict is about no hardware
     #[arg(
         long,
         value_enum,

@@ -13,10 +13,9 @@ use gdr_rdma::{
 use super::compare::{CHUNK, Comparison, by_kernel, pieces};
 use super::connection::Connection;
 use super::event::Observer;
-use super::fault::Fault;
 use super::registration::{GpuRange, Registration};
 use super::report::{Checks, Ended, Outcome};
-use super::settings::{Destination, Seeds, Settings};
+use super::settings::{Destination, Fault, Seeds, Settings};
 use super::staging::StagingBuffer;
 use crate::bench_target::BenchTarget;
 use crate::error::Result;

@@ -27,7 +27,6 @@ mod device_memory;
 mod device_select;
 mod diagnose;
 mod event;
-mod fault;
 mod gpu;
 mod host_port;
 mod in_process;
@@ -48,13 +47,12 @@ pub use device_select::{
     Chosen, DeviceName, DevicePair, InvalidDeviceName, NicDistance, ProviderPreference,
 };
 pub use event::{Event, Step};
-pub use fault::Fault;
 pub use host_port::{HostPort, InvalidHostPort, SETUP_PORT, is_this_host};
 pub use in_process::run;
 pub use report::{
     Cause, CauseKind, Checks, Difference, End, Ended, Iteration, Outcome, PacketCounts, Packets,
     Path, Report, Throughput, Verdict,
 };
-pub use settings::{Destination, Settings, TransferPreference};
+pub use settings::{Destination, Fault, Settings, TransferPreference};
 pub use sweep::{DirectRatio, Operation, PathKind, Row, Sweep, SweepEvent, SweepSettings, sweep};
 pub use two_process::{Timeouts, connect, listen};

@@ -5,8 +5,7 @@ use std::net::SocketAddr;
 use gdr_rdma::{Counters, Device, Mtu, Provider, Stripe};
 use serde::{Deserialize, Serialize};
 
-use super::fault::Fault;
-use super::settings::{MESSAGE, Seeds};
+use super::settings::{Fault, MESSAGE, Seeds};
 use crate::error::Remedy;
 use crate::memory_facts::{Memory, MemoryFacts};
 use crate::report::Schema;

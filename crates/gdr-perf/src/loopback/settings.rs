@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use gdr_cuda::{MemoryKind, pattern_word};
+use serde::Serialize;
 
-use super::fault::Fault;
 use crate::error::{MOST_SECONDS, Result, SettingsError};
 
 /// The most bytes that one iteration transfers.
@@ -14,6 +14,20 @@ pub(super) const MESSAGE: u64 = 16 << 20;
 /// Bytes for which the deadline of a step is a second longer: far fewer than any working path
 /// transfers in a second.
 const BYTES_PER_SECOND: u64 = 64 << 20;
+
+/// What becomes of the bytes behind the completions, in a rehearsal of a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fault {
+    /// None of them arrives.
+    Lost,
+    /// The second half does not arrive.
+    Part,
+    /// A word in the middle is another one.
+    Damaged,
+    /// A kernel sees them, and the comparisons after it see what was there before.
+    Stale,
+}
 
 /// How bytes should be transferred into GPU memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -175,7 +175,7 @@ pub(super) const CAUSES: &[Cause] = &[
         id: "perftest-without-cuda",
         title: "This perftest was built without CUDA, as most distributions build it",
         why: "An option that perftest does not know is one that it was built without: its options of \
-              GPUs exist only where configure was told where CUDA's header is.",
+              GPUs exist only where configure was given the path of CUDA's header.",
         patterns: &[sure(
             r"(unrecognized|unknown|invalid) option '?(--)?(use_(cuda|rocm|musa|neuron|mlu|hl)\w*|cuda_mem_type|gpu_touch)",
         )],
