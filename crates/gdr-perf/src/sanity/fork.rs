@@ -11,6 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, waitpid};
 
 use super::WAIT;
+use super::lifetime::OWN_BLOCK;
 use super::outcome::{Outcome, Stop, allocate, require};
 use super::pattern;
 use crate::bench_target::BenchTarget;
@@ -125,8 +126,8 @@ pub(super) fn map_and_free(target: &BenchTarget, kind: MemoryKind) -> Outcome {
 /// Memory that the parent freed after a fork is shown to neither the child nor a new allocation.
 pub(super) fn access_after_free(target: &BenchTarget, kind: MemoryKind) -> Outcome {
     super::lifetime::require_persistent(target)?;
-    let buffer = allocate(target, kind, 256 << 10)?;
-    let bytes = pattern::bytes(96, buffer.len());
+    let buffer = allocate(target, kind, OWN_BLOCK)?;
+    let bytes = pattern::bytes(96, 256 << 10);
     let mapping = target.map(&buffer)?;
     mapping.write_at(0, &bytes)?;
     drop(buffer);
@@ -142,8 +143,8 @@ pub(super) fn access_after_free(target: &BenchTarget, kind: MemoryKind) -> Outco
         in_child(child, WAIT)? == 0,
         "the child could read memory that its parent freed"
     );
-    let other = allocate(target, kind, 256 << 10)?;
-    other.write(0, &pattern::bytes(97, other.len()))?;
+    let other = allocate(target, kind, OWN_BLOCK)?;
+    other.write(0, &pattern::bytes(97, 256 << 10))?;
     pattern::require_mapped("the view of freed memory", &mapping, 0, &bytes)
 }
 

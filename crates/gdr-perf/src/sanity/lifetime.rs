@@ -11,6 +11,9 @@ use crate::bench_target::BenchTarget;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
+/// So large that it has memory of its own: the parts of a shared block belong to the caller that
+/// suballocates it, and that one does not know of pins.
+pub(super) const OWN_BLOCK: u64 = 32 * MIB;
 
 /// A freed buffer's memory stays readable and writable through its mapping.
 pub(super) fn access_after_free(target: &BenchTarget, kind: MemoryKind) -> Outcome {
@@ -58,9 +61,7 @@ pub(super) fn access_after_close(target: &BenchTarget, kind: MemoryKind) -> Outc
 /// No new allocation gets memory that a mapping still shows.
 pub(super) fn freed_memory_is_not_reused(target: &BenchTarget, kind: MemoryKind) -> Outcome {
     require_persistent(target)?;
-    // Large, so that it has memory of its own: the parts of a shared block belong to the caller that
-    // suballocates it, and that one does not know of pins.
-    const LEN: u64 = 32 * MIB;
+    const LEN: u64 = OWN_BLOCK;
     let buffer = allocate(target, kind, LEN)?;
     let mapping = target.map(&buffer)?;
     let old = pattern::bytes(22, 64 * KIB);
