@@ -27,7 +27,7 @@ pub(super) struct Measurement {
 
 struct SoFar {
     interrupted: Interrupted,
-    /// The measurement has ended by itself, so that its end is not that of a signal.
+    /// Records that the measurement has ended by itself, and not by a signal.
     is_over: bool,
 }
 

@@ -50,8 +50,8 @@ pub(super) fn svg(report: &MeshReport) -> String {
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" \
          height=\"{height}\" font-family=\"system-ui, 'DejaVu Sans', sans-serif\" font-size=\"12\">\n\
          <rect width=\"{width}\" height=\"{height}\" fill=\"white\"/>\n<text x=\"{LEFT}\" y=\"28\" \
-         font-size=\"16\" font-weight=\"600\">gdr mesh: GB/s from the rank of the line to that of the \
-         column</text>\n"
+         font-size=\"16\" font-weight=\"600\">gdr mesh: GB/s from the rank of the row to the rank of \
+         the column</text>\n"
     );
     if report.simulated {
         put(
@@ -242,7 +242,7 @@ fn title(report: &MeshReport, cell: &Cell) -> String {
     }
 }
 
-/// The colour of a part of the expected rate, and that of letters on it.
+/// The colour of a cell by its part of the expected rate, and the colour of the letters in it.
 fn color(part: f64) -> (String, &'static str) {
     let part = part.clamp(0.0, 1.0);
     let mixed = COLORS.windows(2).find_map(|pair| match pair {

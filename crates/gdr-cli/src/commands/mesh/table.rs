@@ -21,7 +21,7 @@ pub(super) fn write(report: &MeshReport, crowd: Option<Crowd>, output: &mut Outp
     }
     // The numbers of the ranks are a column, too.
     if (report.ranks + 1) * COLUMN <= output.width() {
-        output.line("\nGB/s from the rank of the line to that of the column")?;
+        output.line("\nGB/s from the rank of the row to the rank of the column")?;
         matrix(report)
             .iter()
             .try_for_each(|line| output.line(line))?;

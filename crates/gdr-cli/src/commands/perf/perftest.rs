@@ -3,7 +3,7 @@
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use gdr_perf::transfer::MinimumRate;
 
-/// The options of perftest that are no options of gdr's own.
+/// The options of perftest that gdr does not have under a name of its own.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "As in perftest")]
 pub(super) struct PerftestOptions {
@@ -182,7 +182,7 @@ const ELSEWHERE: &[(char, &str, &str)] = &[
     (
         'L',
         "hop_limit",
-        "packets have 64 hops, those of soft devices what the kernel sets",
+        "packets have 64 hops; on soft devices the kernel sets the number",
     ),
     ('C', "report-cycles", "times are in microseconds"),
     ('H', "report-histogrm", QUANTILES),

@@ -374,10 +374,6 @@ impl Engine {
                     any = true;
                     qp.timer = None;
                     qp.roce.handle_deadline(now);
-                    if qp.acknowledgement == Acknowledgement::Due {
-                        // What the program has not answered until now is not kept back.
-                        qp.acknowledgement = Acknowledgement::Released;
-                    }
                     schedule(&mut self.qps.ready, qp);
                 }
                 None => {}
