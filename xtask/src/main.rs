@@ -14,7 +14,6 @@ mod fleet_files;
 mod fuzz;
 mod gpu_bundle;
 mod gpu_steps;
-mod house;
 mod install;
 mod install_command;
 mod instructions;
@@ -38,6 +37,7 @@ mod verbs_library;
 mod verbs_programs;
 mod vm;
 mod wheel;
+mod words;
 mod workspace;
 
 use std::path::PathBuf;
@@ -57,8 +57,8 @@ enum Task {
     Guide,
     /// Run the examples that need no hardware and check the last line of each.
     Examples,
-    /// Check names, words, import circles and file lengths of the source.
-    House(house::Options),
+    /// Check that sources and pages use none of the words of xtask/words.txt.
+    Words,
     /// Generate the declarations of gdr-verbs-sys from libibverbs' header.
     Bindings(bindings::Source),
     /// Run the tests that need the kernel's RDMA stack, in a virtual machine.
@@ -118,7 +118,7 @@ fn main() -> ExitCode {
         Task::Docs => documentation::run(),
         Task::Guide => documentation::guide(),
         Task::Examples => examples::run(),
-        Task::House(options) => house::run(&options),
+        Task::Words => words::run(),
         Task::Bindings(source) => bindings::run(&source),
         Task::Vm(options) => vm::run(&options),
         Task::VerbsPrograms(options) => verbs_programs::run(&options),

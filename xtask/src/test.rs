@@ -10,8 +10,8 @@ use crate::gpu_steps::STEPS;
 use crate::results::{Outcome, Results};
 use crate::workspace::{cargo, has_subcommand, root, set_built, target};
 use crate::{
-    api, book, cargo_tests, documentation, examples, fleet_files, fuzz, gpu_bundle, house, mesh,
-    models, msrv, mutants, picture, verbs_programs, vm, wheel,
+    api, book, cargo_tests, documentation, examples, fleet_files, fuzz, gpu_bundle, mesh, models,
+    msrv, mutants, picture, verbs_programs, vm, wheel, words,
 };
 
 #[derive(Debug, clap::Args)]
@@ -51,7 +51,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     results.check("tests under Miri", models::miri);
     results.check("oldest supported Rust", msrv::check);
     results.check("fuzz targets", fuzz::smoke);
-    results.check("rules of the house", house::check);
+    results.check("words", words::check);
     results.check("lists of mutations", mutants::check);
     results.check("public API", api::check);
     results.check("licences of dependencies", licences);
@@ -72,7 +72,7 @@ fn quick() -> anyhow::Result<ExitCode> {
         cargo_tests::workspace(results, Targets::InCrates)
     })?;
     results.check("pages of the guide", documentation::pages);
-    results.check("rules of the house", house::check);
+    results.check("words", words::check);
     results.check("lists of mutations", mutants::check);
     Ok(results.close())
 }
