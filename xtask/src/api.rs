@@ -13,15 +13,20 @@ use crate::results::{Outcome, Results};
 use crate::workspace::{cargo_of, root, target};
 
 /// The crates that other programs use.
-const CRATES: [&str; 8] = [
+const CRATES: [&str; 13] = [
     "gdr-copy",
     "gdr-cuda",
     "gdr-doctor",
+    "gdr-nic",
     "gdr-node",
+    "gdr-object",
     "gdr-pci",
     "gdr-perf",
+    "gdr-process",
     "gdr-rdma",
     "gdr-roce",
+    "gdr-trace",
+    "gdr-verbs-sys",
 ];
 
 /// What to do with the listings.

@@ -15,7 +15,7 @@ struct Interpreted {
     filters: &'static [&'static str],
 }
 
-const INTERPRETED: [Interpreted; 3] = [
+const INTERPRETED: [Interpreted; 4] = [
     Interpreted {
         package: "gdrapi",
         filters: &["hazard", "stack", "handle"],
@@ -26,7 +26,11 @@ const INTERPRETED: [Interpreted; 3] = [
     },
     Interpreted {
         package: "gdr-rdma",
-        filters: &["bounded_queue", "lid::", "connect::message", "outstanding"],
+        filters: &["lid::", "connect::message"],
+    },
+    Interpreted {
+        package: "gdr-nic",
+        filters: &["bounded_queue", "outstanding"],
     },
 ];
 

@@ -163,6 +163,7 @@ fn code(error: &anyhow::Error) -> &'static str {
             .or_else(|| of::<gdr_object::Error>(cause))
             .or_else(|| of::<gdr_perf::Error>(cause))
             .or_else(|| of::<gdr_rdma::Error>(cause))
+            .or_else(|| of::<gdr_rdma::NicError>(cause))
             .or_else(|| of::<gdr_copy::Error>(cause))
             .or_else(|| of::<gdr_cuda::Error>(cause))
             .or_else(|| of::<std::io::Error>(cause))
@@ -243,16 +244,13 @@ codes! {
 }
 
 codes! {
-    gdr_rdma::Error, otherwise "rdma";
-    inside: [Handshake, Copy, Cuda];
+    gdr_rdma::NicError, otherwise "nic";
+    inside: [Copy, Cuda];
     EmptyBuffer => "empty_buffer",
     OutOfRange => "out_of_range",
-    LocalWriteMissing => "local_write_missing",
     Misaligned => "misaligned",
     MappedElsewhere => "mapped_elsewhere",
     Foreign => "foreign",
-    Deadline => "deadline",
-    Transfer => "transfer",
     CompletionQueueOverrun => "completion_queue_overrun",
     Post => "post",
     State => "state",
@@ -261,20 +259,28 @@ codes! {
     ShardCount => "shard_count",
     TooManyQueuePairs => "too_many_queue_pairs",
     PortDenied => "port_denied",
-    ListenPortInUse => "listen_port_in_use",
     AddressNotLocal => "address_not_local",
     AddressNotUnicast => "address_not_unicast",
     AddressFamily => "address_family",
-    Connect => "connect",
     NoRoute => "network_unreachable",
     MtuTooSmall => "mtu_too_small",
+    ForkedChild => "forked_child",
+    DeviceFailed => "device_failed",
+    Os => "os",
+}
+
+codes! {
+    gdr_rdma::Error, otherwise "rdma";
+    inside: [Handshake, Nic];
+    LocalWriteMissing => "local_write_missing",
+    Deadline => "deadline",
+    Transfer => "transfer",
+    ListenPortInUse => "listen_port_in_use",
+    Connect => "connect",
     NoPeer => "no_peer",
     ListenNeedsKey => "listen_needs_key",
     KeyFile => "key_file",
-    ForkedChild => "forked_child",
-    DeviceFailed => "device_failed",
     KeyTooShort => "key_too_short",
-    Os => "os",
     Verbs => "verbs",
 }
 
@@ -435,11 +441,15 @@ mod tests {
         );
         assert_eq!(
             declared(<gdr_rdma::Error as Codes>::CODES),
-            "empty_buffer out_of_range local_write_missing misaligned mapped_elsewhere \
-             foreign deadline transfer completion_queue_overrun post state port_in_use \
-             port_sharing shard_count too_many_queue_pairs port_denied listen_port_in_use address_not_local address_not_unicast \
-             address_family connect network_unreachable mtu_too_small no_peer \
-             listen_needs_key key_file forked_child device_failed key_too_short os verbs rdma"
+            "local_write_missing deadline transfer listen_port_in_use connect no_peer \
+             listen_needs_key key_file key_too_short verbs rdma"
+        );
+        assert_eq!(
+            declared(<gdr_rdma::NicError as Codes>::CODES),
+            "empty_buffer out_of_range misaligned mapped_elsewhere foreign \
+             completion_queue_overrun post state port_in_use port_sharing shard_count \
+             too_many_queue_pairs port_denied address_not_local address_not_unicast \
+             address_family network_unreachable mtu_too_small forked_child device_failed os nic"
         );
         assert_eq!(
             declared(<HandshakeError as Codes>::CODES),

@@ -1,7 +1,7 @@
 //! The options and commands of `gdr` that help against an error of a library.
 
 use gdr_perf::Remedy;
-use gdr_rdma::VerbsError;
+use gdr_rdma::{NicError, VerbsError};
 
 /// The option or command of `gdr` for `remedy`, as the last part of a sentence.
 pub(crate) const fn spelled(remedy: Remedy) -> Option<&'static str> {
@@ -69,18 +69,25 @@ fn of_object(error: &gdr_object::Error) -> Option<&'static str> {
 
 fn of_rdma(error: &gdr_rdma::Error) -> Option<&'static str> {
     match error {
-        gdr_rdma::Error::Copy(error) => of_copy(error),
-        gdr_rdma::Error::Cuda(error) => of_cuda(error),
+        gdr_rdma::Error::Nic(error) => of_nic(error),
         gdr_rdma::Error::Verbs(VerbsError::GpuRegistration(_)) => Some(
             "`gdr doctor` finds the cause, and `gdr peermem status` shows whether the peer-memory \
              module works",
         ),
-        gdr_rdma::Error::PortInUse { .. } => Some(
-            "a second server of a host needs another address (--bind, --listen), or both ends another --udp-port",
-        ),
         gdr_rdma::Error::Verbs(VerbsError::NoSuchGid { .. }) => {
             Some("`gdr devices` shows which of them gdr uses, and why")
         }
+        _ => None,
+    }
+}
+
+fn of_nic(error: &NicError) -> Option<&'static str> {
+    match error {
+        NicError::Copy(error) => of_copy(error),
+        NicError::Cuda(error) => of_cuda(error),
+        NicError::PortInUse { .. } => Some(
+            "a second server of a host needs another address (--bind, --listen), or both ends another --udp-port",
+        ),
         _ => None,
     }
 }

@@ -165,6 +165,12 @@ pub enum Error {
     Cuda(#[from] gdr_cuda::Error),
 }
 
+impl From<gdr_rdma::NicError> for Error {
+    fn from(failed: gdr_rdma::NicError) -> Self {
+        Self::Rdma(failed.into())
+    }
+}
+
 /// Why an object or its owner is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]

@@ -188,7 +188,7 @@ impl Header {
 
     /// Stores a word and a release fence behind it.
     fn store(&self, at: u64, value: u64) -> gdr_rdma::Result<()> {
-        self.0.write_at(at, &value.to_le_bytes())
+        Ok(self.0.write_at(at, &value.to_le_bytes())?)
     }
 }
 

@@ -100,6 +100,12 @@ pub enum Error {
     Stopped,
 }
 
+impl From<gdr_rdma::NicError> for Error {
+    fn from(failed: gdr_rdma::NicError) -> Self {
+        Self::Rdma(failed.into())
+    }
+}
+
 impl Error {
     /// What the caller can change, where the text of the error suggests it.
     pub fn remedy(&self) -> Option<Remedy> {

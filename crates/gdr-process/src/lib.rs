@@ -7,17 +7,23 @@
 //!
 //! Some of these processes have more rights than their caller, who chose their environment: [`variable`] has
 //! no values there. [`WholeFile`] and [`create_new`] make files in folders where others may have put links.
+//! [`PeerUser`] is the user at the other end of a connection within the host.
 
 #![warn(clippy::disallowed_methods)]
 
 mod environment;
 mod fork;
 mod loader;
+pub mod lock;
+mod peer_user;
+mod process_bound;
 mod whole_file;
 
 pub use environment::variable;
 pub use fork::{PerProcess, ProcessId};
 pub use loader::{LoadedLibrary, visit_loaded};
+pub use peer_user::PeerUser;
+pub use process_bound::ProcessBound;
 pub use whole_file::{WholeFile, create_new};
 
 // The example of the README is a test.

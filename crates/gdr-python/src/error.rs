@@ -58,9 +58,18 @@ impl IntoException for gdr_copy::ProfileError {
 impl IntoException for gdr_rdma::Error {
     fn into_exception(self) -> PyErr {
         match self {
+            Self::Nic(error) => error.into_exception(),
+            Self::Deadline(_) => PyTimeoutError::new_err(self.to_string()),
+            _ => Error::new_err(self.to_string()),
+        }
+    }
+}
+
+impl IntoException for gdr_rdma::NicError {
+    fn into_exception(self) -> PyErr {
+        match self {
             Self::Copy(error) => error.into_exception(),
             Self::Cuda(error) => error.into_exception(),
-            Self::Deadline(_) => PyTimeoutError::new_err(self.to_string()),
             Self::EmptyBuffer | Self::OutOfRange { .. } => PyValueError::new_err(self.to_string()),
             _ => Error::new_err(self.to_string()),
         }

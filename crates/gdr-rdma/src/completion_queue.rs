@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use gdr_roce::Completion;
 
-use crate::deadline::Deadline;
 use crate::device::Device;
 use crate::error::{Awaited, Error, Result};
 use crate::provider::CompletionQueueOps;
 use crate::types::CqNumber;
+use gdr_nic::Deadline;
 
 /// A queue of the completions of requests. A clone is the same queue.
 ///

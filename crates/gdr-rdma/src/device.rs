@@ -7,14 +7,14 @@ use std::sync::Arc;
 use gdr_roce::Mtu;
 use gdr_roce::wire::UDP_PORT;
 
-use crate::deadline::Deadline;
-use crate::error::{Awaited, Error, Result};
-use crate::provider::soft::{self, SoftAddress, SoftDevice};
+use crate::error::{Awaited, Error, NicError, Result};
+use crate::provider::nic::NicDevice;
 use crate::provider::verbs::{self, Context, VerbsDevice};
 use crate::provider::{DeviceOps, GpuDma};
 use crate::types::{
     AsyncEvent, ChosenGid, Counters, Integrity, Lid, Provider, SoftOptions, VerbsOptions,
 };
+use gdr_nic::{Deadline, SoftAddress};
 
 /// An RDMA device. A clone is the same device.
 ///
@@ -50,7 +50,7 @@ impl Device {
     /// [`Error::PortInUse`], [`Error::PortSharing`], [`Error::AddressNotLocal`],
     /// [`Error::AddressNotUnicast`], [`Error::Os`].
     pub fn soft_with(options: SoftOptions) -> Result<Self> {
-        Ok(Self(Arc::new(SoftDevice::open(&options)?)))
+        Ok(Self(Arc::new(NicDevice::open(&options)?)))
     }
 
     /// The address of this host from which packets to `peer` leave: where to open a device of the soft
@@ -68,7 +68,7 @@ impl Device {
             socket.connect((peer, UDP_PORT))?;
             socket.local_addr()
         });
-        let failed = |source| Error::NoRoute { peer, source };
+        let failed = |source| NicError::NoRoute { peer, source };
         Ok(local.map_err(failed)?.ip())
     }
 
@@ -87,7 +87,7 @@ impl Device {
     /// # Errors
     /// [`Error::Os`].
     pub fn list_soft() -> Result<Vec<SoftAddress>> {
-        soft::addresses()
+        Ok(gdr_nic::addresses()?)
     }
 
     /// The kernel devices that libibverbs lists, by name, with their ports and GIDs, including those
@@ -201,13 +201,6 @@ impl Device {
 
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
-    }
-
-    /// The device of the soft provider behind this.
-    #[cfg(test)]
-    pub(crate) fn as_soft(&self) -> &SoftDevice {
-        let device: &dyn std::any::Any = &*self.0;
-        device.downcast_ref().expect("a soft device")
     }
 }
 

@@ -92,21 +92,13 @@
 
 #![warn(clippy::disallowed_methods)]
 
-mod bounded_queue;
-mod buffer;
 mod completion_queue;
 mod connect;
-mod deadline;
 mod device;
 mod error;
 mod gpu_registration;
-mod int_map;
-mod lock;
 mod memory_region;
 mod os;
-mod outstanding;
-mod peer_user;
-mod process_bound;
 mod protection_domain;
 mod provider;
 mod queue_pair;
@@ -119,14 +111,17 @@ mod types;
 mod ud_queue_pair;
 mod work_request;
 
-pub use buffer::{Buffer, BufferKind, CopyEngineThreshold, CopyThread};
 pub use completion_queue::CompletionQueue;
 pub use connect::{Listener, PeerInfo, Security, Session, SharedKey, Watch};
-pub use deadline::Deadline;
 pub use device::Device;
 pub use error::{
     Awaited, Error, Feature, FlushError, Foreign, HandshakeError, HandshakeStep, LoopbackError,
-    PortSharingError, Result, TransferError, VerbsError,
+    Result, TransferError, VerbsError,
+};
+pub use gdr_nic::{
+    AsyncEvent, Buffer, BufferKind, CopyEngineThreshold, CopyThread, Counters, CqNumber, Deadline,
+    Error as NicError, Integrity, PayloadBytes, PortSharingError, PortUse, SoftAddress,
+    SoftOptions, SourcePort, SrqNumber,
 };
 pub use gdr_roce::{
     Access, AckTimeout, AtomicOp, Capabilities, Completion, Event, Immediate, Lkey, LossRecovery,
@@ -137,16 +132,14 @@ pub use gdr_verbs_sys::{LoadError, NoDevice};
 pub use memory_region::{MemoryRegion, RemoteMemory, Segment};
 pub use os::disable_scatter_to_cqe;
 pub use protection_domain::ProtectionDomain;
-pub use provider::soft::{SoftAddress, raw};
 pub use provider::verbs::{DeviceAttributes, DmaBufSupport, VerbsDevice, VerbsGid, VerbsPort};
 pub use queue_pair::{BatchPostError, PreparedSend, QueuePair, QueuePairOptions};
 pub use shared_receive_queue::SharedReceiveQueue;
 pub use staging_ring::{RingConfig, StagingRing};
 pub use stripe::{Stripe, StripedPart, StripedRange};
 pub use types::{
-    AsyncEvent, ChosenGid, ConnectionOptions, Counters, CqNumber, Endpoint, FlushPolicy, GidEntry,
-    GidType, Integrity, Lid, LinkLayer, NoGid, PayloadBytes, PeerText, PortUse, Provider,
-    RegistrationMethod, SoftOptions, SourcePort, SrqNumber, UdEndpoint, VerbsOptions, choose_gid,
+    ChosenGid, ConnectionOptions, Endpoint, FlushPolicy, GidEntry, GidType, Lid, LinkLayer, NoGid,
+    PeerText, Provider, RegistrationMethod, UdEndpoint, VerbsOptions, choose_gid,
 };
 pub use ud_queue_pair::{UdQueuePair, UdQueuePairOptions};
 pub use work_request::{RecvRequest, SendRequest, UdSendRequest};

@@ -6,9 +6,10 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use gdr_roce::{Access, Lkey, Remote, Rkey};
 
-use crate::buffer::{Buffer, check_range};
-use crate::error::{Error, Result};
-use crate::types::{DomainId, FlushPolicy, RegistrationMethod};
+use crate::error::{NicError, Result};
+use crate::reaper;
+use crate::types::{Domain, FlushPolicy, RegistrationMethod};
+use gdr_nic::{Buffer, Retained, check_range};
 
 /// Part of a buffer that is to be registered.
 #[derive(Clone, Debug)]
@@ -88,7 +89,7 @@ pub(crate) struct Registered {
     // buffer is freed.
     flush: OnceLock<Flush>,
     registration: Registration,
-    domain: DomainId,
+    domain: Domain,
     range: MemoryRange,
     rejected_methods: Vec<String>,
     unverified_reason: OnceLock<String>,
@@ -96,7 +97,7 @@ pub(crate) struct Registered {
 
 impl MemoryRegion {
     pub(crate) fn new(
-        domain: DomainId,
+        domain: Domain,
         range: MemoryRange,
         registration: Registration,
         rejected_methods: Vec<String>,
@@ -111,9 +112,9 @@ impl MemoryRegion {
         }))
     }
 
-    /// Returns the registration itself if this is its last handle.
-    pub(crate) fn into_last(self) -> Option<Registered> {
-        Arc::into_inner(self.0)
+    /// The region as what a request retains.
+    pub(crate) fn into_retained(self) -> Arc<dyn Retained> {
+        self.0
     }
 
     pub(crate) fn downgrade(&self) -> WeakMemoryRegion {
@@ -199,7 +200,7 @@ impl MemoryRegion {
     /// [`Error::OutOfRange`], also for more than 4 GiB in one segment.
     pub fn segment(&self, offset: u64, len: u64) -> Result<Segment> {
         check_range(offset, len, self.len())?;
-        let short = u32::try_from(len).map_err(|_| Error::OutOfRange {
+        let short = u32::try_from(len).map_err(|_| NicError::OutOfRange {
             offset,
             wanted: len,
             len: u64::from(u32::MAX),
@@ -212,7 +213,7 @@ impl MemoryRegion {
     }
 
     /// The domain in which it is registered.
-    pub(crate) fn domain(&self) -> DomainId {
+    pub(crate) fn domain(&self) -> Domain {
         self.0.domain
     }
 }
@@ -299,6 +300,19 @@ impl Registered {
     /// Whether dropping it may wait for a GPU's work.
     pub(crate) fn frees_gpu_memory(&self) -> bool {
         self.range.buffer.is_of_driver()
+    }
+}
+
+impl Retained for Registered {
+    /// With the last owner of a region its GPU memory may be freed, which may wait for kernels; so another
+    /// thread frees that memory.
+    fn release(self: Arc<Self>) {
+        if let Some(last) = Arc::into_inner(self)
+            && last.frees_gpu_memory()
+        {
+            last.free_unwaited();
+            reaper::drop_later(last);
+        }
     }
 }
 

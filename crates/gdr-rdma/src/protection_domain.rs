@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::device::Device;
 use crate::provider::DomainOps;
-use crate::types::DomainId;
+use crate::types::Domain;
 
 /// Regions and queue pairs that may be used together.
 ///
@@ -13,14 +13,14 @@ use crate::types::DomainId;
 #[derive(Clone, Debug)]
 pub struct ProtectionDomain {
     device: Device,
-    id: DomainId,
+    id: Domain,
     domain: Arc<dyn DomainOps>,
 }
 
 impl Device {
     /// A new protection domain (`ibv_alloc_pd`).
     pub fn protection_domain(&self) -> ProtectionDomain {
-        let id = DomainId::new();
+        let id = Domain::new();
         ProtectionDomain {
             device: self.clone(),
             id,
@@ -35,7 +35,7 @@ impl ProtectionDomain {
         &self.device
     }
 
-    pub(crate) fn id(&self) -> DomainId {
+    pub(crate) fn id(&self) -> Domain {
         self.id
     }
 

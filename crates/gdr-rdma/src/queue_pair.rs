@@ -6,14 +6,14 @@ use gdr_roce::{Access, Capabilities, Psn, Qpn, State};
 use smallvec::SmallVec;
 
 use crate::completion_queue::CompletionQueue;
-use crate::error::{Error, Foreign, Result};
+use crate::error::{Error, Foreign, NicError, Result};
 use crate::memory_region::{MemoryRegion, Segment};
-use crate::os;
 use crate::protection_domain::ProtectionDomain;
 use crate::provider::{PreparedSendOps, QueuePairInit, QueuePairOps, QueuesInit};
 use crate::shared_receive_queue::SharedReceiveQueue;
 use crate::types::{ConnectionOptions, Endpoint};
 use crate::work_request::{RecvRequest, SendRequest};
+use gdr_nic::random_number;
 
 /// How to make a queue pair (`struct ibv_qp_init_attr`).
 #[derive(Clone, Debug)]
@@ -106,7 +106,7 @@ impl ProtectionDomain {
         self.device().check_process()?;
         let shared_receives = options.shared_receives.as_ref();
         self.check_queues([&options.send_queue, &options.recv_queue], shared_receives)?;
-        let psn = Psn::new(os::random_number()?);
+        let psn = Psn::new(random_number()?);
         let init = QueuePairInit {
             queues: &QueuesInit {
                 send_queue: options.send_queue.ops(),
@@ -137,10 +137,10 @@ impl ProtectionDomain {
             .iter()
             .any(|queue| !queue.device().is_same(self.device()))
         {
-            return Err(Error::Foreign(Foreign::CompletionQueue));
+            return Err(NicError::Foreign(Foreign::CompletionQueue).into());
         }
         if receives.is_some_and(|queue| queue.domain().id() != self.id()) {
-            return Err(Error::Foreign(Foreign::SharedReceiveQueue));
+            return Err(NicError::Foreign(Foreign::SharedReceiveQueue).into());
         }
         Ok(())
     }
@@ -153,7 +153,7 @@ impl ProtectionDomain {
         if regions.all(|region| region.domain() == self.id()) {
             return Ok(());
         }
-        Err(Error::Foreign(Foreign::MemoryRegion))
+        Err(NicError::Foreign(Foreign::MemoryRegion).into())
     }
 }
 
@@ -207,10 +207,11 @@ impl QueuePair {
     pub fn to_rtr(&self, peer: &Endpoint, options: &ConnectionOptions) -> Result<()> {
         let (local, remote) = (self.domain.device().address().ip(), peer.address.ip());
         if local.is_ipv4() != remote.is_ipv4() {
-            return Err(Error::AddressFamily {
+            return Err(NicError::AddressFamily {
                 local,
                 peer: remote,
-            });
+            }
+            .into());
         }
         self.pair.to_rtr(peer, options)
     }

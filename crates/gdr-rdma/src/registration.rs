@@ -2,11 +2,11 @@
 
 use gdr_roce::Access;
 
-use crate::buffer::{Buffer, check_range};
-use crate::error::{Error, Result};
+use crate::error::{Error, NicError, Result};
 use crate::gpu_registration;
 use crate::memory_region::{MemoryRange, MemoryRegion, RejectedMethods};
 use crate::protection_domain::ProtectionDomain;
+use gdr_nic::{Buffer, check_range};
 
 impl ProtectionDomain {
     /// Registers all of `buffer` (`ibv_reg_mr`) for this side's requests, and for the peer's as far
@@ -38,7 +38,7 @@ impl ProtectionDomain {
     ) -> Result<MemoryRegion> {
         self.device().check_process()?;
         if len == 0 {
-            return Err(Error::EmptyBuffer);
+            return Err(NicError::EmptyBuffer.into());
         }
         check_range(offset, len, buffer.len())?;
         let changed_by_peer = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;

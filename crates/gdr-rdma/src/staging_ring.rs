@@ -7,15 +7,15 @@ use std::sync::Arc;
 use gdr_cuda::{DeviceBuffer, HostBuffer, Stream};
 use gdr_roce::{Access, Completion, WcStatus, WrId};
 
-use crate::buffer::{Buffer, check_range};
 use crate::completion_queue::CompletionQueue;
-use crate::deadline::Deadline;
-use crate::error::{Error, Result, TransferError};
+use crate::error::{Error, NicError, Result, TransferError};
 use crate::memory_region::{MemoryRegion, RemoteMemory};
-use crate::process_bound::ProcessBound;
 use crate::protection_domain::ProtectionDomain;
 use crate::queue_pair::{QueuePair, QueuePairOptions};
 use crate::work_request::SendRequest;
+use gdr_nic::Deadline;
+use gdr_nic::{Buffer, check_range};
+use gdr_process::ProcessBound;
 
 /// How large a ring is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,9 +94,9 @@ impl StagingRing {
         let gpu = gpu.into();
         let len = u64::from(config.slot_len) * u64::from(config.slots);
         if len == 0 {
-            return Err(Error::EmptyBuffer);
+            return Err(NicError::EmptyBuffer.into());
         }
-        let len = usize::try_from(len).map_err(|_| Error::OutOfRange {
+        let len = usize::try_from(len).map_err(|_| NicError::OutOfRange {
             offset: 0,
             wanted: len,
             len: usize::MAX as u64,
@@ -165,7 +165,9 @@ impl StagingRing {
         len: u64,
         deadline: Deadline,
     ) -> Result<()> {
-        self.copies.check_process()?;
+        if !self.copies.is_own() {
+            return Err(NicError::ForkedChild.into());
+        }
         check_range(offset, len, self.copies.gpu.len())?;
         check_range(0, len, peer.len)?;
         if self.state == RingState::Failed {

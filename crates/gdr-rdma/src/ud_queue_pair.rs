@@ -3,14 +3,14 @@
 use gdr_roce::{Capabilities, Mtu, Psn, Qkey, Qpn, State};
 
 use crate::completion_queue::CompletionQueue;
-use crate::error::{Error, Result};
+use crate::error::{NicError, Result};
 use crate::memory_region::Segment;
-use crate::os;
 use crate::protection_domain::ProtectionDomain;
 use crate::provider::{QueuesInit, UdQueuePairInit, UdQueuePairOps};
 use crate::shared_receive_queue::SharedReceiveQueue;
 use crate::types::UdEndpoint;
 use crate::work_request::{RecvRequest, UdSendRequest};
+use gdr_nic::random_number;
 
 /// How to make a queue pair for datagrams.
 #[derive(Clone, Debug)]
@@ -180,7 +180,7 @@ impl UdQueuePair {
     /// # Errors
     /// [`Error::State`], [`Error::DeviceFailed`], [`Error::ForkedChild`], [`Error::Os`].
     pub fn to_rts(&self) -> Result<()> {
-        self.pair.to_rts(Psn::new(os::random_number()?))
+        self.pair.to_rts(Psn::new(random_number()?))
     }
 
     /// To ERR: all posted requests are flushed, with completions of that status.
@@ -197,7 +197,7 @@ impl UdQueuePair {
         let local = self.domain.device().address().ip();
         let peer = request.to.address.ip();
         if local.is_ipv4() != peer.is_ipv4() {
-            return Err(Error::AddressFamily { local, peer });
+            return Err(NicError::AddressFamily { local, peer }.into());
         }
         let regions = request.segments().iter().map(Segment::region);
         self.domain.check_regions(regions)?;

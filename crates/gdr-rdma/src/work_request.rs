@@ -6,10 +6,13 @@ use smallvec::SmallVec;
 use crate::memory_region::Segment;
 use crate::types::UdEndpoint;
 
+/// The segments of a request.
+pub(crate) type Segments = SmallVec<[Segment; 2]>;
+
 /// The bytes of a request.
 #[derive(Clone, Debug)]
 pub(crate) enum Data {
-    Segments(SmallVec<[Segment; 2]>),
+    Segments(Segments),
     Inline(SmallVec<[u8; 64]>),
 }
 
@@ -191,7 +194,7 @@ impl UdSendRequest {
 #[must_use]
 pub struct RecvRequest {
     pub(crate) id: WrId,
-    pub(crate) segments: SmallVec<[Segment; 2]>,
+    pub(crate) segments: Segments,
 }
 
 impl RecvRequest {

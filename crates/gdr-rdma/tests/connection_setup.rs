@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use gdr_rdma::{
     Access, Buffer, ConnectionOptions, Deadline, Device, Endpoint, Error, HandshakeError, Listener,
-    Mtu, PeerInfo, Psn, Qpn, QueuePairOptions, RemoteMemory, Result, Rkey, Security, SendRequest,
-    Session, SharedKey, SoftOptions, SourcePort, WcStatus, WrId,
+    Mtu, NicError, PeerInfo, Psn, Qpn, QueuePairOptions, RemoteMemory, Result, Rkey, Security,
+    SendRequest, Session, SharedKey, SoftOptions, SourcePort, WcStatus, WrId,
 };
 
 /// Nothing here takes a noticeable part of this; a test that hits it is stuck.
@@ -538,7 +538,10 @@ fn a_session_connects_from_the_requested_address() {
     });
     let nowhere = "192.0.2.1".parse().unwrap();
     let outcome = Session::connect_from(nowhere, address, &Security::Loopback, soon());
-    assert!(matches!(outcome, Err(Error::AddressNotLocal { .. })));
+    assert!(matches!(
+        outcome,
+        Err(Error::Nic(NicError::AddressNotLocal { .. }))
+    ));
     drop(listener);
     let outcome = Session::connect_from(from, address, &Security::Loopback, soon());
     assert!(matches!(outcome, Err(Error::Connect { .. })));

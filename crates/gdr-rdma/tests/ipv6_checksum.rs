@@ -10,14 +10,16 @@ use std::os::fd::AsRawFd;
 use std::thread;
 use std::time::Duration;
 
-use gdr_rdma::{ConnectionOptions, Deadline, Device, Error, Mtu, QueuePairOptions, SoftOptions};
+use gdr_rdma::{
+    ConnectionOptions, Deadline, Device, Error, Mtu, NicError, QueuePairOptions, SoftOptions,
+};
 
 #[test]
 fn datagrams_without_a_checksum_arrive() {
     let ip = IpAddr::V6(Ipv6Addr::LOCALHOST);
     let device = match Device::soft_with(SoftOptions::new(ip).port(0)) {
         Ok(device) => device,
-        Err(Error::AddressNotLocal { .. }) => {
+        Err(Error::Nic(NicError::AddressNotLocal { .. })) => {
             skip::skip(format_args!("this machine has no {ip}"));
             return;
         }

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_uint};
 
-use gdr_rdma::{Completion, Qpn, WcOpcode, WcStatus};
+use gdr_nic::{Completion, Qpn, WcOpcode, WcStatus};
 use gdr_verbs_sys::{ibv_cq, ibv_wc, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status};
 
 use crate::completion_queue::Queue;
@@ -100,7 +100,7 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, wc: *mut i
         let queue = Queue::of(cq)?;
         let most = usize::try_from(room).unwrap_or(0);
         let mut next = wc;
-        let count = queue.raw().poll(most, &mut |completion| {
+        let count = queue.nic().poll(most, &mut |completion| {
             // SAFETY: at most `room` completions are passed, and there is room for them.
             unsafe {
                 next.write(plain(&completion, queue.device()));

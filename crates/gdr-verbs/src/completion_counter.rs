@@ -5,7 +5,7 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use gdr_rdma::raw::{CompletionCounter, CountedOperation, CounterUnit};
+use gdr_nic::{CompletionCounter, CountedOperation, CounterUnit};
 use gdr_verbs_sys::{
     ibv_comp_cntr, ibv_comp_cntr_caps, ibv_comp_cntr_init_attr, ibv_comp_cntr_type, ibv_context,
     ibv_qp, ibv_qp_attach_comp_cntr_attr, ibv_qp_attach_comp_cntr_op as Operation, ibv_qp_state,
@@ -255,7 +255,7 @@ unsafe extern "C" fn ibv_qp_attach_comp_cntr(
             .filter(|(bit, _)| wanted.op_mask & bit.0 != 0)
             .map(|(_, operation)| *operation)
             .collect();
-        pair.raw()
+        pair.nic()
             .count_completions(&operations, &counter.counter)?;
         attached.operations |= wanted.op_mask;
         attached.counters.push(counter.users.add());

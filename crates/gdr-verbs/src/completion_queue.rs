@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering, fence};
 
-use gdr_rdma::{Completion, WcStatus, raw};
+use gdr_nic::{self as nic, Completion, WcStatus};
 use gdr_verbs_sys::{ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex};
 
 use crate::channel::Channel;
@@ -27,7 +27,7 @@ pub(crate) const MOST_ENTRIES: c_int = 1 << 22;
 pub(crate) struct Queue {
     object: CObject<ibv_cq_ex>,
     context: Arc<Context>,
-    queue: raw::CompletionQueue,
+    queue: nic::CompletionQueue,
     channel: Option<(Arc<Channel>, Use)>,
     notifier: Arc<Notifier>,
     unacknowledged_completions: Arc<Unacknowledged>,
@@ -54,7 +54,7 @@ const SOLICITED: u8 = 2;
 
 impl Notifier {
     /// Runs while the engine is locked.
-    fn completed(&self, completion: &Completion) -> raw::Announcement {
+    fn completed(&self, completion: &Completion) -> nic::Announcement {
         // The completion was stored before; `arm` is followed by a poll of the program.
         fence(Ordering::SeqCst);
         let armed = self.armed.load(Ordering::Relaxed);
@@ -65,9 +65,9 @@ impl Notifier {
         };
         if wanted && self.armed.swap(NOTHING, Ordering::AcqRel) != NOTHING {
             self.events.push(self.queue);
-            return raw::Announcement::Sent;
+            return nic::Announcement::Sent;
         }
-        raw::Announcement::None
+        nic::Announcement::None
     }
 
     fn arm(&self, what: u8) {
@@ -138,7 +138,7 @@ impl Queue {
         let on_completion = channel.as_ref().map(|_| {
             let notifier = Arc::clone(&notifier);
             let hook = move |completion: &Completion| notifier.completed(completion);
-            Box::new(hook) as raw::OnCompletion
+            Box::new(hook) as nic::OnCompletion
         });
         let queue = context
             .engine()?
@@ -181,7 +181,7 @@ impl Queue {
         Arc::ptr_eq(&self.context, context)
     }
 
-    pub(crate) fn raw(&self) -> &raw::CompletionQueue {
+    pub(crate) fn nic(&self) -> &nic::CompletionQueue {
         &self.queue
     }
 

@@ -3,8 +3,8 @@
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use gdr_rdma::Mtu;
-use gdr_rdma::raw::{self, LinkEvent, LinkState, LinkWatch};
+use gdr_nic::Mtu;
+use gdr_nic::{self as nic, LinkEvent, LinkState, LinkWatch};
 use gdr_verbs_sys::{ibv_context, ibv_event_type, verbs_context};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags};
@@ -28,7 +28,7 @@ pub(crate) struct Context {
     /// one. So no thread has to wait for those.
     readiness: OwnedFd,
     /// The engine, from the first object on that needs it.
-    engine: OnceLock<raw::Device>,
+    engine: OnceLock<nic::Device>,
 }
 
 pub(crate) static CONTEXTS: Table<Context> = Table::new();
@@ -122,7 +122,7 @@ impl Context {
     }
 
     /// The engine of its device, which it keeps open from here on.
-    pub(crate) fn engine(&self) -> Result<&raw::Device, Errno> {
+    pub(crate) fn engine(&self) -> Result<&nic::Device, Errno> {
         if let Some(engine) = self.engine.get() {
             return Ok(engine);
         }

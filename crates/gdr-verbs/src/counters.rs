@@ -9,9 +9,9 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
+use gdr_nic::PayloadBytes;
+use gdr_nic::{self as nic, WeakDevice};
 use gdr_process::{PerProcess, WholeFile};
-use gdr_rdma::PayloadBytes;
-use gdr_rdma::raw::{self, WeakDevice};
 
 use crate::device::lock;
 
@@ -33,7 +33,7 @@ struct Watched {
 
 /// Has the counters of an engine written when the process ends, if the user asks for them: NCCL, for
 /// one, closes no device.
-pub(crate) fn watch(device: &str, engine: &raw::Device) {
+pub(crate) fn watch(device: &str, engine: &nic::Device) {
     if folder().is_none() {
         return;
     }

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_uint};
 
-use gdr_rdma::Completion;
+use gdr_nic::Completion;
 use gdr_verbs_sys::{
     __be32, ibv_context, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_cq_init_attr_mask,
     ibv_create_cq_attr_flags, ibv_create_cq_wc_flags as Fields, ibv_poll_cq_attr, ibv_wc_opcode,
@@ -93,7 +93,7 @@ fn fill(cq: &mut ibv_cq_ex, fields: u64) {
 fn advance(queue: &Queue, current: &mut Inside<'_, Option<Completion>>) -> Result<(), Errno> {
     **current = None;
     queue
-        .raw()
+        .nic()
         .poll(1, &mut |completion| **current = Some(completion))?;
     let next = (**current).ok_or(Errno::NOENT)?;
     let cq = queue.as_ptr().cast::<ibv_cq_ex>();

@@ -7,8 +7,8 @@ use std::ptr;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use gdr_copy::PerProcess;
-use gdr_rdma::raw::{self, WeakDevice};
-use gdr_rdma::{AsyncEvent, CqNumber, PortUse, SoftAddress, SoftOptions, SrqNumber};
+use gdr_nic::{self as nic, WeakDevice};
+use gdr_nic::{AsyncEvent, CqNumber, PortUse, SoftAddress, SoftOptions, SrqNumber};
 use gdr_verbs_sys::{__be64, ibv_device, ibv_event_type, ibv_node_type, ibv_transport_type};
 
 use crate::errno::Errno;
@@ -189,7 +189,7 @@ impl Device {
     }
 
     /// The engine, which is opened unless a context of this process has it open.
-    pub(crate) fn engine(&self) -> Result<raw::Device, Errno> {
+    pub(crate) fn engine(&self) -> Result<nic::Device, Errno> {
         let state = self.state.get();
         let mut engine = lock(&state.engine);
         if let Some(open) = engine.upgrade() {
@@ -201,7 +201,7 @@ impl Device {
         gpu_memory::reads()?;
         // Programs of other processes may have the address open, too.
         let options = SoftOptions::new(self.nic.address).port_use(PortUse::Shared);
-        let opened = raw::Device::open(&options, Some(Box::new(on_event)))
+        let opened = nic::Device::open(&options, Some(Box::new(on_event)))
             .inspect_err(|error| tracing::error!(%error, "gdr{} cannot be used", self.index))?;
         *engine = opened.downgrade();
         Ok(opened)

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use gdr_rdma::raw;
+use gdr_nic as nic;
 use gdr_verbs_sys::{ibv_context, ibv_pd};
 
 use crate::context::Context;
@@ -18,7 +18,7 @@ use crate::table::Table;
 pub(crate) struct Domain {
     object: CObject<ibv_pd>,
     context: Arc<Context>,
-    domain: raw::Domain,
+    domain: nic::Domain,
     users: Users,
 }
 
@@ -70,7 +70,7 @@ impl Domain {
         Arc::ptr_eq(&self.context, context)
     }
 
-    pub(crate) fn raw(&self) -> raw::Domain {
+    pub(crate) fn nic(&self) -> nic::Domain {
         self.domain
     }
 
@@ -103,7 +103,7 @@ extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
         let domain = Domain {
             object,
             context,
-            domain: raw::Domain::new(),
+            domain: nic::Domain::new(),
             users: Users::default(),
         };
         DOMAINS.insert(handle, Arc::new(domain));

@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use gdr_rdma::{Error, PostError};
+use gdr_nic::{Error, PostError};
 
 /// A positive errno.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

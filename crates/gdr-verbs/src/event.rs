@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gdr_rdma::{AsyncEvent, Event as PairEvent};
+use gdr_nic::{AsyncEvent, Event as PairEvent};
 use gdr_verbs_sys::ibv_event_type;
 
 use crate::event_queue::{EventQueue, Unacknowledged};

@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
-use gdr_rdma::raw::{
+use gdr_nic::{
     self, EthernetMatch, FlowKind, FlowRule, FlowSpec, Ipv4Match, Ipv6Match, Masked, PortMatch,
 };
 use gdr_verbs_sys::{
@@ -16,7 +16,7 @@ use gdr_verbs_sys::{
 use crate::context::Context;
 use crate::domain::{Use, next_handle};
 use crate::errno::Errno;
-use crate::queue_pair::{Pair, Service};
+use crate::queue_pair::{NicPair, Pair};
 use crate::ret::{pointer, status};
 use crate::slab::CObject;
 use crate::table::Table;
@@ -24,7 +24,7 @@ use crate::table::Table;
 /// A flow. It holds no queue pair, which cannot be destroyed before it.
 pub(crate) struct Flow {
     // Ended before what it uses.
-    _flow: raw::Flow,
+    _flow: gdr_nic::Flow,
     _object: CObject<ibv_flow>,
     context: Arc<Context>,
     _pair: Use,
@@ -46,12 +46,12 @@ pub(crate) unsafe extern "C" fn create_flow(
 ) -> *mut ibv_flow {
     pointer(|| {
         let pair = Pair::of(qp)?;
-        let Service::Frames(raw) = pair.raw() else {
+        let NicPair::RawPackets(nic) = pair.nic() else {
             return Err(Errno::INVAL);
         };
         // SAFETY: the contract of this function.
         let rule = unsafe { rule(attr) }?;
-        let flow = raw.create_flow(rule)?;
+        let flow = nic.create_flow(rule)?;
         let context = Arc::clone(pair.context());
         // SAFETY: a pointer and numbers.
         let object = unsafe {

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 
 use gdr_copy::{Context, Mapping, PerProcess, PinGranularity, PinOptions};
 use gdr_cuda::{Cuda, DeviceBuffer, DevicePtr, Driver, Gpu, Ordinal, PointerKind};
-use gdr_rdma::{Buffer, CopyEngineThreshold, CopyThread};
+use gdr_nic::{Buffer, CopyEngineThreshold, CopyThread};
 
 use crate::device::lock;
 use crate::errno::Errno;
@@ -163,7 +163,7 @@ fn map_pages(access: &GpuAccess, address: usize, len: usize) -> Result<Buffer, E
 }
 
 /// A mapping of which long messages are copied.
-fn copied(mapping: &Arc<Mapping>, copies: &Copies) -> gdr_rdma::Result<Buffer> {
+fn copied(mapping: &Arc<Mapping>, copies: &Copies) -> gdr_nic::Result<Buffer> {
     let gpu = copies.thread.gpu();
     // SAFETY: the program keeps memory allocated while it is registered, as `ibv_reg_mr` asks of it. If it
     // frees the memory nevertheless, the copy thread finds that out before it reads it.

@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use gdr_rdma::Access;
-use gdr_rdma::raw::Memory;
+use gdr_nic::Access;
+use gdr_nic::Memory;
 
 use crate::errno::Errno;
 

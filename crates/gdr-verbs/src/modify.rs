@@ -3,10 +3,10 @@
 use std::ffi::c_int;
 use std::net::SocketAddr;
 
-use gdr_rdma::raw::{
-    QueuePair, RawPacketQueuePair, RetryLimit, RtrAttributes, RtsAttributes, UdQueuePair,
+use gdr_nic::{Access, AckTimeout, Mtu, Psn, Qkey, Qpn, RetryCount, RnrRetry, RnrTimer};
+use gdr_nic::{
+    Connection, Datagrams, QueuePair, RawPackets, RetryLimit, RtrAttributes, RtsAttributes,
 };
-use gdr_rdma::{Access, AckTimeout, Mtu, Psn, Qkey, Qpn, RetryCount, RnrRetry, RnrTimer};
 use gdr_verbs_sys::{
     QpTransition, ibv_mig_state, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask as Mask,
     ibv_qp_state as State,
@@ -15,7 +15,7 @@ use gdr_verbs_sys::{
 use crate::address_handle::destination;
 use crate::device::{MOST_READS, lock};
 use crate::errno::Errno;
-use crate::queue_pair::{Pair, Service};
+use crate::queue_pair::{NicPair, Pair};
 use crate::region;
 use crate::ret::status_and_errno;
 use crate::slab::is_own;
@@ -91,29 +91,29 @@ fn modify(pair: &Pair, stored: &ibv_qp_attr, attr: &ibv_qp_attr, mask: Mask) -> 
     let mut wanted = *stored;
     store(&mut wanted, attr, mask);
     match (from, to) {
-        (_, State::IBV_QPS_RESET) => return pair.raw().reset(),
-        (_, State::IBV_QPS_ERR) => return pair.raw().to_error(),
+        (_, State::IBV_QPS_RESET) => return pair.nic().reset(),
+        (_, State::IBV_QPS_ERR) => return pair.nic().to_error(),
         (State::IBV_QPS_RTS, State::IBV_QPS_SQD) => {
             let notify = mask.contains(Mask::IBV_QP_EN_SQD_ASYNC_NOTIFY);
             pair.announce_drain(notify && attr.en_sqd_async_notify != 0);
-            return pair.raw().to_sqd();
+            return pair.nic().to_sqd();
         }
         _ => {}
     }
-    match pair.raw() {
-        Service::Connection(raw) => {
+    match pair.nic() {
+        NicPair::Connection(nic) => {
             let changes = Changes::new(from, &wanted, mask)?;
             let largest = pair.context().mtu();
-            modify_connection(raw, (from, to), &wanted, largest, &changes)?;
+            modify_connection(nic, (from, to), &wanted, largest, &changes)?;
         }
-        Service::Datagrams(raw) => {
+        NicPair::Datagrams(nic) => {
             let qkey = mask.contains(Mask::IBV_QP_QKEY).then_some(Qkey(attr.qkey));
-            modify_datagrams(raw, (from, to), attr, qkey)?;
+            modify_datagrams(nic, (from, to), attr, qkey)?;
         }
-        Service::Frames(raw) => modify_raw_packets(raw, (from, to))?,
+        NicPair::RawPackets(nic) => modify_raw_packets(nic, (from, to))?,
     }
     if let (State::IBV_QPS_SQD | State::IBV_QPS_SQE, State::IBV_QPS_RTS) = (from, to) {
-        pair.raw().resume()?;
+        pair.nic().resume()?;
     }
     Ok(())
 }
@@ -156,28 +156,28 @@ impl Changes {
         })
     }
 
-    fn apply(&self, raw: &QueuePair) -> Result<(), Errno> {
+    fn apply(&self, nic: &QueuePair<Connection>) -> Result<(), Errno> {
         if let Some(peer) = self.peer {
-            raw.set_peer(peer)?;
+            nic.set_peer(peer)?;
         }
         if let Some(access) = self.access {
-            raw.set_access(access)?;
+            nic.set_access(access)?;
         }
         if let Some(timer) = self.min_rnr_timer {
-            raw.set_min_rnr_timer(timer)?;
+            nic.set_min_rnr_timer(timer)?;
         }
         if let Some(most) = self.max_dest_rd_atomic {
-            raw.set_max_dest_rd_atomic(most)?;
+            nic.set_max_dest_rd_atomic(most)?;
         }
         if let Some(attributes) = &self.requester {
-            raw.set_rts_attributes(attributes)?;
+            nic.set_rts_attributes(attributes)?;
         }
         Ok(())
     }
 }
 
 fn modify_connection(
-    raw: &QueuePair,
+    nic: &QueuePair<Connection>,
     change: (State, State),
     wanted: &ibv_qp_attr,
     largest: Mtu,
@@ -185,42 +185,42 @@ fn modify_connection(
 ) -> Result<(), Errno> {
     match change {
         (State::IBV_QPS_RESET, State::IBV_QPS_INIT) => {
-            raw.to_init(changes.access.ok_or(Errno::INVAL)?)?;
+            nic.to_init(changes.access.ok_or(Errno::INVAL)?)?;
         }
         (State::IBV_QPS_INIT, State::IBV_QPS_RTR) => {
-            raw.to_rtr(destination(&wanted.ah_attr)?, &rtr(wanted, largest)?)?;
+            nic.to_rtr(destination(&wanted.ah_attr)?, &rtr(wanted, largest)?)?;
         }
-        (State::IBV_QPS_RTR, State::IBV_QPS_RTS) => raw.to_rts(&rts(wanted)?)?,
+        (State::IBV_QPS_RTR, State::IBV_QPS_RTS) => nic.to_rts(&rts(wanted)?)?,
         _ => {}
     }
-    changes.apply(raw)
+    changes.apply(nic)
 }
 
 fn modify_datagrams(
-    raw: &UdQueuePair,
+    nic: &QueuePair<Datagrams>,
     change: (State, State),
     attr: &ibv_qp_attr,
     qkey: Option<Qkey>,
 ) -> Result<(), Errno> {
     match change {
         (State::IBV_QPS_RESET, State::IBV_QPS_INIT) => {
-            raw.to_init(qkey.ok_or(Errno::INVAL)?)?;
+            nic.to_init(qkey.ok_or(Errno::INVAL)?)?;
         }
-        (State::IBV_QPS_INIT, State::IBV_QPS_RTR) => raw.to_rtr()?,
-        (State::IBV_QPS_RTR, State::IBV_QPS_RTS) => raw.to_rts(Psn::new(attr.sq_psn))?,
+        (State::IBV_QPS_INIT, State::IBV_QPS_RTR) => nic.to_rtr()?,
+        (State::IBV_QPS_RTR, State::IBV_QPS_RTS) => nic.to_rts(Psn::new(attr.sq_psn))?,
         _ => {}
     }
     if let Some(qkey) = qkey {
-        raw.set_qkey(qkey)?;
+        nic.set_qkey(qkey)?;
     }
     Ok(())
 }
 
-fn modify_raw_packets(raw: &RawPacketQueuePair, change: (State, State)) -> Result<(), Errno> {
+fn modify_raw_packets(nic: &QueuePair<RawPackets>, change: (State, State)) -> Result<(), Errno> {
     match change {
-        (State::IBV_QPS_RESET, State::IBV_QPS_INIT) => raw.to_init()?,
-        (State::IBV_QPS_INIT, State::IBV_QPS_RTR) => raw.to_rtr()?,
-        (State::IBV_QPS_RTR, State::IBV_QPS_RTS) => raw.to_rts()?,
+        (State::IBV_QPS_RESET, State::IBV_QPS_INIT) => nic.to_init()?,
+        (State::IBV_QPS_INIT, State::IBV_QPS_RTR) => nic.to_rtr()?,
+        (State::IBV_QPS_RTR, State::IBV_QPS_RTS) => nic.to_rts()?,
         _ => {}
     }
     Ok(())

@@ -2,14 +2,14 @@
 
 use std::net::IpAddr;
 
-use gdr_rdma::{Device, SoftAddress};
+use gdr_nic::SoftAddress;
 
 /// Names the addresses or network interfaces of the devices, separated by commas.
 const VARIABLE: &str = "GDR_NICS";
 
 /// Returns the address of each device, in the order of their names.
 pub(crate) fn addresses() -> Vec<SoftAddress> {
-    let all = match Device::list_soft() {
+    let all = match gdr_nic::addresses() {
         Ok(all) => all,
         Err(error) => {
             tracing::error!(%error, "no address of this host can be listed");

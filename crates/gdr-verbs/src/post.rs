@@ -2,12 +2,12 @@
 
 use std::ffi::c_int;
 
-use gdr_rdma::raw::{Data, FrameSendRequest, Operation, RecvRequest, SendRequest};
-use gdr_rdma::{AtomicOp, Immediate, PostError, Remote, Rkey, WrId};
+use gdr_nic::{AtomicOp, Immediate, PostError, Remote, Rkey, WrId};
+use gdr_nic::{Data, FrameSendRequest, Operation, RecvRequest, SendRequest};
 use gdr_verbs_sys::{ibv_qp, ibv_recv_wr, ibv_send_flags, ibv_send_wr, ibv_wr_opcode};
 
 use crate::errno::Errno;
-use crate::queue_pair::{Pair, Service};
+use crate::queue_pair::{NicPair, Pair};
 use crate::request::{
     Destination, Gathered, Segments, bytes_at, entries, flags, post_each, segment,
 };
@@ -66,8 +66,8 @@ pub(crate) unsafe extern "C" fn post_send(
             let init = pair.init();
             let (most, signals_all) = (init.cap.max_send_wr, init.signals_all);
             let parts = |wr: &ibv_send_wr| (WrId(wr.wr_id), flags(wr.send_flags, signals_all));
-            match pair.raw() {
-                Service::Connection(raw) => raw.post_sends(|queue| {
+            match pair.nic() {
+                NicPair::Connection(nic) => nic.post_sends(|queue| {
                     let post = |wr: &ibv_send_wr| {
                         let (operation, (id, flags)) = (operation(wr)?, parts(wr));
                         let push = |data: Data<'_>| {
@@ -84,7 +84,7 @@ pub(crate) unsafe extern "C" fn post_send(
                     // SAFETY: `next` is the caller's list.
                     unsafe { post_each(&mut next, most, post) }
                 })?,
-                Service::Datagrams(raw) => raw.post_sends(|queue| {
+                NicPair::Datagrams(nic) => nic.post_sends(|queue| {
                     let post = |wr: &ibv_send_wr| {
                         let ((to, immediate), (id, flags)) = (datagram(wr)?, parts(wr));
                         let push =
@@ -95,7 +95,7 @@ pub(crate) unsafe extern "C" fn post_send(
                     // SAFETY: `next` is the caller's list.
                     unsafe { post_each(&mut next, most, post) }
                 })?,
-                Service::Frames(raw) => raw.post_sends(|queue| {
+                NicPair::RawPackets(nic) => nic.post_sends(|queue| {
                     let post = |wr: &ibv_send_wr| {
                         if wr.opcode != ibv_wr_opcode::IBV_WR_SEND {
                             return Err(Errno::INVAL);
@@ -175,7 +175,7 @@ pub(crate) unsafe extern "C" fn post_recv(
         let mut next = wr;
         let posted = Pair::of(qp).and_then(|pair| {
             let cap = &pair.init().cap;
-            pair.raw().post_recvs(|queue| {
+            pair.nic().post_recvs(|queue| {
                 let post = |wr: &ibv_recv_wr| {
                     // SAFETY: a request of the caller's list has as many entries as it says.
                     let list = unsafe { entries(wr.sg_list, wr.num_sge, cap.max_recv_sge) }?;

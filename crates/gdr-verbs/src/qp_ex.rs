@@ -3,15 +3,15 @@
 use std::ffi::{c_int, c_void};
 use std::slice;
 
-use gdr_rdma::raw::{Data, FrameSendRequest, Operation, Segment, SendFlags, SendRequest};
-use gdr_rdma::{AtomicOp, Immediate, Lkey, Remote, Rkey, WrId};
+use gdr_nic::{AtomicOp, Immediate, Lkey, Remote, Rkey, WrId};
+use gdr_nic::{Data, FrameSendRequest, Operation, Segment, SendFlags, SendRequest};
 use gdr_verbs_sys::{
     __be32, ibv_ah, ibv_data_buf, ibv_qp, ibv_qp_create_send_ops_flags as Operations, ibv_qp_ex,
     ibv_qp_type, ibv_sge,
 };
 
 use crate::errno::Errno;
-use crate::queue_pair::{Pair, Service};
+use crate::queue_pair::{NicPair, Pair};
 use crate::request::{Destination, Gathered, Segments, bytes_at, flags, segment};
 use crate::ret::{plain, status};
 use crate::slab::is_own;
@@ -169,8 +169,8 @@ impl Built {
 
 /// Posts all requests, or none of them if one is refused.
 fn post(pair: &Pair, requests: &[Built]) -> Result<(), Errno> {
-    match pair.raw() {
-        Service::Connection(raw) => raw.post_sends(|queue| {
+    match pair.nic() {
+        NicPair::Connection(nic) => nic.post_sends(|queue| {
             queue.all_or_none(|queue| {
                 requests.iter().try_for_each(|built| {
                     Ok(queue.push(&SendRequest {
@@ -182,7 +182,7 @@ fn post(pair: &Pair, requests: &[Built]) -> Result<(), Errno> {
                 })
             })
         })?,
-        Service::Datagrams(raw) => raw.post_sends(|queue| {
+        NicPair::Datagrams(nic) => nic.post_sends(|queue| {
             queue.all_or_none(|queue| {
                 requests.iter().try_for_each(|built| {
                     let (Some(to), Operation::Send { immediate }) = (built.to, built.operation)
@@ -193,7 +193,7 @@ fn post(pair: &Pair, requests: &[Built]) -> Result<(), Errno> {
                 })
             })
         })?,
-        Service::Frames(raw) => raw.post_sends(|queue| {
+        NicPair::RawPackets(nic) => nic.post_sends(|queue| {
             queue.all_or_none(|queue| {
                 requests.iter().try_for_each(|built| {
                     Ok(queue.push(&FrameSendRequest {

@@ -5,7 +5,7 @@ use std::mem::offset_of;
 use std::ptr;
 use std::sync::Arc;
 
-use gdr_rdma::raw::LinkCondition;
+use gdr_nic::LinkCondition;
 use gdr_verbs_sys::{
     __be16, IBV_LINK_LAYER_ETHERNET, ibv_atomic_cap, ibv_context, ibv_device_attr,
     ibv_device_attr_ex, ibv_device_cap_flags, ibv_mtu, ibv_port_attr, ibv_port_cap_flags,

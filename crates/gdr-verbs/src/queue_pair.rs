@@ -3,8 +3,10 @@
 use std::ffi::c_int;
 use std::sync::{Arc, Mutex};
 
-use gdr_rdma::raw::{CompletionCounter, CountedOperation};
-use gdr_rdma::{Capabilities, State, raw};
+use gdr_nic::{
+    self as nic, Capabilities, CompletionCounter, Connection, CountedOperation, Datagrams,
+    QueuePair, RawPackets, State,
+};
 use gdr_verbs_sys::{
     ibv_context, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr,
     ibv_qp_init_attr_ex, ibv_qp_init_attr_mask, ibv_qp_state, ibv_qp_type,
@@ -26,25 +28,25 @@ use crate::slab::{CObject, is_own};
 use crate::system::forward;
 use crate::table::Table;
 
-/// The queue pair of the engine.
-pub(crate) enum Service {
-    Connection(raw::QueuePair),
-    Datagrams(raw::UdQueuePair),
-    Frames(raw::RawPacketQueuePair),
+/// The queue pair of the NIC, of one of the three services.
+pub(crate) enum NicPair {
+    Connection(QueuePair<Connection>),
+    Datagrams(QueuePair<Datagrams>),
+    RawPackets(QueuePair<RawPackets>),
 }
 
 /// Calls a method that all kinds have.
 macro_rules! of_each {
-    ($service:expr, $pair:ident => $call:expr) => {
-        match $service {
-            Service::Connection($pair) => $call,
-            Service::Datagrams($pair) => $call,
-            Service::Frames($pair) => $call,
+    ($nic_pair:expr, $pair:ident => $call:expr) => {
+        match $nic_pair {
+            NicPair::Connection($pair) => $call,
+            NicPair::Datagrams($pair) => $call,
+            NicPair::RawPackets($pair) => $call,
         }
     };
 }
 
-impl Service {
+impl NicPair {
     fn qpn(&self) -> u32 {
         of_each!(self, pair => pair.qpn()).get()
     }
@@ -63,10 +65,7 @@ impl Service {
 
     /// Whether it finishes requests in SQD.
     fn is_draining(&self) -> bool {
-        match self {
-            Self::Connection(pair) => pair.is_draining(),
-            Self::Datagrams(_) | Self::Frames(_) => false,
-        }
+        of_each!(self, pair => pair.is_draining())
     }
 
     pub(crate) fn to_error(&self) -> Result<(), Errno> {
@@ -83,7 +82,7 @@ impl Service {
 
     pub(crate) fn post_recvs<T>(
         &self,
-        post: impl FnOnce(&mut raw::RecvQueue<'_>) -> T,
+        post: impl FnOnce(&mut nic::RecvQueue<'_>) -> T,
     ) -> Result<T, Errno> {
         Ok(of_each!(self, pair => pair.post_recvs(post))?)
     }
@@ -92,7 +91,7 @@ impl Service {
 /// A queue pair.
 pub(crate) struct Pair {
     // Destroyed before what it uses.
-    pair: Service,
+    pair: NicPair,
     object: CObject<ibv_qp_ex>,
     context: Arc<Context>,
     init: Init,
@@ -135,7 +134,7 @@ impl Pair {
         &self.context
     }
 
-    pub(crate) fn raw(&self) -> &Service {
+    pub(crate) fn nic(&self) -> &NicPair {
         &self.pair
     }
 
@@ -217,29 +216,29 @@ impl Pair {
         };
         let context = Arc::clone(domain.context());
         let engine = context.engine()?;
-        let queues = raw::Queues {
-            send: send_cq.raw(),
-            recv: recv_cq.raw(),
-            shared_receives: shared.as_ref().map(|queue| queue.raw()),
+        let queues = nic::Queues {
+            send: send_cq.nic(),
+            recv: recv_cq.nic(),
+            shared_receives: shared.as_ref().map(|queue| queue.nic()),
         };
         let pair = match wanted.qp_type {
             kind @ (ibv_qp_type::IBV_QPT_RC | ibv_qp_type::IBV_QPT_UC) => {
                 let service = match kind {
-                    ibv_qp_type::IBV_QPT_UC => raw::Reliability::Unreliable,
-                    _ => raw::Reliability::Reliable,
+                    ibv_qp_type::IBV_QPT_UC => nic::Reliability::Unreliable,
+                    _ => nic::Reliability::Reliable,
                 };
-                let domain = domain.raw();
-                let pair = engine.queue_pair_with(domain, queues, capabilities, service)?;
-                Service::Connection(pair)
+                let domain = domain.nic();
+                let pair = engine.queue_pair(domain, queues, capabilities, service)?;
+                NicPair::Connection(pair)
             }
             ibv_qp_type::IBV_QPT_UD => {
                 let mtu = context.mtu();
-                let pair = engine.ud_queue_pair(domain.raw(), queues, capabilities, mtu)?;
-                Service::Datagrams(pair)
+                let pair = engine.ud_queue_pair(domain.nic(), queues, capabilities, mtu)?;
+                NicPair::Datagrams(pair)
             }
             ibv_qp_type::IBV_QPT_RAW_PACKET => {
-                let pair = engine.raw_packet_queue_pair(domain.raw(), queues, capabilities);
-                Service::Frames(pair.inspect_err(announce)?)
+                let pair = engine.raw_packet_queue_pair(domain.nic(), queues, capabilities);
+                NicPair::RawPackets(pair.inspect_err(announce)?)
             }
             _ => return Err(Errno::OPNOTSUPP),
         };
@@ -306,7 +305,7 @@ impl Drop for Pair {
 
 /// Writes why there are no raw packets to stderr, as rdma-core's providers do: an errno is all that
 /// the program sees.
-fn announce(error: &gdr_rdma::Error) {
+fn announce(error: &gdr_nic::Error) {
     eprintln!("gdr: {error}");
 }
 

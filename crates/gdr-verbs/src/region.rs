@@ -3,8 +3,8 @@
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::{Arc, Mutex};
 
-use gdr_rdma::Access;
-use gdr_rdma::raw;
+use gdr_nic as nic;
+use gdr_nic::Access;
 use gdr_verbs_sys::{ibv_access_flags, ibv_mr, ibv_pd};
 
 use crate::buffer::Buffer;
@@ -23,7 +23,7 @@ use crate::table::Table;
 pub(crate) struct Region {
     _object: CObject<ibv_mr>,
     context: Arc<Context>,
-    region: raw::Region,
+    region: nic::Region,
     registered: Mutex<Registered>,
 }
 
@@ -130,7 +130,7 @@ impl Wanted {
         }
     }
 
-    fn register(&self, domain: &Domain) -> Result<raw::Region, Errno> {
+    fn register(&self, domain: &Domain) -> Result<nic::Region, Errno> {
         let access = access(self.access)?;
         let engine = domain.context().engine()?;
         let address = self.address.expose_provenance();
@@ -139,9 +139,9 @@ impl Wanted {
         {
             let buffer = gpu_memory::map(ordinal, address, self.len)?;
             let all = (buffer, 0, self.len as u64);
-            return Ok(engine.register_buffer(domain.raw(), all, self.iova, access)?);
+            return Ok(engine.register_buffer(domain.nic(), all, self.iova, access)?);
         }
-        let memory = raw::Memory {
+        let memory = nic::Memory {
             address,
             len: self.len,
             iova: self.iova,
@@ -151,7 +151,7 @@ impl Wanted {
         }
         // SAFETY: the program registers memory that stays mapped until it deregisters it, which is
         // what `ibv_reg_mr` asks of it; no Rust code refers to memory of a program of C.
-        Ok(unsafe { engine.register(domain.raw(), memory, access) }?)
+        Ok(unsafe { engine.register(domain.nic(), memory, access) }?)
     }
 }
 

@@ -4,8 +4,8 @@ use std::ffi::{c_int, c_uint};
 use std::net::SocketAddr;
 use std::slice;
 
-use gdr_rdma::raw::{Data, Segment, SendFlags, UdSendRequest};
-use gdr_rdma::{Immediate, Lkey, Qkey, Qpn, WrId};
+use gdr_nic::{Data, Segment, SendFlags, UdSendRequest};
+use gdr_nic::{Immediate, Lkey, Qkey, Qpn, WrId};
 use gdr_verbs_sys::{ibv_ah, ibv_recv_wr, ibv_send_flags, ibv_send_wr, ibv_sge};
 use smallvec::SmallVec;
 

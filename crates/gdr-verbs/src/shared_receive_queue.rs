@@ -3,8 +3,8 @@
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex};
 
-use gdr_rdma::WrId;
-use gdr_rdma::raw::{self, RecvRequest};
+use gdr_nic::WrId;
+use gdr_nic::{self as nic, RecvRequest};
 use gdr_verbs_sys::{
     ibv_context, ibv_pd, ibv_recv_wr, ibv_srq, ibv_srq_attr, pthread_cond_t, pthread_mutex_t,
 };
@@ -48,7 +48,7 @@ const LIMIT: c_int = 2;
 pub(crate) struct SharedQueue {
     object: CObject<CQueue>,
     context: Arc<Context>,
-    queue: raw::SharedReceiveQueue,
+    queue: nic::SharedReceiveQueue,
     attr: Mutex<ibv_srq_attr>,
     unacknowledged: Arc<Unacknowledged>,
     users: Users,
@@ -66,7 +66,7 @@ impl SharedQueue {
         Arc::ptr_eq(&self.context, context)
     }
 
-    pub(crate) fn raw(&self) -> &raw::SharedReceiveQueue {
+    pub(crate) fn nic(&self) -> &nic::SharedReceiveQueue {
         &self.queue
     }
 
@@ -85,7 +85,7 @@ impl SharedQueue {
         attr.max_sge = attr.max_sge.max(1);
         let context = Arc::clone(domain.context());
         let engine = context.engine()?;
-        let queue = engine.shared_receive_queue(domain.raw(), attr.max_wr)?;
+        let queue = engine.shared_receive_queue(domain.nic(), attr.max_wr)?;
         // SAFETY: pointers and numbers, and a mutex that is not locked.
         let object = unsafe {
             CObject::<CQueue>::new(|srq| {

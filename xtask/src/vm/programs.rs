@@ -28,11 +28,12 @@ const FOREIGN: &str = include_str!("foreign.sh");
 /// The crates whose unit tests run on another architecture: those that touch devices and memory or read
 /// what others wrote. The rest has no code that an architecture could change, and takes as long again
 /// to compile.
-const UNIT_TESTS: [&str; 12] = [
+const UNIT_TESTS: [&str; 13] = [
     "gdr-cli",
     "gdr-copy",
     "gdr-cuda",
     "gdr-doctor",
+    "gdr-nic",
     "gdr-node",
     "gdr-pci",
     "gdr-process",

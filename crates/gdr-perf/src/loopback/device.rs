@@ -97,7 +97,11 @@ impl SoftSettings {
         for step in 0..TRIES {
             let address = Ipv4Addr::from_bits(first.to_bits() + u32::from(step));
             match self.open(address.into()) {
-                Err(error @ Error::Rdma(gdr_rdma::Error::PortInUse { .. })) => {
+                Err(
+                    error @ Error::Rdma(gdr_rdma::Error::Nic(gdr_rdma::NicError::PortInUse {
+                        ..
+                    })),
+                ) => {
                     // Report the first address: rxe uses the port at every address.
                     refusal.get_or_insert(error);
                 }
@@ -193,7 +197,9 @@ mod tests {
         let taken = open_both(None, Some(to.address().ip()), port);
         assert!(matches!(
             taken,
-            Err(Error::Rdma(gdr_rdma::Error::PortInUse { .. }))
+            Err(Error::Rdma(gdr_rdma::Error::Nic(
+                gdr_rdma::NicError::PortInUse { .. }
+            )))
         ));
     }
 

@@ -123,7 +123,7 @@ pub(crate) fn direct(mapping: Arc<Mapping>, buffer: &Arc<DeviceBuffer>) -> Resul
     let (copied, from) = (Arc::clone(buffer), CopyEngineThreshold::Planned);
     match Buffer::direct_with_copies(Arc::clone(&mapping), copied, from) {
         // A backend that maps other memory: the run has to detect the consequence.
-        Err(gdr_rdma::Error::MappedElsewhere { .. }) => Ok(Buffer::direct(mapping)?),
+        Err(gdr_rdma::NicError::MappedElsewhere { .. }) => Ok(Buffer::direct(mapping)?),
         made => Ok(made?),
     }
 }

@@ -13,7 +13,7 @@ use super::message::Hello;
 use super::session::{ACCEPTED, REFUSED, Security, Session, refusal};
 use super::stream::{Stream, failure, late};
 use crate::error::{Error, HandshakeError, HandshakeStep, Result};
-use crate::os;
+use gdr_nic::random_bytes;
 
 /// A connection that is not yet authenticated.
 pub(super) struct Handshake {
@@ -72,7 +72,7 @@ impl Handshake {
             .map_err(|source| Error::os("preparing a TCP socket", source))?;
         let ours = Hello {
             keyed: key.is_some(),
-            nonce: os::random_bytes()?,
+            nonce: random_bytes()?,
         };
         Ok(Self {
             stream,

@@ -13,9 +13,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::handshake::{Handshake, Progress};
 use super::session::{Security, Session};
 use super::stream::late;
-use crate::deadline::Deadline;
-use crate::error::{Error, HandshakeError, HandshakeStep, Result};
-use crate::lock::lock;
+use crate::error::{Error, HandshakeError, HandshakeStep, NicError, Result};
+use gdr_nic::Deadline;
+use gdr_process::lock::lock;
 
 /// The default limit for greeting and proof of a connection, which take two round trips.
 const LIMIT: Duration = Duration::from_secs(2);
@@ -57,7 +57,7 @@ impl Listener {
     pub fn bind(address: SocketAddr) -> Result<Self> {
         let socket = TcpListener::bind(address).map_err(|source| match source.kind() {
             io::ErrorKind::AddrInUse => Error::ListenPortInUse { address, source },
-            io::ErrorKind::AddrNotAvailable => Error::AddressNotLocal { address, source },
+            io::ErrorKind::AddrNotAvailable => NicError::AddressNotLocal { address, source }.into(),
             _ => Error::os("listening on a TCP port", source),
         })?;
         socket
@@ -451,7 +451,10 @@ mod tests {
         }
         run(&[libc::EPROTO; 40]).unwrap();
         let ended = run(&[libc::EINVAL]);
-        assert!(matches!(ended, Err(Error::Os { call: "accept", .. })));
+        assert!(matches!(
+            ended,
+            Err(Error::Nic(NicError::Os { call: "accept", .. }))
+        ));
     }
 
     #[test]

@@ -10,12 +10,12 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::auth::{SessionKey, SharedKey, Side, TAG};
 use super::message::{FrameHeader, FrameKind, Hello, MOST_PAYLOAD, PeerInfo};
 use super::stream::Stream;
-use crate::deadline::Deadline;
 use crate::device::Device;
-use crate::error::{Error, HandshakeError, HandshakeStep, Result};
-use crate::os;
-use crate::peer_user::PeerUser;
+use crate::error::{Error, HandshakeError, HandshakeStep, NicError, Result};
 use crate::types::{Endpoint, PeerText};
+use gdr_nic::Deadline;
+use gdr_nic::random_bytes;
+use gdr_process::PeerUser;
 
 /// The server's response to the client's proof.
 pub(super) const ACCEPTED: u8 = 1;
@@ -99,7 +99,7 @@ impl Session {
         }
         match Self::connect_from(from, address, security, deadline) {
             // The GID of a NIC need not be an address of this host.
-            Err(Error::AddressNotLocal { .. }) => anywhere(),
+            Err(Error::Nic(NicError::AddressNotLocal { .. })) => anywhere(),
             session => session,
         }
     }
@@ -128,7 +128,7 @@ impl Session {
         let key = security.key_for(stream.peer()?, stream.local()?)?;
         let ours = Hello {
             keyed: key.is_some(),
-            nonce: os::random_bytes()?,
+            nonce: random_bytes()?,
         };
         stream.send(&ours.emit(), step, deadline)?;
         let mut bytes = [0; Hello::LEN];

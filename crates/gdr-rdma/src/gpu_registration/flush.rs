@@ -7,11 +7,11 @@ use gdr_roce::WrId;
 
 use super::self_loopback::SelfLoopback;
 use crate::error::{Error, FlushError, LoopbackError, Result};
-use crate::lock::lock;
 use crate::memory_region::{MemoryRegion, WeakMemoryRegion};
 use crate::protection_domain::ProtectionDomain;
 use crate::provider::RdmaWriteFlush;
 use crate::work_request::SendRequest;
+use gdr_process::lock::lock;
 
 /// A flush by the driver. It needs an allocation of the GPU that is still alive.
 pub(super) struct DriverFlush(Weak<DeviceBuffer>);

@@ -5,15 +5,15 @@ use std::time::Duration;
 use gdr_roce::{Access, AckTimeout, RetryCount, WcStatus};
 
 use super::is_device_gone;
-use crate::buffer::Buffer;
 use crate::completion_queue::CompletionQueue;
-use crate::deadline::Deadline;
 use crate::error::{Error, LoopbackError, Result};
 use crate::memory_region::MemoryRegion;
 use crate::protection_domain::ProtectionDomain;
 use crate::queue_pair::{QueuePair, QueuePairOptions};
 use crate::types::ConnectionOptions;
 use crate::work_request::SendRequest;
+use gdr_nic::Buffer;
+use gdr_nic::Deadline;
 
 /// The length of its host memory in bytes: one cache line.
 pub(super) const LINE: u64 = 64;

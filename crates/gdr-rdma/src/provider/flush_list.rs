@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use gdr_copy::ProcessId;
 
 use crate::error::FlushError;
-use crate::lock::lock;
+use gdr_process::lock::lock;
 
 /// Makes writes of a device into one GPU's memory visible.
 pub(crate) trait RdmaWriteFlush: Send + Sync {

@@ -11,7 +11,7 @@
 //! of GPU memory, is above it.
 
 mod flush_list;
-pub(crate) mod soft;
+pub(crate) mod nic;
 pub(crate) mod verbs;
 
 use std::any::Any;
@@ -22,14 +22,14 @@ use std::sync::Arc;
 use gdr_roce::{Access, Capabilities, Completion, LossRecovery, Mtu, Psn, Qkey, Qpn, State};
 
 pub(crate) use self::flush_list::{FlushList, RdmaWriteFlush};
-use crate::deadline::Deadline;
-use crate::error::{Error, Feature, Result};
+use crate::error::{Error, Feature, Foreign, NicError, Result};
 use crate::memory_region::{MemoryRange, Registration, RejectedMethods};
 use crate::types::{
-    AsyncEvent, ChosenGid, ConnectionOptions, Counters, CqNumber, DomainId, Endpoint, Integrity,
-    Lid, Provider, SourcePort, SrqNumber,
+    AsyncEvent, ChosenGid, ConnectionOptions, Counters, CqNumber, Domain, Endpoint, Integrity, Lid,
+    Provider, SourcePort, SrqNumber,
 };
 use crate::work_request::{RecvRequest, SendRequest, UdSendRequest};
+use gdr_nic::Deadline;
 
 /// A device.
 pub(crate) trait DeviceOps: Any + Debug + Send + Sync {
@@ -80,7 +80,7 @@ pub(crate) trait DeviceOps: Any + Debug + Send + Sync {
     /// Returns the next event, or `None` after the deadline.
     fn wait_event(&self, deadline: Deadline) -> Option<AsyncEvent>;
 
-    fn create_domain(self: Arc<Self>, id: DomainId) -> Arc<dyn DomainOps>;
+    fn create_domain(self: Arc<Self>, id: Domain) -> Arc<dyn DomainOps>;
 
     fn create_completion_queue(self: Arc<Self>, capacity: usize) -> Arc<dyn CompletionQueueOps>;
 
@@ -249,5 +249,5 @@ fn downcast_queue<T: CompletionQueueOps>(queue: &Arc<dyn CompletionQueueOps>) ->
     let queue: Arc<dyn Any + Send + Sync> = Arc::clone(queue) as _;
     queue
         .downcast()
-        .map_err(|_| Error::Foreign(crate::error::Foreign::CompletionQueue))
+        .map_err(|_| NicError::Foreign(Foreign::CompletionQueue).into())
 }

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use gdr_nic::SourcePort;
 use gdr_roce::{LossRecovery, Psn, Qkey, Qpn};
 
 use super::Lid;
@@ -33,13 +34,4 @@ pub struct UdEndpoint {
     /// The queue key that it accepts. In a request, a key whose highest bit is set stands for that of
     /// the sending queue pair.
     pub qkey: Qkey,
-}
-
-/// The UDP port from which an [`Endpoint`] sends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum SourcePort {
-    /// Always the port of [`Endpoint::address`]. Packets from another port of that address are dropped.
-    OfAddress,
-    /// Any port, as of network cards and Linux's rxe.
-    Any,
 }

@@ -18,8 +18,8 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{self, UnixListener};
 
 use gdr_rdma::{
-    AckTimeout, Device, Error, PortSharingError, PortUse, RetryCount, SendRequest, SoftOptions,
-    WcStatus, WrId,
+    AckTimeout, Device, Error, NicError, PortSharingError, PortUse, RetryCount, SendRequest,
+    SoftOptions, WcStatus, WrId,
 };
 
 use rustix::io::Errno;
@@ -47,7 +47,7 @@ fn hub(address: IpAddr) -> Device {
 
 fn reason(result: gdr_rdma::Result<Device>) -> PortSharingError {
     match result {
-        Err(Error::PortSharing { reason, .. }) => reason,
+        Err(Error::Nic(NicError::PortSharing { reason, .. })) => reason,
         other => panic!("{other:?}"),
     }
 }
@@ -160,7 +160,9 @@ fn devices_of_one_process_share_a_port_with_numbers_of_their_own() {
 
 #[test]
 fn a_shared_port_and_an_exclusive_one_exclude_each_other() {
-    let in_use = |result: gdr_rdma::Result<Device>| matches!(result, Err(Error::PortInUse { .. }));
+    let in_use = |result: gdr_rdma::Result<Device>| {
+        matches!(result, Err(Error::Nic(NicError::PortInUse { .. })))
+    };
     let first = hub(address(5));
     assert!(in_use(Device::soft(address(5))));
     drop(first);

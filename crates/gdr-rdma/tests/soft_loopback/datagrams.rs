@@ -3,9 +3,9 @@
 use std::net::{IpAddr, UdpSocket};
 
 use gdr_rdma::{
-    AsyncEvent, CompletionQueue, Device, Error, Event, Immediate, MemoryRegion, Mtu, PostError,
-    ProtectionDomain, Qkey, Qpn, RecvRequest, State, UdEndpoint, UdQueuePair, UdQueuePairOptions,
-    UdSendRequest, WcOpcode, WcStatus, WrId,
+    AsyncEvent, CompletionQueue, Device, Error, Event, Immediate, MemoryRegion, Mtu, NicError,
+    PostError, ProtectionDomain, Qkey, Qpn, RecvRequest, State, UdEndpoint, UdQueuePair,
+    UdQueuePairOptions, UdSendRequest, WcOpcode, WcStatus, WrId,
 };
 use gdr_roce::wire::{Grh, UDP_PORT};
 
@@ -292,11 +292,14 @@ fn datagrams_are_received_from_rtr_on_and_flushed_in_error() {
     let early = UdSendRequest::new(WrId(1), a.pair.endpoint());
     let refused = b.pair.post_send(early);
     let expected = PostError::State(State::Init);
-    assert!(matches!(refused, Err(Error::Post(error)) if error == expected));
+    assert!(matches!(refused, Err(Error::Nic(NicError::Post(error))) if error == expected));
     a.send(b.pair.endpoint(), b"early");
     wait_until(|| b.device.counters().kernel_drops == 1);
     b.pair.to_rtr().unwrap();
-    assert!(matches!(b.pair.to_rtr(), Err(Error::State(_))));
+    assert!(matches!(
+        b.pair.to_rtr(),
+        Err(Error::Nic(NicError::State(_)))
+    ));
     a.send(b.pair.endpoint(), b"hello");
     assert_eq!(b.queue.wait(soon()).unwrap().byte_len, 45);
     b.post_recv(1, &target);
@@ -317,13 +320,16 @@ fn an_address_of_another_family_or_a_foreign_region_is_refused() {
         qkey: QKEY,
     };
     let refused = a.pair.post_send(UdSendRequest::new(WrId(0), to));
-    assert!(matches!(refused, Err(Error::AddressFamily { .. })));
+    assert!(matches!(
+        refused,
+        Err(Error::Nic(NicError::AddressFamily { .. }))
+    ));
     let segment = b.memory(8).segment(0, 8).unwrap();
     let request = UdSendRequest::new(WrId(0), b.pair.endpoint());
     let refused = a.pair.post_send(request.segment(segment.clone()));
-    assert!(matches!(refused, Err(Error::Foreign(_))));
+    assert!(matches!(refused, Err(Error::Nic(NicError::Foreign(_)))));
     let refused = a.pair.post_recv(RecvRequest::new(WrId(0)).segment(segment));
-    assert!(matches!(refused, Err(Error::Foreign(_))));
+    assert!(matches!(refused, Err(Error::Nic(NicError::Foreign(_)))));
 }
 
 #[test]
@@ -345,7 +351,7 @@ fn datagrams_and_a_connection_share_receives() {
     shared.post_recv(receive(4)).unwrap();
     assert!(matches!(
         b.pair.post_recv(receive(5)),
-        Err(Error::Post(PostError::SharedReceives))
+        Err(Error::Nic(NicError::Post(PostError::SharedReceives)))
     ));
     a.send(b.pair.endpoint(), b"hello");
     assert_eq!(b.queue.wait(soon()).unwrap().id, WrId(3));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gdr_rdma::{Error, PostError, SendRequest, SoftOptions, WrId};
+use gdr_rdma::{Error, NicError, PostError, SendRequest, SoftOptions, WrId};
 
 use crate::fixture::*;
 
@@ -85,7 +85,7 @@ fn a_list_of_requests_is_posted_up_to_the_first_that_is_refused() {
     assert_eq!(refusal.posted, 2);
     assert!(matches!(
         refusal.error,
-        Error::Post(PostError::InlineTooLong { .. })
+        Error::Nic(NicError::Post(PostError::InlineTooLong { .. }))
     ));
     assert_eq!([a.done().id, a.done().id], [WrId(0), WrId(1)]);
 }

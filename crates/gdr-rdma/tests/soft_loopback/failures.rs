@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use gdr_rdma::{
     Access, AckTimeout, AsyncEvent, Buffer, Capabilities, Deadline, Device, Error, Event,
-    MemoryRegion, PostError, QueuePairOptions, RecvRequest, RemoteMemory, RetryCount, Rkey,
-    RnrRetry, SendRequest, SoftOptions, State, WcStatus, WrId,
+    MemoryRegion, NicError, PostError, QueuePairOptions, RecvRequest, RemoteMemory, RetryCount,
+    Rkey, RnrRetry, SendRequest, SoftOptions, State, WcStatus, WrId,
 };
 
 use crate::fixture::*;
@@ -96,7 +96,7 @@ fn a_region_of_another_protection_domain_is_refused_like_an_unknown_key() {
     let local = elsewhere.register(&Buffer::host(64).unwrap(), EVERYTHING);
     let segment = local.unwrap().segment(0, 64).unwrap();
     let refused = b.pair.post_recv(RecvRequest::new(WrId(0)).segment(segment));
-    assert!(matches!(refused, Err(Error::Foreign { .. })));
+    assert!(matches!(refused, Err(Error::Nic(NicError::Foreign { .. }))));
 }
 
 #[test]
@@ -269,7 +269,10 @@ fn posting_before_connecting_and_beyond_the_queue_is_refused() {
     };
     let send = || SendRequest::send(WrId(0)).inline(b"x");
     let early = a.pair.post_send(send());
-    assert!(matches!(early, Err(Error::Post(PostError::State(_)))));
+    assert!(matches!(
+        early,
+        Err(Error::Nic(NicError::Post(PostError::State(_))))
+    ));
 
     let capabilities = Capabilities {
         max_send_wr: 2,
@@ -281,16 +284,22 @@ fn posting_before_connecting_and_beyond_the_queue_is_refused() {
     connect(&a, &b, &options());
     a.pair.post_recv(RecvRequest::new(WrId(0))).unwrap();
     let full = a.pair.post_recv(RecvRequest::new(WrId(1)));
-    assert!(matches!(full, Err(Error::Post(PostError::Full(1)))));
+    assert!(matches!(
+        full,
+        Err(Error::Nic(NicError::Post(PostError::Full(1))))
+    ));
     let long = a.pair.post_send(SendRequest::send(WrId(0)).inline(b"xy"));
     assert!(matches!(
         long,
-        Err(Error::Post(PostError::InlineTooLong { .. }))
+        Err(Error::Nic(NicError::Post(PostError::InlineTooLong { .. })))
     ));
     a.pair.post_send(send()).unwrap();
     a.pair.post_send(send()).unwrap();
     let full = a.pair.post_send(send());
-    assert!(matches!(full, Err(Error::Post(PostError::Full(2)))));
+    assert!(matches!(
+        full,
+        Err(Error::Nic(NicError::Post(PostError::Full(2))))
+    ));
 }
 
 #[test]
@@ -318,7 +327,7 @@ fn an_overrun_completion_queue_is_reported_and_fails_its_queue_pair() {
     let lost = a.queue.wait(soon());
     assert!(matches!(
         lost,
-        Err(Error::CompletionQueueOverrun { capacity: 2 })
+        Err(Error::Nic(NicError::CompletionQueueOverrun { capacity: 2 }))
     ));
     assert_eq!(a.pair.state(), State::Error);
 }
@@ -361,7 +370,7 @@ fn a_port_in_use_is_reported_with_a_remedy() {
     let Some(first) = device(FIRST) else { return };
     let options = SoftOptions::new(FIRST).port(first.address().port());
     let taken = Device::soft_with(options).expect_err("two on one port");
-    assert!(matches!(taken, Error::PortInUse { .. }));
+    assert!(matches!(taken, Error::Nic(NicError::PortInUse { .. })));
     assert!(taken.to_string().contains("127.0.0.2"), "{taken}");
     // Another address of this host has the same port free.
     let second = SoftOptions::new(SECOND).port(first.address().port());
@@ -376,14 +385,14 @@ fn addresses_of_no_local_interface_are_refused() {
     let device = |ip: &str| Device::soft_with(SoftOptions::new(ip.parse().unwrap()).port(0));
     for ip in ["0.0.0.0", "::", "224.0.0.1"] {
         assert!(
-            matches!(device(ip), Err(Error::AddressNotUnicast(_))),
+            matches!(device(ip), Err(Error::Nic(NicError::AddressNotUnicast(_)))),
             "{ip}"
         );
     }
     // TEST-NET-1, which no host has.
     assert!(matches!(
         device("192.0.2.1"),
-        Err(Error::AddressNotLocal { .. })
+        Err(Error::Nic(NicError::AddressNotLocal { .. }))
     ));
 }
 
@@ -393,10 +402,13 @@ fn address_families_do_not_mix() {
         return;
     };
     let refused = a.pair.connect(&b.pair.endpoint(), &options());
-    assert!(matches!(refused, Err(Error::AddressFamily { .. })));
+    assert!(matches!(
+        refused,
+        Err(Error::Nic(NicError::AddressFamily { .. }))
+    ));
     assert!(matches!(
         a.device.path_mtu(V6),
-        Err(Error::AddressFamily { .. })
+        Err(Error::Nic(NicError::AddressFamily { .. }))
     ));
 }
 

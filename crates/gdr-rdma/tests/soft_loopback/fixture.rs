@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use gdr_rdma::{
     Access, Buffer, Completion, CompletionQueue, ConnectionOptions, Deadline, Device, Endpoint,
-    Error, MemoryRegion, Mtu, ProtectionDomain, QueuePair, QueuePairOptions, SoftOptions,
+    Error, MemoryRegion, Mtu, NicError, ProtectionDomain, QueuePair, QueuePairOptions, SoftOptions,
     SourcePort, WcStatus,
 };
 
@@ -37,7 +37,7 @@ pub(crate) fn device(address: IpAddr) -> Option<Device> {
 pub(crate) fn device_with(options: SoftOptions, address: IpAddr) -> Option<Device> {
     match Device::soft_with(options) {
         Ok(device) => Some(device),
-        Err(Error::AddressNotLocal { .. }) => {
+        Err(Error::Nic(NicError::AddressNotLocal { .. })) => {
             skip::skip(format_args!("this machine has no {address}"));
             None
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use gdr_cuda::{DeviceBuffer, Gpu, MemoryKind, Ordinal, SimDriver};
-use gdr_rdma::{Access, Buffer, BufferKind, Error, SendRequest, WrId};
+use gdr_rdma::{Access, Buffer, BufferKind, NicError, SendRequest, WrId};
 
 use crate::fixture::*;
 
@@ -86,7 +86,7 @@ fn empty_memory_of_another_library_is_refused_and_released() {
     let address = NonNull::new(tensor.words.as_ptr().cast_mut().cast()).unwrap();
     // SAFETY: as in `Tensor::buffer`.
     let refused = unsafe { Buffer::host_from_owner(address, 0, tensor) };
-    assert!(matches!(refused, Err(Error::EmptyBuffer)));
+    assert!(matches!(refused, Err(NicError::EmptyBuffer)));
     assert!(released.load(Ordering::Acquire));
 }
 

@@ -8,8 +8,8 @@ use gdr_copy::plan::{CopyDirection, HostMemory, PathLimits, Planner};
 use gdr_copy::{BackendKind, Context, Mapping};
 use gdr_cuda::{DeviceBuffer, Driver, Gpu, MemoryKind, Ordinal, SimDriver};
 use gdr_rdma::{
-    AtomicOp, Buffer, BufferKind, CopyEngineThreshold, CopyThread, Error, Immediate, MemoryRegion,
-    RecvRequest, SendRequest, WrId,
+    AtomicOp, Buffer, BufferKind, CopyEngineThreshold, CopyThread, Immediate, MemoryRegion,
+    NicError, RecvRequest, SendRequest, WrId,
 };
 
 use crate::fixture::*;
@@ -322,7 +322,7 @@ fn a_mapping_inside_its_allocation_reads_at_the_right_offset() {
     let other = Arc::new(gpu.allocate(MemoryKind::Plain, LEN).unwrap());
     let mapping = map(&driver, &other, 0, LEN);
     let elsewhere = Buffer::direct_with_copies(mapping, device, CopyEngineThreshold::Planned);
-    assert!(matches!(elsewhere, Err(Error::MappedElsewhere { .. })));
+    assert!(matches!(elsewhere, Err(NicError::MappedElsewhere { .. })));
 }
 
 #[test]
@@ -355,12 +355,12 @@ fn a_mapping_may_go_beyond_the_memory_that_a_thread_copies() {
     let mapping = || map(&driver, &other, 0, LEN);
     let memory = borrowed(&gpu, &device, LEN);
     let elsewhere = Buffer::direct_with_copy_thread(mapping(), memory, &thread, from);
-    assert!(matches!(elsewhere, Err(Error::MappedElsewhere { .. })));
+    assert!(matches!(elsewhere, Err(NicError::MappedElsewhere { .. })));
     let strange = Gpu::open(SimDriver::new(1), Ordinal(0)).unwrap();
     let strange = CopyThread::new(&strange);
     let memory = borrowed(&gpu, &other, LEN);
     let foreign = Buffer::direct_with_copy_thread(mapping(), memory, &strange, from);
-    assert!(matches!(foreign, Err(Error::Cuda(_))), "{foreign:?}");
+    assert!(matches!(foreign, Err(NicError::Cuda(_))), "{foreign:?}");
 }
 
 #[test]

@@ -17,7 +17,6 @@ mod gpu;
 mod operations;
 mod ownership;
 mod posting;
-mod raw;
 mod shards;
 mod shared_receives;
 mod source_ports;

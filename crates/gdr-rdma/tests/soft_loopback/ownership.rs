@@ -78,7 +78,7 @@ fn a_dropped_device_releases_its_descriptors_thread_and_port() {
         std::fs::read_dir("/proc/self/task")
             .unwrap()
             .filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok())
-            .filter(|name| name.trim_end() == "gdr-rdma")
+            .filter(|name| name.trim_end() == "gdr-nic")
             .count()
     };
     // Other tests of this process come and go; what would leak here is more than they ever hold.
@@ -91,7 +91,7 @@ fn a_dropped_device_releases_its_descriptors_thread_and_port() {
         let options = gdr_rdma::SoftOptions::new(FIRST).port(port);
         match gdr_rdma::Device::soft_with(options) {
             // Another test may have been given it in between.
-            Ok(_) | Err(gdr_rdma::Error::PortInUse { .. }) => {}
+            Ok(_) | Err(gdr_rdma::Error::Nic(gdr_rdma::NicError::PortInUse { .. })) => {}
             Err(error) => panic!("{error}"),
         }
     }

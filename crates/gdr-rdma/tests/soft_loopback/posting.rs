@@ -5,7 +5,9 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
-use gdr_rdma::{Error, PostError, QueuePairOptions, RecvRequest, SendRequest, WcStatus, WrId};
+use gdr_rdma::{
+    Error, NicError, PostError, QueuePairOptions, RecvRequest, SendRequest, WcStatus, WrId,
+};
 
 use crate::fixture::*;
 
@@ -66,7 +68,10 @@ fn an_endless_list_is_refused_when_the_queue_is_full() {
         .post_sends(endless)
         .expect_err("128 requests at most");
     assert_eq!(refusal.posted, 128);
-    assert!(matches!(refusal.error, Error::Post(PostError::Full(128))));
+    assert!(matches!(
+        refusal.error,
+        Error::Nic(NicError::Post(PostError::Full(128)))
+    ));
 }
 
 #[test]
@@ -122,5 +127,8 @@ fn a_prepared_request_is_posted_as_often_as_wanted_and_keeps_its_memory() {
     let foreign = target.segment(0, 8).unwrap();
     let write = SendRequest::write(WrId(2), target.remote().at(0)).segment(foreign);
     let refused = a.pair.prepare(write).unwrap_err();
-    assert!(matches!(refused, Error::Foreign(_)), "{refused}");
+    assert!(
+        matches!(refused, Error::Nic(NicError::Foreign(_))),
+        "{refused}"
+    );
 }

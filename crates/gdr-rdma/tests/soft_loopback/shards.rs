@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use std::thread;
 
 use gdr_rdma::{
-    AsyncEvent, Capabilities, CompletionQueue, Device, Error, MemoryRegion, PortUse, Qkey,
-    QueuePair, QueuePairOptions, RecvRequest, Segment, SendRequest, SoftOptions, Stripe,
+    AsyncEvent, Capabilities, CompletionQueue, Device, Error, MemoryRegion, NicError, PortUse,
+    Qkey, QueuePair, QueuePairOptions, RecvRequest, Segment, SendRequest, SoftOptions, Stripe,
     StripedPart, StripedRange, UdEndpoint, UdQueuePairOptions, UdSendRequest, WcStatus, WrId,
 };
 
@@ -253,7 +253,7 @@ fn another_device_cannot_join_the_sockets_of_the_shards() {
     for options in [exclusive, shared, exclusive.shards(1)] {
         let refused = Device::soft_with(options);
         assert!(
-            matches!(refused, Err(Error::PortInUse { .. })),
+            matches!(refused, Err(Error::Nic(NicError::PortInUse { .. }))),
             "{refused:?}"
         );
     }
@@ -261,7 +261,7 @@ fn another_device_cannot_join_the_sockets_of_the_shards() {
     let device = Device::soft_with(shared).unwrap();
     let refused = Device::soft_with(exclusive);
     assert!(
-        matches!(refused, Err(Error::PortInUse { .. })),
+        matches!(refused, Err(Error::Nic(NicError::PortInUse { .. }))),
         "{refused:?}"
     );
     drop(device);
@@ -343,7 +343,10 @@ fn completions_that_do_not_fit_end_the_queue_pairs_of_every_shard() {
     // Others may be stored once the one that fits is taken.
     let error = (0..=pairs.len()).find_map(|_| queue.wait(soon()).err());
     assert!(
-        matches!(error, Some(Error::CompletionQueueOverrun { .. })),
+        matches!(
+            error,
+            Some(Error::Nic(NicError::CompletionQueueOverrun { .. }))
+        ),
         "{error:?}"
     );
 }
@@ -401,7 +404,10 @@ fn a_striped_transfer_moves_every_byte_once_and_no_other() {
         len: ROOM as u64,
     };
     for parts in [range.writes(SHARDS), range.reads(SHARDS)] {
-        assert!(matches!(parts, Err(Error::OutOfRange { .. })), "{parts:?}");
+        assert!(
+            matches!(parts, Err(Error::Nic(NicError::OutOfRange { .. }))),
+            "{parts:?}"
+        );
     }
 }
 

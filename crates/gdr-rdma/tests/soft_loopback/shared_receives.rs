@@ -1,7 +1,7 @@
 //! Connections that share a receive queue.
 
 use gdr_rdma::{
-    AsyncEvent, Buffer, Error, Event, Foreign, MemoryRegion, PostError, QueuePair,
+    AsyncEvent, Buffer, Error, Event, Foreign, MemoryRegion, NicError, PostError, QueuePair,
     QueuePairOptions, RecvRequest, RnrRetry, SendRequest, SharedReceiveQueue, State, WcStatus,
     WrId,
 };
@@ -193,9 +193,15 @@ fn a_full_queue_a_foreign_region_and_a_foreign_queue_are_refused() {
     hub.post(0).unwrap();
     hub.post(1).unwrap();
     let full = hub.post(2);
-    assert!(matches!(full, Err(Error::Post(PostError::Full(2)))));
+    assert!(matches!(
+        full,
+        Err(Error::Nic(NicError::Post(PostError::Full(2))))
+    ));
     let own = hub.servers[0].post_recv(RecvRequest::new(WrId(0)));
-    assert!(matches!(own, Err(Error::Post(PostError::SharedReceives))));
+    assert!(matches!(
+        own,
+        Err(Error::Nic(NicError::Post(PostError::SharedReceives)))
+    ));
 
     let elsewhere = hub.far.device.protection_domain();
     let region = elsewhere.register(&Buffer::host(8).unwrap(), EVERYTHING);
@@ -205,13 +211,13 @@ fn a_full_queue_a_foreign_region_and_a_foreign_queue_are_refused() {
         .post_recv(RecvRequest::new(WrId(0)).segment(segment));
     assert!(matches!(
         foreign,
-        Err(Error::Foreign(Foreign::MemoryRegion))
+        Err(Error::Nic(NicError::Foreign(Foreign::MemoryRegion)))
     ));
     let options = QueuePairOptions::new(&hub.far.queue).shared_receive_queue(&hub.queue);
     for domain in [&elsewhere, &hub.near.domain] {
         assert!(matches!(
             domain.queue_pair(&options),
-            Err(Error::Foreign(_))
+            Err(Error::Nic(NicError::Foreign(_)))
         ));
     }
 }

@@ -1,5 +1,7 @@
 use fake_ibverbs::{DeviceSpec, Fake};
-use gdr_rdma::{AtomicOp, Error, Immediate, PostError, RecvRequest, SendRequest, WcOpcode, WrId};
+use gdr_rdma::{
+    AtomicOp, Error, Immediate, NicError, PostError, RecvRequest, SendRequest, WcOpcode, WrId,
+};
 
 use crate::fixture::*;
 
@@ -161,7 +163,10 @@ fn unsignalled_requests_retire_with_a_later_one_and_a_full_queue_is_reported() {
     assert!(a.queue.poll().unwrap().is_none());
     a.pair.post_send(write()).unwrap();
     let full = a.pair.post_send(write()).unwrap_err();
-    assert!(matches!(full, Error::Post(PostError::Full(128))), "{full}");
+    assert!(
+        matches!(full, Error::Nic(NicError::Post(PostError::Full(128)))),
+        "{full}"
+    );
     a.done();
     a.pair.post_send(write()).unwrap();
     a.done();
@@ -265,7 +270,10 @@ fn a_single_request_is_posted_or_refused_as_one_of_a_list_is() {
         assert!(
             matches!(
                 refused.error,
-                Error::Post(PostError::InlineTooLong { len: 100_000, .. })
+                Error::Nic(NicError::Post(PostError::InlineTooLong {
+                    len: 100_000,
+                    ..
+                }))
             ),
             "{refused}"
         );
@@ -279,7 +287,10 @@ fn a_single_request_is_posted_or_refused_as_one_of_a_list_is() {
         let (count, refused) = refused.unwrap();
         assert_eq!((count, refused.posted), (128, 0));
         assert!(
-            matches!(refused.error, Error::Post(PostError::Full(128))),
+            matches!(
+                refused.error,
+                Error::Nic(NicError::Post(PostError::Full(128)))
+            ),
             "{refused}"
         );
         hold(&fake, &a.name(), false);
@@ -301,7 +312,10 @@ fn a_list_that_is_too_long_is_posted_up_to_the_room_of_the_queue() {
         hold(&fake, &a.name(), true);
         let write = |n: u64| SendRequest::write(WrId(n), target.remote().at(0)).inline(&[7; 8]);
         let refused = a.pair.post_sends((0..1000).map(write)).unwrap_err();
-        assert!(matches!(refused.error, Error::Post(PostError::Full(_))));
+        assert!(matches!(
+            refused.error,
+            Error::Nic(NicError::Post(PostError::Full(_)))
+        ));
         assert!(
             refused.posted > 0 && refused.posted < 1000,
             "{}",

@@ -2,7 +2,7 @@
 
 use fake_ibverbs::Fake;
 use gdr_rdma::{
-    Access, Buffer, Error, Foreign, PostError, RecvRequest, SendRequest, WcOpcode, WrId,
+    Access, Buffer, Error, Foreign, NicError, PostError, RecvRequest, SendRequest, WcOpcode, WrId,
 };
 
 use crate::fixture::*;
@@ -91,7 +91,10 @@ fn an_invalid_request_is_refused_before_it_is_posted() {
             .prepare(write().segment(region.segment(0, 8).unwrap()));
         let refused = refused.unwrap_err();
         assert!(
-            matches!(refused, Error::Foreign(Foreign::MemoryRegion)),
+            matches!(
+                refused,
+                Error::Nic(NicError::Foreign(Foreign::MemoryRegion))
+            ),
             "{refused}"
         );
     }
@@ -99,7 +102,10 @@ fn an_invalid_request_is_refused_before_it_is_posted() {
     assert!(
         matches!(
             refused,
-            Error::Post(PostError::InlineTooLong { len: 100_000, .. })
+            Error::Nic(NicError::Post(PostError::InlineTooLong {
+                len: 100_000,
+                ..
+            }))
         ),
         "{refused}"
     );
@@ -121,7 +127,7 @@ fn a_prepared_request_that_finds_no_room_can_be_posted_later() {
     }
     let refused = write.post().unwrap_err();
     assert!(
-        matches!(refused, Error::Post(PostError::Full(128))),
+        matches!(refused, Error::Nic(NicError::Post(PostError::Full(128)))),
         "{refused}"
     );
     hold(&fake, &a.name(), false);

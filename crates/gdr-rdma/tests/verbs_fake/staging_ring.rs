@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fake_ibverbs::{DeviceSpec, Fake, GpuPath};
 use gdr_cuda::{DeviceBuffer, Gpu, MemoryKind, Ordinal, SimDriver};
-use gdr_rdma::{Deadline, Error, RingConfig, Rkey, StagingRing};
+use gdr_rdma::{Deadline, Error, NicError, RingConfig, Rkey, StagingRing};
 
 use crate::fixture::*;
 
@@ -105,7 +105,10 @@ fn a_range_beyond_either_memory_is_refused_and_the_ring_stays_usable() {
     let there = ends.b.memory(100);
     for (offset, len) in [(0, 101), (LEN - 10, 11), (u64::MAX, 2)] {
         let refused = ends.ring.write(offset, &there.remote(), len, soon());
-        assert!(matches!(refused, Err(Error::OutOfRange { .. })));
+        assert!(matches!(
+            refused,
+            Err(Error::Nic(NicError::OutOfRange { .. }))
+        ));
     }
     ends.ring.write(0, &there.remote(), 100, soon()).unwrap();
     drop(there);

@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use gdr_copy::Context;
 use gdr_cuda::{DeviceBuffer, Gpu, MemoryKind, Ordinal, SimDriver};
-use gdr_rdma::raw::{
-    CompletionQueue, Data, Device, Domain, FlowKind, FlowRule, FlowSpec, FrameSendRequest, Masked,
-    PortMatch, Queues, RawPacketQueuePair, RecvRequest, Region, Segment, SendFlags,
-};
-use gdr_rdma::{
+use gdr_nic::{
     Access, Buffer, BufferKind, Capabilities, Completion, Lkey, SoftOptions, WcOpcode, WcStatus,
     WrId,
+};
+use gdr_nic::{
+    CompletionQueue, Data, Device, Domain, FlowKind, FlowRule, FlowSpec, FrameSendRequest, Masked,
+    PortMatch, QueuePair, Queues, RawPackets, RecvRequest, Region, Segment, SendFlags,
 };
 
 use crate::{AGAIN, BEFORE, LIMIT, PORT, assert_is_sent_frame, frame};
@@ -29,7 +29,7 @@ const RECEIVED: WrId = WrId(2);
 
 /// A raw packet queue pair whose requests are in memory of a GPU.
 struct End {
-    pair: RawPacketQueuePair,
+    pair: QueuePair<RawPackets>,
     queue: CompletionQueue,
     region: Region,
 }

@@ -17,7 +17,7 @@ use std::process::{Command, ExitStatus};
 use std::ptr;
 use std::time::{Duration, Instant};
 
-use gdr_rdma::BufferKind;
+use gdr_nic::BufferKind;
 use gdr_verbs_sys::ibv_qp_attr_mask as Mask;
 use gdr_verbs_sys::*;
 

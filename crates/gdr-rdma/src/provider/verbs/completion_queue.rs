@@ -15,11 +15,11 @@ use gdr_verbs_sys::{
 
 use super::context::{Context, nonblocking, sleep_on};
 use super::outstanding::OutstandingRequests;
-use crate::deadline::Deadline;
 use crate::error::{Result, VerbsError};
-use crate::lock::lock;
 use crate::provider::{CompletionQueueOps, DeviceOps};
 use crate::types::CqNumber;
+use gdr_nic::Deadline;
+use gdr_process::lock::lock;
 
 /// How many completions are polled at a time, at most.
 const BATCH: usize = 16;

@@ -18,13 +18,13 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 use super::gid_table;
-use crate::bounded_queue::{BoundedQueue, Loss};
-use crate::deadline::Deadline;
 use crate::error::{Result, VerbsError};
 use crate::provider::{FlushList, Verification};
 use crate::types::{
     AsyncEvent, ChosenGid, GidEntry, GidType, Lid, LinkLayer, VerbsOptions, choose_gid,
 };
+use gdr_nic::Deadline;
+use gdr_nic::{BoundedQueue, Loss};
 
 /// On-demand paging, in `general_caps`.
 const IBV_ODP_SUPPORT: u32 = ibv_odp_general_caps::IBV_ODP_SUPPORT.0;

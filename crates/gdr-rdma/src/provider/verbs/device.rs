@@ -9,10 +9,10 @@ use gdr_roce::wire::UDP_PORT;
 use super::completion_queue::VerbsCompletionQueue;
 use super::context::{Context, sleep_on};
 use super::protection_domain::VerbsDomain;
-use crate::deadline::Deadline;
-use crate::error::{Error, Result};
+use crate::error::{NicError, Result};
 use crate::provider::{CompletionQueueOps, DeviceOps, DomainOps, GpuDma};
-use crate::types::{AsyncEvent, ChosenGid, DomainId, Integrity, Lid, Provider};
+use crate::types::{AsyncEvent, ChosenGid, Domain, Integrity, Lid, Provider};
+use gdr_nic::Deadline;
 
 impl DeviceOps for Context {
     fn provider(&self) -> Provider {
@@ -50,7 +50,7 @@ impl DeviceOps for Context {
         if self.origin.is_current_fast() {
             Ok(())
         } else {
-            Err(Error::ForkedChild)
+            Err(NicError::ForkedChild.into())
         }
     }
 
@@ -72,7 +72,7 @@ impl DeviceOps for Context {
         }
     }
 
-    fn create_domain(self: Arc<Self>, _: DomainId) -> Arc<dyn DomainOps> {
+    fn create_domain(self: Arc<Self>, _: Domain) -> Arc<dyn DomainOps> {
         Arc::new(VerbsDomain::new(self))
     }
 

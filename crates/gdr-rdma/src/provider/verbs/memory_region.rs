@@ -10,10 +10,10 @@ use gdr_verbs_sys::{VerbError, ibv_access_flags, ibv_mr};
 
 use super::context::lock_limit;
 use super::protection_domain::VerbsDomain;
-use crate::buffer::BufferKind;
 use crate::error::{VerbsError, dma_buf_hint, peer_memory_hint};
 use crate::memory_region::{MemoryRange, Registration, RejectedMethods};
 use crate::types::RegistrationMethod;
+use gdr_nic::BufferKind;
 
 /// A registration with the kernel. The memory outlives it.
 #[derive(Debug)]

@@ -7,8 +7,9 @@ use std::sync::{Mutex, MutexGuard};
 use gdr_roce::{WcOpcode, WrId};
 use smallvec::SmallVec;
 
-use crate::lock::lock;
-use crate::outstanding::{Outstanding, OutstandingQueue, Segments};
+use crate::work_request::Segments;
+use gdr_nic::outstanding::{Outstanding, OutstandingQueue};
+use gdr_process::lock::lock;
 
 /// This bit is set in the number of a receive.
 const RECEIVE: u64 = 1 << 63;
@@ -40,13 +41,13 @@ struct Queues {
     /// The next number, and the end of the reserved ones.
     next: u64,
     end: u64,
-    sends: OutstandingQueue<Posted>,
-    receives: OutstandingQueue<Posted>,
+    sends: OutstandingQueue<Segments, Posted>,
+    receives: OutstandingQueue<Segments, Posted>,
 }
 
 impl Queues {
     /// The queue of the request of this number.
-    fn queue(&mut self, number: u64) -> &mut OutstandingQueue<Posted> {
+    fn queue(&mut self, number: u64) -> &mut OutstandingQueue<Segments, Posted> {
         match number & RECEIVE {
             0 => &mut self.sends,
             _ => &mut self.receives,
@@ -84,7 +85,7 @@ impl OutstandingRequests {
         let mut segments = SmallVec::<[Segments; 4]>::new();
         let mut last = None;
         for mut request in queue.complete(number) {
-            segments.push(mem::take(&mut request.segments));
+            segments.push(mem::take(&mut request.retained));
             last = Some(request.detail);
         }
         drop(queues);
@@ -126,13 +127,18 @@ impl Posting<'_> {
         self.0.receives.push(request);
     }
 
-    fn request(&mut self, mark: u64, posted: Posted, segments: Segments) -> Outstanding<Posted> {
+    fn request(
+        &mut self,
+        mark: u64,
+        posted: Posted,
+        segments: Segments,
+    ) -> Outstanding<Segments, Posted> {
         let number = self.0.next | mark;
         self.0.next += 1;
         Outstanding {
             number,
             id: posted.id,
-            segments,
+            retained: segments,
             detail: posted,
         }
     }

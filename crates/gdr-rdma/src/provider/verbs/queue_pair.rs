@@ -19,7 +19,7 @@ use super::context::{Context, bytes_of, gid_of, is_routing_error};
 use super::memory_region::access_flags;
 use super::outstanding::OutstandingRequests;
 use super::protection_domain::VerbsDomain;
-use crate::error::{Error, Feature, Foreign, Result, VerbsError};
+use crate::error::{Error, Feature, Foreign, NicError, Result, VerbsError};
 use crate::provider::{DeviceOps, PreparedSendOps, QueuePairInit, QueuePairOps, downcast_queue};
 use crate::types::{ConnectionOptions, Endpoint, Lid, SourcePort};
 use crate::work_request::{RecvRequest, SendRequest};
@@ -69,7 +69,7 @@ impl VerbsQueuePair {
         let queue = |queue| {
             let queue: Arc<VerbsCompletionQueue> = downcast_queue(queue)?;
             if !Arc::ptr_eq(queue.context(), &context) {
-                return Err(Error::Foreign(Foreign::CompletionQueue));
+                return Err(Error::Nic(NicError::Foreign(Foreign::CompletionQueue)));
             }
             Ok(queue)
         };

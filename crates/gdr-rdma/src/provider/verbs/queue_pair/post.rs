@@ -19,8 +19,8 @@ use super::super::outstanding::Posted;
 use super::VerbsQueuePair;
 use crate::error::{Error, Result, VerbsError};
 use crate::memory_region::Segment;
-use crate::outstanding::Segments;
 use crate::provider::{PreparedSendOps, QueuePairOps};
+use crate::work_request::Segments;
 use crate::work_request::{Data, RecvRequest, SendRequest};
 
 /// A request of a list that was checked.

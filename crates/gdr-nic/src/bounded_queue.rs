@@ -1,0 +1,261 @@
+//! A bounded queue for completions and events.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
+
+use gdr_process::lock::lock;
+
+use crate::deadline::Deadline;
+
+/// What a lost entry means for waiting threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// Once the stored entries have been taken, every wait ends at once.
+    Fatal,
+    /// Later entries are stored as soon as there is room.
+    Tolerated,
+}
+
+/// The result of adding an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pushed {
+    /// It is stored.
+    Stored,
+    /// It is lost, and the first that is.
+    FirstLost,
+    /// It is lost, as others before.
+    Lost,
+}
+
+/// Entries in the order in which they were added; any thread may take them.
+pub struct BoundedQueue<T> {
+    capacity: AtomicUsize,
+    loss: Loss,
+    entries: Mutex<Entries<T>>,
+    arrived: Condvar,
+    /// How many there are, to be read without the lock.
+    len: AtomicUsize,
+}
+
+#[derive(Debug)]
+struct Entries<T> {
+    queue: VecDeque<T>,
+    sleepers: usize,
+    lost: u64,
+}
+
+impl<T: Copy> BoundedQueue<T> {
+    /// Makes an empty queue.
+    pub fn new(capacity: usize, loss: Loss) -> Self {
+        Self {
+            capacity: AtomicUsize::new(capacity),
+            loss,
+            entries: Mutex::new(Entries {
+                queue: VecDeque::new(),
+                sleepers: 0,
+                lost: 0,
+            }),
+            arrived: Condvar::new(),
+            len: AtomicUsize::new(0),
+        }
+    }
+
+    /// How many entries it holds at most.
+    pub fn capacity(&self) -> usize {
+        self.capacity.load(Ordering::Relaxed)
+    }
+
+    /// Changes the capacity, unless there are more entries; returns whether it did.
+    pub fn resize(&self, capacity: usize) -> bool {
+        let entries = lock(&self.entries);
+        let fits = entries.queue.len() <= capacity;
+        if fits {
+            self.capacity.store(capacity, Ordering::Relaxed);
+        }
+        fits
+    }
+
+    /// Adds an entry, which is lost if there is no room.
+    pub fn push(&self, entry: T) -> Pushed {
+        let mut entries = lock(&self.entries);
+        if entries.queue.len() >= self.capacity() {
+            entries.lost += 1;
+            self.arrived.notify_all();
+            return match entries.lost {
+                1 => Pushed::FirstLost,
+                _ => Pushed::Lost,
+            };
+        }
+        entries.queue.push_back(entry);
+        self.len.store(entries.queue.len(), Ordering::Release);
+        if entries.sleepers > 0 {
+            self.arrived.notify_one();
+        }
+        Pushed::Stored
+    }
+
+    /// Whether it is empty, as far as this thread has seen.
+    pub fn is_empty(&self) -> bool {
+        self.len.load(Ordering::Acquire) == 0
+    }
+
+    /// Takes the oldest entry.
+    pub fn pop(&self) -> Option<T> {
+        if self.is_empty() {
+            return None;
+        }
+        self.take(&mut lock(&self.entries))
+    }
+
+    /// Takes up to `most` of the oldest entries; returns how many.
+    pub fn pop_many(&self, most: usize, take: &mut dyn FnMut(T)) -> usize {
+        if self.is_empty() {
+            return 0;
+        }
+        let mut entries = lock(&self.entries);
+        let count = most.min(entries.queue.len());
+        entries.queue.drain(..count).for_each(take);
+        self.len.store(entries.queue.len(), Ordering::Release);
+        count
+    }
+
+    /// Passes each entry to `see`, and leaves it there.
+    pub fn for_each(&self, see: impl FnMut(&T)) {
+        lock(&self.entries).queue.iter().for_each(see);
+    }
+
+    /// Removes the entries for which `keep` is false.
+    pub fn retain(&self, keep: impl FnMut(&T) -> bool) {
+        let mut entries = lock(&self.entries);
+        entries.queue.retain(keep);
+        self.len.store(entries.queue.len(), Ordering::Release);
+    }
+
+    /// How many entries were lost.
+    pub fn lost(&self) -> u64 {
+        lock(&self.entries).lost
+    }
+
+    /// Takes the oldest entry, and sleeps until there is one; `None` after the deadline, or at once
+    /// if a loss is fatal and there was one.
+    pub fn pop_wait(&self, deadline: Deadline) -> Option<T> {
+        let mut entries = lock(&self.entries);
+        loop {
+            if let Some(entry) = self.take(&mut entries) {
+                return Some(entry);
+            }
+            let remaining = deadline.remaining();
+            let ended = self.loss == Loss::Fatal && entries.lost > 0;
+            if remaining.is_zero() || ended {
+                return None;
+            }
+            entries.sleepers += 1;
+            entries = self
+                .arrived
+                .wait_timeout(entries, remaining)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
+            entries.sleepers -= 1;
+        }
+    }
+
+    fn take(&self, entries: &mut Entries<T>) -> Option<T> {
+        let entry = entries.queue.pop_front()?;
+        self.len.store(entries.queue.len(), Ordering::Release);
+        Some(entry)
+    }
+}
+
+impl<T> fmt::Debug for BoundedQueue<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BoundedQueue")
+            .field("capacity", &self.capacity)
+            .field("len", &self.len)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn entries_come_out_in_order() {
+        let queue = BoundedQueue::new(3, Loss::Fatal);
+        assert_eq!(queue.pop(), None);
+        assert_eq!([0, 1, 2].map(|n| queue.push(n)), [Pushed::Stored; 3]);
+        assert_eq!(
+            [(); 4].map(|()| queue.pop()),
+            [Some(0), Some(1), Some(2), None]
+        );
+    }
+
+    #[test]
+    fn removed_entries_make_room() {
+        let queue = BoundedQueue::new(3, Loss::Fatal);
+        assert_eq!([0, 1, 2].map(|n| queue.push(n)), [Pushed::Stored; 3]);
+        queue.retain(|n| n % 2 == 1);
+        assert_eq!([3, 4].map(|n| queue.push(n)), [Pushed::Stored; 2]);
+        assert_eq!(
+            [(); 4].map(|()| queue.pop()),
+            [Some(1), Some(3), Some(4), None]
+        );
+        queue.push(5);
+        queue.retain(|_| false);
+        assert!(queue.is_empty());
+    }
+
+    #[test]
+    fn every_lost_entry_is_reported_to_the_sender_and_ends_all_waits() {
+        let queue = BoundedQueue::new(1, Loss::Fatal);
+        let pushed = [1, 2, 3].map(|n| queue.push(n));
+        assert_eq!(pushed, [Pushed::Stored, Pushed::FirstLost, Pushed::Lost]);
+        assert_eq!(queue.pop(), Some(1));
+        assert_eq!(queue.lost(), 2);
+        let soon = Deadline::after(Duration::from_secs(60));
+        assert_eq!(queue.pop_wait(soon), None);
+        assert!(!soon.has_passed());
+    }
+
+    #[test]
+    fn a_wait_after_a_tolerated_loss_lasts_until_the_next_entry() {
+        let queue = Arc::new(BoundedQueue::new(1, Loss::Tolerated));
+        let pushed = [1, 2].map(|n| queue.push(n));
+        assert_eq!(pushed, [Pushed::Stored, Pushed::FirstLost]);
+        assert_eq!(queue.pop(), Some(1));
+        let other = Arc::clone(&queue);
+        let sleeper =
+            thread::spawn(move || other.pop_wait(Deadline::after(Duration::from_secs(60))));
+        while lock(&queue.entries).sleepers == 0 {
+            assert!(!sleeper.is_finished(), "it did not wait");
+            thread::yield_now();
+        }
+        assert_eq!(queue.push(3), Pushed::Stored);
+        assert_eq!(sleeper.join().ok().flatten(), Some(3));
+    }
+
+    #[test]
+    fn a_sleeper_wakes_for_an_entry() {
+        let queue = Arc::new(BoundedQueue::new(1, Loss::Fatal));
+        let other = Arc::clone(&queue);
+        let sleeper =
+            thread::spawn(move || other.pop_wait(Deadline::after(Duration::from_secs(60))));
+        assert_eq!(queue.push(7), Pushed::Stored);
+        assert_eq!(sleeper.join().ok().flatten(), Some(7));
+    }
+
+    #[test]
+    fn a_sleeper_gives_up_at_its_deadline() {
+        let queue = BoundedQueue::<u8>::new(1, Loss::Fatal);
+        assert_eq!(
+            queue.pop_wait(Deadline::after(Duration::from_millis(5))),
+            None
+        );
+    }
+}

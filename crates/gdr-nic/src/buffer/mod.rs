@@ -1,0 +1,522 @@
+//! Buffers: memory that stays valid during every operation on it.
+//!
+//! GPU memory that the CPU does not map is accessed through page-locked memory, in three places that
+//! are no single type because room in each is free again at another event: in [`staged`] (received
+//! bytes, which the CPU gathers) when the copies of all slots are complete; in [`read_ahead`] (bytes
+//! to send, of any length) at once, because they can be read again; in
+//! [`StagingRing`](crate::StagingRing) (registered memory, which the NIC accesses) when a slot's
+//! request has completed. The first two share [`copy_stream`]; in programs that use the GPU themselves the
+//! copies of the second are made by [`copy_thread`].
+
+mod copy_stream;
+mod copy_thread;
+mod direct;
+mod host;
+mod read_ahead;
+mod read_source;
+mod staged;
+mod volatile_copy;
+
+use std::any::Any;
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use gdr_copy::Mapping;
+use gdr_cuda::{DeviceBuffer, HostBuffer};
+use gdr_roce::AtomicOp;
+
+pub use self::copy_thread::CopyThread;
+use self::direct::Direct;
+use self::host::HostMemory;
+use self::staged::Staged;
+use crate::error::{Error, Result};
+use gdr_process::ProcessBound;
+
+/// Where the bytes of a buffer are, and how the soft provider accesses them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum BufferKind {
+    /// Host memory.
+    Host,
+    /// GPU memory through a mapping of `gdr-copy`: the CPU stores received bytes straight into it.
+    Direct,
+    /// GPU memory through page-locked host memory and the GPU's copy engine.
+    Staged,
+}
+
+impl fmt::Display for BufferKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Host => "host memory",
+            Self::Direct => "GPU memory, direct",
+            Self::Staged => "GPU memory, staged",
+        })
+    }
+}
+
+/// From which length on reads of a mapped buffer use the GPU's copy engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CopyEngineThreshold {
+    /// From the length that [`gdr_copy::plan`] chooses: by the user's profile of this machine, else by
+    /// built-in costs. Over PCIe it is some 8 KiB for a single request, and less for one of several.
+    /// Nothing is measured.
+    Planned,
+    /// From this many bytes on.
+    From(u64),
+}
+
+/// Whether other reads of the memory are announced and not yet served: their copies overlap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Queued {
+    Alone,
+    AmongOthers,
+}
+
+/// Memory that can be registered for RDMA; a clone is the same memory.
+///
+/// The network, the GPU and other threads may write to it at any time, so there is no `&[u8]` of it:
+/// [`Buffer::write_at`] and [`Buffer::read_at`] copy, [`Buffer::load_u8`], [`Buffer::load_u32`] and
+/// [`Buffer::load_u64`] load single words. A copy that overlaps a transfer may be torn; a copy of 1,
+/// 2, 4 or 8 bytes at a multiple of its size is not.
+///
+/// Bytes that arrived before a completion was polled, or before a word that the peer wrote last was
+/// loaded, are visible to every later copy of the same thread.
+///
+/// # Memory of other libraries
+///
+/// Memory that PyTorch, cudarc or NCCL allocated can be used like any other: wrap GPU memory in a
+/// [`DeviceBuffer`] that keeps its owner, and pass that to [`Buffer::staged`] or
+/// [`Buffer::direct_with_copies`]; wrap host memory with [`Buffer::host_from_owner`]. Both can be
+/// registered with devices of every provider.
+///
+/// # Fork
+///
+/// A buffer stays with the process that made it: in a forked child every copy fails with
+/// [`Error::ForkedChild`], and dropping it frees nothing. Memory of [`Buffer::host`] is not mapped
+/// there (`MADV_DONTFORK`), so that a device goes on using the parent's pages.
+#[derive(Clone, Debug)]
+pub struct Buffer(Arc<ProcessBound<Memory>>);
+
+#[derive(Debug)]
+enum Memory {
+    Host(HostMemory),
+    Direct(Direct),
+    Staged(Staged),
+}
+
+impl Buffer {
+    /// Allocates `len` zeroed bytes of host memory, from the start of a page.
+    ///
+    /// # Errors
+    /// [`Error::EmptyBuffer`], [`Error::Os`].
+    pub fn host(len: usize) -> Result<Self> {
+        HostMemory::new(len).map(|memory| Self::of(Memory::Host(memory)))
+    }
+
+    /// Wraps host memory that another library allocated, and keeps `owner` until the buffer and all
+    /// regions of it are dropped. `owner` is any value whose drop releases the memory, such as a
+    /// reference-counted tensor. It may be dropped on another thread than the caller's.
+    ///
+    /// A kernel device pins the pages of the memory. Unlike memory of [`Buffer::host`], forked
+    /// children inherit them: on kernels before 5.12, call `madvise(MADV_DONTFORK)` for them if the
+    /// process forks while a device uses them.
+    ///
+    /// # Errors
+    /// [`Error::EmptyBuffer`]; `owner` is dropped then.
+    ///
+    /// # Safety
+    /// Until `owner` is dropped:
+    /// - the memory is valid for reads and writes of `len` bytes at `address`;
+    /// - there are no references to its bytes, and Rust code accesses them only through this
+    ///   buffer, or by atomic or volatile accesses of its own.
+    ///
+    /// ```
+    /// use std::cell::UnsafeCell;
+    /// use std::ptr::NonNull;
+    /// use std::sync::Arc;
+    ///
+    /// use gdr_rdma::Buffer;
+    ///
+    /// struct Tensor(UnsafeCell<[u8; 4096]>);
+    /// // SAFETY: the bytes are accessed only through the buffer.
+    /// unsafe impl Sync for Tensor {}
+    ///
+    /// # fn main() -> gdr_rdma::Result<()> {
+    /// let tensor = Arc::new(Tensor(UnsafeCell::new([0; 4096])));
+    /// let address = NonNull::new(tensor.0.get().cast()).unwrap();
+    /// // SAFETY: `tensor` holds the bytes, and they are accessed only through the buffer.
+    /// let buffer = unsafe { Buffer::host_from_owner(address, 4096, tensor)? };
+    /// buffer.write_at(0, b"hello")?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub unsafe fn host_from_owner(
+        address: NonNull<u8>,
+        len: usize,
+        owner: impl Any + Send + Sync,
+    ) -> Result<Self> {
+        // SAFETY: the caller's promises.
+        let memory = unsafe { HostMemory::from_owner(address, len, Box::new(owner)) }?;
+        Ok(Self::of(Memory::Host(memory)))
+    }
+
+    /// Wraps all of the host memory that a GPU's driver page-locked. The GPU's copy engine reads and
+    /// writes it without another copy. The buffer keeps the memory alive; its bytes may also be
+    /// used through `memory`.
+    ///
+    /// # Errors
+    /// [`Error::EmptyBuffer`].
+    pub fn page_locked(memory: impl Into<Arc<HostBuffer>>) -> Result<Self> {
+        HostMemory::page_locked(memory.into()).map(|memory| Self::of(Memory::Host(memory)))
+    }
+
+    /// Wraps GPU memory behind a mapping, which the buffer keeps alive.
+    ///
+    /// The soft provider stores each packet into the mapping as it arrives and flushes the CPU's
+    /// write-combining buffers once before it acknowledges. It serves READs by loads through the
+    /// mapping, at PCIe's latency for every few cache lines; [`Buffer::direct_with_copies`] is
+    /// faster for long ones. A kernel device cannot register this buffer, as its allocation is
+    /// unknown.
+    ///
+    /// # Errors
+    /// [`Error::EmptyBuffer`].
+    pub fn direct(mapping: impl Into<Arc<Mapping>>) -> Result<Self> {
+        let mapping = not_empty(mapping.into())?;
+        Ok(Self::of(Memory::Direct(Direct::new(mapping))))
+    }
+
+    /// As [`Buffer::direct`], but long READs, and long messages sent from this memory, are copied to
+    /// page-locked host memory (1 MiB) by the GPU's copy engine, ahead of the packets. Received
+    /// bytes are still stored through the mapping.
+    ///
+    /// # Errors
+    /// [`Error::MappedElsewhere`] if the mapping is not part of `buffer`;
+    /// [`Error::EmptyBuffer`], [`Error::Copy`], [`Error::Cuda`].
+    pub fn direct_with_copies(
+        mapping: impl Into<Arc<Mapping>>,
+        buffer: impl Into<Arc<DeviceBuffer>>,
+        from: CopyEngineThreshold,
+    ) -> Result<Self> {
+        let mapping = not_empty(mapping.into())?;
+        Direct::with_copies(mapping, buffer.into(), from)
+            .map(|direct| Self::of(Memory::Direct(direct)))
+    }
+
+    /// As [`Buffer::direct_with_copies`], for memory that the program allocated and may free, and with the
+    /// calls of the driver made by `thread` alone: in a program whose own threads hold locks of the driver
+    /// while they wait for kernels, and these for the network.
+    ///
+    /// The soft provider never waits for the driver here. What `thread` has not copied within half a
+    /// millisecond is loaded by the CPU through the mapping, as with [`Buffer::direct`], and for a while
+    /// nothing more is asked for. All buffers of `thread` share 4 MiB of page-locked memory; a buffer has
+    /// none of its own.
+    ///
+    /// `buffer` names the memory, and may end before the mapping, whose last page may go beyond the
+    /// allocation: the rest is loaded by the CPU. Before and after each copy is queued, its allocation is
+    /// compared with that at the time of this call; memory that was freed in between is loaded by the CPU
+    /// from then on, through the mapping, which keeps it. [`Buffer::device_memory`] is `None`.
+    ///
+    /// `from` as [`CopyEngineThreshold::Planned`] counts what the hand-over to the thread costs: over PCIe
+    /// reads from some 60 KiB on are long, and from some 20 KiB on if they are one of several. It is
+    /// planned once for a GPU.
+    ///
+    /// # Errors
+    /// [`Error::MappedElsewhere`] if the mapping does not begin in `buffer`; [`Error::Cuda`] if that is on
+    /// another GPU than `thread`; [`Error::EmptyBuffer`], [`Error::Copy`].
+    pub fn direct_with_copy_thread(
+        mapping: impl Into<Arc<Mapping>>,
+        buffer: impl Into<Arc<DeviceBuffer>>,
+        thread: &CopyThread,
+        from: CopyEngineThreshold,
+    ) -> Result<Self> {
+        let mapping = not_empty(mapping.into())?;
+        Direct::with_copy_thread(mapping, buffer.into(), thread, from)
+            .map(|direct| Self::of(Memory::Direct(direct)))
+    }
+
+    /// Wraps GPU memory that the soft provider accesses through page-locked host memory (2 MiB) and
+    /// copies on a separate stream.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`].
+    pub fn staged(buffer: impl Into<Arc<DeviceBuffer>>) -> Result<Self> {
+        Staged::new(buffer.into()).map(|staged| Self::of(Memory::Staged(staged)))
+    }
+
+    fn of(memory: Memory) -> Self {
+        Self(Arc::new(ProcessBound::new(memory)))
+    }
+
+    /// Fails in a child of the process that made the buffer.
+    fn check_process(&self) -> Result<()> {
+        match self.0.is_own() {
+            true => Ok(()),
+            false => Err(Error::ForkedChild),
+        }
+    }
+
+    /// The length in bytes.
+    #[expect(clippy::len_without_is_empty, reason = "no buffer is empty")]
+    pub fn len(&self) -> u64 {
+        match &**self.0 {
+            Memory::Host(memory) => memory.len() as u64,
+            Memory::Direct(memory) => memory.len(),
+            Memory::Staged(memory) => memory.len(),
+        }
+    }
+
+    /// Where its bytes are.
+    pub fn kind(&self) -> BufferKind {
+        match &**self.0 {
+            Memory::Host(_) => BufferKind::Host,
+            Memory::Direct(_) => BufferKind::Direct,
+            Memory::Staged(_) => BufferKind::Staged,
+        }
+    }
+
+    /// The address of its first byte: a CPU address for host memory, a GPU address otherwise.
+    pub fn address(&self) -> u64 {
+        match &**self.0 {
+            Memory::Host(memory) => memory.address(),
+            Memory::Direct(memory) => memory.address(),
+            Memory::Staged(memory) => memory.address(),
+        }
+    }
+
+    /// The length in bytes from which on single READs use the GPU's copy engine instead of CPU loads;
+    /// `None` if this buffer always uses the same.
+    pub fn long_reads_from(&self) -> Option<u64> {
+        match &**self.0 {
+            Memory::Direct(memory) => memory.long_reads_from(),
+            Memory::Host(_) | Memory::Staged(_) => None,
+        }
+    }
+
+    /// The allocation of GPU memory that it is part of, and its offset there; `None` for host memory,
+    /// and if only its mapping is known.
+    pub fn device_memory(&self) -> Option<(&Arc<DeviceBuffer>, u64)> {
+        match &**self.0 {
+            Memory::Host(_) => None,
+            Memory::Direct(memory) => memory.device_memory(),
+            Memory::Staged(memory) => Some((memory.device_buffer(), 0)),
+        }
+    }
+
+    /// Copies `bytes` to `offset`.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], with nothing written; [`Error::ForkedChild`], [`Error::Copy`],
+    /// [`Error::Cuda`].
+    pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.check_process()?;
+        check_range(offset, bytes.len() as u64, self.len())?;
+        match &**self.0 {
+            Memory::Host(memory) => {
+                memory.store(offset, bytes)?;
+                memory.release();
+                Ok(())
+            }
+            Memory::Direct(memory) => memory.write(offset, bytes),
+            Memory::Staged(memory) => memory.write(offset, bytes),
+        }
+    }
+
+    /// Copies from `offset` into all of `bytes`.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], with nothing read; [`Error::ForkedChild`], [`Error::Copy`],
+    /// [`Error::Cuda`].
+    pub fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
+        self.check_process()?;
+        check_range(offset, bytes.len() as u64, self.len())?;
+        match &**self.0 {
+            Memory::Host(memory) => memory.load(offset, bytes),
+            Memory::Direct(memory) => memory.read(offset, bytes),
+            Memory::Staged(memory) => memory.read(offset, bytes),
+        }
+    }
+
+    /// Loads the byte at `offset`, with acquire ordering: to poll the byte that a peer writes last.
+    ///
+    /// # Errors
+    /// As [`Buffer::read_at`].
+    pub fn load_u8(&self, offset: u64) -> Result<u8> {
+        self.check_process()?;
+        match &**self.0 {
+            Memory::Host(memory) => memory.load_u8(offset),
+            _ => self.load::<1>(offset).map(u8::from_ne_bytes),
+        }
+    }
+
+    /// Loads the word at `offset`, a multiple of 4, as [`Buffer::load_u8`].
+    ///
+    /// # Errors
+    /// As [`Buffer::read_at`]; [`Error::Misaligned`].
+    pub fn load_u32(&self, offset: u64) -> Result<u32> {
+        self.check_process()?;
+        match &**self.0 {
+            Memory::Host(memory) => memory.load_u32(offset),
+            _ => self.load::<4>(offset).map(u32::from_ne_bytes),
+        }
+    }
+
+    /// Loads the word at `offset`, a multiple of 8, as [`Buffer::load_u8`].
+    ///
+    /// # Errors
+    /// As [`Buffer::read_at`]; [`Error::Misaligned`].
+    pub fn load_u64(&self, offset: u64) -> Result<u64> {
+        self.check_process()?;
+        match &**self.0 {
+            Memory::Host(memory) => memory.load_u64(offset),
+            _ => self.load::<8>(offset).map(u64::from_ne_bytes),
+        }
+    }
+
+    fn load<const N: usize>(&self, offset: u64) -> Result<[u8; N]> {
+        let alignment = N as u64;
+        if !offset.is_multiple_of(alignment) {
+            return Err(Error::Misaligned { offset, alignment });
+        }
+        let mut word = [0; N];
+        self.read_at(offset, &mut word)?;
+        Ok(word)
+    }
+}
+
+/// The accesses of the engine.
+impl Buffer {
+    /// Stores part of a message; it is in memory after [`Buffer::flush`].
+    #[inline]
+    pub(crate) fn place(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        match &**self.0 {
+            Memory::Host(memory) => memory.store(offset, bytes),
+            Memory::Direct(memory) => memory.store(offset, bytes),
+            Memory::Staged(memory) => memory.store(offset, bytes),
+        }
+    }
+
+    /// Returns when all placed bytes may be acknowledged and completed.
+    pub(crate) fn flush(&self) -> Result<()> {
+        match &**self.0 {
+            Memory::Host(memory) => memory.release(),
+            Memory::Direct(memory) => memory.flush(),
+            Memory::Staged(memory) => memory.flush()?,
+        }
+        Ok(())
+    }
+
+    /// Whether [`Buffer::expect_read`] depends on other reads of the memory.
+    pub(crate) fn queues_reads(&self) -> bool {
+        match &**self.0 {
+            Memory::Direct(memory) => memory.has_copies(),
+            Memory::Host(_) | Memory::Staged(_) => false,
+        }
+    }
+
+    /// Announces that a request will fetch this range, which is not empty: the bytes that it fetches
+    /// are no older than this call, and have what this thread placed before the last [`Buffer::flush`].
+    pub(crate) fn expect_read(&self, offset: u64, len: u64, queued: Queued) -> Result<()> {
+        match &**self.0 {
+            Memory::Host(_) => Ok(()),
+            Memory::Direct(memory) => memory.expect_read(offset, len, queued),
+            Memory::Staged(memory) => memory.expect_read(offset, len),
+        }
+    }
+
+    /// The bytes that this thread fetches by later loads are no older than this call.
+    pub(crate) fn begin_reads(&self) {
+        match &**self.0 {
+            Memory::Direct(memory) => memory.begin_reads(),
+            Memory::Host(_) | Memory::Staged(_) => {}
+        }
+    }
+
+    /// Ends what was announced and not fetched. Nothing of the memory is read behind the engine's back
+    /// any more when this returns, unless the driver is held up; a registration of the memory has ended.
+    pub(crate) fn end_reads(&self) {
+        match &**self.0 {
+            Memory::Direct(memory) => memory.end_reads(),
+            Memory::Host(_) | Memory::Staged(_) => {}
+        }
+    }
+
+    /// How many fences [`Buffer::begin_reads`] has run.
+    #[cfg(test)]
+    pub(crate) fn fences(&self) -> u32 {
+        match &**self.0 {
+            Memory::Direct(memory) => memory.fences(),
+            Memory::Host(_) | Memory::Staged(_) => 0,
+        }
+    }
+
+    /// How many times [`Buffer::flush`] flushed mapped GPU memory.
+    #[cfg(test)]
+    pub(crate) fn flushes(&self) -> u32 {
+        match &**self.0 {
+            Memory::Direct(memory) => memory.flushes(),
+            Memory::Host(_) | Memory::Staged(_) => 0,
+        }
+    }
+
+    /// Whether releasing it may wait for a GPU's work.
+    pub fn is_of_driver(&self) -> bool {
+        match &**self.0 {
+            Memory::Host(memory) => memory.is_of_driver(),
+            Memory::Direct(_) | Memory::Staged(_) => true,
+        }
+    }
+
+    /// Whether both are the same memory.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Copies the part of a message that was read ahead into the start of `bytes`, and returns how many
+    /// bytes: no fence is needed for them.
+    #[inline]
+    pub(crate) fn fetch_ahead(&self, offset: u64, bytes: &mut [u8]) -> Result<usize> {
+        match &**self.0 {
+            Memory::Direct(memory) => memory.load_ahead(offset, bytes),
+            Memory::Host(_) | Memory::Staged(_) => Ok(0),
+        }
+    }
+
+    /// Loads part of a message, behind [`Buffer::begin_reads`].
+    #[inline]
+    pub(crate) fn fetch(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
+        match &**self.0 {
+            Memory::Host(memory) => memory.load(offset, bytes),
+            Memory::Direct(memory) => memory.load(offset, bytes),
+            Memory::Staged(memory) => memory.load(offset, bytes),
+        }
+    }
+
+    /// Applies an atomic operation; returns the previous value.
+    pub(crate) fn atomic(&self, offset: u64, operation: AtomicOp) -> Result<u64> {
+        match &**self.0 {
+            Memory::Host(memory) => memory.atomic(offset, operation),
+            Memory::Direct(memory) => memory.atomic(offset, operation),
+            Memory::Staged(memory) => memory.atomic(offset, operation),
+        }
+    }
+}
+
+fn not_empty(mapping: Arc<Mapping>) -> Result<Arc<Mapping>> {
+    if mapping.is_empty() {
+        return Err(Error::EmptyBuffer);
+    }
+    Ok(mapping)
+}
+
+/// Fails unless `wanted` bytes at `offset` lie within `len` bytes.
+pub fn check_range(offset: u64, wanted: u64, len: u64) -> Result<()> {
+    if offset.checked_add(wanted).is_some_and(|end| end <= len) {
+        return Ok(());
+    }
+    Err(Error::OutOfRange {
+        offset,
+        wanted,
+        len,
+    })
+}

@@ -1,0 +1,104 @@
+//! Completion queues that a front end polls.
+
+use std::sync::Arc;
+
+use gdr_roce::Completion;
+
+use crate::deadline::Deadline;
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::shard::cq_entries::{CqEntries, OnCompletion};
+use crate::types::CqNumber;
+
+/// A completion queue. A clone is the same queue.
+#[derive(Clone, Debug)]
+pub struct CompletionQueue {
+    device: Device,
+    entries: Arc<CqEntries>,
+}
+
+impl CompletionQueue {
+    pub(crate) fn new(
+        device: Device,
+        capacity: usize,
+        on_completion: Option<OnCompletion>,
+    ) -> Self {
+        Self {
+            entries: device
+                .shards()
+                .state()
+                .completion_entries(capacity, on_completion),
+            device,
+        }
+    }
+
+    pub(crate) fn entries(&self) -> &Arc<CqEntries> {
+        &self.entries
+    }
+
+    /// The engine that fills it.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Its number, which its events carry.
+    pub fn number(&self) -> CqNumber {
+        self.entries.number()
+    }
+
+    /// How many completions it holds at most.
+    pub fn capacity(&self) -> usize {
+        self.entries.capacity()
+    }
+
+    /// Changes how many completions it holds; returns whether it does: not if there are more now.
+    pub fn resize(&self, capacity: usize) -> bool {
+        self.entries.resize(capacity)
+    }
+
+    /// Passes up to `most` completions to `take`, the oldest first, and returns how many. If there is
+    /// none, it drives the engine once. It neither waits nor allocates. `take` must not use the
+    /// queue.
+    ///
+    /// # Errors
+    /// [`Error::CompletionQueueOverrun`] when all stored completions were taken and others were lost;
+    /// [`Error::ForkedChild`].
+    pub fn poll(&self, most: usize, take: &mut dyn FnMut(Completion)) -> Result<usize> {
+        self.device.check_process()?;
+        let mut count = self.entries.pop_many(most, take);
+        if count == 0 && self.device.shards().progress_for(&self.entries) {
+            count = self.entries.pop_many(most, take);
+        }
+        if count == 0 {
+            self.check_overrun()?;
+        }
+        Ok(count)
+    }
+
+    /// Waits for the next completion: polls for the device's
+    /// [`busy_poll`](crate::SoftOptions::busy_poll), then sleeps. Returns `None` after the deadline.
+    ///
+    /// # Errors
+    /// As [`CompletionQueue::poll`].
+    pub fn wait(&self, deadline: Deadline) -> Result<Option<Completion>> {
+        self.device.check_process()?;
+        let next = self.device.shards().wait(&self.entries, deadline);
+        if next.is_none() {
+            self.check_overrun()?;
+        }
+        Ok(next)
+    }
+
+    /// Fails if completions were lost.
+    ///
+    /// # Errors
+    /// [`Error::CompletionQueueOverrun`].
+    pub fn check_overrun(&self) -> Result<()> {
+        match self.entries.lost() {
+            0 => Ok(()),
+            _ => Err(Error::CompletionQueueOverrun {
+                capacity: self.capacity(),
+            }),
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! Connections (RC, UC).
+
+use gdr_roce::{
+    Access, Capabilities, Operation, PostError, Reliability, RnrTimer, RtrAttributes,
+    RtsAttributes, SendRequest, State, StateError, TransportConfig,
+};
+
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::peer::Peer;
+use crate::queue_pair::{QueuePair, Queues};
+use crate::service::{Protocol, Service};
+use crate::shard::posted_requests::PostedRequests;
+use crate::shard::transport::Transport;
+use crate::types::{Domain, SourcePort};
+
+/// The service of a connection: [`QueuePair<Connection>`](QueuePair) is one end of it, reliable (RC) or
+/// unreliable (UC).
+#[derive(Debug)]
+pub enum Connection {}
+
+impl Protocol for Connection {
+    type State = gdr_roce::QueuePair;
+
+    fn of(transport: &mut Transport) -> Option<&mut Self::State> {
+        transport.connection()
+    }
+
+    fn withdraw_sends(protocol: &mut Self::State, count: usize) {
+        protocol.withdraw_sends(count);
+    }
+}
+
+impl Service for Connection {
+    type SendRequest<'a> = SendRequest<'a>;
+
+    fn post_send(
+        protocol: &mut Self::State,
+        requests: &mut PostedRequests,
+        request: &SendRequest<'_>,
+    ) -> std::result::Result<(), PostError> {
+        protocol.post_send(&SendRequest {
+            id: requests.next(),
+            flags: requests.flags(request.flags),
+            ..*request
+        })?;
+        let len = requests.add_send(request.id, request.data, request.flags);
+        let payload = &mut requests.payload;
+        let counted = match request.operation {
+            Operation::Send { .. } => &mut payload.send,
+            Operation::Write { .. } => &mut payload.write,
+            Operation::Read { .. } => &mut payload.read,
+            Operation::Atomic { .. } => &mut payload.atomic,
+        };
+        *counted += len;
+        Ok(())
+    }
+}
+
+impl Device {
+    /// Makes one end of a connection, in RESET.
+    ///
+    /// # Errors
+    /// [`Error::Foreign`] for completion queues of another device, or a shared receive queue of another
+    /// domain; [`Error::TooManyQueuePairs`], [`Error::DeviceFailed`], [`Error::ForkedChild`].
+    pub fn queue_pair(
+        &self,
+        domain: Domain,
+        queues: Queues<'_>,
+        capabilities: Capabilities,
+        reliability: Reliability,
+    ) -> Result<QueuePair<Connection>> {
+        let parts = queues.parts(self, domain, capabilities)?;
+        let shard = self.shards().emptiest();
+        let qpn = shard.create_qp(parts, |qpn, capabilities, shared| {
+            Transport::Connection(match (reliability, shared) {
+                (Reliability::Unreliable, shared) => {
+                    gdr_roce::QueuePair::unreliable(qpn, capabilities, shared)
+                }
+                (Reliability::Reliable, Some(shared)) => {
+                    let config = config(shard.receive_buffer());
+                    gdr_roce::QueuePair::with_shared_receives(qpn, capabilities, config, shared)
+                        .with_packet_budget(shard.packet_budget())
+                }
+                (Reliability::Reliable, None) => {
+                    let config = config(shard.receive_buffer());
+                    gdr_roce::QueuePair::with_config(qpn, capabilities, config)
+                        .with_packet_budget(shard.packet_budget())
+                }
+            })
+        })?;
+        Ok(QueuePair::of(self, qpn))
+    }
+}
+
+/// The windows of a reliable connection, which fit the receive buffer of a peer's socket.
+pub(crate) fn config(receive_buffer: usize) -> TransportConfig {
+    /// The bytes that a full packet takes of a socket's receive buffer, bookkeeping included.
+    const PACKET: usize = 4608;
+    // Both ends are assumed to be alike. 128 is the window of Linux's rxe; on one host a larger one
+    // brings no more throughput, as the packets evict each other from the CPU's cache.
+    let window = (receive_buffer / 2 / PACKET).clamp(16, 128) as u32;
+    TransportConfig::DEFAULT
+        .with_window(window)
+        .with_read_packets(window / 2)
+        .with_ack_request_interval(window / 4)
+        .with_ack_interval(window / 4)
+}
+
+impl QueuePair<Connection> {
+    /// The UDP port from which it sends.
+    pub fn source_port(&self) -> SourcePort {
+        self.device().shards().source_port()
+    }
+
+    /// From RESET to INIT. The peer is allowed `access` at most.
+    ///
+    /// # Errors
+    /// [`Error::State`], [`Error::ForkedChild`].
+    pub fn to_init(&self, access: Access) -> Result<()> {
+        self.change(State::Init, |protocol| protocol.to_init(access))
+    }
+
+    /// Changes what the peer is allowed, in any state but RESET.
+    ///
+    /// # Errors
+    /// [`Error::ForkedChild`].
+    pub fn set_access(&self, access: Access) -> Result<()> {
+        self.set(|protocol| protocol.set_access(access))
+    }
+
+    /// Changes the attributes of the requester, but for its PSN.
+    ///
+    /// # Errors
+    /// [`Error::ForkedChild`].
+    pub fn set_rts_attributes(&self, attributes: &RtsAttributes) -> Result<()> {
+        self.set(|protocol| protocol.set_rts_attributes(attributes))
+    }
+
+    /// Changes the wait time in RNR NAKs.
+    ///
+    /// # Errors
+    /// [`Error::ForkedChild`].
+    pub fn set_min_rnr_timer(&self, timer: RnrTimer) -> Result<()> {
+        self.set(|protocol| protocol.set_min_rnr_timer(timer))
+    }
+
+    /// Changes how many READs and atomics the peer may have outstanding.
+    ///
+    /// # Errors
+    /// [`Error::ForkedChild`].
+    pub fn set_max_dest_rd_atomic(&self, most: u8) -> Result<()> {
+        self.set(|protocol| protocol.set_max_dest_rd_atomic(most))
+    }
+
+    /// Sends packets to another peer, and accepts packets from it only.
+    ///
+    /// # Errors
+    /// As [`Self::to_rtr`].
+    pub fn set_peer(&self, peer: impl Into<Peer>) -> Result<()> {
+        let peer = self.check_family(peer.into())?;
+        self.engine()?.move_peer(self.qpn(), peer)
+    }
+
+    /// From INIT to RTR: requests of the peer are served. Packets are sent to `peer`, and accepted only
+    /// from it.
+    ///
+    /// # Errors
+    /// [`Error::State`], [`Error::AddressFamily`], [`Error::DeviceFailed`], [`Error::ForkedChild`];
+    /// [`Error::Os`] if the kernel accepts no filter for the peer.
+    pub fn to_rtr(&self, peer: impl Into<Peer>, attributes: &RtrAttributes) -> Result<()> {
+        let peer = self.check_family(peer.into())?;
+        self.engine()?.qp_to_rtr(self.qpn(), peer, attributes)
+    }
+
+    /// From RTR to RTS: requests can be posted.
+    ///
+    /// # Errors
+    /// [`Error::State`], [`Error::DeviceFailed`], [`Error::ForkedChild`].
+    pub fn to_rts(&self, attributes: &RtsAttributes) -> Result<()> {
+        let engine = self.engine()?;
+        engine.advance_qp::<Connection>(self.qpn(), State::ReadyToSend, |protocol| {
+            protocol.to_rts(attributes)
+        })
+    }
+
+    fn set(&self, change: impl FnOnce(&mut gdr_roce::QueuePair)) -> Result<()> {
+        self.change(State::ReadyToSend, |protocol| {
+            change(protocol);
+            Ok(())
+        })
+    }
+
+    fn change(
+        &self,
+        to: State,
+        change: impl FnOnce(&mut gdr_roce::QueuePair) -> std::result::Result<(), StateError>,
+    ) -> Result<()> {
+        self.engine()?
+            .change_qp::<Connection>(self.qpn(), to, change)
+    }
+
+    /// Fails for a peer of another address family than the device's.
+    fn check_family(&self, peer: Peer) -> Result<Peer> {
+        let (local, remote) = (self.device().address().ip(), peer.address.ip());
+        match local.is_ipv4() == remote.is_ipv4() {
+            true => Ok(peer),
+            false => Err(Error::AddressFamily {
+                local,
+                peer: remote,
+            }),
+        }
+    }
+}

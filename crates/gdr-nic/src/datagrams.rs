@@ -1,0 +1,121 @@
+//! Unreliable datagrams (UD).
+
+use std::net::SocketAddr;
+use std::result;
+
+use gdr_roce::{Capabilities, Mtu, PostError, Psn, Qkey, State, UdQueuePair, UdSendRequest};
+
+use crate::device::Device;
+use crate::error::Result;
+use crate::queue_pair::{QueuePair, Queues};
+use crate::service::{Protocol, Service};
+use crate::shard::posted_requests::PostedRequests;
+use crate::shard::transport::Transport;
+use crate::types::Domain;
+
+/// The service of unreliable datagrams (UD): a [`QueuePair<Datagrams>`](QueuePair) sends messages of one
+/// packet to any other of its kind, and receives from any host.
+///
+/// Each receive gets a header of 40 bytes in front of the message ([`Grh`](gdr_roce::wire::Grh)). A request
+/// to an address of another family than the device's is sent nowhere.
+#[derive(Debug)]
+pub enum Datagrams {}
+
+impl Protocol for Datagrams {
+    type State = UdQueuePair<SocketAddr>;
+
+    fn of(transport: &mut Transport) -> Option<&mut Self::State> {
+        transport.datagrams()
+    }
+
+    fn withdraw_sends(protocol: &mut Self::State, count: usize) {
+        protocol.withdraw_sends(count);
+    }
+}
+
+impl Service for Datagrams {
+    type SendRequest<'a> = UdSendRequest<'a, SocketAddr>;
+
+    fn post_send(
+        protocol: &mut Self::State,
+        requests: &mut PostedRequests,
+        request: &Self::SendRequest<'_>,
+    ) -> result::Result<(), PostError> {
+        protocol.post_send(&UdSendRequest {
+            id: requests.next(),
+            flags: requests.flags(request.flags),
+            ..*request
+        })?;
+        requests.payload.send += requests.add_send(request.id, request.data, request.flags);
+        Ok(())
+    }
+}
+
+impl Device {
+    /// Makes a queue pair for datagrams of at most `mtu` bytes, in RESET.
+    ///
+    /// # Errors
+    /// As [`Device::queue_pair`].
+    pub fn ud_queue_pair(
+        &self,
+        domain: Domain,
+        queues: Queues<'_>,
+        capabilities: Capabilities,
+        mtu: Mtu,
+    ) -> Result<QueuePair<Datagrams>> {
+        let parts = queues.parts(self, domain, capabilities)?;
+        let shard = self.shards().emptiest();
+        let qpn = shard.create_qp(parts, |qpn, capabilities, shared| {
+            Transport::Datagrams(match shared {
+                Some(shared) => UdQueuePair::with_shared_receives(qpn, capabilities, mtu, shared),
+                None => UdQueuePair::new(qpn, capabilities, mtu),
+            })
+        })?;
+        Ok(QueuePair::of(self, qpn))
+    }
+}
+
+impl QueuePair<Datagrams> {
+    /// From RESET to INIT.
+    ///
+    /// # Errors
+    /// [`Error::State`](crate::Error::State), [`Error::ForkedChild`](crate::Error::ForkedChild).
+    pub fn to_init(&self, qkey: Qkey) -> Result<()> {
+        let engine = self.engine()?;
+        engine.change_qp::<Datagrams>(self.qpn(), State::Init, |protocol| protocol.to_init(qkey))
+    }
+
+    /// Changes the queue key, in any state.
+    ///
+    /// # Errors
+    /// [`Error::ForkedChild`](crate::Error::ForkedChild).
+    pub fn set_qkey(&self, qkey: Qkey) -> Result<()> {
+        let engine = self.engine()?;
+        engine.change_qp::<Datagrams>(self.qpn(), State::Init, |protocol| {
+            protocol.set_qkey(qkey);
+            Ok(())
+        })
+    }
+
+    /// From INIT to RTR: datagrams are received.
+    ///
+    /// # Errors
+    /// [`Error::State`](crate::Error::State), [`Error::DeviceFailed`](crate::Error::DeviceFailed),
+    /// [`Error::ForkedChild`](crate::Error::ForkedChild); [`Error::Os`](crate::Error::Os) if the kernel
+    /// accepts no filter for it.
+    pub fn to_rtr(&self) -> Result<()> {
+        self.engine()?.ud_to_rtr(self.qpn())
+    }
+
+    /// From RTR to RTS: requests can be posted.
+    ///
+    /// # Errors
+    /// [`Error::State`](crate::Error::State), [`Error::DeviceFailed`](crate::Error::DeviceFailed),
+    /// [`Error::ForkedChild`](crate::Error::ForkedChild).
+    pub fn to_rts(&self, sq_psn: Psn) -> Result<()> {
+        let engine = self.engine()?;
+        engine.advance_qp::<Datagrams>(self.qpn(), State::ReadyToSend, |protocol| {
+            protocol.to_rts(sq_psn)
+        })
+    }
+}

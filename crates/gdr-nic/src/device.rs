@@ -1,0 +1,177 @@
+//! The engine of one address.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Weak};
+
+use gdr_roce::{Access, Mtu};
+
+use crate::buffer::Buffer;
+use crate::completion_queue::CompletionQueue;
+use crate::deadline::Deadline;
+use crate::device_shards::DeviceShards;
+use crate::device_state::OnEvent;
+use crate::error::Result;
+use crate::region::{Memory, Region};
+use crate::shard::cq_entries::OnCompletion;
+use crate::types::{AsyncEvent, Counters, Domain, Integrity, SoftOptions};
+use crate::wire::udp::address;
+
+/// The engine of one address. A clone is the same one; what is made from it holds it.
+#[derive(Clone, Debug)]
+pub struct Device(Arc<DeviceShards>);
+
+impl Device {
+    /// Opens an engine, which calls `on_event` for each asynchronous event. Without it, events wait for
+    /// [`Device::poll_event`], a limited number of them.
+    ///
+    /// # Errors
+    /// [`Error::PortInUse`], [`Error::PortSharing`], [`Error::AddressNotLocal`],
+    /// [`Error::AddressNotUnicast`], [`Error::ShardCount`], [`Error::Os`].
+    pub fn open(options: &SoftOptions, on_event: Option<OnEvent>) -> Result<Self> {
+        let device = DeviceShards::open(options, on_event)?;
+        Ok(Self(Arc::new(device)))
+    }
+
+    /// A handle that does not keep it open.
+    pub fn downgrade(&self) -> WeakDevice {
+        WeakDevice(Arc::downgrade(&self.0))
+    }
+
+    pub(crate) fn shards(&self) -> &Arc<DeviceShards> {
+        &self.0
+    }
+
+    /// Whether both are the same engine.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Fails in a child of the process that opened it.
+    ///
+    /// # Errors
+    /// [`Error::ForkedChild`].
+    pub fn check_process(&self) -> Result<()> {
+        self.0.check_process()
+    }
+
+    /// The address and port at which it receives.
+    pub fn address(&self) -> SocketAddr {
+        self.0.local()
+    }
+
+    /// The largest path MTU of the route to a peer.
+    ///
+    /// # Errors
+    /// [`Error::AddressFamily`], [`Error::NoRoute`], [`Error::MtuTooSmall`], [`Error::Os`].
+    pub fn path_mtu(&self, peer: IpAddr) -> Result<Mtu> {
+        address::path_mtu_to(self.address().ip(), peer)
+    }
+
+    /// What the engine has counted.
+    pub fn counters(&self) -> Counters {
+        self.0.counters()
+    }
+
+    /// Receives and sends what is due, without waiting; returns whether there was anything.
+    pub fn progress(&self) -> bool {
+        self.0.progress()
+    }
+
+    /// Lets the progress thread drive the engine from here on. To be called before the program waits
+    /// for a completion or an event without polling: while a program polls, that thread looks after
+    /// the engine once in a millisecond only.
+    pub fn leave_to_thread(&self) {
+        if self.check_process().is_ok() {
+            self.0.leave_to_thread();
+        }
+    }
+
+    /// Its name, e.g. `soft-127.0.0.1`.
+    pub fn name(&self) -> &str {
+        self.0.device_name()
+    }
+
+    /// How thoroughly arriving packets are checked.
+    pub fn integrity(&self) -> Integrity {
+        self.0.integrity()
+    }
+
+    /// How many bytes of received packets the kernel queues for each shard, its bookkeeping included.
+    pub fn receive_buffer(&self) -> usize {
+        self.0.receive_buffer()
+    }
+
+    /// How many shards it has ([`SoftOptions::shards`]): engines with a lock and a thread of their own.
+    pub fn shard_count(&self) -> usize {
+        self.0.shards()
+    }
+
+    /// The next asynchronous event; `None` for an engine that calls a function for each, and in a forked
+    /// child.
+    pub fn poll_event(&self) -> Option<AsyncEvent> {
+        self.check_process().ok()?;
+        self.0.events().pop()
+    }
+
+    /// Waits for the next asynchronous event; `None` after the deadline.
+    pub fn wait_event(&self, deadline: Deadline) -> Option<AsyncEvent> {
+        self.0.events().pop_wait(deadline)
+    }
+
+    /// Registers memory of this process, or no bytes of it.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] if addresses overflow; [`Error::ForkedChild`],
+    /// [`Error::Os`].
+    ///
+    /// # Safety
+    /// Until the region is dropped, the memory is valid for reads, and for writes if `access` has
+    /// any right but `REMOTE_READ`. Rust code accesses it only by atomic or volatile accesses, or
+    /// while no request and no peer does.
+    pub unsafe fn register(
+        &self,
+        domain: Domain,
+        memory: Memory,
+        access: Access,
+    ) -> Result<Region> {
+        self.check_process()?;
+        // SAFETY: the caller's promises.
+        unsafe { Region::of_memory(&self.0, domain, memory, access) }
+    }
+
+    /// Registers `len` bytes at `offset` in a buffer, which requests name by addresses from `iova`
+    /// on.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], [`Error::ForkedChild`], [`Error::Os`].
+    pub fn register_buffer(
+        &self,
+        domain: Domain,
+        (buffer, offset, len): (Buffer, u64, u64),
+        iova: u64,
+        access: Access,
+    ) -> Result<Region> {
+        self.check_process()?;
+        Region::of_buffer(&self.0, domain, (buffer, offset, len), iova, access)
+    }
+
+    /// Makes a completion queue, which calls `on_completion` after each completion that it stored.
+    pub fn completion_queue(
+        &self,
+        capacity: usize,
+        on_completion: Option<OnCompletion>,
+    ) -> CompletionQueue {
+        CompletionQueue::new(self.clone(), capacity, on_completion)
+    }
+}
+
+/// An engine that may be closed. The default is one that was never open.
+#[derive(Clone, Debug, Default)]
+pub struct WeakDevice(Weak<DeviceShards>);
+
+impl WeakDevice {
+    /// The engine, if it is still open.
+    pub fn upgrade(&self) -> Option<Device> {
+        self.0.upgrade().map(Device)
+    }
+}

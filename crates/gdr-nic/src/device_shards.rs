@@ -1,0 +1,377 @@
+//! Devices of the soft provider.
+
+use std::fmt;
+use std::hint;
+use std::mem;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use gdr_process::lock::lock;
+use gdr_roce::wire::UDP_PORT;
+use gdr_roce::{Completion, Qpn};
+
+use crate::bounded_queue::BoundedQueue;
+use crate::deadline::Deadline;
+use crate::device_state::{DeviceState, OnEvent};
+use crate::error::{Error, Result};
+use crate::shard::cpu_contention::CpuContention;
+use crate::shard::cq_entries::{CqEntries, Producers};
+use crate::shard::region_table::RegionTable;
+use crate::shard::shared_engine::{SharedEngine, pause};
+use crate::shard::srq_context::SrqContext;
+use crate::types::{AsyncEvent, Counters, Integrity, PortUse, Shards, SoftOptions, SourcePort};
+use crate::wire::udp::qpn_range::MOST_SHARDS;
+use crate::wire::udp::socket::Socket;
+
+/// The limit for the end of the progress threads. One poll of an engine takes well below a
+/// millisecond; copies to a GPU that hangs take longer.
+const STOP_LIMIT: Duration = Duration::from_secs(20);
+/// Names the number of shards of devices that are opened without one.
+const VARIABLE: &str = "GDR_SHARDS";
+/// How many processors there are for each shard by default: the program and the peers of the same host
+/// use the others.
+const CPUS_PER_SHARD: usize = 2;
+
+/// The shards of a device. Their threads end when this is dropped.
+pub(crate) struct DeviceShards {
+    state: Arc<DeviceState>,
+    /// At least one.
+    shards: Box<[Shard]>,
+    name: String,
+    /// What the yields of threads showed that wait for several shards, and how many waits found nothing.
+    contention: CpuContention,
+    idle_waits: AtomicU64,
+}
+
+/// An engine and its progress thread.
+struct Shard {
+    engine: Arc<SharedEngine>,
+    /// The thread, and a channel that disconnects when it ends.
+    thread: Mutex<Option<(JoinHandle<()>, Receiver<()>)>>,
+}
+
+impl DeviceShards {
+    /// Opens a device that calls `on_event` for each asynchronous event, instead of queuing it.
+    pub(crate) fn open(options: &SoftOptions, on_event: Option<OnEvent>) -> Result<Self> {
+        let ip = options.address.ip();
+        if ip.is_unspecified() || ip.is_multicast() {
+            return Err(Error::AddressNotUnicast(ip));
+        }
+        let sockets = Socket::bind_shards(options, shards(options)?)?;
+        let state = DeviceState::new(sockets.len(), options, on_event)?;
+        let mut device = Self {
+            state: Arc::new(state),
+            shards: Box::default(),
+            name: String::new(),
+            contention: CpuContention::new(),
+            idle_waits: AtomicU64::new(0),
+        };
+        let mut shards = Vec::with_capacity(sockets.len());
+        for (shard, socket) in sockets.into_iter().enumerate() {
+            let (alive, ended) = channel();
+            let started = SharedEngine::start(&device.state, shard, socket, alive);
+            let started = started.map(|(engine, thread)| Shard {
+                engine,
+                thread: Mutex::new(Some((thread, ended))),
+            });
+            match started {
+                Ok(shard) => shards.push(shard),
+                Err(error) => {
+                    // The threads of the others end.
+                    device.shards = shards.into();
+                    return Err(error);
+                }
+            }
+        }
+        device.shards = shards.into();
+        device.name = match device.local() {
+            local if local.port() == UDP_PORT => format!("soft-{}", local.ip()),
+            local => format!("soft-{local}"),
+        };
+        tracing::debug!(
+            name = device.name,
+            shards = device.shards.len(),
+            receive_buffer = device.receive_buffer(),
+            "device opened"
+        );
+        Ok(device)
+    }
+
+    pub(crate) fn device_name(&self) -> &str {
+        &self.name
+    }
+
+    /// How many shards it has.
+    pub(crate) fn shards(&self) -> usize {
+        self.shards.len()
+    }
+
+    /// The shards, of which there is at least one.
+    fn engines(&self) -> impl DoubleEndedIterator<Item = &SharedEngine> {
+        self.shards.iter().map(|shard| &*shard.engine)
+    }
+
+    /// The first shard. It has all queue pairs of a device with a single shard, and raw packets.
+    pub(crate) fn first(&self) -> &SharedEngine {
+        &self.shards[0].engine
+    }
+
+    /// The shard of a queue pair.
+    pub(crate) fn engine(&self, qpn: Qpn) -> &SharedEngine {
+        let owner = self.engines().find(|engine| engine.owns(qpn));
+        owner.unwrap_or_else(|| self.first())
+    }
+
+    /// The shard with the fewest queue pairs.
+    pub(crate) fn emptiest(&self) -> &SharedEngine {
+        let emptiest = self.engines().min_by_key(|engine| engine.qp_count());
+        emptiest.unwrap_or_else(|| self.first())
+    }
+
+    pub(crate) fn check_process(&self) -> Result<()> {
+        self.state.check_process()
+    }
+
+    pub(crate) fn state(&self) -> &DeviceState {
+        &self.state
+    }
+
+    /// The UDP ports from which its connections send.
+    pub(crate) fn source_port(&self) -> SourcePort {
+        self.first().source_port()
+    }
+
+    pub(crate) fn local(&self) -> SocketAddr {
+        self.first().local()
+    }
+
+    pub(crate) fn integrity(&self) -> Integrity {
+        self.first().integrity()
+    }
+
+    /// How many bytes of received packets the kernel queues for a queue pair.
+    pub(crate) fn receive_buffer(&self) -> usize {
+        self.first().receive_buffer()
+    }
+
+    pub(crate) fn regions(&self) -> &Arc<RegionTable> {
+        &self.state.regions
+    }
+
+    pub(crate) fn events(&self) -> &BoundedQueue<AsyncEvent> {
+        &self.state.events
+    }
+
+    pub(crate) fn counters(&self) -> Counters {
+        if self.check_process().is_err() {
+            return Counters::default();
+        }
+        let mut counters = Counters {
+            events_lost: self.events().lost(),
+            ..Counters::default()
+        };
+        counters.payload.untaken = self.state.untaken();
+        self.engines()
+            .for_each(|engine| counters += engine.counters());
+        counters
+    }
+
+    /// Arms the limit of a shared receive queue.
+    pub(crate) fn arm_limit(&self, srq: &SrqContext, limit: u32) {
+        srq.roce().arm_limit(limit);
+        self.state.raise_limit(srq);
+    }
+
+    /// Makes the progress threads drive the engines: the program is about to wait elsewhere.
+    pub(crate) fn leave_to_thread(&self) {
+        self.engines().for_each(SharedEngine::leave_to_thread);
+    }
+
+    /// One poll of every shard by a thread of the program; returns whether there was anything to do.
+    pub(crate) fn progress(&self) -> bool {
+        match &*self.shards {
+            [only] => only.engine.progress(),
+            // Their own threads go on beside it.
+            shards if self.check_process().is_ok() => {
+                let now = self.state.clock.now();
+                shards
+                    .iter()
+                    .fold(false, |worked, shard| worked | shard.engine.try_poll(now))
+            }
+            _ => false,
+        }
+    }
+
+    /// The shard that a thread drives which polls or waits for a completion queue: the one of all its
+    /// queue pairs.
+    fn driven_by(&self, entries: &CqEntries) -> Option<&SharedEngine> {
+        match (&*self.shards, entries.producers()) {
+            ([only], _) => Some(&only.engine),
+            (_, Producers::None) => Some(self.first()),
+            (shards, Producers::Shard(shard)) => shards.get(shard).map(|shard| &*shard.engine),
+            (_, Producers::Several) => None,
+        }
+    }
+
+    /// One poll by a thread that found a completion queue empty; returns whether it may have entries now.
+    pub(crate) fn progress_for(&self, entries: &CqEntries) -> bool {
+        match self.driven_by(entries) {
+            Some(engine) => engine.progress(),
+            None => {
+                self.pause();
+                !entries.is_empty()
+            }
+        }
+    }
+
+    /// Takes the next completion. While there is none it polls, and sleeps after a while without
+    /// packets.
+    pub(crate) fn wait(&self, entries: &CqEntries, deadline: Deadline) -> Option<Completion> {
+        let polled = match self.driven_by(entries) {
+            Some(engine) => engine.poll_until(deadline, &|| entries.pop()),
+            None => self.watch(entries, deadline),
+        };
+        polled.or_else(|| {
+            self.leave_to_thread();
+            entries.pop_wait(deadline)
+        })
+    }
+
+    /// Takes the next completion that the progress threads add. Returns `None` after a while without.
+    fn watch(&self, entries: &CqEntries, deadline: Deadline) -> Option<Completion> {
+        self.leave_to_thread();
+        let start = Instant::now();
+        loop {
+            let next = entries.pop();
+            if next.is_some() || start.elapsed() >= self.state.busy_poll || deadline.has_passed() {
+                return next;
+            }
+            self.pause();
+        }
+    }
+
+    /// Passes the time while only the progress threads have something to do.
+    fn pause(&self) {
+        let waits = self.idle_waits.fetch_add(1, Ordering::Relaxed);
+        // Other than a poll, this is no system call.
+        if pause(waits, &self.contention, &self.state.clock).is_none() {
+            hint::spin_loop();
+        }
+    }
+}
+
+/// How many shards a device gets.
+fn shards(options: &SoftOptions) -> Result<Shards> {
+    if let Some(number) = options.shards {
+        return Ok(Shards::Exactly(number.clamp(1, MOST_SHARDS)));
+    }
+    let number = match gdr_process::variable(VARIABLE).filter(|value| !value.is_empty()) {
+        Some(value) => shards_of_variable(&value.to_string_lossy())?,
+        None => {
+            let cpus = thread::available_parallelism().map_or(1, usize::from);
+            shards_by_default(options, cpus).clamp(1, MOST_SHARDS)
+        }
+    };
+    Ok(Shards::AtMost(number))
+}
+
+/// How many shards a device gets by the value of [`VARIABLE`].
+fn shards_of_variable(value: &str) -> Result<usize> {
+    let number = value.trim().parse().ok();
+    let number = number.filter(|number| (1..=MOST_SHARDS).contains(number));
+    number.ok_or_else(|| Error::ShardCount {
+        variable: VARIABLE,
+        value: value.to_owned(),
+        most: MOST_SHARDS,
+    })
+}
+
+/// How many shards a device gets if neither its options nor the environment has the number.
+fn shards_by_default(options: &SoftOptions, cpus: usize) -> usize {
+    // A network interface merges successive datagrams from one port (GRO). The kernel passes all of
+    // them to the shard of the first, and those for queue pairs of other shards are lost.
+    match (options.port_use, options.address.ip().is_loopback()) {
+        (PortUse::Exclusive, true) => cpus / CPUS_PER_SHARD,
+        _ => 1,
+    }
+}
+
+impl fmt::Debug for DeviceShards {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeviceShards")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for DeviceShards {
+    fn drop(&mut self) {
+        let is_child = !self.state.origin.is_current();
+        if !is_child {
+            // All of them before the first is waited for.
+            self.engines().for_each(SharedEngine::stop);
+        }
+        for shard in &self.shards {
+            let Some((thread, ended)) = lock(&shard.thread).take() else {
+                continue;
+            };
+            if is_child {
+                // The threads belong to the parent process, and so do the eventfds that wake them.
+                mem::forget((thread, ended));
+                continue;
+            }
+            match ended.recv_timeout(STOP_LIMIT) {
+                Ok(()) | Err(RecvTimeoutError::Disconnected) => {
+                    if thread.join().is_err() {
+                        tracing::error!(device = self.name, "the progress thread panicked");
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    tracing::error!(
+                        device = self.name,
+                        "the progress thread does not stop; it ends with the process"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+    use super::*;
+
+    #[test]
+    fn a_number_of_shards_that_no_device_has_is_named_and_refused() {
+        for (value, number) in [("1", 1), (" 8\n", 8)] {
+            assert_eq!(shards_of_variable(value).unwrap(), number);
+        }
+        for value in [" ", "0", "9", "-1", "four", "2 4"] {
+            let refused = shards_of_variable(value).unwrap_err().to_string();
+            assert!(
+                refused.contains(&format!("GDR_SHARDS is `{value}`")),
+                "{refused}"
+            );
+        }
+    }
+
+    #[test]
+    fn only_a_port_of_its_own_on_loopback_has_several_shards_by_default() {
+        let loopback = SoftOptions::new(IpAddr::V4(Ipv4Addr::LOCALHOST));
+        let network = SoftOptions::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)));
+        let ipv6 = SoftOptions::new(IpAddr::V6(Ipv6Addr::LOCALHOST));
+        assert_eq!(shards_by_default(&loopback, 16), 8);
+        assert_eq!(shards_by_default(&ipv6, 8), 4);
+        assert_eq!(shards_by_default(&network, 16), 1);
+        assert_eq!(
+            shards_by_default(&loopback.port_use(PortUse::Shared), 16),
+            1
+        );
+    }
+}

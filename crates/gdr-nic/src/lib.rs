@@ -1,0 +1,157 @@
+//! A software RDMA NIC: RoCEv2 over UDP sockets of this process.
+//!
+//! A [`Device`] has a UDP address. It makes [`CompletionQueue`]s, registers memory as [`Region`]s, and makes
+//! [`QueuePair`]s of three services: [`Connection`] (RC, UC), [`Datagrams`] (UD) and [`RawPackets`]. They
+//! follow libibverbs' rules, and their peers may be network cards or Linux's rxe. The protocol is
+//! `gdr-roce`; the sockets, the threads and the memory are here.
+//!
+//! Nothing here keeps memory alive: regions are ranges of addresses, requests name them by key as
+//! `struct ibv_sge` does, and a request may outlive its region, in which case it fails. A front end that
+//! hands out safe requests lets each retain what owns its memory ([`SendQueue::retain`]). Queue pairs go
+//! through every state of libibverbs one by one.
+//!
+//! Every function may be called from any thread. In a forked child all of them fail with
+//! [`Error::ForkedChild`], or do nothing.
+//!
+//! # Where to look
+//!
+//! | question | place |
+//! |---|---|
+//! | how a request reaches the wire | `queue_pair`, `send_queue`, `shard/shared_engine`, `shard/engine`, `wire/udp/tx` |
+//! | where a packet's key is checked | `gdr_roce`'s responder asks `shard/memory`, which looks in `shard/region_table` |
+//! | where bytes reach host or GPU memory | `buffer/`: `host`, `direct`, `staged` |
+//! | how two processes share a port | `wire/udp/port_group` |
+//! | whose packets a socket accepts | `wire/udp/filter`, `wire/udp/peer_filter` |
+//! | when the program's threads drive an engine, and when its own | `shard/progress_thread`, `shard/caller_activity` |
+//!
+//! # Hooks
+//!
+//! [`Device::open`] and [`Device::completion_queue`] take functions that are called for each event, and
+//! when a completion was queued. They run on the thread that drives the engine, while the engine is
+//! locked: they must return soon, and must not call this crate.
+//!
+//! ```
+//! use gdr_nic::{
+//!     Access, AckTimeout, Capabilities, Data, Device, Domain, Memory, Mtu, Operation, Psn, Queues,
+//!     Reliability, Remote, RetryCount, RetryLimit, Rkey, RnrRetry, RnrTimer, RtrAttributes,
+//!     RtsAttributes, SendFlags, SendRequest, SoftOptions, WcStatus, WrId,
+//! };
+//!
+//! # fn main() -> gdr_nic::Result<()> {
+//! let device = Device::open(&SoftOptions::default().port(0), None)?;
+//! let (domain, queue) = (Domain::new(), device.completion_queue(16, None));
+//! let sizes = Capabilities { max_send_wr: 4, max_recv_wr: 4, max_inline: 64 };
+//! let queues = Queues::completing_in(&queue);
+//! let pair = device.queue_pair(domain, queues, sizes, Reliability::Reliable)?;
+//!
+//! // Connected with itself.
+//! pair.to_init(Access::REMOTE_WRITE)?;
+//! pair.to_rtr(device.address(), &RtrAttributes {
+//!     dest_qpn: pair.qpn(),
+//!     rq_psn: Psn::new(7),
+//!     path_mtu: Mtu::B1024,
+//!     max_dest_rd_atomic: 1,
+//!     min_rnr_timer: RnrTimer::new(12),
+//! })?;
+//! pair.to_rts(&RtsAttributes {
+//!     sq_psn: Psn::new(7),
+//!     timeout: AckTimeout::new(14),
+//!     retry_limit: RetryLimit::Count(RetryCount::new(7)),
+//!     rnr_retry: RnrRetry::FOREVER,
+//!     max_rd_atomic: 1,
+//! })?;
+//!
+//! let target: &mut [u8] = Box::leak(Box::new([0; 8]));
+//! let memory = Memory { address: target.as_mut_ptr().addr(), len: 8, iova: 0x1000 };
+//! // SAFETY: the bytes are never freed, and no reference to them exists while the engine writes.
+//! let region = unsafe { device.register(domain, memory, Access::LOCAL_WRITE | Access::REMOTE_WRITE) }?;
+//! pair.post_sends(|queue| queue.push(&SendRequest {
+//!     id: WrId(1),
+//!     operation: Operation::Write {
+//!         remote: Remote { rkey: Rkey(region.key()), addr: 0x1000 },
+//!         immediate: None,
+//!     },
+//!     data: Data::Inline(b"by key"),
+//!     flags: SendFlags::SIGNALLED,
+//! }))??;
+//! let mut done = None;
+//! while queue.poll(1, &mut |completion| done = Some(completion))? == 0 {}
+//! assert_eq!(done.map(|done| done.status), Some(WcStatus::Success));
+//! # Ok(())
+//! # }
+//! ```
+
+#![warn(clippy::disallowed_methods)]
+
+mod bounded_queue;
+mod buffer;
+mod completion_queue;
+mod connection;
+mod datagrams;
+mod deadline;
+mod device;
+mod device_shards;
+mod device_state;
+mod error;
+mod int_map;
+mod link;
+#[cfg(test)]
+mod loopback;
+mod os;
+pub mod outstanding;
+mod packets;
+mod peer;
+mod queue_pair;
+mod raw_packets;
+mod recv_queue;
+mod region;
+mod retained;
+mod send_queue;
+mod service;
+mod shard;
+mod shared_receive_queue;
+mod types;
+mod wire;
+
+pub use bounded_queue::{BoundedQueue, Loss, Pushed};
+pub use buffer::{Buffer, BufferKind, CopyEngineThreshold, CopyThread, check_range};
+pub use completion_queue::CompletionQueue;
+pub use connection::Connection;
+pub use datagrams::Datagrams;
+pub use deadline::Deadline;
+pub use device::{Device, WeakDevice};
+pub use device_state::OnEvent;
+pub use error::{Error, Foreign, PortSharingError, Result, unreachable_hint};
+pub use gdr_roce::{
+    Access, AckTimeout, AtomicOp, Capabilities, Completion, Data, Event, FrameSendRequest,
+    Immediate, Lkey, LossRecovery, Mtu, Operation, PostError, Psn, Qkey, Qpn, RecvRequest,
+    Reliability, Remote, RetryCount, RetryLimit, Rkey, RnrRetry, RnrTimer, RtrAttributes,
+    RtsAttributes, Segment, SendFlags, SendRequest, State, StateError, UdSendRequest, WcOpcode,
+    WcStatus, WrId,
+};
+pub use link::{LinkCondition, LinkEvent, LinkState, LinkWatch};
+pub use os::{random_bytes, random_number};
+pub use packets::flow::{
+    EthernetMatch, FlowKind, FlowRule, FlowSpec, Ipv4Match, Ipv6Match, Masked, PortMatch,
+};
+pub use peer::Peer;
+pub use queue_pair::{QueuePair, Queues};
+pub use raw_packets::{Flow, RawPackets};
+pub use recv_queue::RecvQueue;
+pub use region::{Memory, Region};
+pub use retained::{Retained, RetainedList};
+pub use send_queue::SendQueue;
+pub use service::Service;
+pub use shard::completion_counting::{CompletionCounter, CountedOperation, CounterUnit};
+pub use shard::cq_entries::{Announcement, OnCompletion};
+pub use shared_receive_queue::SharedReceiveQueue;
+pub use types::{
+    AsyncEvent, Counters, CqNumber, Domain, Integrity, PayloadBytes, PortUse, SoftOptions,
+    SourcePort, SrqNumber,
+};
+pub use wire::udp::address::{SoftAddress, list as addresses};
+
+// The example of the README is a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

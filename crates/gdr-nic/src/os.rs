@@ -1,0 +1,109 @@
+//! Calls of the operating system that belong to no object: random numbers, time slices, memory.
+
+use std::mem::MaybeUninit;
+use std::ptr;
+
+use crate::error::{Error, Result};
+
+/// Returns random bytes of the kernel: what keys and first PSNs are made of.
+///
+/// # Errors
+/// [`Error::Os`].
+pub fn random_bytes<const N: usize>() -> Result<[u8; N]> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| Error::os("getrandom", std::io::Error::other(error)))?;
+    Ok(bytes)
+}
+
+/// As [`random_bytes`], 32 bits.
+///
+/// # Errors
+/// As [`random_bytes`].
+pub fn random_number() -> Result<u32> {
+    random_bytes().map(u32::from_ne_bytes)
+}
+
+/// Makes the calling thread run soon after it is woken, on a CPU that another thread keeps busy.
+///
+/// Linux 6.12 and later schedule a thread with a short time slice before those with longer ones, in
+/// exchange for that it runs for less time at once. Its share of the CPU stays the same. It needs no
+/// privilege; other kernels ignore the slice.
+pub(crate) fn shorten_time_slice() {
+    /// The shortest slice of Linux, in nanoseconds (`__setparam_fair` of kernel/sched/syscalls.c).
+    const SHORTEST: u64 = 100_000;
+    let mut attributes = MaybeUninit::<libc::sched_attr>::zeroed();
+    let size = size_of::<libc::sched_attr>();
+    // SAFETY: the kernel fills at most `size` bytes of the structure, for which zeros are valid, and
+    // the second call reads it; both affect only this thread.
+    let failed = unsafe {
+        let read = libc::syscall(libc::SYS_sched_getattr, 0, attributes.as_mut_ptr(), size, 0);
+        let attributes = attributes.assume_init_mut();
+        if read == 0 && attributes.sched_policy == libc::SCHED_OTHER as u32 {
+            attributes.sched_runtime = SHORTEST;
+            libc::syscall(libc::SYS_sched_setattr, 0, ptr::from_mut(attributes), 0)
+        } else {
+            read
+        }
+    };
+    if failed != 0 {
+        let error = std::io::Error::last_os_error();
+        tracing::debug!(%error, "the time slice of the progress thread stays");
+    }
+}
+
+/// How often another thread took the CPU of this one while it could have run on: also by its yields.
+pub(crate) fn involuntary_switches() -> i64 {
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the kernel fills the structure, for which zeros are valid.
+    let usage = unsafe {
+        libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
+        usage.assume_init()
+    };
+    usage.ru_nivcsw
+}
+
+/// Gives memory that was freed back to the operating system, where the allocator is the C library's and keeps
+/// it.
+pub(crate) fn return_freed_memory() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: the call changes nothing that is allocated, and locks as malloc(3) does.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn a_shorter_slice_changes_nothing_else_of_the_thread() {
+        fn attributes() -> libc::sched_attr {
+            let mut read = MaybeUninit::<libc::sched_attr>::zeroed();
+            let size = size_of::<libc::sched_attr>();
+            // SAFETY: the kernel fills at most `size` bytes of the structure, for which zeros are
+            // valid.
+            unsafe {
+                let failed = libc::syscall(libc::SYS_sched_getattr, 0, read.as_mut_ptr(), size, 0);
+                assert_eq!(failed, 0, "sched_getattr");
+                read.assume_init()
+            }
+        }
+        thread::spawn(|| {
+            let before = attributes();
+            shorten_time_slice();
+            let after = attributes();
+            assert_eq!(after.sched_policy, before.sched_policy);
+            assert_eq!(after.sched_nice, before.sched_nice);
+            match before.sched_runtime {
+                0 => skip::skip("this kernel has no time slices of threads"),
+                _ => assert_eq!(after.sched_runtime, 100_000),
+            }
+        })
+        .join()
+        .unwrap();
+    }
+}

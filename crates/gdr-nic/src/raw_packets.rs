@@ -1,0 +1,147 @@
+//! Raw packets: whole Ethernet frames.
+
+use std::result;
+
+use gdr_roce::{Capabilities, FrameSendRequest, PostError, Qpn, RawPacketQueuePair, State};
+
+use crate::device::Device;
+use crate::error::{Error, Foreign, Result};
+use crate::packets::FlowId;
+use crate::packets::flow::FlowRule;
+use crate::queue_pair::{QueuePair, Queues};
+use crate::service::{Protocol, Service};
+use crate::shard::posted_requests::PostedRequests;
+use crate::shard::transport::Transport;
+use crate::types::Domain;
+
+/// The service of raw packets: a [`QueuePair<RawPackets>`](QueuePair) sends and receives whole Ethernet
+/// frames at the network interface that has the device's address. It is destroyed with its flows.
+///
+/// It receives the frames of its [flows](QueuePair::create_flow) that arrive at the interface, as they are
+/// on the wire, but for the frame check sequence. What this host sends arrives on the loopback interface
+/// only. The kernel gets a copy of every frame, too. Flows stay in every state.
+#[derive(Debug)]
+pub enum RawPackets {}
+
+impl Protocol for RawPackets {
+    type State = RawPacketQueuePair;
+
+    fn of(transport: &mut Transport) -> Option<&mut Self::State> {
+        transport.raw_packets()
+    }
+
+    fn withdraw_sends(protocol: &mut Self::State, count: usize) {
+        protocol.withdraw_sends(count);
+    }
+}
+
+impl Service for RawPackets {
+    type SendRequest<'a> = FrameSendRequest<'a>;
+
+    fn post_send(
+        protocol: &mut Self::State,
+        requests: &mut PostedRequests,
+        request: &Self::SendRequest<'_>,
+    ) -> result::Result<(), PostError> {
+        protocol.post_send(&FrameSendRequest {
+            id: requests.next(),
+            flags: requests.flags(request.flags),
+            ..*request
+        })?;
+        requests.payload.send += requests.add_send(request.id, request.data, request.flags);
+        Ok(())
+    }
+}
+
+/// A flow, which ends when it is dropped.
+#[derive(Debug)]
+pub struct Flow {
+    device: Device,
+    qpn: Qpn,
+    id: FlowId,
+}
+
+impl Device {
+    /// Makes a raw packet queue pair in RESET. The first one of a device opens a packet socket.
+    ///
+    /// # Errors
+    /// As [`Device::queue_pair`]; [`Error::Foreign`] for a shared receive queue, which raw packets
+    /// cannot use; [`Error::PacketSocketDenied`] without CAP_NET_RAW; [`Error::NotEthernet`];
+    /// [`Error::AddressNotLocal`]; [`Error::Os`].
+    pub fn raw_packet_queue_pair(
+        &self,
+        domain: Domain,
+        queues: Queues<'_>,
+        capabilities: Capabilities,
+    ) -> Result<QueuePair<RawPackets>> {
+        if queues.shared_receives.is_some() {
+            return Err(Error::Foreign(Foreign::SharedReceiveQueue));
+        }
+        let parts = queues.parts(self, domain, capabilities)?;
+        // The packet socket of a device belongs to one engine.
+        let shard = self.shards().first();
+        shard.socket().open_packets()?;
+        let qpn = shard.create_qp(parts, |qpn, capabilities, _| {
+            Transport::RawPackets(RawPacketQueuePair::new(qpn, capabilities))
+        })?;
+        Ok(QueuePair::of(self, qpn))
+    }
+}
+
+impl QueuePair<RawPackets> {
+    /// From RESET to INIT.
+    ///
+    /// # Errors
+    /// [`Error::State`], [`Error::DeviceFailed`], [`Error::ForkedChild`].
+    pub fn to_init(&self) -> Result<()> {
+        self.advance(State::Init, RawPacketQueuePair::to_init)
+    }
+
+    /// From INIT to RTR: the frames of its flows are received.
+    ///
+    /// # Errors
+    /// As [`QueuePair::to_init`].
+    pub fn to_rtr(&self) -> Result<()> {
+        self.advance(State::ReadyToReceive, RawPacketQueuePair::to_rtr)
+    }
+
+    /// From RTR to RTS: frames can be posted.
+    ///
+    /// # Errors
+    /// As [`QueuePair::to_init`].
+    pub fn to_rts(&self) -> Result<()> {
+        self.advance(State::ReadyToSend, RawPacketQueuePair::to_rts)
+    }
+
+    fn advance(
+        &self,
+        to: State,
+        change: impl FnOnce(&mut RawPacketQueuePair) -> result::Result<(), gdr_roce::StateError>,
+    ) -> Result<()> {
+        self.engine()?
+            .advance_qp::<RawPackets>(self.qpn(), to, change)
+    }
+
+    /// Lets it receive the frames of a flow.
+    ///
+    /// # Errors
+    /// [`Error::Os`] if the interface cannot receive such frames; [`Error::DeviceFailed`],
+    /// [`Error::ForkedChild`].
+    pub fn create_flow(&self, rule: FlowRule) -> Result<Flow> {
+        Ok(Flow {
+            id: self.engine()?.add_flow(self.qpn(), rule)?,
+            qpn: self.qpn(),
+            device: self.device().clone(),
+        })
+    }
+}
+
+impl Drop for Flow {
+    fn drop(&mut self) {
+        // In a forked child the flow belongs to the parent.
+        if self.device.check_process().is_ok() {
+            let shards = self.device.shards();
+            shards.engine(self.qpn).remove_flow(self.id);
+        }
+    }
+}

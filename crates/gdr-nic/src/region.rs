@@ -1,0 +1,108 @@
+//! Memory regions by address.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU8;
+
+use gdr_roce::Access;
+
+use crate::buffer::{Buffer, check_range};
+use crate::device_shards::DeviceShards;
+use crate::error::{Error, Foreign, Result};
+use crate::shard::region_table::{self, RegionTable, TableEntry};
+use crate::types::Domain;
+
+/// Memory of this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// The address of its first byte.
+    pub address: usize,
+    /// The length in bytes.
+    pub len: usize,
+    /// The address by which requests name its first byte.
+    pub iova: u64,
+}
+
+/// A registration, which ends when it is dropped: requests that are half done fail then.
+#[derive(Debug)]
+pub struct Region(TableEntry);
+
+impl Region {
+    /// # Safety
+    /// As for [`Device::register`](super::Device::register).
+    pub(crate) unsafe fn of_memory(
+        device: &Arc<DeviceShards>,
+        domain: Domain,
+        memory: Memory,
+        access: Access,
+    ) -> Result<Self> {
+        let out_of_range = Error::OutOfRange {
+            offset: memory.address as u64,
+            wanted: memory.len as u64,
+            len: usize::MAX as u64,
+        };
+        if memory.len == 0 {
+            return Self::without_bytes(device, domain, memory.iova, access);
+        }
+        let address = std::ptr::with_exposed_provenance_mut(memory.address);
+        let address = NonNull::new(address)
+            .filter(|_| memory.address.checked_add(memory.len).is_some())
+            .ok_or(out_of_range)?;
+        // SAFETY: the caller's promises, which last until the region is dropped. The buffer may live
+        // on in the engine's list of buffers to flush, which accesses none of its bytes.
+        let buffer = unsafe { Buffer::host_from_owner(address, memory.len, ()) }?;
+        let whole = (buffer, 0, memory.len as u64);
+        Self::of_buffer(device, domain, whole, memory.iova, access)
+    }
+
+    /// A region of no bytes, which has a key as any other has.
+    fn without_bytes(
+        device: &Arc<DeviceShards>,
+        domain: Domain,
+        iova: u64,
+        access: Access,
+    ) -> Result<Self> {
+        static BYTE: AtomicU8 = AtomicU8::new(0);
+        let address = NonNull::from(&BYTE).cast();
+        // SAFETY: the byte lives as long as the process; nothing in a region of no bytes is accessed.
+        let buffer = unsafe { Buffer::host_from_owner(address, 1, ()) }?;
+        Self::of_buffer(device, domain, (buffer, 0, 0), iova, access)
+    }
+
+    pub(crate) fn of_buffer(
+        device: &Arc<DeviceShards>,
+        domain: Domain,
+        (buffer, offset, len): (Buffer, u64, u64),
+        iova: u64,
+        access: Access,
+    ) -> Result<Self> {
+        check_range(offset, len, buffer.len())?;
+        check_range(iova, len, u64::MAX)?;
+        let region = region_table::Region {
+            domain,
+            addr: iova,
+            len,
+            offset,
+            access,
+            buffer,
+        };
+        RegionTable::insert(device.regions(), region).map(Self)
+    }
+
+    /// Gives this registration the memory, the domain and the rights of another one, whose key ends.
+    /// Requests that are half done with the old memory fail.
+    ///
+    /// # Errors
+    /// [`Error::Foreign`] if the other one is of another device.
+    pub fn replace(&self, by: Self) -> Result<()> {
+        match self.0.replace(by.0) {
+            true => Ok(()),
+            false => Err(Error::Foreign(Foreign::MemoryRegion)),
+        }
+    }
+
+    /// The key by which requests of both sides name it: random, and never 0.
+    pub fn key(&self) -> u32 {
+        self.0.key()
+    }
+}

@@ -1,0 +1,56 @@
+//! Send queues while the engine is locked.
+
+use gdr_roce::PostError;
+
+use crate::retained::RetainedList;
+use crate::service::Service;
+use crate::shard::posted_requests::PostedRequests;
+use crate::shard::qp_context::QpContext;
+
+/// The send queue of a queue pair whose engine is locked.
+pub struct SendQueue<'a, S: Service> {
+    protocol: &'a mut S::State,
+    requests: &'a mut PostedRequests,
+}
+
+impl<'a, S: Service> SendQueue<'a, S> {
+    /// The send queue of a queue pair, if it is of this service.
+    pub(crate) fn of(qp: &'a mut QpContext) -> Option<Self> {
+        Some(Self {
+            protocol: S::of(&mut qp.transport)?,
+            requests: &mut qp.requests,
+        })
+    }
+
+    /// Posts a request.
+    ///
+    /// # Errors
+    /// [`PostError`]; the request was not posted.
+    pub fn push(&mut self, request: &S::SendRequest<'_>) -> Result<(), PostError> {
+        S::post_send(self.protocol, self.requests, request)
+    }
+
+    /// Lets the request that was posted last retain what owns its memory.
+    pub fn retain(&mut self, retained: RetainedList) {
+        self.requests.retain_send(retained);
+    }
+
+    /// Runs `post`, and takes back all that it has posted if it fails: nothing of that is sent or
+    /// completes, and the queue is as before.
+    ///
+    /// # Errors
+    /// Its error.
+    pub fn all_or_none<E>(
+        &mut self,
+        post: impl FnOnce(&mut Self) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let before = self.requests.mark();
+        let outcome = post(self);
+        if outcome.is_err() {
+            // Nothing of it was sent, as the engine is locked.
+            let count = self.requests.withdraw_sends(before);
+            S::withdraw_sends(self.protocol, count);
+        }
+        outcome
+    }
+}

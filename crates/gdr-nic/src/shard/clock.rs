@@ -1,0 +1,60 @@
+//! The clock of a device.
+
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// Counts nanoseconds of the monotonic clock from its start on, and wraps after 584 years.
+///
+/// Every poll reads it. The difference of two `Instant`s takes more instructions than all else that an
+/// idle poll does outside the kernel; here it is one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clock {
+    epoch: u64,
+}
+
+impl Clock {
+    /// A clock that starts now.
+    pub(crate) fn start() -> Self {
+        let epoch = monotonic();
+        Self { epoch }
+    }
+
+    /// Nanoseconds since the start.
+    pub(crate) fn now(&self) -> u64 {
+        monotonic().wrapping_sub(self.epoch)
+    }
+}
+
+fn monotonic() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    // Neither is ever negative on the monotonic clock.
+    let (seconds, nanoseconds) = (now.tv_sec as u64, now.tv_nsec as u64);
+    seconds
+        .wrapping_mul(1_000_000_000)
+        .wrapping_add(nanoseconds)
+}
+
+/// As a number that an atomic holds.
+pub(crate) fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn it_counts_as_an_instant_does() {
+        let outer = Instant::now();
+        let clock = Clock::start();
+        let inner = Instant::now();
+        std::thread::sleep(Duration::from_millis(2));
+        let shortest = nanoseconds(inner.elapsed());
+        let counted = clock.now();
+        let longest = nanoseconds(outer.elapsed());
+        assert!((shortest..=longest).contains(&counted), "{counted}");
+    }
+}

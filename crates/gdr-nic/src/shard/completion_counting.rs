@@ -1,0 +1,186 @@
+//! Counters of completions, for programs that need no more than their number.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use gdr_roce::{Completion, Served, WcOpcode, WcStatus};
+
+use crate::shard::cq_entries::received_bytes;
+
+/// What a counter adds up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CounterUnit {
+    /// Requests.
+    Requests,
+    /// The bytes of requests that succeeded. One that failed adds one to the failures.
+    Bytes,
+}
+
+/// The operations of a queue pair that a counter counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CountedOperation {
+    /// SENDs.
+    Send,
+    /// Receives, those that a WRITE with immediate data took among them.
+    Recv,
+    /// READs.
+    Read,
+    /// The peer's READs, when the last response is sent.
+    RemoteRead,
+    /// WRITEs.
+    Write,
+    /// The peer's WRITEs, when all bytes are placed.
+    RemoteWrite,
+}
+
+/// How many operations there are.
+const OPERATIONS: usize = 6;
+
+impl CountedOperation {
+    fn of(completion: &Completion) -> Option<Self> {
+        match completion.opcode {
+            WcOpcode::Send => Some(Self::Send),
+            WcOpcode::Recv | WcOpcode::RecvWriteImmediate => Some(Self::Recv),
+            WcOpcode::Read => Some(Self::Read),
+            WcOpcode::Write => Some(Self::Write),
+            WcOpcode::FetchAdd | WcOpcode::CompareSwap => None,
+        }
+    }
+}
+
+/// Counts completions of any number of queue pairs, those of requests that were not signalled too. A
+/// clone is the same counter. Every value wraps from `u64::MAX` to 0.
+///
+/// What a completion promises is true once it is counted: values are read with acquire ordering.
+#[derive(Clone, Debug)]
+pub struct CompletionCounter(Arc<Values>);
+
+#[derive(Debug)]
+struct Values {
+    unit: CounterUnit,
+    completed: AtomicU64,
+    failed: AtomicU64,
+}
+
+impl CompletionCounter {
+    /// A counter of zeros.
+    pub fn new(unit: CounterUnit) -> Self {
+        Self(Arc::new(Values {
+            unit,
+            completed: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+        }))
+    }
+
+    /// What has completed with success, in the counter's unit.
+    pub fn completed(&self) -> &AtomicU64 {
+        &self.0.completed
+    }
+
+    /// The requests that have failed.
+    pub fn failed(&self) -> &AtomicU64 {
+        &self.0.failed
+    }
+
+    fn count(&self, completion: &Completion) {
+        if completion.status != WcStatus::Success {
+            self.0.failed.fetch_add(1, Ordering::AcqRel);
+            return;
+        }
+        let bytes = match completion.opcode.is_receive() {
+            true => received_bytes(completion),
+            false => completion.byte_len.into(),
+        };
+        self.add(1, bytes);
+    }
+
+    fn add(&self, requests: u64, bytes: u64) {
+        let amount = match self.0.unit {
+            CounterUnit::Requests => requests,
+            CounterUnit::Bytes => bytes,
+        };
+        self.0.completed.fetch_add(amount, Ordering::AcqRel);
+    }
+}
+
+/// The counters of a queue pair.
+#[derive(Debug)]
+pub(crate) struct CompletionCounting {
+    counters: [Option<CompletionCounter>; OPERATIONS],
+    /// The numbers of posted sends whose success is counted, and not put into the completion queue.
+    silent: VecDeque<u64>,
+    served: Served,
+}
+
+impl CompletionCounting {
+    /// Counters of none, for a connection that has done this for its peer.
+    pub(crate) fn new(served: Served) -> Self {
+        Self {
+            counters: Default::default(),
+            silent: VecDeque::new(),
+            served,
+        }
+    }
+
+    /// Counts an operation by this counter, instead of by another one.
+    pub(crate) fn attach(&mut self, operation: CountedOperation, counter: &CompletionCounter) {
+        self.counters[operation as usize] = Some(counter.clone());
+    }
+
+    /// Begins again with a queue pair that was in RESET.
+    pub(crate) fn reset(&mut self) {
+        self.silent.clear();
+        self.served = Served::default();
+    }
+
+    /// Remembers a send of this number, which was posted without being signalled.
+    pub(crate) fn posted_silent(&mut self, number: u64) {
+        self.silent.push_back(number);
+    }
+
+    /// Forgets the requests from this number on, which were taken back.
+    pub(crate) fn withdraw(&mut self, first: u64) {
+        self.silent.retain(|number| *number < first);
+    }
+
+    /// Counts the completion of the request of this number; returns whether the completion queue gets it.
+    /// As on other devices, it gets every failure.
+    pub(crate) fn count(&mut self, completion: &Completion, number: u64) -> bool {
+        let operation = CountedOperation::of(completion);
+        let counter = operation.and_then(|operation| self.counters[operation as usize].as_ref());
+        if let Some(counter) = counter {
+            counter.count(completion);
+        }
+        if completion.opcode.is_receive() {
+            return true;
+        }
+        let is_silent = self.silent.front() == Some(&number);
+        if is_silent {
+            self.silent.pop_front();
+        }
+        !is_silent || completion.status != WcStatus::Success
+    }
+
+    /// Counts what the connection has done for the peer since the last call.
+    pub(crate) fn count_served(&mut self, served: Served) {
+        let before = std::mem::replace(&mut self.served, served);
+        let add = |operation: CountedOperation, requests: u64, bytes: u64| {
+            if requests > 0
+                && let Some(counter) = &self.counters[operation as usize]
+            {
+                counter.add(requests, bytes);
+            }
+        };
+        add(
+            CountedOperation::RemoteWrite,
+            served.writes - before.writes,
+            served.written_bytes - before.written_bytes,
+        );
+        add(
+            CountedOperation::RemoteRead,
+            served.reads - before.reads,
+            served.read_bytes - before.read_bytes,
+        );
+    }
+}

@@ -1,0 +1,215 @@
+//! The entries of a completion queue, and the shards that add to them.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use gdr_process::lock::lock;
+use gdr_roce::{Completion, Qpn, WcOpcode, WcStatus};
+
+use crate::bounded_queue::{BoundedQueue, Loss, Pushed};
+use crate::types::CqNumber;
+use crate::wire::udp::qpn_range::MOST_SHARDS;
+
+const _: () = assert!(MOST_SHARDS <= u32::BITS as usize);
+
+/// Called after a completion was stored in a queue. It may run while the engine is locked, so it must not call
+/// the engine, and must not wait.
+pub type OnCompletion = Box<dyn Fn(&Completion) -> Announcement + Send + Sync>;
+
+/// Whether a completion was announced to the program, which may sleep until then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Announcement {
+    /// It was not: the program polls.
+    None,
+    /// It was.
+    Sent,
+}
+
+/// The entries of a completion queue. The engines of several shards may add to them.
+#[derive(Debug)]
+pub(crate) struct CqEntries {
+    number: CqNumber,
+    queue: BoundedQueue<Completion>,
+    on_completion: Option<Hook>,
+    /// How many queue pairs of each shard add entries; one that does for its sends and its receives
+    /// counts twice.
+    producers: Mutex<[u32; MOST_SHARDS]>,
+    /// A bit for each shard of which there are any: each post and each poll looks at it.
+    shards: AtomicU32,
+    /// The device's sum of bytes of receives whose completions were removed.
+    untaken: Arc<AtomicU64>,
+}
+
+struct Hook(OnCompletion);
+
+impl fmt::Debug for Hook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Hook")
+    }
+}
+
+/// The bytes that a receive brought into its memory. The data of a WRITE with immediate data is not
+/// there.
+pub(crate) fn received_bytes(completion: &Completion) -> u64 {
+    match (completion.opcode, completion.status) {
+        (WcOpcode::Recv, WcStatus::Success) => u64::from(completion.byte_len),
+        _ => 0,
+    }
+}
+
+/// The shards whose queue pairs add to a completion queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Producers {
+    None,
+    /// One shard alone: a thread that polls the queue drives it.
+    Shard(usize),
+    /// Several: a thread that polls the queue leaves them to their own threads.
+    Several,
+}
+
+impl CqEntries {
+    pub(crate) fn new(
+        capacity: usize,
+        on_completion: Option<OnCompletion>,
+        untaken: Arc<AtomicU64>,
+    ) -> Self {
+        Self {
+            number: CqNumber::new(),
+            queue: BoundedQueue::new(capacity, Loss::Fatal),
+            on_completion: on_completion.map(Hook),
+            producers: Mutex::default(),
+            shards: AtomicU32::new(0),
+            untaken,
+        }
+    }
+
+    /// Its number, which its events carry.
+    pub(crate) fn number(&self) -> CqNumber {
+        self.number
+    }
+
+    /// Adds an entry, which is lost if there is no room.
+    pub(crate) fn push(&self, completion: Completion) -> (Pushed, Announcement) {
+        let pushed = self.queue.push(completion);
+        let announcement = match (pushed, &self.on_completion) {
+            (Pushed::Stored, Some(Hook(call))) => call(&completion),
+            (Pushed::Stored, None) => Announcement::None,
+            (Pushed::FirstLost | Pushed::Lost, _) => {
+                self.count_untaken(&completion);
+                Announcement::None
+            }
+        };
+        (pushed, announcement)
+    }
+
+    /// Removes the entries of a queue pair.
+    pub(crate) fn remove(&self, qpn: Qpn) {
+        self.queue.retain(|completion| {
+            let is_other = completion.qpn != qpn;
+            if !is_other {
+                self.count_untaken(completion);
+            }
+            is_other
+        });
+    }
+
+    /// The bytes of the receives whose completions are stored.
+    pub(crate) fn received_bytes(&self) -> u64 {
+        let mut sum = 0;
+        self.queue
+            .for_each(|completion| sum += received_bytes(completion));
+        sum
+    }
+
+    fn count_untaken(&self, completion: &Completion) {
+        self.untaken
+            .fetch_add(received_bytes(completion), Ordering::Relaxed);
+    }
+
+    pub(crate) fn producers(&self) -> Producers {
+        let shards = self.shards.load(Ordering::Relaxed);
+        match shards.count_ones() {
+            0 => Producers::None,
+            1 => Producers::Shard(shards.trailing_zeros() as usize),
+            _ => Producers::Several,
+        }
+    }
+
+    /// Changes how many queue pairs of a shard add entries.
+    fn count_producers(&self, shard: usize, change: impl FnOnce(u32) -> u32) {
+        let mut producers = lock(&self.producers);
+        producers[shard] = change(producers[shard]);
+        let bit = 1 << shard;
+        match producers[shard] {
+            0 => self.shards.fetch_and(!bit, Ordering::Relaxed),
+            _ => self.shards.fetch_or(bit, Ordering::Relaxed),
+        };
+    }
+}
+
+impl Deref for CqEntries {
+    type Target = BoundedQueue<Completion>;
+
+    fn deref(&self) -> &BoundedQueue<Completion> {
+        &self.queue
+    }
+}
+
+impl Drop for CqEntries {
+    fn drop(&mut self) {
+        self.queue.pop_many(usize::MAX, &mut |completion| {
+            self.count_untaken(&completion)
+        });
+    }
+}
+
+/// The right of a queue pair to add entries.
+#[derive(Debug)]
+pub(crate) struct CqProducer {
+    entries: Arc<CqEntries>,
+    shard: usize,
+}
+
+impl CqProducer {
+    /// For a queue pair of a shard.
+    pub(crate) fn new(entries: Arc<CqEntries>, shard: usize) -> Self {
+        entries.count_producers(shard, |count| count + 1);
+        Self { entries, shard }
+    }
+}
+
+impl Deref for CqProducer {
+    type Target = CqEntries;
+
+    fn deref(&self) -> &CqEntries {
+        &self.entries
+    }
+}
+
+impl Drop for CqProducer {
+    fn drop(&mut self) {
+        self.entries.count_producers(self.shard, |count| count - 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_is_of_one_shard_while_no_queue_pair_of_another_adds_to_it() {
+        let entries = Arc::new(CqEntries::new(4, None, Arc::default()));
+        assert_eq!(entries.producers(), Producers::None);
+        let add = |shard| CqProducer::new(Arc::clone(&entries), shard);
+        let first = [add(3), add(3)];
+        assert_eq!(entries.producers(), Producers::Shard(3));
+        let other = add(0);
+        assert_eq!(entries.producers(), Producers::Several);
+        drop(first);
+        assert_eq!(other.producers(), Producers::Shard(0));
+        drop(other);
+        assert_eq!(entries.producers(), Producers::None);
+    }
+}

@@ -1,0 +1,626 @@
+//! The engine: queue pairs, timers and the socket. One thread at a time uses it.
+
+#[cfg(test)]
+mod tests;
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::mem;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gdr_roce::{Qpn, RtrAttributes, State, StateError, Time};
+
+use crate::device_state::DeviceState;
+use crate::error::{Error, Result};
+use crate::os;
+use crate::packets::{PacketPort, SentFrames};
+use crate::peer::Peer;
+use crate::retained::RetainedList;
+use crate::shard::announced_reads::AnnouncedReads;
+use crate::shard::answers;
+use crate::shard::cq_entries::Announcement;
+use crate::shard::memory::{Dirty, DomainMemory, RegionCache};
+use crate::shard::qp_context::{Acknowledgement, QpContext};
+use crate::shard::qp_table::{Acceptor, QpTable, schedule, unknown_qp};
+use crate::shard::region_table::Regions;
+use crate::shard::transport::Transport;
+use crate::shard::wakeup::Wakeup;
+use crate::types::{AsyncEvent, Counters};
+use crate::wire::udp::peer_filter::PeerFilter;
+use crate::wire::udp::rx::Rx;
+use crate::wire::udp::socket::Socket;
+use crate::wire::udp::tx::{Batch, Sent};
+
+/// How many packets one queue pair sends before the next one sends.
+const QUANTUM: usize = 64;
+
+/// How many queue pairs an engine has at most. A device that shares its port has four times as many
+/// numbers, and any other device far more.
+const MOST_QPS: usize = 1 << 16;
+
+/// How many bytes a queue pair may defer: half of what one system call sends.
+const MOST_DEFERRED: usize = 32 << 10;
+
+/// The engine of a device.
+pub(crate) struct Engine {
+    socket: Arc<Socket>,
+    rx: Rx,
+    batch: Batch,
+    pub(crate) packets: PacketPort,
+    /// The kernel has no room for the batch.
+    blocked: bool,
+    qps: QpTable,
+    next_qpn: u32,
+    peers: PeerFilter,
+    timers: BTreeSet<(Time, u32)>,
+    /// The number of the current poll, or of the last one.
+    polls: u64,
+    /// Connections whose acknowledgement is kept back, and the last poll before it leaves in any case.
+    held: Vec<u32>,
+    held_until: u64,
+    dirty: Dirty,
+    /// Keys of regions behind whose reads a fence has run since the poll began.
+    fenced: Vec<u32>,
+    announced: RefCell<AnnouncedReads>,
+    device: Arc<DeviceState>,
+    /// Without what the queue pairs count.
+    counters: Counters,
+    /// The device has failed, and every queue pair was changed to ERR.
+    flushed: bool,
+    /// Segments of completed requests. The thread that polled the engine releases them once it is
+    /// unlocked: they may be the last of a region, and of a whole GPU allocation.
+    pub(crate) completed: RetainedList,
+    /// What wakes the progress thread while it sleeps.
+    pub(crate) sleep: Option<Wakeup>,
+}
+
+impl Engine {
+    pub(crate) fn new(socket: Arc<Socket>, device: Arc<DeviceState>) -> Result<Self> {
+        Ok(Self {
+            batch: Batch::new(socket.local()),
+            packets: PacketPort::default(),
+            rx: Rx::new(&socket),
+            socket,
+            blocked: false,
+            qps: QpTable::default(),
+            next_qpn: os::random_number()?,
+            peers: PeerFilter::default(),
+            timers: BTreeSet::new(),
+            polls: 0,
+            held: Vec::new(),
+            held_until: 0,
+            dirty: Dirty::default(),
+            fenced: Vec::new(),
+            announced: RefCell::default(),
+            device,
+            counters: Counters::default(),
+            flushed: false,
+            completed: RetainedList::new(),
+            sleep: None,
+        })
+    }
+
+    pub(crate) fn counters(&self) -> Counters {
+        let protocol = self.qps.statistics();
+        Counters {
+            sequence_naks_sent: protocol.sequence_naks_sent,
+            sequence_naks_received: protocol.sequence_naks_received,
+            payload: self.qps.payload(),
+            ..self.counters
+        }
+    }
+
+    pub(crate) fn is_failed(&self) -> bool {
+        self.device.failure().is_some()
+    }
+
+    /// Returns an error if the engine has failed.
+    pub(crate) fn check_alive(&self) -> Result<()> {
+        match self.device.failure() {
+            None => Ok(()),
+            Some(why) => Err(Error::DeviceFailed { why: why.into() }),
+        }
+    }
+
+    /// What the progress thread has to wait for, besides packets.
+    pub(crate) fn wakeup(&self) -> Wakeup {
+        Wakeup {
+            at: self.timers.first().map(|(time, _)| *time),
+            when_writable: self.blocked,
+            when_frames_fit: self.packets.is_blocked(),
+        }
+    }
+
+    /// Whether the progress thread sleeps and must be woken for what happened since.
+    pub(crate) fn must_wake(&self) -> bool {
+        let Some(sleep) = self.sleep else {
+            return false;
+        };
+        self.wakeup().needs_more_than(&sleep) || self.has_work()
+    }
+
+    /// Whether a poll would do something even if nothing arrives.
+    pub(crate) fn has_work(&self) -> bool {
+        let has_ready = !(self.qps.ready.is_empty() && self.held.is_empty());
+        !self.blocked && has_ready || self.packets.has_looped()
+    }
+
+    pub(crate) fn now(&self) -> Time {
+        time(self.device.clock.now())
+    }
+
+    /// Returns a number that no queue pair has. The caller uses it before it asks for another.
+    pub(crate) fn new_qpn(&mut self) -> Result<Qpn> {
+        if self.qps.qps.len() >= MOST_QPS {
+            return Err(Error::TooManyQueuePairs { most: MOST_QPS });
+        }
+        loop {
+            let qpn = self.socket.own_qpn(self.next_qpn);
+            self.next_qpn = self.next_qpn.wrapping_add(1);
+            // 0 and 1 belong to the management queue pairs.
+            if qpn.get() > 1 && !self.qps.qps.contains_key(&qpn.get()) {
+                return Ok(qpn);
+            }
+        }
+    }
+
+    pub(crate) fn insert(&mut self, qp: QpContext) {
+        self.qps.qps.insert(qp.transport.qpn().get(), Box::new(qp));
+    }
+
+    /// Removes a queue pair. Its number stays on the ready list until that comes to it.
+    pub(crate) fn remove(&mut self, qpn: Qpn) -> Option<Box<QpContext>> {
+        let mut qp = self.qps.qps.remove(&qpn.get())?;
+        self.qps.retired += qp.transport.statistics();
+        self.qps.retired_payload += mem::take(&mut qp.requests.payload);
+        if let Some(time) = qp.timer {
+            self.timers.remove(&(time, qpn.get()));
+        }
+        if qp.may_omit_checksum {
+            self.qps.expects_checksum(&self.socket);
+        }
+        if let Some(peer) = qp.peer {
+            self.peers.remove_peer(&self.socket, peer.address.ip());
+        }
+        self.peers.close_to_all(&self.socket, qpn);
+        // The receive that it has taken goes back to a shared queue.
+        qp.transport.enter_reset();
+        Some(qp)
+    }
+
+    /// Puts a queue pair into RESET, as it was made; returns the segments of its requests.
+    pub(crate) fn reset(&mut self, qpn: Qpn) -> RetainedList {
+        let Some(qp) = self.remove(qpn) else {
+            return RetainedList::new();
+        };
+        let (fresh, segments) = (*qp).into_fresh();
+        self.insert(fresh);
+        segments
+    }
+
+    /// Connects a queue pair in INIT to its peer, whose packets are accepted from here on.
+    pub(crate) fn connect(
+        &mut self,
+        qpn: Qpn,
+        peer: Peer,
+        attributes: &RtrAttributes,
+    ) -> Result<()> {
+        self.socket.open_flow(qpn, attributes.dest_qpn);
+        // First, so that the kernel drops none of the packets that are meant for the new state.
+        self.peers.add_peer(&self.socket, peer.address.ip())?;
+        let connected = self.start(qpn, |qp| {
+            let roce = qp.transport.connection()?;
+            let connected = roce
+                .set_loss_recovery(peer.loss_recovery)
+                .and_then(|()| roce.to_rtr(attributes));
+            if connected.is_ok() {
+                qp.peer = Some(peer);
+            }
+            Some(connected)
+        });
+        if connected.is_err() {
+            self.peers.remove_peer(&self.socket, peer.address.ip());
+        }
+        connected
+    }
+
+    /// Sends the packets of a connection to another address, from which those of the peer then come.
+    pub(crate) fn move_peer(&mut self, qpn: Qpn, peer: Peer) -> Result<()> {
+        self.peers.add_peer(&self.socket, peer.address.ip())?;
+        let qp = self.qps.get_mut(qpn.get());
+        let left = qp.and_then(|qp| qp.peer.replace(peer)).unwrap_or(peer);
+        self.peers.remove_peer(&self.socket, left.address.ip());
+        Ok(())
+    }
+
+    /// Lets a queue pair in INIT receive datagrams, from any address.
+    pub(crate) fn open_to_all(&mut self, qpn: Qpn) -> Result<()> {
+        // First, as in `connect`.
+        let is_new = self.peers.open_to_all(&self.socket, qpn)?;
+        let opened = self.start(qpn, |qp| Some(qp.transport.datagrams()?.to_rtr()));
+        if opened.is_err() && is_new {
+            self.peers.close_to_all(&self.socket, qpn);
+        }
+        opened
+    }
+
+    /// Changes a queue pair to RTR by `to_rtr`, and receives its packets whatever their checksum.
+    fn start(
+        &mut self,
+        qpn: Qpn,
+        to_rtr: impl FnOnce(&mut QpContext) -> Option<std::result::Result<(), StateError>>,
+    ) -> Result<()> {
+        let started = self.qps.start(qpn, to_rtr);
+        started.ok_or_else(|| unknown_qp(State::ReadyToReceive))??;
+        self.socket.enable_raw();
+        Ok(())
+    }
+
+    /// Returns a queue pair, and schedules it for the next poll.
+    pub(crate) fn schedule(&mut self, qpn: Qpn) -> Option<&mut QpContext> {
+        let qp = self.qps.qps.get_mut(&qpn.get())?;
+        schedule(&mut self.qps.ready, qp);
+        Some(qp)
+    }
+
+    /// Whether what was just posted may wait for a poll that must follow soon anyway, for the
+    /// acknowledgement of outstanding requests: messages of several posts then share a system call,
+    /// and so do their acknowledgements.
+    pub(crate) fn may_defer(&self, qpn: Qpn) -> bool {
+        // If the progress thread sleeps, it would have to be woken: sending takes as long. And a
+        // failed engine is not polled.
+        self.sleep.is_none()
+            && !self.is_failed()
+            && self.qps.qps.get(&qpn.get()).is_some_and(|qp| {
+                qp.requests.deferred < MOST_DEFERRED && qp.transport.has_outstanding()
+            })
+    }
+
+    pub(crate) fn state(&self, qpn: Qpn) -> Option<State> {
+        self.qps.qps.get(&qpn.get()).map(|qp| qp.transport.state())
+    }
+
+    /// Receives what has arrived, handles timers and sends what is due, without waiting; returns
+    /// whether there was anything to do. Packets that no queue pair accepts do not count:
+    /// otherwise a stranger could keep threads awake. It begins at `now`, a time of the device's clock.
+    pub(crate) fn poll(&mut self, regions: &Regions, now: u64) -> bool {
+        if self.is_failed() {
+            return !self.flushed && self.flush_all(regions);
+        }
+        let peers = &self.peers;
+        let received = self
+            .rx
+            .receive(&self.socket, |address| peers.is_peer(address));
+        // How long a packet took is measured up to here.
+        let now = match received {
+            Ok(true) => self.now(),
+            Ok(false) | Err(_) => time(now),
+        };
+        self.fenced.clear();
+        self.polls += 1;
+        let is_over = self.polls > self.held_until || self.rx.has_any();
+        if is_over {
+            self.release_held(regions);
+        }
+        let accepted = match received {
+            Ok(any) => (any || self.packets.has_flows()) && self.process(now, regions),
+            Err(error) => {
+                self.fail(&error);
+                true
+            }
+        };
+        let due = self.expire(now);
+        let unblocked = self.unblock();
+        for qpn in self.packets.take_waiting() {
+            self.schedule(Qpn::new(qpn));
+        }
+        let sent = self.transmit(regions, now);
+        accepted || due || unblocked || sent
+    }
+
+    /// Passes the received packets to their queue pairs; returns whether any was accepted.
+    fn process(&mut self, now: Time, regions: &Regions) -> bool {
+        let mut acceptor = Acceptor {
+            now,
+            socket: &self.socket,
+            qps: &mut self.qps,
+            regions,
+            cache: RegionCache::default(),
+            dirty: &mut self.dirty,
+            fenced: &mut self.fenced,
+            announced: &self.announced,
+            counters: &mut self.counters,
+        };
+        let mut accepted = false;
+        for datagram in self.rx.datagrams(&self.socket) {
+            accepted |= acceptor.accept(&datagram);
+        }
+        if let Some(socket) = self.socket.packets() {
+            accepted |= self.packets.receive(socket, &mut acceptor);
+        }
+        self.flush();
+        accepted
+    }
+
+    /// Makes placed bytes visible before they are acknowledged or completed.
+    fn flush(&mut self) {
+        let qps = &mut self.qps;
+        self.dirty.flush(|qpn| {
+            if let Some(qp) = qps.qps.get_mut(&qpn.get()) {
+                qp.transport.enter_error();
+                schedule(&mut qps.ready, qp);
+            }
+        });
+    }
+
+    /// Handles the timers that have expired.
+    fn expire(&mut self, now: Time) -> bool {
+        let mut any = false;
+        while let Some(&(time, qpn)) = self.timers.first()
+            && time <= now
+        {
+            self.timers.pop_first();
+            let Some(qp) = self.qps.qps.get_mut(&qpn) else {
+                continue;
+            };
+            qp.timer = qp.transport.next_deadline();
+            match qp.timer {
+                Some(later) if later > now => {
+                    self.timers.insert((later, qpn));
+                }
+                Some(_) => {
+                    any = true;
+                    qp.timer = None;
+                    qp.transport.handle_deadline(now);
+                    schedule(&mut self.qps.ready, qp);
+                }
+                None => {}
+            }
+        }
+        any
+    }
+
+    /// Retries a batch for which the kernel had no room.
+    fn unblock(&mut self) -> bool {
+        if !self.blocked {
+            return false;
+        }
+        self.blocked = self.batch.send(&self.socket, &mut self.counters) == Sent::Blocked;
+        !self.blocked
+    }
+
+    /// Sends what was just posted at `now`, a time of the device's clock, outside a poll.
+    pub(crate) fn send(&mut self, regions: &Regions, now: u64) {
+        // Another thread may have made the last poll, and its fences order only its own reads.
+        self.fenced.clear();
+        self.transmit(regions, time(now));
+    }
+
+    /// Sends the acknowledgements that were kept back.
+    fn release_held(&mut self, regions: &Regions) {
+        if self.held.is_empty() {
+            return;
+        }
+        while let Some(qpn) = self.held.pop() {
+            if let Some(qp) = self.qps.qps.get_mut(&qpn)
+                && qp.acknowledgement == Acknowledgement::Kept
+            {
+                qp.acknowledgement = Acknowledgement::Released;
+                schedule(&mut self.qps.ready, qp);
+            }
+        }
+        self.transmit(regions, self.now());
+    }
+
+    /// Sends the acknowledgement of a queue pair that is about to end, if it was not sent yet: a network card
+    /// would have sent it before the program was given the message.
+    pub(crate) fn acknowledge(&mut self, qpn: Qpn, regions: &Regions) {
+        if let Some(qp) = self.qps.qps.get_mut(&qpn.get())
+            && qp.transport.acknowledge()
+        {
+            qp.acknowledgement = Acknowledgement::Released;
+            schedule(&mut self.qps.ready, qp);
+            self.transmit(regions, self.now());
+        }
+    }
+
+    /// As [`Engine::acknowledge`], of all queue pairs.
+    pub(crate) fn acknowledge_all(&mut self, regions: &Regions) {
+        for qp in self.qps.qps.values_mut() {
+            if qp.transport.acknowledge() {
+                qp.acknowledgement = Acknowledgement::Released;
+                schedule(&mut self.qps.ready, qp);
+            }
+        }
+        self.transmit(regions, self.now());
+    }
+
+    /// Keeps the acknowledgement of a queue pair back if it is all that is to be sent, and the program is
+    /// likely to answer the message. Returns whether it is kept.
+    fn hold(&mut self, qp: &mut QpContext) -> bool {
+        if !qp.transport.owes_only_acknowledgement() {
+            if qp.transport.has_unsent_requests() {
+                qp.answers.send(self.polls);
+            }
+            if mem::replace(&mut qp.acknowledgement, Acknowledgement::Due) == Acknowledgement::Kept
+            {
+                let qpn = qp.transport.qpn().get();
+                self.held.retain(|held| *held != qpn);
+            }
+            return false;
+        }
+        // The program need not wait for the system call.
+        let announced = self.settle(qp);
+        match qp.acknowledgement {
+            Acknowledgement::Due => {}
+            Acknowledgement::Kept => return true,
+            Acknowledgement::Released => {
+                qp.acknowledgement = Acknowledgement::Due;
+                return false;
+            }
+        }
+        qp.answers.give(self.polls);
+        // A thread that sleeps would have to be woken for it. A program that waits for announcements answers
+        // late, and may take the completions of its sends and of its receives in the order in which network
+        // cards announce them.
+        let is_late = self.sleep.is_some() || announced == Announcement::Sent;
+        if is_late || !qp.answers.are_expected() {
+            return false;
+        }
+        qp.acknowledgement = Acknowledgement::Kept;
+        self.held.push(qp.transport.qpn().get());
+        self.held_until = self.polls + answers::POLLS;
+        true
+    }
+
+    /// Sends for every ready queue pair in turn, and settles what it completed.
+    fn transmit(&mut self, regions: &Regions, now: Time) -> bool {
+        let mut any = false;
+        if self.qps.ready.is_empty() {
+            self.send_batch();
+            return any;
+        }
+        let mut now = Some(now);
+        let alone = self.qps.ready.len() == 1;
+        // None is added or removed meanwhile. They are back before anything else looks.
+        let mut qps = mem::take(&mut self.qps.qps);
+        // Also while blocked: completions need no room in the socket.
+        for _ in 0..self.qps.ready.len() {
+            let Some(qpn) = self.qps.ready.pop_front() else {
+                break;
+            };
+            let Some(qp) = qps.get_mut(&qpn) else {
+                continue;
+            };
+            qp.is_ready = false;
+            qp.requests.deferred = 0;
+            if self.hold(qp) {
+                continue;
+            }
+            // What one sends may take as long as a round trip.
+            let now = now.take().unwrap_or_else(|| self.now());
+            let more = self.transmit_one(qp, regions, now, &mut any);
+            if alone {
+                // The peer works while this thread settles.
+                self.send_batch();
+            }
+            self.settle(qp);
+            if more {
+                schedule(&mut self.qps.ready, qp);
+            }
+        }
+        self.qps.qps = qps;
+        self.send_batch();
+        any
+    }
+
+    /// Sends what is in the batch, unless the kernel has no room.
+    fn send_batch(&mut self) {
+        while !self.blocked && !self.batch.is_empty() {
+            // Another round sends a packet that was carried over.
+            self.blocked = self.batch.send(&self.socket, &mut self.counters) == Sent::Blocked;
+        }
+    }
+
+    /// Sends up to a quantum; returns whether there may be more.
+    fn transmit_one(
+        &mut self,
+        qp: &mut QpContext,
+        regions: &Regions,
+        now: Time,
+        any: &mut bool,
+    ) -> bool {
+        let cache = RegionCache::default();
+        let mut memory = DomainMemory {
+            regions,
+            cache: &cache,
+            domain: qp.domain,
+            qpn: qp.transport.qpn(),
+            dirty: &mut self.dirty,
+            fenced: &mut self.fenced,
+            announced: &self.announced,
+        };
+        if let Transport::RawPackets(pair) = &mut qp.transport {
+            let (socket, counters) = (self.socket.packets(), &mut self.counters);
+            let sent = self.packets.transmit(socket, pair, &mut memory, counters);
+            *any |= sent != SentFrames::Blocked;
+            return sent == SentFrames::More;
+        }
+        for _ in 0..QUANTUM {
+            if self.blocked {
+                return true;
+            }
+            if !qp.may_transmit() {
+                return false;
+            }
+            let room = self.batch.room();
+            let Some((len, to)) = qp.poll_transmit(now, &mut memory, room) else {
+                return false;
+            };
+            *any = true;
+            let sent = self.batch.push(&self.socket, &mut self.counters, to, len);
+            self.blocked = sent == Sent::Blocked;
+        }
+        true
+    }
+
+    /// Delivers completions and events, and sets the timer if it is earlier than the one that is set. Returns
+    /// whether a completion was announced.
+    fn settle(&mut self, qp: &mut QpContext) -> Announcement {
+        let (device, qpn) = (&self.device, qp.transport.qpn());
+        let announced = qp.complete(&mut self.completed, &mut |queue| {
+            device.raise(AsyncEvent::CompletionQueueOverrun {
+                queue: queue.number(),
+                qpn,
+                capacity: queue.capacity(),
+            });
+        });
+        while let Some(event) = qp.transport.poll_event() {
+            device.raise(AsyncEvent::QueuePair { qpn, event });
+        }
+        if let Some(srq) = &qp.srq {
+            device.raise_limit(srq);
+        }
+        // Nearly every timer is stopped or moved before it expires. An entry that has become too early
+        // stays, and is moved when its time comes: that is rarer than a packet.
+        if let Some(new) = qp.transport.next_deadline()
+            && qp.timer.is_none_or(|old| new < old)
+        {
+            if let Some(old) = qp.timer.replace(new) {
+                self.timers.remove(&(old, qpn.get()));
+            }
+            self.timers.insert((new, qpn.get()));
+        }
+        announced
+    }
+
+    /// The socket failed permanently: every queue pair of the device goes to ERR, and none can be
+    /// connected.
+    pub(crate) fn fail(&mut self, error: &Error) {
+        tracing::error!(%error, local = %self.socket.local(), "the engine cannot go on");
+        self.device.fail(error);
+        self.enter_error();
+    }
+
+    /// Changes every queue pair to ERR.
+    fn enter_error(&mut self) {
+        self.flushed = true;
+        for qp in self.qps.qps.values_mut() {
+            qp.transport.enter_error();
+            schedule(&mut self.qps.ready, qp);
+        }
+    }
+
+    /// Flushes every queue pair, because another shard of the device failed.
+    fn flush_all(&mut self, regions: &Regions) -> bool {
+        self.enter_error();
+        self.transmit(regions, self.now());
+        true
+    }
+}
+
+/// A time of the device's clock as the protocol knows it.
+fn time(nanoseconds: u64) -> Time {
+    Time::since_epoch(Duration::from_nanos(nanoseconds))
+}

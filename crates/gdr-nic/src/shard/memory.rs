@@ -1,0 +1,244 @@
+//! Memory regions as the protocol accesses them.
+
+use std::cell::{Cell, RefCell};
+
+use gdr_roce::{Access, AccessError, AtomicOp, Extent, Key, Memory, Qpn};
+
+use crate::buffer::{Buffer, Queued};
+use crate::shard::announced_reads::AnnouncedReads;
+use crate::shard::region_table::{Region, Regions};
+use crate::types::Domain;
+
+/// Buffers that were written and not yet flushed, each with the queue pair that wrote.
+#[derive(Debug, Default)]
+pub(crate) struct Dirty(Vec<(Buffer, Qpn)>);
+
+impl Dirty {
+    fn add(&mut self, buffer: &Buffer, qpn: Qpn) {
+        // Nearly always there is only one.
+        if !self.0.iter().any(|(b, q)| *q == qpn && b.is_same(buffer)) {
+            self.0.push((buffer.clone(), qpn));
+        }
+    }
+
+    /// Whether this buffer was written and not yet flushed.
+    fn has(&self, buffer: &Buffer) -> bool {
+        self.0.iter().any(|(dirty, _)| dirty.is_same(buffer))
+    }
+
+    /// Makes all written bytes visible. Calls `failed` for each queue pair whose bytes were not
+    /// written.
+    pub(crate) fn flush(&mut self, mut failed: impl FnMut(Qpn)) {
+        // Their order does not matter.
+        while let Some((buffer, qpn)) = self.0.pop() {
+            if let Err(error) = buffer.flush() {
+                tracing::warn!(%error, qpn = qpn.get(), "writing to a buffer failed");
+                failed(qpn);
+            }
+        }
+    }
+}
+
+/// The region that was looked up last: the packets of a message, and the check and the copy of one
+/// packet, all name the same one. It lives no longer than the guard of the region table.
+#[derive(Default)]
+pub(crate) struct RegionCache<'a>(Cell<Option<(u32, &'a Region)>>);
+
+/// The regions of one queue pair's domain.
+pub(crate) struct DomainMemory<'a, 'r> {
+    pub(crate) regions: &'r Regions,
+    pub(crate) cache: &'a RegionCache<'r>,
+    pub(crate) domain: Domain,
+    pub(crate) qpn: Qpn,
+    pub(crate) dirty: &'a mut Dirty,
+    /// Keys of regions behind whose reads a fence has run since the poll began.
+    pub(crate) fenced: &'a mut Vec<u32>,
+    pub(crate) announced: &'a RefCell<AnnouncedReads>,
+}
+
+impl<'r> DomainMemory<'_, 'r> {
+    /// Returns the region of `key`, and the offset of `addr` in its buffer, if `access` to `len`
+    /// bytes is permitted.
+    fn find(
+        &self,
+        key: Key,
+        addr: u64,
+        len: u64,
+        access: Access,
+    ) -> Result<(&'r Region, u64), AccessError> {
+        let region = self.lookup(number(key)).ok_or(AccessError::UnknownKey)?;
+        let offset = addr
+            .checked_sub(region.addr)
+            .filter(|offset| offset.checked_add(len).is_some_and(|end| end <= region.len))
+            .ok_or(AccessError::OutOfRange)?;
+        if !region.access.contains(access) {
+            return Err(AccessError::Permission);
+        }
+        Ok((region, region.offset + offset))
+    }
+
+    /// Returns the region of this domain that has `key`.
+    fn lookup(&self, key: u32) -> Option<&'r Region> {
+        let region = match self.cache.0.get() {
+            Some((last, region)) if last == key => region,
+            _ => {
+                let region = &**self.regions.get(&key)?;
+                self.cache.0.set(Some((key, region)));
+                region
+            }
+        };
+        (region.domain == self.domain).then_some(region)
+    }
+}
+
+impl Memory for DomainMemory<'_, '_> {
+    fn check(&self, key: Key, extent: Extent, access: Access) -> Result<(), AccessError> {
+        let len = u64::from(extent.len);
+        let (region, offset) = self.find(key, extent.addr, len, access)?;
+        let reads = match key {
+            Key::Local(_) => access.is_empty(),
+            Key::Remote(_) => access == Access::REMOTE_READ,
+        };
+        if reads && len > 0 {
+            // A copy that begins now has what arrived before, as PCIe keeps posted writes in order, and what the
+            // program stored before it posted: the doorbell of a NIC flushes the CPU's stores, too.
+            let posts = matches!(key, Key::Local(_)) && region.buffer.queues_reads();
+            let flushed = match posts || self.dirty.has(&region.buffer) {
+                true => region.buffer.flush(),
+                false => Ok(()),
+            };
+            let queued = match region.buffer.queues_reads() {
+                true => {
+                    let mut announced = self.announced.borrow_mut();
+                    announced.announce(number(key), offset + len)
+                }
+                false => Queued::Alone,
+            };
+            let begun = flushed.and_then(|()| region.buffer.expect_read(offset, len, queued));
+            begun.map_err(|error| failed("reading", &error))?;
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, key: Key, addr: u64, out: &mut [u8]) -> Result<(), AccessError> {
+        let needed = match key {
+            Key::Local(_) => Access::empty(),
+            Key::Remote(_) => Access::REMOTE_READ,
+        };
+        let (region, offset) = self.find(key, addr, out.len() as u64, needed)?;
+        let buffer = &region.buffer;
+        if buffer.queues_reads() {
+            let end = offset + out.len() as u64;
+            self.announced.borrow_mut().serve(number(key), end);
+        }
+        let done = buffer
+            .fetch_ahead(offset, out)
+            .map_err(|error| failed("reading", &error))?;
+        if done == out.len() {
+            return Ok(());
+        }
+        if !self.fenced.contains(&number(key)) {
+            buffer.begin_reads();
+            self.fenced.push(number(key));
+        }
+        let read = buffer.fetch(offset + done as u64, &mut out[done..]);
+        read.map_err(|error| failed("reading", &error))
+    }
+
+    fn write(&mut self, key: Key, addr: u64, bytes: &[u8]) -> Result<(), AccessError> {
+        let needed = match key {
+            Key::Local(_) => Access::LOCAL_WRITE,
+            Key::Remote(_) => Access::REMOTE_WRITE,
+        };
+        let (region, offset) = self.find(key, addr, bytes.len() as u64, needed)?;
+        let placed = region.buffer.place(offset, bytes);
+        self.dirty.add(&region.buffer, self.qpn);
+        placed.map_err(|error| failed("writing", &error))
+    }
+
+    fn atomic(&mut self, key: Key, addr: u64, op: AtomicOp) -> Result<u64, AccessError> {
+        let (region, offset) = self.find(key, addr, 8, Access::REMOTE_ATOMIC)?;
+        let buffer = &region.buffer;
+        buffer
+            .atomic(offset, op)
+            .map_err(|error| failed("an atomic operation on", &error))
+    }
+}
+
+fn number(key: Key) -> u32 {
+    match key {
+        Key::Local(key) => key.0,
+        Key::Remote(key) => key.0,
+    }
+}
+
+fn failed(what: &str, error: &crate::Error) -> AccessError {
+    tracing::warn!(%error, "{what} a buffer failed");
+    AccessError::Failed
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use gdr_cuda::{Gpu, MemoryKind, Ordinal, SimDriver};
+    use gdr_roce::{Lkey, Rkey};
+
+    use super::*;
+    use crate::buffer::CopyEngineThreshold;
+
+    /// The copy engine would read what was there before the stores that the CPU still combines.
+    #[test]
+    fn a_read_behind_a_write_that_is_not_flushed_flushes_it() {
+        let driver = SimDriver::new(1);
+        let gpu = Gpu::open(driver.clone(), Ordinal(0)).unwrap();
+        let memory = gpu.allocate(MemoryKind::Plain, 1 << 16).unwrap();
+        let context = gdr_copy::Context::builder().simulated(driver);
+        let context = context.backend(gdr_copy::BackendKind::Sim).open().unwrap();
+        let pinned = context.pin(memory.ptr(), memory.len()).unwrap();
+        let from = CopyEngineThreshold::From(1 << 15);
+        let buffer = Buffer::direct_with_copies(pinned.map().unwrap(), memory, from).unwrap();
+        let (addr, len) = (buffer.address(), buffer.len());
+        let region = Region {
+            domain: Domain::TEST,
+            addr,
+            len,
+            offset: 0,
+            access: Access::all(),
+            buffer: buffer.clone(),
+        };
+        let regions = Regions::from_iter([(77, Arc::new(region))]);
+        let (mut dirty, mut fenced) = (Dirty::default(), Vec::new());
+        let mut memory = DomainMemory {
+            regions: &regions,
+            cache: &RegionCache::default(),
+            domain: Domain::TEST,
+            qpn: Qpn::new(3),
+            dirty: &mut dirty,
+            fenced: &mut fenced,
+            announced: &RefCell::default(),
+        };
+        let (local, remote) = (Key::Local(Lkey(77)), Key::Remote(Rkey(77)));
+        let all = Extent { addr, len: 64 };
+        memory.check(remote, all, Access::REMOTE_READ).unwrap();
+        assert_eq!(buffer.flushes(), 0, "nothing was written");
+        memory.write(remote, addr, &[1; 64]).unwrap();
+        memory.check(remote, all, Access::REMOTE_WRITE).unwrap();
+        assert_eq!(buffer.flushes(), 0, "nothing is to be read");
+        memory.check(remote, all, Access::REMOTE_READ).unwrap();
+        assert_eq!(buffer.flushes(), 1);
+        dirty.flush(|_| panic!("it is written"));
+        assert_eq!(buffer.flushes(), 2);
+        let memory = DomainMemory {
+            regions: &regions,
+            cache: &RegionCache::default(),
+            domain: Domain::TEST,
+            qpn: Qpn::new(3),
+            dirty: &mut dirty,
+            fenced: &mut fenced,
+            announced: &RefCell::default(),
+        };
+        memory.check(local, all, Access::empty()).unwrap();
+        assert_eq!(buffer.flushes(), 3, "the program may have stored");
+    }
+}

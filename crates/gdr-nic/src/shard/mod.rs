@@ -1,0 +1,34 @@
+//! Shards of a device: an engine behind a mutex, and its progress thread.
+//!
+//! Each device has one or more shards, and each shard an [`engine`], behind a mutex. The thread that
+//! needs progress drives it: a thread that posts sends its own packets, a thread that waits for a
+//! completion receives them, and a progress thread does both when no other thread does. So a message
+//! takes no hand-over between threads if the program is polling anyway, and needs no help of the program
+//! if it is not.
+//!
+//! A thread that waits for queue pairs of several shards drives none of them: their progress threads
+//! work at the same time.
+//!
+//! Under the mutex runs no code of the program (iterators, destructors of what it passed in) and no
+//! call that may wait for a GPU's kernels. A thread that polls without success does so without the mutex
+//! most of the time: a signal handler or a scheduler that stops it there stops no other thread.
+
+pub(crate) mod announced_reads;
+pub(crate) mod answers;
+pub(crate) mod caller_activity;
+pub(crate) mod clock;
+pub(crate) mod completion_counting;
+pub(crate) mod cpu_contention;
+pub(crate) mod cq_entries;
+mod engine;
+mod memory;
+pub(crate) mod posted_requests;
+mod process_end;
+mod progress_thread;
+pub(crate) mod qp_context;
+pub(crate) mod qp_table;
+pub(crate) mod region_table;
+pub(crate) mod shared_engine;
+pub(crate) mod srq_context;
+pub(crate) mod transport;
+mod wakeup;

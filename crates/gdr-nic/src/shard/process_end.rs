@@ -1,0 +1,41 @@
+//! The end of a process by `exit`, at which its engines send the acknowledgements that they keep back.
+//!
+//! A network card has sent them before: a peer whose last message was received does not take the end of the
+//! receiver for a loss. A process that is killed sends nothing any more, neither here nor by its engines'
+//! threads; what it was given in the last millisecond its peers repeat without success.
+
+use std::sync::{Arc, Mutex, Once, Weak};
+
+use gdr_copy::PerProcess;
+use gdr_process::lock::{lock, try_lock};
+
+use crate::shard::shared_engine::SharedEngine;
+
+/// The engines of this process.
+static ENGINES: PerProcess<Mutex<Vec<Weak<SharedEngine>>>> = PerProcess::new();
+
+/// Has an engine send what it keeps back when the process ends.
+pub(crate) fn watch(engine: &Arc<SharedEngine>) {
+    static ASKED: Once = Once::new();
+    ASKED.call_once(|| {
+        // SAFETY: a function of this library, which is never unloaded: it has threads. After a failure (no
+        // memory) the engines' own threads send within a millisecond, or the peer repeats its message.
+        unsafe { libc::atexit(send_all) };
+    });
+    let mut engines = lock(ENGINES.get());
+    engines.retain(|engine| engine.strong_count() > 0);
+    engines.push(Arc::downgrade(engine));
+}
+
+/// Sends what the engines of this process keep back.
+///
+/// It waits for no lock: a thread that calls `exit` while it holds one never leaves that. An engine that
+/// another thread uses is left to that thread, which sends by its next poll.
+extern "C" fn send_all() {
+    let Some(engines) = try_lock(ENGINES.get()) else {
+        return;
+    };
+    for engine in engines.iter().filter_map(Weak::upgrade) {
+        engine.try_acknowledge();
+    }
+}

@@ -1,0 +1,221 @@
+//! The engine's part of a queue pair.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use gdr_roce::wire::Packet;
+use gdr_roce::{Memory, State, Time, UdReceived};
+
+use super::answers::Answers;
+use super::cq_entries::{Announcement, CqEntries, CqProducer, Producers, received_bytes};
+use super::posted_requests::PostedRequests;
+use super::srq_context::SrqContext;
+use super::transport::Transport;
+use crate::bounded_queue::Pushed;
+use crate::peer::Peer;
+use crate::retained::RetainedList;
+use crate::types::{Counters, Domain};
+use crate::wire::udp::rx::Datagram;
+
+/// What the engine does with an acknowledgement that a queue pair owes its peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Acknowledgement {
+    /// It is sent, unless there is a reason to keep it back.
+    Due,
+    /// It waits for the program's answer: the queue pair is on the engine's list of those.
+    Kept,
+    /// It has waited.
+    Released,
+}
+
+/// A queue pair: the protocol's part, its outstanding requests, and what the engine schedules by.
+pub(crate) struct QpContext {
+    pub(crate) transport: Transport,
+    pub(crate) domain: Domain,
+    /// The shared queue that its receives come from.
+    pub(crate) srq: Option<Arc<SrqContext>>,
+    /// The peer of a connection.
+    pub(crate) peer: Option<Peer>,
+    /// It receives, and a peer of it may be one that sets no UDP checksums.
+    pub(crate) may_omit_checksum: bool,
+    /// Whether it is on the engine's list of queue pairs with something to do.
+    pub(crate) is_ready: bool,
+    pub(crate) answers: Answers,
+    pub(crate) acknowledgement: Acknowledgement,
+    /// Its entry in the engine's timers: its deadline, or an earlier time.
+    pub(crate) timer: Option<Time>,
+    pub(crate) requests: PostedRequests,
+    send_completions: CqProducer,
+    recv_completions: CqProducer,
+}
+
+impl QpContext {
+    pub(crate) fn new(
+        transport: Transport,
+        domain: Domain,
+        send_completions: CqProducer,
+        recv_completions: CqProducer,
+    ) -> Self {
+        Self {
+            transport,
+            domain,
+            srq: None,
+            peer: None,
+            may_omit_checksum: false,
+            is_ready: false,
+            answers: Answers::default(),
+            acknowledgement: Acknowledgement::Due,
+            timer: None,
+            requests: PostedRequests::default(),
+            send_completions,
+            recv_completions,
+        }
+    }
+
+    /// The same queue pair, which is in RESET, and what its requests retained. Its completions that
+    /// were not taken are removed: a program that resets a queue pair after a failure does not
+    /// expect those of the requests that were flushed.
+    pub(crate) fn into_fresh(mut self) -> (Self, RetainedList) {
+        // Completions that the protocol has not delivered belong to the time before.
+        let mut retained = RetainedList::new();
+        self.complete(&mut retained, &mut |_| {});
+        let (send, recv) = (self.send_completions, self.recv_completions);
+        for queue in [&send, &recv] {
+            queue.remove(self.transport.qpn());
+        }
+        retained.extend(self.requests.reset());
+        let mut fresh = Self::new(self.transport, self.domain, send, recv);
+        fresh.srq = self.srq;
+        fresh.is_ready = self.is_ready;
+        fresh.requests = self.requests;
+        (fresh, retained)
+    }
+
+    /// Whether no thread of the program drives its shard: its sends complete in a queue that belongs to
+    /// queue pairs of other shards as well.
+    pub(crate) fn is_left_to_thread(&self) -> bool {
+        self.send_completions.producers() == Producers::Several
+    }
+
+    /// Whether RoCE packets may come from `source`. Any host may send datagrams.
+    pub(crate) fn accepts(&self, source: SocketAddr) -> bool {
+        match &self.transport {
+            Transport::Connection(_) => self.peer.is_some_and(|peer| peer.sends_from(source)),
+            Transport::Datagrams(_) => true,
+            Transport::RawPackets(_) => false,
+        }
+    }
+
+    /// Processes a packet whose ICRC is correct; returns whether it may have changed anything.
+    pub(crate) fn receive(
+        &mut self,
+        now: Time,
+        packet: &Packet<'_>,
+        datagram: &Datagram<'_>,
+        memory: &mut dyn Memory,
+        counters: &mut Counters,
+    ) -> bool {
+        match &mut self.transport {
+            Transport::Connection(roce) => {
+                roce.receive(now, packet, memory);
+                true
+            }
+            Transport::Datagrams(roce) => {
+                let Some(grh) = datagram.grh() else {
+                    return false;
+                };
+                match roce.receive(packet, &grh, memory) {
+                    UdReceived::Completed => return true,
+                    UdReceived::WrongQkey => counters.wrong_qkey += 1,
+                    UdReceived::NoReceive => counters.no_receive += 1,
+                    UdReceived::Ignored => {}
+                }
+                false
+            }
+            Transport::RawPackets(_) => false,
+        }
+    }
+
+    /// Whether [`QpContext::poll_transmit`] may have a packet.
+    pub(crate) fn may_transmit(&self) -> bool {
+        match &self.transport {
+            Transport::Connection(roce) => roce.may_transmit(),
+            Transport::Datagrams(_) => true,
+            Transport::RawPackets(_) => false,
+        }
+    }
+
+    /// Writes the next RoCE packet to `out`; returns its length and where it goes.
+    pub(crate) fn poll_transmit(
+        &mut self,
+        now: Time,
+        memory: &mut dyn Memory,
+        out: &mut [u8],
+    ) -> Option<(usize, SocketAddr)> {
+        match &mut self.transport {
+            Transport::Connection(roce) => {
+                let peer = self.peer?;
+                Some((roce.poll_transmit(now, memory, out)?, peer.address))
+            }
+            Transport::Datagrams(roce) => roce.poll_transmit(memory, out),
+            Transport::RawPackets(_) => None,
+        }
+    }
+
+    /// Delivers completions to their queues; adds what the completed requests retained to
+    /// `completed`. Calls `overrun` with a queue that has lost its first completion. Returns whether any was
+    /// announced.
+    pub(crate) fn complete(
+        &mut self,
+        completed: &mut RetainedList,
+        overrun: &mut dyn FnMut(&CqEntries),
+    ) -> Announcement {
+        let (mut lost, mut announced) = (false, Announcement::None);
+        let served = self.transport.served();
+        if let Some(counting) = self.requests.counting() {
+            counting.count_served(served);
+        }
+        while let Some(mut completion) = self.transport.poll_completion() {
+            let number = completion.id.0;
+            self.requests.payload.receive += received_bytes(&completion);
+            let queue = match (completion.opcode.is_receive(), &self.srq) {
+                (true, Some(srq)) => {
+                    if let Some(request) = srq.complete(number) {
+                        completion.id = request.id;
+                        completed.extend(request.retained);
+                    }
+                    &self.recv_completions
+                }
+                (true, None) => {
+                    self.requests.complete_receives(&mut completion, completed);
+                    &self.recv_completions
+                }
+                (false, _) => {
+                    self.requests.complete_sends(&mut completion, completed);
+                    &self.send_completions
+                }
+            };
+            if let Some(counting) = self.requests.counting()
+                && !counting.count(&completion, number)
+            {
+                continue;
+            }
+            let (pushed, announcement) = queue.push(completion);
+            if announcement == Announcement::Sent {
+                announced = announcement;
+            }
+            match pushed {
+                Pushed::Stored => continue,
+                Pushed::FirstLost => overrun(queue),
+                Pushed::Lost => {}
+            }
+            lost = true;
+        }
+        if lost && self.transport.state() != State::Error {
+            // As in libibverbs: with completions lost, the state of its requests is unknown.
+            self.transport.enter_error();
+            self.complete(completed, &mut |_| {});
+        }
+        announced
+    }
+}

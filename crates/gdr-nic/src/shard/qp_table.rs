@@ -1,0 +1,181 @@
+//! The queue pairs of an engine, and how received packets reach them.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::mem;
+use std::ops::Add;
+
+use gdr_roce::wire::Packet;
+use gdr_roce::{FrameReceived, Qpn, State, StateError, Statistics, Time};
+
+use crate::error::Error;
+use crate::int_map::IntMap;
+use crate::shard::announced_reads::AnnouncedReads;
+use crate::shard::memory::{Dirty, DomainMemory, RegionCache};
+use crate::shard::qp_context::QpContext;
+use crate::shard::region_table::Regions;
+use crate::types::{Counters, PayloadBytes};
+use crate::wire::udp::rx::Datagram;
+use crate::wire::udp::socket::Socket;
+
+/// The queue pairs, with what is counted and scheduled over all of them.
+#[derive(Default)]
+pub(crate) struct QpTable {
+    pub(crate) qps: IntMap<Box<QpContext>>,
+    /// How many have [`QpContext::may_omit_checksum`].
+    pub(crate) may_omit_checksum: usize,
+    /// Those that may have a packet, a completion or an event.
+    pub(crate) ready: VecDeque<u32>,
+    /// What the queue pairs counted that were removed.
+    pub(crate) retired: Statistics,
+    /// As `retired`.
+    pub(crate) retired_payload: PayloadBytes,
+}
+
+impl QpTable {
+    /// What all queue pairs counted since the device was opened.
+    pub(crate) fn statistics(&self) -> Statistics {
+        let counted = self.qps.values().map(|qp| qp.transport.statistics());
+        counted.fold(self.retired, Statistics::add)
+    }
+
+    /// The bytes of the requests of all queue pairs since the device was opened.
+    pub(crate) fn payload(&self) -> PayloadBytes {
+        let mut sum = self.retired_payload;
+        self.qps.values().for_each(|qp| sum += qp.requests.payload);
+        sum
+    }
+
+    pub(crate) fn get_mut(&mut self, qpn: u32) -> Option<&mut QpContext> {
+        self.qps.get_mut(&qpn).map(Box::as_mut)
+    }
+
+    /// Lets `to_rtr` change a queue pair from INIT to RTR, in which it receives packets. `None` if
+    /// there is no such queue pair, or it is of another service than `to_rtr` expects.
+    pub(crate) fn start(
+        &mut self,
+        qpn: Qpn,
+        to_rtr: impl FnOnce(&mut QpContext) -> Option<Result<(), StateError>>,
+    ) -> Option<Result<(), StateError>> {
+        let qp = self.qps.get_mut(&qpn.get())?;
+        let started = to_rtr(qp)?;
+        if started.is_ok() {
+            schedule(&mut self.ready, qp);
+            qp.may_omit_checksum = true;
+            self.may_omit_checksum += 1;
+        }
+        Some(started)
+    }
+
+    /// Records that the peer of a queue pair sets UDP checksums, or that the queue pair is gone.
+    pub(crate) fn expects_checksum(&mut self, socket: &Socket) {
+        self.may_omit_checksum -= 1;
+        if self.may_omit_checksum == 0 {
+            socket.disable_raw();
+        }
+    }
+}
+
+/// Puts a queue pair on the list of those with something to do.
+pub(crate) fn schedule(ready: &mut VecDeque<u32>, qp: &mut QpContext) {
+    if !mem::replace(&mut qp.is_ready, true) {
+        ready.push_back(qp.transport.qpn().get());
+    }
+}
+
+/// The error for a queue pair that the engine does not have. Handles keep theirs, so it does not
+/// occur.
+pub(crate) fn unknown_qp(to: State) -> Error {
+    StateError {
+        from: State::Reset,
+        to,
+    }
+    .into()
+}
+
+/// Passes received packets to their queue pairs.
+pub(crate) struct Acceptor<'a> {
+    pub(crate) now: Time,
+    pub(crate) socket: &'a Socket,
+    pub(crate) qps: &'a mut QpTable,
+    pub(crate) regions: &'a Regions,
+    pub(crate) cache: RegionCache<'a>,
+    pub(crate) dirty: &'a mut Dirty,
+    pub(crate) fenced: &'a mut Vec<u32>,
+    pub(crate) announced: &'a RefCell<AnnouncedReads>,
+    pub(crate) counters: &'a mut Counters,
+}
+
+impl Acceptor<'_> {
+    /// Passes a datagram to its queue pair; returns whether that accepted it.
+    pub(crate) fn accept(&mut self, datagram: &Datagram<'_>) -> bool {
+        self.counters.packets_received += 1;
+        let Ok(packet) = Packet::new(datagram.payload) else {
+            self.counters.malformed += 1;
+            return false;
+        };
+        let qpn = packet.bth().dest_qpn;
+        let Some(qp) = self.qps.get_mut(qpn.get()) else {
+            self.counters.unknown_queue_pair += 1;
+            return false;
+        };
+        // Before the ICRC, whose computation is the main cost of a packet.
+        if !qp.accepts(datagram.source) {
+            self.counters.strangers += 1;
+            return false;
+        }
+        if !datagram.is_intact() {
+            self.counters.icrc_mismatches += 1;
+            return false;
+        }
+        // A peer that sets checksums always does; of datagrams the next may come from another one.
+        let has_checksum =
+            qp.peer.is_some() && datagram.came_by_udp() && mem::take(&mut qp.may_omit_checksum);
+        let mut memory = DomainMemory {
+            regions: self.regions,
+            cache: &self.cache,
+            domain: qp.domain,
+            qpn,
+            dirty: self.dirty,
+            fenced: self.fenced,
+            announced: self.announced,
+        };
+        let accepted = qp.receive(self.now, &packet, datagram, &mut memory, self.counters);
+        if accepted && !mem::replace(&mut qp.is_ready, true) {
+            self.qps.ready.push_back(qpn.get());
+        }
+        if has_checksum {
+            self.qps.expects_checksum(self.socket);
+        }
+        accepted
+    }
+
+    /// Passes a frame to a queue pair; returns whether that accepted it.
+    pub(crate) fn accept_frame(&mut self, qpn: Qpn, frame: &[u8], checksum_ok: bool) -> bool {
+        let Some(qp) = self.qps.qps.get_mut(&qpn.get()) else {
+            return false;
+        };
+        let mut memory = DomainMemory {
+            regions: self.regions,
+            cache: &self.cache,
+            domain: qp.domain,
+            qpn,
+            dirty: self.dirty,
+            fenced: self.fenced,
+            announced: self.announced,
+        };
+        let Some(pair) = qp.transport.raw_packets() else {
+            return false;
+        };
+        let received = pair.receive(frame, checksum_ok, &mut memory);
+        match received {
+            FrameReceived::Completed => {
+                self.counters.frames_received += 1;
+                schedule(&mut self.qps.ready, qp);
+            }
+            FrameReceived::NoReceive => self.counters.no_receive += 1,
+            FrameReceived::Ignored => {}
+        }
+        received == FrameReceived::Completed
+    }
+}

@@ -1,0 +1,139 @@
+//! The memory regions of a device, by key.
+
+use std::sync::{Arc, RwLock, RwLockReadGuard};
+
+use gdr_copy::ProcessId;
+use gdr_process::lock;
+use gdr_roce::Access;
+
+use crate::buffer::Buffer;
+use crate::error::Result;
+use crate::int_map::IntMap;
+use crate::os;
+use crate::types::Domain;
+
+/// A region as the engine uses it.
+#[derive(Debug)]
+pub(crate) struct Region {
+    pub(crate) domain: Domain,
+    /// The address of its first byte, as requests name it.
+    pub(crate) addr: u64,
+    pub(crate) len: u64,
+    /// The offset of its first byte in the buffer.
+    pub(crate) offset: u64,
+    pub(crate) access: Access,
+    pub(crate) buffer: Buffer,
+}
+
+/// The regions of a device, by key.
+pub(crate) type Regions = IntMap<Arc<Region>>;
+
+/// The regions of a device: one table for each shard, behind a lock of its own, and all with the same
+/// regions. An engine reads its own table only, so engines never wait for each other, nor share a cache
+/// line that one of them writes.
+#[derive(Debug)]
+pub(crate) struct RegionTable {
+    origin: ProcessId,
+    tables: Box<[CacheLine<RwLock<Regions>>]>,
+}
+
+/// A value in cache lines of its own: two, as processors fetch pairs of them.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct CacheLine<T>(T);
+
+impl RegionTable {
+    /// Returns empty tables of the process `origin` for so many shards.
+    pub(crate) fn new(origin: ProcessId, shards: usize) -> Self {
+        Self {
+            origin,
+            tables: (0..shards).map(|_| CacheLine::default()).collect(),
+        }
+    }
+
+    /// The regions, in the table of a shard. None of them ends while the guard lives.
+    pub(crate) fn read(&self, shard: usize) -> RwLockReadGuard<'_, Regions> {
+        lock::read(&self.tables[shard].0)
+    }
+
+    /// As [`RegionTable::read`], unless a thread changes the table.
+    pub(crate) fn try_read(&self, shard: usize) -> Option<RwLockReadGuard<'_, Regions>> {
+        self.tables[shard].0.try_read().ok()
+    }
+
+    /// Adds a region under a new random key, until the returned entry is dropped.
+    pub(crate) fn insert(table: &Arc<Self>, region: Region) -> Result<TableEntry> {
+        let region = Arc::new(region);
+        loop {
+            let key = os::random_number()?;
+            // Uninitialized key fields hold 0.
+            if key != 0 && table.insert_at(key, &region) {
+                let table = Arc::clone(table);
+                return Ok(TableEntry { key, table });
+            }
+        }
+    }
+
+    /// Adds a region to all tables, unless the key is taken.
+    fn insert_at(&self, key: u32, region: &Arc<Region>) -> bool {
+        for (shard, table) in self.tables.iter().enumerate() {
+            let mut regions = lock::write(&table.0);
+            // The first table decides: a key is added there first, and removed there last.
+            if shard == 0 && regions.contains_key(&key) {
+                return false;
+            }
+            regions.insert(key, Arc::clone(region));
+        }
+        true
+    }
+}
+
+/// Keeps a region in the table.
+#[derive(Debug)]
+pub(crate) struct TableEntry {
+    key: u32,
+    table: Arc<RegionTable>,
+}
+
+impl TableEntry {
+    pub(crate) fn key(&self) -> u32 {
+        self.key
+    }
+
+    /// Puts the region of another entry of the same table under this key, and ends the one that was
+    /// there; returns whether the table is the same.
+    pub(crate) fn replace(&self, by: Self) -> bool {
+        if !Arc::ptr_eq(&self.table, &by.table) {
+            return false;
+        }
+        for table in &self.table.tables {
+            let mut regions = lock::write(&table.0);
+            if let (Some(old), Some(new)) = (regions.remove(&self.key), regions.remove(&by.key)) {
+                regions.insert(self.key, new);
+                regions.insert(by.key, old);
+            }
+        }
+        // Its key has the old region now, which ends.
+        drop(by);
+        true
+    }
+}
+
+impl Drop for TableEntry {
+    fn drop(&mut self) {
+        // A forked child has a copy of the table, whose lock a thread of the parent may hold
+        // permanently.
+        if !self.table.origin.is_current() {
+            return;
+        }
+        // Waits until each engine releases its read guard: from here on none finds the buffer.
+        let mut region = None;
+        for table in self.table.tables.iter().rev() {
+            region = lock::write(&table.0).remove(&self.key);
+        }
+        // The program may free the memory now.
+        if let Some(region) = region {
+            region.buffer.end_reads();
+        }
+    }
+}

@@ -1,0 +1,711 @@
+//! An engine that threads share.
+
+mod qp_states;
+
+use std::fmt;
+use std::hint;
+use std::mem;
+use std::net::SocketAddr;
+use std::ops::{Deref, DerefMut};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread as threads;
+use std::time::{Duration, Instant};
+
+use gdr_process::lock::{lock, try_lock};
+use gdr_roce::{Capabilities, PacketBudget, Qpn, SharedReceiveQueue, State};
+
+use crate::deadline::Deadline;
+use crate::device_state::DeviceState;
+use crate::error::{Error, Result};
+use crate::os;
+use crate::recv_queue::RecvQueue;
+use crate::retained;
+use crate::send_queue::SendQueue;
+use crate::service::Service;
+use crate::shard::caller_activity::CallerActivity;
+use crate::shard::clock::{Clock, nanoseconds};
+use crate::shard::completion_counting::{CompletionCounter, CountedOperation};
+use crate::shard::cpu_contention::{CpuContention, Yielded};
+use crate::shard::cq_entries::{CqEntries, CqProducer};
+use crate::shard::engine::Engine;
+use crate::shard::process_end;
+use crate::shard::progress_thread;
+use crate::shard::qp_context::QpContext;
+use crate::shard::qp_table::unknown_qp;
+use crate::shard::srq_context::SrqContext;
+use crate::shard::transport::Transport;
+use crate::types::{Counters, Domain, Integrity, SourcePort};
+use crate::wire::udp::socket::Socket;
+
+/// How many idle polls there are between two yields of the CPU, unless other threads want it. A yield
+/// costs as much as a poll.
+const POLLS_PER_YIELD: u64 = 32;
+/// After how many consecutive idle polls a thread checks the sockets before it locks the engine.
+/// Until then a poll notices a packet sooner.
+const POLLS_UNCHECKED: u32 = 64;
+/// For how long a call of the program tries to lock the engine before it sleeps, and how many loops it
+/// spins between two tries.
+const LOCK_SPIN: Duration = Duration::from_micros(50);
+const SPINS_PER_LOOK: u32 = 16;
+/// How many times the progress thread yields its CPU before it waits in the mutex.
+const YIELDS_FOR_LOCK: u32 = 64;
+/// How many consecutive polls give way to callers that wait for the lock. Callers that take turns
+/// would keep the engine from every poll, and a caller that lost its CPU as well.
+const POLLS_GIVEN_WAY: u32 = 16;
+/// How many bytes of packets that were kept and dropped the allocator may keep.
+const MOST_FREED: usize = 8 << 20;
+/// Values of [`SharedEngine::due`]: a poll is due now, or no timer makes one due.
+const NOW: u64 = 0;
+const NEVER: u64 = u64::MAX;
+
+/// What a queue pair is made from.
+pub(crate) struct QpParts {
+    pub(crate) domain: Domain,
+    pub(crate) capabilities: Capabilities,
+    /// The queue that its receives come from, instead of one of its own.
+    pub(crate) srq: Option<Arc<SrqContext>>,
+    pub(crate) send_completions: Arc<CqEntries>,
+    pub(crate) recv_completions: Arc<CqEntries>,
+}
+
+/// A shard of a device: an engine with what its users and its progress thread share.
+pub(crate) struct SharedEngine {
+    device: Arc<DeviceState>,
+    /// Its place among the shards of the device.
+    shard: usize,
+    engine: Mutex<Engine>,
+    socket: Arc<Socket>,
+    /// How many queue pairs it has.
+    qps: AtomicUsize,
+    /// How many threads wait for the mutex in a call of the program. Threads that poll in a loop
+    /// let them go first, [`POLLS_GIVEN_WAY`] times.
+    lock_waiters: AtomicU32,
+    /// How many polls in succession gave way to them.
+    polls_given_way: AtomicU32,
+    /// How many threads of the program poll the engine while they wait.
+    polling_waiters: AtomicU32,
+    /// When threads of the program drive the engine.
+    callers: CallerActivity,
+    /// Whether other threads want the CPUs of those threads.
+    contention: CpuContention,
+    /// How many times any thread looked for something to do.
+    looks: AtomicU64,
+    /// When the engine has something to do even if nothing arrives: a time of the device's clock.
+    due: AtomicU64,
+    /// How many consecutive polls found nothing to do.
+    idle_polls: AtomicU32,
+    /// The progress thread leaves the engine to threads of the program.
+    yielded: AtomicBool,
+    stop: AtomicBool,
+}
+
+impl SharedEngine {
+    /// Starts the progress thread of a shard, which keeps `alive` until it ends.
+    pub(crate) fn start(
+        device: &Arc<DeviceState>,
+        shard: usize,
+        socket: Socket,
+        alive: Sender<()>,
+    ) -> Result<(Arc<Self>, threads::JoinHandle<()>)> {
+        let socket = Arc::new(socket);
+        let engine = Engine::new(Arc::clone(&socket), Arc::clone(device))?;
+        let shared = Arc::new(Self {
+            device: Arc::clone(device),
+            shard,
+            engine: Mutex::new(engine),
+            socket,
+            qps: AtomicUsize::new(0),
+            lock_waiters: AtomicU32::new(0),
+            polls_given_way: AtomicU32::new(0),
+            polling_waiters: AtomicU32::new(0),
+            callers: CallerActivity::default(),
+            contention: CpuContention::new(),
+            looks: AtomicU64::new(0),
+            due: AtomicU64::new(NEVER),
+            idle_polls: AtomicU32::new(0),
+            yielded: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+        });
+        process_end::watch(&shared);
+        let for_thread = Arc::clone(&shared);
+        let thread = threads::Builder::new()
+            .name("gdr-nic".to_owned())
+            .spawn(move || {
+                // Dropped last, also if a poll panics.
+                let _alive = alive;
+                progress_thread::run(&for_thread);
+                drop(for_thread);
+            })
+            .map_err(|source| Error::os("starting the progress thread", source))?;
+        Ok((shared, thread))
+    }
+
+    /// Asks the progress thread to end.
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
+    fn check_process(&self) -> Result<()> {
+        self.device.check_process()
+    }
+
+    pub(crate) fn local(&self) -> SocketAddr {
+        self.socket.local()
+    }
+
+    pub(crate) fn socket(&self) -> &Socket {
+        &self.socket
+    }
+
+    pub(crate) fn receive_buffer(&self) -> usize {
+        self.socket.receive_buffer()
+    }
+
+    pub(crate) fn busy_poll(&self) -> Duration {
+        self.device.busy_poll
+    }
+
+    pub(crate) fn integrity(&self) -> Integrity {
+        self.socket.integrity()
+    }
+
+    /// Whether a queue pair of this number would be in this shard.
+    pub(crate) fn owns(&self, qpn: Qpn) -> bool {
+        self.socket.owns(qpn)
+    }
+
+    /// How many queue pairs it has.
+    pub(crate) fn qp_count(&self) -> usize {
+        self.qps.load(Ordering::Relaxed)
+    }
+
+    /// What this shard has counted.
+    pub(crate) fn counters(&self) -> Counters {
+        let counters = self.lock().counters();
+        Counters {
+            kernel_drops: self.socket.kernel_drops(),
+            looks: self.looks.load(Ordering::Relaxed),
+            ..counters
+        }
+    }
+
+    /// The UDP ports from which its connections send.
+    pub(crate) fn source_port(&self) -> SourcePort {
+        self.socket.source_port()
+    }
+
+    /// What the packets count against that its queue pairs keep behind missing ones.
+    pub(crate) fn packet_budget(&self) -> &PacketBudget {
+        &self.device.kept_packets
+    }
+
+    /// Creates a queue pair in RESET, with what `transport` makes for the protocol.
+    pub(crate) fn create_qp(
+        &self,
+        parts: QpParts,
+        transport: impl FnOnce(Qpn, Capabilities, Option<&SharedReceiveQueue>) -> Transport,
+    ) -> Result<Qpn> {
+        let mut engine = self.lock();
+        engine.check_alive()?;
+        let qpn = engine.new_qpn()?;
+        let shared = parts.srq.as_ref().map(|srq| srq.roce());
+        let transport = transport(qpn, parts.capabilities, shared);
+        let sends = CqProducer::new(parts.send_completions, self.shard);
+        let receives = CqProducer::new(parts.recv_completions, self.shard);
+        let mut qp = QpContext::new(transport, parts.domain, sends, receives);
+        qp.srq = parts.srq;
+        engine.insert(qp);
+        self.qps.fetch_add(1, Ordering::Relaxed);
+        Ok(qpn)
+    }
+
+    /// Destroys a queue pair: from here on it neither sends, receives nor completes anything.
+    pub(crate) fn destroy_qp(&self, qpn: Qpn) {
+        let mut engine = self.lock();
+        engine.acknowledge(qpn, &self.device.regions.read(self.shard));
+        if let Some(packets) = self.socket.packets() {
+            engine.packets.remove_flows(packets, qpn);
+        }
+        let qp = engine.remove(qpn);
+        self.qps.fetch_sub(qp.is_some().into(), Ordering::Relaxed);
+        drop(engine);
+        // They may be the last owners of a region, whose end waits for the engine's table.
+        let retained = qp.map(|mut qp| qp.requests.reset());
+        retained::release(retained.into_iter().flatten());
+        self.return_memory();
+    }
+
+    /// Sends what is kept back, unless another thread uses the engine. For the end of the process.
+    pub(crate) fn try_acknowledge(&self) {
+        if self.check_process().is_err() {
+            return;
+        }
+        let engine = try_lock(&self.engine);
+        if let Some((engine, regions)) = engine.zip(self.device.regions.try_read(self.shard)) {
+            self.guard(engine).acknowledge_all(&regions);
+        }
+    }
+
+    /// Runs `post` on the send queue of a queue pair, and sends what it posted.
+    pub(crate) fn post_sends<S: Service, T>(
+        &self,
+        qpn: Qpn,
+        post: impl FnOnce(&mut SendQueue<'_, S>) -> T,
+    ) -> Result<T> {
+        // A long list, and a wait for the lock, are a part of the call: the program does not compute then.
+        let begin = self.clock().now();
+        let mut engine = self.lock();
+        let Some(qp) = engine.schedule(qpn) else {
+            return Err(unknown_qp(State::ReadyToSend));
+        };
+        let left_to_thread = qp.is_left_to_thread();
+        let Some(mut queue) = SendQueue::of(qp) else {
+            return Err(unknown_qp(State::ReadyToSend));
+        };
+        let outcome = post(&mut queue);
+        let Some(engine) = self.lock_of_caller(engine, left_to_thread) else {
+            return Ok(outcome);
+        };
+        self.callers.begin(begin);
+        let now = self.clock().now();
+        if engine.may_defer(qpn) {
+            self.callers.end(now);
+        } else {
+            self.send_now(engine, now);
+            self.callers.end(self.clock().now());
+        }
+        Ok(outcome)
+    }
+
+    /// Returns the locked engine if the thread that has posted is to send. If the progress thread is
+    /// awake, and is the one that drives this shard, that sends while the other posts to other shards.
+    fn lock_of_caller<'a>(
+        &self,
+        engine: EngineGuard<'a>,
+        left_to_thread: bool,
+    ) -> Option<EngineGuard<'a>> {
+        if !left_to_thread || engine.sleep.is_some() || engine.is_failed() {
+            return Some(engine);
+        }
+        self.unlock(engine);
+        self.leave_to_thread();
+        None
+    }
+
+    /// Runs `post` on the receive queue of a queue pair.
+    pub(crate) fn post_recvs<T>(
+        &self,
+        qpn: Qpn,
+        post: impl FnOnce(&mut RecvQueue<'_>) -> T,
+    ) -> Result<T> {
+        let mut engine = self.lock();
+        let Some(qp) = engine.schedule(qpn) else {
+            return Err(unknown_qp(State::Init));
+        };
+        let left_to_thread = qp.is_left_to_thread();
+        let outcome = post(&mut RecvQueue::of(qp));
+        // A queue pair in ERR flushes its receives at once.
+        if let Some(engine) = self.lock_of_caller(engine, left_to_thread) {
+            self.send_now(engine, self.clock().now());
+        }
+        Ok(outcome)
+    }
+
+    /// Counts operations of a queue pair by a counter.
+    pub(crate) fn count_completions(
+        &self,
+        qpn: Qpn,
+        operations: &[CountedOperation],
+        counter: &CompletionCounter,
+    ) {
+        let mut engine = self.lock();
+        if let Some(qp) = engine.schedule(qpn) {
+            let served = qp.transport.served();
+            qp.requests.count(operations, counter, served);
+        }
+    }
+
+    /// Sends what was just posted, and wakes the progress thread if it does not know a new timer.
+    fn send_now(&self, mut engine: EngineGuard<'_>, now: u64) {
+        engine.send(&self.device.regions.read(self.shard), now);
+        self.unlock(engine);
+    }
+
+    /// Gives the memory of packets that were kept and dropped unused back to the operating system, once it is
+    /// much: a peer decides how much that is.
+    fn return_memory(&self) {
+        if self.device.kept_packets.dropped(MOST_FREED).is_some() {
+            os::return_freed_memory();
+        }
+    }
+
+    /// Unlocks the engine, releases completed requests, and wakes the progress thread if it sleeps
+    /// too long.
+    pub(crate) fn unlock(&self, mut engine: EngineGuard<'_>) {
+        let completed = mem::take(&mut engine.completed);
+        let wake = engine.must_wake();
+        drop(engine);
+        retained::release(completed);
+        if wake {
+            self.wake();
+        }
+        self.return_memory();
+    }
+
+    /// Polls the engine once, unless another thread uses it or waits for it; returns whether there
+    /// was anything to do. Packets of strangers and damaged packets do not count.
+    pub(crate) fn try_poll(&self, now: u64) -> bool {
+        self.looks.fetch_add(1, Ordering::Relaxed);
+        if self.lock_waiters.load(Ordering::Relaxed) > 0
+            && self.polls_given_way.fetch_add(1, Ordering::Relaxed) < POLLS_GIVEN_WAY
+        {
+            threads::yield_now();
+            return true;
+        }
+        let idle = self.idle_polls.load(Ordering::Relaxed);
+        if idle >= POLLS_UNCHECKED && !self.may_have_work(now) {
+            return false;
+        }
+        let Some(engine) = try_lock(&self.engine) else {
+            // The thread that holds it may have lost its CPU to this very loop.
+            threads::yield_now();
+            return false;
+        };
+        self.polls_given_way.store(0, Ordering::Relaxed);
+        let mut engine = self.guard(engine);
+        let worked = self.poll(&mut engine, now);
+        self.unlock(engine);
+        worked
+    }
+
+    /// Polls the locked engine.
+    pub(crate) fn poll(&self, engine: &mut Engine, now: u64) -> bool {
+        let worked = engine.poll(&self.device.regions.read(self.shard), now);
+        let idle = match worked {
+            true => 0,
+            false => self.idle_polls.load(Ordering::Relaxed).saturating_add(1),
+        };
+        self.idle_polls.store(idle, Ordering::Relaxed);
+        worked
+    }
+
+    /// Whether a poll may find anything to do, as far as can be seen without the mutex.
+    fn may_have_work(&self, now: u64) -> bool {
+        let due = self.due.load(Ordering::Acquire);
+        due == NOW || due <= now || self.socket.is_readable()
+    }
+
+    /// One poll by a thread of the program, which from time to time yields its CPU if there was
+    /// nothing to do.
+    pub(crate) fn progress(&self) -> bool {
+        self.check_process().is_ok() && self.progress_at(self.clock().now()).0
+    }
+
+    /// As [`SharedEngine::progress`], of the process that opened the device, from `begin` on; returns
+    /// when it ended as well.
+    fn progress_at(&self, begin: u64) -> (bool, u64) {
+        let polls = self.callers.begin(begin);
+        let worked = self.try_poll(begin);
+        let yielded = match worked {
+            true => None,
+            false => pause(polls, &self.contention, self.clock()),
+        };
+        let end = yielded.map_or_else(|| self.clock().now(), |yielded| yielded.end);
+        self.callers.end(end);
+        (worked, end)
+    }
+
+    /// Polls the engine until `take` returns something or the deadline has passed; returns `None` as
+    /// well after a while without packets.
+    pub(crate) fn poll_until<T>(
+        &self,
+        deadline: Deadline,
+        take: &dyn Fn() -> Option<T>,
+    ) -> Option<T> {
+        let _polling = PollingWaiter::new(self);
+        if self.check_process().is_err() {
+            return None;
+        }
+        let mut now = self.clock().now();
+        let mut last_work = now;
+        let end = now.saturating_add(nanoseconds(deadline.remaining()));
+        let longest = nanoseconds(self.busy_poll());
+        loop {
+            if let Some(taken) = take() {
+                return Some(taken);
+            }
+            let worked;
+            (worked, now) = self.progress_at(now);
+            if worked {
+                last_work = now;
+            } else if now.saturating_sub(last_work) >= longest {
+                return None;
+            }
+            if now >= end {
+                return take();
+            }
+        }
+    }
+
+    /// Makes the progress thread drive the engine: the program is about to wait elsewhere.
+    pub(crate) fn leave_to_thread(&self) {
+        if self.yielded.load(Ordering::Acquire) {
+            self.wake();
+        }
+    }
+
+    /// Locks the engine for a call of the program.
+    pub(crate) fn lock(&self) -> EngineGuard<'_> {
+        let waiter = self.lock_waiter();
+        // A panic within a poll is a defect of the engine; what it leaves is still memory-safe,
+        // and its peers notice by their own timers.
+        let engine = self.spin_for_lock().unwrap_or_else(|| lock(&self.engine));
+        drop(waiter);
+        self.guard(engine)
+    }
+
+    /// Counts a thread among those that wait for the mutex.
+    pub(crate) fn lock_waiter(&self) -> LockWaiter<'_> {
+        self.lock_waiters.fetch_add(1, Ordering::Relaxed);
+        LockWaiter(self)
+    }
+
+    /// Tries to lock the engine for the time of a long poll, after which its holder leaves it to those
+    /// who wait: to be woken would take longer.
+    fn spin_for_lock(&self) -> Option<MutexGuard<'_, Engine>> {
+        let first = try_lock(&self.engine);
+        if first.is_some() || self.contention.is_present() {
+            return first;
+        }
+        let start = Instant::now();
+        loop {
+            for _ in 0..SPINS_PER_LOOK {
+                hint::spin_loop();
+            }
+            let locked = try_lock(&self.engine);
+            if locked.is_some() || start.elapsed() >= LOCK_SPIN {
+                return locked;
+            }
+        }
+    }
+
+    /// Locks the engine for the progress thread, which lets all others go first. It does not wait in the
+    /// mutex unless that is held for long: each time its holder would have to wake it by a system call.
+    pub(crate) fn lock_last(&self) -> EngineGuard<'_> {
+        for _ in 0..YIELDS_FOR_LOCK {
+            if let Some(engine) = try_lock(&self.engine) {
+                return self.guard(engine);
+            }
+            threads::yield_now();
+        }
+        self.guard(lock(&self.engine))
+    }
+
+    fn guard<'a>(&'a self, engine: MutexGuard<'a, Engine>) -> EngineGuard<'a> {
+        let due = &self.due;
+        EngineGuard { engine, due }
+    }
+
+    /// When threads of the program drive the engine, and whether one of them is waiting.
+    pub(crate) fn callers(&self) -> &CallerActivity {
+        &self.callers
+    }
+
+    /// The clock of the device.
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.device.clock
+    }
+
+    pub(crate) fn has_polling_waiter(&self) -> bool {
+        self.polling_waiters.load(Ordering::Acquire) > 0
+    }
+
+    /// Records whether the progress thread leaves the engine to threads of the program.
+    pub(crate) fn set_yielded(&self, yielded: bool) {
+        self.yielded.store(yielded, Ordering::Release);
+    }
+
+    /// The eventfd that wakes the progress thread.
+    pub(crate) fn wake_fd(&self) -> &OwnedFd {
+        self.device.wake_fd(self.shard)
+    }
+
+    fn wake(&self) {
+        self.device.wake(self.shard);
+    }
+
+    pub(crate) fn clear_wake(&self) {
+        self.device.clear_wake(self.shard);
+    }
+}
+
+impl fmt::Debug for SharedEngine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedEngine")
+            .field("local", &self.local())
+            .finish_non_exhaustive()
+    }
+}
+
+/// After an idle poll, yields the CPU from time to time; `polls` counts them. Between two polls there is
+/// no pause: each of them is a system call.
+pub(crate) fn pause(polls: u64, contention: &CpuContention, clock: &Clock) -> Option<Yielded> {
+    // The peer may be the one that wants the CPU.
+    let yields = contention.is_present() || polls.is_multiple_of(POLLS_PER_YIELD);
+    yields.then(|| contention.yield_now(clock))
+}
+
+/// The locked engine. Unlocking it updates [`SharedEngine::due`].
+pub(crate) struct EngineGuard<'a> {
+    engine: MutexGuard<'a, Engine>,
+    due: &'a AtomicU64,
+}
+
+impl Deref for EngineGuard<'_> {
+    type Target = Engine;
+
+    fn deref(&self) -> &Engine {
+        &self.engine
+    }
+}
+
+impl DerefMut for EngineGuard<'_> {
+    fn deref_mut(&mut self) -> &mut Engine {
+        &mut self.engine
+    }
+}
+
+impl Drop for EngineGuard<'_> {
+    fn drop(&mut self) {
+        let wakeup = self.engine.wakeup();
+        let due = match wakeup.at {
+            _ if wakeup.when_writable || wakeup.when_frames_fit || self.engine.has_work() => NOW,
+            Some(at) => nanoseconds(at.elapsed()),
+            None => NEVER,
+        };
+        self.due.store(due, Ordering::Release);
+    }
+}
+
+/// While it lives, a thread of the program waits for the mutex.
+pub(crate) struct LockWaiter<'a>(&'a SharedEngine);
+
+impl Drop for LockWaiter<'_> {
+    fn drop(&mut self) {
+        self.0.lock_waiters.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// While it lives, a thread of the program polls the engine in a loop.
+pub(crate) struct PollingWaiter<'a>(&'a SharedEngine);
+
+impl<'a> PollingWaiter<'a> {
+    pub(crate) fn new(engine: &'a SharedEngine) -> Self {
+        engine.polling_waiters.fetch_add(1, Ordering::AcqRel);
+        Self(engine)
+    }
+}
+
+impl Drop for PollingWaiter<'_> {
+    fn drop(&mut self) {
+        self.0.polling_waiters.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ptr;
+
+    use super::*;
+    use crate::device_state::EVENTS;
+    use crate::loopback::{connect, device, pair, post_receive};
+    use crate::types::{AsyncEvent, Domain};
+
+    #[test]
+    fn a_device_that_failed_refuses_connections_and_new_pairs_by_name() {
+        let device = device();
+        let queue = device.completion_queue(4, None);
+        let domain = Domain::new();
+        let before = pair(domain, &queue).unwrap();
+        let error = Error::os("recvmmsg", rustix::io::Errno::NETDOWN);
+        device.shards().first().lock().fail(&error);
+        assert_eq!(device.poll_event(), Some(AsyncEvent::DeviceFatal));
+        let failed = |error: Error| match error {
+            Error::DeviceFailed { why } => assert!(why.contains("recvmmsg"), "{why}"),
+            other => panic!("{other:?}"),
+        };
+        failed(connect(&before, &before).unwrap_err());
+        failed(pair(domain, &queue).unwrap_err());
+        // Requests of a queue pair that was there before are flushed, as in any that failed.
+        post_receive(&before);
+        let mut flushed = None;
+        queue
+            .poll(1, &mut |completion| flushed = Some(completion.status))
+            .unwrap();
+        assert_eq!(flushed, Some(gdr_roce::WcStatus::WrFlushed));
+    }
+
+    #[test]
+    fn a_wait_for_an_event_after_lost_ones_lasts_until_its_deadline() {
+        let device = device();
+        for _ in 0..=EVENTS {
+            device.shards().events().push(AsyncEvent::DeviceFatal);
+        }
+        assert_eq!(device.counters().events_lost, 1);
+        for _ in 0..EVENTS {
+            device.wait_event(Deadline::after(Duration::ZERO)).unwrap();
+        }
+        let (start, limit) = (Instant::now(), Duration::from_millis(5));
+        assert!(device.wait_event(Deadline::after(limit)).is_none());
+        assert!(start.elapsed() >= limit);
+    }
+
+    #[test]
+    fn a_child_needs_no_lock_that_the_parent_holds() {
+        let device = device();
+        let queue = device.completion_queue(4, None);
+        let domain = Domain::new();
+        let pair = pair(domain, &queue).unwrap();
+        let buffer = (crate::buffer::Buffer::host(8).unwrap(), 0, 8);
+        let region = device
+            .register_buffer(domain, buffer, 0, gdr_roce::Access::all())
+            .unwrap();
+        let engine = device.shards().first().lock();
+        let regions = device.shards().regions().read(0);
+        // SAFETY: the child takes no lock, and leaves by `_exit` or by the signal of its alarm.
+        match unsafe { libc::fork() } {
+            0 => {
+                // SAFETY: ends a child that is stuck.
+                unsafe { libc::alarm(30) };
+                let refused = matches!(queue.poll(1, &mut |_| {}), Err(Error::ForkedChild))
+                    && pair.state() == State::Error
+                    && device.counters() == Counters::default();
+                // SAFETY: the child uses none of them again.
+                unsafe {
+                    ptr::drop_in_place(ptr::from_ref(&pair).cast_mut());
+                    ptr::drop_in_place(ptr::from_ref(&region).cast_mut());
+                    ptr::drop_in_place(ptr::from_ref(&queue).cast_mut());
+                    ptr::drop_in_place(ptr::from_ref(&device).cast_mut());
+                    libc::_exit(i32::from(!refused));
+                }
+            }
+            child => {
+                assert!(child > 0, "fork");
+                let mut status = 0;
+                // SAFETY: this process's own child, and a place for its status.
+                assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+                assert_eq!(status, 0, "the child's wait status");
+            }
+        }
+        drop((regions, engine));
+        drop((region, pair));
+    }
+}

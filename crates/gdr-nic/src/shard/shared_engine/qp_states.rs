@@ -1,0 +1,130 @@
+//! The states of queue pairs, and what steers packets to them.
+
+use gdr_roce::{Qpn, RtrAttributes, State, StateError};
+
+use super::SharedEngine;
+use crate::error::Result;
+use crate::packets::FlowId;
+use crate::packets::flow::FlowRule;
+use crate::peer::Peer;
+use crate::retained;
+use crate::service::Service;
+use crate::shard::qp_table::unknown_qp;
+
+impl SharedEngine {
+    pub(crate) fn qp_state(&self, qpn: Qpn) -> State {
+        self.lock().state(qpn).unwrap_or(State::Reset)
+    }
+
+    /// Changes the state to RESET: posted requests are discarded without a completion.
+    pub(crate) fn reset_qp(&self, qpn: Qpn) {
+        let mut engine = self.lock();
+        engine.acknowledge(qpn, &self.device.regions.read(self.shard));
+        let retained = engine.reset(qpn);
+        drop(engine);
+        retained::release(retained);
+    }
+
+    pub(crate) fn qp_to_rtr(&self, qpn: Qpn, peer: Peer, attributes: &RtrAttributes) -> Result<()> {
+        let mut engine = self.lock();
+        engine.check_alive()?;
+        engine.connect(qpn, peer, attributes)
+    }
+
+    /// Changes a queue pair of this service, on its way to the state `to`.
+    pub(crate) fn change_qp<S: Service>(
+        &self,
+        qpn: Qpn,
+        to: State,
+        change: impl FnOnce(&mut S::State) -> std::result::Result<(), StateError>,
+    ) -> Result<()> {
+        let mut engine = self.lock();
+        let protocol = engine.schedule(qpn).and_then(|qp| S::of(&mut qp.transport));
+        Ok(change(protocol.ok_or_else(|| unknown_qp(to))?)?)
+    }
+
+    /// As [`SharedEngine::change_qp`], unless the device failed; sends what may be sent in the new state.
+    pub(crate) fn advance_qp<S: Service>(
+        &self,
+        qpn: Qpn,
+        to: State,
+        change: impl FnOnce(&mut S::State) -> std::result::Result<(), StateError>,
+    ) -> Result<()> {
+        let mut engine = self.lock();
+        engine.check_alive()?;
+        let protocol = engine.schedule(qpn).and_then(|qp| S::of(&mut qp.transport));
+        change(protocol.ok_or_else(|| unknown_qp(to))?)?;
+        self.send_now(engine, self.clock().now());
+        Ok(())
+    }
+
+    /// Changes a queue pair for datagrams from INIT to RTR.
+    pub(crate) fn ud_to_rtr(&self, qpn: Qpn) -> Result<()> {
+        let mut engine = self.lock();
+        engine.check_alive()?;
+        engine.open_to_all(qpn)
+    }
+
+    /// Changes the state from RTS to SQD.
+    pub(crate) fn qp_to_sqd(&self, qpn: Qpn) -> Result<()> {
+        let mut engine = self.lock();
+        let qp = engine.schedule(qpn);
+        let qp = qp.ok_or_else(|| unknown_qp(State::SendQueueDrained))?;
+        qp.transport.enter_sqd()?;
+        self.send_now(engine, self.clock().now());
+        Ok(())
+    }
+
+    /// Changes the state from SQD or SQE to RTS.
+    pub(crate) fn resume_qp(&self, qpn: Qpn) -> Result<()> {
+        let mut engine = self.lock();
+        engine.check_alive()?;
+        let qp = engine.schedule(qpn);
+        let qp = qp.ok_or_else(|| unknown_qp(State::ReadyToSend))?;
+        qp.transport.resume()?;
+        self.send_now(engine, self.clock().now());
+        Ok(())
+    }
+
+    /// Whether a queue pair in SQD finishes requests.
+    pub(crate) fn is_draining(&self, qpn: Qpn) -> bool {
+        let mut engine = self.lock();
+        engine
+            .schedule(qpn)
+            .is_some_and(|qp| qp.transport.is_draining())
+    }
+
+    /// Sends the packets of a connection to another address.
+    pub(crate) fn move_peer(&self, qpn: Qpn, peer: Peer) -> Result<()> {
+        self.lock().move_peer(qpn, peer)
+    }
+
+    /// Lets a raw packet queue pair receive the frames of a flow.
+    pub(crate) fn add_flow(&self, qpn: Qpn, rule: FlowRule) -> Result<FlowId> {
+        let mut engine = self.lock();
+        engine.check_alive()?;
+        let Some(packets) = self.socket.packets() else {
+            return Err(unknown_qp(State::ReadyToReceive));
+        };
+        let added = engine.packets.add_flow(packets, qpn, rule);
+        drop(engine);
+        // It may sleep without the packet socket.
+        self.wake();
+        added
+    }
+
+    pub(crate) fn remove_flow(&self, id: FlowId) {
+        if let Some(packets) = self.socket.packets() {
+            self.lock().packets.remove_flow(packets, id);
+        }
+    }
+
+    pub(crate) fn qp_to_error(&self, qpn: Qpn) {
+        let mut engine = self.lock();
+        engine.acknowledge(qpn, &self.device.regions.read(self.shard));
+        if let Some(qp) = engine.schedule(qpn) {
+            qp.transport.enter_error();
+        }
+        self.send_now(engine, self.clock().now());
+    }
+}

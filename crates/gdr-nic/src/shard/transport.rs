@@ -1,0 +1,193 @@
+//! The protocol's part of a queue pair, whatever its service.
+
+use std::net::SocketAddr;
+
+use gdr_roce::{
+    Completion, Event, PostError, Qpn, QueuePair, RawPacketQueuePair, RecvRequest, Served, State,
+    StateError, Statistics, Time, UdQueuePair,
+};
+
+/// The protocol's part of a queue pair.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "the engine boxes each queue pair, and connections are the frequent and fast ones"
+)]
+pub enum Transport {
+    /// One end of a connection (RC, UC).
+    Connection(QueuePair),
+    /// Unreliable datagrams (UD).
+    Datagrams(UdQueuePair<SocketAddr>),
+    /// Whole Ethernet frames.
+    RawPackets(RawPacketQueuePair),
+}
+
+impl Transport {
+    /// The connection, if it is one.
+    pub(crate) fn connection(&mut self) -> Option<&mut QueuePair> {
+        match self {
+            Self::Connection(roce) => Some(roce),
+            Self::Datagrams(_) | Self::RawPackets(_) => None,
+        }
+    }
+
+    /// The datagram service, if it is that.
+    pub(crate) fn datagrams(&mut self) -> Option<&mut UdQueuePair<SocketAddr>> {
+        match self {
+            Self::Datagrams(roce) => Some(roce),
+            Self::Connection(_) | Self::RawPackets(_) => None,
+        }
+    }
+
+    /// The raw packet service, if it is that.
+    pub(crate) fn raw_packets(&mut self) -> Option<&mut RawPacketQueuePair> {
+        match self {
+            Self::RawPackets(pair) => Some(pair),
+            Self::Connection(_) | Self::Datagrams(_) => None,
+        }
+    }
+
+    pub(crate) fn qpn(&self) -> Qpn {
+        match self {
+            Self::Connection(roce) => roce.qpn(),
+            Self::Datagrams(roce) => roce.qpn(),
+            Self::RawPackets(pair) => pair.qpn(),
+        }
+    }
+
+    pub(crate) fn state(&self) -> State {
+        match self {
+            Self::Connection(roce) => roce.state(),
+            Self::Datagrams(roce) => roce.state(),
+            Self::RawPackets(pair) => pair.state(),
+        }
+    }
+
+    /// What the connection counted. The other services count nothing.
+    pub(crate) fn statistics(&self) -> Statistics {
+        match self {
+            Self::Connection(roce) => roce.statistics(),
+            Self::Datagrams(_) | Self::RawPackets(_) => Statistics::default(),
+        }
+    }
+
+    /// What the connection has done for its peer. The other services do nothing for one.
+    pub(crate) fn served(&self) -> Served {
+        match self {
+            Self::Connection(roce) => roce.served(),
+            Self::Datagrams(_) | Self::RawPackets(_) => Served::default(),
+        }
+    }
+
+    /// Changes the state from RTS to SQD.
+    pub(crate) fn enter_sqd(&mut self) -> Result<(), StateError> {
+        match self {
+            Self::Connection(roce) => roce.to_sqd(),
+            Self::Datagrams(roce) => roce.to_sqd(),
+            Self::RawPackets(pair) => pair.to_sqd(),
+        }
+    }
+
+    /// Changes the state from SQD or SQE to RTS.
+    pub(crate) fn resume(&mut self) -> Result<(), StateError> {
+        match self {
+            Self::Connection(roce) => roce.resume(),
+            Self::Datagrams(roce) => roce.resume(),
+            Self::RawPackets(pair) => pair.resume(),
+        }
+    }
+
+    /// Whether requests are finished in SQD. Datagrams and frames never are half sent.
+    pub(crate) fn is_draining(&self) -> bool {
+        match self {
+            Self::Connection(roce) => roce.is_draining(),
+            Self::Datagrams(_) | Self::RawPackets(_) => false,
+        }
+    }
+
+    /// Changes the state to ERR.
+    pub(crate) fn enter_error(&mut self) {
+        match self {
+            Self::Connection(roce) => roce.to_error(),
+            Self::Datagrams(roce) => roce.to_error(),
+            Self::RawPackets(pair) => pair.to_error(),
+        }
+    }
+
+    /// Changes the state to RESET.
+    pub(crate) fn enter_reset(&mut self) {
+        match self {
+            Self::Connection(roce) => roce.to_reset(),
+            Self::Datagrams(roce) => roce.to_reset(),
+            Self::RawPackets(pair) => pair.to_reset(),
+        }
+    }
+
+    pub(crate) fn post_recv(&mut self, request: &RecvRequest<'_>) -> Result<(), PostError> {
+        match self {
+            Self::Connection(roce) => roce.post_recv(request),
+            Self::Datagrams(roce) => roce.post_recv(request),
+            Self::RawPackets(pair) => pair.post_recv(request),
+        }
+    }
+
+    /// Whether packets were sent that are not acknowledged. Only those of connections ever are.
+    pub(crate) fn has_outstanding(&self) -> bool {
+        match self {
+            Self::Connection(roce) => roce.has_outstanding(),
+            Self::Datagrams(_) | Self::RawPackets(_) => false,
+        }
+    }
+
+    /// Whether an acknowledgement is all that waits to be sent.
+    pub(crate) fn owes_only_acknowledgement(&self) -> bool {
+        match self {
+            Self::Connection(roce) => roce.owes_only_acknowledgement(),
+            Self::Datagrams(_) | Self::RawPackets(_) => false,
+        }
+    }
+
+    /// Queues the acknowledgement of what a connection has executed; returns whether one is queued.
+    pub(crate) fn acknowledge(&mut self) -> bool {
+        match self {
+            Self::Connection(roce) => roce.acknowledge(),
+            Self::Datagrams(_) | Self::RawPackets(_) => false,
+        }
+    }
+
+    /// Whether a connection has requests that may wait to be sent.
+    pub(crate) fn has_unsent_requests(&self) -> bool {
+        match self {
+            Self::Connection(roce) => roce.has_unsent_requests(),
+            Self::Datagrams(_) | Self::RawPackets(_) => false,
+        }
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<Time> {
+        match self {
+            Self::Connection(roce) => roce.next_deadline(),
+            Self::Datagrams(_) | Self::RawPackets(_) => None,
+        }
+    }
+
+    pub(crate) fn handle_deadline(&mut self, now: Time) {
+        if let Self::Connection(roce) = self {
+            roce.handle_deadline(now);
+        }
+    }
+
+    pub(crate) fn poll_completion(&mut self) -> Option<Completion> {
+        match self {
+            Self::Connection(roce) => roce.poll_completion(),
+            Self::Datagrams(roce) => roce.poll_completion(),
+            Self::RawPackets(pair) => pair.poll_completion(),
+        }
+    }
+
+    pub(crate) fn poll_event(&mut self) -> Option<Event> {
+        match self {
+            Self::Connection(roce) => roce.poll_event(),
+            Self::Datagrams(roce) => roce.poll_event(),
+            Self::RawPackets(pair) => pair.poll_event(),
+        }
+    }
+}

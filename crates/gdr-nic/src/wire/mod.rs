@@ -1,0 +1,3 @@
+//! The wire: what carries packets between devices.
+
+pub(crate) mod udp;

@@ -1,0 +1,19 @@
+//! The wire over UDP: sockets, filters, ports and ICRCs of datagrams.
+//!
+//! Everything here knows of packets only that each has a destination queue pair and an ICRC.
+
+pub(crate) mod address;
+pub(crate) mod filter;
+pub(crate) mod flows;
+mod partial_icrc;
+pub(crate) mod peer_filter;
+mod port_group;
+pub(crate) mod process_fd;
+pub(crate) mod qpn_range;
+mod raw_socket;
+mod reuseport;
+pub(crate) mod rx;
+pub(crate) mod single_datagram;
+mod slot;
+pub(crate) mod socket;
+pub(crate) mod tx;

@@ -1,0 +1,72 @@
+//! Protection domains of the software NIC.
+
+use std::sync::Arc;
+
+use gdr_nic::Device;
+use gdr_roce::{Lkey, Rkey};
+
+use super::queue_pair::NicQueuePair;
+use super::shared_receive_queue::NicSharedReceiveQueue;
+use super::ud_queue_pair::NicUdQueuePair;
+use crate::error::Result;
+use crate::memory_region::{MemoryRange, Registration, RejectedMethods};
+use crate::provider::{
+    DomainOps, QueuePairInit, QueuePairOps, SharedReceiveQueueOps, UdQueuePairInit, UdQueuePairOps,
+};
+use crate::types::{Domain, RegistrationMethod};
+
+/// A protection domain, which the NIC knows by its identifier.
+#[derive(Debug)]
+pub(super) struct NicDomain {
+    device: Device,
+    id: Domain,
+}
+
+impl NicDomain {
+    pub(super) fn new(device: Device, id: Domain) -> Self {
+        Self { device, id }
+    }
+}
+
+impl DomainOps for NicDomain {
+    fn register(
+        self: Arc<Self>,
+        range: &MemoryRange,
+        _: &mut RejectedMethods,
+    ) -> Result<Registration> {
+        let part = (range.buffer.clone(), range.offset, range.len);
+        let region = self
+            .device
+            .register_buffer(self.id, part, range.address(), range.access)?;
+        Ok(Registration {
+            lkey: Lkey(region.key()),
+            rkey: Rkey(region.key()),
+            method: RegistrationMethod::Engine,
+            _guard: Box::new(region),
+        })
+    }
+
+    fn create_queue_pair(
+        self: Arc<Self>,
+        init: &QueuePairInit<'_>,
+    ) -> Result<Box<dyn QueuePairOps>> {
+        let pair = NicQueuePair::new(&self.device, self.id, init)?;
+        Ok(Box::new(pair))
+    }
+
+    fn create_shared_receive_queue(
+        self: Arc<Self>,
+        max_wr: u32,
+    ) -> Result<Arc<dyn SharedReceiveQueueOps>> {
+        let queue = self.device.shared_receive_queue(self.id, max_wr)?;
+        Ok(Arc::new(NicSharedReceiveQueue(queue)))
+    }
+
+    fn create_ud_queue_pair(
+        self: Arc<Self>,
+        init: &UdQueuePairInit<'_>,
+    ) -> Result<Box<dyn UdQueuePairOps>> {
+        let pair = NicUdQueuePair::new(&self.device, self.id, init)?;
+        Ok(Box::new(pair))
+    }
+}

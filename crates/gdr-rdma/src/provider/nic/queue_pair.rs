@@ -1,0 +1,187 @@
+//! Connections of the software NIC.
+
+use std::any::Any;
+use std::slice;
+use std::sync::Arc;
+
+use gdr_nic::{Connection, Device, Peer, QueuePair, Queues, RecvQueue};
+use gdr_roce::{
+    LossRecovery, Psn, Qpn, Reliability, RetryLimit, RtrAttributes, RtsAttributes, State,
+};
+
+use super::completion_queue::NicCompletionQueue;
+use super::shared_receive_queue::NicSharedReceiveQueue;
+use super::work_request::{KeyedSegments, data, keyed, take, take_recv};
+use crate::error::Result;
+use crate::provider::{
+    CompletionQueueOps, PreparedSendOps, QueuePairInit, QueuePairOps, QueuesInit,
+    SharedReceiveQueueOps, downcast_queue,
+};
+use crate::types::{ConnectionOptions, Domain, Endpoint, SourcePort};
+use crate::work_request::{RecvRequest, SendRequest};
+
+/// One end of a reliable connection.
+#[derive(Debug)]
+pub(super) struct NicQueuePair(QueuePair<Connection>);
+
+impl NicQueuePair {
+    pub(super) fn new(device: &Device, domain: Domain, init: &QueuePairInit<'_>) -> Result<Self> {
+        let capabilities = init.queues.capabilities;
+        let pair = with_queues(init.queues, |queues| {
+            device.queue_pair(domain, queues, capabilities, Reliability::Reliable)
+        })?;
+        pair.to_init(init.access)?;
+        Ok(Self(pair))
+    }
+}
+
+/// Makes a queue pair with queues of this provider.
+pub(super) fn with_queues<T>(
+    queues: &QueuesInit<'_>,
+    make: impl FnOnce(Queues<'_>) -> gdr_nic::Result<T>,
+) -> Result<T> {
+    let completions = |queue: &Arc<dyn CompletionQueueOps>| -> Result<Arc<NicCompletionQueue>> {
+        downcast_queue(queue)
+    };
+    let receives = |queue: &Arc<dyn SharedReceiveQueueOps>| -> Result<Arc<NicSharedReceiveQueue>> {
+        let queue: Arc<dyn Any + Send + Sync> = Arc::clone(queue) as _;
+        let foreign = gdr_nic::Error::Foreign(gdr_nic::Foreign::SharedReceiveQueue);
+        queue.downcast().map_err(|_| foreign.into())
+    };
+    let (send, recv) = (
+        completions(queues.send_queue)?,
+        completions(queues.recv_queue)?,
+    );
+    let shared = queues.shared_receives.map(receives).transpose()?;
+    Ok(make(Queues {
+        send: &send.0,
+        recv: &recv.0,
+        shared_receives: shared.as_ref().map(|shared| &shared.0),
+    })?)
+}
+
+impl QueuePairOps for NicQueuePair {
+    fn qpn(&self) -> Qpn {
+        self.0.qpn()
+    }
+
+    fn source_port(&self) -> SourcePort {
+        self.0.source_port()
+    }
+
+    fn loss_recovery(&self) -> LossRecovery {
+        LossRecovery::Selective
+    }
+
+    fn state(&self) -> State {
+        self.0.state()
+    }
+
+    fn to_rtr(&self, peer: &Endpoint, options: &ConnectionOptions) -> Result<()> {
+        let attributes = RtrAttributes {
+            dest_qpn: peer.qpn,
+            rq_psn: peer.psn,
+            path_mtu: options.path_mtu,
+            max_dest_rd_atomic: options.max_dest_rd_atomic,
+            min_rnr_timer: options.min_rnr_timer,
+        };
+        let peer = Peer {
+            address: peer.address,
+            source_port: peer.source_port,
+            loss_recovery: peer.loss_recovery,
+        };
+        Ok(self.0.to_rtr(peer, &attributes)?)
+    }
+
+    fn to_rts(&self, psn: Psn, options: &ConnectionOptions) -> Result<()> {
+        let attributes = RtsAttributes {
+            sq_psn: psn,
+            timeout: options.timeout,
+            retry_limit: match options.give_up_after {
+                Some(limit) => RetryLimit::NoProgressFor(limit),
+                None => RetryLimit::Count(options.retry_count),
+            },
+            rnr_retry: options.rnr_retry,
+            max_rd_atomic: options.max_rd_atomic,
+        };
+        Ok(self.0.to_rts(&attributes)?)
+    }
+
+    fn to_error(&self) {
+        // In a forked child the queue pair belongs to the parent.
+        let _ = self.0.to_error();
+    }
+
+    fn post_sends(&self, requests: &mut [SendRequest]) -> (usize, Result<()>) {
+        if requests.is_empty() {
+            return (0, Ok(()));
+        }
+        let mut posted = 0;
+        let outcome = self.0.post_sends(|queue| {
+            for request in requests {
+                let mut segments = KeyedSegments::new();
+                queue.push(&gdr_roce::SendRequest {
+                    id: request.id,
+                    operation: request.operation,
+                    data: data(&request.data, &mut segments),
+                    flags: request.flags,
+                })?;
+                queue.retain(take(&mut request.data));
+                posted += 1;
+            }
+            Ok(())
+        });
+        (posted, flatten(outcome))
+    }
+
+    fn prepare(&self, request: SendRequest) -> Result<Box<dyn PreparedSendOps + '_>> {
+        Ok(Box::new(PreparedRequest {
+            queue_pair: self,
+            next: request.clone(),
+            request,
+        }))
+    }
+
+    fn post_recv(&self, mut request: RecvRequest) -> Result<()> {
+        // A refused request stays whole; it is dropped after the engine is unlocked, as parameters are.
+        flatten(self.0.post_recvs(|queue| post_recv(queue, &mut request)))
+    }
+}
+
+/// Posts a receive to a locked queue.
+pub(super) fn post_recv(
+    queue: &mut RecvQueue<'_>,
+    request: &mut RecvRequest,
+) -> std::result::Result<(), gdr_roce::PostError> {
+    queue.push(&gdr_roce::RecvRequest {
+        id: request.id,
+        segments: &keyed(&request.segments),
+    })?;
+    queue.retain(take_recv(request));
+    Ok(())
+}
+
+/// The outcome of posting, and of reaching the queue.
+pub(super) fn flatten(
+    outcome: gdr_nic::Result<std::result::Result<(), gdr_roce::PostError>>,
+) -> Result<()> {
+    Ok(outcome.and_then(|posted| Ok(posted?))?)
+}
+
+/// A request to be posted later.
+struct PreparedRequest<'a> {
+    queue_pair: &'a NicQueuePair,
+    request: SendRequest,
+    /// A copy for the next post, whose segments go to the engine.
+    next: SendRequest,
+}
+
+impl PreparedSendOps for PreparedRequest<'_> {
+    fn post(&mut self) -> Result<()> {
+        self.queue_pair
+            .post_sends(slice::from_mut(&mut self.next))
+            .1?;
+        self.next = self.request.clone();
+        Ok(())
+    }
+}

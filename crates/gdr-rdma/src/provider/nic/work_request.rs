@@ -1,0 +1,47 @@
+//! Requests as the NIC takes them, and what they keep registered.
+
+use std::mem;
+use std::sync::Arc;
+
+use gdr_nic::{Retained, RetainedList};
+use smallvec::SmallVec;
+
+use crate::memory_region::Segment;
+use crate::work_request::{Data, RecvRequest, Segments};
+
+/// The segments of a request, by key.
+pub(super) type KeyedSegments = SmallVec<[gdr_roce::Segment; 2]>;
+
+/// The segments of a request, by key.
+pub(super) fn keyed(segments: &[Segment]) -> KeyedSegments {
+    segments.iter().map(Segment::raw).collect()
+}
+
+/// The data of a request, whose segments are put into `keyed`.
+pub(super) fn data<'a>(data: &'a Data, keyed: &'a mut KeyedSegments) -> gdr_roce::Data<'a> {
+    match data {
+        Data::Segments(segments) => {
+            keyed.extend(segments.iter().map(Segment::raw));
+            gdr_roce::Data::Segments(keyed)
+        }
+        Data::Inline(bytes) => gdr_roce::Data::Inline(bytes),
+    }
+}
+
+/// Takes the segments out of the data of a request that was posted: what the NIC is to retain.
+pub(super) fn take(data: &mut Data) -> RetainedList {
+    match data {
+        Data::Segments(segments) => retained(mem::take(segments)),
+        Data::Inline(_) => RetainedList::new(),
+    }
+}
+
+/// As [`take`], of a receive.
+pub(super) fn take_recv(request: &mut RecvRequest) -> RetainedList {
+    retained(mem::take(&mut request.segments))
+}
+
+fn retained(segments: Segments) -> RetainedList {
+    let owner = |segment: Segment| -> Arc<dyn Retained> { segment.into_region().into_retained() };
+    segments.into_iter().map(owner).collect()
+}
