@@ -1,4 +1,4 @@
-//! The engine: queue pairs, timers and the socket. One thread at a time uses it.
+//! The engine: queue pairs, timers and the wire. One thread at a time uses it.
 
 #[cfg(test)]
 mod tests;
@@ -27,10 +27,8 @@ use crate::shard::region_table::Regions;
 use crate::shard::transport::Transport;
 use crate::shard::wakeup::Wakeup;
 use crate::types::{AsyncEvent, Counters};
-use crate::wire::udp::peer_filter::PeerFilter;
-use crate::wire::udp::rx::Rx;
+use crate::wire::udp::UdpWire;
 use crate::wire::udp::socket::Socket;
-use crate::wire::udp::tx::{Batch, Sent};
 
 /// How many packets one queue pair sends before the next one sends.
 const QUANTUM: usize = 64;
@@ -44,15 +42,10 @@ const MOST_DEFERRED: usize = 32 << 10;
 
 /// The engine of a device.
 pub(crate) struct Engine {
-    socket: Arc<Socket>,
-    rx: Rx,
-    batch: Batch,
+    wire: UdpWire,
     pub(crate) packets: PacketPort,
-    /// The kernel has no room for the batch.
-    blocked: bool,
     qps: QpTable,
     next_qpn: u32,
-    peers: PeerFilter,
     timers: BTreeSet<(Time, u32)>,
     /// The number of the current poll, or of the last one.
     polls: u64,
@@ -78,14 +71,10 @@ pub(crate) struct Engine {
 impl Engine {
     pub(crate) fn new(socket: Arc<Socket>, device: Arc<DeviceState>) -> Result<Self> {
         Ok(Self {
-            batch: Batch::new(socket.local()),
+            wire: UdpWire::new(socket),
             packets: PacketPort::default(),
-            rx: Rx::new(&socket),
-            socket,
-            blocked: false,
             qps: QpTable::default(),
             next_qpn: os::random_number()?,
-            peers: PeerFilter::default(),
             timers: BTreeSet::new(),
             polls: 0,
             held: Vec::new(),
@@ -127,7 +116,7 @@ impl Engine {
     pub(crate) fn wakeup(&self) -> Wakeup {
         Wakeup {
             at: self.timers.first().map(|(time, _)| *time),
-            when_writable: self.blocked,
+            when_writable: self.wire.is_blocked(),
             when_frames_fit: self.packets.is_blocked(),
         }
     }
@@ -143,7 +132,7 @@ impl Engine {
     /// Whether a poll would do something even if nothing arrives.
     pub(crate) fn has_work(&self) -> bool {
         let has_ready = !(self.qps.ready.is_empty() && self.held.is_empty());
-        !self.blocked && has_ready || self.packets.has_looped()
+        !self.wire.is_blocked() && has_ready || self.packets.has_looped()
     }
 
     pub(crate) fn now(&self) -> Time {
@@ -156,7 +145,7 @@ impl Engine {
             return Err(Error::TooManyQueuePairs { most: MOST_QPS });
         }
         loop {
-            let qpn = self.socket.own_qpn(self.next_qpn);
+            let qpn = self.wire.socket().own_qpn(self.next_qpn);
             self.next_qpn = self.next_qpn.wrapping_add(1);
             // 0 and 1 belong to the management queue pairs.
             if qpn.get() > 1 && !self.qps.qps.contains_key(&qpn.get()) {
@@ -178,12 +167,12 @@ impl Engine {
             self.timers.remove(&(time, qpn.get()));
         }
         if qp.may_omit_checksum {
-            self.qps.expects_checksum(&self.socket);
+            self.qps.expects_checksum(self.wire.socket());
         }
         if let Some(peer) = qp.peer {
-            self.peers.remove_peer(&self.socket, peer.address.ip());
+            self.wire.remove_peer(peer.address.ip());
         }
-        self.peers.close_to_all(&self.socket, qpn);
+        self.wire.close_to_all(qpn);
         // The receive that it has taken goes back to a shared queue.
         qp.transport.enter_reset();
         Some(qp)
@@ -206,9 +195,9 @@ impl Engine {
         peer: Peer,
         attributes: &RtrAttributes,
     ) -> Result<()> {
-        self.socket.open_flow(qpn, attributes.dest_qpn);
+        self.wire.socket().open_flow(qpn, attributes.dest_qpn);
         // First, so that the kernel drops none of the packets that are meant for the new state.
-        self.peers.add_peer(&self.socket, peer.address.ip())?;
+        self.wire.add_peer(peer.address.ip())?;
         let connected = self.start(qpn, |qp| {
             let roce = qp.transport.connection()?;
             let connected = roce
@@ -220,27 +209,27 @@ impl Engine {
             Some(connected)
         });
         if connected.is_err() {
-            self.peers.remove_peer(&self.socket, peer.address.ip());
+            self.wire.remove_peer(peer.address.ip());
         }
         connected
     }
 
     /// Sends the packets of a connection to another address, from which those of the peer then come.
     pub(crate) fn move_peer(&mut self, qpn: Qpn, peer: Peer) -> Result<()> {
-        self.peers.add_peer(&self.socket, peer.address.ip())?;
+        self.wire.add_peer(peer.address.ip())?;
         let qp = self.qps.get_mut(qpn.get());
         let left = qp.and_then(|qp| qp.peer.replace(peer)).unwrap_or(peer);
-        self.peers.remove_peer(&self.socket, left.address.ip());
+        self.wire.remove_peer(left.address.ip());
         Ok(())
     }
 
     /// Lets a queue pair in INIT receive datagrams, from any address.
     pub(crate) fn open_to_all(&mut self, qpn: Qpn) -> Result<()> {
         // First, as in `connect`.
-        let is_new = self.peers.open_to_all(&self.socket, qpn)?;
+        let is_new = self.wire.open_to_all(qpn)?;
         let opened = self.start(qpn, |qp| Some(qp.transport.datagrams()?.to_rtr()));
         if opened.is_err() && is_new {
-            self.peers.close_to_all(&self.socket, qpn);
+            self.wire.close_to_all(qpn);
         }
         opened
     }
@@ -253,7 +242,7 @@ impl Engine {
     ) -> Result<()> {
         let started = self.qps.start(qpn, to_rtr);
         started.ok_or_else(|| unknown_qp(State::ReadyToReceive))??;
-        self.socket.enable_raw();
+        self.wire.socket().enable_raw();
         Ok(())
     }
 
@@ -288,10 +277,7 @@ impl Engine {
         if self.is_failed() {
             return !self.flushed && self.flush_all(regions);
         }
-        let peers = &self.peers;
-        let received = self
-            .rx
-            .receive(&self.socket, |address| peers.is_peer(address));
+        let received = self.wire.receive();
         // How long a packet took is measured up to here.
         let now = match received {
             Ok(true) => self.now(),
@@ -299,7 +285,7 @@ impl Engine {
         };
         self.fenced.clear();
         self.polls += 1;
-        let is_over = self.polls > self.held_until || self.rx.has_any();
+        let is_over = self.polls > self.held_until || self.wire.has_received();
         if is_over {
             self.release_held(regions);
         }
@@ -311,7 +297,7 @@ impl Engine {
             }
         };
         let due = self.expire(now);
-        let unblocked = self.unblock();
+        let unblocked = self.wire.unblock(&mut self.counters);
         for qpn in self.packets.take_waiting() {
             self.schedule(Qpn::new(qpn));
         }
@@ -323,7 +309,7 @@ impl Engine {
     fn process(&mut self, now: Time, regions: &Regions) -> bool {
         let mut acceptor = Acceptor {
             now,
-            socket: &self.socket,
+            socket: self.wire.socket(),
             qps: &mut self.qps,
             regions,
             cache: RegionCache::default(),
@@ -333,10 +319,10 @@ impl Engine {
             counters: &mut self.counters,
         };
         let mut accepted = false;
-        for datagram in self.rx.datagrams(&self.socket) {
+        for datagram in self.wire.received() {
             accepted |= acceptor.accept(&datagram);
         }
-        if let Some(socket) = self.socket.packets() {
+        if let Some(socket) = self.wire.socket().packets() {
             accepted |= self.packets.receive(socket, &mut acceptor);
         }
         self.flush();
@@ -379,15 +365,6 @@ impl Engine {
             }
         }
         any
-    }
-
-    /// Retries a batch for which the kernel had no room.
-    fn unblock(&mut self) -> bool {
-        if !self.blocked {
-            return false;
-        }
-        self.blocked = self.batch.send(&self.socket, &mut self.counters) == Sent::Blocked;
-        !self.blocked
     }
 
     /// Sends what was just posted at `now`, a time of the device's clock, outside a poll.
@@ -478,7 +455,7 @@ impl Engine {
     fn transmit(&mut self, regions: &Regions, now: Time) -> bool {
         let mut any = false;
         if self.qps.ready.is_empty() {
-            self.send_batch();
+            self.wire.send(&mut self.counters);
             return any;
         }
         let mut now = Some(now);
@@ -503,7 +480,7 @@ impl Engine {
             let more = self.transmit_one(qp, regions, now, &mut any);
             if alone {
                 // The peer works while this thread settles.
-                self.send_batch();
+                self.wire.send(&mut self.counters);
             }
             self.settle(qp);
             if more {
@@ -511,16 +488,8 @@ impl Engine {
             }
         }
         self.qps.qps = qps;
-        self.send_batch();
+        self.wire.send(&mut self.counters);
         any
-    }
-
-    /// Sends what is in the batch, unless the kernel has no room.
-    fn send_batch(&mut self) {
-        while !self.blocked && !self.batch.is_empty() {
-            // Another round sends a packet that was carried over.
-            self.blocked = self.batch.send(&self.socket, &mut self.counters) == Sent::Blocked;
-        }
     }
 
     /// Sends up to a quantum; returns whether there may be more.
@@ -542,25 +511,24 @@ impl Engine {
             announced: &self.announced,
         };
         if let Transport::RawPackets(pair) = &mut qp.transport {
-            let (socket, counters) = (self.socket.packets(), &mut self.counters);
+            let (socket, counters) = (self.wire.socket().packets(), &mut self.counters);
             let sent = self.packets.transmit(socket, pair, &mut memory, counters);
             *any |= sent != SentFrames::Blocked;
             return sent == SentFrames::More;
         }
         for _ in 0..QUANTUM {
-            if self.blocked {
+            if self.wire.is_blocked() {
                 return true;
             }
             if !qp.may_transmit() {
                 return false;
             }
-            let room = self.batch.room();
+            let room = self.wire.room();
             let Some((len, to)) = qp.poll_transmit(now, &mut memory, room) else {
                 return false;
             };
             *any = true;
-            let sent = self.batch.push(&self.socket, &mut self.counters, to, len);
-            self.blocked = sent == Sent::Blocked;
+            self.wire.push(to, len, &mut self.counters);
         }
         true
     }
@@ -598,7 +566,7 @@ impl Engine {
     /// The socket failed permanently: every queue pair of the device goes to ERR, and none can be
     /// connected.
     pub(crate) fn fail(&mut self, error: &Error) {
-        tracing::error!(%error, local = %self.socket.local(), "the engine cannot go on");
+        tracing::error!(%error, local = %self.wire.socket().local(), "the engine cannot go on");
         self.device.fail(error);
         self.enter_error();
     }

@@ -6,7 +6,7 @@ pub(crate) mod address;
 pub(crate) mod filter;
 pub(crate) mod flows;
 mod partial_icrc;
-pub(crate) mod peer_filter;
+mod peer_filter;
 mod port_group;
 pub(crate) mod process_fd;
 pub(crate) mod qpn_range;
@@ -16,4 +16,7 @@ pub(crate) mod rx;
 pub(crate) mod single_datagram;
 mod slot;
 pub(crate) mod socket;
-pub(crate) mod tx;
+mod tx;
+mod udp_wire;
+
+pub(crate) use self::udp_wire::UdpWire;

@@ -1,0 +1,117 @@
+//! One end of the wire over UDP.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use gdr_roce::Qpn;
+
+use super::peer_filter::PeerFilter;
+use super::rx::{Datagram, Rx};
+use super::socket::Socket;
+use super::tx::{Batch, Sent};
+use crate::error::Result;
+use crate::types::Counters;
+
+/// The end of an engine: its sockets, whose packets they pass, and the packets on the way in and out. How
+/// many packets share a system call, and which may, is known here alone.
+pub(crate) struct UdpWire {
+    socket: Arc<Socket>,
+    peers: PeerFilter,
+    rx: Rx,
+    batch: Batch,
+    /// The kernel has no room for the batch.
+    blocked: bool,
+}
+
+impl UdpWire {
+    pub(crate) fn new(socket: Arc<Socket>) -> Self {
+        Self {
+            peers: PeerFilter::default(),
+            rx: Rx::new(&socket),
+            batch: Batch::new(socket.local()),
+            blocked: false,
+            socket,
+        }
+    }
+
+    pub(crate) fn socket(&self) -> &Socket {
+        &self.socket
+    }
+
+    /// Receives what has arrived, without waiting; returns whether there was anything.
+    pub(crate) fn receive(&mut self) -> Result<bool> {
+        let peers = &self.peers;
+        self.rx
+            .receive(&self.socket, |address| peers.is_peer(address))
+    }
+
+    /// Whether the last [`UdpWire::receive`] received anything.
+    pub(crate) fn has_received(&self) -> bool {
+        self.rx.has_any()
+    }
+
+    /// What the last [`UdpWire::receive`] received.
+    pub(crate) fn received(&self) -> impl Iterator<Item = Datagram<'_>> {
+        self.rx.datagrams(&self.socket)
+    }
+
+    /// Whether the kernel has no room for what is to be sent.
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.blocked
+    }
+
+    /// As if the kernel had no room.
+    #[cfg(test)]
+    pub(crate) fn block(&mut self) {
+        self.blocked = true;
+    }
+
+    /// Room for one packet.
+    pub(crate) fn room(&mut self) -> &mut [u8] {
+        self.batch.room()
+    }
+
+    /// Takes the `len` bytes just written to [`UdpWire::room`] as a packet to `to`. It leaves with others,
+    /// at the latest by [`UdpWire::send`]. While the wire is blocked, it takes none.
+    pub(crate) fn push(&mut self, to: SocketAddr, len: usize, counters: &mut Counters) {
+        let sent = self.batch.push(&self.socket, counters, to, len);
+        self.blocked = sent == Sent::Blocked;
+    }
+
+    /// Sends what was pushed, unless the kernel has no room.
+    pub(crate) fn send(&mut self, counters: &mut Counters) {
+        while !self.blocked && !self.batch.is_empty() {
+            // Another round sends a packet that was carried over.
+            self.blocked = self.batch.send(&self.socket, counters) == Sent::Blocked;
+        }
+    }
+
+    /// Tries again to send what the kernel had no room for; returns whether it has some now.
+    pub(crate) fn unblock(&mut self, counters: &mut Counters) -> bool {
+        if !self.blocked {
+            return false;
+        }
+        self.blocked = self.batch.send(&self.socket, counters) == Sent::Blocked;
+        !self.blocked
+    }
+
+    /// Passes packets from a peer.
+    pub(crate) fn add_peer(&mut self, address: IpAddr) -> Result<()> {
+        self.peers.add_peer(&self.socket, address)
+    }
+
+    /// Reverses one [`UdpWire::add_peer`].
+    pub(crate) fn remove_peer(&mut self, address: IpAddr) {
+        self.peers.remove_peer(&self.socket, address);
+    }
+
+    /// Passes packets for a queue pair from any address; returns whether it did not before.
+    pub(crate) fn open_to_all(&mut self, qpn: Qpn) -> Result<bool> {
+        self.peers.open_to_all(&self.socket, qpn)
+    }
+
+    /// Reverses [`UdpWire::open_to_all`].
+    pub(crate) fn close_to_all(&mut self, qpn: Qpn) {
+        self.peers.close_to_all(&self.socket, qpn);
+    }
+}
