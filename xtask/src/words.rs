@@ -17,11 +17,12 @@ const EXTENSIONS: [&str; 6] = ["rs", "md", "toml", "sh", "c", "h"];
 /// Folders that hold no source: build output, bundles and the inputs of fuzzing.
 const SKIPPED: [&str; 4] = ["target", "dist", "corpus", "artifacts"];
 
-/// The record of what was renamed.
-const NOT_SEARCHED: [&str; 1] = ["CHANGELOG.md"];
+/// The record of what was renamed, and the page that says which word is used instead of which.
+const NOT_SEARCHED: [&str; 2] = ["CHANGELOG.md", "docs/GLOSSARY.md"];
 
 /// Where a word is a name: the user without privileges.
-const NAMES: [(&str, &str); 3] = [
+const NAMES: [(&str, &str); 4] = [
+    ("xtask/src/words.rs", "nobody"),
     ("xtask/bundle/run.sh", "nobody"),
     ("xtask/src/gpu_steps.rs", "nobody"),
     ("xtask/src/test.rs", "nobody"),
@@ -48,8 +49,6 @@ struct Word {
     name: String,
     pattern: Regex,
     instead: String,
-    /// Found in Rust only.
-    is_identifier: bool,
 }
 
 /// Reads the lines `word: what to use instead`.
@@ -67,26 +66,19 @@ fn parse(list: &str) -> anyhow::Result<Vec<Word>> {
 
 impl Word {
     fn new(name: &str, instead: &str) -> anyhow::Result<Self> {
-        let identifier = name
-            .strip_prefix('`')
-            .and_then(|name| name.strip_suffix('`'));
         ensure!(!name.is_empty(), "{LIST}: an entry without a word");
-        let pattern = match identifier {
-            Some(identifier) => format!(r"\b{}\b", regex::escape(identifier)),
-            None => match name.split_once(' ') {
-                // Across the end of a line of a comment.
-                Some(_) => {
-                    let words: Vec<_> = name.split(' ').map(regex::escape).collect();
-                    format!(r"(?i)\b{}\b", words.join(r"[\s/!*#>\\]*\s[\s/!*#>\\]*"))
-                }
-                None => Self::as_part(&regex::escape(name)),
-            },
+        let pattern = match name.contains(' ') {
+            // Across the end of a line of a comment.
+            true => {
+                let words: Vec<_> = name.split(' ').map(regex::escape).collect();
+                format!(r"(?i)\b{}\b", words.join(r"[\s/!*#>\\]*\s[\s/!*#>\\]*"))
+            }
+            false => Self::as_part(&regex::escape(name)),
         };
         Ok(Self {
             name: name.to_owned(),
             pattern: Regex::new(&pattern)?,
             instead: instead.to_owned(),
-            is_identifier: identifier.is_some(),
         })
     }
 
@@ -129,8 +121,7 @@ fn search(words: &[Word], path: &Path, text: &str, report: &mut impl FnMut(Strin
     if NOT_SEARCHED.iter().any(|name| is(name)) {
         return;
     }
-    let is_rust = path.extension().is_some_and(|extension| extension == "rs");
-    for word in words.iter().filter(|word| is_rust || !word.is_identifier) {
+    for word in words {
         let is_name = |(file, name): &(&str, &str)| is(file) && *name == word.name;
         if NAMES.iter().any(is_name) {
             continue;
@@ -155,7 +146,7 @@ pub(crate) fn run() -> anyhow::Result<std::process::ExitCode> {
 mod tests {
     use super::*;
 
-    const WORDS: &str = "# a comment\nzorch: send\nquux it: do it\n`Blorp`: Engine";
+    const WORDS: &str = "# a comment\nzorch: send\nquux it: do it";
 
     fn lines(path: &str, text: &str) -> Vec<String> {
         let mut found = Vec::new();
@@ -192,13 +183,6 @@ mod tests {
         assert_eq!(found, ["a.rs:2: \"quux it\"; use: do it"]);
         assert_eq!(count("//! quux it"), 1);
         assert_eq!(count("quux_it() quux, it. quux(it) quux/it"), 0);
-    }
-
-    #[test]
-    fn an_identifier_is_found_as_it_is_written_and_only_in_rust() {
-        assert_eq!(count("struct Blorp;"), 1);
-        assert_eq!(count("fn blorp() -> BlorpKind"), 0);
-        assert!(lines("a.md", "Blorp").is_empty());
     }
 
     #[test]

@@ -25,8 +25,8 @@ impl Device {
     /// [`Device::poll_event`], a limited number of them.
     ///
     /// # Errors
-    /// [`Error::PortInUse`], [`Error::PortSharing`], [`Error::AddressNotLocal`],
-    /// [`Error::AddressNotUnicast`], [`Error::ShardCount`], [`Error::Os`].
+    /// [`Error::PortInUse`](crate::Error::PortInUse), [`Error::PortSharing`](crate::Error::PortSharing), [`Error::AddressNotLocal`](crate::Error::AddressNotLocal),
+    /// [`Error::AddressNotUnicast`](crate::Error::AddressNotUnicast), [`Error::ShardCount`](crate::Error::ShardCount), [`Error::Os`](crate::Error::Os).
     pub fn open(options: &SoftOptions, on_event: Option<OnEvent>) -> Result<Self> {
         let device = DeviceShards::open(options, on_event)?;
         Ok(Self(Arc::new(device)))
@@ -49,7 +49,7 @@ impl Device {
     /// Fails in a child of the process that opened it.
     ///
     /// # Errors
-    /// [`Error::ForkedChild`].
+    /// [`Error::ForkedChild`](crate::Error::ForkedChild).
     pub fn check_process(&self) -> Result<()> {
         self.0.check_process()
     }
@@ -62,7 +62,7 @@ impl Device {
     /// The largest path MTU of the route to a peer.
     ///
     /// # Errors
-    /// [`Error::AddressFamily`], [`Error::NoRoute`], [`Error::MtuTooSmall`], [`Error::Os`].
+    /// [`Error::AddressFamily`](crate::Error::AddressFamily), [`Error::NoRoute`](crate::Error::NoRoute), [`Error::MtuTooSmall`](crate::Error::MtuTooSmall), [`Error::Os`](crate::Error::Os).
     pub fn path_mtu(&self, peer: IpAddr) -> Result<Mtu> {
         address::path_mtu_to(self.address().ip(), peer)
     }
@@ -121,8 +121,8 @@ impl Device {
     /// Registers memory of this process, or no bytes of it.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] if addresses overflow; [`Error::ForkedChild`],
-    /// [`Error::Os`].
+    /// [`Error::OutOfRange`](crate::Error::OutOfRange) if addresses overflow; [`Error::ForkedChild`](crate::Error::ForkedChild),
+    /// [`Error::Os`](crate::Error::Os).
     ///
     /// # Safety
     /// Until the region is dropped, the memory is valid for reads, and for writes if `access` has
@@ -143,7 +143,7 @@ impl Device {
     /// on.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`], [`Error::ForkedChild`], [`Error::Os`].
+    /// [`Error::OutOfRange`](crate::Error::OutOfRange), [`Error::ForkedChild`](crate::Error::ForkedChild), [`Error::Os`](crate::Error::Os).
     pub fn register_buffer(
         &self,
         domain: Domain,

@@ -1,4 +1,4 @@
-//! Devices of the soft provider.
+//! The shards of a device.
 
 use std::fmt;
 use std::hint;

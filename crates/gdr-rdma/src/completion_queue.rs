@@ -51,8 +51,8 @@ impl CompletionQueue {
     /// engine once, so a loop over it has the lowest latency.
     ///
     /// # Errors
-    /// [`Error::CompletionQueueOverrun`], once the completions that were not lost have been taken;
-    /// [`Error::ForkedChild`]; [`Error::Verbs`] if a kernel device failed. An error of
+    /// [`NicError::CompletionQueueOverrun`](crate::NicError::CompletionQueueOverrun), once the completions that were not lost have been taken;
+    /// [`NicError::ForkedChild`](crate::NicError::ForkedChild); [`Error::Verbs`] if a kernel device failed. An error of
     /// [`VerbsError::Flush`](crate::VerbsError::Flush) takes no completion: the completion is
     /// returned once the bytes are in GPU memory, or their region has ended.
     pub fn poll(&self) -> Result<Option<Completion>> {

@@ -26,7 +26,7 @@ use gdr_nic::{Deadline, SoftAddress};
 /// same time to its queue pairs wait for each other for the time of a few packets.
 ///
 /// A device and everything made from it stay with the process that opened it. In a forked child
-/// every operation fails at once with [`Error::ForkedChild`], or does nothing if it returns no
+/// every operation fails at once with [`NicError::ForkedChild`](crate::NicError::ForkedChild), or does nothing if it returns no
 /// error: dropping handles there changes nothing in the parent. The child may open devices of its
 /// own. (It inherits the parent's sockets, as every descriptor, unused, so their port is free again
 /// when both processes have ended.)
@@ -47,8 +47,8 @@ impl Device {
     /// As [`Device::soft`], with options.
     ///
     /// # Errors
-    /// [`Error::PortInUse`], [`Error::PortSharing`], [`Error::AddressNotLocal`],
-    /// [`Error::AddressNotUnicast`], [`Error::Os`].
+    /// [`NicError::PortInUse`](crate::NicError::PortInUse), [`NicError::PortSharing`](crate::NicError::PortSharing), [`NicError::AddressNotLocal`](crate::NicError::AddressNotLocal),
+    /// [`NicError::AddressNotUnicast`](crate::NicError::AddressNotUnicast), [`NicError::Os`](crate::NicError::Os).
     pub fn soft_with(options: SoftOptions) -> Result<Self> {
         Ok(Self(Arc::new(NicDevice::open(&options)?)))
     }
@@ -57,7 +57,7 @@ impl Device {
     /// provider to reach it. Nothing is sent.
     ///
     /// # Errors
-    /// [`Error::NoRoute`].
+    /// [`NicError::NoRoute`](crate::NicError::NoRoute).
     pub fn soft_address_towards(peer: IpAddr) -> Result<IpAddr> {
         let any: SocketAddr = match peer {
             IpAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
@@ -85,7 +85,7 @@ impl Device {
     /// The addresses of this host at which a device of the soft provider can be opened.
     ///
     /// # Errors
-    /// [`Error::Os`].
+    /// [`NicError::Os`](crate::NicError::Os).
     pub fn list_soft() -> Result<Vec<SoftAddress>> {
         Ok(gdr_nic::addresses()?)
     }
@@ -155,7 +155,7 @@ impl Device {
     /// knows.
     ///
     /// # Errors
-    /// [`Error::AddressFamily`], [`Error::NoRoute`], [`Error::MtuTooSmall`], [`Error::Os`].
+    /// [`NicError::AddressFamily`](crate::NicError::AddressFamily), [`NicError::NoRoute`](crate::NicError::NoRoute), [`NicError::MtuTooSmall`](crate::NicError::MtuTooSmall), [`NicError::Os`](crate::NicError::Os).
     pub fn path_mtu(&self, peer: IpAddr) -> Result<Mtu> {
         self.0.path_mtu(peer)
     }
@@ -174,7 +174,7 @@ impl Device {
     /// Waits for the next asynchronous event.
     ///
     /// # Errors
-    /// [`Error::Deadline`], [`Error::ForkedChild`].
+    /// [`Error::Deadline`], [`NicError::ForkedChild`](crate::NicError::ForkedChild).
     pub fn wait_event(&self, deadline: Deadline) -> Result<AsyncEvent> {
         self.check_process()?;
         let event = self.0.wait_event(deadline);

@@ -86,7 +86,7 @@
 //! - **Liveness**: no code of the program runs while the device is locked, nor does anything that
 //!   waits for the GPU's kernels. GPU memory whose last owner was a request is freed by a separate
 //!   thread.
-//! - **Fork**: in a child every operation fails ([`Error::ForkedChild`]) and changes nothing; this
+//! - **Fork**: in a child every operation fails ([`NicError::ForkedChild`]) and changes nothing; this
 //!   holds for the verbs provider too.
 //! - **CPU**: the progress thread sleeps when it is idle; [`SoftOptions::busy_poll`] sets how soon.
 

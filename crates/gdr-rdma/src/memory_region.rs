@@ -197,7 +197,7 @@ impl MemoryRegion {
     /// Returns `len` bytes at `offset`, for a request.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`], also for more than 4 GiB in one segment.
+    /// [`NicError::OutOfRange`](crate::NicError::OutOfRange), also for more than 4 GiB in one segment.
     pub fn segment(&self, offset: u64, len: u64) -> Result<Segment> {
         check_range(offset, len, self.len())?;
         let short = u32::try_from(len).map_err(|_| NicError::OutOfRange {

@@ -99,8 +99,8 @@ impl ProtectionDomain {
     /// Makes a queue pair (`ibv_create_qp`), in INIT: receives can be posted.
     ///
     /// # Errors
-    /// [`Error::Foreign`] for completion queues of another device, or a shared receive queue of
-    /// another domain; [`Error::DeviceFailed`], [`Error::ForkedChild`], [`Error::Os`],
+    /// [`NicError::Foreign`](crate::NicError::Foreign) for completion queues of another device, or a shared receive queue of
+    /// another domain; [`NicError::DeviceFailed`](crate::NicError::DeviceFailed), [`NicError::ForkedChild`](crate::NicError::ForkedChild), [`NicError::Os`](crate::NicError::Os),
     /// [`Error::Verbs`].
     pub fn queue_pair(&self, options: &QueuePairOptions) -> Result<QueuePair> {
         self.device().check_process()?;
@@ -201,8 +201,8 @@ impl QueuePair {
     /// only from its port.
     ///
     /// # Errors
-    /// [`Error::State`], [`Error::AddressFamily`], [`Error::DeviceFailed`],
-    /// [`Error::ForkedChild`]; [`Error::Os`] if the kernel accepts no filter for the peer;
+    /// [`NicError::State`](crate::NicError::State), [`NicError::AddressFamily`](crate::NicError::AddressFamily), [`NicError::DeviceFailed`](crate::NicError::DeviceFailed),
+    /// [`NicError::ForkedChild`](crate::NicError::ForkedChild); [`NicError::Os`](crate::NicError::Os) if the kernel accepts no filter for the peer;
     /// [`Error::Verbs`] if a kernel device finds no route to the peer.
     pub fn to_rtr(&self, peer: &Endpoint, options: &ConnectionOptions) -> Result<()> {
         let (local, remote) = (self.domain.device().address().ip(), peer.address.ip());
@@ -219,7 +219,7 @@ impl QueuePair {
     /// From RTR to RTS: requests can be posted.
     ///
     /// # Errors
-    /// [`Error::State`], [`Error::DeviceFailed`], [`Error::ForkedChild`], [`Error::Verbs`].
+    /// [`NicError::State`](crate::NicError::State), [`NicError::DeviceFailed`](crate::NicError::DeviceFailed), [`NicError::ForkedChild`](crate::NicError::ForkedChild), [`Error::Verbs`].
     pub fn to_rts(&self, options: &ConnectionOptions) -> Result<()> {
         self.pair.to_rts(self.psn, options)
     }
@@ -245,7 +245,7 @@ impl QueuePair {
     /// leave a millisecond later at most, even if none of these follows.
     ///
     /// # Errors
-    /// [`Error::Post`], [`Error::Foreign`], [`Error::Verbs`]; the request was not posted.
+    /// [`NicError::Post`](crate::NicError::Post), [`NicError::Foreign`](crate::NicError::Foreign), [`Error::Verbs`]; the request was not posted.
     pub fn post_send(&self, mut request: SendRequest) -> Result<()> {
         self.domain
             .check_regions(request.segments().iter().map(Segment::region))?;
@@ -328,7 +328,7 @@ impl QueuePair {
     /// Posts a receive (`ibv_post_recv`).
     ///
     /// # Errors
-    /// [`Error::Post`], [`Error::Foreign`], [`Error::Verbs`]; the request was not posted.
+    /// [`NicError::Post`](crate::NicError::Post), [`NicError::Foreign`](crate::NicError::Foreign), [`Error::Verbs`]; the request was not posted.
     pub fn post_recv(&self, request: RecvRequest) -> Result<()> {
         self.domain
             .check_regions(request.segments.iter().map(Segment::region))?;

@@ -19,7 +19,7 @@ impl ProtectionDomain {
     /// [`VerbsOptions::skip_verification`](crate::VerbsOptions::skip_verification) turns this off.
     ///
     /// # Errors
-    /// [`Error::LocalWriteMissing`], [`Error::ForkedChild`]; [`Error::Verbs`]; [`Error::Os`] if
+    /// [`Error::LocalWriteMissing`], [`NicError::ForkedChild`](crate::NicError::ForkedChild); [`Error::Verbs`]; [`NicError::Os`](crate::NicError::Os) if
     /// the system provides no random number.
     pub fn register(&self, buffer: &Buffer, access: Access) -> Result<MemoryRegion> {
         self.register_range(buffer, 0, buffer.len(), access)
@@ -28,7 +28,7 @@ impl ProtectionDomain {
     /// Registers `len` bytes of `buffer` from `offset` on.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`], [`Error::EmptyBuffer`]; as [`ProtectionDomain::register`].
+    /// [`NicError::OutOfRange`](crate::NicError::OutOfRange), [`NicError::EmptyBuffer`](crate::NicError::EmptyBuffer); as [`ProtectionDomain::register`].
     pub fn register_range(
         &self,
         buffer: &Buffer,

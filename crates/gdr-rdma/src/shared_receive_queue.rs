@@ -30,7 +30,7 @@ impl ProtectionDomain {
     ///
     /// # Errors
     /// [`Error::NotOffered`](crate::Error::NotOffered) by the verbs provider;
-    /// [`Error::ForkedChild`](crate::Error::ForkedChild).
+    /// [`NicError::ForkedChild`](crate::NicError::ForkedChild).
     pub fn shared_receive_queue(&self, max_wr: u32) -> Result<SharedReceiveQueue> {
         Ok(SharedReceiveQueue {
             queue: self.ops().clone().create_shared_receive_queue(max_wr)?,
@@ -53,8 +53,8 @@ impl SharedReceiveQueue {
     /// Posts a receive (`ibv_post_srq_recv`).
     ///
     /// # Errors
-    /// [`Error::Post`](crate::Error::Post), [`Error::Foreign`](crate::Error::Foreign),
-    /// [`Error::ForkedChild`](crate::Error::ForkedChild); the request was not posted.
+    /// [`NicError::Post`](crate::NicError::Post), [`NicError::Foreign`](crate::NicError::Foreign),
+    /// [`NicError::ForkedChild`](crate::NicError::ForkedChild); the request was not posted.
     pub fn post_recv(&self, request: RecvRequest) -> Result<()> {
         let regions = request.segments.iter().map(Segment::region);
         self.domain.check_regions(regions)?;
@@ -65,7 +65,7 @@ impl SharedReceiveQueue {
     /// when fewer than `limit` requests are queued, immediately if that is so now. 0 disarms it.
     ///
     /// # Errors
-    /// [`Error::ForkedChild`](crate::Error::ForkedChild).
+    /// [`NicError::ForkedChild`](crate::NicError::ForkedChild).
     pub fn arm_limit(&self, limit: u32) -> Result<()> {
         self.queue.arm_limit(limit)
     }

@@ -83,7 +83,7 @@ impl StagingRing {
     /// Makes a ring for all of `gpu`.
     ///
     /// # Errors
-    /// [`Error::EmptyBuffer`] for a ring without slots or bytes; [`Error::Cuda`] if there is no
+    /// [`NicError::EmptyBuffer`](crate::NicError::EmptyBuffer) for a ring without slots or bytes; [`NicError::Cuda`](crate::NicError::Cuda) if there is no
     /// page-locked memory; those of [`ProtectionDomain::register`] and of making a queue pair.
     pub fn new(
         domain: &ProtectionDomain,
@@ -130,8 +130,8 @@ impl StagingRing {
     /// the peer's memory when this returns.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`], [`Error::ForkedChild`]; nothing was done. After [`Error::Transfer`], [`Error::Deadline`],
-    /// [`Error::Cuda`] or [`Error::Post`] the ring cannot be used.
+    /// [`NicError::OutOfRange`](crate::NicError::OutOfRange), [`NicError::ForkedChild`](crate::NicError::ForkedChild); nothing was done. After [`Error::Transfer`], [`Error::Deadline`],
+    /// [`NicError::Cuda`](crate::NicError::Cuda) or [`NicError::Post`](crate::NicError::Post) the ring cannot be used.
     pub fn write(
         &mut self,
         offset: u64,

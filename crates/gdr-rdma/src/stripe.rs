@@ -179,7 +179,7 @@ impl StripedRange<'_> {
     /// WRITEs of all its parts.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`](crate::Error::OutOfRange) if it ends behind the region of this side.
+    /// [`NicError::OutOfRange`](crate::NicError::OutOfRange) if it ends behind the region of this side.
     pub fn writes(&self, queue_pairs: usize) -> Result<Vec<StripedPart>> {
         self.requests(queue_pairs, |remote| SendRequest::write(WrId(0), remote))
     }

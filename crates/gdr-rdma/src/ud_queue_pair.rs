@@ -103,9 +103,9 @@ impl ProtectionDomain {
     /// be posted.
     ///
     /// # Errors
-    /// [`Error::NotOffered`] by the verbs provider; [`Error::Foreign`] for completion queues of
-    /// another device, or a shared receive queue of another domain; [`Error::DeviceFailed`],
-    /// [`Error::ForkedChild`].
+    /// [`Error::NotOffered`](crate::Error::NotOffered) by the verbs provider; [`NicError::Foreign`](crate::NicError::Foreign) for completion queues of
+    /// another device, or a shared receive queue of another domain; [`NicError::DeviceFailed`](crate::NicError::DeviceFailed),
+    /// [`NicError::ForkedChild`](crate::NicError::ForkedChild).
     pub fn ud_queue_pair(&self, options: &UdQueuePairOptions) -> Result<UdQueuePair> {
         self.device().check_process()?;
         let shared_receives = options.shared_receives.as_ref();
@@ -169,7 +169,7 @@ impl UdQueuePair {
     /// From INIT to RTR: datagrams are received, from any address.
     ///
     /// # Errors
-    /// [`Error::State`], [`Error::DeviceFailed`], [`Error::ForkedChild`]; [`Error::Os`] if the
+    /// [`NicError::State`](crate::NicError::State), [`NicError::DeviceFailed`](crate::NicError::DeviceFailed), [`NicError::ForkedChild`](crate::NicError::ForkedChild); [`NicError::Os`](crate::NicError::Os) if the
     /// kernel accepts no filter for it.
     pub fn to_rtr(&self) -> Result<()> {
         self.pair.to_rtr()
@@ -178,7 +178,7 @@ impl UdQueuePair {
     /// From RTR to RTS: requests can be posted.
     ///
     /// # Errors
-    /// [`Error::State`], [`Error::DeviceFailed`], [`Error::ForkedChild`], [`Error::Os`].
+    /// [`NicError::State`](crate::NicError::State), [`NicError::DeviceFailed`](crate::NicError::DeviceFailed), [`NicError::ForkedChild`](crate::NicError::ForkedChild), [`NicError::Os`](crate::NicError::Os).
     pub fn to_rts(&self) -> Result<()> {
         self.pair.to_rts(Psn::new(random_number()?))
     }
@@ -191,8 +191,8 @@ impl UdQueuePair {
     /// Posts a request to the send queue. Its packet leaves within this call, if the kernel has room.
     ///
     /// # Errors
-    /// [`Error::AddressFamily`] for an address of another family than the device's;
-    /// [`Error::Post`], [`Error::Foreign`], [`Error::ForkedChild`]; the request was not posted.
+    /// [`NicError::AddressFamily`](crate::NicError::AddressFamily) for an address of another family than the device's;
+    /// [`NicError::Post`](crate::NicError::Post), [`NicError::Foreign`](crate::NicError::Foreign), [`NicError::ForkedChild`](crate::NicError::ForkedChild); the request was not posted.
     pub fn post_send(&self, request: UdSendRequest) -> Result<()> {
         let local = self.domain.device().address().ip();
         let peer = request.to.address.ip();
@@ -207,7 +207,7 @@ impl UdQueuePair {
     /// Posts a receive. Its segments take 40 bytes more than the message.
     ///
     /// # Errors
-    /// [`Error::Post`], [`Error::Foreign`], [`Error::ForkedChild`]; the request was not posted.
+    /// [`NicError::Post`](crate::NicError::Post), [`NicError::Foreign`](crate::NicError::Foreign), [`NicError::ForkedChild`](crate::NicError::ForkedChild); the request was not posted.
     pub fn post_recv(&self, request: RecvRequest) -> Result<()> {
         let regions = request.segments.iter().map(Segment::region);
         self.domain.check_regions(regions)?;

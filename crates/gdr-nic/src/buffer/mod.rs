@@ -33,7 +33,7 @@ use self::staged::Staged;
 use crate::error::{Error, Result};
 use gdr_process::ProcessBound;
 
-/// Where the bytes of a buffer are, and how the soft provider accesses them.
+/// Where the bytes of a buffer are, and how the engine accesses them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum BufferKind {
@@ -136,13 +136,13 @@ impl Buffer {
     /// use std::ptr::NonNull;
     /// use std::sync::Arc;
     ///
-    /// use gdr_rdma::Buffer;
+    /// use gdr_nic::Buffer;
     ///
     /// struct Tensor(UnsafeCell<[u8; 4096]>);
     /// // SAFETY: the bytes are accessed only through the buffer.
     /// unsafe impl Sync for Tensor {}
     ///
-    /// # fn main() -> gdr_rdma::Result<()> {
+    /// # fn main() -> gdr_nic::Result<()> {
     /// let tensor = Arc::new(Tensor(UnsafeCell::new([0; 4096])));
     /// let address = NonNull::new(tensor.0.get().cast()).unwrap();
     /// // SAFETY: `tensor` holds the bytes, and they are accessed only through the buffer.
@@ -173,7 +173,7 @@ impl Buffer {
 
     /// Wraps GPU memory behind a mapping, which the buffer keeps alive.
     ///
-    /// The soft provider stores each packet into the mapping as it arrives and flushes the CPU's
+    /// The engine stores each packet into the mapping as it arrives and flushes the CPU's
     /// write-combining buffers once before it acknowledges. It serves READs by loads through the
     /// mapping, at PCIe's latency for every few cache lines; [`Buffer::direct_with_copies`] is
     /// faster for long ones. A kernel device cannot register this buffer, as its allocation is
@@ -207,7 +207,7 @@ impl Buffer {
     /// calls of the driver made by `thread` alone: in a program whose own threads hold locks of the driver
     /// while they wait for kernels, and these for the network.
     ///
-    /// The soft provider never waits for the driver here. What `thread` has not copied within half a
+    /// The engine never waits for the driver here. What `thread` has not copied within half a
     /// millisecond is loaded by the CPU through the mapping, as with [`Buffer::direct`], and for a while
     /// nothing more is asked for. All buffers of `thread` share 4 MiB of page-locked memory; a buffer has
     /// none of its own.
@@ -235,7 +235,7 @@ impl Buffer {
             .map(|direct| Self::of(Memory::Direct(direct)))
     }
 
-    /// Wraps GPU memory that the soft provider accesses through page-locked host memory (2 MiB) and
+    /// Wraps GPU memory that the engine accesses through page-locked host memory (2 MiB) and
     /// copies on a separate stream.
     ///
     /// # Errors

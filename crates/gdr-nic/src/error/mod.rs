@@ -157,7 +157,7 @@ pub enum Error {
          stay with the parent; open a device in this process, after the fork"
     )]
     ForkedChild,
-    /// A device of the soft provider whose socket failed.
+    /// A device whose socket failed.
     #[error("the device failed and moves no more bytes: {why}; drop it and open it again")]
     DeviceFailed { why: String },
     /// A mapping of GPU memory failed.

@@ -319,8 +319,8 @@ mod tests {
         let (device, queue, pair) = parts();
         let silent = UdpSocket::bind(("127.0.0.1", 0)).unwrap();
         let peer = silent.local_addr().unwrap().into();
-        let patience = (AckTimeout::new(8), RetryCount::new(1));
-        connect_to(&pair, peer, &pair, patience).unwrap();
+        let limits = (AckTimeout::new(8), RetryCount::new(1));
+        connect_to(&pair, peer, &pair, limits).unwrap();
         // Permanently: a wake-up that is still due would end its sleep by itself.
         let (mut idle, deadline) = (0, soon());
         while idle < 1000 {

@@ -1,8 +1,8 @@
-//! Counters of the soft provider.
+//! Counters of a device.
 
 use std::ops::AddAssign;
 
-/// What a device of the soft provider has sent, received and dropped since it was opened. The unit is
+/// What a device has sent, received and dropped since it was opened. The unit is
 /// packets unless stated otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]

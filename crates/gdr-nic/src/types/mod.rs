@@ -31,7 +31,7 @@ pub enum Integrity {
     Icrc,
     /// The same over IPv4, with a raw socket (CAP_NET_RAW), for packets without a UDP checksum:
     /// those of network cards and of Linux's rxe. For packets with a UDP checksum, such as this
-    /// provider's own, the kernel verifies that checksum, and this process verifies 16 bits of the
+    /// crate's own, the kernel verifies that checksum, and this process verifies 16 bits of the
     /// ICRC as in [`Integrity::PartialIcrc`].
     IcrcOrChecksum,
     /// As much of the ICRC as a UDP socket over IPv4 can verify: the ICRC covers the identification

@@ -1,4 +1,4 @@
-//! How to open a device of the soft provider.
+//! How to open a device.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use gdr_roce::wire::UDP_PORT;
 
 use super::SourcePort;
 
-/// How to open a device of the soft provider.
+/// How to open a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct SoftOptions {
@@ -39,7 +39,7 @@ impl SoftOptions {
     }
 
     /// Uses another port; 0 takes a free one. Network cards and the kernel send to 4791 only;
-    /// other peers learn the port from the [`Endpoint`](crate::Endpoint).
+    /// other peers learn the port when they connect.
     pub const fn port(mut self, port: u16) -> Self {
         self.address.set_port(port);
         self

@@ -53,7 +53,7 @@ impl Listener {
     /// Listens on a TCP address; port 0 takes any.
     ///
     /// # Errors
-    /// [`Error::ListenPortInUse`], [`Error::AddressNotLocal`], [`Error::Os`].
+    /// [`Error::ListenPortInUse`], [`NicError::AddressNotLocal`](crate::NicError::AddressNotLocal), [`NicError::Os`](crate::NicError::Os).
     pub fn bind(address: SocketAddr) -> Result<Self> {
         let socket = TcpListener::bind(address).map_err(|source| match source.kind() {
             io::ErrorKind::AddrInUse => Error::ListenPortInUse { address, source },
@@ -81,7 +81,7 @@ impl Listener {
     /// The address on which it listens.
     ///
     /// # Errors
-    /// [`Error::Os`].
+    /// [`NicError::Os`](crate::NicError::Os).
     pub fn address(&self) -> Result<SocketAddr> {
         self.socket
             .local_addr()
@@ -98,7 +98,7 @@ impl Listener {
     ///
     /// # Errors
     /// [`Error::Deadline`] if there was no connection, [`Error::NoPeer`] if none was a peer's;
-    /// [`Error::ListenNeedsKey`] at once; [`Error::Os`].
+    /// [`Error::ListenNeedsKey`] at once; [`NicError::Os`](crate::NicError::Os).
     pub fn accept(&self, security: &Security, deadline: Deadline) -> Result<Session> {
         self.accept_noting(security, deadline, |_, _| ())
     }
@@ -150,7 +150,7 @@ impl Listener {
     /// [`Listener::accept`].
     ///
     /// # Errors
-    /// [`Error::ListenNeedsKey`]; [`Error::Os`].
+    /// [`Error::ListenNeedsKey`]; [`NicError::Os`](crate::NicError::Os).
     pub fn check(&self, security: &Security) -> Result<()> {
         let address = self.address()?;
         let ip = address.ip().to_canonical();

@@ -57,7 +57,7 @@ impl Session {
     /// Connects to a [`Listener`](super::Listener).
     ///
     /// # Errors
-    /// [`Error::Connect`], [`Error::Deadline`], [`Error::Handshake`], [`Error::Os`]. With
+    /// [`Error::Connect`], [`Error::Deadline`], [`Error::Handshake`], [`NicError::Os`](crate::NicError::Os). With
     /// [`Security::Loopback`], [`HandshakeError::OtherUser`] if another user's process listens there, before
     /// it receives anything but a greeting.
     pub fn connect(address: SocketAddr, security: &Security, deadline: Deadline) -> Result<Self> {
@@ -69,7 +69,7 @@ impl Session {
     /// the source address of the connection as this side's RDMA address: give the device's.
     ///
     /// # Errors
-    /// As [`Session::connect`]; [`Error::AddressNotLocal`].
+    /// As [`Session::connect`]; [`NicError::AddressNotLocal`](crate::NicError::AddressNotLocal).
     pub fn connect_from(
         from: IpAddr,
         address: SocketAddr,
@@ -154,7 +154,7 @@ impl Session {
     /// The TCP address of the peer.
     ///
     /// # Errors
-    /// [`Error::Os`].
+    /// [`NicError::Os`](crate::NicError::Os).
     pub fn peer(&self) -> Result<SocketAddr> {
         self.stream.peer()
     }
@@ -177,7 +177,7 @@ impl Session {
     /// [`HandshakeError::Mtu`] if the path MTUs differ; [`HandshakeError::OtherAddress`] if the peer
     /// announces another address than its own and did not prove that it has a key;
     /// [`HandshakeError::NotAnAddress`] if no device can have the address;
-    /// [`Error::Deadline`], [`Error::Handshake`], [`Error::Os`].
+    /// [`Error::Deadline`], [`Error::Handshake`], [`NicError::Os`](crate::NicError::Os).
     pub fn introduce(&mut self, ours: &PeerInfo, deadline: Deadline) -> Result<PeerInfo> {
         let step = HandshakeStep::PeerInfo;
         self.send_frame(FrameKind::PeerInfo, &ours.emit()?, step, deadline)?;
@@ -249,7 +249,7 @@ impl Session {
     /// [`HandshakeError::Refused`].
     ///
     /// # Errors
-    /// [`Error::Deadline`], [`Error::Handshake`], [`Error::Os`].
+    /// [`Error::Deadline`], [`Error::Handshake`], [`NicError::Os`](crate::NicError::Os).
     pub fn refuse(&mut self, reason: &str, deadline: Deadline) -> Result<()> {
         let reason = cut(reason);
         self.send_frame(FrameKind::Refusal, reason, HandshakeStep::Refusal, deadline)
@@ -259,7 +259,7 @@ impl Session {
     /// sends. A peer that is busy still responds, as its kernel does.
     ///
     /// # Errors
-    /// [`Error::Os`].
+    /// [`NicError::Os`](crate::NicError::Os).
     pub fn give_up_after(&self, limit: Duration) -> Result<()> {
         self.stream.give_up_after(limit)
     }
@@ -268,7 +268,7 @@ impl Session {
     /// this side waits for something else.
     ///
     /// # Errors
-    /// [`Error::Os`].
+    /// [`NicError::Os`](crate::NicError::Os).
     pub fn watch(&self) -> Result<Watch> {
         let failed = |source| Error::os("duplicating a TCP socket", source);
         self.stream.duplicate().map(Watch).map_err(failed)
@@ -277,7 +277,7 @@ impl Session {
     /// Waits until the peer has reached the same barrier.
     ///
     /// # Errors
-    /// [`Error::Deadline`], [`Error::Handshake`], [`Error::Os`].
+    /// [`Error::Deadline`], [`Error::Handshake`], [`NicError::Os`](crate::NicError::Os).
     pub fn barrier(&mut self, deadline: Deadline) -> Result<()> {
         let step = HandshakeStep::Barrier;
         self.send_frame(FrameKind::Barrier, &[], step, deadline)?;
@@ -288,7 +288,7 @@ impl Session {
     /// Sends a message of the program, at most 64 KiB.
     ///
     /// # Errors
-    /// [`HandshakeError::TooLong`], and the message is not sent; [`Error::Deadline`], [`Error::Os`].
+    /// [`HandshakeError::TooLong`], and the message is not sent; [`Error::Deadline`], [`NicError::Os`](crate::NicError::Os).
     pub fn send(&mut self, message: &[u8], deadline: Deadline) -> Result<()> {
         self.send_frame(FrameKind::Program, message, HandshakeStep::Send, deadline)
     }
@@ -296,7 +296,7 @@ impl Session {
     /// Receives a message that the peer [sent](Session::send).
     ///
     /// # Errors
-    /// [`Error::Deadline`], [`Error::Handshake`], [`Error::Os`].
+    /// [`Error::Deadline`], [`Error::Handshake`], [`NicError::Os`](crate::NicError::Os).
     pub fn receive(&mut self, deadline: Deadline) -> Result<Vec<u8>> {
         self.receive_frame(FrameKind::Program, HandshakeStep::Receive, deadline)
     }

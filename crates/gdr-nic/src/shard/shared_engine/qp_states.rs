@@ -31,7 +31,7 @@ impl SharedEngine {
         engine.connect(qpn, peer, attributes)
     }
 
-    /// Changes a queue pair of this service, on its way to the state `to`.
+    /// Changes a queue pair of this service. `to` is the state that a refusal names.
     pub(crate) fn change_qp<S: Service>(
         &self,
         qpn: Qpn,

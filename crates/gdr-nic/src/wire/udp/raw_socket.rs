@@ -7,7 +7,7 @@
 //! The kernel clones the metadata of every packet to the host's address for a raw socket before it
 //! runs the filter, so the raw socket stays disabled (bound to an unused address) while it is not
 //! needed. It is needed while there is a queue pair whose peer has not yet sent a datagram with a
-//! checksum, as this provider always does, or that receives datagrams from any peer. While it is enabled, each datagram arrives at one of the
+//! checksum, as this crate always does, or that receives datagrams from any peer. While it is enabled, each datagram arrives at one of the
 //! two sockets: the kernel drops those with a checksum or for another port at the raw socket, and
 //! those without a checksum at the UDP socket. While it is disabled, the UDP socket's filter
 //! empties datagrams without a checksum. Such a datagram is lost and retransmitted; if it came from

@@ -65,7 +65,7 @@ impl Datagram<'_> {
     }
 
     /// Its network header. A UDP socket reports only some fields, and for the others the header has
-    /// what this provider sends. `None` if the headers are malformed.
+    /// what this crate sends. `None` if the headers are malformed.
     pub(crate) fn grh(&self) -> Option<Grh> {
         match &self.check {
             Check::Udp {
