@@ -1,9 +1,9 @@
-//! libibverbs' C interface over the soft provider of `gdr-rdma`: an RDMA network card for programs
-//! that know nothing of it, without hardware, kernel modules or privileges.
+//! libibverbs' C interface on the software NIC, `gdr-nic`: an RDMA network card for programs that know
+//! nothing of it, without hardware, kernel modules or privileges.
 //!
-//! The crate exports C functions only. `cargo xtask verbs-library` links it to `libibverbs.so.1`
-//! with the symbol versions of rdma-core, which serves both as `LD_PRELOAD` and in a folder of
-//! `LD_LIBRARY_PATH`.
+//! The crate exports C functions only. `cargo xtask verbs-library` links it to two libraries with
+//! the symbol versions of rdma-core: `libgdr-verbs.so` for `LD_PRELOAD`, and `shadow/libibverbs.so.1` for a
+//! folder of `LD_LIBRARY_PATH`.
 //!
 //! # Devices
 //!
