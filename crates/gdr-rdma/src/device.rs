@@ -7,7 +7,7 @@ use std::sync::Arc;
 use gdr_roce::Mtu;
 use gdr_roce::wire::UDP_PORT;
 
-use crate::error::{Awaited, Error, NicError, Result};
+use crate::error::{Awaited, Error, Feature, NicError, Result};
 use crate::provider::nic::NicDevice;
 use crate::provider::verbs::{self, Context, VerbsDevice};
 use crate::provider::{DeviceOps, GpuDma};
@@ -193,6 +193,11 @@ impl Device {
     /// Fails in a child of the process that opened the device.
     pub(crate) fn check_process(&self) -> Result<()> {
         self.0.check_process()
+    }
+
+    /// The device of the software NIC, which has this feature.
+    pub(crate) fn nic(&self, feature: Feature) -> Result<&gdr_nic::Device> {
+        self.0.nic().ok_or(Error::NotOffered(feature))
     }
 
     pub(crate) fn gpu_dma(&self) -> Option<GpuDma<'_>> {

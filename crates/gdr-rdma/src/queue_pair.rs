@@ -111,7 +111,7 @@ impl ProtectionDomain {
             queues: &QueuesInit {
                 send_queue: options.send_queue.ops(),
                 recv_queue: options.recv_queue.ops(),
-                shared_receives: shared_receives.map(SharedReceiveQueue::ops),
+                shared_receives: shared_receives.map(SharedReceiveQueue::nic),
                 capabilities: options.capabilities,
             },
             access: options.access,

@@ -1,11 +1,9 @@
 //! Receive queues that several queue pairs share.
 
-use std::sync::Arc;
-
-use crate::error::Result;
+use crate::error::{Feature, Result};
 use crate::memory_region::Segment;
 use crate::protection_domain::ProtectionDomain;
-use crate::provider::SharedReceiveQueueOps;
+use crate::provider::nic::work_request::{keyed, take_recv};
 use crate::types::SrqNumber;
 use crate::work_request::RecvRequest;
 
@@ -21,7 +19,7 @@ use crate::work_request::RecvRequest;
 /// [`Event::LastWqeReached`](crate::Event::LastWqeReached) reports that it takes no more.
 #[derive(Clone, Debug)]
 pub struct SharedReceiveQueue {
-    queue: Arc<dyn SharedReceiveQueueOps>,
+    queue: gdr_nic::SharedReceiveQueue,
     domain: ProtectionDomain,
 }
 
@@ -32,8 +30,9 @@ impl ProtectionDomain {
     /// [`Error::NotOffered`](crate::Error::NotOffered) by the verbs provider;
     /// [`NicError::ForkedChild`](crate::NicError::ForkedChild).
     pub fn shared_receive_queue(&self, max_wr: u32) -> Result<SharedReceiveQueue> {
+        let nic = self.device().nic(Feature::SharedReceiveQueues)?;
         Ok(SharedReceiveQueue {
-            queue: self.ops().clone().create_shared_receive_queue(max_wr)?,
+            queue: nic.shared_receive_queue(self.id(), max_wr)?,
             domain: self.clone(),
         })
     }
@@ -55,10 +54,18 @@ impl SharedReceiveQueue {
     /// # Errors
     /// [`NicError::Post`](crate::NicError::Post), [`NicError::Foreign`](crate::NicError::Foreign),
     /// [`NicError::ForkedChild`](crate::NicError::ForkedChild); the request was not posted.
-    pub fn post_recv(&self, request: RecvRequest) -> Result<()> {
+    pub fn post_recv(&self, mut request: RecvRequest) -> Result<()> {
         let regions = request.segments.iter().map(Segment::region);
         self.domain.check_regions(regions)?;
-        self.queue.post_recv(request)
+        let segments = keyed(&request.segments);
+        let by_key = gdr_roce::RecvRequest {
+            id: request.id,
+            segments: &segments,
+        };
+        let posted = self
+            .queue
+            .post_retaining(&by_key, || take_recv(&mut request))?;
+        Ok(posted?)
     }
 
     /// Arms the event [`AsyncEvent::SharedReceiveQueueLimit`](crate::AsyncEvent): it is raised once,
@@ -67,15 +74,15 @@ impl SharedReceiveQueue {
     /// # Errors
     /// [`NicError::ForkedChild`](crate::NicError::ForkedChild).
     pub fn arm_limit(&self, limit: u32) -> Result<()> {
-        self.queue.arm_limit(limit)
+        Ok(self.queue.arm_limit(limit)?)
     }
 
     /// The armed limit; 0 if there is none, or its event was raised.
     pub fn limit(&self) -> u32 {
-        self.queue.limit()
+        self.queue.limit().unwrap_or(0)
     }
 
-    pub(crate) fn ops(&self) -> &Arc<dyn SharedReceiveQueueOps> {
+    pub(crate) fn nic(&self) -> &gdr_nic::SharedReceiveQueue {
         &self.queue
     }
 }

@@ -1,12 +1,15 @@
 //! Queue pairs for datagrams.
 
-use gdr_roce::{Capabilities, Mtu, Psn, Qkey, Qpn, State};
+use gdr_nic::Datagrams;
+use gdr_roce::{Capabilities, Mtu, PostError, Psn, Qkey, Qpn, State};
 
 use crate::completion_queue::CompletionQueue;
-use crate::error::{NicError, Result};
+use crate::error::{Feature, NicError, Result};
 use crate::memory_region::Segment;
 use crate::protection_domain::ProtectionDomain;
-use crate::provider::{QueuesInit, UdQueuePairInit, UdQueuePairOps};
+use crate::provider::QueuesInit;
+use crate::provider::nic::work_request::{KeyedSegments, data, take};
+use crate::provider::nic::{post_recv, with_queues};
 use crate::shared_receive_queue::SharedReceiveQueue;
 use crate::types::UdEndpoint;
 use crate::work_request::{RecvRequest, UdSendRequest};
@@ -90,7 +93,7 @@ impl UdQueuePairOptions {
 #[derive(Debug)]
 pub struct UdQueuePair {
     // Field order is drop order: it is destroyed before what it was made from.
-    pair: Box<dyn UdQueuePairOps>,
+    pair: gdr_nic::QueuePair<Datagrams>,
     domain: ProtectionDomain,
     send_queue: CompletionQueue,
     recv_queue: CompletionQueue,
@@ -110,18 +113,19 @@ impl ProtectionDomain {
         self.device().check_process()?;
         let shared_receives = options.shared_receives.as_ref();
         self.check_queues([&options.send_queue, &options.recv_queue], shared_receives)?;
-        let init = UdQueuePairInit {
-            queues: &QueuesInit {
-                send_queue: options.send_queue.ops(),
-                recv_queue: options.recv_queue.ops(),
-                shared_receives: shared_receives.map(SharedReceiveQueue::ops),
-                capabilities: options.capabilities,
-            },
-            qkey: options.qkey,
-            mtu: options.mtu,
+        let nic = self.device().nic(Feature::Datagrams)?;
+        let queues = QueuesInit {
+            send_queue: options.send_queue.ops(),
+            recv_queue: options.recv_queue.ops(),
+            shared_receives: shared_receives.map(SharedReceiveQueue::nic),
+            capabilities: options.capabilities,
         };
+        let pair = with_queues(&queues, |queues| {
+            nic.ud_queue_pair(self.id(), queues, options.capabilities, options.mtu)
+        })?;
+        pair.to_init(options.qkey)?;
         Ok(UdQueuePair {
-            pair: self.ops().clone().create_ud_queue_pair(&init)?,
+            pair,
             domain: self.clone(),
             send_queue: options.send_queue.clone(),
             recv_queue: options.recv_queue.clone(),
@@ -172,7 +176,7 @@ impl UdQueuePair {
     /// [`NicError::State`](crate::NicError::State), [`NicError::DeviceFailed`](crate::NicError::DeviceFailed), [`NicError::ForkedChild`](crate::NicError::ForkedChild); [`NicError::Os`](crate::NicError::Os) if the
     /// kernel accepts no filter for it.
     pub fn to_rtr(&self) -> Result<()> {
-        self.pair.to_rtr()
+        Ok(self.pair.to_rtr()?)
     }
 
     /// From RTR to RTS: requests can be posted.
@@ -180,12 +184,13 @@ impl UdQueuePair {
     /// # Errors
     /// [`NicError::State`](crate::NicError::State), [`NicError::DeviceFailed`](crate::NicError::DeviceFailed), [`NicError::ForkedChild`](crate::NicError::ForkedChild), [`NicError::Os`](crate::NicError::Os).
     pub fn to_rts(&self) -> Result<()> {
-        self.pair.to_rts(Psn::new(random_number()?))
+        Ok(self.pair.to_rts(Psn::new(random_number()?))?)
     }
 
     /// To ERR: all posted requests are flushed, with completions of that status.
     pub fn to_error(&self) {
-        self.pair.to_error();
+        // In a forked child the queue pair belongs to the parent.
+        let _ = self.pair.to_error();
     }
 
     /// Posts a request to the send queue. Its packet leaves within this call, if the kernel has room.
@@ -193,7 +198,7 @@ impl UdQueuePair {
     /// # Errors
     /// [`NicError::AddressFamily`](crate::NicError::AddressFamily) for an address of another family than the device's;
     /// [`NicError::Post`](crate::NicError::Post), [`NicError::Foreign`](crate::NicError::Foreign), [`NicError::ForkedChild`](crate::NicError::ForkedChild); the request was not posted.
-    pub fn post_send(&self, request: UdSendRequest) -> Result<()> {
+    pub fn post_send(&self, mut request: UdSendRequest) -> Result<()> {
         let local = self.domain.device().address().ip();
         let peer = request.to.address.ip();
         if local.is_ipv4() != peer.is_ipv4() {
@@ -201,7 +206,21 @@ impl UdQueuePair {
         }
         let regions = request.segments().iter().map(Segment::region);
         self.domain.check_regions(regions)?;
-        self.pair.post_sends(&mut [request]).1
+        let mut segments = KeyedSegments::new();
+        let posted = self.pair.post_sends(|queue| {
+            queue.push(&gdr_roce::UdSendRequest {
+                id: request.id,
+                to: request.to.address,
+                dest_qpn: request.to.qpn,
+                qkey: request.to.qkey,
+                immediate: request.immediate,
+                data: data(&request.data, &mut segments),
+                flags: request.flags,
+            })?;
+            queue.retain(take(&mut request.data));
+            Ok::<(), PostError>(())
+        })?;
+        Ok(posted?)
     }
 
     /// Posts a receive. Its segments take 40 bytes more than the message.
@@ -211,6 +230,6 @@ impl UdQueuePair {
     pub fn post_recv(&self, request: RecvRequest) -> Result<()> {
         let regions = request.segments.iter().map(Segment::region);
         self.domain.check_regions(regions)?;
-        self.pair.post_recv(request)
+        post_recv(&self.pair, request)
     }
 }

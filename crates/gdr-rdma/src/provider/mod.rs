@@ -19,17 +19,17 @@ use std::fmt::Debug;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use gdr_roce::{Access, Capabilities, Completion, LossRecovery, Mtu, Psn, Qkey, Qpn, State};
+use gdr_nic::Deadline;
+use gdr_roce::{Access, Capabilities, Completion, LossRecovery, Mtu, Psn, Qpn, State};
 
 pub(crate) use self::flush_list::{FlushList, RdmaWriteFlush};
-use crate::error::{Error, Feature, Foreign, NicError, Result};
+use crate::error::{Foreign, NicError, Result};
 use crate::memory_region::{MemoryRange, Registration, RejectedMethods};
 use crate::types::{
     AsyncEvent, ChosenGid, ConnectionOptions, Counters, CqNumber, Domain, Endpoint, Integrity, Lid,
-    Provider, SourcePort, SrqNumber,
+    Provider, SourcePort,
 };
-use crate::work_request::{RecvRequest, SendRequest, UdSendRequest};
-use gdr_nic::Deadline;
+use crate::work_request::{RecvRequest, SendRequest};
 
 /// A device.
 pub(crate) trait DeviceOps: Any + Debug + Send + Sync {
@@ -84,6 +84,12 @@ pub(crate) trait DeviceOps: Any + Debug + Send + Sync {
 
     fn create_completion_queue(self: Arc<Self>, capacity: usize) -> Arc<dyn CompletionQueueOps>;
 
+    /// The device of the software NIC, which alone has shared receive queues and datagrams; `None` for
+    /// other providers.
+    fn nic(&self) -> Option<&gdr_nic::Device> {
+        None
+    }
+
     /// How the device accesses GPU memory by DMA; `None` if the CPU or the GPU's copy engine moves
     /// the bytes, which needs neither verification nor flushes.
     fn gpu_dma(&self) -> Option<GpuDma<'_>> {
@@ -121,22 +127,6 @@ pub(crate) trait DomainOps: Debug + Send + Sync {
         self: Arc<Self>,
         init: &QueuePairInit<'_>,
     ) -> Result<Box<dyn QueuePairOps>>;
-
-    /// Creates a shared receive queue of `max_wr` requests.
-    fn create_shared_receive_queue(
-        self: Arc<Self>,
-        _max_wr: u32,
-    ) -> Result<Arc<dyn SharedReceiveQueueOps>> {
-        Err(Error::NotOffered(Feature::SharedReceiveQueues))
-    }
-
-    /// Creates a queue pair for datagrams, in INIT.
-    fn create_ud_queue_pair(
-        self: Arc<Self>,
-        _init: &UdQueuePairInit<'_>,
-    ) -> Result<Box<dyn UdQueuePairOps>> {
-        Err(Error::NotOffered(Feature::Datagrams))
-    }
 }
 
 /// How to create a queue pair.
@@ -146,52 +136,13 @@ pub(crate) struct QueuePairInit<'a> {
     pub(crate) access: Access,
 }
 
-/// How to create a queue pair for datagrams.
-#[derive(Debug)]
-pub(crate) struct UdQueuePairInit<'a> {
-    pub(crate) queues: &'a QueuesInit<'a>,
-    pub(crate) qkey: Qkey,
-    /// The length of the longest message.
-    pub(crate) mtu: Mtu,
-}
-
 /// The queues of a queue pair.
 #[derive(Debug)]
 pub(crate) struct QueuesInit<'a> {
     pub(crate) send_queue: &'a Arc<dyn CompletionQueueOps>,
     pub(crate) recv_queue: &'a Arc<dyn CompletionQueueOps>,
-    pub(crate) shared_receives: Option<&'a Arc<dyn SharedReceiveQueueOps>>,
+    pub(crate) shared_receives: Option<&'a gdr_nic::SharedReceiveQueue>,
     pub(crate) capabilities: Capabilities,
-}
-
-/// A shared receive queue. It is destroyed with the last handle, or the last queue pair that uses
-/// it.
-pub(crate) trait SharedReceiveQueueOps: Any + Debug + Send + Sync {
-    fn number(&self) -> SrqNumber;
-
-    fn post_recv(&self, request: RecvRequest) -> Result<()>;
-
-    fn arm_limit(&self, limit: u32) -> Result<()>;
-
-    fn limit(&self) -> u32;
-}
-
-/// A queue pair for datagrams. Dropping it destroys it.
-pub(crate) trait UdQueuePairOps: Debug + Send + Sync {
-    fn qpn(&self) -> Qpn;
-
-    fn state(&self) -> State;
-
-    fn to_rtr(&self) -> Result<()>;
-
-    fn to_rts(&self, sq_psn: Psn) -> Result<()>;
-
-    fn to_error(&self);
-
-    /// As [`QueuePairOps::post_sends`].
-    fn post_sends(&self, requests: &mut [UdSendRequest]) -> (usize, Result<()>);
-
-    fn post_recv(&self, request: RecvRequest) -> Result<()>;
 }
 
 /// A completion queue.

@@ -71,6 +71,10 @@ impl DeviceOps for NicDevice {
         self.0.wait_event(deadline)
     }
 
+    fn nic(&self) -> Option<&Device> {
+        Some(&self.0)
+    }
+
     fn create_domain(self: Arc<Self>, id: Domain) -> Arc<dyn DomainOps> {
         Arc::new(NicDomain::new(self.0.clone(), id))
     }

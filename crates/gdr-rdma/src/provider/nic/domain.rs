@@ -6,13 +6,9 @@ use gdr_nic::Device;
 use gdr_roce::{Lkey, Rkey};
 
 use super::queue_pair::NicQueuePair;
-use super::shared_receive_queue::NicSharedReceiveQueue;
-use super::ud_queue_pair::NicUdQueuePair;
 use crate::error::Result;
 use crate::memory_region::{MemoryRange, Registration, RejectedMethods};
-use crate::provider::{
-    DomainOps, QueuePairInit, QueuePairOps, SharedReceiveQueueOps, UdQueuePairInit, UdQueuePairOps,
-};
+use crate::provider::{DomainOps, QueuePairInit, QueuePairOps};
 use crate::types::{Domain, RegistrationMethod};
 
 /// A protection domain, which the NIC knows by its identifier.
@@ -51,22 +47,6 @@ impl DomainOps for NicDomain {
         init: &QueuePairInit<'_>,
     ) -> Result<Box<dyn QueuePairOps>> {
         let pair = NicQueuePair::new(&self.device, self.id, init)?;
-        Ok(Box::new(pair))
-    }
-
-    fn create_shared_receive_queue(
-        self: Arc<Self>,
-        max_wr: u32,
-    ) -> Result<Arc<dyn SharedReceiveQueueOps>> {
-        let queue = self.device.shared_receive_queue(self.id, max_wr)?;
-        Ok(Arc::new(NicSharedReceiveQueue(queue)))
-    }
-
-    fn create_ud_queue_pair(
-        self: Arc<Self>,
-        init: &UdQueuePairInit<'_>,
-    ) -> Result<Box<dyn UdQueuePairOps>> {
-        let pair = NicUdQueuePair::new(&self.device, self.id, init)?;
         Ok(Box::new(pair))
     }
 }

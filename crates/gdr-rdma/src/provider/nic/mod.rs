@@ -4,8 +4,7 @@ mod completion_queue;
 mod device;
 mod domain;
 mod queue_pair;
-mod shared_receive_queue;
-mod ud_queue_pair;
-mod work_request;
+pub(crate) mod work_request;
 
 pub(crate) use self::device::NicDevice;
+pub(crate) use self::queue_pair::{post_recv, with_queues};

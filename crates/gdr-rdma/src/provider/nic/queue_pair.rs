@@ -1,21 +1,18 @@
 //! Connections of the software NIC.
 
-use std::any::Any;
 use std::slice;
 use std::sync::Arc;
 
-use gdr_nic::{Connection, Device, Peer, QueuePair, Queues, RecvQueue};
+use gdr_nic::{Connection, Device, Peer, QueuePair, Queues, Service};
 use gdr_roce::{
-    LossRecovery, Psn, Qpn, Reliability, RetryLimit, RtrAttributes, RtsAttributes, State,
+    LossRecovery, PostError, Psn, Qpn, Reliability, RetryLimit, RtrAttributes, RtsAttributes, State,
 };
 
 use super::completion_queue::NicCompletionQueue;
-use super::shared_receive_queue::NicSharedReceiveQueue;
 use super::work_request::{KeyedSegments, data, keyed, take, take_recv};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::provider::{
-    CompletionQueueOps, PreparedSendOps, QueuePairInit, QueuePairOps, QueuesInit,
-    SharedReceiveQueueOps, downcast_queue,
+    CompletionQueueOps, PreparedSendOps, QueuePairInit, QueuePairOps, QueuesInit, downcast_queue,
 };
 use crate::types::{ConnectionOptions, Domain, Endpoint, SourcePort};
 use crate::work_request::{RecvRequest, SendRequest};
@@ -36,27 +33,21 @@ impl NicQueuePair {
 }
 
 /// Makes a queue pair with queues of this provider.
-pub(super) fn with_queues<T>(
+pub(crate) fn with_queues<T>(
     queues: &QueuesInit<'_>,
     make: impl FnOnce(Queues<'_>) -> gdr_nic::Result<T>,
 ) -> Result<T> {
     let completions = |queue: &Arc<dyn CompletionQueueOps>| -> Result<Arc<NicCompletionQueue>> {
         downcast_queue(queue)
     };
-    let receives = |queue: &Arc<dyn SharedReceiveQueueOps>| -> Result<Arc<NicSharedReceiveQueue>> {
-        let queue: Arc<dyn Any + Send + Sync> = Arc::clone(queue) as _;
-        let foreign = gdr_nic::Error::Foreign(gdr_nic::Foreign::SharedReceiveQueue);
-        queue.downcast().map_err(|_| foreign.into())
-    };
     let (send, recv) = (
         completions(queues.send_queue)?,
         completions(queues.recv_queue)?,
     );
-    let shared = queues.shared_receives.map(receives).transpose()?;
     Ok(make(Queues {
         send: &send.0,
         recv: &recv.0,
-        shared_receives: shared.as_ref().map(|shared| &shared.0),
+        shared_receives: queues.shared_receives,
     })?)
 }
 
@@ -129,9 +120,14 @@ impl QueuePairOps for NicQueuePair {
                 queue.retain(take(&mut request.data));
                 posted += 1;
             }
-            Ok(())
+            Ok::<(), PostError>(())
         });
-        (posted, flatten(outcome))
+        (
+            posted,
+            outcome
+                .and_then(|refused| Ok(refused?))
+                .map_err(Error::from),
+        )
     }
 
     fn prepare(&self, request: SendRequest) -> Result<Box<dyn PreparedSendOps + '_>> {
@@ -142,30 +138,23 @@ impl QueuePairOps for NicQueuePair {
         }))
     }
 
-    fn post_recv(&self, mut request: RecvRequest) -> Result<()> {
-        // A refused request stays whole; it is dropped after the engine is unlocked, as parameters are.
-        flatten(self.0.post_recvs(|queue| post_recv(queue, &mut request)))
+    fn post_recv(&self, request: RecvRequest) -> Result<()> {
+        post_recv(&self.0, request)
     }
 }
 
-/// Posts a receive to a locked queue.
-pub(super) fn post_recv(
-    queue: &mut RecvQueue<'_>,
-    request: &mut RecvRequest,
-) -> std::result::Result<(), gdr_roce::PostError> {
-    queue.push(&gdr_roce::RecvRequest {
-        id: request.id,
-        segments: &keyed(&request.segments),
+/// Posts a receive. A refused request stays whole; it is dropped after the engine is unlocked, as parameters
+/// are.
+pub(crate) fn post_recv<S: Service>(pair: &QueuePair<S>, mut request: RecvRequest) -> Result<()> {
+    let posted = pair.post_recvs(|queue| {
+        queue.push(&gdr_roce::RecvRequest {
+            id: request.id,
+            segments: &keyed(&request.segments),
+        })?;
+        queue.retain(take_recv(&mut request));
+        Ok::<(), PostError>(())
     })?;
-    queue.retain(take_recv(request));
-    Ok(())
-}
-
-/// The outcome of posting, and of reaching the queue.
-pub(super) fn flatten(
-    outcome: gdr_nic::Result<std::result::Result<(), gdr_roce::PostError>>,
-) -> Result<()> {
-    Ok(outcome.and_then(|posted| Ok(posted?))?)
+    Ok(posted?)
 }
 
 /// A request to be posted later.

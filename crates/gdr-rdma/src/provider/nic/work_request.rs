@@ -10,15 +10,15 @@ use crate::memory_region::Segment;
 use crate::work_request::{Data, RecvRequest, Segments};
 
 /// The segments of a request, by key.
-pub(super) type KeyedSegments = SmallVec<[gdr_roce::Segment; 2]>;
+pub(crate) type KeyedSegments = SmallVec<[gdr_roce::Segment; 2]>;
 
 /// The segments of a request, by key.
-pub(super) fn keyed(segments: &[Segment]) -> KeyedSegments {
+pub(crate) fn keyed(segments: &[Segment]) -> KeyedSegments {
     segments.iter().map(Segment::raw).collect()
 }
 
 /// The data of a request, whose segments are put into `keyed`.
-pub(super) fn data<'a>(data: &'a Data, keyed: &'a mut KeyedSegments) -> gdr_roce::Data<'a> {
+pub(crate) fn data<'a>(data: &'a Data, keyed: &'a mut KeyedSegments) -> gdr_roce::Data<'a> {
     match data {
         Data::Segments(segments) => {
             keyed.extend(segments.iter().map(Segment::raw));
@@ -29,7 +29,7 @@ pub(super) fn data<'a>(data: &'a Data, keyed: &'a mut KeyedSegments) -> gdr_roce
 }
 
 /// Takes the segments out of the data of a request that was posted: what the NIC is to retain.
-pub(super) fn take(data: &mut Data) -> RetainedList {
+pub(crate) fn take(data: &mut Data) -> RetainedList {
     match data {
         Data::Segments(segments) => retained(mem::take(segments)),
         Data::Inline(_) => RetainedList::new(),
@@ -37,7 +37,7 @@ pub(super) fn take(data: &mut Data) -> RetainedList {
 }
 
 /// As [`take`], of a receive.
-pub(super) fn take_recv(request: &mut RecvRequest) -> RetainedList {
+pub(crate) fn take_recv(request: &mut RecvRequest) -> RetainedList {
     retained(mem::take(&mut request.segments))
 }
 
