@@ -21,6 +21,17 @@ pub enum Transport {
     RawPackets(RawPacketQueuePair),
 }
 
+/// Calls a method that the state machines of all services have.
+macro_rules! of_each {
+    ($transport:expr, $qp:ident => $call:expr) => {
+        match $transport {
+            Transport::Connection($qp) => $call,
+            Transport::Datagrams($qp) => $call,
+            Transport::RawPackets($qp) => $call,
+        }
+    };
+}
+
 impl Transport {
     /// The connection, if it is one.
     pub(crate) fn connection(&mut self) -> Option<&mut QueuePair> {
@@ -47,19 +58,11 @@ impl Transport {
     }
 
     pub(crate) fn qpn(&self) -> Qpn {
-        match self {
-            Self::Connection(roce) => roce.qpn(),
-            Self::Datagrams(roce) => roce.qpn(),
-            Self::RawPackets(pair) => pair.qpn(),
-        }
+        of_each!(self, qp => qp.qpn())
     }
 
     pub(crate) fn state(&self) -> State {
-        match self {
-            Self::Connection(roce) => roce.state(),
-            Self::Datagrams(roce) => roce.state(),
-            Self::RawPackets(pair) => pair.state(),
-        }
+        of_each!(self, qp => qp.state())
     }
 
     /// What the connection counted. The other services count nothing.
@@ -80,20 +83,12 @@ impl Transport {
 
     /// Changes the state from RTS to SQD.
     pub(crate) fn enter_sqd(&mut self) -> Result<(), StateError> {
-        match self {
-            Self::Connection(roce) => roce.to_sqd(),
-            Self::Datagrams(roce) => roce.to_sqd(),
-            Self::RawPackets(pair) => pair.to_sqd(),
-        }
+        of_each!(self, qp => qp.to_sqd())
     }
 
     /// Changes the state from SQD or SQE to RTS.
     pub(crate) fn resume(&mut self) -> Result<(), StateError> {
-        match self {
-            Self::Connection(roce) => roce.resume(),
-            Self::Datagrams(roce) => roce.resume(),
-            Self::RawPackets(pair) => pair.resume(),
-        }
+        of_each!(self, qp => qp.resume())
     }
 
     /// Whether requests are finished in SQD. Datagrams and frames never are half sent.
@@ -106,28 +101,16 @@ impl Transport {
 
     /// Changes the state to ERR.
     pub(crate) fn enter_error(&mut self) {
-        match self {
-            Self::Connection(roce) => roce.to_error(),
-            Self::Datagrams(roce) => roce.to_error(),
-            Self::RawPackets(pair) => pair.to_error(),
-        }
+        of_each!(self, qp => qp.to_error())
     }
 
     /// Changes the state to RESET.
     pub(crate) fn enter_reset(&mut self) {
-        match self {
-            Self::Connection(roce) => roce.to_reset(),
-            Self::Datagrams(roce) => roce.to_reset(),
-            Self::RawPackets(pair) => pair.to_reset(),
-        }
+        of_each!(self, qp => qp.to_reset())
     }
 
     pub(crate) fn post_recv(&mut self, request: &RecvRequest<'_>) -> Result<(), PostError> {
-        match self {
-            Self::Connection(roce) => roce.post_recv(request),
-            Self::Datagrams(roce) => roce.post_recv(request),
-            Self::RawPackets(pair) => pair.post_recv(request),
-        }
+        of_each!(self, qp => qp.post_recv(request))
     }
 
     /// Whether packets were sent that are not acknowledged. Only those of connections ever are.
@@ -176,18 +159,10 @@ impl Transport {
     }
 
     pub(crate) fn poll_completion(&mut self) -> Option<Completion> {
-        match self {
-            Self::Connection(roce) => roce.poll_completion(),
-            Self::Datagrams(roce) => roce.poll_completion(),
-            Self::RawPackets(pair) => pair.poll_completion(),
-        }
+        of_each!(self, qp => qp.poll_completion())
     }
 
     pub(crate) fn poll_event(&mut self) -> Option<Event> {
-        match self {
-            Self::Connection(roce) => roce.poll_event(),
-            Self::Datagrams(roce) => roce.poll_event(),
-            Self::RawPackets(pair) => pair.poll_event(),
-        }
+        of_each!(self, qp => qp.poll_event())
     }
 }
