@@ -14,6 +14,7 @@ mod side;
 
 use std::ffi::CString;
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process;
 
@@ -41,8 +42,8 @@ fn names(folder: &Path) -> Vec<String> {
 }
 
 #[test]
-fn counters_that_cannot_be_written_do_not_keep_a_process_from_its_end() {
-    let (open, blocked) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+fn counters_that_cannot_be_written_or_whose_name_is_a_link_do_no_harm_at_the_end_of_a_process() {
+    let [open, blocked, linked] = [(); 3].map(|()| tempfile::tempdir().unwrap());
     let child = ends_with_counters(open.path(), || ());
     let own = format!("{}-", child.0);
     assert_eq!(child.wait(), 0);
@@ -62,4 +63,16 @@ fn counters_that_cannot_be_written_do_not_keep_a_process_from_its_end() {
     let pipe = format!("{}-{device}", child.0);
     assert_eq!(child.wait(), 0, "it ended by its alarm");
     assert_eq!(names(blocked.path()), [pipe]);
+    // A link that others, who foresaw the name, have put there.
+    let victim = open.path().join("victim");
+    fs::write(&victim, "before").unwrap();
+    let child = ends_with_counters(linked.path(), || {
+        let link = linked.path().join(format!("{}-{device}", process::id()));
+        symlink(&victim, link).unwrap();
+    });
+    let own = linked.path().join(format!("{}-{device}", child.0));
+    assert_eq!(child.wait(), 0);
+    assert_eq!(fs::read(&victim).unwrap(), b"before");
+    let written = fs::symlink_metadata(own).unwrap();
+    assert!(written.is_file() && written.len() > 0);
 }
