@@ -165,17 +165,20 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     }
     let scratch = Scratch::new()?;
     let mut table = Table::default();
+    // All of them before the first mutation: one build without changes serves them.
     let mut baselines = HashSet::new();
+    for mutation in chosen.values().flatten() {
+        let is_first = baselines.insert((&mutation.test, &mutation.cfg));
+        if is_first && scratch.test("baseline", mutation, Phase::Run)? != Ended::Passed {
+            bail!(
+                "cargo test {} fails without any mutation: {}",
+                mutation.test.join(" "),
+                scratch.log("baseline").display()
+            );
+        }
+    }
     for (list, mutations) in &chosen {
         for mutation in mutations {
-            let is_first = baselines.insert((&mutation.test, &mutation.cfg));
-            if is_first && scratch.test("baseline", mutation, Phase::Run)? != Ended::Passed {
-                bail!(
-                    "cargo test {} fails without any mutation: {}",
-                    mutation.test.join(" "),
-                    scratch.log("baseline").display()
-                );
-            }
             let outcome = scratch.run(mutation)?;
             table.record(list, mutation, outcome);
         }

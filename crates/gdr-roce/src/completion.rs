@@ -99,6 +99,9 @@ pub struct Completion {
     /// The queue pair that sent a received datagram. If it is set, `byte_len` includes the
     /// [`Grh`](crate::wire::Grh) in front of the payload.
     pub source_qpn: Option<Qpn>,
+    /// `IBV_WC_GRH`: the message came in packets with a network header, as every received message
+    /// does but the frame of a raw packet queue pair.
+    pub has_network_header: bool,
     /// `IBV_WC_IP_CSUM_OK`: the checksums of IPv4 and of TCP or UDP in a received frame were
     /// verified, and are correct.
     pub ip_checksum_ok: bool,

@@ -36,6 +36,7 @@ impl<T> SendWqe<T> {
             solicited: false,
             qpn,
             source_qpn: None,
+            has_network_header: false,
             ip_checksum_ok: false,
         }
     }

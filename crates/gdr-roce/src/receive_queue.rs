@@ -38,6 +38,7 @@ impl RecvWqe {
             solicited: false,
             qpn,
             source_qpn: None,
+            has_network_header: false,
             ip_checksum_ok: false,
         }
     }

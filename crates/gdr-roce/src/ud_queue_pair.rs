@@ -250,6 +250,7 @@ impl<A: Copy> UdQueuePair<A> {
                 immediate: packet.immediate().map(|immediate| immediate.0),
                 solicited: bth.solicited,
                 source_qpn: Some(deth.source_qpn),
+                has_network_header: true,
                 ..received(&receive, byte_len, self.qpn())
             },
             Err(status) => receive.failed(status, self.qpn()),

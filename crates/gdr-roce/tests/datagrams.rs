@@ -155,6 +155,7 @@ fn a_message_arrives_behind_the_network_header_with_its_sender() {
         solicited: true,
         qpn: PEER,
         source_qpn: Some(OWN),
+        has_network_header: true,
         ip_checksum_ok: false,
     };
     assert_eq!(b.completions(), [expected]);

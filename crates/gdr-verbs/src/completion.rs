@@ -42,8 +42,8 @@ pub(crate) fn flags_of(completion: &Completion) -> c_uint {
     if completion.immediate.is_some() {
         flags |= ibv_wc_flags::IBV_WC_WITH_IMM;
     }
-    // Every received datagram has one in front.
-    if completion.source_qpn.is_some() {
+    // Also for connections, as rxe and mlx5 have it. Only datagrams have it in their memory.
+    if completion.has_network_header {
         flags |= ibv_wc_flags::IBV_WC_GRH;
     }
     if completion.ip_checksum_ok {

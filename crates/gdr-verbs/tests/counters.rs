@@ -13,24 +13,55 @@ mod child;
 mod side;
 
 use std::ffi::CString;
-use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::process;
+use std::{fs, io, process, ptr};
 
 use child::Child;
 use gdr_verbs_sys::ibv_qp_type;
 use side::Side;
+
+/// The status of a child that may not mount.
+const MAY_NOT_MOUNT: libc::c_int = 77;
 
 /// A child that ends as a program does that closes no device, with a folder for its counters.
 fn ends_with_counters(folder: &Path, before: impl FnOnce()) -> Child {
     // SAFETY: the only test of this binary; nothing else reads its environment meanwhile.
     unsafe { std::env::set_var("GDR_VERBS_COUNTERS", folder) };
     Child::fork(|| {
-        let _side = Side::new(ibv_qp_type::IBV_QPT_RC);
         before();
+        let _side = Side::new(ibv_qp_type::IBV_QPT_RC);
         // SAFETY: ends the child with the functions that the library has registered.
         unsafe { libc::exit(0) }
     })
+}
+
+fn c_path(path: &Path) -> CString {
+    CString::new(path.as_os_str().as_encoded_bytes()).unwrap()
+}
+
+fn check(result: libc::c_int) -> io::Result<()> {
+    match result {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Mounts a file over another one, for this process alone, which has one thread.
+fn mount_over(file: &Path, place: &Path) -> io::Result<()> {
+    let (file, place, none) = (c_path(file), c_path(place), ptr::null());
+    // SAFETY: C strings, for the calls.
+    unsafe {
+        if libc::unshare(libc::CLONE_NEWNS) != 0 {
+            let user = libc::getuid();
+            check(libc::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNS))?;
+            fs::write("/proc/self/uid_map", format!("{user} {user} 1"))?;
+        }
+        let private = libc::MS_REC | libc::MS_PRIVATE;
+        check(libc::mount(none, c"/".as_ptr(), none, private, none.cast()))?;
+        let (file, place) = (file.as_ptr(), place.as_ptr());
+        check(libc::mount(file, place, none, libc::MS_BIND, none.cast()))
+    }
 }
 
 /// The names of the files in a folder.
@@ -41,8 +72,8 @@ fn names(folder: &Path) -> Vec<String> {
 }
 
 #[test]
-fn counters_that_cannot_be_written_do_not_keep_a_process_from_its_end() {
-    let (open, blocked) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+fn counters_that_cannot_be_written_or_whose_name_is_a_link_do_no_harm_at_the_end_of_a_process() {
+    let [open, blocked, linked] = [(); 3].map(|()| tempfile::tempdir().unwrap());
     let child = ends_with_counters(open.path(), || ());
     let own = format!("{}-", child.0);
     assert_eq!(child.wait(), 0);
@@ -52,14 +83,35 @@ fn counters_that_cannot_be_written_do_not_keep_a_process_from_its_end() {
     };
     let device = name.strip_prefix(&own).unwrap();
     assert!(fs::metadata(open.path().join(name)).unwrap().len() > 0);
-    // A pipe without a reader, which is never opened for writing.
+    // A file that cannot be replaced, and that no one can open for writing: a mounted pipe without a
+    // reader.
     let child = ends_with_counters(blocked.path(), || {
-        let pipe = blocked.path().join(format!("{}-{device}", process::id()));
-        let pipe = CString::new(pipe.into_os_string().into_encoded_bytes()).unwrap();
+        let (pipe, place) = ("pipe".to_owned(), format!("{}-{device}", process::id()));
+        let [pipe, place] = [pipe, place].map(|name| blocked.path().join(name));
+        fs::write(&place, "").unwrap();
         // SAFETY: a C string.
-        assert_eq!(unsafe { libc::mkfifo(pipe.as_ptr(), 0o600) }, 0);
+        check(unsafe { libc::mkfifo(c_path(&pipe).as_ptr(), 0o600) }).unwrap();
+        if mount_over(&pipe, &place).is_err() {
+            // SAFETY: ends the child without the parent's destructors.
+            unsafe { libc::_exit(MAY_NOT_MOUNT) }
+        }
     });
-    let pipe = format!("{}-{device}", child.0);
-    assert_eq!(child.wait(), 0, "it ended by its alarm");
-    assert_eq!(names(blocked.path()), [pipe]);
+    match child.wait() {
+        status if libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == MAY_NOT_MOUNT => {
+            skip::skip("in part: the kernel refuses a mount");
+        }
+        status => assert_eq!(status, 0, "it ended by its alarm"),
+    }
+    // A link that others, who foresaw the name, have put there.
+    let victim = open.path().join("victim");
+    fs::write(&victim, "before").unwrap();
+    let child = ends_with_counters(linked.path(), || {
+        let link = linked.path().join(format!("{}-{device}", process::id()));
+        symlink(&victim, link).unwrap();
+    });
+    let own = linked.path().join(format!("{}-{device}", child.0));
+    assert_eq!(child.wait(), 0);
+    assert_eq!(fs::read(&victim).unwrap(), b"before");
+    let written = fs::symlink_metadata(own).unwrap();
+    assert!(written.is_file() && written.len() > 0);
 }

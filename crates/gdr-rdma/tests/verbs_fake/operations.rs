@@ -74,6 +74,7 @@ fn messages_and_immediates_arrive_at_receives_in_order() {
             .immediate(Immediate(9));
         a.pair.post_send(write).unwrap();
         let (first, second) = (b.done(), b.done());
+        assert!(first.has_network_header && second.has_network_header);
         assert_eq!((first.id, first.opcode), (WrId(1), WcOpcode::Recv));
         assert_eq!(
             (first.byte_len, first.immediate),
@@ -87,7 +88,9 @@ fn messages_and_immediates_arrive_at_receives_in_order() {
             (second.byte_len, second.immediate),
             (5000, Some(Immediate(9)))
         );
-        assert_eq!((a.done().id, a.done().id), (WrId(3), WrId(4)));
+        let sends = [a.done(), a.done()];
+        assert_eq!(sends.map(|done| done.id), [WrId(3), WrId(4)]);
+        assert!(!sends.iter().any(|done| done.has_network_header));
         let got = bytes(&target);
         assert!(got[100..5000] == sent[10..4910]);
         assert!(got[5000..10_000] == sent[10..5010]);

@@ -101,6 +101,7 @@ impl SendWqe {
             solicited: false,
             qpn,
             source_qpn: None,
+            has_network_header: false,
             ip_checksum_ok: false,
         }
     }

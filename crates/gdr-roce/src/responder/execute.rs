@@ -319,6 +319,7 @@ impl Responder {
             solicited: packet.bth().solicited,
             qpn: self.qpn,
             source_qpn: None,
+            has_network_header: true,
             ip_checksum_ok: false,
         });
     }

@@ -1,7 +1,8 @@
 //! ibv_wr_post(3).
 
-use std::sync::Barrier;
+use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Barrier, mpsc};
 use std::thread;
 
 use gdr_verbs_sys::ibv_qp_create_send_ops_flags as Operations;
@@ -355,35 +356,65 @@ fn a_section_may_be_completed_by_another_thread_and_ends_with_its_thread() {
     side.close();
 }
 
+/// How often a thread of this process has gone to sleep. One that waits for a section does so again
+/// and again, to look what it waits for.
+fn sleeps(thread: libc::pid_t) -> u64 {
+    let status = fs::read_to_string(format!("/proc/self/task/{thread}/status")).unwrap();
+    let mut lines = status.lines();
+    let count = lines.find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    count.unwrap().trim().parse().unwrap()
+}
+
+/// Waits until a thread that says its number has slept a few times.
+fn wait_for_waiter(said: &mpsc::Receiver<libc::pid_t>) {
+    let thread = said.recv_timeout(LIMIT).unwrap();
+    let before = sleeps(thread);
+    wait_until(|| sleeps(thread) >= before + 4);
+}
+
+fn say_number(to: &mpsc::Sender<libc::pid_t>) {
+    // SAFETY: it only returns a number.
+    to.send(unsafe { libc::gettid() }).unwrap();
+}
+
 #[test]
 fn a_queue_pair_may_be_destroyed_within_a_section_for_which_a_thread_waits() {
+    let (kept, kept_qp) = looped(ibv_qp_type::IBV_QPT_RC, ROOM as u32);
     let (side, qp) = looped(ibv_qp_type::IBV_QPT_RC, ROOM as u32);
-    let (qp, waits) = (Shared(qp), Barrier::new(2));
-    // SAFETY: the queue pair is alive until it is destroyed; its structure stays readable.
-    unsafe { ibv_wr_start(qp.get()).unwrap() };
+    let (kept_qp, qp) = (Shared(kept_qp), Shared(qp));
+    let (say, said) = mpsc::channel();
+    // SAFETY: the queue pairs are alive until they are destroyed; their structures stay readable.
+    unsafe {
+        ibv_wr_start(kept_qp.get()).unwrap();
+        ibv_wr_start(qp.get()).unwrap();
+    }
     thread::scope(|scope| {
-        let complete = {
+        let earlier_say = say.clone();
+        let earlier = scope.spawn(move || {
+            say_number(&earlier_say);
+            // SAFETY: the queue pair outlives this thread.
+            unsafe { ibv_wr_start(kept_qp.get()).unwrap() };
+        });
+        wait_for_waiter(&said);
+        let complete = scope.spawn(move || {
             // SAFETY: as above.
             let (start, complete) = unsafe { ((*qp.get()).wr_start, (*qp.get()).wr_complete) };
-            let waits = &waits;
-            scope.spawn(move || {
-                waits.wait();
-                // SAFETY: a handle, which the library checks.
-                unsafe {
-                    start.unwrap()(qp.get());
-                    complete.unwrap()(qp.get())
-                }
-            })
-        };
-        waits.wait();
+            say_number(&say);
+            // SAFETY: a handle, which the library checks.
+            unsafe {
+                start.unwrap()(qp.get());
+                complete.unwrap()(qp.get())
+            }
+        });
+        wait_for_waiter(&said);
         // SAFETY: nothing else uses the queue pair but the thread above.
         assert_eq!(unsafe { verbs::ibv_destroy_qp(side.pair) }, 0);
         assert_eq!(complete.join().unwrap(), libc::EINVAL);
+        // Had the thread waited until it gave up, this one would have given up before it.
+        assert!(!earlier.is_finished());
+        // SAFETY: the queue pair is alive, and this thread is in its section.
+        unsafe { ibv_wr_abort(kept_qp.get()).unwrap() };
     });
-    // SAFETY: each object is destroyed before what it depends on.
-    unsafe {
-        library().ibv_destroy_cq(side.queue).unwrap();
-        library().ibv_dealloc_pd(side.domain).unwrap();
-        library().ibv_close_device(side.context).unwrap();
-    }
+    kept.close();
+    side.close_rest();
 }

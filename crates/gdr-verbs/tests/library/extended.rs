@@ -111,6 +111,7 @@ fn a_batch_of_built_requests_completes_in_order_with_their_fields() {
         unsafe {
             let len = ibv_wc_read_byte_len(queue).unwrap();
             assert_eq!(ibv_wc_read_qp_num(queue), Ok(a.number()));
+            assert_eq!(ibv_wc_read_wc_flags(queue), Ok(0));
             seen.push((
                 (*queue).wr_id,
                 (*queue).status,

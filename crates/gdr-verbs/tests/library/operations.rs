@@ -106,7 +106,8 @@ fn messages_fill_receives_in_order_with_their_immediates() {
     let received = [b.completion(), b.completion()].map(|wc| {
         // SAFETY: both completions have an immediate.
         let immediate = u32::from_be(unsafe { wc.__bindgen_anon_1.imm_data });
-        assert_eq!(wc.wc_flags, ibv_wc_flags::IBV_WC_WITH_IMM.0);
+        let flags = ibv_wc_flags::IBV_WC_WITH_IMM | ibv_wc_flags::IBV_WC_GRH;
+        assert_eq!(wc.wc_flags, flags.0);
         (wc.wr_id, wc.opcode, wc.byte_len, immediate)
     });
     let expected = [
@@ -122,6 +123,31 @@ fn messages_fill_receives_in_order_with_their_immediates() {
     deregister(target);
     a.close();
     b.close();
+}
+
+/// As rxe and mlx5 have it: each packet has this header, whatever the service.
+#[test]
+fn received_messages_had_a_network_header_and_requests_that_were_sent_had_none() {
+    for kind in [ibv_qp_type::IBV_QPT_RC, ibv_qp_type::IBV_QPT_UC] {
+        let (a, b) = sides_of(kind);
+        let (mut near, mut far) = (pattern(3), vec![0; WORDS]);
+        let (source, target) = (a.register(&mut near), b.register(&mut far));
+        b.receive(1, &mut [segment(target, 0, 64)]).unwrap();
+        let send = request(2, ibv_wr_opcode::IBV_WR_SEND, target, 0);
+        a.send(send, &mut [segment(source, 0, 64)]).unwrap();
+        let flags = [b.completion(), a.completion()].map(|wc| wc.wc_flags);
+        assert_eq!(flags, [ibv_wc_flags::IBV_WC_GRH.0, 0], "{kind:?}");
+        // A receive that fails brings no message, so no header either.
+        b.receive(3, &mut []).unwrap();
+        b.to_error().unwrap();
+        let flushed = b.completion();
+        assert_eq!(flushed.status, ibv_wc_status::IBV_WC_WR_FLUSH_ERR);
+        assert_eq!(flushed.wc_flags, 0, "{kind:?}");
+        deregister(source);
+        deregister(target);
+        a.close();
+        b.close();
+    }
 }
 
 #[test]

@@ -406,6 +406,8 @@ fn exchange(verbs: &'static Verbs, receiver: *mut ibv_device, sender: *mut ibv_d
     assert_eq!(len, HEADERS + tag.len() + PAYLOAD.len());
     let flags = completion.wc_flags;
     assert_ne!(flags & ibv_wc_flags::IBV_WC_IP_CSUM_OK.0, 0, "{flags:#x}");
+    // The frame starts with its own headers.
+    assert_eq!(flags & ibv_wc_flags::IBV_WC_GRH.0, 0, "{flags:#x}");
 
     // SAFETY: it is alive, and not used again.
     unsafe { ibv_destroy_flow(flow) }.unwrap();

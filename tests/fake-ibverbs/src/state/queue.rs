@@ -25,8 +25,15 @@ pub(crate) struct Entry {
 
 impl Entry {
     pub(crate) fn flags(&self) -> c_uint {
-        self.immediate
-            .map_or(0, |_| ibv_wc_flags::IBV_WC_WITH_IMM.0)
+        let mut flags = ibv_wc_flags::NONE;
+        if self.immediate.is_some() {
+            flags |= ibv_wc_flags::IBV_WC_WITH_IMM;
+        }
+        // As over RoCE, for receives.
+        if self.frees.is_none() && self.status == ibv_wc_status::IBV_WC_SUCCESS {
+            flags |= ibv_wc_flags::IBV_WC_GRH;
+        }
+        flags.0
     }
 
     pub(crate) fn plain(&self) -> ibv_wc {

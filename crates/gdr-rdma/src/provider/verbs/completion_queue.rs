@@ -315,13 +315,14 @@ fn translate(wc: &ibv_wc, qps: &QueuePairTable) -> Option<Completion> {
             solicited: false,
             qpn: Qpn::new(wc.qp_num),
             source_qpn: None,
+            has_network_header: false,
             ip_checksum_ok: false,
         });
     }
     let status = status(wc.status);
     let success = status == WcStatus::Success;
     let by_write = success && wc.opcode == ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM;
-    let has_immediate = wc.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
+    let has = |flag: ibv_wc_flags| success && receive && wc.wc_flags & flag.0 != 0;
     Some(Completion {
         id: posted.id,
         status,
@@ -335,7 +336,7 @@ fn translate(wc: &ibv_wc, qps: &QueuePairTable) -> Option<Completion> {
             (true, true) => wc.byte_len,
             (true, false) => posted.len,
         },
-        immediate: if success && receive && has_immediate {
+        immediate: if has(ibv_wc_flags::IBV_WC_WITH_IMM) {
             // SAFETY: the flag says that the union holds an immediate.
             Some(Immediate(u32::from_be(unsafe {
                 wc.__bindgen_anon_1.imm_data
@@ -346,6 +347,7 @@ fn translate(wc: &ibv_wc, qps: &QueuePairTable) -> Option<Completion> {
         solicited: false,
         qpn: Qpn::new(wc.qp_num),
         source_qpn: None,
+        has_network_header: has(ibv_wc_flags::IBV_WC_GRH),
         ip_checksum_ok: false,
     })
 }
