@@ -3,8 +3,9 @@
 pub(crate) mod perftest;
 mod picture;
 mod table;
+mod waiting;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,8 +18,8 @@ use gdr_perf::loopback::{
 };
 use gdr_perf::transfer::{
     self, Amount, AtomicKind, Direction, InvalidThreshold, LocalEnd, MaximumLatency, MinimumRate,
-    Plan, Reach, Repetition, Striping, Thresholds, TransferEvent, TransferMemory, Verb,
-    Verification,
+    Plan, Reach, Repetition, Striping, Thresholds, TransferEvent, TransferMemory, UnknownVerb,
+    Verb, Verification,
 };
 
 use gdr_rdma::{Device, Provider as ChosenProvider};
@@ -39,9 +40,11 @@ use crate::rdma_peer::{
     Addresses, Provider, ROCE_PORT, SecurityOptions, Side, device_name, listening_address,
     nearest_nics, provider_in_words, shards,
 };
+use crate::spelling::nearest;
 use crate::units::{count, size};
 use perftest::PerftestOptions;
 use table::Table;
+use waiting::Waiting;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -74,7 +77,7 @@ Examples:
 pub(crate) struct Options {
     /// What to measure: write-bw, write-lat, read-bw, read-lat, send-bw, send-lat, atomic-bw or
     /// atomic-lat
-    #[arg(value_name = "VERB")]
+    #[arg(value_name = "VERB", value_parser = verb)]
     verb: Verb,
 
     /// The server, by name or address; without it, this end is the server
@@ -243,6 +246,15 @@ enum Atomic {
     FetchAndAdd,
     #[value(name = "CMP_AND_SWAP")]
     CompareAndSwap,
+}
+
+fn verb(text: &str) -> Result<Verb, String> {
+    text.parse().map_err(
+        |error: UnknownVerb| match nearest(text, Verb::ALL.map(Verb::name)) {
+            Some(near) => format!("{error}; did you mean {near}?"),
+            None => error.to_string(),
+        },
+    )
 }
 
 fn minimum(text: &str) -> Result<MinimumRate, InvalidThreshold> {
@@ -418,6 +430,10 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
         Some(gpu) if !global.json => say_simulated(gpu, output)?,
         _ => {}
     }
+    if let Some(DeviceName::Verbs(_)) = &pair.from {
+        // A device that is not there is said before anything about it.
+        pair.connector(&chosen, IpAddr::V4(Ipv4Addr::LOCALHOST))?;
+    }
     if !global.json && !options.figures.csv {
         output.paragraph(
             "provider  ",
@@ -442,9 +458,13 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
     };
     let figures = options.figures.or_wide(options.perftest.cpu_util);
     let mut table = Table::new(options.verb, figures);
-    let mut observe = |event: TransferEvent<'_>| match global.json {
-        true => ControlFlow::Continue(()),
-        false => flow(table.event(&event, output)),
+    let mut waiting = Waiting::new();
+    let mut observe = |event: TransferEvent<'_>| {
+        waiting.event(&event);
+        match global.json {
+            true => ControlFlow::Continue(()),
+            false => flow(table.event(&event, output)),
+        }
     };
     let inventory = Inventory::read(&LiveRoot::new());
     let bdf = gpu.as_ref().filter(|gpu| gpu.simulated.is_none());
@@ -491,6 +511,7 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
             )?)
         })?,
     };
+    drop(waiting);
     if let Some(path) = &options.svg {
         chart::write(path, &picture::svg(&report))?;
     }

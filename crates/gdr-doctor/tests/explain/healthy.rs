@@ -78,6 +78,17 @@ pub(crate) const HEALTHY: &[&str] = &[
     "mlx5_0: cuda GPUDirect RDMA is detected by checking /sys/kernel/mm/memory_peers/nv_mem/version",
     "I do not like slow food",
     "a good address for the hung painting, stuck on the wall",
+    "[ 4.1] mlx5_core 0000:19:00.0: mlx5_pcie_event:299:(pid 12): PCIe slot advertised sufficient power (75W).",
+    "libibverbs: Warning: Driver mlx5 does not support the kernel ABI of 2 (supports 1 to 1) for device /sys/class/infiniband/rxe_eth0\n#\n# Memory domain: rxe_eth0\n#     Component: ib\n#      Transport: rc_verbs\n#         Device: rxe_eth0:1",
+    "UCT/IB/VERBS: Suppress warning if device can't be opened",
+    "+    NVSHMEMI_NULL_ERROR_JMP(recv_cq, status, NVSHMEMX_ERROR_INTERNAL, out,\n+                             \"ibv_create_cq for recv_cq failed.\\n\");",
+    "Error\t\t\t\t: cpu-gpu-pages=0 sg-ext=0 dma-map=0 dma-ref=0\nBar1-map\t\t\t: n=1 ok=1 err=0 free=1 callbacks=0 active=0 delay-frees=0",
+    "resp_cqe_flush_error: 0\nreq_remote_access_errors: 0\nrnr_nak_retry_err: 0\nroce_adp_retrans_to: 0\nlocal_ack_timeout_err: 0\nreq_transport_retries_exceeded: 0",
+    "Jan 05 14:44:41 h20 nvidia-fabricmanager-start.sh[1049]: Detected Pre-NVL5 system\nJan 05 14:45:26 h20 nv-fabricmanager[1120]: Connected to 1 node.\nJan 05 14:45:28 h20 nv-fabricmanager[1120]: Successfully configured all the available NVSwitches to route GPU NVLink traffic. NVLink Peer-to-Peer support will be enabled once the GPUs are successfully registered with the NVLink fabric.",
+    "WARNING: failed to open IMEX log file  errno = No such file or directory\nINFO: using stderr for IMEX logging\n[Sep 18 2026 06:40:33] [INFO] [tid 77] IMEX version 580.159.04 is running with the following configuration options:\n[Sep 18 2026 06:40:33] [INFO] [tid 77] Authentication and Encryption enabled = 0",
+    "[ 3.1] mlx5_core 0000:19:00.0: E-Switch: Total vports 2, per vport: max uc(128) max mc(2048)\n[ 3.2] mlx5_core 0000:19:00.0: Supported tc offload range - chains: 4294967294, prios: 4294967295\n[ 3.3] mlx5_core 0000:19:00.0: MLX5E: StrdRq(1) RqSz(8) StrdSz(2048) RxCqeCmprss(0 enhanced)",
+    "     rx_out_of_buffer: 0\n     tx_queue_dropped: 0\n     link_down_events_phy: 0\n     rx_crc_errors_phy: 0",
+    "WARNING: No preset parameters were found for the device that Open MPI detected:\n\n  Local host:            n17\n  Device name:           mlx5_0\n  Device vendor ID:      0x02c9",
 ];
 
 /// Manuals, rules for alerts, commit messages, source code and searches.
@@ -96,4 +107,14 @@ pub(crate) const MENTIONS: &[&str] = &[
     "    printf(\"transport retry counter exceeded\\n\");",
     "if line.contains(\"GPU has fallen off the bus\") {",
     "    assert_in(\"local protection error\", text)",
+    "| 1 | `FailoverErrorCodeWhitelist` | Validates the classes of IB WC status codes: `WR_FLUSH_ERR` and `RETRY_EXC_ERR` are non-fatal (eligible for failover), `REM_ACCESS_ERR` and `GENERAL_ERR` are fatal. |",
+    "        args: [\"-c\", \"modprobe nvidia_peermem || echo 'could not insert nvidia_peermem: Invalid argument'\"]",
+    "**Cause.** ibv_reg_mr returns ENOMEM when the memlock limit is low. **Solution.** Set it to unlimited in limits.conf.",
+    "- Fixed an issue where cuMemCreate returned CUDA_ERROR_NOT_PERMITTED on systems without an IMEX channel.",
+    "Before this change, a GPU that had fallen off the bus was still scheduled.",
+    "* Fix hang in ncclCommInitRank when NCCL_P2P_DISABLE is set",
+    "docker run --gpus all --shm-size=10g image   # avoids \"Bus error\" in shared memory",
+    "    case IBV_WC_RETRY_EXC_ERR: return \"transport retry counter exceeded\";",
+    "                logger.warning(\"NIXL_ERR_REMOTE_DISCONNECT seen %d times, retrying\", n)",
+    "\tassert.Contains(t, events[0].Message, \"GPU has fallen off the bus\")",
 ];

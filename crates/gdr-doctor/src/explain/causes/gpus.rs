@@ -63,6 +63,9 @@ pub(super) const CAUSES: &[Cause] = &[
         patterns: &[
             sure(xid!("74|137|14[4-9]|150|155")),
             likely(r"\bnvlink\b.{0,40}\b(fatal|crc|replay|recovery) error"),
+            sure(
+                r"\bcuda_error_contained\b|\bcudaerrorcontained\b|invalid access of peer gpu memory over nvlink",
+            ),
         ],
         detail: Some(xid_of),
         remedies: &[

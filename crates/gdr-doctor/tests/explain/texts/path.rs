@@ -61,4 +61,10 @@ pub(crate) const TEXTS: Texts = &[
             "NCCL INFO NET/IB : GPU Direct RDMA Disabled for GPU 0[4000] / HCA 0 (distance 4 >= 2)",
         ],
     ),
+    (
+        "peer-access",
+        &[
+            "gpu03:611:733 [2] transport/p2p.cc:275 NCCL WARN Cuda failure 217 'peer access is not supported between these two devices'",
+        ],
+    ),
 ];
