@@ -12,14 +12,15 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::ValueEnum;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use gdr_node::{Inventory, LiveRoot};
 use gdr_perf::loopback::{
     Chosen, Destination, DeviceName, DevicePair, HostPort, SETUP_PORT, Timeouts, TransferPreference,
 };
 use gdr_perf::transfer::{
     self, Amount, AtomicKind, Direction, InvalidThreshold, LocalEnd, MaximumLatency, MinimumRate,
-    Plan, Reach, Repetition, Striping, Thresholds, TransferEvent, TransferMemory, UnknownVerb,
-    Verb, Verification,
+    Plan, Reach, Repetition, Striping, Thresholds, TransferEvent, TransferMemory, Verb,
+    Verification,
 };
 
 use gdr_rdma::{Device, Provider as ChosenProvider};
@@ -40,7 +41,6 @@ use crate::rdma_peer::{
     Addresses, Provider, ROCE_PORT, SecurityOptions, Side, device_name, listening_address,
     nearest_nics, provider_in_words, shards,
 };
-use crate::spelling::nearest;
 use crate::units::{count, size};
 use perftest::PerftestOptions;
 use table::Table;
@@ -75,9 +75,8 @@ Examples:
     mut_arg("cpus", |arg| arg.visible_alias("pin_cores"))
 )]
 pub(crate) struct Options {
-    /// What to measure: write-bw, write-lat, read-bw, read-lat, send-bw, send-lat, atomic-bw or
-    /// atomic-lat
-    #[arg(value_name = "VERB", value_parser = verb)]
+    /// What to measure
+    #[arg(value_name = "VERB", value_parser = verb())]
     verb: Verb,
 
     /// The server, by name or address; without it, this end is the server
@@ -248,13 +247,9 @@ enum Atomic {
     CompareAndSwap,
 }
 
-fn verb(text: &str) -> Result<Verb, String> {
-    text.parse().map_err(
-        |error: UnknownVerb| match nearest(text, Verb::ALL.map(Verb::name)) {
-            Some(near) => format!("{error}; did you mean {near}?"),
-            None => error.to_string(),
-        },
-    )
+/// A verb by its name; a name with a mistake is answered with the nearest.
+fn verb() -> impl TypedValueParser<Value = Verb> {
+    PossibleValuesParser::new(Verb::ALL.map(Verb::name)).try_map(|name| name.parse::<Verb>())
 }
 
 fn minimum(text: &str) -> Result<MinimumRate, InvalidThreshold> {

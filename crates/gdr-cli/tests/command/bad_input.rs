@@ -164,17 +164,24 @@ fn a_name_with_a_mistake_is_answered_with_the_one_that_was_meant() {
         ("doctor show acs.pth", "did you mean acs.path?"),
         ("fix acs.pth", "did you mean acs.path?"),
         ("fix undo", "`gdr fix --undo` takes them back"),
-        ("perf wirte-bw", "did you mean write-bw?"),
+        ("perf wirte-bw", "a similar value exists: 'write-bw'"),
         ("serve --object name=a,siez=4K", "did you mean size?"),
         ("env --for nclc", "'nccl'"),
     ] {
         let output = gdr(line.split_whitespace());
         assert_eq!(code(&output), 64, "{line}");
-        let text = stderr(&output).split_whitespace().collect::<Vec<_>>().join(" ");
+        let text = stderr(&output)
+            .split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" ");
         assert!(text.contains(meant), "{line}: {text}");
     }
     let other = gdr(["doctor", "--only", "nothing.like.it"]);
-    assert!(stderr(&other).contains("`gdr doctor list`"), "{}", stderr(&other));
+    assert!(
+        stderr(&other).contains("`gdr doctor list`"),
+        "{}",
+        stderr(&other)
+    );
 }
 
 #[test]

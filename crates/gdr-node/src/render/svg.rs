@@ -388,7 +388,9 @@ fn leaf(out: &mut String, device: &Device, inventory: &Inventory, x: f64, y: f64
 /// The link of a device, in as few letters as its box has room for: `2.5 of 32 GT/s x16`.
 fn link_in_box(function: &Function) -> Option<String> {
     let words = link(function)?;
-    let Some((now, best)) = words.split_once(" of ").filter(|(_, best)| best.contains("GT/s"))
+    let Some((now, best)) = words
+        .split_once(" of ")
+        .filter(|(_, best)| best.contains("GT/s"))
     else {
         return Some(words);
     };
@@ -410,9 +412,10 @@ fn model(function: &Function) -> Option<String> {
             let (inside, _) = rest.split_once(']')?;
             Some(inside).filter(plain)
         });
-        inside.last().or_else(|| name.split(" Device ").nth(1))
+        inside.last()
     });
-    let words = of_name.or_else(|| identity.model())?;
+    let number = || identity.name.as_deref()?.split(" Device ").nth(1);
+    let words = of_name.or_else(|| identity.model()).or_else(number)?;
     let short: String = words.chars().take(MOST_MODEL).collect();
     Some(if short.len() < words.len() {
         format!("{}…", short.trim_end())
@@ -558,7 +561,13 @@ mod tests {
         assert!(picture.contains(">2.5 of 32 GT/s x16<"), "{picture}");
         assert!(picture.contains(">2.5 x8 of 32 GT/s x16<"), "{picture}");
         let document = roxmltree::Document::parse(&picture).unwrap();
-        let width: f64 = document.root_element().attribute("width").unwrap().parse().unwrap();
+        assert_eq!(picture.matches(">H100 PCIe<").count(), example::GPUS.len());
+        let width: f64 = document
+            .root_element()
+            .attribute("width")
+            .unwrap()
+            .parse()
+            .unwrap();
         for text in document.descendants().filter(|it| it.has_tag_name("text")) {
             let words = text.text().unwrap_or_default();
             let long = LETTER * words.chars().count() as f64;

@@ -165,6 +165,53 @@ fn every_message_is_explained_by_a_cause_that_names_its_rule() {
     }
 }
 
+/// A message as each tool prints it.
+fn forms(message: &str) -> [String; 9] {
+    [
+        format!("[   12.345678] {message}"),
+        format!("[Sun Feb 23 16:24:18 2025] {message}"),
+        format!("kern  :err   : [   12.345678] {message}"),
+        format!("<3>[   12.345678] {message}"),
+        format!("3,977,12345678,-;{message}"),
+        format!("Feb 23 16:24:18 gpu01 kernel: {message}"),
+        format!("2025-02-23T16:24:18.123456+00:00 gpu01 kernel: [   12.345678] {message}"),
+        format!("{{\"_TRANSPORT\":\"kernel\",\"MESSAGE\":\"{message}\",\"PRIORITY\":\"3\"}}"),
+        format!("gpu01: [   12.345678] {message}"),
+    ]
+}
+
+#[test]
+fn a_message_has_one_answer_from_the_doctor_and_from_explain_in_every_form() {
+    for (id, _, verdict, message) in EXAMPLES {
+        let rule = checks::find(id).unwrap();
+        for printed in forms(message) {
+            let node = example::healthy().file(virtual_path::KERNEL_LOG, format!("{printed}\n"));
+            let found = worst(rule, &node);
+            assert_eq!(found.verdict, *verdict, "{printed}: {}", found.summary);
+            let explained = explain(&printed);
+            let first = explained.first().map(|it| it.cause.checks);
+            assert!(first.is_some_and(|checks| checks.contains(id)), "{printed}");
+        }
+    }
+}
+
+#[test]
+fn a_record_of_several_lines_has_one_answer_from_the_doctor_and_from_explain() {
+    let lines = [
+        "NVRM: The NVIDIA GPU 0000:18:00.0",
+        "NVRM: (PCI ID: 10de:2330) installed in this system has",
+        "NVRM: fallen off the bus and is not responding to commands.",
+    ];
+    let rule = checks::find("klog.gpu_start").unwrap();
+    for form in 0..7 {
+        let printed: Vec<String> = lines.iter().map(|it| forms(it)[form].clone()).collect();
+        let printed = printed.join("\n");
+        let node = example::healthy().file(virtual_path::KERNEL_LOG, format!("{printed}\n"));
+        assert_eq!(worst(rule, &node).verdict, Fail, "{printed}");
+        assert_eq!(explain(&printed)[0].cause.id, "gpu-lost", "{printed}");
+    }
+}
+
 #[test]
 fn every_rule_passes_on_a_quiet_log_and_is_unknown_without_one() {
     let quiet = example::healthy();
