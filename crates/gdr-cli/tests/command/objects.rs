@@ -426,7 +426,6 @@ fn an_idle_object_ends_a_watch_undecided() {
     assert!(error.contains("nothing newer than no epoch"), "{error}");
     let text = stdout(&output);
     assert!(text.contains("nothing published yet"), "{text}");
-    assert!(!error.contains("MLX5_SCATTER_TO_CQE"), "{error}");
 }
 
 #[test]

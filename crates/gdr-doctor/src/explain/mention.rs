@@ -35,10 +35,11 @@ const REPORTING: [&str; 15] = [
     "message",
 ];
 /// Keys of configuration whose values are texts to look for or to show.
-const CONFIGURATION: [&str; 13] = [
+const CONFIGURATION: [&str; 15] = [
     "alert",
     "annotations",
     "description",
+    "expected",
     "expr",
     "match",
     "matches",
@@ -49,9 +50,10 @@ const CONFIGURATION: [&str; 13] = [
     "runbook",
     "summary",
     "title",
+    "want",
 ];
 /// Functions of programs that take a text to print, to compare or to look for.
-const FUNCTIONS: [&str; 23] = [
+const FUNCTIONS: [&str; 27] = [
     "assert",
     "assert_in",
     "compile",
@@ -60,8 +62,11 @@ const FUNCTIONS: [&str; 23] = [
     "echo",
     "endswith",
     "error",
+    "errorf",
+    "fatalf",
     "find",
     "fprintf",
+    "invalid_argument",
     "in",
     "info",
     "log",
@@ -69,6 +74,7 @@ const FUNCTIONS: [&str; 23] = [
     "print",
     "printf",
     "puts",
+    "runtime_error",
     "search",
     "startswith",
     "strcmp",
@@ -127,6 +133,8 @@ const PARTS_OF_MANUALS: [&str; 7] = [
     "solutions",
     "workaround",
 ];
+/// Words with which a line of source code names a value.
+const DECLARATIONS: [&str; 5] = ["const", "final", "let", "static", "var"];
 /// Words with which a line of source code begins, and how such a line ends.
 const CODE: [&str; 6] = ["case", "return", "#define", "else", "static", "const"];
 const ENDS_OF_CODE: [&[u8]; 5] = [b";", b"{", b":", b",", b"\\"];
@@ -152,6 +160,10 @@ pub(super) fn speech(line: &[u8], range: &Range<usize>) -> Speech {
         || is_printed(line, range.end)
         || is_of_manual(&before, &after)
         || is_of_any(&before)
+        || is_in_table(&before, &from_start, range.len())
+        || is_help(&before)
+        || is_compared(&after)
+        || is_entry_of_manual(line)
         || quotation.is_some_and(|quotation| quotation.is_mention(line))
         || is_condition(&before);
     if is_mention {
@@ -246,12 +258,53 @@ fn is_heading(before: &str) -> bool {
 fn is_code(line: &[u8]) -> bool {
     let line = line.trim_ascii();
     let line = line.strip_prefix(b"+").unwrap_or(line).trim_ascii_start();
-    if line.starts_with(b"// ") || line.starts_with(b"/*") {
+    let marks: [&[u8]; 4] = [b"// ", b"/*", b"\"\"\"", b"'''"];
+    if marks.iter().any(|mark| line.starts_with(mark)) {
         return true;
     }
     let word = line.split(|byte| *byte == b' ').next().unwrap_or_default();
-    CODE.iter().any(|it| it.as_bytes() == word)
-        && ENDS_OF_CODE.iter().any(|end| line.ends_with(end))
+    if word == b"assert" {
+        return true;
+    }
+    let is = |words: &[&str]| words.iter().any(|it| it.as_bytes() == word);
+    let names = is(&DECLARATIONS) && line.windows(3).any(|window| window == b" = ");
+    names || is(&CODE) && ENDS_OF_CODE.iter().any(|end| line.ends_with(end))
+}
+
+/// `| 79 | GPU has fallen off the bus | hardware |`: a cell of a table that has little more than the
+/// words, of `length` bytes.
+fn is_in_table(before: &str, from_start: &str, length: usize) -> bool {
+    /// How many letters more.
+    const MORE: usize = 12;
+    let Some((_, left)) = before.rsplit_once(" | ") else {
+        return false;
+    };
+    let Some((right, _)) = from_start.split_once(" |") else {
+        return false;
+    };
+    left.trim().len() + right.trim().len() <= length + MORE
+}
+
+/// `  --retries N    how often ...`: the help of an option.
+fn is_help(before: &str) -> bool {
+    let line = before.trim_start();
+    let is_option = line.starts_with("--") && !line.starts_with("---")
+        || line.starts_with('-') && line.get(2..).is_some_and(|rest| rest.starts_with(", --"));
+    is_option && line.contains("  ")
+}
+
+/// `EFAULT  ibv_reg_mr() ...`, `See also: ...`.
+fn is_entry_of_manual(line: &[u8]) -> bool {
+    let line = line.trim_ascii();
+    let name = line.iter().take_while(|it| it.is_ascii_uppercase()).count();
+    let is_errno = name > 3 && line.starts_with(b"E") && line[name..].starts_with(b"  ");
+    is_errno || line.starts_with(b"See ") || line.starts_with(b"see also")
+}
+
+/// `GPUDirect RDMA disabled vs. enabled`.
+fn is_compared(after: &str) -> bool {
+    let next = after.split_whitespace().next().unwrap_or_default();
+    next.eq_ignore_ascii_case("vs") || next.eq_ignore_ascii_case("vs.") || next == "versus"
 }
 
 /// `- Fixed an issue where ...`, `* Fix hang in ...`.
@@ -343,7 +396,9 @@ fn is_condition(before: &str) -> bool {
         .iter()
         .any(|it| first.eq_ignore_ascii_case(it));
     let first_person = ["I", "I'm", "my", "we", "We", "our"];
-    is_condition
+    let of_reader = ["if you ", "when you ", "whenever you ", "should you "];
+    let lower = sentence.to_ascii_lowercase();
+    (is_condition || of_reader.iter().any(|it| lower.contains(it)))
         && !sentence
             .split_whitespace()
             .any(|word| first_person.contains(&word))
@@ -392,6 +447,9 @@ impl<'a> Quotation<'a> {
             return FUNCTIONS.contains(&last_word(call).to_ascii_lowercase().as_str());
         }
         if PRINTS.contains(&last_word(before.trim_end())) {
+            return true;
+        }
+        if before.contains("= [") || before.contains("= {") {
             return true;
         }
         if let Some(key) = before.trim_end().strip_suffix([':', '=']) {
@@ -473,6 +531,9 @@ mod tests {
             "We get this error: `<Couldn't allocate MR>`",
             "Fixed IPs: <Couldn't allocate MR>",
             "return code 1: <Couldn't allocate MR>",
+            "{\"errors\": [\"<Couldn't allocate MR>\"]}",
+            "gpu01 | rank 3 | RuntimeError while it was started: <Couldn't allocate MR> | node 7",
+            "-- <Couldn't allocate MR>",
             "the GPU that runs rank 3 has <fallen off the bus>",
             "it didn't start: <Couldn't allocate MR>, that's all",
             "<retry_exc_err>: 3",
@@ -502,6 +563,18 @@ mod tests {
             "\tassert.Contains(t, events[0].Message, \"<GPU has fallen off the bus>\")",
             "args: [\"-c\", \"modprobe x || echo '<could not insert x>'\"]",
             "docker run image   # avoids \"<Bus error> in shared memory\"",
+            "    \"\"\"Raised when the GPU has <fallen off the bus>.\"\"\"",
+            "79 | GPU has <fallen off the bus> | hardware |",
+            "const xid79 = \"GPU has <fallen off the bus>\"",
+            "NCCL_IB_TIMEOUT: raise it if you see <IBV_WC_RETRY_EXC_ERR> on large fabrics.",
+            "<GPUDirect RDMA disabled> vs. enabled: throughput compared",
+            "  --retries N    how often before <transport retry counter exceeded> is reported",
+            "    assert '<retry_exc_err>' in metrics",
+            "See also: Xid 79 (GPU has <fallen off the bus>).",
+            "        throw std::runtime_error(\"<Couldn't allocate MR>\");",
+            "EFAULT  <ibv_reg_mr() failed with Bad address>: the range is not accessible.",
+            "expected: '<GPU has fallen off the bus>', got: ''",
+            "ERROR_TEXTS = ['<GPU has fallen off the bus>', 'local protection error']",
             "- Fixed an issue where <cuMemCreate returned 800> without a channel.",
             "* Fix <hang in ncclCommInitRank> when it is set",
             "Fixed a bug: <Couldn't allocate MR> with large buffers",

@@ -89,6 +89,8 @@ pub(crate) const HEALTHY: &[&str] = &[
     "[ 3.1] mlx5_core 0000:19:00.0: E-Switch: Total vports 2, per vport: max uc(128) max mc(2048)\n[ 3.2] mlx5_core 0000:19:00.0: Supported tc offload range - chains: 4294967294, prios: 4294967295\n[ 3.3] mlx5_core 0000:19:00.0: MLX5E: StrdRq(1) RqSz(8) StrdSz(2048) RxCqeCmprss(0 enhanced)",
     "     rx_out_of_buffer: 0\n     tx_queue_dropped: 0\n     link_down_events_phy: 0\n     rx_crc_errors_phy: 0",
     "WARNING: No preset parameters were found for the device that Open MPI detected:\n\n  Local host:            n17\n  Device name:           mlx5_0\n  Device vendor ID:      0x02c9",
+    "--- PASS: TestMatcher/GPU_has_fallen_off_the_bus (0.00s)",
+    "{\"remote_access_errors\": 0, \"rnr_retry_exceeded\": 0, \"transport_retry_exc_err\": 0}",
 ];
 
 /// Manuals, rules for alerts, commit messages, source code and searches.
@@ -117,4 +119,17 @@ pub(crate) const MENTIONS: &[&str] = &[
     "    case IBV_WC_RETRY_EXC_ERR: return \"transport retry counter exceeded\";",
     "                logger.warning(\"NIXL_ERR_REMOTE_DISCONNECT seen %d times, retrying\", n)",
     "\tassert.Contains(t, events[0].Message, \"GPU has fallen off the bus\")",
+    "    \"\"\"Raised when the GPU has fallen off the bus.\"\"\"",
+    "| 79 | GPU has fallen off the bus | Hardware |",
+    "const xid79 = \"GPU has fallen off the bus\"",
+    "What does `transport retry counter exceeded` mean?",
+    "NCCL_IB_TIMEOUT: raise it if you see IBV_WC_RETRY_EXC_ERR on large fabrics.",
+    "GPUDirect RDMA disabled vs. enabled: throughput compared",
+    "  --retries N    how often to send again before transport retry counter exceeded is reported",
+    "ERROR_TEXTS = ['GPU has fallen off the bus', 'local protection error']",
+    "    assert 'retry_exc_err' in metrics",
+    "See also: Xid 79 (GPU has fallen off the bus).",
+    "        throw std::runtime_error(\"Couldn't allocate MR\");",
+    "EFAULT  ibv_reg_mr() failed with Bad address: the range is not accessible to the caller.",
+    "expected: 'GPU has fallen off the bus', got: ''",
 ];

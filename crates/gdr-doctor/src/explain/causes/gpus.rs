@@ -66,6 +66,9 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(
                 r"\bcuda_error_contained\b|\bcudaerrorcontained\b|invalid access of peer gpu memory over nvlink",
             ),
+            sure(
+                r"uncorrectable nvlink error|\bcuda_error_nvlink_uncorrectable\b|\bcudaerrornvlinkuncorrectable\b",
+            ),
         ],
         detail: Some(xid_of),
         remedies: &[
@@ -83,7 +86,11 @@ pub(super) const CAUSES: &[Cause] = &[
         id: "nvswitch-error",
         title: "An NVSwitch had an error (SXid)",
         why: "Fatal ones end every program that uses NVLink until GPUs and switches are reset.",
-        patterns: &[sure(expressions::SXID), sure(r"\bsxid \(pci:")],
+        patterns: &[
+            sure(r"\bnvswitch (non-)?fatal error \d+"),
+            sure(expressions::SXID),
+            sure(r"\bsxid \(pci:"),
+        ],
         remedies: &[
             run(
                 "Reset GPUs and switches",

@@ -270,6 +270,28 @@ pub(super) const CAUSES: &[Cause] = &[
         ..Cause::DEFAULT
     },
     Cause {
+        id: "fork",
+        title: "A process forked while its memory was registered with a NIC",
+        why: "After a fork the pages of registered memory may become copies: the NIC then writes to \
+              pages that the program no longer sees. It is safe where libibverbs was told of forks \
+              before it registered, or where the kernel (5.12 and later) copies such pages at once.",
+        patterns: &[likely(
+            r"\bibv_fork_init\(?\)? (was disabled|failed)|\bfork\(?\)? has been issued",
+        )],
+        remedies: &[
+            run(
+                "Tell libibverbs of forks",
+                "RDMAV_FORK_SAFE=1; UCX_IB_FORK_INIT=y",
+            ),
+            hand(
+                "Or start workers without a fork: `spawn` in Python's multiprocessing and DataLoader",
+            ),
+        ],
+        checks: &[],
+        sources: &["ibv_fork_init(3)", "openucx/ucx issue 686"],
+        ..Cause::DEFAULT
+    },
+    Cause {
         id: "duplicate-gpu",
         title: "Two ranks use one GPU, which NCCL refuses",
         why: "Each rank needs a GPU of its own. They share one where the program does not choose by \

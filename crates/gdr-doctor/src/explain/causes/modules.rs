@@ -230,7 +230,7 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(r"\bib_umad\b.{0,80}(not (been )?loaded|not found|missing|no such|unavailable)"),
             likely(r"\bnvlsm\b.{0,80}(fail|error|not (running|found|installed))"),
             likely(
-                r"fabric ?manager.{0,60}(fail|not running|mismatch|inactive|does ?n[o']t match|error while)",
+                r"fabric ?manager.{0,60}(fail|not running|mismatch|inactive|do(es)? ?n[o']t match|error while)",
             ),
         ],
         remedies: &[
@@ -475,6 +475,10 @@ pub(super) const CAUSES: &[Cause] = &[
             ),
             likely(r"could not select device driver .{0,40}\bgpu"),
             sure(r"\bnvml error: driver not loaded"),
+            sure(
+                r"cuda driver initialization failed|no cuda gpus are available|found no nvidia driver",
+            ),
+            likely(r"\bno devices were found\b"),
             sure(r"load library failed: libnvidia-ml\.so"),
             sure(
                 r"\bcuinit\b.{0,30}fail\w*.{0,40}(cuda_error_no_device|cuda_error_not_initialized|\b100\b)",

@@ -70,6 +70,7 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(expressions::AER_UNCORRECTED),
             sure(expressions::AER_COMPLETION_TIMEOUT),
             sure(expressions::DPC),
+            sure(expressions::SLOT_EMPTY),
             sure(r"\bpcie bus error: severity=uncorrect"),
             sure(r"\buesta:.*\bcmpltto\+"),
             follows(

@@ -12,12 +12,15 @@ pub(super) const CAUSES: &[Cause] = &[
               was not given /dev/infiniband, the provider library (libmlx5) is missing, no port \
               is ACTIVE, or a filter (NCCL_IB_HCA) matches none.",
         patterns: &[
+            sure(
+                r"\bibv_(alloc_pd|open_device|query_device)\w*\b.{0,40}(not permitted|permission denied)",
+            ),
             sure(r"net/ib ?: no device found"),
             sure(r"\bno (ib|rdma|infiniband) devices? (was |were )?found"),
             sure(r"no available rnic"),
             sure(r"couldn'?t read uverbs abi version"),
             sure(r"net/socket ?: ?gpu ?direct rdma (\(\w+\) )?disabled for hca"),
-            sure(r"\bibv_open_device\(\S*\) failed"),
+            sure(r"\bibv_open_device(\(\S*\))? failed"),
             sure(r"failed to get ib devices? list|\bno ib devices found"),
             sure(r"did not detect devices"),
             sure(r"unable to find any supported nic|no hca found"),

@@ -74,6 +74,7 @@ pub(crate) const TEXTS: Texts = &[
         &[
             "[1581060992.288391] [node7:9817 :0]         select.c:438  UCX  ERROR no active messages transport to <no debug data>: posix/memory - Destination is unreachable, sysv/memory - Destination is unreachable, self/memory - Destination is unreachable, rdmacm/sockaddr - no am bcopy, cma/memory - no am bcopy",
             "UCX  ERROR   no active messages transport to <no debug data>: self/memory - no peer failure handler, sysv/memory - no peer failure handler, cuda_copy/cuda - no am bcopy, cuda_ipc/cuda - no am bcopy",
+            "[1.2] [n2:71:0] select.c:643 UCX  ERROR   no remote registered memory access transport to n3:88: rc_mlx5/mlx5_0:1 - Destination is unreachable",
         ],
     ),
     (
@@ -92,6 +93,12 @@ pub(crate) const TEXTS: Texts = &[
         "sharp",
         &[
             "[gpu01:0:6312 - context.c:684][2025-05-02 10:11:12] ERROR sharp_get_job_data_len failed: Job error(-35)",
+        ],
+    ),
+    (
+        "fork",
+        &[
+            "UCX  WARN  IB: ibv_fork_init() was disabled or failed, yet a fork() has been issued.\nUCX  WARN  IB: data corruption might occur when using registered memory.",
         ],
     ),
 ];

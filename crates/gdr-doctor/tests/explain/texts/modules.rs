@@ -12,6 +12,7 @@ pub(crate) const TEXTS: Texts = &[
              nvidia_peermem: Unknown symbol ib_register_peer_memory_client (err -22)",
             "nv_peer_mem: disagrees about version of symbol ib_register_peer_memory_client",
             "[   42.1] nvidia_peermem: Unknown symbol ib_unregister_peer_memory_client (err -2)",
+            "insmod: ERROR: could not insert module nvidia-peermem.ko: Invalid parameters",
         ],
     ),
     (
@@ -44,6 +45,7 @@ pub(crate) const TEXTS: Texts = &[
             "Sep 18 03:19:01 ws7 nvidia-fabricmanager-start.sh[4753]: Detected Pre-NVL5 system\nSep 18 03:19:01 ws7 nvidia-fabricmanager-start.sh[4756]: request to query NVSwitch device information from NVSwitch driver failed with error:WARNING Nothing to do [NV_WARN_NOTHING_TO_DO]\nSep 18 03:19:01 ws7 systemd[1]: nvidia-fabricmanager.service: Control process exited, code=exited, status=1/FAILURE",
             "    Fabric\n        State                             : Completed\n        Status                            : Insufficient Resources\n        CliqueId                          : 0\n        ClusterUUID                       : 00000000-0000-0000-0000-000000000000",
             "        Fabric\n            State                                          : In Progress\n            Status                                         : N/A",
+            "fabric manager NVIDIA GPU driver interface version 570.86.15 don't match with driver version 570.124.06. Please update with matching NVIDIA driver package.",
         ],
     ),
     (
@@ -107,6 +109,9 @@ pub(crate) const TEXTS: Texts = &[
             " 05-11-2023 15:01:56:615 [pid=38031 tid=38031] ERROR  cufio:480 cuInit Failed, error CUDA_ERROR_NO_DEVICE",
             "nvidia-container-cli: initialization error: nvml error: driver not loaded: unknown",
             "nvidia-container-cli: initialization error: load library failed: libnvidia-ml.so.1: cannot open shared object file: no such file or directory: unknown",
+            "docker: Error response from daemon: could not select device driver \"nvidia\" with capabilities: [[gpu]].",
+            "No devices were found",
+            "RuntimeError: CUDA driver initialization failed, you might not have a CUDA gpu.",
         ],
     ),
     (
@@ -153,6 +158,7 @@ pub(crate) const TEXTS: Texts = &[
         &[
             "Could not unload NVIDIA driver kernel modules, driver is in use",
             "Unloading HCA driver:                                      [FAILED]\nrmmod: ERROR: Module ib_uverbs is in use by: nvidia_peermem",
+            "rmmod: ERROR: Module nvidia is in use by: nvidia_uvm nvidia_modeset gdrdrv",
         ],
     ),
 ];

@@ -14,6 +14,9 @@ pub(crate) const TEXTS: Texts = &[
             "mlx5_core 0000:19:00.0: mlx5_fw_fatal_reporter_err_work:654:(pid 1): fw fatal",
             "[ 63.1] mlx5_core 0000:81:00.0: wait_func:1195:(pid 967): ENABLE_HCA(0x104) timeout. Will cause a leak of a command resource",
             "[ 512.3] bnxt_en 0000:c2:00.0 ens1f0np0: Error (timeout: 500000) msg {0x24 0x1b3} len:0",
+            "mlx5_core 0000:a1:00.0: mlx5_health_try_recover:330:(pid 812): health recovery flow aborted, PCI reads still not working",
+            "[ 700.2] bnxt_en 0000:c2:00.0 ens1f0np0: Firmware fatal reset request received",
+            "[ 9.1] mlx5_core 0000:19:00.0: mlx5_init_one:1321:(pid 311): mlx5_load_one failed with error code -5",
         ],
     ),
     (

@@ -29,6 +29,7 @@ pub(crate) const TEXTS: Texts = &[
             "mlx5_core 0000:38:00.0:    [14] CmpltTO                (First)",
             "\t\tUESta:\tDLP- SDES- TLP- FCP- CmpltTO+ CmpltAbrt- UnxCmplt- RxOF- MalfTLP- ECRC- UnsupReq- ACSViol-",
             "[ 9001.1] {1}[Hardware Error]: Hardware error from APEI Generic Hardware Error Source: 1\n[ 9001.1] {1}[Hardware Error]: event severity: fatal\n[ 9001.1] {1}[Hardware Error]:   section_type: PCIe error\n[ 9001.1] {1}[Hardware Error]:   device_id: 0000:3b:00.0\n[ 9001.1] {1}[Hardware Error]:   aer_uncor_status: 0x00004000, aer_uncor_mask: 0x00100000",
+            "[ 88.1] pcieport 0000:64:01.0: pciehp: Slot(3): Link Down\n[ 88.1] pcieport 0000:64:01.0: pciehp: Slot(3): Card not present",
         ],
     ),
     (

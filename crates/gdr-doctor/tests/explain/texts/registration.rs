@@ -82,6 +82,7 @@ pub(crate) const TEXTS: Texts = &[
             "ERROR mlx5_0: ibv_create_cq() failed: Cannot allocate memory.",
             "fi_mr_reg failed, ret is:-12, Cannot allocate memory",
             "Couldn't get device attribute.\nUnable to create QP.\nFailed to create QP.",
+            "pod:1:1 [0] misc/ibvwrap.cc:140 NCCL WARN Call to ibv_alloc_pd failed with error Cannot allocate memory",
         ],
     ),
     (
@@ -143,6 +144,7 @@ pub(crate) const TEXTS: Texts = &[
             "open /dev/nvidia-caps-imex-channels/channel0: no such file or directory",
             "IMEX channel is not available in this container",
             "CU_MEM_HANDLE_TYPE_FABRIC is not supported on this device",
+            "ERROR: /dev/nvidia-caps-imex-channels/channel0 cannot be opened: Permission denied",
         ],
     ),
     (
@@ -157,6 +159,7 @@ pub(crate) const TEXTS: Texts = &[
         &[
             "[Mar 21 2025 20:45:38] [INFO] [tid 39] IMEX library communication bind port = 50000\n[Mar 21 2025 20:45:38] [ERROR] [tid 39] No matching network interface found for any IP addresses in the node configuration file",
             "ErrorCode:DCGM_FR_IMEX_UNHEALTHY GPU:0 PCI:0000:9d:00.0 IMEX daemon status is -3 (not READY)",
+            "Sep 02 07:00:01 gb3 systemd[1]: nvidia-imex.service: Failed with result 'exit-code'.",
         ],
     ),
 ];

@@ -23,6 +23,9 @@ pub(crate) const TEXTS: Texts = &[
             "Failed to open device\nFailed to open device",
             "E0110 16:55:35.140089 281933 rdma_context.cpp:387] ibv_get_device_list failed\nE0110 16:55:35.140093 281933 rdma_context.cpp:66] Failed to open device erdma_0 on port  with GID 0\nE0110 16:55:35.140100 281933 rdma_transport.cpp:65] RdmaTransport: cannot initialize RDMA resources",
             "libfabric:72089:core:core:fi_getinfo_():889<warn> fi_getinfo: provider efa returned -61 (No data available)",
+            "misc/ibvwrap.cc:94 NCCL WARN Call to ibv_open_device failed",
+            "E1120 11:09:27.133715 203020 transfer_engine.cpp:140] No RDMA devices found, check your device installation",
+            "libfabric:71:1:efa:domain:efa_domain_open():201<warn> ibv_alloc_pd failed: Operation not permitted",
         ],
     ),
     (

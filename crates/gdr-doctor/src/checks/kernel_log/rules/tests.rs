@@ -72,6 +72,11 @@ const EXAMPLES: &[(&str, &str, Verdict, &str)] = &[
         "pcieport 0000:17:00.0: DPC: containment event, status:0x1f01 source:0x0000"),
     ("klog.aer", "0000:e1:00.0", Info,
         "nvme 0000:e1:00.0: PCIe Bus Error: severity=Uncorrected (Non-Fatal)"),
+    ("klog.aer", "0000:17:00.0", Fail,
+        "pcieport 0000:17:00.0: pciehp: Slot(3): Link Down"),
+    ("klog.nic_health", "mlx5_1", Fail,
+        "mlx5_core 0000:19:00.0: mlx5_health_try_recover:330:(pid 812): health recovery flow aborted, \
+         PCI reads still not working"),
     ("klog.iommu_fault", "mlx5_1", Fail,
         "DMAR: [DMA Write NO_PASID] Request device [19:00.0] fault addr 0x3f8000000000"),
     ("klog.iommu_fault", "GPU0", Fail,
