@@ -429,7 +429,7 @@ fn an_idle_object_ends_a_watch_undecided() {
 }
 
 #[test]
-fn a_client_of_another_command_is_told_who_listens() {
+fn a_client_of_another_command_names_what_listens() {
     let owner = Owner::start("--object name=w,size=1");
     let output = gdr(["perf", "write-bw", owner.address(), "--insecure"]);
     assert_ne!(code(&output), 0);

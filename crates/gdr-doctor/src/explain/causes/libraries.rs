@@ -273,7 +273,7 @@ pub(super) const CAUSES: &[Cause] = &[
         id: "fork",
         title: "A process forked while its memory was registered with a NIC",
         why: "After a fork the pages of registered memory may become copies: the NIC then writes to \
-              pages that the program no longer sees. It is safe where libibverbs was told of forks \
+              pages that the program no longer sees. It is safe where libibverbs knew of forks \
               before it registered, or where the kernel (5.12 and later) copies such pages at once.",
         patterns: &[likely(
             r"\bibv_fork_init\(?\)? (was disabled|failed)|\bfork\(?\)? has been issued",
