@@ -174,7 +174,7 @@ pub(super) fn speech(line: &[u8], range: &Range<usize>) -> Speech {
 }
 
 /// `0 retry_exc_err`, `rnr_nak_retry_err: 0`.
-fn is_zero_counter(line: &[u8], range: &Range<usize>) -> bool {
+pub(super) fn is_zero_counter(line: &[u8], range: &Range<usize>) -> bool {
     let is_word = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
     let start = range.start
         - line[..range.start]
