@@ -42,6 +42,7 @@ pub(crate) const COMMON_STATUSES: Statuses = &[
 ];
 
 const CLOSED: &str = "stopped: standard output was closed";
+const CLOSED_OR_NO_GPU: &str = "there is no GPU, or standard output was closed";
 const USAGE: &str = "usage error: the command line is wrong";
 const INPUT: &str = "a capture cannot be read, or this command does not support its kind";
 
@@ -67,7 +68,7 @@ pub(crate) fn statuses(command: &str) -> Statuses {
             (Exit::Failure, "FAIL, or the run could not start"),
             (
                 Exit::Undecided,
-                "UNDECIDED: stopped (Ctrl-C, SIGTERM, closed output)",
+                "UNDECIDED: there is no GPU, or it was stopped (Ctrl-C, SIGTERM, closed output)",
             ),
             (Exit::Usage, USAGE),
         ],
@@ -77,7 +78,7 @@ pub(crate) fn statuses(command: &str) -> Statuses {
                 Exit::Failure,
                 "a size misses a threshold, bytes are wrong, or the run failed",
             ),
-            (Exit::Undecided, CLOSED),
+            (Exit::Undecided, CLOSED_OR_NO_GPU),
             (Exit::Usage, USAGE),
         ],
         "mesh" => &[
@@ -86,7 +87,7 @@ pub(crate) fn statuses(command: &str) -> Statuses {
                 Exit::Failure,
                 "a rank is slow, absent or dead, bytes are wrong, or the run failed",
             ),
-            (Exit::Undecided, CLOSED),
+            (Exit::Undecided, CLOSED_OR_NO_GPU),
             (Exit::Usage, USAGE),
         ],
         "compare" => &[
@@ -95,7 +96,10 @@ pub(crate) fn statuses(command: &str) -> Statuses {
                 Exit::Failure,
                 "a transfer failed, a result was wrong, or the run could not start",
             ),
-            (Exit::Undecided, "stopped (Ctrl-C, SIGTERM, closed output)"),
+            (
+                Exit::Undecided,
+                "there is no GPU, or it was stopped (Ctrl-C, SIGTERM, closed output)",
+            ),
             (Exit::Usage, USAGE),
         ],
         "sanity" => &[
@@ -211,7 +215,7 @@ pub(crate) fn statuses(command: &str) -> Statuses {
                 Exit::Failure,
                 "it could not start, or content could not be read or published",
             ),
-            (Exit::Undecided, CLOSED),
+            (Exit::Undecided, CLOSED_OR_NO_GPU),
             (Exit::Usage, USAGE),
         ],
         "ls" => &[

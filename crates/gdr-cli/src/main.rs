@@ -32,6 +32,7 @@ mod progress;
 mod rdma_peer;
 mod remedy;
 mod run;
+mod spelling;
 mod units;
 mod wrap;
 

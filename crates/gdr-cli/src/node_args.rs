@@ -332,7 +332,7 @@ fn add_all(assembly: &mut Assembly, directory: &Path) -> Result<()> {
         }
     }
     if found == 0 {
-        return Err(UsageError(format!(
+        return Err(InputError(format!(
             "{} is neither the root of a node nor has captures of one: neither sys nor proc is in it, \
              and none of its {} files is the output of a tool that is known",
             directory.display(),

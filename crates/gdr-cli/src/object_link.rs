@@ -37,12 +37,15 @@ pub(crate) struct DeviceOptions {
 }
 
 impl DeviceOptions {
-    /// What to choose a device from, and the choice; `nearest` are the kernel devices near a GPU.
-    pub(crate) fn choose(&self, nearest: Vec<NicDistance>) -> Result<(DevicePair, Chosen)> {
+    /// Sets what the device's library reads from the environment: before any thread is started.
+    pub(crate) fn prepare(&self) {
         if !matches!(self.provider, Provider::Soft) {
-            // Nothing has started a thread yet.
             gdr_rdma::disable_scatter_to_cqe();
         }
+    }
+
+    /// What to choose a device from, and the choice; `nearest` are the kernel devices near a GPU.
+    pub(crate) fn choose(&self, nearest: Vec<NicDistance>) -> Result<(DevicePair, Chosen)> {
         let pair = DevicePair {
             from: self.device.clone(),
             to: self.device.clone(),
@@ -70,6 +73,11 @@ pub(crate) struct LinkArguments {
 }
 
 impl LinkArguments {
+    /// As [`DeviceOptions::prepare`].
+    pub(crate) fn prepare(&self) {
+        self.device.prepare();
+    }
+
     /// Connects to the owner.
     pub(crate) fn connect(&self, owner: &HostPort) -> Result<Link> {
         let (pair, chosen) = self.device.choose(Vec::new())?;

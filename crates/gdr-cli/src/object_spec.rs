@@ -7,6 +7,7 @@ use std::str::FromStr;
 use gdr_object::{Checksum, Element, InvalidMode, InvalidName, Mode, ObjectName, Rights, Shape};
 
 use crate::gpu::GpuName;
+use crate::spelling::nearest;
 use crate::units::size;
 
 /// An object to make: `name=weights,gpu=0,size=1G,mode=latest`.
@@ -45,7 +46,7 @@ pub(crate) enum GpuReach {
 pub(crate) enum InvalidSpec {
     #[error("`{0}` is not KEY=VALUE; the keys are {keys}", keys = KEYS.join(", "))]
     NotAPair(String),
-    #[error("there is no key `{0}`; the keys are {keys}", keys = KEYS.join(", "))]
+    #[error("there is no key `{0}`{meant}; the keys are {keys}", meant = meant(.0), keys = KEYS.join(", "))]
     UnknownKey(String),
     #[error("the key {0} is given twice; give it once")]
     Twice(&'static str),
@@ -100,6 +101,11 @@ const KEYS: [&str; 10] = [
     "checksum",
     "access",
 ];
+
+/// The key that was probably meant, as a part of a sentence.
+fn meant(key: &str) -> String {
+    nearest(key, KEYS).map_or_else(String::new, |near| format!(": did you mean {near}?"))
+}
 
 /// The values of a specification, as text.
 struct Values<'a>([Option<&'a str>; KEYS.len()]);

@@ -218,8 +218,8 @@ impl Addresses {
             let is_soft = chosen.provider == ChosenProvider::Soft;
             if address.ip().is_unspecified() && is_soft && pair.to.is_none() {
                 return Err(UsageError(format!(
-                    "the server listens at every address, and a soft device has one: name it with \
-                     {option}"
+                    "the server listens at every address, and a soft device has one: name the \
+                     address with --bind, or the device with {option}"
                 ))
                 .into());
             }

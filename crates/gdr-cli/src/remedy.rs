@@ -38,7 +38,32 @@ pub(crate) fn of(error: &anyhow::Error) -> Option<&'static str> {
             .or_else(|| cause.downcast_ref().and_then(of_rdma))
             .or_else(|| cause.downcast_ref().and_then(of_copy))
             .or_else(|| cause.downcast_ref().and_then(of_cuda))
+            .or_else(|| of_refusal(&cause.to_string()))
     })
+}
+
+/// What listens there, by the words with which a server of another command refuses a message.
+fn of_refusal(text: &str) -> Option<&'static str> {
+    const SERVERS: [(&str, &str); 4] = [
+        (
+            "expected one of `hello`, `list`",
+            "there `gdr serve` listens: `gdr ls` and `gdr get` read from it",
+        ),
+        (
+            "missing field `measurement`",
+            "there `gdr perf` listens: `gdr perf` with the host measures against it",
+        ),
+        (
+            "missing field `message`",
+            "there `gdr loopback` or `gdr mesh` listens: use the same command on both ends",
+        ),
+        (
+            "missing field `comparison`",
+            "there `gdr compare` listens: `gdr compare` with the host measures against it",
+        ),
+    ];
+    let listens = SERVERS.iter().find(|(words, _)| text.contains(words));
+    listens.map(|(_, remedy)| *remedy)
 }
 
 fn of_perf(error: &gdr_perf::Error) -> Option<&'static str> {

@@ -39,6 +39,12 @@ pub fn records(log: &str) -> impl Iterator<Item = Record<'_>> {
     }
 }
 
+/// Whether a line has a mark of the kernel's log or a time before its message, as the first line of a
+/// record has.
+pub fn begins_record(line: &str) -> bool {
+    Split::of(line).origin != Origin::Unknown
+}
+
 /// Whether a text is a kernel log: most of its lines are the kernel's.
 pub(crate) fn is_log(text: &str) -> bool {
     const SAMPLE: usize = 200;

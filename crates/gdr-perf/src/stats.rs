@@ -203,10 +203,16 @@ pub fn histogram(durations_ns: &[f64], bins: usize) -> Vec<Bin> {
     found
 }
 
-/// The median; of an even number, the upper one of the two values in the middle.
+/// The median; of an even number, the mean of the two values in the middle.
 pub(crate) fn median(values: &mut [f64]) -> Option<f64> {
     values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied()
+    let upper = *values.get(values.len() / 2)?;
+    if values.len() % 2 == 1 {
+        return Some(upper);
+    }
+    // Of an even number of values none is in the middle.
+    let lower = *values.get(values.len() / 2 - 1)?;
+    Some(lower.midpoint(upper))
 }
 
 #[cfg(test)]
@@ -214,6 +220,15 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn a_median_has_as_many_values_below_as_above() {
+        assert_eq!(median(&mut []), None);
+        assert_eq!(median(&mut [3.0]), Some(3.0));
+        assert_eq!(median(&mut [4.0, 1.0]), Some(2.5));
+        assert_eq!(median(&mut [9.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median(&mut [9.0, 1.0, 2.0, 4.0]), Some(3.0));
+    }
 
     fn summary(durations: &[f64]) -> Summary {
         let mut samples = Samples::new().unwrap();

@@ -79,6 +79,10 @@ pub(crate) struct Options {
     #[arg(long, value_name = "HOST[:PORT]", requires = "server")]
     bind: Option<HostPort>,
 
+    /// RDMA device of this process, at whichever end: --from and --to name two
+    #[arg(long, value_name = "DEV", value_parser = device_name, conflicts_with_all = ["from", "to"])]
+    device: Option<DeviceName>,
+
     /// Device of the frames [default: the same as --to, or 127.0.0.2]
     #[arg(long, value_name = "DEV", value_parser = device_name, conflicts_with = "host")]
     from: Option<DeviceName>,
@@ -154,9 +158,10 @@ impl Options {
             (None, true) => (&self.from, &self.from),
             (None, false) => (&self.from, &self.to),
         };
+        let named = |end: &Option<DeviceName>| end.as_ref().or(self.device.as_ref()).cloned();
         DevicePair {
-            from: from.clone(),
-            to: to.clone(),
+            from: named(from),
+            to: named(to),
             port: self.port,
             shards: None,
             preference: self.provider.into(),

@@ -112,6 +112,10 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
     if options.undo {
         return take_back(global, options, output);
     }
+    if options.ids.iter().any(|id| id == "undo" || id == "apply") {
+        let what = "`gdr fix --apply` makes the repairs, and `gdr fix --undo` takes them back";
+        return Err(UsageError(what.to_owned()).into());
+    }
     let ids = checks(&options.ids)?;
     let plan = plan(options, &ids)?;
     if !options.apply {

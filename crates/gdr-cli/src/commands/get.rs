@@ -84,6 +84,7 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
         true => FirstSignal::RequestsStop,
         false => FirstSignal::Terminates,
     };
+    options.link.prepare();
     let stop = interrupt::flag(signal)?;
     if global.json && options.follow {
         output.documents_in_lines();

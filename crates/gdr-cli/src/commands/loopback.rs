@@ -41,7 +41,7 @@ const EXAMPLES: &str = "\
 Examples:
   gdr loopback                              prove RDMA into GPU memory, within this machine
   gdr loopback --size 64M --staged          through host memory and the copy engine instead
-  gdr loopback --from mlx5_0 --to mlx5_1    from one NIC to another; one name twice: within it
+  gdr loopback --from mlx5_0 --to mlx5_1    from one NIC to another; --device: within one
   gdr loopback --gpu 1 --from-gpu 0         from memory of one GPU into that of another
   gdr loopback --all                        each GPU, by the NIC that is nearest to it
   gdr loopback --sweep --size 1G            measure direct and staged, 4 bytes to 1 GiB
@@ -63,6 +63,15 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"))]
 pub(crate) struct Options {
+    /// RDMA device of this process, which sends and receives: --from and --to name two
+    #[arg(
+        long,
+        value_name = "DEV",
+        value_parser = device_name,
+        conflicts_with_all = ["from", "to", "all"]
+    )]
+    device: Option<DeviceName>,
+
     /// Device that sends [default: the same as --to, or 127.0.0.2]
     #[arg(long, value_name = "DEV", value_parser = device_name, conflicts_with = "listen")]
     from: Option<DeviceName>,
@@ -197,8 +206,8 @@ impl From<Fault> for loopback::Fault {
 impl Options {
     fn pair(&self) -> DevicePair {
         DevicePair {
-            from: self.from.clone(),
-            to: self.to.clone(),
+            from: self.from.as_ref().or(self.device.as_ref()).cloned(),
+            to: self.to.as_ref().or(self.device.as_ref()).cloned(),
             port: self.port,
             shards: self.shards.map(usize::from),
             preference: self.provider.into(),

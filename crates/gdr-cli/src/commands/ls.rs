@@ -51,6 +51,7 @@ struct Listing {
 
 pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
     options.layout.check(global)?;
+    options.link.prepare();
     interrupt::flag(FirstSignal::Terminates)?;
     let link = options.link.connect(&options.owner)?;
     let objects = link.list(options.link.deadline(0))?;

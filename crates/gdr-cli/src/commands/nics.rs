@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Result;
 use gdr_node::pci::Function;
+use gdr_node::render::without_tree;
 use gdr_node::topology::SmiClass;
 use gdr_node::{Bdf, Datum, DatumExt, Inventory, Netdev, RdmaDevice, RdmaPort, Source};
 use gdr_perf::report::Schema;
@@ -79,7 +80,7 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
     options.layout.check(global)?;
     let node = options.which.open()?;
     let (nics, left_out) = Rows::new(node.source.as_ref(), &node.inventory).all();
-    let unknown = node.inventory.rdma.is_unknown() || node.inventory.tree.is_unknown();
+    let unknown = node.inventory.rdma.is_unknown() || node.inventory.tree.is_err();
     let exit = if nics.is_empty() && unknown {
         Exit::Undecided
     } else {
@@ -96,7 +97,7 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
     if nics.is_empty() && !options.layout.is_csv() {
         match &node.inventory.tree {
             Ok(_) => output.line("None of the PCI functions is a NIC.")?,
-            Err(absence) => output.line(format_args!("The PCI functions are {absence}."))?,
+            Err(absence) => output.line(without_tree(*absence))?,
         }
     } else {
         sheet(&nics, options.layout.is_whole()).show(options.layout, output)?;

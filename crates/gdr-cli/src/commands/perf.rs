@@ -3,14 +3,16 @@
 pub(crate) mod perftest;
 mod picture;
 mod table;
+mod waiting;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
 use clap::ValueEnum;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use gdr_node::{Inventory, LiveRoot};
 use gdr_perf::loopback::{
     Chosen, Destination, DeviceName, DevicePair, HostPort, SETUP_PORT, Timeouts, TransferPreference,
@@ -42,6 +44,7 @@ use crate::rdma_peer::{
 use crate::units::{count, size};
 use perftest::PerftestOptions;
 use table::Table;
+use waiting::Waiting;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -72,9 +75,8 @@ Examples:
     mut_arg("cpus", |arg| arg.visible_alias("pin_cores"))
 )]
 pub(crate) struct Options {
-    /// What to measure: write-bw, write-lat, read-bw, read-lat, send-bw, send-lat, atomic-bw or
-    /// atomic-lat
-    #[arg(value_name = "VERB")]
+    /// What to measure
+    #[arg(value_name = "VERB", value_parser = verb())]
     verb: Verb,
 
     /// The server, by name or address; without it, this end is the server
@@ -243,6 +245,11 @@ enum Atomic {
     FetchAndAdd,
     #[value(name = "CMP_AND_SWAP")]
     CompareAndSwap,
+}
+
+/// A verb by its name; a name with a mistake is answered with the nearest.
+fn verb() -> impl TypedValueParser<Value = Verb> {
+    PossibleValuesParser::new(Verb::ALL.map(Verb::name)).try_map(|name| name.parse::<Verb>())
 }
 
 fn minimum(text: &str) -> Result<MinimumRate, InvalidThreshold> {
@@ -418,6 +425,10 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
         Some(gpu) if !global.json => say_simulated(gpu, output)?,
         _ => {}
     }
+    if let Some(DeviceName::Verbs(_)) = &pair.from {
+        // A device that is not there is said before anything about it.
+        pair.connector(&chosen, IpAddr::V4(Ipv4Addr::LOCALHOST))?;
+    }
     if !global.json && !options.figures.csv {
         output.paragraph(
             "provider  ",
@@ -442,9 +453,13 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
     };
     let figures = options.figures.or_wide(options.perftest.cpu_util);
     let mut table = Table::new(options.verb, figures);
-    let mut observe = |event: TransferEvent<'_>| match global.json {
-        true => ControlFlow::Continue(()),
-        false => flow(table.event(&event, output)),
+    let mut waiting = Waiting::new();
+    let mut observe = |event: TransferEvent<'_>| {
+        waiting.event(&event);
+        match global.json {
+            true => ControlFlow::Continue(()),
+            false => flow(table.event(&event, output)),
+        }
     };
     let inventory = Inventory::read(&LiveRoot::new());
     let bdf = gpu.as_ref().filter(|gpu| gpu.simulated.is_none());
@@ -491,6 +506,7 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
             )?)
         })?,
     };
+    drop(waiting);
     if let Some(path) = &options.svg {
         chart::write(path, &picture::svg(&report))?;
     }

@@ -47,6 +47,7 @@ fn source(text: &str) -> Result<ContentSource, std::convert::Infallible> {
 }
 
 pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
+    options.link.prepare();
     interrupt::flag(FirstSignal::Terminates)?;
     let mut content = ContentReader::open(&options.file)?;
     let link = options.link.connect(&options.object.owner)?;

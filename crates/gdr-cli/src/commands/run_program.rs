@@ -42,7 +42,12 @@ pub(crate) struct Options {
     ///
     /// Without it, there is a device at 127.0.0.1 and at the first IPv4 and IPv6 address of each
     /// interface that is up, or as GDR_NICS says.
-    #[arg(long = "nic", value_name = "ADDR|IFACE", value_delimiter = ',')]
+    #[arg(
+        long = "device",
+        visible_alias = "nic",
+        value_name = "ADDR|IFACE",
+        value_delimiter = ','
+    )]
     nics: Vec<String>,
 
     /// Hide the devices of the installed libibverbs, which is not loaded then
@@ -113,7 +118,7 @@ fn environment(options: &Options) -> Result<Vec<(&'static str, OsString)>> {
         for nic in &options.nics {
             if !is_local(nic, &all) {
                 return Err(UsageError(format!(
-                    "--nic {nic}: no address and no interface of this host that is up; `gdr \
+                    "--device {nic}: no address and no interface of this host that is up; `gdr \
                      devices` lists them"
                 ))
                 .into());

@@ -189,6 +189,7 @@ enum Event<'a> {
 
 pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
     let plans = Plan::make(&options.objects, &options.contents)?;
+    options.device.prepare();
     let stop = interrupt::flag(FirstSignal::RequestsStop)?;
     if global.json {
         output.documents_in_lines();

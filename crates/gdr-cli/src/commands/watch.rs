@@ -106,6 +106,7 @@ struct Seen {
 }
 
 pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
+    options.link.prepare();
     let stop = interrupt::flag(FirstSignal::RequestsStop)?;
     if global.json {
         output.documents_in_lines();
@@ -235,8 +236,13 @@ impl View {
         } else {
             if !options.figures.csv {
                 let (name, mode, path) = (&info.name, info.mode, &info.path);
+                let newest = info
+                    .newest
+                    .map_or("nothing published yet".to_owned(), |epoch| {
+                        format!("newest epoch {}", epoch.get())
+                    });
                 let text = format!(
-                    "{name} of {owner}: {}{}, {mode}, {}, {path}",
+                    "{name} of {owner}: {}{}, {mode}, {}, {path}, {newest}",
                     info.element, info.shape, info.location
                 );
                 output.paragraph("", "  ", &text)?;

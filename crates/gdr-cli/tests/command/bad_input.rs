@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use fake_ibverbs::DeviceSpec;
 
 use super::devices::with;
-use super::{code, simulated, stderr};
+use super::{code, gdr, simulated, stderr};
 
 /// The line of an error, its exit status, and words of its remedy.
 type Case<'a> = (&'a str, i32, &'a str);
@@ -153,4 +153,50 @@ fn a_host_file_that_cannot_be_used_is_named() {
     ] {
         assert_named("mesh", &[(&options, 64, words)]);
     }
+}
+
+#[test]
+fn a_name_with_a_mistake_is_answered_with_the_one_that_was_meant() {
+    for (line, meant) in [
+        ("doctr", "'doctor'"),
+        ("loopback --sizee 4", "'--size'"),
+        ("doctor --only gpu.presnt", "did you mean gpu.present?"),
+        ("doctor show acs.pth", "did you mean acs.path?"),
+        ("fix acs.pth", "did you mean acs.path?"),
+        ("fix undo", "`gdr fix --undo` takes them back"),
+        ("perf wirte-bw", "a similar value exists: 'write-bw'"),
+        ("serve --object name=a,siez=4K", "did you mean size?"),
+        ("env --for nclc", "'nccl'"),
+    ] {
+        let output = gdr(line.split_whitespace());
+        assert_eq!(code(&output), 64, "{line}");
+        let text = stderr(&output)
+            .split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" ");
+        assert!(text.contains(meant), "{line}: {text}");
+    }
+    let other = gdr(["doctor", "--only", "nothing.like.it"]);
+    assert!(
+        stderr(&other).contains("`gdr doctor list`"),
+        "{}",
+        stderr(&other)
+    );
+}
+
+#[test]
+fn a_device_is_named_by_one_option_in_every_command() {
+    for command in [
+        "loopback", "perf", "compare", "mesh", "serve", "ls", "get", "put", "watch", "run",
+    ] {
+        let help = gdr([command, "--help"]);
+        let help = String::from_utf8_lossy(&help.stdout).into_owned();
+        assert!(help.contains("--device <"), "{command}: {help}");
+    }
+    let output = simulated("loopback --device 127.0.0.7 --port 0 --size 4K -i 1 --json");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let text = report.to_string();
+    assert!(text.contains("127.0.0.7"), "{text}");
+    let both = simulated("loopback --device 127.0.0.7 --to 127.0.0.8");
+    assert_eq!(code(&both), 64);
 }

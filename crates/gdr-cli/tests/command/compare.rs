@@ -249,7 +249,7 @@ fn options_of_another_end_are_usage_errors() {
         ("compare 10.255.255.1 --simulate", "--key-file FILE on both"),
         (
             "compare --server --insecure --provider soft",
-            "name it with --from",
+            "or the device with --from",
         ),
     ] {
         let output = gdr(line.split_whitespace());

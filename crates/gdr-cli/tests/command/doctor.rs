@@ -59,7 +59,7 @@ fn checks_are_listed_and_documented() {
     let wrong = doctor("show gpu.presnt");
     assert_eq!(code(&wrong), 64);
     assert!(
-        stderr(&wrong).contains("gdr doctor list"),
+        stderr(&wrong).contains("did you mean gpu.present?"),
         "{}",
         stderr(&wrong)
     );

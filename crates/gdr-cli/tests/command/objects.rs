@@ -424,6 +424,17 @@ fn an_idle_object_ends_a_watch_undecided() {
     assert_eq!(code(&output), 3, "{}", stderr(&output));
     let error = stderr(&output);
     assert!(error.contains("nothing newer than no epoch"), "{error}");
+    let text = stdout(&output);
+    assert!(text.contains("nothing published yet"), "{text}");
+}
+
+#[test]
+fn a_client_of_another_command_names_what_listens() {
+    let owner = Owner::start("--object name=w,size=1");
+    let output = gdr(["perf", "write-bw", owner.address(), "--insecure"]);
+    assert_ne!(code(&output), 0);
+    let error = stderr(&output);
+    assert!(error.contains("there `gdr serve` listens"), "{error}");
 }
 
 #[test]

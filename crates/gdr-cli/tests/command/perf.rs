@@ -178,7 +178,11 @@ fn what_cannot_be_measured_is_named_with_the_remedy() {
         ),
         ("write-bw 127.0.0.1 -D 0", 64, "more than 0"),
         ("read-bw 127.0.0.1 -Q 17", 64, "or a larger depth"),
-        ("write_bw 127.0.0.1", 64, "there are write-bw, write-lat"),
+        (
+            "write_bw 127.0.0.1",
+            64,
+            "a similar value exists: 'write-bw'",
+        ),
         ("write-bw 127.0.0.1 --min 10us", 64, "is a time"),
         ("write-bw 127.0.0.1 --min 10", 64, "without a unit"),
         ("write-bw 127.0.0.1 --max-lat 10Gbps", 64, "is a rate"),
@@ -200,7 +204,7 @@ fn what_cannot_be_measured_is_named_with_the_remedy() {
         (
             "write-bw --insecure --provider soft",
             64,
-            "name it with --device",
+            "or the device with --device",
         ),
         ("write-bw --wait 1", 2, "a peer's connection"),
         (
@@ -355,4 +359,17 @@ fn cpus_and_addresses_that_this_process_does_not_have_are_named() {
             stderr(&output)
         );
     }
+}
+
+#[test]
+fn a_server_of_another_command_is_named() {
+    let server = serve(14932, "");
+    let output = simulated("loopback --connect 127.0.0.1:14932");
+    assert_ne!(code(&output), 0);
+    assert!(
+        stderr(&output).contains("there `gdr perf` listens"),
+        "{}",
+        stderr(&output)
+    );
+    server.kill();
 }

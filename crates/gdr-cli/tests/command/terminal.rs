@@ -2,6 +2,7 @@
 
 use std::process::Command;
 
+use super::server::Server;
 use super::*;
 
 /// What `gdr` sends to a terminal of so many columns; none where there is no `script`.
@@ -136,6 +137,22 @@ fn work_of_more_than_a_second_has_a_bar() {
         assert!(rounds < MOST, "{text:?}");
         rounds *= 2;
     }
+}
+
+#[test]
+fn a_measurement_by_time_shows_how_far_it_is_and_leaves_no_trace() {
+    const PORT: u16 = 14841;
+    let ports = format!("--port {PORT} --udp-port {PORT} --timeout 60");
+    let server = Server::start(&format!("perf write-bw {ports}"));
+    let line = format!("perf write-bw 127.0.0.1 -s 64 -D 3 {ports}");
+    let Some(text) = on_terminal(100, &line) else {
+        server.kill();
+        return;
+    };
+    assert!(text.contains("sizes, 64 bytes for 1 of 3 s"), "{text:?}");
+    let left = screen(&text, 100).concat();
+    assert!(!left.contains(['█', '░']), "{left}");
+    assert_eq!(server.end().0, 0);
 }
 
 #[test]

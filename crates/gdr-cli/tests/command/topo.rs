@@ -223,7 +223,7 @@ fn a_directory_that_is_no_root_is_named_and_not_judged() {
     let dir = tempfile::tempdir().unwrap();
     for command in ["doctor", "topo", "nics"] {
         let output = gdr([command, "--from", dir.path().to_str().unwrap()]);
-        assert_eq!(code(&output), 64, "{command}");
+        assert_eq!(code(&output), 66, "{command}");
         assert!(
             stderr(&output).contains("is neither the root of a node"),
             "{}",

@@ -1,6 +1,8 @@
 //! What stands around a message and is not of it: colours, quotation marks, prefixes of loggers,
 //! encoded data.
 
+use gdr_node::kernel_log::begins_record;
+
 /// The shortest run of letters and digits without a space that counts as encoded data.
 const ENCODED: usize = 64;
 
@@ -107,7 +109,12 @@ pub(super) fn has_log_prefix(line: &[u8]) -> bool {
         .position(u8::is_ascii_whitespace)
         .unwrap_or(line.len());
     let (word, rest) = line.split_at(word_end);
-    if starts_with_time(word) || is_host_and_process(word) {
+    if starts_with_date(word) || is_host_and_process(word) {
+        return true;
+    }
+    // What the kernel's log has before a message, and times, contain one of these.
+    let may_begin = word.contains(&b'-') || word.contains(&b';') || line.contains(&b'[');
+    if may_begin && std::str::from_utf8(line).is_ok_and(begins_record) {
         return true;
     }
     let months: [&[u8]; 12] = [
@@ -117,13 +124,12 @@ pub(super) fn has_log_prefix(line: &[u8]) -> bool {
     months.contains(&word) && rest.contains(&b':')
 }
 
-/// `2025-08-21T10:00:00Z`, `I0115` and `E20240101` of glog, `6,3973,227996636,-;` of /dev/kmsg.
-fn starts_with_time(word: &[u8]) -> bool {
+/// `I0115` and `E20240101` of glog, `2025-08-21` and `2025/08/21`.
+fn starts_with_date(word: &[u8]) -> bool {
     let digits = |text: &[u8]| text.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let leading = digits(word);
     match word.get(leading) {
         Some(b'-' | b'/') => leading == 4 && digits(&word[5..]) == 2,
-        Some(b',') => leading > 0 && word.contains(&b';'),
         Some(b'I' | b'W' | b'E' | b'F') => {
             leading == 0 && digits(&word[1..]) >= 4 && digits(&word[1..]) + 1 == word.len()
         }
@@ -215,6 +221,7 @@ mod tests {
             "gpu01:12:34 [0] NCCL INFO x",
             "E0115 05:20:19.9 309 x.cpp:1] x",
             "6,3973,227996636,-;text",
+            "node01: [   12.345678] text",
         ] {
             assert!(has_log_prefix(line.as_bytes()), "{line}");
         }

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::io::{self, Read};
+use std::ops::Range;
 use std::sync::OnceLock;
 
 use super::arguments::without_arguments;
@@ -11,7 +12,7 @@ use super::clean::{clean, excerpt, has_log_prefix, unquoted};
 use super::facts::{FACTS, Fact};
 use super::lines::{Line, Lines};
 use super::matcher::{Candidates, Hits, Matcher};
-use super::mention::{Speech, speech};
+use super::mention::{Speech, is_zero_counter, speech};
 use super::signs::{self, Sign};
 use super::usage::{GpuDirect, Usage};
 use super::{Cause, Explanation, Match, Pattern, Strength, causes};
@@ -497,13 +498,27 @@ impl State {
         self.matched_on[place] = number;
         let at = found.start;
         match table.roles[place] {
-            Role::Cause { cause, pattern, .. } => match speech(line, &found) {
+            Role::Cause { cause, pattern, .. } => match self.speech(cause, pattern, line, &found) {
                 Speech::Report => self.spoken.push((cause, pattern.strength, at)),
                 Speech::Mention => self.spoken.push((cause, Strength::Weak, at)),
                 Speech::Absent => {}
             },
             Role::Sign { sign, .. } => self.usage.sign(sign.proof, number, line, at),
             Role::Channel | Role::Context | Role::Exception | Role::Fact(_) => {}
+        }
+    }
+
+    /// What a line does with the words at `range`. In a storm of messages that are reported and kept
+    /// already, only their number matters.
+    fn speech(&self, cause: usize, pattern: &Pattern, line: &[u8], range: &Range<usize>) -> Speech {
+        let known = self.found.get(cause).and_then(Option::as_ref);
+        let is_certain = known.is_some_and(|it| {
+            it.matches.len() == Explanation::MAX_MATCHES && it.strength() >= pattern.strength
+        });
+        match is_certain {
+            true if is_zero_counter(line, range) => Speech::Absent,
+            true => Speech::Report,
+            false => speech(line, range),
         }
     }
 

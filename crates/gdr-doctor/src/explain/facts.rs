@@ -20,6 +20,8 @@ pub enum Fact {
     TcpOnly,
     /// PyTorch allocates by expandable segments.
     ExpandableSegments,
+    /// The driver found no NVSwitch.
+    NoNvSwitch,
     /// A baseboard of the fifth NVLink generation (HGX B200, B300).
     NvLink5,
 }
@@ -43,6 +45,10 @@ pub(super) const FACTS: &[(Fact, &str)] = &[
     (
         Fact::ExpandableSegments,
         r"expandable[_ ]segments[ :=]*true",
+    ),
+    (
+        Fact::NoNvSwitch,
+        r"nvswitch\b.{0,80}\bnv_warn_nothing_to_do\b",
     ),
     (
         Fact::NvLink5,

@@ -35,10 +35,11 @@ const REPORTING: [&str; 15] = [
     "message",
 ];
 /// Keys of configuration whose values are texts to look for or to show.
-const CONFIGURATION: [&str; 13] = [
+const CONFIGURATION: [&str; 15] = [
     "alert",
     "annotations",
     "description",
+    "expected",
     "expr",
     "match",
     "matches",
@@ -49,9 +50,10 @@ const CONFIGURATION: [&str; 13] = [
     "runbook",
     "summary",
     "title",
+    "want",
 ];
 /// Functions of programs that take a text to print, to compare or to look for.
-const FUNCTIONS: [&str; 23] = [
+const FUNCTIONS: [&str; 27] = [
     "assert",
     "assert_in",
     "compile",
@@ -60,8 +62,11 @@ const FUNCTIONS: [&str; 23] = [
     "echo",
     "endswith",
     "error",
+    "errorf",
+    "fatalf",
     "find",
     "fprintf",
+    "invalid_argument",
     "in",
     "info",
     "log",
@@ -69,6 +74,7 @@ const FUNCTIONS: [&str; 23] = [
     "print",
     "printf",
     "puts",
+    "runtime_error",
     "search",
     "startswith",
     "strcmp",
@@ -76,6 +82,8 @@ const FUNCTIONS: [&str; 23] = [
     "warn",
     "warning",
 ];
+/// Commands that print a text.
+const PRINTS: [&str; 4] = ["echo", "printf", "logger", "die"];
 /// Programs that search.
 const SEARCHES: [&str; 6] = ["grep", "egrep", "zgrep", "rg", "ag", "awk"];
 /// Words after which a number counts something.
@@ -86,6 +94,50 @@ const COUNTED: [&str; 6] = ["err", "exceed", "timeout", "fail", "drop", "discard
 const COMMITS: [&str; 11] = [
     "build", "chore", "ci", "docs", "feat", "fix", "perf", "refactor", "revert", "style", "test",
 ];
+/// Words with which notes on changes begin.
+const CHANGES: [&str; 24] = [
+    "add",
+    "added",
+    "adds",
+    "address",
+    "addressed",
+    "addresses",
+    "avoid",
+    "avoids",
+    "fix",
+    "fixed",
+    "fixes",
+    "handle",
+    "handles",
+    "improve",
+    "improved",
+    "improves",
+    "prevent",
+    "prevents",
+    "remove",
+    "removed",
+    "resolve",
+    "resolved",
+    "suppress",
+    "work",
+];
+/// Words before something that was not spoken of yet.
+const ARTICLES: [&str; 5] = ["a", "an", "any", "each", "every"];
+/// Words that head a part of a manual on a fault.
+const PARTS_OF_MANUALS: [&str; 7] = [
+    "cause",
+    "causes",
+    "remedy",
+    "resolution",
+    "solution",
+    "solutions",
+    "workaround",
+];
+/// Words with which a line of source code names a value.
+const DECLARATIONS: [&str; 5] = ["const", "final", "let", "static", "var"];
+/// Words with which a line of source code begins, and how such a line ends.
+const CODE: [&str; 6] = ["case", "return", "#define", "else", "static", "const"];
+const ENDS_OF_CODE: [&[u8]; 5] = [b";", b"{", b":", b",", b"\\"];
 
 /// Returns what a line does with the words at `range`.
 pub(super) fn speech(line: &[u8], range: &Range<usize>) -> Speech {
@@ -96,11 +148,22 @@ pub(super) fn speech(line: &[u8], range: &Range<usize>) -> Speech {
         return Speech::Absent;
     }
     let before = String::from_utf8_lossy(before);
+    let from_start = String::from_utf8_lossy(&line[range.start..]);
     let after = String::from_utf8_lossy(after);
-    let quotation = Quotation::around(&before, &after);
+    let quotation = Quotation::around(&before, &from_start);
     let is_mention = is_commit(&before)
         || is_heading(&before)
         || is_search(&before)
+        || is_code(line)
+        || is_change(line)
+        || is_comment(&before, line)
+        || is_printed(line, range.end)
+        || is_of_manual(&before, &after)
+        || is_of_any(&before)
+        || is_in_table(&before, &from_start, range.len())
+        || is_help(&before)
+        || is_compared(&after)
+        || is_entry_of_manual(line)
         || quotation.is_some_and(|quotation| quotation.is_mention(line))
         || is_condition(&before);
     if is_mention {
@@ -111,7 +174,7 @@ pub(super) fn speech(line: &[u8], range: &Range<usize>) -> Speech {
 }
 
 /// `0 retry_exc_err`, `rnr_nak_retry_err: 0`.
-fn is_zero_counter(line: &[u8], range: &Range<usize>) -> bool {
+pub(super) fn is_zero_counter(line: &[u8], range: &Range<usize>) -> bool {
     let is_word = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
     let start = range.start
         - line[..range.start]
@@ -191,6 +254,123 @@ fn is_heading(before: &str) -> bool {
     (2..=6).contains(&marks) && before[marks..].starts_with(' ')
 }
 
+/// `case IBV_WC_RETRY_EXC_ERR: return "...";`, also of a difference.
+fn is_code(line: &[u8]) -> bool {
+    let line = line.trim_ascii();
+    let line = line.strip_prefix(b"+").unwrap_or(line).trim_ascii_start();
+    let marks: [&[u8]; 4] = [b"// ", b"/*", b"\"\"\"", b"'''"];
+    if marks.iter().any(|mark| line.starts_with(mark)) {
+        return true;
+    }
+    let word = line.split(|byte| *byte == b' ').next().unwrap_or_default();
+    if word == b"assert" {
+        return true;
+    }
+    let is = |words: &[&str]| words.iter().any(|it| it.as_bytes() == word);
+    let names = is(&DECLARATIONS) && line.windows(3).any(|window| window == b" = ");
+    names || is(&CODE) && ENDS_OF_CODE.iter().any(|end| line.ends_with(end))
+}
+
+/// `| 79 | GPU has fallen off the bus | hardware |`: a cell of a table that has little more than the
+/// words, of `length` bytes.
+fn is_in_table(before: &str, from_start: &str, length: usize) -> bool {
+    /// How many letters more.
+    const MORE: usize = 12;
+    let Some((_, left)) = before.rsplit_once(" | ") else {
+        return false;
+    };
+    let Some((right, _)) = from_start.split_once(" |") else {
+        return false;
+    };
+    left.trim().len() + right.trim().len() <= length + MORE
+}
+
+/// `  --retries N    how often ...`: the help of an option.
+fn is_help(before: &str) -> bool {
+    let line = before.trim_start();
+    let is_option = line.starts_with("--") && !line.starts_with("---")
+        || line.starts_with('-') && line.get(2..).is_some_and(|rest| rest.starts_with(", --"));
+    is_option && line.contains("  ")
+}
+
+/// `EFAULT  ibv_reg_mr() ...`, `See also: ...`.
+fn is_entry_of_manual(line: &[u8]) -> bool {
+    let line = line.trim_ascii();
+    let name = line.iter().take_while(|it| it.is_ascii_uppercase()).count();
+    let is_errno = name > 3 && line.starts_with(b"E") && line[name..].starts_with(b"  ");
+    is_errno || line.starts_with(b"See ") || line.starts_with(b"see also")
+}
+
+/// `GPUDirect RDMA disabled vs. enabled`.
+fn is_compared(after: &str) -> bool {
+    let next = after.split_whitespace().next().unwrap_or_default();
+    next.eq_ignore_ascii_case("vs") || next.eq_ignore_ascii_case("vs.") || next == "versus"
+}
+
+/// `- Fixed an issue where ...`, `* Fix hang in ...`.
+fn is_change(line: &[u8]) -> bool {
+    let line = String::from_utf8_lossy(line);
+    let line = line.trim();
+    let item = ["- ", "* ", "• "]
+        .iter()
+        .find_map(|mark| line.strip_prefix(mark));
+    let mut words = item.unwrap_or(line).split_whitespace();
+    let first = words.next().unwrap_or_default();
+    // Without the mark of a list only a sentence in the past is sure: programs print `Handle is
+    // invalid`.
+    let is_sentence =
+        first.ends_with("ed") && words.next().is_some_and(|it| ARTICLES.contains(&it));
+    (item.is_some() || is_sentence)
+        && CHANGES
+            .iter()
+            .any(|it| first.trim_end_matches(':').eq_ignore_ascii_case(it))
+}
+
+/// `docker run --shm-size=10g image   # avoids ...`.
+fn is_comment(before: &str, line: &[u8]) -> bool {
+    !has_log_prefix(line)
+        && (before.rsplit_once(" # "))
+            .is_some_and(|(command, _)| command.split_whitespace().count() >= 2)
+}
+
+/// `modprobe x || echo '...'`, where the words end within what is printed.
+fn is_printed(line: &[u8], end: usize) -> bool {
+    let (before, rest) = line.split_at(end.saturating_sub(1));
+    let (before, rest) = (
+        String::from_utf8_lossy(before),
+        String::from_utf8_lossy(rest),
+    );
+    Quotation::around(&before, &rest)
+        .is_some_and(|quotation| PRINTS.contains(&last_word(quotation.before.trim_end())))
+}
+
+/// `**Cause.** ... **Solution.** ...`.
+fn is_of_manual(before: &str, after: &str) -> bool {
+    [before, after].iter().any(|text| {
+        let mut words = text.split("**").skip(usize::from(!text.starts_with("**")));
+        words.any(|word| {
+            let word = word.trim().trim_end_matches(['.', ':']);
+            PARTS_OF_MANUALS
+                .iter()
+                .any(|it| word.eq_ignore_ascii_case(it))
+        })
+    })
+}
+
+/// `a GPU that had ...`: of any, not of one that someone saw.
+fn is_of_any(before: &str) -> bool {
+    let mut words = before.split_whitespace().rev().map(str::to_ascii_lowercase);
+    let mut word = words.next().unwrap_or_default();
+    if ["has", "have", "had", "is", "was"].contains(&word.as_str()) {
+        word = words.next().unwrap_or_default();
+    }
+    let is_relative = ["that", "which", "whose"].contains(&word.as_str());
+    is_relative
+        && words
+            .nth(1)
+            .is_some_and(|it| ARTICLES.contains(&it.as_str()))
+}
+
 /// `dmesg | grep -i "fallen off the bus"`.
 fn is_search(before: &str) -> bool {
     before
@@ -216,7 +396,9 @@ fn is_condition(before: &str) -> bool {
         .iter()
         .any(|it| first.eq_ignore_ascii_case(it));
     let first_person = ["I", "I'm", "my", "we", "We", "our"];
-    is_condition
+    let of_reader = ["if you ", "when you ", "whenever you ", "should you "];
+    let lower = sentence.to_ascii_lowercase();
+    (is_condition || of_reader.iter().any(|it| lower.contains(it)))
         && !sentence
             .split_whitespace()
             .any(|word| first_person.contains(&word))
@@ -232,8 +414,8 @@ struct Quotation<'a> {
 }
 
 impl<'a> Quotation<'a> {
-    /// Returns the innermost quotation that encloses what stands between `before` and `after`.
-    fn around(before: &'a str, after: &str) -> Option<Self> {
+    /// Returns the innermost quotation that encloses the beginning of what stands after `before`.
+    fn around(before: &'a str, from_start: &str) -> Option<Self> {
         [('"', '"'), ('`', '`'), ('“', '”'), ('‘', '’'), ('\'', '\'')]
             .into_iter()
             .filter_map(|(open, close)| {
@@ -254,19 +436,29 @@ impl<'a> Quotation<'a> {
             .max_by_key(|(at, ..)| *at)
             .map(|(at, mark, close)| Self {
                 mark,
-                is_closed: after.contains(close),
+                is_closed: from_start.contains(close),
                 before: &before[..at],
             })
     }
 
     fn is_mention(&self, line: &[u8]) -> bool {
         let before = self.before.trim_end_matches(['f', 'r', 'b', 'u', 'L']);
-        if let Some(call) = before.trim_end().strip_suffix('(') {
+        if let Some(call) = open_call(before) {
             return FUNCTIONS.contains(&last_word(call).to_ascii_lowercase().as_str());
+        }
+        if PRINTS.contains(&last_word(before.trim_end())) {
+            return true;
+        }
+        if before.contains("= [") || before.contains("= {") {
+            return true;
         }
         if let Some(key) = before.trim_end().strip_suffix([':', '=']) {
             // A key in quotation marks is one of a record of a log.
-            return !key.ends_with('"') && CONFIGURATION.contains(&last_word(key));
+            let is_configuration = !key.ends_with('"') && CONFIGURATION.contains(&last_word(key));
+            // Marked as code, it is a part of prose.
+            if self.mark != '`' || is_configuration {
+                return is_configuration;
+            }
         }
         // In a line of a log a quotation is a part of the message.
         if !self.is_closed || has_log_prefix(line) || !self.before.ends_with([' ', '(']) {
@@ -278,12 +470,30 @@ impl<'a> Quotation<'a> {
                 .chars()
                 .all(|it| it.is_ascii_lowercase())
         };
-        let reports = REPORTING
-            .iter()
-            .any(|it| last_word(self.before.trim_end()).eq_ignore_ascii_case(it));
+        let introduced_by = last_word(self.before.trim_end().trim_end_matches(':'));
+        let reports = (REPORTING.iter()).any(|it| introduced_by.eq_ignore_ascii_case(it));
         let least = if self.mark == '`' { 1 } else { 2 };
         !reports && words.filter(plain).count() >= least
     }
+}
+
+/// Returns what stands before the last bracket that is not closed, if the text is within the arguments
+/// of a call: `Contains(t, message, `.
+fn open_call(text: &str) -> Option<&str> {
+    let text = text.trim_end();
+    if !text.ends_with(['(', ',']) {
+        return None;
+    }
+    let mut closed = 0;
+    for (at, character) in text.char_indices().rev() {
+        match character {
+            ')' => closed += 1,
+            '(' if closed == 0 => return Some(&text[..at]),
+            '(' => closed -= 1,
+            _ => {}
+        }
+    }
+    None
 }
 
 /// Returns the identifier that a text ends with.
@@ -318,6 +528,13 @@ mod tests {
             "perftest failed with error '<Couldn't allocate MR>' on node 3",
             "When I start the job I get <Couldn't allocate MR>",
             "rank 0 <retry_exc_err> from 10.0.0.1",
+            "We get this error: `<Couldn't allocate MR>`",
+            "Fixed IPs: <Couldn't allocate MR>",
+            "return code 1: <Couldn't allocate MR>",
+            "{\"errors\": [\"<Couldn't allocate MR>\"]}",
+            "gpu01 | rank 3 | RuntimeError while it was started: <Couldn't allocate MR> | node 7",
+            "-- <Couldn't allocate MR>",
+            "the GPU that runs rank 3 has <fallen off the bus>",
             "it didn't start: <Couldn't allocate MR>, that's all",
             "<retry_exc_err>: 3",
             "<retry_exc_err> 0x81",
@@ -341,6 +558,29 @@ mod tests {
             "the table says what “<local protection error>” stands for",
             "see `<Bad address>` below",
             "When the log shows <GPU has fallen off the bus>, power the machine off.",
+            "    case <IBV_WC_RETRY_EXC_ERR>: return \"transport retry counter exceeded\";",
+            "+    return \"<transport retry counter exceeded>\";",
+            "\tassert.Contains(t, events[0].Message, \"<GPU has fallen off the bus>\")",
+            "args: [\"-c\", \"modprobe x || echo '<could not insert x>'\"]",
+            "docker run image   # avoids \"<Bus error> in shared memory\"",
+            "    \"\"\"Raised when the GPU has <fallen off the bus>.\"\"\"",
+            "79 | GPU has <fallen off the bus> | hardware |",
+            "const xid79 = \"GPU has <fallen off the bus>\"",
+            "NCCL_IB_TIMEOUT: raise it if you see <IBV_WC_RETRY_EXC_ERR> on large fabrics.",
+            "<GPUDirect RDMA disabled> vs. enabled: throughput compared",
+            "  --retries N    how often before <transport retry counter exceeded> is reported",
+            "    assert '<retry_exc_err>' in metrics",
+            "See also: Xid 79 (GPU has <fallen off the bus>).",
+            "        throw std::runtime_error(\"<Couldn't allocate MR>\");",
+            "EFAULT  <ibv_reg_mr() failed with Bad address>: the range is not accessible.",
+            "expected: '<GPU has fallen off the bus>', got: ''",
+            "ERROR_TEXTS = ['<GPU has fallen off the bus>', 'local protection error']",
+            "- Fixed an issue where <cuMemCreate returned 800> without a channel.",
+            "* Fix <hang in ncclCommInitRank> when it is set",
+            "Fixed a bug: <Couldn't allocate MR> with large buffers",
+            "**Cause.** <ibv_reg_mr returns ENOMEM> when the limit is low. **Solution.** Lift it.",
+            "Before this change, a GPU that had <fallen off the bus> was scheduled.",
+            "Validates the classes of status codes: `<WR_FLUSH_ERR>` and `RETRY_EXC_ERR` differ.",
         ] {
             assert_eq!(of(line), Speech::Mention, "{line}");
         }

@@ -144,6 +144,22 @@ fn a_message_that_is_harmless_on_a_platform_is_no_fault_there() {
 }
 
 #[test]
+fn a_fabric_manager_that_finds_no_nvswitch_is_no_fault() {
+    let text = "nvidia-fabricmanager-start.sh[4756]: request to query NVSwitch device information from NVSwitch driver failed with error:WARNING Nothing to do [NV_WARN_NOTHING_TO_DO]\nsystemd[1]: nvidia-fabricmanager.service: Control process exited, code=exited, status=1/FAILURE";
+    let found = explain(text).swap_remove(0);
+    assert_eq!(
+        (found.cause.id, found.kind),
+        ("fabric-manager", Kind::Harmless)
+    );
+    assert!(
+        found.remedies[0].what.contains("no NVSwitches"),
+        "{:?}",
+        found.remedies
+    );
+    assert_eq!(found.remedies.len(), 1);
+}
+
+#[test]
 fn healthy_lines_in_a_row_have_no_cause() {
     let all = HEALTHY.join("\n");
     let found = explain(&all);

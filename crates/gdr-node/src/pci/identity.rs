@@ -221,11 +221,43 @@ impl Identity {
         self.vendor == Some(VendorId::NVIDIA) && self.class.is_some_and(Class::is_gpu)
     }
 
-    /// The model of a NIC of NVIDIA's by its number (`pci.ids`), for sources that have no names.
+    /// The model of a GPU or NIC of NVIDIA's by its number (`pci.ids`), for sources that have no names.
     pub fn model(&self) -> Option<&'static str> {
-        if self.vendor != Some(VendorId::MELLANOX) {
-            return None;
+        match self.vendor? {
+            VendorId::MELLANOX => self.nic_model(),
+            VendorId::NVIDIA => self.gpu_model(),
+            _ => None,
         }
+    }
+
+    fn gpu_model(&self) -> Option<&'static str> {
+        Some(match self.device?.0 {
+            0x1db1 => "V100 SXM2 16GB",
+            0x1db5 => "V100 SXM2 32GB",
+            0x1db6 => "V100 PCIe 32GB",
+            0x1eb8 => "Tesla T4",
+            0x20b0 => "A100 SXM4 40GB",
+            0x20b2 => "A100 SXM4 80GB",
+            0x20b5 => "A100 PCIe 80GB",
+            0x20f1 => "A100 PCIe 40GB",
+            0x2235 => "A40",
+            0x2236 => "A10",
+            0x2321 => "H100 NVL",
+            0x2329 => "H20",
+            0x2330 => "H100 SXM5 80GB",
+            0x2331 => "H100 PCIe",
+            0x2335 => "H200 SXM 141GB",
+            0x233b => "H200 NVL",
+            0x26b5 => "L40",
+            0x26b9 => "L40S",
+            0x27b8 => "L4",
+            0x2901 => "B200",
+            0x2bb5 => "RTX PRO 6000",
+            _ => return None,
+        })
+    }
+
+    fn nic_model(&self) -> Option<&'static str> {
         Some(match self.device?.0 {
             0x1003 | 0x1007 => "ConnectX-3",
             0x1013 => "ConnectX-4",

@@ -23,7 +23,7 @@ pub use layout::{Branch, Layout, NumaGroup, RootGroup};
 pub use matrix::{Affinity, Cells, MOST_DEVICES, Paint, Vocabulary, matrix};
 pub use nccl_xml::nccl_xml;
 pub use svg::{svg, svg_titled};
-pub use tree::{nothing, tree};
+pub use tree::{nothing, tree, without_tree};
 
 use crate::pci::{AcsBits, Function};
 

@@ -25,6 +25,11 @@ const CELL: (f64, f64) = (58.0, 22.0);
 const MOST_ROWS: usize = 64;
 const MOST_COLUMNS: usize = 128;
 const MOST_SWITCHES: usize = 16;
+/// What the words in the table stand for.
+const LEGEND: [&str; 2] = [
+    "NV# NVLinks, PIX one switch, PXB several switches, PHB one host bridge, NODE one NUMA node,",
+    "SYS across NUMA nodes. Rows of NICs are those of the columns.",
+];
 /// The most characters of a model's name in a box.
 const MOST_MODEL: usize = 18;
 
@@ -275,7 +280,9 @@ fn root(
     rect(out, (x, y), size, "root");
     text(out, x + 10.0, y + 18.0, "m", &group.root.to_string());
     let from = (x + size.0 / 2.0, y + HEAD);
-    beside(out, items, inventory, x + GAP, y + HEAD + WIRE, from);
+    // In the middle, so that the line to a card alone is straight.
+    let left = x + (size.0 - row(items).0) / 2.0;
+    beside(out, items, inventory, left, y + HEAD + WIRE, from);
 }
 
 /// Draws items in a row, each with its line from above.
@@ -374,8 +381,25 @@ fn leaf(out: &mut String, device: &Device, inventory: &Inventory, x: f64, y: f64
         centre,
         y + 66.0,
         class,
-        &link(function).unwrap_or_default(),
+        &link_in_box(function).unwrap_or_default(),
     );
+}
+
+/// The link of a device, in as few letters as its box has room for: `2.5 of 32 GT/s x16`.
+fn link_in_box(function: &Function) -> Option<String> {
+    let words = link(function)?;
+    let Some((now, best)) = words
+        .split_once(" of ")
+        .filter(|(_, best)| best.contains("GT/s"))
+    else {
+        return Some(words);
+    };
+    // The unit is said once, and so is a width that is the same.
+    let (speed, width) = now.split_once(" GT/s ")?;
+    Some(match best.ends_with(&format!(" {width}")) {
+        true => format!("{speed} of {best}"),
+        false => format!("{speed} {width} of {best}"),
+    })
 }
 
 /// A short name of a device's model: the text in brackets of its name, or the model of its device
@@ -388,9 +412,10 @@ fn model(function: &Function) -> Option<String> {
             let (inside, _) = rest.split_once(']')?;
             Some(inside).filter(plain)
         });
-        inside.last().or_else(|| name.split(" Device ").nth(1))
+        inside.last()
     });
-    let words = of_name.or_else(|| identity.model())?;
+    let number = || identity.name.as_deref()?.split(" Device ").nth(1);
+    let words = of_name.or_else(|| identity.model()).or_else(number)?;
     let short: String = words.chars().take(MOST_MODEL).collect();
     Some(if short.len() < words.len() {
         format!("{}…", short.trim_end())
@@ -476,14 +501,11 @@ fn distances(out: &mut String, inventory: &Inventory, x: f64, y: f64) -> (f64, f
         }
     }
     let mut bottom = top + (rows as f64 + 1.0) * CELL.1 + 22.0;
-    text(
-        out,
-        x,
-        bottom,
-        "s",
-        "NV# NVLinks, PIX one switch, PXB several switches, PHB one host bridge, NODE one NUMA \
-         node, SYS across NUMA nodes. Rows of NICs are those of the columns.",
-    );
+    for words in LEGEND {
+        text(out, x, bottom, "s", words);
+        bottom += 16.0;
+    }
+    bottom -= 16.0;
     let more = (gpus - rows, cells.devices.len() - columns + cells.left_out);
     if more != (0, 0) {
         bottom += 16.0;
@@ -523,6 +545,52 @@ mod tests {
         assert!(picture.contains("bad\" text-anchor=\"middle\">ACS redirects<"));
         assert!(picture.contains("wbad"));
         roxmltree::Document::parse(&picture).unwrap();
+    }
+
+    /// How wide a small letter is, in pixels.
+    const LETTER: f64 = 5.6;
+
+    #[test]
+    fn the_words_of_a_box_fit_it_and_the_legend_fits_the_picture() {
+        let link = |bdf: &str, name: &str| format!("/sys/bus/pci/devices/{bdf}/{name}");
+        let node = (example::GPUS.iter()).fold(example::node(), |node, bdf| {
+            node.file(&link(bdf, "current_link_speed"), "2.5 GT/s PCIe\n")
+        });
+        let narrow = node.file(&link(example::GPUS[0], "current_link_width"), "8\n");
+        let picture = svg(&Inventory::read(&narrow));
+        assert!(picture.contains(">2.5 of 32 GT/s x16<"), "{picture}");
+        assert!(picture.contains(">2.5 x8 of 32 GT/s x16<"), "{picture}");
+        let document = roxmltree::Document::parse(&picture).unwrap();
+        assert_eq!(picture.matches(">H100 PCIe<").count(), example::GPUS.len());
+        let width: f64 = document
+            .root_element()
+            .attribute("width")
+            .unwrap()
+            .parse()
+            .unwrap();
+        for text in document.descendants().filter(|it| it.has_tag_name("text")) {
+            let words = text.text().unwrap_or_default();
+            let long = LETTER * words.chars().count() as f64;
+            match text.attribute("text-anchor") {
+                Some(_) => assert!(long <= LEAF.0 + GAP, "{words}"),
+                None => assert!(long <= width, "{words}"),
+            }
+        }
+    }
+
+    #[test]
+    fn the_line_to_a_card_alone_is_straight() {
+        let listing = "\
+-[0000:00]-+-00.0  Intel Corporation Host
+           \\-01.0-[01]----00.0  NVIDIA Corporation GH100 [H100 SXM5 80GB]
+";
+        let tree = crate::import::lspci::read(listing).unwrap().into_tree();
+        let inventory = Inventory::of_tree(Ok(tree), crate::NumaLayout::of_nodes(1));
+        let picture = svg(&inventory);
+        let line = picture.split("d=\"M").nth(1).unwrap();
+        let across = |mark: char| line.split(mark).nth(1).unwrap().split(' ').next().unwrap();
+        let start = line.split(' ').next().unwrap();
+        assert_eq!(start, across('H'), "{line}");
     }
 
     #[test]

@@ -54,7 +54,18 @@ pub fn nothing(inventory: &Inventory) -> Option<String> {
             Some("There is no GPU and no RDMA NIC.\n".to_owned())
         }
         Ok(_) => None,
-        Err(absence) => Some(format!("The PCI tree is {absence}.\n")),
+        Err(absence) => Some(without_tree(*absence) + "\n"),
+    }
+}
+
+/// The sentence about a node whose PCI functions are not known.
+pub fn without_tree(absence: Absence) -> String {
+    match absence {
+        Absence::Missing => {
+            "/sys/bus/pci does not exist, so no PCI function is known: mount sysfs at /sys."
+                .to_owned()
+        }
+        absence => format!("The PCI tree is {absence}."),
     }
 }
 

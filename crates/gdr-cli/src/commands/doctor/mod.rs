@@ -20,6 +20,7 @@ use crate::exit::{EXIT_STATUS, Exit, InputError, UsageError};
 use crate::global::Global;
 use crate::node_args::{Known, Node, Which};
 use crate::output::Output;
+use crate::spelling::nearest;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -320,10 +321,12 @@ fn unknown_check(name: &str) -> UsageError {
         .map(|check| check.id.0)
         .filter(|id| id.contains(name) || name.contains(id))
         .collect();
-    let hint = if near.is_empty() {
-        "`gdr doctor list` names them all".to_owned()
-    } else {
+    let hint = if !near.is_empty() {
         format!("did you mean {}?", near.join(" or "))
+    } else if let Some(near) = nearest(name, gdr_doctor::all().map(|check| check.id.0)) {
+        format!("did you mean {near}?")
+    } else {
+        "`gdr doctor list` names them all".to_owned()
     };
     UsageError(format!("there is no check `{name}`: {hint}"))
 }

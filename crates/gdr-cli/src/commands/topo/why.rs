@@ -1,6 +1,7 @@
 //! `gdr topo why`: the path between two devices.
 
 use anyhow::Result;
+use gdr_node::render::without_tree;
 use gdr_node::topology::{Place, Relation, RelationError, SmiClass};
 use gdr_node::{Absence, DatumExt, Device, Inventory};
 use gdr_perf::report::Schema;
@@ -96,7 +97,7 @@ pub(super) fn run(
     };
     let (a, b) = (named(a)?, named(b)?);
     let topology =
-        (inventory.topology()).map_err(|absence| anyhow::anyhow!("the PCI tree is {absence}"))?;
+        (inventory.topology()).map_err(|absence| anyhow::anyhow!(without_tree(absence)))?;
     let relation = match topology.relation(a.bdf, b.bdf) {
         Ok(relation) => relation,
         Err(error @ RelationError::Severed(..)) if !global.json => {

@@ -15,6 +15,8 @@ pub(crate) const GPU_INIT: &str = r"NVRM: (?:GPU (?P<bdf>[0-9a-fA-F:.]+): )?RmIn
 pub(crate) const GPU_UNSUPPORTED: &str = r"NVRM: The NVIDIA GPU (?P<bdf>[0-9a-fA-F:.]+) .*(?:is not supported by|requires use of the NVIDIA open)";
 /// The driver could not start a GPU.
 pub(crate) const GPU_PROBE: &str = r"nvidia: probe of (?P<bdf>[0-9a-fA-F:.]+) failed with error|nvidia (?P<bdf2>[0-9a-fA-F:.]+): probe with driver nvidia failed with error|NVRM: The NVIDIA probe routine (?:failed|was not called) for [0-9]+ device|NVRM: N(?:one of the NVIDIA|o NVIDIA) (?:graphics adapters?|devices?) (?:were |was )?(?:initialized|probed|found)";
+/// The GPU does not come back from a state without power.
+pub(crate) const GPU_POWER: &str = r"\bnvidia (?P<bdf>[0-9a-fA-F:.]+): (?:[Uu]nable to|can't) change power state from \w+ to D0.*inaccessible";
 /// The fabric manager was restarted, and the driver's fabric state is stale.
 pub(crate) const FABRIC_STALE: &str = r"NVRM: .*FABRIC_STATE_OUT_OF_SYNC";
 /// A numbered error of an NVSwitch (SXid).
@@ -55,7 +57,7 @@ pub(crate) const ACCESS_REG: &str =
 /// The NIC's firmware refused to create an object.
 pub(crate) const NIC_COMMAND: &str = r"mlx5_core (?P<bdf>[0-9a-f:.]+):.*\b(?P<command>CREATE_(?:MKEY|QP|CQ|SRQ|XRQ|DCT|EQ|UCTX|GENERAL_OBJECT)|ALLOC_(?:UAR|PD|TRANSPORT_DOMAIN))\(0x[0-9a-f]+\).*failed, status (?P<status>[a-z /]+)\(";
 /// The NIC's firmware has failed.
-pub(crate) const NIC_HEALTH: &str = r"mlx5_core (?P<bdf>[0-9a-f:.]+):.*(?:health compromised|device's health|[Ff]irmware fatal|[Ff]atal error|[Ff]irmware internal error|fw fatal|fatal_sensors|FW.* timeout|[Ww]aiting for FW init)";
+pub(crate) const NIC_HEALTH: &str = r"mlx5_core (?P<bdf>[0-9a-f:.]+):.*(?:health compromised|device's health|[Ff]irmware fatal|[Ff]atal error|[Ff]irmware internal error|fw fatal|fatal_sensors|FW.* timeout|[Ww]aiting for FW init|health recovery (?:flow )?(?:aborted|failed)|PCI reads still not working)";
 /// The NIC is too hot.
 pub(crate) const NIC_TEMPERATURE: &str = r"mlx5_core (?P<bdf>[0-9a-f:.]+):.*High [Tt]emperature";
 /// The slot gives the NIC too little power.
@@ -65,6 +67,10 @@ pub(crate) const NIC_POWER: &str =
 pub(crate) const NIC_PROBE: &str = r"mlx5_core: probe of (?P<bdf>[0-9a-f:.]+) failed with error|mlx5_core (?P<bdf2>[0-9a-f:.]+): (?:probe with driver mlx5_core failed with error|mlx5_load_one failed|.*handle_hca_cap failed|probe_one.*failed)";
 /// The NIC no longer sends what the kernel gave it.
 pub(crate) const NIC_STALLED: &str = r"mlx5_core (?P<bdf>[0-9a-f:.]+)(?: \S+)?: (?:TX timeout detected|.*wait_func.*timeout|.*cmd.* timed? ?out)";
+/// A NIC of Broadcom no longer answers its driver.
+pub(crate) const BNXT_STALLED: &str = r"bnxt_en (?P<bdf>[0-9a-f:.]+)(?: \S+)?: (?:Error \(timeout: [0-9]+\) msg|Firmware not responding|Firmware (?:fatal|reset)|hwrm .*timeout)";
+/// A NIC whose driver logs numbers refused a command: Broadcom's and EFA's.
+pub(crate) const NIC_COMMAND_STATUS: &str = r"infiniband (?P<device>\w+): (?:QPLIB: cmdq\[0x[0-9a-f]+\]=(?P<code>0x[0-9a-f]+) status (?P<status>0x[0-9a-f]*[1-9a-f])|Failed to process command (?P<command>\w+) \(opcode [0-9]+\) comp_status (?P<status2>[0-9]+))";
 /// A cable was pulled.
 pub(crate) const NIC_CABLE: &str = r"mlx5_core (?P<bdf>[0-9a-f:.]+):.*Cable unplugged";
 
@@ -76,6 +82,9 @@ pub(crate) const AER_COMPLETION_TIMEOUT: &str = r"(?P<bdf>[0-9a-f]{4,}:[0-9a-f]{
 pub(crate) const AER_CORRECTED: &str = r"(?P<bdf>[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]): (?:PCIe Bus Error: severity=Correct|AER: .*\bCorrected error)";
 /// A port was shut down to contain an error.
 pub(crate) const DPC: &str = r"pcieport (?P<bdf>[0-9a-f:.]+): DPC: containment event";
+/// The device in a slot is gone.
+pub(crate) const SLOT_EMPTY: &str =
+    r"pcieport (?P<bdf>[0-9a-f:.]+): pciehp: Slot\([^)]*\): (?:Link Down|Card not present)";
 /// A link that is narrower or slower than its device.
 pub(crate) const PCIE_BANDWIDTH: &str = r"(?P<bdf>[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]): (?P<bandwidth>[0-9.]+ Gb/s) available PCIe bandwidth, limited by (?P<link>[0-9.]+ GT/s (?:PCIe )?x[0-9]+) link";
 

@@ -108,19 +108,28 @@ pub(super) fn meaning(number: u32, address: &str) -> Finding {
                                  together",
             ),
         ),
-        Advice::PowerCycle => meaning.fix(
-            Fix::manual(
-                "Power-cycle the machine",
-                "if it happens again, reseat the GPU and its power cables, then have the GPU \
-                 replaced",
-            )
-            .risk(Risk::Medium, "everything on the machine stops"),
-        ),
+        Advice::PowerCycle => power_cycled(meaning),
         Advice::Links => meaning.fix(Fix::user(
             "Find the link with errors",
             "nvidia-smi nvlink --status; nvidia-smi nvlink --errorcounters",
         )),
     }
+}
+
+/// The finding about a GPU that does not answer, with what helps.
+pub(super) fn power_cycled(found: Finding) -> Finding {
+    found
+        .fix(
+            Fix::manual("Power-cycle the machine", "power the machine off and on")
+                .risk(Risk::Medium, "everything on the machine stops"),
+        )
+        .fix(
+            Fix::hardware(
+                "Look at the card if it happens again",
+                "reseat the GPU and its power cables, then have the GPU replaced",
+            )
+            .risk(Risk::Medium, "everything on the machine stops"),
+        )
 }
 
 #[cfg(test)]

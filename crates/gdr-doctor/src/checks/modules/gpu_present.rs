@@ -42,8 +42,11 @@ fn run(context: &Context<'_>) -> Result<Vec<Finding>, Unjudged> {
                 )
                 .fix(Fix::manual(
                     "Make a GPU visible",
-                    "reseat the card and its power cables; in a virtual machine, pass the GPU \
-                     through",
+                    if context.is_guest() {
+                        "pass a GPU through to this virtual machine"
+                    } else {
+                        "reseat the card and its power cables"
+                    },
                 )),
         );
     } else if every.is_err() {
@@ -69,9 +72,16 @@ pub(super) fn gone(function: &Function, card: &str) -> Finding {
         Fix::manual(
             format!("Power-cycle the {card}"),
             format!(
-                "power-cycle the machine; if the {card} answers again, reseat the card and its \
-                 power cables, then look for Xid 79 and AER errors in the kernel log"
+                "power-cycle the machine; if the {card} answers again, look for Xid 79 and AER \
+                 errors in the kernel log"
             ),
+        )
+        .risk(Risk::Medium, "everything on the machine stops"),
+    )
+    .fix(
+        Fix::hardware(
+            "Look at the card if it happens again",
+            "reseat the card and its power cables",
         )
         .risk(Risk::Medium, "everything on the machine stops"),
     )

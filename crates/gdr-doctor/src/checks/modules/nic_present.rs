@@ -66,8 +66,11 @@ fn none(context: &Context<'_>) -> Judgement {
         )
         .fix(Fix::manual(
             "Make an RDMA NIC visible",
-            "reseat the card; in a virtual machine, pass the NIC or one of its virtual functions \
-             through; in a container, pass /dev/infiniband and run gdr again",
+            if context.is_guest() {
+                "pass a NIC, or one of its virtual functions, through to this virtual machine"
+            } else {
+                "reseat the card; in a container, pass /dev/infiniband and run gdr again"
+            },
         )))
 }
 
@@ -109,8 +112,16 @@ mod tests {
     }
 
     #[test]
-    fn a_node_without_a_nic_fails() {
+    fn a_node_without_a_nic_fails_and_a_guest_is_sent_to_its_host() {
+        let advice = |node: &MemorySource| {
+            let found = worst(&CHECK, node);
+            assert_eq!(found.verdict, Fail);
+            found.fixes[0].actions[0].to_string()
+        };
         let bare = MemorySource::new().directory("/sys/bus/pci/devices");
-        assert_eq!(verdicts(&CHECK, &bare), [Fail]);
+        assert!(advice(&bare).contains("reseat"));
+        let guest = bare.file("/proc/cpuinfo", "flags : fpu hypervisor\n");
+        assert!(!advice(&guest).contains("reseat"));
+        assert!(advice(&guest).contains("this virtual machine"));
     }
 }

@@ -26,6 +26,11 @@ fn run(context: &Context<'_>) -> Judgement {
     let path = "/proc/driver/nvidia/version";
     let driver = match facts.nvidia.by_ref() {
         Err(Absence::Missing) => {
+            // Without a driver, a machine of which no PCI function is known may have no GPU.
+            if context.inventory.gpus.is_empty() {
+                let tree = context.inventory.tree.by_ref();
+                tree.known("which GPUs there are, and the driver is not loaded")?;
+            }
             let finding = Finding::fail("NVIDIA's kernel driver is not loaded")
                 .evidence(path, "does not exist")
                 .fix(Fix::now("Load the driver", Action::load("nvidia")))
@@ -117,6 +122,14 @@ mod tests {
         assert_eq!(verdict(&CHECK, &backported), Pass);
         let old = backported.without(virtual_path::CUDA_DEVICES);
         assert_eq!(verdict(&CHECK, &old), Warn);
+    }
+
+    #[test]
+    fn without_a_driver_and_without_sys_nothing_is_known() {
+        let node = MemorySource::new()
+            .directory("/proc/driver")
+            .file("/proc/sys/kernel/osrelease", "6.8.0\n");
+        assert_eq!(verdict(&CHECK, &node), Unknown);
     }
 
     #[test]

@@ -63,6 +63,12 @@ pub(super) const CAUSES: &[Cause] = &[
         patterns: &[
             sure(xid!("74|137|14[4-9]|150|155")),
             likely(r"\bnvlink\b.{0,40}\b(fatal|crc|replay|recovery) error"),
+            sure(
+                r"\bcuda_error_contained\b|\bcudaerrorcontained\b|invalid access of peer gpu memory over nvlink",
+            ),
+            sure(
+                r"uncorrectable nvlink error|\bcuda_error_nvlink_uncorrectable\b|\bcudaerrornvlinkuncorrectable\b",
+            ),
         ],
         detail: Some(xid_of),
         remedies: &[
@@ -80,7 +86,11 @@ pub(super) const CAUSES: &[Cause] = &[
         id: "nvswitch-error",
         title: "An NVSwitch had an error (SXid)",
         why: "Fatal ones end every program that uses NVLink until GPUs and switches are reset.",
-        patterns: &[sure(expressions::SXID), sure(r"\bsxid \(pci:")],
+        patterns: &[
+            sure(r"\bnvswitch (non-)?fatal error \d+"),
+            sure(expressions::SXID),
+            sure(r"\bsxid \(pci:"),
+        ],
         remedies: &[
             run(
                 "Reset GPUs and switches",

@@ -6,7 +6,8 @@ use crate::explain::{Cause, Kind, Strength};
 pub(super) const CAUSES: &[Cause] = &[
     Cause {
         id: "ucx-without-cuda",
-        title: "UCX or MPI takes GPU memory for host memory: it was built or started without CUDA",
+        title: "UCX, MPI or a TCP transport takes GPU memory for host memory: it was built or started \
+                without CUDA",
         why: "Without its CUDA modules UCX cannot see what kind of memory a pointer is. It then \
               copies from GPU memory with the CPU, which ends in a segmentation fault \
               (`invalid permissions for mapped object`), or registers it as host memory. The modules \
@@ -15,6 +16,7 @@ pub(super) const CAUSES: &[Cause] = &[
         patterns: &[
             sure(r"invalid permissions for mapped object"),
             sure(r"process_vm_(readv|writev)\b.{0,160}bad address"),
+            sure(r"\btcp_transport\b.{0,60}(read|write)body failed.{0,20}bad address"),
             sure(r"transport '?cuda(_copy|_ipc)?'? is not available"),
             sure(
                 r"vram (memory )?(is |was )?(detected|classified|misclassified) as host|memory is detected as host",
@@ -43,6 +45,7 @@ pub(super) const CAUSES: &[Cause] = &[
         sources: &[
             "openucx/ucx issues 6530, 7845, 9533",
             "ai-dynamo/nixl pull requests 1385, 1393",
+            "kvcache-ai/Mooncake issue 519",
         ],
         ..Cause::DEFAULT
     },
@@ -213,6 +216,117 @@ pub(super) const CAUSES: &[Cause] = &[
         ],
         checks: &[],
         sources: &["linux-rdma/perftest issue 336"],
+        ..Cause::DEFAULT
+    },
+    Cause {
+        id: "ucx-no-transport",
+        title: "UCX finds no transport that both ends have and that can do what is asked",
+        why: "For each transport the line says what is missing: `Destination is unreachable` (shared \
+              memory of another host or container, another subnet), `no am bcopy` (cuda_copy, cuda_ipc \
+              and cma carry data only, so a transport of the network has to be beside them), `no peer \
+              failure handler` (NIXL asks for one, which shared memory has not). An RDMA transport that \
+              is not in the list was not found, or is left out by UCX_TLS or UCX_NET_DEVICES.",
+        patterns: &[
+            sure(r"\bno [a-z][\w ]{2,50} transport to [^:]{1,80}:"),
+            likely(r"\bucp_ep_create\b.{0,40}destination is unreachable"),
+        ],
+        remedies: &[
+            run(
+                "See which transports each end has",
+                "ucx_info -d | grep -E 'Transport|Device'; env | grep ^UCX_",
+            ),
+            run(
+                "Leave the choice to UCX, or name one of the network as well",
+                "unset UCX_TLS UCX_NET_DEVICES; or UCX_TLS=rc,cuda_copy,cuda_ipc",
+            ),
+            hand("Use one version of UCX on both ends"),
+        ],
+        checks: &["port.state", "dev.nodes", "netns"],
+        sources: &[
+            "openucx/ucx src/ucp/wireup/select.c; issues 3513, 4742",
+            "ai-dynamo/nixl pull request 1846",
+        ],
+        ..Cause::DEFAULT
+    },
+    Cause {
+        id: "library-versions",
+        title: "A program was built for a newer UCX than the one that it loads",
+        why: "The loader found another libucp before the one that the program was built with: the \
+              distribution's, or the one of another package. Transports and CUDA modules then do not \
+              fit.",
+        patterns: &[sure(r"\bucp api version is incompatible\b")],
+        remedies: &[
+            run(
+                "See which is loaded",
+                "ldd <program> | grep -E 'uc[pts]'; ucx_info -v",
+            ),
+            run(
+                "Put the newer one first",
+                "LD_LIBRARY_PATH=<directory of the newer libucp.so.0>",
+            ),
+        ],
+        checks: &[],
+        sources: &["openucx/ucx src/ucp/core/ucp_context.c"],
+        ..Cause::DEFAULT
+    },
+    Cause {
+        id: "fork",
+        title: "A process forked while its memory was registered with a NIC",
+        why: "After a fork the pages of registered memory may become copies: the NIC then writes to \
+              pages that the program no longer sees. It is safe where libibverbs knew of forks \
+              before it registered, or where the kernel (5.12 and later) copies such pages at once.",
+        patterns: &[likely(
+            r"\bibv_fork_init\(?\)? (was disabled|failed)|\bfork\(?\)? has been issued",
+        )],
+        remedies: &[
+            run(
+                "Tell libibverbs of forks",
+                "RDMAV_FORK_SAFE=1; UCX_IB_FORK_INIT=y",
+            ),
+            hand(
+                "Or start workers without a fork: `spawn` in Python's multiprocessing and DataLoader",
+            ),
+        ],
+        checks: &[],
+        sources: &["ibv_fork_init(3)", "openucx/ucx issue 686"],
+        ..Cause::DEFAULT
+    },
+    Cause {
+        id: "duplicate-gpu",
+        title: "Two ranks use one GPU, which NCCL refuses",
+        why: "Each rank needs a GPU of its own. They share one where the program does not choose by \
+              its local rank, or where CUDA_VISIBLE_DEVICES is the same for all ranks of a node.",
+        patterns: &[sure(r"duplicate gpu detected")],
+        remedies: &[
+            run(
+                "Choose by the local rank",
+                "torch.cuda.set_device(int(os.environ[\"LOCAL_RANK\"]))",
+            ),
+            hand("Start as many ranks per node as it has GPUs"),
+        ],
+        checks: &[],
+        sources: &["NVIDIA/nccl src/init.cc"],
+        ..Cause::DEFAULT
+    },
+    Cause {
+        id: "sharp",
+        kind: Kind::Harmless,
+        title: "SHARP (reductions in the switches) is not available: NCCL does without",
+        why: "The library of SHARP asks the aggregation manager for a tree of switches for this job. \
+              Without the manager, or where it refuses, reductions are made by the GPUs as usual.",
+        patterns: &[
+            sure(r"\bsharp_\w+ failed\b"),
+            sure(r"sharp aggregation manager"),
+        ],
+        remedies: &[
+            run("Where it is not wanted", "NCCL_COLLNET_ENABLE=0"),
+            run(
+                "Where it is: see whether the manager runs",
+                "systemctl status sharp_am   # on the subnet manager's host",
+            ),
+        ],
+        checks: &[],
+        sources: &["NVIDIA SHARP: troubleshooting"],
         ..Cause::DEFAULT
     },
     Cause {

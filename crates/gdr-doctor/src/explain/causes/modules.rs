@@ -2,7 +2,10 @@
 
 use super::{follows, hand, likely, run, sure, weak};
 use crate::checks::kernel_log::expressions;
-use crate::explain::{Cause, Kind, Strength};
+use crate::explain::{Cause, Fact, Kind, Strength};
+
+/// The heading of what nvidia-smi says of a GPU's registration with the NVSwitch fabric.
+const FABRIC: &str = r"(^|\W)fabric\W*$";
 
 pub(super) const CAUSES: &[Cause] = &[
     Cause {
@@ -212,10 +215,22 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(r"\berror[ =:]*802\b.{0,40}system"),
             sure(r"fabric state is not ready|fabric is not (ready|initialized)"),
             sure(r"cudaErrorSystemNotReady|CUDA_ERROR_SYSTEM_NOT_READY"),
+            sure(r"request to query nvswitch device information.{0,60}failed"),
+            // nvidia-smi -q: what each GPU says of its registration.
+            follows(
+                FABRIC,
+                r"\bstatus +: +(insufficient resources|unknown error|.*fail)",
+                Strength::Sure,
+            ),
+            follows(
+                FABRIC,
+                r"\bstate +: +(in progress|not started)",
+                Strength::Likely,
+            ),
             sure(r"\bib_umad\b.{0,80}(not (been )?loaded|not found|missing|no such|unavailable)"),
             likely(r"\bnvlsm\b.{0,80}(fail|error|not (running|found|installed))"),
             likely(
-                r"fabric ?manager.{0,60}(fail|not running|mismatch|inactive|does ?n[o']t match|error while)",
+                r"fabric ?manager.{0,60}(fail|not running|mismatch|inactive|do(es)? ?n[o']t match|error while)",
             ),
         ],
         remedies: &[
@@ -226,13 +241,23 @@ pub(super) const CAUSES: &[Cause] = &[
             hand(
                 "If it fails, compare its package's version with the driver's: all parts must agree",
             ),
+            hand("This machine has no NVSwitches: take the package away or disable the service")
+                .only(&[Fact::NoNvSwitch]),
             run(
                 "On B200 and B300 baseboards it needs the RDMA stack and the subnet manager NVLSM",
                 "modprobe ib_umad; modprobe mlx5_ib; apt install nvlsm   # then start it again",
             ),
         ],
+        facts: &[(
+            Fact::NoNvSwitch,
+            "The driver found no NVSwitch to manage. GPUs that are joined by PCIe or by NVLink bridges \
+             need no fabric manager, and CUDA works without one there.",
+        )],
+        harmless: &[Fact::NoNvSwitch],
         checks: &["fabricmanager"],
         sources: &[
+            "NVIDIA/gpu-operator issue 610",
+            "Azure/azhpc-images pull request 506",
             "pytorch/pytorch issue 35710",
             "NVIDIA/gpu-operator issues 1043, 2781",
             "spectrocloud/CanvOS pull request 700",
@@ -394,6 +419,37 @@ pub(super) const CAUSES: &[Cause] = &[
         ..Cause::DEFAULT
     },
     Cause {
+        id: "module-in-use",
+        title: "A kernel module cannot be unloaded: another module or a program uses it",
+        why: "nvidia_peermem, gdrdrv and nvidia_fs hold the NVIDIA driver and ib_core; monitors and \
+              daemons hold the GPU's device nodes. A driver that is to be replaced stays until all of \
+              them are gone, and a restart of the RDMA stack ends half-way.",
+        patterns: &[
+            sure(r"module (ib_|rdma_|mlx|nvidia|gdrdrv|nv_peer)\S* is in use\b"),
+            sure(r"could not unload nvidia driver kernel modules"),
+        ],
+        remedies: &[
+            run(
+                "Take away the modules on top first",
+                "rmmod gdrdrv; rmmod nvidia_fs; rmmod nvidia_peermem",
+            ),
+            run("See which programs hold the GPUs", "fuser -v /dev/nvidia*"),
+            run(
+                "End what comes back by itself",
+                "systemctl stop nvidia-persistenced nvidia-dcgm nvidia-fabricmanager",
+            ),
+            hand(
+                "In Kubernetes: drain the node, and let the operators of GPUs and networks restart in turn",
+            ),
+        ],
+        checks: &["peermem.loaded", "gdrdrv"],
+        sources: &[
+            "Mellanox/doca-driver-build pull request 481",
+            "NVIDIA/gpu-driver-container pull request 869",
+        ],
+        ..Cause::DEFAULT
+    },
+    Cause {
         id: "module-taints",
         kind: Kind::Harmless,
         title: "A module without a known signature was loaded all the same: nothing was refused",
@@ -418,6 +474,15 @@ pub(super) const CAUSES: &[Cause] = &[
                 r"failed to initialize nvml: (unknown error|insufficient permissions|driver not loaded|not found)",
             ),
             likely(r"could not select device driver .{0,40}\bgpu"),
+            sure(r"\bnvml error: driver not loaded"),
+            sure(
+                r"cuda driver initialization failed|no cuda gpus are available|found no nvidia driver",
+            ),
+            likely(r"\bno devices were found\b"),
+            sure(r"load library failed: libnvidia-ml\.so"),
+            sure(
+                r"\bcuinit\b.{0,30}fail\w*.{0,40}(cuda_error_no_device|cuda_error_not_initialized|\b100\b)",
+            ),
         ],
         remedies: &[
             run(

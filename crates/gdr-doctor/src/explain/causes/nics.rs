@@ -18,6 +18,7 @@ pub(super) const CAUSES: &[Cause] = &[
             ),
             sure(expressions::NIC_PROBE),
             likely(expressions::NIC_STALLED),
+            likely(expressions::BNXT_STALLED),
             likely(r"mlx5_core .{0,60}(assert_var|assert_exit_ptr|synd 0x[0-9a-f]+: )"),
         ],
         remedies: &[
@@ -86,6 +87,7 @@ pub(super) const CAUSES: &[Cause] = &[
               do not fit, or the right for it (DEVX, a virtual function's limits) is missing.",
         patterns: &[
             sure(expressions::NIC_COMMAND),
+            sure(expressions::NIC_COMMAND_STATUS),
             likely(r"mlx5dv_devx_obj_create\((qp|cq|mkey|srq)\b.{0,60}failed")
                 .unless(r"\bucx +(debug|diag|trace)"),
             likely(r"mlx5dv_devx_obj_(modify|query)\b.{0,100}(failed|error)"),

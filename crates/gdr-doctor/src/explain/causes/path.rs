@@ -163,6 +163,31 @@ pub(super) const CAUSES: &[Cause] = &[
         ..Cause::DEFAULT
     },
     Cause {
+        id: "peer-access",
+        title: "CUDA offers no peer access between two GPUs",
+        why: "GPUs of GeForce, of different root ports without support by the chipset, in MIG mode or \
+              behind an IOMMU that translates cannot map each other's memory. NCCL looks before it uses \
+              it, and fails where its view of the machine is wrong: a topology file, a container that \
+              hides devices, or P2P that is switched on by hand.",
+        patterns: &[sure(
+            r"peer access is not supported between these two devices|\bcuda_?error_?peer_?access_?unsupported\b",
+        )],
+        remedies: &[
+            run("See what CUDA offers", "nvidia-smi topo -p2p r; gdr topo"),
+            run("Do without", "NCCL_P2P_DISABLE=1"),
+            run(
+                "Take settings by hand away",
+                "unset NCCL_P2P_LEVEL NCCL_TOPO_FILE",
+            ),
+        ],
+        checks: &["iommu.mode", "acs.path", "topo.pair"],
+        sources: &[
+            "CUDA Runtime API: cudaErrorPeerAccessUnsupported",
+            "NVIDIA/nccl src/transport/p2p.cc",
+        ],
+        ..Cause::DEFAULT
+    },
+    Cause {
         id: "root-port-reads",
         title: "The CPU forwards peer writes between root ports, but not peer reads",
         why: "Client processors of Intel (seen on Arrow Lake) forward posted writes from one root \

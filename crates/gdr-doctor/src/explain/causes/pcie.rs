@@ -1,8 +1,8 @@
 //! PCI Express and the IOMMU.
 
-use super::{hand, likely, run, sure};
+use super::{follows, hand, likely, run, sure};
 use crate::checks::kernel_log::expressions;
-use crate::explain::{Cause, Fact};
+use crate::explain::{Cause, Fact, Strength};
 
 /// Machines whose cards cannot be moved by who reads this.
 const NO_SLOTS: &[Fact] = &[Fact::VirtualMachine, Fact::Spark];
@@ -70,8 +70,14 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(expressions::AER_UNCORRECTED),
             sure(expressions::AER_COMPLETION_TIMEOUT),
             sure(expressions::DPC),
+            sure(expressions::SLOT_EMPTY),
             sure(r"\bpcie bus error: severity=uncorrect"),
             sure(r"\buesta:.*\bcmpltto\+"),
+            follows(
+                r"event severity: (fatal|recoverable)",
+                r"section_type: pcie error",
+                Strength::Sure,
+            ),
             likely(r"\b(aer|pcie?)\b.{0,60}\buncorrect(ed|able)\b.{0,40}\berror"),
             likely(r"\bcmpltto\b +\(first\)|\bcompletion timeout\b +\(first\)"),
         ],
@@ -100,6 +106,11 @@ pub(super) const CAUSES: &[Cause] = &[
         patterns: &[
             likely(expressions::AER_CORRECTED),
             likely(r"\bpcie bus error: severity=correct"),
+            follows(
+                r"event severity: corrected",
+                r"section_type: pcie error",
+                Strength::Likely,
+            ),
         ],
         remedies: &[
             run(

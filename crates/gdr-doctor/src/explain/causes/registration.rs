@@ -17,6 +17,7 @@ pub(super) const CAUSES: &[Cause] = &[
         patterns: &[
             sure(r"\b(ibv_|fi_)?(reg_mr|reg_mr_iova2?|exp_reg_mr|mr_reg\w*)\b.*bad address"),
             sure(r"(fail\w*|unable) to regist\w+ (memory|mr|buffer|gpu).*(bad address|\[14\])"),
+            sure(r"\b(nvidia[_-]peermem|nv_peer_mem)(\.ko)? (is not|isn't|not) loaded"),
             sure(r"neither nv_peer_mem,? (or|nor) nvidia_peermem (was |were )?detected"),
             sure(r"net/ib\w* ?: ?gpu ?direct rdma (\(\w+\) )?disabled for hca"),
             sure(r"peermem is not supported, and device \d+ does not support dma-?buf"),
@@ -108,6 +109,7 @@ pub(super) const CAUSES: &[Cause] = &[
         patterns: &[
             sure(r"reg_dmabuf_mr.*(not supported|protocol not|error[ =]\d+|fail)"),
             sure(r"dma.?buf support\w* (is )?required for gpu rdma"),
+            sure(r"\b(fi_)?mr_reg\w* failed for gpu memory.{0,60}not supported"),
             sure(r"\bmr\b.{0,20}\berror=93\b"),
             sure(r"cuMemGetHandleForAddressRange.*(not supported|fail|error)"),
             likely(r"dma.?buf.{0,60}(not supported|unsupported|is not available|unavailable)"),
@@ -117,6 +119,10 @@ pub(super) const CAUSES: &[Cause] = &[
         remedies: &[
             hand("Upgrade what is oldest of kernel, NIC driver (MLNX_OFED or DOCA) and rdma-core"),
             hand("Install the open flavour of NVIDIA's driver: the proprietary one exports none"),
+            hand(
+                "Where it fails in some threads only: make a CUDA context current before memory is \
+                 registered, since libfabric exports it by the driver's interface",
+            ),
             run(
                 "Until then use the peer-memory module",
                 "modprobe nvidia_peermem; NCCL_DMABUF_ENABLE=0",
@@ -127,7 +133,7 @@ pub(super) const CAUSES: &[Cause] = &[
         sources: &[
             "NVIDIA/nccl issue 778",
             "linux-rdma/perftest issue 280",
-            "kvcache-ai/Mooncake issue 3538",
+            "kvcache-ai/Mooncake issues 3177, 3538",
         ],
         ..Cause::DEFAULT
     },
@@ -288,8 +294,8 @@ pub(super) const CAUSES: &[Cause] = &[
               cuMemCreate and the export of a handle with 800 (not permitted) or 801 (not supported).",
         patterns: &[
             sure(r"nvidia-caps-imex-channels\b.{0,80}(no such|not found|missing|denied|not permitted|unable|fail)"),
-            sure(r"\bimex\b.{0,80}\b(no|not|missing|fail\w*|unavailable|unable|denied|down)\b"),
-            sure(r"\b(no|missing|failed|unable|cannot|could not|without)\b.{0,60}\bimex (channel|domain|daemon)"),
+            sure(r"\bimex (channel|domain)s?\b.{0,80}\b(no|not|missing|fail\w*|unavailable|unable|denied|down)\b"),
+            sure(r"\b(no|missing|failed|unable|cannot|could not|without)\b.{0,60}\bimex (channel|domain)"),
             sure(r"cumemcreate\b.{0,120}(not[ _]permitted|\b800\b)"),
             sure(r"(not[ _]permitted|\b800\b).{0,120}\bcumemcreate"),
             likely(r"cumem(export|import)\w*shareablehandle\b.{0,120}(not[ _]permitted|not[ _]supported|\b80[01]\b)"),
@@ -317,6 +323,35 @@ pub(super) const CAUSES: &[Cause] = &[
             "microsoft/mscclpp issue 467",
             "kvcache-ai/Mooncake issue 1297",
             "NVIDIA/nccl issue 1647",
+        ],
+        ..Cause::DEFAULT
+    },
+    Cause {
+        id: "imex-daemon",
+        title: "The IMEX daemon of this node is not ready",
+        why: "The daemons of all nodes of a multi-node NVLink domain find each other by a list of \
+              addresses; one that finds none of its own in it, or no peer, ends. In Kubernetes a \
+              ComputeDomain starts them only while it is in use. Machines without multi-node NVLink \
+              (HGX, DGX with eight GPUs) have no daemon and need none: monitors that report it there \
+              are wrong.",
+        patterns: &[
+            sure(r"no matching network interface found for any ip address"),
+            sure(r"\bimex daemon status is -?\d+ \(not ready\)|\bdcgm_fr_imex_unhealthy\b"),
+            likely(r"\b(nvidia-imex(\.service)?|imex daemon)\b.{0,60}\b(fail\w*|inactive|exited|not (running|ready)|unavailable|down)\b"),
+        ],
+        remedies: &[
+            run("See what it says", "nvidia-imex-ctl -N; journalctl -u nvidia-imex; cat /var/log/nvidia-imex.log"),
+            run(
+                "List the address of each node of the domain once, the same on all, and start it again",
+                "cat /etc/nvidia-imex/nodes_config.cfg; systemctl restart nvidia-imex",
+            ),
+            hand("On a machine without multi-node NVLink, or without a ComputeDomain in use: nothing has to be done"),
+        ],
+        checks: &["fabricmanager"],
+        sources: &[
+            "NVIDIA IMEX service guide",
+            "kubernetes-sigs/dra-driver-nvidia-gpu issue 289",
+            "NVIDIA/NVSentinel issue 1471",
         ],
         ..Cause::DEFAULT
     },

@@ -1,6 +1,7 @@
 //! Devices and rights that a process lacks.
 
 use super::{hand, likely, run, sure, weak};
+use crate::checks::kernel_log::expressions;
 use crate::explain::{Cause, Fact};
 
 pub(super) const CAUSES: &[Cause] = &[
@@ -11,16 +12,22 @@ pub(super) const CAUSES: &[Cause] = &[
               was not given /dev/infiniband, the provider library (libmlx5) is missing, no port \
               is ACTIVE, or a filter (NCCL_IB_HCA) matches none.",
         patterns: &[
+            sure(
+                r"\bibv_(alloc_pd|open_device|query_device)\w*\b.{0,40}(not permitted|permission denied)",
+            ),
             sure(r"net/ib ?: no device found"),
             sure(r"\bno (ib|rdma|infiniband) devices? (was |were )?found"),
             sure(r"no available rnic"),
             sure(r"couldn'?t read uverbs abi version"),
             sure(r"net/socket ?: ?gpu ?direct rdma (\(\w+\) )?disabled for hca"),
-            sure(r"\bibv_open_device\(\S*\) failed"),
+            sure(r"\bibv_open_device(\(\S*\))? failed"),
             sure(r"failed to get ib devices? list|\bno ib devices found"),
             sure(r"did not detect devices"),
             sure(r"unable to find any supported nic|no hca found"),
             sure(r"insufficient rdma/\w+"),
+            sure(r"\bibv_get_device_list\b.{0,20}fail"),
+            sure(r"\bfi_getinfo\b.{0,60}\b(efa|verbs)\b.{0,20}-61\b|couldn'?t get efa as provider"),
+            likely(r"\bfailed to open device\W*$"),
             likely(r"\bib device \S+ not found|unable to find the infiniband/roce device"),
             likely(r"unable to open device\W*$|unable to open device (mlx|ib|roce)\w*"),
             likely(r"\busing network socket\b"),
@@ -87,7 +94,8 @@ pub(super) const CAUSES: &[Cause] = &[
               distribution's, the NIC vendor's, or a container image of another age. The provider \
               then refuses the device, or calls that it makes are unknown to the kernel.",
         patterns: &[
-            sure(r"does not support the kernel abi"),
+            // On a software device one provider says so, and another one takes it.
+            sure(r"does not support the kernel abi").unless(r"/(rxe|siw)\w*$"),
             sure(r"mlx5dv_devx_create_event_channel\b.{0,40}(fail|error)"),
             sure(r"\bprovider\b.{0,60}\babi\b.{0,40}(mismatch|differ|incompatible)"),
         ],
@@ -225,6 +233,7 @@ pub(super) const CAUSES: &[Cause] = &[
                 r"unable to determine the device handle for gpu.{0,60}(gpu is lost|unknown error)",
             ),
             sure(r"\bgpu is lost\b"),
+            sure(expressions::GPU_POWER),
             likely(r"\bnvidia\b.*\(rev ff\)"),
             likely(r"number of gpus detected in the pci tree \(\d+\)"),
         ],

@@ -72,7 +72,8 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(r"modify.{0,12}qp.{0,20}\brtr\b.*(timed out|unreachable|no route)"),
             likely(r"failed to modify (\w+ )?qp.{0,30}\brtr\b"),
             likely(r"unable to connect the hca'?s through the link"),
-            likely(r"rdma_resolve_(addr|route).*(fail|error|timed|unreach)"),
+            likely(r"rdma_resolve_(addr|route).*(fail|error|timed|unreach)")
+                .unless(r"no such device|\berrno[ =:]*19\b"),
             likely(r"rdma_cm_event_(addr|route)_error|rdma_cm_event_unreachable"),
             likely(r"ibgda_rc_init2rtr failed|devx_obj_modify for init2rtr"),
         ],
@@ -104,6 +105,8 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(r"non-zero status: 19\b.{0,40}ibv_modify_qp"),
             sure(r"ibv_create_ah\b.*(no such device|\berrno[ =:]*19\b)"),
             sure(r"has no associated network device"),
+            sure(r"\brdma_(create_ep|create_id|bind_addr|resolve_addr)\b.{0,40}no such device"),
+            sure(r"\brdma_cm_event_addr_error\b.{0,30}-19\b"),
             likely(r"modify.{0,12}qp.*no such device"),
         ],
         remedies: &[
@@ -121,7 +124,30 @@ pub(super) const CAUSES: &[Cause] = &[
             ),
         ],
         checks: &["netns", "roce.gid"],
-        sources: &["NVIDIA/nccl issue 925", "microsoft/mscclpp issue 431"],
+        sources: &[
+            "NVIDIA/nccl issue 925",
+            "microsoft/mscclpp issue 431",
+            "k8snetworkplumbingwg/sriov-network-device-plugin issue 342",
+        ],
+        ..Cause::DEFAULT
+    },
+    Cause {
+        id: "rdma-netns-mode",
+        title: "RDMA devices belong to network namespaces here, and the program expects them shared (or \
+                the other way)",
+        why: "In the mode `exclusive` an RDMA device is in one network namespace only, which SR-IOV \
+              plug-ins want. Plug-ins that share a device between pods need the mode `shared`.",
+        patterns: &[sure(r"incorrect rdma subsystem network namespace")],
+        remedies: &[
+            run("See the mode", "rdma system show"),
+            run(
+                "Change it while no device is in a namespace of its own",
+                "rdma system set netns shared   # at boot: options ib_core netns_mode=1",
+            ),
+            hand("Or use the plug-in for the mode that is set: rdma-cni for `exclusive`"),
+        ],
+        checks: &["netns"],
+        sources: &["Mellanox/k8s-rdma-shared-dev-plugin issues 84, 87", "rdma-system(8)"],
         ..Cause::DEFAULT
     },
     Cause {
@@ -136,6 +162,7 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(vendor!("136|0x88")),
             sure(r"\bsynd(rome?)? ?0x14\b.{0,30}remote access"),
             follows(DUMP, r"\b0000881[0-9a-f]\b", Strength::Sure),
+            sure(r"\brma address verification failed|efa internal error: \(4111\)"),
             likely(r"remote access (error|on \w+:\d)"),
             likely(r"\b(ibv_wc_)?rem_access_err\b"),
             likely(status!("10")).unless(CALL),
@@ -158,6 +185,7 @@ pub(super) const CAUSES: &[Cause] = &[
         sources: &[
             "open-mpi/ompi issue 13183",
             "meta-pytorch/monarch pull request 4547",
+            "ofiwg/libfabric prov/efa/src/efa_errno.h",
         ],
         ..Cause::DEFAULT
     },
@@ -343,13 +371,16 @@ pub(super) const CAUSES: &[Cause] = &[
     },
     Cause {
         id: "gid-table-holes",
-        title: "NCCL stops at an empty entry of the GID table",
+        title: "NCCL or NVSHMEM stops at an empty entry of the GID table",
         why: "In a container with a network of its own only some entries of the table can be read. \
-              NCCL before 2.26 reads each entry's type until it finds one that fits, and takes the \
-              first that it cannot read for an error.",
-        patterns: &[sure(r"ncclibrocegetversionnum\b")],
+              NCCL before 2.26, and NVSHMEM, read each entry's type until they find one that fits, and \
+              take the first that they cannot read for an error.",
+        patterns: &[sure(r"(ncclib|\bib_?)roce_?get_?version_?num\b")],
         remedies: &[
-            run("Name an entry that is filled", "NCCL_IB_GID_INDEX=<n>; gdr nics lists them"),
+            run(
+                "Name an entry that is filled",
+                "NCCL_IB_GID_INDEX=<n>; NVSHMEM_IB_GID_INDEX=<n>; gdr nics lists them",
+            ),
             hand("Or use NCCL 2.26 or later, which skips empty entries"),
             run("Or give the container the host's network", "docker run --network=host; hostNetwork: true"),
         ],
@@ -508,6 +539,7 @@ pub(super) const CAUSES: &[Cause] = &[
             ),
             likely(r"failed to complete transfers after \d+ seconds|\bkvpoll\.(waitingforinput|failed)"),
             likely(r"\bdeepep\b.{0,60}(timeout|timed out)"),
+            likely(r"\bkvtransfererror\b|failed to get kvcache from prefill instance"),
             weak(r"\bnccl error\b|ncclinternalerror|ncclremoteerror"),
         ],
         remedies: &[run(
@@ -528,6 +560,7 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(r"bootstrap ?:? ?no socket interface found|\bno ip interface found"),
             sure(r"couldn'?t connect to \S+:\d+"),
             sure(r"unable to init the socket connection"),
+            sure(r"received packet mismatch, local\.local_nic_path"),
             likely(r"(unable|failed) to exchange (keys|data between server and clients)"),
             likely(r"couldn'?t read remote address|ethernet_read_keys"),
         ],
@@ -540,11 +573,16 @@ pub(super) const CAUSES: &[Cause] = &[
                 "See whether the peer listens there",
                 "nc -zv <peer> <port>; perftest: 18515",
             ),
+            hand(
+                "Where an answer came, but for another NIC: one version of the library and one list \
+                 of NICs on both ends",
+            ),
         ],
         checks: &["mgmt.nic"],
         sources: &[
             "NVIDIA/nccl user guide, troubleshooting",
             "linux-rdma/perftest README",
+            "kvcache-ai/Mooncake issue 2684",
         ],
         ..Cause::DEFAULT
     },

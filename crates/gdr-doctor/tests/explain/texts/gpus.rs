@@ -17,6 +17,8 @@ pub(crate) const TEXTS: Texts = &[
             "[Sun Feb 23 16:24:18 2025] NVRM: Xid (PCI:0000:9b:00): 119, pid=2024380, name=nvidia-smi, Timeout after 6s of waiting for RPC response from GPU4 GSP! Expected function 103",
             "NVRM: Xid (PCI:0000:9b:00): 62, pid='<unknown>', name=<unknown>, 2027(2d00) 00000000",
             "NVRM: GPU 0000:9b:00.0: RmInitAdapter failed! (0x62:0xffff:2477)",
+            "NVRM: Xid (PCI:0000:1b:00): 154, pid='<unknown>', name=<unknown>, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)",
+            "NVRM: Xid (PCI:0000:1b:00): 119, pid=9001, name=python3, Timeout after 6s of waiting for RPC response from GPU0 GSP! Expected function 76 (GSP_RM_CONTROL)",
         ],
     ),
     (
@@ -25,11 +27,18 @@ pub(crate) const TEXTS: Texts = &[
             "NVRM: Xid (PCI:0000:9b:00): 74, pid='<unknown>', NVLink: fatal error detected on link 3",
             "NVRM: Xid (PCI:0000:9b:00): 145, RLW_SRC_TRACK Nonfatal XC0 i0 Link 09",
             "kernel: NVRM: Xid (PCI:0000:dc:00): 45, pid=4242, name=python3, Ch 00000001 caused by previous Xid 149",
+            "CUDA_ERROR_CONTAINED: Invalid access of peer GPU memory over nvlink or a hardware error",
+            "[Fri Sep 11 08:01:02 2026] NVRM: Xid (PCI:0000:66:00): 145, pid=1, name=VLLM::Worker_TP, RLW_REMAP Nonfatal XC0 i0 Link 13 (0x00000004 0x00000000)",
+            "torch.AcceleratorError: CUDA error: uncorrectable NVLink error detected during the execution",
         ],
     ),
     (
         "nvswitch-error",
-        &["nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 LTSSM Fault Up"],
+        &[
+            "nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 LTSSM Fault Up",
+            "nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 12028, Non-fatal, Link 32 egress non-posted PRIV error",
+            "nv-fabricmanager[1120]: detected NVSwitch fatal error 20034 on fid:0 on NVSwitch pci 00000000:06:00.0 physical id 9 port 61",
+        ],
     ),
     (
         "gpu-program-fault",

@@ -10,6 +10,7 @@ pub(crate) const TEXTS: Texts = &[
             "ucp_context.c:779  UCX  WARN  transport 'cuda_copy' is not available, please use one or more of: cma, dc, rc",
             "W0603 ucx_utils.cpp:10] memory is detected as host memory, check that UCX is configured with CUDA support",
             "NIXL: VRAM memory is detected as host by UCX",
+            "E0619 12:00:00.111111 91 tcp_transport.cpp:161] Session::writeBody failed. Error: Bad address. CHECK_CLOSED 0",
         ],
     ),
     (
@@ -66,6 +67,38 @@ pub(crate) const TEXTS: Texts = &[
         &[
             "NCCL WARN Error while creating shared memory segment /dev/shm/nccl-aBcDeF (size 9637888)",
             "NCCL WARN Call to posix_fallocate failed : No space left on device for /dev/shm/nccl-X, No space left on device",
+        ],
+    ),
+    (
+        "ucx-no-transport",
+        &[
+            "[1581060992.288391] [node7:9817 :0]         select.c:438  UCX  ERROR no active messages transport to <no debug data>: posix/memory - Destination is unreachable, sysv/memory - Destination is unreachable, self/memory - Destination is unreachable, rdmacm/sockaddr - no am bcopy, cma/memory - no am bcopy",
+            "UCX  ERROR   no active messages transport to <no debug data>: self/memory - no peer failure handler, sysv/memory - no peer failure handler, cuda_copy/cuda - no am bcopy, cuda_ipc/cuda - no am bcopy",
+            "[1.2] [n2:71:0] select.c:643 UCX  ERROR   no remote registered memory access transport to n3:88: rc_mlx5/mlx5_0:1 - Destination is unreachable",
+        ],
+    ),
+    (
+        "duplicate-gpu",
+        &[
+            "init.cc:521 NCCL WARN Duplicate GPU detected : rank 0 and rank 3 both on CUDA device 1b000",
+        ],
+    ),
+    (
+        "library-versions",
+        &[
+            "[1729.1] [n1:88:0] ucp_context.c:2119 UCX  WARN  UCP API version is incompatible: required >= 1.17, actual 1.10.0 (loaded from /lib/x86_64-linux-gnu/libucp.so.0)",
+        ],
+    ),
+    (
+        "sharp",
+        &[
+            "[gpu01:0:6312 - context.c:684][2025-05-02 10:11:12] ERROR sharp_get_job_data_len failed: Job error(-35)",
+        ],
+    ),
+    (
+        "fork",
+        &[
+            "UCX  WARN  IB: ibv_fork_init() was disabled or failed, yet a fork() has been issued.\nUCX  WARN  IB: data corruption might occur when using registered memory.",
         ],
     ),
 ];

@@ -12,6 +12,7 @@ pub(crate) const TEXTS: Texts = &[
              nvidia_peermem: Unknown symbol ib_register_peer_memory_client (err -22)",
             "nv_peer_mem: disagrees about version of symbol ib_register_peer_memory_client",
             "[   42.1] nvidia_peermem: Unknown symbol ib_unregister_peer_memory_client (err -2)",
+            "insmod: ERROR: could not insert module nvidia-peermem.ko: Invalid parameters",
         ],
     ),
     (
@@ -41,6 +42,10 @@ pub(crate) const TEXTS: Texts = &[
             "cudaGetDeviceCount() returned 802",
             "RuntimeError: Unexpected error from cudaGetDeviceCount(): Error 802: system not yet initialized",
             "torch.cuda.is_available() failed: CUDA error 802: system not yet initialized (function cudaGetDeviceCount)",
+            "Sep 18 03:19:01 ws7 nvidia-fabricmanager-start.sh[4753]: Detected Pre-NVL5 system\nSep 18 03:19:01 ws7 nvidia-fabricmanager-start.sh[4756]: request to query NVSwitch device information from NVSwitch driver failed with error:WARNING Nothing to do [NV_WARN_NOTHING_TO_DO]\nSep 18 03:19:01 ws7 systemd[1]: nvidia-fabricmanager.service: Control process exited, code=exited, status=1/FAILURE",
+            "    Fabric\n        State                             : Completed\n        Status                            : Insufficient Resources\n        CliqueId                          : 0\n        ClusterUUID                       : 00000000-0000-0000-0000-000000000000",
+            "        Fabric\n            State                                          : In Progress\n            Status                                         : N/A",
+            "fabric manager NVIDIA GPU driver interface version 570.86.15 don't match with driver version 570.124.06. Please update with matching NVIDIA driver package.",
         ],
     ),
     (
@@ -63,6 +68,7 @@ pub(crate) const TEXTS: Texts = &[
             "modprobe: FATAL: Module nvidia-peermem not found in directory /lib/modules/5.15.0-1053-aws",
             "modprobe: FATAL: Module nv_peer_mem not found.",
             "insmod: ERROR: could not load module nvidia-peermem.ko: No such file or directory",
+            "modprobe: FATAL: Module nvidia-peermem not found in directory /lib/modules/6.8.0-1059-azure",
         ],
     ),
     (
@@ -100,6 +106,12 @@ pub(crate) const TEXTS: Texts = &[
         &[
             "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest NVIDIA driver is installed and running.",
             "Failed to initialize NVML: Unknown Error",
+            " 05-11-2023 15:01:56:615 [pid=38031 tid=38031] ERROR  cufio:480 cuInit Failed, error CUDA_ERROR_NO_DEVICE",
+            "nvidia-container-cli: initialization error: nvml error: driver not loaded: unknown",
+            "nvidia-container-cli: initialization error: load library failed: libnvidia-ml.so.1: cannot open shared object file: no such file or directory: unknown",
+            "docker: Error response from daemon: could not select device driver \"nvidia\" with capabilities: [[gpu]].",
+            "No devices were found",
+            "RuntimeError: CUDA driver initialization failed, you might not have a CUDA gpu.",
         ],
     ),
     (
@@ -122,6 +134,9 @@ pub(crate) const TEXTS: Texts = &[
             "BUG: kernel NULL pointer dereference, address: 0000000000000008\n mlx5_ib_devx_umem_reg+0x2b0/0x5a0 [mlx5_ib]",
             "Unable to handle kernel paging request at virtual address dead000000000108\n ib_uverbs_cmd_verbs+0x9fc/0xc30 [ib_uverbs]",
             "RIP: 0010:_nv01rm+0x1b/0x30 [nvidia]",
+            "[ 2260.995163] ------------[ cut here ]------------\n[ 2260.995182] kernel BUG at /build/linux-lts-xenial/mm/memory.c:1674!\n[ 2260.995204] invalid opcode: 0000 [#1] SMP\n[ 2260.995861]  [<ffffffffc06362e1>] gdrdrv_mmap_phys_mem_wcomb+0x71/0x130 [gdrdrv]\n[ 2260.995879]  [<ffffffffc06364f6>] gdrdrv_mmap+0x156/0x2e0 [gdrdrv]",
+            "May 26 02:10:11 ws kernel: BUG: unable to handle page fault for address: 00001297961b1077\nMay 26 02:10:11 ws kernel: #PF: supervisor instruction fetch in kernel mode\nMay 26 02:10:11 ws kernel: Oops: Oops: 0010 [#1] SMP NOPTI\nMay 26 02:10:11 ws kernel: CPU: 3 UID: 0 PID: 2201 Comm: UVM global queue Tainted: P           OE\nMay 26 02:10:11 ws kernel: RIP: 0010:0x1297961b1077\nMay 26 02:10:11 ws kernel: Call Trace:\nMay 26 02:10:11 ws kernel:  <TASK>\nMay 26 02:10:11 ws kernel:  ? nv_kthread_q_run_all_pending+0x8c/0xc0 [nvidia_uvm]\nMay 26 02:10:11 ws kernel:  _main_loop+0x7f/0x160 [nvidia_uvm]",
+            "Sep 06 23:00:03 kernel: general protection fault, probably for non-canonical address 0x25b5f6bb1a24827e: 0000 [#1] SMP NOPTI\nSep 06 23:00:03 kernel: RIP: 0010:_nv000456rm+0x9c8/0xfffffffffff1eb90 [nvidia]\nSep 06 23:00:03 kernel: 0000000097e25b8e: ffff8c46bc2c6b48 (rm_gpu_ops_retain_channel+0x28/0x70 [nvidia])",
         ],
     ),
     (
@@ -136,6 +151,14 @@ pub(crate) const TEXTS: Texts = &[
             "NVRM: nvCheckOkFailedNoLog: Check failed: NVLink fabric state cached by the driver is out of sync [NV_ERR_FABRIC_STATE_OUT_OF_SYNC] (0x00000087) returned from status @ mem_multicast_fabric.c:2917",
             "node-a:1:2 [0] transport/nvls.cc:254 NCCL WARN Cuda failure 1 'invalid argument'",
             "NCCL WARN Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : CUDA error 401 'the operation cannot be performed in the present state'",
+        ],
+    ),
+    (
+        "module-in-use",
+        &[
+            "Could not unload NVIDIA driver kernel modules, driver is in use",
+            "Unloading HCA driver:                                      [FAILED]\nrmmod: ERROR: Module ib_uverbs is in use by: nvidia_peermem",
+            "rmmod: ERROR: Module nvidia is in use by: nvidia_uvm nvidia_modeset gdrdrv",
         ],
     ),
 ];

@@ -12,6 +12,11 @@ pub(crate) const TEXTS: Texts = &[
             "mlx5_core 0000:19:00.0: wait_fw_init:202:(pid 1): Waiting for FW initialization, timeout abort in 100s (0xffffffff)",
             "mlx5_core: probe of 0000:19:00.0 failed with error -12",
             "mlx5_core 0000:19:00.0: mlx5_fw_fatal_reporter_err_work:654:(pid 1): fw fatal",
+            "[ 63.1] mlx5_core 0000:81:00.0: wait_func:1195:(pid 967): ENABLE_HCA(0x104) timeout. Will cause a leak of a command resource",
+            "[ 512.3] bnxt_en 0000:c2:00.0 ens1f0np0: Error (timeout: 500000) msg {0x24 0x1b3} len:0",
+            "mlx5_core 0000:a1:00.0: mlx5_health_try_recover:330:(pid 812): health recovery flow aborted, PCI reads still not working",
+            "[ 700.2] bnxt_en 0000:c2:00.0 ens1f0np0: Firmware fatal reset request received",
+            "[ 9.1] mlx5_core 0000:19:00.0: mlx5_init_one:1321:(pid 311): mlx5_load_one failed with error code -5",
         ],
     ),
     (
@@ -32,6 +37,8 @@ pub(crate) const TEXTS: Texts = &[
             "mlx5_core 0000:19:00.0: mlx5_cmd_out_err:808:(pid 11): CREATE_MKEY(0x200) op_mod(0x0) failed, status limits exceeded(0x8), syndrome (0x59c8a4), err(-12)",
             "mlx5_core 0000:9b:00.0: mlx5_cmd_check:782:(pid 3): CREATE_QP(0x500) op_mod(0x0) failed, status bad parameter(0x3), syndrome (0x424be)",
             "ib_mlx5_dv.c:430  UCX  ERROR   mlx5dv_devx_obj_create(QP) failed on mlx5_0, syndrome 0x2c4154: Remote I/O error",
+            "[ 513.3] infiniband bnxt_re0: QPLIB: cmdq[0x2a3]=0x9 status 0x5",
+            "[ 77.1] infiniband rdmap16s27: Failed to process command CREATE_QP (opcode 1) comp_status 5 err -12",
         ],
     ),
     (

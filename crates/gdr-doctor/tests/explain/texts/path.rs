@@ -15,6 +15,7 @@ pub(crate) const TEXTS: Texts = &[
             "NCCL WARN NET/IB: Got completion from peer 10.0.0.3<39393> with status=IBV_WC_LOC_PROT_ERR(4) opcode=IBV_WC_SEND(0) vendor_err=81",
             "mlx5: got completion with error:\n00000000 00005104 09000070 000053d2",
             "nvidia 0000:18:00.0: ACS redirect is set between the client and provider (0000:19:00.0)",
+            "NCCL WARN NET/IB: Got completion from peer 10.1.1.4<4791> with status=IBV_WC_LOC_PROT_ERR(4) opcode=IBV_WC_SEND(0) vendor_err=81 (Send)",
         ],
     ),
     (
@@ -59,6 +60,13 @@ pub(crate) const TEXTS: Texts = &[
             "NCCL INFO GPU Direct RDMA Disabled for GPU 3[1d000] / HCA 2 (distance 7 >= 5)",
             "host:1:1 [3] NCCL TRACE GPU Direct RDMA Disabled for rank 3 nvmlDev 3 / HCA 1 (distance 8 > 5)",
             "NCCL INFO NET/IB : GPU Direct RDMA Disabled for GPU 0[4000] / HCA 0 (distance 4 >= 2)",
+        ],
+    ),
+    (
+        "peer-access",
+        &[
+            "gpu03:611:733 [2] transport/p2p.cc:275 NCCL WARN Cuda failure 217 'peer access is not supported between these two devices'",
+            "cuda_ipc_cache.c:258  UCX  WARN  cuIpcOpenMemHandle() failed: peer access is not supported between these two devices",
         ],
     ),
 ];

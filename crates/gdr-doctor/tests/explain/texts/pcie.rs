@@ -28,6 +28,8 @@ pub(crate) const TEXTS: Texts = &[
             "pcieport 0000:17:00.0: DPC: containment event, status:0x1f01 source:0x0000",
             "mlx5_core 0000:38:00.0:    [14] CmpltTO                (First)",
             "\t\tUESta:\tDLP- SDES- TLP- FCP- CmpltTO+ CmpltAbrt- UnxCmplt- RxOF- MalfTLP- ECRC- UnsupReq- ACSViol-",
+            "[ 9001.1] {1}[Hardware Error]: Hardware error from APEI Generic Hardware Error Source: 1\n[ 9001.1] {1}[Hardware Error]: event severity: fatal\n[ 9001.1] {1}[Hardware Error]:   section_type: PCIe error\n[ 9001.1] {1}[Hardware Error]:   device_id: 0000:3b:00.0\n[ 9001.1] {1}[Hardware Error]:   aer_uncor_status: 0x00004000, aer_uncor_mask: 0x00100000",
+            "[ 88.1] pcieport 0000:64:01.0: pciehp: Slot(3): Link Down\n[ 88.1] pcieport 0000:64:01.0: pciehp: Slot(3): Card not present",
         ],
     ),
     (
@@ -50,6 +52,7 @@ pub(crate) const TEXTS: Texts = &[
         &[
             "NVRM: This PCI I/O region assigned to your NVIDIA device is invalid:\nNVRM: BAR1 is 0M @ 0x0 (PCI:0000:04:00.0)",
             "pci 0000:04:00.0: BAR 1: no space for [mem size 0x2000000000 64bit pref]",
+            "[83260.063553] NVRM: This PCI I/O region assigned to your NVIDIA device is invalid:\n               NVRM: BAR1 is 0M @ 0x0 (PCI:0000:14:00.0)\n[83260.063557] nvidia: probe of 0000:14:00.0 failed with error -1\n[83260.106438] NVRM: The NVIDIA probe routine failed for 2 device(s).",
         ],
     ),
 ];

@@ -36,6 +36,7 @@ pub(crate) const TEXTS: Texts = &[
             "libfabric:1:2::efa:core:efa_hmem_info_init_iface():298<info> FI_HMEM_CUDA P2P support is not available.",
             "E0513 11:04:17.478277 5507 rdma_context.cpp:237] Failed to register memory 0x7f5c00000000: Bad address [14]",
             "NCCL WARN NET/IB: Call to ibv_reg_mr_iova2 failed with error Bad address errno 14",
+            " 11-10-2023 15:49:50:24 [pid=1502621 tid=1502621] NOTICE  cufio-rdma:175 nvidia_peermem.ko is not loaded. Disabling UserSpace RDMA access.",
         ],
     ),
     (
@@ -45,6 +46,7 @@ pub(crate) const TEXTS: Texts = &[
             "Couldn't allocate MR with error=93",
             "DMA BUF supported required for GPU RDMA without nvidia-peermem",
             "NET/IB : Call to ibv_reg_dmabuf_mr failed with error Protocol not supported",
+            "E0729 10:11:12.131415  221 efa_context.cpp:418] fi_mr_regattr failed for GPU memory 0x7a2d08000000 (device 3): Operation not supported\nE0729 10:11:12.131515  221 efa_transport.cpp:233] Failed to register memory region chunk 0 with EFA context 0",
         ],
     ),
     (
@@ -80,6 +82,7 @@ pub(crate) const TEXTS: Texts = &[
             "ERROR mlx5_0: ibv_create_cq() failed: Cannot allocate memory.",
             "fi_mr_reg failed, ret is:-12, Cannot allocate memory",
             "Couldn't get device attribute.\nUnable to create QP.\nFailed to create QP.",
+            "pod:1:1 [0] misc/ibvwrap.cc:140 NCCL WARN Call to ibv_alloc_pd failed with error Cannot allocate memory",
         ],
     ),
     (
@@ -141,6 +144,7 @@ pub(crate) const TEXTS: Texts = &[
             "open /dev/nvidia-caps-imex-channels/channel0: no such file or directory",
             "IMEX channel is not available in this container",
             "CU_MEM_HANDLE_TYPE_FABRIC is not supported on this device",
+            "ERROR: /dev/nvidia-caps-imex-channels/channel0 cannot be opened: Permission denied",
         ],
     ),
     (
@@ -148,6 +152,14 @@ pub(crate) const TEXTS: Texts = &[
         &[
             "cuda_ipc_md.c:219  UCX  ERROR cuIpcGetMemHandle(legacy_handle, (CUdeviceptr)addr) failed: invalid argument",
             "RuntimeError: cudaIpcGetMemHandle returned invalid argument",
+        ],
+    ),
+    (
+        "imex-daemon",
+        &[
+            "[Mar 21 2025 20:45:38] [INFO] [tid 39] IMEX library communication bind port = 50000\n[Mar 21 2025 20:45:38] [ERROR] [tid 39] No matching network interface found for any IP addresses in the node configuration file",
+            "ErrorCode:DCGM_FR_IMEX_UNHEALTHY GPU:0 PCI:0000:9d:00.0 IMEX daemon status is -3 (not READY)",
+            "Sep 02 07:00:01 gb3 systemd[1]: nvidia-imex.service: Failed with result 'exit-code'.",
         ],
     ),
 ];

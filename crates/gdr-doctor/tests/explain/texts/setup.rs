@@ -19,6 +19,13 @@ pub(crate) const TEXTS: Texts = &[
             "NCCL INFO Failed to open libibverbs.so[.1]",
             "0/4 nodes are available: 4 Insufficient rdma/hca_shared_devices_a.",
             "ucp_context.c:774  UCX  WARN  network device 'mlx5_9:1' is not available, please use one or more of: 'eth0'(tcp)",
+            "pod-1:41:41 [0] misc/ibvwrap.cc:120 NCCL WARN Call to ibv_open_device failed\npod-1:41:41 [0] transport/net_ib/init.cc:311 NCCL WARN NET/IB : Unable to open device mlx5_1 (No such file or directory)",
+            "Failed to open device\nFailed to open device",
+            "E0110 16:55:35.140089 281933 rdma_context.cpp:387] ibv_get_device_list failed\nE0110 16:55:35.140093 281933 rdma_context.cpp:66] Failed to open device erdma_0 on port  with GID 0\nE0110 16:55:35.140100 281933 rdma_transport.cpp:65] RdmaTransport: cannot initialize RDMA resources",
+            "libfabric:72089:core:core:fi_getinfo_():889<warn> fi_getinfo: provider efa returned -61 (No data available)",
+            "misc/ibvwrap.cc:94 NCCL WARN Call to ibv_open_device failed",
+            "E1120 11:09:27.133715 203020 transfer_engine.cpp:140] No RDMA devices found, check your device installation",
+            "libfabric:71:1:efa:domain:efa_domain_open():201<warn> ibv_alloc_pd failed: Operation not permitted",
         ],
     ),
     (
@@ -40,6 +47,7 @@ pub(crate) const TEXTS: Texts = &[
             "NVRM: Xid (PCI:0000:19:00): 79, pid='<unknown>', GPU has fallen off the bus.",
             "Unable to determine the device handle for GPU0000:19:00.0: Unknown Error",
             "nvidia-smi: GPU is lost.  Reboot the system to recover this GPU",
+            "[ 71.2] nvidia 0000:3b:00.0: Unable to change power state from D3cold to D0, device inaccessible",
         ],
     ),
     (

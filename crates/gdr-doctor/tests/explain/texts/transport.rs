@@ -42,6 +42,8 @@ pub(crate) const TEXTS: Texts = &[
             "NCCL WARN Call to ibv_modify_qp failed with error No such device",
             "ibrc.cpp:420: non-zero status: 19 ibv_modify_qp failed",
             "W0115 rdma_context.cpp:588] User-specified GID index 0 on mlx5_8/ has no associated network device, may not be optimal for RDMA operations",
+            "RDMA_CM_EVENT_ADDR_ERROR, error: -19",
+            "rdma_client: start\nrdma_create_ep: No such device\nrdma_client: end -1",
         ],
     ),
     (
@@ -52,12 +54,14 @@ pub(crate) const TEXTS: Texts = &[
             "UCX ERROR Remote access on mlx5_0:1/IB (synd 0x13 vend 0x88 hw_synd 0/0)",
             "Failed status 10: wr_id 0 syndrom 0x88",
             "Failed status 10: wr_id 0 syndrome 0x88\nscnt=128, ccnt=0",
+            "Libfabric EFA provider has encountered an internal error:\n\nLibfabric error: (-13) Permission denied\nEFA internal error: (4111) RMA address verification failed\n\nYour application will now abort().",
         ],
     ),
     (
         "flush-error",
         &[
             "NET/IB : Got completion from peer 10.0.0.2<4791> with status 5 opcode 0 len 0 vendor err 249",
+            "[15601.662156] infiniband rocep33s0f0: mlx5_poll_one:527:(pid 0): Responder error cqe on cqn 0x406:\n[15601.662158] infiniband rocep33s0f0: mlx5_poll_one:530:(pid 0): syndrome 0x5, vendor syndrome 0xf9",
         ],
     ),
     (
@@ -144,6 +148,8 @@ pub(crate) const TEXTS: Texts = &[
             "nvshmem/src/host/init/init.cu:1047: non-zero status: 7 nvshmem setup connections failed",
             "RuntimeError: NCCL error in: ProcessGroupNCCL.cpp:1269, unhandled system error, NCCL version 2.14.3",
             "NCCL Error 2: unhandled system error (run with NCCL_DEBUG=INFO for details)",
+            "DeepEP dispatch NVL receiver timeout, channel: 3, RDMA: 1, nvl: 0, src NVL: 2, head: 44, tail: 44\nDeepEP dispatch NVL receiver timeout, channel: 10, RDMA: 1, nvl: 0, src NVL: 2, head: 42, tail: 42",
+            "KVTransferError(bootstrap_room=217): Failed to get kvcache from prefill instance, it might be dead",
         ],
     ),
     (
@@ -153,12 +159,14 @@ pub(crate) const TEXTS: Texts = &[
             "Couldn't connect to 10.0.0.1:18515\nUnable to open file descriptor for socket connection Unable to init the socket connection",
             " Failed to exchange data between server and clients",
             "ethernet_read_keys: Couldn't read remote address",
+            "E0701 08:00:01.000001 77 rdma_endpoint.cpp:472] Invalid argument: received packet mismatch, local.local_nic_path: 10.42.21.26:15806@rdma0, local.peer_nic_path: 10.42.21.26:16416@rdma2, peer.local_nic_path: , peer.peer_nic_path: ",
         ],
     ),
     (
         "gid-table-holes",
         &[
             "pod-a:88:121 [0] transport/net_ib.cc:351 NCCL WARN NET/IB: read failed in ncclIbRoceGetVersionNum: Invalid argument",
+            "WARN: IB: read failed in ib_roce_get_version_num: Invalid argument",
         ],
     ),
     (
@@ -186,6 +194,12 @@ pub(crate) const TEXTS: Texts = &[
             "data mismatch at byte 4096: expected 0xaa, found 0x55",
             "the GPU sees stale data after the RDMA write",
             "memcmp failed: the payload differs",
+        ],
+    ),
+    (
+        "rdma-netns-mode",
+        &[
+            "2023/09/08 17:43:19 Exiting.. can not change : incorrect RDMA subsystem network namespace",
         ],
     ),
 ];

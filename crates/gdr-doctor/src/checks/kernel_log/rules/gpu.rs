@@ -76,14 +76,17 @@ pub(in crate::checks::kernel_log) const GPU_START: Check = Check {
             Pattern {
                 expression: expressions::GPU_LOST,
                 why: |_| {
-                    Finding::fail("it has fallen off the bus: its driver cannot reach it").fix(
-                        Fix::manual(
-                            "Power-cycle the machine",
-                            "if it happens again, reseat the GPU and its power cables, then have \
-                             the GPU replaced",
-                        )
-                        .risk(Risk::Medium, "everything on the machine stops"),
-                    )
+                    xid::power_cycled(Finding::fail(
+                        "it has fallen off the bus: its driver cannot reach it",
+                    ))
+                },
+            },
+            Pattern {
+                expression: expressions::GPU_POWER,
+                why: |_| {
+                    xid::power_cycled(Finding::fail(
+                        "it did not come back from a state without power",
+                    ))
                 },
             },
             Pattern {

@@ -40,24 +40,45 @@ pub(in crate::checks::kernel_log) const NIC_COMMAND: Check = Check {
     ],
     workloads: Workload::RDMA,
     scope: Scope::Log(&Rule {
-        patterns: &[Pattern {
-            expression: expressions::NIC_COMMAND,
-            why: |captures| {
-                Finding::warn(format!(
-                    "its firmware refused {}: {}",
-                    &captures["command"], &captures["status"]
-                ))
-                .fix(Fix::user(
-                    "List the resources in use",
-                    "rdma resource show   # end stale programs; update the firmware",
-                ))
+        patterns: &[
+            Pattern {
+                expression: expressions::NIC_COMMAND,
+                why: |captures| {
+                    let command = &captures["command"];
+                    refused(format!(
+                        "its firmware refused {command}: {}",
+                        &captures["status"]
+                    ))
+                },
             },
-        }],
+            Pattern {
+                expression: expressions::NIC_COMMAND_STATUS,
+                why: |captures| {
+                    let named = |names: [&str; 2]| {
+                        (names.iter())
+                            .find_map(|name| Some(captures.name(name)?.as_str().to_owned()))
+                    };
+                    let command = named(["command", "code"]).unwrap_or_default();
+                    let status = named(["status", "status2"]).unwrap_or_default();
+                    refused(format!(
+                        "the firmware of {} refused the command {command}: status {status}",
+                        &captures["device"]
+                    ))
+                },
+            },
+        ],
         window: 10.0,
         ..Rule::DEFAULT
     }),
     ..CHECK
 };
+
+fn refused(summary: String) -> Finding {
+    Finding::warn(summary).fix(Fix::user(
+        "List the resources in use",
+        "rdma resource show   # end stale programs; update the firmware",
+    ))
+}
 
 pub(in crate::checks::kernel_log) const NIC_HEALTH: Check = Check {
     id: CheckId("klog.nic_health"),
@@ -103,6 +124,18 @@ pub(in crate::checks::kernel_log) const NIC_HEALTH: Check = Check {
                         Fix::run(
                             "Restart its firmware",
                             "mlxfwreset -d DEVICE reset   # or power-cycle the machine",
+                        )
+                        .risk(Risk::Medium, "connections of the NIC end"),
+                    )
+                },
+            },
+            Pattern {
+                expression: expressions::BNXT_STALLED,
+                why: |_| {
+                    Finding::fail("it no longer answers its driver in time").fix(
+                        Fix::run(
+                            "Restart its firmware",
+                            "ethtool --reset INTERFACE all   # or power-cycle the machine",
                         )
                         .risk(Risk::Medium, "connections of the NIC end"),
                     )

@@ -46,6 +46,15 @@ pub(in crate::checks::kernel_log) const AER: Check = Check {
                     .fix(contact())
                 },
             },
+            Pattern {
+                expression: expressions::SLOT_EMPTY,
+                why: |_| {
+                    Finding::fail(
+                        "the link to the device in its slot went down: the device is gone",
+                    )
+                    .fix(contact())
+                },
+            },
         ],
         window: 1.0,
         on_path_only: true,

@@ -28,6 +28,14 @@ const EXAMPLES: &[(&str, &str, Verdict, &str)] = &[
         "nvidia: probe of 0000:18:00.0 failed with error -1"),
     ("klog.gpu_start", "this node", Fail,
         "NVRM: The NVIDIA probe routine was not called for 3 device(s)."),
+    ("klog.gpu_start", "GPU0", Fail,
+        "nvidia 0000:18:00.0: Unable to change power state from D3cold to D0, device inaccessible"),
+    ("klog.nic_health", "mlx5_1", Fail,
+        "bnxt_en 0000:19:00.0 ens1f0np0: Error (timeout: 500000) msg {0x24 0x1b3} len:0"),
+    ("klog.nic_command", "this node", Warn,
+        "infiniband bnxt_re0: QPLIB: cmdq[0x2a3]=0x9 status 0x5"),
+    ("klog.nic_command", "this node", Warn,
+        "infiniband rdmap16s27: Failed to process command CREATE_QP (opcode 1) comp_status 5 err -12"),
     ("klog.fabric", "this node", Fail,
         "NVRM: nvCheckOkFailedNoLog: Check failed: NVLink fabric state cached by the driver is out \
          of sync [NV_ERR_FABRIC_STATE_OUT_OF_SYNC] (0x00000087)"),
@@ -64,6 +72,11 @@ const EXAMPLES: &[(&str, &str, Verdict, &str)] = &[
         "pcieport 0000:17:00.0: DPC: containment event, status:0x1f01 source:0x0000"),
     ("klog.aer", "0000:e1:00.0", Info,
         "nvme 0000:e1:00.0: PCIe Bus Error: severity=Uncorrected (Non-Fatal)"),
+    ("klog.aer", "0000:17:00.0", Fail,
+        "pcieport 0000:17:00.0: pciehp: Slot(3): Link Down"),
+    ("klog.nic_health", "mlx5_1", Fail,
+        "mlx5_core 0000:19:00.0: mlx5_health_try_recover:330:(pid 812): health recovery flow aborted, \
+         PCI reads still not working"),
     ("klog.iommu_fault", "mlx5_1", Fail,
         "DMAR: [DMA Write NO_PASID] Request device [19:00.0] fault addr 0x3f8000000000"),
     ("klog.iommu_fault", "GPU0", Fail,
@@ -154,6 +167,53 @@ fn every_message_is_explained_by_a_cause_that_names_its_rule() {
         let checks = first.cause.checks;
         assert!(checks.contains(id), "{line}: {}", first.cause.id);
         assert_eq!(found.len(), 1, "{line} has other causes, too");
+    }
+}
+
+/// A message as each tool prints it.
+fn forms(message: &str) -> [String; 9] {
+    [
+        format!("[   12.345678] {message}"),
+        format!("[Sun Feb 23 16:24:18 2025] {message}"),
+        format!("kern  :err   : [   12.345678] {message}"),
+        format!("<3>[   12.345678] {message}"),
+        format!("3,977,12345678,-;{message}"),
+        format!("Feb 23 16:24:18 gpu01 kernel: {message}"),
+        format!("2025-02-23T16:24:18.123456+00:00 gpu01 kernel: [   12.345678] {message}"),
+        format!("{{\"_TRANSPORT\":\"kernel\",\"MESSAGE\":\"{message}\",\"PRIORITY\":\"3\"}}"),
+        format!("gpu01: [   12.345678] {message}"),
+    ]
+}
+
+#[test]
+fn a_message_has_one_answer_from_the_doctor_and_from_explain_in_every_form() {
+    for (id, _, verdict, message) in EXAMPLES {
+        let rule = checks::find(id).unwrap();
+        for printed in forms(message) {
+            let node = example::healthy().file(virtual_path::KERNEL_LOG, format!("{printed}\n"));
+            let found = worst(rule, &node);
+            assert_eq!(found.verdict, *verdict, "{printed}: {}", found.summary);
+            let explained = explain(&printed);
+            let first = explained.first().map(|it| it.cause.checks);
+            assert!(first.is_some_and(|checks| checks.contains(id)), "{printed}");
+        }
+    }
+}
+
+#[test]
+fn a_record_of_several_lines_has_one_answer_from_the_doctor_and_from_explain() {
+    let lines = [
+        "NVRM: The NVIDIA GPU 0000:18:00.0",
+        "NVRM: (PCI ID: 10de:2330) installed in this system has",
+        "NVRM: fallen off the bus and is not responding to commands.",
+    ];
+    let rule = checks::find("klog.gpu_start").unwrap();
+    for form in 0..7 {
+        let printed: Vec<String> = lines.iter().map(|it| forms(it)[form].clone()).collect();
+        let printed = printed.join("\n");
+        let node = example::healthy().file(virtual_path::KERNEL_LOG, format!("{printed}\n"));
+        assert_eq!(worst(rule, &node).verdict, Fail, "{printed}");
+        assert_eq!(explain(&printed)[0].cause.id, "gpu-lost", "{printed}");
     }
 }
 
