@@ -53,7 +53,7 @@ NIC Legend:
 
 /// A guide to the set-up: distances, the module, perftest, limits.
 #[test]
-fn who_sets_a_node_up_learns_which_gpu_is_far_and_that_the_limit_is_too_small() {
+fn who_sets_a_node_up_reads_which_gpu_is_far_and_that_the_limit_is_too_small() {
     let (status, answer) = pasted("topo --from -", TWO_SOCKETS);
     assert_eq!(status, 0, "{answer}");
     assert_says(&answer, &["SYS", "PHB", "NV4", "mlx5_0"]);
@@ -122,7 +122,7 @@ fn who_sees_no_pattern_overwritten_finds_the_cards_and_the_cause() {
 
 /// The old module for peer memory: that the driver has its own today, and why the old one fails.
 #[test]
-fn who_comes_with_nv_peer_mem_learns_what_took_its_place() {
+fn who_comes_with_nv_peer_mem_reads_what_took_its_place() {
     for (text, cause) in [
         (
             "modprobe: ERROR: could not insert 'nv_peer_mem': Invalid argument\n",
@@ -155,7 +155,7 @@ fn who_comes_with_nv_peer_mem_learns_what_took_its_place() {
 
 /// A status script and a crash at boot: the driver that crashed, and what direct access is worth.
 #[test]
-fn who_reads_a_log_after_a_crash_learns_which_driver_it_was() {
+fn who_reads_a_log_after_a_crash_reads_which_driver_it_was() {
     let crash = "\
 [Mon Mar  2 08:00:01 2026] Oops: 0002 [#1] SMP
 [Mon Mar  2 08:00:01 2026] RIP: 0010:mlx4_load_one+0x1b/0x30 [mlx4_core]

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crash_in_another_module_is_told_and_a_warning_passes() {
+    fn a_crash_in_another_module_is_reported_and_a_warning_passes() {
         let elsewhere = "[  100.2] Oops: 0000 [#1] SMP NOPTI\n\
                          [  100.3] Modules linked in: gdrdrv(OE) nvidia(OE) [last unloaded: x]\n\
                          [  100.5]  btrfs_sync+0x1b/0x30 [btrfs]\n";
