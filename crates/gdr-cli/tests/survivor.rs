@@ -82,6 +82,9 @@ impl Victim {
                 "2",
             ])
             .args(line.split_whitespace())
+            // Nothing of the user who runs the tests.
+            .env("HOME", "/nonexistent")
+            .env("XDG_STATE_HOME", "/nonexistent")
             .stdout(stdout)
             .stderr(Stdio::null())
             .spawn()

@@ -23,6 +23,7 @@ mod server;
 mod shape;
 mod simulation;
 mod snapshots;
+mod strangers;
 mod terminal;
 mod topo;
 mod trace;

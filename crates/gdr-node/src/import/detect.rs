@@ -151,18 +151,20 @@ impl Capture {
     pub(super) fn marked_up(bytes: &[u8]) -> Option<Result<Self, ImportError>> {
         let mut marks = bytes.iter().filter(|byte| !byte.is_ascii_whitespace());
         let (first, second) = (marks.next()?, marks.next());
-        // The kernel's log begins with `[    1.0]` or `<6>[`.
-        let is_log = matches!(
-            (first, second),
-            (b'[', Some(b'0'..=b'9')) | (b'<', Some(b'0'..=b'9'))
-        );
+        // The kernel's log begins with `[    1.0]`, `[Thu Feb 20` or `<6>[`, a pasted terminal with
+        // `[root@host ~]#`. A list of JSON that describes a node holds objects, lists or strings.
+        let is_log_or_prompt = match (first, second) {
+            (b'[', Some(next)) => !matches!(next, b'{' | b'[' | b'"' | b']'),
+            (b'<', Some(next)) => next.is_ascii_digit(),
+            _ => false,
+        };
         // `journalctl -o json` has a message in each line.
         let line = bytes
             .split(|byte| *byte == b'\n')
             .next()
             .unwrap_or_default();
         let is_journal = line.windows(10).any(|window| window == b"\"MESSAGE\":");
-        if is_log || is_journal || !matches!(first, b'<' | b'{' | b'[') {
+        if is_log_or_prompt || is_journal || !matches!(first, b'<' | b'{' | b'[') {
             return None;
         }
         Some(match std::str::from_utf8(bytes) {
@@ -301,6 +303,22 @@ mod tests {
         assert!(matches!(error(b"BZh9garbage"), ImportError::Damaged(_)));
         let flat = b"00:01.0 PCI bridge: Intel Corporation X\n41:00.0 3D controller: NVIDIA\n";
         assert!(matches!(error(flat), ImportError::NotRecognized { .. }));
+    }
+
+    #[test]
+    fn a_prompt_or_a_date_in_brackets_is_not_json() {
+        let prompt = b"[root@host ~]# lspci\n41:00.0 3D controller: NVIDIA Corporation GH100\n";
+        assert!(matches!(Capture::read(prompt), Ok(Capture::Devices(_))));
+        for log in [
+            "[Thu Feb 20 10:00:00 2020] x",
+            "[    1.0] x",
+            "<6>[    1.0] x",
+        ] {
+            assert!(Capture::marked_up(log.as_bytes()).is_none(), "{log}");
+        }
+        for list in ["[]", "[ {}]", "[\n  [1]]", "[\"a\"]"] {
+            assert!(Capture::marked_up(list.as_bytes()).is_some(), "{list}");
+        }
     }
 
     #[test]

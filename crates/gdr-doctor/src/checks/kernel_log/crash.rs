@@ -15,8 +15,8 @@ pub(super) const CHECK: Check = Check {
           modules cannot be unloaded. After a warning the driver goes on, in a state that its \
           authors did not expect.",
     criteria: "fail: an Oops, BUG, fault or bad access whose report has a function of nvidia, mlx5, \
-               ib_core, gdrdrv or a similar module. warn: a warning with one. pass: none. unknown: \
-               the log may not be read.",
+               ib_core, gdrdrv or a similar module. warn: a warning with one. info: such a crash \
+               elsewhere. pass: none. unknown: the log may not be read.",
     sources: &["Linux Documentation/admin-guide/bug-hunting.rst"],
     scope: Scope::Node(run),
     ..super::CHECK
@@ -37,6 +37,7 @@ fn run(context: &Context<'_>) -> Judgement {
     // the latest.
     let mut report: Option<(Kind, Record<'_>, usize)> = None;
     let mut warned = None;
+    let mut elsewhere = None;
     for (number, message) in records(&log).enumerate() {
         report = report.filter(|(_, _, end)| number < *end);
         let kind = match &*message.text {
@@ -49,6 +50,9 @@ fn run(context: &Context<'_>) -> Judgement {
                 Some((known, first, _)) if known == kind => first,
                 _ => message.clone(),
             };
+            if kind == Kind::Crash {
+                elsewhere = elsewhere.or_else(|| Some(first.clone()));
+            }
             report = Some((kind, first, number + REPORT));
         }
         // The list of all modules names drivers that did not crash.
@@ -67,8 +71,14 @@ fn run(context: &Context<'_>) -> Judgement {
             Kind::Warning => warned = warned.or(Some(finding)),
         }
     }
-    Ok(warned
-        .unwrap_or_else(|| Finding::pass("the kernel has not crashed in a driver of GPUs or NICs")))
+    Ok(match (warned, elsewhere) {
+        (Some(warned), _) => warned,
+        (None, Some(first)) => Finding::info(
+            "the kernel has crashed outside of the drivers of GPUs and NICs: restart the machine",
+        )
+        .evidence(virtual_path::KERNEL_LOG, cut(first.line)),
+        (None, None) => Finding::pass("the kernel has not crashed in a driver of GPUs or NICs"),
+    })
 }
 
 /// What the kernel reports with a trace.
@@ -155,11 +165,13 @@ mod tests {
     }
 
     #[test]
-    fn a_crash_and_a_warning_in_another_module_pass() {
+    fn a_crash_in_another_module_is_reported_and_a_warning_passes() {
         let elsewhere = "[  100.2] Oops: 0000 [#1] SMP NOPTI\n\
                          [  100.3] Modules linked in: gdrdrv(OE) nvidia(OE) [last unloaded: x]\n\
                          [  100.5]  btrfs_sync+0x1b/0x30 [btrfs]\n";
-        assert_eq!(verdict(&CHECK, &log(elsewhere)), Verdict::Pass);
+        let found = worst(&CHECK, &log(elsewhere));
+        assert_eq!(found.verdict, Verdict::Info);
+        assert!(found.evidence[0].value.contains("Oops"), "{found:?}");
         let warning = "[   10.0] WARNING: CPU: 0 PID: 1 at mm/page_alloc.c\n\
                        [   10.1] Call Trace:\n\
                        [   10.2]  ext4_sync+0x1/0x2 [ext4]\n";
