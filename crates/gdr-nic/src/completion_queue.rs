@@ -75,6 +75,22 @@ impl CompletionQueue {
         Ok(count)
     }
 
+    /// As [`CompletionQueue::poll`], of the oldest completion alone.
+    ///
+    /// # Errors
+    /// As [`CompletionQueue::poll`].
+    pub fn poll_one(&self) -> Result<Option<Completion>> {
+        self.device.check_process()?;
+        let mut next = self.entries.pop();
+        if next.is_none() && self.device.shards().progress_for(&self.entries) {
+            next = self.entries.pop();
+        }
+        if next.is_none() {
+            self.check_overrun()?;
+        }
+        Ok(next)
+    }
+
     /// Waits for the next completion: polls for the device's
     /// [`busy_poll`](crate::SoftOptions::busy_poll), then sleeps. Returns `None` after the deadline.
     ///

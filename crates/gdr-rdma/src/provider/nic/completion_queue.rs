@@ -21,9 +21,7 @@ impl CompletionQueueOps for NicCompletionQueue {
     }
 
     fn poll(&self) -> Result<Option<Completion>> {
-        let mut next = None;
-        self.0.poll(1, &mut |completion| next = Some(completion))?;
-        Ok(next)
+        Ok(self.0.poll_one()?)
     }
 
     fn wait(&self, deadline: Deadline) -> Result<Option<Completion>> {
