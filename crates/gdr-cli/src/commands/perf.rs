@@ -49,7 +49,7 @@ use waiting::Waiting;
 const EXAMPLES: &str = "\
 Examples:
   gdr perf write-bw                              the server, which waits for a client
-  gdr perf write-bw 127.0.0.1 -a --verify        the client: every size, every byte compared
+  gdr perf write-bw 127.0.0.1 -a --verify        the client: every size, bytes compared
   gdr perf read-lat node2 -d mlx5_0 --key-file k       by a NIC, to another host
   gdr perf send-bw node2 -q 4 -b -D 10 --key-file k    4 queue pairs, both ways, 10 seconds
   gdr perf write-bw node2 -q 8 --stripe -s 64M --key-file k    each message over 8 queue pairs
@@ -62,7 +62,7 @@ Examples:
 ///
 /// Started without a host it is the server, and waits for one client; the client chooses what is
 /// measured, each end its device and its memory (--gpu). Both print the result. With --verify the
-/// bytes of every size and operation are compared where they arrived.
+/// bytes of the last message in each slot are compared where they arrived, for every size.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"),
@@ -185,7 +185,7 @@ pub(crate) struct Options {
     #[arg(short = 'A', long, visible_alias = "atomic_type", value_enum, value_name = "NAME", default_value_t = Atomic::FetchAndAdd)]
     atomic: Atomic,
 
-    /// Compare the bytes of every size where they arrived
+    /// Compare the last message in each slot where it arrived, for every size
     #[arg(long, visible_alias = "data_validation")]
     verify: bool,
 

@@ -163,7 +163,11 @@ impl DevicePair {
             (ProviderPreference::Soft, ..) => chosen(Provider::Soft, "requested".to_owned()),
             (ProviderPreference::Verbs, ..) => chosen(Provider::Verbs, "requested".to_owned()),
             (ProviderPreference::Auto, Some(name), _) => {
-                chosen(Provider::Verbs, format!("{name} is a kernel device"))
+                let why = match is_of_kernel(name) {
+                    true => format!("{name} is a kernel device"),
+                    false => format!("{name} is not an address or an interface of this machine"),
+                };
+                chosen(Provider::Verbs, why)
             }
             (ProviderPreference::Auto, _, Some(address)) => {
                 chosen(Provider::Soft, format!("{address} is a soft device"))

@@ -3,7 +3,7 @@
 //!
 //! [`serve`] waits for a peer; [`measure`] connects to it with a [`Plan`] and returns a
 //! [`TransferReport`], which the serving end gets too. Every wait has a deadline. With
-//! [`Verification::On`] the bytes of every size and operation are compared where they arrived, and
+//! [`Verification::On`] the bytes of the last message in each slot are compared where they arrived, for every size, and
 //! each size has other patterns, so that leftover bytes do not pass.
 //!
 //! - *Bandwidth*: several requests in flight; the time runs from the first request to the last

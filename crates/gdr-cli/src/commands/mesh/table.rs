@@ -69,11 +69,11 @@ pub(super) fn write(report: &MeshReport, crowd: Option<Crowd>, output: &mut Outp
     let directions = report.ranks * (report.ranks - 1);
     output.line(match report.passed {
         true => format!(
-            "PASS: {directions} directions between {} ranks, all bytes compared",
+            "PASS: {directions} directions between {} ranks, the last messages of each compared",
             report.ranks
         ),
         false => format!(
-            "FAIL: {} of {directions} directions between {} ranks measured, all bytes compared",
+            "FAIL: {} of {directions} directions between {} ranks measured, the last messages of each compared",
             report.cells.iter().filter_map(Cell::gb_per_s).count(),
             report.ranks
         ),

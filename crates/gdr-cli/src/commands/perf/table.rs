@@ -133,9 +133,13 @@ impl Table {
                 .iter()
                 .filter_map(|row| row.verified_bytes)
                 .sum();
-            output.line(format_args!(
-                "{bytes} bytes were compared where they arrived, and are right"
-            ))?;
+            output.paragraph(
+                "verified  ",
+                "          ",
+                &format!(
+                    "the last message in each slot, {bytes} bytes in all, where they arrived: all right"
+                ),
+            )?;
         }
         let failures = report.rows.iter().flat_map(|row| &row.failures);
         for failure in failures {
