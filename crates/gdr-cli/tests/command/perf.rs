@@ -38,10 +38,7 @@ fn both_ends_print_what_the_client_chose_and_every_byte_is_compared() {
             text.contains("2 queue pairs, 8 requests in flight each, both ways"),
             "{text}"
         );
-        assert!(
-            text.contains("the last message in each slot, "),
-            "{text}"
-        );
+        assert!(text.contains("the last message in each slot, "), "{text}");
         let sizes = text
             .lines()
             .filter_map(|line| line.split_whitespace().next());
