@@ -168,13 +168,17 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     // All of them before the first mutation: one build without changes serves them.
     let mut baselines = HashSet::new();
     for mutation in chosen.values().flatten() {
-        let is_first = baselines.insert((&mutation.test, &mutation.cfg));
-        if is_first && scratch.test("baseline", mutation, Phase::Run)? != Ended::Passed {
-            bail!(
-                "cargo test {} fails without any mutation: {}",
-                mutation.test.join(" "),
-                scratch.log("baseline").display()
-            );
+        if !baselines.insert((&mutation.test, &mutation.cfg)) {
+            continue;
+        }
+        let ended = scratch.test("baseline", mutation, Phase::Run)?;
+        let (arguments, log) = (mutation.test.join(" "), scratch.log("baseline"));
+        if ended != Ended::Passed {
+            let log = log.display();
+            bail!("cargo test {arguments} fails without any mutation: {log}");
+        }
+        if !ran_any(&fs::read_to_string(&log)?) {
+            bail!("cargo test {arguments} runs no test, so it would pass with every mutation");
         }
     }
     for (list, mutations) in &chosen {
@@ -189,6 +193,12 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     } else {
         ExitCode::FAILURE
     })
+}
+
+/// Whether cargo's output is that of at least one test.
+fn ran_any(output: &str) -> bool {
+    let run = |line: &str| line.starts_with("running ") && !line.starts_with("running 0 ");
+    output.lines().any(run)
 }
 
 fn generated(arguments: &[String]) -> anyhow::Result<ExitCode> {
@@ -513,6 +523,13 @@ mod tests {
         let text = table.text();
         let last: Vec<_> = text.lines().last().unwrap().split_whitespace().collect();
         assert_eq!(last, ["all", "2", "1", "1", "1", "1"]);
+    }
+
+    #[test]
+    fn arguments_that_name_no_test_are_noticed() {
+        let nothing = "running 0 tests\n\ntest result: ok. 0 passed; 0 failed\n";
+        assert!(!ran_any(nothing));
+        assert!(ran_any(&format!("{nothing}running 1 test\n")));
     }
 
     #[test]

@@ -79,7 +79,7 @@ impl Word {
         };
         Ok(Self {
             name: name.to_owned(),
-            part: name.split(' ').next().unwrap_or(name).to_owned(),
+            part: name.split(' ').next().unwrap_or(name).to_lowercase(),
             pattern: Regex::new(&pattern)?,
             instead: instead.to_owned(),
         })

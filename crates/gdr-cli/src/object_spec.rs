@@ -46,7 +46,7 @@ pub(crate) enum GpuReach {
 pub(crate) enum InvalidSpec {
     #[error("`{0}` is not KEY=VALUE; the keys are {keys}", keys = KEYS.join(", "))]
     NotAPair(String),
-    #[error("there is no key `{0}`{meant}; the keys are {keys}", meant = meant(.0), keys = KEYS.join(", "))]
+    #[error("`{0}` is not a valid key{meant}; the keys are {keys}", meant = meant(.0), keys = KEYS.join(", "))]
     UnknownKey(String),
     #[error("the key {0} is given twice; give it once")]
     Twice(&'static str),

@@ -56,6 +56,16 @@ struct Front {
 }
 
 impl Front {
+    /// One end of a reliable connection, in RESET.
+    fn connection(&self) -> QueuePair<Connection> {
+        let queues = Queues::completing_in(&self.queue);
+        let reliable = Reliability::Reliable;
+        let made = self
+            .device
+            .queue_pair(self.domain, queues, CAPABILITIES, reliable);
+        made.unwrap()
+    }
+
     fn new() -> Self {
         Self::with_access(Access::LOCAL_WRITE)
     }
@@ -401,15 +411,7 @@ fn post_batch(
 #[test]
 fn of_a_batch_with_a_refused_request_nothing_is_sent_or_completes() {
     let front = Front::with_access(Access::LOCAL_WRITE | Access::REMOTE_WRITE);
-    let pair = front
-        .device
-        .queue_pair(
-            front.domain,
-            Queues::completing_in(&front.queue),
-            CAPABILITIES,
-            Reliability::Reliable,
-        )
-        .unwrap();
+    let pair = front.connection();
     connect_to_itself(&front, &pair);
     let sent = front.device.counters().payload.write;
     assert_eq!(
@@ -455,15 +457,7 @@ fn of_a_batch_with_a_refused_request_nothing_is_sent_or_completes() {
 #[test]
 fn counters_forget_requests_that_were_taken_back() {
     let front = Front::with_access(Access::LOCAL_WRITE | Access::REMOTE_WRITE);
-    let pair = front
-        .device
-        .queue_pair(
-            front.domain,
-            Queues::completing_in(&front.queue),
-            CAPABILITIES,
-            Reliability::Reliable,
-        )
-        .unwrap();
+    let pair = front.connection();
     let counter = CompletionCounter::new(CounterUnit::Requests);
     pair.count_completions(&[CountedOperation::Write], &counter)
         .unwrap();
