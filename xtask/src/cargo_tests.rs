@@ -36,7 +36,7 @@ pub(crate) fn workspace(results: &mut Results, targets: Targets) -> anyhow::Resu
         // What has no tests of its own is built all the same, and the Python module is linked by Python.
         arguments.extend(["--lib", "--bins", "--exclude", "gdr-python"]);
     }
-    let mut run = Run::of(&arguments, results)?;
+    let mut run = Run::of(&arguments, &[], results)?;
     let failed = run.outcomes.failed();
     if run.ended && !failed.is_empty() && failed.len() <= MOST_REPEATED {
         let mut repeated = Repeated::default();
@@ -49,7 +49,7 @@ pub(crate) fn workspace(results: &mut Results, targets: Targets) -> anyhow::Resu
             arguments.extend(target.iter().map(String::as_str));
             arguments.extend(["--", "--exact", "--test-threads=1"]);
             arguments.extend(failed.iter().map(String::as_str));
-            repeated.add(Run::of(&arguments, results)?);
+            repeated.add(Run::of(&arguments, &[], results)?);
         }
         run.replace(&repeated, results);
     }
@@ -57,9 +57,13 @@ pub(crate) fn workspace(results: &mut Results, targets: Targets) -> anyhow::Resu
     Ok(())
 }
 
-/// Runs `cargo` with arguments that name tests, and records the outcome of each.
-pub(crate) fn once(results: &mut Results, arguments: &[&str]) -> anyhow::Result<()> {
-    Run::of(arguments, results)?.record(results);
+/// Runs `cargo` with arguments that name tests and with these variables, and records the outcome of each.
+pub(crate) fn once(
+    results: &mut Results,
+    arguments: &[&str],
+    variables: &[(&str, &str)],
+) -> anyhow::Result<()> {
+    Run::of(arguments, variables, results)?.record(results);
     Ok(())
 }
 
@@ -77,8 +81,13 @@ struct Run {
 
 impl Run {
     /// Runs tests and prints what they print. Notes how long each program of tests takes.
-    fn of(arguments: &[&str], results: &mut Results) -> anyhow::Result<Self> {
+    fn of(
+        arguments: &[&str],
+        variables: &[(&str, &str)],
+        results: &mut Results,
+    ) -> anyhow::Result<Self> {
         let mut command = cargo(arguments);
+        command.envs(variables.iter().copied());
         // What the user of this machine has measured with gdr is not what the tests expect.
         command.env("XDG_STATE_HOME", "/nonexistent");
         if is_built() {

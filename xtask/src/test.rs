@@ -39,7 +39,10 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
         cargo_tests::workspace(results, Targets::All)
     })?;
     results.section("tests that need optimization", |results| {
-        cargo_tests::once(results, &OPTIMIZED)
+        cargo_tests::once(results, &OPTIMIZED, &[])
+    })?;
+    results.section("tests of the NIC over UDP alone", |results| {
+        cargo_tests::once(results, &OF_THE_NIC, &[("GDR_WIRE", "udp")])
     })?;
     results.check("examples", examples::all);
     results.check("documentation", documentation::rustdoc);
@@ -112,6 +115,21 @@ const OPTIMIZED: [&str; 8] = [
     "copy_routines",
     "--",
     "every_size_at_every_pair",
+];
+
+/// Tests whose devices are of one host, and so would send by shared memory only.
+const OF_THE_NIC: [&str; 11] = [
+    "test",
+    "--no-fail-fast",
+    "-p",
+    "gdr-nic",
+    "-p",
+    "gdr-rdma",
+    "-p",
+    "gdr-verbs",
+    "-p",
+    "gdr-object",
+    "--tests",
 ];
 
 fn licences() -> anyhow::Result<Outcome> {

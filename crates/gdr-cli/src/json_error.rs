@@ -257,6 +257,7 @@ codes! {
     PortInUse => "port_in_use",
     PortSharing => "port_sharing",
     ShardCount => "shard_count",
+    WireName => "wire_name",
     TooManyQueuePairs => "too_many_queue_pairs",
     PortDenied => "port_denied",
     AddressNotLocal => "address_not_local",

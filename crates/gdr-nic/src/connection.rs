@@ -170,7 +170,10 @@ impl QueuePair<Connection> {
     /// [`Error::Os`] if the kernel accepts no filter for the peer.
     pub fn to_rtr(&self, peer: impl Into<Peer>, attributes: &RtrAttributes) -> Result<()> {
         let peer = self.check_family(peer.into())?;
-        self.engine()?.qp_to_rtr(self.qpn(), peer, attributes)
+        let engine = self.engine()?;
+        let shards = self.device().shards();
+        shards.reach(engine, peer.address, attributes.dest_qpn);
+        engine.qp_to_rtr(self.qpn(), peer, attributes)
     }
 
     /// From RTR to RTS: requests can be posted.

@@ -23,7 +23,10 @@ use crate::shard::cq_entries::{CqEntries, Producers};
 use crate::shard::region_table::RegionTable;
 use crate::shard::shared_engine::{SharedEngine, pause};
 use crate::shard::srq_context::SrqContext;
-use crate::types::{AsyncEvent, Counters, Integrity, PortUse, Shards, SoftOptions, SourcePort};
+use crate::types::{
+    AsyncEvent, Counters, Integrity, PortUse, Shards, SoftOptions, SourcePort, Wires,
+};
+use crate::wire::memory::RingKeeper;
 use crate::wire::udp::qpn_range::MOST_SHARDS;
 use crate::wire::udp::socket::Socket;
 
@@ -32,6 +35,8 @@ use crate::wire::udp::socket::Socket;
 const STOP_LIMIT: Duration = Duration::from_secs(20);
 /// Names the number of shards of devices that are opened without one.
 const VARIABLE: &str = "GDR_SHARDS";
+/// Names the wires of devices that are opened without a choice.
+const WIRE_VARIABLE: &str = "GDR_WIRE";
 /// How many processors there are for each shard by default: the program and the peers of the same host
 /// use the others.
 const CPUS_PER_SHARD: usize = 2;
@@ -39,6 +44,8 @@ const CPUS_PER_SHARD: usize = 2;
 /// The shards of a device. Their threads end when this is dropped.
 pub(crate) struct DeviceShards {
     state: Arc<DeviceState>,
+    /// The rings to devices of this host, unless it uses UDP only.
+    rings: Option<RingKeeper>,
     /// At least one.
     shards: Box<[Shard]>,
     name: String,
@@ -65,6 +72,7 @@ impl DeviceShards {
         let state = DeviceState::new(sockets.len(), options, on_event)?;
         let mut device = Self {
             state: Arc::new(state),
+            rings: None,
             shards: Box::default(),
             name: String::new(),
             contention: CpuContention::new(),
@@ -88,6 +96,10 @@ impl DeviceShards {
             }
         }
         device.shards = shards.into();
+        if wires(options)? == Wires::All {
+            let engines = device.shards.iter().map(|shard| Arc::clone(&shard.engine));
+            device.rings = RingKeeper::start(engines.collect())?;
+        }
         device.name = match device.local() {
             local if local.port() == UDP_PORT => format!("soft-{}", local.ip()),
             local => format!("soft-{local}"),
@@ -121,9 +133,16 @@ impl DeviceShards {
     }
 
     /// The shard of a queue pair.
-    pub(crate) fn engine(&self, qpn: Qpn) -> &SharedEngine {
-        let owner = self.engines().find(|engine| engine.owns(qpn));
-        owner.unwrap_or_else(|| self.first())
+    pub(crate) fn engine(&self, qpn: Qpn) -> &Arc<SharedEngine> {
+        let owner = self.shards.iter().find(|shard| shard.engine.owns(qpn));
+        &owner.unwrap_or(&self.shards[0]).engine
+    }
+
+    /// Lets an engine send by shared memory to the device that has a queue pair, if that is possible.
+    pub(crate) fn reach(&self, engine: &Arc<SharedEngine>, to: SocketAddr, qpn: Qpn) {
+        if let Some(keeper) = &self.rings {
+            keeper.reach(engine, to, qpn);
+        }
     }
 
     /// The shard with the fewest queue pairs.
@@ -264,6 +283,22 @@ impl DeviceShards {
     }
 }
 
+/// Which wires a device uses.
+fn wires(options: &SoftOptions) -> Result<Wires> {
+    if let Some(wires) = options.wires {
+        return Ok(wires);
+    }
+    match gdr_process::variable(WIRE_VARIABLE).filter(|value| !value.is_empty()) {
+        None => Ok(Wires::All),
+        Some(value) if value == "udp" => Ok(Wires::Udp),
+        Some(value) if value == "all" => Ok(Wires::All),
+        Some(value) => Err(Error::WireName {
+            variable: WIRE_VARIABLE,
+            value: value.to_string_lossy().into_owned(),
+        }),
+    }
+}
+
 /// How many shards a device gets.
 fn shards(options: &SoftOptions) -> Result<Shards> {
     if let Some(number) = options.shards {
@@ -310,6 +345,8 @@ impl fmt::Debug for DeviceShards {
 
 impl Drop for DeviceShards {
     fn drop(&mut self) {
+        // Its thread uses the engines.
+        self.rings = None;
         let is_child = !self.state.origin.is_current();
         if !is_child {
             // All of them before the first is waited for.

@@ -1,4 +1,5 @@
-//! A software RDMA NIC: RoCEv2 over UDP sockets of this process.
+//! A software RDMA NIC: RoCEv2 over UDP sockets of this process, and over shared memory between processes of
+//! one host.
 //!
 //! A [`Device`] has a UDP address. It makes [`CompletionQueue`]s, registers memory as [`Region`]s, and makes
 //! [`QueuePair`]s of three services: [`Connection`] (RC, UC), [`Datagrams`] (UD) and [`RawPackets`]. They
@@ -20,6 +21,7 @@
 //! | how a request reaches the wire | `queue_pair`, `send_queue`, `shard/shared_engine`, `shard/engine`, `wire/udp/tx` |
 //! | where a packet's key is checked | `gdr_roce`'s responder asks `shard/memory`, which looks in `shard/region_table` |
 //! | where bytes reach host or GPU memory | `buffer/`: `host`, `direct`, `staged` |
+//! | how two processes of one host exchange packets without the kernel | `wire/memory` |
 //! | how two processes share a port | `wire/udp/port_group` |
 //! | whose packets a socket accepts | `wire/udp/filter`, `wire/udp/peer_filter` |
 //! | when the program's threads drive an engine, and when its own | `shard/progress_thread`, `shard/caller_activity` |
@@ -147,7 +149,7 @@ pub use shard::cq_entries::{Announcement, OnCompletion};
 pub use shared_receive_queue::SharedReceiveQueue;
 pub use types::{
     AsyncEvent, Counters, CqNumber, Domain, Integrity, PayloadBytes, PortUse, SoftOptions,
-    SourcePort, SrqNumber,
+    SourcePort, SrqNumber, Wires,
 };
 pub use wire::udp::address::{SoftAddress, list as addresses};
 

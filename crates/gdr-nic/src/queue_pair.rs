@@ -90,7 +90,7 @@ impl<S: Service> QueuePair<S> {
     }
 
     /// The engine, unless the caller is a child of the process that made the queue pair.
-    pub(crate) fn engine(&self) -> Result<&SharedEngine> {
+    pub(crate) fn engine(&self) -> Result<&Arc<SharedEngine>> {
         self.device.check_process()?;
         Ok(self.device.shards().engine(self.qpn))
     }

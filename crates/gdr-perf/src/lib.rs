@@ -65,11 +65,13 @@ pub mod sizes;
 pub mod stats;
 pub mod timer;
 pub mod transfer;
+mod wire;
 
 pub use bench_target::BenchTarget;
 pub use copy_library::CopyLibrary;
 pub use error::{Error, PeerError, Remedy, Result, SettingsError, TransferFailure};
 pub use ping_pong::MemoryLocation;
+pub use wire::Wire;
 
 // The example of the README is a test.
 #[cfg(doctest)]

@@ -85,6 +85,12 @@ pub enum Error {
         value: String,
         most: usize,
     },
+    /// The environment variable of the wires has none of their names.
+    #[error("{variable} is `{value}`; set it to `udp` or `all`, or unset it")]
+    WireName {
+        variable: &'static str,
+        value: String,
+    },
     /// A device has as many queue pairs as there are numbers.
     #[error("a device has at most {most} queue pairs; destroy one, or open another device")]
     TooManyQueuePairs { most: usize },

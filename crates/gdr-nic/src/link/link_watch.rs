@@ -12,9 +12,9 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use super::link_filter;
 use super::link_state::{LinkCondition, LinkState, is_own};
 use super::route_message::{Interface, interface, kind, request};
+use crate::wire::process_fd::ProcessFd;
 use crate::wire::udp::address::SoftAddress;
 use crate::wire::udp::filter;
-use crate::wire::udp::process_fd::ProcessFd;
 
 /// Room for the description of an interface.
 const ROOM: usize = 1 << 14;

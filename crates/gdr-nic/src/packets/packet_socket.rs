@@ -10,7 +10,7 @@ use rustix::net::sockopt;
 
 use super::frame::complete_checksum;
 use crate::error::{Error, Result};
-use crate::wire::udp::process_fd::ProcessFd;
+use crate::wire::process_fd::ProcessFd;
 use crate::wire::udp::{address, filter};
 
 /// Ethernet types in `sll_protocol`: all, and one that no frame has (reserved by IANA).

@@ -6,6 +6,8 @@ mod tests;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::mem;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,7 +29,9 @@ use crate::shard::region_table::Regions;
 use crate::shard::transport::Transport;
 use crate::shard::wakeup::Wakeup;
 use crate::types::{AsyncEvent, Counters};
+use crate::wire::memory::{RingId, Rings, Room, Segment};
 use crate::wire::udp::UdpWire;
+use crate::wire::udp::rx::Datagram;
 use crate::wire::udp::socket::Socket;
 
 /// How many packets one queue pair sends before the next one sends.
@@ -37,12 +41,21 @@ const QUANTUM: usize = 64;
 /// numbers, and any other device far more.
 const MOST_QPS: usize = 1 << 16;
 
+/// How many polls there are for each of UDP while devices of this host have rings to this one, and for how many
+/// polls after a datagram there is no such pause.
+const POLLS_PER_UDP: u64 = 8;
+const POLLS_AFTER_UDP: u32 = 64;
+
 /// How many bytes a queue pair may defer: half of what one system call sends.
 const MOST_DEFERRED: usize = 32 << 10;
 
 /// The engine of a device.
 pub(crate) struct Engine {
     wire: UdpWire,
+    /// The wire to devices of this host.
+    pub(crate) rings: Rings,
+    /// For how many more polls UDP is polled each time.
+    udp_polls: u32,
     pub(crate) packets: PacketPort,
     qps: QpTable,
     next_qpn: u32,
@@ -72,6 +85,8 @@ impl Engine {
     pub(crate) fn new(socket: Arc<Socket>, device: Arc<DeviceState>) -> Result<Self> {
         Ok(Self {
             wire: UdpWire::new(socket),
+            rings: Rings::new(),
+            udp_polls: 0,
             packets: PacketPort::default(),
             qps: QpTable::default(),
             next_qpn: os::random_number()?,
@@ -132,7 +147,8 @@ impl Engine {
     /// Whether a poll would do something even if nothing arrives.
     pub(crate) fn has_work(&self) -> bool {
         let has_ready = !(self.qps.ready.is_empty() && self.held.is_empty());
-        !self.wire.is_blocked() && has_ready || self.packets.has_looped()
+        let may_send = !self.wire.is_blocked() || self.rings.has_outbound();
+        may_send && has_ready || self.packets.has_looped() || self.rings.has_packet()
     }
 
     pub(crate) fn now(&self) -> Time {
@@ -198,6 +214,7 @@ impl Engine {
         self.wire.socket().open_flow(qpn, attributes.dest_qpn);
         // First, so that the kernel drops none of the packets that are meant for the new state.
         self.wire.add_peer(peer.address.ip())?;
+        let ring = self.rings.to(peer.address, attributes.dest_qpn);
         let connected = self.start(qpn, |qp| {
             let roce = qp.transport.connection()?;
             let connected = roce
@@ -205,6 +222,7 @@ impl Engine {
                 .and_then(|()| roce.to_rtr(attributes));
             if connected.is_ok() {
                 qp.peer = Some(peer);
+                qp.ring = ring;
             }
             Some(connected)
         });
@@ -218,7 +236,11 @@ impl Engine {
     pub(crate) fn move_peer(&mut self, qpn: Qpn, peer: Peer) -> Result<()> {
         self.wire.add_peer(peer.address.ip())?;
         let qp = self.qps.get_mut(qpn.get());
-        let left = qp.and_then(|qp| qp.peer.replace(peer)).unwrap_or(peer);
+        let moved = qp.and_then(|qp| {
+            qp.ring = None;
+            qp.peer.replace(peer)
+        });
+        let left = moved.unwrap_or(peer);
         self.wire.remove_peer(left.address.ip());
         Ok(())
     }
@@ -277,7 +299,7 @@ impl Engine {
         if self.is_failed() {
             return !self.flushed && self.flush_all(regions);
         }
-        let received = self.wire.receive();
+        let received = self.receive();
         // How long a packet took is measured up to here.
         let now = match received {
             Ok(true) => self.now(),
@@ -290,7 +312,10 @@ impl Engine {
             self.release_held(regions);
         }
         let accepted = match received {
-            Ok(any) => (any || self.packets.has_flows()) && self.process(now, regions),
+            Ok(any) => {
+                let any = any || self.rings.has_packet() || self.packets.has_flows();
+                any && self.process(now, regions)
+            }
             Err(error) => {
                 self.fail(&error);
                 true
@@ -299,6 +324,9 @@ impl Engine {
         let due = self.expire(now);
         let unblocked = self.wire.unblock(&mut self.counters);
         for qpn in self.packets.take_waiting() {
+            self.schedule(Qpn::new(qpn));
+        }
+        for qpn in self.rings.unblocked() {
             self.schedule(Qpn::new(qpn));
         }
         let sent = self.transmit(regions, now);
@@ -322,6 +350,11 @@ impl Engine {
         for datagram in self.wire.received() {
             accepted |= acceptor.accept(&datagram);
         }
+        let socket = self.wire.socket();
+        self.rings.receive(|source, packet| {
+            accepted |= acceptor.accept(&Datagram::by_memory(source, packet, socket));
+            acceptor.counters.received_by_memory += 1;
+        });
         if let Some(socket) = self.wire.socket().packets() {
             accepted |= self.packets.receive(socket, &mut acceptor);
         }
@@ -455,7 +488,7 @@ impl Engine {
     fn transmit(&mut self, regions: &Regions, now: Time) -> bool {
         let mut any = false;
         if self.qps.ready.is_empty() {
-            self.wire.send(&mut self.counters);
+            self.flush_wires();
             return any;
         }
         let mut now = Some(now);
@@ -480,7 +513,7 @@ impl Engine {
             let more = self.transmit_one(qp, regions, now, &mut any);
             if alone {
                 // The peer works while this thread settles.
-                self.wire.send(&mut self.counters);
+                self.flush_wires();
             }
             self.settle(qp);
             if more {
@@ -488,8 +521,14 @@ impl Engine {
             }
         }
         self.qps.qps = qps;
-        self.wire.send(&mut self.counters);
+        self.flush_wires();
         any
+    }
+
+    /// Sends what was written to the wires.
+    fn flush_wires(&mut self) {
+        self.wire.send(&mut self.counters);
+        self.rings.wake_receivers();
     }
 
     /// Sends up to a quantum; returns whether there may be more.
@@ -517,11 +556,29 @@ impl Engine {
             return sent == SentFrames::More;
         }
         for _ in 0..QUANTUM {
-            if self.wire.is_blocked() {
-                return true;
-            }
             if !qp.may_transmit() {
                 return false;
+            }
+            if let Some(ring) = qp.ring {
+                let room = match self.rings.room(ring, memory.qpn) {
+                    Room::Free(room) => room,
+                    Room::Full => return false,
+                    Room::Gone => {
+                        qp.ring = None;
+                        continue;
+                    }
+                };
+                let Some((len, _)) = qp.poll_transmit(now, &mut memory, room) else {
+                    return false;
+                };
+                *any = true;
+                self.rings.push(len);
+                self.counters.packets_sent += 1;
+                self.counters.sent_by_memory += 1;
+                continue;
+            }
+            if self.wire.is_blocked() {
+                return true;
             }
             let room = self.wire.room();
             let Some((len, to)) = qp.poll_transmit(now, &mut memory, room) else {
@@ -531,6 +588,63 @@ impl Engine {
             self.wire.push(to, len, &mut self.counters);
         }
         true
+    }
+
+    /// Receives what has arrived by UDP; returns whether there was anything. A poll of it is a system call, so
+    /// while packets come by rings, most polls leave it out.
+    fn receive(&mut self) -> Result<bool> {
+        if self.rings.has_inbound()
+            && self.udp_polls == 0
+            && !self.polls.is_multiple_of(POLLS_PER_UDP)
+        {
+            self.wire.skip();
+            return Ok(false);
+        }
+        let received = self.wire.receive();
+        self.udp_polls = match received {
+            Ok(true) => POLLS_AFTER_UDP,
+            _ => self.udp_polls.saturating_sub(1),
+        };
+        received
+    }
+
+    /// Adds a ring on which packets of the device at `source` arrive.
+    pub(crate) fn add_inbound(
+        &mut self,
+        segment: Arc<Segment>,
+        source: SocketAddr,
+        doorbell: OwnedFd,
+    ) -> RingId {
+        let ring = self.rings.add_inbound(segment, source, doorbell);
+        if self.sleep.is_some() {
+            // The sender shall wake the progress thread, which sleeps already. It has sent nothing yet.
+            self.rings.sleep();
+        }
+        ring
+    }
+
+    /// Ends a ring. Its queue pairs go on over UDP.
+    pub(crate) fn close_ring(&mut self, ring: RingId) {
+        for qpn in self.rings.close(ring) {
+            self.schedule(Qpn::new(qpn));
+        }
+    }
+
+    /// Lets the progress thread sleep until `wakeup`; returns whether it may.
+    pub(crate) fn sleep(&mut self, wakeup: Wakeup) -> bool {
+        if !self.rings.sleep() {
+            self.rings.wake();
+            return false;
+        }
+        self.sleep = Some(wakeup);
+        true
+    }
+
+    /// Reverses [`Engine::sleep`].
+    pub(crate) fn wake_up(&mut self) {
+        if self.sleep.take().is_some() {
+            self.rings.wake();
+        }
     }
 
     /// Delivers completions and events, and sets the timer if it is earlier than the one that is set. Returns

@@ -135,6 +135,7 @@ impl<'a> ProgressThread<'a> {
             return false;
         }
         self.idle_polls = self.idle_polls.wrapping_add(1);
+        self.engine.spin();
         if let Some(yielded) = pause(self.idle_polls, &self.contention, self.engine.clock()) {
             self.find_contention(yielded);
         }
@@ -160,7 +161,7 @@ impl<'a> ProgressThread<'a> {
         self.lost_time.pause();
         let shared = self.engine;
         let mut engine = shared.lock_last();
-        engine.sleep = None;
+        engine.wake_up();
         // A wake-up does not restart the busy polling: it may be for a stranger's packet.
         let now = self.now();
         if shared.poll(&mut engine, now) {
@@ -174,7 +175,9 @@ impl<'a> ProgressThread<'a> {
             let tick = engine.now() + TICK;
             wakeup.at = Some(wakeup.at.map_or(tick, |at| at.min(tick)));
         }
-        engine.sleep = Some(wakeup);
+        if !engine.sleep(wakeup) {
+            return shared.unlock(engine);
+        }
         self.is_sleeping = true;
         let timeout = wakeup.at.map(|at| at.saturating_since(engine.now()));
         let failed = engine.is_failed();
@@ -210,7 +213,7 @@ impl<'a> ProgressThread<'a> {
     /// Ends the sleep for the engine, unless the thread sleeps again after a single poll.
     fn wake_up(&mut self) {
         if mem::take(&mut self.is_sleeping) {
-            self.engine.lock_last().sleep = None;
+            self.engine.lock_last().wake_up();
         }
     }
 }

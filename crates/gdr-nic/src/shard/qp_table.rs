@@ -130,7 +130,7 @@ impl Acceptor<'_> {
         }
         // A peer that sets checksums always does; of datagrams the next may come from another one.
         let has_checksum =
-            qp.peer.is_some() && datagram.came_by_udp() && mem::take(&mut qp.may_omit_checksum);
+            qp.peer.is_some() && datagram.shows_checksums() && mem::take(&mut qp.may_omit_checksum);
         let mut memory = DomainMemory {
             regions: self.regions,
             cache: &self.cache,

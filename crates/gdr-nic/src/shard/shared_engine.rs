@@ -38,6 +38,7 @@ use crate::shard::qp_table::unknown_qp;
 use crate::shard::srq_context::SrqContext;
 use crate::shard::transport::Transport;
 use crate::types::{Counters, Domain, Integrity, SourcePort};
+use crate::wire::memory::{RingId, Watches};
 use crate::wire::udp::socket::Socket;
 
 /// How many idle polls there are between two yields of the CPU, unless other threads want it. A yield
@@ -46,6 +47,10 @@ const POLLS_PER_YIELD: u64 = 32;
 /// After how many consecutive idle polls a thread checks the sockets before it locks the engine.
 /// Until then a poll notices a packet sooner.
 const POLLS_UNCHECKED: u32 = 64;
+/// How often the progress thread looks for a packet of a ring between two polls.
+const SPINS_FOR_PACKET: u32 = 16;
+/// How many idle polls there are for each that looks for datagrams while packets come by rings.
+const IDLE_POLLS_PER_UDP: u32 = 16;
 /// For how long a call of the program tries to lock the engine before it sleeps, and how many loops it
 /// spins between two tries.
 const LOCK_SPIN: Duration = Duration::from_micros(50);
@@ -78,6 +83,10 @@ pub(crate) struct SharedEngine {
     shard: usize,
     engine: Mutex<Engine>,
     socket: Arc<Socket>,
+    /// Shows whether packets came by rings.
+    watches: Arc<Watches>,
+    /// How many idle polls there were since UDP was polled.
+    udp_skipped: AtomicU32,
     /// How many queue pairs it has.
     qps: AtomicUsize,
     /// How many threads wait for the mutex in a call of the program. Threads that poll in a loop
@@ -112,9 +121,12 @@ impl SharedEngine {
     ) -> Result<(Arc<Self>, threads::JoinHandle<()>)> {
         let socket = Arc::new(socket);
         let engine = Engine::new(Arc::clone(&socket), Arc::clone(device))?;
+        let watches = Arc::clone(engine.rings.watches());
         let shared = Arc::new(Self {
             device: Arc::clone(device),
             shard,
+            watches,
+            udp_skipped: AtomicU32::new(0),
             engine: Mutex::new(engine),
             socket,
             qps: AtomicUsize::new(0),
@@ -371,7 +383,13 @@ impl SharedEngine {
             return true;
         }
         let idle = self.idle_polls.load(Ordering::Relaxed);
-        if idle >= POLLS_UNCHECKED && !self.may_have_work(now) {
+        // A packet on a ring is seen at once, and without a system call.
+        let unchecked = if self.watches.any() {
+            1
+        } else {
+            POLLS_UNCHECKED
+        };
+        if idle >= unchecked && !self.may_have_work(now) {
             return false;
         }
         let Some(engine) = try_lock(&self.engine) else {
@@ -400,7 +418,41 @@ impl SharedEngine {
     /// Whether a poll may find anything to do, as far as can be seen without the mutex.
     fn may_have_work(&self, now: u64) -> bool {
         let due = self.due.load(Ordering::Acquire);
-        due == NOW || due <= now || self.socket.is_readable()
+        due == NOW || due <= now || self.watches.has_packet() || self.is_readable()
+    }
+
+    /// Waits a moment for a packet of a ring, or for a thread that wants the engine.
+    pub(crate) fn spin(&self) {
+        if !self.watches.any() {
+            return;
+        }
+        for _ in 0..SPINS_FOR_PACKET {
+            if self.watches.has_packet() || self.lock_waiters.load(Ordering::Relaxed) > 0 {
+                return;
+            }
+            hint::spin_loop();
+        }
+    }
+
+    /// Whether a datagram has arrived. That costs a system call, so while packets come by rings, most calls
+    /// return false.
+    fn is_readable(&self) -> bool {
+        if self.watches.any() {
+            let skipped = self.udp_skipped.fetch_add(1, Ordering::Relaxed);
+            if !skipped.is_multiple_of(IDLE_POLLS_PER_UDP) {
+                return false;
+            }
+        }
+        self.socket.is_readable()
+    }
+
+    /// Ends a ring whose other end is gone.
+    pub(crate) fn close_ring(&self, ring: RingId) {
+        let mut engine = self.lock();
+        engine.close_ring(ring);
+        self.unlock(engine);
+        // It may sleep with packets of a queue pair that waited for room.
+        self.wake();
     }
 
     /// One poll by a thread of the program, which from time to time yields its CPU if there was
@@ -587,7 +639,13 @@ impl Drop for EngineGuard<'_> {
     fn drop(&mut self) {
         let wakeup = self.engine.wakeup();
         let due = match wakeup.at {
-            _ if wakeup.when_writable || wakeup.when_frames_fit || self.engine.has_work() => NOW,
+            _ if wakeup.when_writable
+                || wakeup.when_frames_fit
+                || self.engine.rings.is_blocked()
+                || self.engine.has_work() =>
+            {
+                NOW
+            }
             Some(at) => nanoseconds(at.elapsed()),
             None => NEVER,
         };

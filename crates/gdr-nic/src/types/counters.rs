@@ -7,10 +7,14 @@ use std::ops::AddAssign;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counters {
-    /// Passed to the kernel.
+    /// Passed to the kernel, or to a device of this host.
     pub packets_sent: u64,
-    /// Received from the kernel, valid or not.
+    /// Of those, the ones that went to a device of this host by shared memory.
+    pub sent_by_memory: u64,
+    /// Received from the kernel, or by shared memory, valid or not.
     pub packets_received: u64,
+    /// Of those, the ones that came by shared memory.
+    pub received_by_memory: u64,
     /// Datagrams that are not packets of RoCEv2's reliable connections or datagrams.
     pub malformed: u64,
     /// From the peer of a queue pair, but with a wrong ICRC.
@@ -67,7 +71,9 @@ impl AddAssign for Counters {
     fn add_assign(&mut self, other: Self) {
         let Self {
             packets_sent,
+            sent_by_memory,
             packets_received,
+            received_by_memory,
             malformed,
             icrc_mismatches,
             unknown_queue_pair,
@@ -85,7 +91,9 @@ impl AddAssign for Counters {
             payload,
         } = other;
         self.packets_sent += packets_sent;
+        self.sent_by_memory += sent_by_memory;
         self.packets_received += packets_received;
+        self.received_by_memory += received_by_memory;
         self.malformed += malformed;
         self.icrc_mismatches += icrc_mismatches;
         self.unknown_queue_pair += unknown_queue_pair;

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 pub use self::counters::{Counters, PayloadBytes};
 pub use self::event::AsyncEvent;
 pub(crate) use self::soft_options::Shards;
-pub use self::soft_options::{PortUse, SoftOptions};
+pub use self::soft_options::{PortUse, SoftOptions, Wires};
 
 /// The UDP port from which a queue pair sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -18,6 +18,7 @@ pub struct SoftOptions {
     pub(crate) receive_buffer: usize,
     pub(crate) reorder_buffer: usize,
     pub(crate) shards: Option<usize>,
+    pub(crate) wires: Option<Wires>,
     source_port: Option<SourcePort>,
 }
 
@@ -34,6 +35,7 @@ impl SoftOptions {
             receive_buffer: 8 << 20,
             reorder_buffer: PacketBudget::DEFAULT,
             shards: None,
+            wires: None,
             source_port: None,
         }
     }
@@ -75,6 +77,13 @@ impl SoftOptions {
     /// all of them are of one shard. Otherwise the threads of the shards do.
     pub const fn shards(mut self, shards: usize) -> Self {
         self.shards = Some(shards);
+        self
+    }
+
+    /// Sets which wires the packets of connections may take. By default the environment variable `GDR_WIRE`
+    /// decides (`udp` or `all`, and any other value is an error), else all.
+    pub const fn wires(mut self, wires: Wires) -> Self {
+        self.wires = Some(wires);
         self
     }
 
@@ -122,6 +131,17 @@ impl Default for SoftOptions {
     fn default() -> Self {
         Self::new(IpAddr::V4(Ipv4Addr::LOCALHOST))
     }
+}
+
+/// The wires that packets of connections may take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Wires {
+    /// Shared memory to devices of the same host and user that are opened with this, and UDP to all others.
+    #[default]
+    All,
+    /// UDP, to every peer.
+    Udp,
 }
 
 /// Whether other devices of this host use the UDP port of a soft device at the same address.

@@ -11,6 +11,7 @@ use crate::loopback::End;
 use crate::memory_facts::MemoryFacts;
 use crate::report::{ProcessFacts, Schema};
 use crate::stats::{Bucket, Samples, Summary};
+use crate::wire::Wire;
 
 /// What happens during a measurement.
 #[derive(Clone, Copy, Debug)]
@@ -43,6 +44,8 @@ pub struct TransferReport {
     pub plan: Plan,
     /// The path MTU in bytes.
     pub path_mtu: usize,
+    /// The wire of what this end sent; `None` before the end of the measurement, and for a kernel device.
+    pub wire: Option<Wire>,
     /// The end that connected.
     pub client: TransferEnd,
     /// The end that listened.

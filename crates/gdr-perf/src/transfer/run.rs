@@ -23,6 +23,7 @@ use crate::error::{PeerError, Result, SettingsError, proceed};
 use crate::loopback::{End as DeviceEnd, Timeouts};
 use crate::report::{CpuPlacement, ProcessFacts, Schema};
 use crate::stats::Samples;
+use crate::wire::Wire;
 
 /// Connects to a peer that [serves](serve), and measures what the plan says.
 ///
@@ -148,6 +149,7 @@ fn client(
         simulated: end.memory.is_simulated() || offer.end.memory.is_simulated(),
         plan: plan.clone(),
         path_mtu: mtu.bytes(),
+        wire: None,
         client: end,
         server: offer.end.clone(),
         thresholds: thresholds.clone(),
@@ -166,6 +168,7 @@ fn client(
         memory,
         peer: offer.end,
     };
+    let before = device.counters();
     for row in plan.rows() {
         let mut measured = end.client_row(conversation, row, observe)?;
         measured.failures = thresholds.judge(&measured);
@@ -180,6 +183,7 @@ fn client(
         proceed(observe(TransferEvent::Measured(&measured)))?;
         report.keep(row, measured);
     }
+    report.wire = Wire::since(device, &before);
     Ok(report)
 }
 
@@ -238,6 +242,7 @@ fn server(
         simulated: end.memory.is_simulated() || peer.memory.is_simulated(),
         plan: plan.clone(),
         path_mtu: mtu.bytes(),
+        wire: None,
         client: peer.clone(),
         server: end,
         thresholds: Thresholds::default(),
@@ -256,6 +261,7 @@ fn server(
         memory,
         peer,
     };
+    let before = device.counters();
     for row in end.plan.rows() {
         let size = end.plan.sizes[row];
         let measured = end.server_row(conversation, row, observe)?;
@@ -267,6 +273,7 @@ fn server(
         proceed(observe(TransferEvent::Measured(&measured)))?;
         report.keep(row, measured);
     }
+    report.wire = Wire::since(device, &before);
     Ok(report)
 }
 

@@ -141,6 +141,9 @@ impl Table {
                 ),
             )?;
         }
+        if let Some(wire) = report.wire {
+            output.paragraph("wire      ", "          ", &wire.to_string())?;
+        }
         let failures = report.rows.iter().flat_map(|row| &row.failures);
         for failure in failures {
             output.paragraph("FAIL      ", "          ", failure)?;
@@ -280,6 +283,7 @@ pub(super) mod tests {
                 ..Plan::new(verb)
             },
             path_mtu: 4096,
+            wire: None,
             client: end("127.0.0.2:4791"),
             server: end("127.0.0.1:4791"),
             thresholds: Thresholds::default(),

@@ -20,8 +20,8 @@ use libc::{BPF_K, BPF_RET};
 use quinn_udp::{Transmit, UdpSockRef, UdpSocketState};
 use rustix::net::sockopt;
 
+use crate::wire::process_fd::ProcessFd;
 use crate::wire::udp::filter;
-use crate::wire::udp::process_fd::ProcessFd;
 use crate::wire::udp::qpn_range::{MOST_SHARDS, SHARD_SHIFT};
 use crate::wire::udp::reuseport;
 use crate::wire::udp::slot::{QPN_MASK, Slot};

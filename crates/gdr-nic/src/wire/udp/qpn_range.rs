@@ -39,6 +39,11 @@ impl QpnRange {
         }
     }
 
+    /// Whether other devices have the port's other numbers.
+    pub(crate) fn is_slot(self) -> bool {
+        matches!(self, Self::Slot(_))
+    }
+
     /// The bits that are the same in all its numbers, unless there are none: which, and their values.
     pub(crate) fn mask_and_value(self) -> Option<(u32, u32)> {
         match self {

@@ -27,8 +27,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use gdr_roce::wire::Ipv4Datagram;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, ipproto, sockopt};
 
+use crate::wire::process_fd::ProcessFd;
 use crate::wire::udp::filter::{self, Senders, Unchecked};
-use crate::wire::udp::process_fd::ProcessFd;
 use crate::wire::udp::qpn_range::QpnRange;
 use crate::wire::udp::socket::is_nothing_received;
 

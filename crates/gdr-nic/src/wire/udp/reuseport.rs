@@ -20,8 +20,8 @@ use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, sockopt};
 
 use crate::deadline::Deadline;
 use crate::error::{Error, PortSharingError, Result};
+use crate::wire::process_fd::ProcessFd;
 use crate::wire::udp::filter::{self, statement};
-use crate::wire::udp::process_fd::ProcessFd;
 use crate::wire::udp::qpn_range::{MOST_SHARDS, QpnRange, SHARD_SHIFT};
 use crate::wire::udp::slot::{QPN_MASK, SLOT_SHIFT, Slot};
 

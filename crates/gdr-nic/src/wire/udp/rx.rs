@@ -47,11 +47,22 @@ enum Check<'a> {
     },
     /// The datagram came by the raw socket, with all its headers.
     Raw(Path, Grh),
+    /// It came by shared memory, which changes nothing.
+    Memory(&'a Socket),
     /// The headers before it are malformed.
     Malformed,
 }
 
-impl Datagram<'_> {
+impl<'a> Datagram<'a> {
+    /// A packet that came by shared memory, as if it had come to the socket.
+    pub(crate) fn by_memory(source: SocketAddr, payload: &'a [u8], socket: &'a Socket) -> Self {
+        Self {
+            source,
+            payload,
+            check: Check::Memory(socket),
+        }
+    }
+
     pub(crate) fn is_intact(&self) -> bool {
         match &self.check {
             Check::Udp {
@@ -60,6 +71,7 @@ impl Datagram<'_> {
                 position,
             } => socket.is_intact(partial, self.source, *position, self.payload),
             Check::Raw(path, _) => icrc::matches(path, self.payload),
+            Check::Memory(_) => true,
             Check::Malformed => false,
         }
     }
@@ -75,14 +87,18 @@ impl Datagram<'_> {
                 Some(Grh::of_fields(&path.ip, self.payload.len()))
             }
             Check::Raw(_, grh) => Some(*grh),
+            Check::Memory(socket) => {
+                let path = socket.path(self.source, socket.local(), 0)?;
+                Some(Grh::of_fields(&path.ip, self.payload.len()))
+            }
             Check::Malformed => None,
         }
     }
 
-    /// Whether it came by the UDP socket: while there is a raw socket, only datagrams with a UDP
-    /// checksum do.
-    pub(crate) fn came_by_udp(&self) -> bool {
-        matches!(self.check, Check::Udp { .. })
+    /// Whether its sender sets UDP checksums: while there is a raw socket, only datagrams with one come by
+    /// the UDP socket. By shared memory come only those of devices such as this one.
+    pub(crate) fn shows_checksums(&self) -> bool {
+        matches!(self.check, Check::Udp { .. } | Check::Memory(_))
     }
 }
 
@@ -144,6 +160,14 @@ impl Rx {
             }
         }
         Ok(any)
+    }
+
+    /// Forgets what was received.
+    pub(crate) fn clear(&mut self) {
+        self.count = 0;
+        if let Some(raw) = &mut self.raw {
+            raw.count = 0;
+        }
     }
 
     /// Whether there are datagrams that were received.

@@ -11,7 +11,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use quinn_udp::RecvMeta;
 use rustix::net::SendFlags;
 
-use crate::wire::udp::process_fd::ProcessFd;
+use crate::wire::process_fd::ProcessFd;
 
 /// Room for one control message that holds an int.
 #[derive(Clone, Copy)]

@@ -24,6 +24,11 @@ impl Slot {
         (0..SLOTS as u8).map(Self)
     }
 
+    /// The slot of a number.
+    pub(crate) fn of(qpn: Qpn) -> Self {
+        Self((qpn.get() >> SLOT_SHIFT) as u8)
+    }
+
     /// Its place among them.
     pub(crate) fn index(self) -> usize {
         self.0.into()

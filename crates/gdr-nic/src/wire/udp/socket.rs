@@ -16,11 +16,11 @@ use smallvec::SmallVec;
 use crate::error::{Error, Result};
 use crate::packets::PacketSocket;
 use crate::types::{Integrity, PortUse, Shards, SoftOptions, SourcePort};
+use crate::wire::process_fd::ProcessFd;
 use crate::wire::udp::filter::{self, Senders, Unchecked};
 use crate::wire::udp::flows::{Flow, Flows};
 use crate::wire::udp::partial_icrc::PartialIcrc;
 use crate::wire::udp::port_group::{PortGroup, SolePort, claim_port};
-use crate::wire::udp::process_fd::ProcessFd;
 use crate::wire::udp::qpn_range::QpnRange;
 use crate::wire::udp::raw_socket::RawSocket;
 use crate::wire::udp::reuseport;
@@ -192,6 +192,11 @@ impl Socket {
     pub(crate) fn owns(&self, qpn: Qpn) -> bool {
         let bits = self.range.mask_and_value();
         bits.is_none_or(|(mask, value)| qpn.get() & mask == value)
+    }
+
+    /// The queue pair numbers whose packets the kernel passes to this socket.
+    pub(crate) fn range(&self) -> QpnRange {
+        self.range
     }
 
     /// The UDP ports from which packets of connections leave.

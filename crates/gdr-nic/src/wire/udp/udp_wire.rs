@@ -45,6 +45,11 @@ impl UdpWire {
             .receive(&self.socket, |address| peers.is_peer(address))
     }
 
+    /// As if nothing had arrived.
+    pub(crate) fn skip(&mut self) {
+        self.rx.clear();
+    }
+
     /// Whether the last [`UdpWire::receive`] received anything.
     pub(crate) fn has_received(&self) -> bool {
         self.rx.has_any()

@@ -24,13 +24,14 @@ use gdr_process::PeerUser;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 
 use crate::deadline::Deadline;
 use crate::error::{Error, PortSharingError, Result};
-use crate::wire::udp::process_fd::ProcessFd;
+use crate::wire::local_socket::{self, Connected};
+use crate::wire::process_fd::ProcessFd;
 use crate::wire::udp::slot::{SLOTS, Slot};
 
 use super::sockets;
@@ -71,49 +72,20 @@ fn slot_name(address: SocketAddr, slot: Slot) -> Shared<SocketAddrUnix> {
     name(address, &slot.index().to_string())
 }
 
+fn bind(name: &SocketAddrUnix) -> Shared<Option<ProcessFd>> {
+    local_socket::listen(name, SocketType::STREAM, BACKLOG)
+        .map_err(os("listening at a Unix socket"))
+}
+
+fn connect(name: &SocketAddrUnix) -> Shared<Connected> {
+    let connected = local_socket::connect(name, SocketType::STREAM);
+    connected.map_err(os("connecting to a member of a port group"))
+}
+
 fn os(call: &'static str) -> impl Fn(Errno) -> PortSharingError {
     move |errno| PortSharingError::Os {
         call,
         source: errno.into(),
-    }
-}
-
-fn unix_socket(flags: SocketFlags) -> Shared<OwnedFd> {
-    let flags = SocketFlags::CLOEXEC | flags;
-    rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
-        .map_err(os("opening a Unix socket"))
-}
-
-/// Binds a name; `None` if another process has it.
-fn listen(name: &SocketAddrUnix) -> Shared<Option<ProcessFd>> {
-    let socket = ProcessFd::from(unix_socket(SocketFlags::empty())?);
-    match rustix::net::bind(&socket, name) {
-        Ok(()) => {}
-        Err(Errno::ADDRINUSE) => return Ok(None),
-        Err(errno) => return Err(os("binding a Unix socket")(errno)),
-    }
-    rustix::net::listen(&socket, BACKLOG).map_err(os("listening at a Unix socket"))?;
-    Ok(Some(socket))
-}
-
-/// The result of connecting to a name.
-enum Connected {
-    /// No process has the name.
-    Free,
-    /// A process has it, and may answer.
-    To(OwnedFd),
-    /// So many wait there to be accepted that the kernel does not tell whose it is.
-    Crowded,
-}
-
-/// Connects without waiting.
-fn connect(name: &SocketAddrUnix) -> Shared<Connected> {
-    let socket = unix_socket(SocketFlags::NONBLOCK)?;
-    match rustix::net::connect(&socket, name) {
-        Ok(()) => Ok(Connected::To(socket)),
-        Err(Errno::CONNREFUSED) => Ok(Connected::Free),
-        Err(Errno::AGAIN) => Ok(Connected::Crowded),
-        Err(errno) => Err(os("connecting to a member of a port group")(errno)),
     }
 }
 
@@ -131,7 +103,7 @@ impl JoinLock {
         let crowd_deadline = Deadline::after(CROWD_LIMIT);
         let name = name(address, "lock")?;
         loop {
-            let listener = listen(&name)?;
+            let listener = bind(&name)?;
             let is_over = match &listener {
                 Some(_) => true,
                 // No connection is accepted. It ends when the other device has joined.
@@ -326,7 +298,7 @@ fn is_stopped(process: i32) -> bool {
 
 /// Takes the name of a slot. `None` if another process has it.
 pub(super) fn claim(lock: &JoinLock, slot: Slot) -> Shared<Option<ProcessFd>> {
-    listen(&slot_name(lock.address, slot)?)
+    bind(&slot_name(lock.address, slot)?)
 }
 
 /// The name of a device that has a port for itself though its sockets are bound with `SO_REUSEPORT`.
@@ -338,7 +310,7 @@ pub(in super::super) struct SolePort {
 /// Takes the name by which port groups find that a port is not shared. `None` if another process has it.
 pub(in super::super) fn claim_port(address: SocketAddr) -> Result<Option<SolePort>> {
     let failed = |reason| Error::PortSharing { address, reason };
-    let listener = name(address, SOLE).and_then(|name| listen(&name));
+    let listener = name(address, SOLE).and_then(|name| bind(&name));
     let listener = listener.map_err(failed)?;
     Ok(listener.map(|listener| SolePort {
         _listener: listener,

@@ -29,7 +29,7 @@ use self::members::{JoinLock, Keeper};
 pub(super) use self::members::{SolePort, claim_port};
 use crate::error::{Error, PortSharingError, Result};
 use crate::types::Shards;
-use crate::wire::udp::process_fd::ProcessFd;
+use crate::wire::process_fd::ProcessFd;
 use crate::wire::udp::slot::{SLOTS, Slot};
 
 /// The membership of a device in the group of its port.

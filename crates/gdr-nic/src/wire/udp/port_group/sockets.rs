@@ -10,7 +10,7 @@ use rustix::net::sockopt;
 
 use crate::deadline::Deadline;
 use crate::error::{Error, PortSharingError, Result};
-use crate::wire::udp::process_fd::ProcessFd;
+use crate::wire::process_fd::ProcessFd;
 use crate::wire::udp::reuseport::{self, drain};
 use crate::wire::udp::slot::Slot;
 

@@ -1,0 +1,366 @@
+//! Makes the rings of a device, and ends those whose other end is gone.
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use gdr_copy::{ProcessId, block_signals};
+use gdr_process::lock::lock;
+use gdr_roce::Qpn;
+use gdr_roce::wire::MAX_DATAGRAM;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+
+use super::rendezvous::{self, Hello, Welcome};
+use super::rings::RingId;
+use super::segment::Segment;
+use crate::error::{Error, Result};
+use crate::link::LinkWatch;
+use crate::shard::shared_engine::SharedEngine;
+use crate::wire::process_fd::ProcessFd;
+use crate::wire::udp::address;
+
+/// How many bytes the ring of a ring has.
+const RING: usize = 1 << 18;
+const _: () = assert!(RING > 8 * MAX_DATAGRAM);
+/// How long a device that connects waits for the other one's answer.
+const ANSWER_LIMIT: Duration = Duration::from_millis(200);
+/// How long a device that did not answer is not asked again.
+const SILENCE: Duration = Duration::from_secs(10);
+/// How many devices may be about to say what they want.
+const MOST_NEW: usize = 128;
+
+/// Makes the rings of a device. The rings it has made end when this is dropped.
+pub(crate) struct RingKeeper {
+    origin: ProcessId,
+    /// Whether this host has the address of the device.
+    is_present: Arc<AtomicBool>,
+    /// Wakes the thread: for a ring that was made, or to stop when the channel is closed.
+    notify: Arc<OwnedFd>,
+    made: Option<Sender<Watched>>,
+    thread: Option<JoinHandle<()>>,
+    /// Devices that did not answer, and when. One thread at a time makes a ring.
+    silent: Mutex<Vec<(SocketAddr, Instant)>>,
+}
+
+/// A ring, and the connection that is open as long as its other end exists.
+struct Watched {
+    socket: ProcessFd,
+    engine: Arc<SharedEngine>,
+    ring: RingId,
+}
+
+impl RingKeeper {
+    /// Listens for devices that want to send to one of these engines of a device. `None` if another process
+    /// has the name of the device.
+    pub(crate) fn start(engines: Vec<Arc<SharedEngine>>) -> Result<Option<Self>> {
+        let failed = |call| move |errno: Errno| Error::os(call, errno);
+        let listeners = listen(&engines).map_err(failed("listening for devices of this host"))?;
+        let Some(listeners) = listeners else {
+            return Ok(None);
+        };
+        let presence = engines
+            .first()
+            .and_then(|engine| Presence::of(engine.local().ip()));
+        let is_present = Arc::new(AtomicBool::new(true));
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let notify = rustix::event::eventfd(0, flags).map_err(failed("eventfd"))?;
+        let notify = Arc::new(notify);
+        let (made, rings) = channel();
+        let thread = Thread {
+            notify: Arc::clone(&notify),
+            made: rings,
+            listeners,
+            presence,
+            is_present: Arc::clone(&is_present),
+            engines,
+            new: Vec::new(),
+            rings: Vec::new(),
+        };
+        let thread = thread::Builder::new()
+            .name("gdr-rings".to_owned())
+            .spawn(move || thread.run())
+            .map_err(|source| Error::os("starting the thread of the rings", source))?;
+        Ok(Some(Self {
+            origin: ProcessId::current(),
+            is_present,
+            notify,
+            made: Some(made),
+            thread: Some(thread),
+            silent: Mutex::default(),
+        }))
+    }
+
+    /// Makes a ring from an engine to the device that has a queue pair, unless there is one or that device is
+    /// not of this host and user. It takes some system calls the first time.
+    pub(crate) fn reach(&self, engine: &Arc<SharedEngine>, to: SocketAddr, qpn: Qpn) {
+        if !self.is_present.load(Ordering::Acquire) || engine.lock().rings.to(to, qpn).is_some() {
+            return;
+        }
+        let mut silent = lock(&self.silent);
+        silent.retain(|(_, since)| since.elapsed() < SILENCE);
+        let is_silent = silent.iter().any(|(address, _)| *address == to);
+        if is_silent || engine.lock().rings.to(to, qpn).is_some() {
+            return;
+        }
+        match self.make(engine, to, qpn) {
+            Ok(true) => {
+                tracing::debug!(%to, from = %engine.local(), "a ring to a device of this host")
+            }
+            Ok(false) => {}
+            Err(error) => {
+                tracing::debug!(%error, %to, "no ring to a device of this host; packets go by UDP");
+                silent.push((to, Instant::now()));
+            }
+        }
+    }
+
+    fn make(
+        &self,
+        engine: &Arc<SharedEngine>,
+        to: SocketAddr,
+        qpn: Qpn,
+    ) -> std::result::Result<bool, Errno> {
+        let Some(socket) = rendezvous::connect(to, qpn)? else {
+            return Ok(false);
+        };
+        let (segment, descriptor) = Segment::create(RING)?;
+        let source = engine.local();
+        let hello = Hello { source, qpn };
+        let descriptors = [descriptor.as_fd(), engine.wake_fd().as_fd()];
+        rendezvous::send(socket.as_fd(), &hello, &descriptors)?;
+        let limit = Timespec::try_from(ANSWER_LIMIT).ok();
+        let mut answer = [PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN)];
+        rustix::event::poll(&mut answer, limit.as_ref())?;
+        let (reaches, [doorbell]) = rendezvous::receive_welcome(socket.as_fd())?;
+        let segment = Arc::new(segment);
+        let ring = engine
+            .lock()
+            .rings
+            .add_outbound(segment, to, reaches, doorbell);
+        self.watch(Watched {
+            socket,
+            engine: Arc::clone(engine),
+            ring,
+        });
+        Ok(true)
+    }
+
+    fn watch(&self, ring: Watched) {
+        if let Some(made) = &self.made {
+            // The thread ends only when the channel is closed.
+            let _ = made.send(ring);
+        }
+        self.wake();
+    }
+
+    fn wake(&self) {
+        // The only failure is a counter at its limit, which wakes as well.
+        if let Err(error) = rustix::io::write(&*self.notify, &1_u64.to_ne_bytes()) {
+            tracing::trace!(%error, "the eventfd of the rings is at its limit");
+        }
+    }
+}
+
+impl Drop for RingKeeper {
+    fn drop(&mut self) {
+        self.made = None;
+        let thread = self.thread.take();
+        if !self.origin.is_current() {
+            // The thread is the parent's, and so is the eventfd that wakes it.
+            return std::mem::forget(thread);
+        }
+        self.wake();
+        if thread.is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the thread of the rings panicked");
+        }
+    }
+}
+
+/// Listens for devices that want to send to one of these engines of a device. `None` if another process has the
+/// name of the device.
+fn listen(engines: &[Arc<SharedEngine>]) -> std::result::Result<Option<Vec<ProcessFd>>, Errno> {
+    let mut listeners = Vec::new();
+    for engine in engines {
+        let (address, range) = (engine.local(), engine.socket().range());
+        if !listeners.is_empty() && !range.is_slot() {
+            break;
+        }
+        match rendezvous::listen(address, range)? {
+            Some(listener) => listeners.push(listener),
+            None => return Ok(None),
+        }
+    }
+    Ok(Some(listeners))
+}
+
+/// Follows whether this host has the address of a device. Without it the kernel passes no datagram either.
+struct Presence(LinkWatch);
+
+impl Presence {
+    /// `None` for a loopback address, which does not go.
+    fn of(address: IpAddr) -> Option<Self> {
+        if address.is_loopback() {
+            return None;
+        }
+        let addresses = address::list().unwrap_or_default();
+        let own = addresses.into_iter().find(|own| own.address == address)?;
+        Some(Self(LinkWatch::new(&own)))
+    }
+}
+
+struct Thread {
+    presence: Option<Presence>,
+    is_present: Arc<AtomicBool>,
+    notify: Arc<OwnedFd>,
+    made: Receiver<Watched>,
+    listeners: Vec<ProcessFd>,
+    engines: Vec<Arc<SharedEngine>>,
+    /// Connections whose first message has not come.
+    new: Vec<ProcessFd>,
+    rings: Vec<Watched>,
+}
+
+impl Thread {
+    fn run(mut self) {
+        block_signals();
+        while self.take_made() {
+            let (listeners, new, rings) = self.wait();
+            if self.follow_address() {
+                continue;
+            }
+            self.end(&rings);
+            self.greet(&new);
+            self.accept(&listeners);
+        }
+    }
+
+    /// Ends every ring while this host does not have the address. Returns whether that changed.
+    fn follow_address(&mut self) -> bool {
+        let Some(Presence(watch)) = &mut self.presence else {
+            return false;
+        };
+        let has_address = watch.poll(&mut |_| {}).has_address;
+        if self.is_present.swap(has_address, Ordering::AcqRel) == has_address {
+            return false;
+        }
+        self.new.clear();
+        self.end(&vec![true; self.rings.len()]);
+        self.listeners = match has_address {
+            // Without listeners, the packets of others come by UDP.
+            true => listen(&self.engines).ok().flatten().unwrap_or_default(),
+            false => Vec::new(),
+        };
+        true
+    }
+
+    /// Takes the rings that were made; returns whether there may be more.
+    fn take_made(&mut self) -> bool {
+        let mut count = [0; 8];
+        // EAGAIN: a connection woke it.
+        if let Err(errno) = rustix::io::read(&*self.notify, &mut count)
+            && errno != Errno::AGAIN
+        {
+            tracing::trace!(%errno, "reading the eventfd of the rings failed");
+        }
+        loop {
+            match self.made.try_recv() {
+                Ok(ring) => self.rings.push(ring),
+                Err(error) => return error == std::sync::mpsc::TryRecvError::Empty,
+            }
+        }
+    }
+
+    /// Waits until there is something to do; returns for each listener, new connection and ring whether that is
+    /// there.
+    fn wait(&self) -> (Vec<bool>, Vec<bool>, Vec<bool>) {
+        let notify = [self.notify.as_fd()];
+        let listeners = self.listeners.iter().map(AsFd::as_fd);
+        let new = self.new.iter().map(AsFd::as_fd);
+        let rings = self.rings.iter().map(|ring| ring.socket.as_fd());
+        let presence = self.presence.iter().filter_map(|it| it.0.as_fd());
+        let all = notify.into_iter().chain(listeners).chain(new).chain(rings);
+        let all = all.chain(presence);
+        let mut all: Vec<_> = all
+            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+            .collect();
+        // EINTR and the like end the wait early.
+        if let Err(errno) = rustix::event::poll(&mut all, None) {
+            tracing::trace!(%errno, "poll of the thread of the rings ended early");
+            all.iter_mut().for_each(PollFd::clear_revents);
+        }
+        let mut ready = all.iter().skip(1).map(|fd| !fd.revents().is_empty());
+        let mut next = |count| ready.by_ref().take(count).collect();
+        (
+            next(self.listeners.len()),
+            next(self.new.len()),
+            next(self.rings.len()),
+        )
+    }
+
+    /// Ends the rings whose other end is gone. Nothing is ever sent to them.
+    fn end(&mut self, ready: &[bool]) {
+        let mut ready = ready.iter();
+        self.rings.retain(|watched| {
+            let is_over = ready.next().copied().unwrap_or(false);
+            if is_over {
+                watched.engine.close_ring(watched.ring);
+            }
+            !is_over
+        });
+    }
+
+    /// Makes the rings that other devices ask for.
+    fn greet(&mut self, ready: &[bool]) {
+        let mut ready = ready.iter();
+        let (said, waiting) = std::mem::take(&mut self.new)
+            .into_iter()
+            .partition(|_| ready.next().copied().unwrap_or(false));
+        self.new = waiting;
+        for socket in said {
+            match self.ring(socket) {
+                Ok(ring) => self.rings.push(ring),
+                Err(errno) => {
+                    tracing::debug!(%errno, "a device of this host has no ring to this one")
+                }
+            }
+        }
+    }
+
+    fn ring(&self, socket: ProcessFd) -> std::result::Result<Watched, Errno> {
+        let (hello, [segment, doorbell]) = rendezvous::receive_hello(socket.as_fd())?;
+        let engine = self.engines.iter().find(|engine| engine.owns(hello.qpn));
+        let engine = engine.ok_or(Errno::HOSTUNREACH)?;
+        let segment = Arc::new(Segment::open(&segment)?);
+        let welcome = Welcome::to(engine.socket().range());
+        let ring = engine.lock().add_inbound(segment, hello.source, doorbell);
+        let sent = rendezvous::send(socket.as_fd(), &welcome, &[engine.wake_fd().as_fd()]);
+        if let Err(errno) = sent {
+            engine.close_ring(ring);
+            return Err(errno);
+        }
+        Ok(Watched {
+            socket,
+            engine: Arc::clone(engine),
+            ring,
+        })
+    }
+
+    fn accept(&mut self, ready: &[bool]) {
+        let ready = self.listeners.iter().zip(ready).filter(|it| *it.1);
+        for (listener, _) in ready {
+            match rendezvous::accept(listener.as_fd()) {
+                Ok(Some(socket)) => self.new.push(socket),
+                Ok(None) => {}
+                Err(errno) => tracing::debug!(%errno, "accepting a device of this host failed"),
+            }
+        }
+        // The oldest say nothing: a device sends its message right after it connects.
+        let surplus = self.new.len().saturating_sub(MOST_NEW);
+        self.new.drain(..surplus);
+    }
+}

@@ -1,0 +1,19 @@
+//! The wire between devices of one host and one user: rings of packets in shared memory.
+//!
+//! A ring carries the packets of one engine to another one. Both ends of a connection make one each, for the
+//! direction in which they send. No packet is lost on it, changed or sent to another place, so there is no
+//! ICRC. The protocol is the same as over UDP: the sender may choose either wire for each packet.
+//!
+//! The processes trust each other as far as one user's processes do: which packets arrive is the sender's choice,
+//! and each is checked as if it had come from a network. See [`segment`] and [`ring`] for what a process can
+//! do to another one by the memory itself.
+
+mod keeper;
+mod rendezvous;
+mod ring;
+mod rings;
+mod segment;
+
+pub(crate) use self::keeper::RingKeeper;
+pub(crate) use self::rings::{RingId, Rings, Room, Watches};
+pub(crate) use self::segment::Segment;

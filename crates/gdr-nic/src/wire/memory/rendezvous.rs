@@ -1,0 +1,227 @@
+//! How two devices of one host make a ring: the names they listen at, and what they tell each other.
+//!
+//! The device that will send connects to the name of the other one, and sends [`Hello`] with the segment of the
+//! ring and an eventfd that wakes it. The answer is [`Welcome`] with the eventfd that wakes the receiver.
+//! The connection stays open while the ring exists.
+
+use std::fmt::{self, Write as _};
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use gdr_process::PeerUser;
+use gdr_roce::Qpn;
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+
+use crate::wire::local_socket::{self, Connected};
+use crate::wire::process_fd::ProcessFd;
+use crate::wire::udp::qpn_range::QpnRange;
+use crate::wire::udp::slot::Slot;
+
+/// What each message begins with. It changes with the messages and with the layout of segments.
+const VERSION: &str = "gdr wire 1";
+/// The longest message.
+const MOST: usize = 160;
+/// How many processes may wait to connect.
+const BACKLOG: i32 = 64;
+
+/// What the sending device says of itself, and whom it wants to reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Hello {
+    /// Its address and port.
+    pub(super) source: SocketAddr,
+    /// A queue pair of the receiving device.
+    pub(super) qpn: Qpn,
+}
+
+/// Which queue pairs the ring reaches: all whose numbers have `value` in the bits of `mask`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Welcome {
+    pub(super) mask: u32,
+    pub(super) value: u32,
+}
+
+impl Welcome {
+    pub(super) fn to(range: QpnRange) -> Self {
+        let (mask, value) = range.mask_and_value().unwrap_or((0, 0));
+        Self { mask, value }
+    }
+}
+
+impl fmt::Display for Hello {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{VERSION} {} {}", self.source, self.qpn.get())
+    }
+}
+
+impl fmt::Display for Welcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{VERSION} {} {}", self.mask, self.value)
+    }
+}
+
+/// The two words behind the version.
+fn words(message: &[u8]) -> Option<(&str, &str)> {
+    let text = str::from_utf8(message).ok()?;
+    text.strip_prefix(VERSION)?
+        .strip_prefix(' ')?
+        .split_once(' ')
+}
+
+impl Hello {
+    fn parse(message: &[u8]) -> Option<Self> {
+        let (source, qpn) = words(message)?;
+        Some(Self {
+            source: source.parse().ok()?,
+            qpn: Qpn::new(qpn.parse().ok()?),
+        })
+    }
+}
+
+impl Welcome {
+    fn parse(message: &[u8]) -> Option<Self> {
+        let (mask, value) = words(message)?;
+        Some(Self {
+            mask: mask.parse().ok()?,
+            value: value.parse().ok()?,
+        })
+    }
+}
+
+/// The name of the devices at `address` that have their port for themselves, or of the one that has a slot of
+/// it.
+fn name(address: SocketAddr, slot: Option<Slot>) -> Result<SocketAddrUnix, Errno> {
+    let mut name = format!("gdr-roce/{address}/wire");
+    if let Some(slot) = slot {
+        // Writing to a string cannot fail.
+        let _ = write!(name, "/{}", slot.index());
+    }
+    SocketAddrUnix::new_abstract_name(name.as_bytes())
+}
+
+/// Listens for devices that want to send to the queue pairs of `range` at `address`; `None` if another process
+/// has the name.
+pub(super) fn listen(address: SocketAddr, range: QpnRange) -> Result<Option<ProcessFd>, Errno> {
+    let slot = match range {
+        QpnRange::Slot(slot) => Some(slot),
+        QpnRange::All | QpnRange::Shard(_) => None,
+    };
+    local_socket::listen(&name(address, slot)?, SocketType::SEQPACKET, BACKLOG)
+}
+
+/// Connects to the device that has a queue pair, if that is a device of this host and user.
+pub(super) fn connect(address: SocketAddr, qpn: Qpn) -> Result<Option<ProcessFd>, Errno> {
+    for slot in [Some(Slot::of(qpn)), None] {
+        if let Connected::To(socket) =
+            local_socket::connect(&name(address, slot)?, SocketType::SEQPACKET)?
+            && PeerUser::of_unix(socket.as_fd()).0 == PeerUser::Own
+        {
+            return Ok(Some(socket.into()));
+        }
+    }
+    Ok(None)
+}
+
+/// Accepts a connection; `None` if it is of another user.
+pub(super) fn accept(listener: BorrowedFd<'_>) -> Result<Option<ProcessFd>, Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::accept_with(listener, flags)?;
+    let is_own = PeerUser::of_unix(socket.as_fd()).0 == PeerUser::Own;
+    Ok(is_own.then(|| socket.into()))
+}
+
+/// Whether an address is one of this host, so that a device of this host can have it.
+fn is_local(address: IpAddr) -> bool {
+    UdpSocket::bind((address, 0)).is_ok()
+}
+
+/// Sends a message with descriptors.
+pub(super) fn send(
+    socket: BorrowedFd<'_>,
+    message: &impl fmt::Display,
+    descriptors: &[BorrowedFd<'_>],
+) -> Result<(), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    control.push(SendAncillaryMessage::ScmRights(descriptors));
+    rustix::net::sendmsg(
+        socket,
+        &[IoSlice::new(message.to_string().as_bytes())],
+        &mut control,
+        SendFlags::NOSIGNAL | SendFlags::DONTWAIT,
+    )?;
+    Ok(())
+}
+
+/// Receives the first message of a device, with the segment and the eventfd that wakes it.
+pub(super) fn receive_hello(socket: BorrowedFd<'_>) -> Result<(Hello, [OwnedFd; 2]), Errno> {
+    let (hello, descriptors) = receive(socket, Hello::parse)?;
+    match is_local(hello.source.ip()) {
+        true => Ok((hello, descriptors)),
+        false => Err(Errno::ADDRNOTAVAIL),
+    }
+}
+
+/// Receives the answer, with the eventfd that wakes the receiver.
+pub(super) fn receive_welcome(socket: BorrowedFd<'_>) -> Result<(Welcome, [OwnedFd; 1]), Errno> {
+    receive(socket, Welcome::parse)
+}
+
+fn receive<T, const N: usize>(
+    socket: BorrowedFd<'_>,
+    parse: impl FnOnce(&[u8]) -> Option<T>,
+) -> Result<(T, [OwnedFd; N]), Errno> {
+    let mut message = [0; MOST];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let received = rustix::net::recvmsg(
+        socket,
+        &mut [IoSliceMut::new(&mut message)],
+        &mut control,
+        RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT,
+    )?;
+    let mut descriptors = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            descriptors.extend(rights);
+        }
+    }
+    let parsed = parse(&message[..received.bytes.min(MOST)]).ok_or(Errno::PROTO)?;
+    let descriptors = descriptors.try_into().map_err(|_| Errno::PROTO)?;
+    Ok((parsed, descriptors))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn messages_survive_and_any_bytes_are_read_or_refused(
+            port: u16, qpn: u32, mask: u32, value: u32, bytes: Vec<u8>,
+        ) {
+            for ip in ["127.0.0.1", "fe80::1"] {
+                let source = SocketAddr::new(ip.parse().unwrap(), port);
+                let hello = Hello { source, qpn: Qpn::new(qpn) };
+                prop_assert_eq!(Hello::parse(hello.to_string().as_bytes()), Some(hello));
+            }
+            let welcome = Welcome { mask, value };
+            prop_assert_eq!(Welcome::parse(welcome.to_string().as_bytes()), Some(welcome));
+            let _ = (Hello::parse(&bytes), Welcome::parse(&bytes));
+        }
+    }
+
+    #[test]
+    fn a_device_of_another_version_or_host_is_refused() {
+        assert_eq!(Hello::parse(b"gdr wire 2 127.0.0.1:1 5"), None);
+        assert!(is_local("127.0.0.1".parse().unwrap()));
+        assert!(!is_local("192.0.2.1".parse().unwrap()));
+    }
+}

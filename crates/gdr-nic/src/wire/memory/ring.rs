@@ -1,0 +1,420 @@
+//! A ring of records in shared memory, from one process to another.
+//!
+//! A record is a word with its length, and that many bytes. It begins at a multiple of [`LINE`], so a short
+//! one is one cache line, which is all that moves between the two processors. The word is written last, and
+//! shows that the record is there; the word behind the last record is 0.
+//!
+//! Each end trusts the other with nothing but its own bytes: a word or a position that cannot be makes the ring
+//! [`Broken`], and no byte outside of it is touched.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+use super::segment::Segment;
+
+/// The unit in which records take room.
+const LINE: usize = 64;
+/// The bytes of a record before its contents.
+const WORD: usize = 8;
+/// Instead of a length: the next record is at the start of the ring.
+const WRAP: u32 = u32::MAX;
+
+/// The other end wrote what cannot be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Broken;
+
+/// How many bytes a record with `len` bytes takes.
+fn taken(len: usize) -> usize {
+    (WORD + len).next_multiple_of(LINE)
+}
+
+/// The word of the record at a multiple of [`LINE`].
+fn word(segment: &Segment, offset: usize) -> Option<&AtomicU32> {
+    let at = segment.at(offset, LINE)?;
+    // SAFETY: the address is inside the mapping, aligned to a line, and the reference lives no longer than the
+    // segment. Only atomic accesses go to it.
+    Some(unsafe { at.cast().as_ref() })
+}
+
+/// The end that writes records.
+#[derive(Debug)]
+pub(super) struct Producer {
+    segment: Arc<Segment>,
+    /// The longest record.
+    most: usize,
+    /// How many bytes were written since the beginning. The next record begins there.
+    tail: u64,
+    /// How many of these the consumer had given back when this end looked last.
+    head: u64,
+}
+
+impl Producer {
+    /// Of an empty ring for records of up to `most` bytes.
+    pub(super) fn new(segment: Arc<Segment>, most: usize) -> Self {
+        Self {
+            segment,
+            most,
+            tail: 0,
+            head: 0,
+        }
+    }
+
+    fn offset(&self) -> usize {
+        // The length of a ring is a power of two.
+        self.tail as usize & (self.segment.ring_len() - 1)
+    }
+
+    /// How many bytes may be written, as far as is known.
+    fn free(&self) -> usize {
+        self.segment.ring_len() - (self.tail - self.head) as usize
+    }
+
+    /// Whether there is room for the longest record and a word behind it.
+    fn fits(&self) -> bool {
+        let needed = taken(self.most) + LINE;
+        let to_end = self.segment.ring_len() - self.offset();
+        // A record that does not fit before the end begins at the start, and the rest stays empty.
+        let skipped = if to_end < needed { to_end } else { 0 };
+        self.free() >= skipped + needed
+    }
+
+    /// Looks how much the consumer has given back; returns whether there is room for the longest record.
+    pub(super) fn has_room(&mut self) -> Result<bool, Broken> {
+        if self.fits() {
+            return Ok(true);
+        }
+        let head = self.segment.head().load(Ordering::Acquire);
+        if head < self.head || head > self.tail {
+            return Err(Broken);
+        }
+        self.head = head;
+        Ok(self.fits())
+    }
+
+    /// Room for the longest record, if there is some.
+    pub(super) fn room(&mut self) -> Result<Option<&mut [u8]>, Broken> {
+        if !self.has_room()? {
+            return Ok(None);
+        }
+        if self.segment.ring_len() - self.offset() < taken(self.most) + LINE {
+            self.skip_to_start();
+        }
+        let at = self.segment.at(self.offset() + WORD, self.most);
+        // SAFETY: the bytes are inside the mapping, and behind the last record: this end alone uses them until
+        // it adds that record. A process that breaks this rule can change them, but they are only written here.
+        Ok(at.map(|at| unsafe { NonNull::slice_from_raw_parts(at, self.most).as_mut() }))
+    }
+
+    /// Continues at the start of the ring.
+    fn skip_to_start(&mut self) {
+        let offset = self.offset();
+        let to_end = self.segment.ring_len() - offset;
+        if let (Some(first), Some(this)) = (word(&self.segment, 0), word(&self.segment, offset)) {
+            first.store(0, Ordering::Relaxed);
+            this.store(WRAP, Ordering::Release);
+            self.tail += to_end as u64;
+        }
+    }
+
+    /// Adds a record with the first `len` bytes of [`Producer::room`].
+    pub(super) fn push(&mut self, len: usize) {
+        let offset = self.offset();
+        let len = len.min(self.most);
+        if let (Some(this), Some(next)) = (
+            word(&self.segment, offset),
+            word(&self.segment, offset + taken(len)),
+        ) {
+            next.store(0, Ordering::Relaxed);
+            this.store(len as u32, Ordering::Release);
+            self.tail += taken(len) as u64;
+        }
+    }
+
+    /// Whether the consumer must be woken for what was added. It is asked once after the last record.
+    pub(super) fn must_wake(&self) -> bool {
+        // The consumer stores that it sleeps, and then looks for records.
+        fence(Ordering::SeqCst);
+        let idle = self.segment.consumer_idle();
+        idle.load(Ordering::Relaxed) != 0 && idle.swap(0, Ordering::Relaxed) != 0
+    }
+
+    /// Asks the consumer to wake this end when there is room. The caller looks for room once more.
+    pub(super) fn ask_for_room(&self) {
+        self.segment.waiting().store(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+}
+
+/// Shows whether there is a record, without the end that takes it.
+#[derive(Clone, Debug)]
+pub(super) struct RecordWatch {
+    segment: Arc<Segment>,
+    /// How many bytes were taken since the beginning. The next record is there.
+    taken: Arc<AtomicU64>,
+}
+
+impl RecordWatch {
+    fn offset(&self) -> usize {
+        // The length of a ring is a power of two.
+        self.taken.load(Ordering::Relaxed) as usize & (self.segment.ring_len() - 1)
+    }
+
+    /// Whether there is a record.
+    pub(super) fn has_record(&self) -> bool {
+        matches!(self.length(), Ok(len) if len != 0)
+    }
+
+    fn length(&self) -> Result<u32, Broken> {
+        let word = word(&self.segment, self.offset()).ok_or(Broken)?;
+        Ok(word.load(Ordering::Acquire))
+    }
+}
+
+/// The end that takes records.
+#[derive(Debug)]
+pub(super) struct Consumer {
+    next: RecordWatch,
+    /// How many bytes were taken, as [`RecordWatch`] has it.
+    taken: u64,
+    /// How many the producer knows to be taken.
+    given_back: u64,
+    /// The other end broke the rules. Nothing more is taken.
+    is_stopped: bool,
+}
+
+impl Consumer {
+    pub(super) fn new(segment: Arc<Segment>) -> Self {
+        Self {
+            next: RecordWatch {
+                segment,
+                taken: Arc::default(),
+            },
+            taken: 0,
+            given_back: 0,
+            is_stopped: false,
+        }
+    }
+
+    pub(super) fn watch(&self) -> RecordWatch {
+        self.next.clone()
+    }
+
+    /// Whether there is a record.
+    pub(super) fn has_record(&self) -> bool {
+        !self.is_stopped && self.next.has_record()
+    }
+
+    /// Takes nothing more.
+    pub(super) fn stop(&mut self) {
+        self.is_stopped = true;
+    }
+
+    fn advance(&mut self, bytes: usize) {
+        self.taken += bytes as u64;
+        self.next.taken.store(self.taken, Ordering::Relaxed);
+    }
+
+    /// Copies the next record to the start of `out`; returns how long it is.
+    pub(super) fn take(&mut self, out: &mut [u8]) -> Result<Option<usize>, Broken> {
+        if self.is_stopped {
+            return Ok(None);
+        }
+        let mut len = self.next.length()?;
+        if len == WRAP {
+            let offset = self.next.offset();
+            if offset == 0 {
+                return Err(Broken);
+            }
+            self.advance(self.next.segment.ring_len() - offset);
+            len = self.next.length()?;
+        }
+        if len == 0 {
+            return Ok(None);
+        }
+        let len = len as usize;
+        let out = out.get_mut(..len).ok_or(Broken)?;
+        let (segment, offset) = (&self.next.segment, self.next.offset());
+        // The word of the next record is inside the ring, too.
+        segment.at(offset, taken(len) + LINE).ok_or(Broken)?;
+        let bytes = segment.at(offset + WORD, len).ok_or(Broken)?;
+        // SAFETY: the bytes are inside the mapping and outside of `out`, and of an integer type. By the rules
+        // of the ring no process writes them until they are given back; one that does changes only what is read.
+        unsafe { bytes.copy_to_nonoverlapping(NonNull::from(&mut *out).cast(), len) };
+        self.advance(taken(len));
+        Ok(Some(len))
+    }
+
+    /// Gives the room of what was taken back, if that is at least so many bytes; returns whether the producer
+    /// waits for it and must be woken.
+    pub(super) fn give_back(&mut self, least: u64) -> bool {
+        if self.taken - self.given_back < least {
+            return false;
+        }
+        self.given_back = self.taken;
+        let segment = &self.next.segment;
+        segment.head().store(self.taken, Ordering::Release);
+        // The producer stores that it waits, and then looks for room.
+        fence(Ordering::SeqCst);
+        let waiting = segment.waiting();
+        waiting.load(Ordering::Relaxed) != 0 && waiting.swap(0, Ordering::Relaxed) != 0
+    }
+
+    /// Asks the producer to wake this end for the next record. The caller looks for one once more.
+    pub(super) fn sleep(&self) {
+        self.next
+            .segment
+            .consumer_idle()
+            .store(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Reverses [`Consumer::sleep`].
+    pub(super) fn wake(&self) {
+        self.next
+            .segment
+            .consumer_idle()
+            .store(0, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::thread;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The smallest ring, and the longest record in it.
+    const RING: usize = 1 << 14;
+    const MOST: usize = 1000;
+
+    fn ends() -> (Producer, Consumer, Arc<Segment>) {
+        let segment = Arc::new(Segment::create(RING).unwrap().0);
+        let producer = Producer::new(Arc::clone(&segment), MOST);
+        (producer, Consumer::new(Arc::clone(&segment)), segment)
+    }
+
+    /// Adds a record; returns whether there was room.
+    fn add(producer: &mut Producer, record: &[u8]) -> bool {
+        let Some(room) = producer.room().unwrap() else {
+            return false;
+        };
+        room[..record.len()].copy_from_slice(record);
+        producer.push(record.len());
+        true
+    }
+
+    fn take(consumer: &mut Consumer) -> Option<Vec<u8>> {
+        let mut out = [0; MOST];
+        let len = consumer.take(&mut out).unwrap()?;
+        Some(out[..len].to_vec())
+    }
+
+    proptest! {
+        #[test]
+        fn records_arrive_whole_and_in_order(
+            steps in prop::collection::vec((1..=MOST, any::<u8>(), 0..4_usize), 1..400),
+        ) {
+            let (mut producer, mut consumer, _) = ends();
+            let mut expected = VecDeque::new();
+            for (len, byte, takes) in steps {
+                let record = vec![byte; len];
+                if add(&mut producer, &record) {
+                    expected.push_back(record);
+                } else {
+                    let kept: usize = expected.iter().map(|record| taken(record.len())).sum();
+                    prop_assert!(kept + 2 * (taken(MOST) + LINE) >= RING, "{} bytes are kept", kept);
+                }
+                for _ in 0..takes {
+                    prop_assert_eq!(take(&mut consumer), expected.pop_front());
+                    consumer.give_back(1);
+                }
+            }
+            while let Some(record) = expected.pop_front() {
+                prop_assert!(consumer.has_record());
+                prop_assert_eq!(take(&mut consumer), Some(record));
+            }
+            prop_assert!(!consumer.has_record());
+        }
+
+        /// A process that writes whatever it likes.
+        #[test]
+        fn no_word_of_the_other_end_leads_out_of_the_ring(
+            words in prop::collection::vec((0..RING / LINE, any::<u32>()), 0..64),
+            head: u64,
+        ) {
+            let (mut producer, mut consumer, segment) = ends();
+            for (line, value) in words {
+                word(&segment, line * LINE).unwrap().store(value, Ordering::Relaxed);
+            }
+            let mut out = [0; MOST];
+            while let Ok(Some(len)) = consumer.take(&mut out) {
+                prop_assert!(len <= MOST);
+                consumer.give_back(1);
+                // Else the records that are there would be taken again and again.
+                if consumer.taken > 4 * RING as u64 {
+                    break;
+                }
+            }
+            while add(&mut producer, &[1; MOST]) {}
+            segment.head().store(head, Ordering::Relaxed);
+            let room = producer.room().map(|room| room.map(|room| room.len()));
+            if head > RING as u64 {
+                prop_assert_eq!(room, Err(Broken));
+            } else if let Ok(Some(len)) = room {
+                prop_assert_eq!(len, MOST);
+            }
+        }
+    }
+
+    #[test]
+    fn a_consumer_that_sleeps_is_woken_once_and_a_producer_that_waits_as_well() {
+        let (mut producer, mut consumer, _) = ends();
+        add(&mut producer, &[1]);
+        assert!(!producer.must_wake(), "it does not sleep");
+        consumer.sleep();
+        assert!(producer.must_wake());
+        assert!(!producer.must_wake(), "it was woken");
+        consumer.sleep();
+        consumer.wake();
+        assert!(!producer.must_wake());
+        while add(&mut producer, &[2; MOST]) {}
+        while take(&mut consumer).is_some() {}
+        assert!(!consumer.give_back(1), "it does not wait");
+        while add(&mut producer, &[2; MOST]) {}
+        producer.ask_for_room();
+        assert_eq!(producer.has_room(), Ok(false));
+        while take(&mut consumer).is_some() {}
+        assert!(consumer.give_back(1));
+        assert_eq!(producer.has_room(), Ok(true));
+    }
+
+    #[test]
+    fn two_threads_pass_records_through_a_ring_that_is_mostly_full() {
+        const RECORDS: u64 = 100_000;
+        let (mut producer, mut consumer, _) = ends();
+        let sender = thread::spawn(move || {
+            for n in 0..RECORDS {
+                let len = 8 + (n % 100) as usize * 8;
+                let record: Vec<u8> = n.to_ne_bytes().repeat(len / 8);
+                while !add(&mut producer, &record) {
+                    thread::yield_now();
+                }
+            }
+        });
+        for n in 0..RECORDS {
+            let record = loop {
+                if let Some(record) = take(&mut consumer) {
+                    break record;
+                }
+                consumer.give_back(1);
+                thread::yield_now();
+            };
+            assert!(record.chunks(8).all(|word| word == n.to_ne_bytes()), "{n}");
+        }
+        sender.join().unwrap();
+    }
+}

@@ -1,0 +1,306 @@
+//! Devices of one host that send to each other by shared memory.
+
+#![allow(
+    clippy::unwrap_used,
+    reason = "a fixture that fails is a test that fails"
+)]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use std::{env, fs};
+
+use gdr_nic::{
+    Access, AckTimeout, Capabilities, Completion, CompletionQueue, Connection, Data, Deadline,
+    Device, Domain, Mtu, Operation, Psn, QueuePair, Queues, RecvRequest, Reliability, RetryCount,
+    RetryLimit, RnrRetry, RnrTimer, RtrAttributes, RtsAttributes, SendFlags, SendRequest,
+    SoftOptions, WcStatus, Wires, WrId,
+};
+
+const CAPABILITIES: Capabilities = Capabilities {
+    max_send_wr: 64,
+    max_recv_wr: 64,
+    max_inline: 64,
+};
+
+/// A test that takes noticeably long is stuck.
+fn soon() -> Deadline {
+    Deadline::after(Duration::from_secs(60))
+}
+
+/// Some tests count what the whole process has: each holds this.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How many rings are mapped.
+fn mapped() -> usize {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    maps.matches("memfd:gdr-wire").count()
+}
+
+/// A device with one queue pair.
+struct Side {
+    device: Device,
+    queue: CompletionQueue,
+    pair: QueuePair<Connection>,
+}
+
+impl Side {
+    fn new(wires: Wires) -> Self {
+        let options = SoftOptions::new(IpAddr::from([127, 0, 0, 1])).port(0);
+        let device = Device::open(&options.wires(wires), None).unwrap();
+        let queue = device.completion_queue(256, None);
+        let queues = Queues::completing_in(&queue);
+        let made = device.queue_pair(Domain::new(), queues, CAPABILITIES, Reliability::Reliable);
+        let pair = made.unwrap();
+        pair.to_init(Access::all()).unwrap();
+        Self {
+            device,
+            queue,
+            pair,
+        }
+    }
+
+    fn endpoint(&self) -> (SocketAddr, u32) {
+        (self.device.address(), self.pair.qpn().get())
+    }
+
+    fn connect(&self, (address, qpn): (SocketAddr, u32)) {
+        let attributes = RtrAttributes {
+            dest_qpn: gdr_nic::Qpn::new(qpn),
+            rq_psn: Psn::new(7),
+            path_mtu: Mtu::B4096,
+            max_dest_rd_atomic: 1,
+            min_rnr_timer: RnrTimer::new(1),
+        };
+        self.pair.to_rtr(address, &attributes).unwrap();
+        let attributes = RtsAttributes {
+            sq_psn: Psn::new(7),
+            timeout: AckTimeout::new(12),
+            retry_limit: RetryLimit::Count(RetryCount::new(3)),
+            rnr_retry: RnrRetry::FOREVER,
+            max_rd_atomic: 1,
+        };
+        self.pair.to_rts(&attributes).unwrap();
+    }
+
+    fn send(&self) {
+        let request = SendRequest {
+            id: WrId(1),
+            operation: Operation::Send { immediate: None },
+            data: Data::Inline(&[]),
+            flags: SendFlags::SIGNALLED,
+        };
+        let posted = self.pair.post_sends(|queue| queue.push(&request));
+        posted.unwrap().unwrap();
+    }
+
+    fn post_receive(&self) {
+        let request = RecvRequest {
+            id: WrId(2),
+            segments: &[],
+        };
+        let posted = self.pair.post_recvs(|queue| queue.push(&request));
+        posted.unwrap().unwrap();
+    }
+
+    fn completion(&self) -> Completion {
+        self.queue.wait(soon()).unwrap().unwrap()
+    }
+
+    /// Passes one message to `to`.
+    fn pass_to(&self, to: &Self) {
+        to.post_receive();
+        self.send();
+        for side in [self, to] {
+            assert_eq!(side.completion().status, WcStatus::Success);
+        }
+    }
+}
+
+fn connected(one: Wires, other: Wires) -> [Side; 2] {
+    let sides = [Side::new(one), Side::new(other)];
+    sides[0].connect(sides[1].endpoint());
+    sides[1].connect(sides[0].endpoint());
+    sides
+}
+
+#[test]
+fn packets_to_a_device_of_the_host_go_by_memory_if_both_ends_permit() {
+    let _alone = alone();
+    for (one, other, by_memory) in [
+        (Wires::All, Wires::All, true),
+        (Wires::All, Wires::Udp, false),
+        (Wires::Udp, Wires::All, false),
+    ] {
+        let [a, b] = connected(one, other);
+        a.pass_to(&b);
+        b.pass_to(&a);
+        for side in [&a, &b] {
+            let counters = side.device.counters();
+            let memory = (counters.sent_by_memory, counters.received_by_memory);
+            let all = (counters.packets_sent, counters.packets_received);
+            assert_eq!(memory, if by_memory { all } else { (0, 0) });
+            assert!(all.0 > 0 && all.1 > 0);
+        }
+    }
+}
+
+#[test]
+fn a_thread_that_sleeps_is_woken_for_a_packet() {
+    let _alone = alone();
+    let [a, b] = connected(Wires::All, Wires::All);
+    for _ in 0..3 {
+        // Far longer than any thread polls without a packet.
+        let nothing = b.queue.wait(Deadline::after(Duration::from_millis(20)));
+        assert_eq!(nothing.unwrap(), None);
+        b.post_receive();
+        a.send();
+        assert_eq!(a.completion().status, WcStatus::Success);
+        assert_eq!(b.completion().status, WcStatus::Success);
+    }
+}
+
+/// Calls `check` until it returns `true`.
+fn wait_until(check: impl Fn() -> bool) {
+    let deadline = soon();
+    while !check() {
+        assert!(!deadline.has_passed());
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_device_that_closes_takes_its_memory_and_descriptors_with_it() {
+    let _alone = alone();
+    let open = || fs::read_dir("/proc/self/fd").unwrap().count();
+    let a = Side::new(Wires::All);
+    let cycle = || {
+        let b = Side::new(Wires::All);
+        let pair = {
+            let queues = Queues::completing_in(&a.queue);
+            let made =
+                a.device
+                    .queue_pair(Domain::new(), queues, CAPABILITIES, Reliability::Reliable);
+            made.unwrap()
+        };
+        pair.to_init(Access::all()).unwrap();
+        b.connect((a.device.address(), pair.qpn().get()));
+        assert!(mapped() > 0);
+    };
+    cycle();
+    wait_until(|| mapped() == 0);
+    let before = open();
+    for _ in 0..20 {
+        cycle();
+    }
+    wait_until(|| mapped() == 0 && open() <= before);
+}
+
+/// Names the port at which the parent listens.
+const PARENT: &str = "MEMORY_WIRE_PARENT";
+
+/// A process with a device and a connected queue pair; it is killed when this is dropped.
+struct Other {
+    process: Child,
+    stream: TcpStream,
+}
+
+impl Other {
+    fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let process = Command::new(env::current_exe().unwrap())
+            .args(["--exact", "other_process", "--ignored"])
+            .env(PARENT, port.to_string())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let stream = listener.accept().unwrap().0;
+        Self { process, stream }
+    }
+
+    /// Connects both sides.
+    fn connect(&mut self, side: &Side) {
+        let theirs = receive(&mut self.stream);
+        send(&mut self.stream, side.endpoint());
+        receive(&mut self.stream);
+        side.connect(theirs);
+    }
+
+    /// Returns when no thread of it runs.
+    fn stop(&self) {
+        let id = self.process.id().cast_signed();
+        // SAFETY: a child of this process that was not waited for, and no place for its status.
+        let waited = unsafe {
+            assert_eq!(libc::kill(id, libc::SIGSTOP), 0);
+            libc::waitpid(id, std::ptr::null_mut(), libc::WUNTRACED)
+        };
+        assert_eq!(waited, id);
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+}
+
+fn send(stream: &mut TcpStream, (address, qpn): (SocketAddr, u32)) {
+    writeln!(stream, "{address} {qpn}").unwrap();
+}
+
+fn receive(stream: &mut TcpStream) -> (SocketAddr, u32) {
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line).unwrap();
+    let (address, qpn) = line.trim().split_once(' ').unwrap();
+    (address.parse().unwrap(), qpn.parse().unwrap())
+}
+
+/// Makes a device, connects it as its parent says, and then polls until that ends.
+#[test]
+#[ignore = "runs in a process of its own"]
+fn other_process() {
+    let port: u16 = env::var(PARENT).unwrap().parse().unwrap();
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    let side = Side::new(Wires::All);
+    send(&mut stream, side.endpoint());
+    side.connect(receive(&mut stream));
+    (0..64).for_each(|_| side.post_receive());
+    send(&mut stream, side.endpoint());
+    stream.set_nonblocking(true).unwrap();
+    while stream.read(&mut [0]).is_err() {
+        side.device.progress();
+    }
+}
+
+#[test]
+fn a_process_that_is_killed_ends_the_requests_to_it_and_leaves_nothing() {
+    let _alone = alone();
+    let mut other = Other::start();
+    let side = Side::new(Wires::All);
+    other.connect(&side);
+    side.send();
+    assert_eq!(side.completion().status, WcStatus::Success);
+    assert_eq!(
+        side.device.counters().sent_by_memory,
+        side.device.counters().packets_sent
+    );
+    // Packets that it does not take: the ring holds them.
+    other.stop();
+    (0..8).for_each(|_| side.send());
+    drop(other);
+    for _ in 0..8 {
+        let status = side.completion().status;
+        assert!(
+            matches!(status, WcStatus::RetryExceeded | WcStatus::WrFlushed),
+            "{status:?}"
+        );
+    }
+    wait_until(|| mapped() == 0);
+}

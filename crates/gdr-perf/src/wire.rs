@@ -1,0 +1,40 @@
+//! The wire that the packets of a measurement took.
+
+use std::fmt;
+
+use gdr_rdma::{Counters, Device};
+use serde::Serialize;
+
+/// The wire between two devices of the soft provider.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Wire {
+    /// Shared memory of two processes of one host and user.
+    Memory,
+    /// UDP.
+    Udp,
+}
+
+impl Wire {
+    /// The wire by which most of the packets left that a device has sent since it had counted `before`; `None` if
+    /// it has sent none that it counts, as a kernel device.
+    pub(crate) fn since(device: &Device, before: &Counters) -> Option<Self> {
+        let now = device.counters();
+        let sent = now.packets_sent.checked_sub(before.packets_sent)?;
+        let by_memory = now.sent_by_memory.saturating_sub(before.sent_by_memory);
+        match sent {
+            0 => None,
+            _ if by_memory > sent / 2 => Some(Self::Memory),
+            _ => Some(Self::Udp),
+        }
+    }
+}
+
+impl fmt::Display for Wire {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Memory => "shared memory of the two processes (GDR_WIRE=udp uses UDP)",
+            Self::Udp => "UDP",
+        })
+    }
+}
