@@ -242,6 +242,12 @@ struct Record {
 }
 
 impl Record {
+    /// Whether it is one that NVIDIA's driver prints in several lines.
+    fn is_of_gpu(&self) -> bool {
+        let first = self.lines.first();
+        first.is_some_and(|line| contains(line, b"NVRM: The NVIDIA"))
+    }
+
     fn begin(&mut self, number: usize, line: &[u8]) {
         self.number = number;
         self.lines.truncate(1);
@@ -427,8 +433,10 @@ impl State {
     /// What a record of the kernel says that goes on in this line; returns whether one does.
     fn look_at_record(&mut self, number: usize, printed: &[u8]) -> bool {
         let is_escaped = printed.contains(&b'\\') && contains(printed, br"\x0a");
-        let may_go_on = printed.starts_with(b" ") || printed.starts_with(b"\t");
-        if !may_go_on && !is_escaped && !names_driver(printed) {
+        let may_go_on = printed.starts_with(b" ")
+            || printed.starts_with(b"\t")
+            || names_driver(printed) && (printed.starts_with(b"NVRM:") || self.record.is_of_gpu());
+        if !may_go_on && !is_escaped {
             self.record.begin(number, printed);
             return false;
         }
