@@ -183,6 +183,8 @@ impl<M> Drop for Hearing<'_, '_, M> {
 mod tests {
     use std::net::Ipv4Addr;
 
+    use gdr_rdma::Security;
+
     use super::*;
 
     const LIMIT: Duration = Duration::from_secs(60);
