@@ -290,6 +290,7 @@ codes! {
     inside: [];
     Protocol => "handshake_protocol",
     Version => "handshake_version",
+    Service => "handshake_service",
     Mtu => "handshake_mtu",
     TooLong => "handshake_too_long",
     Malformed => "handshake_malformed",
@@ -454,7 +455,8 @@ mod tests {
         );
         assert_eq!(
             declared(<HandshakeError as Codes>::CODES),
-            "handshake_protocol handshake_version handshake_mtu handshake_too_long \
+            "handshake_protocol handshake_version handshake_service handshake_mtu \
+             handshake_too_long \
              handshake_malformed handshake_key_missing handshake_wrong_key handshake_refused \
              handshake_other_address handshake_not_an_address handshake_crowded \
              handshake_lost handshake_gone handshake_key_needed handshake_other_user \

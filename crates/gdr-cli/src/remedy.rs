@@ -1,7 +1,7 @@
 //! The options and commands of `gdr` that help against an error of a library.
 
-use gdr_perf::Remedy;
-use gdr_rdma::{NicError, VerbsError};
+use gdr_perf::{Remedy, loopback, mesh, transfer};
+use gdr_rdma::{HandshakeError, NicError, VerbsError};
 
 /// The option or command of `gdr` for `remedy`, as the last part of a sentence.
 pub(crate) const fn spelled(remedy: Remedy) -> Option<&'static str> {
@@ -32,38 +32,42 @@ pub(crate) fn with_remedies(
 
 /// What helps against the library error in the chain of `error`, as [`spelled`].
 pub(crate) fn of(error: &anyhow::Error) -> Option<&'static str> {
-    error.chain().find_map(|cause| {
+    // What one of several clients was refused for is no error of the server.
+    let of_this_end = |cause: &&(dyn std::error::Error + 'static)| {
+        let error = cause.downcast_ref();
+        !matches!(error, Some(gdr_rdma::Error::NoPeer { .. }))
+    };
+    error.chain().take_while(of_this_end).find_map(|cause| {
         None.or_else(|| cause.downcast_ref().and_then(of_perf))
             .or_else(|| cause.downcast_ref().and_then(of_object))
             .or_else(|| cause.downcast_ref().and_then(of_rdma))
             .or_else(|| cause.downcast_ref().and_then(of_copy))
             .or_else(|| cause.downcast_ref().and_then(of_cuda))
-            .or_else(|| of_refusal(&cause.to_string()))
+            .or_else(|| cause.downcast_ref().and_then(of_handshake))
     })
 }
 
-/// What listens there, by the words with which a server of another command refuses a message.
-fn of_refusal(text: &str) -> Option<&'static str> {
-    const SERVERS: [(&str, &str); 4] = [
-        (
-            "expected one of `hello`, `list`",
-            "there `gdr serve` listens: `gdr ls` and `gdr get` read from it",
-        ),
-        (
-            "missing field `measurement`",
-            "there `gdr perf` listens: `gdr perf` with the host measures against it",
-        ),
-        (
-            "missing field `message`",
-            "there `gdr loopback` or `gdr mesh` listens: use the same command on both ends",
-        ),
-        (
-            "missing field `comparison`",
-            "there `gdr compare` listens: `gdr compare` with the host measures against it",
-        ),
-    ];
-    let listens = SERVERS.iter().find(|(words, _)| text.contains(words));
-    listens.map(|(_, remedy)| *remedy)
+/// What the peer is, by the service that its greeting names.
+fn of_handshake(error: &HandshakeError) -> Option<&'static str> {
+    let HandshakeError::Service { theirs, .. } = error else {
+        return None;
+    };
+    Some(match *theirs {
+        gdr_object::SERVICE => {
+            "there `gdr serve` listens: `gdr ls`, `gdr get`, `gdr put` and `gdr watch` speak with it"
+        }
+        transfer::SERVICE => {
+            "there `gdr perf` listens: `gdr perf` with the host measures against it"
+        }
+        loopback::SERVICE => {
+            "there `gdr loopback` listens: `gdr loopback --connect` writes into its memory"
+        }
+        loopback::pipeline::SERVICE => {
+            "there `gdr compare` listens: `gdr compare` with the host measures against it"
+        }
+        mesh::SERVICE => "there `gdr mesh` waits for its ranks: `gdr mesh` joins it",
+        _ => return None,
+    })
 }
 
 fn of_perf(error: &gdr_perf::Error) -> Option<&'static str> {
@@ -95,6 +99,7 @@ fn of_object(error: &gdr_object::Error) -> Option<&'static str> {
 fn of_rdma(error: &gdr_rdma::Error) -> Option<&'static str> {
     match error {
         gdr_rdma::Error::Nic(error) => of_nic(error),
+        gdr_rdma::Error::Handshake(error) => of_handshake(error),
         gdr_rdma::Error::Verbs(VerbsError::GpuRegistration(_)) => Some(
             "`gdr doctor` finds the cause, and `gdr peermem status` shows whether the peer-memory \
              module works",

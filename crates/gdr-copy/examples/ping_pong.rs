@@ -10,6 +10,7 @@
 
 use std::error::Error;
 use std::hint;
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use gdr_copy::{Context, Mapping};
@@ -22,7 +23,17 @@ const ROUNDS: u32 = 100;
 /// How long an answer may take before the run fails.
 const LIMIT: Duration = Duration::from_secs(10);
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
     let gpu = open_driver().and_then(|driver| Gpu::open(driver, Ordinal(0)));
     let gpu = match gpu {
         Ok(gpu) => gpu,

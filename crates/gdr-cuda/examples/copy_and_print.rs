@@ -7,10 +7,21 @@
 //! Without a GPU it runs on a simulated one and says so.
 
 use std::error::Error;
+use std::process::ExitCode;
 
 use gdr_cuda::{DriverKind, Gpu, MemoryKind, Ordinal, SimDriver, open_driver};
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
     let gpu = open_driver().and_then(|driver| Gpu::open(driver, Ordinal(0)));
     let gpu = match gpu {
         Ok(gpu) => gpu,

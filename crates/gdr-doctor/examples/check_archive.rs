@@ -7,12 +7,23 @@
 
 use std::env;
 use std::error::Error;
+use std::process::ExitCode;
 
 use gdr_doctor::{Context, Selection, diagnose, find};
 use gdr_node::archive::{Archive, Origin};
 use gdr_node::{Inventory, collect, example};
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
     let mut arguments = env::args().skip(1);
     let archive = match arguments.next() {
         Some(path) => Archive::open(path)?,

@@ -6,10 +6,21 @@
 //! ```
 
 use std::error::Error;
+use std::process::ExitCode;
 
 use gdr_node::{Inventory, LiveRoot, Source, example};
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
     let source: Box<dyn Source> = match std::env::args().nth(1).as_deref() {
         Some("--live") => Box::new(LiveRoot::new()),
         _ => Box::new(example::node()),

@@ -39,6 +39,44 @@ pub fn records(log: &str) -> impl Iterator<Item = Record<'_>> {
     }
 }
 
+/// A record whose lines are known one by one.
+#[derive(Clone, Debug)]
+pub struct Growing<'a> {
+    first: Split<'a>,
+    text: Cow<'a, str>,
+    lines: usize,
+}
+
+impl<'a> Growing<'a> {
+    /// A record that begins with this line.
+    pub fn new(line: &'a str) -> Self {
+        let first = Split::of(line);
+        Self {
+            text: unescaped(first.text),
+            first,
+            lines: 1,
+        }
+    }
+
+    /// Adds a line where the record goes on in it, and returns whether it does.
+    pub fn push(&mut self, next: &str) -> bool {
+        let more = match self.lines < MOST_LINES {
+            true => self.first.goes_on(&self.text, next),
+            false => None,
+        };
+        if let Some(more) = more {
+            self.text = Cow::Owned(format!("{} {more}", self.text));
+            self.lines += 1;
+        }
+        more.is_some()
+    }
+
+    /// The message so far, its lines joined by a space.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+}
+
 /// Whether a line has a mark of the kernel's log or a time before its message, as the first line of a
 /// record has.
 pub fn begins_record(line: &str) -> bool {
@@ -130,25 +168,16 @@ impl<'a> Iterator for Records<'a> {
     fn next(&mut self) -> Option<Record<'a>> {
         loop {
             let line = self.lines.next()?;
-            let split = Split::of(line);
-            if split.text.is_empty() || is_property(line) {
+            let mut record = Growing::new(line);
+            if record.text.is_empty() || is_property(line) {
                 continue;
             }
-            let mut text = unescaped(split.text);
-            let mut joined = 1;
-            while joined < MOST_LINES
-                && let Some(more) = self
-                    .lines
-                    .peek()
-                    .and_then(|next| split.goes_on(&text, next))
-            {
-                text = Cow::Owned(format!("{text} {more}"));
+            while self.lines.peek().is_some_and(|next| record.push(next)) {
                 self.lines.next();
-                joined += 1;
             }
             return Some(Record {
-                seconds: split.seconds,
-                text,
+                seconds: record.first.seconds,
+                text: record.text,
                 line: line.trim(),
             });
         }

@@ -13,7 +13,7 @@
 use std::env;
 use std::error::Error;
 use std::net::SocketAddr;
-use std::process::Command;
+use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -43,7 +43,17 @@ fn deadline() -> Deadline {
     Deadline::after(LIMIT)
 }
 
-fn main() -> Outcome {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Outcome {
     let arguments: Vec<String> = env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [] => own(1024 << 20),

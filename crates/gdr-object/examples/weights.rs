@@ -12,7 +12,7 @@
 use std::env;
 use std::error::Error;
 use std::net::SocketAddr;
-use std::process::{Child, Command};
+use std::process::{Child, Command, ExitCode};
 use std::time::Duration;
 
 use gdr_cuda::{Gpu, MemoryKind, Ordinal, open_driver, pattern_word};
@@ -30,7 +30,17 @@ fn deadline() -> Deadline {
     Deadline::after(LIMIT)
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
     match env::args().nth(1) {
         Some(owner) => read(owner.parse()?),
         None => train(),

@@ -33,9 +33,7 @@ pub enum Error {
     #[error("there are already {most} {what}; close one first")]
     TooMany { what: &'static str, most: usize },
     /// The owner has no object of this name, or none that this peer may know of.
-    #[error(
-        "the owner at {owner} has no object {name} for this peer; `list` names those that it has"
-    )]
+    #[error("the owner at {owner} has no object {name} that this peer may read; check the name")]
     NoSuchObject { name: ObjectName, owner: SocketAddr },
     /// Memory that does not hold the content of an object.
     #[error("{name} has {object} bytes, and the memory has {memory}; give memory of that size")]

@@ -23,7 +23,7 @@ use crate::lock::{lock, read, write};
 use crate::mode::{Mode, Rights};
 use crate::name::ObjectName;
 use crate::object::{Object, ObjectOptions};
-use crate::protocol::{Domain, ObjectId};
+use crate::protocol::{Domain, ObjectId, SERVICE};
 use crate::publisher::Publisher;
 use crate::service::Service;
 use crate::shared_object::{Identity, SharedObject};
@@ -486,7 +486,7 @@ impl Acceptor {
 
 /// The next link, if one connects before the deadline.
 fn accept(listener: &Listener, security: &Security, deadline: Deadline) -> Result<Option<Session>> {
-    match listener.accept(security, deadline) {
+    match listener.accept(security.with_service(SERVICE), deadline) {
         Ok(session) => Ok(Some(session)),
         Err(RdmaError::Deadline(_) | RdmaError::NoPeer { .. }) => Ok(None),
         Err(error) => Err(error.into()),

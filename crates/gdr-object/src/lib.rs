@@ -112,6 +112,7 @@ pub use link_shared::LocalMemory;
 pub use mode::{Checksum, Grantee, InvalidMode, Mode, Rights, WhenFull};
 pub use name::{InvalidName, ObjectName};
 pub use object::{Object, ObjectOptions, SlotWriter};
+pub use protocol::SERVICE;
 #[doc(hidden)]
 pub use protocol::check_untrusted;
 pub use remote_object::RemoteObject;

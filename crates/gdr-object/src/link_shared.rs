@@ -16,7 +16,7 @@ use crate::epoch::Generation;
 use crate::error::{BusyReason, Error, GoneReason, Result};
 use crate::link_channel::{Lanes, LinkChannel};
 use crate::lock::{Turn, Turns, lock};
-use crate::protocol::{self, Domain, ObjectId, Opened, Request, Response, VERSION};
+use crate::protocol::{self, Domain, ObjectId, Opened, Request, Response, SERVICE, VERSION};
 
 /// When a link whose owner's host does not answer is given up, also while it waits.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(20);
@@ -209,7 +209,8 @@ impl LinkShared {
             security,
             ..
         } = self;
-        let session = Session::connect_for(device, *owner, security, deadline).map_err(failed)?;
+        let terms = security.with_service(SERVICE);
+        let session = Session::connect_for(device, *owner, terms, deadline).map_err(failed)?;
         session.give_up_after(GIVE_UP_AFTER)?;
         let watch = Arc::new(session.watch()?);
         *lock(&self.connection) = Arc::downgrade(&watch);

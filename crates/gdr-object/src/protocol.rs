@@ -1,7 +1,7 @@
 //! The messages between a link and an owner, over the authenticated connection. A message is JSON;
 //! what a peer sends is not trusted.
 
-use gdr_rdma::{RemoteMemory, Rkey};
+use gdr_rdma::{RemoteMemory, Rkey, Service};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -11,6 +11,8 @@ use crate::info::{Handle, ObjectInfo};
 use crate::mode::Rights;
 use crate::name::ObjectName;
 
+/// What both ends speak, as their greetings name it.
+pub const SERVICE: Service = Service::new("gdr-objects");
 /// The version of everything in this file and of the header's layout.
 pub(crate) const VERSION: u16 = 1;
 

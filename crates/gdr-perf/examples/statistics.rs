@@ -3,6 +3,8 @@
 //!
 //! The latencies are made up: most are near 2 us, one in 50 is up to a hundred times as long.
 
+use std::process::ExitCode;
+
 use gdr_cuda::pattern_word;
 use gdr_perf::stats::Samples;
 
@@ -21,7 +23,17 @@ fn latency(index: u64) -> f64 {
     }
 }
 
-fn main() -> Result<(), gdr_perf::Error> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), gdr_perf::Error> {
     if std::env::args().any(|argument| argument == "--samples") {
         (0..COUNT).for_each(|index| println!("{}", latency(index)));
         return Ok(());

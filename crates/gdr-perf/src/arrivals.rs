@@ -10,8 +10,8 @@ use std::thread::{self, Scope};
 use std::time::Duration;
 
 use gdr_rdma::{
-    Awaited, Deadline, Error as RdmaError, HandshakeError, HandshakeStep, Listener, Security,
-    Session, Watch,
+    Awaited, Deadline, Error as RdmaError, HandshakeError, HandshakeStep, Listener, Session, Terms,
+    Watch,
 };
 use serde::de::DeserializeOwned;
 
@@ -27,7 +27,7 @@ const TURN: Duration = Duration::from_millis(5);
 #[derive(Clone, Copy)]
 pub(crate) struct Arrivals<'a> {
     pub(crate) listener: &'a Listener,
-    pub(crate) security: &'a Security,
+    pub(crate) terms: Terms<'a>,
     /// Who has not connected by then is late.
     pub(crate) deadline: Deadline,
     /// How long each may take for its first message.
@@ -103,7 +103,7 @@ impl Arrivals<'_> {
                     true => self.deadline,
                     false => Deadline::after(TURN.min(self.deadline.remaining())),
                 };
-                match self.listener.accept(self.security, turn) {
+                match self.listener.accept(self.terms, turn) {
                     Ok(session) => hearing.hear(session),
                     Err(RdmaError::Deadline(_)) => {}
                     Err(RdmaError::NoPeer {
@@ -183,6 +183,8 @@ impl<M> Drop for Hearing<'_, '_, M> {
 mod tests {
     use std::net::Ipv4Addr;
 
+    use gdr_rdma::Security;
+
     use super::*;
 
     const LIMIT: Duration = Duration::from_secs(60);
@@ -205,7 +207,7 @@ mod tests {
         thread::scope(|scope| {
             let arrivals = Arrivals {
                 listener: &listener,
-                security: SECURITY,
+                terms: SECURITY.into(),
                 deadline: Deadline::after(LIMIT),
                 // Far longer than the test.
                 limit: 10 * LIMIT,
@@ -241,7 +243,7 @@ mod tests {
         let (listener, _) = greeted(0);
         let arrivals = Arrivals {
             listener: &listener,
-            security: SECURITY,
+            terms: SECURITY.into(),
             deadline: Deadline::after(brief),
             limit: brief,
         };

@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use gdr_rdma::{Deadline, Device, Listener, Mtu, PeerInfo, Provider, Security, Session, Watch};
+use gdr_rdma::{Deadline, Device, Listener, Mtu, PeerInfo, Provider, Session, Terms, Watch};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -46,10 +46,10 @@ impl Conversation {
     /// Waits for the first peer that says what it wants; returns its first message, too.
     pub(crate) fn accept<M: DeserializeOwned + Send + 'static>(
         listener: &Listener,
-        security: &Security,
+        terms: Terms<'_>,
         timeouts: Timeouts,
     ) -> Result<(Self, Result<M>)> {
-        let (session, message) = arrivals(listener, security, timeouts).first()?;
+        let (session, message) = arrivals(listener, terms, timeouts).first()?;
         Ok((Self::new(session, timeouts.step)?, message))
     }
 
@@ -117,12 +117,12 @@ impl Conversation {
 /// Peers of an end that listens with these limits.
 pub(crate) fn arrivals<'a>(
     listener: &'a Listener,
-    security: &'a Security,
+    terms: Terms<'a>,
     timeouts: Timeouts,
 ) -> Arrivals<'a> {
     Arrivals {
         listener,
-        security,
+        terms,
         deadline: Deadline::after(timeouts.peer),
         limit: timeouts.step,
     }
@@ -132,11 +132,11 @@ pub(crate) fn arrivals<'a>(
 pub(crate) fn reach(
     device: &Device,
     peer: SocketAddr,
-    security: &Security,
+    terms: Terms<'_>,
     limit: Duration,
 ) -> Result<Session> {
     let deadline = Deadline::after(limit);
-    Ok(Session::connect_for(device, peer, security, deadline)?)
+    Ok(Session::connect_for(device, peer, terms, deadline)?)
 }
 
 /// Checks that the peer's queue pair is at the address that its messages name, and not at this end's.

@@ -79,7 +79,7 @@ impl Tensor {
         let Ok(interface) = object.getattr(intern!(py, "__cuda_array_interface__")) else {
             let name = object.get_type().qualname()?;
             return Err(PyTypeError::new_err(format!(
-                "a {name} is not GPU memory: pass a tensor of PyTorch, CuPy, Numba or JAX (an object \
+                "an object of type {name} is not GPU memory: pass a tensor of PyTorch, CuPy, Numba or JAX (an object \
                  with __dlpack__ or __cuda_array_interface__), or a tuple (address, bytes)"
             )));
         };

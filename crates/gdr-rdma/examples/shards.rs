@@ -12,6 +12,7 @@
 
 use std::error::Error;
 use std::net::{IpAddr, Ipv4Addr};
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -39,7 +40,17 @@ enum Threads {
     One,
 }
 
-fn main() -> Result<()> {
+fn main() -> ExitCode {
+    match example() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn example() -> Result<()> {
     let mut targets = vec![("host", Buffer::host(area())?)];
     match gpu_memory() {
         Ok(buffer) => targets.push(("gpu", buffer)),

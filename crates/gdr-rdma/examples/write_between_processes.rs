@@ -11,7 +11,7 @@
 use std::env;
 use std::error::Error;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::process::Command;
+use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use gdr_rdma::{
@@ -27,7 +27,17 @@ fn deadline() -> Deadline {
     Deadline::after(Duration::from_secs(30))
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
     match env::args().nth(1) {
         Some(address) => write(address.parse()?),
         None => receive(),

@@ -112,7 +112,7 @@ mod ud_queue_pair;
 mod work_request;
 
 pub use completion_queue::CompletionQueue;
-pub use connect::{Listener, PeerInfo, Security, Session, SharedKey, Watch};
+pub use connect::{Listener, PeerInfo, Security, Service, Session, SharedKey, Terms, Watch};
 pub use device::Device;
 pub use error::{
     Awaited, Error, Feature, FlushError, Foreign, HandshakeError, HandshakeStep, LoopbackError,

@@ -7,14 +7,14 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::mpsc;
+use std::sync::{Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use gdr_rdma::{
     Access, Buffer, ConnectionOptions, Deadline, Device, Endpoint, Error, HandshakeError, Listener,
     Mtu, NicError, PeerInfo, Psn, Qpn, QueuePairOptions, RemoteMemory, Result, Rkey, Security,
-    SendRequest, Session, SharedKey, SoftOptions, SourcePort, WcStatus, WrId,
+    SendRequest, Service, Session, SharedKey, SoftOptions, SourcePort, WcStatus, WrId,
 };
 
 /// Nothing here takes a noticeable part of this; a test that hits it is stuck.
@@ -200,11 +200,12 @@ fn messages_that_are_out_of_order_or_too_long_are_refused() {
     assert_eq!(server.receive(soon()).unwrap(), vec![7; 64 << 10]);
 }
 
-/// What a real greeting looks like: magic, version, flags, challenge.
+/// What a real greeting looks like: magic, version, flags, service, challenge.
 fn hello(version: u16, keyed: bool) -> Vec<u8> {
     let mut bytes = b"gdr-rdma".to_vec();
     bytes.extend(version.to_le_bytes());
     bytes.extend(u16::from(keyed).to_le_bytes());
+    bytes.extend([0; Service::LEN]);
     bytes.extend([9; 32]);
     bytes
 }
@@ -250,7 +251,7 @@ fn noted(bytes: &[u8], stays: Stays, security: &Security) -> String {
 /// stays.
 fn introduced(bytes: &[u8], stays: Stays, limit: Duration) -> Error {
     let listener = Listener::bind(anywhere()).unwrap();
-    let mut all = hello(2, false);
+    let mut all = hello(3, false);
     all.extend(bytes);
     let client = stranger(&listener, &all, stays);
     // A client that has hung up has no user any more.
@@ -265,7 +266,7 @@ fn introduced(bytes: &[u8], stays: Stays, limit: Duration) -> Error {
 fn a_stranger_of_any_kind_does_not_end_an_accept_and_is_reported() {
     let mut http = b"GET / HTTP/1.1\r\n".to_vec();
     http.resize(44, b' ');
-    let mut wrong_proof = hello(2, true);
+    let mut wrong_proof = hello(3, true);
     wrong_proof.extend([7; 32]);
     let closed = "closed the connection during the peer's greeting";
     let silent = "the peer's greeting did not happen";
@@ -274,16 +275,16 @@ fn a_stranger_of_any_kind_does_not_end_an_accept_and_is_reported() {
     for (security, bytes, stays, expected) in [
         (&any, &b""[..], Stays::No, closed),
         (&any, b"", Stays::Yes, silent),
-        (&any, &hello(2, false)[..43], Stays::Yes, silent),
-        (&any, &hello(2, false)[..43], Stays::No, closed),
+        (&any, &hello(3, false)[..43], Stays::Yes, silent),
+        (&any, &hello(3, false)[..43], Stays::No, closed),
         (&any, &http, Stays::Yes, "does not speak"),
         (&any, &hello(7, false), Stays::Yes, "speaks version 7"),
-        (&any, &hello(2, true), Stays::Yes, "asks for a shared key"),
+        (&any, &hello(3, true), Stays::Yes, "asks for a shared key"),
         (&keyed, b"", Stays::No, closed),
         (&keyed, b"", Stays::Yes, silent),
-        (&keyed, &hello(2, false), Stays::Yes, "has no shared key"),
-        (&keyed, &hello(2, true), Stays::Yes, "the client's proof"),
-        (&keyed, &hello(2, true), Stays::No, "the client's proof"),
+        (&keyed, &hello(3, false), Stays::Yes, "has no shared key"),
+        (&keyed, &hello(3, true), Stays::Yes, "the client's proof"),
+        (&keyed, &hello(3, true), Stays::No, "the client's proof"),
         (&keyed, &wrong_proof, Stays::Yes, "does not know the shared"),
         (&keyed, &wrong_proof, Stays::No, "does not know the shared"),
     ] {
@@ -390,9 +391,41 @@ fn a_peer_that_stops_sending_during_the_handshake_delays_it_until_the_deadline()
 }
 
 #[test]
+fn a_peer_of_another_service_is_named_and_ends_no_wait() {
+    const OURS: Service = Service::new("objects");
+    for security in [Security::Loopback, key("sixteen bytes ok")] {
+        let listener = Listener::bind(anywhere()).unwrap();
+        let address = listener.address().unwrap();
+        let noted = Mutex::new(Vec::new());
+        thread::scope(|scope| {
+            let accepted = scope.spawn(|| {
+                let note = |_, error: &Error| noted.lock().unwrap().push(error.to_string());
+                listener.accept_noting(security.with_service(OURS), soon(), note)
+            });
+            let other = security.with_service(Service::new("transfers"));
+            let refused = Session::connect(address, other, soon()).unwrap_err();
+            assert!(
+                matches!(
+                    refused,
+                    Error::Handshake(HandshakeError::Service { theirs: OURS, .. })
+                ),
+                "{refused}"
+            );
+            assert!(refused.to_string().contains("\"objects\""), "{refused}");
+            // Who names none meets every other.
+            Session::connect(address, &security, soon()).unwrap();
+            accepted.join().unwrap().unwrap();
+        });
+        let noted = noted.into_inner().unwrap();
+        assert!(noted[0].contains("\"transfers\""), "{noted:?}");
+        assert_eq!(noted.len(), 1, "{noted:?}");
+    }
+}
+
+#[test]
 fn a_message_that_trickles_in_does_not_extend_the_deadline() {
     let listener = Listener::bind(anywhere()).unwrap();
-    let mut client = stranger(&listener, &hello(2, false), Stays::Yes).unwrap();
+    let mut client = stranger(&listener, &hello(3, false), Stays::Yes).unwrap();
     let mut session = listener.accept(&Security::Loopback, soon()).unwrap();
     // As long as messages may be: it does not end before the test does.
     client.write_all(&[3, 0, 0, 0, 0, 0, 1, 0]).unwrap();
@@ -588,7 +621,7 @@ fn a_peer_that_reflects_our_own_proof_is_not_authenticated() {
     thread::scope(|scope| {
         scope.spawn(|| {
             let (mut stream, _) = listener.accept().unwrap();
-            let mut greeting = [0; 44];
+            let mut greeting = vec![0; hello(3, true).len()];
             stream.read_exact(&mut greeting).unwrap();
             stream.write_all(&greeting).unwrap();
             let mut proof = [0; 32];

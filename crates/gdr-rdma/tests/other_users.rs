@@ -19,7 +19,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use std::{env, fs};
 
-use gdr_rdma::{Deadline, Device, Listener, PortUse, Security, Session, SoftOptions};
+use gdr_rdma::{Deadline, Device, Listener, PortUse, Security, Service, Session, SoftOptions};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use tempfile::TempDir;
 
@@ -183,9 +183,11 @@ fn another_process() {
         "connect" => connect(place.parse().unwrap()),
         "stay" => {
             let mut server = TcpStream::connect(&place).unwrap();
-            // A greeting of version 2, without a key.
-            let mut hello = b"gdr-rdma\x02\0\0\0".to_vec();
-            hello.resize(44, 7);
+            // A greeting of version 3, without a key.
+            let mut hello = b"gdr-rdma\x03\0\0\0".to_vec();
+            // It names no service.
+            hello.extend([0; Service::LEN]);
+            hello.resize(hello.len() + 32, 7);
             server.write_all(&hello).unwrap();
             let _ = io::stdin().read(&mut [0]);
         }

@@ -11,6 +11,7 @@ mod connection;
 
 use std::error::Error;
 use std::net::Ipv6Addr;
+use std::process::ExitCode;
 
 use gdr_roce::wire::icrc::{self, Ip};
 use gdr_roce::wire::{MAX_DATAGRAM, Packet, UDP_PORT};
@@ -27,7 +28,17 @@ const PSN: std::ops::Range<usize> = 9..12;
 const BATCH: u32 = 16;
 const ADDRESS: u64 = 0x10000;
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [mode, len, count] = &arguments[..] else {
         return Err("usage: packets make|receive LEN COUNT".into());

@@ -10,6 +10,7 @@
 mod connection;
 
 use std::error::Error;
+use std::process::ExitCode;
 
 use gdr_roce::wire::{MAX_DATAGRAM, Packet};
 use gdr_roce::{
@@ -59,7 +60,17 @@ fn carry(
     Ok(())
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
     let (a, b) = (Qpn::new(17), Qpn::new(18));
     let (mut near, mut far) = (Host::connected(a, b)?, Host::connected(b, a)?);
 

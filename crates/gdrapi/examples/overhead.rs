@@ -14,6 +14,7 @@
 use std::error::Error;
 use std::ffi::{CString, c_int, c_void};
 use std::hint::black_box;
+use std::process::ExitCode;
 use std::time::Instant;
 
 use gdr_copy::cpu::{self, Caching, Routine};
@@ -127,7 +128,17 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let library = arguments.next().filter(|name| name != "-");
     let functions = match &library {

@@ -62,15 +62,36 @@ fn with_values(command: Command) -> Command {
         .iter()
         .map(|check| check.name().to_owned())
         .collect();
+    let devices = devices();
+    let ends: Vec<_> = (0..8)
+        .map(|gpu| format!("GPU{gpu}"))
+        .chain(devices.clone())
+        .collect();
     let values = [
         ("backend", BACKENDS.map(str::to_owned).to_vec()),
         ("tests", tests),
         ("only", checks.clone()),
         ("skip", checks.clone()),
         ("ids", checks),
-        ("to", devices()),
+        ("to", devices.clone()),
+        ("from", devices.clone()),
+        ("device", devices.clone()),
+        ("command", names_below(&command)),
+        ("a", ends),
     ];
     complete(command, &values)
+}
+
+/// The names of the commands below this one, at any depth.
+fn names_below(command: &Command) -> Vec<String> {
+    let below = command.get_subcommands().flat_map(|command| {
+        let name = command.get_name().to_owned();
+        std::iter::once(name).chain(names_below(command))
+    });
+    let mut names: Vec<_> = below.collect();
+    names.sort_unstable();
+    names.dedup();
+    names
 }
 
 /// What `--backend` takes.
@@ -88,12 +109,13 @@ fn devices() -> Vec<String> {
     names
 }
 
-/// Gives these values to the arguments of these names, in a command and those below it.
+/// Gives these values to the arguments of these names, in a command and those below it. Files stay.
 fn complete(mut command: Command, values: &[(&str, Vec<String>)]) -> Command {
     for (name, values) in values {
-        let known = command
-            .get_arguments()
-            .any(|argument| argument.get_id() == name);
+        // An option of one command may be a file where that of another is a device.
+        let known = command.get_arguments().any(|argument| {
+            argument.get_id() == name && argument.get_value_hint() == ValueHint::Unknown
+        });
         if known {
             command = command.mut_arg(name, |argument| {
                 argument.value_parser(PossibleValuesParser::new(values.clone()))

@@ -460,6 +460,18 @@ fn completions_know_names_and_gdrcopys_tools() {
         complete(&["gdr", "doctor", "--only", "acs.pa"]),
         "acs.path\n"
     );
+    for (words, whole) in [
+        (&["gdr", "help", "loopb"][..], "loopback\n"),
+        (&["gdr", "topo", "why", "GPU3"], "GPU3\n"),
+        (&["gdr", "perf", "write-b"], "write-bw\n"),
+        (
+            &["gdr", "perf", "write-bw", "--device", "127.0.0.1"],
+            "127.0.0.1\n",
+        ),
+        (&["gdr", "loopback", "--from", "127.0.0.1"], "127.0.0.1\n"),
+    ] {
+        assert_eq!(complete(words), whole, "{words:?}");
+    }
     let tests = complete(&["gdrcopy_sanity", "-t", "basic_cumema"]);
     assert!(tests.contains("basic_cumemalloc"), "{tests}");
 }

@@ -431,10 +431,21 @@ fn an_idle_object_ends_a_watch_undecided() {
 #[test]
 fn a_client_of_another_command_names_what_listens() {
     let owner = Owner::start("--object name=w,size=1");
-    let output = gdr(["perf", "write-bw", owner.address(), "--insecure"]);
-    assert_ne!(code(&output), 0);
-    let error = stderr(&output);
-    assert!(error.contains("there `gdr serve` listens"), "{error}");
+    let at = owner.address();
+    for line in [
+        format!("perf write-bw {at}"),
+        format!("compare --simulate {at}"),
+        format!("loopback --simulate --connect {at}"),
+        format!("mesh --simulate --rank 1 --ranks 2 --meet {at}"),
+    ] {
+        let output = gdr(line.split(' '));
+        assert_eq!(code(&output), 2, "{line}");
+        let error = stderr(&output);
+        assert!(
+            error.contains("there `gdr serve` listens"),
+            "{line}: {error}"
+        );
+    }
 }
 
 #[test]

@@ -360,13 +360,22 @@ fn cpus_and_addresses_that_this_process_does_not_have_are_named() {
 
 #[test]
 fn a_server_of_another_command_is_named() {
-    let server = serve(14932, "");
-    let output = simulated("loopback --connect 127.0.0.1:14932");
-    assert_ne!(code(&output), 0);
-    assert!(
-        stderr(&output).contains("there `gdr perf` listens"),
-        "{}",
-        stderr(&output)
-    );
-    server.kill();
+    const AT: &str = "127.0.0.1:14932";
+    for (server, client, options) in [
+        ("perf write-bw --bind", "loopback --simulate --connect", ""),
+        ("perf write-bw --bind", "ls", ""),
+        ("loopback --simulate --listen", "perf write-bw", ""),
+        ("compare --server --bind", "get", "/x"),
+    ] {
+        let waiting = Server::start(&format!("{server} {AT} --udp-port 14932 --wait 60"));
+        let output = gdr(format!("{client} {AT}{options}").split(' '));
+        assert_eq!(code(&output), 2, "{client}: {}", stdout(&output));
+        let (named, error) = (server.split(' ').next().unwrap(), stderr(&output));
+        let words = format!("there `gdr {named}` listens");
+        assert!(error.contains(&words), "{client}: {error}");
+        // It still waits for a client of its own.
+        let output = gdr(format!("{client} {AT}{options}").split(' '));
+        assert!(stderr(&output).contains(&words), "{client}: it has ended");
+        waiting.kill();
+    }
 }

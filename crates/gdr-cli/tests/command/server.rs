@@ -28,7 +28,7 @@ impl Server {
             .unwrap();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();
-        while !line.starts_with("waiting ") {
+        while !line.trim_start().starts_with("waiting ") {
             line.clear();
             assert_ne!(stdout.read_line(&mut line).unwrap(), 0, "the server ended");
         }

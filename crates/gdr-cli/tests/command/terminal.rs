@@ -14,10 +14,13 @@ fn on_terminal(columns: u16, line: &str) -> Option<String> {
 
 /// As [`on_terminal`], with the status.
 fn ended_on_terminal(columns: u16, line: &str) -> Option<(i32, String)> {
-    let command = format!(
-        "stty cols {columns} rows 24; exec '{}' {line}",
-        cargo_bin!("gdr").display()
-    );
+    run_on_terminal(columns, &format!("exec $gdr {line}"))
+}
+
+/// What a script of the shell sends to a terminal of so many columns, where `$gdr` is the command.
+fn run_on_terminal(columns: u16, script: &str) -> Option<(i32, String)> {
+    let gdr = cargo_bin!("gdr").display();
+    let command = format!("gdr='{gdr}'; stty cols {columns} rows 24; {script}");
     let output = isolated(&mut Command::new("script"))
         .args(["-qec", &command, "/dev/null"])
         .env("NO_COLOR", "1")
@@ -187,6 +190,45 @@ const MEASURING: [&str; 14] = [
     "sanity --simulate -t basic_cumemalloc -t basic_v2_forcepci_cumemalloc",
 ];
 
+/// Commands that print what the machine or the moment makes of them.
+const OTHERS: [&str; 8] = [
+    "mesh --simulate --rank 0 --ranks 2 --meet 127.0.0.1:14873 --wait 1",
+    "nics --example",
+    "perf write-bw --port 14874 --udp-port 14874 --wait 1",
+    "put 127.0.0.1:1/w /dev/null",
+    "run -- true",
+    "trace -- true",
+    "tune --simulate --dry-run -s 4 --threads 1",
+    "watch 127.0.0.1:1/w",
+];
+
+/// Servers, and their clients.
+const TWO_ENDS: [(&str, &str); 4] = [
+    (
+        "perf write-bw --port 14875 --udp-port 14875",
+        "perf write-bw 127.0.0.1 -s 64,4K -n 5 --port 14875 --udp-port 14875",
+    ),
+    (
+        "mesh --simulate --quick --rank 1 --ranks 2 --meet 127.0.0.1:14876",
+        "mesh --simulate --quick --rank 0 --ranks 2 --meet 127.0.0.1:14876",
+    ),
+    (
+        "serve --object name=w,size=1 --listen 127.0.0.1:14877",
+        "ls 127.0.0.1:14877",
+    ),
+    (
+        "serve --object name=w,size=1 --listen 127.0.0.1:14878",
+        "get 127.0.0.1:14878/w --wait 1 || true",
+    ),
+];
+
+/// Commands over an archive, which is `$node`.
+const OF_ARCHIVES: [&str; 3] = [
+    "collect --example -o $node",
+    "diff $node $node",
+    "fleet $node $node",
+];
+
 /// Commands that always print the same words.
 const CONSTANT: [&str; 14] = [
     "doctor --example",
@@ -220,12 +262,24 @@ fn overlong(text: &str, columns: usize) -> Vec<String> {
 #[test]
 fn every_line_fits_a_terminal_from_60_columns_on() {
     for columns in [60, 80, 100, 140] {
-        for line in MEASURING.iter().chain(&CONSTANT).chain(&["nics --example"]) {
-            let Some((_, text)) = ended_on_terminal(columns, line) else {
+        let alone = MEASURING.iter().chain(&CONSTANT).chain(&OTHERS);
+        let alone = alone.map(|line| format!("exec $gdr {line}"));
+        let with_server = TWO_ENDS.iter().map(|(server, client)| {
+            format!(
+                "$gdr {server} >/dev/null 2>&1 & \
+                 for i in $(seq 500); do $gdr {client} && break; done; kill $! 2>/dev/null"
+            )
+        });
+        let folder = tempfile::tempdir().unwrap();
+        let node = folder.path().join("node.tar.gz");
+        let of_archives =
+            (OF_ARCHIVES.iter()).map(|line| format!("node='{}'; exec $gdr {line}", node.display()));
+        for script in alone.chain(with_server).chain(of_archives) {
+            let Some((_, text)) = run_on_terminal(columns, &script) else {
                 return;
             };
             let found = overlong(&text, columns.into());
-            assert!(found.is_empty(), "{columns}: gdr {line}: {found:#?}");
+            assert!(found.is_empty(), "{columns}: {script}: {found:#?}");
         }
     }
 }
@@ -253,19 +307,53 @@ fn no_word_is_broken_or_lost_on_a_narrow_terminal() {
     }
 }
 
+/// The commands that the help of `command` lists.
+fn commands_of(command: &str) -> Vec<String> {
+    let help = stdout(&gdr(format!("{command} --help").split_whitespace()));
+    let listed = help.lines().take_while(|line| *line != "Common options:");
+    let name = |line: &str| {
+        let line = line.strip_prefix("  ")?;
+        let (name, about) = line.split_once("  ")?;
+        let is_name = name.bytes().all(|it| it.is_ascii_lowercase()) && !name.is_empty();
+        (is_name && about.trim_start().starts_with(|it: char| it.is_uppercase()))
+            .then(|| name.to_owned())
+    };
+    listed.filter_map(name).collect()
+}
+
+#[test]
+fn every_command_has_a_screen() {
+    /// They write scripts and files, or what `--help` writes.
+    const WITHOUT: [&str; 3] = ["completions", "help", "man"];
+    let of_ends = TWO_ENDS
+        .iter()
+        .flat_map(|(server, client)| [server, client]);
+    let lines: Vec<&str> = (MEASURING.iter())
+        .chain(&CONSTANT)
+        .chain(&OTHERS)
+        .chain(&OF_ARCHIVES)
+        .chain(of_ends)
+        .copied()
+        .collect();
+    for command in commands_of("") {
+        let is_there = |line: &&str| line.split(' ').next() == Some(&*command);
+        assert!(
+            WITHOUT.contains(&&*command) || lines.iter().any(is_there),
+            "no screen of {command}"
+        );
+    }
+}
+
 #[test]
 fn every_help_fits_a_terminal_from_60_columns_on() {
-    let names = stdout(&gdr(["--help"]));
-    let commands = names.lines().filter_map(|line| {
-        let line = line.strip_prefix("  ")?;
-        let name = line.split(' ').next()?;
-        let is_name = name.starts_with(|c: char| c.is_ascii_lowercase()) && line.len() > 14;
-        is_name.then(|| format!("help {name}"))
-    });
-    let mut lines: Vec<String> = commands.collect();
-    assert!(lines.len() > 25, "{lines:?}");
-    lines.push("--help".to_owned());
-    for columns in [60, 80, 100] {
+    let mut lines = vec!["--help".to_owned()];
+    for command in commands_of("") {
+        let below = commands_of(&command).into_iter();
+        lines.extend(below.map(|name| format!("help {command} {name}")));
+        lines.push(format!("help {command}"));
+    }
+    assert!(lines.len() > 40, "{lines:?}");
+    for columns in [60, 80, 100, 140] {
         for line in &lines {
             let Some(text) = on_terminal(columns, line) else {
                 return;

@@ -7,7 +7,7 @@ use gdr_node::{Bdf, GpuDevice, GpuIndex};
 use serde::{Serialize, Serializer};
 
 use crate::checks::best_gid;
-use crate::checks::ports::{Port, Which, of_another_kind, ports};
+use crate::checks::ports::{OtherKind, Port, Which, of_another_kind, ports};
 use crate::context::Context;
 use crate::judgement::Unjudged;
 use crate::nic_assignment::assign;
@@ -78,8 +78,10 @@ pub struct GpuRails {
 pub struct Rails {
     /// By index of the GPU.
     pub gpus: Vec<GpuRails>,
-    /// Active ports that are left out because they are of another kind than the best.
-    pub another_kind: Vec<String>,
+    /// Active ports that are left out because they have at most half of the best rate.
+    pub slower: Vec<String>,
+    /// Active ports of Ethernet that are left out because most are InfiniBand.
+    pub ethernet: Vec<String>,
     /// Active ports that are nearest to no GPU.
     pub idle: Vec<String>,
 }
@@ -130,9 +132,14 @@ impl Rails {
             states.truncate(MOST_NAMED);
             return Err(NoRail::NoActivePort(states));
         }
-        let odd: BTreeSet<String> = of_another_kind(&active).into_iter().map(name).collect();
+        let (slower, ethernet): (Vec<_>, Vec<_>) = (of_another_kind(&active).into_iter())
+            .partition(|(_, kind)| *kind == OtherKind::Slower);
+        let names = |odd: Vec<(&Port<'_>, OtherKind)>| -> BTreeSet<String> {
+            odd.into_iter().map(|(port, _)| name(port)).collect()
+        };
+        let (slower, ethernet) = (names(slower), names(ethernet));
         let usable: Vec<&Port<'_>> = (active.iter().copied())
-            .filter(|port| !odd.contains(&name(port)))
+            .filter(|port| !slower.contains(&name(port)) && !ethernet.contains(&name(port)))
             .collect();
         let near = gpus
             .iter()
@@ -156,7 +163,8 @@ impl Rails {
         });
         Ok(Self {
             gpus: gpus.collect(),
-            another_kind: odd.into_iter().collect(),
+            slower: slower.into_iter().collect(),
+            ethernet: ethernet.into_iter().collect(),
             idle,
         })
     }
@@ -182,20 +190,14 @@ impl Rails {
 
     /// What the choice left out.
     pub(super) fn remarks(&self) -> Vec<String> {
-        let mut remarks = Vec::new();
-        if !self.another_kind.is_empty() {
-            remarks.push(format!(
-                "{} left out: slower than the others by half, or Ethernet beside InfiniBand",
-                self.another_kind.join(", ")
-            ));
-        }
-        if !self.idle.is_empty() {
-            remarks.push(format!(
-                "{} left out: nearest to no GPU that is asked for",
-                self.idle.join(", ")
-            ));
-        }
-        remarks
+        let left_out = [
+            (&self.slower, "at most half as fast as the others"),
+            (&self.ethernet, "Ethernet, and the others are InfiniBand"),
+            (&self.idle, "nearest to no GPU that is asked for"),
+        ];
+        let remarks = left_out.iter().filter(|(ports, _)| !ports.is_empty());
+        let remarks = remarks.map(|(ports, why)| format!("{} left out: {why}", ports.join(", ")));
+        remarks.collect()
     }
 }
 
@@ -355,7 +357,7 @@ mod tests {
             ]
         );
         let rails = of(&node).unwrap();
-        assert_eq!(rails.another_kind, ["mlx5_0:1", "mlx5_5:1"]);
+        assert_eq!(rails.ethernet, ["mlx5_0:1", "mlx5_5:1"]);
         assert!(rails.gpus.iter().all(|gpu| gpu.rails[0].shared_by == 1));
     }
 

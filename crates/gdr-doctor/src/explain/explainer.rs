@@ -6,6 +6,8 @@ use std::io::{self, Read};
 use std::ops::Range;
 use std::sync::OnceLock;
 
+use gdr_node::kernel_log::Growing;
+
 use super::arguments::without_arguments;
 use super::channel::{self, Channel, Transport};
 use super::clean::{clean, excerpt, has_log_prefix, unquoted};
@@ -231,6 +233,34 @@ struct Part {
     hits: Hits,
 }
 
+/// The lines of a record of the kernel, which may go on in the next one.
+#[derive(Debug, Default)]
+struct Record {
+    /// That of its first line.
+    number: usize,
+    lines: Vec<Vec<u8>>,
+}
+
+impl Record {
+    /// Whether it is one that NVIDIA's driver prints in several lines.
+    fn is_of_gpu(&self) -> bool {
+        let first = self.lines.first();
+        first.is_some_and(|line| contains(line, b"NVRM: The NVIDIA"))
+    }
+
+    fn begin(&mut self, number: usize, line: &[u8]) {
+        self.number = number;
+        self.lines.truncate(1);
+        match self.lines.first_mut() {
+            Some(first) => {
+                first.clear();
+                first.extend_from_slice(line);
+            }
+            None => self.lines.push(line.to_vec()),
+        }
+    }
+}
+
 #[derive(Debug)]
 struct State {
     table: &'static Table,
@@ -251,6 +281,7 @@ struct State {
     /// Lines that the one at hand may be the rest of, and how many there are.
     before: [Part; 2],
     parts: usize,
+    record: Record,
     /// What the line at hand says, for the surest of it to be kept.
     spoken: Vec<(usize, Strength, usize)>,
     /// What the text says about its machine.
@@ -273,6 +304,7 @@ impl State {
             matched_on: vec![0; table.roles.len()],
             before: Default::default(),
             parts: 0,
+            record: Record::default(),
             spoken: Vec::new(),
             facts: BTreeSet::new(),
         }
@@ -290,8 +322,8 @@ impl State {
         self.statement(line.number, rest);
     }
 
-    fn statement(&mut self, number: usize, line: &[u8]) {
-        let line = unquoted(line.trim_ascii());
+    fn statement(&mut self, number: usize, printed: &[u8]) {
+        let line = unquoted(printed.trim_ascii());
         if let Some((mut channel, on, first, at)) = self.open_channel.take() {
             if channel::continues_with_gpudirect(line) {
                 channel.transport = Transport::GpuDirect;
@@ -303,6 +335,9 @@ impl State {
         self.look_at(number, text);
         self.look_at_calls(number, text, Strength::Weak);
         if text.is_empty() || text.len() > WRAPPED {
+            self.parts = 0;
+            self.record.lines.clear();
+        } else if self.look_at_record(number, printed) {
             self.parts = 0;
         } else {
             self.look_at_wrapped(number, text);
@@ -393,6 +428,46 @@ impl State {
             remedies: Vec::new(),
         });
         explanation.add(number, line, strength, at);
+    }
+
+    /// What a record of the kernel says that goes on in this line; returns whether one does.
+    fn look_at_record(&mut self, number: usize, printed: &[u8]) -> bool {
+        let is_escaped = printed.contains(&b'\\') && contains(printed, br"\x0a");
+        let may_go_on = printed.starts_with(b" ")
+            || printed.starts_with(b"\t")
+            || names_driver(printed) && (printed.starts_with(b"NVRM:") || self.record.is_of_gpu());
+        if !may_go_on && !is_escaped {
+            self.record.begin(number, printed);
+            return false;
+        }
+        let next = String::from_utf8_lossy(printed);
+        let lines: Vec<_> = (self.record.lines.iter())
+            .map(|line| String::from_utf8_lossy(line))
+            .collect();
+        let mut record = Growing::new(lines.first().map_or("", |line| &**line));
+        for line in lines.iter().skip(1) {
+            record.push(line);
+        }
+        let goes_on = record.push(&next);
+        if !goes_on {
+            record = Growing::new(&next);
+        }
+        let text = (goes_on || is_escaped).then(|| record.text().to_owned());
+        match goes_on {
+            true => self.record.lines.push(printed.to_vec()),
+            false => self.record.begin(number, printed),
+        }
+        if let Some(text) = text {
+            self.look_at_text(self.record.number, text.as_bytes());
+        }
+        goes_on
+    }
+
+    /// What a text of several lines says.
+    fn look_at_text(&mut self, first: usize, text: &[u8]) {
+        let mut hits = Hits::default();
+        self.table.matcher.search(text, &mut hits);
+        self.look_at_joined(first, text, &hits, Strength::Weak);
     }
 
     /// What a line says together with those before it that it may be the rest of.
@@ -559,6 +634,17 @@ impl State {
     }
 }
 
+/// Whether NVIDIA's driver is named, as before the lines that it prints.
+fn names_driver(line: &[u8]) -> bool {
+    line.split(|byte| *byte == b':')
+        .any(|part| part.ends_with(b"NVRM"))
+}
+
+/// Whether a short text stands in a line.
+fn contains(line: &[u8], text: &[u8]) -> bool {
+    line.windows(text.len()).any(|window| window == text)
+}
+
 /// Whether what matched on a line, which is 0 where it never did, belongs to what stands here.
 fn together(on: Option<usize>, number: usize) -> bool {
     on.is_some_and(|on| on != 0 && number.saturating_sub(on) <= TOGETHER)
@@ -613,6 +699,27 @@ mod tests {
                 matches!(role, Role::Sign { after: Some(_), .. }),
                 "{role:?}"
             );
+        }
+    }
+
+    #[test]
+    fn a_record_of_the_kernel_is_one_text_however_its_lines_are_printed() {
+        const REST: [&str; 2] = [
+            "(PCI ID: 10de:26b5) installed in this system has",
+            "fallen off the bus and is not responding to commands.",
+        ];
+        // No line of it says what has happened to whom.
+        let first = "NVRM: The NVIDIA GPU 0000:b3:00.0";
+        let of_driver = format!("{first}\nNVRM: {}\nNVRM: {}", REST[0], REST[1]);
+        let timed = of_driver.replace("NVRM", "[ 43.308145] NVRM");
+        let indented = format!("[ 43.308145] {first}\n    {}\n    {}", REST[0], REST[1]);
+        let escaped = format!("3,9,43308145,-;{first}\\x0a{}\\x0a{}", REST[0], REST[1]);
+        for text in [of_driver, timed, indented, escaped] {
+            let found = explain(&text);
+            assert_eq!(found[0].cause.id, "gpu-lost", "{text}");
+            // The doctor sees the same record.
+            let records: Vec<_> = gdr_node::kernel_log::records(&text).collect();
+            assert_eq!(records.len(), 1, "{text}: {records:?}");
         }
     }
 

@@ -123,6 +123,43 @@ const CHANGES: [&str; 24] = [
 ];
 /// Words before something that was not spoken of yet.
 const ARTICLES: [&str; 5] = ["a", "an", "any", "each", "every"];
+/// Words of a sentence about all machines of a kind, and not about one.
+const OF_THOSE: [&str; 5] = [
+    " in cases where ",
+    " on hosts where ",
+    " on machines where ",
+    " on nodes where ",
+    " on systems where ",
+];
+/// Words after what a sentence explains.
+const EXPLAINING: [&str; 4] = [
+    " indicate that ",
+    " indicates that ",
+    " mean that ",
+    " means that ",
+];
+/// Words before what is only supposed.
+const SUPPOSING: [&str; 4] = [" even if ", " even when ", " in case ", " whenever "];
+/// How a sentence about a change begins.
+const OF_CHANGES: [&str; 5] = [
+    "this change ",
+    "this commit ",
+    "this patch ",
+    "this pr ",
+    "this release ",
+];
+/// How what a setting is for begins.
+const OF_SETTINGS: [&str; 9] = [
+    "a",
+    "an",
+    "controls",
+    "how",
+    "number",
+    "sets",
+    "specifies",
+    "the",
+    "whether",
+];
 /// Words that head a part of a manual on a fault.
 const PARTS_OF_MANUALS: [&str; 7] = [
     "cause",
@@ -160,9 +197,12 @@ pub(super) fn speech(line: &[u8], range: &Range<usize>) -> Speech {
         || is_printed(line, range.end)
         || is_of_manual(&before, &after)
         || is_of_any(&before)
+        || is_generic(&before, &after)
+        || is_setting(line)
         || is_in_table(&before, &from_start, range.len())
         || is_help(&before)
         || is_compared(&after)
+        || is_explained(&after)
         || is_entry_of_manual(line)
         || quotation.is_some_and(|quotation| quotation.is_mention(line))
         || is_condition(&before);
@@ -307,6 +347,12 @@ fn is_compared(after: &str) -> bool {
     next.eq_ignore_ascii_case("vs") || next.eq_ignore_ascii_case("vs.") || next == "versus"
 }
 
+/// `ncclSystemError indicates that a call failed`.
+fn is_explained(after: &str) -> bool {
+    let after = after.split(". ").next().unwrap_or_default();
+    EXPLAINING.iter().any(|it| after.contains(it))
+}
+
 /// `- Fixed an issue where ...`, `* Fix hang in ...`.
 fn is_change(line: &[u8]) -> bool {
     let line = String::from_utf8_lossy(line);
@@ -371,6 +417,30 @@ fn is_of_any(before: &str) -> bool {
             .is_some_and(|it| ARTICLES.contains(&it.as_str()))
 }
 
+/// `fails on hosts where ...`, `goes on even if ...`, `this change makes it fail when ...`: of all that
+/// are so.
+fn is_generic(before: &str, after: &str) -> bool {
+    let before = sentence(before).to_ascii_lowercase();
+    let after = after.split(". ").next().unwrap_or_default();
+    let of_those = |text: &str| OF_THOSE.iter().any(|it| text.contains(it));
+    let supposes = SUPPOSING.iter().any(|it| before.contains(it));
+    let of_change = OF_CHANGES
+        .iter()
+        .any(|it| before.trim_start().starts_with(it));
+    of_those(&before) || of_those(after) || supposes || of_change
+}
+
+/// `NCCL_IB_RETRY_CNT: the number of ...`: what a setting is for.
+fn is_setting(line: &[u8]) -> bool {
+    let line = String::from_utf8_lossy(line);
+    let line = line.trim_start_matches(['-', '*', ' ', '`']);
+    let is_of_name = |it: char| it.is_ascii_uppercase() || it.is_ascii_digit() || it == '_';
+    let name = line.find(|it| !is_of_name(it)).unwrap_or(line.len());
+    let rest = line[name..].trim_start_matches(['`', ' ', ':', '-']);
+    let says = rest.split_whitespace().next().unwrap_or_default();
+    line[..name].contains('_') && rest.len() + name < line.len() && OF_SETTINGS.contains(&says)
+}
+
 /// `dmesg | grep -i "fallen off the bus"`.
 fn is_search(before: &str) -> bool {
     before
@@ -383,11 +453,16 @@ fn is_search(before: &str) -> bool {
         })
 }
 
+/// What has been said of the sentence that a text ends in.
+fn sentence(before: &str) -> &str {
+    before
+        .rsplit_once(". ")
+        .map_or(before, |(_, sentence)| sentence)
+}
+
 /// `If a worker stops with ...`, unless the writer speaks of what he sees.
 fn is_condition(before: &str) -> bool {
-    let sentence = before
-        .rsplit_once(". ")
-        .map_or(before, |(_, sentence)| sentence);
+    let sentence = sentence(before);
     let mut words = sentence
         .split_whitespace()
         .map(|word| word.trim_matches(|it: char| !it.is_alphanumeric()));
@@ -527,6 +602,8 @@ mod tests {
             "RuntimeError: \"<Couldn't allocate MR>\"",
             "perftest failed with error '<Couldn't allocate MR>' on node 3",
             "When I start the job I get <Couldn't allocate MR>",
+            "NCCL_IB_TIMEOUT=22 <transport retry counter exceeded>",
+            "MODULE_A: <Couldn't allocate MR>",
             "rank 0 <retry_exc_err> from 10.0.0.1",
             "We get this error: `<Couldn't allocate MR>`",
             "Fixed IPs: <Couldn't allocate MR>",
@@ -581,6 +658,11 @@ mod tests {
             "**Cause.** <ibv_reg_mr returns ENOMEM> when the limit is low. **Solution.** Lift it.",
             "Before this change, a GPU that had <fallen off the bus> was scheduled.",
             "Validates the classes of status codes: `<WR_FLUSH_ERR>` and `RETRY_EXC_ERR` differ.",
+            "This change makes it fail at once when <VRAM is detected as host> memory.",
+            "<ncclSystemError> and ncclRemoteError indicate that a call failed.",
+            "The pod goes on even if the <fabric manager does not come up>.",
+            "<ibv_reg_mr hits EINVAL> at times on hosts where the limit is low.",
+            "NCCL_IB_RETRY_CNT: the retries before <transport retry counter exceeded> is returned",
         ] {
             assert_eq!(of(line), Speech::Mention, "{line}");
         }

@@ -49,6 +49,7 @@ pub use device_select::{
 pub use event::{Event, Step};
 pub use host_port::{HostPort, InvalidHostPort, SETUP_PORT, is_this_host};
 pub use in_process::run;
+pub use protocol::SERVICE;
 pub use report::{
     Cause, CauseKind, Checks, Difference, End, Ended, Iteration, Outcome, PacketCounts, Packets,
     Path, Report, Throughput, Verdict,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gdr_rdma::{Deadline, Session, SoftOptions};
+use gdr_rdma::{Deadline, Service, Session, SoftOptions};
 use serde::{Deserialize, Serialize};
 
 use super::report::{Checks, End, Ended, Outcome, PacketCounts};
@@ -11,6 +11,8 @@ use crate::error::{PeerError, Result, SettingsError};
 use crate::memory_facts::{Memory, MemoryFacts};
 use crate::peer_message;
 
+/// What both ends speak, as their greetings name it.
+pub const SERVICE: Service = Service::new("gdr-loopback");
 /// The version of the protocol.
 const VERSION: u32 = 3;
 

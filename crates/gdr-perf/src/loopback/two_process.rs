@@ -11,7 +11,7 @@ use gdr_rdma::{
 use super::event::{Event, Observer, Step};
 use super::gpu::GpuSide;
 use super::iterations::{Tally, run_all};
-use super::protocol::{Ask, Message, Ready, receive, send, unexpected};
+use super::protocol::{Ask, Message, Ready, SERVICE, receive, send, unexpected};
 use super::report::{Cause, End, Iteration, Outcome, PacketCounter, Packets, Path, Report};
 use super::requester::Requester;
 use super::settings::{Destination, Settings};
@@ -127,7 +127,8 @@ pub fn listen(
 ) -> Result<Report> {
     let mut observer = Observer::new(observe);
     observer.notify(Event::Listening(listener.address()?))?;
-    let (session, asked) = arrivals(listener, security, timeouts).first()?;
+    let terms = security.with_service(SERVICE);
+    let (session, asked) = arrivals(listener, terms, timeouts).first()?;
     greet(&session, listener.failed(), &mut observer)?;
     let mut session = PeerSession {
         stream: session,
@@ -241,7 +242,8 @@ pub fn connect(
 ) -> Result<Report> {
     settings.check()?;
     let mut observer = Observer::new(observe);
-    let session = reach(device, peer, security, settings.timeout)?;
+    let terms = security.with_service(SERVICE);
+    let session = reach(device, peer, terms, settings.timeout)?;
     greet(&session, 0, &mut observer)?;
     let mut session = PeerSession {
         stream: session,

@@ -8,7 +8,7 @@ use gdr_rdma::{Deadline, Listener, Security, Session};
 
 use super::matrix::{Cell, CellOutcome, Link, expected};
 use super::outlier::{DoctorAnswer, Outlier, outliers};
-use super::protocol::{DOCTOR_LIMIT, Member, Message, VERSION};
+use super::protocol::{DOCTOR_LIMIT, Member, Message, SERVICE, VERSION};
 use super::report::MeshReport;
 use super::schedule::{Pair, rounds};
 use super::settings::MeshSettings;
@@ -126,7 +126,7 @@ fn meet(
 ) -> Result<BTreeMap<usize, Present>> {
     let arrivals = Arrivals {
         listener,
-        security,
+        terms: security.with_service(SERVICE),
         deadline: Deadline::after(settings.meet_within),
         limit: INTRODUCTION,
     };

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use gdr_rdma::{Deadline, Device, Listener, Security, Session};
 
 use super::outlier::DoctorFinding;
-use super::protocol::{DOCTOR_LIMIT, Member, Message};
+use super::protocol::{DOCTOR_LIMIT, Member, Message, SERVICE};
 use super::settings::MeshSettings;
 use crate::error::{PeerError, Result};
 use crate::loopback::Timeouts;
@@ -91,9 +91,10 @@ pub fn join(
 /// Connects to the coordinator, which may not listen yet.
 fn reach(coordinator: SocketAddr, security: &Security, limit: Duration) -> Result<Session> {
     let end = Instant::now() + limit;
+    let terms = security.with_service(SERVICE);
     loop {
         let left = end.saturating_duration_since(Instant::now());
-        match Session::connect(coordinator, security, Deadline::after(left)) {
+        match Session::connect(coordinator, terms, Deadline::after(left)) {
             Err(gdr_rdma::Error::Connect { .. }) if left > RETRY => thread::sleep(RETRY),
             connected => return Ok(connected?),
         }

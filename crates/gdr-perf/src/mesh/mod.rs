@@ -27,7 +27,7 @@ pub use launcher::{Launch, LaunchError, Launcher};
 pub use matrix::{Cell, CellOutcome, Expected, Link, expected};
 pub use member::{RankSetup, join};
 pub use outlier::{DoctorAnswer, DoctorFinding, Outlier, OutlierSubject, RankSide, outliers};
-pub use protocol::{Member, VERSION as PROTOCOL_VERSION};
+pub use protocol::{Member, SERVICE, VERSION as PROTOCOL_VERSION};
 pub use report::MeshReport;
 pub use schedule::{Pair, rounds};
 pub use settings::MeshSettings;

@@ -3,10 +3,13 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use gdr_rdma::Service;
 use serde::{Deserialize, Serialize};
 
 use super::outlier::DoctorFinding;
 
+/// What both ends speak, as their greetings name it.
+pub const SERVICE: Service = Service::new("gdr-mesh");
 /// The version of the protocol.
 pub const VERSION: u32 = 2;
 /// How long the doctor may take. A driver that does not answer takes it the longest.

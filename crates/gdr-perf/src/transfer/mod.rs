@@ -33,6 +33,7 @@ pub use plan::{
     Amount, AtomicKind, Direction, MOST_BYTES, Plan, PlanError, Repetition, Role, Striping,
     Verification,
 };
+pub use protocol::SERVICE;
 pub use report::{
     CpuSeconds, LatencyDistribution, TransferEnd, TransferEvent, TransferReport, TransferRow,
 };

@@ -1,5 +1,6 @@
 //! The messages between the two ends.
 
+use gdr_rdma::Service;
 use serde::{Deserialize, Serialize};
 
 use super::plan::Plan;
@@ -8,6 +9,8 @@ use super::round_trips::Immediates;
 use crate::error::{PeerError, Result};
 use crate::memory_facts::MemoryFacts;
 
+/// What both ends speak, as their greetings name it.
+pub const SERVICE: Service = Service::new("gdr-transfer");
 /// The version of the protocol.
 pub(super) const VERSION: u32 = 3;
 

@@ -9,7 +9,7 @@ use super::endpoint::TransferEndpoint;
 use super::memory::{EndMemory, LocalEnd};
 use super::pipeline::{Pipeline, Remote, Sent, check_counts};
 use super::plan::{Direction, Plan, PlanError, Role, Verification};
-use super::protocol::{Ask, Measured, Message, Offer, VERSION, immediates, unexpected};
+use super::protocol::{Ask, Measured, Message, Offer, SERVICE, VERSION, immediates, unexpected};
 use super::queue_pairs::{QueuePairs, Wait};
 use super::report::{
     CpuSeconds, LatencyDistribution, Observe, TransferEnd, TransferEvent, TransferReport,
@@ -59,9 +59,10 @@ pub(super) fn measure_at(
         return Err(SettingsError::Plan(PlanError::RateOfLatency(plan.verb)).into());
     }
     let limit = plan.limit(0);
+    let terms = security.with_service(SERVICE);
     let session = match endpoint.connect_from() {
-        Some(from) => Session::connect_from(from, peer, security, Deadline::after(limit))?,
-        None => reach(endpoint.device(), peer, security, limit)?,
+        Some(from) => Session::connect_from(from, peer, terms, Deadline::after(limit))?,
+        None => reach(endpoint.device(), peer, terms, limit)?,
     };
     let mut conversation = Conversation::new(session, limit)?;
     let measured = client(&mut conversation, endpoint, plan, thresholds, observe);
@@ -91,7 +92,8 @@ pub(super) fn serve_at(
     observe: Observe<'_>,
 ) -> Result<TransferReport> {
     proceed(observe(TransferEvent::Listening(listener.address()?)))?;
-    let (mut conversation, asked) = Conversation::accept(listener, security, timeouts)?;
+    let terms = security.with_service(SERVICE);
+    let (mut conversation, asked) = Conversation::accept(listener, terms, timeouts)?;
     let served = asked.and_then(|asked| server(&mut conversation, asked, endpoint, observe));
     conversation.conclude(served)
 }

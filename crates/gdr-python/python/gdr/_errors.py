@@ -73,3 +73,8 @@ class NoSuchObject(Error, LookupError):
     def __init__(self, text: str, *, name: str, owner: str) -> None:
         super().__init__(text)
         self.name, self.owner = name, owner
+
+
+# Tracebacks name the module from which programs import them.
+for _exported in (Stalled, NoAnswer, NothingNewer, Empty, Gone, Denied, Busy, NoSuchObject):
+    _exported.__module__ = "gdr"

@@ -10,7 +10,8 @@ use rustix::event::PollFlags;
 
 use super::auth::{SessionKey, SharedKey, Side, TAG};
 use super::message::Hello;
-use super::session::{ACCEPTED, REFUSED, Security, Session, refusal};
+use super::service::Terms;
+use super::session::{ACCEPTED, REFUSED, Session, refusal};
 use super::stream::{Stream, failure, late};
 use crate::error::{Error, HandshakeError, HandshakeStep, Result};
 use gdr_nic::random_bytes;
@@ -56,7 +57,7 @@ impl Handshake {
     pub(super) fn new(
         stream: TcpStream,
         peer: SocketAddr,
-        security: &Security,
+        Terms { security, service }: Terms<'_>,
         limit: Duration,
         now: Instant,
     ) -> Result<Self> {
@@ -72,6 +73,7 @@ impl Handshake {
             .map_err(|source| Error::os("preparing a TCP socket", source))?;
         let ours = Hello {
             keyed: key.is_some(),
+            service,
             nonce: random_bytes()?,
         };
         Ok(Self {
@@ -141,7 +143,12 @@ impl Handshake {
             self.send()?;
             match std::mem::replace(&mut self.state, State::Greeting) {
                 State::Greeting => {
-                    if !self.receive(Hello::LEN)? {
+                    let is_whole = self.receive(Hello::LEN);
+                    // A greeting of another version may be shorter.
+                    if let Some(prefix) = self.received.first_chunk() {
+                        Hello::check_prefix(prefix)?;
+                    }
+                    if !is_whole? {
                         return Ok(Progress::Waiting);
                     }
                     self.state = self.greeted()?;
@@ -174,14 +181,12 @@ impl Handshake {
 
     /// Processes the client's greeting, which was received completely.
     fn greeted(&mut self) -> Result<State> {
-        let theirs = match self.received.first_chunk() {
+        let bytes = self.received.get(Hello::PREFIX..);
+        let theirs = match bytes.and_then(<[u8]>::first_chunk) {
             Some(bytes) => Hello::parse(bytes)?,
             None => return Err(HandshakeError::Malformed("it ends too early").into()),
         };
-        if self.ours.keyed != theirs.keyed {
-            let theirs = theirs.keyed;
-            return Err(HandshakeError::KeyMissing { theirs }.into());
-        }
+        self.ours.check_peer(&theirs)?;
         if let Some(error) = self.refused.take() {
             let reason = format!("your side {error}");
             self.to_send.extend(refusal(&reason));
@@ -294,6 +299,7 @@ mod tests {
 
     use std::net::TcpListener;
 
+    use super::super::session::Security;
     use super::*;
 
     #[test]
@@ -303,7 +309,8 @@ mod tests {
         let (stream, peer) = listener.accept().unwrap();
         let (start, limit) = (Instant::now(), Duration::from_secs(2));
         let security = Security::Loopback;
-        let mut handshake = Handshake::new(stream, peer, &security, limit, start).unwrap();
+        let terms = Terms::from(&security);
+        let mut handshake = Handshake::new(stream, peer, terms, limit, start).unwrap();
         for (sent, byte) in b"gdr-rdma".chunks(1).enumerate() {
             client.write_all(byte).unwrap();
             while handshake.received.len() == sent {

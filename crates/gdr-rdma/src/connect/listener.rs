@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::handshake::{Handshake, Progress};
+use super::service::{Service, Terms};
 use super::session::{Security, Session};
 use super::stream::late;
 use crate::error::{Error, HandshakeError, HandshakeStep, NicError, Result};
@@ -44,7 +45,7 @@ pub struct Listener {
 /// The handshakes that were in progress when the last call ended.
 #[derive(Debug, Default)]
 struct Pending {
-    handshakes: Vec<(Security, Handshake)>,
+    handshakes: Vec<(Security, Service, Handshake)>,
     /// When it ended.
     since: Option<Instant>,
 }
@@ -99,21 +100,22 @@ impl Listener {
     /// # Errors
     /// [`Error::Deadline`] if there was no connection, [`Error::NoPeer`] if none was a peer's;
     /// [`Error::ListenNeedsKey`] at once; [`NicError::Os`](crate::NicError::Os).
-    pub fn accept(&self, security: &Security, deadline: Deadline) -> Result<Session> {
-        self.accept_noting(security, deadline, |_, _| ())
+    pub fn accept<'a>(&self, terms: impl Into<Terms<'a>>, deadline: Deadline) -> Result<Session> {
+        self.accept_noting(terms, deadline, |_, _| ())
     }
 
     /// As [`Listener::accept`]; calls `note` for each connection that failed, with the error.
     ///
     /// # Errors
     /// As [`Listener::accept`].
-    pub fn accept_noting(
+    pub fn accept_noting<'a>(
         &self,
-        security: &Security,
+        terms: impl Into<Terms<'a>>,
         deadline: Deadline,
         mut note: impl FnMut(SocketAddr, &Error),
     ) -> Result<Session> {
-        self.check(security)?;
+        let terms = terms.into();
+        self.check(terms.security)?;
         let mut note = |peer: SocketAddr, error: &Error| {
             self.failed.fetch_add(1, Ordering::Relaxed);
             tracing::info!(%peer, %error, "a connection is not a peer's");
@@ -124,13 +126,13 @@ impl Listener {
         let unserved = since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
         let mut reception = Reception {
             incoming: &self.socket,
-            security,
+            terms,
             limit: self.limit,
             handshakes: Vec::new(),
             accept_from: now,
         };
-        for (how, mut handshake) in handshakes {
-            if how == *security {
+        for (security, service, mut handshake) in handshakes {
+            if security == *terms.security && service == terms.service {
                 handshake.postpone(unserved);
                 reception.handshakes.push(handshake);
             }
@@ -140,7 +142,7 @@ impl Listener {
         let mut pending = lock(&self.pending);
         pending
             .handshakes
-            .extend(left.map(|handshake| (security.clone(), handshake)));
+            .extend(left.map(|handshake| (terms.security.clone(), terms.service, handshake)));
         pending.since = Some(Instant::now());
         drop(pending);
         outcome
@@ -222,7 +224,7 @@ impl Refusal {
 /// Handshakes, until one of them yields a peer.
 struct Reception<'a, I> {
     incoming: &'a I,
-    security: &'a Security,
+    terms: Terms<'a>,
     limit: Duration,
     /// The oldest first.
     handshakes: Vec<Handshake>,
@@ -320,7 +322,7 @@ impl<I: Incoming> Reception<'_, I> {
                 },
             };
             self.make_room(MOST, fail);
-            match Handshake::new(stream, peer, self.security, self.limit, Instant::now()) {
+            match Handshake::new(stream, peer, self.terms, self.limit, Instant::now()) {
                 Ok(handshake) => self.handshakes.push(handshake),
                 Err(error) => fail(peer, error),
             }
@@ -419,7 +421,7 @@ mod tests {
         };
         let mut reception = Reception {
             incoming: &failing,
-            security: &security,
+            terms: Terms::from(&security),
             limit: LIMIT,
             handshakes: Vec::new(),
             accept_from: Instant::now(),
@@ -466,7 +468,14 @@ mod tests {
         let mut handshake = |peer: &str| {
             clients.push(TcpStream::connect(address).unwrap());
             let (stream, _) = socket.accept().unwrap();
-            Handshake::new(stream, peer.parse().unwrap(), &security, LIMIT, now).unwrap()
+            Handshake::new(
+                stream,
+                peer.parse().unwrap(),
+                Terms::from(&security),
+                LIMIT,
+                now,
+            )
+            .unwrap()
         };
         let peers = [
             "127.0.0.1:1",
@@ -478,7 +487,7 @@ mod tests {
         let handshakes = peers.map(&mut handshake);
         let mut reception = Reception {
             incoming: &socket,
-            security: &security,
+            terms: Terms::from(&security),
             limit: LIMIT,
             handshakes: handshakes.into(),
             accept_from: now,

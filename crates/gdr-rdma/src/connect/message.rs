@@ -6,12 +6,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use gdr_roce::{LossRecovery, Mtu, Psn, Qpn, Rkey};
 
+use super::service::Service;
 use crate::error::HandshakeError;
 use crate::memory_region::RemoteMemory;
 use crate::types::{Endpoint, Lid, SourcePort};
 
 /// The version of everything after the first 10 bytes, which never change.
-pub(super) const VERSION: u16 = 2;
+pub(super) const VERSION: u16 = 3;
 /// Identifies the protocol.
 const MAGIC: [u8; 8] = *b"gdr-rdma";
 /// The length of a challenge in bytes.
@@ -34,24 +35,30 @@ pub(super) const MOST_PAYLOAD: usize = 64 << 10;
 pub(super) struct Hello {
     /// Whether it requires a shared key.
     pub(super) keyed: bool,
+    /// What it speaks above the set-up.
+    pub(super) service: Service,
     /// The challenge for the other side's proof.
     pub(super) nonce: [u8; NONCE],
 }
 
 impl Hello {
-    /// The length in bytes: magic, version, flags, nonce.
-    pub(super) const LEN: usize = 8 + 2 + 2 + NONCE;
+    /// The length in bytes: magic, version, flags, service, nonce.
+    pub(super) const LEN: usize = Self::PREFIX + 2 + Service::LEN + NONCE;
+    /// The length of what never changes: magic and version.
+    pub(super) const PREFIX: usize = 8 + 2;
 
     pub(super) fn emit(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         bytes[..8].copy_from_slice(&MAGIC);
         bytes[8..10].copy_from_slice(&VERSION.to_le_bytes());
         bytes[10..12].copy_from_slice(&u16::from(self.keyed).to_le_bytes());
-        bytes[12..].copy_from_slice(&self.nonce);
+        bytes[12..28].copy_from_slice(&self.service.to_bytes());
+        bytes[28..].copy_from_slice(&self.nonce);
         bytes
     }
 
-    pub(super) fn parse(bytes: &[u8; Self::LEN]) -> Result<Self, HandshakeError> {
+    /// Fails unless what follows these first bytes is a greeting of this version.
+    pub(super) fn check_prefix(bytes: &[u8; Self::PREFIX]) -> Result<(), HandshakeError> {
         let mut reader = Reader(bytes);
         if reader.array()? != MAGIC {
             return Err(HandshakeError::Protocol);
@@ -61,13 +68,37 @@ impl Hello {
             let ours = VERSION;
             return Err(HandshakeError::Version { ours, theirs });
         }
+        Ok(())
+    }
+
+    /// Parses what follows the first bytes.
+    pub(super) fn parse(bytes: &[u8; Self::LEN - Self::PREFIX]) -> Result<Self, HandshakeError> {
+        let mut reader = Reader(bytes);
         let keyed = match u16::from_le_bytes(reader.array()?) {
             0 => false,
             1 => true,
             _ => return Err(HandshakeError::Malformed("unknown flags in its greeting")),
         };
+        let service = Service::from_bytes(reader.array()?);
         let nonce = reader.array()?;
-        Ok(Self { keyed, nonce })
+        Ok(Self {
+            keyed,
+            service,
+            nonce,
+        })
+    }
+
+    /// Fails if the sides of these greetings can have no session.
+    pub(super) fn check_peer(&self, theirs: &Self) -> Result<(), HandshakeError> {
+        if !self.service.meets(theirs.service) {
+            let (ours, theirs) = (self.service, theirs.service);
+            return Err(HandshakeError::Service { ours, theirs });
+        }
+        if self.keyed != theirs.keyed {
+            let theirs = theirs.keyed;
+            return Err(HandshakeError::KeyMissing { theirs });
+        }
+        Ok(())
     }
 }
 
@@ -365,12 +396,17 @@ mod tests {
         fn arbitrary_greetings_and_headers_do_not_panic(
             mut hello: [u8; Hello::LEN], header: [u8; FrameHeader::LEN], version: u16,
         ) {
-            prop_assert!(Hello::parse(&hello).is_err());
-            hello[..8].copy_from_slice(&MAGIC);
-            hello[8..10].copy_from_slice(&version.to_le_bytes());
-            match Hello::parse(&hello) {
-                Ok(parsed) => prop_assert_eq!(parsed.emit(), hello),
+            let (prefix, rest) = hello.split_first_chunk_mut().unwrap();
+            let rest: &[u8; Hello::LEN - Hello::PREFIX] = (&*rest).try_into().unwrap();
+            prop_assert!(Hello::check_prefix(prefix).is_err());
+            prefix[..8].copy_from_slice(&MAGIC);
+            prefix[8..].copy_from_slice(&version.to_le_bytes());
+            match Hello::check_prefix(prefix) {
                 Err(HandshakeError::Version { theirs, .. }) => prop_assert_eq!(theirs, version),
+                outcome => prop_assert_eq!(outcome.is_ok(), version == VERSION),
+            }
+            match Hello::parse(rest) {
+                Ok(parsed) => prop_assert_eq!(&parsed.emit()[Hello::PREFIX..], rest),
                 Err(error) => prop_assert!(matches!(error, HandshakeError::Malformed(_))),
             }
             if let Ok(parsed) = FrameHeader::parse(&header) {

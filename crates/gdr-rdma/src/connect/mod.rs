@@ -1,6 +1,7 @@
 //! Connection set-up over TCP: the exchange of what two sides need to connect by RDMA.
 //!
-//! 1. Both send a greeting: protocol, version, whether a key is required, and a challenge.
+//! 1. Both send a greeting: protocol, version, whether a key is required, the [`Service`] that is spoken
+//!    above, and a challenge.
 //! 2. With a key, the client proves that it has it, then the server does; every later message
 //!    carries an authentication tag.
 //! 3. Both send their [`PeerInfo`], connect their queue pairs, and meet at a barrier. Programs may
@@ -20,10 +21,12 @@ mod auth;
 mod handshake;
 mod listener;
 mod message;
+mod service;
 mod session;
 mod stream;
 
 pub use auth::SharedKey;
 pub use listener::Listener;
 pub use message::PeerInfo;
+pub use service::{Service, Terms};
 pub use session::{Security, Session, Watch};

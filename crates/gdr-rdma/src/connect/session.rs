@@ -9,6 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::auth::{SessionKey, SharedKey, Side, TAG};
 use super::message::{FrameHeader, FrameKind, Hello, MOST_PAYLOAD, PeerInfo};
+use super::service::Terms;
 use super::stream::Stream;
 use crate::device::Device;
 use crate::error::{Error, HandshakeError, HandshakeStep, NicError, Result};
@@ -60,9 +61,13 @@ impl Session {
     /// [`Error::Connect`], [`Error::Deadline`], [`Error::Handshake`], [`NicError::Os`](crate::NicError::Os). With
     /// [`Security::Loopback`], [`HandshakeError::OtherUser`] if another user's process listens there, before
     /// it receives anything but a greeting.
-    pub fn connect(address: SocketAddr, security: &Security, deadline: Deadline) -> Result<Self> {
+    pub fn connect<'a>(
+        address: SocketAddr,
+        terms: impl Into<Terms<'a>>,
+        deadline: Deadline,
+    ) -> Result<Self> {
         let stream = Stream::connect(address, deadline)?;
-        Self::greet(stream, security, deadline)
+        Self::greet(stream, terms.into(), deadline)
     }
 
     /// As [`Session::connect`], from an address of this host. Without a key, the peer accepts only
@@ -70,14 +75,14 @@ impl Session {
     ///
     /// # Errors
     /// As [`Session::connect`]; [`NicError::AddressNotLocal`](crate::NicError::AddressNotLocal).
-    pub fn connect_from(
+    pub fn connect_from<'a>(
         from: IpAddr,
         address: SocketAddr,
-        security: &Security,
+        terms: impl Into<Terms<'a>>,
         deadline: Deadline,
     ) -> Result<Self> {
         let stream = Stream::connect_from(from, address, deadline)?;
-        Self::greet(stream, security, deadline)
+        Self::greet(stream, terms.into(), deadline)
     }
 
     /// As [`Session::connect`], for queue pairs of `device`. Without a key, the connection comes from
@@ -85,19 +90,20 @@ impl Session {
     ///
     /// # Errors
     /// As [`Session::connect`].
-    pub fn connect_for(
+    pub fn connect_for<'a>(
         device: &Device,
         address: SocketAddr,
-        security: &Security,
+        terms: impl Into<Terms<'a>>,
         deadline: Deadline,
     ) -> Result<Self> {
         let from = device.address().ip();
-        let anywhere = || Self::connect(address, security, deadline);
+        let terms = terms.into();
+        let anywhere = || Self::connect(address, terms, deadline);
         // With a key the peer accepts any RDMA address, and TCP may use another interface.
-        if matches!(security, Security::Key(_)) || from.is_ipv4() != address.is_ipv4() {
+        if matches!(terms.security, Security::Key(_)) || from.is_ipv4() != address.is_ipv4() {
             return anywhere();
         }
-        match Self::connect_from(from, address, security, deadline) {
+        match Self::connect_from(from, address, terms, deadline) {
             // The GID of a NIC need not be an address of this host.
             Err(Error::Nic(NicError::AddressNotLocal { .. })) => anywhere(),
             session => session,
@@ -123,21 +129,23 @@ impl Session {
     }
 
     /// The client's part of the greeting.
-    fn greet(mut stream: Stream, security: &Security, deadline: Deadline) -> Result<Self> {
+    fn greet(mut stream: Stream, terms: Terms<'_>, deadline: Deadline) -> Result<Self> {
+        let Terms { security, service } = terms;
         let step = HandshakeStep::Greeting;
         let key = security.key_for(stream.peer()?, stream.local()?)?;
         let ours = Hello {
             keyed: key.is_some(),
+            service,
             nonce: random_bytes()?,
         };
         stream.send(&ours.emit(), step, deadline)?;
-        let mut bytes = [0; Hello::LEN];
+        let mut prefix = [0; Hello::PREFIX];
+        stream.receive(&mut prefix, step, deadline)?;
+        Hello::check_prefix(&prefix)?;
+        let mut bytes = [0; Hello::LEN - Hello::PREFIX];
         stream.receive(&mut bytes, step, deadline)?;
         let theirs = Hello::parse(&bytes)?;
-        if ours.keyed != theirs.keyed {
-            let theirs = theirs.keyed;
-            return Err(HandshakeError::KeyMissing { theirs }.into());
-        }
+        ours.check_peer(&theirs)?;
         // The peer has answered, so it has accepted the connection, and its socket has an owner.
         if let Err(refused) = security.check_user(stream.peer()?, stream.local()?) {
             let ended = matches!(refused, HandshakeError::UnknownUser)

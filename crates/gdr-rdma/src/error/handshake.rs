@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use gdr_roce::Mtu;
 
+use crate::connect::Service;
 use crate::types::PeerText;
 
 /// What the other end of a connection set-up did wrong.
@@ -20,6 +21,9 @@ pub enum HandshakeError {
         "speaks version {theirs} of the set-up, this is version {ours}; use one gdr on both sides"
     )]
     Version { ours: u16, theirs: u16 },
+    /// It speaks something else above the set-up.
+    #[error("speaks {theirs}, and this side {ours}; check host and port")]
+    Service { ours: Service, theirs: Service },
     /// It uses another path MTU.
     #[error("uses a path MTU of {theirs}, this side {ours}; give both the same")]
     Mtu { ours: Mtu, theirs: Mtu },

@@ -330,7 +330,7 @@ fn steps(iteration: &Iteration, output: &mut Output) -> Result<()> {
         ("seen by a kernel", look(&checks.kernel, &sent)),
         ("seen by a copy", look(&checks.copy, &sent)),
         ("seen by the CPU", look(&checks.mapping, &sent)),
-        ("around it", look(&checks.guards, "as before")),
+        ("bytes around it", look(&checks.guards, "unchanged")),
         ("RDMA READ", request(&iteration.read)),
         ("read back", look(&iteration.read_back, &sent)),
     ];

@@ -10,7 +10,7 @@ pub(crate) const XID_CAUSED: &str = r"NVRM: Xid \(PCI:(?P<bdf>[0-9a-fA-F:.]+)\):
 /// The GPU does not answer its driver, which gives it up.
 pub(crate) const GPU_LOST: &str = r"NVRM: (?:The NVIDIA GPU (?P<bdf>[0-9a-fA-F:.]+) .*|GPU (?P<bdf2>[0-9a-fA-F:.]+): .*|)[Ff]allen off the bus";
 /// The driver could not initialize a GPU.
-pub(crate) const GPU_INIT: &str = r"NVRM: (?:GPU (?P<bdf>[0-9a-fA-F:.]+): )?RmInitAdapter failed";
+pub(crate) const GPU_INIT: &str = r"NVRM: (?:GPU (?P<bdf>[0-9a-fA-F:.]+): )?(?:RmInitAdapter failed|RmInitAdapter: .*(?:failed|Cannot)|rm_init_adapter failed|osInitNvMapping: .*Cannot attach)";
 /// The driver does not support a GPU, or not in this flavour.
 pub(crate) const GPU_UNSUPPORTED: &str = r"NVRM: The NVIDIA GPU (?P<bdf>[0-9a-fA-F:.]+) .*(?:is not supported by|requires use of the NVIDIA open)";
 /// The driver could not start a GPU.

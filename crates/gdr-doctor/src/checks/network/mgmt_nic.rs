@@ -33,10 +33,10 @@ fn run(context: &Context<'_>) -> Judgement {
     if odd.is_empty() {
         return Ok(Finding::pass("all active ports are of one kind"));
     }
-    let names: Vec<&str> = odd.iter().map(|port| port.device).collect();
+    let names: Vec<&str> = odd.iter().map(|(port, _)| port.device).collect();
     let shown = odd
         .iter()
-        .map(|port| {
+        .map(|(port, _)| {
             let layer = port.port.link_layer.shown().to_string();
             format!("{}: {}, {layer}", port.device, port.port.rate.shown())
         })

@@ -174,19 +174,31 @@ pub(crate) fn ports<'a>(context: &Context<'a>) -> Result<Vec<Port<'a>>, Unjudged
     Ok(ports)
 }
 
-/// Those of some active ports that are not for data, as far as their kind shows: of at most half of
-/// the best rate, or Ethernet where most ports are InfiniBand.
-pub(crate) fn of_another_kind<'b, 'a>(active: &[&'b Port<'a>]) -> Vec<&'b Port<'a>> {
+/// What shows that an active port is not for data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OtherKind {
+    /// It has at most half of the best rate.
+    Slower,
+    /// It is Ethernet where most ports are InfiniBand.
+    Ethernet,
+}
+
+/// The active ports that are not for data, as far as their kind shows.
+pub(crate) fn of_another_kind<'b, 'a>(active: &[&'b Port<'a>]) -> Vec<(&'b Port<'a>, OtherKind)> {
     let best = active.iter().filter_map(|port| port.rate()).max();
     let infiniband = active.iter().filter(|port| port.is_infiniband()).count();
     let mostly_infiniband = infiniband * 2 > active.len();
-    let is_odd = |port: &&&Port<'_>| {
+    let kind = |port: &Port<'_>| {
+        if mostly_infiniband && port.is_ethernet() {
+            return Some(OtherKind::Ethernet);
+        }
         let slow = port
             .rate()
             .is_some_and(|rate| best.is_some_and(|best| rate.saturating_mul(2) <= best));
-        slow || (mostly_infiniband && port.is_ethernet())
+        slow.then_some(OtherKind::Slower)
     };
-    active.iter().filter(is_odd).copied().collect()
+    let odd = active.iter().map(|port| Some((*port, kind(port)?)));
+    odd.flatten().collect()
 }
 
 /// A counter of a port.

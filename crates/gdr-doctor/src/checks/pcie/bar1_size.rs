@@ -41,6 +41,10 @@ fn judge(context: &Context<'_>, _: &GpuDevice, function: &Function) -> Judgement
     let bars = function.bars.by_ref();
     bars.known("the list of its address ranges")?;
     let Some(bar) = bar1(function) else {
+        // A listing of lspci may have lost the line.
+        context
+            .text(&path)
+            .known("the list of all its address ranges")?;
         return Ok(Finding::fail("it has no BAR1: firmware did not assign one")
             .evidence(path, "no prefetchable range after the first")
             .fix(larger_bar1()));

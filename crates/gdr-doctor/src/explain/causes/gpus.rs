@@ -39,7 +39,6 @@ pub(super) const CAUSES: &[Cause] = &[
         patterns: &[
             sure(xid!("38|46|61|62|109|110|119|120|136|143|154|156|158")),
             likely(r"\btimeout after \d+s of waiting for rpc response from gpu"),
-            likely(r"\brminitadapter failed\b"),
             likely(
                 r"\brmdriverinitialize.{0,40}fail|\bgsp[- ](firmware|rm)\b.{0,60}(fail|timed? ?out|heartbeat)",
             ),
@@ -148,6 +147,7 @@ pub(super) const CAUSES: &[Cause] = &[
               flavour of the driver does not support the GPU.",
         patterns: &[
             likely(expressions::GPU_PROBE),
+            likely(expressions::GPU_INIT),
             sure(r"installed in this system is not supported by"),
         ],
         remedies: &[

@@ -17,7 +17,7 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(r"invalid permissions for mapped object"),
             sure(r"process_vm_(readv|writev)\b.{0,160}bad address"),
             sure(r"\btcp_transport\b.{0,60}(read|write)body failed.{0,20}bad address"),
-            sure(r"transport '?cuda(_copy|_ipc)?'? is not available"),
+            sure(r"transports? ('\w+',)*'?cuda(_copy|_ipc)?'?(,'\w+')* (is|are) not available"),
             sure(
                 r"vram (memory )?(is |was )?(detected|classified|misclassified) as host|memory is detected as host",
             ),
@@ -59,7 +59,10 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(r"cuda_set_sync_memops|unable to set memops for cuda"),
             sure(r"cupointersetattribute.{0,60}not[_ ]supported"),
             likely(r"fi_efa_set_cuda_sync_memops"),
-            weak(r"\befa\b.{0,60}unable to register mr"),
+            likely(
+                r"\bnet/ofi\b.{0,20}unable to register memory \(type = 2\).{0,40}invalid argument",
+            ),
+            weak(r"\befa\b.{0,60}unable to register mr\b.{0,40}invalid argument"),
         ],
         remedies: &[
             run(
@@ -94,6 +97,9 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(r"fi_hmem transfers that require peer to peer support will fail"),
             likely(r"(hmem|gdr) .{0,30}(disabl\w+|not supported).{0,20}\b(gdr|provider|efa)"),
             likely(r"selected provider is (tcp|sockets)\b"),
+            weak(
+                r"\bnet/ofi\b.{0,30}\b(creating|opening|setting up)\b.{0,60}\b(endpoint|domain)\b.{0,60}\bfail",
+            ),
             likely(r"support for dma-buf registrations: false"),
         ],
         remedies: &[
@@ -117,6 +123,7 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(r"gdrcopy library not found"),
             sure(r"libgdrapi\.so\S*: cannot open shared object|failed to open libgdrapi"),
             sure(r"could not load libgdrapi|gdrcopy support not available at compile time"),
+            sure(r"failed to dlopen libgdrapi|\bgdrcopy_dl_hmem_init failed"),
             likely(r"gdrcopy library is older than"),
         ],
         remedies: &[
@@ -164,10 +171,15 @@ pub(super) const CAUSES: &[Cause] = &[
               exchange did not happen, and is dropped after a disconnect.",
         patterns: &[
             sure(r"metadata for remote agent .{0,120}not found"),
+            sure(r"remote nixl agent engine id mismatch"),
             likely(r"\bnixl_err_not_found\b|nixlnotfounderror"),
         ],
         remedies: &[
             hand("Exchange metadata again after the peer was restarted (add_remote_agent)"),
+            run(
+                "Let each engine name itself where several share a host",
+                "VLLM_NIXL_SIDE_CHANNEL_HOST=<address> VLLM_NIXL_SIDE_CHANNEL_PORT=<port>",
+            ),
             hand("Look for an earlier disconnect, and explain that one"),
         ],
         checks: &[],

@@ -24,6 +24,18 @@ macro_rules! status {
     };
 }
 
+/// What libmlx5 and GPUNetIO print of a failed completion with one of these syndromes, whose numbers are
+/// those of the mlx5 completion queue entry and not of the verbs status.
+macro_rules! syndrome {
+    ($codes:literal) => {
+        concat!(
+            r"(?:completion|\bcqe\b).{0,60}\bsyndrome[ =:]*0x0?(?:",
+            $codes,
+            r")\b"
+        )
+    };
+}
+
 /// Lines about a call, whose error is an errno and not the status of a completion.
 const CALL: &str = concat!(
     r"\bibv_(reg|create|alloc|modify|query|open)|\b\w+_(mr|qp|cq|pd|ah)\b.{0,20}\bfail|\bregist",

@@ -177,6 +177,7 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(r"\bgdr_open\b.{0,40}(fail|error|null)"),
             sure(r"gdrcopy open call failed"),
             sure(r"gdrdrv is not installed or loaded"),
+            sure(r"\berror getting the gdrdrv driver version\b"),
             sure(r"gdrdrv.{0,10}built for (proprietary|opensource|open)"),
             sure(r"gdrcopy requires gdrdrv or"),
             sure(r"failed to open gdr copy|failed to open gdr handle"),

@@ -169,9 +169,12 @@ pub(super) const CAUSES: &[Cause] = &[
               behind an IOMMU that translates cannot map each other's memory. NCCL looks before it uses \
               it, and fails where its view of the machine is wrong: a topology file, a container that \
               hides devices, or P2P that is switched on by hand.",
-        patterns: &[sure(
-            r"peer access is not supported between these two devices|\bcuda_?error_?peer_?access_?unsupported\b",
-        )],
+        patterns: &[
+            sure(
+                r"peer access is not supported between these two devices|\bcuda_?error_?peer_?access_?unsupported\b",
+            ),
+            likely(r"\bdevice=\d+ cannot access peer device=\d+"),
+        ],
         remedies: &[
             run("See what CUDA offers", "nvidia-smi topo -p2p r; gdr topo"),
             run("Do without", "NCCL_P2P_DISABLE=1"),

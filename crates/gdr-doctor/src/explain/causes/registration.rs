@@ -42,6 +42,7 @@ pub(super) const CAUSES: &[Cause] = &[
             likely(
                 r"\b(failed|unable) to register (a )?(memory region|chunk)|memory registration failed",
             ),
+            weak(r"registerrdmamemoryregion failed.{0,80}errno[ =:]*22\b"),
             weak(r"unable to register memory\b|memory region not registered by any active device"),
             weak(r"^\W*(errno:? )?bad address\W*$"),
         ],
@@ -114,7 +115,6 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(r"cuMemGetHandleForAddressRange.*(not supported|fail|error)"),
             likely(r"dma.?buf.{0,60}(not supported|unsupported|is not available|unavailable)"),
             likely(r"failed to (export|get|import) (a )?dma.?buf"),
-            weak(r"registerrdmamemoryregion failed.{0,80}errno[ =:]*22\b"),
         ],
         remedies: &[
             hand("Upgrade what is oldest of kernel, NIC driver (MLNX_OFED or DOCA) and rdma-core"),
@@ -299,6 +299,7 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(r"cumemcreate\b.{0,120}(not[ _]permitted|\b800\b)"),
             sure(r"(not[ _]permitted|\b800\b).{0,120}\bcumemcreate"),
             likely(r"cumem(export|import)\w*shareablehandle\b.{0,120}(not[ _]permitted|not[ _]supported|\b80[01]\b)"),
+            likely(r"cumemsetaccess\b.{0,160}(not[ _]supported|\b801\b|\bmultinode)|(not[ _]supported|\binvalid[ _]value)\b.{0,80}\bcumemsetaccess\b.{0,160}\bmultinode"),
             likely(r"(handle_type_fabric|fabric handles?)\b.{0,80}(not (supported|available|permitted)|unsupported|unavailable|fail)"),
         ],
         remedies: &[
@@ -337,6 +338,8 @@ pub(super) const CAUSES: &[Cause] = &[
         patterns: &[
             sure(r"no matching network interface found for any ip address"),
             sure(r"\bimex daemon status is -?\d+ \(not ready\)|\bdcgm_fr_imex_unhealthy\b"),
+            likely(r"\bcumemimportfromshareablehandle\b.{0,80}invalid (resource )?handle"),
+            weak(r"\bcuda driver error: invalid resource handle\b"),
             likely(r"\b(nvidia-imex(\.service)?|imex daemon)\b.{0,60}\b(fail\w*|inactive|exited|not (running|ready)|unavailable|down)\b"),
         ],
         remedies: &[

@@ -25,6 +25,7 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(r"did not detect devices"),
             sure(r"unable to find any supported nic|no hca found"),
             sure(r"insufficient rdma/\w+"),
+            sure(r"missing rdma device spec for device|no rdma devices were found for resource"),
             sure(r"\bibv_get_device_list\b.{0,20}fail"),
             sure(r"\bfi_getinfo\b.{0,60}\b(efa|verbs)\b.{0,20}-61\b|couldn'?t get efa as provider"),
             likely(r"\bfailed to open device\W*$"),

@@ -19,7 +19,9 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(r"transport retry count(er)? exceeded|\b(ibv_wc_)?retry_exc_err\b"),
             follows(DUMP, r"\b0000811[0-9a-f]\b", Strength::Sure),
             sure(r"unresponsive receiver \(connection never established"),
+            sure(syndrome!("15")),
             likely(status!("12")).unless(CALL),
+            weak(r"\b(local_ack_timeout_err|packet_seq_err|out_of_sequence)\b\W{1,4}[1-9]\d{2,}"),
         ],
         remedies: &[
             run(
@@ -71,6 +73,7 @@ pub(super) const CAUSES: &[Cause] = &[
             .unless(r"no such device|\berrno[ =:]*19\b"),
             sure(r"modify.{0,12}qp.{0,20}\brtr\b.*(timed out|unreachable|no route)"),
             likely(r"failed to modify (\w+ )?qp.{0,30}\brtr\b"),
+            weak(r"\bibv_modify_qp failed"),
             likely(r"unable to connect the hca'?s through the link"),
             likely(r"rdma_resolve_(addr|route).*(fail|error|timed|unreach)")
                 .unless(r"no such device|\berrno[ =:]*19\b"),
@@ -163,6 +166,7 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(r"\bsynd(rome?)? ?0x14\b.{0,30}remote access"),
             follows(DUMP, r"\b0000881[0-9a-f]\b", Strength::Sure),
             sure(r"\brma address verification failed|efa internal error: \(4111\)"),
+            sure(syndrome!("13|14")),
             likely(r"remote access (error|on \w+:\d)"),
             likely(r"\b(ibv_wc_)?rem_access_err\b"),
             likely(status!("10")).unless(CALL),
@@ -197,6 +201,7 @@ pub(super) const CAUSES: &[Cause] = &[
               the work that failed.",
         patterns: &[
             sure(vendor!("249|0xf9")),
+            sure(syndrome!("5")),
             likely(r"\b(work request|wr) flush\w*|\bwr_flush_err\b|work request flushed"),
             likely(status!("5")).unless(CALL),
         ],
@@ -246,6 +251,7 @@ pub(super) const CAUSES: &[Cause] = &[
             ),
             sure(vendor!("135|0x87")),
             follows(DUMP, r"\b0000871[0-9a-f]\b", Strength::Sure),
+            sure(syndrome!("16")),
             likely(status!("13")).unless(CALL),
         ],
         remedies: &[
@@ -267,6 +273,7 @@ pub(super) const CAUSES: &[Cause] = &[
             follows(DUMP, r"\b00008a1[0-9a-f]\b", Strength::Sure),
             sure(r"\blocal length (error|on \w+:\d)|\b(ibv_wc_)?loc_len_err\b"),
             sure(r"\bremote invalid request (error|on \w+:\d)|\b(ibv_wc_)?rem_inv_req_err\b"),
+            sure(syndrome!("1|12")),
             likely(status!("1|9")).unless(CALL),
         ],
         remedies: &[
@@ -297,6 +304,7 @@ pub(super) const CAUSES: &[Cause] = &[
                 r"\b(ibv_wc_)?loc_qp_op_err\b|local qp operation (error|on \w+:\d)|\blocal qp on \w+:\d",
             ),
             likely(r"async fatal event on (qp|cq|srq)\b"),
+            sure(syndrome!("2")),
             likely(status!("2")).unless(CALL),
         ],
         remedies: &[
@@ -514,6 +522,9 @@ pub(super) const CAUSES: &[Cause] = &[
             ),
             likely(r"remote mooncake session .{0,80} is not alive"),
             likely(r"proxy call to rank \d+ failed"),
+            likely(
+                r"\btcp_ep\b.{0,60}\b(send|recv)\w*\(\d+\) failed|\bunexpected ucx error: (endpoint timeout|connection reset)",
+            ),
         ],
         remedies: &[
             hand("Find the process that ended first, and explain its log"),
@@ -561,6 +572,10 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(r"couldn'?t connect to \S+:\d+"),
             sure(r"unable to init the socket connection"),
             sure(r"received packet mismatch, local\.local_nic_path"),
+            sure(r"\bconnect\(fd=\d+, dest_addr=\S+\) failed"),
+            likely(r"\brdma_cm_event_(rejected|connect_error)\b"),
+            likely(r"\brdma_(bind_addr|listen|create_id|create_event_channel)\b.{0,20}\bfail")
+                .unless(r"no such device"),
             likely(r"(unable|failed) to exchange (keys|data between server and clients)"),
             likely(r"couldn'?t read remote address|ethernet_read_keys"),
         ],

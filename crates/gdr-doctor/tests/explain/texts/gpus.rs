@@ -14,9 +14,9 @@ pub(crate) const TEXTS: Texts = &[
     (
         "gpu-firmware",
         &[
+            "[605633.376794] NVRM: Xid (PCI:0000:06:00): 120, GSP task exception: store access page fault (cause:0xf) @ pc:0x13ebd80, partition:2#0, task:3",
             "[Sun Feb 23 16:24:18 2025] NVRM: Xid (PCI:0000:9b:00): 119, pid=2024380, name=nvidia-smi, Timeout after 6s of waiting for RPC response from GPU4 GSP! Expected function 103",
             "NVRM: Xid (PCI:0000:9b:00): 62, pid='<unknown>', name=<unknown>, 2027(2d00) 00000000",
-            "NVRM: GPU 0000:9b:00.0: RmInitAdapter failed! (0x62:0xffff:2477)",
             "NVRM: Xid (PCI:0000:1b:00): 154, pid='<unknown>', name=<unknown>, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)",
             "NVRM: Xid (PCI:0000:1b:00): 119, pid=9001, name=python3, Timeout after 6s of waiting for RPC response from GPU0 GSP! Expected function 76 (GSP_RM_CONTROL)",
         ],
@@ -54,6 +54,11 @@ pub(crate) const TEXTS: Texts = &[
     (
         "gpu-probe",
         &[
+            "NVRM: GPU 0000:9b:00.0: RmInitAdapter failed! (0x62:0xffff:2477)",
+            "[  903.609564] NVRM: RmInitAdapter: Cannot initialize GSP firmware RM",
+            "[   21.238204] NVRM: osInitNvMapping: *** Cannot attach gpu",
+            "[  441.170986] NVRM: No NVIDIA graphics adapter found!",
+            "Feb 09 15:47:06 debian kernel: NVRM: GPU 0000:13:00.0: RmInitAdapter failed! (0x26:0x56:1463)",
             "NVRM: The NVIDIA probe routine failed for 1 device(s).",
             "nvidia: probe of 0000:b3:00.0 failed with error -1",
             "NVRM: None of the NVIDIA devices were initialized.",

@@ -6,6 +6,8 @@ pub(crate) const TEXTS: Texts = &[
     (
         "ucx-without-cuda",
         &[
+            "W0302 ucx_utils.cpp:512] memory is detected as host, check that UCX is configured with CUDA support",
+            "ucp_context.c:1268 UCX  WARN  transports 'cuda_ipc','cuda_copy' are not available, please use one or more of: mm, posix, self, shm, sm, sysv, tcp",
             "[hawk-ai09:26686:0:26686] Caught signal 11 (Segmentation fault: invalid permissions for mapped object at address 0x7f4785200200)",
             "ucp_context.c:779  UCX  WARN  transport 'cuda_copy' is not available, please use one or more of: cma, dc, rc",
             "W0603 ucx_utils.cpp:10] memory is detected as host memory, check that UCX is configured with CUDA support",
@@ -16,6 +18,8 @@ pub(crate) const TEXTS: Texts = &[
     (
         "efa-sync-memops",
         &[
+            "register_rail_mr_buffer:617 NCCL WARN NET/OFI Unable to register memory (type = 2) for device 4. RC: -22, Error: Invalid argument",
+            "libfabric:652244:1713524816::core:core:cuda_set_sync_memops():207<warn> Failed to perform cuPointerSetAttribute: CUDA_ERROR_NOT_SUPPORTED:operation not supported",
             "libfabric:652244:1713524816::core:core:cuda_set_sync_memops():207<warn> Failed to perform cuPointerSetAttribute: CUDA_ERROR_NOT_SUPPORTED:operation not supported\nlibfabric:652244:1713524816::efa:mr:efa_mr_hmem_setup():254<warn> unable to set memops for cuda ptr\nlibfabric:652244:1713524816::efa:mr:efa_mr_regattr():1014<warn> Unable to register MR: Invalid argument",
             "set FI_EFA_SET_CUDA_SYNC_MEMOPS=0",
         ],
@@ -23,6 +27,7 @@ pub(crate) const TEXTS: Texts = &[
     (
         "ofi-without-gdr",
         &[
+            "nccl_net_ofi_domain_get_ep:969 NCCL WARN NET/OFI Creating new endpoint for domain 0x7f9befa99380 failed: Invalid argument",
             "NCCL WARN NET/OFI Could not disable CUDA API usage for HMEM, disabling GDR",
             "NCCL WARN NET/OFI GDR support reported to NCCL but then couldn't be configured on an endpoint.  Cannot continue.",
             "libfabric:462:1673041636:efa:core:rxr_info_to_rxr():506<warn> FI_HMEM capability requires RDMA, which this device does not support.",
@@ -31,6 +36,7 @@ pub(crate) const TEXTS: Texts = &[
     (
         "gdrcopy-library",
         &[
+            "libfabric:151205:1753871244::core:core:cuda_gdrcopy_dl_hmem_init():88<info> Failed to dlopen libgdrapi.so",
             "NVSHMEM INFO GDRCopy library not found. disabling GDRCopy.",
             "NCCL INFO NET/OFI Could not load libgdrapi.so",
             "NCCL WARN Failed to open libgdrapi.so - libgdrapi.so: cannot open shared object file: No such file or directory",
@@ -46,6 +52,7 @@ pub(crate) const TEXTS: Texts = &[
     (
         "nixl-metadata",
         &[
+            "ERROR 10-16 17:22:56 [nixl_connector.py:815] RuntimeError: Remote NIXL agent engine ID mismatch. Expected 46126a31-6b81_dp0,received 96b1c4ff-9edf_dp0.",
             "E0722 nixl_agent.cpp:840] createXferReq: metadata for remote agent 'decode-0' not found",
             "nixlNotFoundError: NIXL_ERR_NOT_FOUND",
         ],
@@ -65,6 +72,7 @@ pub(crate) const TEXTS: Texts = &[
     (
         "shared-memory-small",
         &[
+            "include/shm.h:48 NCCL WARN Error while creating shared memory segment nccl-shm-recv-6c6b02bad5bfc129-0-1-0 (size 9637888)",
             "NCCL WARN Error while creating shared memory segment /dev/shm/nccl-aBcDeF (size 9637888)",
             "NCCL WARN Call to posix_fallocate failed : No space left on device for /dev/shm/nccl-X, No space left on device",
         ],
@@ -72,6 +80,9 @@ pub(crate) const TEXTS: Texts = &[
     (
         "ucx-no-transport",
         &[
+            "UCX  ERROR no copy across memory types transport to <no debug data>: self/memory - Destination is unreachable, rc_mlx5/mlx5_0:1 - no put short",
+            "select.c:634  UCX  ERROR   no copy across memory types transport to prm-dgx-10:9574: self/memory - Destination is unreachable, tcp/lo - no put short",
+            "select.c:401  UCX  ERROR no active messages transport to <no debug data>: tcp/ens1f0 - Destination is unreachable",
             "[1581060992.288391] [node7:9817 :0]         select.c:438  UCX  ERROR no active messages transport to <no debug data>: posix/memory - Destination is unreachable, sysv/memory - Destination is unreachable, self/memory - Destination is unreachable, rdmacm/sockaddr - no am bcopy, cma/memory - no am bcopy",
             "UCX  ERROR   no active messages transport to <no debug data>: self/memory - no peer failure handler, sysv/memory - no peer failure handler, cuda_copy/cuda - no am bcopy, cuda_ipc/cuda - no am bcopy",
             "[1.2] [n2:71:0] select.c:643 UCX  ERROR   no remote registered memory access transport to n3:88: rc_mlx5/mlx5_0:1 - Destination is unreachable",

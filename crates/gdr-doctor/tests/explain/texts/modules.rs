@@ -6,6 +6,8 @@ pub(crate) const TEXTS: Texts = &[
     (
         "peermem-symbols",
         &[
+            "modprobe: ERROR: could not insert 'nv_peer_mem': Unknown symbol in module, or unknown parameter (see dmesg)",
+            "depmod: WARNING: /lib/modules/3.10.0-1127.19.1.el7.x86_64/extra/nv_peer_mem.ko needs unknown symbol ib_register_peer_memory_client",
             "modprobe: ERROR: could not insert 'nvidia_peermem': Invalid argument",
             "modprobe: ERROR: could not insert 'nv_peer_mem': Invalid argument",
             "insmod: ERROR: could not insert module nvidia-peermem.ko: Unknown symbol in module\n\
@@ -22,6 +24,7 @@ pub(crate) const TEXTS: Texts = &[
     (
         "gdrdrv-missing",
         &[
+            "ERR:  Error getting the gdrdrv driver version with ioctl error (errno=22). gdrdrv might be too old.",
             "GDRAPI: unable to open GDR driver: is gdrdrv driver installed and loaded?",
             "Is gdrdrv driver installed and loaded?",
             "gdr_copy_md.c:554  UCX  ERROR failed to open gdr copy",
@@ -36,6 +39,9 @@ pub(crate) const TEXTS: Texts = &[
     (
         "fabric-manager",
         &[
+            "nv-fabricmanager[4177]: request to query NVSwitch device information from NVSwitch driver failed with error:WARNING Nothing to do [NV_WARN_NOTHING_TO_DO]",
+            "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized",
+            "Job for nvidia-fabricmanager.service failed because the control process exited with error code.",
             "nvidia-fabricmanager-start.sh[2211]: Kernel module \"ib_umad\" has not been loaded, fabric manager cannot be started",
             "nvlsm failed to start: no management device",
             "Error 802: system not yet initialized",
@@ -74,6 +80,7 @@ pub(crate) const TEXTS: Texts = &[
     (
         "driver-symbols",
         &[
+            "[  366.264584] nv_peer_mem: disagrees about version of symbol nvidia_p2p_get_pages",
             "[55580.715174] gdrdrv: disagrees about version of symbol nvidia_p2p_get_pages",
             "gdrdrv: Unknown symbol nvidia_p2p_put_pages (err -22)",
             "nv_peer_mem: disagrees about version of symbol nvidia_p2p_put_pages",

@@ -6,6 +6,8 @@ pub(crate) const TEXTS: Texts = &[
     (
         "nic-firmware",
         &[
+            "[88120.2] mlx5_core 0000:03:00.0 ens1np0: TX timeout detected",
+            "[    5.502207] mlx5_core 0000:01:00.0: handle_hca_cap failed",
             "mlx5_core 0000:19:00.0: poll_health:800:(pid 0): device's health compromised - reached miss count",
             "mlx5_core 0000:5e:00.1: mlx5_health_try_recover:339:(pid 1): handling bad device here\nmlx5_core 0000:5e:00.1: print_health_info: Fatal error",
             "2019-06-02T16:13:44.884Z: [1,12]<stdout>:container:815:864 [0] transport/net_ib.cu:80 NCCL WARN NET/IB : Got async event : local catastrophic error",

@@ -6,6 +6,8 @@ pub(crate) const TEXTS: Texts = &[
     (
         "acs-redirect",
         &[
+            "transport/net_ib.cu:788 NCCL WARN NET/IB : Got completion with error 4, opcode 1, len 21938, vendor err 81",
+            "Failed status 4: wr_id 0 syndrom 0x51",
             "NET/IB : Got completion from peer 10.1.1.2<48344> with error 4, opcode 0, len 0, vendor err 81",
             "NET/IB: Got completion from peer 192.168.1.1<40000> with status=4 opcode=0 len=0 vendor err 81 (Send)",
             "Completion with error at client\nFailed status 4: wr_id 0 syndrom 0x51",
@@ -56,6 +58,7 @@ pub(crate) const TEXTS: Texts = &[
     (
         "gdr-distance",
         &[
+            "NCCL INFO NET/IB : GPU Direct RDMA Disabled for GPU 0 / HCA mlx4_0 (not supported by GPU)",
             "NCCL INFO GPU Direct RDMA Disabled for GPU 42000 / HCA 0 (distance 6 > 4)",
             "NCCL INFO GPU Direct RDMA Disabled for GPU 3[1d000] / HCA 2 (distance 7 >= 5)",
             "host:1:1 [3] NCCL TRACE GPU Direct RDMA Disabled for rank 3 nvmlDev 3 / HCA 1 (distance 8 > 5)",
@@ -65,6 +68,7 @@ pub(crate) const TEXTS: Texts = &[
     (
         "peer-access",
         &[
+            "Device=0 CANNOT Access Peer Device=2",
             "gpu03:611:733 [2] transport/p2p.cc:275 NCCL WARN Cuda failure 217 'peer access is not supported between these two devices'",
             "cuda_ipc_cache.c:258  UCX  WARN  cuIpcOpenMemHandle() failed: peer access is not supported between these two devices",
         ],

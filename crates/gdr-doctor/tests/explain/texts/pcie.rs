@@ -6,6 +6,7 @@ pub(crate) const TEXTS: Texts = &[
     (
         "iommu-fault",
         &[
+            "DMAR: [DMA Write] Request device [02:00.0] fault addr ffe00000",
             "DMAR: DRHD: handling fault status reg 2",
             "DMAR: [DMA Write NO_PASID] Request device [19:00.0] fault addr 0x3f8000000000 [fault reason 0x05] PTE Write access is not set",
             "dmar_fault: DMAR: [DMA Read] Request device [86:00.0] PASID ffffffff fault addr 387fc0000000 [fault reason 06] PTE Read access is not set",
@@ -23,6 +24,7 @@ pub(crate) const TEXTS: Texts = &[
     (
         "pcie-lost",
         &[
+            "[  +0.000001] pcieport 0000:00:03.0: AER: Multiple Uncorrected (Fatal) error received: 0000:00:03.0",
             "nvidia 0000:18:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer, (Requester ID)",
             "pcieport 0000:37:02.0: AER: Uncorrected (Non-Fatal) error received: 0000:38:00.0",
             "pcieport 0000:17:00.0: DPC: containment event, status:0x1f01 source:0x0000",

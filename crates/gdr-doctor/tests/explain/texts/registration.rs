@@ -6,6 +6,11 @@ pub(crate) const TEXTS: Texts = &[
     (
         "no-peer-memory-client",
         &[
+            "libfabric:41:1773:efa:mr:efa_mr_reg_impl():893<warn> Unable to register MR of 11279546368 bytes: Bad address, flags 0",
+            "ib_md.c:348  UCX  ERROR ibv_reg_mr(address=0x7f4b3c000000, length=8388608, access=0xf) failed: Bad address",
+            "[application][error] RegisterRdmaMemoryRegion failed! addr:0x7f10, size:943718400, accessFlag:15, errno:22 (Invalid argument)",
+            "NCCL INFO NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'",
+            "[2025-05-13 11:04:17 TP0] Mooncake memory registration failed.",
             "NCCL WARN Call to ibv_reg_mr failed with error Bad address",
             "Couldn't allocate MR\nfailed to create mr",
             "Couldn't allocate MR with error=14\nFailed to create MR",
@@ -42,6 +47,7 @@ pub(crate) const TEXTS: Texts = &[
     (
         "dmabuf-unsupported",
         &[
+            "misc/ibvwrap.cc:288 NCCL WARN Call to ibv_reg_dmabuf_mr failed with error Operation not supported",
             "ibv_reg_dmabuf_mr failed with error Operation not supported",
             "Couldn't allocate MR with error=93",
             "DMA BUF supported required for GPU RDMA without nvidia-peermem",
@@ -52,6 +58,9 @@ pub(crate) const TEXTS: Texts = &[
     (
         "memlock",
         &[
+            "misc/ibvwrap.cc:280 NCCL WARN Call to ibv_create_qp failed",
+            "Unable to create QP.",
+            "ib_md.c:309  UCX  ERROR ibv_reg_mr(address=0x7f2a4c000000, length=2097152, access=0xf) failed: Cannot allocate memory",
             "ibv_create_qp failed",
             "ibv_reg_mr failed",
             "ibv_reg_mr() failed!",
@@ -112,6 +121,7 @@ pub(crate) const TEXTS: Texts = &[
     (
         "pages-refused",
         &[
+            "Assertion \"(gdr_pin_buffer(g, d_ptr, size, tokens.p2pToken, tokens.vaSpaceToken, &mh)) == (0)\" failed at sanity.cpp:274",
             "gdr_pin_buffer failed with error code 22",
             "gdr_pin_buffer returned error 22",
             "NCCL WARN gdr_pin_buffer(addr 7f2a00000000, size 65536) failed: 22",
@@ -125,6 +135,7 @@ pub(crate) const TEXTS: Texts = &[
     (
         "registration-arguments",
         &[
+            "ib_md.c:309  UCX  ERROR ibv_reg_mr(address=0x7fe35ea00000, length=16, access=0x10000f) failed: Invalid argument",
             "misc/ibvwrap.cc:182 NCCL WARN Call to ibv_reg_mr_iova2 failed with error Invalid argument",
             "NCCL WARN Call to ibv_reg_mr failed with error Invalid argument errno 22",
         ],
@@ -132,6 +143,7 @@ pub(crate) const TEXTS: Texts = &[
     (
         "keys-exhausted",
         &[
+            "[3412.2] infiniband mlx5_0: create_mkey_callback:131:(pid 0): async reg mr failed. status -12",
             "infiniband mlx5_0: create_mkey_callback:131:(pid 2298062): async reg mr failed. status -12",
             "E0329 rdma_context.cpp:217] Failed to register memory 0x7f00: Resource temporarily unavailable [11]",
         ],
@@ -139,6 +151,8 @@ pub(crate) const TEXTS: Texts = &[
     (
         "imex-channel",
         &[
+            "[CUDA_ERROR_INVALID_VALUE] invalid argument in expression cuMemSetAccess((CUdeviceptr) buffer, roundedUpAllocationSize, &desc, 1 ) on gpub200-n, rank = 8 in MultinodeMemoryAllocationUnicast::MultinodeMemoryAllocationUnicast(size_t, int)() : /home/code/multinode_memcpy.cpp:76",
+            "cuMemSetAccess() failed: CUDA_ERROR_NOT_SUPPORTED (fabric handle, peer node-17)",
             "[CUDA_ERROR_NOT_PERMITTED] operation not permitted in expression cuMemCreate(&handle, roundedUpAllocationSize, &prop, 0 ) on node-a, rank = 0",
             "nvlink_allocator: cuMemCreate failed: 800",
             "open /dev/nvidia-caps-imex-channels/channel0: no such file or directory",
@@ -157,6 +171,8 @@ pub(crate) const TEXTS: Texts = &[
     (
         "imex-daemon",
         &[
+            "CUDA error in cuMemImportFromShareableHandle: invalid resource handle",
+            "RuntimeError: CUDA driver error: invalid resource handle",
             "[Mar 21 2025 20:45:38] [INFO] [tid 39] IMEX library communication bind port = 50000\n[Mar 21 2025 20:45:38] [ERROR] [tid 39] No matching network interface found for any IP addresses in the node configuration file",
             "ErrorCode:DCGM_FR_IMEX_UNHEALTHY GPU:0 PCI:0000:9d:00.0 IMEX daemon status is -3 (not READY)",
             "Sep 02 07:00:01 gb3 systemd[1]: nvidia-imex.service: Failed with result 'exit-code'.",

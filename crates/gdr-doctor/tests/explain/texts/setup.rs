@@ -6,6 +6,10 @@ pub(crate) const TEXTS: Texts = &[
     (
         "no-rdma-device",
         &[
+            "2023/09/02 06:23:37 error creating new device: \"missing RDMA device spec for device 0000:ec:00.0, RDMA device \\\"issm\\\" not found\"",
+            "2025/07/26 20:29:31 error creating new device: \"missing RDMA device spec for device 0000:16:00.0, RDMA device \\\"rdma_cm\\\" not found\"",
+            "Did not detect devices",
+            "misc/ibvwrap.cc:212 NCCL WARN Call to ibv_open_device failed",
             "node-a:10:20 [0] NCCL INFO NET/Socket : GPU Direct RDMA Disabled for HCA 0 'eth0'",
             "ib_md.c:1100 UCX  ERROR   ibv_open_device(mlx5_0) failed: Permission denied",
             "NCCL INFO NET/IB : No device found.\nNCCL INFO NET/Socket : Using [0]eth0\nNCCL INFO Using network Socket",
@@ -31,6 +35,8 @@ pub(crate) const TEXTS: Texts = &[
     (
         "ibgda-privilege",
         &[
+            "/workspace/nvshmem_src/src/host/transport/transport.cpp:nvshmemi_transport_init:275: init failed for transport: IBGDA",
+            "/opt/nvshmem/nvshmem/src/modules/transport/ibgda/ibgda.cpp:1889: NULL value cannot allocate mlx5dv_devx_uar",
             "init failed for transport: IBGDA",
             "NULL value cannot allocate mlx5dv_devx_uar",
             "cannot allocate buffer on the specified memory type",

@@ -6,6 +6,9 @@ pub(crate) const TEXTS: Texts = &[
     (
         "transport-timeout",
         &[
+            "transport/net_ib.cu:788 NCCL WARN NET/IB : Got completion with error 12, opcode 1, len 0, vendor err 129",
+            "what():  a work item failed: status 12 (Ib failure: Cannot allocate memory)",
+            "/sys/class/infiniband/mlx5_0/ports/1/hw_counters/local_ack_timeout_err:91316",
             "NET/IB : Got completion from peer 10.0.0.3<39393> with error 12, opcode 0, len 0, vendor err 129",
             "NET/IB: Got completion from peer 10.0.0.3<39393> with status=12 opcode=1 len=0 vendor err 129 (Recv)",
             "Failed status 12: wr_id 0 syndrom 0x81",
@@ -21,6 +24,8 @@ pub(crate) const TEXTS: Texts = &[
     (
         "address-resolution",
         &[
+            "ibv_modify_qp failed",
+            "Failed to modify QP 218 to RTR",
             "ib_device.c:1171 UCX  ERROR   ibv_create_ah(dlid=49152 sl=0 port=1 src_path_bits=0 dgid=::ffff:192.0.2.40 flow_label=0xffffffff sgid_index=3 traffic_class=106) for RC DEVX QP connect on mlx5_bond_0 failed: Connection timed out",
             "NCCL WARN Call to ibv_modify_qp failed with error Connection timed out",
             "NCCL WARN Call to ibv_modify_qp failed with error Network is unreachable",
@@ -60,6 +65,8 @@ pub(crate) const TEXTS: Texts = &[
     (
         "flush-error",
         &[
+            "NET/IB: Got completion from peer 10.0.1.23<34696> with status=5 opcode=0 len=0 vendor err 249 (Recv) hca ibp152s0",
+            "got completion with err: syndrome=0x5, vendor_err_synd=0xf9, hw_err_synd=0, hw_synd_type=0, wqe_counter=65281 wqe_qpn=ed020008",
             "NET/IB : Got completion from peer 10.0.0.2<4791> with status 5 opcode 0 len 0 vendor err 249",
             "[15601.662156] infiniband rocep33s0f0: mlx5_poll_one:527:(pid 0): Responder error cqe on cqn 0x406:\n[15601.662158] infiniband rocep33s0f0: mlx5_poll_one:530:(pid 0): syndrome 0x5, vendor syndrome 0xf9",
         ],
@@ -133,6 +140,7 @@ pub(crate) const TEXTS: Texts = &[
     (
         "peer-gone",
         &[
+            "tcp_ep.c:1260 UCX  ERROR tcp_ep 0x3c502370 (state=CONNECTED): send(110) failed: Input/output error",
             "misc/socket.cc:58 NCCL WARN socketProgress: Connection closed by remote peer node2<51234>",
             "due to async NCCL error: remote process exited or there was a network error",
             "nixl._bindings.nixlRemoteDisconnectError: NIXL_ERR_REMOTE_DISCONNECT",
@@ -142,6 +150,7 @@ pub(crate) const TEXTS: Texts = &[
     (
         "passed-on",
         &[
+            "ibrc.cpp:1433: non-zero status: 7 ep_connect failed",
             "E0821 transfer_engine: Failed to complete transfers after 60 seconds",
             "DeepEP dispatch timeout: rank 3",
             "unhandled system error, NCCL version 2.14.3",
@@ -155,6 +164,10 @@ pub(crate) const TEXTS: Texts = &[
     (
         "control-connection",
         &[
+            "sock.c:327  UCX  ERROR   connect(fd=45, dest_addr=192.168.248.98:41748) failed: Connection timed out",
+            "Unable to init the socket connection",
+            "Event: RDMA_CM_EVENT_REJECTED; error: -111.",
+            "rdma_bind_addr failed",
             "NCCL WARN Bootstrap : no socket interface found",
             "Couldn't connect to 10.0.0.1:18515\nUnable to open file descriptor for socket connection Unable to init the socket connection",
             " Failed to exchange data between server and clients",

@@ -35,6 +35,7 @@ use crate::bench_target::BenchTarget;
 use crate::error::{Result, proceed};
 
 pub use cost_model::{CostModel, Crossing};
+pub use protocol::SERVICE;
 pub use report::{FrameFigures, PipelineProcesses, PipelineReport, PipelineRow, Published};
 pub use settings::PipelineSettings;
 pub use two_process::{compare_with, serve};

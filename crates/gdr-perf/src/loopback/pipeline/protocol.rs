@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use gdr_rdma::Service;
 use serde::{Deserialize, Serialize};
 
 use super::super::report::End;
@@ -12,6 +13,8 @@ use crate::error::{PeerError, Result};
 use crate::memory_facts::MemoryFacts;
 use crate::report::ProcessFacts;
 
+/// What both ends speak, as their greetings name it.
+pub const SERVICE: Service = Service::new("gdr-comparison");
 /// The version of the protocol.
 pub(super) const VERSION: u32 = 1;
 

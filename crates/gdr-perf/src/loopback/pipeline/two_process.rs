@@ -10,7 +10,7 @@ use super::super::report::{End, Path};
 use super::super::two_process::Timeouts;
 use super::consumer::Consumer;
 use super::producer::Producer;
-use super::protocol::{Ask, Message, Ready, unexpected};
+use super::protocol::{Ask, Message, Ready, SERVICE, unexpected};
 use super::report::{PipelineProcesses, PipelineReport, PipelineRow};
 use super::settings::PipelineSettings;
 use super::{DURATION, LEAST, PipelineEvent, measure};
@@ -41,7 +41,8 @@ pub fn compare_with(
 ) -> Result<PipelineReport> {
     settings.check()?;
     let limit = settings.limit(0);
-    let session = reach(device, peer, security, limit)?;
+    let terms = security.with_service(SERVICE);
+    let session = reach(device, peer, terms, limit)?;
     let mut conversation = Conversation::new(session, limit)?;
     let measured = client(&mut conversation, target, device, settings, observe);
     conversation.conclude(measured)
@@ -61,7 +62,8 @@ pub fn serve(
     observe: &mut dyn FnMut(PipelineEvent<'_>) -> ControlFlow<()>,
 ) -> Result<PipelineReport> {
     proceed(observe(PipelineEvent::Listening(listener.address()?)))?;
-    let (mut conversation, asked) = Conversation::accept(listener, security, timeouts)?;
+    let terms = security.with_service(SERVICE);
+    let (mut conversation, asked) = Conversation::accept(listener, terms, timeouts)?;
     let served = asked.and_then(|asked| server(&mut conversation, asked, device, source, observe));
     conversation.conclude(served)
 }
