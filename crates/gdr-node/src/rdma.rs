@@ -4,7 +4,7 @@ use std::fmt;
 
 use gdr_pci::Bdf;
 
-use crate::source::{Absence, Datum, Source};
+use crate::source::{Absence, Datum, Source, virtual_path};
 
 /// The logical state of an RDMA device's port (IBTA, PortInfo:PortState; Linux `enum
 /// ib_port_state`).
@@ -91,6 +91,10 @@ pub struct Netdev {
     pub mtu: Datum<u32>,
     /// `up`, `down` and so on.
     pub state: Datum<String>,
+    /// The driver of its function.
+    pub driver: Datum<String>,
+    /// The version of its firmware, where a capture of `ethtool -i` has it.
+    pub firmware: Datum<String>,
 }
 
 impl RdmaDevice {
@@ -174,6 +178,8 @@ impl Netdev {
                     port: text("dev_port").and_then(|text| number(&text).ok_or(Absence::Missing)),
                     mtu: text("mtu").and_then(|text| number(&text).ok_or(Absence::Missing)),
                     state: text("operstate"),
+                    driver: source.link_name(&format!("{path}/device/driver")),
+                    firmware: source.text(&virtual_path::netdev_firmware(&name)),
                     name,
                 }
             };

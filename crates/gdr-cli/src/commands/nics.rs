@@ -282,8 +282,10 @@ impl<'a> Rows<'a> {
             }),
             numa: function.and_then(|function| function.numa.as_ref().ok().map(|node| node.0)),
             slot: self.slots.get(device).cloned(),
-            driver: function.and_then(|function| known(&function.driver)),
-            firmware: rdma.and_then(|device| known(&device.firmware)),
+            driver: (function.and_then(|function| known(&function.driver)))
+                .or_else(|| netdev.and_then(|netdev| known(&netdev.driver))),
+            firmware: (rdma.and_then(|device| known(&device.firmware)))
+                .or_else(|| netdev.and_then(|netdev| known(&netdev.firmware))),
             link_layer: port.and_then(|port| known(&port.link_layer)),
             state,
             rate_bits_per_second: rate.as_deref().and_then(bits_per_second),

@@ -57,9 +57,20 @@ fn who_sets_a_node_up_reads_which_gpu_is_far_and_that_the_limit_is_too_small() {
     let (status, answer) = pasted("topo --from -", TWO_SOCKETS);
     assert_eq!(status, 0, "{answer}");
     assert_says(&answer, &["SYS", "PHB", "NV4", "mlx5_0"]);
+    assert_says(
+        &answer,
+        &["NIC0\tCPU Affinity\tNUMA Affinity\t", "SYS\t0-15\t0\t"],
+    );
     let (status, answer) = pasted("topo why GPU0 NIC0 --from -", TWO_SOCKETS);
     assert_eq!(status, 0, "{answer}");
-    assert_says(&answer, &["GPU0 - mlx5_0: SYS"]);
+    assert_says(
+        &answer,
+        &[
+            "GPU0 - mlx5_0: SYS",
+            "GPU0: CPUs 0-15, NUMA node 0",
+            "0.3 GB/s",
+        ],
+    );
     assert_cause(
         "modprobe: FATAL: Module nvidia_peermem not found in directory /lib/modules/6.1.0\n",
         "peermem-not-found",
@@ -98,8 +109,20 @@ fn who_sees_no_pattern_overwritten_finds_the_cards_and_the_cause() {
     let card = answer.lines().find(|it| it.contains("ens2f1")).unwrap();
     assert_says(
         card,
-        &["0000:65:00.1", "ConnectX-5 Ex", "02:11:22:33:44:61", "9000"],
+        &[
+            "0000:65:00.1",
+            "ConnectX-5 Ex",
+            "02:11:22:33:44:61",
+            "9000",
+            "mlx5_core",
+            "16.35.2000",
+        ],
     );
+    // Without the command, what it printed names no interface.
+    let (_, unnamed) = REMOTE_BOX.split_once("ethtool -i ens2f1\n").unwrap();
+    let (status, answer) = pasted("nics --wide --from -", unnamed);
+    assert_eq!(status, 0, "{answer}");
+    assert_says(&answer, &["0000:65:00.1", "mlx5_core", "16.35.2000"]);
     assert_cause(
         "every call succeeds, but the pattern is not overwritten\n",
         "bytes-missing",
@@ -140,6 +163,15 @@ fn who_comes_with_nv_peer_mem_reads_what_took_its_place() {
             "nvidia-peermem nv_get_p2p_free_callback:127 ERROR detected invalid context\n",
             "peermem-context",
         ),
+        (
+            "peer-direct patch: deadlock due to lock inversion in nv_peer_mem\n",
+            "peermem-deadlock",
+        ),
+        (
+            "INFO: task app:77 blocked for more than 120 seconds.\n \
+             nv_mem_release+0x1b/0x30 [nv_peer_mem]\n",
+            "peermem-deadlock",
+        ),
     ] {
         assert_cause(text, cause);
     }
@@ -164,6 +196,7 @@ fn who_reads_a_log_after_a_crash_reads_which_driver_it_was() {
     assert_eq!(status, 2, "{answer}");
     assert_says(&answer, &["klog.crash"]);
     assert_cause(crash, "kernel-crash");
+    assert_cause(&crash.replace("mlx4", "btrfs"), "kernel-crash");
     let unbound = "\
 04:00.0 Network controller: Mellanox Technologies MT27500 Family [ConnectX-3]
 \tSubsystem: Mellanox Technologies Device 0051

@@ -173,6 +173,8 @@ impl Found {
                 port: Err(Absence::NotCollected),
                 mtu: Err(Absence::NotCollected),
                 state: Err(Absence::NotCollected),
+                driver: Err(Absence::NotCollected),
+                firmware: Err(Absence::NotCollected),
             });
         }
     }

@@ -1,5 +1,5 @@
 //! What the tools of RDMA and network devices print: `ibstat`, `ibstatus`, `ibv_devinfo`,
-//! `ibdev2netdev`, `ethtool -i` and `ip address`.
+//! `ibdev2netdev`, `ethtool -i`, `ip address` and `mlxconfig -d DEVICE q`.
 //!
 //! Each shows one side of a NIC. They are joined by bus addresses, and by the GUID of an RDMA device,
 //! which is made of the MAC address of its interface.
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use gdr_pci::Bdf;
 
-use crate::source::MemorySource;
+use crate::source::{MemorySource, virtual_path};
 
 /// The most devices of each kind.
 const MOST: usize = 1024;
@@ -18,6 +18,8 @@ const MOST: usize = 1024;
 pub(super) struct RdmaTools {
     devices: BTreeMap<String, RdmaDevice>,
     interfaces: BTreeMap<String, Interface>,
+    /// What `ethtool -i` printed without the command that names the interface.
+    unnamed: BTreeMap<Bdf, Interface>,
     /// RDMA devices with their interfaces.
     pairs: Vec<(String, String)>,
 }
@@ -30,10 +32,12 @@ struct RdmaDevice {
     files: BTreeMap<String, String>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Interface {
     at: Option<Bdf>,
     mac: Option<[u8; 6]>,
+    driver: Option<String>,
+    firmware: Option<String>,
     files: BTreeMap<&'static str, String>,
 }
 
@@ -44,6 +48,10 @@ enum Record {
     /// An RDMA device, and its port where one was named.
     Device(String, Option<u32>),
     Interface(String),
+    /// One of `ethtool -i` that no line has named.
+    Unnamed(Interface),
+    /// A device of mlxconfig before the line that names it: its type, its board, its port's protocol.
+    Settings(BTreeMap<String, String>),
 }
 
 impl RdmaTools {
@@ -63,7 +71,11 @@ impl RdmaTools {
                 is_found = true;
                 record = next;
             } else if let Some((label, value)) = line.split_once(':') {
-                self.field(&mut record, label.trim(), value.trim());
+                is_found |= self.field(&mut record, label.trim(), value.trim());
+            } else if let Record::Device(name, None) = &record
+                && let Some(device) = self.devices.get_mut(name)
+            {
+                device.setting(line);
             }
         }
         is_found
@@ -105,9 +117,10 @@ impl RdmaTools {
             self.pair(left, right)?;
             return Some(Record::Nothing);
         }
-        if line.starts_with("driver: ") {
+        if let Some(driver) = line.strip_prefix("driver: ") {
+            let driver = Some(driver.trim().to_owned()).filter(|name| is_name(name));
             let name = asked.take()?;
-            self.interface(&name)?;
+            self.interface(&name)?.driver = driver;
             return Some(Record::Interface(name));
         }
         self.link(line)
@@ -152,16 +165,55 @@ impl RdmaTools {
         Some(Record::Interface(name.to_owned()))
     }
 
-    /// A line of a record.
-    fn field(&mut self, record: &mut Record, label: &str, value: &str) {
+    /// A line of a record, or one that may begin a record; true if it shows a device.
+    fn field(&mut self, record: &mut Record, label: &str, value: &str) -> bool {
+        match (label, &mut *record) {
+            ("driver", _) => {
+                *record = Record::Unnamed(Interface {
+                    driver: Some(value.to_owned()).filter(|name| is_name(name)),
+                    ..Interface::default()
+                });
+                return false;
+            }
+            ("Device type", _) => {
+                let kind = ("hca_type".to_owned(), value.to_owned());
+                *record = Record::Settings(BTreeMap::from([kind]));
+                return false;
+            }
+            ("Device", Record::Settings(files)) => {
+                let files = std::mem::take(files);
+                let Some(device) = self.device(value) else {
+                    return false;
+                };
+                device.files.extend(files);
+                *record = Record::Device(value.to_owned(), None);
+                return true;
+            }
+            _ => {}
+        }
         match record {
-            Record::Nothing => {}
+            Record::Nothing | Record::Settings(_) => {}
+            Record::Unnamed(interface) => {
+                if label == "firmware-version" {
+                    interface.firmware = Some(value.to_owned());
+                } else if label == "bus-info"
+                    && let Ok(at) = value.parse()
+                    && self.unnamed.len() < MOST
+                {
+                    interface.at = Some(at);
+                    self.unnamed.insert(at, interface.clone());
+                    *record = Record::Nothing;
+                    return true;
+                }
+            }
             Record::Interface(name) => {
                 let Some(interface) = self.interfaces.get_mut(name) else {
-                    return;
+                    return false;
                 };
                 if label == "bus-info" {
                     interface.at = value.parse().ok();
+                } else if label == "firmware-version" {
+                    interface.firmware = Some(value.to_owned());
                 } else if let Some(rest) = label.strip_prefix("link/ether ") {
                     // The address has the colon at which the line was split.
                     let first = format!("{rest}:{value}");
@@ -178,16 +230,18 @@ impl RdmaTools {
                 }
             }
         }
+        false
     }
 
     /// The files of sysfs that the devices have, joined; `None` without a device.
     pub(super) fn files(mut self) -> Option<MemorySource> {
+        self.join();
         if self.devices.is_empty() && self.interfaces.is_empty() {
             return None;
         }
-        self.join();
         let mut node = MemorySource::partial();
-        let link = |at: Bdf| format!("../../../bus/pci/devices/{at}");
+        // Not below /sys/bus/pci, whose list would be that of all functions of the node.
+        let link = |at: Bdf| format!("../../../devices/{at}");
         for (name, device) in &self.devices {
             let path = format!("/sys/class/infiniband/{name}");
             node = node.directory(&path);
@@ -210,6 +264,16 @@ impl RdmaTools {
             }
             if let Some(at) = interface.at {
                 node = node.link_to(&format!("{path}/device"), &link(at));
+                if let Some(driver) = &interface.driver {
+                    let target = format!("../../bus/pci/drivers/{driver}");
+                    node = node.link_to(&format!("/sys/devices/{at}/driver"), &target);
+                }
+            }
+            if let Some(firmware) = &interface.firmware {
+                node = node.file(
+                    &virtual_path::netdev_firmware(name),
+                    format!("{firmware}\n"),
+                );
             }
         }
         Some(node)
@@ -217,6 +281,19 @@ impl RdmaTools {
 
     /// Gives both sides of a NIC the address that one of them has.
     fn join(&mut self) {
+        for (at, unnamed) in std::mem::take(&mut self.unnamed) {
+            let known = (self.interfaces.values_mut()).find(|interface| interface.at == Some(at));
+            match known {
+                Some(interface) => {
+                    interface.driver = interface.driver.take().or(unnamed.driver);
+                    interface.firmware = interface.firmware.take().or(unnamed.firmware);
+                }
+                // Where no text has a name for it, its address is one.
+                None => {
+                    self.interfaces.insert(at.to_string(), unnamed);
+                }
+            }
+        }
         for (name, device) in &self.devices {
             let same = |interface: &Interface| {
                 let guids = interface.mac.map(guids);
@@ -244,6 +321,21 @@ impl RdmaTools {
 }
 
 impl RdmaDevice {
+    /// `LINK_TYPE_P1   ETH(2)` of mlxconfig.
+    fn setting(&mut self, line: &str) {
+        let mut words = line.trim_start_matches(['*', ' ', '\t']).split_whitespace();
+        let port = words.next().and_then(|it| it.strip_prefix("LINK_TYPE_P"));
+        let layer = match words.next().and_then(|it| it.split('(').next()) {
+            Some("ETH") => "Ethernet",
+            Some("IB") => "InfiniBand",
+            _ => return,
+        };
+        if let Some(port) = port.and_then(|it| it.parse::<u32>().ok()) {
+            let path = format!("ports/{port}/link_layer");
+            self.files.entry(path).or_insert_with(|| layer.to_owned());
+        }
+    }
+
     fn field(&mut self, port: Option<u32>, label: &str, value: &str) {
         let mut put = |name: &str, value: String| {
             let name = match port {
@@ -417,6 +509,47 @@ mod tests {
     }
 
     #[test]
+    fn a_card_is_named_by_its_interface_else_by_its_address() {
+        let ethtool = "driver: mlx5_core\nversion: 5.15.0\nfirmware-version: 28.39.1002 (X)\n\
+                       bus-info: 0000:19:00.0\n";
+        let named = format!("$ ethtool -i ens1\n{ethtool}");
+        for (texts, name) in [
+            (vec![ethtool], "0000:19:00.0"),
+            (vec![named.as_str()], "ens1"),
+            (vec![ethtool, named.as_str()], "ens1"),
+        ] {
+            let inventory = node(&texts);
+            let [netdev] = &inventory.netdevs.as_ref().unwrap()[..] else {
+                panic!("{inventory:?}");
+            };
+            assert_eq!(netdev.name, name);
+            assert_eq!(netdev.function, Ok("0000:19:00.0".parse().unwrap()));
+            assert_eq!(netdev.driver, Ok("mlx5_core".to_owned()));
+            assert_eq!(netdev.firmware, Ok("28.39.1002 (X)".to_owned()));
+            // One card is not the list of all functions.
+            assert!(inventory.tree.is_err());
+        }
+    }
+
+    #[test]
+    fn mlxconfig_names_a_device_and_the_protocol_of_its_port() {
+        let inventory = node(&["Device #1:\n----------\n\nDevice type:    ConnectX6DX\n\
+            Name:           X_Ax\nDescription:    Mellanox ConnectX-6 Dx\nDevice:         mlx5_0\n\n\
+            Configurations:          Next Boot\n         LINK_TYPE_P1   ETH(2)\n*        LINK_TYPE_P2   IB(1)\n"]);
+        let device = &inventory.rdma.as_ref().unwrap()[0];
+        assert_eq!(device.name, "mlx5_0");
+        let layers: Vec<_> = device
+            .ports
+            .iter()
+            .map(|port| port.link_layer.clone())
+            .collect();
+        assert_eq!(
+            layers,
+            ["Ethernet", "InfiniBand"].map(|it| Ok(it.to_owned()))
+        );
+    }
+
+    #[test]
     fn other_texts_have_no_device() {
         let mut tools = RdmaTools::default();
         assert!(!tools.read("words: of a log\ndriver: x\nport: 1\nState: Active\n"));
@@ -425,7 +558,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_read(text in "((CA '|hca_id:|==>|ethtool -i |driver: |[0-9]: |[a-z/.:<>' ]{1,8})\n?){0,40}") {
+        fn any_text_is_read(text in "((CA '|hca_id:|==>|ethtool -i |driver: |bus-info: |Device type: |Device: |LINK_TYPE_P1 |ETH|01:00.0|[0-9]: |[a-z/.:<>' ]{1,8})\n?){0,40}") {
             let mut tools = RdmaTools::default();
             tools.read(&text);
             tools.files();

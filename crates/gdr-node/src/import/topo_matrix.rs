@@ -48,6 +48,8 @@ pub struct Row {
     pub cpu_affinity: Option<String>,
     /// The NUMA affinity as printed: `0`, `0-1`, `N/A`.
     pub numa_affinity: Option<String>,
+    /// The NUMA node of the GPU's own memory as printed: `8`, `N/A`.
+    pub gpu_numa: Option<String>,
 }
 
 /// Whether GPUs may access each other's memory, by `nvidia-smi topo -p2p`.
@@ -283,6 +285,7 @@ impl Reading {
                             classes,
                             cpu_affinity: words.next().map(str::to_owned),
                             numa_affinity: words.next().map(str::to_owned),
+                            gpu_numa: words.next().map(str::to_owned),
                         });
                     }
                     is_whole && is_new
@@ -468,6 +471,7 @@ mod tests {
         assert_eq!(matrix.class("GPU0", "GPU7"), None);
         assert_eq!(matrix.rows[0].cpu_affinity.as_deref(), Some("0-55"));
         assert_eq!(matrix.rows[0].numa_affinity.as_deref(), Some("0"));
+        assert_eq!(matrix.rows[0].gpu_numa.as_deref(), Some("N/A"));
         assert_eq!(matrix.rows[2].cpu_affinity, None);
     }
 

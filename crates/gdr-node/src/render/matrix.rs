@@ -61,6 +61,9 @@ const UCX_LEGEND: &str = "\x20 X       = Self
   default = Below a common bridge: no limit assumed
 ";
 
+/// The headings of the columns beside the matrix, as nvidia-smi has them.
+pub const AFFINITY_HEADINGS: &str = "\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID";
+
 /// The CPUs and the memory next to a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Affinity {
@@ -218,7 +221,8 @@ pub fn matrix(
         out.push('\t');
         out.push_str(cells.heading(index));
     }
-    out.push_str("\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\n");
+    out.push_str(AFFINITY_HEADINGS);
+    out.push('\n');
     // Writing to a string never fails, here and below.
     for (index, (device, row)) in cells.devices.iter().zip(&cells.classes).enumerate() {
         out.push_str(cells.heading(index));

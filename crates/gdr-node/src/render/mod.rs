@@ -20,7 +20,7 @@ mod tree;
 pub use dot::dot;
 pub use escape::Escaped;
 pub use layout::{Branch, Layout, NumaGroup, RootGroup};
-pub use matrix::{Affinity, Cells, MOST_DEVICES, Paint, Vocabulary, matrix};
+pub use matrix::{AFFINITY_HEADINGS, Affinity, Cells, MOST_DEVICES, Paint, Vocabulary, matrix};
 pub use nccl_xml::nccl_xml;
 pub use svg::{svg, svg_titled};
 pub use tree::{nothing, tree, without_tree};

@@ -20,6 +20,11 @@ pub const NVML_DEVICES: &str = "@nvml/devices.json";
 /// [`RdmaFacts`](crate::RdmaFacts). Missing without libibverbs.
 pub const VERBS_DEVICES: &str = "@verbs/devices.json";
 
+/// The version of the firmware of an interface's card, as `ethtool -i` prints it.
+pub fn netdev_firmware(interface: &str) -> String {
+    format!("@ethtool/{interface}/firmware-version")
+}
+
 /// The directory of resource limits: `self` is this process, the others are the daemons that start
 /// jobs.
 pub const LIMITS: &str = "@limits";

@@ -5,13 +5,14 @@ use gdr_doctor::Verdict;
 use gdr_node::Bdf;
 use gdr_node::import::LeftOut;
 use gdr_node::import::nccl_xml::{NcclTopology, PciNode};
-use gdr_node::import::topo_matrix::{Matrices, PeerMatrix, TopoMatrix};
-use gdr_node::render::{MOST_DEVICES, Paint, Vocabulary};
+use gdr_node::import::topo_matrix::{Matrices, PeerMatrix, Row, TopoMatrix};
+use gdr_node::render::{AFFINITY_HEADINGS, MOST_DEVICES, Paint, Vocabulary};
 use gdr_node::topology::{DistanceClass, NcclClass, NcclDevice, NcclGraph};
 use gdr_perf::report::Schema;
 use serde::Serialize;
 
 use super::report::names;
+use super::why::{rates, show_rates};
 use crate::exit::{Exit, UsageError};
 use crate::output::Output;
 
@@ -55,6 +56,17 @@ struct Named {
     gdr: Option<bool>,
     /// The ranks on a GPU.
     ranks: Vec<u32>,
+    /// What nvidia-smi printed beside its row.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    affinity: Option<Affinity>,
+}
+
+/// The CPUs and the memory next to a device, as nvidia-smi printed them.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Affinity {
+    cpus: String,
+    numa: Option<String>,
+    gpu_numa: Option<String>,
 }
 
 impl Named {
@@ -103,6 +115,27 @@ struct Peers {
 struct PeerRow {
     gpu: String,
     access: Vec<String>,
+}
+
+impl Affinity {
+    fn of_row(row: &Row) -> Option<Self> {
+        Some(Self {
+            cpus: row.cpu_affinity.clone()?,
+            numa: row.numa_affinity.clone(),
+            gpu_numa: row.gpu_numa.clone(),
+        })
+    }
+
+    /// The columns as nvidia-smi prints them.
+    fn columns(&self) -> String {
+        let shown = |text: &Option<String>| text.as_deref().unwrap_or("N/A").to_owned();
+        format!(
+            "\t{}\t{}\t\t{}",
+            self.cpus,
+            shown(&self.numa),
+            shown(&self.gpu_numa)
+        )
+    }
 }
 
 impl Distances {
@@ -182,6 +215,9 @@ impl Words {
                 name: (matrix.legend.iter())
                     .find(|(short, _)| short == heading)
                     .map(|(_, long)| long.clone()),
+                affinity: (matrix.rows.iter())
+                    .find(|row| row.device == *heading)
+                    .and_then(Affinity::of_row),
                 ..Named::default()
             })
             .collect();
@@ -300,15 +336,20 @@ impl Words {
         let headings: Vec<&str> = (self.devices.iter())
             .map(|device| device.heading.as_str())
             .collect();
-        output.line(format_args!("\t{}", headings.join("\t")))?;
-        for (heading, row) in headings.iter().zip(&self.classes) {
-            let mut line = (*heading).to_owned();
+        let has_affinity = self.devices.iter().any(|device| device.affinity.is_some());
+        let more = if has_affinity { AFFINITY_HEADINGS } else { "" };
+        output.line(format_args!("\t{}{more}", headings.join("\t")))?;
+        for (device, row) in self.devices.iter().zip(&self.classes) {
+            let mut line = device.heading.clone();
             for class in row {
                 line.push('\t');
                 match class {
                     DistanceClass::Same => line.push_str(&paint.word(*class, " X ")),
                     class => line.push_str(&paint.word(*class, &class.to_string())),
                 }
+            }
+            if let Some(affinity) = &device.affinity {
+                line.push_str(&affinity.columns());
             }
             output.line(line)?;
         }
@@ -432,6 +473,18 @@ impl Words {
         output.line(format_args!("{from} - {to}: {word}"))?;
         if let Some(meaning) = meaning {
             output.line(format_args!("    {meaning}"))?;
+        }
+        for device in [&self.devices[a], &self.devices[b]] {
+            if let Some(Affinity { cpus, numa, .. }) = &device.affinity {
+                let numa = numa.as_deref().unwrap_or("N/A");
+                let name = device.shown();
+                output.line(format_args!("    {name}: CPUs {cpus}, NUMA node {numa}"))?;
+            }
+        }
+        if let DistanceClass::Smi(class) = class
+            && self.devices[a].is_gpu() != self.devices[b].is_gpu()
+        {
+            show_rates(&rates(class), output)?;
         }
         output.line("    the reason is not known: the capture has distances only, no PCI tree")?;
         Ok(exit)

@@ -38,7 +38,7 @@ const RATES: [(SmiClass, f64, &str); 5] = [
 
 /// What others measured at the distance of a GPU and a NIC, and where.
 #[derive(Debug, PartialEq, Serialize)]
-struct Rate {
+pub(super) struct Rate {
     /// The distance there.
     at: String,
     gb_per_s: f64,
@@ -46,7 +46,7 @@ struct Rate {
 }
 
 /// The rates at a distance; PXB is PIX with more switches, and NODE is SYS within one socket.
-fn rates(class: SmiClass) -> Vec<Rate> {
+pub(super) fn rates(class: SmiClass) -> Vec<Rate> {
     let class = match class {
         SmiClass::Pxb => SmiClass::Pix,
         SmiClass::Node => SmiClass::Sys,
@@ -60,6 +60,22 @@ fn rates(class: SmiClass) -> Vec<Rate> {
             machine,
         })
         .collect()
+}
+
+/// Writes what others measured at a distance, if anything was.
+pub(super) fn show_rates(measured: &[Rate], output: &mut Output) -> Result<()> {
+    let Some(first) = measured.first() else {
+        return Ok(());
+    };
+    let list: Vec<String> = (measured.iter())
+        .map(|rate| format!("{} GB/s ({})", rate.gb_per_s, rate.machine))
+        .collect();
+    let text = format!(
+        "{}; `gdr perf write-bw --gpu` measures yours",
+        list.join(", ")
+    );
+    let title = format!("measured elsewhere at {} (100 Gb/s RoCE, 2023): ", first.at);
+    Ok(output.paragraph(&title, "    ", &text)?)
 }
 
 #[derive(Serialize)]
@@ -189,18 +205,7 @@ fn show(
              changes that"
         })?;
     }
-    let measured = between(a, b, relation);
-    if let [first, ..] = &measured[..] {
-        let list: Vec<String> = (measured.iter())
-            .map(|rate| format!("{} GB/s ({})", rate.gb_per_s, rate.machine))
-            .collect();
-        let text = format!(
-            "{}; `gdr perf write-bw --gpu` measures yours",
-            list.join(", ")
-        );
-        let title = format!("measured elsewhere at {} (100 Gb/s RoCE, 2023): ", first.at);
-        output.paragraph(&title, "    ", &text)?;
-    }
+    show_rates(&between(a, b, relation), output)?;
     output.line("\nthe path:")?;
     for hop in hops {
         let mut line = hop.place.to_string();

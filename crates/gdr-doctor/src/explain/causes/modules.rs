@@ -84,6 +84,35 @@ pub(super) const CAUSES: &[Cause] = &[
         ..Cause::DEFAULT
     },
     Cause {
+        id: "peermem-deadlock",
+        title: "nv_peer_mem and MLNX_OFED have locked each other out",
+        why: "The peer-direct patch of an MLNX_OFED without the fix of 2696789 takes two locks in \
+              opposite orders. nv_peer_mem 1.2 and later need an MLNX_OFED with it, from 5.1 on; 1.1 \
+              is the last for 4.9 LTS.",
+        patterns: &[
+            follows(
+                r"blocked for more than \d+ seconds|possible circular locking dependency",
+                r"\+0x[0-9a-f]+/0x[0-9a-f]+ \[nv_peer_mem\]",
+                Strength::Likely,
+            ),
+            likely(
+                r"(nv_peer_mem|peer.direct)\b.{0,80}\b(deadlock|lock inversion)|\b(deadlock|lock inversion)\b.{0,80}\b(nv_peer_mem|peer.direct)|\b2696789\b",
+            ),
+        ],
+        remedies: &[
+            run(
+                "Use the driver's own module, from 470 on",
+                "modprobe -r nv_peer_mem; gdr peermem enable",
+            ),
+            hand(
+                "Or install an MLNX_OFED, 5.1 or later, whose release notes have the fix of 2696789",
+            ),
+        ],
+        checks: &["peermem.age", "peermem.conflict", "ofed.flavour"],
+        sources: &["Mellanox/nv_peer_memory README: Installation"],
+        ..Cause::DEFAULT
+    },
+    Cause {
         id: "peermem-context",
         kind: Kind::Harmless,
         title: "The peer-memory module skipped a callback for memory that was already deregistered",
@@ -123,9 +152,10 @@ pub(super) const CAUSES: &[Cause] = &[
     },
     Cause {
         id: "kernel-crash",
-        title: "The kernel has crashed in a driver of GPUs or NICs",
-        why: "After an oops, a BUG or a fault in a driver its locks and lists may be corrupt: \
-              transfers hang, and modules cannot be unloaded.",
+        title: "The kernel has crashed",
+        why: "After an oops, a BUG or a fault in a driver of GPUs or NICs its locks and lists may be \
+              corrupt: transfers hang, and modules cannot be unloaded. After one elsewhere the rest \
+              of the machine is not to be trusted either.",
         patterns: &[
             follows(
                 expressions::CRASH,
@@ -135,10 +165,15 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(
                 r"\brip: ?\S*[ :]\S+\+0x[0-9a-f]+/0x[0-9a-f]+ \[(nvidia|mlx[45]_|ib_|rdma_|gdrdrv)",
             ),
+            // Without a function of such a driver it is a crash elsewhere.
+            weak(concat!(
+                r"\boops: [0-9a-f]{4,}|\bkernel bug at |\binternal error: oops|\bgeneral protection fault",
+                r"|\bunable to handle (kernel )?(null pointer|page fault|paging request)",
+            )),
         ],
         detail: Some(module),
         remedies: &[
-            hand("Restart the machine, then update the driver that the trace names"),
+            hand("Restart the machine, then update the driver or the kernel that the trace names"),
             hand("Report it to the driver's vendor with the whole log"),
         ],
         checks: &["klog.crash"],
@@ -504,6 +539,9 @@ pub(super) const CAUSES: &[Cause] = &[
 /// The module of a function in a crash report.
 fn module(line: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(line);
-    let name = text.rsplit_once('[')?.1.split_once(']')?.0;
+    let (function, rest) = text.rsplit_once('[')?;
+    let name = rest.split_once(']')?.0;
+    // `Oops: 0002 [#1]` names no module.
+    function.contains("+0x").then_some(())?;
     Some(format!("in the module {}", name.split_whitespace().next()?))
 }

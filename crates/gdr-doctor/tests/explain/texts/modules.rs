@@ -136,6 +136,18 @@ pub(crate) const TEXTS: Texts = &[
         ],
     ),
     (
+        "peermem-deadlock",
+        &[
+            "INFO: task app:77 blocked for more than 120 seconds.\n\
+             nv_mem_release+0x1b/0x30 [nv_peer_mem]",
+            "Peer-direct patch may cause deadlock due to lock inversion (Internal Ref. #2696789)",
+        ],
+    ),
+    (
+        "kernel-crash",
+        &["[  100.2] Oops: 0000 [#1] SMP NOPTI\n[  100.5]  btrfs_sync+0x1b/0x30 [btrfs]"],
+    ),
+    (
         "kernel-crash",
         &[
             "BUG: kernel NULL pointer dereference, address: 0000000000000008\n mlx5_ib_devx_umem_reg+0x2b0/0x5a0 [mlx5_ib]",

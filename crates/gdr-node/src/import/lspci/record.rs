@@ -24,6 +24,8 @@ pub(super) struct Record {
     named: Vec<Kind>,
     /// Whether the registers of the PCI Express capability were listed.
     express_listed: bool,
+    /// Whether it has the form of `-vmm`, which has no headline.
+    is_machine_form: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -61,6 +63,7 @@ impl Record {
             capabilities: Capabilities::Silent,
             named: Vec::new(),
             express_listed: false,
+            is_machine_form: headline.trim().is_empty(),
         }
     }
 
@@ -177,7 +180,7 @@ impl Record {
             // The form of `-vmm`.
             "Class" => f.identity.class = class_of(rest),
             "Vendor" => f.identity = of_parts("", rest, "").or(std::mem::take(&mut f.identity)),
-            "Device" => {
+            "Device" if self.is_machine_form => {
                 let maker = f.identity.name.take().unwrap_or_default();
                 f.identity = of_parts("", &maker, rest).or(std::mem::take(&mut f.identity));
             }
