@@ -165,9 +165,6 @@ impl LibraryState {
     }
 }
 
-/// # Safety
-///
-/// `count` is writable or null.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
     pointer(|| {
@@ -190,9 +187,6 @@ unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_dev
     })
 }
 
-/// # Safety
-///
-/// `list` is from `ibv_get_device_list` and was not freed, or is null.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
     if list.is_null() {
@@ -208,9 +202,6 @@ unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
     drop(unsafe { Box::from_raw(list) });
 }
 
-/// # Safety
-///
-/// `device` is one of this library.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
     // SAFETY: the device is never freed; this only computes an address in it.

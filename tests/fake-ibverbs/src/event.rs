@@ -153,9 +153,6 @@ fn wait(context: *mut ibv_context) -> Outcome<()> {
         .map_err(|error| error.raw_os_error())
 }
 
-/// # Safety
-///
-/// `event` is writable.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_async_event(
     context: *mut ibv_context,
@@ -183,9 +180,6 @@ unsafe extern "C" fn ibv_get_async_event(
     })
 }
 
-/// # Safety
-///
-/// `event` is readable and unchanged since it was returned.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
     // SAFETY: the contract of this function.

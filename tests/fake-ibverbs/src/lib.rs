@@ -17,6 +17,9 @@
 //! file in the environment variable `FAKE_IBVERBS`, a JSON list of [`DeviceSpec`]:
 //! [`Fake::environment`].
 
+// Exported functions and operations of contexts have the contracts of libibverbs' functions of their
+// names; where a comment speaks of the contract of a function, it is that.
+
 mod client;
 mod control;
 mod device;

@@ -21,9 +21,6 @@ extern "C" fn mlx5dv_is_supported(device: *mut ibv_device) -> bool {
     })
 }
 
-/// # Safety
-///
-/// `attr` is readable and writable, `mlx5` readable.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn mlx5dv_create_qp(
     context: *mut ibv_context,

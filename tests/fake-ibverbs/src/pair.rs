@@ -15,7 +15,7 @@ use gdr_verbs_sys::{
 use crate::nic::{nic, operations};
 use crate::queue::{last_errno, take};
 use crate::state::{DeviceId, Kind, LibraryState, lock_state};
-use crate::verb::{Outcome, end, errno_of, on, pointer, status};
+use crate::verb::{Outcome, end, errno_of, on, outcome_of, pointer, status};
 
 /// The first number of devices that assign the lowest free one.
 const FIRST_REUSED: u32 = 0x11;
@@ -30,7 +30,7 @@ pub(crate) struct Pair {
     state: State,
     port: u8,
     route: ibv_ah_attr,
-    /// What the NIC was told last.
+    /// What the NIC does now.
     traffic: Traffic,
 }
 
@@ -98,7 +98,7 @@ impl LibraryState {
         })
     }
 
-    /// The path to the device of the NIC, or to an address that nobody has.
+    /// The path to the device of the NIC, or to an address without a host.
     fn path(&self, context: usize, route: &ibv_ah_attr, reaches: bool) -> ibv_ah_attr {
         let own = self.contexts.get(&context);
         let mut gid = own.map_or(ibv_gid { raw: [0; 16] }, |context| context.gid);
@@ -106,8 +106,8 @@ impl LibraryState {
             // SAFETY: any bytes are a GID.
             let address = Ipv6Addr::from(unsafe { gid.raw }).to_ipv4_mapped();
             let [a, _, c, d] = address.map_or([127, 0, 0, 1], |own| own.octets());
-            let nobody = std::net::Ipv4Addr::new(a, 2, c, d);
-            gid.raw = nobody.to_ipv6_mapped().octets();
+            let nowhere = std::net::Ipv4Addr::new(a, 2, c, d);
+            gid.raw = nowhere.to_ipv6_mapped().octets();
         }
         let mut path = *route;
         path.is_global = 1;
@@ -198,9 +198,6 @@ fn change(address: usize, to: State, path: Option<ibv_ah_attr>) {
     let _refused = unsafe { nic().ibv_modify_qp(qp, &mut attr, mask.0 as c_int) };
 }
 
-/// # Safety
-///
-/// `attr` is readable and writable.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> *mut ibv_qp {
     pointer(|| {
@@ -214,9 +211,6 @@ unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr)
     })
 }
 
-/// # Safety
-///
-/// `attr` is readable and writable.
 pub(crate) unsafe extern "C" fn create_qp_ex(
     context: *mut ibv_context,
     attr: *mut ibv_qp_init_attr_ex,
@@ -328,9 +322,6 @@ fn wait_for_release(id: DeviceId) {
     }
 }
 
-/// # Safety
-///
-/// `attr` is readable.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
     // SAFETY: the contract of this function.
@@ -415,9 +406,6 @@ fn modify_pair(
     Ok(())
 }
 
-/// # Safety
-///
-/// `attr` and `init_attr` are writable.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_query_qp(
     qp: *mut ibv_qp,
@@ -449,9 +437,6 @@ fn note_posting(verb: &str, qp: *mut ibv_qp) -> Outcome<()> {
     library.note(verb, id, "")
 }
 
-/// # Safety
-///
-/// The list is readable and satisfies the contract of `ibv_post_send`; `bad` is writable.
 pub(crate) unsafe extern "C" fn post_send(
     qp: *mut ibv_qp,
     first: *mut ibv_send_wr,
@@ -463,16 +448,10 @@ pub(crate) unsafe extern "C" fn post_send(
         note_posting("ibv_post_send", qp)?;
         let post = operations().context.ops.post_send.ok_or(libc::EOPNOTSUPP)?;
         // SAFETY: the contract of this function.
-        match unsafe { post(qp, first, bad) } {
-            0 => Ok(()),
-            errno => Err(errno),
-        }
+        outcome_of(unsafe { post(qp, first, bad) })
     })
 }
 
-/// # Safety
-///
-/// As [`post_send`].
 pub(crate) unsafe extern "C" fn post_recv(
     qp: *mut ibv_qp,
     first: *mut ibv_recv_wr,
@@ -487,10 +466,7 @@ pub(crate) unsafe extern "C" fn post_recv(
         unsafe { check_scatter(verb, qp, first) };
         let post = operations().context.ops.post_recv.ok_or(libc::EOPNOTSUPP)?;
         // SAFETY: the contract of this function.
-        match unsafe { post(qp, first, bad) } {
-            0 => Ok(()),
-            errno => Err(errno),
-        }
+        outcome_of(unsafe { post(qp, first, bad) })
     })
 }
 
@@ -530,9 +506,6 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
         }
         let complete = WR_COMPLETE.get().ok_or(libc::EOPNOTSUPP)?;
         // SAFETY: the program has started a batch.
-        match unsafe { complete(qp) } {
-            0 => Ok(()),
-            errno => Err(errno),
-        }
+        outcome_of(unsafe { complete(qp) })
     })
 }

@@ -7,7 +7,7 @@ use std::ptr;
 use gdr_verbs_sys::{
     __be16, ibv_atomic_cap, ibv_context, ibv_device_attr, ibv_device_attr_ex, ibv_gid,
     ibv_gid_entry, ibv_mtu, ibv_odp_general_caps, ibv_odp_transport_cap_bits, ibv_port_attr,
-    ibv_port_state, ibv_qp, ibv_query_device_ex_input, ibv_wr_opcode,
+    ibv_port_state, ibv_query_device_ex_input,
 };
 
 use crate::device::put_text;
@@ -27,17 +27,25 @@ fn of_device<T>(
     })
 }
 
-/// Answers a query of a port by what its specification says.
-fn of_port<T>(
-    verb: &str,
-    context: *mut ibv_context,
-    port: u32,
+/// Answers a query of a port by what its specification says, in `size` bytes at `place`.
+///
+/// # Safety
+///
+/// They are writable.
+unsafe fn of_port<T>(
+    (verb, context, port): (&str, *mut ibv_context, u32),
+    (place, size): (*mut T, usize),
     answer: impl FnOnce(&PortSpec) -> Outcome<T>,
-) -> Outcome<T> {
+) -> c_int {
     let detail = format_args!("port {port}");
-    on((Kind::Context, context), verb, detail, |library, id| {
-        let port = u8::try_from(port).map_err(|_| libc::EINVAL)?;
-        answer(library.devices[id].port(port).ok_or(libc::EINVAL)?)
+    status(|| {
+        on((Kind::Context, context), verb, detail, |library, id| {
+            let port = u8::try_from(port).map_err(|_| libc::EINVAL)?;
+            let port = library.devices[id].port(port).ok_or(libc::EINVAL)?;
+            // SAFETY: the contract of this function.
+            unsafe { put_part(&answer(port)?, place, size) };
+            Ok(())
+        })
     })
 }
 
@@ -59,9 +67,6 @@ fn limits(context: *mut ibv_context, spec: &DeviceSpec) -> Outcome<ibv_device_at
     Ok(attr)
 }
 
-/// # Safety
-///
-/// `attr` is writable.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_query_device(
     context: *mut ibv_context,
@@ -76,9 +81,6 @@ unsafe extern "C" fn ibv_query_device(
     })
 }
 
-/// # Safety
-///
-/// `size` bytes at `attr` are writable.
 pub(crate) unsafe extern "C" fn query_device_ex(
     context: *mut ibv_context,
     _: *const ibv_query_device_ex_input,
@@ -119,43 +121,33 @@ unsafe fn put_part<T>(whole: &T, place: *mut T, size: usize) {
     unsafe { ptr::copy_nonoverlapping(ptr::from_ref(whole).cast::<u8>(), place.cast(), size) };
 }
 
-/// # Safety
-///
-/// `size` bytes at `attr` are writable.
 pub(crate) unsafe extern "C" fn query_port(
     context: *mut ibv_context,
     port: u8,
     attr: *mut ibv_port_attr,
     size: usize,
 ) -> c_int {
-    status(|| {
-        of_port("ibv_query_port", context, port.into(), |spec| {
-            let full = ibv_port_attr {
-                state: ibv_port_state(spec.state),
-                max_mtu: ibv_mtu(spec.max_mtu),
-                active_mtu: ibv_mtu(spec.active_mtu),
-                gid_tbl_len: spec.gid_table as c_int,
-                max_msg_sz: 1 << 30,
-                pkey_tbl_len: 1,
-                lid: spec.lid,
-                sm_lid: spec.sm_lid,
-                active_width: spec.width,
-                active_speed: spec.speed,
-                active_speed_ex: u32::from(spec.speed),
-                phys_state: spec.phys_state,
-                link_layer: spec.link_layer,
-                ..Default::default()
-            };
-            // SAFETY: the contract of this function.
-            unsafe { put_part(&full, attr, size) };
-            Ok(())
-        })
-    })
+    let attributes = |spec: &PortSpec| ibv_port_attr {
+        state: ibv_port_state(spec.state),
+        max_mtu: ibv_mtu(spec.max_mtu),
+        active_mtu: ibv_mtu(spec.active_mtu),
+        gid_tbl_len: spec.gid_table as c_int,
+        max_msg_sz: 1 << 30,
+        pkey_tbl_len: 1,
+        lid: spec.lid,
+        sm_lid: spec.sm_lid,
+        active_width: spec.width,
+        active_speed: spec.speed,
+        active_speed_ex: u32::from(spec.speed),
+        phys_state: spec.phys_state,
+        link_layer: spec.link_layer,
+        ..Default::default()
+    };
+    let query = ("ibv_query_port", context, port.into());
+    // SAFETY: the contract of this function.
+    unsafe { of_port(query, (attr, size), |spec| Ok(attributes(spec))) }
 }
 
-/// # Safety
-///
-/// The old structure, which ends before `port_cap_flags2`, is writable at `attr`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_query_port(
     context: *mut ibv_context,
@@ -169,30 +161,26 @@ unsafe extern "C" fn ibv_query_port(
     }
 }
 
-/// # Safety
-///
-/// `speed` is writable.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_query_port_speed(
     context: *mut ibv_context,
     port: u32,
     speed: *mut u64,
 ) -> c_int {
-    status(|| {
-        of_port("ibv_query_port_speed", context, port, |spec| {
-            let lanes = match spec.width {
-                2 => 4,
-                4 => 8,
-                8 => 12,
-                16 => 2,
-                _ => 1,
-            };
-            let lane = if spec.speed == 128 { 1000 } else { 250 };
-            // SAFETY: the contract of this function.
-            unsafe { speed.write(lane * lanes) };
-            Ok(())
-        })
-    })
+    let of_spec = |spec: &PortSpec| {
+        let lanes = match spec.width {
+            2 => 4,
+            4 => 8,
+            8 => 12,
+            16 => 2,
+            _ => 1,
+        };
+        let lane = if spec.speed == 128 { 1000 } else { 250 };
+        Ok(lane * lanes)
+    };
+    let query = ("ibv_query_port_speed", context, port);
+    // SAFETY: the contract of this function.
+    unsafe { of_port(query, (speed, size_of::<u64>()), of_spec) }
 }
 
 /// The entry of a table with this index.
@@ -203,9 +191,6 @@ fn gid_at(spec: &PortSpec, index: u32) -> Outcome<Option<&GidSpec>> {
     Ok(spec.gids.iter().find(|entry| entry.index == index))
 }
 
-/// # Safety
-///
-/// `gid` is writable.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_query_gid(
     context: *mut ibv_context,
@@ -213,15 +198,14 @@ unsafe extern "C" fn ibv_query_gid(
     index: c_int,
     gid: *mut ibv_gid,
 ) -> c_int {
-    status(|| {
-        of_port("ibv_query_gid", context, port.into(), |spec| {
-            let index = u32::try_from(index).map_err(|_| libc::EINVAL)?;
-            let raw = gid_at(spec, index)?.map_or([0; 16], |entry| entry.gid);
-            // SAFETY: the contract of this function.
-            unsafe { gid.write(ibv_gid { raw }) };
-            Ok(())
-        })
-    })
+    let of_spec = |spec: &PortSpec| {
+        let index = u32::try_from(index).map_err(|_| libc::EINVAL)?;
+        let raw = gid_at(spec, index)?.map_or([0; 16], |entry| entry.gid);
+        Ok(ibv_gid { raw })
+    };
+    let query = ("ibv_query_gid", context, port.into());
+    // SAFETY: the contract of this function.
+    unsafe { of_port(query, (gid, size_of::<ibv_gid>()), of_spec) }
 }
 
 fn gid_entry(port: u32, spec: &GidSpec) -> ibv_gid_entry {
@@ -234,9 +218,6 @@ fn gid_entry(port: u32, spec: &GidSpec) -> ibv_gid_entry {
     }
 }
 
-/// # Safety
-///
-/// `size` bytes at `entry` are writable.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn _ibv_query_gid_ex(
     context: *mut ibv_context,
@@ -246,19 +227,14 @@ unsafe extern "C" fn _ibv_query_gid_ex(
     _: u32,
     size: usize,
 ) -> c_int {
-    status(|| {
-        of_port("ibv_query_gid_ex", context, port, |spec| {
-            let found = gid_at(spec, index)?.ok_or(libc::ENODATA)?;
-            // SAFETY: the contract of this function.
-            unsafe { put_part(&gid_entry(port, found), entry, size) };
-            Ok(())
-        })
-    })
+    let of_spec = |spec: &PortSpec| {
+        let found = gid_at(spec, index)?.ok_or(libc::ENODATA)?;
+        Ok(gid_entry(port, found))
+    };
+    // SAFETY: the contract of this function.
+    unsafe { of_port(("ibv_query_gid_ex", context, port), (entry, size), of_spec) }
 }
 
-/// # Safety
-///
-/// `room` entries of `size` bytes are writable at `entries`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn _ibv_query_gid_table(
     context: *mut ibv_context,
@@ -289,9 +265,6 @@ unsafe extern "C" fn _ibv_query_gid_table(
     written as isize
 }
 
-/// # Safety
-///
-/// `pkey` is writable.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_query_pkey(
     context: *mut ibv_context,
@@ -299,30 +272,13 @@ unsafe extern "C" fn ibv_query_pkey(
     index: c_int,
     pkey: *mut __be16,
 ) -> c_int {
-    status(|| {
-        of_port("ibv_query_pkey", context, port.into(), |_| {
-            // SAFETY: the contract of this function; the context is open.
-            unsafe { nic().ibv_query_pkey(context, 1, index, pkey) }.map_err(errno_of)
-        })
-    })
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn ibv_query_qp_data_in_order(
-    qp: *mut ibv_qp,
-    operation: ibv_wr_opcode,
-    flags: u32,
-) -> c_int {
-    number(|| {
-        on(
-            (Kind::Pair, qp),
-            "ibv_query_qp_data_in_order",
-            "",
-            |_, _| {
-                // SAFETY: the queue pair is alive.
-                let answer = unsafe { nic().ibv_query_qp_data_in_order(qp, operation, flags) };
-                answer.map_err(errno_of)
-            },
-        )
-    })
+    let of_nic = |_: &PortSpec| {
+        let mut found = 0;
+        // SAFETY: the context is open.
+        unsafe { nic().ibv_query_pkey(context, 1, index, &mut found) }.map_err(errno_of)?;
+        Ok(found)
+    };
+    let query = ("ibv_query_pkey", context, port.into());
+    // SAFETY: the contract of this function.
+    unsafe { of_port(query, (pkey, size_of::<__be16>()), of_nic) }
 }

@@ -31,9 +31,6 @@ extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int 
     })
 }
 
-/// # Safety
-///
-/// `cq` and `cq_context` are writable.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_cq_event(
     channel: *mut ibv_comp_channel,
@@ -70,9 +67,6 @@ extern "C" fn ibv_create_cq(
     })
 }
 
-/// # Safety
-///
-/// `attr` is readable.
 pub(crate) unsafe extern "C" fn create_cq_ex(
     context: *mut ibv_context,
     attr: *mut ibv_cq_init_attr_ex,
@@ -160,9 +154,6 @@ impl LibraryState {
     }
 }
 
-/// # Safety
-///
-/// `wc` has room for `room` completions.
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, wc: *mut ibv_wc) -> c_int {
     let verb = "ibv_poll_cq";
     number(|| {

@@ -3,10 +3,7 @@
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
 
-use gdr_verbs_sys::{
-    ib_uverbs_advise_mr_advice, ibv_access_flags, ibv_mr, ibv_mr_init_attr, ibv_mr_init_attr_mask,
-    ibv_pd, ibv_sge,
-};
+use gdr_verbs_sys::{ib_uverbs_advise_mr_advice, ibv_access_flags, ibv_mr, ibv_pd, ibv_sge};
 
 use crate::mapping::{File, Mapping, is_mapped, page_size};
 use crate::nic::nic;
@@ -246,36 +243,6 @@ extern "C" fn ibv_reg_dmabuf_mr(
     pointer(|| register_dma_buf("ibv_reg_dmabuf_mr", wanted, fd, offset))
 }
 
-/// # Safety
-///
-/// `attr` is readable.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_reg_mr_ex(pd: *mut ibv_pd, attr: *mut ibv_mr_init_attr) -> *mut ibv_mr {
-    let verb = "ibv_reg_mr_ex";
-    // SAFETY: the contract of this function.
-    let attr = unsafe { attr.read() };
-    let has = |mask: ibv_mr_init_attr_mask| attr.comp_mask & u64::from(mask.0) != 0;
-    let address = match has(ibv_mr_init_attr_mask::IBV_REG_MR_MASK_ADDR) {
-        true => attr.addr.expose_provenance(),
-        false => attr.iova as usize,
-    };
-    let iova = match has(ibv_mr_init_attr_mask::IBV_REG_MR_MASK_IOVA) {
-        true => attr.iova,
-        false => address as u64,
-    };
-    let wanted = Wanted {
-        pd,
-        address,
-        len: attr.length,
-        iova,
-        access: attr.access as u32,
-    };
-    pointer(|| match has(ibv_mr_init_attr_mask::IBV_REG_MR_MASK_FD) {
-        true => register_dma_buf(verb, wanted, attr.fd, attr.fd_offset),
-        false => register(verb, wanted),
-    })
-}
-
 #[unsafe(no_mangle)]
 extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     let verb = "ibv_dereg_mr";
@@ -305,9 +272,6 @@ extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     })
 }
 
-/// # Safety
-///
-/// `count` ranges are readable at `ranges`.
 pub(crate) unsafe extern "C" fn advise_mr(
     pd: *mut ibv_pd,
     advice: ib_uverbs_advise_mr_advice,

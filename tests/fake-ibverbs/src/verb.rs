@@ -33,6 +33,14 @@ fn run<T>(verb: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
     })
 }
 
+/// The result of a verb of the NIC that returned 0 or an `errno`.
+pub(crate) fn outcome_of(answer: c_int) -> Outcome<()> {
+    match answer {
+        0 => Ok(()),
+        errno => Err(errno),
+    }
+}
+
 /// Runs a verb that returns 0 or an `errno`.
 pub(crate) fn status(verb: impl FnOnce() -> Outcome<()>) -> c_int {
     run(verb).err().unwrap_or(0)
