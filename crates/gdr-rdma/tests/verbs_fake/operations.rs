@@ -217,25 +217,6 @@ fn a_device_reaches_itself_through_two_queue_pairs() {
 }
 
 #[test]
-fn ports_of_an_infiniband_subnet_connect_by_their_lids() {
-    let fake = Fake::load();
-    let (a, b) = (
-        DeviceSpec::infiniband("ib0", 7),
-        DeviceSpec::infiniband("ib1", 9),
-    );
-    let (a, b) = connected(&fake, &a, &b);
-    let (source, target) = (a.memory(5000), b.memory(5000));
-    let sent = fill(&source, 4);
-    let write = SendRequest::write(WrId(1), target.remote().at(0))
-        .segment(source.segment(0, 5000).unwrap());
-    a.pair.post_send(write).unwrap();
-    a.done();
-    assert!(bytes(&target) == sent);
-    drop((source, target));
-    close(&fake, a, b);
-}
-
-#[test]
 fn requests_are_extended_if_the_device_supports_them() {
     let fake = Fake::load();
     for (verb, (a, b)) in ["ibv_wr_complete", "ibv_post_send"]
