@@ -1,19 +1,35 @@
 //! The control of the library by a test.
 
-use std::ffi::c_void;
+use std::ffi::{OsString, c_void};
 use std::fs;
+use std::net::Ipv4Addr;
+use std::os::unix;
 use std::path::{Path, PathBuf};
 use std::slice;
+use std::sync::Once;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use gdr_verbs_sys::Verbs;
 use libloading::os::unix::Library;
 use tempfile::TempDir;
 
 use crate::control::{Control, Reply, Request};
+use crate::nic::FILE;
 use crate::report::{Call, Live, Report};
 use crate::spec::DeviceSpec;
 
 const NAME: &str = "libfake_ibverbs.so";
+
+/// Names the address of the NIC's device.
+const NICS: &str = "GDR_NICS";
+
+/// An address that no other process has, nor another call of this one.
+fn address() -> OsString {
+    static NEXT: AtomicU8 = AtomicU8::new(0);
+    let n = NEXT.fetch_add(1, Ordering::Relaxed) % 64;
+    let [.., high, low] = std::process::id().to_be_bytes();
+    Ipv4Addr::new(127, 128 + n, high, low).to_string().into()
+}
 
 /// A loaded library, usually a copy with its own state.
 ///
@@ -36,6 +52,15 @@ impl Fake {
         library
     }
 
+    /// The environment of a program under test that has the devices in this file.
+    pub fn environment(devices: &Path) -> [(&'static str, OsString); 3] {
+        [
+            ("GDR_LIBIBVERBS", Self::library().into()),
+            ("FAKE_IBVERBS", devices.into()),
+            (NICS, address()),
+        ]
+    }
+
     /// The built library, which all threads of the process share. This process loads it if
     /// `GDR_LIBIBVERBS` is [`Fake::library`].
     pub fn of_process() -> Self {
@@ -54,6 +79,12 @@ impl Fake {
     }
 
     fn open(path: PathBuf, folder: Option<TempDir>) -> Self {
+        static ADDRESS: Once = Once::new();
+        if std::env::var_os(NICS).is_none() {
+            // SAFETY: the standard library locks the environment, and no library that a test has loaded
+            // so far reads it by itself.
+            ADDRESS.call_once(|| unsafe { std::env::set_var(NICS, address()) });
+        }
         // SAFETY: the fake behaves like libibverbs.
         let verbs = unsafe { Verbs::open(&path) }.expect("the fake is loaded");
         // SAFETY: its initializers have run already.
@@ -75,6 +106,9 @@ impl Fake {
             rename(&mut library, name);
         }
         fs::write(folder.path().join(NAME), library).expect("the fake is copied");
+        // The NIC is the same for all copies.
+        let nic = Self::library().with_file_name(FILE);
+        unix::fs::symlink(nic, folder.path().join(FILE)).expect("a link in a new folder");
         folder
     }
 

@@ -7,10 +7,11 @@ use std::slice;
 use gdr_verbs_sys::{ibv_event_type, ibv_port_state};
 use serde::{Deserialize, Serialize};
 
+use crate::device::Device;
+use crate::event::Subject;
 use crate::pair;
 use crate::spec::{DeviceSpec, GpuPath};
-use crate::state::{DeviceId, LibraryState, Pair, Subject, lock_state};
-use crate::wire;
+use crate::state::{DeviceId, LibraryState, lock_state};
 
 /// The subject of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -83,7 +84,7 @@ pub enum Request {
         /// Whether they are held.
         detained: bool,
     },
-    /// Completes the next transfer that starts at the device with a status, without copying bytes.
+    /// Reports another status for the next transfer that starts at the device and succeeds.
     EndNext {
         /// The name of the device.
         device: String,
@@ -140,7 +141,7 @@ pub(crate) unsafe extern "C" fn fake_ibverbs_control(
         let outcome = serde_json::from_slice(request)
             .map_err(|error| error.to_string())
             .and_then(|request| perform(&mut library, request));
-        wire::advance(&mut library);
+        library.direct_traffic();
         let mut report = library.report();
         report.error = outcome.err();
         serde_json::to_vec(&report).unwrap_or_default()
@@ -152,7 +153,7 @@ pub(crate) unsafe extern "C" fn fake_ibverbs_control(
 
 fn perform(library: &mut LibraryState, request: Request) -> Result<(), String> {
     match request {
-        Request::Add(spec) => library.add_device(spec),
+        Request::Add(spec) => library.devices.push(Device::new(spec)),
         Request::Remove { device } => {
             let id = library.named(&device)?;
             library.devices[id].gone = true;
@@ -234,8 +235,8 @@ impl LibraryState {
     /// Fails the device, and raises an event.
     fn fail_device(&mut self, id: DeviceId) {
         self.devices[id].fatal = true;
-        let of_device = |(number, pair): (&u32, &Pair)| (pair.device == id).then_some(*number);
-        let pairs: Vec<u32> = self.pairs.iter().filter_map(of_device).collect();
+        let of_device = self.pairs.iter().filter(|(_, pair)| pair.device == id);
+        let pairs: Vec<usize> = of_device.map(|(address, _)| *address).collect();
         for pair in pairs {
             self.break_pair(pair);
         }
@@ -247,9 +248,11 @@ impl LibraryState {
         let subject = match element {
             Element::Port(port) => Subject::Port(port),
             Element::Pair(number) => {
-                let pair = self.pairs.get(&number);
-                let pair = pair.ok_or_else(|| format!("there is no queue pair {number}"))?;
-                Subject::Pair(pair.object.address())
+                let mut pairs = self.pairs.iter();
+                let found = pairs.find(|(_, pair)| pair.device == id && pair.number == number);
+                let (address, _) =
+                    found.ok_or_else(|| format!("there is no queue pair {number}"))?;
+                Subject::Pair(*address)
             }
         };
         self.raise(id, event, subject);

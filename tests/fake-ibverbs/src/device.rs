@@ -1,70 +1,182 @@
 //! Devices: the list, contexts and protection domains.
 
+use std::collections::VecDeque;
 use std::ffi::{c_char, c_int};
-use std::io;
-use std::os::fd::AsRawFd as _;
+use std::mem::offset_of;
 use std::ptr;
 
-use gdr_verbs_sys::{__be64, ibv_context, ibv_device, ibv_fork_status, ibv_pd, verbs_context};
+use gdr_verbs_sys::{
+    __be64, ibv_context, ibv_device, ibv_fork_status, ibv_gid, ibv_node_type, ibv_pd,
+    ibv_port_state, ibv_transport_type, verbs_context,
+};
 
-use crate::c_abi::Handle;
-use crate::ret::{number, plain, pointer, status};
-use crate::spec::DeviceSpec;
-use crate::state::{Context, Domain, LibraryState};
-use crate::{completion, pair, post, query, region};
+use crate::event::Events;
+use crate::nic::{self, is_listing, keep_operations};
+use crate::report::Call;
+use crate::spec::{DeviceSpec, PortSpec};
+use crate::state::{DeviceId, Kind, LibraryState, Object, lock_state};
+use crate::verb::{Errno, Outcome, end, make, number, plain, pointer, status};
+use crate::{pair, query, queue, region};
 
-/// The value of `ibv_context.abi_compat` in a context that is part of a `verbs_context`.
-const EXTENDED: usize = usize::MAX;
+/// A verb that fails a number of times.
+#[derive(Debug)]
+struct Refusal {
+    verb: String,
+    errno: Errno,
+    times: u32,
+}
 
-/// Sets the operations of a context according to its device.
-fn set_operations(context: &mut verbs_context, spec: &DeviceSpec) {
-    context.sz = size_of::<verbs_context>();
-    context.context.abi_compat = ptr::without_provenance_mut(EXTENDED);
-    let ops = &mut context.context.ops;
-    ops.poll_cq = Some(completion::poll_cq);
-    ops.req_notify_cq = Some(completion::req_notify_cq);
-    ops.post_send = Some(post::post_send);
-    ops.post_recv = Some(post::post_recv);
-    context.query_rt_values = Some(query::query_rt_values);
-    if spec.on_demand {
-        context.advise_mr = Some(region::advise_mr);
+pub(crate) struct Device {
+    pub(crate) spec: DeviceSpec,
+    /// The device as the program sees it. It is never freed.
+    object: *mut ibv_device,
+    /// Not listed any more.
+    pub(crate) gone: bool,
+    pub(crate) fatal: bool,
+    pub(crate) held: bool,
+    /// A call that destroys a queue pair destroys it and then blocks.
+    pub(crate) detains: bool,
+    /// The status and vendor error of the next transfers.
+    pub(crate) endings: VecDeque<(u32, u32)>,
+    refusals: Vec<Refusal>,
+}
+
+// SAFETY: the object is never freed, and does not change.
+unsafe impl Send for Device {}
+
+impl Device {
+    pub(crate) fn new(spec: DeviceSpec) -> Self {
+        // SAFETY: numbers, texts, and functions that may be null.
+        let mut object: ibv_device = unsafe { std::mem::zeroed() };
+        object.node_type = ibv_node_type(spec.node_type);
+        object.transport_type = ibv_transport_type(spec.transport);
+        put_text(&mut object.name, &spec.name);
+        put_text(&mut object.dev_name, "uverbs0");
+        put_text(
+            &mut object.dev_path,
+            "/nonexistent/sys/class/infiniband_verbs/uverbs0",
+        );
+        put_text(&mut object.ibdev_path, &spec.sysfs);
+        Self {
+            spec,
+            object: Box::into_raw(Box::new(object)),
+            gone: false,
+            fatal: false,
+            held: false,
+            detains: false,
+            endings: VecDeque::new(),
+            refusals: Vec::new(),
+        }
     }
-    if spec.extended_queries {
-        context.query_device_ex = Some(query::query_device_ex);
-        context.query_port = Some(query::query_port);
+
+    pub(crate) fn is(&self, object: *mut ibv_device) -> bool {
+        self.object == object
     }
-    if spec.extended_queues {
-        context.create_cq_ex = Some(completion::create_cq_ex);
+
+    pub(crate) fn refuse(&mut self, verb: String, errno: Errno, times: u32) {
+        self.refusals.push(Refusal { verb, errno, times });
     }
-    if spec.extended_requests {
-        context.create_qp_ex = Some(pair::create_qp_ex);
+
+    pub(crate) fn port(&self, number: u8) -> Option<&PortSpec> {
+        self.spec.ports.get(usize::from(number).checked_sub(1)?)
+    }
+
+    pub(crate) fn is_up(&self, port: &PortSpec) -> bool {
+        !self.fatal && port.state == ibv_port_state::IBV_PORT_ACTIVE.0
+    }
+
+    /// Fails if the verb is configured to fail.
+    pub(crate) fn check_refusals(&mut self, verb: &str) -> Outcome<()> {
+        let due = |refusal: &&mut Refusal| refusal.verb == verb && refusal.times > 0;
+        if let Some(refusal) = self.refusals.iter_mut().find(due) {
+            refusal.times -= 1;
+            return Err(refusal.errno);
+        }
+        self.spec
+            .refusals
+            .get(verb)
+            .map_or(Ok(()), |errno| Err(*errno))
     }
 }
 
+/// Stores a text in a C field, terminated by NUL.
+pub(crate) fn put_text(field: &mut [c_char], text: &str) {
+    let room = field.len() - 1;
+    for (place, byte) in field.iter_mut().zip(text.bytes().take(room)) {
+        *place = byte as c_char;
+    }
+}
+
+/// An open device.
+pub(crate) struct Context {
+    pub(crate) events: Events,
+    /// The GID of the NIC's device.
+    pub(crate) gid: ibv_gid,
+}
+
+/// Replaces the operations that the device does in another way, and removes those that it lacks.
+fn set_operations(context: &mut verbs_context, spec: &DeviceSpec) {
+    let ops = &mut context.context.ops;
+    ops.poll_cq = Some(queue::poll_cq);
+    ops.post_send = Some(pair::post_send);
+    ops.post_recv = Some(pair::post_recv);
+    context.advise_mr = spec.on_demand.then_some(region::advise_mr as _);
+    let extended = spec.extended_queries;
+    context.query_device_ex = extended.then_some(query::query_device_ex as _);
+    context.query_port = extended.then_some(query::query_port as _);
+    context.create_cq_ex = spec.extended_queues.then_some(queue::create_cq_ex as _);
+    context.create_qp_ex = spec.extended_requests.then_some(pair::create_qp_ex as _);
+}
+
 impl LibraryState {
-    fn device_at(&mut self, verb: &str, device: *mut ibv_device) -> Result<usize, c_int> {
-        let found = self
-            .devices
-            .iter()
-            .position(|it| it.object.as_ptr() == device);
+    fn device_at(&mut self, verb: &str, device: *mut ibv_device) -> Outcome<DeviceId> {
+        let found = self.devices.iter().position(|it| it.is(device));
         if found.is_none() {
             self.violation(verb, "the device does not exist");
         }
         found.ok_or(libc::EINVAL)
     }
+
+    fn open(&mut self, id: DeviceId) -> Outcome<*mut ibv_context> {
+        let opened = nic::open()?;
+        let gid = nic::gid(opened)?;
+        // SAFETY: a context of the NIC is part of this structure. It is new, and its address is not
+        // known elsewhere.
+        let context = unsafe {
+            &mut *opened
+                .cast::<u8>()
+                .sub(offset_of!(verbs_context, context))
+                .cast::<verbs_context>()
+        };
+        keep_operations(context);
+        set_operations(context, &self.devices[id].spec);
+        context.context.device = self.devices[id].object;
+        let events = Events::beside(context.context.async_fd)?;
+        context.context.async_fd = events.fd();
+        let address = opened.expose_provenance();
+        self.contexts.insert(address, Context { events, gid });
+        let object = Object {
+            kind: Kind::Context,
+            device: id,
+            context: address,
+        };
+        self.objects.insert(address, object);
+        Ok(opened)
+    }
 }
 
-/// # Safety
-///
-/// `count` is writable or null.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
-    pointer(|library| {
-        if library.list_errno != 0 {
-            return Err(library.list_errno);
+    pointer(|| {
+        let mut list = Vec::new();
+        if !is_listing() {
+            let library = lock_state();
+            if library.list_errno != 0 {
+                return Err(library.list_errno);
+            }
+            let present = library.devices.iter().filter(|device| !device.gone);
+            list.extend(present.map(|device| device.object));
         }
-        let present = library.devices.iter().filter(|device| !device.gone);
-        let mut list: Vec<_> = present.map(|device| device.object.as_ptr()).collect();
         let found = list.len();
         list.push(ptr::null_mut());
         if !count.is_null() {
@@ -75,9 +187,6 @@ unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_dev
     })
 }
 
-/// # Safety
-///
-/// `list` is from `ibv_get_device_list` and was not freed, or is null.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
     if list.is_null() {
@@ -93,9 +202,6 @@ unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
     drop(unsafe { Box::from_raw(list) });
 }
 
-/// # Safety
-///
-/// `device` is one of this library.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
     // SAFETY: the device is never freed; this only computes an address in it.
@@ -112,8 +218,8 @@ extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> __be64 {
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
-    number(|library| {
-        let id = library.device_at("ibv_get_device_index", device)?;
+    number(|| {
+        let id = lock_state().device_at("ibv_get_device_index", device)?;
         Ok(id as c_int)
     })
 }
@@ -121,65 +227,47 @@ extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
 #[unsafe(no_mangle)]
 extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
     let verb = "ibv_open_device";
-    pointer(|library| {
+    pointer(|| {
+        let mut library = lock_state();
         let id = library.device_at(verb, device)?;
         library.begin(verb, id, "")?;
-        let pipe = io::pipe().map_err(|error| error.raw_os_error().unwrap_or(libc::EMFILE))?;
-        // SAFETY: numbers, pointers and functions that may be null, and a mutex that is not locked.
-        let object: Handle<verbs_context> = unsafe { Handle::zeroed() };
-        // SAFETY: the object is new, and its address is not known elsewhere.
-        set_operations(unsafe { &mut *object.as_ptr() }, &library.devices[id].spec);
-        let context = Context {
-            device: id,
-            object,
-            events: Default::default(),
-            pipe,
-        };
-        let opened = context.as_ptr();
-        // SAFETY: as above.
-        unsafe {
-            (*opened).device = device;
-            (*opened).cmd_fd = -1;
-            (*opened).async_fd = context.pipe.0.as_raw_fd();
-            (*opened).num_comp_vectors = 1;
-        }
-        library.contexts.insert(opened.addr(), context);
-        Ok(opened)
+        library.open(id)
     })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
     let verb = "ibv_close_device";
-    status(|library| {
-        let id = library.device_of(verb, context)?;
-        library.note(verb, id, "")?;
+    status(|| {
         let address = context.addr();
-        let left = library
-            .domains
-            .values()
-            .filter(|domain| domain.context == address)
-            .count()
-            + library
-                .queues
-                .values()
-                .filter(|queue| queue.context == address)
-                .count();
+        // SAFETY: the program closes it once.
+        end(Kind::Context, verb, context, "", |nic| unsafe {
+            nic.ibv_close_device(context)
+        })?;
+        let mut library = lock_state();
+        library.contexts.remove(&address);
+        let left = library.objects.values();
+        let left = left.filter(|object| object.context == address).count();
         if left > 0 {
             library.violation(
                 verb,
                 format_args!("{left} objects of the context are still alive"),
             );
         }
-        library.contexts.remove(&address);
         Ok(())
     })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_fork_init() -> c_int {
-    status(|library| {
-        library.note_of_library("ibv_fork_init");
+    status(|| {
+        let mut library = lock_state();
+        library.calls.push(Call {
+            verb: "ibv_fork_init".to_owned(),
+            device: String::new(),
+            detail: String::new(),
+            errno: 0,
+        });
         library.fork_status = ibv_fork_status::IBV_FORK_ENABLED;
         Ok(())
     })
@@ -194,42 +282,19 @@ extern "C" fn ibv_is_fork_initialized() -> ibv_fork_status {
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
-    let verb = "ibv_alloc_pd";
-    pointer(|library| {
-        let id = library.device_of(verb, context)?;
-        library.begin(verb, id, "")?;
-        // SAFETY: a pointer and a number.
-        let object: Handle<ibv_pd> = unsafe { Handle::zeroed() };
-        let handle = library.number();
-        // SAFETY: the object is new, and its address is not known elsewhere.
-        unsafe { *object.as_ptr() = ibv_pd { context, handle } };
-        library.domains.insert(
-            object.address(),
-            Domain {
-                device: id,
-                context: context.addr(),
-            },
-        );
-        Ok(object.as_ptr())
+    let of = (Kind::Context, context);
+    // SAFETY: the context is open.
+    make(of, ("ibv_alloc_pd", Kind::Domain), "", |nic| unsafe {
+        nic.ibv_alloc_pd(context)
     })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
-    let verb = "ibv_dealloc_pd";
-    status(|library| {
-        let (id, _) = library.domain(verb, pd)?;
-        library.note(verb, id, "")?;
-        let address = pd.addr();
-        let in_use = library
-            .regions
-            .values()
-            .any(|region| region.domain == address)
-            || library.pairs.values().any(|pair| pair.domain == address);
-        if in_use {
-            return Err(libc::EBUSY);
-        }
-        library.domains.remove(&address);
-        Ok(())
+    status(|| {
+        // SAFETY: the NIC refuses a domain in use.
+        end(Kind::Domain, "ibv_dealloc_pd", pd, "", |nic| unsafe {
+            nic.ibv_dealloc_pd(pd)
+        })
     })
 }

@@ -1,165 +1,202 @@
-//! Asynchronous events.
+//! Asynchronous events: those that a test raises, before those of the NIC.
 
+use std::collections::VecDeque;
 use std::ffi::c_int;
-use std::io::Write as _;
-use std::os::fd::AsRawFd as _;
-use std::sync::{Condvar, PoisonError};
-use std::time::{Duration, Instant};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 
-use gdr_verbs_sys::{ibv_async_event, ibv_context, ibv_cq, ibv_event_type, ibv_qp};
+use gdr_verbs_sys::{ibv_async_event, ibv_context, ibv_event_type, ibv_qp};
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
+use rustix::fs::OFlags;
 
-use crate::c_abi::set_errno;
-use crate::ret::plain;
-use crate::state::{DeviceId, Event, LibraryState, Subject, lock_state};
+use crate::nic::nic;
+use crate::state::{DeviceId, Kind, LibraryState, lock_state};
+use crate::verb::{Outcome, errno_of, minus_one, plain};
 
-/// Notified when events are acknowledged.
-static ACKNOWLEDGED: Condvar = Condvar::new();
+/// What an event is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Subject {
+    /// A port, or the device if 0.
+    Port(u8),
+    /// The queue pair with this address.
+    Pair(usize),
+}
 
-/// How long the destruction of an object waits for the acknowledgement of its events. libibverbs has
-/// no limit.
-const LIMIT: Duration = Duration::from_secs(5);
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Event {
+    kind: u32,
+    subject: Subject,
+}
+
+impl Event {
+    /// The event that a program was given.
+    fn of(event: &ibv_async_event, is_of_pair: bool) -> Self {
+        // SAFETY: all of the union's members are numbers or addresses, set when the event was returned.
+        let (pair, port) = unsafe { (event.element.qp.addr(), event.element.port_num) };
+        let subject = match is_of_pair {
+            true => Subject::Pair(pair),
+            false => Subject::Port(u8::try_from(port).unwrap_or(u8::MAX)),
+        };
+        let kind = event.event_type.0;
+        Self { kind, subject }
+    }
+
+    fn for_program(self) -> ibv_async_event {
+        let mut event = ibv_async_event {
+            event_type: ibv_event_type(self.kind),
+            ..Default::default()
+        };
+        match self.subject {
+            Subject::Port(port) => event.element.port_num = c_int::from(port),
+            Subject::Pair(pair) => {
+                event.element.qp = std::ptr::with_exposed_provenance_mut::<ibv_qp>(pair);
+            }
+        }
+        event
+    }
+}
+
+/// The events of a context.
+pub(crate) struct Events {
+    raised: VecDeque<Event>,
+    unacknowledged: Vec<Event>,
+    /// Counts the raised events.
+    count: OwnedFd,
+    /// What programs poll: readable while there are raised events, or events of the NIC.
+    readiness: OwnedFd,
+}
+
+impl Events {
+    /// Those beside the NIC's, which this descriptor announces.
+    pub(crate) fn beside(nic: c_int) -> Outcome<Self> {
+        // SAFETY: the context of the descriptor was just opened.
+        let nic = unsafe { BorrowedFd::borrow_raw(nic) };
+        let made = || {
+            rustix::fs::fcntl_setfl(nic, rustix::fs::fcntl_getfl(nic)? | OFlags::NONBLOCK)?;
+            let flags = EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC | EventfdFlags::SEMAPHORE;
+            let count = eventfd(0, flags)?;
+            let readiness = epoll::create(CreateFlags::CLOEXEC)?;
+            for source in [nic, count.as_fd()] {
+                epoll::add(&readiness, source, EventData::new_u64(0), EventFlags::IN)?;
+            }
+            Ok(Self {
+                raised: VecDeque::new(),
+                unacknowledged: Vec::new(),
+                count,
+                readiness,
+            })
+        };
+        made().map_err(|error: rustix::io::Errno| error.raw_os_error())
+    }
+
+    pub(crate) fn fd(&self) -> c_int {
+        self.readiness.as_raw_fd()
+    }
+
+    fn push(&mut self, event: Event) {
+        self.raised.push_back(event);
+        // Fails only at 2^64 - 1 events.
+        let _ = rustix::io::write(&self.count, &1_u64.to_ne_bytes());
+    }
+
+    fn take(&mut self) -> Option<Event> {
+        while rustix::io::read(&self.count, &mut [0; 8]).is_ok() {
+            // Without one, it was an event of an object that was destroyed.
+            if let Some(event) = self.raised.pop_front() {
+                self.unacknowledged.push(event);
+                return Some(event);
+            }
+        }
+        None
+    }
+}
 
 impl LibraryState {
     /// Adds an event to every context of the device.
     pub(crate) fn raise(&mut self, id: DeviceId, kind: u32, subject: Subject) {
-        for context in self.contexts.values_mut().filter(|it| it.device == id) {
-            context.events.push_back(Event { kind, subject });
-            // A pipe has room for tens of thousands of bytes.
-            let _ = context.pipe.1.write(&[0]);
+        for (address, context) in &mut self.contexts {
+            if self.objects.get(address).is_some_and(|it| it.device == id) {
+                context.events.push(Event { kind, subject });
+            }
         }
     }
 
-    fn acknowledge(&mut self, verb: &str, subject: Subject, events: usize) {
-        let waiting = self.unacknowledged.entry(subject).or_default();
-        if *waiting < events {
-            let what = format!("acknowledges {events} events, but only {waiting} were returned");
-            self.violation(verb, what);
-        } else {
-            *waiting -= events;
-        }
-        ACKNOWLEDGED.notify_all();
-    }
-
-    /// Removes the events of a destroyed object.
-    pub(crate) fn forget_events(&mut self, subject: Subject) {
+    /// Removes the events of a destroyed queue pair.
+    pub(crate) fn forget_events(&mut self, verb: &str, pair: usize) {
+        let subject = Subject::Pair(pair);
+        let mut unacknowledged = 0;
         for context in self.contexts.values_mut() {
-            context.events.retain(|event| event.subject != subject);
+            let events = &mut context.events;
+            events.raised.retain(|event| event.subject != subject);
+            let waiting = events.unacknowledged.iter();
+            unacknowledged += waiting.filter(|event| event.subject == subject).count();
         }
-        self.unacknowledged.remove(&subject);
+        if unacknowledged > 0 {
+            let what = "events were not acknowledged: libibverbs waits without a limit";
+            self.violation(verb, format_args!("{unacknowledged} {what}"));
+        }
     }
 }
 
-/// Waits until the events of the object are acknowledged, as its destruction does. The real library
-/// may wait without a limit; here a timeout is recorded as a violation.
-pub(crate) fn wait_for_acknowledgement(verb: &str, subject: Subject) {
-    let until = Instant::now() + LIMIT;
-    let mut library = lock_state();
-    while let Some(count) = library
-        .unacknowledged
-        .get(&subject)
-        .copied()
-        .filter(|it| *it > 0)
-    {
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            let what =
-                format!("{count} events were not acknowledged: libibverbs waits without a limit");
-            library.violation(verb, what);
-            return;
+/// Waits until the program's descriptor is readable, unless it is non-blocking: `EAGAIN` then.
+fn wait(context: *mut ibv_context) -> Outcome<()> {
+    // SAFETY: the context is open during the call.
+    let fd = unsafe { BorrowedFd::borrow_raw((*context).async_fd) };
+    let wait = || {
+        if rustix::fs::fcntl_getfl(fd)?.contains(OFlags::NONBLOCK) {
+            return Err(rustix::io::Errno::AGAIN);
         }
-        let waited = ACKNOWLEDGED.wait_timeout(library, left);
-        library = waited.unwrap_or_else(PoisonError::into_inner).0;
-    }
+        rustix::event::poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], None)
+    };
+    wait()
+        .map(|_ready| ())
+        .map_err(|error| error.raw_os_error())
 }
 
-/// Reads the byte of an event, and waits for it if the descriptor is blocking.
-pub(crate) fn take_token(fd: c_int) -> bool {
-    let mut token = 0_u8;
-    // SAFETY: the buffer has room for one byte.
-    let read = unsafe { libc::read(fd, (&raw mut token).cast(), 1) };
-    read == 1
-}
-
-/// # Safety
-///
-/// `event` is writable.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_async_event(
     context: *mut ibv_context,
     event: *mut ibv_async_event,
 ) -> c_int {
     let verb = "ibv_get_async_event";
-    let fd = plain(None, |library| {
-        library.device_of(verb, context).ok()?;
-        let context = library.contexts.get(&context.addr())?;
-        Some(context.pipe.0.as_raw_fd())
-    });
-    let Some(fd) = fd else {
-        set_errno(libc::EINVAL);
-        return -1;
-    };
-    // Without the lock, because this may wait.
-    if !take_token(fd) {
-        return -1;
-    }
-    let taken = plain(None, |library| {
-        let taken = library
-            .contexts
-            .get_mut(&context.addr())?
-            .events
-            .pop_front()?;
-        *library.unacknowledged.entry(taken.subject).or_default() += 1;
-        Some(taken)
-    });
-    let Some(taken) = taken else {
-        // The object of the event is destroyed.
-        set_errno(libc::EAGAIN);
-        return -1;
-    };
-    let mut returned = ibv_async_event {
-        event_type: ibv_event_type(taken.kind),
-        ..Default::default()
-    };
-    match taken.subject {
-        Subject::Port(port) => returned.element.port_num = c_int::from(port),
-        Subject::Queue(queue) | Subject::Completions(queue) => {
-            returned.element.cq = std::ptr::with_exposed_provenance_mut::<ibv_cq>(queue);
+    minus_one(|| {
+        loop {
+            let mut library = lock_state();
+            library.object(verb, Kind::Context, context.addr())?;
+            let opened = library.contexts.get_mut(&context.addr());
+            if let Some(raised) = opened.and_then(|opened| opened.events.take()) {
+                // SAFETY: the contract of this function.
+                unsafe { event.write(raised.for_program()) };
+                return Ok(());
+            }
+            // Without the lock, because the NIC may wait for a lock of its own.
+            drop(library);
+            // SAFETY: the contract of this function; the context is open.
+            match unsafe { nic().ibv_get_async_event(context, event) }.map_err(errno_of) {
+                Err(libc::EAGAIN) => wait(context)?,
+                taken => return taken,
+            }
         }
-        Subject::Pair(pair) => {
-            returned.element.qp = std::ptr::with_exposed_provenance_mut::<ibv_qp>(pair);
-        }
-    }
-    // SAFETY: the contract of this function.
-    unsafe { event.write(returned) };
-    0
+    })
 }
 
-/// # Safety
-///
-/// `event` is readable and unchanged since it was returned.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
     // SAFETY: the contract of this function.
-    let event = unsafe { event.read() };
-    // SAFETY: all of the union's members are numbers or addresses, set when the event was returned.
-    let (address, port) = unsafe { (event.element.qp.addr(), event.element.port_num) };
-    plain((), |library| {
-        let subject = if library.queues.contains_key(&address) {
-            Subject::Queue(address)
-        } else if library
-            .pairs
-            .values()
-            .any(|pair| pair.object.address() == address)
-        {
-            Subject::Pair(address)
-        } else {
-            Subject::Port(u8::try_from(port).unwrap_or(u8::MAX))
-        };
-        library.acknowledge("ibv_ack_async_event", subject, 1);
+    let given = unsafe { event.read() };
+    let is_raised = plain(false, |library| {
+        library.contexts.values_mut().any(|context| {
+            let unacknowledged = &mut context.events.unacknowledged;
+            let is_it = |raised: &Event| {
+                let is_of_pair = matches!(raised.subject, Subject::Pair(_));
+                *raised == Event::of(&given, is_of_pair)
+            };
+            let found = unacknowledged.iter().position(is_it);
+            found.map(|at| unacknowledged.remove(at)).is_some()
+        })
     });
-}
-
-/// Acknowledges completion events of a queue.
-pub(crate) fn acknowledge_completions(library: &mut LibraryState, queue: usize, events: usize) {
-    library.acknowledge("ibv_ack_cq_events", Subject::Completions(queue), events);
+    if !is_raised {
+        // SAFETY: an event of the NIC, which checks its object.
+        unsafe { nic().ibv_ack_async_event(event) };
+    }
 }

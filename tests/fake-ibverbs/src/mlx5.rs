@@ -2,7 +2,8 @@
 
 use gdr_verbs_sys::{ibv_context, ibv_device, ibv_qp, ibv_qp_init_attr_ex};
 
-use crate::ret::{plain, pointer};
+use crate::pair::create_extended;
+use crate::verb::{plain, pointer};
 
 /// `struct mlx5dv_qp_init_attr`, as far as it is used.
 #[repr(C)]
@@ -16,13 +17,10 @@ struct Mlx5Attr {
 extern "C" fn mlx5dv_is_supported(device: *mut ibv_device) -> bool {
     plain(false, |library| {
         let mut devices = library.devices.iter();
-        devices.any(|it| it.object.as_ptr() == device && it.spec.scatter_to_cqe)
+        devices.any(|it| it.is(device) && it.spec.scatter_to_cqe)
     })
 }
 
-/// # Safety
-///
-/// `attr` is readable and writable, `mlx5` readable.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn mlx5dv_create_qp(
     context: *mut ibv_context,
@@ -30,8 +28,9 @@ unsafe extern "C" fn mlx5dv_create_qp(
     mlx5: *mut Mlx5Attr,
 ) -> *mut ibv_qp {
     // SAFETY: the contract of this function.
-    let (wanted, flags) = unsafe { (&mut *attr, &*mlx5) };
+    let flags = unsafe { &*mlx5 };
     // MLX5DV_QP_INIT_ATTR_MASK_QP_CREATE_FLAGS, MLX5DV_QP_CREATE_DISABLE_SCATTER_TO_CQE.
     let without = flags.comp_mask & 1 != 0 && flags.create_flags & (1 << 3) != 0;
-    pointer(|library| library.create_pair_ex("mlx5dv_create_qp", context, wanted, !without))
+    // SAFETY: the contract of this function.
+    pointer(|| unsafe { create_extended("mlx5dv_create_qp", context, attr, !without) })
 }

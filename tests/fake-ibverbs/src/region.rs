@@ -3,16 +3,13 @@
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
 
-use gdr_verbs_sys::{
-    ib_uverbs_advise_mr_advice, ibv_access_flags, ibv_mr, ibv_mr_init_attr, ibv_mr_init_attr_mask,
-    ibv_pd, ibv_sge,
-};
+use gdr_verbs_sys::{ib_uverbs_advise_mr_advice, ibv_access_flags, ibv_mr, ibv_pd, ibv_sge};
 
-use crate::c_abi::{Handle, Outcome};
-use crate::dma::{self, Mapping};
-use crate::ret::{pointer, status};
+use crate::mapping::{File, Mapping, is_mapped, page_size};
+use crate::nic::nic;
 use crate::spec::GpuPath;
-use crate::state::{Backing, DeviceId, File, GpuMemory, LibraryState, Region};
+use crate::state::{DeviceId, Kind, LibraryState, lock_state};
+use crate::verb::{Outcome, end, errno_of, on, pointer, status};
 
 /// The access flags that are allowed for a dma-buf (`man ibv_reg_mr`).
 const DMA_BUF_ACCESS: u32 = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0
@@ -21,9 +18,27 @@ const DMA_BUF_ACCESS: u32 = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0
     | ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0
     | ibv_access_flags::IBV_ACCESS_RELAXED_ORDERING.0;
 
+/// GPU memory that a peer-memory module supports.
+pub(crate) struct GpuMemory {
+    base: u64,
+    size: u64,
+    fd: c_int,
+}
+
+pub(crate) struct Region {
+    key: u32,
+    address: usize,
+    len: usize,
+    iova: u64,
+    /// The memory of a GPU; `None` for host memory.
+    mapping: Option<Mapping>,
+    /// The file of the dma-buf.
+    file: Option<File>,
+}
+
 /// The parameters of a registration.
+#[derive(Clone, Copy)]
 struct Wanted {
-    verb: &'static str,
     pd: *mut ibv_pd,
     address: usize,
     len: usize,
@@ -43,101 +58,119 @@ impl LibraryState {
         Ok(())
     }
 
-    fn insert_region(
-        &mut self,
-        id: DeviceId,
-        wanted: &Wanted,
-        backing: Backing,
-        file: Option<File>,
-    ) -> *mut ibv_mr {
-        // SAFETY: pointers and numbers.
-        let object: Handle<ibv_mr> = unsafe { Handle::zeroed() };
-        let (handle, key) = (self.number(), self.number());
-        // SAFETY: the object is new, and its address is not known elsewhere. Domains are never freed.
-        unsafe {
-            *object.as_ptr() = ibv_mr {
-                context: (*wanted.pd).context,
-                pd: wanted.pd,
-                addr: ptr::with_exposed_provenance_mut(wanted.address),
-                length: wanted.len,
-                handle,
-                lkey: key,
-                rkey: key,
-            };
-        }
-        self.regions.insert(
-            key,
-            Region {
-                device: id,
-                domain: wanted.pd.addr(),
-                object,
-                iova: wanted.iova,
-                len: wanted.len,
-                address: wanted.address,
-                access: wanted.access,
-                backing,
-                file,
-            },
-        );
-        object.as_ptr()
+    /// Whether a region with this key is memory of a GPU.
+    pub(crate) fn is_gpu_memory(&self, key: u32) -> bool {
+        let mut regions = self.regions.values();
+        regions.any(|region| region.key == key && region.mapping.is_some())
     }
 
-    fn register(&mut self, wanted: &Wanted) -> Outcome<*mut ibv_mr> {
-        let (id, _) = self.domain(wanted.verb, wanted.pd)?;
-        let access = wanted.access;
-        let (address, len) = (wanted.address, wanted.len);
-        let detail = format!("{address:#x} {len} bytes, access {access:#x}");
-        self.begin(wanted.verb, id, detail)?;
-        check_access(access)?;
+    /// Registers memory of the process with the NIC.
+    fn register_host(&mut self, id: DeviceId, wanted: &Wanted) -> Outcome<*mut ibv_mr> {
+        if !is_mapped(wanted.address, wanted.len) {
+            return Err(libc::EFAULT);
+        }
+        let pinned = self.regions.values().filter(|it| it.mapping.is_none());
+        let locked: u64 = pinned.map(|it| it.len as u64).sum();
+        let limit = self.devices[id].spec.locked_memory;
+        if limit.is_some_and(|limit| locked + wanted.len as u64 > limit) {
+            return Err(libc::ENOMEM);
+        }
+        self.add_region(wanted, None, None)
+    }
+
+    /// Registers a mapping of GPU memory with the NIC.
+    fn register_gpu(
+        &mut self,
+        wanted: &Wanted,
+        path: GpuPath,
+        mapping: Mapping,
+        file: Option<File>,
+    ) -> Outcome<*mut ibv_mr> {
+        let mapping = match path {
+            GpuPath::LosesBytes => Mapping::anonymous(wanted.len)?,
+            _ => mapping,
+        };
+        let mr = self.add_region(wanted, Some(mapping), file)?;
+        // SAFETY: the region was just made, and the program does not have it.
+        let mr = unsafe { &mut *mr };
+        mr.addr = ptr::without_provenance_mut(wanted.address);
+        if path == GpuPath::Fails {
+            // A key that the NIC never returned.
+            (mr.lkey, mr.rkey) = (!mr.lkey, !mr.rkey);
+        }
+        Ok(mr)
+    }
+
+    fn add_region(
+        &mut self,
+        wanted: &Wanted,
+        mapping: Option<Mapping>,
+        file: Option<File>,
+    ) -> Outcome<*mut ibv_mr> {
+        let Wanted { len, iova, .. } = *wanted;
+        let start = mapping.as_ref().map_or(wanted.address, Mapping::start);
+        let start = ptr::with_exposed_provenance_mut(start);
+        // The NIC has no memory that is not there.
+        let access = wanted.access & !ibv_access_flags::IBV_ACCESS_ON_DEMAND.0;
+        // SAFETY: mapped memory, which stays so as long as the program's rules, or the region, say.
+        let made = unsafe { nic().ibv_reg_mr_iova2(wanted.pd, start, len, iova, access) };
+        let mr = made.map_err(errno_of)?.as_ptr();
+        let region = Region {
+            // SAFETY: the region was just made.
+            key: unsafe { (*mr).lkey },
+            address: wanted.address,
+            len,
+            iova,
+            mapping,
+            file,
+        };
+        self.add_object(Kind::Region, mr, wanted.pd.addr());
+        self.regions.insert(mr.addr(), region);
+        Ok(mr)
+    }
+}
+
+fn register(verb: &str, wanted: Wanted) -> Outcome<*mut ibv_mr> {
+    let Wanted {
+        address,
+        len,
+        access,
+        ..
+    } = wanted;
+    let detail = format_args!("{address:#x} {len} bytes, access {access:#x}");
+    on((Kind::Domain, wanted.pd), verb, detail, |library, id| {
         if len == 0 {
             return Err(libc::EINVAL);
         }
-        if access & ibv_access_flags::IBV_ACCESS_ON_DEMAND.0 != 0
-            && !self.devices[id].spec.on_demand
-        {
+        let spec = &library.devices[id].spec;
+        if access & ibv_access_flags::IBV_ACCESS_ON_DEMAND.0 != 0 && !spec.on_demand {
             return Err(libc::EOPNOTSUPP);
         }
         let inside = |memory: &&GpuMemory| {
             let offset = (address as u64).checked_sub(memory.base);
             offset.is_some_and(|it| it + len as u64 <= memory.size)
         };
-        if let Some(memory) = self.gpu_memory.iter().rev().find(inside) {
-            let path = self.devices[id].spec.peer_memory;
-            if let GpuPath::Refuses(errno) = path {
-                return Err(errno);
-            }
-            let mapping = Mapping::new(memory.fd, address as u64 - memory.base, len)?;
-            return Ok(self.insert_region(id, wanted, Backing::Gpu { mapping, path }, None));
+        let Some(memory) = library.gpu_memory.iter().rev().find(inside) else {
+            return library.register_host(id, &wanted);
+        };
+        let path = spec.peer_memory;
+        if let GpuPath::Refuses(errno) = path {
+            return Err(errno);
         }
-        if !dma::is_mapped(address, len) {
-            return Err(libc::EFAULT);
-        }
-        let limit = self.devices[id].spec.locked_memory;
-        let pinned = |region: &&Region| matches!(region.backing, Backing::Host);
-        let locked: u64 = self
-            .regions
-            .values()
-            .filter(pinned)
-            .map(|it| it.len as u64)
-            .sum();
-        if limit.is_some_and(|limit| locked + len as u64 > limit) {
-            return Err(libc::ENOMEM);
-        }
-        Ok(self.insert_region(id, wanted, Backing::Host, None))
-    }
+        let mapping = Mapping::new(memory.fd, address as u64 - memory.base, len)?;
+        library.register_gpu(&wanted, path, mapping, None)
+    })
+}
 
-    fn register_dma_buf(
-        &mut self,
-        wanted: &Wanted,
-        fd: c_int,
-        offset: u64,
-    ) -> Outcome<*mut ibv_mr> {
-        let (id, _) = self.domain(wanted.verb, wanted.pd)?;
-        let (len, iova, access) = (wanted.len, wanted.iova, wanted.access);
-        let detail =
-            format!("fd {fd}, offset {offset:#x}, {len} bytes, iova {iova:#x}, access {access:#x}");
-        self.begin(wanted.verb, id, detail)?;
-        let path = self.devices[id].spec.dma_buf;
+fn register_dma_buf(verb: &str, wanted: Wanted, fd: c_int, offset: u64) -> Outcome<*mut ibv_mr> {
+    let Wanted {
+        len, iova, access, ..
+    } = wanted;
+    let detail = format_args!(
+        "fd {fd}, offset {offset:#x}, {len} bytes, iova {iova:#x}, access {access:#x}"
+    );
+    on((Kind::Domain, wanted.pd), verb, detail, |library, id| {
+        let path = library.devices[id].spec.dma_buf;
         if let GpuPath::Refuses(errno) = path {
             // A missing feature is refused before the descriptor is checked, so that a probe with an
             // invalid descriptor detects it.
@@ -146,29 +179,14 @@ impl LibraryState {
                 return Err(errno);
             }
         }
-        if access & !DMA_BUF_ACCESS != 0 {
-            return Err(libc::EINVAL);
-        }
-        check_access(access)?;
-        let page = dma::page_size() as u64;
-        if iova % page != offset % page {
+        let page = page_size() as u64;
+        if access & !DMA_BUF_ACCESS != 0 || iova % page != offset % page {
             return Err(libc::EINVAL);
         }
         let file = File::of(fd).ok_or(libc::EBADF)?;
         let mapping = Mapping::new(fd, offset, len)?;
-        Ok(self.insert_region(id, wanted, Backing::Gpu { mapping, path }, Some(file)))
-    }
-}
-
-/// The kernel's rules for access flags (`ib_check_mr_access`).
-fn check_access(access: u32) -> Outcome<()> {
-    let changed =
-        ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0 | ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0;
-    let local = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0;
-    if access & changed != 0 && access & local == 0 {
-        return Err(libc::EINVAL);
-    }
-    Ok(())
+        library.register_gpu(&wanted, path, mapping, Some(file))
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -178,16 +196,14 @@ extern "C" fn ibv_reg_mr(
     len: usize,
     access: c_int,
 ) -> *mut ibv_mr {
-    pointer(|library| {
-        library.register(&Wanted {
-            verb: "ibv_reg_mr",
-            pd,
-            address: address.expose_provenance(),
-            len,
-            iova: address.addr() as u64,
-            access: access as u32,
-        })
-    })
+    let wanted = Wanted {
+        pd,
+        address: address.expose_provenance(),
+        len,
+        iova: address.addr() as u64,
+        access: access as u32,
+    };
+    pointer(|| register("ibv_reg_mr", wanted))
 }
 
 #[unsafe(no_mangle)]
@@ -198,16 +214,14 @@ extern "C" fn ibv_reg_mr_iova2(
     iova: u64,
     access: c_uint,
 ) -> *mut ibv_mr {
-    pointer(|library| {
-        library.register(&Wanted {
-            verb: "ibv_reg_mr_iova2",
-            pd,
-            address: address.expose_provenance(),
-            len,
-            iova,
-            access,
-        })
-    })
+    let wanted = Wanted {
+        pd,
+        address: address.expose_provenance(),
+        len,
+        iova,
+        access,
+    };
+    pointer(|| register("ibv_reg_mr_iova2", wanted))
 }
 
 #[unsafe(no_mangle)]
@@ -219,92 +233,45 @@ extern "C" fn ibv_reg_dmabuf_mr(
     fd: c_int,
     access: c_int,
 ) -> *mut ibv_mr {
-    pointer(|library| {
-        let wanted = Wanted {
-            verb: "ibv_reg_dmabuf_mr",
-            pd,
-            address: iova as usize,
-            len,
-            iova,
-            access: access as u32,
-        };
-        library.register_dma_buf(&wanted, fd, offset)
-    })
-}
-
-/// # Safety
-///
-/// `attr` is readable.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_reg_mr_ex(pd: *mut ibv_pd, attr: *mut ibv_mr_init_attr) -> *mut ibv_mr {
-    // SAFETY: the contract of this function.
-    let attr = unsafe { attr.read() };
-    let has = |mask: ibv_mr_init_attr_mask| attr.comp_mask & u64::from(mask.0) != 0;
-    let address = match has(ibv_mr_init_attr_mask::IBV_REG_MR_MASK_ADDR) {
-        true => attr.addr.expose_provenance(),
-        false => attr.iova as usize,
-    };
-    let iova = match has(ibv_mr_init_attr_mask::IBV_REG_MR_MASK_IOVA) {
-        true => attr.iova,
-        false => address as u64,
-    };
     let wanted = Wanted {
-        verb: "ibv_reg_mr_ex",
         pd,
-        address,
-        len: attr.length,
+        address: iova as usize,
+        len,
         iova,
-        access: attr.access as u32,
+        access: access as u32,
     };
-    pointer(
-        |library| match has(ibv_mr_init_attr_mask::IBV_REG_MR_MASK_FD) {
-            true => library.register_dma_buf(&wanted, attr.fd, attr.fd_offset),
-            false => library.register(&wanted),
-        },
-    )
+    pointer(|| register_dma_buf("ibv_reg_dmabuf_mr", wanted, fd, offset))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     let verb = "ibv_dereg_mr";
-    status(|library| {
-        let found = library
-            .regions
-            .iter()
-            .find(|(_, region)| region.object.as_ptr() == mr);
-        let Some((key, region)) = found else {
-            library.violation(verb, "the region does not exist or was deregistered before");
-            return Err(libc::EINVAL);
-        };
-        let (key, id) = (*key, region.device);
-        let kept = match &region.backing {
-            Backing::Host => dma::is_mapped(region.address, region.len),
-            Backing::Gpu { .. } => true,
-        };
-        let open = region.file.map(|file| File::of(file.fd) == Some(file));
-        let (what, len) = (region.iova, region.len);
-        library.note(
-            verb,
-            id,
-            format!("{what:#x} {len} bytes, descriptor open: {open:?}"),
-        )?;
-        if !kept {
-            library.violation(
-                verb,
-                format_args!("the memory at {what:#x} was unmapped before"),
-            );
+    status(|| {
+        let mut library = lock_state();
+        let region = library.regions.remove(&mr.addr());
+        let open = region.as_ref().and_then(|it| it.file);
+        let open = open.map(|file| File::of(file.fd) == Some(file));
+        if let Some(Region {
+            mapping: None,
+            address,
+            len,
+            ..
+        }) = &region
+            && !is_mapped(*address, *len)
+        {
+            let what = format_args!("the memory at {address:#x} was unmapped before");
+            library.violation(verb, what);
         }
-        if library.pairs.values().any(|pair| pair.uses(key)) {
-            library.violation(verb, "posted requests use the region");
-        }
-        library.regions.remove(&key);
-        Ok(())
+        drop(library);
+        let (iova, len) = region.as_ref().map_or((0, 0), |it| (it.iova, it.len));
+        let detail = format_args!("{iova:#x} {len} bytes, descriptor open: {open:?}");
+        // SAFETY: the program deregisters it once; its memory is unmapped later.
+        end(Kind::Region, verb, mr, detail, |nic| unsafe {
+            nic.ibv_dereg_mr(mr)
+        })
     })
 }
 
-/// # Safety
-///
-/// `count` ranges are readable at `ranges`.
 pub(crate) unsafe extern "C" fn advise_mr(
     pd: *mut ibv_pd,
     advice: ib_uverbs_advise_mr_advice,
@@ -312,18 +279,21 @@ pub(crate) unsafe extern "C" fn advise_mr(
     ranges: *mut ibv_sge,
     count: u32,
 ) -> c_int {
-    let verb = "ibv_advise_mr";
-    status(|library| {
-        let (id, _) = library.domain(verb, pd)?;
-        library.begin(verb, id, format!("{advice}, {count} ranges"))?;
-        for i in 0..count as usize {
-            // SAFETY: the contract of this function.
-            let range = unsafe { ranges.add(i).read() };
-            let region = library.regions.get(&range.lkey).ok_or(libc::EINVAL)?;
-            region
-                .place(range.addr, range.length as usize)
-                .ok_or(libc::EINVAL)?;
-        }
-        Ok(())
+    let detail = format_args!("{advice}, {count} ranges");
+    status(|| {
+        on((Kind::Domain, pd), "ibv_advise_mr", detail, |library, _| {
+            for i in 0..count as usize {
+                // SAFETY: the contract of this function.
+                let range = unsafe { ranges.add(i).read() };
+                let mut regions = library.regions.values();
+                let region = regions.find(|region| region.key == range.lkey);
+                let region = region.ok_or(libc::EINVAL)?;
+                let offset = range.addr.checked_sub(region.iova).ok_or(libc::EINVAL)?;
+                if offset + u64::from(range.length) > region.len as u64 {
+                    return Err(libc::EINVAL);
+                }
+            }
+            Ok(())
+        })
     })
 }

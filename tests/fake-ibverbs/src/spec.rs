@@ -15,8 +15,8 @@ pub enum GpuPath {
     Refuses(i32),
     /// The registration and transfers succeed, but no byte is copied.
     LosesBytes,
-    /// The registration succeeds, and transfers complete with this `ibv_wc_status`.
-    Fails(u32),
+    /// The registration succeeds, and transfers fail: no device finds its keys.
+    Fails,
 }
 
 /// An entry of the GID table of a port.

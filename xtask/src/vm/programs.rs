@@ -50,7 +50,7 @@ const UNIT: &str = "gdr/unit";
 const ARCHIVE: &str = "gdr/archive.tar.gz";
 const EXAMPLE: &str = "gdr/write_and_read";
 /// The library that takes the place of libibverbs in tests, which look for it beside themselves.
-const FAKE_VERBS: &str = "libfake_ibverbs.so";
+const FAKE_VERBS: [&str; 2] = ["libfake_ibverbs.so", "libgdr_verbs.so"];
 
 /// What runs in a guest, built.
 #[derive(Debug)]
@@ -134,9 +134,11 @@ pub(crate) fn foreign(architecture: Architecture) -> anyhow::Result<Program> {
         }
     }
     for message in messages(cargo)? {
-        let is_fake = |file: &&PathBuf| file.ends_with(FAKE_VERBS);
-        if let Some(fake) = message.filenames.iter().find(is_fake) {
-            files.push((format!("{UNIT}/{FAKE_VERBS}"), fake.clone()));
+        for name in FAKE_VERBS {
+            let is_it = |file: &&PathBuf| file.ends_with(name);
+            if let Some(library) = message.filenames.iter().find(is_it) {
+                files.push((format!("{UNIT}/{name}"), library.clone()));
+            }
         }
         if let (Some(target), Some(Profile { test: true }), Some(program)) =
             (message.target, message.profile, message.executable)

@@ -92,8 +92,7 @@ fn what_libibverbs_reports_of_its_devices_is_collected() {
     .unwrap();
     let path = files.path("node.tar.gz");
     let output = clean(cargo_bin_cmd!("gdr"))
-        .env("GDR_LIBIBVERBS", Fake::library())
-        .env("FAKE_IBVERBS", files.path("devices.json"))
+        .envs(Fake::environment(&files.path("devices.json")))
         .args(["collect", "-o", path.to_str().unwrap()])
         .output()
         .unwrap();

@@ -20,8 +20,7 @@ pub(super) fn with(devices: &[DeviceSpec], arguments: &[&str]) -> Output {
     let file = folder.path().join("devices.json");
     fs::write(&file, serde_json::to_string(devices).unwrap()).unwrap();
     clean(cargo_bin_cmd!("gdr"))
-        .env("GDR_LIBIBVERBS", Fake::library())
-        .env("FAKE_IBVERBS", &file)
+        .envs(Fake::environment(&file))
         .args(arguments)
         .output()
         .unwrap()

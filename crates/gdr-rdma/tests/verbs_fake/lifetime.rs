@@ -88,7 +88,11 @@ fn requests_that_a_queue_pair_holds_are_released_with_it() {
         a.pair.post_send(write).unwrap();
     }
     drop((source, target));
+    let name = a.name();
     close(&fake, a, b);
+    let ended = calls(&fake, &name, &["ibv_destroy_qp", "ibv_dereg_mr"]);
+    let ended: Vec<_> = ended.iter().map(|call| call.verb.as_str()).collect();
+    assert_eq!(ended, ["ibv_destroy_qp", "ibv_dereg_mr"]);
 }
 
 #[test]

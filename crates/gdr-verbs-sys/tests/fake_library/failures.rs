@@ -108,7 +108,7 @@ fn a_request_sets_the_status_of_the_next_transfer() {
     a.send(write, &mut [segment(source, 0, 8)]).unwrap();
     let completion = a.completion();
     assert_eq!(completion.status.to_string(), "ibv_wc_status 77");
-    assert_eq!((completion.vendor_err, far[0]), (0x51, 0));
+    assert_eq!(completion.vendor_err, 0x51);
     a.deregister(source);
     b.deregister(target);
     a.close();
@@ -190,7 +190,7 @@ fn violations_of_the_api_are_recorded() {
     let violations = fake.report().violations;
     assert_eq!(
         violations,
-        ["ibv_dereg_mr: the region does not exist or was deregistered before"]
+        ["ibv_dereg_mr: the region does not exist or was destroyed"]
     );
     assert_eq!(fake.live("mlx5_0").pairs, 1);
     a.close();

@@ -228,7 +228,7 @@ fn access_flags_request_relaxed_ordering_and_on_demand_paging() {
 fn a_path_can_report_success_and_lose_bytes() {
     for (path, status) in [
         (GpuPath::LosesBytes, ibv_wc_status::IBV_WC_SUCCESS),
-        (GpuPath::Fails(11), ibv_wc_status::IBV_WC_REM_OP_ERR),
+        (GpuPath::Fails, ibv_wc_status::IBV_WC_REM_ACCESS_ERR),
     ] {
         let fake = two_devices();
         let device = "mlx5_1".to_owned();
