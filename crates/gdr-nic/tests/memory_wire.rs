@@ -7,6 +7,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -14,9 +15,9 @@ use std::{env, fs};
 
 use gdr_nic::{
     Access, AckTimeout, Capabilities, Completion, CompletionQueue, Connection, Data, Deadline,
-    Device, Domain, Mtu, Operation, Psn, QueuePair, Queues, RecvRequest, Reliability, RetryCount,
-    RetryLimit, RnrRetry, RnrTimer, RtrAttributes, RtsAttributes, SendFlags, SendRequest,
-    SoftOptions, WcStatus, Wires, WrId,
+    Device, Domain, Mtu, Operation, Psn, QueuePair, Queues, RecvRequest, Reliability, Remote,
+    RetryCount, RetryLimit, Rkey, RnrRetry, RnrTimer, RtrAttributes, RtsAttributes, SendFlags,
+    SendRequest, SoftOptions, WcStatus, Wires, WrId,
 };
 
 const CAPABILITIES: Capabilities = Capabilities {
@@ -92,6 +93,25 @@ impl Side {
         let request = SendRequest {
             id: WrId(1),
             operation: Operation::Send { immediate: None },
+            data: Data::Inline(&[]),
+            flags: SendFlags::SIGNALLED,
+        };
+        let posted = self.pair.post_sends(|queue| queue.push(&request));
+        posted.unwrap().unwrap();
+    }
+
+    /// Posts a WRITE of no bytes, for which the other end has to do nothing.
+    fn write(&self) {
+        let remote = Remote {
+            rkey: Rkey(0),
+            addr: 0,
+        };
+        let request = SendRequest {
+            id: WrId(3),
+            operation: Operation::Write {
+                remote,
+                immediate: None,
+            },
             data: Data::Inline(&[]),
             flags: SendFlags::SIGNALLED,
         };
@@ -175,6 +195,39 @@ fn wait_until(check: impl Fn() -> bool) {
 }
 
 #[test]
+fn a_thread_that_slept_before_the_ring_was_made_is_woken() {
+    let _alone = alone();
+    let [a, b] = [Side::new(Wires::All), Side::new(Wires::All)];
+    b.connect(a.endpoint());
+    // The thread looks at its timers for a while after the last packet.
+    let nothing = b.queue.wait(Deadline::after(Duration::from_millis(200)));
+    assert_eq!(nothing.unwrap(), None);
+    a.connect(b.endpoint());
+    a.write();
+    assert_eq!(a.completion().status, WcStatus::Success);
+    assert!(b.device.counters().received_by_memory > 0);
+}
+
+#[test]
+fn a_process_of_another_user_is_reached_by_udp() {
+    let _alone = alone();
+    // SAFETY: no preconditions.
+    if unsafe { libc::geteuid() } != 0 {
+        return skip::skip("only root can start a process of another user");
+    }
+    let mut other = Other::start(Some(1));
+    let side = Side::new(Wires::All);
+    other.connect(&side);
+    side.send();
+    assert_eq!(side.completion().status, WcStatus::Success);
+    let counters = side.device.counters();
+    assert_eq!(
+        (counters.sent_by_memory, counters.received_by_memory),
+        (0, 0)
+    );
+}
+
+#[test]
 fn a_device_that_closes_takes_its_memory_and_descriptors_with_it() {
     let _alone = alone();
     let open = || fs::read_dir("/proc/self/fd").unwrap().count();
@@ -211,10 +264,15 @@ struct Other {
 }
 
 impl Other {
-    fn start() -> Self {
+    /// Starts it as this user, or as the one with a number.
+    fn start(user: Option<u32>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let process = Command::new(env::current_exe().unwrap())
+        let mut command = Command::new(env::current_exe().unwrap());
+        if let Some(user) = user {
+            command.uid(user);
+        }
+        let process = command
             .args(["--exact", "other_process", "--ignored"])
             .env(PARENT, port.to_string())
             .stdout(Stdio::null())
@@ -282,7 +340,7 @@ fn other_process() {
 #[test]
 fn a_process_that_is_killed_ends_the_requests_to_it_and_leaves_nothing() {
     let _alone = alone();
-    let mut other = Other::start();
+    let mut other = Other::start(None);
     let side = Side::new(Wires::All);
     other.connect(&side);
     side.send();

@@ -198,6 +198,8 @@ fn receive<T, const N: usize>(
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixDatagram;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -221,7 +223,20 @@ mod tests {
     #[test]
     fn a_device_of_another_version_or_host_is_refused() {
         assert_eq!(Hello::parse(b"gdr wire 2 127.0.0.1:1 5"), None);
-        assert!(is_local("127.0.0.1".parse().unwrap()));
-        assert!(!is_local("192.0.2.1".parse().unwrap()));
+        let (sender, receiver) = UnixDatagram::pair().unwrap();
+        let said = |source: &str, descriptors: &[BorrowedFd<'_>]| {
+            let hello = Hello {
+                source: source.parse().unwrap(),
+                qpn: Qpn::new(5),
+            };
+            send(sender.as_fd(), &hello, descriptors).unwrap();
+            receive_hello(receiver.as_fd()).map(|(hello, _)| hello.source)
+        };
+        let two = [sender.as_fd(), receiver.as_fd()];
+        let own = "127.0.0.1:4791".parse().unwrap();
+        assert_eq!(said("127.0.0.1:4791", &two), Ok(own));
+        // For documentation (RFC 5737).
+        assert_eq!(said("192.0.2.1:4791", &two), Err(Errno::ADDRNOTAVAIL));
+        assert_eq!(said("127.0.0.1:4791", &two[..1]), Err(Errno::PROTO));
     }
 }
