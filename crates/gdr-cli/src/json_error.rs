@@ -449,7 +449,7 @@ mod tests {
         assert_eq!(
             declared(<gdr_rdma::NicError as Codes>::CODES),
             "empty_buffer out_of_range misaligned mapped_elsewhere foreign \
-             completion_queue_overrun post state port_in_use port_sharing shard_count \
+             completion_queue_overrun post state port_in_use port_sharing shard_count wire_name \
              too_many_queue_pairs port_denied address_not_local address_not_unicast \
              address_family network_unreachable mtu_too_small forked_child device_failed os nic"
         );
