@@ -99,6 +99,10 @@ impl DeviceShards {
         if wires(options)? == Wires::All {
             let engines = device.shards.iter().map(|shard| Arc::clone(&shard.engine));
             device.rings = RingKeeper::start(engines.collect())?;
+            if let Some(rings) = &device.rings {
+                // It is empty before.
+                let _ = device.state.ring_requests.set(rings.requests());
+            }
         }
         device.name = match device.local() {
             local if local.port() == UDP_PORT => format!("soft-{}", local.ip()),

@@ -17,6 +17,7 @@ use crate::shard::cq_entries::{CqEntries, OnCompletion};
 use crate::shard::region_table::RegionTable;
 use crate::shard::srq_context::SrqContext;
 use crate::types::{AsyncEvent, SoftOptions};
+use crate::wire::memory::RingRequests;
 
 /// How many asynchronous events are kept until they are taken.
 pub(crate) const EVENTS: usize = 1024;
@@ -43,6 +44,8 @@ pub(crate) struct DeviceState {
     untaken: Arc<AtomicU64>,
     /// Eventfds that wake the progress threads, by shard.
     wakes: Box<[OwnedFd]>,
+    /// Where engines ask for rings to devices of this host, if the device has some.
+    pub(crate) ring_requests: OnceLock<RingRequests>,
     /// Why a socket was lost. No shard moves bytes then.
     failure: OnceLock<String>,
 }
@@ -68,6 +71,7 @@ impl DeviceState {
             completion_queues: Mutex::default(),
             untaken: Arc::default(),
             wakes: (0..shards).map(eventfd).collect::<Result<_>>()?,
+            ring_requests: OnceLock::new(),
             failure: OnceLock::new(),
         })
     }

@@ -15,9 +15,10 @@ use std::{env, fs};
 
 use gdr_nic::{
     Access, AckTimeout, Capabilities, Completion, CompletionQueue, Connection, Data, Deadline,
-    Device, Domain, Mtu, Operation, Psn, QueuePair, Queues, RecvRequest, Reliability, Remote,
-    RetryCount, RetryLimit, Rkey, RnrRetry, RnrTimer, RtrAttributes, RtsAttributes, SendFlags,
-    SendRequest, SoftOptions, WcStatus, Wires, WrId,
+    Device, Domain, Lkey, Memory, Mtu, Operation, Psn, Qkey, QueuePair, Queues, RecvRequest,
+    Reliability, Remote, RetryCount, RetryLimit, Rkey, RnrRetry, RnrTimer, RtrAttributes,
+    RtsAttributes, Segment, SendFlags, SendRequest, SoftOptions, UdSendRequest, WcStatus, Wires,
+    WrId,
 };
 
 const CAPABILITIES: Capabilities = Capabilities {
@@ -225,6 +226,75 @@ fn a_process_of_another_user_is_reached_by_udp() {
         (counters.sent_by_memory, counters.received_by_memory),
         (0, 0)
     );
+}
+
+#[test]
+fn datagrams_follow_a_ring_once_there_is_one_and_bring_their_network_header() {
+    let _alone = alone();
+    const QKEY: Qkey = Qkey(7);
+    let sides = [Side::new(Wires::All), Side::new(Wires::All)];
+    let [from, to] = sides.each_ref().map(|side| {
+        let queues = Queues::completing_in(&side.queue);
+        let domain = Domain::new();
+        let made = side
+            .device
+            .ud_queue_pair(domain, queues, CAPABILITIES, Mtu::B1024);
+        let pair = made.unwrap();
+        pair.to_init(QKEY).unwrap();
+        pair.to_rtr().unwrap();
+        pair.to_rts(Psn::new(3)).unwrap();
+        (pair, domain)
+    });
+    let [a, b] = &sides;
+    let send = || {
+        let request = UdSendRequest {
+            id: WrId(4),
+            to: b.device.address(),
+            dest_qpn: to.0.qpn(),
+            qkey: QKEY,
+            immediate: None,
+            data: Data::Inline(b"datagram"),
+            flags: SendFlags::empty(),
+        };
+        let posted = from.0.post_sends(|queue| queue.push(&request));
+        posted.unwrap().unwrap();
+    };
+    // The first ones go by UDP, and find no receive.
+    wait_until(|| {
+        send();
+        a.device.progress();
+        b.device.counters().received_by_memory > 0
+    });
+    let bytes: &mut [u8] = Box::leak(Box::new([0; 48]));
+    let at = bytes.as_mut_ptr();
+    let memory = Memory {
+        address: at.expose_provenance(),
+        len: 48,
+        iova: 0,
+    };
+    // SAFETY: the bytes are never freed, and read when the completion is there.
+    let region = unsafe { b.device.register(to.1, memory, Access::LOCAL_WRITE) }.unwrap();
+    let segment = Segment {
+        lkey: Lkey(region.key()),
+        addr: 0,
+        len: 48,
+    };
+    let receive = RecvRequest {
+        id: WrId(5),
+        segments: &[segment],
+    };
+    let posted = to.0.post_recvs(|queue| queue.push(&receive));
+    posted.unwrap().unwrap();
+    send();
+    let completion = b.completion();
+    assert_eq!(
+        (completion.status, completion.byte_len),
+        (WcStatus::Success, 48)
+    );
+    // SAFETY: the memory is valid, and no request uses it any more.
+    let bytes = unsafe { std::slice::from_raw_parts(at, 48) };
+    // The header is that of IPv4, in the last 20 bytes: source and destination are its last fields.
+    assert_eq!(bytes[32..], *b"\x7f\0\0\x01\x7f\0\0\x01datagram");
 }
 
 #[test]

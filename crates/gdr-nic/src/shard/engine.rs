@@ -29,7 +29,7 @@ use crate::shard::region_table::Regions;
 use crate::shard::transport::Transport;
 use crate::shard::wakeup::Wakeup;
 use crate::types::{AsyncEvent, Counters};
-use crate::wire::memory::{RingId, Rings, Room, Segment};
+use crate::wire::memory::{RingId, RingWishes, Rings, Room, Segment, Sent};
 use crate::wire::udp::UdpWire;
 use crate::wire::udp::rx::Datagram;
 use crate::wire::udp::socket::Socket;
@@ -54,6 +54,7 @@ pub(crate) struct Engine {
     wire: UdpWire,
     /// The wire to devices of this host.
     pub(crate) rings: Rings,
+    wishes: RingWishes,
     /// For how many more polls UDP is polled each time.
     udp_polls: u32,
     pub(crate) packets: PacketPort,
@@ -86,6 +87,7 @@ impl Engine {
         Ok(Self {
             wire: UdpWire::new(socket),
             rings: Rings::new(),
+            wishes: RingWishes::default(),
             udp_polls: 0,
             packets: PacketPort::default(),
             qps: QpTable::default(),
@@ -585,6 +587,23 @@ impl Engine {
                 return false;
             };
             *any = true;
+            if let Transport::Datagrams(_) = qp.transport {
+                match self.rings.send(to, &room[..len]) {
+                    Sent::Gone => {
+                        self.counters.packets_sent += 1;
+                        self.counters.sent_by_memory += 1;
+                        continue;
+                    }
+                    Sent::NoRoom => {}
+                    Sent::NoRing(qpn) => {
+                        if let Some(requests) = self.device.ring_requests.get()
+                            && self.wishes.is_due(to, qpn, now)
+                        {
+                            requests.ask(self.wire.socket().range(), to, qpn);
+                        }
+                    }
+                }
+            }
             self.wire.push(to, len, &mut self.counters);
         }
         true
@@ -625,6 +644,7 @@ impl Engine {
 
     /// Ends a ring. Its queue pairs go on over UDP.
     pub(crate) fn close_ring(&mut self, ring: RingId) {
+        self.wishes.clear();
         for qpn in self.rings.close(ring) {
             self.schedule(Qpn::new(qpn));
         }

@@ -1,5 +1,6 @@
 //! Makes the rings of a device, and ends those whose other end is gone.
 
+use std::mem;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,6 +24,7 @@ use crate::link::LinkWatch;
 use crate::shard::shared_engine::SharedEngine;
 use crate::wire::process_fd::ProcessFd;
 use crate::wire::udp::address;
+use crate::wire::udp::qpn_range::QpnRange;
 
 /// How many bytes the ring of a ring has.
 const RING: usize = 1 << 18;
@@ -39,12 +41,91 @@ pub(crate) struct RingKeeper {
     origin: ProcessId,
     /// Whether this host has the address of the device.
     is_present: Arc<AtomicBool>,
-    /// Wakes the thread: for a ring that was made, or to stop when the channel is closed.
-    notify: Arc<OwnedFd>,
-    made: Option<Sender<Watched>>,
+    requests: RingRequests,
     thread: Option<JoinHandle<()>>,
     /// Devices that did not answer, and when. One thread at a time makes a ring.
     silent: Mutex<Vec<(SocketAddr, Instant)>>,
+}
+
+/// What the thread is to do.
+enum Request {
+    /// A ring was made.
+    Watch(Watched),
+    /// The engine of these numbers wants a ring to the device that has a queue pair.
+    Make(QpnRange, SocketAddr, Qpn),
+    Stop,
+}
+
+/// Passes requests to the thread that keeps the rings of a device.
+#[derive(Clone)]
+pub(crate) struct RingRequests {
+    sender: Sender<Request>,
+    /// Wakes the thread.
+    notify: Arc<OwnedFd>,
+}
+
+impl RingRequests {
+    /// Asks for a ring from the engine of these numbers to the device that has a queue pair, without waiting.
+    pub(crate) fn ask(&self, from: QpnRange, to: SocketAddr, qpn: Qpn) {
+        self.send(Request::Make(from, to, qpn));
+    }
+
+    fn send(&self, request: Request) {
+        // The thread may have ended with the device.
+        let _ = self.sender.send(request);
+        // The only failure is a counter at its limit, which wakes as well.
+        if let Err(error) = rustix::io::write(&*self.notify, &1_u64.to_ne_bytes()) {
+            tracing::trace!(%error, "the eventfd of the rings is at its limit");
+        }
+    }
+}
+
+/// A ring that another device was asked to accept.
+struct Asked {
+    socket: ProcessFd,
+    engine: Arc<SharedEngine>,
+    to: SocketAddr,
+    segment: Segment,
+}
+
+impl Asked {
+    /// Asks the device that has a queue pair; `None` if it is not one of this host and user.
+    fn new(
+        engine: &Arc<SharedEngine>,
+        to: SocketAddr,
+        qpn: Qpn,
+    ) -> std::result::Result<Option<Self>, Errno> {
+        let Some(socket) = rendezvous::connect(to, qpn)? else {
+            return Ok(None);
+        };
+        let (segment, descriptor) = Segment::create(RING)?;
+        let source = engine.local();
+        let descriptors = [descriptor.as_fd(), engine.wake_fd().as_fd()];
+        rendezvous::send(socket.as_fd(), &Hello { source, qpn }, &descriptors)?;
+        Ok(Some(Self {
+            socket,
+            engine: Arc::clone(engine),
+            to,
+            segment,
+        }))
+    }
+
+    /// Takes the answer that has arrived. Packets go by the ring from here on.
+    fn finish(self) -> std::result::Result<Watched, Errno> {
+        let (reaches, [doorbell]) = rendezvous::receive_welcome(self.socket.as_fd())?;
+        let segment = Arc::new(self.segment);
+        let mut engine = self.engine.lock();
+        let ring = engine
+            .rings
+            .add_outbound(segment, self.to, reaches, doorbell);
+        drop(engine);
+        tracing::debug!(to = %self.to, from = %self.engine.local(), "a ring to a device of this host");
+        Ok(Watched {
+            socket: self.socket,
+            engine: self.engine,
+            ring,
+        })
+    }
 }
 
 /// A ring, and the connection that is open as long as its other end exists.
@@ -70,15 +151,16 @@ impl RingKeeper {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let notify = rustix::event::eventfd(0, flags).map_err(failed("eventfd"))?;
         let notify = Arc::new(notify);
-        let (made, rings) = channel();
+        let (sender, requests) = channel();
         let thread = Thread {
             notify: Arc::clone(&notify),
-            made: rings,
+            requests,
             listeners,
             presence,
             is_present: Arc::clone(&is_present),
             engines,
             new: Vec::new(),
+            asked: Vec::new(),
             rings: Vec::new(),
         };
         let thread = thread::Builder::new()
@@ -88,11 +170,15 @@ impl RingKeeper {
         Ok(Some(Self {
             origin: ProcessId::current(),
             is_present,
-            notify,
-            made: Some(made),
+            requests: RingRequests { sender, notify },
             thread: Some(thread),
             silent: Mutex::default(),
         }))
+    }
+
+    /// Where the engines of the device ask for rings.
+    pub(crate) fn requests(&self) -> RingRequests {
+        self.requests.clone()
     }
 
     /// Makes a ring from an engine to the device that has a queue pair, unless there is one or that device is
@@ -107,11 +193,9 @@ impl RingKeeper {
         if is_silent || engine.lock().rings.to(to, qpn).is_some() {
             return;
         }
-        match self.make(engine, to, qpn) {
-            Ok(true) => {
-                tracing::debug!(%to, from = %engine.local(), "a ring to a device of this host")
-            }
-            Ok(false) => {}
+        match Self::make(engine, to, qpn) {
+            Ok(Some(ring)) => self.requests.send(Request::Watch(ring)),
+            Ok(None) => {}
             Err(error) => {
                 tracing::debug!(%error, %to, "no ring to a device of this host; packets go by UDP");
                 silent.push((to, Instant::now()));
@@ -120,61 +204,31 @@ impl RingKeeper {
     }
 
     fn make(
-        &self,
         engine: &Arc<SharedEngine>,
         to: SocketAddr,
         qpn: Qpn,
-    ) -> std::result::Result<bool, Errno> {
-        let Some(socket) = rendezvous::connect(to, qpn)? else {
-            return Ok(false);
+    ) -> std::result::Result<Option<Watched>, Errno> {
+        let Some(asked) = Asked::new(engine, to, qpn)? else {
+            return Ok(None);
         };
-        let (segment, descriptor) = Segment::create(RING)?;
-        let source = engine.local();
-        let hello = Hello { source, qpn };
-        let descriptors = [descriptor.as_fd(), engine.wake_fd().as_fd()];
-        rendezvous::send(socket.as_fd(), &hello, &descriptors)?;
         let limit = Timespec::try_from(ANSWER_LIMIT).ok();
-        let mut answer = [PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN)];
+        let mut answer = [PollFd::from_borrowed_fd(
+            asked.socket.as_fd(),
+            PollFlags::IN,
+        )];
         rustix::event::poll(&mut answer, limit.as_ref())?;
-        let (reaches, [doorbell]) = rendezvous::receive_welcome(socket.as_fd())?;
-        let segment = Arc::new(segment);
-        let ring = engine
-            .lock()
-            .rings
-            .add_outbound(segment, to, reaches, doorbell);
-        self.watch(Watched {
-            socket,
-            engine: Arc::clone(engine),
-            ring,
-        });
-        Ok(true)
-    }
-
-    fn watch(&self, ring: Watched) {
-        if let Some(made) = &self.made {
-            // The thread ends only when the channel is closed.
-            let _ = made.send(ring);
-        }
-        self.wake();
-    }
-
-    fn wake(&self) {
-        // The only failure is a counter at its limit, which wakes as well.
-        if let Err(error) = rustix::io::write(&*self.notify, &1_u64.to_ne_bytes()) {
-            tracing::trace!(%error, "the eventfd of the rings is at its limit");
-        }
+        asked.finish().map(Some)
     }
 }
 
 impl Drop for RingKeeper {
     fn drop(&mut self) {
-        self.made = None;
         let thread = self.thread.take();
         if !self.origin.is_current() {
             // The thread is the parent's, and so is the eventfd that wakes it.
-            return std::mem::forget(thread);
+            return mem::forget(thread);
         }
-        self.wake();
+        self.requests.send(Request::Stop);
         if thread.is_some_and(|thread| thread.join().is_err()) {
             tracing::error!("the thread of the rings panicked");
         }
@@ -213,29 +267,40 @@ impl Presence {
     }
 }
 
+/// Which of the descriptors of a [`Thread`] are ready, in its order.
+struct Ready {
+    listeners: Vec<bool>,
+    new: Vec<bool>,
+    asked: Vec<bool>,
+    rings: Vec<bool>,
+}
+
 struct Thread {
     presence: Option<Presence>,
     is_present: Arc<AtomicBool>,
     notify: Arc<OwnedFd>,
-    made: Receiver<Watched>,
+    requests: Receiver<Request>,
     listeners: Vec<ProcessFd>,
     engines: Vec<Arc<SharedEngine>>,
     /// Connections whose first message has not come.
     new: Vec<ProcessFd>,
+    /// Rings whose other end has not answered.
+    asked: Vec<Asked>,
     rings: Vec<Watched>,
 }
 
 impl Thread {
     fn run(mut self) {
         block_signals();
-        while self.take_made() {
-            let (listeners, new, rings) = self.wait();
+        while self.take_requests() {
+            let ready = self.wait();
             if self.follow_address() {
                 continue;
             }
-            self.end(&rings);
-            self.greet(&new);
-            self.accept(&listeners);
+            self.end(&ready.rings);
+            self.greet(&ready.new);
+            self.finish(&ready.asked);
+            self.accept(&ready.listeners);
         }
     }
 
@@ -249,6 +314,7 @@ impl Thread {
             return false;
         }
         self.new.clear();
+        self.asked.clear();
         self.end(&vec![true; self.rings.len()]);
         self.listeners = match has_address {
             // Without listeners, the packets of others come by UDP.
@@ -258,8 +324,8 @@ impl Thread {
         true
     }
 
-    /// Takes the rings that were made; returns whether there may be more.
-    fn take_made(&mut self) -> bool {
+    /// Does what was requested; returns whether to go on.
+    fn take_requests(&mut self) -> bool {
         let mut count = [0; 8];
         // EAGAIN: a connection woke it.
         if let Err(errno) = rustix::io::read(&*self.notify, &mut count)
@@ -267,25 +333,47 @@ impl Thread {
         {
             tracing::trace!(%errno, "reading the eventfd of the rings failed");
         }
-        loop {
-            match self.made.try_recv() {
-                Ok(ring) => self.rings.push(ring),
-                Err(error) => return error == std::sync::mpsc::TryRecvError::Empty,
+        while let Ok(request) = self.requests.try_recv() {
+            match request {
+                Request::Watch(ring) => self.rings.push(ring),
+                Request::Make(from, to, qpn) => self.make(from, to, qpn),
+                Request::Stop => return false,
             }
+        }
+        true
+    }
+
+    /// Asks a device for a ring to it, unless there is one or it is being asked.
+    fn make(&mut self, from: QpnRange, to: SocketAddr, qpn: Qpn) {
+        let of_range = |engine: &&Arc<SharedEngine>| engine.socket().range() == from;
+        let Some(engine) = self.engines.iter().find(of_range) else {
+            return;
+        };
+        let is_asked = self.asked.iter().any(|asked| asked.to == to);
+        if is_asked || !self.is_present.load(Ordering::Acquire) {
+            return;
+        }
+        if engine.lock().rings.to(to, qpn).is_some() {
+            return;
+        }
+        match Asked::new(engine, to, qpn) {
+            Ok(asked) => self.asked.extend(asked),
+            Err(errno) => tracing::debug!(%errno, %to, "no ring to a device of this host"),
         }
     }
 
-    /// Waits until there is something to do; returns for each listener, new connection and ring whether that is
-    /// there.
-    fn wait(&self) -> (Vec<bool>, Vec<bool>, Vec<bool>) {
+    /// Waits until there is something to do.
+    fn wait(&self) -> Ready {
         let notify = [self.notify.as_fd()];
         let listeners = self.listeners.iter().map(AsFd::as_fd);
         let new = self.new.iter().map(AsFd::as_fd);
+        let asked = self.asked.iter().map(|asked| asked.socket.as_fd());
         let rings = self.rings.iter().map(|ring| ring.socket.as_fd());
         let presence = self.presence.iter().filter_map(|it| it.0.as_fd());
-        let all = notify.into_iter().chain(listeners).chain(new).chain(rings);
-        let all = all.chain(presence);
+        let all = notify.into_iter().chain(listeners).chain(new).chain(asked);
         let mut all: Vec<_> = all
+            .chain(rings)
+            .chain(presence)
             .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
             .collect();
         // EINTR and the like end the wait early.
@@ -295,11 +383,27 @@ impl Thread {
         }
         let mut ready = all.iter().skip(1).map(|fd| !fd.revents().is_empty());
         let mut next = |count| ready.by_ref().take(count).collect();
-        (
-            next(self.listeners.len()),
-            next(self.new.len()),
-            next(self.rings.len()),
-        )
+        Ready {
+            listeners: next(self.listeners.len()),
+            new: next(self.new.len()),
+            asked: next(self.asked.len()),
+            rings: next(self.rings.len()),
+        }
+    }
+
+    /// Takes the answers to what this device has asked.
+    fn finish(&mut self, ready: &[bool]) {
+        let mut ready = ready.iter();
+        let (answered, waiting) = mem::take(&mut self.asked)
+            .into_iter()
+            .partition::<Vec<_>, _>(|_| ready.next().copied().unwrap_or(false));
+        self.asked = waiting;
+        for asked in answered {
+            match asked.finish() {
+                Ok(ring) => self.rings.push(ring),
+                Err(errno) => tracing::debug!(%errno, "a device of this host refuses a ring"),
+            }
+        }
     }
 
     /// Ends the rings whose other end is gone. Nothing is ever sent to them.
@@ -317,7 +421,7 @@ impl Thread {
     /// Makes the rings that other devices ask for.
     fn greet(&mut self, ready: &[bool]) {
         let mut ready = ready.iter();
-        let (said, waiting) = std::mem::take(&mut self.new)
+        let (said, waiting) = mem::take(&mut self.new)
             .into_iter()
             .partition(|_| ready.next().copied().unwrap_or(false));
         self.new = waiting;

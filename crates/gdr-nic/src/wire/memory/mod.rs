@@ -11,9 +11,11 @@
 mod keeper;
 mod rendezvous;
 mod ring;
+mod ring_wishes;
 mod rings;
 mod segment;
 
-pub(crate) use self::keeper::RingKeeper;
-pub(crate) use self::rings::{RingId, Rings, Room, Watches};
+pub(crate) use self::keeper::{RingKeeper, RingRequests};
+pub(crate) use self::ring_wishes::RingWishes;
+pub(crate) use self::rings::{RingId, Rings, Room, Sent, Watches};
 pub(crate) use self::segment::Segment;

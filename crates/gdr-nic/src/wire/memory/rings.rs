@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use gdr_process::lock;
 use gdr_roce::Qpn;
-use gdr_roce::wire::MAX_DATAGRAM;
+use gdr_roce::wire::{Bth, MAX_DATAGRAM};
 
 use super::rendezvous::Welcome;
 use super::ring::{Broken, Consumer, Producer, RecordWatch};
@@ -97,6 +97,16 @@ pub(crate) enum Room<'a> {
     Gone,
 }
 
+/// What became of a datagram.
+pub(crate) enum Sent {
+    /// It is in a ring.
+    Gone,
+    /// The ring is full or broken: it goes by UDP.
+    NoRoom,
+    /// No ring leads to this queue pair.
+    NoRing(Qpn),
+}
+
 impl Rings {
     pub(crate) fn new() -> Self {
         Self {
@@ -161,10 +171,14 @@ impl Rings {
 
     /// The ring to a queue pair.
     pub(crate) fn to(&self, address: SocketAddr, qpn: Qpn) -> Option<RingId> {
-        let reaches = |ring: &&Outbound| {
+        self.position(address, qpn).map(|at| self.outbound[at].id)
+    }
+
+    fn position(&self, address: SocketAddr, qpn: Qpn) -> Option<usize> {
+        let reaches = |ring: &Outbound| {
             ring.to == address && qpn.get() & ring.reaches.mask == ring.reaches.value
         };
-        self.outbound.iter().find(reaches).map(|ring| ring.id)
+        self.outbound.iter().position(reaches)
     }
 
     /// Ends a ring whose other end is gone. Packets that have arrived are still taken. Returns the queue pairs
@@ -266,6 +280,26 @@ impl Rings {
         if let Some(ring) = self.outbound.get_mut(self.at) {
             ring.producer.push(len);
             ring.is_touched = true;
+        }
+    }
+
+    /// Sends a datagram, if there is a ring to its queue pair with room.
+    pub(crate) fn send(&mut self, to: SocketAddr, packet: &[u8]) -> Sent {
+        let Some(header) = packet.first_chunk() else {
+            return Sent::NoRoom;
+        };
+        let qpn = Bth::parse(header).dest_qpn;
+        let Some(at) = self.position(to, qpn) else {
+            return Sent::NoRing(qpn);
+        };
+        self.at = at;
+        match self.outbound[at].producer.room() {
+            Ok(Some(room)) if packet.len() <= room.len() => {
+                room[..packet.len()].copy_from_slice(packet);
+                self.push(packet.len());
+                Sent::Gone
+            }
+            _ => Sent::NoRoom,
         }
     }
 

@@ -11,7 +11,7 @@ pub(crate) const QPN_MASK: u32 = 0x00ff_ffff;
 const _: () = assert!(SLOTS << SLOT_SHIFT == QPN_MASK as usize + 1);
 
 /// A place in a port group, and a range of queue pair numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Slot(u8);
 
 impl Slot {
