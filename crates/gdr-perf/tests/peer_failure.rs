@@ -30,7 +30,7 @@ const HANGS: Duration = Duration::from_secs(60);
 /// Of the messages of `gdr loopback`.
 const VERSION: u32 = 3;
 /// Bytes of a greeting, and of a frame's header.
-const GREETING: usize = 44;
+const GREETING: usize = 60;
 const HEADER: usize = 8;
 
 fn go_on(_: Event<'_>) -> ControlFlow<()> {
