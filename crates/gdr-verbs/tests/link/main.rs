@@ -408,7 +408,7 @@ fn requests_without_an_address_end_in_time(verbs: &'static Verbs, devices: [*mut
         b.receive();
         assert_eq!(a.send(), ibv_wc_status::IBV_WC_SUCCESS);
         namespace::remove_address(lost).unwrap();
-        // Shared memory carries packets until the device's own thread has heard of it.
+        // Shared memory carries packets until the thread of the device has noticed.
         let mut status = ibv_wc_status::IBV_WC_SUCCESS;
         wait_until(|| {
             b.receive();
