@@ -2,21 +2,19 @@
 
 use std::fmt;
 use std::hint;
-use std::mem;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::sync::{Arc, Mutex};
-use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::thread;
+use std::time::Instant;
 
-use gdr_process::lock::lock;
 use gdr_roce::wire::UDP_PORT;
 use gdr_roce::{Completion, Qpn};
 
 use crate::bounded_queue::BoundedQueue;
 use crate::deadline::Deadline;
 use crate::device_state::{DeviceState, OnEvent};
+use crate::ending_thread::EndingThread;
 use crate::error::{Error, Result};
 use crate::shard::cpu_contention::CpuContention;
 use crate::shard::cq_entries::{CqEntries, Producers};
@@ -30,9 +28,6 @@ use crate::wire::memory::RingKeeper;
 use crate::wire::udp::qpn_range::MOST_SHARDS;
 use crate::wire::udp::socket::Socket;
 
-/// The limit for the end of the progress threads. One poll of an engine takes well below a
-/// millisecond; copies to a GPU that hangs take longer.
-const STOP_LIMIT: Duration = Duration::from_secs(20);
 /// Names the number of shards of devices that are opened without one.
 const VARIABLE: &str = "GDR_SHARDS";
 /// Names the wires of devices that are opened without a choice.
@@ -57,8 +52,7 @@ pub(crate) struct DeviceShards {
 /// An engine and its progress thread.
 struct Shard {
     engine: Arc<SharedEngine>,
-    /// The thread, and a channel that disconnects when it ends.
-    thread: Mutex<Option<(JoinHandle<()>, Receiver<()>)>>,
+    thread: Option<EndingThread>,
 }
 
 impl DeviceShards {
@@ -80,11 +74,10 @@ impl DeviceShards {
         };
         let mut shards = Vec::with_capacity(sockets.len());
         for (shard, socket) in sockets.into_iter().enumerate() {
-            let (alive, ended) = channel();
-            let started = SharedEngine::start(&device.state, shard, socket, alive);
+            let started = SharedEngine::start(&device.state, shard, socket);
             let started = started.map(|(engine, thread)| Shard {
                 engine,
-                thread: Mutex::new(Some((thread, ended))),
+                thread: Some(thread),
             });
             match started {
                 Ok(shard) => shards.push(shard),
@@ -98,7 +91,11 @@ impl DeviceShards {
         device.shards = shards.into();
         if wires(options)? == Wires::All {
             let engines = device.shards.iter().map(|shard| Arc::clone(&shard.engine));
-            device.rings = RingKeeper::start(engines.collect())?;
+            // Without rings, all packets go by UDP.
+            device.rings = RingKeeper::start(engines.collect())
+                .inspect_err(|error| tracing::debug!(%error, "no rings to devices of this host"))
+                .ok()
+                .flatten();
             if let Some(rings) = &device.rings {
                 // It is empty before.
                 let _ = device.state.ring_requests.set(rings.requests());
@@ -356,27 +353,15 @@ impl Drop for DeviceShards {
             // All of them before the first is waited for.
             self.engines().for_each(SharedEngine::stop);
         }
-        for shard in &self.shards {
-            let Some((thread, ended)) = lock(&shard.thread).take() else {
-                continue;
-            };
-            if is_child {
-                // The threads belong to the parent process, and so do the eventfds that wake them.
-                mem::forget((thread, ended));
-                continue;
-            }
-            match ended.recv_timeout(STOP_LIMIT) {
-                Ok(()) | Err(RecvTimeoutError::Disconnected) => {
-                    if thread.join().is_err() {
-                        tracing::error!(device = self.name, "the progress thread panicked");
-                    }
-                }
-                Err(RecvTimeoutError::Timeout) => {
-                    tracing::error!(
-                        device = self.name,
-                        "the progress thread does not stop; it ends with the process"
-                    );
-                }
+        for thread in self
+            .shards
+            .iter_mut()
+            .filter_map(|shard| shard.thread.take())
+        {
+            match is_child {
+                // So are the eventfds that wake it.
+                true => thread.forget(),
+                false => thread.join(),
             }
         }
     }

@@ -94,6 +94,7 @@ mod deadline;
 mod device;
 mod device_shards;
 mod device_state;
+mod ending_thread;
 mod error;
 mod int_map;
 mod link;

@@ -29,7 +29,7 @@ use crate::shard::region_table::Regions;
 use crate::shard::transport::Transport;
 use crate::shard::wakeup::Wakeup;
 use crate::types::{AsyncEvent, Counters};
-use crate::wire::memory::{RingId, RingWishes, Rings, Room, Segment, Sent};
+use crate::wire::memory::{Passed, RingId, RingWishes, Rings, Room, Segment};
 use crate::wire::udp::UdpWire;
 use crate::wire::udp::rx::Datagram;
 use crate::wire::udp::socket::Socket;
@@ -41,10 +41,8 @@ const QUANTUM: usize = 64;
 /// numbers, and any other device far more.
 const MOST_QPS: usize = 1 << 16;
 
-/// How many polls there are for each of UDP while devices of this host have rings to this one, and for how many
-/// polls after a datagram there is no such pause.
+/// How many polls there are for each of UDP while all queue pairs have rings.
 const POLLS_PER_UDP: u64 = 8;
-const POLLS_AFTER_UDP: u32 = 64;
 
 /// How many bytes a queue pair may defer: half of what one system call sends.
 const MOST_DEFERRED: usize = 32 << 10;
@@ -55,8 +53,6 @@ pub(crate) struct Engine {
     /// The wire to devices of this host.
     pub(crate) rings: Rings,
     wishes: RingWishes,
-    /// For how many more polls UDP is polled each time.
-    udp_polls: u32,
     pub(crate) packets: PacketPort,
     qps: QpTable,
     next_qpn: u32,
@@ -88,7 +84,6 @@ impl Engine {
             wire: UdpWire::new(socket),
             rings: Rings::new(),
             wishes: RingWishes::default(),
-            udp_polls: 0,
             packets: PacketPort::default(),
             qps: QpTable::default(),
             next_qpn: os::random_number()?,
@@ -217,6 +212,7 @@ impl Engine {
         // First, so that the kernel drops none of the packets that are meant for the new state.
         self.wire.add_peer(peer.address.ip())?;
         let ring = self.rings.to(peer.address, attributes.dest_qpn);
+        let udp_use = ring.is_none().then(|| self.rings.udp_use());
         let connected = self.start(qpn, |qp| {
             let roce = qp.transport.connection()?;
             let connected = roce
@@ -225,6 +221,7 @@ impl Engine {
             if connected.is_ok() {
                 qp.peer = Some(peer);
                 qp.ring = ring;
+                qp.udp_use = udp_use;
             }
             Some(connected)
         });
@@ -238,8 +235,10 @@ impl Engine {
     pub(crate) fn move_peer(&mut self, qpn: Qpn, peer: Peer) -> Result<()> {
         self.wire.add_peer(peer.address.ip())?;
         let qp = self.qps.get_mut(qpn.get());
+        let udp_use = self.rings.udp_use();
         let moved = qp.and_then(|qp| {
             qp.ring = None;
+            qp.udp_use = Some(udp_use);
             qp.peer.replace(peer)
         });
         let left = moved.unwrap_or(peer);
@@ -251,7 +250,11 @@ impl Engine {
     pub(crate) fn open_to_all(&mut self, qpn: Qpn) -> Result<()> {
         // First, as in `connect`.
         let is_new = self.wire.open_to_all(qpn)?;
-        let opened = self.start(qpn, |qp| Some(qp.transport.datagrams()?.to_rtr()));
+        let udp_use = self.rings.udp_use();
+        let opened = self.start(qpn, |qp| {
+            qp.udp_use = Some(udp_use);
+            Some(qp.transport.datagrams()?.to_rtr())
+        });
         if opened.is_err() && is_new {
             self.wire.close_to_all(qpn);
         }
@@ -565,8 +568,9 @@ impl Engine {
                 let room = match self.rings.room(ring, memory.qpn) {
                     Room::Free(room) => room,
                     Room::Full => return false,
-                    Room::Gone => {
+                    Room::Ended => {
                         qp.ring = None;
+                        qp.udp_use.get_or_insert_with(|| self.rings.udp_use());
                         continue;
                     }
                 };
@@ -588,14 +592,14 @@ impl Engine {
             };
             *any = true;
             if let Transport::Datagrams(_) = qp.transport {
-                match self.rings.send(to, &room[..len]) {
-                    Sent::Gone => {
+                match self.rings.pass(to, &room[..len]) {
+                    Passed::InRing => {
                         self.counters.packets_sent += 1;
                         self.counters.sent_by_memory += 1;
                         continue;
                     }
-                    Sent::NoRoom => {}
-                    Sent::NoRing(qpn) => {
+                    Passed::NoRoom => {}
+                    Passed::NoRing(qpn) => {
                         if let Some(requests) = self.device.ring_requests.get()
                             && self.wishes.is_due(to, qpn, now)
                         {
@@ -610,21 +614,13 @@ impl Engine {
     }
 
     /// Receives what has arrived by UDP; returns whether there was anything. A poll of it is a system call, so
-    /// while packets come by rings, most polls leave it out.
+    /// most polls leave it out while all queue pairs have rings.
     fn receive(&mut self) -> Result<bool> {
-        if self.rings.has_inbound()
-            && self.udp_polls == 0
-            && !self.polls.is_multiple_of(POLLS_PER_UDP)
-        {
+        if self.rings.watches().suffice() && !self.polls.is_multiple_of(POLLS_PER_UDP) {
             self.wire.skip();
             return Ok(false);
         }
-        let received = self.wire.receive();
-        self.udp_polls = match received {
-            Ok(true) => POLLS_AFTER_UDP,
-            _ => self.udp_polls.saturating_sub(1),
-        };
-        received
+        self.wire.receive()
     }
 
     /// Adds a ring on which packets of the device at `source` arrive.

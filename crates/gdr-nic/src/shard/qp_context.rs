@@ -15,7 +15,7 @@ use crate::bounded_queue::Pushed;
 use crate::peer::Peer;
 use crate::retained::RetainedList;
 use crate::types::{Counters, Domain};
-use crate::wire::memory::RingId;
+use crate::wire::memory::{RingId, UdpUse};
 use crate::wire::udp::rx::Datagram;
 
 /// What the engine does with an acknowledgement that a queue pair owes its peer.
@@ -39,6 +39,8 @@ pub(crate) struct QpContext {
     pub(crate) peer: Option<Peer>,
     /// The ring to the peer, if there is one.
     pub(crate) ring: Option<RingId>,
+    /// It receives by UDP.
+    pub(crate) udp_use: Option<UdpUse>,
     /// It receives, and a peer of it may be one that sets no UDP checksums.
     pub(crate) may_omit_checksum: bool,
     /// Whether it is on the engine's list of queue pairs with something to do.
@@ -65,6 +67,7 @@ impl QpContext {
             srq: None,
             peer: None,
             ring: None,
+            udp_use: None,
             may_omit_checksum: false,
             is_ready: false,
             answers: Answers::default(),

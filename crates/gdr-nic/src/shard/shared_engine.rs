@@ -9,7 +9,6 @@ use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread as threads;
 use std::time::{Duration, Instant};
@@ -19,7 +18,8 @@ use gdr_roce::{Capabilities, PacketBudget, Qpn, SharedReceiveQueue, State};
 
 use crate::deadline::Deadline;
 use crate::device_state::DeviceState;
-use crate::error::{Error, Result};
+use crate::ending_thread::EndingThread;
+use crate::error::Result;
 use crate::os;
 use crate::recv_queue::RecvQueue;
 use crate::retained;
@@ -49,7 +49,7 @@ const POLLS_PER_YIELD: u64 = 32;
 const POLLS_UNCHECKED: u32 = 64;
 /// How often the progress thread looks for a packet of a ring between two polls.
 const SPINS_FOR_PACKET: u32 = 16;
-/// How many idle polls there are for each that looks for datagrams while packets come by rings.
+/// How many idle polls there are for each that looks for datagrams while all queue pairs have rings.
 const IDLE_POLLS_PER_UDP: u32 = 16;
 /// For how long a call of the program tries to lock the engine before it sleeps, and how many loops it
 /// spins between two tries.
@@ -112,13 +112,12 @@ pub(crate) struct SharedEngine {
 }
 
 impl SharedEngine {
-    /// Starts the progress thread of a shard, which keeps `alive` until it ends.
+    /// Starts the progress thread of a shard.
     pub(crate) fn start(
         device: &Arc<DeviceState>,
         shard: usize,
         socket: Socket,
-        alive: Sender<()>,
-    ) -> Result<(Arc<Self>, threads::JoinHandle<()>)> {
+    ) -> Result<(Arc<Self>, EndingThread)> {
         let socket = Arc::new(socket);
         let engine = Engine::new(Arc::clone(&socket), Arc::clone(device))?;
         let watches = Arc::clone(engine.rings.watches());
@@ -143,15 +142,7 @@ impl SharedEngine {
         });
         process_end::watch(&shared);
         let for_thread = Arc::clone(&shared);
-        let thread = threads::Builder::new()
-            .name("gdr-nic".to_owned())
-            .spawn(move || {
-                // Dropped last, also if a poll panics.
-                let _alive = alive;
-                progress_thread::run(&for_thread);
-                drop(for_thread);
-            })
-            .map_err(|source| Error::os("starting the progress thread", source))?;
+        let thread = EndingThread::start("gdr-nic", move || progress_thread::run(&for_thread))?;
         Ok((shared, thread))
     }
 
@@ -384,10 +375,9 @@ impl SharedEngine {
         }
         let idle = self.idle_polls.load(Ordering::Relaxed);
         // A packet on a ring is seen at once, and without a system call.
-        let unchecked = if self.watches.any() {
-            1
-        } else {
-            POLLS_UNCHECKED
+        let unchecked = match self.watches.suffice() {
+            true => 1,
+            false => POLLS_UNCHECKED,
         };
         if idle >= unchecked && !self.may_have_work(now) {
             return false;
@@ -434,10 +424,10 @@ impl SharedEngine {
         }
     }
 
-    /// Whether a datagram has arrived. That costs a system call, so while packets come by rings, most calls
-    /// return false.
+    /// Whether a datagram has arrived. That costs a system call, so most calls return false while all queue
+    /// pairs have rings.
     fn is_readable(&self) -> bool {
-        if self.watches.any() {
+        if self.watches.suffice() {
             let skipped = self.udp_skipped.fetch_add(1, Ordering::Relaxed);
             if !skipped.is_multiple_of(IDLE_POLLS_PER_UDP) {
                 return false;
@@ -684,6 +674,7 @@ mod tests {
 
     use super::*;
     use crate::device_state::EVENTS;
+    use crate::error::Error;
     use crate::loopback::{connect, device, pair, post_receive};
     use crate::types::{AsyncEvent, Domain};
 

@@ -81,7 +81,8 @@ impl SoftOptions {
     }
 
     /// Sets which wires the packets of connections may take. By default the environment variable `GDR_WIRE`
-    /// decides (`udp` or `all`, and any other value is an error), else all.
+    /// decides (`udp` or `all`, and any other value is an error), else all. With shared memory a device has one
+    /// more thread, which is idle.
     pub const fn wires(mut self, wires: Wires) -> Self {
         self.wires = Some(wires);
         self

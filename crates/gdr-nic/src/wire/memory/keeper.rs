@@ -2,11 +2,10 @@
 
 use std::mem;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use gdr_copy::{ProcessId, block_signals};
@@ -19,20 +18,25 @@ use rustix::io::Errno;
 use super::rendezvous::{self, Hello, Welcome};
 use super::rings::RingId;
 use super::segment::Segment;
+use crate::deadline::Deadline;
+use crate::ending_thread::EndingThread;
 use crate::error::{Error, Result};
 use crate::link::LinkWatch;
 use crate::shard::shared_engine::SharedEngine;
 use crate::wire::process_fd::ProcessFd;
 use crate::wire::udp::address;
 use crate::wire::udp::qpn_range::QpnRange;
+use crate::wire::udp::slot::Slot;
 
-/// How many bytes the ring of a ring has.
+/// How many bytes a ring has.
 const RING: usize = 1 << 18;
 const _: () = assert!(RING > 8 * MAX_DATAGRAM);
 /// How long a device that connects waits for the other one's answer.
 const ANSWER_LIMIT: Duration = Duration::from_millis(200);
 /// How long a device that did not answer is not asked again.
 const SILENCE: Duration = Duration::from_secs(10);
+/// How long connections are not accepted after that failed: for want of descriptors, mostly.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How many devices may be about to say what they want.
 const MOST_NEW: usize = 128;
 
@@ -42,9 +46,9 @@ pub(crate) struct RingKeeper {
     /// Whether this host has the address of the device.
     is_present: Arc<AtomicBool>,
     requests: RingRequests,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<EndingThread>,
     /// Devices that did not answer, and when. One thread at a time makes a ring.
-    silent: Mutex<Vec<(SocketAddr, Instant)>>,
+    silent: Mutex<Vec<((SocketAddr, Slot), Instant)>>,
 }
 
 /// What the thread is to do.
@@ -85,6 +89,7 @@ struct Asked {
     socket: ProcessFd,
     engine: Arc<SharedEngine>,
     to: SocketAddr,
+    slot: Slot,
     segment: Segment,
 }
 
@@ -106,6 +111,7 @@ impl Asked {
             socket,
             engine: Arc::clone(engine),
             to,
+            slot: Slot::of(qpn),
             segment,
         }))
     }
@@ -163,10 +169,7 @@ impl RingKeeper {
             asked: Vec::new(),
             rings: Vec::new(),
         };
-        let thread = thread::Builder::new()
-            .name("gdr-rings".to_owned())
-            .spawn(move || thread.run())
-            .map_err(|source| Error::os("starting the thread of the rings", source))?;
+        let thread = EndingThread::start("gdr-rings", move || thread.run())?;
         Ok(Some(Self {
             origin: ProcessId::current(),
             is_present,
@@ -189,7 +192,8 @@ impl RingKeeper {
         }
         let mut silent = lock(&self.silent);
         silent.retain(|(_, since)| since.elapsed() < SILENCE);
-        let is_silent = silent.iter().any(|(address, _)| *address == to);
+        let device = (to, Slot::of(qpn));
+        let is_silent = silent.iter().any(|(silent, _)| *silent == device);
         if is_silent || engine.lock().rings.to(to, qpn).is_some() {
             return;
         }
@@ -198,7 +202,7 @@ impl RingKeeper {
             Ok(None) => {}
             Err(error) => {
                 tracing::debug!(%error, %to, "no ring to a device of this host; packets go by UDP");
-                silent.push((to, Instant::now()));
+                silent.push((device, Instant::now()));
             }
         }
     }
@@ -211,12 +215,13 @@ impl RingKeeper {
         let Some(asked) = Asked::new(engine, to, qpn)? else {
             return Ok(None);
         };
-        let limit = Timespec::try_from(ANSWER_LIMIT).ok();
-        let mut answer = [PollFd::from_borrowed_fd(
-            asked.socket.as_fd(),
-            PollFlags::IN,
-        )];
-        rustix::event::poll(&mut answer, limit.as_ref())?;
+        let deadline = Deadline::after(ANSWER_LIMIT);
+        // A signal handler may end each wait early.
+        while !wait_readable(asked.socket.as_fd(), deadline.remaining()) {
+            if deadline.has_passed() {
+                return Err(Errno::TIMEDOUT);
+            }
+        }
         asked.finish().map(Some)
     }
 }
@@ -226,13 +231,23 @@ impl Drop for RingKeeper {
         let thread = self.thread.take();
         if !self.origin.is_current() {
             // The thread is the parent's, and so is the eventfd that wakes it.
-            return mem::forget(thread);
+            thread.into_iter().for_each(EndingThread::forget);
+            return;
         }
         self.requests.send(Request::Stop);
-        if thread.is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the thread of the rings panicked");
-        }
+        thread.into_iter().for_each(EndingThread::join);
     }
+}
+
+/// Waits until a descriptor is readable, or its other end is closed; returns whether it is.
+fn wait_readable(descriptor: BorrowedFd<'_>, limit: Duration) -> bool {
+    let limit = Timespec::try_from(limit).ok();
+    let mut descriptors = [PollFd::from_borrowed_fd(descriptor, PollFlags::IN)];
+    // EINTR ends the wait early.
+    matches!(
+        rustix::event::poll(&mut descriptors, limit.as_ref()),
+        Ok(1..)
+    )
 }
 
 /// Listens for devices that want to send to one of these engines of a device. `None` if another process has the
@@ -343,19 +358,19 @@ impl Thread {
         true
     }
 
-    /// Asks a device for a ring to it, unless there is one or it is being asked.
+    /// Asks a device for a ring to it, unless there is one. A device that was asked before and has not
+    /// answered is asked again.
     fn make(&mut self, from: QpnRange, to: SocketAddr, qpn: Qpn) {
         let of_range = |engine: &&Arc<SharedEngine>| engine.socket().range() == from;
         let Some(engine) = self.engines.iter().find(of_range) else {
             return;
         };
-        let is_asked = self.asked.iter().any(|asked| asked.to == to);
-        if is_asked || !self.is_present.load(Ordering::Acquire) {
+        if !self.is_present.load(Ordering::Acquire) || engine.lock().rings.to(to, qpn).is_some() {
             return;
         }
-        if engine.lock().rings.to(to, qpn).is_some() {
-            return;
-        }
+        self.asked.retain(|asked| {
+            (asked.to, asked.slot) != (to, Slot::of(qpn)) || !Arc::ptr_eq(&asked.engine, engine)
+        });
         match Asked::new(engine, to, qpn) {
             Ok(asked) => self.asked.extend(asked),
             Err(errno) => tracing::debug!(%errno, %to, "no ring to a device of this host"),
@@ -460,7 +475,10 @@ impl Thread {
             match rendezvous::accept(listener.as_fd()) {
                 Ok(Some(socket)) => self.new.push(socket),
                 Ok(None) => {}
-                Err(errno) => tracing::debug!(%errno, "accepting a device of this host failed"),
+                Err(errno) => {
+                    tracing::debug!(%errno, "accepting a device of this host failed");
+                    wait_readable(self.notify.as_fd(), ACCEPT_PAUSE);
+                }
             }
         }
         // The oldest say nothing: a device sends its message right after it connects.

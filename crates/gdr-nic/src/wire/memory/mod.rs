@@ -17,5 +17,5 @@ mod segment;
 
 pub(crate) use self::keeper::{RingKeeper, RingRequests};
 pub(crate) use self::ring_wishes::RingWishes;
-pub(crate) use self::rings::{RingId, Rings, Room, Sent, Watches};
+pub(crate) use self::rings::{Passed, RingId, Rings, Room, UdpUse, Watches};
 pub(crate) use self::segment::Segment;

@@ -4,7 +4,7 @@
 //! ring and an eventfd that wakes it. The answer is [`Welcome`] with the eventfd that wakes the receiver.
 //! The connection stays open while the ring exists.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -96,11 +96,10 @@ impl Welcome {
 /// The name of the devices at `address` that have their port for themselves, or of the one that has a slot of
 /// it.
 fn name(address: SocketAddr, slot: Option<Slot>) -> Result<SocketAddrUnix, Errno> {
-    let mut name = format!("gdr-roce/{address}/wire");
-    if let Some(slot) = slot {
-        // Writing to a string cannot fail.
-        let _ = write!(name, "/{}", slot.index());
-    }
+    let name = match slot {
+        Some(slot) => format!("gdr-roce/{address}/wire/{}", slot.index()),
+        None => format!("gdr-roce/{address}/wire"),
+    };
     SocketAddrUnix::new_abstract_name(name.as_bytes())
 }
 
@@ -119,7 +118,7 @@ pub(super) fn connect(address: SocketAddr, qpn: Qpn) -> Result<Option<ProcessFd>
     for slot in [Some(Slot::of(qpn)), None] {
         if let Connected::To(socket) =
             local_socket::connect(&name(address, slot)?, SocketType::SEQPACKET)?
-            && PeerUser::of_unix(socket.as_fd()).0 == PeerUser::Own
+            && is_of_own_user(socket.as_fd())
         {
             return Ok(Some(socket.into()));
         }
@@ -131,8 +130,11 @@ pub(super) fn connect(address: SocketAddr, qpn: Qpn) -> Result<Option<ProcessFd>
 pub(super) fn accept(listener: BorrowedFd<'_>) -> Result<Option<ProcessFd>, Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::accept_with(listener, flags)?;
-    let is_own = PeerUser::of_unix(socket.as_fd()).0 == PeerUser::Own;
-    Ok(is_own.then(|| socket.into()))
+    Ok(is_of_own_user(socket.as_fd()).then(|| socket.into()))
+}
+
+fn is_of_own_user(socket: BorrowedFd<'_>) -> bool {
+    PeerUser::of_unix(socket).0 == PeerUser::Own
 }
 
 /// Whether an address is one of this host, so that a device of this host can have it.
@@ -161,6 +163,8 @@ pub(super) fn send(
 /// Receives the first message of a device, with the segment and the eventfd that wakes it.
 pub(super) fn receive_hello(socket: BorrowedFd<'_>) -> Result<(Hello, [OwnedFd; 2]), Errno> {
     let (hello, descriptors) = receive(socket, Hello::parse)?;
+    // The doorbell: an engine must not wait in it, whatever the other process has passed.
+    rustix::io::ioctl_fionbio(&descriptors[1], true)?;
     match is_local(hello.source.ip()) {
         true => Ok((hello, descriptors)),
         false => Err(Errno::ADDRNOTAVAIL),
@@ -169,7 +173,10 @@ pub(super) fn receive_hello(socket: BorrowedFd<'_>) -> Result<(Hello, [OwnedFd; 
 
 /// Receives the answer, with the eventfd that wakes the receiver.
 pub(super) fn receive_welcome(socket: BorrowedFd<'_>) -> Result<(Welcome, [OwnedFd; 1]), Errno> {
-    receive(socket, Welcome::parse)
+    let (welcome, [doorbell]) = receive(socket, Welcome::parse)?;
+    // As above.
+    rustix::io::ioctl_fionbio(&doorbell, true)?;
+    Ok((welcome, [doorbell]))
 }
 
 fn receive<T, const N: usize>(

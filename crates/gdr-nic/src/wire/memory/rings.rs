@@ -1,4 +1,4 @@
-//! The rings of an engine: rings from and to devices of the same host.
+//! The rings of an engine, from and to devices of the same host.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -63,6 +63,8 @@ pub(crate) struct Rings {
 #[derive(Debug, Default)]
 pub(crate) struct Watches {
     count: AtomicUsize,
+    /// How many queue pairs receive by UDP.
+    udp_uses: AtomicUsize,
     rings: RwLock<Vec<(RingId, RecordWatch)>>,
 }
 
@@ -70,6 +72,12 @@ impl Watches {
     /// Whether there are rings on which packets may arrive.
     pub(crate) fn any(&self) -> bool {
         self.count.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether there are such rings, and no queue pair receives by UDP. A peer whose ring has just ended still
+    /// may send by it.
+    pub(crate) fn suffice(&self) -> bool {
+        self.any() && self.udp_uses.load(Ordering::Relaxed) == 0
     }
 
     /// Whether a packet has arrived.
@@ -87,20 +95,29 @@ impl Watches {
     }
 }
 
+/// While it lives, a queue pair receives by UDP.
+pub(crate) struct UdpUse(Arc<Watches>);
+
+impl Drop for UdpUse {
+    fn drop(&mut self) {
+        self.0.udp_uses.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// Room for a packet on a ring.
 pub(crate) enum Room<'a> {
     /// It is written here, and then [`Rings::push`]ed.
     Free(&'a mut [u8]),
     /// The ring is full. The queue pair is scheduled when there is room.
     Full,
-    /// The ring has ended.
-    Gone,
+    /// The ring has ended, or is broken.
+    Ended,
 }
 
 /// What became of a datagram.
-pub(crate) enum Sent {
-    /// It is in a ring.
-    Gone,
+pub(crate) enum Passed {
+    /// The receiver finds it in its ring.
+    InRing,
     /// The ring is full or broken: it goes by UDP.
     NoRoom,
     /// No ring leads to this queue pair.
@@ -121,6 +138,12 @@ impl Rings {
 
     pub(crate) fn watches(&self) -> &Arc<Watches> {
         &self.watches
+    }
+
+    /// Counts a queue pair that receives by UDP.
+    pub(crate) fn udp_use(&self) -> UdpUse {
+        self.watches.udp_uses.fetch_add(1, Ordering::Relaxed);
+        UdpUse(Arc::clone(&self.watches))
     }
 
     fn new_id(&mut self) -> RingId {
@@ -210,11 +233,6 @@ impl Rings {
         !self.outbound.is_empty()
     }
 
-    /// Whether packets may arrive.
-    pub(crate) fn has_inbound(&self) -> bool {
-        !self.inbound.is_empty()
-    }
-
     /// Whether a packet has arrived.
     pub(crate) fn has_packet(&self) -> bool {
         self.inbound.iter().any(|ring| ring.consumer.has_record())
@@ -254,7 +272,7 @@ impl Rings {
         if self.outbound.get(self.at).is_none_or(|ring| ring.id != id) {
             match self.outbound.iter().position(|ring| ring.id == id) {
                 Some(at) => self.at = at,
-                None => return Room::Gone,
+                None => return Room::Ended,
             }
         }
         let ring = &mut self.outbound[self.at];
@@ -266,12 +284,12 @@ impl Rings {
                 }
                 return Room::Full;
             }
-            Err(Broken) => return Room::Gone,
+            Err(Broken) => return Room::Ended,
         }
         match self.outbound[self.at].producer.room() {
             Ok(Some(room)) => Room::Free(room),
             Ok(None) => Room::Full,
-            Err(Broken) => Room::Gone,
+            Err(Broken) => Room::Ended,
         }
     }
 
@@ -283,23 +301,23 @@ impl Rings {
         }
     }
 
-    /// Sends a datagram, if there is a ring to its queue pair with room.
-    pub(crate) fn send(&mut self, to: SocketAddr, packet: &[u8]) -> Sent {
+    /// Passes a datagram on, if there is a ring to its queue pair with room.
+    pub(crate) fn pass(&mut self, to: SocketAddr, packet: &[u8]) -> Passed {
         let Some(header) = packet.first_chunk() else {
-            return Sent::NoRoom;
+            return Passed::NoRoom;
         };
         let qpn = Bth::parse(header).dest_qpn;
         let Some(at) = self.position(to, qpn) else {
-            return Sent::NoRing(qpn);
+            return Passed::NoRing(qpn);
         };
         self.at = at;
         match self.outbound[at].producer.room() {
             Ok(Some(room)) if packet.len() <= room.len() => {
                 room[..packet.len()].copy_from_slice(packet);
                 self.push(packet.len());
-                Sent::Gone
+                Passed::InRing
             }
-            _ => Sent::NoRoom,
+            _ => Passed::NoRoom,
         }
     }
 
@@ -356,5 +374,102 @@ fn wake(doorbell: &OwnedFd) {
     // The only failure is a counter at its limit, which wakes as well.
     if let Err(error) = rustix::io::write(doorbell, &1_u64.to_ne_bytes()) {
         tracing::trace!(%error, "the eventfd of a progress thread is at its limit");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::event::{EventfdFlags, eventfd};
+
+    use super::*;
+
+    const QPN: Qpn = Qpn::new(7);
+
+    fn here() -> SocketAddr {
+        "127.0.0.1:4791".parse().unwrap()
+    }
+
+    fn doorbell() -> OwnedFd {
+        eventfd(0, EventfdFlags::NONBLOCK).unwrap()
+    }
+
+    fn segment() -> Arc<Segment> {
+        Arc::new(Segment::create(1 << 14).unwrap().0)
+    }
+
+    /// Two engines, and the ring from the first one to the second.
+    fn pair() -> (Rings, RingId, Rings) {
+        let (mut from, mut to) = (Rings::new(), Rings::new());
+        let segment = segment();
+        let all = Welcome { mask: 0, value: 0 };
+        let id = from.add_outbound(Arc::clone(&segment), here(), all, doorbell());
+        to.add_inbound(segment, here(), doorbell());
+        (from, id, to)
+    }
+
+    /// Fills a ring; returns how many packets it holds.
+    fn fill(rings: &mut Rings, id: RingId) -> usize {
+        let mut count = 0;
+        while let Room::Free(room) = rings.room(id, QPN) {
+            room.fill(1);
+            rings.push(MAX_DATAGRAM);
+            count += 1;
+        }
+        count
+    }
+
+    #[test]
+    fn a_queue_pair_that_found_a_ring_full_is_scheduled_when_there_is_room() {
+        let (mut from, id, mut to) = pair();
+        let packets = fill(&mut from, id);
+        assert!(packets > 1 && from.is_blocked());
+        assert!(from.unblocked().is_empty(), "nothing was taken");
+        let mut taken = 0;
+        to.receive(|source, packet| {
+            assert_eq!((source, packet), (here(), &[1; MAX_DATAGRAM][..]));
+            taken += 1;
+        });
+        assert_eq!(taken, packets);
+        assert_eq!(from.unblocked(), [QPN.get()]);
+        assert!(!from.is_blocked());
+    }
+
+    #[test]
+    fn a_ring_whose_sender_is_gone_ends_when_its_packets_are_taken() {
+        let (mut from, id, mut to) = pair();
+        let packets = fill(&mut from, id);
+        let inbound = to.inbound[0].id;
+        to.close(inbound);
+        let mut taken = 0;
+        to.receive(|_, _| taken += 1);
+        assert_eq!(taken, packets);
+        assert!(!to.watches().any());
+        assert_eq!(from.close(id), [QPN.get()], "it goes on over UDP");
+        assert!(matches!(from.room(id, QPN), Room::Ended));
+    }
+
+    #[test]
+    fn a_ring_that_breaks_the_rules_ends_and_the_others_go_on() {
+        let (mut from, id, mut to) = pair();
+        let broken = segment();
+        let word = broken.at(0, 4).unwrap();
+        to.add_inbound(broken, here(), doorbell());
+        // SAFETY: four bytes of the mapping, aligned; no other thread uses it.
+        unsafe { word.cast::<u32>().write(MAX_DATAGRAM as u32 + 1) };
+        let packets = fill(&mut from, id);
+        let mut taken = 0;
+        to.receive(|_, _| taken += 1);
+        assert_eq!((taken, to.inbound.len()), (packets, 1));
+    }
+
+    #[test]
+    fn rings_suffice_unless_a_queue_pair_receives_by_udp() {
+        let (_, _, to) = pair();
+        assert!(to.watches().suffice());
+        let uses = [to.udp_use(), to.udp_use()];
+        assert!(!to.watches().suffice());
+        drop(uses);
+        assert!(to.watches().suffice());
+        assert!(!Rings::new().watches().suffice(), "there is no ring");
     }
 }
