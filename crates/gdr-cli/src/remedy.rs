@@ -32,7 +32,7 @@ pub(crate) fn with_remedies(
 
 /// What helps against the library error in the chain of `error`, as [`spelled`].
 pub(crate) fn of(error: &anyhow::Error) -> Option<&'static str> {
-    // What one of several clients was refused for is no error of the server.
+    // The server goes on after it refuses a client, so the reason needs no remedy there.
     let of_this_end = |cause: &&(dyn std::error::Error + 'static)| {
         let error = cause.downcast_ref();
         !matches!(error, Some(gdr_rdma::Error::NoPeer { .. }))

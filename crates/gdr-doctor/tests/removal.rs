@@ -303,7 +303,7 @@ hca_id:\tmlx5_0
 fn failures_of_texts<'a>(texts: impl IntoIterator<Item = &'a str>) -> BTreeSet<String> {
     let mut assembly = Assembly::default();
     for text in texts {
-        // A text of which too little is left is refused.
+        // Refuses a text that has too little left.
         let _refused = assembly.add("capture", text.as_bytes());
     }
     match assembly.finish() {

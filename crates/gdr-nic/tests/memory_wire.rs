@@ -293,7 +293,7 @@ fn datagrams_follow_a_ring_once_there_is_one_and_bring_their_network_header() {
     );
     // SAFETY: the memory is valid, and no request uses it any more.
     let bytes = unsafe { std::slice::from_raw_parts(at, 48) };
-    // The header is that of IPv4, in the last 20 bytes: source and destination are its last fields.
+    // The IPv4 header is in the last 20 bytes of the 40, and ends with source and destination.
     assert_eq!(bytes[32..], *b"\x7f\0\0\x01\x7f\0\0\x01datagram");
 }
 

@@ -112,7 +112,7 @@ fn devices() -> Vec<String> {
 /// Gives these values to the arguments of these names, in a command and those below it. Files stay.
 fn complete(mut command: Command, values: &[(&str, Vec<String>)]) -> Command {
     for (name, values) in values {
-        // An option of one command may be a file where that of another is a device.
+        // Commands use one name for different things: a file in one, a device in another.
         let known = command.get_arguments().any(|argument| {
             argument.get_id() == name && argument.get_value_hint() == ValueHint::Unknown
         });

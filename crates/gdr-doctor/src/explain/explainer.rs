@@ -236,7 +236,7 @@ struct Part {
 /// The lines of a record of the kernel, which may go on in the next one.
 #[derive(Debug, Default)]
 struct Record {
-    /// That of its first line.
+    /// The number of its first line.
     number: usize,
     lines: Vec<Vec<u8>>,
 }

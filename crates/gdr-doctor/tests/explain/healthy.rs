@@ -166,7 +166,7 @@ pub(crate) const MENTIONS: &[&str] = &[
     "In addition to resource profile, you can further limit resources via the \"limits_sel\" module parameter:\n        0 - Minimum, up to 124 QPs\n        1 - Up to 1020 QPs",
     "+    // registration failed: release the handle before returning\n+    if (status != UCS_OK) { return NIXL_ERR_BACKEND; }",
     "\t/* If failed, use nvidia-peermem legacy method */\n\tresult = doca_mmap_set_memrange(mmap_obj->mmap, mmap_obj->memrange_addr, mmap_obj->memrange_len);",
-    "[v2.4.x] prov/efa: use dmabuf for CUDA MR registration\n- remove the stale TODO that said CUDA still needed this fallback\nThat made CUDA memory fall through to plain `ibv_reg_mr()` with a GPU virtual address, which can fail with `EFAULT`.",
+    "[v2.4.x] prov/efa: use dmabuf for CUDA MR registration\n- remove the stale note that said CUDA still needed this fallback\nThat made CUDA memory fall through to plain `ibv_reg_mr()` with a GPU virtual address, which can fail with `EFAULT`.",
     "Disabling IOMMU fixed this behavior in my case. Why does IOMMU need to be OFF? I am using my cluster inside a VM.",
     "Applications that intend to use CU_MEM_HANDLE_TYPE_FABRIC based memory sharing must ensure: (1) `nvidia-caps-imex-channels` character device is created by the driver and is listed under /proc/devices (2) have at least one IMEX channel file accessible by the user launching the application.",
     "Today, the driver containers go into `Running` mode even if Fabric Manager does not come up successfully. The driver container should fail fast instead.",

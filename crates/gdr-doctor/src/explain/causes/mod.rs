@@ -24,8 +24,8 @@ macro_rules! status {
     };
 }
 
-/// What libmlx5 and GPUNetIO print of a failed completion with one of these syndromes, whose numbers are
-/// those of the mlx5 completion queue entry and not of the verbs status.
+/// What libmlx5 and GPUNetIO print of a failed completion with one of these syndromes. The numbers are from
+/// the mlx5 completion queue entry; the verbs status has others.
 macro_rules! syndrome {
     ($codes:literal) => {
         concat!(

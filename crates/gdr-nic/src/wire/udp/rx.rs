@@ -96,7 +96,7 @@ impl<'a> Datagram<'a> {
     }
 
     /// Whether its sender sets UDP checksums: while there is a raw socket, only datagrams with one come by
-    /// the UDP socket. By shared memory come only those of devices such as this one.
+    /// the UDP socket. Shared memory carries packets of devices such as this one only.
     pub(crate) fn shows_checksums(&self) -> bool {
         matches!(self.check, Check::Udp { .. } | Check::Memory(_))
     }
