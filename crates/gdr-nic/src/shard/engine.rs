@@ -41,7 +41,7 @@ const QUANTUM: usize = 64;
 /// numbers, and any other device far more.
 const MOST_QPS: usize = 1 << 16;
 
-/// How many polls there are for each of UDP while all queue pairs have rings.
+/// How many polls there are for each of UDP while all connections have rings.
 const POLLS_PER_UDP: u64 = 8;
 
 /// How many bytes a queue pair may defer: half of what one system call sends.
@@ -250,11 +250,7 @@ impl Engine {
     pub(crate) fn open_to_all(&mut self, qpn: Qpn) -> Result<()> {
         // First, as in `connect`.
         let is_new = self.wire.open_to_all(qpn)?;
-        let udp_use = self.rings.udp_use();
-        let opened = self.start(qpn, |qp| {
-            qp.udp_use = Some(udp_use);
-            Some(qp.transport.datagrams()?.to_rtr())
-        });
+        let opened = self.start(qpn, |qp| Some(qp.transport.datagrams()?.to_rtr()));
         if opened.is_err() && is_new {
             self.wire.close_to_all(qpn);
         }
@@ -614,9 +610,11 @@ impl Engine {
     }
 
     /// Receives what has arrived by UDP; returns whether there was anything. A poll of it is a system call, so
-    /// most polls leave it out while all queue pairs have rings.
+    /// most polls leave it out while all connections have rings.
     fn receive(&mut self) -> Result<bool> {
-        if self.rings.watches().suffice() && !self.polls.is_multiple_of(POLLS_PER_UDP) {
+        let watches = self.rings.watches();
+        let is_due = watches.take_readable() || self.polls.is_multiple_of(POLLS_PER_UDP);
+        if watches.suffice() && !is_due {
             self.wire.skip();
             return Ok(false);
         }

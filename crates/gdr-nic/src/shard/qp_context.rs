@@ -39,7 +39,7 @@ pub(crate) struct QpContext {
     pub(crate) peer: Option<Peer>,
     /// The ring to the peer, if there is one.
     pub(crate) ring: Option<RingId>,
-    /// It receives by UDP.
+    /// It is a connection that receives by UDP.
     pub(crate) udp_use: Option<UdpUse>,
     /// It receives, and a peer of it may be one that sets no UDP checksums.
     pub(crate) may_omit_checksum: bool,

@@ -49,7 +49,7 @@ const POLLS_PER_YIELD: u64 = 32;
 const POLLS_UNCHECKED: u32 = 64;
 /// How often the progress thread looks for a packet of a ring between two polls.
 const SPINS_FOR_PACKET: u32 = 16;
-/// How many idle polls there are for each that looks for datagrams while all queue pairs have rings.
+/// How many idle polls there are for each that looks for datagrams while all connections have rings.
 const IDLE_POLLS_PER_UDP: u32 = 16;
 /// For how long a call of the program tries to lock the engine before it sleeps, and how many loops it
 /// spins between two tries.
@@ -424,8 +424,8 @@ impl SharedEngine {
         }
     }
 
-    /// Whether a datagram has arrived. That costs a system call, so most calls return false while all queue
-    /// pairs have rings.
+    /// Whether a datagram has arrived. That costs a system call, so most calls return false while all
+    /// connections have rings.
     fn is_readable(&self) -> bool {
         if self.watches.suffice() {
             let skipped = self.udp_skipped.fetch_add(1, Ordering::Relaxed);
@@ -433,7 +433,11 @@ impl SharedEngine {
                 return false;
             }
         }
-        self.socket.is_readable()
+        let is_readable = self.socket.is_readable();
+        if is_readable {
+            self.watches.set_readable();
+        }
+        is_readable
     }
 
     /// Ends a ring whose other end is gone.

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::RwLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use gdr_process::lock;
 use gdr_roce::Qpn;
@@ -63,8 +63,10 @@ pub(crate) struct Rings {
 #[derive(Debug, Default)]
 pub(crate) struct Watches {
     count: AtomicUsize,
-    /// How many queue pairs receive by UDP.
+    /// How many connections receive by UDP.
     udp_uses: AtomicUsize,
+    /// A datagram was seen at the UDP socket, and not received.
+    readable: AtomicBool,
     rings: RwLock<Vec<(RingId, RecordWatch)>>,
 }
 
@@ -74,10 +76,20 @@ impl Watches {
         self.count.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether there are such rings, and no queue pair receives by UDP. A peer whose ring has just ended still
-    /// may send by it.
+    /// Whether there are such rings, and all connections have one. What comes by UDP is then for queue pairs that
+    /// receive datagrams, or from a peer whose ring has just ended.
     pub(crate) fn suffice(&self) -> bool {
         self.any() && self.udp_uses.load(Ordering::Relaxed) == 0
+    }
+
+    /// Records that a datagram was seen at the UDP socket: the next poll receives it.
+    pub(crate) fn set_readable(&self) {
+        self.readable.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether a datagram was seen since the last call.
+    pub(crate) fn take_readable(&self) -> bool {
+        self.readable.load(Ordering::Relaxed) && self.readable.swap(false, Ordering::Relaxed)
     }
 
     /// Whether a packet has arrived.
@@ -95,7 +107,7 @@ impl Watches {
     }
 }
 
-/// While it lives, a queue pair receives by UDP.
+/// While it lives, a connection receives by UDP.
 pub(crate) struct UdpUse(Arc<Watches>);
 
 impl Drop for UdpUse {
@@ -140,7 +152,7 @@ impl Rings {
         &self.watches
     }
 
-    /// Counts a queue pair that receives by UDP.
+    /// Counts a connection that receives by UDP.
     pub(crate) fn udp_use(&self) -> UdpUse {
         self.watches.udp_uses.fetch_add(1, Ordering::Relaxed);
         UdpUse(Arc::clone(&self.watches))
@@ -463,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn rings_suffice_unless_a_queue_pair_receives_by_udp() {
+    fn rings_suffice_unless_a_connection_receives_by_udp() {
         let (_, _, to) = pair();
         assert!(to.watches().suffice());
         let uses = [to.udp_use(), to.udp_use()];
