@@ -11,6 +11,7 @@ use crate::device_shards::DeviceShards;
 use crate::error::{Error, Foreign, Result};
 use crate::shard::region_table::{self, RegionTable, TableEntry};
 use crate::types::Domain;
+use crate::wire::memory::References;
 
 /// Memory of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +86,7 @@ impl Region {
             offset,
             access,
             buffer,
+            references: References::default(),
         };
         RegionTable::insert(device.regions(), region).map(Self)
     }

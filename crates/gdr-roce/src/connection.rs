@@ -91,6 +91,15 @@ impl Notifications {
 #[derive(Debug)]
 pub(crate) struct ConnectionFailed;
 
+/// Writes a packet without payload, or whose payload is passed by reference, and returns its length: the headers, and
+/// zeros in place of the ICRC.
+pub(crate) fn emit_empty(headers: &Headers, out: &mut [u8]) -> usize {
+    let at = headers.emit(0, out);
+    let end = at + icrc::LEN;
+    out[at..end].fill(0);
+    end
+}
+
 /// Writes a whole datagram and returns its length: the headers, `len` bytes of payload from
 /// `fill`, the padding, and zeros in place of the ICRC.
 pub(crate) fn emit<E>(

@@ -52,6 +52,15 @@ impl AtomicOp {
     }
 }
 
+/// How the payload of a packet leaves.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum PayloadBy {
+    /// The packet has a copy.
+    Copy,
+    /// The packet says where the bytes are.
+    Reference,
+}
+
 /// Why an access to memory failed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -102,6 +111,35 @@ pub trait Memory {
     /// As for [`check`](Self::check); needs `REMOTE_WRITE` for a [`Key::Remote`], `LOCAL_WRITE`
     /// for a [`Key::Local`].
     fn write(&mut self, key: Key, addr: u64, bytes: &[u8]) -> Result<(), AccessError>;
+
+    /// Copies the bytes at `from` to `addr`. What the address in `from` means is between the wire, which has
+    /// received [`Contents::At`](crate::Contents::At) it, and the owner of the memory.
+    ///
+    /// # Errors
+    ///
+    /// As for [`write`](Self::write). By default no memory has such bytes: [`AccessError::Failed`].
+    fn write_from(&mut self, key: Key, addr: u64, from: Extent) -> Result<(), AccessError> {
+        let _ = (key, addr, from);
+        Err(AccessError::Failed)
+    }
+
+    /// Decides how the payload of the packet that is being written leaves. `extent` is what
+    /// [`read`](Self::read) would copy, for a message of `message` bytes. With [`PayloadBy::Reference`] the
+    /// packet is written without payload, and the owner of the memory sends along where the bytes are: they
+    /// do not change until the peer has acknowledged or received them. It is called for no packet that is sent again.
+    ///
+    /// # Errors
+    ///
+    /// As for [`read`](Self::read).
+    fn choose_payload(
+        &mut self,
+        key: Key,
+        extent: Extent,
+        message: u32,
+    ) -> Result<PayloadBy, AccessError> {
+        let _ = (key, extent, message);
+        Ok(PayloadBy::Copy)
+    }
 
     /// Applies `op` at `addr`, a multiple of eight, and returns the original value.
     ///

@@ -4,8 +4,9 @@ use smallvec::SmallVec;
 
 use crate::MAX_MESSAGE;
 use crate::attributes::Capabilities;
+use crate::contents::Contents;
 use crate::error::PostError;
-use crate::memory::{Access, AccessError, Memory};
+use crate::memory::{Access, AccessError, Memory, PayloadBy};
 use crate::request::Data;
 use crate::sge::{self, Segments};
 
@@ -68,15 +69,33 @@ impl Payload {
         }
     }
 
-    /// Stores the bytes of a response at `offset`.
+    /// Decides how `len` bytes at `offset` of a message of `message` bytes leave.
+    pub(crate) fn choose(
+        &self,
+        memory: &mut dyn Memory,
+        offset: u32,
+        len: usize,
+        message: u32,
+    ) -> Result<PayloadBy, AccessError> {
+        let part = match self {
+            Self::Segments(segments) => sge::only_part(segments, offset, len),
+            Self::Inline(_) => None,
+        };
+        match part {
+            Some((key, extent)) => memory.choose_payload(key, extent, message),
+            None => Ok(PayloadBy::Copy),
+        }
+    }
+
+    /// Stores the payload of a response at `offset`.
     pub(crate) fn place(
         &self,
         memory: &mut dyn Memory,
         offset: u32,
-        bytes: &[u8],
+        contents: Contents<'_>,
     ) -> Result<(), AccessError> {
         match self {
-            Self::Segments(segments) => sge::scatter(memory, segments, offset, bytes),
+            Self::Segments(segments) => sge::scatter(memory, segments, offset, contents),
             Self::Inline(_) => Err(AccessError::Permission),
         }
     }

@@ -3,6 +3,7 @@
 use crate::attributes::{Capabilities, State};
 use crate::completion::{Completion, Event, WcStatus};
 use crate::connectionless::{Connectionless, received};
+use crate::contents::Contents;
 use crate::error::{PostError, StateError};
 use crate::ids::{Qpn, WrId};
 use crate::memory::{Access, Memory};
@@ -247,7 +248,7 @@ fn place(receive: &RecvWqe, frame: &[u8], memory: &mut dyn Memory) -> Result<u32
     }
     let segments = &receive.segments;
     sge::check(memory, segments, 0, frame.len(), Access::LOCAL_WRITE)
-        .and_then(|()| sge::scatter(memory, segments, 0, frame))
+        .and_then(|()| sge::scatter(memory, segments, 0, Contents::Bytes(frame)))
         .map_err(|_| WcStatus::LocalProtection)?;
     // It fits the segments, whose lengths are numbers of 32 bits, and a frame is far shorter.
     Ok(frame.len() as u32)

@@ -2,6 +2,7 @@
 
 use smallvec::SmallVec;
 
+use crate::contents::Contents;
 use crate::ids::Key;
 use crate::memory::{Access, AccessError, Extent, Memory};
 use crate::request::Segment;
@@ -36,6 +37,13 @@ fn parts(
         let part = addr.map(|addr| (Key::Local(segment.lkey), Extent { addr, len }));
         (here > 0).then_some(part.ok_or(AccessError::OutOfRange))
     })
+}
+
+/// The segment that holds all of `len` bytes at `offset`, and the part of it that they are. `None` if they are in
+/// several.
+pub(crate) fn only_part(segments: &[Segment], offset: u32, len: usize) -> Option<(Key, Extent)> {
+    let part = parts(segments, offset, len).next()?.ok()?;
+    (part.1.len as usize == len).then_some(part)
 }
 
 /// Checks the access to `len` bytes at `offset`. Others are not touched, so they may be anything: a
@@ -74,21 +82,21 @@ pub(crate) fn gather(
     }
 }
 
-/// Stores `bytes` at `offset`. Fails with [`AccessError::OutOfRange`] if the segments end before
+/// Stores `contents` at `offset`. Fails with [`AccessError::OutOfRange`] if the segments end before
 /// all bytes are stored.
 pub(crate) fn scatter(
     memory: &mut dyn Memory,
     segments: &[Segment],
     offset: u32,
-    mut bytes: &[u8],
+    mut contents: Contents<'_>,
 ) -> Result<(), AccessError> {
-    for part in parts(segments, offset, bytes.len()) {
+    for part in parts(segments, offset, contents.len()) {
         let (key, extent) = part?;
-        let (piece, rest) = bytes.split_at(extent.len as usize);
-        memory.write(key, extent.addr, piece)?;
-        bytes = rest;
+        let (piece, rest) = contents.split_at(extent.len as usize);
+        piece.store(memory, key, extent.addr)?;
+        contents = rest;
     }
-    if bytes.is_empty() {
+    if contents.is_empty() {
         Ok(())
     } else {
         Err(AccessError::OutOfRange)
@@ -129,11 +137,11 @@ mod tests {
     #[test]
     fn scatter_copies_across_segments_and_not_beyond_them() {
         let (mut memory, segments) = segments([(40, 2), (0, 0), (10, 3)]);
-        scatter(&mut memory, &segments, 1, &[1, 2, 3]).unwrap();
+        scatter(&mut memory, &segments, 1, Contents::Bytes(&[1, 2, 3])).unwrap();
         let bytes = memory.bytes(segments[0].lkey).unwrap();
         assert_eq!(bytes[39..43], [39, 40, 1, 42]);
         assert_eq!(bytes[9..14], [9, 2, 3, 12, 13]);
-        let beyond = scatter(&mut memory, &segments, 3, &[1, 2, 3]);
+        let beyond = scatter(&mut memory, &segments, 3, Contents::Bytes(&[1, 2, 3]));
         assert_eq!(beyond, Err(AccessError::OutOfRange));
     }
 

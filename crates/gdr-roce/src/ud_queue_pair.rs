@@ -4,6 +4,7 @@ use crate::attributes::{Capabilities, State};
 use crate::completion::{Completion, Event, WcStatus};
 use crate::connection::{bth, emit};
 use crate::connectionless::{Connectionless, SendWqe, received};
+use crate::contents::Contents;
 use crate::error::{PostError, StateError};
 use crate::ids::{Immediate, PartitionKey, Qkey, Qpn};
 use crate::memory::{Access, Memory};
@@ -235,7 +236,7 @@ impl<A: Copy> UdQueuePair<A> {
         let Some(deth) = packet.deth().filter(|_| is_receiving && is_own) else {
             return UdReceived::Ignored;
         };
-        let payload = packet.payload();
+        let payload = packet.contents();
         if payload.len() > self.mtu.bytes() {
             return UdReceived::Ignored;
         }
@@ -325,7 +326,7 @@ impl<A: Copy> UdQueuePair<A> {
 fn place(
     receive: &RecvWqe,
     grh: &Grh,
-    payload: &[u8],
+    payload: Contents<'_>,
     memory: &mut dyn Memory,
 ) -> Result<u32, WcStatus> {
     /// [`Grh::LEN`], as an offset.
@@ -336,7 +337,7 @@ fn place(
     }
     let segments = &receive.segments;
     sge::check(memory, segments, 0, len as usize, Access::LOCAL_WRITE)
-        .and_then(|()| sge::scatter(memory, segments, 0, grh.as_bytes()))
+        .and_then(|()| sge::scatter(memory, segments, 0, Contents::Bytes(grh.as_bytes())))
         .and_then(|()| sge::scatter(memory, segments, BEHIND, payload))
         .map_err(|_| WcStatus::LocalProtection)?;
     Ok(len)

@@ -4,14 +4,15 @@
 use std::any::Any;
 use std::fmt;
 use std::ptr::{self, NonNull};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::{Arc, OnceLock};
 
 use gdr_cuda::HostBuffer;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use super::volatile_copy;
 use crate::error::{Error, Result};
+use crate::wire::memory::{self, ProcessMemory};
 use gdr_roce::AtomicOp;
 
 /// Memory of the host.
@@ -20,6 +21,8 @@ pub(crate) struct HostMemory {
     base: NonNull<u8>,
     len: usize,
     owner: Owner,
+    /// See [`HostMemory::can_be_read`].
+    can_be_read: OnceLock<bool>,
 }
 
 /// The owner of the memory.
@@ -68,6 +71,7 @@ impl HostMemory {
             base,
             len,
             owner: Owner::Pages,
+            can_be_read: OnceLock::new(),
         };
         // SAFETY: the mapping from above; the advice affects only forked children, where no method of
         // a buffer accesses it.
@@ -83,6 +87,7 @@ impl HostMemory {
             base,
             len: memory.len(),
             owner: Owner::Driver(memory),
+            can_be_read: OnceLock::new(),
         })
     }
 
@@ -102,6 +107,7 @@ impl HostMemory {
             base,
             len,
             owner: Owner::Other(owner),
+            can_be_read: OnceLock::new(),
         })
     }
 
@@ -140,6 +146,43 @@ impl HostMemory {
         // SAFETY: in the memory, which is valid as long as `self` and has no references.
         unsafe { volatile_copy::load(src, bytes) };
         Ok(())
+    }
+
+    /// Copies `len` bytes that another process may change meanwhile.
+    ///
+    /// # Safety
+    /// `from` is valid for reads of `len` bytes, to which there are no references.
+    pub(super) unsafe fn store_shared(
+        &self,
+        offset: u64,
+        from: *const u8,
+        len: usize,
+    ) -> Result<()> {
+        let dst = self.at(offset, len)?;
+        // SAFETY: in the memory, which is valid as long as `self` and has no references; and the caller's promise.
+        unsafe { volatile_copy::copy(dst, from, len) };
+        Ok(())
+    }
+
+    /// Copies `len` bytes at `from` of another process.
+    pub(super) fn copy_from(
+        &self,
+        offset: u64,
+        process: &ProcessMemory,
+        from: u64,
+        len: usize,
+    ) -> Result<()> {
+        let dst = self.at(offset, len)?;
+        // SAFETY: in the memory, which is valid as long as `self` and has no references.
+        unsafe { process.read(from, dst, len) }
+            .map_err(|errno| Error::os("process_vm_readv", errno))
+    }
+
+    /// Whether another process of the user can be let read it.
+    pub(super) fn can_be_read(&self) -> bool {
+        *self
+            .can_be_read
+            .get_or_init(|| memory::can_be_read(self.address(), self.len))
     }
 
     /// Makes earlier stores visible to a thread that sees a later one.

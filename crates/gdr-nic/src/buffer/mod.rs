@@ -19,18 +19,20 @@ mod volatile_copy;
 
 use std::any::Any;
 use std::fmt;
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use gdr_copy::Mapping;
 use gdr_cuda::{DeviceBuffer, HostBuffer};
-use gdr_roce::AtomicOp;
+use gdr_roce::{AtomicOp, Extent};
 
 pub use self::copy_thread::CopyThread;
 use self::direct::Direct;
 use self::host::HostMemory;
 use self::staged::Staged;
+pub(crate) use self::volatile_copy::last_word;
 use crate::error::{Error, Result};
+use crate::wire::memory::ProcessMemory;
 use gdr_process::ProcessBound;
 
 /// Where the bytes of a buffer are, and how the engine accesses them.
@@ -97,6 +99,9 @@ pub(crate) enum Queued {
 /// there (`MADV_DONTFORK`), so that a device goes on using the parent's pages.
 #[derive(Clone, Debug)]
 pub struct Buffer(Arc<ProcessBound<Memory>>);
+
+/// How many bytes of another process are copied to GPU memory at once by way of the host: they stay in the CPU's cache.
+const PIECE: usize = 1 << 16;
 
 #[derive(Debug)]
 enum Memory {
@@ -393,6 +398,61 @@ impl Buffer {
             Memory::Host(memory) => memory.store(offset, bytes),
             Memory::Direct(memory) => memory.store(offset, bytes),
             Memory::Staged(memory) => memory.store(offset, bytes),
+        }
+    }
+
+    /// As [`Buffer::place`], for bytes that another process may change meanwhile.
+    ///
+    /// # Safety
+    /// `from` is memory of this process, valid for reads of its length, to which there are no references.
+    pub(crate) unsafe fn place_shared(&self, offset: u64, from: Extent) -> Result<()> {
+        let (address, len) = (from.addr as usize, from.len as usize);
+        let bytes = ptr::with_exposed_provenance(address);
+        match &**self.0 {
+            // SAFETY: the caller's promise.
+            Memory::Host(memory) => unsafe { memory.store_shared(offset, bytes, len) },
+            Memory::Direct(_) | Memory::Staged(_) => {
+                let mut copy = vec![0; len];
+                // SAFETY: the caller's promise.
+                unsafe { volatile_copy::load(bytes, &mut copy) };
+                self.place(offset, &copy)
+            }
+        }
+    }
+
+    /// Copies `len` bytes at `from` of another process to `offset`; they are in memory after [`Buffer::flush`].
+    pub(crate) fn copy_from(
+        &self,
+        offset: u64,
+        process: &ProcessMemory,
+        from: u64,
+        len: usize,
+    ) -> Result<()> {
+        if let Memory::Host(memory) = &**self.0 {
+            return memory.copy_from(offset, process, from, len);
+        }
+        let mut piece = vec![0; len.min(PIECE)];
+        for done in (0..len).step_by(PIECE) {
+            let piece = &mut piece[..PIECE.min(len - done)];
+            // SAFETY: an own vector.
+            let copied = unsafe {
+                process.read(
+                    from.wrapping_add(done as u64),
+                    piece.as_mut_ptr(),
+                    piece.len(),
+                )
+            };
+            copied.map_err(|errno| Error::os("process_vm_readv", errno))?;
+            self.place(offset + done as u64, piece)?;
+        }
+        Ok(())
+    }
+
+    /// The address at which another process of the user can read the bytes from `offset` on, if it can.
+    pub(crate) fn shared_address(&self, offset: u64) -> Option<u64> {
+        match &**self.0 {
+            Memory::Host(memory) => memory.can_be_read().then(|| memory.address() + offset),
+            Memory::Direct(_) | Memory::Staged(_) => None,
         }
     }
 

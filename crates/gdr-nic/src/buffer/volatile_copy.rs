@@ -24,9 +24,7 @@ const STRING: usize = 256;
 /// `dst` is valid for writes of `bytes.len()` bytes, to which there are no references.
 #[inline]
 pub(super) unsafe fn store(dst: *mut u8, bytes: &[u8]) {
-    let end = dst.addr() + bytes.len();
-    let last = (end.wrapping_sub(1) % WORD + 1).min(bytes.len());
-    let (body, tail) = bytes.split_at(bytes.len() - last);
+    let (body, tail) = bytes.split_at(bytes.len() - last_word(dst, bytes.len()));
     if !body.is_empty() {
         // SAFETY: the first part of the caller's range.
         unsafe { store_body(dst, body) };
@@ -37,6 +35,13 @@ pub(super) unsafe fn store(dst: *mut u8, bytes: &[u8]) {
     }
     // SAFETY: body.len() <= bytes.len(): in range, or one past it where nothing is left.
     unsafe { volatile::write(dst.add(body.len()), tail) };
+}
+
+/// How many of `len` bytes are in the last word of memory that they reach.
+#[inline]
+pub(crate) fn last_word(dst: *mut u8, len: usize) -> usize {
+    let end = dst.addr() + len;
+    (end.wrapping_sub(1) % WORD + 1).min(len)
 }
 
 /// # Safety
@@ -69,6 +74,40 @@ pub(super) unsafe fn load(src: *const u8, bytes: &mut [u8]) {
     }
     // SAFETY: the caller's promise.
     unsafe { volatile::read(src, bytes) }
+}
+
+/// Copies memory that is shared at both ends, the last word after all others.
+///
+/// # Safety
+/// `src` is valid for reads and `dst` for writes of `len` bytes, to which there are no references, and they do not
+/// overlap.
+#[inline]
+pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
+    let last = last_word(dst, len);
+    let body = len - last;
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the first part of the caller's ranges.
+    unsafe {
+        move_string(dst, src, body);
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    for at in (0..body).step_by(256) {
+        let mut piece = [0; 256];
+        let piece = &mut piece[..(body - at).min(256)];
+        // SAFETY: inside the first part of the caller's ranges.
+        unsafe {
+            volatile::read(src.add(at), piece);
+            volatile::write(dst.add(at), piece);
+        }
+    }
+    // As in `store`.
+    fence(Ordering::Release);
+    let mut word = [0; WORD];
+    // SAFETY: the rest of the caller's ranges.
+    unsafe {
+        volatile::read(src.add(body), &mut word[..last]);
+        volatile::write(dst.add(body), &word[..last]);
+    }
 }
 
 /// # Safety

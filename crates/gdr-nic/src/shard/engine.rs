@@ -3,15 +3,13 @@
 #[cfg(test)]
 mod tests;
 
-use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::mem;
-use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gdr_roce::{Qpn, RtrAttributes, State, StateError, Time};
+use gdr_roce::{PayloadBy, Qpn, RtrAttributes, State, StateError, Time};
 
 use crate::device_state::DeviceState;
 use crate::error::{Error, Result};
@@ -19,19 +17,18 @@ use crate::os;
 use crate::packets::{PacketPort, SentFrames};
 use crate::peer::Peer;
 use crate::retained::RetainedList;
-use crate::shard::announced_reads::AnnouncedReads;
 use crate::shard::answers;
 use crate::shard::cq_entries::Announcement;
-use crate::shard::memory::{Dirty, DomainMemory, RegionCache};
+use crate::shard::memory::{DomainMemory, Origin, RegionCache, Unfinished};
 use crate::shard::qp_context::{Acknowledgement, QpContext};
 use crate::shard::qp_table::{Acceptor, QpTable, schedule, unknown_qp};
 use crate::shard::region_table::Regions;
+use crate::shard::ring_acceptor::RingAcceptor;
 use crate::shard::transport::Transport;
 use crate::shard::wakeup::Wakeup;
 use crate::types::{AsyncEvent, Counters};
-use crate::wire::memory::{Passed, RingId, RingWishes, Rings, Room, Segment};
+use crate::wire::memory::{Passed, RingId, RingSender, RingWishes, Rings, Room, Segment};
 use crate::wire::udp::UdpWire;
-use crate::wire::udp::rx::Datagram;
 use crate::wire::udp::socket::Socket;
 
 /// How many packets one queue pair sends before the next one sends.
@@ -62,10 +59,7 @@ pub(crate) struct Engine {
     /// Connections whose acknowledgement is kept back, and the last poll before it leaves in any case.
     held: Vec<u32>,
     held_until: u64,
-    dirty: Dirty,
-    /// Keys of regions behind whose reads a fence has run since the poll began.
-    fenced: Vec<u32>,
-    announced: RefCell<AnnouncedReads>,
+    unfinished: Unfinished,
     device: Arc<DeviceState>,
     /// Without what the queue pairs count.
     counters: Counters,
@@ -91,9 +85,7 @@ impl Engine {
             polls: 0,
             held: Vec::new(),
             held_until: 0,
-            dirty: Dirty::default(),
-            fenced: Vec::new(),
-            announced: RefCell::default(),
+            unfinished: Unfinished::default(),
             device,
             counters: Counters::default(),
             flushed: false,
@@ -186,6 +178,7 @@ impl Engine {
             self.wire.remove_peer(peer.address.ip());
         }
         self.wire.close_to_all(qpn);
+        qp.end_references();
         // The receive that it has taken goes back to a shared queue.
         qp.transport.enter_reset();
         Some(qp)
@@ -306,7 +299,7 @@ impl Engine {
             Ok(true) => self.now(),
             Ok(false) | Err(_) => time(now),
         };
-        self.fenced.clear();
+        self.unfinished.fenced.clear();
         self.polls += 1;
         let is_over = self.polls > self.held_until || self.wire.has_received();
         if is_over {
@@ -342,20 +335,19 @@ impl Engine {
             qps: &mut self.qps,
             regions,
             cache: RegionCache::default(),
-            dirty: &mut self.dirty,
-            fenced: &mut self.fenced,
-            announced: &self.announced,
+            unfinished: &mut self.unfinished,
             counters: &mut self.counters,
         };
         let mut accepted = false;
         for datagram in self.wire.received() {
             accepted |= acceptor.accept(&datagram);
         }
-        let socket = self.wire.socket();
-        self.rings.receive(|source, packet| {
-            accepted |= acceptor.accept(&Datagram::by_memory(source, packet, socket));
-            acceptor.counters.received_by_memory += 1;
-        });
+        let mut of_rings = RingAcceptor {
+            acceptor: &mut acceptor,
+            accepted: false,
+        };
+        self.rings.receive(&mut of_rings);
+        accepted |= of_rings.accepted;
         if let Some(socket) = self.wire.socket().packets() {
             accepted |= self.packets.receive(socket, &mut acceptor);
         }
@@ -366,12 +358,7 @@ impl Engine {
     /// Makes placed bytes visible before they are acknowledged or completed.
     fn flush(&mut self) {
         let qps = &mut self.qps;
-        self.dirty.flush(|qpn| {
-            if let Some(qp) = qps.qps.get_mut(&qpn.get()) {
-                qp.transport.enter_error();
-                schedule(&mut qps.ready, qp);
-            }
-        });
+        self.unfinished.dirty.flush(|qpn| qps.fail(qpn));
     }
 
     /// Handles the timers that have expired.
@@ -404,7 +391,7 @@ impl Engine {
     /// Sends what was just posted at `now`, a time of the device's clock, outside a poll.
     pub(crate) fn send(&mut self, regions: &Regions, now: u64) {
         // Another thread may have made the last poll, and its fences order only its own reads.
-        self.fenced.clear();
+        self.unfinished.fenced.clear();
         self.transmit(regions, time(now));
     }
 
@@ -546,9 +533,10 @@ impl Engine {
             cache: &cache,
             domain: qp.domain,
             qpn: qp.transport.qpn(),
-            dirty: &mut self.dirty,
-            fenced: &mut self.fenced,
-            announced: &self.announced,
+            unfinished: &mut self.unfinished,
+            origin: Origin::Packet,
+            payload_by: PayloadBy::Copy,
+            offer: None,
         };
         if let Transport::RawPackets(pair) = &mut qp.transport {
             let (socket, counters) = (self.wire.socket().packets(), &mut self.counters);
@@ -562,7 +550,10 @@ impl Engine {
             }
             if let Some(ring) = qp.ring {
                 let room = match self.rings.room(ring, memory.qpn) {
-                    Room::Free(room) => room,
+                    Room::Free { bytes, payload } => {
+                        memory.payload_by = payload;
+                        bytes
+                    }
                     Room::Full => return false,
                     Room::Ended => {
                         qp.ring = None;
@@ -574,7 +565,17 @@ impl Engine {
                     return false;
                 };
                 *any = true;
-                self.rings.push(len);
+                match memory.offer.take() {
+                    Some(offer) => {
+                        let reference = self.rings.push_reference(len, offer.payload);
+                        self.counters.sent_by_reference += 1;
+                        if let Some(reference) = reference {
+                            memory.refer(&offer, reference.clone());
+                            qp.reference = Some(reference);
+                        }
+                    }
+                    None => self.rings.push(len),
+                }
                 self.counters.packets_sent += 1;
                 self.counters.sent_by_memory += 1;
                 continue;
@@ -621,14 +622,14 @@ impl Engine {
         self.wire.receive()
     }
 
-    /// Adds a ring on which packets of the device at `source` arrive.
+    /// Adds a ring on which packets of a device arrive.
     pub(crate) fn add_inbound(
         &mut self,
         segment: Arc<Segment>,
-        source: SocketAddr,
+        sender: RingSender,
         doorbell: OwnedFd,
     ) -> RingId {
-        let ring = self.rings.add_inbound(segment, source, doorbell);
+        let ring = self.rings.add_inbound(segment, sender, doorbell);
         if self.sleep.is_some() {
             // The sender shall wake the progress thread, which sleeps already. It has sent nothing yet.
             self.rings.sleep();
@@ -664,6 +665,9 @@ impl Engine {
     /// Delivers completions and events, and sets the timer if it is earlier than the one that is set. Returns
     /// whether a completion was announced.
     fn settle(&mut self, qp: &mut QpContext) -> Announcement {
+        if qp.transport.state() == State::Error {
+            qp.end_references();
+        }
         let (device, qpn) = (&self.device, qp.transport.qpn());
         let announced = qp.complete(&mut self.completed, &mut |queue| {
             device.raise(AsyncEvent::CompletionQueueOverrun {

@@ -2,12 +2,14 @@
 
 use std::cell::{Cell, RefCell};
 
-use gdr_roce::{Access, AccessError, AtomicOp, Extent, Key, Memory, Qpn};
+use gdr_roce::{Access, AccessError, AtomicOp, Extent, Key, Memory, PayloadBy, Qpn};
 
 use crate::buffer::{Buffer, Queued};
 use crate::shard::announced_reads::AnnouncedReads;
+use crate::shard::pending_copies::PendingCopies;
 use crate::shard::region_table::{Region, Regions};
 use crate::types::Domain;
+use crate::wire::memory::Reference;
 
 /// Buffers that were written and not yet flushed, each with the queue pair that wrote.
 #[derive(Debug, Default)]
@@ -44,16 +46,47 @@ impl Dirty {
 #[derive(Default)]
 pub(crate) struct RegionCache<'a>(Cell<Option<(u32, &'a Region)>>);
 
+/// What accesses of an engine to memory leave to be done.
+#[derive(Default)]
+pub(crate) struct Unfinished {
+    pub(crate) dirty: Dirty,
+    /// Keys of regions behind whose reads a fence has run since the poll began.
+    pub(crate) fenced: Vec<u32>,
+    announced: RefCell<AnnouncedReads>,
+    pub(crate) copies: PendingCopies,
+}
+
+/// Where [`Contents::At`](gdr_roce::Contents::At) of a packet that was received is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// The packet has its payload.
+    Packet,
+    /// In a record of a ring, which is mapped here.
+    Record(Extent),
+    /// In the memory of the process that has sent it.
+    Sender,
+}
+
+/// The payload of a packet that leaves by reference.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Offer {
+    key: Key,
+    /// Where it is in the memory of this process.
+    pub(crate) payload: Extent,
+}
+
 /// The regions of one queue pair's domain.
 pub(crate) struct DomainMemory<'a, 'r> {
     pub(crate) regions: &'r Regions,
     pub(crate) cache: &'a RegionCache<'r>,
     pub(crate) domain: Domain,
     pub(crate) qpn: Qpn,
-    pub(crate) dirty: &'a mut Dirty,
-    /// Keys of regions behind whose reads a fence has run since the poll began.
-    pub(crate) fenced: &'a mut Vec<u32>,
-    pub(crate) announced: &'a RefCell<AnnouncedReads>,
+    pub(crate) unfinished: &'a mut Unfinished,
+    pub(crate) origin: Origin,
+    /// How payloads may leave.
+    pub(crate) payload_by: PayloadBy,
+    /// What the packet that is being written refers to.
+    pub(crate) offer: Option<Offer>,
 }
 
 impl<'r> DomainMemory<'_, 'r> {
@@ -89,7 +122,18 @@ impl<'r> DomainMemory<'_, 'r> {
         };
         (region.domain == self.domain).then_some(region)
     }
+
+    /// Notes that what was offered is now in a ring.
+    pub(crate) fn refer(&self, offer: &Offer, reference: Reference) {
+        if let Some(region) = self.lookup(number(offer.key)) {
+            region.references.add(reference);
+        }
+    }
 }
+
+/// From which length of a message on its payload leaves by reference. The other process reads it by a system
+/// call, which costs about as much as copying this twice.
+const REFERENCE_FROM: u32 = 8 << 10;
 
 impl Memory for DomainMemory<'_, '_> {
     fn check(&self, key: Key, extent: Extent, access: Access) -> Result<(), AccessError> {
@@ -103,13 +147,13 @@ impl Memory for DomainMemory<'_, '_> {
             // A copy that begins now has what arrived before, as PCIe keeps posted writes in order, and what the
             // program stored before it posted: the doorbell of a NIC flushes the CPU's stores, too.
             let posts = matches!(key, Key::Local(_)) && region.buffer.queues_reads();
-            let flushed = match posts || self.dirty.has(&region.buffer) {
+            let flushed = match posts || self.unfinished.dirty.has(&region.buffer) {
                 true => region.buffer.flush(),
                 false => Ok(()),
             };
             let queued = match region.buffer.queues_reads() {
                 true => {
-                    let mut announced = self.announced.borrow_mut();
+                    let mut announced = self.unfinished.announced.borrow_mut();
                     announced.announce(number(key), offset + len)
                 }
                 false => Queued::Alone,
@@ -121,15 +165,14 @@ impl Memory for DomainMemory<'_, '_> {
     }
 
     fn read(&mut self, key: Key, addr: u64, out: &mut [u8]) -> Result<(), AccessError> {
-        let needed = match key {
-            Key::Local(_) => Access::empty(),
-            Key::Remote(_) => Access::REMOTE_READ,
-        };
-        let (region, offset) = self.find(key, addr, out.len() as u64, needed)?;
+        let (region, offset) = self.find(key, addr, out.len() as u64, reading(key))?;
         let buffer = &region.buffer;
         if buffer.queues_reads() {
             let end = offset + out.len() as u64;
-            self.announced.borrow_mut().serve(number(key), end);
+            self.unfinished
+                .announced
+                .borrow_mut()
+                .serve(number(key), end);
         }
         let done = buffer
             .fetch_ahead(offset, out)
@@ -137,23 +180,62 @@ impl Memory for DomainMemory<'_, '_> {
         if done == out.len() {
             return Ok(());
         }
-        if !self.fenced.contains(&number(key)) {
+        if !self.unfinished.fenced.contains(&number(key)) {
             buffer.begin_reads();
-            self.fenced.push(number(key));
+            self.unfinished.fenced.push(number(key));
         }
         let read = buffer.fetch(offset + done as u64, &mut out[done..]);
         read.map_err(|error| failed("reading", &error))
     }
 
     fn write(&mut self, key: Key, addr: u64, bytes: &[u8]) -> Result<(), AccessError> {
-        let needed = match key {
-            Key::Local(_) => Access::LOCAL_WRITE,
-            Key::Remote(_) => Access::REMOTE_WRITE,
-        };
-        let (region, offset) = self.find(key, addr, bytes.len() as u64, needed)?;
+        let (region, offset) = self.find(key, addr, bytes.len() as u64, writing(key))?;
         let placed = region.buffer.place(offset, bytes);
-        self.dirty.add(&region.buffer, self.qpn);
+        self.unfinished.dirty.add(&region.buffer, self.qpn);
         placed.map_err(|error| failed("writing", &error))
+    }
+
+    fn write_from(&mut self, key: Key, addr: u64, from: Extent) -> Result<(), AccessError> {
+        let (region, offset) = self.find(key, addr, from.len.into(), writing(key))?;
+        let placed = match self.origin {
+            Origin::Packet => return Err(AccessError::Failed),
+            Origin::Record(record) => {
+                let before = from.addr.checked_sub(record.addr);
+                let is_inside = before
+                    .and_then(|before| before.checked_add(from.len.into()))
+                    .is_some_and(|end| end <= record.len.into());
+                if !is_inside {
+                    return Err(AccessError::Failed);
+                }
+                // SAFETY: inside the record, whose room is given back after the packet was processed.
+                unsafe { region.buffer.place_shared(offset, from) }
+            }
+            Origin::Sender => {
+                let copies = &mut self.unfinished.copies;
+                copies.add(from, &region.buffer, offset, self.qpn);
+                Ok(())
+            }
+        };
+        self.unfinished.dirty.add(&region.buffer, self.qpn);
+        placed.map_err(|error| failed("writing", &error))
+    }
+
+    fn choose_payload(
+        &mut self,
+        key: Key,
+        extent: Extent,
+        message: u32,
+    ) -> Result<PayloadBy, AccessError> {
+        if self.payload_by == PayloadBy::Copy || message < REFERENCE_FROM {
+            return Ok(PayloadBy::Copy);
+        }
+        let (region, offset) = self.find(key, extent.addr, extent.len.into(), reading(key))?;
+        let Some(addr) = region.buffer.shared_address(offset) else {
+            return Ok(PayloadBy::Copy);
+        };
+        let payload = Extent { addr, ..extent };
+        self.offer = Some(Offer { key, payload });
+        Ok(PayloadBy::Reference)
     }
 
     fn atomic(&mut self, key: Key, addr: u64, op: AtomicOp) -> Result<u64, AccessError> {
@@ -162,6 +244,22 @@ impl Memory for DomainMemory<'_, '_> {
         buffer
             .atomic(offset, op)
             .map_err(|error| failed("an atomic operation on", &error))
+    }
+}
+
+/// The right that a read of the bytes at a key needs.
+fn reading(key: Key) -> Access {
+    match key {
+        Key::Local(_) => Access::empty(),
+        Key::Remote(_) => Access::REMOTE_READ,
+    }
+}
+
+/// The right that a write to the bytes at a key needs.
+fn writing(key: Key) -> Access {
+    match key {
+        Key::Local(_) => Access::LOCAL_WRITE,
+        Key::Remote(_) => Access::REMOTE_WRITE,
     }
 }
 
@@ -186,6 +284,7 @@ mod tests {
 
     use super::*;
     use crate::buffer::CopyEngineThreshold;
+    use crate::wire::memory::References;
 
     /// The copy engine would read what was there before the stores that the CPU still combines.
     #[test]
@@ -206,17 +305,19 @@ mod tests {
             offset: 0,
             access: Access::all(),
             buffer: buffer.clone(),
+            references: References::default(),
         };
         let regions = Regions::from_iter([(77, Arc::new(region))]);
-        let (mut dirty, mut fenced) = (Dirty::default(), Vec::new());
+        let mut unfinished = Unfinished::default();
         let mut memory = DomainMemory {
             regions: &regions,
             cache: &RegionCache::default(),
             domain: Domain::TEST,
             qpn: Qpn::new(3),
-            dirty: &mut dirty,
-            fenced: &mut fenced,
-            announced: &RefCell::default(),
+            unfinished: &mut unfinished,
+            origin: Origin::Packet,
+            payload_by: PayloadBy::Copy,
+            offer: None,
         };
         let (local, remote) = (Key::Local(Lkey(77)), Key::Remote(Rkey(77)));
         let all = Extent { addr, len: 64 };
@@ -227,16 +328,17 @@ mod tests {
         assert_eq!(buffer.flushes(), 0, "nothing is to be read");
         memory.check(remote, all, Access::REMOTE_READ).unwrap();
         assert_eq!(buffer.flushes(), 1);
-        dirty.flush(|_| panic!("it is written"));
+        unfinished.dirty.flush(|_| panic!("it is written"));
         assert_eq!(buffer.flushes(), 2);
         let memory = DomainMemory {
             regions: &regions,
             cache: &RegionCache::default(),
             domain: Domain::TEST,
             qpn: Qpn::new(3),
-            dirty: &mut dirty,
-            fenced: &mut fenced,
-            announced: &RefCell::default(),
+            unfinished: &mut unfinished,
+            origin: Origin::Packet,
+            payload_by: PayloadBy::Copy,
+            offer: None,
         };
         memory.check(local, all, Access::empty()).unwrap();
         assert_eq!(buffer.flushes(), 3, "the program may have stored");

@@ -15,7 +15,7 @@ use crate::bounded_queue::Pushed;
 use crate::peer::Peer;
 use crate::retained::RetainedList;
 use crate::types::{Counters, Domain};
-use crate::wire::memory::{RingId, UdpUse};
+use crate::wire::memory::{Reference, RingId, UdpUse};
 use crate::wire::udp::rx::Datagram;
 
 /// What the engine does with an acknowledgement that a queue pair owes its peer.
@@ -41,6 +41,8 @@ pub(crate) struct QpContext {
     pub(crate) ring: Option<RingId>,
     /// It is a connection that receives by UDP.
     pub(crate) udp_use: Option<UdpUse>,
+    /// The last packet in the ring that refers to memory of its requests.
+    pub(crate) reference: Option<Reference>,
     /// It receives, and a peer of it may be one that sets no UDP checksums.
     pub(crate) may_omit_checksum: bool,
     /// Whether it is on the engine's list of queue pairs with something to do.
@@ -68,6 +70,7 @@ impl QpContext {
             peer: None,
             ring: None,
             udp_use: None,
+            reference: None,
             may_omit_checksum: false,
             is_ready: false,
             answers: Answers::default(),
@@ -96,6 +99,13 @@ impl QpContext {
         fresh.is_ready = self.is_ready;
         fresh.requests = self.requests;
         (fresh, retained)
+    }
+
+    /// Lets the peer read no memory of its requests from here on: the program is about to get it back.
+    pub(crate) fn end_references(&mut self) {
+        if let Some(reference) = self.reference.take() {
+            reference.end();
+        }
     }
 
     /// Whether no thread of the program drives its shard: its sends complete in a queue that belongs to

@@ -1,17 +1,15 @@
 //! The queue pairs of an engine, and how received packets reach them.
 
-use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::mem;
 use std::ops::Add;
 
-use gdr_roce::wire::Packet;
-use gdr_roce::{FrameReceived, Qpn, State, StateError, Statistics, Time};
+use gdr_roce::wire::{Packet, WireError};
+use gdr_roce::{FrameReceived, PayloadBy, Qpn, State, StateError, Statistics, Time};
 
 use crate::error::Error;
 use crate::int_map::IntMap;
-use crate::shard::announced_reads::AnnouncedReads;
-use crate::shard::memory::{Dirty, DomainMemory, RegionCache};
+use crate::shard::memory::{DomainMemory, Origin, RegionCache, Unfinished};
 use crate::shard::qp_context::QpContext;
 use crate::shard::region_table::Regions;
 use crate::types::{Counters, PayloadBytes};
@@ -74,6 +72,14 @@ impl QpTable {
             socket.disable_raw();
         }
     }
+
+    /// Changes a queue pair to ERR, because what was to be placed for it was not.
+    pub(crate) fn fail(&mut self, qpn: Qpn) {
+        if let Some(qp) = self.qps.get_mut(&qpn.get()) {
+            qp.transport.enter_error();
+            schedule(&mut self.ready, qp);
+        }
+    }
 }
 
 /// Puts a queue pair on the list of those with something to do.
@@ -100,17 +106,25 @@ pub(crate) struct Acceptor<'a> {
     pub(crate) qps: &'a mut QpTable,
     pub(crate) regions: &'a Regions,
     pub(crate) cache: RegionCache<'a>,
-    pub(crate) dirty: &'a mut Dirty,
-    pub(crate) fenced: &'a mut Vec<u32>,
-    pub(crate) announced: &'a RefCell<AnnouncedReads>,
+    pub(crate) unfinished: &'a mut Unfinished,
     pub(crate) counters: &'a mut Counters,
 }
 
 impl Acceptor<'_> {
     /// Passes a datagram to its queue pair; returns whether that accepted it.
     pub(crate) fn accept(&mut self, datagram: &Datagram<'_>) -> bool {
+        self.accept_packet(Packet::new(datagram.payload), datagram, Origin::Packet)
+    }
+
+    /// As [`Acceptor::accept`], for the packet that the datagram is.
+    pub(crate) fn accept_packet(
+        &mut self,
+        packet: Result<Packet<'_>, WireError>,
+        datagram: &Datagram<'_>,
+        origin: Origin,
+    ) -> bool {
         self.counters.packets_received += 1;
-        let Ok(packet) = Packet::new(datagram.payload) else {
+        let Ok(packet) = packet else {
             self.counters.malformed += 1;
             return false;
         };
@@ -136,9 +150,10 @@ impl Acceptor<'_> {
             cache: &self.cache,
             domain: qp.domain,
             qpn,
-            dirty: self.dirty,
-            fenced: self.fenced,
-            announced: self.announced,
+            unfinished: self.unfinished,
+            origin,
+            payload_by: PayloadBy::Copy,
+            offer: None,
         };
         let accepted = qp.receive(self.now, &packet, datagram, &mut memory, self.counters);
         if accepted && !mem::replace(&mut qp.is_ready, true) {
@@ -160,9 +175,10 @@ impl Acceptor<'_> {
             cache: &self.cache,
             domain: qp.domain,
             qpn,
-            dirty: self.dirty,
-            fenced: self.fenced,
-            announced: self.announced,
+            unfinished: self.unfinished,
+            origin: Origin::Packet,
+            payload_by: PayloadBy::Copy,
+            offer: None,
         };
         let Some(pair) = qp.transport.raw_packets() else {
             return false;

@@ -11,6 +11,7 @@ use crate::error::Result;
 use crate::int_map::IntMap;
 use crate::os;
 use crate::types::Domain;
+use crate::wire::memory::References;
 
 /// A region as the engine uses it.
 #[derive(Debug)]
@@ -23,6 +24,8 @@ pub(crate) struct Region {
     pub(crate) offset: u64,
     pub(crate) access: Access,
     pub(crate) buffer: Buffer,
+    /// To its bytes, in rings.
+    pub(crate) references: References,
 }
 
 /// The regions of a device, by key.
@@ -133,6 +136,7 @@ impl Drop for TableEntry {
         }
         // The program may free the memory now.
         if let Some(region) = region {
+            region.references.end();
             region.buffer.end_reads();
         }
     }

@@ -11,6 +11,8 @@ pub struct Counters {
     pub packets_sent: u64,
     /// Of those, the ones that went to a device of this host by shared memory.
     pub sent_by_memory: u64,
+    /// Of those, the ones whose payload the receiver reads in the memory of this process.
+    pub sent_by_reference: u64,
     /// Received from the kernel, or by shared memory, valid or not.
     pub packets_received: u64,
     /// Of those, the ones that came by shared memory.
@@ -72,6 +74,7 @@ impl AddAssign for Counters {
         let Self {
             packets_sent,
             sent_by_memory,
+            sent_by_reference,
             packets_received,
             received_by_memory,
             malformed,
@@ -92,6 +95,7 @@ impl AddAssign for Counters {
         } = other;
         self.packets_sent += packets_sent;
         self.sent_by_memory += sent_by_memory;
+        self.sent_by_reference += sent_by_reference;
         self.packets_received += packets_received;
         self.received_by_memory += received_by_memory;
         self.malformed += malformed;

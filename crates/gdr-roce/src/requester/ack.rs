@@ -4,6 +4,7 @@ use super::Requester;
 use super::send_wqe::SendWqe;
 use crate::completion::WcStatus;
 use crate::connection::{Connection, ConnectionFailed, LossRecovery, Notifications};
+use crate::contents::Contents;
 use crate::memory::Memory;
 use crate::psn::{PSN_WINDOW, Psn};
 use crate::request::{Operation, SendFlags};
@@ -169,9 +170,9 @@ impl Requester {
             return Ok(());
         };
         let original = packet.atomic_ack().map(|ack| ack.original.to_ne_bytes());
-        let bytes = original
+        let contents = original
             .as_ref()
-            .map_or(packet.payload(), |bytes| &bytes[..]);
+            .map_or(packet.contents(), |bytes| Contents::Bytes(bytes));
         let position = packet.opcode().position();
         let (offset, expected, in_order) = match (wqe.operation, original) {
             (Operation::Read { .. }, None) => {
@@ -191,10 +192,10 @@ impl Requester {
         let granted = packet
             .aeth()
             .is_none_or(|aeth| matches!(aeth.syndrome, Syndrome::Ack { .. }));
-        if !in_order || !granted || bytes.len() != expected as usize {
+        if !in_order || !granted || contents.len() != expected as usize {
             return self.fail(WcStatus::BadResponse, notifications);
         }
-        if wqe.payload.place(memory, offset, bytes).is_err() {
+        if wqe.payload.place(memory, offset, contents).is_err() {
             return self.fail(WcStatus::LocalProtection, notifications);
         }
         self.arrivals.insert(psn);

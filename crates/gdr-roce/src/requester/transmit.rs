@@ -3,8 +3,8 @@
 use super::send_wqe::SendWqe;
 use super::{ReadPiece, Requester};
 use crate::completion::WcStatus;
-use crate::connection::{Connection, ConnectionFailed, Notifications, emit};
-use crate::memory::{AtomicOp, Memory};
+use crate::connection::{Connection, ConnectionFailed, Notifications, emit, emit_empty};
+use crate::memory::{AtomicOp, Memory, PayloadBy};
 use crate::psn::Psn;
 use crate::request::{Operation, SendFlags};
 use crate::timer::Time;
@@ -135,14 +135,23 @@ impl Requester {
         };
         wqe.first = Some(first);
         let offset = index * connection.mtu.bytes() as u32;
-        let fill = |payload: &mut [u8]| wqe.payload.fill(memory, offset, payload);
-        let Ok(len) = emit(&headers, payload, out, fill) else {
+        let new = self.next == self.highest && !self.missing.is_under_way();
+        let by = match new && payload > 0 {
+            true => wqe.payload.choose(memory, offset, payload, wqe.len),
+            false => Ok(PayloadBy::Copy),
+        };
+        let written = by.and_then(|by| match by {
+            PayloadBy::Reference => Ok(emit_empty(&headers, out)),
+            PayloadBy::Copy => emit(&headers, payload, out, |payload| {
+                wqe.payload.fill(memory, offset, payload)
+            }),
+        });
+        let Ok(len) = written else {
             return self.cannot_send(notifications);
         };
         if index + packets == wqe.packets {
             self.cursor += 1;
         }
-        let new = self.next == self.highest && !self.missing.is_under_way();
         if new && self.timed.is_none() && headers.bth.ack_request {
             self.timed = Some((self.next, now));
         }

@@ -64,7 +64,7 @@ impl Responder {
         memory: &mut dyn Memory,
         notifications: &mut Notifications,
     ) -> Result<(), Nak> {
-        let (opcode, len) = (packet.opcode(), packet.payload().len());
+        let (opcode, len) = (packet.opcode(), packet.contents().len());
         let mtu = connection.mtu.bytes();
         let fits = match opcode.position() {
             Position::First | Position::Middle => len == mtu,
@@ -109,7 +109,7 @@ impl Responder {
         let Message::Send { receive, placed } = &mut self.message else {
             return Err(Nak::INVALID);
         };
-        let payload = packet.payload();
+        let payload = packet.contents();
         let end = u64::from(*placed) + payload.len() as u64;
         if end > receive.capacity || end > MAX_DMA_LEN.into() {
             return Err(Nak::Fatal(NakCode::InvalidRequest, WcStatus::LocalLength));
@@ -165,7 +165,7 @@ impl Responder {
 
     /// Places the payload of a WRITE; returns the length of the message.
     fn place_write(&mut self, packet: &Packet<'_>, memory: &mut dyn Memory) -> Result<u32, Nak> {
-        let payload = packet.payload();
+        let payload = packet.contents();
         let last = packet.opcode().position().is_last();
         let (key, addr, left, len) = match (&self.message, packet.reth()) {
             (
@@ -199,7 +199,7 @@ impl Responder {
             check(memory, key, Extent { addr, len }, Access::REMOTE_WRITE).map_err(Nak::remote)?;
         }
         if !payload.is_empty() {
-            memory.write(key, addr, payload).map_err(Nak::remote)?;
+            payload.store(memory, key, addr).map_err(Nak::remote)?;
         }
         self.message = if last {
             self.served.writes += 1;

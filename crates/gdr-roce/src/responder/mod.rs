@@ -366,7 +366,10 @@ impl Responder {
         let Some(kept) = &mut self.reassembly else {
             return;
         };
-        kept.keep(now, ahead, packet.datagram());
+        // What is elsewhere may not be there any more when its turn comes: it is sent again.
+        if let Some(datagram) = packet.datagram() {
+            kept.keep(now, ahead, datagram);
+        }
         self.since_nak += 1;
         let again = self.since_nak >= self.ack_interval || packet.bth().ack_request;
         let mut missing = SmallVec::<[u32; MOST_REPORTED]>::new();

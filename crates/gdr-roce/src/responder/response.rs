@@ -2,11 +2,11 @@
 
 use super::{Nak, Responder};
 use crate::completion::{Event, WcStatus};
-use crate::connection::{Connection, Notifications, emit};
+use crate::connection::{Connection, Notifications, emit, emit_empty};
 use crate::ids::Key;
-use crate::memory::{AccessError, Extent, Memory};
+use crate::memory::{AccessError, Extent, Memory, PayloadBy};
 use crate::psn::{Msn, Psn};
-use crate::wire::{Aeth, AtomicAckEth, Headers, NakCode, Opcode, Position, Syndrome};
+use crate::wire::{Aeth, AtomicAckEth, NakCode, Opcode, Position, Syndrome};
 
 /// Whether a request was executed before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -266,7 +266,7 @@ impl Response {
                 packets,
                 msn,
                 request,
-                ..
+                len: total,
             } => {
                 let position = Position::of(*index, *packets);
                 let mut headers = connection.headers(Opcode::read_response(position), *psn);
@@ -275,9 +275,17 @@ impl Response {
                     msn: *msn,
                 });
                 let len = extent.len.min(connection.mtu.bytes() as u32);
-                let sent = emit(&headers, len as usize, out, |payload| match payload {
-                    [] => Ok(()),
-                    payload => memory.read(*key, extent.addr, payload),
+                let part = Extent { len, ..*extent };
+                let by = match *request == RequestKind::New && len > 0 {
+                    true => memory.choose_payload(*key, part, *total),
+                    false => Ok(PayloadBy::Copy),
+                };
+                let sent = by.and_then(|by| match by {
+                    PayloadBy::Reference => Ok(emit_empty(&headers, out)),
+                    PayloadBy::Copy => emit(&headers, len as usize, out, |payload| match payload {
+                        [] => Ok(()),
+                        payload => memory.read(*key, extent.addr, payload),
+                    }),
                 });
                 let sent = match sent {
                     Ok(sent) => sent,
@@ -313,10 +321,4 @@ fn emit_ack(
     headers.aeth = Some(Aeth { syndrome, msn });
     headers.bth.filled = true;
     emit_empty(&headers, out)
-}
-
-/// Writes a packet without payload.
-fn emit_empty(headers: &Headers, out: &mut [u8]) -> usize {
-    let Ok(len) = emit(headers, 0, out, |_| Ok::<_, std::convert::Infallible>(()));
-    len
 }

@@ -1,6 +1,8 @@
 //! The whole datagram: the headers of its opcode, payload, padding, ICRC.
 
 use super::{Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Ieth, ImmDt, Opcode, Reth, icrc};
+use crate::contents::Contents;
+use crate::memory::Extent;
 use crate::mtu::Mtu;
 
 /// The longest datagram: WRITE only with immediate, at the largest MTU.
@@ -34,13 +36,15 @@ pub enum WireError {
 }
 
 /// A view of an untrusted datagram whose lengths are checked.
+///
+/// Its payload may be elsewhere, where the wire between two processes of one host leaves it.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a> {
     bth: Bth,
     opcode: Opcode,
     /// The extension headers, between BTH and payload.
     extensions: &'a [u8],
-    payload: &'a [u8],
+    contents: Contents<'a>,
     datagram: &'a [u8],
 }
 
@@ -53,10 +57,53 @@ impl<'a> Packet<'a> {
     ///
     /// Any [`WireError`]; the datagram must be dropped.
     pub fn new(datagram: &'a [u8]) -> Result<Self, WireError> {
-        let truncated = |needed| WireError::Truncated {
-            len: datagram.len(),
-            needed,
-        };
+        let (headers, len) = Self::without_payload(datagram, datagram.len())?;
+        let start = headers.datagram.len();
+        Ok(Self {
+            contents: Contents::Bytes(&datagram[start..start + len]),
+            datagram,
+            ..headers
+        })
+    }
+
+    /// As [`new`](Self::new), for a datagram of `extent`, of which `start` has at least the headers or all bytes: its
+    /// payload is not looked at.
+    ///
+    /// # Errors
+    ///
+    /// Any [`WireError`]; the datagram must be dropped.
+    pub fn in_place(start: &'a [u8], extent: Extent) -> Result<Self, WireError> {
+        let (headers, len) = Self::without_payload(start, extent.len as usize)?;
+        let before = headers.datagram.len() as u64;
+        Ok(Self {
+            contents: Contents::At(Extent {
+                addr: extent.addr.wrapping_add(before),
+                len: len as u32,
+            }),
+            ..headers
+        })
+    }
+
+    /// As [`new`](Self::new), for a packet whose payload was passed by reference.
+    ///
+    /// # Errors
+    ///
+    /// Any [`WireError`], [`WireError::Trailing`] if the opcode has no payload or there is some besides; the
+    /// packet must be dropped.
+    pub fn referring(datagram: &'a [u8], payload: Extent) -> Result<Self, WireError> {
+        let (headers, len) = Self::without_payload(datagram, datagram.len())?;
+        if len > 0 || !headers.opcode.has_payload() {
+            return Err(WireError::Trailing(len.max(payload.len as usize)));
+        }
+        Ok(Self {
+            contents: Contents::At(payload),
+            ..headers
+        })
+    }
+
+    /// The headers of a datagram of `len` bytes that begins with `datagram`, and the length of its payload.
+    fn without_payload(datagram: &'a [u8], len: usize) -> Result<(Self, usize), WireError> {
+        let truncated = |needed| WireError::Truncated { len, needed };
         let Some((header, rest)) = datagram.split_first_chunk::<{ Bth::LEN }>() else {
             return Err(truncated(Bth::LEN + icrc::LEN));
         };
@@ -67,24 +114,24 @@ impl<'a> Packet<'a> {
         let opcode = Opcode::from_byte(bth.opcode).ok_or(WireError::Opcode(bth.opcode))?;
         let extensions = extensions_len(opcode, &bth);
         let tail = usize::from(bth.pad) + icrc::LEN;
-        if rest.len() < extensions + tail {
-            return Err(truncated(Bth::LEN + extensions + tail));
+        let headers = Bth::LEN + extensions;
+        if len < headers + tail || rest.len() < extensions {
+            return Err(truncated(headers + tail));
         }
-        if !datagram.len().is_multiple_of(4) {
-            return Err(WireError::Unaligned(datagram.len()));
+        if !len.is_multiple_of(4) {
+            return Err(WireError::Unaligned(len));
         }
-        let (extensions, rest) = rest.split_at(extensions);
-        let payload = &rest[..rest.len() - tail];
-        if !opcode.has_payload() && rest.len() != icrc::LEN {
-            return Err(WireError::Trailing(rest.len() - icrc::LEN));
+        if !opcode.has_payload() && len - headers != icrc::LEN {
+            return Err(WireError::Trailing(len - headers - icrc::LEN));
         }
-        Ok(Self {
+        let without = Self {
             bth,
             opcode,
-            extensions,
-            payload,
-            datagram,
-        })
+            extensions: &rest[..extensions],
+            contents: Contents::Bytes(&[]),
+            datagram: &datagram[..headers],
+        };
+        Ok((without, len - headers - tail))
     }
 
     /// The base transport header.
@@ -98,13 +145,24 @@ impl<'a> Packet<'a> {
     }
 
     /// The payload, without padding.
-    pub const fn payload(&self) -> &'a [u8] {
-        self.payload
+    pub const fn contents(&self) -> Contents<'a> {
+        self.contents
     }
 
-    /// The whole datagram, with the ICRC.
-    pub const fn datagram(&self) -> &'a [u8] {
-        self.datagram
+    /// The bytes of the payload, without padding; empty if they are elsewhere.
+    pub const fn payload(&self) -> &'a [u8] {
+        match self.contents {
+            Contents::Bytes(bytes) => bytes,
+            Contents::At(_) => &[],
+        }
+    }
+
+    /// The whole datagram, with the ICRC; `None` if its payload is elsewhere.
+    pub const fn datagram(&self) -> Option<&'a [u8]> {
+        match self.contents {
+            Contents::Bytes(_) => Some(self.datagram),
+            Contents::At(_) => None,
+        }
     }
 
     /// The DETH, if the opcode has one.

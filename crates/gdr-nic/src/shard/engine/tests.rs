@@ -18,6 +18,7 @@ use crate::shard::cq_entries::{CqEntries, CqProducer, OnCompletion};
 use crate::shard::region_table::Region;
 use crate::shard::transport::Transport;
 use crate::types::{Domain, SoftOptions, SourcePort};
+use crate::wire::memory::References;
 
 /// An engine without a thread, with a queue pair that is connected to itself.
 fn engine() -> (Engine, Qpn) {
@@ -350,6 +351,7 @@ fn requests_posted_outside_a_poll_are_read_behind_a_fence_of_their_own() {
         offset: 0,
         access: Access::all(),
         buffer: buffer.clone(),
+        references: References::default(),
     };
     let regions = Regions::from_iter([(77, Arc::new(region))]);
     let post = |engine: &mut Engine| {
@@ -444,9 +446,10 @@ fn naks_for_lost_packets_are_counted_on_both_sides() {
         cache: &RegionCache::default(),
         domain: Domain::TEST,
         qpn,
-        dirty: &mut Dirty::default(),
-        fenced: &mut Vec::new(),
-        announced: &RefCell::default(),
+        unfinished: &mut Unfinished::default(),
+        origin: Origin::Packet,
+        payload_by: PayloadBy::Copy,
+        offer: None,
     };
     let now = Time::EPOCH;
     assert!(qp.poll_transmit(now, &mut memory, &mut lost).is_some());

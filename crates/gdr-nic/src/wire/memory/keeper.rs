@@ -9,14 +9,17 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use gdr_copy::{ProcessId, block_signals};
+use gdr_process::PeerUser;
 use gdr_process::lock::lock;
 use gdr_roce::Qpn;
 use gdr_roce::wire::MAX_DATAGRAM;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
+use rustix::process::Pid;
 
+use super::process_memory::{ProcessMemory, Token};
 use super::rendezvous::{self, Hello, Welcome};
-use super::rings::RingId;
+use super::rings::{RingId, RingSender};
 use super::segment::Segment;
 use crate::deadline::Deadline;
 use crate::ending_thread::EndingThread;
@@ -91,6 +94,8 @@ struct Asked {
     to: SocketAddr,
     slot: Slot,
     segment: Segment,
+    /// The other process reads it before it answers.
+    _token: Box<u64>,
 }
 
 impl Asked {
@@ -106,13 +111,21 @@ impl Asked {
         let (segment, descriptor) = Segment::create(RING)?;
         let source = engine.local();
         let descriptors = [descriptor.as_fd(), engine.wake_fd().as_fd()];
-        rendezvous::send(socket.as_fd(), &Hello { source, qpn }, &descriptors)?;
+        let value = getrandom::u64().map_err(|_| Errno::IO)?;
+        let secret = Box::new(value);
+        let token = Token {
+            addr: (&raw const *secret).expose_provenance() as u64,
+            value,
+        };
+        let hello = Hello { source, qpn, token };
+        rendezvous::send(socket.as_fd(), &hello, &descriptors)?;
         Ok(Some(Self {
             socket,
             engine: Arc::clone(engine),
             to,
             slot: Slot::of(qpn),
             segment,
+            _token: secret,
         }))
     }
 
@@ -265,6 +278,16 @@ fn listen(engines: &[Arc<SharedEngine>]) -> std::result::Result<Option<Vec<Proce
         }
     }
     Ok(Some(listeners))
+}
+
+/// The memory of the process at the other end, if this one can read it.
+fn memory_of(socket: BorrowedFd<'_>, token: Token) -> Option<ProcessMemory> {
+    let (_, pid) = PeerUser::of_unix(socket);
+    let opened = ProcessMemory::open(Pid::from_raw(pid)?, token);
+    if let Err(errno) = &opened {
+        tracing::debug!(%errno, pid, "the memory of a process cannot be read; it sends copies");
+    }
+    opened.ok()
 }
 
 /// Follows whether this host has the address of a device. Without it the kernel passes no datagram either.
@@ -455,8 +478,16 @@ impl Thread {
         let engine = self.engines.iter().find(|engine| engine.owns(hello.qpn));
         let engine = engine.ok_or(Errno::HOSTUNREACH)?;
         let segment = Arc::new(Segment::open(&segment)?);
+        let memory = memory_of(socket.as_fd(), hello.token);
+        if memory.is_some() {
+            segment.accept_references();
+        }
+        let sender = RingSender {
+            address: hello.source,
+            memory,
+        };
         let welcome = Welcome::to(engine.socket().range());
-        let ring = engine.lock().add_inbound(segment, hello.source, doorbell);
+        let ring = engine.lock().add_inbound(segment, sender, doorbell);
         let sent = rendezvous::send(socket.as_fd(), &welcome, &[engine.wake_fd().as_fd()]);
         if let Err(errno) = sent {
             engine.close_ring(ring);

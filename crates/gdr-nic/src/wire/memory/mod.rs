@@ -9,6 +9,8 @@
 //! do to another one by the memory itself.
 
 mod keeper;
+mod process_memory;
+mod reference;
 mod rendezvous;
 mod ring;
 mod ring_wishes;
@@ -16,6 +18,10 @@ mod rings;
 mod segment;
 
 pub(crate) use self::keeper::{RingKeeper, RingRequests};
+pub(crate) use self::process_memory::{ProcessMemory, can_be_read};
+pub(crate) use self::reference::{Reference, References};
 pub(crate) use self::ring_wishes::RingWishes;
-pub(crate) use self::rings::{Passed, RingId, Rings, Room, UdpUse, Watches};
+pub(crate) use self::rings::{
+    PacketSink, Passed, RingId, RingPacket, RingSender, Rings, Room, UdpUse, Watches,
+};
 pub(crate) use self::segment::Segment;

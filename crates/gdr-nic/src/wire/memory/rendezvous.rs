@@ -18,13 +18,14 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 
+use super::process_memory::Token;
 use crate::wire::local_socket::{self, Connected};
 use crate::wire::process_fd::ProcessFd;
 use crate::wire::udp::qpn_range::QpnRange;
 use crate::wire::udp::slot::Slot;
 
 /// What each message begins with. It changes with the messages and with the layout of segments.
-const VERSION: &str = "gdr wire 1";
+const VERSION: &str = "gdr wire 2";
 /// The longest message.
 const MOST: usize = 160;
 /// How many processes may wait to connect.
@@ -37,6 +38,8 @@ pub(super) struct Hello {
     pub(super) source: SocketAddr,
     /// A queue pair of the receiving device.
     pub(super) qpn: Qpn,
+    /// By which the receiver finds whether it can read the memory of this process.
+    pub(super) token: Token,
 }
 
 /// Which queue pairs the ring reaches: all whose numbers have `value` in the bits of `mask`.
@@ -55,7 +58,12 @@ impl Welcome {
 
 impl fmt::Display for Hello {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{VERSION} {} {}", self.source, self.qpn.get())
+        let (qpn, token) = (self.qpn.get(), self.token);
+        write!(
+            f,
+            "{VERSION} {} {qpn} {} {}",
+            self.source, token.addr, token.value
+        )
     }
 }
 
@@ -65,27 +73,30 @@ impl fmt::Display for Welcome {
     }
 }
 
-/// The two words behind the version.
-fn words(message: &[u8]) -> Option<(&str, &str)> {
+/// The words behind the version, if there are so many.
+fn words<const N: usize>(message: &[u8]) -> Option<[&str; N]> {
     let text = str::from_utf8(message).ok()?;
-    text.strip_prefix(VERSION)?
-        .strip_prefix(' ')?
-        .split_once(' ')
+    let words = text.strip_prefix(VERSION)?.strip_prefix(' ')?.split(' ');
+    words.collect::<Vec<_>>().try_into().ok()
 }
 
 impl Hello {
     fn parse(message: &[u8]) -> Option<Self> {
-        let (source, qpn) = words(message)?;
+        let [source, qpn, addr, value] = words(message)?;
         Some(Self {
             source: source.parse().ok()?,
             qpn: Qpn::new(qpn.parse().ok()?),
+            token: Token {
+                addr: addr.parse().ok()?,
+                value: value.parse().ok()?,
+            },
         })
     }
 }
 
 impl Welcome {
     fn parse(message: &[u8]) -> Option<Self> {
-        let (mask, value) = words(message)?;
+        let [mask, value] = words(message)?;
         Some(Self {
             mask: mask.parse().ok()?,
             value: value.parse().ok()?,
@@ -214,11 +225,12 @@ mod tests {
     proptest! {
         #[test]
         fn messages_survive_and_any_bytes_are_read_or_refused(
-            port: u16, qpn: u32, mask: u32, value: u32, bytes: Vec<u8>,
+            port: u16, qpn: u32, addr: u64, mask: u32, value: u32, bytes: Vec<u8>,
         ) {
             for ip in ["127.0.0.1", "fe80::1"] {
                 let source = SocketAddr::new(ip.parse().unwrap(), port);
-                let hello = Hello { source, qpn: Qpn::new(qpn) };
+                let token = Token { addr, value: value.into() };
+                let hello = Hello { source, qpn: Qpn::new(qpn), token };
                 prop_assert_eq!(Hello::parse(hello.to_string().as_bytes()), Some(hello));
             }
             let welcome = Welcome { mask, value };
@@ -229,12 +241,13 @@ mod tests {
 
     #[test]
     fn a_device_of_another_version_or_host_is_refused() {
-        assert_eq!(Hello::parse(b"gdr wire 2 127.0.0.1:1 5"), None);
+        assert_eq!(Hello::parse(b"gdr wire 3 127.0.0.1:1 5 0 0"), None);
         let (sender, receiver) = UnixDatagram::pair().unwrap();
         let said = |source: &str, descriptors: &[BorrowedFd<'_>]| {
             let hello = Hello {
                 source: source.parse().unwrap(),
                 qpn: Qpn::new(5),
+                token: Token { addr: 1, value: 2 },
             };
             send(sender.as_fd(), &hello, descriptors).unwrap();
             receive_hello(receiver.as_fd()).map(|(hello, _)| hello.source)

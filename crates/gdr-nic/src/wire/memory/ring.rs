@@ -4,12 +4,18 @@
 //! one is one cache line, which is all that moves between the two processors. The word is written last, and
 //! shows that the record is there; the word behind the last record is 0.
 //!
+//! A short record is copied before anything of it is used. Of a long one only the start is: the rest is payload, which
+//! is copied once, to its destination. A record can also say where in the memory of the producer the
+//! payload is, which the consumer then reads.
+//!
 //! Each end trusts the other with nothing but its own bytes: a word or a position that cannot be makes the ring
 //! [`Broken`], and no byte outside of it is touched.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+use gdr_roce::{Extent, PayloadBy};
 
 use super::segment::Segment;
 
@@ -19,6 +25,17 @@ const LINE: usize = 64;
 const WORD: usize = 8;
 /// Instead of a length: the next record is at the start of the ring.
 const WRAP: u32 = u32::MAX;
+/// With the length: the record ends with where its payload is.
+const REFERENCE: u32 = 1 << 31;
+/// How many bytes that takes.
+const REFERENCE_LEN: usize = 12;
+
+/// Up to this length a record is copied as a whole.
+const SHORT: usize = 256;
+/// How much of a longer one is copied: more than the headers of any packet.
+const START: usize = 64;
+/// The start of a record, or all of it.
+pub(super) type RecordStart = [u8; SHORT];
 
 /// The other end wrote what cannot be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,16 +136,42 @@ impl Producer {
 
     /// Adds a record with the first `len` bytes of [`Producer::room`].
     pub(super) fn push(&mut self, len: usize) {
+        self.publish(len, PayloadBy::Copy);
+    }
+
+    /// Adds a record with the first `len` bytes of [`Producer::room`], whose payload is at `payload` in the memory of
+    /// this process. Returns the position behind it.
+    pub(super) fn push_reference(&mut self, len: usize, payload: Extent) -> u64 {
+        if let Some(at) = self.segment.at(self.offset() + WORD + len, REFERENCE_LEN) {
+            // SAFETY: inside the mapping, in the room that this end alone uses, at any alignment.
+            unsafe {
+                at.cast::<u64>().write_unaligned(payload.addr);
+                at.add(8).cast::<u32>().write_unaligned(payload.len);
+            }
+            self.publish(len + REFERENCE_LEN, PayloadBy::Reference);
+        }
+        self.tail
+    }
+
+    fn publish(&mut self, len: usize, by: PayloadBy) {
         let offset = self.offset();
         let len = len.min(self.most);
+        let flag = match by {
+            PayloadBy::Copy => 0,
+            PayloadBy::Reference => REFERENCE,
+        };
         if let (Some(this), Some(next)) = (
             word(&self.segment, offset),
             word(&self.segment, offset + taken(len)),
         ) {
             next.store(0, Ordering::Relaxed);
-            this.store(len as u32, Ordering::Release);
+            this.store(len as u32 | flag, Ordering::Release);
             self.tail += taken(len) as u64;
         }
+    }
+
+    pub(super) fn segment(&self) -> &Arc<Segment> {
+        &self.segment
     }
 
     /// Whether the consumer must be woken for what was added. It is asked once after the last record.
@@ -171,10 +214,28 @@ impl RecordWatch {
     }
 }
 
+/// A record that was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Record {
+    /// All of it was copied: so many bytes.
+    Whole(usize),
+    /// It is long, and only its start was copied. This is where it is in the memory of this process until its room is
+    /// given back.
+    Long(Extent),
+    /// So many bytes, without the payload, which is there in the memory of the producer.
+    Referring(usize, Extent),
+    /// What it refers to is void: it is lost.
+    Void,
+}
+
 /// The end that takes records.
 #[derive(Debug)]
 pub(super) struct Consumer {
     next: RecordWatch,
+    /// The longest record.
+    most: usize,
+    /// While the memory of the producer is read: before which position references are void.
+    void_before: Option<u64>,
     /// How many bytes were taken, as [`RecordWatch`] has it.
     taken: u64,
     /// How many the producer knows to be taken.
@@ -184,8 +245,11 @@ pub(super) struct Consumer {
 }
 
 impl Consumer {
-    pub(super) fn new(segment: Arc<Segment>) -> Self {
+    /// Of a ring with records of up to `most` bytes.
+    pub(super) fn new(segment: Arc<Segment>, most: usize) -> Self {
         Self {
+            most,
+            void_before: None,
             next: RecordWatch {
                 segment,
                 taken: Arc::default(),
@@ -215,8 +279,9 @@ impl Consumer {
         self.next.taken.store(self.taken, Ordering::Relaxed);
     }
 
-    /// Copies the next record to the start of `out`; returns how long it is.
-    pub(super) fn take(&mut self, out: &mut [u8]) -> Result<Option<usize>, Broken> {
+    /// Takes the next record, of which the start is copied to `start`. Between the first one that refers to the
+    /// memory of the producer and [`Consumer::end_reads`], the producer waits before it gives that memory away.
+    pub(super) fn take(&mut self, start: &mut RecordStart) -> Result<Option<Record>, Broken> {
         if self.is_stopped {
             return Ok(None);
         }
@@ -232,23 +297,71 @@ impl Consumer {
         if len == 0 {
             return Ok(None);
         }
-        let len = len as usize;
-        let out = out.get_mut(..len).ok_or(Broken)?;
+        let refers = len & REFERENCE != 0;
+        let len = (len & !REFERENCE) as usize;
+        if len > self.most || refers && !(REFERENCE_LEN..=SHORT).contains(&len) {
+            return Err(Broken);
+        }
+        let copied = if len > SHORT { START } else { len };
         let (segment, offset) = (&self.next.segment, self.next.offset());
         // The word of the next record is inside the ring, too.
         segment.at(offset, taken(len) + LINE).ok_or(Broken)?;
         let bytes = segment.at(offset + WORD, len).ok_or(Broken)?;
-        // SAFETY: the bytes are inside the mapping and outside of `out`, and of an integer type. By the rules
+        // SAFETY: the bytes are inside the mapping and outside of `start`, and of an integer type. By the rules
         // of the ring no process writes them until they are given back; one that does changes only what is read.
-        unsafe { bytes.copy_to_nonoverlapping(NonNull::from(&mut *out).cast(), len) };
+        unsafe { bytes.copy_to_nonoverlapping(NonNull::from(&mut *start).cast(), copied) };
+        let record = if refers {
+            let without = len - REFERENCE_LEN;
+            self.referring(without, &start[without..len])
+        } else if len > SHORT {
+            Record::Long(Extent {
+                addr: bytes.as_ptr().expose_provenance() as u64,
+                len: len as u32,
+            })
+        } else {
+            Record::Whole(len)
+        };
         self.advance(taken(len));
-        Ok(Some(len))
+        Ok(Some(record))
     }
 
-    /// Gives the room of what was taken back, if that is at least so many bytes; returns whether the producer
-    /// waits for it and must be woken.
-    pub(super) fn give_back(&mut self, least: u64) -> bool {
-        if self.taken - self.given_back < least {
+    fn referring(&mut self, len: usize, reference: &[u8]) -> Record {
+        let segment = &self.next.segment;
+        let void_before = *self
+            .void_before
+            .get_or_insert_with(|| segment.begin_reads());
+        match (reference.first_chunk(), reference.last_chunk()) {
+            (Some(addr), Some(payload_len)) if self.taken >= void_before => {
+                let payload = Extent {
+                    addr: u64::from_ne_bytes(*addr),
+                    len: u32::from_ne_bytes(*payload_len),
+                };
+                Record::Referring(len, payload)
+            }
+            _ => Record::Void,
+        }
+    }
+
+    /// The memory of the producer is not read any more for the records that were taken.
+    pub(super) fn end_reads(&mut self) {
+        if self.void_before.take().is_some() {
+            self.next.segment.end_reads();
+        }
+    }
+
+    /// Asks the producer not to refer to its memory.
+    pub(super) fn refuse_references(&self) {
+        self.next.segment.refuse_references();
+    }
+
+    /// Whether at least so many bytes were taken and not given back.
+    pub(super) fn has_taken(&self, bytes: u64) -> bool {
+        self.taken - self.given_back >= bytes
+    }
+
+    /// Gives the room of what was taken back; returns whether the producer waits for it and must be woken.
+    pub(super) fn give_back(&mut self) -> bool {
+        if self.given_back == self.taken {
             return false;
         }
         self.given_back = self.taken;
@@ -282,10 +395,12 @@ impl Consumer {
 mod tests {
     use std::collections::VecDeque;
     use std::thread;
+    use std::time::Duration;
 
     use proptest::prelude::*;
 
     use super::*;
+    use crate::deadline::Deadline;
 
     /// The smallest ring, and the longest record in it.
     const RING: usize = 1 << 14;
@@ -294,7 +409,7 @@ mod tests {
     fn ends() -> (Producer, Consumer, Arc<Segment>) {
         let segment = Arc::new(Segment::create(RING).unwrap().0);
         let producer = Producer::new(Arc::clone(&segment), MOST);
-        (producer, Consumer::new(Arc::clone(&segment)), segment)
+        (producer, Consumer::new(Arc::clone(&segment), MOST), segment)
     }
 
     /// Adds a record; returns whether there was room.
@@ -308,9 +423,19 @@ mod tests {
     }
 
     fn take(consumer: &mut Consumer) -> Option<Vec<u8>> {
-        let mut out = [0; MOST];
-        let len = consumer.take(&mut out).unwrap()?;
-        Some(out[..len].to_vec())
+        let mut start = [0; _];
+        match consumer.take(&mut start).unwrap()? {
+            Record::Whole(len) => Some(start[..len].to_vec()),
+            Record::Long(extent) => {
+                let bytes = std::ptr::with_exposed_provenance::<u8>(extent.addr as usize);
+                let mut out = vec![0; extent.len as usize];
+                // SAFETY: a record in the mapping, which no thread writes before its room is given back.
+                unsafe { bytes.copy_to_nonoverlapping(out.as_mut_ptr(), out.len()) };
+                assert_eq!(out[..START], start[..START]);
+                Some(out)
+            }
+            other => panic!("{other:?}"),
+        }
     }
 
     proptest! {
@@ -330,7 +455,7 @@ mod tests {
                 }
                 for _ in 0..takes {
                     prop_assert_eq!(take(&mut consumer), expected.pop_front());
-                    consumer.give_back(1);
+                    consumer.give_back();
                 }
             }
             while let Some(record) = expected.pop_front() {
@@ -350,10 +475,18 @@ mod tests {
             for (line, value) in words {
                 word(&segment, line * LINE).unwrap().store(value, Ordering::Relaxed);
             }
-            let mut out = [0; MOST];
-            while let Ok(Some(len)) = consumer.take(&mut out) {
-                prop_assert!(len <= MOST);
-                consumer.give_back(1);
+            let mut start = [0; _];
+            let inside = segment.at(0, RING).unwrap().as_ptr().addr() as u64;
+            while let Ok(Some(record)) = consumer.take(&mut start) {
+                match record {
+                    Record::Whole(len) | Record::Referring(len, _) => prop_assert!(len <= SHORT),
+                    Record::Long(Extent { addr, len }) => {
+                        prop_assert!(addr >= inside && len as usize <= MOST);
+                        prop_assert!(addr + u64::from(len) <= inside + RING as u64);
+                    }
+                    Record::Void => {}
+                }
+                consumer.give_back();
                 // Else the records that are there would be taken again and again.
                 if consumer.taken > 4 * RING as u64 {
                     break;
@@ -383,12 +516,12 @@ mod tests {
         assert!(!producer.must_wake());
         while add(&mut producer, &[2; MOST]) {}
         while take(&mut consumer).is_some() {}
-        assert!(!consumer.give_back(1), "it does not wait");
+        assert!(!consumer.give_back(), "it does not wait");
         while add(&mut producer, &[2; MOST]) {}
         producer.ask_for_room();
         assert_eq!(producer.has_room(), Ok(false));
         while take(&mut consumer).is_some() {}
-        assert!(consumer.give_back(1));
+        assert!(consumer.give_back());
         assert_eq!(producer.has_room(), Ok(true));
     }
 
@@ -410,11 +543,52 @@ mod tests {
                 if let Some(record) = take(&mut consumer) {
                     break record;
                 }
-                consumer.give_back(1);
+                consumer.give_back();
                 thread::yield_now();
             };
             assert!(record.chunks(8).all(|word| word == n.to_ne_bytes()), "{n}");
         }
         sender.join().unwrap();
+    }
+
+    #[test]
+    fn a_reference_arrives_unless_it_was_made_void() {
+        let (mut producer, mut consumer, segment) = ends();
+        let payload = Extent {
+            addr: 0x1234_5678_9abc,
+            len: 4096,
+        };
+        let refer = |producer: &mut Producer| {
+            producer.room().unwrap().unwrap()[..3].copy_from_slice(b"abc");
+            producer.push_reference(3, payload)
+        };
+        let mut start = [0; _];
+        refer(&mut producer);
+        let taken = consumer.take(&mut start);
+        assert_eq!(taken, Ok(Some(Record::Referring(3, payload))));
+        assert_eq!(start[..3], *b"abc");
+        let soon = || Deadline::after(Duration::from_millis(1));
+        let end = refer(&mut producer);
+        assert!(!segment.void_references(end, soon()), "it is being read");
+        consumer.end_reads();
+        assert!(segment.void_references(end, soon()));
+        let before = refer(&mut producer);
+        assert_eq!(consumer.take(&mut start), Ok(Some(Record::Void)));
+        let taken = consumer.take(&mut start);
+        assert_eq!(
+            taken,
+            Ok(Some(Record::Referring(3, payload))),
+            "it is a later one"
+        );
+        consumer.end_reads();
+        consumer.give_back();
+        assert!(segment.void_references(before, soon()), "all are taken");
+        refer(&mut producer);
+        let taken = consumer.take(&mut start);
+        assert_eq!(
+            taken,
+            Ok(Some(Record::Referring(3, payload))),
+            "nothing was void"
+        );
     }
 }

@@ -7,12 +7,15 @@ use std::sync::RwLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use gdr_process::lock;
-use gdr_roce::Qpn;
 use gdr_roce::wire::{Bth, MAX_DATAGRAM};
+use gdr_roce::{Extent, PayloadBy, Qpn};
 
+use super::process_memory::ProcessMemory;
+use super::reference::Reference;
 use super::rendezvous::Welcome;
-use super::ring::{Broken, Consumer, Producer, RecordWatch};
+use super::ring::{Broken, Consumer, Producer, Record, RecordWatch};
 use super::segment::Segment;
+use crate::error::Result;
 
 /// How many packets of one ring a poll takes.
 const QUANTUM: usize = 64;
@@ -27,11 +30,18 @@ pub(crate) struct RingId(u32);
 struct Inbound {
     id: RingId,
     consumer: Consumer,
-    source: SocketAddr,
+    sender: RingSender,
     /// Wakes the sender.
     doorbell: OwnedFd,
     /// The sender is gone. The ring ends once it is empty.
     is_closing: bool,
+}
+
+/// The device that sends on a ring.
+pub(crate) struct RingSender {
+    pub(crate) address: SocketAddr,
+    /// The memory of its process, if that can be read.
+    pub(crate) memory: Option<ProcessMemory>,
 }
 
 /// A ring on which packets leave.
@@ -56,7 +66,6 @@ pub(crate) struct Rings {
     watches: Arc<Watches>,
     /// The ring whose room was asked for last.
     at: usize,
-    packet: Box<[u8; MAX_DATAGRAM]>,
 }
 
 /// What shows, without the engine's lock, whether packets have arrived.
@@ -116,10 +125,35 @@ impl Drop for UdpUse {
     }
 }
 
+/// A packet in a ring.
+#[derive(Clone, Copy)]
+pub(crate) enum RingPacket<'a> {
+    /// All of it.
+    Whole(&'a [u8]),
+    /// Its start, with all headers, and where it is in the memory of this process until
+    /// [`PacketSink::read_sender`].
+    Long(&'a [u8], Extent),
+    /// All but the payload, and where that is in the memory of the sender.
+    Referring(&'a [u8], Extent),
+}
+
+/// Takes the packets that arrive.
+pub(crate) trait PacketSink {
+    /// Takes a packet. Fails as `read_sender` does: it may have to come first.
+    fn take(&mut self, sender: &RingSender, packet: RingPacket<'_>) -> Result<()>;
+
+    /// Copies what the packets refer to that were taken since the last call. Fails if something could not be read.
+    fn read_sender(&mut self, sender: &RingSender) -> Result<()>;
+}
+
 /// Room for a packet on a ring.
 pub(crate) enum Room<'a> {
     /// It is written here, and then [`Rings::push`]ed.
-    Free(&'a mut [u8]),
+    Free {
+        bytes: &'a mut [u8],
+        /// How its payload may leave.
+        payload: PayloadBy,
+    },
     /// The ring is full. The queue pair is scheduled when there is room.
     Full,
     /// The ring has ended, or is broken.
@@ -144,7 +178,6 @@ impl Rings {
             next: 0,
             watches: Arc::default(),
             at: 0,
-            packet: Box::new([0; MAX_DATAGRAM]),
         }
     }
 
@@ -163,20 +196,20 @@ impl Rings {
         RingId(self.next)
     }
 
-    /// Adds a ring on which packets of the device at `source` arrive.
+    /// Adds a ring on which packets of a device arrive.
     pub(crate) fn add_inbound(
         &mut self,
         segment: Arc<Segment>,
-        source: SocketAddr,
+        sender: RingSender,
         doorbell: OwnedFd,
     ) -> RingId {
         let id = self.new_id();
-        let consumer = Consumer::new(segment);
+        let consumer = Consumer::new(segment, MAX_DATAGRAM);
         self.watches.change(|all| all.push((id, consumer.watch())));
         self.inbound.push(Inbound {
             id,
             consumer,
-            source,
+            sender,
             doorbell,
             is_closing: false,
         });
@@ -250,28 +283,11 @@ impl Rings {
         self.inbound.iter().any(|ring| ring.consumer.has_record())
     }
 
-    /// Calls `accept` with each packet that has arrived and its source, up to a quantum of each ring.
-    pub(crate) fn receive(&mut self, mut accept: impl FnMut(SocketAddr, &[u8])) {
+    /// Passes each packet that has arrived to `sink`, up to a quantum of each ring.
+    pub(crate) fn receive(&mut self, sink: &mut impl PacketSink) {
         let mut ended = false;
         for ring in &mut self.inbound {
-            for _ in 0..QUANTUM {
-                match ring.consumer.take(&mut self.packet[..]) {
-                    Ok(Some(len)) => accept(ring.source, &self.packet[..len]),
-                    Ok(None) => break,
-                    Err(Broken) => {
-                        tracing::warn!(source = %ring.source, "a ring is broken; packets come by UDP");
-                        ring.consumer.stop();
-                        ring.is_closing = true;
-                        break;
-                    }
-                }
-                if ring.consumer.give_back(GIVE_BACK) {
-                    wake(&ring.doorbell);
-                }
-            }
-            if ring.consumer.give_back(1) {
-                wake(&ring.doorbell);
-            }
+            ring.receive(sink);
             ended |= ring.is_closing;
         }
         if ended {
@@ -298,8 +314,13 @@ impl Rings {
             }
             Err(Broken) => return Room::Ended,
         }
-        match self.outbound[self.at].producer.room() {
-            Ok(Some(room)) => Room::Free(room),
+        let producer = &mut self.outbound[self.at].producer;
+        let payload = match producer.segment().takes_references() {
+            true => PayloadBy::Reference,
+            false => PayloadBy::Copy,
+        };
+        match producer.room() {
+            Ok(Some(bytes)) => Room::Free { bytes, payload },
             Ok(None) => Room::Full,
             Err(Broken) => Room::Ended,
         }
@@ -311,6 +332,15 @@ impl Rings {
             ring.producer.push(len);
             ring.is_touched = true;
         }
+    }
+
+    /// Sends the `len` bytes just written to the last [`Room::Free`], whose payload is at `payload` in the memory of this
+    /// process.
+    pub(crate) fn push_reference(&mut self, len: usize, payload: Extent) -> Option<Reference> {
+        let ring = self.outbound.get_mut(self.at)?;
+        let end = ring.producer.push_reference(len, payload);
+        ring.is_touched = true;
+        Some(Reference::new(ring.producer.segment(), end))
     }
 
     /// Passes a datagram on, if there is a ring to its queue pair with room.
@@ -371,9 +401,63 @@ impl Rings {
     }
 }
 
+impl Inbound {
+    /// Passes a quantum of packets to `sink`.
+    fn receive(&mut self, sink: &mut impl PacketSink) {
+        let mut start = [0; _];
+        for _ in 0..QUANTUM {
+            let packet = match self.consumer.take(&mut start) {
+                Ok(Some(Record::Whole(len))) => RingPacket::Whole(&start[..len]),
+                Ok(Some(Record::Long(extent))) => RingPacket::Long(&start, extent),
+                // The sender is gone, or does not follow the rules.
+                Ok(Some(Record::Referring(..)))
+                    if self.is_closing || self.sender.memory.is_none() =>
+                {
+                    continue;
+                }
+                Ok(Some(Record::Referring(len, extent))) => {
+                    RingPacket::Referring(&start[..len], extent)
+                }
+                Ok(Some(Record::Void)) => continue,
+                Ok(None) => break,
+                Err(Broken) => {
+                    tracing::warn!(source = %self.sender.address, "a ring is broken; packets come by UDP");
+                    self.consumer.stop();
+                    self.is_closing = true;
+                    break;
+                }
+            };
+            let taken = sink.take(&self.sender, packet);
+            self.refuse_if_failed(taken);
+            if self.consumer.has_taken(GIVE_BACK) {
+                self.give_back(sink);
+            }
+        }
+        self.give_back(sink);
+    }
+
+    /// Gives the room of what was taken back, once nothing of it is needed.
+    fn give_back(&mut self, sink: &mut impl PacketSink) {
+        let copied = sink.read_sender(&self.sender);
+        self.refuse_if_failed(copied);
+        self.consumer.end_reads();
+        if self.consumer.give_back() {
+            wake(&self.doorbell);
+        }
+    }
+
+    fn refuse_if_failed(&self, copied: Result<()>) {
+        if let Err(error) = copied {
+            let source = self.sender.address;
+            tracing::warn!(%error, %source, "the memory of a sender cannot be read; it sends copies");
+            self.consumer.refuse_references();
+        }
+    }
+}
+
 impl Outbound {
     /// Whether there is room. If not, the receiver wakes the progress thread when there is.
-    fn has_room(&mut self) -> Result<bool, Broken> {
+    fn has_room(&mut self) -> std::result::Result<bool, Broken> {
         Ok(self.producer.has_room()? || {
             self.producer.ask_for_room();
             self.producer.has_room()?
@@ -415,15 +499,50 @@ mod tests {
         let segment = segment();
         let all = Welcome { mask: 0, value: 0 };
         let id = from.add_outbound(Arc::clone(&segment), here(), all, doorbell());
-        to.add_inbound(segment, here(), doorbell());
+        to.add_inbound(segment, sender(), doorbell());
         (from, id, to)
+    }
+
+    fn sender() -> RingSender {
+        RingSender {
+            address: here(),
+            memory: None,
+        }
+    }
+
+    /// Counts packets.
+    struct Count(usize);
+
+    impl PacketSink for Count {
+        fn take(&mut self, sender: &RingSender, packet: RingPacket<'_>) -> Result<()> {
+            assert_eq!(sender.address, here());
+            match packet {
+                RingPacket::Long(start, extent) => {
+                    assert_eq!((start[0], extent.len as usize), (1, MAX_DATAGRAM));
+                }
+                RingPacket::Whole(_) | RingPacket::Referring(..) => panic!("it is long"),
+            }
+            self.0 += 1;
+            Ok(())
+        }
+
+        fn read_sender(&mut self, _: &RingSender) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    /// How many packets arrive.
+    fn receive(rings: &mut Rings) -> usize {
+        let mut count = Count(0);
+        rings.receive(&mut count);
+        count.0
     }
 
     /// Fills a ring; returns how many packets it holds.
     fn fill(rings: &mut Rings, id: RingId) -> usize {
         let mut count = 0;
-        while let Room::Free(room) = rings.room(id, QPN) {
-            room.fill(1);
+        while let Room::Free { bytes, .. } = rings.room(id, QPN) {
+            bytes.fill(1);
             rings.push(MAX_DATAGRAM);
             count += 1;
         }
@@ -436,12 +555,7 @@ mod tests {
         let packets = fill(&mut from, id);
         assert!(packets > 1 && from.is_blocked());
         assert!(from.unblocked().is_empty(), "nothing was taken");
-        let mut taken = 0;
-        to.receive(|source, packet| {
-            assert_eq!((source, packet), (here(), &[1; MAX_DATAGRAM][..]));
-            taken += 1;
-        });
-        assert_eq!(taken, packets);
+        assert_eq!(receive(&mut to), packets);
         assert_eq!(from.unblocked(), [QPN.get()]);
         assert!(!from.is_blocked());
     }
@@ -452,9 +566,7 @@ mod tests {
         let packets = fill(&mut from, id);
         let inbound = to.inbound[0].id;
         to.close(inbound);
-        let mut taken = 0;
-        to.receive(|_, _| taken += 1);
-        assert_eq!(taken, packets);
+        assert_eq!(receive(&mut to), packets);
         assert!(!to.watches().any());
         assert_eq!(from.close(id), [QPN.get()], "it goes on over UDP");
         assert!(matches!(from.room(id, QPN), Room::Ended));
@@ -465,13 +577,11 @@ mod tests {
         let (mut from, id, mut to) = pair();
         let broken = segment();
         let word = broken.at(0, 4).unwrap();
-        to.add_inbound(broken, here(), doorbell());
+        to.add_inbound(broken, sender(), doorbell());
         // SAFETY: four bytes of the mapping, aligned; no other thread uses it.
         unsafe { word.cast::<u32>().write(MAX_DATAGRAM as u32 + 1) };
         let packets = fill(&mut from, id);
-        let mut taken = 0;
-        to.receive(|_, _| taken += 1);
-        assert_eq!((taken, to.inbound.len()), (packets, 1));
+        assert_eq!((receive(&mut to), to.inbound.len()), (packets, 1));
     }
 
     #[test]

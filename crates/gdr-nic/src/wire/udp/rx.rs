@@ -47,19 +47,24 @@ enum Check<'a> {
     },
     /// The datagram came by the raw socket, with all its headers.
     Raw(Path, Grh),
-    /// It came by shared memory, which changes nothing.
-    Memory(&'a Socket),
+    /// It came by shared memory, which changes nothing, with so many bytes.
+    Memory(&'a Socket, usize),
     /// The headers before it are malformed.
     Malformed,
 }
 
 impl<'a> Datagram<'a> {
-    /// A packet that came by shared memory, as if it had come to the socket.
-    pub(crate) fn by_memory(source: SocketAddr, payload: &'a [u8], socket: &'a Socket) -> Self {
+    /// A packet of `len` bytes that came by shared memory, as if it had come to the socket. `payload` may lack the end.
+    pub(crate) fn by_memory(
+        source: SocketAddr,
+        payload: &'a [u8],
+        len: usize,
+        socket: &'a Socket,
+    ) -> Self {
         Self {
             source,
             payload,
-            check: Check::Memory(socket),
+            check: Check::Memory(socket, len),
         }
     }
 
@@ -71,7 +76,7 @@ impl<'a> Datagram<'a> {
                 position,
             } => socket.is_intact(partial, self.source, *position, self.payload),
             Check::Raw(path, _) => icrc::matches(path, self.payload),
-            Check::Memory(_) => true,
+            Check::Memory(..) => true,
             Check::Malformed => false,
         }
     }
@@ -87,9 +92,9 @@ impl<'a> Datagram<'a> {
                 Some(Grh::of_fields(&path.ip, self.payload.len()))
             }
             Check::Raw(_, grh) => Some(*grh),
-            Check::Memory(socket) => {
+            Check::Memory(socket, len) => {
                 let path = socket.path(self.source, socket.local(), 0)?;
-                Some(Grh::of_fields(&path.ip, self.payload.len()))
+                Some(Grh::of_fields(&path.ip, *len))
             }
             Check::Malformed => None,
         }
@@ -98,7 +103,7 @@ impl<'a> Datagram<'a> {
     /// Whether its sender sets UDP checksums: while there is a raw socket, only datagrams with one come by
     /// the UDP socket. Shared memory carries packets of devices such as this one only.
     pub(crate) fn shows_checksums(&self) -> bool {
-        matches!(self.check, Check::Udp { .. } | Check::Memory(_))
+        matches!(self.check, Check::Udp { .. } | Check::Memory(..))
     }
 }
 

@@ -5,7 +5,9 @@
     reason = "a fixture that fails is a test that fails"
 )]
 
-use std::io::{BufRead, BufReader, Read, Write};
+mod references;
+
+use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
@@ -47,6 +49,7 @@ fn mapped() -> usize {
 /// A device with one queue pair.
 struct Side {
     device: Device,
+    domain: Domain,
     queue: CompletionQueue,
     pair: QueuePair<Connection>,
 }
@@ -57,11 +60,13 @@ impl Side {
         let device = Device::open(&options.wires(wires), None).unwrap();
         let queue = device.completion_queue(256, None);
         let queues = Queues::completing_in(&queue);
-        let made = device.queue_pair(Domain::new(), queues, CAPABILITIES, Reliability::Reliable);
+        let domain = Domain::new();
+        let made = device.queue_pair(domain, queues, CAPABILITIES, Reliability::Reliable);
         let pair = made.unwrap();
         pair.to_init(Access::all()).unwrap();
         Self {
             device,
+            domain,
             queue,
             pair,
         }
@@ -352,12 +357,25 @@ impl Other {
         Self { process, stream }
     }
 
-    /// Connects both sides.
-    fn connect(&mut self, side: &Side) {
+    /// Connects both sides; returns where the other one has memory.
+    fn connect(&mut self, side: &Side) -> Remote {
         let theirs = receive(&mut self.stream);
         send(&mut self.stream, side.endpoint());
         receive(&mut self.stream);
         side.connect(theirs);
+        let line = receive_line(&mut self.stream);
+        let (addr, rkey) = line.split_once(' ').unwrap();
+        Remote {
+            addr: addr.parse().unwrap(),
+            rkey: Rkey(rkey.parse().unwrap()),
+        }
+    }
+
+    /// Lets it go on after [`Other::stop`].
+    fn resume(&self) {
+        let id = self.process.id().cast_signed();
+        // SAFETY: a child of this process that was not waited for.
+        assert_eq!(unsafe { libc::kill(id, libc::SIGCONT) }, 0);
     }
 
     /// Returns when no thread of it runs.
@@ -384,10 +402,21 @@ fn send(stream: &mut TcpStream, (address, qpn): (SocketAddr, u32)) {
 }
 
 fn receive(stream: &mut TcpStream) -> (SocketAddr, u32) {
-    let mut line = String::new();
-    BufReader::new(stream).read_line(&mut line).unwrap();
-    let (address, qpn) = line.trim().split_once(' ').unwrap();
+    let line = receive_line(stream);
+    let (address, qpn) = line.split_once(' ').unwrap();
     (address.parse().unwrap(), qpn.parse().unwrap())
+}
+
+/// Receives a line, and nothing of what follows.
+fn receive_line(stream: &mut TcpStream) -> String {
+    let (mut line, mut byte) = (Vec::new(), [0]);
+    loop {
+        stream.read_exact(&mut byte).unwrap();
+        match byte {
+            [b'\n'] => return String::from_utf8(line).unwrap(),
+            [other] => line.push(other),
+        }
+    }
 }
 
 /// Makes a device, connects it as its parent says, and then polls until that ends.
@@ -400,10 +429,19 @@ fn other_process() {
     send(&mut stream, side.endpoint());
     side.connect(receive(&mut stream));
     (0..64).for_each(|_| side.post_receive());
+    let ((buffer, _region), remote) = references::zeros(&side);
     send(&mut stream, side.endpoint());
+    writeln!(stream, "{} {}", remote.addr, remote.rkey.0).unwrap();
     stream.set_nonblocking(true).unwrap();
-    while stream.read(&mut [0]).is_err() {
-        side.device.progress();
+    loop {
+        match stream.read(&mut [0]) {
+            Ok(0) => return,
+            // The parent asks what the memory holds.
+            Ok(_) => writeln!(stream, "{}", references::largest_byte(&buffer)).unwrap(),
+            Err(_) => {
+                side.device.progress();
+            }
+        }
     }
 }
 

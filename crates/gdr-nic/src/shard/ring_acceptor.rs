@@ -1,0 +1,55 @@
+//! How the packets of rings reach their queue pairs.
+
+use gdr_roce::wire::{Opcode, Packet};
+
+use crate::error::Result;
+use crate::shard::memory::Origin;
+use crate::shard::qp_table::Acceptor;
+use crate::wire::memory::{PacketSink, RingPacket, RingSender};
+use crate::wire::udp::rx::Datagram;
+
+/// Passes the packets of rings to their queue pairs.
+pub(crate) struct RingAcceptor<'a, 'b> {
+    pub(crate) acceptor: &'b mut Acceptor<'a>,
+    /// Whether a packet was accepted.
+    pub(crate) accepted: bool,
+}
+
+impl PacketSink for RingAcceptor<'_, '_> {
+    fn take(&mut self, sender: &RingSender, packet: RingPacket<'_>) -> Result<()> {
+        let (bytes, len, parsed, origin) = match packet {
+            RingPacket::Whole(bytes) => (bytes, bytes.len(), Packet::new(bytes), Origin::Packet),
+            RingPacket::Long(start, record) => {
+                let parsed = Packet::in_place(start, record);
+                (start, record.len as usize, parsed, Origin::Record(record))
+            }
+            RingPacket::Referring(bytes, payload) => {
+                let len = bytes.len() + payload.len as usize;
+                let parsed = Packet::referring(bytes, payload);
+                (bytes, len, parsed, Origin::Sender)
+            }
+        };
+        // What this packet reads or writes comes after what those before it refer to.
+        let is_answer = |packet: &Packet<'_>| packet.opcode() == Opcode::Acknowledge;
+        let copied = match origin {
+            Origin::Sender => Ok(()),
+            Origin::Packet | Origin::Record(_) if parsed.as_ref().is_ok_and(is_answer) => Ok(()),
+            Origin::Packet | Origin::Record(_) => self.read_sender(sender),
+        };
+        let acceptor = &mut *self.acceptor;
+        let datagram = Datagram::by_memory(sender.address, bytes, len, acceptor.socket);
+        self.accepted |= acceptor.accept_packet(parsed, &datagram, origin);
+        acceptor.counters.received_by_memory += 1;
+        copied
+    }
+
+    fn read_sender(&mut self, sender: &RingSender) -> Result<()> {
+        let Acceptor {
+            unfinished, qps, ..
+        } = &mut *self.acceptor;
+        match &sender.memory {
+            Some(memory) => unfinished.copies.run(memory, |qpn| qps.fail(qpn)),
+            None => Ok(()),
+        }
+    }
+}

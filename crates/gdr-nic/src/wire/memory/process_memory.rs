@@ -1,0 +1,125 @@
+//! The memory of the process at the other end of a ring.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{Ordering, fence};
+
+use gdr_cuda::volatile;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags};
+
+use crate::buffer::last_word;
+
+/// A secret number in the memory of a process, by which another process of the same user finds that it reads the
+/// right memory, and that the kernel lets it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Token {
+    /// Where it is.
+    pub(super) addr: u64,
+    pub(super) value: u64,
+}
+
+/// The memory of another process of this host and user, or of this one.
+///
+/// It can be read where the kernel lets a debugger attach, see `PTRACE_MODE_ATTACH_REALCREDS` in `ptrace(2)`: the other
+/// process is of the same user and can dump core, and no security module forbids it, as Yama does by default
+/// in Ubuntu.
+#[derive(Debug)]
+pub(crate) struct ProcessMemory {
+    pid: Pid,
+    /// Shows that the number is still that process.
+    process: OwnedFd,
+}
+
+impl ProcessMemory {
+    /// The memory of the process `pid`, if the kernel lets this one read it and it holds the token.
+    pub(super) fn open(pid: Pid, token: Token) -> Result<Self, Errno> {
+        let process = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
+        let memory = Self { pid, process };
+        let mut value = [0; 8];
+        // SAFETY: an own array.
+        unsafe { memory.read(token.addr, value.as_mut_ptr(), value.len()) }?;
+        match u64::from_ne_bytes(value) == token.value && memory.is_alive() {
+            true => Ok(memory),
+            false => Err(Errno::SRCH),
+        }
+    }
+
+    /// Copies `len` bytes at `from` of that process to `to`, the last word after all others.
+    ///
+    /// # Safety
+    /// `to` is valid for writes of `len` bytes, to which there are no references.
+    pub(crate) unsafe fn read(&self, from: u64, to: *mut u8, len: usize) -> Result<(), Errno> {
+        let last = last_word(to, len);
+        let body = len - last;
+        // A program may wait for the last byte, and the kernel stores in an order of its own.
+        let mut word = [0; size_of::<u64>()];
+        let mut done = 0;
+        while done < len {
+            let in_word = done.saturating_sub(body);
+            let parts = [
+                // SAFETY: inside the caller's range, or one past its first part.
+                part(unsafe { to.add(done.min(body)) }, body - done.min(body)),
+                // SAFETY: inside the word.
+                part(unsafe { word.as_mut_ptr().add(in_word) }, last - in_word),
+            ];
+            // SAFETY: the parts are inside the caller's range and the word.
+            done += unsafe { read_some(self.pid, from.wrapping_add(done as u64), &parts) }?;
+        }
+        fence(Ordering::Release);
+        // SAFETY: the rest of the caller's range.
+        unsafe { volatile::write(to.add(body), &word[..last]) };
+        Ok(())
+    }
+
+    /// Whether the process has not ended: what was read before was its memory.
+    pub(crate) fn is_alive(&self) -> bool {
+        let mut process = [PollFd::from_borrowed_fd(
+            self.process.as_fd(),
+            PollFlags::IN,
+        )];
+        let now = Timespec::default();
+        matches!(rustix::event::poll(&mut process, Some(&now)), Ok(0))
+    }
+}
+
+/// Whether the bytes at both ends of a range of this process can be read by another one. Memory of a device
+/// cannot.
+pub(crate) fn can_be_read(addr: u64, len: usize) -> bool {
+    let own = rustix::process::getpid();
+    let ends = [addr, addr.wrapping_add(len.saturating_sub(1) as u64)];
+    ends.into_iter().all(|end| {
+        let mut byte = 0_u8;
+        // SAFETY: an own byte.
+        unsafe { read_some(own, end, &[part(&raw mut byte, 1)]) }.is_ok()
+    })
+}
+
+fn part(to: *mut u8, len: usize) -> libc::iovec {
+    libc::iovec {
+        iov_base: to.cast(),
+        iov_len: len,
+    }
+}
+
+/// Fills some of the parts, which are not all empty, with the bytes at `from`; returns how many.
+///
+/// # Safety
+/// The parts are valid for writes, and there are no references to them.
+unsafe fn read_some(pid: Pid, from: u64, parts: &[libc::iovec]) -> Result<usize, Errno> {
+    let remote = libc::iovec {
+        iov_base: std::ptr::without_provenance_mut(from as usize),
+        iov_len: parts.iter().map(|part| part.iov_len).sum(),
+    };
+    let (pid, count) = (pid.as_raw_nonzero().get(), parts.len() as libc::c_ulong);
+    // SAFETY: the kernel writes to the parts only, and checks the address in the other process.
+    let copied = unsafe { libc::process_vm_readv(pid, parts.as_ptr(), count, &remote, 1, 0) };
+    match usize::try_from(copied) {
+        Ok(0) => Err(Errno::FAULT),
+        Ok(copied) => Ok(copied),
+        Err(_) => {
+            let error = std::io::Error::last_os_error();
+            Err(Errno::from_io_error(&error).unwrap_or(Errno::IO))
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Payloads that the receiver reads in the memory of the sender.
+
+use gdr_nic::{Buffer, Region};
+
+use super::*;
+
+/// More than a poll takes, and not a multiple of the path MTU.
+const LEN: usize = (1 << 20) + 5;
+
+/// Registers zeroed memory; returns it and its place.
+pub(super) fn zeros(side: &Side) -> ((Buffer, Region), Remote) {
+    let buffer = Buffer::host(LEN).unwrap();
+    let len = LEN as u64;
+    let region =
+        side.device
+            .register_buffer(side.domain, (buffer.clone(), 0, len), 0, Access::all());
+    let region = region.unwrap();
+    let remote = Remote {
+        rkey: Rkey(region.key()),
+        addr: 0,
+    };
+    ((buffer, region), remote)
+}
+
+/// As [`zeros`], with bytes that depend on their place and on `seed`.
+fn pattern(side: &Side, seed: u8) -> ((Buffer, Region), Remote) {
+    let made = zeros(side);
+    made.0.0.write_at(0, &bytes(seed)).unwrap();
+    made
+}
+
+fn bytes(seed: u8) -> Vec<u8> {
+    (0..LEN).map(|at| (at / 8 + at) as u8 ^ seed).collect()
+}
+
+fn content(buffer: &Buffer) -> Vec<u8> {
+    let mut bytes = vec![0; LEN];
+    buffer.read_at(0, &mut bytes).unwrap();
+    bytes
+}
+
+pub(super) fn largest_byte(buffer: &Buffer) -> u8 {
+    content(buffer).into_iter().max().unwrap_or_default()
+}
+
+/// All of a region.
+fn all(region: &Region) -> Segment {
+    Segment {
+        lkey: Lkey(region.key()),
+        addr: 0,
+        len: LEN as u32,
+    }
+}
+
+fn request<'a>(operation: Operation, data: Data<'a>) -> SendRequest<'a> {
+    SendRequest {
+        id: WrId(9),
+        operation,
+        data,
+        flags: SendFlags::SIGNALLED,
+    }
+}
+
+fn write_to(remote: Remote) -> Operation {
+    Operation::Write {
+        remote,
+        immediate: None,
+    }
+}
+
+fn post(side: &Side, requests: &[SendRequest<'_>]) {
+    let posted = side
+        .pair
+        .post_sends(|queue| requests.iter().try_for_each(|request| queue.push(request)));
+    posted.unwrap().unwrap();
+}
+
+#[test]
+fn long_messages_are_read_in_the_memory_of_their_sender() {
+    let _alone = alone();
+    let [a, b] = connected(Wires::All, Wires::All);
+    let ((source, from), source_remote) = pattern(&a, 1);
+    let ((target, to), target_remote) = zeros(&b);
+
+    post(
+        &a,
+        &[request(
+            write_to(target_remote),
+            Data::Segments(&[all(&from)]),
+        )],
+    );
+    assert_eq!(a.completion().status, WcStatus::Success);
+    assert_eq!(content(&target), bytes(1));
+
+    target.write_at(0, &bytes(2)).unwrap();
+    let read = Operation::Read {
+        remote: target_remote,
+    };
+    post(&a, &[request(read, Data::Segments(&[all(&from)]))]);
+    assert_eq!(a.completion().status, WcStatus::Success);
+    assert_eq!(content(&source), bytes(2));
+
+    source.write_at(0, &bytes(3)).unwrap();
+    let receive = RecvRequest {
+        id: WrId(2),
+        segments: &[all(&to)],
+    };
+    b.pair
+        .post_recvs(|queue| queue.push(&receive))
+        .unwrap()
+        .unwrap();
+    let send = Operation::Send { immediate: None };
+    post(&a, &[request(send, Data::Segments(&[all(&from)]))]);
+    for side in [&a, &b] {
+        assert_eq!(side.completion().status, WcStatus::Success);
+    }
+    assert_eq!(content(&target), bytes(3));
+
+    let packets = LEN.div_ceil(4096) as u64;
+    assert_eq!(a.device.counters().sent_by_reference, 2 * packets);
+    // The last READ request may be for a short rest.
+    assert!(b.device.counters().sent_by_reference > packets / 2);
+    drop((from, to, source_remote));
+}
+
+#[test]
+fn what_follows_a_long_message_comes_later() {
+    let _alone = alone();
+    let [a, b] = connected(Wires::All, Wires::All);
+    let ((_source, from), _) = pattern(&a, 1);
+    let ((target, _to), remote) = zeros(&b);
+    for round in 0..20_u8 {
+        let middle = Remote {
+            addr: LEN as u64 / 2,
+            ..remote
+        };
+        post(
+            &a,
+            &[
+                request(write_to(remote), Data::Segments(&[all(&from)])),
+                request(write_to(middle), Data::Inline(&[round; 16])),
+            ],
+        );
+        for _ in 0..2 {
+            assert_eq!(a.completion().status, WcStatus::Success);
+        }
+        let mut expected = bytes(1);
+        expected[LEN / 2..][..16].fill(round);
+        assert_eq!(content(&target), expected);
+    }
+}
+
+#[test]
+fn memory_that_is_deregistered_before_it_is_read_reaches_no_peer() {
+    let _alone = alone();
+    let mut other = Other::start(None);
+    let side = Side::new(Wires::All);
+    let remote = other.connect(&side);
+    let ((buffer, region), _) = pattern(&side, 1);
+    side.send();
+    assert_eq!(side.completion().status, WcStatus::Success);
+    other.stop();
+    post(
+        &side,
+        &[request(write_to(remote), Data::Segments(&[all(&region)]))],
+    );
+    assert!(side.device.counters().sent_by_reference > 0);
+    drop(region);
+    // What the memory holds from here on is not the message any more.
+    buffer.write_at(0, &vec![0xee; LEN]).unwrap();
+    other.resume();
+    let status = side.completion().status;
+    assert_eq!(
+        status,
+        WcStatus::LocalProtection,
+        "it is sent again, as a copy"
+    );
+    other.stream.write_all(b"?").unwrap();
+    assert_eq!(receive_line(&mut other.stream), "0");
+}

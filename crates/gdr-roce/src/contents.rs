@@ -1,0 +1,59 @@
+//! The payload of a packet that has arrived.
+
+use crate::ids::Key;
+use crate::memory::{AccessError, Extent, Memory};
+
+/// The payload of a packet that has arrived.
+#[derive(Clone, Copy, Debug)]
+pub enum Contents<'a> {
+    /// The bytes.
+    Bytes(&'a [u8]),
+    /// Where the bytes are, as [`Memory::write_from`] understands it.
+    At(Extent),
+}
+
+impl Contents<'_> {
+    /// The number of bytes.
+    pub const fn len(&self) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes.len(),
+            Self::At(extent) => extent.len as usize,
+        }
+    }
+
+    /// Whether there are no bytes.
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The first bytes, up to `at`, and the others.
+    pub(crate) fn split_at(self, at: usize) -> (Self, Self) {
+        match self {
+            Self::Bytes(bytes) => {
+                let (first, rest) = bytes.split_at(at.min(bytes.len()));
+                (Self::Bytes(first), Self::Bytes(rest))
+            }
+            Self::At(Extent { addr, len }) => {
+                let at = (at as u32).min(len);
+                let rest = Extent {
+                    addr: addr.wrapping_add(at.into()),
+                    len: len - at,
+                };
+                (Self::At(Extent { addr, len: at }), Self::At(rest))
+            }
+        }
+    }
+
+    /// Stores them at `addr`.
+    pub(crate) fn store(
+        self,
+        memory: &mut dyn Memory,
+        key: Key,
+        addr: u64,
+    ) -> Result<(), AccessError> {
+        match self {
+            Self::Bytes(bytes) => memory.write(key, addr, bytes),
+            Self::At(from) => memory.write_from(key, addr, from),
+        }
+    }
+}
