@@ -484,6 +484,13 @@ impl QueuePair {
         self.responder.owed_acknowledgement().is_some()
     }
 
+    /// Completes what the peer has not acknowledged with [`WcStatus::RetryExceeded`](crate::WcStatus), as if all
+    /// retries were over, and each later request: its owner knows that the peer has ended. A connection that is
+    /// unreliable goes on.
+    pub fn end_peer(&mut self) {
+        self.requester.end_peer();
+    }
+
     /// Whether a request may wait to be sent.
     pub fn has_unsent_requests(&self) -> bool {
         self.requester.has_unsent()

@@ -5,6 +5,7 @@ mod tests;
 
 use std::collections::BTreeSet;
 use std::mem;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,12 +45,27 @@ const POLLS_PER_UDP: u64 = 8;
 /// How many bytes a queue pair may defer: half of what one system call sends.
 const MOST_DEFERRED: usize = 32 << 10;
 
+/// A queue pair that is connected.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ConnectionId {
+    qpn: Qpn,
+    peer: SocketAddr,
+}
+
+/// A connection whose peer has ended.
+struct Orphan {
+    connection: ConnectionId,
+    /// The poll before.
+    since: u64,
+}
+
 /// The engine of a device.
 pub(crate) struct Engine {
     wire: UdpWire,
     /// The wire to devices of this host.
     pub(crate) rings: Rings,
     wishes: RingWishes,
+    orphans: Vec<Orphan>,
     pub(crate) packets: PacketPort,
     qps: QpTable,
     next_qpn: u32,
@@ -78,6 +94,7 @@ impl Engine {
             wire: UdpWire::new(socket),
             rings: Rings::new(),
             wishes: RingWishes::default(),
+            orphans: Vec::new(),
             packets: PacketPort::default(),
             qps: QpTable::default(),
             next_qpn: os::random_number()?,
@@ -137,7 +154,10 @@ impl Engine {
     pub(crate) fn has_work(&self) -> bool {
         let has_ready = !(self.qps.ready.is_empty() && self.held.is_empty());
         let may_send = !self.wire.is_blocked() || self.rings.has_outbound();
-        may_send && has_ready || self.packets.has_looped() || self.rings.has_packet()
+        may_send && has_ready
+            || self.packets.has_looped()
+            || self.rings.has_packet()
+            || !self.orphans.is_empty()
     }
 
     pub(crate) fn now(&self) -> Time {
@@ -315,6 +335,9 @@ impl Engine {
                 true
             }
         };
+        if !self.orphans.is_empty() {
+            self.end_orphans();
+        }
         let due = self.expire(now);
         let unblocked = self.wire.unblock(&mut self.counters);
         for qpn in self.packets.take_waiting() {
@@ -637,12 +660,45 @@ impl Engine {
         ring
     }
 
-    /// Ends a ring. Its queue pairs go on over UDP.
-    pub(crate) fn close_ring(&mut self, ring: RingId) {
+    /// Ends connections whose peers have ended, once all that these have sent is received.
+    pub(crate) fn end_peers(&mut self, connections: Vec<ConnectionId>) {
+        let since = self.polls;
+        let orphans = connections.into_iter();
+        self.orphans
+            .extend(orphans.map(|connection| Orphan { connection, since }));
+        self.rings.watches().set_readable();
+    }
+
+    fn end_orphans(&mut self) {
+        let (rings, qps, polls) = (&self.rings, &mut self.qps, self.polls);
+        self.orphans.retain(|Orphan { connection, since }| {
+            if polls < since + 2 || rings.has_packet_from(connection.peer) {
+                return true;
+            }
+            if let Some(qp) = qps.qps.get_mut(&connection.qpn.get())
+                && qp.peer.is_some_and(|peer| peer.address == connection.peer)
+                && let Some(transport) = qp.transport.connection()
+            {
+                transport.end_peer();
+                schedule(&mut qps.ready, qp);
+            }
+            false
+        });
+    }
+
+    /// Ends a ring, and returns the connections that sent on it. They go on over UDP.
+    pub(crate) fn close_ring(&mut self, ring: RingId) -> Vec<ConnectionId> {
         self.wishes.clear();
+        let of_ring = self.qps.qps.values().filter(|qp| qp.ring == Some(ring));
+        let connections = of_ring.filter_map(|qp| {
+            let (qpn, peer) = (qp.transport.qpn(), qp.peer?.address);
+            Some(ConnectionId { qpn, peer })
+        });
+        let connections = connections.collect();
         for qpn in self.rings.close(ring) {
             self.schedule(Qpn::new(qpn));
         }
+        connections
     }
 
     /// Lets the progress thread sleep until `wakeup`; returns whether it may.

@@ -20,7 +20,7 @@ pub(crate) mod clock;
 pub(crate) mod completion_counting;
 pub(crate) mod cpu_contention;
 pub(crate) mod cq_entries;
-mod engine;
+pub(crate) mod engine;
 mod memory;
 pub(crate) mod pending_copies;
 pub(crate) mod posted_requests;

@@ -63,7 +63,7 @@ impl PendingCopies {
                 result = copied;
             }
         }
-        if !memory.is_alive() {
+        if !memory.was_read() {
             // Its number may be that of another process since.
             self.0.iter().for_each(|copy| failed(copy.qpn));
             result = Err(Error::os("process_vm_readv", rustix::io::Errno::SRCH));

@@ -30,7 +30,7 @@ use crate::shard::clock::{Clock, nanoseconds};
 use crate::shard::completion_counting::{CompletionCounter, CountedOperation};
 use crate::shard::cpu_contention::{CpuContention, Yielded};
 use crate::shard::cq_entries::{CqEntries, CqProducer};
-use crate::shard::engine::Engine;
+use crate::shard::engine::{ConnectionId, Engine};
 use crate::shard::process_end;
 use crate::shard::progress_thread;
 use crate::shard::qp_context::QpContext;
@@ -440,13 +440,21 @@ impl SharedEngine {
         is_readable
     }
 
-    /// Ends a ring whose other end is gone.
-    pub(crate) fn close_ring(&self, ring: RingId) {
+    /// Ends a ring whose other end is gone; returns the connections that sent on it.
+    pub(crate) fn close_ring(&self, ring: RingId) -> Vec<ConnectionId> {
         let mut engine = self.lock();
-        engine.close_ring(ring);
+        let connections = engine.close_ring(ring);
         self.unlock(engine);
         // It may sleep with packets of a queue pair that waited for room.
         self.wake();
+        connections
+    }
+
+    /// Ends connections whose peers have ended.
+    pub(crate) fn end_peers(&self, connections: Vec<ConnectionId>) {
+        let mut engine = self.lock();
+        engine.end_peers(connections);
+        self.unlock(engine);
     }
 
     /// One poll by a thread of the program, which from time to time yields its CPU if there was

@@ -2,8 +2,10 @@
 //!
 //! A name exists while a process has the listening socket. Any process of the namespace can take any name.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
@@ -49,4 +51,15 @@ pub(super) fn connect(name: &SocketAddrUnix, of_type: SocketType) -> Result<Conn
         Err(Errno::AGAIN) => Ok(Connected::Crowded),
         Err(errno) => Err(errno),
     }
+}
+
+/// Waits until a descriptor is readable, or its other end is closed; returns whether it is.
+pub(super) fn wait_readable(descriptor: BorrowedFd<'_>, limit: Duration) -> bool {
+    let limit = Timespec::try_from(limit).ok();
+    let mut descriptors = [PollFd::from_borrowed_fd(descriptor, PollFlags::IN)];
+    // EINTR ends the wait early.
+    matches!(
+        rustix::event::poll(&mut descriptors, limit.as_ref()),
+        Ok(1..)
+    )
 }

@@ -94,6 +94,8 @@ pub(crate) struct Requester {
     examined: Psn,
     /// No request is begun.
     draining: bool,
+    /// The peer has ended, and answers nothing.
+    peer_has_ended: bool,
     pub(crate) statistics: Statistics,
 }
 
@@ -165,12 +167,14 @@ impl Requester {
             executed: Psn::default(),
             examined: Psn::default(),
             draining: false,
+            peer_has_ended: false,
             statistics: Statistics::default(),
         }
     }
 
     pub(crate) fn connect(&mut self, attributes: &RtsAttributes, reliability: Reliability) {
         self.set_attributes(attributes, reliability);
+        self.peer_has_ended = false;
         self.una = attributes.sq_psn;
         self.next = attributes.sq_psn;
         self.highest = attributes.sq_psn;
@@ -192,6 +196,11 @@ impl Requester {
     /// Begins no request from here on.
     pub(crate) fn drain(&mut self) {
         self.draining = true;
+    }
+
+    /// Fails what is not acknowledged, and each later request: the peer has ended.
+    pub(crate) fn end_peer(&mut self) {
+        self.peer_has_ended = true;
     }
 
     /// Begins requests again.
@@ -269,7 +278,9 @@ impl Requester {
     /// Whether a packet may be sent now or later without a call of the program. If not, a poll does
     /// nothing.
     pub(crate) fn has_unsent(&self) -> bool {
-        self.cursor < self.send_queue.len() || !self.missing.is_empty()
+        self.cursor < self.send_queue.len()
+            || !self.missing.is_empty()
+            || self.peer_has_ended && !self.send_queue.is_empty()
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Time> {

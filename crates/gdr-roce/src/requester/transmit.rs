@@ -20,6 +20,14 @@ impl Requester {
         out: &mut [u8],
         notifications: &mut Notifications,
     ) -> Result<Option<usize>, ConnectionFailed> {
+        if self.peer_has_ended {
+            return match self.send_queue.is_empty() {
+                true => Ok(None),
+                false => self
+                    .fail(WcStatus::RetryExceeded, notifications)
+                    .map(|()| None),
+            };
+        }
         if self.rnr_wait_until.is_some_and(|until| now < until) {
             return Ok(None);
         }

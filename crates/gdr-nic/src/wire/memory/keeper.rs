@@ -9,14 +9,13 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use gdr_copy::{ProcessId, block_signals};
-use gdr_process::PeerUser;
 use gdr_process::lock::lock;
 use gdr_roce::Qpn;
 use gdr_roce::wire::MAX_DATAGRAM;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
+use rustix::event::{EventfdFlags, PollFd, PollFlags};
 use rustix::io::Errno;
-use rustix::process::Pid;
 
+use super::peer_process::PeerProcess;
 use super::process_memory::{ProcessMemory, Token};
 use super::rendezvous::{self, Hello, Welcome};
 use super::rings::{RingId, RingSender};
@@ -25,7 +24,9 @@ use crate::deadline::Deadline;
 use crate::ending_thread::EndingThread;
 use crate::error::{Error, Result};
 use crate::link::LinkWatch;
+use crate::shard::engine::ConnectionId;
 use crate::shard::shared_engine::SharedEngine;
+use crate::wire::local_socket::wait_readable;
 use crate::wire::process_fd::ProcessFd;
 use crate::wire::udp::address;
 use crate::wire::udp::qpn_range::QpnRange;
@@ -138,11 +139,13 @@ impl Asked {
             .rings
             .add_outbound(segment, self.to, reaches, doorbell);
         drop(engine);
+        let process = PeerProcess::of_unix(self.socket.as_fd()).ok();
         tracing::debug!(to = %self.to, from = %self.engine.local(), "a ring to a device of this host");
         Ok(Watched {
             socket: self.socket,
             engine: self.engine,
             ring,
+            process,
         })
     }
 }
@@ -152,6 +155,15 @@ struct Watched {
     socket: ProcessFd,
     engine: Arc<SharedEngine>,
     ring: RingId,
+    /// The process at the other end of a ring on which packets leave, if it is visible.
+    process: Option<PeerProcess>,
+}
+
+/// Connections whose packets left on a ring that has ended. If the process at its other end ends, so do they.
+struct Left {
+    process: PeerProcess,
+    engine: Arc<SharedEngine>,
+    connections: Vec<ConnectionId>,
 }
 
 impl RingKeeper {
@@ -181,6 +193,7 @@ impl RingKeeper {
             new: Vec::new(),
             asked: Vec::new(),
             rings: Vec::new(),
+            left: Vec::new(),
         };
         let thread = EndingThread::start("gdr-rings", move || thread.run())?;
         Ok(Some(Self {
@@ -252,17 +265,6 @@ impl Drop for RingKeeper {
     }
 }
 
-/// Waits until a descriptor is readable, or its other end is closed; returns whether it is.
-fn wait_readable(descriptor: BorrowedFd<'_>, limit: Duration) -> bool {
-    let limit = Timespec::try_from(limit).ok();
-    let mut descriptors = [PollFd::from_borrowed_fd(descriptor, PollFlags::IN)];
-    // EINTR ends the wait early.
-    matches!(
-        rustix::event::poll(&mut descriptors, limit.as_ref()),
-        Ok(1..)
-    )
-}
-
 /// Listens for devices that want to send to one of these engines of a device. `None` if another process has the
 /// name of the device.
 fn listen(engines: &[Arc<SharedEngine>]) -> std::result::Result<Option<Vec<ProcessFd>>, Errno> {
@@ -282,10 +284,10 @@ fn listen(engines: &[Arc<SharedEngine>]) -> std::result::Result<Option<Vec<Proce
 
 /// The memory of the process at the other end, if this one can read it.
 fn memory_of(socket: BorrowedFd<'_>, token: Token) -> Option<ProcessMemory> {
-    let (_, pid) = PeerUser::of_unix(socket);
-    let opened = ProcessMemory::open(Pid::from_raw(pid)?, token);
+    let process = PeerProcess::of_unix(socket);
+    let opened = process.and_then(|process| ProcessMemory::open(process, token));
     if let Err(errno) = &opened {
-        tracing::debug!(%errno, pid, "the memory of a process cannot be read; it sends copies");
+        tracing::debug!(%errno, "the memory of a process cannot be read; it sends copies");
     }
     opened.ok()
 }
@@ -311,6 +313,7 @@ struct Ready {
     new: Vec<bool>,
     asked: Vec<bool>,
     rings: Vec<bool>,
+    left: Vec<bool>,
 }
 
 struct Thread {
@@ -325,6 +328,7 @@ struct Thread {
     /// Rings whose other end has not answered.
     asked: Vec<Asked>,
     rings: Vec<Watched>,
+    left: Vec<Left>,
 }
 
 impl Thread {
@@ -335,6 +339,8 @@ impl Thread {
             if self.follow_address() {
                 continue;
             }
+            // Before the list changes.
+            self.end_connections(&ready.left);
             self.end(&ready.rings);
             self.greet(&ready.new);
             self.finish(&ready.asked);
@@ -407,10 +413,12 @@ impl Thread {
         let new = self.new.iter().map(AsFd::as_fd);
         let asked = self.asked.iter().map(|asked| asked.socket.as_fd());
         let rings = self.rings.iter().map(|ring| ring.socket.as_fd());
+        let left = self.left.iter().map(|left| left.process.as_fd());
         let presence = self.presence.iter().filter_map(|it| it.0.as_fd());
         let all = notify.into_iter().chain(listeners).chain(new).chain(asked);
         let mut all: Vec<_> = all
             .chain(rings)
+            .chain(left)
             .chain(presence)
             .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
             .collect();
@@ -426,6 +434,7 @@ impl Thread {
             new: next(self.new.len()),
             asked: next(self.asked.len()),
             rings: next(self.rings.len()),
+            left: next(self.left.len()),
         }
     }
 
@@ -447,12 +456,34 @@ impl Thread {
     /// Ends the rings whose other end is gone. Nothing is ever sent to them.
     fn end(&mut self, ready: &[bool]) {
         let mut ready = ready.iter();
-        self.rings.retain(|watched| {
-            let is_over = ready.next().copied().unwrap_or(false);
-            if is_over {
-                watched.engine.close_ring(watched.ring);
+        let (ended, open) = mem::take(&mut self.rings)
+            .into_iter()
+            .partition::<Vec<_>, _>(|_| ready.next().copied().unwrap_or(false));
+        self.rings = open;
+        for watched in ended {
+            let connections = watched.engine.close_ring(watched.ring);
+            // Its descriptors close a moment before a process has ended.
+            if let Some(process) = watched.process
+                && !connections.is_empty()
+            {
+                self.left.push(Left {
+                    process,
+                    engine: watched.engine,
+                    connections,
+                });
             }
-            !is_over
+        }
+    }
+
+    /// Ends the connections to processes that have ended.
+    fn end_connections(&mut self, ready: &[bool]) {
+        let mut ready = ready.iter();
+        self.left.retain_mut(|left| {
+            let has_ended = ready.next().copied().unwrap_or(false);
+            if has_ended {
+                left.engine.end_peers(mem::take(&mut left.connections));
+            }
+            !has_ended
         });
     }
 
@@ -497,6 +528,7 @@ impl Thread {
             socket,
             engine: Arc::clone(engine),
             ring,
+            process: None,
         })
     }
 

@@ -9,6 +9,7 @@
 //! do to another one by the memory itself.
 
 mod keeper;
+mod peer_process;
 mod process_memory;
 mod reference;
 mod rendezvous;

@@ -1,13 +1,12 @@
 //! The memory of the process at the other end of a ring.
 
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{Ordering, fence};
 
 use gdr_cuda::volatile;
-use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags};
+use rustix::process::Pid;
 
+use super::peer_process::PeerProcess;
 use crate::buffer::last_word;
 
 /// A secret number in the memory of a process, by which another process of the same user finds that it reads the
@@ -25,21 +24,16 @@ pub(super) struct Token {
 /// process is of the same user and can dump core, and no security module forbids it, as Yama does by default
 /// in Ubuntu.
 #[derive(Debug)]
-pub(crate) struct ProcessMemory {
-    pid: Pid,
-    /// Shows that the number is still that process.
-    process: OwnedFd,
-}
+pub(crate) struct ProcessMemory(PeerProcess);
 
 impl ProcessMemory {
-    /// The memory of the process `pid`, if the kernel lets this one read it and it holds the token.
-    pub(super) fn open(pid: Pid, token: Token) -> Result<Self, Errno> {
-        let process = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
-        let memory = Self { pid, process };
+    /// The memory of a process, if the kernel lets this one read it and it holds the token.
+    pub(super) fn open(process: PeerProcess, token: Token) -> Result<Self, Errno> {
+        let memory = Self(process);
         let mut value = [0; 8];
         // SAFETY: an own array.
         unsafe { memory.read(token.addr, value.as_mut_ptr(), value.len()) }?;
-        match u64::from_ne_bytes(value) == token.value && memory.is_alive() {
+        match u64::from_ne_bytes(value) == token.value && memory.was_read() {
             true => Ok(memory),
             false => Err(Errno::SRCH),
         }
@@ -64,7 +58,7 @@ impl ProcessMemory {
                 part(unsafe { word.as_mut_ptr().add(in_word) }, last - in_word),
             ];
             // SAFETY: the parts are inside the caller's range and the word.
-            done += unsafe { read_some(self.pid, from.wrapping_add(done as u64), &parts) }?;
+            done += unsafe { read_some(self.0.pid(), from.wrapping_add(done as u64), &parts) }?;
         }
         fence(Ordering::Release);
         // SAFETY: the rest of the caller's range.
@@ -72,14 +66,9 @@ impl ProcessMemory {
         Ok(())
     }
 
-    /// Whether the process has not ended: what was read before was its memory.
-    pub(crate) fn is_alive(&self) -> bool {
-        let mut process = [PollFd::from_borrowed_fd(
-            self.process.as_fd(),
-            PollFlags::IN,
-        )];
-        let now = Timespec::default();
-        matches!(rustix::event::poll(&mut process, Some(&now)), Ok(0))
+    /// Whether what was read before was the memory of the process: its number is not that of another one since.
+    pub(crate) fn was_read(&self) -> bool {
+        !self.0.has_ended()
     }
 }
 

@@ -278,6 +278,12 @@ impl Rings {
         !self.outbound.is_empty()
     }
 
+    /// Whether a packet has arrived from a device.
+    pub(crate) fn has_packet_from(&self, source: SocketAddr) -> bool {
+        let mut inbound = self.inbound.iter();
+        inbound.any(|ring| ring.sender.address == source && ring.consumer.has_record())
+    }
+
     /// Whether a packet has arrived.
     pub(crate) fn has_packet(&self) -> bool {
         self.inbound.iter().any(|ring| ring.consumer.has_record())
