@@ -121,7 +121,7 @@ pub use error::{
 pub use gdr_nic::{
     AsyncEvent, Buffer, BufferKind, CopyEngineThreshold, CopyThread, Counters, CqNumber, Deadline,
     Error as NicError, Integrity, PayloadBytes, PortSharingError, PortUse, SoftAddress,
-    SoftOptions, SourcePort, SrqNumber,
+    SoftOptions, SourcePort, SrqNumber, Wires,
 };
 pub use gdr_roce::{
     Access, AckTimeout, AtomicOp, Capabilities, Completion, Event, Immediate, Lkey, LossRecovery,
