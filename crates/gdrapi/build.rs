@@ -6,8 +6,6 @@ use std::process::Command;
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-env-changed=CC");
-    // Set by `cargo xtask loom`.
-    println!("cargo::rustc-check-cfg=cfg(loom)");
     if std::env::var("CARGO_CFG_TARGET_OS").as_deref() != Ok("linux") {
         return;
     }

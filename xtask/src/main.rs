@@ -74,7 +74,7 @@ enum Task {
     Mesh(mesh::Options),
     /// Measure Debian's perftest with gdr's verbs library beside `gdr perf`.
     VerbsBench(verbs_bench::Options),
-    /// Run the models of the hazard pointers under every interleaving of their threads.
+    /// Run the models of hazard pointers and rings under every interleaving of their threads.
     Loom,
     /// Run the tests that use no file, socket or GPU under Miri.
     Miri,

@@ -36,7 +36,7 @@ const INTERPRETED: [Interpreted; 4] = [
 
 pub(crate) fn run_loom() -> anyhow::Result<ExitCode> {
     let mut results = Results::default();
-    results.check("models of the hazard pointers", loom);
+    results.check("models under every interleaving", loom);
     Ok(results.close())
 }
 
@@ -48,8 +48,10 @@ pub(crate) fn run_miri() -> anyhow::Result<ExitCode> {
 
 /// Runs the models, which replace the library's atomics by those of loom.
 pub(crate) fn loom() -> anyhow::Result<Outcome> {
-    let mut command = cargo(&["test", "--package", "gdrapi", "--test", "loom"]);
+    let packages = ["--package", "gdrapi", "--package", "gdr-nic"];
+    let mut command = cargo(&["test", "--test", "loom"]);
     command
+        .args(packages)
         .env("RUSTFLAGS", "--cfg loom")
         .env("CARGO_TARGET_DIR", target().join("loom"));
     Outcome::of(command)

@@ -50,7 +50,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     results.check("picture of a terminal", picture::check);
     results.check("pages of the guide", documentation::pages);
     results.check("the guide as a book", book::check);
-    results.check("models of the hazard pointers", models::loom);
+    results.check("models under every interleaving", models::loom);
     results.check("tests under Miri", models::miri);
     results.check("oldest supported Rust", msrv::check);
     results.check("fuzz targets", fuzz::smoke);

@@ -31,7 +31,10 @@ impl Payload {
                 Self::Inline(SmallVec::from_slice(bytes)),
                 bytes.len() as u64,
             ),
-            Data::Segments(segments) => (Self::Segments(segments.into()), sge::total_len(segments)),
+            Data::Segments(segments) => (
+                Self::Segments(Segments::from_slice(segments)),
+                sge::total_len(segments),
+            ),
         };
         if len > u64::from(MAX_MESSAGE) {
             return Err(PostError::TooLong(len));

@@ -24,6 +24,7 @@ use std::sync::Arc;
 
 use gdr_copy::Mapping;
 use gdr_cuda::{DeviceBuffer, HostBuffer};
+use gdr_roce::wire::MAX_DATAGRAM;
 use gdr_roce::{AtomicOp, Extent};
 
 pub use self::copy_thread::CopyThread;
@@ -102,6 +103,19 @@ pub struct Buffer(Arc<ProcessBound<Memory>>);
 
 /// How many bytes of another process are copied to GPU memory at once by way of the host: they stay in the CPU's cache.
 const PIECE: usize = 1 << 16;
+const _: () = assert!(PIECE >= MAX_DATAGRAM);
+
+/// Where bytes of another process stay until they are in GPU memory.
+#[derive(Debug, Default)]
+pub(crate) struct BounceBuffer(Vec<u8>);
+
+impl BounceBuffer {
+    /// Room for `len` bytes, or for a piece of them.
+    fn bytes(&mut self, len: usize) -> &mut [u8] {
+        self.0.resize(PIECE, 0);
+        &mut self.0[..len.min(PIECE)]
+    }
+}
 
 #[derive(Debug)]
 enum Memory {
@@ -405,17 +419,22 @@ impl Buffer {
     ///
     /// # Safety
     /// `from` is memory of this process, valid for reads of its length, to which there are no references.
-    pub(crate) unsafe fn place_shared(&self, offset: u64, from: Extent) -> Result<()> {
+    pub(crate) unsafe fn place_shared(
+        &self,
+        offset: u64,
+        from: Extent,
+        bounce: &mut BounceBuffer,
+    ) -> Result<()> {
         let (address, len) = (from.addr as usize, from.len as usize);
         let bytes = ptr::with_exposed_provenance(address);
         match &**self.0 {
             // SAFETY: the caller's promise.
             Memory::Host(memory) => unsafe { memory.store_shared(offset, bytes, len) },
             Memory::Direct(_) | Memory::Staged(_) => {
-                let mut copy = vec![0; len];
-                // SAFETY: the caller's promise.
-                unsafe { volatile_copy::load(bytes, &mut copy) };
-                self.place(offset, &copy)
+                let copy = bounce.bytes(len);
+                // SAFETY: the caller's promise, for at most `len` bytes.
+                unsafe { volatile_copy::load(bytes, copy) };
+                self.place(offset, copy)
             }
         }
     }
@@ -427,14 +446,14 @@ impl Buffer {
         process: &ProcessMemory,
         from: u64,
         len: usize,
+        bounce: &mut BounceBuffer,
     ) -> Result<()> {
         if let Memory::Host(memory) = &**self.0 {
             return memory.copy_from(offset, process, from, len);
         }
-        let mut piece = vec![0; len.min(PIECE)];
         for done in (0..len).step_by(PIECE) {
-            let piece = &mut piece[..PIECE.min(len - done)];
-            // SAFETY: an own vector.
+            let piece = bounce.bytes(len - done);
+            // SAFETY: an own buffer.
             let copied = unsafe {
                 process.read(
                     from.wrapping_add(done as u64),

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 
 use gdr_roce::{Access, AccessError, AtomicOp, Extent, Key, Memory, PayloadBy, Qpn};
 
-use crate::buffer::{Buffer, Queued};
+use crate::buffer::{BounceBuffer, Buffer, Queued};
 use crate::shard::announced_reads::AnnouncedReads;
 use crate::shard::pending_copies::PendingCopies;
 use crate::shard::region_table::{Region, Regions};
@@ -54,6 +54,7 @@ pub(crate) struct Unfinished {
     pub(crate) fenced: Vec<u32>,
     announced: RefCell<AnnouncedReads>,
     pub(crate) copies: PendingCopies,
+    pub(crate) bounce: BounceBuffer,
 }
 
 /// Where [`Contents::At`](gdr_roce::Contents::At) of a packet that was received is.
@@ -208,7 +209,10 @@ impl Memory for DomainMemory<'_, '_> {
                     return Err(AccessError::Failed);
                 }
                 // SAFETY: inside the record, whose room is given back after the packet was processed.
-                unsafe { region.buffer.place_shared(offset, from) }
+                unsafe {
+                    let bounce = &mut self.unfinished.bounce;
+                    region.buffer.place_shared(offset, from, bounce)
+                }
             }
             Origin::Sender => {
                 let copies = &mut self.unfinished.copies;

@@ -2,7 +2,7 @@
 
 use gdr_roce::{Extent, Qpn};
 
-use crate::buffer::Buffer;
+use crate::buffer::{BounceBuffer, Buffer};
 use crate::error::{Error, Result};
 use crate::wire::memory::ProcessMemory;
 
@@ -50,6 +50,7 @@ impl PendingCopies {
     pub(crate) fn run(
         &mut self,
         memory: &ProcessMemory,
+        bounce: &mut BounceBuffer,
         mut failed: impl FnMut(Qpn),
     ) -> Result<()> {
         let mut result = Ok(());
@@ -57,7 +58,8 @@ impl PendingCopies {
             return result;
         }
         for copy in &self.0 {
-            let copied = copy.to.copy_from(copy.offset, memory, copy.from, copy.len);
+            let to = &copy.to;
+            let copied = to.copy_from(copy.offset, memory, copy.from, copy.len, bounce);
             if copied.is_err() {
                 failed(copy.qpn);
                 result = copied;

@@ -48,7 +48,11 @@ impl PacketSink for RingAcceptor<'_, '_> {
             unfinished, qps, ..
         } = &mut *self.acceptor;
         match &sender.memory {
-            Some(memory) => unfinished.copies.run(memory, |qpn| qps.fail(qpn)),
+            Some(memory) => {
+                let bounce = &mut unfinished.bounce;
+                let failed = |qpn| qps.fail(qpn);
+                unfinished.copies.run(memory, bounce, failed)
+            }
             None => Ok(()),
         }
     }

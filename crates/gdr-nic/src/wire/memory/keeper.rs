@@ -511,7 +511,7 @@ impl Thread {
         let segment = Arc::new(Segment::open(&segment)?);
         let memory = memory_of(socket.as_fd(), hello.token);
         if memory.is_some() {
-            segment.accept_references();
+            segment.header().accept_references();
         }
         let sender = RingSender {
             address: hello.source,

@@ -8,8 +8,10 @@
 //! and each is checked as if it had come from a network. See [`segment`] and [`ring`] for what a process can
 //! do to another one by the memory itself.
 
+mod header;
 mod keeper;
 mod peer_process;
+mod primitives;
 mod process_memory;
 mod reference;
 mod rendezvous;

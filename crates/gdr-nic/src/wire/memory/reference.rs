@@ -31,6 +31,7 @@ impl Reference {
     pub(crate) fn end(&self) {
         if !self
             .segment
+            .header()
             .void_references(self.end, Deadline::after(LIMIT))
         {
             tracing::warn!(

@@ -13,14 +13,15 @@
 
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::Ordering;
 
 use gdr_roce::{Extent, PayloadBy};
 
+use super::primitives::{AtomicU32, AtomicU64, fence};
 use super::segment::Segment;
 
 /// The unit in which records take room.
-const LINE: usize = 64;
+pub(super) const LINE: usize = 64;
 /// The bytes of a record before its contents.
 const WORD: usize = 8;
 /// Instead of a length: the next record is at the start of the ring.
@@ -46,12 +47,14 @@ fn taken(len: usize) -> usize {
     (WORD + len).next_multiple_of(LINE)
 }
 
-/// The word of the record at a multiple of [`LINE`].
-fn word(segment: &Segment, offset: usize) -> Option<&AtomicU32> {
-    let at = segment.at(offset, LINE)?;
-    // SAFETY: the address is inside the mapping, aligned to a line, and the reference lives no longer than the
-    // segment. Only atomic accesses go to it.
-    Some(unsafe { at.cast().as_ref() })
+/// Whether the other end asked to be woken. It is asked for once: the caller wakes it, though it may just have asked
+/// again.
+fn take_request(asked: &AtomicU32) -> bool {
+    let is_asked = asked.load(Ordering::Relaxed) != 0;
+    if is_asked {
+        asked.store(0, Ordering::Relaxed);
+    }
+    is_asked
 }
 
 /// The end that writes records.
@@ -101,7 +104,7 @@ impl Producer {
         if self.fits() {
             return Ok(true);
         }
-        let head = self.segment.head().load(Ordering::Acquire);
+        let head = self.segment.header().head().load(Ordering::Acquire);
         if head < self.head || head > self.tail {
             return Err(Broken);
         }
@@ -127,7 +130,7 @@ impl Producer {
     fn skip_to_start(&mut self) {
         let offset = self.offset();
         let to_end = self.segment.ring_len() - offset;
-        if let (Some(first), Some(this)) = (word(&self.segment, 0), word(&self.segment, offset)) {
+        if let (Some(first), Some(this)) = (self.segment.word(0), self.segment.word(offset)) {
             first.store(0, Ordering::Relaxed);
             this.store(WRAP, Ordering::Release);
             self.tail += to_end as u64;
@@ -161,8 +164,8 @@ impl Producer {
             PayloadBy::Reference => REFERENCE,
         };
         if let (Some(this), Some(next)) = (
-            word(&self.segment, offset),
-            word(&self.segment, offset + taken(len)),
+            self.segment.word(offset),
+            self.segment.word(offset + taken(len)),
         ) {
             next.store(0, Ordering::Relaxed);
             this.store(len as u32 | flag, Ordering::Release);
@@ -178,13 +181,13 @@ impl Producer {
     pub(super) fn must_wake(&self) -> bool {
         // The consumer stores that it sleeps, and then looks for records.
         fence(Ordering::SeqCst);
-        let idle = self.segment.consumer_idle();
-        idle.load(Ordering::Relaxed) != 0 && idle.swap(0, Ordering::Relaxed) != 0
+        let idle = self.segment.header().consumer_idle();
+        take_request(idle)
     }
 
     /// Asks the consumer to wake this end when there is room. The caller looks for room once more.
     pub(super) fn ask_for_room(&self) {
-        self.segment.waiting().store(1, Ordering::Relaxed);
+        self.segment.header().waiting().store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 }
@@ -209,7 +212,7 @@ impl RecordWatch {
     }
 
     fn length(&self) -> Result<u32, Broken> {
-        let word = word(&self.segment, self.offset()).ok_or(Broken)?;
+        let word = self.segment.word(self.offset()).ok_or(Broken)?;
         Ok(word.load(Ordering::Acquire))
     }
 }
@@ -329,7 +332,7 @@ impl Consumer {
         let segment = &self.next.segment;
         let void_before = *self
             .void_before
-            .get_or_insert_with(|| segment.begin_reads());
+            .get_or_insert_with(|| segment.header().begin_reads());
         match (reference.first_chunk(), reference.last_chunk()) {
             (Some(addr), Some(payload_len)) if self.taken >= void_before => {
                 let payload = Extent {
@@ -345,13 +348,13 @@ impl Consumer {
     /// The memory of the producer is not read any more for the records that were taken.
     pub(super) fn end_reads(&mut self) {
         if self.void_before.take().is_some() {
-            self.next.segment.end_reads();
+            self.next.segment.header().end_reads();
         }
     }
 
     /// Asks the producer not to refer to its memory.
     pub(super) fn refuse_references(&self) {
-        self.next.segment.refuse_references();
+        self.next.segment.header().refuse_references();
     }
 
     /// Whether at least so many bytes were taken and not given back.
@@ -366,17 +369,18 @@ impl Consumer {
         }
         self.given_back = self.taken;
         let segment = &self.next.segment;
-        segment.head().store(self.taken, Ordering::Release);
+        segment.header().head().store(self.taken, Ordering::Release);
         // The producer stores that it waits, and then looks for room.
         fence(Ordering::SeqCst);
-        let waiting = segment.waiting();
-        waiting.load(Ordering::Relaxed) != 0 && waiting.swap(0, Ordering::Relaxed) != 0
+        let waiting = segment.header().waiting();
+        take_request(waiting)
     }
 
     /// Asks the producer to wake this end for the next record. The caller looks for one once more.
     pub(super) fn sleep(&self) {
         self.next
             .segment
+            .header()
             .consumer_idle()
             .store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -386,11 +390,13 @@ impl Consumer {
     pub(super) fn wake(&self) {
         self.next
             .segment
+            .header()
             .consumer_idle()
             .store(0, Ordering::Relaxed);
     }
 }
 
+#[cfg(not(loom))]
 #[cfg(test)]
 mod tests {
     use std::collections::VecDeque;
@@ -473,7 +479,7 @@ mod tests {
         ) {
             let (mut producer, mut consumer, segment) = ends();
             for (line, value) in words {
-                word(&segment, line * LINE).unwrap().store(value, Ordering::Relaxed);
+                segment.word(line * LINE).unwrap().store(value, Ordering::Relaxed);
             }
             let mut start = [0; _];
             let inside = segment.at(0, RING).unwrap().as_ptr().addr() as u64;
@@ -493,7 +499,7 @@ mod tests {
                 }
             }
             while add(&mut producer, &[1; MOST]) {}
-            segment.head().store(head, Ordering::Relaxed);
+            segment.header().head().store(head, Ordering::Relaxed);
             let room = producer.room().map(|room| room.map(|room| room.len()));
             if head > RING as u64 {
                 prop_assert_eq!(room, Err(Broken));
@@ -569,9 +575,12 @@ mod tests {
         assert_eq!(start[..3], *b"abc");
         let soon = || Deadline::after(Duration::from_millis(1));
         let end = refer(&mut producer);
-        assert!(!segment.void_references(end, soon()), "it is being read");
+        assert!(
+            !segment.header().void_references(end, soon()),
+            "it is being read"
+        );
         consumer.end_reads();
-        assert!(segment.void_references(end, soon()));
+        assert!(segment.header().void_references(end, soon()));
         let before = refer(&mut producer);
         assert_eq!(consumer.take(&mut start), Ok(Some(Record::Void)));
         let taken = consumer.take(&mut start);
@@ -582,7 +591,10 @@ mod tests {
         );
         consumer.end_reads();
         consumer.give_back();
-        assert!(segment.void_references(before, soon()), "all are taken");
+        assert!(
+            segment.header().void_references(before, soon()),
+            "all are taken"
+        );
         refer(&mut producer);
         let taken = consumer.take(&mut start);
         assert_eq!(

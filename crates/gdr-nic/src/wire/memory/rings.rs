@@ -321,7 +321,7 @@ impl Rings {
             Err(Broken) => return Room::Ended,
         }
         let producer = &mut self.outbound[self.at].producer;
-        let payload = match producer.segment().takes_references() {
+        let payload = match producer.segment().header().takes_references() {
             true => PayloadBy::Reference,
             false => PayloadBy::Copy,
         };

@@ -3,46 +3,14 @@
 use std::ffi::c_void;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::thread;
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
-use crate::deadline::Deadline;
-
-/// What both ends know of a ring, at the start of the segment. Each group of fields has cache lines of its
-/// own, two of them, as processors fetch pairs.
-#[repr(C)]
-pub(super) struct Header {
-    consumer: ConsumerState,
-    producer: ProducerState,
-}
-
-/// What the consumer writes.
-#[repr(C, align(128))]
-pub(super) struct ConsumerState {
-    /// How many bytes of the ring it has given back, since the beginning.
-    pub(super) head: AtomicU64,
-    idle: Line<AtomicU32>,
-    /// Odd while the consumer reads the memory of the producer.
-    reads: Line<AtomicU64>,
-    /// Not 0 once the consumer has found that it can.
-    takes_references: AtomicU32,
-}
-
-/// What the producer writes, besides the ring.
-#[repr(C, align(128))]
-pub(super) struct ProducerState {
-    waiting: AtomicU32,
-    /// References in records before this position are void.
-    void_before: Line<AtomicU64>,
-}
-
-/// A value in cache lines of its own.
-#[repr(C, align(128))]
-struct Line<T>(T);
+use super::header::Header;
+use super::primitives::AtomicU32;
+use super::ring::LINE;
 
 /// How many bytes of a segment are before the ring.
 const HEADER: usize = 4096;
@@ -105,85 +73,18 @@ impl Segment {
         Ok(Self { start, ring })
     }
 
-    fn header(&self) -> &Header {
+    pub(super) fn header(&self) -> &Header {
         // SAFETY: the mapping begins with these bytes, is aligned to a page, and lives as long as `self`. All
         // fields are atomics, for which every value is valid, and which another process may write.
         unsafe { self.start.cast().as_ref() }
     }
 
-    pub(super) fn head(&self) -> &AtomicU64 {
-        &self.header().consumer.head
-    }
-
-    /// Not 0 while the consumer sleeps, and must be woken for a record.
-    pub(super) fn consumer_idle(&self) -> &AtomicU32 {
-        &self.header().consumer.idle.0
-    }
-
-    /// Not 0 while the producer waits for room, and must be woken for it.
-    pub(super) fn waiting(&self) -> &AtomicU32 {
-        &self.header().producer.waiting
-    }
-
-    /// Shows the producer that the consumer can read its memory.
-    pub(super) fn accept_references(&self) {
-        let flag = &self.header().consumer.takes_references;
-        flag.store(1, Ordering::Release);
-    }
-
-    /// Reverses [`Segment::accept_references`].
-    pub(super) fn refuse_references(&self) {
-        let flag = &self.header().consumer.takes_references;
-        flag.store(0, Ordering::Release);
-    }
-
-    pub(super) fn takes_references(&self) -> bool {
-        self.header()
-            .consumer
-            .takes_references
-            .load(Ordering::Acquire)
-            != 0
-    }
-
-    /// Begins to read the memory of the producer; returns before which position references are void.
-    pub(super) fn begin_reads(&self) -> u64 {
-        self.header()
-            .consumer
-            .reads
-            .0
-            .fetch_add(1, Ordering::SeqCst);
-        self.header().producer.void_before.0.load(Ordering::SeqCst)
-    }
-
-    pub(super) fn end_reads(&self) {
-        self.header()
-            .consumer
-            .reads
-            .0
-            .fetch_add(1, Ordering::Release);
-    }
-
-    /// Makes the references before `position` void, and waits until none of them is being read; returns whether
-    /// that is so.
-    pub(crate) fn void_references(&self, position: u64, deadline: Deadline) -> bool {
-        let header = self.header();
-        if header.consumer.head.load(Ordering::Acquire) >= position {
-            return true;
-        }
-        header
-            .producer
-            .void_before
-            .0
-            .fetch_max(position, Ordering::SeqCst);
-        let reads = &header.consumer.reads.0;
-        let begun = reads.load(Ordering::SeqCst);
-        while !begun.is_multiple_of(2) && reads.load(Ordering::Acquire) == begun {
-            if deadline.has_passed() {
-                return false;
-            }
-            thread::yield_now();
-        }
-        true
+    /// The word at a multiple of the length of a cache line; `None` if that line is not inside.
+    pub(super) fn word(&self, offset: usize) -> Option<&AtomicU32> {
+        let at = self.at(offset, LINE)?;
+        // SAFETY: the address is inside the mapping, aligned to a line, and the reference lives no longer than the
+        // segment. Only atomic accesses go to it.
+        Some(unsafe { at.cast().as_ref() })
     }
 
     /// How many bytes the ring has.

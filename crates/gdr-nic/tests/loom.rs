@@ -1,0 +1,191 @@
+//! The rings between two processes under every interleaving and every reordering that Rust's memory model
+//! allows. Run by `cargo xtask loom`.
+#![cfg(loom)]
+#![allow(dead_code, reason = "the library uses the rest")]
+
+#[path = "../src/wire/memory/header.rs"]
+mod header;
+#[path = "../src/wire/memory/ring.rs"]
+mod ring;
+
+/// The atomics of the model checker, in place of `src/wire/memory/primitives.rs`.
+mod primitives {
+    pub(super) use loom::sync::atomic::{AtomicU32, AtomicU64, fence};
+    pub(super) use loom::thread::yield_now;
+}
+
+/// No wait of a model has a limit.
+mod deadline {
+    #[derive(Clone, Copy)]
+    pub(crate) struct Deadline;
+
+    impl Deadline {
+        pub(crate) fn has_passed(self) -> bool {
+            false
+        }
+    }
+}
+
+/// Memory of one process, in place of `src/wire/memory/segment.rs`.
+mod segment {
+    use std::cell::UnsafeCell;
+    use std::ptr::NonNull;
+
+    use super::header::Header;
+    use super::primitives::AtomicU32;
+    use super::ring::LINE;
+
+    /// Room for two of the longest records.
+    const LINES: usize = 4;
+
+    #[derive(Debug, Default)]
+    pub(super) struct Segment {
+        header: Header,
+        words: [AtomicU32; LINES],
+        bytes: UnsafeCell<[[u64; LINE / 8]; LINES]>,
+    }
+
+    // SAFETY: the checker runs one thread at a time, and switches only at the atomics.
+    unsafe impl Sync for Segment {}
+
+    impl Segment {
+        pub(super) fn header(&self) -> &Header {
+            &self.header
+        }
+
+        pub(super) fn ring_len(&self) -> usize {
+            LINES * LINE
+        }
+
+        pub(super) fn word(&self, offset: usize) -> Option<&AtomicU32> {
+            self.words.get(offset / LINE)
+        }
+
+        pub(super) fn at(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {
+            let start = NonNull::new(self.bytes.get().cast::<u8>())?;
+            // SAFETY: inside the array.
+            (offset + len <= self.ring_len()).then(|| unsafe { start.add(offset) })
+        }
+    }
+}
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use deadline::Deadline;
+use gdr_roce::Extent;
+use loom::thread;
+use primitives::AtomicU32;
+use ring::{Consumer, Producer, Record};
+use segment::Segment;
+
+/// The length of all records.
+const LEN: usize = 8;
+/// How many records there are.
+const N: u32 = 4;
+
+/// Checks every execution with at most so many preemptions.
+fn check(preemptions: usize, model: impl Fn(Arc<Segment>) + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.check(move || model(Arc::default()));
+}
+
+/// An eventfd: a thread waits until it is rung.
+type Doorbell = loom::sync::Notify;
+
+/// Adds a record; waits for room.
+fn add(producer: &mut Producer, room: &Doorbell) {
+    while !producer.has_room().expect("sound") {
+        producer.ask_for_room();
+        if !producer.has_room().expect("sound") {
+            room.wait();
+        }
+    }
+    producer.room().expect("sound").expect("room");
+    producer.push(LEN);
+}
+
+/// Takes a record; sleeps until there is one.
+fn take(consumer: &mut Consumer, record: &Doorbell) -> Record {
+    loop {
+        if let Some(taken) = consumer.take(&mut [0; _]).expect("sound") {
+            return taken;
+        }
+        consumer.sleep();
+        if !consumer.has_record() {
+            record.wait();
+        }
+        consumer.wake();
+    }
+}
+
+#[test]
+fn no_wake_up_is_lost_and_what_was_written_before_a_record_is_seen() {
+    check(2, |segment| {
+        let written = Arc::new(AtomicU32::new(0));
+        let doorbells = [Arc::new(Doorbell::new()), Arc::new(Doorbell::new())];
+        let mut producer = Producer::new(Arc::clone(&segment), LEN);
+        // The ring is full after three of the four.
+        for _ in 0..2 {
+            add(&mut producer, &doorbells[1]);
+        }
+        written.store(2, Relaxed);
+        let sender = {
+            let (written, [record, room]) = (Arc::clone(&written), doorbells.clone());
+            thread::spawn(move || {
+                for n in 3..=N {
+                    written.store(n, Relaxed);
+                    add(&mut producer, &room);
+                    if producer.must_wake() {
+                        record.notify();
+                    }
+                }
+            })
+        };
+        let mut consumer = Consumer::new(segment, LEN);
+        let [record, room] = doorbells;
+        for n in 1..=N {
+            assert_eq!(take(&mut consumer, &record), Record::Whole(LEN));
+            assert!(written.load(Relaxed) >= n);
+            if consumer.give_back() {
+                room.notify();
+            }
+        }
+        sender.join().expect("no panic");
+    });
+}
+
+#[test]
+fn memory_is_not_read_after_its_references_were_made_void() {
+    check(3, |segment| {
+        let payload = Extent { addr: 1, len: 2 };
+        let mut producer = Producer::new(Arc::clone(&segment), LEN + 12);
+        producer.room().expect("sound").expect("room");
+        let end = producer.push_reference(LEN, payload);
+        // What the reference is to: 1 while it may be read.
+        let memory = Arc::new(loom::cell::UnsafeCell::new(1));
+        let reader = {
+            let (segment, memory) = (Arc::clone(&segment), Arc::clone(&memory));
+            let mut consumer = Consumer::new(segment, LEN + 12);
+            thread::spawn(move || {
+                let taken = consumer
+                    .take(&mut [0; _])
+                    .expect("sound")
+                    .expect("a record");
+                if taken == Record::Referring(LEN, payload) {
+                    // SAFETY: the checker reports a write at the same time.
+                    memory.with(|memory| assert_eq!(unsafe { *memory }, 1));
+                } else {
+                    assert_eq!(taken, Record::Void);
+                }
+                consumer.end_reads();
+                consumer.give_back();
+            })
+        };
+        assert!(segment.header().void_references(end, Deadline));
+        // SAFETY: the checker reports a read at the same time.
+        memory.with_mut(|memory| unsafe { *memory = 0 });
+        reader.join().expect("no panic");
+    });
+}
