@@ -444,8 +444,11 @@ fn other_process() {
     loop {
         match stream.read(&mut [0]) {
             Ok(0) => return,
-            // The parent asks what the memory holds.
-            Ok(_) => writeln!(stream, "{}", references::largest_byte(&buffer)).unwrap(),
+            // The parent asks what the memory holds after all that it has sent.
+            Ok(_) => {
+                while side.device.progress() {}
+                writeln!(stream, "{}", references::largest_byte(&buffer)).unwrap();
+            }
             Err(_) => {
                 side.device.progress();
             }

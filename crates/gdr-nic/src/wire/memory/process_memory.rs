@@ -112,3 +112,54 @@ unsafe fn read_some(pid: Pid, from: u64, parts: &[libc::iovec]) -> Result<usize,
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    fn own() -> PeerProcess {
+        let (one, _other) = UnixStream::pair().unwrap();
+        PeerProcess::of_unix(one.as_fd()).unwrap()
+    }
+
+    #[test]
+    fn only_a_process_that_has_the_token_is_read() {
+        let value = 0x1234_5678_9abc_def0_u64;
+        let addr = (&raw const value).expose_provenance() as u64;
+        let opened = |addr, value| ProcessMemory::open(own(), Token { addr, value }).map(drop);
+        assert_eq!(opened(addr, value), Ok(()));
+        assert_eq!(opened(addr, value + 1), Err(Errno::SRCH));
+        assert_eq!(opened(8, value), Err(Errno::FAULT));
+    }
+
+    #[test]
+    fn any_range_is_copied_to_any_address() {
+        let from: Vec<u8> = (0..5000).map(|at| (at * 7) as u8).collect();
+        let memory = ProcessMemory(own());
+        for len in [1, 7, 8, 9, 63, 4096, 4999] {
+            for at in 0..9 {
+                let mut to = vec![0; len + at + 1];
+                let source = from[1..].as_ptr().expose_provenance() as u64;
+                // SAFETY: inside the vector, to which there is no other reference.
+                unsafe { memory.read(source, to.as_mut_ptr().add(at), len) }.unwrap();
+                assert_eq!(to[at..at + len], from[1..=len], "{len} at {at}");
+                assert_eq!(
+                    (to[..at].iter().max(), to[at + len]),
+                    ([0].iter().take(at).max(), 0)
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn memory_that_is_not_there_cannot_be_read() {
+        let bytes = [0_u8; 64];
+        let addr = bytes.as_ptr().expose_provenance() as u64;
+        assert!(can_be_read(addr, bytes.len()));
+        assert!(!can_be_read(8, 8));
+        assert!(!can_be_read(addr, usize::MAX / 2));
+    }
+}

@@ -1,0 +1,260 @@
+//! Payloads that leave by reference.
+#![allow(clippy::unwrap_used, reason = "a test that fails")]
+
+mod fixture;
+
+use fixture::{BASE, Settings, connected};
+use gdr_roce::wire::{MAX_DATAGRAM, Packet};
+use gdr_roce::{
+    Access, AccessError, AtomicOp, Contents, Data, Extent, HeapMemory, Key, Memory, Operation,
+    PayloadBy, RecvRequest, Remote, Segment, SendFlags, SendRequest, Time, WcStatus, WrId,
+};
+
+/// Memory whose bytes the other side can read.
+struct Shared<'a> {
+    own: &'a mut HeapMemory,
+    other: &'a mut HeapMemory,
+    /// The key of the memory that the other side reads.
+    other_key: Key,
+    /// What the packet that is being written refers to.
+    offered: Option<Extent>,
+}
+
+impl Memory for Shared<'_> {
+    fn check(&self, key: Key, extent: Extent, access: Access) -> Result<(), AccessError> {
+        self.own.check(key, extent, access)
+    }
+
+    fn read(&mut self, key: Key, addr: u64, out: &mut [u8]) -> Result<(), AccessError> {
+        self.own.read(key, addr, out)
+    }
+
+    fn write(&mut self, key: Key, addr: u64, bytes: &[u8]) -> Result<(), AccessError> {
+        self.own.write(key, addr, bytes)
+    }
+
+    fn write_from(&mut self, key: Key, addr: u64, from: Extent) -> Result<(), AccessError> {
+        let mut bytes = vec![0; from.len as usize];
+        self.other.read(self.other_key, from.addr, &mut bytes)?;
+        self.own.write(key, addr, &bytes)
+    }
+
+    fn choose_payload(
+        &mut self,
+        _: Key,
+        extent: Extent,
+        message: u32,
+    ) -> Result<PayloadBy, AccessError> {
+        assert_eq!(message, LEN);
+        self.offered = Some(extent);
+        Ok(PayloadBy::Reference)
+    }
+
+    fn atomic(&mut self, key: Key, addr: u64, op: AtomicOp) -> Result<u64, AccessError> {
+        self.own.atomic(key, addr, op)
+    }
+}
+
+/// Three packets.
+const LEN: u32 = 2500;
+
+/// Two connected queue pairs, and a region of each.
+struct Pair {
+    qps: [gdr_roce::QueuePair; 2],
+    memories: [HeapMemory; 2],
+    keys: [(gdr_roce::Lkey, gdr_roce::Rkey); 2],
+}
+
+impl Pair {
+    fn new() -> Self {
+        let settings = Settings::default();
+        let mut memories = [HeapMemory::new(), HeapMemory::new()];
+        let bytes = |seed: usize| (0..LEN as usize).map(|at| (at * seed) as u8).collect();
+        let keys = [
+            memories[0].register(BASE, bytes(3), Access::all()),
+            memories[1].register(BASE, bytes(7), Access::all()),
+        ];
+        let qps = [connected(0, &settings), connected(1, &settings)];
+        Self {
+            qps,
+            memories,
+            keys,
+        }
+    }
+
+    fn segment(&self, side: usize) -> Segment {
+        Segment {
+            lkey: self.keys[side].0,
+            addr: BASE,
+            len: LEN,
+        }
+    }
+
+    fn post(&mut self, operation: Operation) {
+        let request = SendRequest {
+            id: WrId(1),
+            operation,
+            data: Data::Segments(&[self.segment(0)]),
+            flags: SendFlags::SIGNALLED,
+        };
+        self.qps[0].post_send(&request).unwrap();
+    }
+
+    fn shared(&mut self, side: usize) -> (&mut gdr_roce::QueuePair, Shared<'_>) {
+        let [one, two] = &mut self.memories;
+        let (own, other) = if side == 0 { (one, two) } else { (two, one) };
+        let shared = Shared {
+            own,
+            other,
+            other_key: Key::Local(self.keys[1 - side].0),
+            offered: None,
+        };
+        (&mut self.qps[side], shared)
+    }
+
+    /// The next packet of a side, and what it refers to.
+    fn poll(&mut self, side: usize, now: Time) -> Option<(Vec<u8>, Option<Extent>)> {
+        let (qp, mut memory) = self.shared(side);
+        let mut out = [0; MAX_DATAGRAM];
+        let len = qp.poll_transmit(now, &mut memory, &mut out)?;
+        Some((out[..len].to_vec(), memory.offered))
+    }
+
+    fn deliver(&mut self, side: usize, now: Time, (packet, reference): &(Vec<u8>, Option<Extent>)) {
+        let (qp, mut memory) = self.shared(side);
+        let packet = match reference {
+            Some(payload) => Packet::referring(packet, *payload),
+            None => Packet::new(packet),
+        };
+        qp.receive(now, &packet.unwrap(), &mut memory);
+    }
+
+    /// Delivers all packets until there are none; returns how many had a reference.
+    fn run(&mut self, now: Time) -> usize {
+        let mut references = 0;
+        loop {
+            let mut any = false;
+            for side in [0, 1] {
+                while let Some(packet) = self.poll(side, now) {
+                    references += usize::from(packet.1.is_some());
+                    self.deliver(1 - side, now, &packet);
+                    any = true;
+                }
+            }
+            if !any {
+                return references;
+            }
+        }
+    }
+
+    fn status(&mut self) -> WcStatus {
+        self.qps[0].poll_completion().unwrap().status
+    }
+
+    fn bytes(&self, side: usize) -> &[u8] {
+        self.memories[side].bytes(self.keys[side].0).unwrap()
+    }
+
+    fn remote(&self) -> Remote {
+        Remote {
+            addr: BASE,
+            rkey: self.keys[1].1,
+        }
+    }
+}
+
+#[test]
+fn every_operation_moves_the_bytes_that_its_packets_refer_to() {
+    let mut pair = Pair::new();
+    let (one, two) = (pair.bytes(0).to_vec(), pair.bytes(1).to_vec());
+    let remote = pair.remote();
+    pair.post(Operation::Read { remote });
+    assert_eq!(
+        (pair.run(Time::EPOCH), pair.status()),
+        (3, WcStatus::Success)
+    );
+    assert_eq!(pair.bytes(0), two);
+
+    let lkey = pair.keys[0].0;
+    pair.memories[0]
+        .bytes_mut(lkey)
+        .unwrap()
+        .copy_from_slice(&one);
+    pair.post(Operation::Write {
+        remote,
+        immediate: None,
+    });
+    assert_eq!(
+        (pair.run(Time::EPOCH), pair.status()),
+        (3, WcStatus::Success)
+    );
+    assert_eq!(pair.bytes(1), one);
+
+    pair.memories[0].bytes_mut(lkey).unwrap().fill(0x5a);
+    let segments = [pair.segment(1)];
+    let receive = RecvRequest {
+        id: WrId(2),
+        segments: &segments,
+    };
+    pair.qps[1].post_recv(&receive).unwrap();
+    pair.post(Operation::Send { immediate: None });
+    assert_eq!(
+        (pair.run(Time::EPOCH), pair.status()),
+        (3, WcStatus::Success)
+    );
+    assert_eq!(pair.bytes(1), [0x5a; LEN as usize]);
+}
+
+#[test]
+fn a_packet_that_is_sent_again_has_a_copy() {
+    let mut pair = Pair::new();
+    let remote = pair.remote();
+    pair.post(Operation::Write {
+        remote,
+        immediate: None,
+    });
+    let mut sent = 0;
+    while let Some((_, reference)) = pair.poll(0, Time::EPOCH) {
+        assert!(reference.is_some(), "and is lost");
+        sent += 1;
+    }
+    assert_eq!(sent, 3);
+    let now = pair.qps[0].next_deadline().unwrap();
+    pair.qps[0].handle_deadline(now);
+    assert_eq!((pair.run(now), pair.status()), (0, WcStatus::Success));
+    assert_eq!(pair.bytes(0), pair.bytes(1));
+}
+
+#[test]
+fn a_reference_of_another_length_than_the_request_has_is_refused() {
+    let mut pair = Pair::new();
+    let remote = pair.remote();
+    pair.post(Operation::Write {
+        remote,
+        immediate: None,
+    });
+    let (packet, reference) = pair.poll(0, Time::EPOCH).unwrap();
+    for len in [0, 1, 1023, 1025, 4096, u32::MAX] {
+        let before = pair.bytes(1).to_vec();
+        let reference = reference.map(|reference| Extent { len, ..reference });
+        let mut other = Pair::new();
+        other.deliver(1, Time::EPOCH, &(packet.clone(), reference));
+        assert_eq!(other.bytes(1), before, "{len}");
+        assert_eq!(other.qps[1].state(), gdr_roce::State::ReadyToSend);
+        other.run(Time::EPOCH);
+        assert_eq!(other.qps[1].state(), gdr_roce::State::Error, "{len}");
+    }
+}
+
+#[test]
+fn a_packet_that_has_a_payload_refers_to_none_besides() {
+    let mut pair = Pair::new();
+    let remote = pair.remote();
+    pair.post(Operation::Read { remote });
+    let (request, _) = pair.poll(0, Time::EPOCH).unwrap();
+    let payload = Extent { addr: BASE, len: 8 };
+    Packet::referring(&request, payload).unwrap_err();
+    let Contents::Bytes([]) = Packet::new(&request).unwrap().contents() else {
+        panic!("it has a payload");
+    };
+}
