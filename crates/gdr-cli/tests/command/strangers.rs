@@ -134,13 +134,13 @@ fn who_sees_no_pattern_overwritten_finds_the_cards_and_the_cause() {
         ("stale", "FAIL: the comparisons disagree"),
     ] {
         let output = simulated(&format!(
-            "loopback --port 14990 --size 4K -i 1 --inject {fault}"
+            "loopback --udp-port 14990 --size 4K -i 1 --inject {fault}"
         ));
         assert_eq!(code(&output), 2, "{fault}: {}", stderr(&output));
         let answer = format!("{}{}", stdout(&output), stderr(&output));
         assert_says(&answer, &[verdict, "REHEARSAL"]);
     }
-    assert_says(&fine("loopback --port 14990 --size 4K -i 1"), &["PASS"]);
+    assert_says(&fine("loopback --udp-port 14990 --size 4K -i 1"), &["PASS"]);
 }
 
 /// The old module for peer memory: that the driver has its own today, and why the old one fails.
@@ -210,7 +210,7 @@ fn who_reads_a_log_after_a_crash_reads_which_driver_it_was() {
         "bytes-missing",
     );
     assert_says(
-        &fine("compare --size 16 -i 5 --port 14991"),
+        &fine("compare --size 16 -i 5 --udp-port 14991"),
         &["staged", "direct", "ratio"],
     );
 }
