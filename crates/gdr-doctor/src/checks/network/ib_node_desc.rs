@@ -5,7 +5,7 @@ pub(super) const CHECK: Check = Check {
     id: CheckId("ib.node_desc"),
     title: "the fabric knows the node by its name",
     why: "Subnet managers and tools (`ibhosts`, `iblinkinfo`, `ibdiagnet`) show a node by the \
-          description of its device. With the text of the factory nobody finds the node in them.",
+          description of its device. With the text of the factory the node cannot be found in them.",
     inputs: "/sys/class/infiniband/*/node_desc; /proc/sys/kernel/hostname.",
     criteria: "pass: it has the host's name. info: another text. skip: no InfiniBand port is active. \
                unknown: not collected.",
