@@ -116,7 +116,7 @@ fn a_sweep_measures_each_way_by_size() {
 fn every_gpu_is_proved_by_itself() {
     let text = fine("loopback --all --udp-port 14808 --size 4K --iterations 1");
     assert_eq!(text.matches("== GPU ").count(), 2, "{text}");
-    assert_eq!(text.matches("PASS: 1 of 1 times").count(), 2, "{text}");
+    assert_eq!(text.matches("PASS: 1 of 1 time, ").count(), 2, "{text}");
     assert_eq!(verdict(&text), "PASS: 2 of 2 GPUs");
     let proofs = json("loopback --all --udp-port 14809 --size 4K --iterations 1");
     assert_eq!(proofs["schema"], "gdr.loopback.all");
