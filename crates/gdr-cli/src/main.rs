@@ -6,6 +6,7 @@ mod args;
 mod chart;
 mod cli;
 mod commands;
+mod counted;
 mod cpu_placement;
 mod document;
 mod elf;

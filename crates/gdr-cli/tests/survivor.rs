@@ -76,7 +76,7 @@ impl Victim {
                 "loopback",
                 "--backend",
                 "sim",
-                "--port",
+                "--udp-port",
                 "0",
                 "--timeout",
                 "2",

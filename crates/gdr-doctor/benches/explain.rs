@@ -30,7 +30,9 @@ const LOGS: &[(&str, Piece)] = &[
     ("AER storm, no prefix", aer_storm_without_prefix),
     ("dmesg mix", dmesg),
     ("random text", random_text),
+    ("prose about RDMA", prose),
     ("one long line", long_line),
+    ("open parentheses", parentheses),
 ];
 
 fn nccl(piece: usize, log: &mut Vec<u8>) {
@@ -176,6 +178,19 @@ fn random_text(piece: usize, log: &mut Vec<u8>) {
             log.push(b'a' + u8::try_from(next(26)).unwrap());
         }
         log.push(b' ');
+    }
+    log.push(b'\n');
+}
+
+/// A page with the words of the field.
+fn prose(_: usize, log: &mut Vec<u8>) {
+    log.extend_from_slice(include_bytes!("../../../docs/guide.md"));
+}
+
+/// Lists of arguments that no line ends.
+fn parentheses(_: usize, log: &mut Vec<u8>) {
+    for _ in 0..1 << 13 {
+        log.extend_from_slice(b"call(a=1, ");
     }
     log.push(b'\n');
 }

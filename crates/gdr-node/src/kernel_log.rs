@@ -246,7 +246,9 @@ impl<'a> Split<'a> {
 
     /// Records of `/dev/kmsg`, and of `journalctl -o verbose`, `-o export` and `-o json`.
     fn structured(line: &'a str) -> Option<Self> {
-        if let Some((prefix, text)) = line.split_once(';') {
+        if line.starts_with(|first: char| first.is_ascii_digit())
+            && let Some((prefix, text)) = line.split_once(';')
+        {
             let mut fields = prefix.split(',').map(str::parse::<u64>);
             if let (Some(Ok(_)), Some(Ok(_)), Some(Ok(micros))) =
                 (fields.next(), fields.next(), fields.next())
@@ -280,6 +282,10 @@ impl<'a> Split<'a> {
     /// A line of syslog or `journalctl`, which names the kernel before the message.
     fn named(line: &'a str) -> Option<Self> {
         const MARKS: [&str; 3] = ["kernel: ", "kernel - - - ", "kernel - - "];
+        // Few lines have any, and this search is the fastest.
+        if !line.contains("kernel") {
+            return None;
+        }
         let (at, mark) = MARKS
             .iter()
             .find_map(|mark| Some((line.find(mark)?, *mark)))

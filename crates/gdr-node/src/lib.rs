@@ -72,7 +72,9 @@ pub use live::{LiveRoot, ThisNode};
 pub use numa::NumaLayout;
 pub use nvlink::NvLinks;
 pub use os_release::{DistributionFamily, OsRelease};
-pub use probe::{DmaBufImport, GpuFacts, NvLinkEnd, NvLinkKind, PortFacts, Probe, RdmaFacts};
+pub use probe::{
+    DmaBufImport, GpuFacts, GpuProcess, NvLinkEnd, NvLinkKind, PortFacts, Probe, RdmaFacts,
+};
 pub use rdma::{Netdev, PortState, RdmaDevice, RdmaPort};
 pub use rdma_gid::RdmaGid;
 pub use source::{

@@ -68,9 +68,25 @@ pub struct GpuFacts {
     /// Whether it stays initialized without a process (persistence mode).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub persistence: Option<bool>,
+    /// The processes that use it; `None` where that is not reported.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub processes: Option<Vec<GpuProcess>>,
     /// The other ends of its active NVLinks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nvlinks: Vec<NvLinkEnd>,
+}
+
+/// A process that uses a GPU.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuProcess {
+    /// Its number.
+    pub pid: u32,
+    /// The name of its program, without the folder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The GPU memory that it holds, in bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<u64>,
 }
 
 /// The other end of an active NVLink.

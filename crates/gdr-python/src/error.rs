@@ -26,6 +26,9 @@ impl IntoException for gdr_cuda::Error {
             | Self::NotDeviceMemory { .. }
             | Self::NoSuchDevice { .. } => PyValueError::new_err(text),
             Self::Deadline { .. } => PyTimeoutError::new_err(text),
+            Self::Library { .. } => Error::new_err(format!(
+                "{text}; without a GPU, GDR_BACKEND=sim in the environment simulates two"
+            )),
             _ => Error::new_err(text),
         }
     }

@@ -80,6 +80,7 @@ def test_the_environment_without_a_gpu_is_an_error_and_never_simulated():
         check=True,
     )
     assert "/nonexistent/libcuda.so.1" in done.stdout
+    assert "GDR_BACKEND=sim" in done.stdout
 
 
 MAPS_AGAIN = """

@@ -16,6 +16,7 @@ use gdr_perf::report::Schema;
 use gdr_process::{WholeFile, create_new};
 use serde::Serialize;
 
+use crate::counted::Counted;
 use crate::document::Utc;
 use crate::exit::{EXIT_STATUS, Exit, UsageError};
 use crate::global::Global;
@@ -285,16 +286,16 @@ fn lines(report: &Report<'_>) -> Vec<String> {
         None => String::new(),
     };
     let mut lines = vec![format!(
-        "{host}: {} files in {place}({} KiB, {:.1} s)",
-        report.files,
+        "{host}: {} in {place}({} KiB, {:.1} s)",
+        Counted(report.files, "file"),
         report.bytes.div_ceil(1024),
         report.seconds
     )];
     if report.short_config_spaces > 0 {
         lines.push(format!(
-            "denied: PCI registers beyond the first 64 bytes of {} functions: ACS, ATS, AER and \
-             the settings of links are unknown",
-            report.short_config_spaces
+            "denied: PCI registers beyond the first 64 bytes of {}: ACS, ATS, AER and the \
+             settings of links are unknown",
+            Counted(report.short_config_spaces, "function")
         ));
     }
     // A few examples are enough.

@@ -97,7 +97,7 @@ pub(crate) struct Options {
     to: Option<DeviceName>,
 
     /// UDP port of soft devices
-    #[arg(long = "udp-port", alias = "port", value_name = "PORT", default_value_t = ROCE_PORT)]
+    #[arg(long = "udp-port", value_name = "PORT", default_value_t = ROCE_PORT)]
     port: u16,
 
     /// RDMA provider

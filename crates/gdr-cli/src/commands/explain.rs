@@ -15,6 +15,7 @@ use gdr_perf::report::Schema;
 use owo_colors::OwoColorize;
 use serde::Serialize;
 
+use crate::counted::Counted;
 use crate::exit::{EXIT_STATUS, Exit, UsageError};
 use crate::global::Global;
 use crate::node_args::{Node, Which};
@@ -272,11 +273,21 @@ fn show_use(gpudirect: &GpuDirect, output: &mut Output) -> Result<()> {
     };
     let staged = connections.host_memory + connections.socket;
     let meaning = match gpudirect.in_use {
+        InUse::Yes if connections.gpudirect == 1 => {
+            "the one connection between nodes that the log shows uses it".to_owned()
+        }
         InUse::Yes if connections.gpudirect > 0 => format!(
             "all {} connections between nodes that the log shows use it",
             connections.gpudirect
         ),
         InUse::Yes => "data went between NIC and GPU memory".to_owned(),
+        InUse::Partly | InUse::No if connections.gpudirect + staged == 1 => {
+            let way = match connections.socket {
+                0 => "goes through host memory (NET without /GDRDMA)",
+                _ => "is over TCP sockets",
+            };
+            format!("the one connection between nodes {way}")
+        }
         InUse::Partly | InUse::No => format!(
             "of {} connections between nodes {} use it, {} go through host memory (NET without \
              /GDRDMA), {} over TCP sockets",
@@ -289,9 +300,9 @@ fn show_use(gpudirect: &GpuDirect, output: &mut Output) -> Result<()> {
                           this log does not show"
             .to_owned(),
         InUse::SameNode | InUse::Unknown => format!(
-            "all {} connections use NVLink, PCIe or shared memory of one node (P2P, SHM); whether \
-             GPUDirect RDMA works shows a job over several nodes",
-            connections.same_node
+            "{} by NVLink, PCIe or shared memory of one node (P2P, SHM); whether GPUDirect RDMA \
+             works shows a job over several nodes",
+            Counted(connections.same_node, "connection")
         ),
     };
     wrapped("", &format!("{headline}: {meaning}."), output)?;
@@ -312,7 +323,8 @@ fn show_use(gpudirect: &GpuDirect, output: &mut Output) -> Result<()> {
         } else {
             ""
         };
-        output.line(format_args!("   and {least}{more} more connections"))?;
+        let more = Counted(more, "connection");
+        output.line(format_args!("   and {least}{more} more"))?;
     }
     if gpudirect.receives_only {
         wrapped(
@@ -386,8 +398,8 @@ fn show(place: usize, item: &Item<'_>, text_is_of: &TextIsOf, output: &mut Outpu
     }
     if explanation.lines > explanation.matches.len() {
         output.line(format_args!(
-            "   and {} lines more",
-            explanation.lines - explanation.matches.len()
+            "   and {} more",
+            Counted(explanation.lines - explanation.matches.len(), "line")
         ))?;
     }
     for detail in &explanation.details {

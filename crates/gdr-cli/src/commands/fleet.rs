@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use super::diff::{printable, shown};
 use super::sheet::{Layout, Sheet};
+use crate::counted::Counted;
 use crate::exit::{EXIT_STATUS, Exit};
 use crate::global::Global;
 use crate::node_args::Named;
@@ -94,8 +95,8 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
     }
     if found.is_empty() && !options.layout.is_csv() {
         let alike = format!(
-            "{} nodes, all alike in every fact that is known",
-            names.len()
+            "{}, all alike in every fact that is known",
+            Counted(names.len(), "node")
         );
         output.line(alike)?;
         return Ok(exit);
@@ -146,9 +147,9 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
         format!("most often an outlier: {}", worst.join(", "))
     };
     output.line(format_args!(
-        "{} nodes, {} facts on which they do not agree; {verdict}",
-        names.len(),
-        found.len()
+        "{}, {} on which they do not agree; {verdict}",
+        Counted(names.len(), "node"),
+        Counted(found.len(), "fact")
     ))?;
     Ok(exit)
 }

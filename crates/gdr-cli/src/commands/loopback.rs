@@ -92,7 +92,7 @@ pub(crate) struct Options {
     from_gpu: Option<GpuName>,
 
     /// UDP port of soft devices; only peers that run gdr accept another port than 4791
-    #[arg(long = "udp-port", alias = "port", value_name = "PORT", default_value_t = ROCE_PORT)]
+    #[arg(long = "udp-port", value_name = "PORT", default_value_t = ROCE_PORT)]
     port: u16,
 
     /// Shards of each soft device, each with a socket and a thread: 1 to 8 [default: GDR_SHARDS, else

@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use super::diff::printable;
 use super::sheet::{Layout, Sheet};
+use crate::counted::Counted;
 use crate::exit::{EXIT_STATUS, Exit};
 use crate::global::Global;
 use crate::node_args::Which;
@@ -104,7 +105,8 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
     }
     if left_out > 0 && !options.layout.is_csv() {
         output.line(format_args!(
-            "\nleft out: {left_out} virtual functions without an interface"
+            "\nleft out: {} without an interface",
+            Counted(left_out, "virtual function")
         ))?;
     }
     Ok(exit)

@@ -1,10 +1,15 @@
 //! Facts about each GPU from NVIDIA's management library (NVML).
 
-use gdr_node::{Absence, Bdf, Datum, GpuFacts, NvLinkEnd, NvLinkKind, Probe};
+use std::fs;
+
+use gdr_node::{Absence, Bdf, Datum, GpuFacts, GpuProcess, NvLinkEnd, NvLinkKind, Probe};
+use nvml_wrapper::Device;
 use nvml_wrapper::Nvml;
 use nvml_wrapper::enum_wrappers::device::ComputeMode;
+use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::nv_link::NvLink;
+use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 
 /// The most NVLinks that a GPU of any generation has.
 const LINKS: u32 = 36;
@@ -49,10 +54,29 @@ fn ask() -> Result<Vec<GpuFacts>, NvmlError> {
                 compute_mode: device.compute_mode().ok().map(mode),
                 ecc_enabled: (device.is_ecc_enabled().ok()).map(|ecc| ecc.currently_enabled),
                 nvlinks: links.collect(),
+                processes: processes(device),
                 ..GpuFacts::default()
             }
         })
         .collect())
+}
+
+/// The processes that use a GPU, for computing and for graphics.
+fn processes(device: &Device<'_>) -> Option<Vec<GpuProcess>> {
+    let mut all = device.running_compute_processes().ok()?;
+    all.extend(device.running_graphics_processes().unwrap_or_default());
+    all.sort_unstable_by_key(|process| process.pid);
+    all.dedup_by_key(|process| process.pid);
+    let of = |pid: u32| fs::read_to_string(format!("/proc/{pid}/comm")).ok();
+    let process = |process: ProcessInfo| GpuProcess {
+        pid: process.pid,
+        name: of(process.pid).map(|name| name.trim_end().to_owned()),
+        memory: match process.used_gpu_memory {
+            UsedGpuMemory::Used(bytes) => Some(bytes),
+            UsedGpuMemory::Unavailable => None,
+        },
+    };
+    Some(all.into_iter().map(process).collect())
 }
 
 /// The compute mode as CUDA numbers it.

@@ -193,7 +193,7 @@ fn a_device_is_named_by_one_option_in_every_command() {
         let help = String::from_utf8_lossy(&help.stdout).into_owned();
         assert!(help.contains("--device <"), "{command}: {help}");
     }
-    let output = simulated("loopback --device 127.0.0.7 --port 0 --size 4K -i 1 --json");
+    let output = simulated("loopback --device 127.0.0.7 --udp-port 0 --size 4K -i 1 --json");
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let text = report.to_string();
     assert!(text.contains("127.0.0.7"), "{text}");

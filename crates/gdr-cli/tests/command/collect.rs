@@ -187,7 +187,7 @@ fn a_directory_laid_out_like_a_root_is_collected() {
     let (root, file) = (root.to_str().unwrap(), file.to_str().unwrap());
     let output = gdr(["collect", "--from-root", root, "-o", file]);
     assert!(
-        stdout(&output).starts_with("other: 1 files"),
+        stdout(&output).starts_with("other: 1 file in "),
         "{}",
         stdout(&output)
     );

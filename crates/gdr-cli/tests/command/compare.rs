@@ -7,7 +7,7 @@ use super::{code, fine, gdr, json, simulated, stderr, stdout};
 
 #[test]
 fn the_table_has_both_ways_of_each_size_and_fits_the_terminal() {
-    let text = fine("compare --size 64 -i 5 --port 14890");
+    let text = fine("compare --size 64 -i 5 --udp-port 14890");
     assert_eq!(text.lines().next(), Some("SIMULATED: --simulate was given"));
     for line in text.lines() {
         assert!(line.chars().count() <= 100, "{line}");
@@ -23,7 +23,7 @@ fn the_table_has_both_ways_of_each_size_and_fits_the_terminal() {
 
 #[test]
 fn the_document_has_the_figures_of_the_table() {
-    let report = json("compare --size 16 -i 5 --port 14891");
+    let report = json("compare --size 16 -i 5 --udp-port 14891");
     assert_eq!(report["schema"], "gdr.compare");
     assert_eq!(report["simulated"], true);
     let rows = report["rows"].as_array().unwrap();
@@ -46,7 +46,7 @@ fn the_document_has_the_figures_of_the_table() {
 
 #[test]
 fn one_size_has_no_model_and_sizes_that_cannot_be_used_are_named() {
-    let report = json("compare --smallest 64 --size 64 -i 5 --port 14892");
+    let report = json("compare --smallest 64 --size 64 -i 5 --udp-port 14892");
     assert!(report["staged_model"].is_null() && report["crossing"].is_null());
     assert!(report["published"].is_null());
     for (sizes, named) in [
@@ -59,7 +59,7 @@ fn one_size_has_no_model_and_sizes_that_cannot_be_used_are_named() {
         ),
         ("--kiro --size 4K", "cannot be used with"),
     ] {
-        let output = simulated(&format!("compare --port 14893 {sizes}"));
+        let output = simulated(&format!("compare --udp-port 14893 {sizes}"));
         assert_eq!(code(&output), 64, "{sizes}: {}", stderr(&output));
         assert!(
             stderr(&output).contains(named),
@@ -72,12 +72,13 @@ fn one_size_has_no_model_and_sizes_that_cannot_be_used_are_named() {
 /// A server with frames at this TCP and UDP port.
 fn serve(port: u16) -> Server {
     Server::start(&format!(
-        "compare --server --bind 127.0.0.1:{port} --port {port} --timeout 60"
+        "compare --server --bind 127.0.0.1:{port} --udp-port {port} --timeout 60"
     ))
 }
 
 fn client(port: u16, options: &str) -> std::process::Output {
-    let line = format!("compare 127.0.0.1:{port} --port {port} --timeout 60 --simulate {options}");
+    let line =
+        format!("compare 127.0.0.1:{port} --udp-port {port} --timeout 60 --simulate {options}");
     gdr(line.split_whitespace())
 }
 
@@ -94,7 +95,7 @@ fn both_processes_print_the_same_table_and_draw_the_same_picture() {
     let folder = tempfile::tempdir().unwrap();
     let [ours, theirs] = ["client.svg", "server.svg"].map(|name| folder.path().join(name));
     let server = Server::start(&format!(
-        "compare --server --bind 127.0.0.1:14870 --port 14870 --timeout 60 --svg {}",
+        "compare --server --bind 127.0.0.1:14870 --udp-port 14870 --timeout 60 --svg {}",
         theirs.display()
     ));
     let output = client(14870, &format!("--size 64 -i 5 --svg {}", ours.display()));
@@ -148,7 +149,7 @@ fn simulated_gpus() -> [String; 2] {
 fn frames_in_memory_of_one_gpu_are_received_by_the_other() {
     let gpus = simulated_gpus();
     for (port, from, to) in [(14776, 1, 0), (14777, 0, 1)] {
-        let line = format!("compare --from-gpu {from} --gpu {to} --size 16 -i 5 --port {port}");
+        let line = format!("compare --from-gpu {from} --gpu {to} --size 16 -i 5 --udp-port {port}");
         let report = json(&line);
         assert_eq!(report["pci"], gpus[to].as_str());
         assert_eq!(report["source"]["kind"], "gpu");
@@ -166,9 +167,9 @@ fn frames_in_memory_of_one_gpu_are_received_by_the_other() {
             "{text}"
         );
     }
-    let text = fine("compare --size 16 -i 5 --port 14778");
+    let text = fine("compare --size 16 -i 5 --udp-port 14778");
     assert!(text.contains("\nframes    in host memory\n"), "{text}");
-    let unknown = simulated("compare --from-gpu 7 --port 14778 --json");
+    let unknown = simulated("compare --from-gpu 7 --udp-port 14778 --json");
     assert_eq!(code(&unknown), 2);
     let fault: Value = serde_json::from_slice(&unknown.stdout).unwrap();
     assert_eq!(fault["error"]["name"], "no_such_device");
@@ -180,7 +181,7 @@ fn frames_in_memory_of_a_gpu_of_the_server_are_named_at_both_ends() {
     let folder = tempfile::tempdir().unwrap();
     let [ours, theirs] = ["client.svg", "server.svg"].map(|name| folder.path().join(name));
     let server = Server::start(&format!(
-        "compare --server --from-gpu 1 --simulate --bind 127.0.0.1:14779 --port 14779 --timeout 60 \
+        "compare --server --from-gpu 1 --simulate --bind 127.0.0.1:14779 --udp-port 14779 --timeout 60 \
          --svg {}",
         theirs.display()
     ));
@@ -207,7 +208,7 @@ fn frames_in_memory_of_a_gpu_of_the_server_are_named_at_both_ends() {
 fn a_server_that_is_killed_while_a_client_measures_is_named() {
     let server = serve(14872);
     let port = "127.0.0.1:14872";
-    let line = format!("compare {port} --port 14872 --timeout 60 --simulate --size 4M --csv");
+    let line = format!("compare {port} --udp-port 14872 --timeout 60 --simulate --size 4M --csv");
     let mut measuring = super::program()
         .args(line.split_whitespace())
         .stdout(std::process::Stdio::piped())

@@ -294,7 +294,7 @@ n0:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0/GDRDMA
     assert_eq!(code(&output), 0);
     let text = stdout(&output);
     assert!(
-        text.starts_with("GPUDirect RDMA is in use: all 1 "),
+        text.starts_with("GPUDirect RDMA is in use: the one connection "),
         "{text}"
     );
     assert!(text.contains("   line 2: n0:1:2"), "{text}");

@@ -91,9 +91,9 @@ fn every_document_has_schema_version_host_and_time_and_no_key_twice() {
         "apiperf --simulate -s 64K -n 5",
         "pplat --simulate -t 10",
         "info --simulate",
-        "loopback --simulate --port 14851 --size 4K --iterations 1",
-        "loopback --simulate --port 14852 --sweep --size 4 --iterations 5",
-        "compare --simulate --port 14896 --size 16 --iterations 5",
+        "loopback --simulate --udp-port 14851 --size 4K --iterations 1",
+        "loopback --simulate --udp-port 14852 --sweep --size 4 --iterations 5",
+        "compare --simulate --udp-port 14896 --size 16 --iterations 5",
         "doctor --example",
         "doctor list",
         "doctor show acs.path",
@@ -182,9 +182,9 @@ fn a_measurement_that_is_interrupted_ends_with_3_and_a_document() {
         "copylat --simulate -s 1M -w 1000000 -r 1000000",
         "apiperf --simulate -s 16M -n 1000000",
         "pplat --simulate -t 100000000",
-        "loopback --simulate --port 14853 --size 4K --iterations 100000000",
-        "loopback --simulate --port 14854 --sweep --iterations 100000000",
-        "compare --simulate --port 14897 --size 1M",
+        "loopback --simulate --udp-port 14853 --size 4K --iterations 100000000",
+        "loopback --simulate --udp-port 14854 --sweep --iterations 100000000",
+        "compare --simulate --udp-port 14897 --size 1M",
     ] {
         let (status, text, _) = interrupted(&format!("{line} --json"));
         assert_eq!(status, 3, "{line}: {text}");

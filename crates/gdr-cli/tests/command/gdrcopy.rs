@@ -310,8 +310,8 @@ fn csv_is_nothing_but_rows_of_one_length_that_say_simulated() {
         "copylat -s 64K -w 10 -r 10",
         "apiperf -s 128K -n 5",
         "pplat -t 100",
-        "loopback --port 14841 --sweep --size 16 --iterations 10",
-        "compare --port 14895 --size 16 --iterations 5",
+        "loopback --udp-port 14841 --sweep --size 16 --iterations 10",
+        "compare --udp-port 14895 --size 16 --iterations 5",
     ] {
         let text = fine(&format!("{line} --csv"));
         let rows: Vec<Vec<_>> = text.lines().map(|line| line.split(',').collect()).collect();

@@ -12,7 +12,7 @@ fn verdict(text: &str) -> &str {
 
 #[test]
 fn it_passes_and_says_what_arrived() {
-    let text = fine("loopback --port 14791 --size 64K --iterations 3");
+    let text = fine("loopback --udp-port 14791 --size 64K --iterations 3");
     assert!(text.contains("reached   direct: "), "{text}");
     assert!(text.contains("integrity "), "{text}");
     assert!(
@@ -29,7 +29,7 @@ fn it_passes_and_says_what_arrived() {
 #[test]
 fn the_number_of_shards_is_that_of_the_option_or_of_the_variable() {
     let run = |shards: &str, variable: &str| {
-        let line = format!("loopback --simulate --port 0 --size 64K --iterations 1 {shards}");
+        let line = format!("loopback --simulate --udp-port 0 --size 64K --iterations 1 {shards}");
         clean(cargo_bin_cmd!("gdr"))
             .args(line.split_whitespace())
             .env("GDR_SHARDS", variable)
@@ -53,7 +53,7 @@ fn the_number_of_shards_is_that_of_the_option_or_of_the_variable() {
 fn its_report_says_what_was_proved_and_on_what() {
     for (port, way) in [(14792, "direct"), (14793, "staged")] {
         let report = json(&format!(
-            "loopback --port {port} --size 100000 --iterations 2 --{way}"
+            "loopback --udp-port {port} --size 100000 --iterations 2 --{way}"
         ));
         assert_eq!(report["schema"], "gdr.loopback");
         assert_eq!(report["version"], 1);
@@ -71,7 +71,7 @@ fn its_report_says_what_was_proved_and_on_what() {
 #[test]
 fn a_sweep_measures_each_way_by_size() {
     let sweep = "loopback --sweep --size 16 --iterations 20";
-    let text = fine(&format!("{sweep} --port 14799"));
+    let text = fine(&format!("{sweep} --udp-port 14799"));
     assert_eq!(text.lines().next(), Some("SIMULATED: --simulate was given"));
     for line in ["RDMA WRITE: from post", "RDMA READ: from post"] {
         assert!(text.contains(line), "{text}");
@@ -92,7 +92,7 @@ fn a_sweep_measures_each_way_by_size() {
     let slowest = "direct at its slowest beside staged: RDMA ";
     assert!(text.contains(slowest), "{text}");
 
-    let report = json(&format!("{sweep} --port 14800 --staged"));
+    let report = json(&format!("{sweep} --udp-port 14800 --staged"));
     assert_eq!(report["direct_to_staged"], serde_json::json!([]));
     assert_eq!(report["schema"], "gdr.loopback.sweep");
     assert_eq!(report["simulated"], true);
@@ -114,11 +114,11 @@ fn a_sweep_measures_each_way_by_size() {
 
 #[test]
 fn every_gpu_is_proved_by_itself() {
-    let text = fine("loopback --all --port 14808 --size 4K --iterations 1");
+    let text = fine("loopback --all --udp-port 14808 --size 4K --iterations 1");
     assert_eq!(text.matches("== GPU ").count(), 2, "{text}");
-    assert_eq!(text.matches("PASS: 1 of 1 times").count(), 2, "{text}");
+    assert_eq!(text.matches("PASS: 1 of 1 time, ").count(), 2, "{text}");
     assert_eq!(verdict(&text), "PASS: 2 of 2 GPUs");
-    let proofs = json("loopback --all --port 14809 --size 4K --iterations 1");
+    let proofs = json("loopback --all --udp-port 14809 --size 4K --iterations 1");
     assert_eq!(proofs["schema"], "gdr.loopback.all");
     assert_eq!(proofs["passed"], 2);
     let gpus = proofs["gpus"].as_array().unwrap();
@@ -135,7 +135,7 @@ fn every_gpu_is_proved_by_itself() {
     let taken: Vec<_> = (1..=101)
         .map(|last| std::net::UdpSocket::bind(format!("127.0.0.{last}:14810")).unwrap())
         .collect();
-    let output = simulated("loopback --all --port 14810 --size 4K --iterations 1");
+    let output = simulated("loopback --all --udp-port 14810 --size 4K --iterations 1");
     assert_eq!(code(&output), 2, "{}", stderr(&output));
     let text = stdout(&output);
     assert_eq!(text.matches("FAIL      ").count(), 2, "{text}");
@@ -158,7 +158,7 @@ fn bytes_go_from_memory_of_one_gpu_into_that_of_the_other_and_back() {
         (14772, 1, 1, "staged"),
     ] {
         let line = format!(
-            "loopback --port {port} --from-gpu {from} --gpu {to} --{way} --size 100000 -i 2"
+            "loopback --udp-port {port} --from-gpu {from} --gpu {to} --{way} --size 100000 -i 2"
         );
         let text = fine(&line);
         let [source, target] = [from, to].map(|at: usize| gpus[at].as_str());
@@ -185,10 +185,10 @@ fn bytes_go_from_memory_of_one_gpu_into_that_of_the_other_and_back() {
         assert_eq!(report["source"]["gpu"]["simulated"], true);
         assert_eq!(report["source"]["reached"], way);
     }
-    let report = json("loopback --port 14773 --size 4K -i 1");
+    let report = json("loopback --udp-port 14773 --size 4K -i 1");
     assert_eq!(report["source"]["kind"], "host");
     let address = format!(
-        "loopback --port 14773 --size 4K -i 1 --from-gpu {}",
+        "loopback --udp-port 14773 --size 4K -i 1 --from-gpu {}",
         gpus[1]
     );
     assert_eq!(json(&address)["source"]["gpu"]["pci"], gpus[1].as_str());
@@ -197,7 +197,7 @@ fn bytes_go_from_memory_of_one_gpu_into_that_of_the_other_and_back() {
 #[test]
 fn every_gpu_is_proved_from_memory_of_the_named_one() {
     let gpus = simulated_gpus();
-    let proofs = json("loopback --all --from-gpu 1 --port 14774 --size 4K --iterations 1");
+    let proofs = json("loopback --all --from-gpu 1 --udp-port 14774 --size 4K --iterations 1");
     assert_eq!(proofs["passed"], 2);
     for (at, gpu) in gpus.iter().enumerate() {
         let report = &proofs["gpus"][at]["report"];
@@ -210,10 +210,10 @@ fn every_gpu_is_proved_from_memory_of_the_named_one() {
 fn a_sender_of_another_process_has_memory_of_a_gpu() {
     let gpus = simulated_gpus();
     let (listener, mut stdout) =
-        Running::start("loopback --listen 127.0.0.1:14775 --port 14775 --gpu 0");
+        Running::start("loopback --listen 127.0.0.1:14775 --udp-port 14775 --gpu 0");
     read_until(&mut stdout, "listening on ");
     let text = fine(
-        "loopback --connect 127.0.0.1:14775 --port 14775 --from-gpu 1 --staged --memory cuMemCreate \
+        "loopback --connect 127.0.0.1:14775 --udp-port 14775 --from-gpu 1 --staged --memory cuMemCreate \
          --size 4K -i 2",
     );
     let (code, served) = listener.end(stdout);
@@ -236,12 +236,12 @@ fn devices_that_cannot_be_used_are_named() {
     assert!(stderr(&output).contains("no device `mlx5_0`"));
 
     // TEST-NET-1: no host's address.
-    let output = simulated("loopback --port 14794 --from 192.0.2.1");
+    let output = simulated("loopback --udp-port 14794 --from 192.0.2.1");
     assert_eq!(code(&output), 2);
     assert!(stderr(&output).contains("no interface of this host has this address"));
 
     let taken = std::net::UdpSocket::bind("127.0.0.1:14795").unwrap();
-    let output = simulated("loopback --port 14795 --to 127.0.0.1");
+    let output = simulated("loopback --udp-port 14795 --to 127.0.0.1");
     assert_eq!(code(&output), 2);
     assert!(
         stderr(&output).contains("the port is in use"),
@@ -249,7 +249,7 @@ fn devices_that_cannot_be_used_are_named() {
         stderr(&output)
     );
     // Without a name another loopback address is taken.
-    let text = fine("loopback --port 14795 --size 4K --iterations 1");
+    let text = fine("loopback --udp-port 14795 --size 4K --iterations 1");
     assert!(text.contains("PASS: "), "{text}");
     assert!(!text.contains("127.0.0.1:14795"), "{text}");
     drop(taken);
@@ -298,7 +298,7 @@ fn errors_are_named_for_programs_too() {
     let writable = with("writable", "sixteen bytes or more", 0o602);
     for (line, name, status, words) in [
         (
-            "loopback --port 14801 --to 127.0.0.1",
+            "loopback --udp-port 14801 --to 127.0.0.1",
             "port_in_use",
             2,
             "is in use",
@@ -310,19 +310,19 @@ fn errors_are_named_for_programs_too() {
             "no interface of this host",
         ),
         (
-            "loopback --listen 127.0.0.1:14802 --port 0",
+            "loopback --listen 127.0.0.1:14802 --udp-port 0",
             "listen_port_in_use",
             2,
             "use another one",
         ),
         (
-            "loopback --listen 127.0.0.1:0 --port 0 --wait 1",
+            "loopback --listen 127.0.0.1:0 --udp-port 0 --wait 1",
             "deadline",
             2,
             "a peer's connection",
         ),
         (
-            "loopback --connect 127.0.0.1:1 --port 0",
+            "loopback --connect 127.0.0.1:1 --udp-port 0",
             "connect",
             2,
             "whether the peer listens",
@@ -448,11 +448,11 @@ fn read_until(stdout: &mut impl BufRead, start: &str) {
 /// Two processes that talk over these TCP and UDP ports.
 fn two(port: u16, iterations: u32) -> [(Running, BufReader<ChildStdout>); 2] {
     let (listener, mut from_listener) = Running::start(&format!(
-        "loopback --listen 127.0.0.1:{port} --port {port} --timeout 10"
+        "loopback --listen 127.0.0.1:{port} --udp-port {port} --timeout 10"
     ));
     read_until(&mut from_listener, "listening on ");
     let connector = Running::start(&format!(
-        "loopback --connect 127.0.0.1:{port} --port {port} --timeout 10 --size 64K \
+        "loopback --connect 127.0.0.1:{port} --udp-port {port} --timeout 10 --size 64K \
          --iterations {iterations}"
     ));
     [(listener, from_listener), connector]
@@ -468,7 +468,7 @@ fn interrupt(running: &Running) {
 
 #[test]
 fn ctrl_c_ends_a_run_between_two_steps_and_says_so() {
-    let line = "loopback --port 14803 --size 4K --iterations 1000000";
+    let line = "loopback --udp-port 14803 --size 4K --iterations 1000000";
     let (running, mut stdout) = Running::start(line);
     read_until(&mut stdout, "iteration 3 of");
     interrupt(&running);
@@ -502,7 +502,7 @@ fn ctrl_c_ends_either_of_two_processes_and_the_other_is_informed() {
 
 #[test]
 fn ctrl_c_ends_a_wait_for_a_peer() {
-    let line = "loopback --listen 127.0.0.1:14806 --port 14806 --wait 600";
+    let line = "loopback --listen 127.0.0.1:14806 --udp-port 14806 --wait 600";
     let (running, mut stdout) = Running::start(line);
     read_until(&mut stdout, "listening on ");
     interrupt(&running);
@@ -518,12 +518,12 @@ fn ends_with_different_keys_name_the_key() {
     };
     let (here, there) = (key("here"), key("there"));
     let (listener, mut stdout) = Running::start(&format!(
-        "loopback --listen 127.0.0.1:14807 --port 14807 --key-file {here} --wait 8 --json"
+        "loopback --listen 127.0.0.1:14807 --udp-port 14807 --key-file {here} --wait 8 --json"
     ));
     // With --json, that it listens is on standard error: connecting is tried until it does.
     let fault = loop {
         let output = simulated(&format!(
-            "loopback --connect 127.0.0.1:14807 --port 14807 --key-file {there} --json"
+            "loopback --connect 127.0.0.1:14807 --udp-port 14807 --key-file {there} --json"
         ));
         let fault: Value = serde_json::from_slice(&output.stdout).unwrap();
         if fault["error"]["name"] != "connect" {
@@ -551,7 +551,7 @@ fn ends_with_different_keys_name_the_key() {
 fn strangers_do_not_end_the_wait_for_the_peer_and_are_counted() {
     let directory = tempfile::tempdir().unwrap();
     let key = key_file(&directory, "key", "sixteen bytes or more", 0o600);
-    let options = format!("127.0.0.1:14808 --port 14808 --key-file {key} --size 4K");
+    let options = format!("127.0.0.1:14808 --udp-port 14808 --key-file {key} --size 4K");
     let options = options.as_str();
     let line = format!("loopback --listen {options}").replace(" --size 4K", "");
     let (listener, mut stdout) = Running::start(&line);
@@ -576,9 +576,9 @@ fn strangers_do_not_end_the_wait_for_the_peer_and_are_counted() {
 #[test]
 fn ends_find_each_other_by_host_name() {
     let (listener, mut stdout) =
-        Running::start("loopback --listen localhost:14810 --port 14810 --to lo");
+        Running::start("loopback --listen localhost:14810 --udp-port 14810 --to lo");
     read_until(&mut stdout, "listening on ");
-    let text = fine("loopback --connect localhost:14810 --port 14810 --size 4K --iterations 1");
+    let text = fine("loopback --connect localhost:14810 --udp-port 14810 --size 4K --iterations 1");
     assert!(text.contains("PASS: "), "{text}");
     assert_eq!(listener.end(stdout).0, 0);
 }
@@ -589,7 +589,7 @@ fn no_locked_memory_is_needed() {
     let output = Command::new("sh")
         .args([
             "-c",
-            "ulimit -l 0 && exec \"$0\" loopback --port 14809 --simulate",
+            "ulimit -l 0 && exec \"$0\" loopback --udp-port 14809 --simulate",
             &gdr,
         ])
         .output()
@@ -650,7 +650,7 @@ fn a_port_that_is_not_for_this_user_is_named_with_its_reason() {
             "--inh-caps=-all",
         ])
         .arg(&program)
-        .args(["loopback", "--simulate", "--port", "80", "--json"]);
+        .args(["loopback", "--simulate", "--udp-port", "80", "--json"]);
     let Ok(output) = command.output() else {
         return;
     };
@@ -687,7 +687,7 @@ fn each_injected_fault_ends_in_its_verdict_and_says_that_it_is_a_rehearsal() {
         (14862, "damaged", "wrong_bytes", "not those that were sent"),
         (14863, "stale", "disagreement", "the comparisons disagree"),
     ] {
-        let line = format!("loopback --port {port} --size 4K --inject {fault}");
+        let line = format!("loopback --udp-port {port} --size 4K --inject {fault}");
         let output = simulated(&line);
         let text = stdout(&output).replace('\n', " ");
         assert_eq!(code(&output), 2, "{text}");

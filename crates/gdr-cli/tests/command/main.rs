@@ -132,7 +132,7 @@ fn assert_lines(text: &str, patterns: &[&str]) {
 #[test]
 fn running_text_fits_100_columns() {
     for line in [
-        "loopback --simulate --port 14840 --size 4K -i 2",
+        "loopback --simulate --udp-port 14840 --size 4K -i 2",
         "devices",
         "devices --example",
         "info --simulate",

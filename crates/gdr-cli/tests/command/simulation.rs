@@ -58,9 +58,9 @@ fn assert_ends(output: &Output, status: i32, line: &str, words: &str) {
 #[test]
 fn every_text_of_a_simulation_says_so_in_its_first_and_last_line() {
     let loopbacks = [
-        "loopback --port 14821 --size 4K --iterations 2",
-        "loopback --port 14822 --sweep --size 16 --iterations 10",
-        "compare --port 14899 --size 16 --iterations 5",
+        "loopback --udp-port 14821 --size 4K --iterations 2",
+        "loopback --udp-port 14822 --sweep --size 16 --iterations 10",
+        "compare --udp-port 14899 --size 16 --iterations 5",
     ];
     for line in MEASUREMENTS.iter().chain(&loopbacks) {
         for asked in ["--simulate", "--backend sim"] {
@@ -103,7 +103,7 @@ fn without_a_gpu_the_loopback_is_simulated_unless_something_real_was_asked_for()
     if !is_bare() {
         return;
     }
-    let line = "loopback --port 14823 --size 4K --iterations 2";
+    let line = "loopback --udp-port 14823 --size 4K --iterations 2";
     let output = run(line, &[]);
     assert_eq!(code(&output), 0, "{}", stderr(&output));
     let text = stdout(&output);
@@ -131,7 +131,7 @@ fn a_driver_that_is_there_and_does_not_work_is_a_failure() {
     let library = directory.path().join("libcuda.so.1");
     std::fs::write(&library, "not a library").unwrap();
     let environment = [("GDR_LIBCUDA", library.to_str().unwrap())];
-    let loopback = "loopback --port 14824 --size 4K --iterations 2";
+    let loopback = "loopback --udp-port 14824 --size 4K --iterations 2";
     for line in MEASUREMENTS.iter().chain([&loopback]) {
         assert_ends(&run(line, &environment), 2, line, "the GPU cannot be used");
         let output = run(&format!("{line} --json"), &environment);

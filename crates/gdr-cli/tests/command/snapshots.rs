@@ -152,12 +152,12 @@ fn documents_of_the_simulated_gpu_keep_their_shape() {
         "tune --simulate -s 4 --threads 2 --dry-run",
         "apiperf --simulate -s 64K -n 5",
         "pplat --simulate -t 10",
-        "loopback --simulate --port 14861 --size 4K --iterations 1",
-        "loopback --simulate --port 14866 --all --size 4K --iterations 1",
-        "loopback --simulate --port 14862 --size 4K --iterations 1 --staged",
-        "loopback --simulate --port 14863 --sweep --size 4 --iterations 5",
+        "loopback --simulate --udp-port 14861 --size 4K --iterations 1",
+        "loopback --simulate --udp-port 14866 --all --size 4K --iterations 1",
+        "loopback --simulate --udp-port 14862 --size 4K --iterations 1 --staged",
+        "loopback --simulate --udp-port 14863 --sweep --size 4 --iterations 5",
         // One size: which way is faster by a model of several depends on the machine.
-        "compare --simulate --port 14898 --smallest 16 --size 16 --iterations 5",
+        "compare --simulate --udp-port 14898 --smallest 16 --size 16 --iterations 5",
     ];
     // What this CPU can do, and from where this was built.
     let free = [
@@ -301,7 +301,7 @@ fn errors_keep_their_names_and_statuses() {
         ("fleet garbage garbage", none),
         ("collect --example -o no/such/folder.tar.gz", none),
         ("collect --example -o garbage", none),
-        ("loopback --simulate --port 14864 --to 127.0.0.1", none),
+        ("loopback --simulate --udp-port 14864 --to 127.0.0.1", none),
         ("loopback --simulate --from 192.0.2.1", none),
         ("loopback --simulate --from 127.0.0.2 --to ::1", none),
         ("loopback --simulate --from mlx5_0", none),
@@ -319,14 +319,17 @@ fn errors_keep_their_names_and_statuses() {
         ("loopback --simulate --listen 10.255.255.1", none),
         ("loopback --simulate --connect 10.255.255.1", none),
         (
-            "loopback --simulate --listen 127.0.0.1:14865 --port 0",
+            "loopback --simulate --listen 127.0.0.1:14865 --udp-port 0",
             none,
         ),
         (
-            "loopback --simulate --listen 127.0.0.1:0 --port 0 --wait 1",
+            "loopback --simulate --listen 127.0.0.1:0 --udp-port 0 --wait 1",
             none,
         ),
-        ("loopback --simulate --connect 127.0.0.1:1 --port 0", none),
+        (
+            "loopback --simulate --connect 127.0.0.1:1 --udp-port 0",
+            none,
+        ),
         (
             "loopback --simulate --connect 127.0.0.1 --key-file short-key",
             none,

@@ -134,14 +134,21 @@ fn who_sees_no_pattern_overwritten_finds_the_cards_and_the_cause() {
         ("stale", "FAIL: the comparisons disagree"),
     ] {
         let output = simulated(&format!(
-            "loopback --port 14990 --size 4K -i 1 --inject {fault}"
+            "loopback --udp-port 14990 --size 4K -i 1 --inject {fault}"
         ));
         assert_eq!(code(&output), 2, "{fault}: {}", stderr(&output));
         let answer = format!("{}{}", stdout(&output), stderr(&output));
         assert_says(&answer, &[verdict, "REHEARSAL"]);
     }
-    assert_says(&fine("loopback --port 14990 --size 4K -i 1"), &["PASS"]);
+    assert_says(&fine("loopback --udp-port 14990 --size 4K -i 1"), &["PASS"]);
 }
+
+const BELOW_ONE_SWITCH: &str = "\
+[root@gpu1 ~]# lspci -tv
+-[0000:00]-+-00.0  Intel Corporation Device 09a2
+           \\-01.0-[01-04]----00.0-[02-04]--+-00.0-[03]----00.0  NVIDIA Corporation GA100 [A100 PCIe 40GB]
+                                           \\-01.0-[04]----00.0  Mellanox Technologies MT28908 Family [ConnectX-6]
+";
 
 /// The old module for peer memory: that the driver has its own today, and why the old one fails.
 #[test]
@@ -183,6 +190,35 @@ fn who_comes_with_nv_peer_mem_reads_what_took_its_place() {
         &stdout(&gdr(["peermem", "status", "--example"])),
         &["nvidia_peermem"],
     );
+    // A node on which it was installed by its README: the module, and the file that loads it.
+    let node = tempfile::tempdir().unwrap();
+    for (file, text) in [
+        ("proc/modules", "nv_peer_mem 16384 0 - Live 0x0\n"),
+        (
+            "proc/driver/nvidia/version",
+            "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023\n",
+        ),
+        ("sys/module/nv_peer_mem/version", "1.1-0\n"),
+        ("etc/infiniband/nv_peer_mem.conf", "ONBOOT=yes\n"),
+    ] {
+        let path = node.path().join(file);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+    let from = node.path().display().to_string();
+    let output = gdr(["doctor", "--from", &from, "--only", "peermem.age"]);
+    assert_says(
+        &stdout(&output),
+        &["nv_peer_mem is no longer maintained", "gdr peermem enable"],
+    );
+    assert_says(
+        &stdout(&gdr(["peermem", "status", "--from", &from])),
+        &["nv_peer_mem.conf", "1.1-0"],
+    );
+    // The NIC and the GPU below one root complex, by the command that its README names.
+    let (status, answer) = pasted("topo --from -", BELOW_ONE_SWITCH);
+    assert_eq!(status, 0, "{answer}");
+    assert_says(&answer, &["PIX"]);
 }
 
 /// A status script and a crash at boot: the driver that crashed, and what direct access is worth.
@@ -209,8 +245,24 @@ fn who_reads_a_log_after_a_crash_reads_which_driver_it_was() {
         "stale data in the buffer after the transfer\n",
         "bytes-missing",
     );
+    let ipoib = "\
+CA 'mlx4_0'
+\tPort 1:
+\t\tState: Active
+\t\tLink layer: InfiniBand
+0000:04:00.0 mlx4_0 (MT27500 - x) ConnectX fw 2.42 port 1 (ACTIVE) ==> ib0 (Up)
+5: ib0: <BROADCAST,UP> mtu 4092 qdisc mq state UP qlen 256
+    inet 192.168.11.72/24 brd 192.168.11.255 scope global ib0
+";
+    let (status, answer) = pasted("doctor -v --only ib.ip --from -", ipoib);
+    assert_eq!(status, 0, "{answer}");
+    assert_says(&answer, &["ib0 has the address 192.168.11.72"]);
     assert_says(
-        &fine("compare --size 16 -i 5 --port 14991"),
+        &stdout(&gdr(["doctor", "show", "ib.node_desc"])),
+        &["ibhosts", "node_desc"],
+    );
+    assert_says(
+        &fine("compare --size 16 -i 5 --udp-port 14991"),
         &["staged", "direct", "ratio"],
     );
 }

@@ -98,8 +98,8 @@ fn screen(text: &str, columns: usize) -> Vec<String> {
 fn a_bar_comes_between_no_lines_and_is_gone_at_the_end() {
     for columns in [40, 130] {
         for line in [
-            "loopback --simulate --port 14831 --size 4M -i 5",
-            "loopback --simulate --port 14832 --sweep --size 4K -i 300",
+            "loopback --simulate --udp-port 14831 --size 4M -i 5",
+            "loopback --simulate --udp-port 14832 --sweep --size 4K -i 300",
             "copylat --simulate -s 1M -w 5000 -r 5000",
             "copybw --simulate -l -s 4M -w 2500 -r 2500",
             "apiperf --simulate -s 1M -n 15000",
@@ -182,8 +182,8 @@ const MEASURING: [&str; 14] = [
     "devices",
     "doctor",
     "info --simulate",
-    "loopback --simulate --port 14833 --size 4K -i 2",
-    "loopback --simulate --port 14834 --sweep --size 64 -i 20",
+    "loopback --simulate --udp-port 14833 --size 4K -i 2",
+    "loopback --simulate --udp-port 14834 --sweep --size 64 -i 20",
     "loopback --provider verbs --simulate",
     "plan --simulate",
     "pplat --simulate -t 20",

@@ -77,7 +77,7 @@ fn an_active_device_is_taken_unless_the_soft_provider_is_asked_for() {
         text.lines().nth_back(1).unwrap().starts_with("PASS: "),
         "{text}"
     );
-    let soft = report(&devices, "--provider soft --port 14811");
+    let soft = report(&devices, "--provider soft --udp-port 14811");
     assert_eq!(soft["path"]["to"]["device"], "soft-127.0.0.1:14811");
 }
 
@@ -85,7 +85,7 @@ fn an_active_device_is_taken_unless_the_soft_provider_is_asked_for() {
 fn without_a_usable_device_it_is_soft_and_says_why() {
     let mut down = device("mlx5_0", 1);
     down.ports[0].state = 1;
-    let output = loopback(std::slice::from_ref(&down), "--port 14812");
+    let output = loopback(std::slice::from_ref(&down), "--udp-port 14812");
     let text = stdout(&output);
     assert_eq!(code(&output), 0, "{text}{}", stderr(&output));
     assert!(

@@ -394,7 +394,7 @@ fn metrics_topologies_and_columns_keep_their_names() {
         "copylat --simulate -s 64K -w 10 -r 10",
         "apiperf --simulate -s 64K -n 5",
         "pplat --simulate -t 10",
-        "loopback --simulate --port 14866 --sweep --size 4 --iterations 5",
+        "loopback --simulate --udp-port 14866 --sweep --size 4 --iterations 5",
         "nics --example",
         "diff node.tar.gz other/root",
         "fleet node.tar.gz node.tar.gz other/root",

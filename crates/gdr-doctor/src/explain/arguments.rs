@@ -1,7 +1,11 @@
 //! Lists of arguments, which programs print between the name of a call and what became of it.
 
+use memchr::memchr;
+
 /// Shorter lists stand in no expression's way.
 const SHORTEST: usize = 20;
+/// In a line where more lists than these have no end, parentheses are not of calls.
+const MOST_UNCLOSED: usize = 8;
 
 /// Puts a line without its long lists of arguments into `buffer`: `ibv_create_ah() failed` for
 /// `ibv_create_ah(dlid=49152 sl=0 ...) failed`. Returns whether there were any.
@@ -9,12 +13,20 @@ pub(super) fn without_arguments(line: &[u8], buffer: &mut Vec<u8>) -> bool {
     buffer.clear();
     let mut copied = 0;
     let mut at = 0;
-    while let Some(open) = line[at..].iter().position(|byte| *byte == b'(') {
+    let mut unclosed = 0;
+    while let Some(open) = memchr(b'(', &line[at..]) {
         let open = at + open;
         at = open + 1;
         let is_call =
             open > 0 && (line[open - 1].is_ascii_alphanumeric() || line[open - 1] == b'_');
-        let Some(close) = is_call.then(|| closing(line, open)).flatten() else {
+        if !is_call {
+            continue;
+        }
+        let Some(close) = closing(line, open) else {
+            unclosed += 1;
+            if unclosed > MOST_UNCLOSED {
+                break;
+            }
             continue;
         };
         let list = &line[open + 1..close];

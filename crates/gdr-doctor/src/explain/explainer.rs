@@ -4,9 +4,10 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::io::{self, Read};
 use std::ops::Range;
-use std::sync::OnceLock;
+use std::sync::{LazyLock, OnceLock};
 
 use gdr_node::kernel_log::Growing;
+use memchr::memmem::{self, Finder};
 
 use super::arguments::without_arguments;
 use super::channel::{self, Channel, Transport};
@@ -244,8 +245,10 @@ struct Record {
 impl Record {
     /// Whether it is one that NVIDIA's driver prints in several lines.
     fn is_of_gpu(&self) -> bool {
+        static OPENING: LazyLock<Finder<'static>> =
+            LazyLock::new(|| Finder::new("NVRM: The NVIDIA"));
         let first = self.lines.first();
-        first.is_some_and(|line| contains(line, b"NVRM: The NVIDIA"))
+        first.is_some_and(|line| OPENING.find(line).is_some())
     }
 
     fn begin(&mut self, number: usize, line: &[u8]) {
@@ -314,7 +317,7 @@ impl State {
         let mut rest = line.bytes;
         // A logger that wraps lines up as JSON writes line ends as `\n`.
         if rest.contains(&b'\\') {
-            while let Some(at) = rest.windows(2).position(|pair| pair == br"\n") {
+            while let Some(at) = memmem::find(rest, br"\n") {
                 self.statement(line.number, &rest[..at]);
                 rest = &rest[at + 2..];
             }
@@ -432,10 +435,11 @@ impl State {
 
     /// What a record of the kernel says that goes on in this line; returns whether one does.
     fn look_at_record(&mut self, number: usize, printed: &[u8]) -> bool {
-        let is_escaped = printed.contains(&b'\\') && contains(printed, br"\x0a");
+        let is_escaped = printed.contains(&b'\\') && memmem::find(printed, br"\x0a").is_some();
         let may_go_on = printed.starts_with(b" ")
             || printed.starts_with(b"\t")
-            || names_driver(printed) && (printed.starts_with(b"NVRM:") || self.record.is_of_gpu());
+            || printed.starts_with(b"NVRM:")
+            || self.record.is_of_gpu() && names_driver(printed);
         if !may_go_on && !is_escaped {
             self.record.begin(number, printed);
             return false;
@@ -638,11 +642,6 @@ impl State {
 fn names_driver(line: &[u8]) -> bool {
     line.split(|byte| *byte == b':')
         .any(|part| part.ends_with(b"NVRM"))
-}
-
-/// Whether a short text stands in a line.
-fn contains(line: &[u8], text: &[u8]) -> bool {
-    line.windows(text.len()).any(|window| window == text)
 }
 
 /// Whether what matched on a line, which is 0 where it never did, belongs to what stands here.

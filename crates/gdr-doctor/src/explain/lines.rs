@@ -1,5 +1,7 @@
 //! Lines of a text that arrives in pieces, of any length, in bounded memory.
 
+use memchr::memchr;
+
 /// The longest piece of a line that is looked at as one, in bytes.
 pub const MAX_LINE: usize = 16 << 10;
 
@@ -71,7 +73,7 @@ impl Lines {
     }
 
     fn split(&mut self, mut bytes: &[u8], each: &mut impl FnMut(Line<'_>)) {
-        while let Some(end) = bytes.iter().position(|byte| *byte == b'\n') {
+        while let Some(end) = memchr(b'\n', bytes) {
             let (line, rest) = bytes.split_at(end);
             bytes = &rest[1..];
             if self.partial.is_empty() {

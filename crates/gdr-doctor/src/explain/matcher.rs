@@ -13,7 +13,7 @@ use regex::bytes::{Regex, RegexBuilder};
 use super::literals::{self, Need};
 
 /// How many kinds of texts are remembered with their candidates.
-const REMEMBERED: usize = 128;
+const REMEMBERED: usize = 1024;
 
 /// An expression over one line, case ignored.
 #[derive(Debug)]
@@ -138,8 +138,9 @@ impl Matcher {
             }
             needs.push(need.map(|need| need.map(&mut |literal| name_of(&literal))));
         }
+        // The literals and what is searched are lower case: with a row of the table for both cases it
+        // would be twice as large, and slower by the misses of the caches.
         let literals = DFA::builder()
-            .ascii_case_insensitive(true)
             .match_kind(MatchKind::Standard)
             .start_kind(StartKind::Unanchored)
             .prefilter(false)
@@ -174,7 +175,7 @@ impl Matcher {
             return;
         };
         for byte in text {
-            state = literals.next_state(Anchored::No, state, *byte);
+            state = literals.next_state(Anchored::No, state, byte.to_ascii_lowercase());
             if literals.is_match(state) {
                 found_at(literals, state, hits);
             }

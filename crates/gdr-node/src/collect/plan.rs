@@ -292,6 +292,7 @@ pub(super) const STEPS: &[Step] = &[
                 "@uname",
                 "@env",
                 "@shm",
+                "@addresses",
                 "@symbols",
                 "@modules/dep",
                 "@kernel/config",

@@ -317,6 +317,16 @@ fn gid(number: usize, index: usize) -> (String, Option<&'static str>) {
     }
 }
 
+/// The IP addresses of the interfaces.
+pub(super) fn addresses() -> String {
+    let line = |(number, at): (usize, &&str)| {
+        let network = if is_ethernet(number) { 30 } else { 40 };
+        let interface = interface(number, at.parse().ok()?);
+        Some(format!("{interface} 10.20.{network}.{}\n", 0x20 + number))
+    };
+    super::NICS.iter().enumerate().filter_map(line).collect()
+}
+
 /// The verbs facts of the devices.
 pub(super) fn verbs_devices() -> Vec<u8> {
     let device = |number: usize| RdmaFacts {

@@ -207,6 +207,7 @@ fn modules(node: MemorySource) -> MemorySource {
     )
     .file(virtual_path::CUDA_DEVICES, super::gpu::cuda_devices())
     .file(virtual_path::VERBS_DEVICES, super::nic::verbs_devices())
+    .file(virtual_path::ADDRESSES, super::nic::addresses())
 }
 
 fn machine(node: MemorySource) -> MemorySource {

@@ -5,6 +5,7 @@
 //! which is made of the MAC address of its interface.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use gdr_pci::Bdf;
 
@@ -39,6 +40,7 @@ struct Interface {
     driver: Option<String>,
     firmware: Option<String>,
     files: BTreeMap<&'static str, String>,
+    addresses: Vec<IpAddr>,
 }
 
 /// The record that the lines are about.
@@ -65,6 +67,14 @@ impl RdmaTools {
             if let Some((_, rest)) = line.split_once("ethtool -i ") {
                 asked = rest.split_whitespace().next().map(str::to_owned);
                 record = Record::Nothing;
+                continue;
+            }
+            if let Record::Interface(name) = &record
+                && let Some(address) = ip_address(line)
+                && let Some(interface) = self.interfaces.get_mut(name)
+                && interface.addresses.len() < MOST
+            {
+                interface.addresses.push(address);
                 continue;
             }
             if let Some(next) = self.begins(line, &mut asked) {
@@ -252,6 +262,15 @@ impl RdmaTools {
                 node = node.link_to(&format!("{path}/device"), &link(at));
             }
         }
+        let addresses: String = (self.interfaces.iter())
+            .flat_map(|(name, interface)| {
+                let line = move |address| format!("{name} {address}\n");
+                interface.addresses.iter().map(line)
+            })
+            .collect();
+        if !addresses.is_empty() {
+            node = node.file(virtual_path::ADDRESSES, addresses);
+        }
         for (name, interface) in &self.interfaces {
             let path = format!("/sys/class/net/{name}");
             node = node.directory(&path);
@@ -387,6 +406,14 @@ fn mac(text: &str) -> Option<[u8; 6]> {
         })
         .collect();
     bytes?.try_into().ok()
+}
+
+/// `inet 10.0.0.5/24 brd 10.0.0.255 scope global ib0`, `inet6 fe80::1/64 scope link`.
+fn ip_address(line: &str) -> Option<IpAddr> {
+    let mut words = line.split_whitespace();
+    matches!(words.next()?, "inet" | "inet6").then_some(())?;
+    let address = words.next()?;
+    (address.split('/').next())?.parse().ok()
 }
 
 /// The GUIDs that an adapter makes of its MAC address: with `ff:fe` or `03:00` in the middle, and with

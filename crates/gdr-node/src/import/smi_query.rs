@@ -5,10 +5,12 @@ use gdr_pci::Bdf;
 use crate::inventory::Inventory;
 use crate::numa::NumaLayout;
 use crate::pci::{Class, Function, Identity, Tree, VendorId};
-use crate::probe::{GpuFacts, Probe};
+use crate::probe::{GpuFacts, GpuProcess, Probe};
 
 /// The most GPUs that are read.
 const MOST_GPUS: usize = 256;
+/// The most processes of a GPU that are read.
+const MOST_PROCESSES: usize = 1024;
 
 /// The answer in a text; `None` if it has no GPU of nvidia-smi.
 pub(super) fn read(text: &str) -> Option<Probe<GpuFacts>> {
@@ -110,6 +112,28 @@ fn query(text: &str) -> Probe<GpuFacts> {
             (_, "Compute Mode") => device.compute_mode = compute_mode(value),
             ("ECC Mode" | "Ecc Mode", "Current") => device.ecc_enabled = switch(value),
             ("MIG Mode", "Current") => device.mig = switch(value),
+            (_, "Processes") if value == "None" => device.processes = Some(Vec::new()),
+            (_, "Process ID") => {
+                if let Ok(pid) = value.parse() {
+                    add_process(
+                        device,
+                        GpuProcess {
+                            pid,
+                            ..GpuProcess::default()
+                        },
+                    );
+                }
+            }
+            ("Processes", "Name") => {
+                if let Some(process) = device.processes.as_mut().and_then(|all| all.last_mut()) {
+                    process.name = program(value);
+                }
+            }
+            ("Processes", "Used GPU Memory") => {
+                if let Some(process) = device.processes.as_mut().and_then(|all| all.last_mut()) {
+                    process.memory = mebibytes(value);
+                }
+            }
             _ => {}
         }
     }
@@ -121,8 +145,25 @@ fn table(text: &str) -> Probe<GpuFacts> {
     let mut answer = Probe::of(Vec::new());
     // The rows of a GPU that follow its first one.
     let mut rows = 0;
+    let mut numbers: Vec<u32> = Vec::new();
+    let mut are_processes = false;
     for line in super::plain::lines(text) {
         let line = line.trim();
+        if are_processes {
+            if line.contains("No running processes found") {
+                // A user of a container is shown no process either.
+                are_processes = false;
+            } else if let Some((number, process)) = process_row(line)
+                && let Some(at) = numbers.iter().position(|known| *known == number)
+            {
+                add_process(&mut answer.devices[at], process);
+            }
+            continue;
+        }
+        if line.starts_with("| Processes:") {
+            are_processes = true;
+            continue;
+        }
         if let Some((_, rest)) = line.split_once("Driver Version: ") {
             answer.kernel_driver = version(rest);
             answer.driver_version =
@@ -133,9 +174,10 @@ fn table(text: &str) -> Probe<GpuFacts> {
         let [first, second, third] = cells[..] else {
             continue;
         };
-        if let Some(gpu) = first_row(first, second, third) {
+        if let Some((number, gpu)) = first_row(first, second, third) {
             if answer.devices.len() < MOST_GPUS {
                 answer.devices.push(gpu);
+                numbers.push(number);
             }
             rows = 2;
         } else if let Some(device) = answer.devices.last_mut().filter(|_| rows > 0) {
@@ -154,25 +196,90 @@ fn table(text: &str) -> Probe<GpuFacts> {
     answer
 }
 
-/// `0  NVIDIA H100 80GB HBM3  On`, `00000000:1B:00.0 Off`, `0`.
-fn first_row(first: &str, second: &str, third: &str) -> Option<GpuFacts> {
+/// `|    0   N/A  N/A      4242      C   /opt/train/python      500MiB |`: the number of the GPU and
+/// the process. Older forms have no columns of instances.
+fn process_row(line: &str) -> Option<(u32, GpuProcess)> {
+    let words: Vec<&str> = line.trim_matches('|').split_whitespace().collect();
+    let (memory, words) = words.split_last()?;
+    let kind = (words.iter()).position(|word| matches!(*word, "C" | "G" | "C+G" | "M" | "M+C"))?;
+    let process = GpuProcess {
+        pid: words.get(kind.checked_sub(1)?)?.parse().ok()?,
+        name: program(&words[kind + 1..].join(" ")),
+        memory: mebibytes(memory),
+    };
+    Some((words[0].parse().ok()?, process))
+}
+
+fn add_process(device: &mut GpuFacts, process: GpuProcess) {
+    let all = device.processes.get_or_insert_default();
+    if all.len() < MOST_PROCESSES {
+        all.push(process);
+    }
+}
+
+/// The program in a path, of which long ones are cut off at the left: `...envs/run/bin/python`.
+fn program(path: &str) -> Option<String> {
+    let name = path.rsplit('/').next().unwrap_or(path).trim();
+    (!name.is_empty() && name != "N/A").then(|| name.to_owned())
+}
+
+/// `500MiB`, `500 MiB`.
+fn mebibytes(text: &str) -> Option<u64> {
+    let number: u64 = text.strip_suffix("MiB")?.trim().parse().ok()?;
+    number.checked_mul(1 << 20)
+}
+
+/// `0  NVIDIA H100 80GB HBM3  On`, `00000000:1B:00.0 Off`, `0`: the number of a GPU, and its facts.
+fn first_row(first: &str, second: &str, third: &str) -> Option<(u32, GpuFacts)> {
     let at: Bdf = second.split_whitespace().next()?.parse().ok()?;
     let (number, rest) = first.split_once(' ')?;
-    number.parse::<u32>().ok()?;
+    let number = number.parse().ok()?;
     let (name, persistence) = rest.trim().rsplit_once(' ')?;
-    Some(GpuFacts {
+    let facts = GpuFacts {
         pci: at.to_string(),
         name: Some(name.trim().to_owned()),
         persistence: switch(persistence),
         // The number of errors since the driver was loaded, where errors are counted.
         ecc_enabled: switch(third).or_else(|| third.parse::<u64>().ok().map(|_| true)),
         ..GpuFacts::default()
-    })
+    };
+    Some((number, facts))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn process(pid: u32, name: &str, mebibytes: Option<u64>) -> GpuProcess {
+        GpuProcess {
+            pid,
+            name: Some(name.to_owned()),
+            memory: mebibytes.map(|number| number << 20),
+        }
+    }
+
+    #[test]
+    fn processes_are_those_of_their_gpu_in_every_form() {
+        for (row, expected) in [
+            (
+                "|    0   N/A  N/A            4242      C   python                     500MiB  |",
+                (0, process(4242, "python", Some(500))),
+            ),
+            (
+                "|    3      1234    C+G   ...s/my app/run me     N/A |",
+                (3, process(1234, "run me", None)),
+            ),
+        ] {
+            assert_eq!(process_row(row), Some(expected), "{row}");
+        }
+        for none in [
+            "|  GPU   GI   CI        PID   Type   Process name |",
+            "|===|",
+            "",
+        ] {
+            assert_eq!(process_row(none), None, "{none}");
+        }
+    }
 
     #[test]
     fn the_long_form_has_driver_names_and_modes() {
@@ -184,7 +291,12 @@ mod tests {
             \x20   Compute Mode                          : Prohibited\n\
             \x20   ECC Mode\n        Current                           : Disabled\n\
             \x20       Pending                           : Enabled\n\
-            GPU 00000000:02:00.0\n    MIG Mode\n        Current                           : Enabled\n";
+            \x20   Processes\n        Process ID                        : 4242\n\
+            \x20           Type                          : C\n\
+            \x20           Name                          : /opt/envs/bin/python\n\
+            \x20           Used GPU Memory               : 500 MiB\n\
+            GPU 00000000:02:00.0\n    MIG Mode\n        Current                           : Enabled\n\
+            \x20   Processes                             : None\n";
         let answer = read(text).unwrap();
         assert_eq!(answer.kernel_driver.as_deref(), Some("580.95.05"));
         assert_eq!(answer.driver_version.as_deref(), Some("13.0"));
@@ -199,6 +311,11 @@ mod tests {
             (Some(2), Some(false))
         );
         assert_eq!((second.mig, second.ecc_enabled), (Some(true), None));
+        assert_eq!(
+            first.processes,
+            Some(vec![process(4242, "python", Some(500))])
+        );
+        assert_eq!(second.processes, Some(Vec::new()));
         assert!(read("words").is_none());
     }
 
@@ -235,6 +352,11 @@ mod tests {
             (first.compute_mode, first.ecc_enabled),
             (Some(3), Some(true))
         );
+        assert_eq!(
+            first.processes,
+            Some(vec![process(4242, "python", Some(500))])
+        );
+        assert_eq!(second.processes, None);
         assert_eq!(second.name.as_deref(), Some("NVIDIA GeForce RTX 4090"));
         assert_eq!((second.persistence, second.mig), (Some(false), None));
         assert_eq!(

@@ -1,5 +1,6 @@
 //! The machine that this process runs on: its files and the virtual files.
 
+mod addresses;
 mod daemons;
 mod device_nodes;
 mod environment;
@@ -68,6 +69,10 @@ impl ThisNode {
             .with(virtual_path::DEVICE_NODES, device_nodes::read)
             .with(virtual_path::SHARED_MEMORY, device_nodes::shared_memory)
             .with(virtual_path::LIBRARIES, libraries::read)
+            .with(
+                virtual_path::ADDRESSES,
+                || addresses::read(&LiveRoot::new()),
+            )
             .with_directory(virtual_path::LIMITS, daemons::limits)
             .with_directory(virtual_path::SYSTEMD, systemd::read)
     }

@@ -61,6 +61,10 @@ pub const DEVICE_NODES: &str = "@dev/nodes";
 /// libcuda.so.580.95.05`.
 pub const LIBRARIES: &str = "@libraries";
 
+/// The IP addresses of interfaces, one a line: `ib0 10.0.0.5`, `ib0 fe80::1`. The name alone stands for
+/// an interface of which all addresses are known.
+pub const ADDRESSES: &str = "@addresses";
+
 /// The file system at `/dev/shm`: lines of `size` or `free`, a space, and the number of bytes.
 pub const SHARED_MEMORY: &str = "@shm";
 

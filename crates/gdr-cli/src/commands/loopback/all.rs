@@ -12,6 +12,7 @@ use serde::Serialize;
 use super::text::Lines;
 use super::{Devices, Options, Setup, name, spell_remedies, within};
 use crate::commands::say_simulated;
+use crate::counted::Counted;
 use crate::exit::Exit;
 use crate::global::Global;
 use crate::gpu_context::GpuContext;
@@ -107,7 +108,10 @@ pub(super) fn run(
         })?;
     } else {
         let word = if exit == Exit::Fine { "PASS" } else { "FAIL" };
-        output.line(format_args!("\n{word}: {passed} of {} GPUs", gpus.len()))?;
+        output.line(format_args!(
+            "\n{word}: {passed} of {}",
+            Counted(gpus.len(), "GPU")
+        ))?;
     }
     Ok(exit)
 }

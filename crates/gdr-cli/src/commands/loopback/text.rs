@@ -9,6 +9,7 @@ use gdr_perf::transfer::MemoryFacts;
 use owo_colors::OwoColorize;
 
 use crate::commands::describe;
+use crate::counted::Counted;
 use crate::global::Global;
 use crate::output::Output;
 use crate::progress::print_to_stderr;
@@ -184,11 +185,11 @@ impl Lines {
             several => format!(" over {several} queue pairs"),
         };
         let moving = format!(
-            "{} bytes in messages of {}{over}, path MTU {}; {} iterations, seed {}, {} s a step",
+            "{} bytes in messages of {}{over}, path MTU {}; {}, seed {}, {} s a step",
             settings.size,
             path.message,
             path.mtu,
-            settings.iterations,
+            Counted(settings.iterations, "iteration"),
             settings.seed,
             settings.timeout.as_secs()
         );
@@ -269,14 +270,16 @@ impl Lines {
         match report.verdict {
             // One line, however long: scripts read it.
             Verdict::Pass => output.line(format_args!(
-                "{}: {passed} of {iterations} times, {size} bytes arrived in {simulated}GPU \
+                "{}: {passed} of {}, {size} bytes arrived in {simulated}GPU \
                  memory, seen by {}",
                 "PASS".green().bold(),
+                Counted(*iterations, "time"),
                 witnesses(report.last.as_ref())
             )),
             Verdict::Undecided => output.line(format_args!(
-                "{}: stopped after {passed} of {iterations} iterations, which passed",
-                "UNDECIDED".yellow().bold()
+                "{}: stopped after {passed} of {}, which passed",
+                "UNDECIDED".yellow().bold(),
+                Counted(*iterations, "iteration")
             )),
             _ => {
                 if report.injected.is_some() {

@@ -91,5 +91,5 @@ fn found(finding: &DoctorFinding) -> String {
 /// How many outliers are not listed, if any.
 pub(super) fn not_listed(report: &MeshReport) -> Option<String> {
     let more = report.outliers.len().saturating_sub(MOST_LISTED);
-    (more > 0).then(|| format!("and {more} more outliers, which --json lists"))
+    (more > 0).then(|| format!("and {more} more, which --json lists"))
 }

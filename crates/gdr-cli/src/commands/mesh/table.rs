@@ -4,6 +4,7 @@ use gdr_perf::Result;
 use gdr_perf::mesh::{Cell, CellOutcome, Link, MeshReport};
 
 use super::{Crowd, outliers};
+use crate::counted::Counted;
 use crate::output::Output;
 use crate::units::figure;
 
@@ -37,8 +38,8 @@ pub(super) fn write(report: &MeshReport, crowd: Option<Crowd>, output: &mut Outp
         let slowest = rates.clone().fold(f64::INFINITY, f64::min);
         let fastest = rates.fold(0.0, f64::max);
         output.line(format_args!(
-            "{link}: {} directions, median {} GB/s ({} Gb/s), {} to {} GB/s",
-            expected.measured,
+            "{link}: {}, median {} GB/s ({} Gb/s), {} to {} GB/s",
+            Counted(expected.measured, "direction"),
             figure(expected.median_gb_per_s),
             figure(expected.median_gb_per_s * 8.0),
             figure(slowest),

@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use super::report::names;
 use super::why::{rates, show_rates};
+use crate::counted::Counted;
 use crate::exit::{Exit, UsageError};
 use crate::output::Output;
 
@@ -422,8 +423,8 @@ impl Words {
                 .to_owned()
         } else {
             format!(
-                "NCCL uses GPUDirect RDMA by default for {used} of {} GPUs.",
-                all.len()
+                "NCCL uses GPUDirect RDMA by default for {used} of {}.",
+                Counted(all.len(), "GPU")
             )
         })
     }
@@ -707,7 +708,7 @@ mod tests {
         let barred = of(r#"gdr="1""#, r#"gdr="0""#);
         assert!(barred.verdict().unwrap().contains("for every NIC"));
         let fine = of(r#"gdr="1""#, r#"gdr="1""#);
-        assert!(fine.verdict().unwrap().contains("1 of 1 GPUs"));
+        assert!(fine.verdict().unwrap().contains("1 of 1 GPU."));
     }
 
     #[test]

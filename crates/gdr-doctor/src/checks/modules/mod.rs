@@ -19,6 +19,7 @@ mod gpu_driver;
 mod gpu_ecc;
 mod gpu_mig;
 mod gpu_present;
+mod gpu_processes;
 mod modules_lockdown;
 mod nic_driver;
 mod nic_present;
@@ -57,6 +58,7 @@ pub(super) const CHECKS: &[&Check] = &[
     &fabricmanager::CHECK,
     &gpu_mig::CHECK,
     &gpu_compute_mode::CHECK,
+    &gpu_processes::CHECK,
     &gpu_ecc::CHECK,
     &gpu_cc::CHECK,
     &ofed_flavour::CHECK,

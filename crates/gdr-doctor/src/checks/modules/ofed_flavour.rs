@@ -1,5 +1,7 @@
 use std::collections::BTreeSet;
 
+use gdr_node::{DistributionFamily, OsRelease};
+
 use crate::checks::prelude::*;
 
 pub(super) const CHECK: Check = Check {
@@ -9,9 +11,11 @@ pub(super) const CHECK: Check = Check {
           peer-memory modules and has its own libraries. With two sets of libraries on one \
           machine, a program may load the wrong one.",
     inputs: "/sys/module/mlx5_core/version, which only MLNX_OFED's module has; mlx_compat in \
-             /proc/modules; the directories of libibverbs.so.1.",
-    criteria: "info: the name of the stack. warn: libibverbs.so.1 is in several directories. skip: \
-               mlx5_core is not loaded.",
+             /proc/modules; the unit openibd.service, which only MLNX_OFED has; /etc/os-release and \
+             the kernel's version; the directories of libibverbs.so.1.",
+    criteria: "info: the name of the stack. warn: libibverbs.so.1 is in several directories; \
+               MLNX_OFED is installed, and the kernel's own modules are loaded. skip: mlx5_core is \
+               not loaded.",
     sources: &[
         "https://docs.nvidia.com/holoscan (DAQIRI)",
         "MLNX_OFED user manual",
@@ -36,7 +40,12 @@ fn run(context: &Context<'_>) -> Judgement {
         (absent, false) => return Ok(Finding::unknown("which RDMA stack is loaded", absent)),
     };
     let places = places(context);
-    let finding = if places.len() > 1 {
+    let is_own = version == Err(Absence::Missing) && !compat;
+    let installed = (context.unit("openibd.service").ok())
+        .is_some_and(|unit| unit.property("LoadState") == Some("loaded"));
+    let finding = if is_own && installed {
+        of_another_kernel(context)
+    } else if places.len() > 1 {
         let places: Vec<&str> = places.iter().map(String::as_str).collect();
         Finding::warn(format!(
             "{stack} is loaded, and its libraries are in several directories: {}",
@@ -53,6 +62,38 @@ fn run(context: &Context<'_>) -> Judgement {
     Ok(finding
         .evidence("/sys/module/mlx5_core/version", version.shown())
         .evidence("mlx_compat", if compat { "loaded" } else { "not loaded" }))
+}
+
+/// The finding where the modules of the installed stack are not those that are loaded: it is built
+/// for one kernel, or for one release of a distribution.
+fn of_another_kernel(context: &Context<'_>) -> Finding {
+    let system = OsRelease::read(context.source).ok();
+    let kernel = context.text("/proc/sys/kernel/osrelease").ok();
+    let of = match (&system, &kernel) {
+        (Some(system), Some(kernel)) => format!(" {} of {}", kernel.trim(), system.name),
+        (None, Some(kernel)) => format!(" {}", kernel.trim()),
+        (_, None) => String::new(),
+    };
+    let hold = match system.as_ref().and_then(OsRelease::family) {
+        Some(DistributionFamily::RedHat) => {
+            "; hold the release that it is built for: `subscription-manager release --set=RELEASE`"
+        }
+        Some(DistributionFamily::Debian) => {
+            "; hold the kernel that it is built for: `apt-mark hold`"
+        }
+        Some(DistributionFamily::Suse) => {
+            "; hold the kernel that it is built for: `zypper addlock`"
+        }
+        None => "",
+    };
+    Finding::warn(format!(
+        "MLNX_OFED or DOCA is installed, but kernel{of} runs its own RDMA stack: the modules were \
+         built for another kernel"
+    ))
+    .fix(Fix::manual(
+        "Build the modules for this kernel",
+        format!("install it again with `mlnxofedinstall --add-kernel-support`, and restart{hold}"),
+    ))
 }
 
 /// The directories of the 64-bit libibverbs.
@@ -87,6 +128,26 @@ mod tests {
             .without("/sys/module/mlx5_core/version")
             .file("/proc/modules", "mlx5_core 1 0 - Live 0x0\n");
         assert!(worst(&CHECK, &inbox).summary.contains("the kernel's own"));
+    }
+
+    #[test]
+    fn an_installed_stack_that_is_not_loaded_is_a_warning() {
+        let inbox = example::healthy()
+            .without("/sys/module/mlx5_core/version")
+            .file("/proc/modules", "mlx5_core 1 0 - Live 0x0\n");
+        let unit = format!("{}/openibd.service", virtual_path::SYSTEMD);
+        assert_eq!(verdict(&CHECK, &inbox), Info);
+        let absent = inbox.clone().file(&unit, "LoadState=not-found\n");
+        assert_eq!(verdict(&CHECK, &absent), Info);
+        let installed = (inbox.file(&unit, "LoadState=loaded\n")).file(
+            "/etc/os-release",
+            "ID=rhel\nPRETTY_NAME=\"Red Hat Enterprise Linux 9.4\"\n",
+        );
+        let found = worst(&CHECK, &installed);
+        assert_eq!(found.verdict, Warn);
+        assert!(found.summary.contains("Linux 9.4"), "{}", found.summary);
+        let fix = found.fixes[0].actions[0].to_string();
+        assert!(fix.contains("subscription-manager"), "{fix}");
     }
 
     #[test]

@@ -3,7 +3,9 @@
 use crate::check::{Check, Group, Workload};
 
 mod bond;
+mod ib_ip;
 mod ib_lid;
+mod ib_node_desc;
 mod ib_pkey;
 mod ib_sm;
 mod ll_mismatch;
@@ -38,6 +40,8 @@ pub(super) const CHECKS: &[&Check] = &[
     &ib_sm::CHECK,
     &ib_lid::CHECK,
     &ib_pkey::CHECK,
+    &ib_ip::CHECK,
+    &ib_node_desc::CHECK,
     &ll_mismatch::CHECK,
     &roce_ip::CHECK,
     &roce_gid::CHECK,

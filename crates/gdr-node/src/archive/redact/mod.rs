@@ -129,6 +129,7 @@ fn nature(at: &str) -> Nature {
         return Nature::Limits;
     }
     let free = [
+        "/@addresses",
         "/@kmsg",
         "/@env",
         "/@uname",
