@@ -146,7 +146,7 @@ fn in_a_guest(
         let (machine, accelerator) = start(&qemu, &guest, program, filters)?;
         Ok((machine, accelerator, guest.version))
     });
-    let (machine, accelerator, version) = match started {
+    let (mut machine, accelerator, version) = match started {
         Ok(started) => started,
         Err(error) => return error.downcast::<Unavailable>().map(Err),
     };
@@ -159,7 +159,7 @@ fn in_a_guest(
         }
     );
     let mut tests = GuestTests::default();
-    let followed = follow(&machine, &mut tests.outcomes, Instant::now() + limit);
+    let followed = follow(&mut machine, &mut tests.outcomes, Instant::now() + limit);
     if let Err(cause) = followed {
         print_console(&guest::run_folder().join("console"))?;
         tests.cause = Some(cause);
@@ -226,7 +226,7 @@ fn start(
         // What an earlier boot printed says nothing of this one.
         fs::write(&console, "").with_context(|| console.display().to_string())?;
         let mut machine = Machine::start(qemu, accelerator, &boot, &log)?;
-        let Err(reason) = wait_until_up(&machine, Instant::now() + accelerator.start_limit())
+        let Err(reason) = wait_until_up(&mut machine, Instant::now() + accelerator.start_limit())
         else {
             return Ok((machine, accelerator));
         };
@@ -254,21 +254,28 @@ fn start(
     bail!("the guest did not start in {TCG_BOOTS} boots (see above)")
 }
 
-fn wait_until_up(machine: &Machine, deadline: Instant) -> Result<(), NoLine> {
+fn wait_until_up(machine: &mut Machine, deadline: Instant) -> Result<(), NoLine> {
     while machine.line(deadline)? != "gdr-vm: up" {}
     Ok(())
 }
 
 /// Prints the guest's lines and notes its tests until its last line.
-fn follow(machine: &Machine, outcomes: &mut Outcomes, deadline: Instant) -> anyhow::Result<()> {
+fn follow(machine: &mut Machine, outcomes: &mut Outcomes, deadline: Instant) -> anyhow::Result<()> {
     let mut exit = None;
     loop {
-        let line = machine.line(deadline).map_err(|reason| match reason {
-            NoLine::Ended => anyhow::anyhow!("the guest ended before its tests did"),
-            NoLine::Deadline => {
-                anyhow::anyhow!("the guest was stopped: it exceeded its time limit")
+        let line = match machine.line(deadline) {
+            Ok(line) => line,
+            Err(reason) => {
+                // The harness prints the name of a test before it runs.
+                let begun = machine.begun_line();
+                println!("{begun}");
+                outcomes.read(&format!("{begun}FAILED"));
+                bail!(match reason {
+                    NoLine::Ended => "the guest ended before its tests did",
+                    NoLine::Deadline => "the guest was stopped: it exceeded its time limit",
+                });
             }
-        })?;
+        };
         match line.strip_prefix("gdr-vm: ") {
             Some("done") => break,
             Some(message) => {
