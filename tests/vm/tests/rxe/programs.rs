@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU16, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -14,6 +15,8 @@ use gdr_vm_tests::rxe_endpoint;
 
 /// After so many seconds a program did not end. Each takes about one under TCG.
 const LIMIT: u64 = 20;
+/// How often it is looked whether a server listens.
+const LISTEN_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The host that a program runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,19 +75,32 @@ impl Host {
         Ok(command)
     }
 
-    /// Whether a socket of this host listens at a TCP port. Connecting would take the place of the
-    /// client.
-    fn listens(self, port: u16) -> anyhow::Result<bool> {
-        let tables = self.enter(|| {
-            // Those of the network of this thread.
-            let tables = ["tcp", "tcp6"].map(|name| format!("/proc/thread-self/net/{name}"));
-            Ok(tables.map(|path| fs::read_to_string(path).unwrap_or_default()))
-        })?;
-        // The local address, the remote one, and the state LISTEN.
-        let (local, state) = (format!(":{port:04X} "), ":0000 0A ");
-        let mut lines = tables.iter().flat_map(|table| table.lines());
-        Ok(lines.any(|line| line.contains(&local) && line.contains(state)))
+    /// Waits until a socket of this host listens at a TCP port; returns whether one does before the
+    /// deadline. Connecting would take the place of the client.
+    fn listens(self, port: u16, deadline: Instant) -> anyhow::Result<bool> {
+        self.enter(|| {
+            while !is_listening(port) {
+                if Instant::now() > deadline {
+                    return Ok(false);
+                }
+                // Nothing announces it, and the server needs the CPU.
+                thread::sleep(LISTEN_INTERVAL);
+            }
+            Ok(true)
+        })
     }
+}
+
+/// Whether a socket listens at a TCP port in the network of this thread.
+fn is_listening(port: u16) -> bool {
+    // The local address, the remote one, and the state LISTEN.
+    let (local, state) = (format!(":{port:04X} "), ":0000 0A ");
+    ["tcp", "tcp6"].iter().any(|name| {
+        let table = fs::read_to_string(format!("/proc/thread-self/net/{name}"));
+        let table = table.unwrap_or_default();
+        let mut lines = table.lines();
+        lines.any(|line| line.contains(&local) && line.contains(state))
+    })
 }
 
 /// The environment that `gdr run` gives to programs, as words `NAME=value`. Its start takes half a
@@ -174,11 +190,9 @@ fn run(line: &str, client: Host, server: Host) -> anyhow::Result<()> {
     let port = NEXT.fetch_add(1, Ordering::Relaxed);
     let serving = Running::start(server, server.program(line, port)?)?;
     let deadline = Instant::now() + Duration::from_secs(LIMIT);
-    while !server.listens(port)? {
-        if Instant::now() > deadline {
-            serving.end("server")?;
-            bail!("the server did not listen");
-        }
+    if !server.listens(port, deadline)? {
+        serving.end("server")?;
+        bail!("the server did not listen");
     }
     let mut command = client.program(line, port)?;
     command.arg(server.address().to_string());
