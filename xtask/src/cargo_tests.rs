@@ -57,13 +57,12 @@ pub(crate) fn workspace(results: &mut Results, targets: Targets) -> anyhow::Resu
     Ok(())
 }
 
-/// Runs `cargo` with arguments that name tests and with these variables, and records the outcome of each.
-pub(crate) fn once(
-    results: &mut Results,
-    arguments: &[&str],
-    variables: &[(&str, &str)],
-) -> anyhow::Result<()> {
-    Run::of(arguments, variables, results)?.record(results);
+/// Runs the programs of tests of these names once more, with devices that send by UDP only.
+pub(crate) fn over_udp(results: &mut Results, programs: &[&str]) -> anyhow::Result<()> {
+    // Packages that are named would be another build (`is_built`).
+    let mut arguments = vec!["test", "--workspace", "--no-fail-fast"];
+    arguments.extend(programs.iter().flat_map(|name| ["--test", name]));
+    Run::of(&arguments, &[("GDR_WIRE", "udp")], results)?.record(results);
     Ok(())
 }
 

@@ -12,6 +12,9 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 /// How often it is looked whether a server listens, which nothing announces.
 const LISTEN_INTERVAL: Duration = Duration::from_millis(5);
+/// How many lines of a program's output are printed: a program that writes to a file writes its errors before
+/// what it has printed until then.
+const PRINTED: usize = 30;
 
 /// Runs a server, and its client once the server listens at a TCP port, with a file for the output
 /// of each; returns what failed.
@@ -144,7 +147,7 @@ pub(crate) fn print_end(end: &str, file: &Path) {
     let text = fs::read(file).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
     let lines: Vec<_> = text.lines().collect();
-    for line in &lines[lines.len().saturating_sub(8)..] {
+    for line in &lines[lines.len().saturating_sub(PRINTED)..] {
         println!("    {end}: {line}");
     }
 }

@@ -38,11 +38,8 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     results.section("tests", |results| {
         cargo_tests::workspace(results, Targets::All)
     })?;
-    results.section("tests that need optimization", |results| {
-        cargo_tests::once(results, &OPTIMIZED, &[])
-    })?;
     results.section("tests of the NIC over UDP alone", |results| {
-        cargo_tests::once(results, &OF_THE_NIC, &[("GDR_WIRE", "udp")])
+        cargo_tests::over_udp(results, &OF_THE_WIRE)
     })?;
     results.check("examples", examples::all);
     results.check("documentation", documentation::rustdoc);
@@ -103,31 +100,29 @@ fn component(subcommand: &str, component: &str, command: Command) -> anyhow::Res
     Ok(Outcome::Skipped { reason })
 }
 
-/// Tests that take too long in a debug build, where they are ignored with "runs optimized".
-const OPTIMIZED: [&str; 8] = [
-    "test",
-    "--release",
-    "-p",
-    "gdr-copy",
-    "--test",
-    "copy_routines",
-    "--",
-    "every_size_at_every_pair",
-];
-
 /// Tests whose devices are of one host, and so would send by shared memory only.
-const OF_THE_NIC: [&str; 11] = [
-    "test",
-    "--no-fail-fast",
-    "-p",
-    "gdr-nic",
-    "-p",
-    "gdr-rdma",
-    "-p",
-    "gdr-verbs",
-    "-p",
-    "gdr-object",
-    "--tests",
+const OF_THE_WIRE: [&str; 17] = [
+    // gdr-nic
+    "by_key",
+    // gdr-rdma
+    "connection_setup",
+    "hostile",
+    "hostile_flood",
+    "other_users",
+    "port_sharing",
+    "process_end",
+    "soft_loopback",
+    "verbs_fork",
+    "wire_icrc",
+    // gdr-verbs
+    "contracts",
+    "counters",
+    "fork",
+    "forked_forwarding",
+    "raw_packets",
+    "torture",
+    // gdr-object
+    "processes",
 ];
 
 fn licences() -> anyhow::Result<Outcome> {

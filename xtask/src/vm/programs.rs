@@ -1,5 +1,6 @@
 //! The programs that run in the guest.
 
+use std::env::consts::ARCH;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,7 @@ use serde::Deserialize;
 
 use super::guest;
 use crate::package::{self, Architecture};
-use crate::verbs_library;
+use crate::verbs_library::{self, Linker};
 use crate::workspace::{self, cargo, root, succeed, target};
 
 const PACKAGE: &str = "gdr-vm-tests";
@@ -92,11 +93,15 @@ struct Profile {
 
 /// Builds the program of all tests.
 pub(crate) fn tests() -> anyhow::Result<Program> {
-    let file = build(PACKAGE, PROFILE, ["--test", "rxe"])?;
+    // One build: alone, the libraries would select fewer features of their dependencies, and build them again.
+    let packages = [PACKAGE, "gdr-verbs", "gdr-verbs-trace"];
+    let file = build(&packages, PROFILE, &["--lib", "--test"], "rxe")?;
     // In the profile in which `cargo xtask test` has built it already.
     let gdr = workspace::build("dev", &["gdr-cli"])?.join("gdr");
+    let built = workspace::built(PROFILE);
     let libraries = target().join("vm-verbs");
-    let [library, shadow, _trace] = verbs_library::build(PROFILE, &libraries)?;
+    let [library, shadow, _trace] =
+        verbs_library::link_all(&built, &libraries, Linker::Host, ARCH)?;
     let file_of = |name: &str, file| anyhow::Ok((format!("gdr/{name}"), stripped(file, name)?));
     Ok(Program {
         kind: Kind::Tests,
@@ -203,32 +208,33 @@ pub(crate) fn benchmark(benchmark: Benchmark) -> anyhow::Result<Program> {
         Benchmark::Tcp => "against_tcp",
     };
     let file_of = |name: &str, file| anyhow::Ok((format!("gdr/{name}"), stripped(file, name)?));
-    let bench = build(PACKAGE, MEASURED, ["--bench", name])?;
+    let bench = build(&[PACKAGE], MEASURED, &["--bench"], name)?;
     let mut program = Program {
         kind: Kind::Benchmark(name),
         files: vec![file_of(name, bench)?],
     };
     if benchmark == Benchmark::Perftest {
-        let gdr = build("gdr-cli", MEASURED, ["--bin", "gdr"])?;
+        let gdr = build(&["gdr-cli"], MEASURED, &["--bin"], "gdr")?;
         program.files.push(file_of("gdr", gdr)?);
     }
     Ok(program)
 }
 
-/// Builds one target of a package and returns its path.
-fn build(package: &str, profile: &str, [kind, name]: [&str; 2]) -> anyhow::Result<PathBuf> {
-    let command = cargo(&[
-        "build",
-        "--package",
-        package,
-        "--profile",
-        profile,
-        kind,
-        name,
-        "--message-format",
-        "json-render-diagnostics",
-    ]);
-    let built = messages(command).with_context(|| format!("{package} does not build"))?;
+/// Builds packages and returns the path of a program, whose name follows `targets`.
+fn build(
+    packages: &[&str],
+    profile: &str,
+    targets: &[&str],
+    name: &str,
+) -> anyhow::Result<PathBuf> {
+    let mut command = cargo(&["build", "--profile", profile]);
+    for package in packages {
+        command.args(["--package", package]);
+    }
+    command
+        .args(targets)
+        .args([name, "--message-format", "json-render-diagnostics"]);
+    let built = messages(command).with_context(|| format!("{name} does not build"))?;
     built
         .into_iter()
         .find_map(|message| {

@@ -1,7 +1,7 @@
 //! A virtual machine in QEMU. It ends when this process does, if not before.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -64,7 +64,9 @@ pub(crate) struct Boot<'a> {
 /// A running guest. It is killed when this is dropped.
 pub(crate) struct Machine {
     child: Child,
-    lines: Receiver<String>,
+    output: Receiver<Vec<u8>>,
+    /// What was received behind the last line.
+    begun: Vec<u8>,
 }
 
 /// Why there is no further line.
@@ -111,31 +113,54 @@ impl Machine {
         unsafe {
             command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?));
         }
-        let mut child = command
+        let child = command
             .spawn()
             .with_context(|| format!("{} cannot be started", qemu.program.display()))?;
-        let output = child.stdout.take().context("QEMU has no output")?;
-        let (sender, lines) = channel();
+        Self::of(child)
+    }
+
+    /// The guest whose tests print to the output of a program.
+    fn of(mut child: Child) -> anyhow::Result<Self> {
+        let mut stdout = child.stdout.take().context("QEMU has no output")?;
+        let (sender, output) = channel();
         // The thread ends with QEMU, whose output it reads.
         thread::spawn(move || {
-            for line in BufReader::new(output).split(b'\n') {
-                let Ok(line) = line else { return };
-                let line = String::from_utf8_lossy(&line);
-                if sender.send(line.trim_end_matches('\r').to_owned()).is_err() {
+            let mut part = [0; 4096];
+            while let Ok(len @ 1..) = stdout.read(&mut part) {
+                if sender.send(part[..len].to_owned()).is_err() {
                     return;
                 }
             }
         });
-        Ok(Self { child, lines })
+        Ok(Self {
+            child,
+            output,
+            begun: Vec::new(),
+        })
     }
 
     /// The next line that the guest prints.
-    pub(crate) fn line(&self, deadline: Instant) -> Result<String, NoLine> {
-        let left = deadline.saturating_duration_since(Instant::now());
-        self.lines.recv_timeout(left).map_err(|error| match error {
-            RecvTimeoutError::Timeout => NoLine::Deadline,
-            RecvTimeoutError::Disconnected => NoLine::Ended,
-        })
+    pub(crate) fn line(&mut self, deadline: Instant) -> Result<String, NoLine> {
+        loop {
+            if let Some(end) = self.begun.iter().position(|&byte| byte == b'\n') {
+                let line: Vec<_> = self.begun.drain(..=end).collect();
+                return Ok(text(&line));
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            let part = self
+                .output
+                .recv_timeout(left)
+                .map_err(|error| match error {
+                    RecvTimeoutError::Timeout => NoLine::Deadline,
+                    RecvTimeoutError::Disconnected => NoLine::Ended,
+                })?;
+            self.begun.extend(part);
+        }
+    }
+
+    /// What the guest has printed of a line that it has not ended.
+    pub(crate) fn begun_line(&self) -> String {
+        text(&self.begun)
     }
 
     /// Ends QEMU if it still runs, and returns how it ended.
@@ -143,6 +168,12 @@ impl Machine {
         self.child.kill().context("QEMU cannot be killed")?;
         self.child.wait().context("QEMU cannot be waited for")
     }
+}
+
+/// A line without its end.
+fn text(line: &[u8]) -> String {
+    let line = String::from_utf8_lossy(line);
+    line.trim_end_matches(['\r', '\n']).to_owned()
 }
 
 impl Drop for Machine {
@@ -249,3 +280,23 @@ pub(crate) fn works(qemu: &Qemu) -> bool {
 /// The boots that are tried under TCG: a guest was seen to end before its first line, and to start
 /// the next time. No test is run again.
 pub(crate) const TCG_BOOTS: usize = 3;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_in_which_a_guest_ended_is_kept() {
+        let child = Command::new("printf")
+            .arg("one\\r\\n\\ntest two ... ")
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut machine = Machine::of(child).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        assert_eq!(machine.line(deadline), Ok("one".to_owned()));
+        assert_eq!(machine.line(deadline), Ok(String::new()));
+        assert_eq!(machine.line(deadline), Err(NoLine::Ended));
+        assert_eq!(machine.begun_line(), "test two ... ");
+    }
+}

@@ -32,6 +32,11 @@ fn run_on_terminal(columns: u16, script: &str) -> Option<(i32, String)> {
     Some((code(&output), text))
 }
 
+/// The widths at which a line of a list is run: the narrowest, and another one that goes round.
+fn widths(place: usize) -> [u16; 2] {
+    [60, [80, 100, 140][place % 3]]
+}
+
 /// The lines that are left on a screen of so many columns: what is written goes to where the cursor
 /// is, which carriage returns, "up" and "erase" move and clear, as bars use them.
 fn screen(text: &str, columns: usize) -> Vec<String> {
@@ -96,32 +101,37 @@ fn screen(text: &str, columns: usize) -> Vec<String> {
 
 #[test]
 fn a_bar_comes_between_no_lines_and_is_gone_at_the_end() {
-    for columns in [40, 130] {
-        for line in [
-            "loopback --simulate --udp-port 14831 --size 4M -i 5",
+    for (columns, line) in [
+        (40, "loopback --simulate --udp-port 14831 --size 4M -i 5"),
+        (
+            130,
             "loopback --simulate --udp-port 14832 --sweep --size 4K -i 300",
-            "copylat --simulate -s 1M -w 5000 -r 5000",
-            "copybw --simulate -l -s 4M -w 2500 -r 2500",
-            "apiperf --simulate -s 1M -n 15000",
-            "pplat --simulate -t 300000",
+        ),
+        (40, "copylat --simulate -s 1M -w 5000 -r 5000"),
+        (130, "copybw --simulate -l -s 4M -w 2500 -r 2500"),
+        (40, "apiperf --simulate -s 1M -n 15000"),
+        (130, "pplat --simulate -t 300000"),
+        (40, "pplat --simulate -t 300000"),
+        (
+            40,
             "sanity --simulate -t data_small_sizes -t basic_cumemalloc",
-        ] {
-            let Some(text) = on_terminal(columns, line) else {
-                return;
-            };
-            let lines = screen(&text, columns.into());
-            let left: Vec<_> = lines
-                .iter()
-                .filter(|line| line.contains(['█', '░']))
-                .collect();
-            assert!(left.is_empty(), "{columns}: {line}: {left:?} in {text:?}");
-            let last = lines.iter().rfind(|line| !line.is_empty()).unwrap();
-            assert!(
-                "SIMULATED: no GPU was used: this result describes no hardware"
-                    .ends_with(last.trim_start()),
-                "{columns}: {line}: {last}"
-            );
-        }
+        ),
+    ] {
+        let Some(text) = on_terminal(columns, line) else {
+            return;
+        };
+        let lines = screen(&text, columns.into());
+        let left: Vec<_> = lines
+            .iter()
+            .filter(|line| line.contains(['█', '░']))
+            .collect();
+        assert!(left.is_empty(), "{columns}: {line}: {left:?} in {text:?}");
+        let last = lines.iter().rfind(|line| !line.is_empty()).unwrap();
+        assert!(
+            "SIMULATED: no GPU was used: this result describes no hardware"
+                .ends_with(last.trim_start()),
+            "{columns}: {line}: {last}"
+        );
     }
 }
 
@@ -261,26 +271,35 @@ fn overlong(text: &str, columns: usize) -> Vec<String> {
 
 #[test]
 fn every_line_fits_a_terminal_from_60_columns_on() {
-    for columns in [60, 80, 100, 140] {
-        let alone = MEASURING.iter().chain(&CONSTANT).chain(&OTHERS);
-        let alone = alone.map(|line| format!("exec $gdr {line}"));
-        let with_server = TWO_ENDS.iter().map(|(server, client)| {
-            format!(
-                "$gdr {server} >/dev/null 2>&1 & \
-                 for i in $(seq 500); do $gdr {client} && break; done; kill $! 2>/dev/null"
+    let alone = MEASURING.iter().chain(&CONSTANT).chain(&OTHERS);
+    let alone = alone.map(|line| format!("exec $gdr {line}"));
+    let with_server = TWO_ENDS.iter().map(|(server, client)| {
+        format!(
+            "$gdr {server} >/dev/null 2>&1 & \
+             for i in $(seq 500); do $gdr {client} && break; done; kill $! 2>/dev/null"
+        )
+    });
+    let alone = alone.chain(with_server).enumerate();
+    let mut scripts: Vec<(u16, String)> = alone
+        .flat_map(|(place, script)| widths(place).map(|columns| (columns, script.clone())))
+        .collect();
+    let folder = tempfile::tempdir().unwrap();
+    for columns in widths(0) {
+        let node = folder.path().join(format!("{columns}.tar.gz"));
+        let of_archive = |line| {
+            (
+                columns,
+                format!("node='{}'; exec $gdr {line}", node.display()),
             )
-        });
-        let folder = tempfile::tempdir().unwrap();
-        let node = folder.path().join("node.tar.gz");
-        let of_archives =
-            (OF_ARCHIVES.iter()).map(|line| format!("node='{}'; exec $gdr {line}", node.display()));
-        for script in alone.chain(with_server).chain(of_archives) {
-            let Some((_, text)) = run_on_terminal(columns, &script) else {
-                return;
-            };
-            let found = overlong(&text, columns.into());
-            assert!(found.is_empty(), "{columns}: {script}: {found:#?}");
-        }
+        };
+        scripts.extend(OF_ARCHIVES.map(of_archive));
+    }
+    for (columns, script) in scripts {
+        let Some((_, text)) = run_on_terminal(columns, &script) else {
+            return;
+        };
+        let found = overlong(&text, columns.into());
+        assert!(found.is_empty(), "{columns}: {script}: {found:#?}");
     }
 }
 
@@ -353,8 +372,8 @@ fn every_help_fits_a_terminal_from_60_columns_on() {
         lines.push(format!("help {command}"));
     }
     assert!(lines.len() > 40, "{lines:?}");
-    for columns in [60, 80, 100, 140] {
-        for line in &lines {
+    for (place, line) in lines.iter().enumerate() {
+        for columns in widths(place) {
             let Some(text) = on_terminal(columns, line) else {
                 return;
             };
