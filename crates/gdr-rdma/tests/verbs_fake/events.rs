@@ -1,7 +1,7 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use fake_ibverbs::{DeviceSpec, Element, Request};
+use fake_ibverbs::{DeviceSpec, Element, Fault};
 use gdr_rdma::{
     Access, AsyncEvent, Buffer, Deadline, Error, Event, QueuePairOptions, RecvRequest, SendRequest,
     State, VerbsError, WcStatus, WrId,
@@ -20,7 +20,7 @@ fn a_fatal_device_event_is_reported_and_ends_all_waits() {
     let write =
         SendRequest::write(WrId(2), target.remote().at(0)).segment(source.segment(0, 64).unwrap());
     a.pair.post_send(write).unwrap();
-    fake.request(&Request::Fatal { device: a.name() });
+    fake.fault(&a.name(), Fault::Fatal);
     assert_eq!(
         a.device.wait_event(soon()).unwrap(),
         AsyncEvent::DeviceFatal
@@ -47,7 +47,7 @@ fn a_wait_ends_when_the_device_fails_even_without_a_call_for_events() {
     let (a, _b) = sides(&fake);
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| a.queue.wait(soon()));
-        fake.request(&Request::Fatal { device: a.name() });
+        fake.fault(&a.name(), Fault::Fatal);
         let error = waiter.join().unwrap().unwrap_err();
         assert!(
             matches!(error, Error::Verbs(VerbsError::DeviceGone { .. })),
@@ -107,11 +107,7 @@ fn a_peer_that_may_not_write_here_is_reported_with_its_queue_pair() {
 fn an_event_of_a_newer_kernel_is_reported_by_its_number() {
     let fake = clean_fake();
     let (a, _b) = sides(&fake);
-    fake.request(&Request::Raise {
-        device: a.name(),
-        event: 4242,
-        element: Element::Port(0),
-    });
+    fake.fault(&a.name(), Fault::Raise(4242, Element::Port(0)));
     let event = AsyncEvent::Other { number: 4242 };
     assert_eq!(a.device.wait_event(soon()).unwrap(), event);
 }
@@ -120,11 +116,10 @@ fn an_event_of_a_newer_kernel_is_reported_by_its_number() {
 fn events_that_are_not_read_do_not_keep_a_queue_pair() {
     let fake = clean_fake();
     let (a, _b) = sides(&fake);
-    fake.request(&Request::Raise {
-        device: a.name(),
-        event: 1,
-        element: Element::Pair(a.pair.qpn().get()),
-    });
+    fake.fault(
+        &a.name(),
+        Fault::Raise(1, Element::Pair(a.pair.qpn().get())),
+    );
 }
 
 #[test]
@@ -169,12 +164,7 @@ fn a_failed_poll_names_its_verb_and_the_queue_stays_usable() {
         let target = b.memory(64);
         let write = SendRequest::write(WrId(4), target.remote().at(0));
         a.pair.post_send(write.inline(b"x")).unwrap();
-        fake.request(&Request::Refuse {
-            device: a.name(),
-            verb: verb.to_owned(),
-            errno: libc::EIO,
-            times: 1,
-        });
+        fake.fault(&a.name(), Fault::Refuse(verb.to_owned(), libc::EIO, 1));
         let error = a.queue.poll().unwrap_err().to_string();
         assert!(error.contains(verb) && error.contains("EIO"), "{error}");
         assert_eq!(a.done().id, WrId(4));

@@ -1,6 +1,6 @@
 use std::time::{Duration, Instant};
 
-use fake_ibverbs::{DeviceSpec, Fake, PortSpec, Request};
+use fake_ibverbs::{DeviceSpec, Fake, Fault, PortSpec};
 use gdr_rdma::{
     Access, Buffer, ConnectionOptions, Device, Error, QueuePairOptions, SendRequest, State,
     VerbsError, WcStatus, WrId,
@@ -135,12 +135,10 @@ fn a_peer_in_another_subnet_is_reported_with_a_remedy() {
         (libc::ENODEV, "network namespace"),
     ] {
         let (a, b) = (side(&fake, &roce()), side(&fake, &roce()));
-        fake.request(&Request::Refuse {
-            device: a.name(),
-            verb: "ibv_modify_qp RTR".to_owned(),
-            errno,
-            times: 1,
-        });
+        fake.fault(
+            &a.name(),
+            Fault::Refuse("ibv_modify_qp RTR".to_owned(), errno, 1),
+        );
         let error = a.pair.connect(&b.pair.endpoint(), &options()).unwrap_err();
         assert!(
             matches!(error, Error::Verbs(VerbsError::Route { .. })),
@@ -197,13 +195,10 @@ fn verbs_that_fail_when_objects_are_made_leave_nothing_behind() {
             ..roce()
         };
         let device = open(&fake, &spec);
-        let name = device.name().to_owned();
-        fake.request(&Request::Refuse {
-            device: name.clone(),
-            verb: verb.to_owned(),
-            errno: libc::ENOSPC,
-            times: 2,
-        });
+        fake.fault(
+            device.name(),
+            Fault::Refuse(verb.to_owned(), libc::ENOSPC, 2),
+        );
         let domain = device.protection_domain();
         let queue = device.completion_queue(16);
         let error = domain
@@ -234,11 +229,7 @@ fn a_status_of_a_newer_kernel_is_a_failure_like_any_other() {
     let fake = clean_fake();
     let (a, b) = sides(&fake);
     let (source, target) = (a.memory(64), b.memory(64));
-    fake.request(&Request::EndNext {
-        device: a.name(),
-        status: 777,
-        vendor_err: 3,
-    });
+    fake.fault(&a.name(), Fault::EndNext(777, 3));
     let write =
         SendRequest::write(WrId(1), target.remote().at(0)).segment(source.segment(0, 64).unwrap());
     a.pair.post_send(write).unwrap();
@@ -277,7 +268,7 @@ fn a_device_that_is_removed_ends_its_outstanding_requests() {
     let write =
         SendRequest::write(WrId(1), target.remote().at(0)).segment(source.segment(0, 64).unwrap());
     a.pair.post_send(write).unwrap();
-    fake.request(&Request::Remove { device: a.name() });
+    fake.fault(&a.name(), Fault::Remove);
     assert_eq!(a.status(), WcStatus::WrFlushed);
 }
 

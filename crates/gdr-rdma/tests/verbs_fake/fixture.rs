@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::thread;
 
 pub(crate) use conformance::{Side, bytes, fill, pattern, soon};
-use fake_ibverbs::{Call, DeviceSpec, Fake, Request};
+use fake_ibverbs::{Call, DeviceSpec, Fake, Fault};
 use gdr_rdma::{AckTimeout, ConnectionOptions, Device, Mtu, RetryCount, VerbsOptions};
 
 /// A library that a test leaves clean: no object lives at its end, and no rule of the API was broken.
@@ -71,17 +71,11 @@ pub(crate) const POSTING: [&str; 2] = ["ibv_post_send", "ibv_wr_complete"];
 
 /// Whether transfers that begin at the device wait.
 pub(crate) fn hold(fake: &Fake, name: &str, held: bool) {
-    let device = name.to_owned();
-    fake.request(&Request::Hold { device, held });
+    fake.fault(name, Fault::Hold(held));
 }
 
 pub(crate) fn set_port(fake: &Fake, name: &str, port: u8, state: u32) {
-    let device = name.to_owned();
-    fake.request(&Request::Port {
-        device,
-        port,
-        state,
-    });
+    fake.fault(name, Fault::Port(port, state));
 }
 
 /// A side on a device that is made up for it.

@@ -1,10 +1,10 @@
 //! Memory of a simulated GPU.
 
-use std::os::fd::AsRawFd;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use conformance::Side;
-use fake_ibverbs::{Fake, Request};
+use fake_ibverbs::Fake;
 use gdr_cuda::{DeviceBuffer, Gpu, MemoryKind, Ordinal, SimDriver};
 use gdr_rdma::{Access, Buffer, Error, MemoryRegion};
 
@@ -19,11 +19,7 @@ impl GpuMemory {
         let gpu = Gpu::open(driver.clone(), Ordinal(0)).unwrap();
         let device = Arc::new(gpu.allocate(MemoryKind::Plain, len).unwrap());
         let share = driver.share(device.ptr()).unwrap();
-        fake.request(&Request::GpuMemory {
-            base: share.base.get(),
-            size: share.size,
-            fd: share.fd.as_raw_fd(),
-        });
+        fake.add_gpu_memory(share.base.get(), share.size, share.fd.as_fd());
         let buffer = Buffer::staged(Arc::clone(&device)).unwrap();
         Self { device, buffer }
     }

@@ -3,7 +3,7 @@
 use std::sync::mpsc;
 use std::thread;
 
-use fake_ibverbs::{DeviceSpec, Fake, Request};
+use fake_ibverbs::{DeviceSpec, Fake, Fault};
 use gdr_rdma::{CompletionQueue, QueuePair, QueuePairOptions, SendRequest, WrId};
 
 use crate::fixture::*;
@@ -37,10 +37,7 @@ fn a_queue_pair_with_the_number_of_one_being_dropped_completes_its_requests() {
     let old = a.domain.queue_pair(&QueuePairOptions::new(&a.queue));
     let old = old.unwrap();
     let number = old.qpn();
-    let detain = |detained| {
-        let device = a.name();
-        fake.request(&Request::Detain { device, detained });
-    };
+    let detain = |detained| fake.fault(&a.name(), Fault::Detain(detained));
     let pairs = fake.live(&a.name()).pairs;
     detain(true);
     thread::scope(|scope| {
