@@ -8,7 +8,6 @@ use gdr_roce::Mtu;
 use gdr_roce::wire::UDP_PORT;
 
 use crate::error::{Awaited, Error, Feature, NicError, Result};
-use crate::provider::nic::NicDevice;
 use crate::provider::verbs::{self, Context, VerbsDevice};
 use crate::provider::{DeviceOps, GpuDma};
 use crate::types::{
@@ -50,7 +49,7 @@ impl Device {
     /// [`NicError::PortInUse`](crate::NicError::PortInUse), [`NicError::PortSharing`](crate::NicError::PortSharing), [`NicError::AddressNotLocal`](crate::NicError::AddressNotLocal),
     /// [`NicError::AddressNotUnicast`](crate::NicError::AddressNotUnicast), [`NicError::Os`](crate::NicError::Os).
     pub fn soft_with(options: SoftOptions) -> Result<Self> {
-        Ok(Self(Arc::new(NicDevice::open(&options)?)))
+        Ok(Self(Arc::new(gdr_nic::Device::open(&options, None)?)))
     }
 
     /// The address of this host from which packets to `peer` leave: where to open a device of the soft

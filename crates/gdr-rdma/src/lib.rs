@@ -99,6 +99,7 @@ mod error;
 mod gpu_registration;
 mod memory_region;
 mod os;
+mod pair_queues;
 mod protection_domain;
 mod provider;
 mod queue_pair;

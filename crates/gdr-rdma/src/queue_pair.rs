@@ -8,8 +8,9 @@ use smallvec::SmallVec;
 use crate::completion_queue::CompletionQueue;
 use crate::error::{Error, Foreign, NicError, Result};
 use crate::memory_region::{MemoryRegion, Segment};
+use crate::pair_queues::PairQueues;
 use crate::protection_domain::ProtectionDomain;
-use crate::provider::{PreparedSendOps, QueuePairInit, QueuePairOps, QueuesInit};
+use crate::provider::{PreparedSendOps, QueuePairInit, QueuePairOps};
 use crate::shared_receive_queue::SharedReceiveQueue;
 use crate::types::{ConnectionOptions, Endpoint};
 use crate::work_request::{RecvRequest, SendRequest};
@@ -19,10 +20,7 @@ use gdr_nic::random_number;
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct QueuePairOptions {
-    send_queue: CompletionQueue,
-    recv_queue: CompletionQueue,
-    shared_receives: Option<SharedReceiveQueue>,
-    capabilities: Capabilities,
+    queues: PairQueues,
     access: Access,
 }
 
@@ -31,34 +29,27 @@ impl QueuePairOptions {
     /// inline bytes, and lets the peer write, read and do atomics where regions permit it.
     pub fn new(queue: &CompletionQueue) -> Self {
         Self {
-            send_queue: queue.clone(),
-            recv_queue: queue.clone(),
-            shared_receives: None,
-            capabilities: Capabilities {
-                max_send_wr: 128,
-                max_recv_wr: 128,
-                max_inline: 256,
-            },
+            queues: PairQueues::new(queue),
             access: Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC,
         }
     }
 
     /// Uses another queue for the completions of receives.
     pub fn recv_queue(mut self, queue: &CompletionQueue) -> Self {
-        self.recv_queue = queue.clone();
+        self.queues.recv = queue.clone();
         self
     }
 
     /// Takes receives from this queue, which other queue pairs use as well. The queue pair then has
     /// none of its own.
     pub fn shared_receive_queue(mut self, queue: &SharedReceiveQueue) -> Self {
-        self.shared_receives = Some(queue.clone());
+        self.queues.shared = Some(queue.clone());
         self
     }
 
     /// Sets the sizes of the queues and of inline data.
     pub fn capabilities(mut self, capabilities: Capabilities) -> Self {
-        self.capabilities = capabilities;
+        self.queues.capabilities = capabilities;
         self
     }
 
@@ -87,11 +78,7 @@ pub struct QueuePair {
     // Field order is drop order: it is destroyed before what it was made from.
     pair: Box<dyn QueuePairOps>,
     domain: ProtectionDomain,
-    send_queue: CompletionQueue,
-    recv_queue: CompletionQueue,
-    /// It is destroyed after the queue pair.
-    _shared_receives: Option<SharedReceiveQueue>,
-    max_send_wr: u32,
+    queues: PairQueues,
     psn: Psn,
 }
 
@@ -104,45 +91,17 @@ impl ProtectionDomain {
     /// [`Error::Verbs`].
     pub fn queue_pair(&self, options: &QueuePairOptions) -> Result<QueuePair> {
         self.device().check_process()?;
-        let shared_receives = options.shared_receives.as_ref();
-        self.check_queues([&options.send_queue, &options.recv_queue], shared_receives)?;
         let psn = Psn::new(random_number()?);
         let init = QueuePairInit {
-            queues: &QueuesInit {
-                send_queue: options.send_queue.ops(),
-                recv_queue: options.recv_queue.ops(),
-                shared_receives: shared_receives.map(SharedReceiveQueue::nic),
-                capabilities: options.capabilities,
-            },
+            queues: &options.queues.of(self)?,
             access: options.access,
         };
         Ok(QueuePair {
             pair: self.ops().clone().create_queue_pair(&init)?,
             domain: self.clone(),
-            send_queue: options.send_queue.clone(),
-            recv_queue: options.recv_queue.clone(),
-            _shared_receives: options.shared_receives.clone(),
-            max_send_wr: options.capabilities.max_send_wr,
+            queues: options.queues.clone(),
             psn,
         })
-    }
-
-    /// Checks that queues belong to the device and the domain of a new queue pair.
-    pub(crate) fn check_queues(
-        &self,
-        completions: [&CompletionQueue; 2],
-        receives: Option<&SharedReceiveQueue>,
-    ) -> Result<()> {
-        if completions
-            .iter()
-            .any(|queue| !queue.device().is_same(self.device()))
-        {
-            return Err(NicError::Foreign(Foreign::CompletionQueue).into());
-        }
-        if receives.is_some_and(|queue| queue.domain().id() != self.id()) {
-            return Err(NicError::Foreign(Foreign::SharedReceiveQueue).into());
-        }
-        Ok(())
     }
 
     /// Checks that the regions of a request belong to this domain.
@@ -183,12 +142,12 @@ impl QueuePair {
 
     /// The queue of the completions of its sends.
     pub fn send_queue(&self) -> &CompletionQueue {
-        &self.send_queue
+        &self.queues.send
     }
 
     /// The queue of the completions of its receives.
     pub fn recv_queue(&self) -> &CompletionQueue {
-        &self.recv_queue
+        &self.queues.recv
     }
 
     /// Its state.
@@ -296,7 +255,7 @@ impl QueuePair {
         &self,
         requests: impl IntoIterator<Item = SendRequest>,
     ) -> std::result::Result<(), BatchPostError> {
-        let most = (self.max_send_wr as usize).saturating_add(1);
+        let most = (self.queues.capabilities.max_send_wr as usize).saturating_add(1);
         let mut requests = requests.into_iter();
         let mut posted = 0;
         loop {

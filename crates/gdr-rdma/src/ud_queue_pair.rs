@@ -6,8 +6,8 @@ use gdr_roce::{Capabilities, Mtu, PostError, Psn, Qkey, Qpn, State};
 use crate::completion_queue::CompletionQueue;
 use crate::error::{Feature, NicError, Result};
 use crate::memory_region::Segment;
+use crate::pair_queues::PairQueues;
 use crate::protection_domain::ProtectionDomain;
-use crate::provider::QueuesInit;
 use crate::provider::nic::work_request::{KeyedSegments, data, take};
 use crate::provider::nic::{post_recv, with_queues};
 use crate::shared_receive_queue::SharedReceiveQueue;
@@ -19,10 +19,7 @@ use gdr_nic::random_number;
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct UdQueuePairOptions {
-    send_queue: CompletionQueue,
-    recv_queue: CompletionQueue,
-    shared_receives: Option<SharedReceiveQueue>,
-    capabilities: Capabilities,
+    queues: PairQueues,
     qkey: Qkey,
     mtu: Mtu,
 }
@@ -33,14 +30,7 @@ impl UdQueuePairOptions {
     /// which fit one packet of Ethernet.
     pub fn new(queue: &CompletionQueue, qkey: Qkey) -> Self {
         Self {
-            send_queue: queue.clone(),
-            recv_queue: queue.clone(),
-            shared_receives: None,
-            capabilities: Capabilities {
-                max_send_wr: 128,
-                max_recv_wr: 128,
-                max_inline: 256,
-            },
+            queues: PairQueues::new(queue),
             qkey,
             mtu: Mtu::B1024,
         }
@@ -48,20 +38,20 @@ impl UdQueuePairOptions {
 
     /// Uses another queue for the completions of receives.
     pub fn recv_queue(mut self, queue: &CompletionQueue) -> Self {
-        self.recv_queue = queue.clone();
+        self.queues.recv = queue.clone();
         self
     }
 
     /// Takes receives from this queue, which other queue pairs use as well. The queue pair then has
     /// none of its own.
     pub fn shared_receive_queue(mut self, queue: &SharedReceiveQueue) -> Self {
-        self.shared_receives = Some(queue.clone());
+        self.queues.shared = Some(queue.clone());
         self
     }
 
     /// Sets the sizes of the queues and of inline data.
     pub fn capabilities(mut self, capabilities: Capabilities) -> Self {
-        self.capabilities = capabilities;
+        self.queues.capabilities = capabilities;
         self
     }
 
@@ -95,9 +85,7 @@ pub struct UdQueuePair {
     // Field order is drop order: it is destroyed before what it was made from.
     pair: gdr_nic::QueuePair<Datagrams>,
     domain: ProtectionDomain,
-    send_queue: CompletionQueue,
-    recv_queue: CompletionQueue,
-    _shared_receives: Option<SharedReceiveQueue>,
+    queues: PairQueues,
     qkey: Qkey,
 }
 
@@ -111,25 +99,16 @@ impl ProtectionDomain {
     /// [`NicError::ForkedChild`](crate::NicError::ForkedChild).
     pub fn ud_queue_pair(&self, options: &UdQueuePairOptions) -> Result<UdQueuePair> {
         self.device().check_process()?;
-        let shared_receives = options.shared_receives.as_ref();
-        self.check_queues([&options.send_queue, &options.recv_queue], shared_receives)?;
+        let queues = options.queues.of(self)?;
         let nic = self.device().nic(Feature::Datagrams)?;
-        let queues = QueuesInit {
-            send_queue: options.send_queue.ops(),
-            recv_queue: options.recv_queue.ops(),
-            shared_receives: shared_receives.map(SharedReceiveQueue::nic),
-            capabilities: options.capabilities,
-        };
-        let pair = with_queues(&queues, |queues| {
-            nic.ud_queue_pair(self.id(), queues, options.capabilities, options.mtu)
+        let pair = with_queues(&queues, |queues_of_nic| {
+            nic.ud_queue_pair(self.id(), queues_of_nic, queues.capabilities, options.mtu)
         })?;
         pair.to_init(options.qkey)?;
         Ok(UdQueuePair {
             pair,
             domain: self.clone(),
-            send_queue: options.send_queue.clone(),
-            recv_queue: options.recv_queue.clone(),
-            _shared_receives: options.shared_receives.clone(),
+            queues: options.queues.clone(),
             qkey: options.qkey,
         })
     }
@@ -157,12 +136,12 @@ impl UdQueuePair {
 
     /// The queue of the completions of its sends.
     pub fn send_queue(&self) -> &CompletionQueue {
-        &self.send_queue
+        &self.queues.send
     }
 
     /// The queue of the completions of its receives.
     pub fn recv_queue(&self) -> &CompletionQueue {
-        &self.recv_queue
+        &self.queues.recv
     }
 
     /// Its state.

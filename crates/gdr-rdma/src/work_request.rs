@@ -33,6 +33,39 @@ impl Data {
     }
 }
 
+/// What requests of both services have in common.
+macro_rules! send_methods {
+    ($request:ty) => {
+        impl $request {
+            /// Appends a segment; replaces inline bytes.
+            pub fn segment(mut self, segment: Segment) -> Self {
+                self.data.push(segment);
+                self
+            }
+
+            /// Sends a copy of these bytes, made now; they need not be registered. Replaces segments.
+            pub fn inline(mut self, bytes: &[u8]) -> Self {
+                self.data = Data::Inline(SmallVec::from_slice(bytes));
+                self
+            }
+
+            /// Makes a completion only if it fails. Its regions are released when a later request of its queue
+            /// pair completes.
+            pub fn unsignalled(mut self) -> Self {
+                self.flags.remove(SendFlags::SIGNALLED);
+                self
+            }
+
+            pub(crate) fn segments(&self) -> &[Segment] {
+                self.data.segments()
+            }
+        }
+    };
+}
+
+send_methods!(SendRequest);
+send_methods!(UdSendRequest);
+
 /// A request for the send queue. It is signalled unless [`SendRequest::unsignalled`] is called, and
 /// has no bytes until [`SendRequest::segment`] or [`SendRequest::inline`] is.
 #[derive(Clone, Debug)]
@@ -91,25 +124,6 @@ impl SendRequest {
         self
     }
 
-    /// Appends a segment; replaces inline bytes.
-    pub fn segment(mut self, segment: Segment) -> Self {
-        self.data.push(segment);
-        self
-    }
-
-    /// Sends a copy of these bytes, made now; they need not be registered. Replaces segments.
-    pub fn inline(mut self, bytes: &[u8]) -> Self {
-        self.data = Data::Inline(SmallVec::from_slice(bytes));
-        self
-    }
-
-    /// Makes a completion only if it fails. Its regions are released when a later request of its queue
-    /// pair completes.
-    pub fn unsignalled(mut self) -> Self {
-        self.flags.remove(SendFlags::SIGNALLED);
-        self
-    }
-
     /// Starts only when all earlier READs and atomics of the queue pair are complete.
     pub fn fenced(mut self) -> Self {
         self.flags.insert(SendFlags::FENCE);
@@ -120,10 +134,6 @@ impl SendRequest {
     pub fn solicited(mut self) -> Self {
         self.flags.insert(SendFlags::SOLICITED);
         self
-    }
-
-    pub(crate) fn segments(&self) -> &[Segment] {
-        self.data.segments()
     }
 }
 
@@ -158,33 +168,10 @@ impl UdSendRequest {
         self
     }
 
-    /// Appends a segment; replaces inline bytes.
-    pub fn segment(mut self, segment: Segment) -> Self {
-        self.data.push(segment);
-        self
-    }
-
-    /// Sends a copy of these bytes, made now; they need not be registered. Replaces segments.
-    pub fn inline(mut self, bytes: &[u8]) -> Self {
-        self.data = Data::Inline(SmallVec::from_slice(bytes));
-        self
-    }
-
-    /// Makes a completion only if it fails. Its regions are released when a later request of its queue
-    /// pair completes.
-    pub fn unsignalled(mut self) -> Self {
-        self.flags.remove(SendFlags::SIGNALLED);
-        self
-    }
-
     /// Marks the receiver's completion as solicited.
     pub fn solicited(mut self) -> Self {
         self.flags.insert(SendFlags::SOLICITED);
         self
-    }
-
-    pub(crate) fn segments(&self) -> &[Segment] {
-        self.data.segments()
     }
 }
 

@@ -682,3 +682,47 @@ fn without_a_key_only_loopback_peers_are_accepted() {
     assert_eq!(everywhere.failed(), 1);
     drop(outside);
 }
+
+/// What strangers do: nothing, noise, half a greeting, a greeting of another protocol.
+fn strangers(at: SocketAddr) -> Vec<TcpStream> {
+    let noise: [&[u8]; 6] = [
+        b"",
+        &[0; 44],
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        &[0xff; 4096],
+        b"SSH-2.0-OpenSSH_9.6\r\n",
+        b"gdr",
+    ];
+    let mut silent = Vec::new();
+    for bytes in noise {
+        let mut closes = TcpStream::connect(at).unwrap();
+        // The listener may have closed it already.
+        let _ = closes.write_all(bytes);
+        drop(closes);
+        let mut stays = TcpStream::connect(at).unwrap();
+        let _ = stays.write_all(bytes);
+        silent.push(stays);
+    }
+    silent
+}
+
+#[test]
+fn strangers_neither_end_nor_block_a_listener() {
+    let listener = Listener::bind(anywhere()).unwrap();
+    let own = key("hostile suite's own key");
+    let at = listener.address().unwrap();
+    let held = strangers(at);
+    std::thread::scope(|scope| {
+        let server = scope.spawn(|| listener.accept(&own, soon()));
+        let mut wrong = 0;
+        for _ in 0..3 {
+            let wrong_key = key("sixteen wrong bytes");
+            wrong += usize::from(Session::connect(at, &wrong_key, soon()).is_err());
+        }
+        assert_eq!(wrong, 3, "a wrong key proves nothing");
+        let client = Session::connect(at, &own, soon()).unwrap();
+        assert!(client.is_authenticated());
+        assert!(server.join().unwrap().unwrap().is_authenticated());
+    });
+    drop(held);
+}

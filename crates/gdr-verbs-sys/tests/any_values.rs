@@ -6,7 +6,7 @@
 
 use std::mem::MaybeUninit;
 
-use fake_ibverbs::{DeviceSpec, Fake, GidSpec, PortSpec, Request};
+use fake_ibverbs::{DeviceSpec, Fake, Fault, GidSpec, PortSpec};
 use gdr_verbs_sys::*;
 use proptest::prelude::*;
 
@@ -110,8 +110,7 @@ fn every_value_of_a_device_is_returned_unchanged() {
             prop_assert_eq!(verbs.query_gid_table(context, &mut room).unwrap().len(), all);
             verbs.ibv_close_device(context).unwrap();
         }
-        let device = spec.name.clone();
-        fake.request(&Request::Remove { device });
+        fake.fault(&spec.name, Fault::Remove);
     });
     fake.assert_clean();
 }
@@ -123,9 +122,7 @@ fn every_errno_of_a_verb_is_returned_unchanged() {
     let verbs = fake.verbs();
     let context = open(verbs);
     proptest!(ProptestConfig::with_cases(CASES), |(errno in 1..i32::MAX)| {
-        let device = "mlx5_0".to_owned();
-        let (verb, times) = ("ibv_alloc_pd".to_owned(), 1);
-        fake.request(&Request::Refuse { device, verb, errno, times });
+        fake.fault("mlx5_0", Fault::Refuse("ibv_alloc_pd".to_owned(), errno, 1));
         // SAFETY: the context is open.
         let error = unsafe { verbs.ibv_alloc_pd(context) }.unwrap_err();
         prop_assert_eq!(error.errno(), Errno(errno));

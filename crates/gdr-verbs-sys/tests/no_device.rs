@@ -7,7 +7,7 @@
 use std::env;
 use std::fs;
 
-use fake_ibverbs::{DeviceSpec, Fake, Request};
+use fake_ibverbs::{DeviceSpec, Fake, Fault};
 use gdr_verbs_sys::{LoadError, NoDevice, Verbs};
 
 #[test]
@@ -30,8 +30,7 @@ fn the_library_of_the_environment_is_loaded_and_a_list_that_becomes_empty_is_an_
 
     let fake = Fake::of_process();
     for name in ["rxe0", "siw0"] {
-        let device = name.to_owned();
-        fake.request(&Request::Remove { device });
+        fake.fault(name, Fault::Remove);
     }
     let error = Verbs::load().unwrap_err();
     assert_eq!(error, LoadError::NoDevice(NoDevice::Empty));

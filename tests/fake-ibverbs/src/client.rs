@@ -3,6 +3,7 @@
 use std::ffi::{OsString, c_void};
 use std::fs;
 use std::net::Ipv4Addr;
+use std::os::fd::{AsRawFd as _, BorrowedFd};
 use std::os::unix;
 use std::path::{Path, PathBuf};
 use std::slice;
@@ -13,7 +14,7 @@ use gdr_verbs_sys::Verbs;
 use libloading::os::unix::Library;
 use tempfile::TempDir;
 
-use crate::control::{Control, Reply, Request};
+use crate::control::{Control, Fault, Reply, Request};
 use crate::nic::FILE;
 use crate::report::{Call, Live, Report};
 use crate::spec::DeviceSpec;
@@ -127,8 +128,25 @@ impl Fake {
         self.request(&Request::Add(device));
     }
 
+    /// Lets something happen to a device.
+    pub fn fault(&self, device: &str, fault: Fault) {
+        self.request(&Request::Fault(device.to_owned(), fault));
+    }
+
+    /// Makes the list of devices fail with this `errno` from now on.
+    pub fn refuse_list(&self, errno: i32) {
+        self.request(&Request::RefuseList(errno));
+    }
+
+    /// Declares `size` device addresses from `base` as GPU memory, which a peer-memory module can support.
+    /// The descriptor for the memory is duplicated.
+    pub fn add_gpu_memory(&self, base: u64, size: u64, fd: BorrowedFd<'_>) {
+        let fd = fd.as_raw_fd();
+        self.request(&Request::GpuMemory { base, size, fd });
+    }
+
     /// Executes a request.
-    pub fn request(&self, request: &Request) -> Report {
+    fn request(&self, request: &Request) -> Report {
         let request = serde_json::to_vec(request).expect("requests are JSON");
         let mut reply = Vec::<u8>::new();
         // SAFETY: the function has this type in every copy.
@@ -164,7 +182,7 @@ impl Fake {
         let report = self.report();
         assert_eq!(report.violations, Vec::<String>::new());
         for (device, live) in report.live {
-            assert_eq!(live, Live::NOTHING, "{device}");
+            assert_eq!(live, Live::default(), "{device}");
         }
     }
 }

@@ -22,93 +22,42 @@ pub enum Element {
     Pair(u32),
 }
 
+/// What happens to a device.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Fault {
+    /// It is removed: it is not listed, and its verbs fail with `EIO`.
+    Remove,
+    /// It fails: its event is raised, and its queue pairs are in ERR.
+    Fatal,
+    /// A verb fails with this `errno` so many times; its name is as in [`DeviceSpec::refusals`].
+    Refuse(String, i32, u32),
+    /// GPU memory is treated in this way by dma-buf.
+    DmaBuf(GpuPath),
+    /// A port is in this `ibv_port_state`, and its event is raised.
+    Port(u8, u32),
+    /// Whether the transfers that start at the device are held.
+    Hold(bool),
+    /// Whether calls that destroy a queue pair block after it is destroyed.
+    Detain(bool),
+    /// The next transfer that starts at the device and succeeds has this status, which is `ibv_wc_status`
+    /// or any number, and this vendor error.
+    EndNext(u32, u32),
+    /// An event is raised: `ibv_event_type`, or any number.
+    Raise(u32, Element),
+}
+
 /// A request to the library.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub enum Request {
-    /// Adds a device.
+pub(crate) enum Request {
     Add(DeviceSpec),
-    /// Removes a device: it is not listed, and its verbs fail with `EIO`.
-    Remove {
-        /// The name of the device.
-        device: String,
-    },
-    /// Makes the list of devices fail from now on.
-    RefuseList {
-        /// The error number.
-        errno: i32,
-    },
-    /// Makes a verb fail.
-    Refuse {
-        /// The name of the device.
-        device: String,
-        /// The verb, as in [`DeviceSpec::refusals`].
-        verb: String,
-        /// The error number.
-        errno: i32,
-        /// How many times it fails.
-        times: u32,
-    },
-    /// Changes the treatment of GPU memory.
-    DmaBuf {
-        /// The name of the device.
-        device: String,
-        /// The new treatment.
-        path: GpuPath,
-    },
-    /// Changes the state of a port, and raises its event.
-    Port {
-        /// The name of the device.
-        device: String,
-        /// The name of the device.
-        port: u8,
-        /// The `ibv_port_state`.
-        state: u32,
-    },
-    /// Fails a device: raises its event, and changes its queue pairs to ERR.
-    Fatal {
-        /// The name of the device.
-        device: String,
-    },
-    /// Holds or releases the transfers that start at the device.
-    Hold {
-        /// The name of the device.
-        device: String,
-        /// Whether they are held.
-        held: bool,
-    },
-    /// Makes calls that destroy a queue pair of the device block after it is destroyed, or ends
-    /// that.
-    Detain {
-        /// The name of the device.
-        device: String,
-        /// Whether they are held.
-        detained: bool,
-    },
-    /// Reports another status for the next transfer that starts at the device and succeeds.
-    EndNext {
-        /// The name of the device.
-        device: String,
-        /// `ibv_wc_status`, or any number.
-        status: u32,
-        /// The vendor error.
-        vendor_err: u32,
-    },
-    /// Raises an event.
-    Raise {
-        /// The name of the device.
-        device: String,
-        /// `ibv_event_type`, or any number.
-        event: u32,
-        /// The subject of the event.
-        element: Element,
-    },
-    /// Declares device addresses as GPU memory, which a peer-memory module can support.
+    /// Changes the device with this name.
+    Fault(String, Fault),
+    /// Makes the list of devices fail with this `errno` from now on.
+    RefuseList(i32),
+    /// Declares `size` device addresses from `base` as GPU memory: the memory of this descriptor.
     GpuMemory {
-        /// The first address.
         base: u64,
-        /// The length in bytes.
         size: u64,
-        /// A descriptor of this process for the memory; it is duplicated.
         fd: i32,
     },
     /// Only returns the report.
@@ -154,62 +103,8 @@ pub(crate) unsafe extern "C" fn fake_ibverbs_control(
 fn perform(library: &mut LibraryState, request: Request) -> Result<(), String> {
     match request {
         Request::Add(spec) => library.devices.push(Device::new(spec)),
-        Request::Remove { device } => {
-            let id = library.named(&device)?;
-            library.devices[id].gone = true;
-            library.fail_device(id);
-        }
-        Request::RefuseList { errno } => library.list_errno = errno,
-        Request::Refuse {
-            device,
-            verb,
-            errno,
-            times,
-        } => {
-            let id = library.named(&device)?;
-            library.devices[id].refuse(verb, errno, times);
-        }
-        Request::DmaBuf { device, path } => {
-            let id = library.named(&device)?;
-            library.devices[id].spec.dma_buf = path;
-        }
-        Request::Port {
-            device,
-            port,
-            state,
-        } => {
-            let id = library.named(&device)?;
-            library.set_port(id, port, state)?;
-        }
-        Request::Fatal { device } => {
-            let id = library.named(&device)?;
-            library.fail_device(id);
-        }
-        Request::Hold { device, held } => {
-            let id = library.named(&device)?;
-            library.devices[id].held = held;
-        }
-        Request::Detain { device, detained } => {
-            let id = library.named(&device)?;
-            library.devices[id].detains = detained;
-            pair::RELEASED.notify_all();
-        }
-        Request::EndNext {
-            device,
-            status,
-            vendor_err,
-        } => {
-            let id = library.named(&device)?;
-            library.devices[id].endings.push_back((status, vendor_err));
-        }
-        Request::Raise {
-            device,
-            event,
-            element,
-        } => {
-            let id = library.named(&device)?;
-            library.raise_named(id, event, element)?;
-        }
+        Request::Fault(device, fault) => return library.change_device(&device, fault),
+        Request::RefuseList(errno) => library.list_errno = errno,
         Request::GpuMemory { base, size, fd } => library.add_gpu_memory(base, size, fd)?,
         Request::Report => {}
     }
@@ -217,6 +112,35 @@ fn perform(library: &mut LibraryState, request: Request) -> Result<(), String> {
 }
 
 impl LibraryState {
+    fn change_device(&mut self, name: &str, fault: Fault) -> Result<(), String> {
+        let id = self.named(name)?;
+        let device = &mut self.devices[id];
+        match fault {
+            Fault::Remove => {
+                device.gone = true;
+                self.fail_device(id);
+            }
+            Fault::Fatal => self.fail_device(id),
+            Fault::Refuse(verb, errno, times) => device.refuse(verb, errno, times),
+            Fault::DmaBuf(path) => device.spec.dma_buf = path,
+            Fault::Port(port, state) => return self.set_port(id, port, state),
+            Fault::Hold(held) => device.held = held,
+            Fault::Detain(detained) => {
+                device.detains = detained;
+                pair::RELEASED.notify_all();
+            }
+            Fault::EndNext(status, vendor_err) => device.endings.push_back((status, vendor_err)),
+            Fault::Raise(event, element) => {
+                let subject = match element {
+                    Element::Port(port) => Subject::Port(port),
+                    Element::Pair(number) => self.pair_with(id, number)?,
+                };
+                self.raise(id, event, subject);
+            }
+        }
+        Ok(())
+    }
+
     fn set_port(&mut self, id: DeviceId, port: u8, state: u32) -> Result<(), String> {
         let index = usize::from(port).checked_sub(1);
         let ports = &mut self.devices[id].spec.ports;
@@ -244,18 +168,10 @@ impl LibraryState {
         self.raise(id, event.0, Subject::Port(0));
     }
 
-    fn raise_named(&mut self, id: DeviceId, event: u32, element: Element) -> Result<(), String> {
-        let subject = match element {
-            Element::Port(port) => Subject::Port(port),
-            Element::Pair(number) => {
-                let mut pairs = self.pairs.iter();
-                let found = pairs.find(|(_, pair)| pair.device == id && pair.number == number);
-                let (address, _) =
-                    found.ok_or_else(|| format!("there is no queue pair {number}"))?;
-                Subject::Pair(*address)
-            }
-        };
-        self.raise(id, event, subject);
-        Ok(())
+    fn pair_with(&self, id: DeviceId, number: u32) -> Result<Subject, String> {
+        let mut pairs = self.pairs.iter();
+        let found = pairs.find(|(_, pair)| pair.device == id && pair.number == number);
+        let found = found.ok_or_else(|| format!("there is no queue pair {number}"));
+        Ok(Subject::Pair(*found?.0))
     }
 }

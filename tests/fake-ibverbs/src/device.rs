@@ -15,7 +15,7 @@ use crate::nic::{self, is_listing, keep_operations};
 use crate::report::Call;
 use crate::spec::{DeviceSpec, PortSpec};
 use crate::state::{DeviceId, Kind, LibraryState, Object, lock_state};
-use crate::verb::{Errno, Outcome, end, make, number, plain, pointer, status};
+use crate::verb::{Errno, Outcome, end, make, plain, pointer, status};
 use crate::{pair, query, queue, region};
 
 /// A verb that fails a number of times.
@@ -213,14 +213,6 @@ extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> __be64 {
     plain(0, |library| {
         let id = library.device_at("ibv_get_device_guid", device);
         id.map_or(0, |id| library.devices[id].spec.guid.to_be())
-    })
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
-    number(|| {
-        let id = lock_state().device_at("ibv_get_device_index", device)?;
-        Ok(id as c_int)
     })
 }
 

@@ -29,16 +29,12 @@ struct Event {
 }
 
 impl Event {
-    /// The event that a program was given.
-    fn of(event: &ibv_async_event, is_of_pair: bool) -> Self {
-        // SAFETY: all of the union's members are numbers or addresses, set when the event was returned.
-        let (pair, port) = unsafe { (event.element.qp.addr(), event.element.port_num) };
-        let subject = match is_of_pair {
-            true => Subject::Pair(pair),
-            false => Subject::Port(u8::try_from(port).unwrap_or(u8::MAX)),
-        };
-        let kind = event.event_type.0;
-        Self { kind, subject }
+    /// Whether the program was given this event.
+    fn is(self, given: &ibv_async_event) -> bool {
+        let own = self.for_program();
+        // SAFETY: both unions were zeros before a member was set.
+        let elements = unsafe { [own.element.qp.addr(), given.element.qp.addr()] };
+        own.event_type == given.event_type && elements[0] == elements[1]
     }
 
     fn for_program(self) -> ibv_async_event {
@@ -187,11 +183,7 @@ unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
     let is_raised = plain(false, |library| {
         library.contexts.values_mut().any(|context| {
             let unacknowledged = &mut context.events.unacknowledged;
-            let is_it = |raised: &Event| {
-                let is_of_pair = matches!(raised.subject, Subject::Pair(_));
-                *raised == Event::of(&given, is_of_pair)
-            };
-            let found = unacknowledged.iter().position(is_it);
+            let found = unacknowledged.iter().position(|raised| raised.is(&given));
             found.map(|at| unacknowledged.remove(at)).is_some()
         })
     });

@@ -3,7 +3,7 @@
 //!
 //! The shared library stands in front of `gdr-verbs`, the libibverbs of the software NIC. Objects,
 //! transfers, completions and events are the NIC's: each handle that a program has is one of
-//! `gdr-verbs`. The fake changes what a [`DeviceSpec`] or a [`Request`] says: the names, ports, GIDs and
+//! `gdr-verbs`. The fake changes what a [`DeviceSpec`] or a [`Fault`] says: the names, ports, GIDs and
 //! limits of devices, the registration of GPU memory, verbs that fail, transfers that wait, odd
 //! completions and events, ports that go down. GPU memory is memory that is registered by descriptor
 //! like a dma-buf (a memfd works), and memory of a simulated peer-memory module.
@@ -37,6 +37,6 @@ mod state;
 mod verb;
 
 pub use client::Fake;
-pub use control::{Element, Request};
+pub use control::{Element, Fault};
 pub use report::{Call, Live, Report};
 pub use spec::{DeviceSpec, GidSpec, GpuPath, PortSpec};

@@ -161,28 +161,6 @@ unsafe extern "C" fn ibv_query_port(
     }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_query_port_speed(
-    context: *mut ibv_context,
-    port: u32,
-    speed: *mut u64,
-) -> c_int {
-    let of_spec = |spec: &PortSpec| {
-        let lanes = match spec.width {
-            2 => 4,
-            4 => 8,
-            8 => 12,
-            16 => 2,
-            _ => 1,
-        };
-        let lane = if spec.speed == 128 { 1000 } else { 250 };
-        Ok(lane * lanes)
-    };
-    let query = ("ibv_query_port_speed", context, port);
-    // SAFETY: the contract of this function.
-    unsafe { of_port(query, (speed, size_of::<u64>()), of_spec) }
-}
-
 /// The entry of a table with this index.
 fn gid_at(spec: &PortSpec, index: u32) -> Outcome<Option<&GidSpec>> {
     if index >= spec.gid_table {

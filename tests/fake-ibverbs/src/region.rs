@@ -130,6 +130,18 @@ impl LibraryState {
     }
 }
 
+impl Wanted {
+    fn new(pd: *mut ibv_pd, address: usize, len: usize, iova: u64, access: u32) -> Self {
+        Self {
+            pd,
+            address,
+            len,
+            iova,
+            access,
+        }
+    }
+}
+
 fn register(verb: &str, wanted: Wanted) -> Outcome<*mut ibv_mr> {
     let Wanted {
         address,
@@ -196,13 +208,8 @@ extern "C" fn ibv_reg_mr(
     len: usize,
     access: c_int,
 ) -> *mut ibv_mr {
-    let wanted = Wanted {
-        pd,
-        address: address.expose_provenance(),
-        len,
-        iova: address.addr() as u64,
-        access: access as u32,
-    };
+    let (start, iova) = (address.expose_provenance(), address.addr() as u64);
+    let wanted = Wanted::new(pd, start, len, iova, access as u32);
     pointer(|| register("ibv_reg_mr", wanted))
 }
 
@@ -214,13 +221,7 @@ extern "C" fn ibv_reg_mr_iova2(
     iova: u64,
     access: c_uint,
 ) -> *mut ibv_mr {
-    let wanted = Wanted {
-        pd,
-        address: address.expose_provenance(),
-        len,
-        iova,
-        access,
-    };
+    let wanted = Wanted::new(pd, address.expose_provenance(), len, iova, access);
     pointer(|| register("ibv_reg_mr_iova2", wanted))
 }
 
@@ -233,13 +234,7 @@ extern "C" fn ibv_reg_dmabuf_mr(
     fd: c_int,
     access: c_int,
 ) -> *mut ibv_mr {
-    let wanted = Wanted {
-        pd,
-        address: iova as usize,
-        len,
-        iova,
-        access: access as u32,
-    };
+    let wanted = Wanted::new(pd, iova as usize, len, iova, access as u32);
     pointer(|| register_dma_buf("ibv_reg_dmabuf_mr", wanted, fd, offset))
 }
 

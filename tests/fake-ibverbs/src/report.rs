@@ -34,18 +34,6 @@ pub struct Live {
     pub pairs: usize,
 }
 
-impl Live {
-    /// No objects.
-    pub const NOTHING: Self = Self {
-        contexts: 0,
-        domains: 0,
-        regions: 0,
-        channels: 0,
-        queues: 0,
-        pairs: 0,
-    };
-}
-
 /// The report of the library.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {

@@ -1,21 +1,21 @@
-//! The soft provider and rxe in one guest: each with itself on one host, and each with the other over
+//! The soft provider, and rxe by the verbs provider, in one guest: each with itself on one host, and each with the other over
 //! the network. `cargo xtask vm --bench` runs it.
 #![allow(clippy::unwrap_used, reason = "a failure aborts the benchmark")]
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gdr_rdma::{Deadline, Device, Mtu, SoftOptions};
-use gdr_vm_tests::gdr_endpoint::GdrEndpoint;
-use gdr_vm_tests::rxe_endpoint::{self, Backing, RxeEndpoint};
-use gdr_vm_tests::{Endpoint, Settings, Status, Work, near};
+use conformance::{Side, connect};
+use gdr_rdma::{
+    AckTimeout, ConnectionOptions, Device, MemoryRegion, Mtu, SendRequest, SoftOptions, WrId,
+};
+use gdr_vm_tests::{near, rxe_endpoint};
 
 const MEMORY: usize = 4 << 20;
 /// 64 KiB.
-const LEN: u32 = 64 << 10;
+const LEN: u64 = 64 << 10;
 const OUTSTANDING: u64 = 64;
 const MESSAGES: u64 = 400;
-const SHORT: u32 = 2;
+const SHORT: u64 = 2;
 const ROUND_TRIPS: usize = 500;
 /// Polls while it waits, as with rxe. Under TCG a round trip takes longer than the default of 50 us,
 /// after which the soft provider sleeps.
@@ -28,18 +28,14 @@ fn main() {
         println!("SKIPPED: runs in the VM: cargo xtask vm --bench");
         return;
     };
-    let rxe = rxe_endpoint::Device::open("rxe0").unwrap();
+    let rxe = rxe_endpoint::verbs_device("rxe0", rxe_endpoint::V4).unwrap();
     let device = |ip| near::device_with(SoftOptions::new(ip).busy_poll(BUSY_POLL)).unwrap();
     let [near, neighbour, beside] = [near::V4, near::LOOPBACK, near::SECOND_LOOPBACK].map(device);
     let mut subjects = [
-        Subject::new(
-            "soft with itself",
-            soft_endpoint(&neighbour),
-            soft_endpoint(&beside),
-        ),
-        Subject::new("rxe with itself", rxe_endpoint(&rxe), rxe_endpoint(&rxe)),
-        Subject::new("soft to rxe", soft_endpoint(&near), rxe_endpoint(&rxe)),
-        Subject::new("rxe to soft", rxe_endpoint(&rxe), soft_endpoint(&near)),
+        Subject::new("soft with itself", &neighbour, &beside),
+        Subject::new("rxe with itself", &rxe, &rxe),
+        Subject::new("soft to rxe", &near, &rxe),
+        Subject::new("rxe to soft", &rxe, &near),
     ];
     for _ in 0..ROUNDS {
         for subject in &mut subjects {
@@ -67,37 +63,32 @@ fn main() {
     }
 }
 
-fn soft_endpoint(device: &Device) -> Box<dyn Endpoint> {
-    Box::new(GdrEndpoint::new(device, MEMORY).unwrap())
-}
-
-fn rxe_endpoint(device: &Arc<rxe_endpoint::Device>) -> Box<dyn Endpoint> {
-    let end = RxeEndpoint::new(device, rxe_endpoint::V4, Backing::Anonymous, MEMORY);
-    Box::new(end.unwrap())
-}
-
-/// Two connected endpoints and their measurements.
+/// Two connected sides and their measurements.
 struct Subject {
     name: &'static str,
-    requester: Box<dyn Endpoint>,
+    requester: Side,
     /// Responds as long as it lives.
-    _responder: Box<dyn Endpoint>,
+    _responder: Side,
+    source: MemoryRegion,
+    target: MemoryRegion,
     /// In bytes per second.
     bandwidths: Vec<f64>,
     latencies: Vec<Duration>,
 }
 
 impl Subject {
-    fn new(
-        name: &'static str,
-        mut requester: Box<dyn Endpoint>,
-        mut responder: Box<dyn Endpoint>,
-    ) -> Self {
-        let settings = Settings::new(Mtu::B4096);
-        requester.connect(&responder.peer(), &settings);
-        responder.connect(&requester.peer(), &settings);
+    fn new(name: &'static str, near: &Device, far: &Device) -> Self {
+        let [requester, responder] = [near, far].map(|device| Side::on(device.clone()));
+        // Under TCG a vCPU may not run for tens of milliseconds.
+        let options = ConnectionOptions {
+            timeout: AckTimeout::new(15),
+            ..ConnectionOptions::new(Mtu::B4096)
+        };
+        connect(&requester, &responder, &options);
         Self {
             name,
+            source: requester.memory(MEMORY),
+            target: responder.memory(MEMORY),
             requester,
             _responder: responder,
             bandwidths: Vec::new(),
@@ -105,41 +96,31 @@ impl Subject {
         }
     }
 
-    fn write(&self, id: u64, len: u32) {
-        let at = id % (MEMORY as u64 / u64::from(LEN)) * u64::from(LEN);
-        let write = Work::Write {
-            local: at,
-            len,
-            remote: at,
-            immediate: None,
-        };
-        self.requester.post(id, write);
-    }
-
-    fn done(&self) {
-        let deadline = Deadline::after(Duration::from_secs(60));
-        let done = self.requester.wait(deadline).expect("a completion");
-        assert_eq!(done.status, Status::Success, "{}", self.name);
+    fn write(&self, id: u64, len: u64) {
+        let at = id % (MEMORY as u64 / LEN) * LEN;
+        let write = SendRequest::write(WrId(id), self.target.remote().at(at));
+        let write = write.segment(self.source.segment(at, len).unwrap());
+        self.requester.pair.post_send(write).unwrap();
     }
 
     fn measure(&mut self) {
         let start = Instant::now();
         for id in 0..MESSAGES {
             if id >= OUTSTANDING {
-                self.done();
+                self.requester.done();
             }
             self.write(id, LEN);
         }
         for _ in 0..OUTSTANDING {
-            self.done();
+            self.requester.done();
         }
-        let bytes = (MESSAGES * u64::from(LEN)) as f64;
+        let bytes = (MESSAGES * LEN) as f64;
         self.bandwidths.push(bytes / start.elapsed().as_secs_f64());
 
         let trips = (0..ROUND_TRIPS).map(|id| {
             let start = Instant::now();
             self.write(id as u64, SHORT);
-            self.done();
+            self.requester.done();
             start.elapsed()
         });
         let mut trips: Vec<_> = trips.collect();

@@ -4,17 +4,7 @@ use std::os::fd::OwnedFd;
 use std::ptr::{self, NonNull};
 
 use anyhow::Context;
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
-
-/// The kind of memory to register.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Backing {
-    /// Private anonymous memory.
-    Anonymous,
-    /// A shared mapping of a memfd.
-    Memfd,
-}
 
 /// Mapped memory.
 #[derive(Debug)]
@@ -24,12 +14,8 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    pub(crate) fn new(backing: Backing, len: usize) -> anyhow::Result<Self> {
-        if backing == Backing::Memfd {
-            let file = memfd_create("gdr-vm", MemfdFlags::CLOEXEC)?;
-            ftruncate(&file, len as u64)?;
-            return Self::map(&file, len);
-        }
+    /// Private anonymous memory.
+    pub(crate) fn new(len: usize) -> anyhow::Result<Self> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address that the kernel chooses replaces no other.
         let start = unsafe { mmap_anonymous(ptr::null_mut(), len, protection, MapFlags::PRIVATE) }?;

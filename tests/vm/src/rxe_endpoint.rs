@@ -1,4 +1,5 @@
-//! An endpoint by rxe, through libibverbs and the declarations of gdr-verbs-sys only.
+//! rxe: its device for gdr-rdma, and its queue pairs for datagrams, which the verbs provider of gdr-rdma does
+//! not have, through libibverbs and the declarations of gdr-verbs-sys only.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::marker::PhantomData;
@@ -10,19 +11,16 @@ use std::sync::Arc;
 use std::thread;
 
 use anyhow::Context;
-use gdr_rdma::{AtomicOp, Deadline};
+use gdr_rdma::{Deadline, VerbsOptions};
 use gdr_verbs_sys::{
     Errno, VerbError, Verbs, ibv_access_flags, ibv_ah, ibv_ah_attr, ibv_context, ibv_cq, ibv_gid,
-    ibv_gid_entry, ibv_gid_type, ibv_global_route, ibv_mr, ibv_mtu, ibv_pd, ibv_poll_cq,
-    ibv_post_recv, ibv_post_send, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_cap,
-    ibv_qp_init_attr, ibv_qp_state, ibv_qp_type, ibv_recv_wr, ibv_send_flags, ibv_send_wr, ibv_sge,
-    ibv_wc_flags, ibv_wc_status, ibv_wr_opcode,
+    ibv_gid_entry, ibv_gid_type, ibv_global_route, ibv_mr, ibv_pd, ibv_poll_cq, ibv_post_recv,
+    ibv_post_send, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_cap, ibv_qp_init_attr,
+    ibv_qp_state, ibv_qp_type, ibv_recv_wr, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wc_flags,
+    ibv_wc_status, ibv_wr_opcode,
 };
 
-use crate::endpoint::{Completion, Endpoint, Peer, Settings, Status, Work};
 use crate::memory::Memory;
-
-pub use crate::memory::Backing;
 
 /// The IPv4 address of the host with rxe.
 pub const V4: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 78, 0, 2));
@@ -149,16 +147,32 @@ fn gid(ip: IpAddr) -> [u8; 16] {
     }
 }
 
-/// The service of a queue pair.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Service {
-    Connection,
-    Datagrams,
+/// The rxe device with this name by the verbs provider, at the GID of this address.
+///
+/// # Errors
+/// Those of [`gdr_rdma::Device::verbs`].
+pub fn verbs_device(name: &str, ip: IpAddr) -> anyhow::Result<gdr_rdma::Device> {
+    let index = Device::open(name)?.gid_index(ip)?;
+    let options = VerbsOptions::new().device(name).gid_index(index.into());
+    Ok(gdr_rdma::Device::verbs(&options)?)
 }
 
-/// A queue pair of rxe with its completion queue and memory.
+/// A completion of a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// The identifier of the request.
+    pub id: u64,
+    /// The length in bytes, for receives.
+    pub bytes: u32,
+    /// The immediate data of the message.
+    pub immediate: Option<u32>,
+    /// The queue pair that sent it.
+    pub source_qpn: Option<u32>,
+}
+
+/// A queue pair of rxe for datagrams, with its completion queue and memory.
 #[derive(Debug)]
-pub struct RxeEndpoint {
+pub struct RxeDatagrams {
     device: Arc<Device>,
     pd: NonNull<ibv_pd>,
     cq: NonNull<ibv_cq>,
@@ -166,71 +180,24 @@ pub struct RxeEndpoint {
     mr: NonNull<ibv_mr>,
     memory: Memory,
     ip: IpAddr,
-    peer: Option<Peer>,
 }
 
 // SAFETY: as for `Device`.
-unsafe impl Send for RxeEndpoint {}
+unsafe impl Send for RxeDatagrams {}
 
-/// The first PSN of every queue pair, close to the point where PSNs wrap around.
-const FIRST_PSN: u32 = 0x00ff_fff0;
-
-impl RxeEndpoint {
-    /// Creates a queue pair at this address of the device, and `len` bytes of memory.
+impl RxeDatagrams {
+    /// Creates a queue pair with this queue key at this address of the device, in RTS, and `len` bytes of
+    /// memory.
     ///
     /// # Errors
     /// Those of libibverbs.
-    pub fn new(
-        device: &Arc<Device>,
-        ip: IpAddr,
-        backing: Backing,
-        len: usize,
-    ) -> anyhow::Result<Self> {
-        Self::of_service(Service::Connection, device, ip, backing, len)
-    }
-
-    /// Creates a queue pair for datagrams with this queue key, in RTS, and `len` bytes of memory.
-    ///
-    /// # Errors
-    /// Those of libibverbs.
-    pub fn datagrams(
-        device: &Arc<Device>,
-        ip: IpAddr,
-        qkey: u32,
-        len: usize,
-    ) -> anyhow::Result<Self> {
-        let end = Self::of_service(Service::Datagrams, device, ip, Backing::Anonymous, len)?;
-        let mut init = attributes(ibv_qp_state::IBV_QPS_INIT);
-        init.port_num = PORT;
-        init.qkey = qkey;
-        end.modify(
-            &mut init,
-            &[
-                ibv_qp_attr_mask::IBV_QP_PKEY_INDEX,
-                ibv_qp_attr_mask::IBV_QP_PORT,
-                ibv_qp_attr_mask::IBV_QP_QKEY,
-            ],
-        )?;
-        end.modify(&mut attributes(ibv_qp_state::IBV_QPS_RTR), &[])?;
-        let mut rts = attributes(ibv_qp_state::IBV_QPS_RTS);
-        rts.sq_psn = FIRST_PSN;
-        end.modify(&mut rts, &[ibv_qp_attr_mask::IBV_QP_SQ_PSN])?;
-        Ok(end)
-    }
-
-    fn of_service(
-        service: Service,
-        device: &Arc<Device>,
-        ip: IpAddr,
-        backing: Backing,
-        len: usize,
-    ) -> anyhow::Result<Self> {
+    pub fn new(device: &Arc<Device>, ip: IpAddr, qkey: u32, len: usize) -> anyhow::Result<Self> {
         let verbs = device.verbs;
         let context = device.context.as_ptr();
-        let memory = Memory::new(backing, len)?;
+        let memory = Memory::new(len)?;
         // SAFETY: the context is open; its objects are stored with it, and destroyed in reverse
         // order.
-        unsafe {
+        let pair = unsafe {
             let pd = verbs.ibv_alloc_pd(context)?;
             let (no_context, no_channel) = (ptr::null_mut(), ptr::null_mut());
             let cq = verbs.ibv_create_cq(context, 1024, no_context, no_channel, 0)?;
@@ -245,14 +212,11 @@ impl RxeEndpoint {
                     max_recv_sge: 1,
                     max_inline_data: 0,
                 },
-                qp_type: match service {
-                    Service::Connection => ibv_qp_type::IBV_QPT_RC,
-                    Service::Datagrams => ibv_qp_type::IBV_QPT_UD,
-                },
+                qp_type: ibv_qp_type::IBV_QPT_UD,
                 ..MaybeUninit::zeroed().assume_init()
             };
             let qp = verbs.ibv_create_qp(pd.as_ptr(), &mut attr)?;
-            let end = Self {
+            Self {
                 device: Arc::clone(device),
                 pd,
                 cq,
@@ -260,24 +224,29 @@ impl RxeEndpoint {
                 mr,
                 memory,
                 ip,
-                peer: None,
-            };
-            if service == Service::Datagrams {
-                return Ok(end);
             }
-            let mut init = attributes(ibv_qp_state::IBV_QPS_INIT);
-            init.port_num = PORT;
-            init.qp_access_flags = every_access().0;
-            end.modify(
-                &mut init,
-                &[
-                    ibv_qp_attr_mask::IBV_QP_PKEY_INDEX,
-                    ibv_qp_attr_mask::IBV_QP_PORT,
-                    ibv_qp_attr_mask::IBV_QP_ACCESS_FLAGS,
-                ],
-            )?;
-            Ok(end)
-        }
+        };
+        let mut init = attributes(ibv_qp_state::IBV_QPS_INIT);
+        init.port_num = PORT;
+        init.qkey = qkey;
+        pair.modify(
+            &mut init,
+            &[
+                ibv_qp_attr_mask::IBV_QP_PKEY_INDEX,
+                ibv_qp_attr_mask::IBV_QP_PORT,
+                ibv_qp_attr_mask::IBV_QP_QKEY,
+            ],
+        )?;
+        pair.modify(&mut attributes(ibv_qp_state::IBV_QPS_RTR), &[])?;
+        let mut rts = attributes(ibv_qp_state::IBV_QPS_RTS);
+        pair.modify(&mut rts, &[ibv_qp_attr_mask::IBV_QP_SQ_PSN])?;
+        Ok(pair)
+    }
+
+    /// The number of the queue pair.
+    pub fn qpn(&self) -> u32 {
+        // SAFETY: the queue pair is alive.
+        unsafe { self.qp.as_ref() }.qp_num
     }
 
     fn modify(&self, attr: &mut ibv_qp_attr, mask: &[ibv_qp_attr_mask]) -> anyhow::Result<()> {
@@ -286,45 +255,6 @@ impl RxeEndpoint {
         let verbs = self.device.verbs;
         // SAFETY: the queue pair is alive and the attributes are readable.
         unsafe { verbs.ibv_modify_qp(self.qp.as_ptr(), attr, mask as c_int) }?;
-        Ok(())
-    }
-
-    fn try_connect(&mut self, peer: &Peer, settings: &Settings) -> anyhow::Result<()> {
-        let mut rtr = attributes(ibv_qp_state::IBV_QPS_RTR);
-        rtr.path_mtu = ibv_mtu(settings.mtu.code().into());
-        rtr.dest_qp_num = peer.qpn;
-        rtr.rq_psn = peer.psn;
-        rtr.max_dest_rd_atomic = 16;
-        rtr.min_rnr_timer = 12;
-        rtr.ah_attr = self.address(peer.ip)?;
-        self.modify(
-            &mut rtr,
-            &[
-                ibv_qp_attr_mask::IBV_QP_AV,
-                ibv_qp_attr_mask::IBV_QP_PATH_MTU,
-                ibv_qp_attr_mask::IBV_QP_DEST_QPN,
-                ibv_qp_attr_mask::IBV_QP_RQ_PSN,
-                ibv_qp_attr_mask::IBV_QP_MAX_DEST_RD_ATOMIC,
-                ibv_qp_attr_mask::IBV_QP_MIN_RNR_TIMER,
-            ],
-        )?;
-        let mut rts = attributes(ibv_qp_state::IBV_QPS_RTS);
-        rts.sq_psn = FIRST_PSN;
-        rts.timeout = settings.timeout;
-        rts.retry_cnt = settings.retries;
-        rts.rnr_retry = settings.rnr_retries;
-        rts.max_rd_atomic = 16;
-        self.modify(
-            &mut rts,
-            &[
-                ibv_qp_attr_mask::IBV_QP_SQ_PSN,
-                ibv_qp_attr_mask::IBV_QP_TIMEOUT,
-                ibv_qp_attr_mask::IBV_QP_RETRY_CNT,
-                ibv_qp_attr_mask::IBV_QP_RNR_RETRY,
-                ibv_qp_attr_mask::IBV_QP_MAX_QP_RD_ATOMIC,
-            ],
-        )?;
-        self.peer = Some(*peer);
         Ok(())
     }
 
@@ -395,6 +325,64 @@ impl RxeEndpoint {
         Ok(posted.map_err(|error| error.error)?)
     }
 
+    /// Writes to the memory.
+    pub fn fill(&self, at: u64, bytes: &[u8]) {
+        let start = self.memory.at(at, bytes.len());
+        for (n, byte) in bytes.iter().enumerate() {
+            // SAFETY: `at` has checked the range. The access is volatile because rxe shares the
+            // memory.
+            unsafe { start.add(n).write_volatile(*byte) };
+        }
+    }
+
+    /// Reads from the memory.
+    #[must_use]
+    pub fn bytes(&self, at: u64, len: usize) -> Vec<u8> {
+        let start = self.memory.at(at, len);
+        // SAFETY: `at` has checked the range. The access is volatile because rxe shares the memory.
+        (0..len)
+            .map(|n| unsafe { start.add(n).read_volatile() })
+            .collect()
+    }
+
+    /// Posts a receive of `len` bytes at `at`.
+    pub fn receive(&self, id: u64, at: u64, len: u32) {
+        let mut segment = self.segment(at, len);
+        let mut request = ibv_recv_wr {
+            wr_id: id,
+            next: ptr::null_mut(),
+            sg_list: &mut segment,
+            num_sge: 1,
+        };
+        // SAFETY: the queue pair is valid; the memory outlives it.
+        unsafe { ibv_post_recv(self.qp.as_ptr(), &mut request) }.expect("post_recv");
+    }
+
+    /// Waits for the next completion, which must be successful.
+    pub fn done(&self, deadline: Deadline) -> Completion {
+        let mut room = [MaybeUninit::uninit()];
+        loop {
+            // SAFETY: the queue is valid, and not an extended one.
+            let found = unsafe { ibv_poll_cq(self.cq.as_ptr(), &mut room) }.expect("poll_cq");
+            if let Some(wc) = found.first() {
+                assert_eq!(wc.status, ibv_wc_status::IBV_WC_SUCCESS);
+                let with_immediate = wc.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
+                // SAFETY: by the flag the union has an immediate.
+                let immediate =
+                    with_immediate.then(|| u32::from_be(unsafe { wc.__bindgen_anon_1.imm_data }));
+                return Completion {
+                    id: wc.wr_id,
+                    bytes: wc.byte_len,
+                    immediate,
+                    source_qpn: (wc.wc_flags & ibv_wc_flags::IBV_WC_GRH.0 != 0)
+                        .then_some(wc.src_qp),
+                };
+            }
+            assert!(!deadline.has_passed(), "no completion");
+            thread::yield_now();
+        }
+    }
+
     fn segment(&self, at: u64, len: u32) -> ibv_sge {
         ibv_sge {
             addr: self.memory.at(at, len as usize).addr() as u64,
@@ -411,7 +399,7 @@ pub struct AddressHandle<'a> {
     handle: NonNull<ibv_ah>,
     destroy: DestroyAh,
     /// It belongs to the endpoint's protection domain.
-    endpoint: PhantomData<&'a RxeEndpoint>,
+    endpoint: PhantomData<&'a RxeDatagrams>,
 }
 
 impl Drop for AddressHandle<'_> {
@@ -471,160 +459,7 @@ fn attributes(state: ibv_qp_state) -> ibv_qp_attr {
     }
 }
 
-impl Endpoint for RxeEndpoint {
-    fn name(&self) -> String {
-        format!("rxe-{}", self.ip)
-    }
-
-    fn peer(&self) -> Peer {
-        Peer {
-            ip: self.ip,
-            // SAFETY: the queue pair is alive.
-            qpn: unsafe { self.qp.as_ref() }.qp_num,
-            psn: FIRST_PSN,
-            addr: self.memory.start().addr() as u64,
-            // SAFETY: the region is alive.
-            rkey: unsafe { self.mr.as_ref() }.rkey,
-        }
-    }
-
-    fn connect(&mut self, peer: &Peer, settings: &Settings) {
-        self.try_connect(peer, settings).expect("connect");
-    }
-
-    fn fill(&self, at: u64, bytes: &[u8]) {
-        let start = self.memory.at(at, bytes.len());
-        for (n, byte) in bytes.iter().enumerate() {
-            // SAFETY: `at` has checked the range. The access is volatile because rxe shares the
-            // memory.
-            unsafe { start.add(n).write_volatile(*byte) };
-        }
-    }
-
-    fn bytes(&self, at: u64, len: usize) -> Vec<u8> {
-        let start = self.memory.at(at, len);
-        // SAFETY: `at` has checked the range. The access is volatile because rxe shares the memory.
-        (0..len)
-            .map(|n| unsafe { start.add(n).read_volatile() })
-            .collect()
-    }
-
-    fn receive(&self, id: u64, at: u64, len: u32) {
-        let mut segment = self.segment(at, len);
-        let mut request = ibv_recv_wr {
-            wr_id: id,
-            next: ptr::null_mut(),
-            sg_list: &mut segment,
-            num_sge: 1,
-        };
-        // SAFETY: the queue pair is valid; the memory outlives it.
-        unsafe { ibv_post_recv(self.qp.as_ptr(), &mut request) }.expect("post_recv");
-    }
-
-    fn post(&self, id: u64, work: Work) {
-        let peer = self.peer.expect("connected");
-        // SAFETY: the fields are numbers, nullable pointers, and unions of them.
-        let mut request: ibv_send_wr = unsafe { MaybeUninit::zeroed().assume_init() };
-        let (local, len) = match work {
-            Work::Send { local, len, .. }
-            | Work::Write { local, len, .. }
-            | Work::Read { local, len, .. } => (local, len),
-            Work::Atomic { local, .. } => (local, 8),
-        };
-        let mut segment = self.segment(local, len);
-        request.wr_id = id;
-        request.sg_list = &mut segment;
-        request.num_sge = 1;
-        request.send_flags = ibv_send_flags::IBV_SEND_SIGNALED.0;
-        let set_remote = |request: &mut ibv_send_wr, remote: u64| {
-            request.wr.rdma.remote_addr = peer.addr + remote;
-            request.wr.rdma.rkey = peer.rkey;
-        };
-        let set_opcode = |request: &mut ibv_send_wr, immediate: Option<u32>, plain, with| {
-            request.opcode = if immediate.is_some() { with } else { plain };
-            request.__bindgen_anon_1.imm_data = immediate.unwrap_or(0).to_be();
-        };
-        match work {
-            Work::Send { immediate, .. } => set_opcode(
-                &mut request,
-                immediate,
-                ibv_wr_opcode::IBV_WR_SEND,
-                ibv_wr_opcode::IBV_WR_SEND_WITH_IMM,
-            ),
-            Work::Write {
-                remote, immediate, ..
-            } => {
-                set_remote(&mut request, remote);
-                set_opcode(
-                    &mut request,
-                    immediate,
-                    ibv_wr_opcode::IBV_WR_RDMA_WRITE,
-                    ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM,
-                );
-            }
-            Work::Read { remote, .. } => {
-                set_remote(&mut request, remote);
-                request.opcode = ibv_wr_opcode::IBV_WR_RDMA_READ;
-            }
-            Work::Atomic { remote, op, .. } => {
-                let (opcode, compare_add, swap) = match op {
-                    AtomicOp::FetchAdd { add } => {
-                        (ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD, add, 0)
-                    }
-                    AtomicOp::CompareSwap { compare, swap } => {
-                        (ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP, compare, swap)
-                    }
-                };
-                request.opcode = opcode;
-                request.wr.atomic.remote_addr = peer.addr + remote;
-                request.wr.atomic.rkey = peer.rkey;
-                request.wr.atomic.compare_add = compare_add;
-                request.wr.atomic.swap = swap;
-            }
-        }
-        // SAFETY: the queue pair is valid; the memory outlives it.
-        let posted = unsafe { ibv_post_send(self.qp.as_ptr(), &mut request) };
-        posted.map_err(|error| error.error).expect("post_send");
-    }
-
-    fn wait(&self, deadline: Deadline) -> Option<Completion> {
-        let mut room = [MaybeUninit::uninit()];
-        loop {
-            // SAFETY: the queue is valid, and not an extended one.
-            let found = unsafe { ibv_poll_cq(self.cq.as_ptr(), &mut room) }.expect("poll_cq");
-            if let Some(wc) = found.first() {
-                let status = match wc.status {
-                    ibv_wc_status::IBV_WC_SUCCESS => Status::Success,
-                    ibv_wc_status::IBV_WC_REM_ACCESS_ERR => Status::RemoteAccess,
-                    ibv_wc_status::IBV_WC_REM_INV_REQ_ERR => Status::RemoteInvalidRequest,
-                    ibv_wc_status::IBV_WC_REM_OP_ERR => Status::RemoteOperation,
-                    ibv_wc_status::IBV_WC_RETRY_EXC_ERR => Status::RetryExceeded,
-                    ibv_wc_status::IBV_WC_RNR_RETRY_EXC_ERR => Status::RnrRetryExceeded,
-                    ibv_wc_status::IBV_WC_WR_FLUSH_ERR => Status::Flushed,
-                    other => Status::Other(other.0.into()),
-                };
-                let with_immediate = wc.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
-                // SAFETY: by the flag the union has an immediate.
-                let immediate =
-                    with_immediate.then(|| u32::from_be(unsafe { wc.__bindgen_anon_1.imm_data }));
-                return Some(Completion {
-                    id: wc.wr_id,
-                    status,
-                    bytes: wc.byte_len,
-                    immediate,
-                    source_qpn: (wc.wc_flags & ibv_wc_flags::IBV_WC_GRH.0 != 0)
-                        .then_some(wc.src_qp),
-                });
-            }
-            if deadline.has_passed() {
-                return None;
-            }
-            thread::yield_now();
-        }
-    }
-}
-
-impl Drop for RxeEndpoint {
+impl Drop for RxeDatagrams {
     fn drop(&mut self) {
         let verbs = self.device.verbs;
         // SAFETY: each object is valid and is not used again; none outlives one that it depends on.

@@ -361,7 +361,7 @@ mod tests {
     use std::net::Ipv4Addr;
     use std::ops::ControlFlow;
 
-    use fake_ibverbs::{DeviceSpec, Element, Fake, Request};
+    use fake_ibverbs::{DeviceSpec, Element, Fake, Fault};
     use gdr_rdma::{
         Access, Buffer, Device, RecvRequest, Rkey, SendRequest, SoftOptions, VerbsOptions, WrId,
     };
@@ -443,11 +443,7 @@ mod tests {
             (10, Element::Port(1), Some("link went down")),
             (8, Element::Port(1), Some("the device failed")),
         ] {
-            fake.request(&Request::Raise {
-                device: "mlx5_0".to_owned(),
-                event,
-                element,
-            });
+            fake.fault("mlx5_0", Fault::Raise(event, element));
             let said = link.fatal_event();
             match says {
                 Some(says) => assert!(said.is_some_and(|said| said.contains(says)), "{event}"),
@@ -456,11 +452,7 @@ mod tests {
         }
         // An event without meaning for the run does not hide the one behind it.
         for event in [9, 10] {
-            fake.request(&Request::Raise {
-                device: "mlx5_0".to_owned(),
-                event,
-                element: Element::Port(1),
-            });
+            fake.fault("mlx5_0", Fault::Raise(event, Element::Port(1)));
         }
         assert_eq!(link.fatal_event(), Some("the port's link went down"));
     }

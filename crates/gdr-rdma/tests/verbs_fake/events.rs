@@ -1,7 +1,7 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use fake_ibverbs::{DeviceSpec, Element, Fake, Request};
+use fake_ibverbs::{DeviceSpec, Element, Fault};
 use gdr_rdma::{
     Access, AsyncEvent, Buffer, Deadline, Error, Event, QueuePairOptions, RecvRequest, SendRequest,
     State, VerbsError, WcStatus, WrId,
@@ -11,7 +11,7 @@ use crate::fixture::*;
 
 #[test]
 fn a_fatal_device_event_is_reported_and_ends_all_waits() {
-    let fake = Fake::load();
+    let fake = clean_fake();
     let (a, b) = sides(&fake);
     let source = a.memory(64);
     let target = b.memory(64);
@@ -20,7 +20,7 @@ fn a_fatal_device_event_is_reported_and_ends_all_waits() {
     let write =
         SendRequest::write(WrId(2), target.remote().at(0)).segment(source.segment(0, 64).unwrap());
     a.pair.post_send(write).unwrap();
-    fake.request(&Request::Fatal { device: a.name() });
+    fake.fault(&a.name(), Fault::Fatal);
     assert_eq!(
         a.device.wait_event(soon()).unwrap(),
         AsyncEvent::DeviceFatal
@@ -39,30 +39,27 @@ fn a_fatal_device_event_is_reported_and_ends_all_waits() {
     let buffer = Buffer::host(64).unwrap();
     let error = a.domain.register(&buffer, Access::all()).unwrap_err();
     assert!(error.to_string().contains("open it again"), "{error}");
-    drop((source, target));
-    close(&fake, a, b);
 }
 
 #[test]
 fn a_wait_ends_when_the_device_fails_even_without_a_call_for_events() {
-    let fake = Fake::load();
-    let (a, b) = sides(&fake);
+    let fake = clean_fake();
+    let (a, _b) = sides(&fake);
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| a.queue.wait(soon()));
-        fake.request(&Request::Fatal { device: a.name() });
+        fake.fault(&a.name(), Fault::Fatal);
         let error = waiter.join().unwrap().unwrap_err();
         assert!(
             matches!(error, Error::Verbs(VerbsError::DeviceGone { .. })),
             "{error}"
         );
     });
-    close(&fake, a, b);
 }
 
 #[test]
 fn events_report_that_a_port_goes_down_and_up() {
-    let fake = Fake::load();
-    let (a, b) = sides(&fake);
+    let fake = clean_fake();
+    let (a, _b) = sides(&fake);
     for (state, event) in [
         (1, AsyncEvent::PortDown { port: 1 }),
         (4, AsyncEvent::PortActive { port: 1 }),
@@ -71,13 +68,12 @@ fn events_report_that_a_port_goes_down_and_up() {
         assert_eq!(a.device.wait_event(soon()).unwrap(), event);
     }
     assert_eq!(a.device.poll_event(), None);
-    close(&fake, a, b);
 }
 
 #[test]
 fn a_wait_for_an_event_ends_at_its_deadline() {
-    let fake = Fake::load();
-    let (a, b) = sides(&fake);
+    let fake = clean_fake();
+    let (a, _b) = sides(&fake);
     let error = a
         .device
         .wait_event(Deadline::after(Duration::from_millis(20)))
@@ -88,12 +84,11 @@ fn a_wait_for_an_event_ends_at_its_deadline() {
         .wait(Deadline::after(Duration::from_millis(20)))
         .unwrap_err();
     assert!(matches!(error, Error::Deadline { .. }), "{error}");
-    close(&fake, a, b);
 }
 
 #[test]
 fn a_peer_that_may_not_write_here_is_reported_with_its_queue_pair() {
-    let fake = Fake::load();
+    let fake = clean_fake();
     let (a, b) = sides(&fake);
     let (source, target) = (a.memory(64), b.memory(64));
     let write =
@@ -106,34 +101,25 @@ fn a_peer_that_may_not_write_here_is_reported_with_its_queue_pair() {
         b.device.wait_event(soon()).unwrap(),
         AsyncEvent::QueuePair { qpn, event }
     );
-    drop((source, target));
-    close(&fake, a, b);
 }
 
 #[test]
 fn an_event_of_a_newer_kernel_is_reported_by_its_number() {
-    let fake = Fake::load();
-    let (a, b) = sides(&fake);
-    fake.request(&Request::Raise {
-        device: a.name(),
-        event: 4242,
-        element: Element::Port(0),
-    });
+    let fake = clean_fake();
+    let (a, _b) = sides(&fake);
+    fake.fault(&a.name(), Fault::Raise(4242, Element::Port(0)));
     let event = AsyncEvent::Other { number: 4242 };
     assert_eq!(a.device.wait_event(soon()).unwrap(), event);
-    close(&fake, a, b);
 }
 
 #[test]
 fn events_that_are_not_read_do_not_keep_a_queue_pair() {
-    let fake = Fake::load();
-    let (a, b) = sides(&fake);
-    fake.request(&Request::Raise {
-        device: a.name(),
-        event: 1,
-        element: Element::Pair(a.pair.qpn().get()),
-    });
-    close(&fake, a, b);
+    let fake = clean_fake();
+    let (a, _b) = sides(&fake);
+    fake.fault(
+        &a.name(),
+        Fault::Raise(1, Element::Pair(a.pair.qpn().get())),
+    );
 }
 
 #[test]
@@ -145,8 +131,8 @@ fn an_overrun_completion_queue_returns_its_completions_then_reports_the_overrun(
             DeviceSpec::rxe("rxe_cq_b", Ipv4Addr::new(10, 9, 0, 2)),
         ),
     ] {
-        let fake = Fake::load();
-        let (a, b) = (Side::new(&fake, &a), Side::new(&fake, &b));
+        let fake = clean_fake();
+        let (a, b) = (side(&fake, &a), side(&fake, &b));
         let small = a.device.completion_queue(1);
         let pair = a.domain.queue_pair(&QueuePairOptions::new(&small)).unwrap();
         pair.connect(&b.pair.endpoint(), &options()).unwrap();
@@ -163,8 +149,6 @@ fn an_overrun_completion_queue_returns_its_completions_then_reports_the_overrun(
         assert_eq!(small.wait(soon()).unwrap().id, WrId(0));
         let error = small.wait(soon()).unwrap_err();
         assert!(matches!(error, Error::Verbs(VerbsError::Verb { .. })));
-        drop((pair, small, target));
-        close(&fake, a, b);
     }
 }
 
@@ -175,21 +159,14 @@ fn a_failed_poll_names_its_verb_and_the_queue_stays_usable() {
         roce(),
         DeviceSpec::rxe("rxe_poll", Ipv4Addr::new(10, 9, 0, 3)),
     ] {
-        let fake = Fake::load();
+        let fake = clean_fake();
         let (a, b) = connected(&fake, &spec, &roce());
         let target = b.memory(64);
         let write = SendRequest::write(WrId(4), target.remote().at(0));
         a.pair.post_send(write.inline(b"x")).unwrap();
-        fake.request(&Request::Refuse {
-            device: a.name(),
-            verb: verb.to_owned(),
-            errno: libc::EIO,
-            times: 1,
-        });
+        fake.fault(&a.name(), Fault::Refuse(verb.to_owned(), libc::EIO, 1));
         let error = a.queue.poll().unwrap_err().to_string();
         assert!(error.contains(verb) && error.contains("EIO"), "{error}");
         assert_eq!(a.done().id, WrId(4));
-        drop(target);
-        close(&fake, a, b);
     }
 }

@@ -1,9 +1,9 @@
 use std::time::{Duration, Instant};
 
-use fake_ibverbs::{DeviceSpec, Fake, PortSpec, Request};
+use fake_ibverbs::{DeviceSpec, Fake, Fault, PortSpec};
 use gdr_rdma::{
-    Access, Buffer, ConnectionOptions, Device, Error, QueuePairOptions, RecvRequest, SendRequest,
-    State, VerbsError, WcStatus, WrId,
+    Access, Buffer, ConnectionOptions, Device, Error, QueuePairOptions, SendRequest, State,
+    VerbsError, WcStatus, WrId,
 };
 
 use crate::fixture::*;
@@ -21,7 +21,7 @@ fn refusal(fake: &Fake, spec: &DeviceSpec) -> VerbsError {
 
 #[test]
 fn a_port_that_goes_down_during_a_transfer_ends_it_before_the_deadline() {
-    let fake = Fake::load();
+    let fake = clean_fake();
     let (a, b) = sides(&fake);
     let (source, target) = (a.memory(4096), b.memory(4096));
     fill(&source, 1);
@@ -35,13 +35,11 @@ fn a_port_that_goes_down_during_a_transfer_ends_it_before_the_deadline() {
     assert!(begun.elapsed() < Duration::from_secs(30));
     assert_eq!(a.pair.state(), State::Error);
     assert!(bytes(&target).iter().all(|byte| *byte == 0));
-    drop((source, target));
-    close(&fake, a, b);
 }
 
 #[test]
 fn requests_to_a_peer_whose_port_went_down_fail() {
-    let fake = Fake::load();
+    let fake = clean_fake();
     let (a, b) = sides(&fake);
     let (source, target) = (a.memory(64), b.memory(64));
     set_port(&fake, &b.name(), 1, 1);
@@ -49,13 +47,11 @@ fn requests_to_a_peer_whose_port_went_down_fail() {
         SendRequest::write(WrId(1), target.remote().at(0)).segment(source.segment(0, 64).unwrap());
     a.pair.post_send(write).unwrap();
     assert_eq!(a.status(), WcStatus::RetryExceeded);
-    drop((source, target));
-    close(&fake, a, b);
 }
 
 #[test]
 fn a_port_that_is_down_is_reported_with_a_remedy() {
-    let fake = Fake::load();
+    let fake = clean_fake();
     let mut spec = roce();
     spec.ports[0].state = 1;
     let error = refusal(&fake, &spec);
@@ -72,7 +68,7 @@ fn a_port_that_is_down_is_reported_with_a_remedy() {
 
 #[test]
 fn a_port_in_a_state_of_a_newer_kernel_is_shown_as_its_number() {
-    let fake = Fake::load();
+    let fake = clean_fake();
     let mut spec = roce();
     spec.ports[0].state = 77;
     let text = refusal(&fake, &spec).to_string();
@@ -81,7 +77,7 @@ fn a_port_in_a_state_of_a_newer_kernel_is_shown_as_its_number() {
 
 #[test]
 fn a_port_without_a_routable_gid_is_reported_with_a_remedy() {
-    let fake = Fake::load();
+    let fake = clean_fake();
     let mut without = roce();
     without.ports[0].gids.clear();
     let mut link_local = roce();
@@ -98,7 +94,7 @@ fn a_port_without_a_routable_gid_is_reported_with_a_remedy() {
 
 #[test]
 fn an_unknown_device_name_is_refused_with_the_names_that_exist() {
-    let fake = Fake::load();
+    let fake = clean_fake();
     let spec = roce();
     fake.add(spec.clone());
     let options = options_of(&fake).device("mlx5_none");
@@ -111,7 +107,7 @@ fn an_unknown_device_name_is_refused_with_the_names_that_exist() {
 
 #[test]
 fn a_device_without_ports_and_an_unknown_port_are_refused() {
-    let fake = Fake::load();
+    let fake = clean_fake();
     let none = DeviceSpec {
         ports: Vec::<PortSpec>::new(),
         ..roce()
@@ -131,20 +127,18 @@ fn a_device_without_ports_and_an_unknown_port_are_refused() {
 
 #[test]
 fn a_peer_in_another_subnet_is_reported_with_a_remedy() {
-    let fake = Fake::load();
+    let fake = clean_fake();
     for (errno, words) in [
         (libc::ENETUNREACH, "one subnet or a route"),
         (libc::EHOSTUNREACH, "one subnet or a route"),
         (libc::ETIMEDOUT, "one subnet or a route"),
         (libc::ENODEV, "network namespace"),
     ] {
-        let (a, b) = (Side::new(&fake, &roce()), Side::new(&fake, &roce()));
-        fake.request(&Request::Refuse {
-            device: a.name(),
-            verb: "ibv_modify_qp RTR".to_owned(),
-            errno,
-            times: 1,
-        });
+        let (a, b) = (side(&fake, &roce()), side(&fake, &roce()));
+        fake.fault(
+            &a.name(),
+            Fault::Refuse("ibv_modify_qp RTR".to_owned(), errno, 1),
+        );
         let error = a.pair.connect(&b.pair.endpoint(), &options()).unwrap_err();
         assert!(
             matches!(error, Error::Verbs(VerbsError::Route { .. })),
@@ -154,14 +148,13 @@ fn a_peer_in_another_subnet_is_reported_with_a_remedy() {
         assert!(text.contains(words), "{text}");
         // Nothing is lost: it may be tried again.
         connect(&a, &b);
-        close(&fake, a, b);
     }
 }
 
 #[test]
 fn memory_beyond_the_limit_names_the_limit() {
-    let fake = Fake::load();
-    let side = Side::new(
+    let fake = clean_fake();
+    let side = side(
         &fake,
         &DeviceSpec {
             locked_memory: Some(10_000),
@@ -180,15 +173,12 @@ fn memory_beyond_the_limit_names_the_limit() {
         text.contains("20000 bytes") && text.contains("ENOMEM"),
         "{text}"
     );
-    let small = side.memory(10_000);
-    drop(small);
-    drop(side);
-    fake.assert_clean();
+    let _small = side.memory(10_000);
 }
 
 #[test]
 fn verbs_that_fail_when_objects_are_made_leave_nothing_behind() {
-    let fake = Fake::load();
+    let fake = clean_fake();
     for verb in [
         "ibv_alloc_pd",
         "ibv_create_comp_channel",
@@ -205,13 +195,10 @@ fn verbs_that_fail_when_objects_are_made_leave_nothing_behind() {
             ..roce()
         };
         let device = open(&fake, &spec);
-        let name = device.name().to_owned();
-        fake.request(&Request::Refuse {
-            device: name.clone(),
-            verb: verb.to_owned(),
-            errno: libc::ENOSPC,
-            times: 2,
-        });
+        fake.fault(
+            device.name(),
+            Fault::Refuse(verb.to_owned(), libc::ENOSPC, 2),
+        );
         let domain = device.protection_domain();
         let queue = device.completion_queue(16);
         let error = domain
@@ -220,14 +207,12 @@ fn verbs_that_fail_when_objects_are_made_leave_nothing_behind() {
         let text = error.to_string();
         let named = verb.split(' ').next().unwrap_or(verb);
         assert!(text.contains(named) && text.contains("ENOSPC"), "{text}");
-        drop((domain, queue, device));
-        fake.assert_clean();
     }
 }
 
 #[test]
 fn a_device_that_cannot_be_opened_is_reported_with_its_name_and_the_reason() {
-    let fake = Fake::load();
+    let fake = clean_fake();
     for verb in ["ibv_open_device", "ibv_query_device_ex", "ibv_query_port"] {
         let mut spec = roce();
         spec.refusals.insert(verb.to_owned(), libc::EACCES);
@@ -241,51 +226,24 @@ fn a_device_that_cannot_be_opened_is_reported_with_its_name_and_the_reason() {
 
 #[test]
 fn a_status_of_a_newer_kernel_is_a_failure_like_any_other() {
-    let fake = Fake::load();
+    let fake = clean_fake();
     let (a, b) = sides(&fake);
     let (source, target) = (a.memory(64), b.memory(64));
-    fake.request(&Request::EndNext {
-        device: a.name(),
-        status: 777,
-        vendor_err: 3,
-    });
+    fake.fault(&a.name(), Fault::EndNext(777, 3));
     let write =
         SendRequest::write(WrId(1), target.remote().at(0)).segment(source.segment(0, 64).unwrap());
     a.pair.post_send(write).unwrap();
     assert_ne!(a.status(), WcStatus::Success);
-    drop((source, target));
-    close(&fake, a, b);
-}
-
-#[test]
-fn a_message_longer_than_its_receive_fails_on_both_sides() {
-    let fake = Fake::load();
-    let (a, b) = sides(&fake);
-    let (source, target) = (a.memory(64), b.memory(64));
-    for id in [1, 2] {
-        let place = target.segment(0, 32).unwrap();
-        b.pair
-            .post_recv(RecvRequest::new(WrId(id)).segment(place))
-            .unwrap();
-    }
-    let send = SendRequest::send(WrId(3)).segment(source.segment(0, 64).unwrap());
-    a.pair.post_send(send).unwrap();
-    assert_eq!(a.status(), WcStatus::RemoteInvalidRequest);
-    let (first, second) = (b.queue.wait(soon()).unwrap(), b.queue.wait(soon()).unwrap());
-    assert_eq!((first.id, first.status), (WrId(1), WcStatus::LocalLength));
-    assert_eq!((second.id, second.status), (WrId(2), WcStatus::WrFlushed));
-    drop((source, target));
-    close(&fake, a, b);
 }
 
 #[test]
 fn a_depth_of_reads_above_the_device_limit_is_refused_with_the_limit() {
-    let fake = Fake::load();
+    let fake = clean_fake();
     let few = DeviceSpec {
         max_reads: 4,
         ..roce()
     };
-    let (a, b) = (Side::new(&fake, &few), Side::new(&fake, &roce()));
+    let (a, b) = (side(&fake, &few), side(&fake, &roce()));
     let error = a.pair.connect(&b.pair.endpoint(), &options()).unwrap_err();
     let text = error.to_string();
     assert!(
@@ -299,33 +257,29 @@ fn a_depth_of_reads_above_the_device_limit_is_refused_with_the_limit() {
     };
     a.pair.connect(&b.pair.endpoint(), &fewer).unwrap();
     b.pair.connect(&a.pair.endpoint(), &fewer).unwrap();
-    close(&fake, a, b);
 }
 
 #[test]
 fn a_device_that_is_removed_ends_its_outstanding_requests() {
-    let fake = Fake::load();
+    let fake = clean_fake();
     let (a, b) = sides(&fake);
     let (source, target) = (a.memory(64), b.memory(64));
     hold(&fake, &a.name(), true);
     let write =
         SendRequest::write(WrId(1), target.remote().at(0)).segment(source.segment(0, 64).unwrap());
     a.pair.post_send(write).unwrap();
-    fake.request(&Request::Remove { device: a.name() });
+    fake.fault(&a.name(), Fault::Remove);
     assert_eq!(a.status(), WcStatus::WrFlushed);
-    drop((source, target));
-    close(&fake, a, b);
 }
 
 #[test]
 fn an_infiniband_port_without_a_lid_is_not_connected() {
-    let fake = Fake::load();
-    let near = Side::new(&fake, &DeviceSpec::infiniband("ib0", 7));
-    let far = Side::new(&fake, &DeviceSpec::infiniband("ib1", 0));
+    let fake = clean_fake();
+    let near = side(&fake, &DeviceSpec::infiniband("ib0", 7));
+    let far = side(&fake, &DeviceSpec::infiniband("ib1", 0));
     let error = near
         .pair
         .connect(&far.pair.endpoint(), &options())
         .unwrap_err();
     assert!(error.to_string().contains("subnet manager"), "{error}");
-    close(&fake, near, far);
 }

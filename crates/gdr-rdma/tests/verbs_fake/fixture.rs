@@ -1,19 +1,35 @@
 //! Made-up devices, and connections between them.
 
 use std::net::Ipv4Addr;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::time::Duration;
+use std::thread;
 
-use fake_ibverbs::{Call, DeviceSpec, Fake, Request};
-use gdr_rdma::{
-    Access, AckTimeout, Buffer, Completion, CompletionQueue, ConnectionOptions, Deadline, Device,
-    MemoryRegion, Mtu, ProtectionDomain, QueuePair, QueuePairOptions, RetryCount, VerbsOptions,
-    WcStatus,
-};
+pub(crate) use conformance::{Side, bytes, fill, pattern, soon};
+use fake_ibverbs::{Call, DeviceSpec, Fake, Fault};
+use gdr_rdma::{AckTimeout, ConnectionOptions, Device, Mtu, RetryCount, VerbsOptions};
 
-/// Nothing here takes a noticeable part of this; a test that hits it is stuck.
-pub(crate) fn soon() -> Deadline {
-    Deadline::after(Duration::from_secs(60))
+/// A library that a test leaves clean: no object lives at its end, and no rule of the API was broken.
+pub(crate) struct CleanFake(Fake);
+
+pub(crate) fn clean_fake() -> CleanFake {
+    CleanFake(Fake::load())
+}
+
+impl Deref for CleanFake {
+    type Target = Fake;
+
+    fn deref(&self) -> &Fake {
+        &self.0
+    }
+}
+
+impl Drop for CleanFake {
+    fn drop(&mut self) {
+        if !thread::panicking() {
+            self.0.assert_clean();
+        }
+    }
 }
 
 /// A number for names and addresses, another one each time.
@@ -55,65 +71,16 @@ pub(crate) const POSTING: [&str; 2] = ["ibv_post_send", "ibv_wr_complete"];
 
 /// Whether transfers that begin at the device wait.
 pub(crate) fn hold(fake: &Fake, name: &str, held: bool) {
-    let device = name.to_owned();
-    fake.request(&Request::Hold { device, held });
+    fake.fault(name, Fault::Hold(held));
 }
 
 pub(crate) fn set_port(fake: &Fake, name: &str, port: u8, state: u32) {
-    let device = name.to_owned();
-    fake.request(&Request::Port {
-        device,
-        port,
-        state,
-    });
+    fake.fault(name, Fault::Port(port, state));
 }
 
-/// One side.
-pub(crate) struct Side {
-    pub(crate) pair: QueuePair,
-    pub(crate) queue: CompletionQueue,
-    pub(crate) domain: ProtectionDomain,
-    pub(crate) device: Device,
-}
-
-impl Side {
-    pub(crate) fn new(fake: &Fake, spec: &DeviceSpec) -> Self {
-        Self::on(open(fake, spec))
-    }
-
-    pub(crate) fn on(device: Device) -> Self {
-        let domain = device.protection_domain();
-        let queue = device.completion_queue(256);
-        let pair = domain.queue_pair(&QueuePairOptions::new(&queue)).unwrap();
-        Self {
-            pair,
-            queue,
-            domain,
-            device,
-        }
-    }
-
-    pub(crate) fn name(&self) -> String {
-        self.device.name().to_owned()
-    }
-
-    /// Registered host memory for every use.
-    pub(crate) fn memory(&self, len: usize) -> MemoryRegion {
-        let buffer = Buffer::host(len).unwrap();
-        self.domain.register(&buffer, Access::all()).unwrap()
-    }
-
-    /// The next completion, which must be a good one.
-    pub(crate) fn done(&self) -> Completion {
-        let completion = self.queue.wait(soon()).unwrap();
-        assert_eq!(completion.status, WcStatus::Success, "{completion:?}");
-        completion
-    }
-
-    /// How the next completion ended.
-    pub(crate) fn status(&self) -> WcStatus {
-        self.queue.wait(soon()).unwrap().status
-    }
+/// A side on a device that is made up for it.
+pub(crate) fn side(fake: &Fake, spec: &DeviceSpec) -> Side {
+    Side::on(open(fake, spec))
 }
 
 /// An answer is waited for 4 times 2 ms.
@@ -126,13 +93,12 @@ pub(crate) fn options() -> ConnectionOptions {
 }
 
 pub(crate) fn connect(a: &Side, b: &Side) {
-    a.pair.connect(&b.pair.endpoint(), &options()).unwrap();
-    b.pair.connect(&a.pair.endpoint(), &options()).unwrap();
+    conformance::connect(a, b, &options());
 }
 
 /// Two connected sides on devices of these kinds.
 pub(crate) fn connected(fake: &Fake, a: &DeviceSpec, b: &DeviceSpec) -> (Side, Side) {
-    let sides = (Side::new(fake, a), Side::new(fake, b));
+    let sides = (side(fake, a), side(fake, b));
     connect(&sides.0, &sides.1);
     sides
 }
@@ -140,29 +106,4 @@ pub(crate) fn connected(fake: &Fake, a: &DeviceSpec, b: &DeviceSpec) -> (Side, S
 /// Two connected sides on devices that can do everything.
 pub(crate) fn sides(fake: &Fake) -> (Side, Side) {
     connected(fake, &roce(), &roce())
-}
-
-/// Drops both, and checks that nothing is left.
-pub(crate) fn close(fake: &Fake, a: Side, b: Side) {
-    drop((a, b));
-    fake.assert_clean();
-}
-
-/// Bytes that differ from place to place.
-pub(crate) fn pattern(len: usize, seed: u8) -> Vec<u8> {
-    (0..len)
-        .map(|i| (i as u8).wrapping_mul(31).wrapping_add((i >> 8) as u8) ^ seed)
-        .collect()
-}
-
-pub(crate) fn fill(region: &MemoryRegion, seed: u8) -> Vec<u8> {
-    let bytes = pattern(region.len() as usize, seed);
-    region.buffer().write_at(0, &bytes).unwrap();
-    bytes
-}
-
-pub(crate) fn bytes(region: &MemoryRegion) -> Vec<u8> {
-    let mut bytes = vec![0; region.len() as usize];
-    region.buffer().read_at(0, &mut bytes).unwrap();
-    bytes
 }

@@ -1,29 +1,28 @@
 //! Bytes of a completion are visible in GPU memory, whatever order the GPU guarantees.
 
-use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
-use fake_ibverbs::{DeviceSpec, Fake, GpuPath, Request};
-use gdr_cuda::{Gpu, MemoryKind, Ordinal, RemoteWrites, SimDriver, WritesOrdering};
+use fake_ibverbs::{DeviceSpec, GpuPath};
+use gdr_cuda::{RemoteWrites, SimDriver, WritesOrdering};
 use gdr_rdma::{
-    Access, Buffer, Error, FlushPolicy, Immediate, MemoryRegion, RecvRequest, SendRequest,
-    VerbsError, WrId,
+    Error, FlushPolicy, Immediate, MemoryRegion, RecvRequest, SendRequest, VerbsError, WrId,
 };
 
 use crate::fixture::*;
+use crate::gpu_memory::GpuMemory;
 
 /// Two sides, the second with registered memory of such a GPU.
 struct Pair {
-    fake: Fake,
+    region: MemoryRegion,
+    driver: Arc<SimDriver>,
     a: Side,
     b: Side,
-    driver: Arc<SimDriver>,
-    region: MemoryRegion,
+    fake: CleanFake,
 }
 
 impl Pair {
     fn new(ordering: WritesOrdering, host_flush: bool, dma_buf: GpuPath) -> Self {
-        let fake = Fake::load();
+        let fake = clean_fake();
         let spec = DeviceSpec { dma_buf, ..roce() };
         let (a, b) = connected(&fake, &roce(), &spec);
         let driver = SimDriver::with_remote_writes(
@@ -33,16 +32,8 @@ impl Pair {
                 host_flush,
             },
         );
-        let gpu = Gpu::open(driver.clone(), Ordinal(0)).unwrap();
-        let memory = Arc::new(gpu.allocate(MemoryKind::Plain, 1 << 16).unwrap());
-        let share = driver.share(memory.ptr()).unwrap();
-        fake.request(&Request::GpuMemory {
-            base: share.base.get(),
-            size: share.size,
-            fd: share.fd.as_raw_fd(),
-        });
-        let buffer = Buffer::staged(memory).unwrap();
-        let region = b.domain.register(&buffer, Access::all()).unwrap();
+        let memory = GpuMemory::new(&fake, &driver, 1 << 16);
+        let region = memory.register(&b).unwrap();
         Self {
             fake,
             a,
@@ -71,11 +62,6 @@ impl Pair {
     fn posted(&self) -> usize {
         calls(&self.fake, &self.b.name(), &POSTING).len()
     }
-
-    fn close(self) {
-        drop(self.region);
-        close(&self.fake, self.a, self.b);
-    }
 }
 
 #[test]
@@ -86,7 +72,6 @@ fn a_gpu_that_orders_writes_of_devices_is_not_flushed() {
     ends.arrive();
     assert_eq!(ends.b.done().id, WrId(7));
     assert_eq!((ends.driver.flushes(), ends.posted()), (0, posted));
-    ends.close();
 }
 
 #[test]
@@ -123,8 +108,6 @@ fn the_driver_flushes_exactly_for_completions_of_received_bytes() {
     b.pair.post_send(write).unwrap();
     b.done();
     assert_eq!(flushed(), 0, "a WRITE, to the peer");
-    drop(there);
-    ends.close();
 }
 
 #[test]
@@ -138,7 +121,6 @@ fn one_flush_serves_all_completions_that_are_there() {
         assert_eq!(ends.b.done().id, WrId(7));
     }
     assert_eq!(ends.driver.flushes(), before + 1);
-    ends.close();
 }
 
 #[test]
@@ -149,28 +131,18 @@ fn a_completion_without_bytes_does_not_overtake_one_that_needs_a_flush() {
     let write = SendRequest::write(WrId(4), there.remote().at(0)).inline(&[1]);
     ends.b.pair.post_send(write).unwrap();
     assert_eq!([(); 2].map(|()| ends.b.done().id), [WrId(7), WrId(4)]);
-    drop(there);
-    ends.close();
 }
 
 #[test]
 fn nothing_is_flushed_after_the_memory_is_deregistered() {
     let ends = Pair::new(WritesOrdering::None, true, GpuPath::Works);
     let before = ends.driver.flushes();
-    let Pair {
-        fake,
-        a,
-        b,
-        driver,
-        region,
-    } = ends;
-    drop(region);
-    b.pair.post_recv(RecvRequest::new(WrId(7))).unwrap();
-    a.pair.post_send(SendRequest::send(WrId(1))).unwrap();
-    a.done();
-    b.done();
-    assert_eq!(driver.flushes(), before);
-    close(&fake, a, b);
+    drop(ends.region);
+    ends.b.pair.post_recv(RecvRequest::new(WrId(7))).unwrap();
+    ends.a.pair.post_send(SendRequest::send(WrId(1))).unwrap();
+    ends.a.done();
+    ends.b.done();
+    assert_eq!(ends.driver.flushes(), before);
 }
 
 #[test]
@@ -181,7 +153,6 @@ fn a_flush_that_the_driver_lacks_is_a_read_by_the_device() {
     ends.arrive();
     assert_eq!(ends.b.done().id, WrId(7));
     assert_eq!(ends.posted(), posted + 1);
-    ends.close();
 }
 
 #[test]
@@ -207,13 +178,9 @@ fn no_thread_gets_a_completion_whose_flush_failed_as_a_success() {
         scope.spawn(move || refused(queue.wait(soon()).map(Some)));
     });
     refused(ends.b.queue.poll());
-    let Pair {
-        fake, a, b, region, ..
-    } = ends;
     // Memory that is no longer registered needs no flush: nothing is lost.
-    drop(region);
-    assert_eq!(b.done().id, WrId(7));
-    close(&fake, a, b);
+    drop(ends.region);
+    assert_eq!(ends.b.done().id, WrId(7));
 }
 
 #[test]
@@ -228,9 +195,4 @@ fn completions_without_received_bytes_are_returned_while_a_flush_fails() {
     a.done();
     assert_eq!(b.done().id, WrId(8), "the end of a SEND");
     assert!(b.queue.poll().is_err(), "the end of a receive");
-    let Pair {
-        fake, a, b, region, ..
-    } = ends;
-    drop(region);
-    close(&fake, a, b);
 }

@@ -1,12 +1,11 @@
 //! GPU memory: which registration method is used, why others are rejected, and that the bytes are
 //! right.
 
-use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use fake_ibverbs::{DeviceSpec, Fake, GpuPath, Request};
+use fake_ibverbs::{DeviceSpec, Fake, GpuPath};
 use gdr_cuda::{DeviceBuffer, Gpu, MemoryKind, Ordinal, SimDriver};
 use gdr_rdma::{
     Access, Buffer, Error, MemoryRegion, RecvRequest, RegistrationMethod, SendRequest, VerbsError,
@@ -14,49 +13,12 @@ use gdr_rdma::{
 };
 
 use crate::fixture::*;
+use crate::gpu_memory::GpuMemory;
 
 const LEN: u64 = 1 << 20;
 
-/// Simulated GPU memory, known to the peer-memory module of the made-up kernel.
-struct Memory {
-    driver: Arc<SimDriver>,
-    device: Arc<DeviceBuffer>,
-    buffer: Buffer,
-}
-
-impl Memory {
-    fn new(fake: &Fake) -> Self {
-        let driver = SimDriver::new(1);
-        let gpu = Gpu::open(driver.clone(), Ordinal(0)).unwrap();
-        let device = Arc::new(gpu.allocate(MemoryKind::Plain, LEN).unwrap());
-        let share = driver.share(device.ptr()).unwrap();
-        fake.request(&Request::GpuMemory {
-            base: share.base.get(),
-            size: share.size,
-            fd: share.fd.as_raw_fd(),
-        });
-        let buffer = Buffer::staged(Arc::clone(&device)).unwrap();
-        Self {
-            driver,
-            device,
-            buffer,
-        }
-    }
-
-    fn register(&self, side: &Side) -> Result<MemoryRegion, Error> {
-        side.domain.register(&self.buffer, Access::all())
-    }
-
-    /// What a cudaMemcpy sees.
-    fn as_cuda_sees_it(&self, offset: u64, len: usize) -> Vec<u8> {
-        let mut bytes = vec![0; len];
-        self.device.read(offset, &mut bytes).unwrap();
-        bytes
-    }
-}
-
 /// Writes to a region, and looks at it as CUDA does.
-fn check_write(a: &Side, memory: &Memory, region: &MemoryRegion) {
+fn check_write(a: &Side, memory: &GpuMemory, region: &MemoryRegion) {
     let source = a.memory(70_000);
     let sent = fill(&source, 5);
     for (offset, len) in [(0, 4), (3, 64), (4097, 70_000)] {
@@ -78,7 +40,7 @@ fn registering(fake: &Fake, side: &Side) -> Vec<String> {
 
 #[test]
 fn dma_buf_is_tried_first_and_nothing_else_if_it_works() {
-    let fake = Fake::load();
+    let fake = clean_fake();
     let (a, b) = connected(
         &fake,
         &roce(),
@@ -87,19 +49,17 @@ fn dma_buf_is_tried_first_and_nothing_else_if_it_works() {
             ..roce()
         },
     );
-    let memory = Memory::new(&fake);
+    let memory = GpuMemory::new(&fake, &SimDriver::new(1), LEN);
     let region = memory.register(&b).unwrap();
     assert_eq!(region.route(), RegistrationMethod::DmaBuf);
     assert_eq!(region.rejected_methods(), [""; 0]);
     assert_eq!(registering(&fake, &b), ["ibv_reg_dmabuf_mr"]);
     check_write(&a, &memory, &region);
-    drop(region);
-    close(&fake, a, b);
 }
 
 #[test]
 fn a_peer_memory_module_is_tried_second_and_the_reason_is_kept() {
-    let fake = Fake::load();
+    let fake = clean_fake();
     for (errno, words) in [
         (libc::EOPNOTSUPP, "kernel 5.12"),
         (libc::EPROTONOSUPPORT, "kernel 5.12"),
@@ -119,7 +79,7 @@ fn a_peer_memory_module_is_tried_second_and_the_reason_is_kept() {
                 ..roce()
             },
         );
-        let memory = Memory::new(&fake);
+        let memory = GpuMemory::new(&fake, &SimDriver::new(1), LEN);
         let region = memory.register(&b).unwrap();
         assert_eq!(region.route(), RegistrationMethod::PeerMemory);
         assert_eq!(registering(&fake, &b), ["ibv_reg_dmabuf_mr", "ibv_reg_mr"]);
@@ -128,14 +88,12 @@ fn a_peer_memory_module_is_tried_second_and_the_reason_is_kept() {
         let said = words.split('|').any(|word| refusals[0].contains(word));
         assert!(said, "{errno}: {}", refusals[0]);
         check_write(&a, &memory, &region);
-        drop(region);
-        close(&fake, a, b);
     }
 }
 
 #[test]
 fn without_a_registration_method_the_reason_of_each_is_reported() {
-    let fake = Fake::load();
+    let fake = clean_fake();
     for (dma_buf, peer, words) in [
         (
             libc::EOPNOTSUPP,
@@ -145,7 +103,7 @@ fn without_a_registration_method_the_reason_of_each_is_reported() {
         (libc::EFAULT, libc::EINVAL, ["EFAULT", "managed"]),
         (libc::ENOMEM, libc::ENOMEM, ["ENOMEM", "BAR1"]),
     ] {
-        let side = Side::new(
+        let side = side(
             &fake,
             &DeviceSpec {
                 dma_buf: GpuPath::Refuses(dma_buf),
@@ -153,7 +111,7 @@ fn without_a_registration_method_the_reason_of_each_is_reported() {
                 ..roce()
             },
         );
-        let memory = Memory::new(&fake);
+        let memory = GpuMemory::new(&fake, &SimDriver::new(1), LEN);
         let error = memory.register(&side).unwrap_err();
         let Error::Verbs(VerbsError::GpuRegistration(refusals)) = &error else {
             panic!("{error}");
@@ -163,14 +121,12 @@ fn without_a_registration_method_the_reason_of_each_is_reported() {
             assert!(refusal.contains(word), "{refusal}");
         }
         assert_eq!(fake.live(&side.name()).regions, 0);
-        drop(side);
-        fake.assert_clean();
     }
 }
 
 #[test]
 fn part_of_an_allocation_that_shares_its_pages_is_registered_where_it_is() {
-    let fake = Fake::load();
+    let fake = clean_fake();
     let (a, b) = sides(&fake);
     // Small allocations share one block: the second does not begin a page.
     let driver = SimDriver::new(1);
@@ -201,15 +157,13 @@ fn part_of_an_allocation_that_shares_its_pages_is_registered_where_it_is() {
     let mut beside = vec![0; 1000];
     neighbour.read(0, &mut beside).unwrap();
     assert!(beside.iter().all(|byte| *byte == 0));
-    drop((source, region));
-    close(&fake, a, b);
 }
 
 #[test]
 fn small_messages_are_not_copied_to_gpu_pointers_by_the_cpu() {
-    let fake = Fake::load();
+    let fake = clean_fake();
     let (a, b) = sides(&fake);
-    let memory = Memory::new(&fake);
+    let memory = GpuMemory::new(&fake, &SimDriver::new(1), LEN);
     let region = memory.register(&b).unwrap();
     b.pair
         .post_recv(RecvRequest::new(WrId(1)).segment(region.segment(0, 64).unwrap()))
@@ -220,23 +174,17 @@ fn small_messages_are_not_copied_to_gpu_pointers_by_the_cpu() {
     a.pair.post_send(send).unwrap();
     b.done();
     assert_eq!(memory.as_cuda_sees_it(0, 8), sent);
-    drop((source, region));
-    close(&fake, a, b);
 }
 
 #[test]
 fn gpu_memory_outlives_its_registration_and_its_dma_buf_is_open_as_long() {
-    let fake = Fake::load();
+    let fake = clean_fake();
     let (a, b) = sides(&fake);
-    let memory = Memory::new(&fake);
+    let driver = SimDriver::new(1);
+    let memory = GpuMemory::new(&fake, &driver, LEN);
     let region = memory.register(&b).unwrap();
-    let Memory {
-        driver,
-        device,
-        buffer,
-    } = memory;
-    let address = device.ptr();
-    drop((device, buffer));
+    let address = memory.device.ptr();
+    drop(memory);
     assert!(driver.share(address).is_ok(), "the region keeps it");
     let source = a.memory(64);
     let write =
@@ -249,13 +197,12 @@ fn gpu_memory_outlives_its_registration_and_its_dma_buf_is_open_as_long() {
     assert_eq!(ended.len(), 1);
     let detail = &ended[0].detail;
     assert!(detail.ends_with("descriptor open: Some(true)"), "{detail}");
-    close(&fake, a, b);
 }
 
 #[test]
 fn managed_memory_is_refused_by_name() {
-    let fake = Fake::load();
-    let side = Side::new(&fake, &roce());
+    let fake = clean_fake();
+    let side = side(&fake, &roce());
     let driver = SimDriver::new(1);
     let gpu = Gpu::open(driver, Ordinal(0)).unwrap();
     let device = Arc::new(gpu.allocate(MemoryKind::Managed, LEN).unwrap());
@@ -267,16 +214,14 @@ fn managed_memory_is_refused_by_name() {
         Err(refused) => refused.to_string(),
     };
     assert!(text.contains("managed"), "{text}");
-    drop(side);
-    fake.assert_clean();
 }
 
 #[test]
 fn memory_of_another_library_is_registered_like_any_other() {
-    let fake = Fake::load();
+    let fake = clean_fake();
     let (a, b) = connected(&fake, &roce(), &roce());
     // The allocation stands for a tensor of another library.
-    let tensor = Memory::new(&fake);
+    let tensor = GpuMemory::new(&fake, &SimDriver::new(1), LEN);
     let gpu = tensor.device.gpu();
     // SAFETY: the tensor is dropped last, and accessed only by copies.
     let wrapped = unsafe { DeviceBuffer::borrowed(gpu, tensor.device.ptr(), LEN) }.unwrap();
@@ -303,5 +248,4 @@ fn memory_of_another_library_is_registered_like_any_other() {
     assert_eq!(last.to_ne_bytes(), sent[sent.len() - 8..]);
     drop((source, region, host));
     assert_eq!(Arc::strong_count(&words), 1);
-    close(&fake, a, b);
 }

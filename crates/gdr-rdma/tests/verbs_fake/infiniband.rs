@@ -1,6 +1,6 @@
 //! InfiniBand links, where a subnet manager numbers the ports.
 
-use fake_ibverbs::{DeviceSpec, Fake};
+use fake_ibverbs::DeviceSpec;
 use gdr_rdma::{Endpoint, Error, SendRequest, VerbsError, WrId};
 
 use crate::fixture::*;
@@ -11,7 +11,7 @@ fn infiniband(name: &str, lid: u16) -> DeviceSpec {
 
 #[test]
 fn ports_of_one_subnet_reach_each_other_by_lid() {
-    let fake = Fake::load();
+    let fake = clean_fake();
     let (a, b) = connected(&fake, &infiniband("ib_a", 5), &infiniband("ib_b", 6));
     assert_eq!(a.pair.endpoint().lid.unwrap().get(), 5);
     let (source, target) = (a.memory(64), b.memory(64));
@@ -23,13 +23,11 @@ fn ports_of_one_subnet_reach_each_other_by_lid() {
     let mut seen = [0; 64];
     target.buffer().read_at(0, &mut seen).unwrap();
     assert_eq!(seen[..], sent[..]);
-    drop((source, target));
-    close(&fake, a, b);
 }
 
 #[test]
 fn another_subnet_is_reached_by_gid() {
-    let fake = Fake::load();
+    let fake = clean_fake();
     let mut far = infiniband("ib_far", 6);
     // Another subnet prefix; the router's LID would be the subnet manager's to tell.
     far.ports[0].gids[0].gid[..8].copy_from_slice(&[0xfe, 0xc0, 0, 0, 0, 0, 0, 7]);
@@ -39,15 +37,13 @@ fn another_subnet_is_reached_by_gid() {
         SendRequest::write(WrId(1), target.remote().at(0)).segment(source.segment(0, 8).unwrap());
     a.pair.post_send(write).unwrap();
     a.done();
-    drop((source, target));
-    close(&fake, a, b);
 }
 
 #[test]
 fn a_peer_without_lid_is_refused_by_name() {
-    let fake = Fake::load();
-    let a = Side::new(&fake, &infiniband("ib_c", 5));
-    let b = Side::new(&fake, &infiniband("ib_d", 6));
+    let fake = clean_fake();
+    let a = side(&fake, &infiniband("ib_c", 5));
+    let b = side(&fake, &infiniband("ib_d", 6));
     let nowhere = Endpoint {
         lid: None,
         ..b.pair.endpoint()
@@ -57,5 +53,4 @@ fn a_peer_without_lid_is_refused_by_name() {
         matches!(refused, Error::Verbs(VerbsError::NoLid { .. })),
         "{refused}"
     );
-    close(&fake, a, b);
 }

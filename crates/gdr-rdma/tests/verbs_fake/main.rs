@@ -12,6 +12,7 @@ mod failures;
 mod fixture;
 mod flush;
 mod gpu;
+mod gpu_memory;
 mod infiniband;
 mod lifetime;
 mod numbers;

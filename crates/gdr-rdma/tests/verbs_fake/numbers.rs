@@ -3,7 +3,7 @@
 use std::sync::mpsc;
 use std::thread;
 
-use fake_ibverbs::{DeviceSpec, Fake, Request};
+use fake_ibverbs::{DeviceSpec, Fake, Fault};
 use gdr_rdma::{CompletionQueue, QueuePair, QueuePairOptions, SendRequest, WrId};
 
 use crate::fixture::*;
@@ -25,22 +25,19 @@ fn another(a: &Side, b: &Side, queue: &CompletionQueue) -> QueuePair {
 
 /// A side without a queue pair, and one whose is not connected.
 fn bare(fake: &Fake, spec: &DeviceSpec) -> (Side, Side) {
-    (Side::new(fake, spec), Side::new(fake, &roce()))
+    (side(fake, spec), side(fake, &roce()))
 }
 
 #[test]
 fn a_queue_pair_with_the_number_of_one_being_dropped_completes_its_requests() {
-    let fake = Fake::load();
+    let fake = clean_fake();
     let (a, b) = bare(&fake, &reusing());
     let source = a.memory(64);
     let target = b.memory(64);
     let old = a.domain.queue_pair(&QueuePairOptions::new(&a.queue));
     let old = old.unwrap();
     let number = old.qpn();
-    let detain = |detained| {
-        let device = a.name();
-        fake.request(&Request::Detain { device, detained });
-    };
+    let detain = |detained| fake.fault(&a.name(), Fault::Detain(detained));
     let pairs = fake.live(&a.name()).pairs;
     detain(true);
     thread::scope(|scope| {
@@ -64,13 +61,11 @@ fn a_queue_pair_with_the_number_of_one_being_dropped_completes_its_requests() {
             .unwrap();
         assert_eq!(a.done().id, WrId(7));
     });
-    drop((source, target));
-    close(&fake, a, b);
 }
 
 #[test]
 fn a_completion_of_a_destroyed_queue_pair_completes_no_request_of_its_successor() {
-    let fake = Fake::load();
+    let fake = clean_fake();
     let spec = DeviceSpec {
         keeps_completions: true,
         ..reusing()
@@ -104,7 +99,7 @@ fn a_completion_of_a_destroyed_queue_pair_completes_no_request_of_its_successor(
 
 #[test]
 fn a_dropped_queue_pair_releases_its_requests_before_its_completion_queue() {
-    let fake = Fake::load();
+    let fake = clean_fake();
     let (a, b) = sides(&fake);
     let (source, target) = (a.memory(4096), b.memory(4096));
     hold(&fake, &a.name(), true);
@@ -116,6 +111,4 @@ fn a_dropped_queue_pair_releases_its_requests_before_its_completion_queue() {
     drop((source, a));
     assert_eq!(fake.live(&name).regions, 0);
     assert_eq!(queue.poll().unwrap(), None);
-    drop((target, b, queue));
-    fake.assert_clean();
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fake_ibverbs::{DeviceSpec, Fake, GpuPath};
+use fake_ibverbs::{DeviceSpec, GpuPath};
 use gdr_cuda::{DeviceBuffer, Gpu, MemoryKind, Ordinal, SimDriver};
 use gdr_rdma::{Deadline, Error, NicError, RingConfig, Rkey, StagingRing};
 
@@ -18,22 +18,22 @@ const LEN: u64 = 20 * SLOT;
 
 /// A ring at the first side, connected to a queue pair of the second.
 struct Pair {
-    fake: Fake,
+    ring: StagingRing,
+    memory: Arc<DeviceBuffer>,
     a: Side,
     b: Side,
-    memory: Arc<DeviceBuffer>,
-    ring: StagingRing,
+    fake: CleanFake,
 }
 
 impl Pair {
     fn new() -> Self {
-        let fake = Fake::load();
+        let fake = clean_fake();
         let refuses = DeviceSpec {
             dma_buf: GpuPath::Refuses(libc::EOPNOTSUPP),
             peer_memory: GpuPath::Refuses(libc::EFAULT),
             ..roce()
         };
-        let (a, b) = (Side::new(&fake, &refuses), Side::new(&fake, &roce()));
+        let (a, b) = (side(&fake, &refuses), side(&fake, &roce()));
         let gpu = Gpu::open(SimDriver::new(1), Ordinal(0)).unwrap();
         let memory = Arc::new(gpu.allocate(MemoryKind::Plain, LEN).unwrap());
         let ring = StagingRing::new(&a.domain, Arc::clone(&memory), SHAPE).unwrap();
@@ -46,11 +46,6 @@ impl Pair {
             memory,
             ring,
         }
-    }
-
-    fn close(self) {
-        drop(self.ring);
-        close(&self.fake, self.a, self.b);
     }
 }
 
@@ -95,8 +90,6 @@ fn every_byte_arrives_at_every_size_around_the_edges_of_slots() {
         assert!(seen[1..=moved] == offered[..moved], "from the peer, {len}");
         assert!(seen[moved + 1..] == sent[moved + 1..], "beyond, {len}");
     }
-    drop(there);
-    ends.close();
 }
 
 #[test]
@@ -111,8 +104,6 @@ fn a_range_beyond_either_memory_is_refused_and_the_ring_stays_usable() {
         ));
     }
     ends.ring.write(0, &there.remote(), 100, soon()).unwrap();
-    drop(there);
-    ends.close();
 }
 
 #[test]
@@ -130,8 +121,6 @@ fn a_transfer_that_the_peer_refuses_fails_and_ends_the_ring() {
         // The second time it is refused though the key is right.
         wrong = there.remote();
     }
-    drop(there);
-    ends.close();
 }
 
 #[test]
@@ -145,6 +134,4 @@ fn a_peer_that_does_not_answer_ends_the_transfer_at_its_deadline() {
     let posted = calls(&ends.fake, &ends.a.name(), &POSTING).len();
     assert_eq!(posted, 3, "a request for each slot at once");
     hold(&ends.fake, &ends.a.name(), false);
-    drop(there);
-    ends.close();
 }

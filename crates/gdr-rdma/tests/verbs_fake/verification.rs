@@ -1,16 +1,13 @@
 //! Registrations of GPU memory are trusted after a checked transfer only.
 
-use std::os::fd::AsRawFd;
-use std::sync::Arc;
-
-use fake_ibverbs::{DeviceSpec, Fake, GpuPath, Request};
-use gdr_cuda::{DeviceBuffer, Gpu, MemoryKind, Ordinal, SimDriver};
+use fake_ibverbs::{DeviceSpec, Fake, GpuPath};
+use gdr_cuda::SimDriver;
 use gdr_rdma::{
-    Access, Buffer, Device, Error, MemoryRegion, RegistrationMethod, Result, VerbsError,
-    VerbsOptions,
+    Access, Device, Error, MemoryRegion, RegistrationMethod, Result, VerbsError, VerbsOptions,
 };
 
 use crate::fixture::*;
+use crate::gpu_memory::GpuMemory;
 
 const LEN: u64 = 1 << 16;
 
@@ -19,23 +16,13 @@ fn register(fake: &Fake, spec: &DeviceSpec, access: Access) -> Result<MemoryRegi
     fake.add(spec.clone());
     let options = VerbsOptions::new().library(fake.verbs());
     let device = Device::verbs(&options.device(&spec.name))?;
-    let driver = SimDriver::new(1);
-    let gpu = Gpu::open(driver.clone(), Ordinal(0)).unwrap();
-    let memory: Arc<DeviceBuffer> = Arc::new(gpu.allocate(MemoryKind::Plain, LEN).unwrap());
-    let share = driver.share(memory.ptr()).unwrap();
-    fake.request(&Request::GpuMemory {
-        base: share.base.get(),
-        size: share.size,
-        fd: share.fd.as_raw_fd(),
-    });
+    let memory = GpuMemory::new(fake, &SimDriver::new(1), LEN);
     let bytes: Vec<u8> = (0..LEN).map(|at| (at * 7 + 3) as u8).collect();
-    memory.write(0, &bytes).unwrap();
-    let buffer = Buffer::staged(Arc::clone(&memory)).unwrap();
+    memory.device.write(0, &bytes).unwrap();
     let registered = device
         .protection_domain()
-        .register_range(&buffer, 4096, 8192, access);
-    let mut after = vec![0; LEN as usize];
-    memory.read(0, &mut after).unwrap();
+        .register_range(&memory.buffer, 4096, 8192, access);
+    let after = memory.as_cuda_sees_it(0, LEN as usize);
     assert!(after == bytes, "registering changed the memory");
     registered
 }
@@ -57,7 +44,7 @@ fn refusals(registered: Result<MemoryRegion>) -> Vec<String> {
 
 #[test]
 fn a_method_that_transfers_bytes_is_verified_and_the_bytes_are_restored() {
-    let fake = Fake::load();
+    let fake = clean_fake();
     let works = spec(GpuPath::Works, GpuPath::Refuses(libc::EFAULT));
     for access in [Access::all(), Access::LOCAL_WRITE, Access::empty()] {
         let works = DeviceSpec {
@@ -72,12 +59,11 @@ fn a_method_that_transfers_bytes_is_verified_and_the_bytes_are_restored() {
         );
         drop(region);
     }
-    fake.assert_clean();
 }
 
 #[test]
 fn a_method_that_loses_bytes_is_rejected_for_the_next_one() {
-    let fake = Fake::load();
+    let fake = clean_fake();
     let region = register(
         &fake,
         &spec(GpuPath::LosesBytes, GpuPath::Works),
@@ -93,13 +79,11 @@ fn a_method_that_loses_bytes_is_rejected_for_the_next_one() {
         "{refusal}"
     );
     assert!(refusal.contains("without moving the bytes"), "{refusal}");
-    drop(region);
-    fake.assert_clean();
 }
 
 #[test]
 fn a_method_whose_transfers_fail_is_rejected_with_their_status() {
-    let fake = Fake::load();
+    let fake = clean_fake();
     let fails = spec(GpuPath::Fails, GpuPath::Fails);
     let refusals = refusals(register(&fake, &fails, Access::all()));
     assert_eq!(refusals.len(), 2, "{refusals:?}");
@@ -109,41 +93,36 @@ fn a_method_whose_transfers_fail_is_rejected_with_their_status() {
         refusals[1].starts_with("peer-memory module: "),
         "{refusals:?}"
     );
-    fake.assert_clean();
 }
 
 #[test]
 fn rejected_methods_are_reported_in_the_order_in_which_they_were_tried() {
-    let fake = Fake::load();
+    let fake = clean_fake();
     let lossy = spec(GpuPath::Refuses(libc::EOPNOTSUPP), GpuPath::LosesBytes);
     let refusals = refusals(register(&fake, &lossy, Access::all()));
     assert_eq!(refusals.len(), 2, "{refusals:?}");
     assert!(refusals[0].contains("kernel 5.12"), "{refusals:?}");
     assert!(refusals[1].contains("without moving"), "{refusals:?}");
-    fake.assert_clean();
 }
 
 #[test]
 fn a_region_is_reported_as_unverified_if_no_transfer_can_be_made() {
-    let fake = Fake::load();
+    let fake = clean_fake();
     let mut spec = spec(GpuPath::Works, GpuPath::Works);
     spec.refusals
         .insert("ibv_modify_qp RTR".to_owned(), libc::EINVAL);
     let region = register(&fake, &spec, Access::all()).unwrap();
     assert_eq!(region.route(), RegistrationMethod::DmaBuf);
     assert!(region.unverified_reason().is_some());
-    drop(region);
-    fake.assert_clean();
 }
 
 #[test]
 fn an_infiniband_port_verifies_through_its_own_lid() {
-    let fake = Fake::load();
+    let fake = clean_fake();
     let infiniband = DeviceSpec {
         dma_buf: GpuPath::LosesBytes,
         ..DeviceSpec::infiniband("ib_proof", 5)
     };
     let refusals = refusals(register(&fake, &infiniband, Access::all()));
     assert!(refusals[0].contains("without moving"), "{refusals:?}");
-    fake.assert_clean();
 }

@@ -13,7 +13,7 @@ mod fixture;
 use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use fake_ibverbs::{DeviceSpec, Element, Fake, GpuPath, Request};
+use fake_ibverbs::{DeviceSpec, Element, Fake, Fault, GpuPath};
 use forked::{check, in_child, refused};
 use gdr_cuda::{DeviceBuffer, Gpu, MemoryKind, Ordinal, RemoteWrites, SimDriver, WritesOrdering};
 use gdr_rdma::{
@@ -57,7 +57,7 @@ fn gpu_memory(len: u64) -> Arc<DeviceBuffer> {
 #[test]
 fn a_child_is_refused_every_operation_and_its_drops_change_nothing() {
     let _alone = alone();
-    let fake = Fake::load();
+    let fake = clean_fake();
     let (a, b) = sides(&fake);
     let (source, target) = (a.memory(64), b.memory(64));
     let sent = fill(&source, 1);
@@ -73,11 +73,7 @@ fn a_child_is_refused_every_operation_and_its_drops_change_nothing() {
     // A request that is under way, a completion and an event, which stay the parent's.
     hold(&fake, &a.name(), true);
     a.pair.post_send(write()).unwrap();
-    fake.request(&Request::Raise {
-        device: a.name(),
-        event: 4242,
-        element: Element::Port(0),
-    });
+    fake.fault(&a.name(), Fault::Raise(4242, Element::Port(0)));
     let buffer = Buffer::host(64).unwrap();
     in_child(|| {
         let before = count_calls(&fake);
@@ -116,8 +112,6 @@ fn a_child_is_refused_every_operation_and_its_drops_change_nothing() {
         [fresh.state(), half.state()],
         [State::Init, State::ReadyToReceive]
     );
-    drop((fresh, half, source, target));
-    close(&fake, a, b);
 }
 
 /// Registered GPU memory that is flushed before completions are returned.
@@ -132,7 +126,7 @@ fn flushed_memory(side: &Side) -> MemoryRegion {
 #[test]
 fn gpu_memory_that_a_child_drops_stays_registered_in_the_parent() {
     let _alone = alone();
-    let fake = Fake::load();
+    let fake = clean_fake();
     let (a, b) = sides(&fake);
     let (region, source) = (flushed_memory(&b), a.memory(64));
     in_child(|| {
@@ -145,20 +139,18 @@ fn gpu_memory_that_a_child_drops_stays_registered_in_the_parent() {
         SendRequest::write(WrId(1), region.remote().at(0)).segment(source.segment(0, 64).unwrap());
     a.pair.post_send(write).unwrap();
     a.done();
-    drop((region, source));
-    close(&fake, a, b);
 }
 
 #[test]
 fn a_staging_ring_is_refused_in_a_child_and_stays_usable_in_the_parent() {
     let _alone = alone();
-    let fake = Fake::load();
+    let fake = clean_fake();
     let refuses = DeviceSpec {
         dma_buf: GpuPath::Refuses(libc::EOPNOTSUPP),
         peer_memory: GpuPath::Refuses(libc::EFAULT),
         ..roce()
     };
-    let (a, b) = (Side::new(&fake, &refuses), Side::new(&fake, &roce()));
+    let (a, b) = (side(&fake, &refuses), side(&fake, &roce()));
     let shape = RingConfig {
         slot_len: 4096,
         slots: 3,
@@ -188,15 +180,13 @@ fn a_staging_ring_is_refused_in_a_child_and_stays_usable_in_the_parent() {
     });
     ring.write(0, &there.remote(), all, soon()).unwrap();
     assert!(bytes(&there) == sent);
-    drop((ring, there));
-    close(&fake, a, b);
 }
 
 #[test]
 fn a_child_opens_verbs_devices_of_its_own() {
     let _alone = alone();
-    let fake = Fake::load();
-    let (a, b) = sides(&fake);
+    let fake = clean_fake();
+    let (_a, _b) = sides(&fake);
     in_child(|| {
         let (c, d) = sides(&fake);
         let (source, target) = (c.memory(64), d.memory(64));
@@ -206,5 +196,4 @@ fn a_child_opens_verbs_devices_of_its_own() {
         posted.map_err(|_| "post_send")?;
         check(c.done().id == WrId(1), "the completion")
     });
-    close(&fake, a, b);
 }

@@ -1,7 +1,7 @@
 use std::ffi::c_int;
 use std::ptr;
 
-use fake_ibverbs::Request;
+use fake_ibverbs::Fault;
 use gdr_verbs_sys::*;
 
 use crate::connection::*;
@@ -40,11 +40,7 @@ fn a_port_raises_an_event_when_it_goes_down_and_comes_back() {
             ibv_event_type::IBV_EVENT_PORT_ACTIVE,
         ),
     ] {
-        fake.request(&Request::Port {
-            device: "mlx5_0".to_owned(),
-            port: 1,
-            state: state.0,
-        });
+        fake.fault("mlx5_0", Fault::Port(1, state.0));
         assert!(readable(fd));
         let mut raised = ibv_async_event::default();
         // SAFETY: the context is open, and there is an event.

@@ -1,4 +1,4 @@
-use fake_ibverbs::Request;
+use fake_ibverbs::Fault;
 use gdr_verbs_sys::*;
 
 use crate::connection::*;
@@ -70,19 +70,12 @@ fn a_transfer_fails_after_its_retries_if_the_port_goes_down() {
     let (mut near, mut far) = (vec![1; 8], vec![0; 8]);
     let source = a.register(&mut near, all_access());
     let target = b.register(&mut far, all_access());
-    let device = || "mlx5_0".to_owned();
-    fake.request(&Request::Hold {
-        device: device(),
-        held: true,
-    });
+    fake.fault("mlx5_0", Fault::Hold(true));
     let write = request(1, ibv_wr_opcode::IBV_WR_RDMA_WRITE, target, 0);
     a.send(write, &mut [segment(source, 0, 8)]).unwrap();
     assert!(a.poll().is_none());
-    fake.request(&Request::Port {
-        device: device(),
-        port: 1,
-        state: ibv_port_state::IBV_PORT_DOWN.0,
-    });
+    let down = Fault::Port(1, ibv_port_state::IBV_PORT_DOWN.0);
+    fake.fault("mlx5_0", down);
     assert_eq!(a.completion().status, ibv_wc_status::IBV_WC_RETRY_EXC_ERR);
     assert_eq!(far[0], 0);
     a.deregister(source);
@@ -96,11 +89,7 @@ fn a_transfer_fails_after_its_retries_if_the_port_goes_down() {
 fn a_request_sets_the_status_of_the_next_transfer() {
     let fake = two_devices();
     let (a, b) = sides(&fake);
-    fake.request(&Request::EndNext {
-        device: "mlx5_0".to_owned(),
-        status: 77,
-        vendor_err: 0x51,
-    });
+    fake.fault("mlx5_0", Fault::EndNext(77, 0x51));
     let (mut near, mut far) = (vec![1; 8], vec![0; 8]);
     let source = a.register(&mut near, all_access());
     let target = b.register(&mut far, all_access());
@@ -134,12 +123,8 @@ fn each_state_change_requires_its_order_and_attributes() {
         refused(a.modify(&mut attr, ibv_qp_attr_mask::IBV_QP_STATE)),
         Errno::EINVAL
     );
-    fake.request(&Request::Refuse {
-        device: "mlx5_0".to_owned(),
-        verb: "ibv_modify_qp RTR".to_owned(),
-        errno: libc::ENETUNREACH,
-        times: 1,
-    });
+    let verb = "ibv_modify_qp RTR".to_owned();
+    fake.fault("mlx5_0", Fault::Refuse(verb, libc::ENETUNREACH, 1));
     assert_eq!(refused(a.to_rtr(&b)), Errno(libc::ENETUNREACH));
     a.to_rtr(&b).unwrap();
     a.to_rts().unwrap();
@@ -154,9 +139,7 @@ fn objects_of_a_failed_device_can_be_destroyed() {
     let fake = two_devices();
     let (a, b) = sides(&fake);
     a.receive(3, &mut []).unwrap();
-    fake.request(&Request::Fatal {
-        device: "mlx5_0".to_owned(),
-    });
+    fake.fault("mlx5_0", Fault::Fatal);
     assert_eq!(a.completion().status, ibv_wc_status::IBV_WC_WR_FLUSH_ERR);
     // SAFETY: the context is open.
     let error = unsafe { a.verbs.query_port(a.context, 1) }.unwrap_err();

@@ -1,6 +1,6 @@
 use std::net::Ipv4Addr;
 
-use fake_ibverbs::{DeviceSpec, Fake, Request};
+use fake_ibverbs::{DeviceSpec, Fake, Fault};
 use gdr_verbs_sys::{Errno, LoadError, NoDevice, OptionalVerb, VerbError, Verbs};
 
 use crate::connection::{FIRST, open};
@@ -24,14 +24,10 @@ fn a_missing_library_a_missing_function_and_no_device_are_different_errors() {
 #[test]
 fn a_kernel_without_ib_uverbs_is_another_error_than_no_device() {
     let fake = Fake::load();
-    fake.request(&Request::RefuseList {
-        errno: libc::ENOSYS,
-    });
+    fake.refuse_list(libc::ENOSYS);
     let error = fake.verbs().devices().unwrap_err();
     assert_eq!(error, LoadError::NoDevice(NoDevice::NoUverbs));
-    fake.request(&Request::RefuseList {
-        errno: libc::EACCES,
-    });
+    fake.refuse_list(libc::EACCES);
     let error = fake.verbs().devices().unwrap_err();
     assert_eq!(error, LoadError::NoDevice(NoDevice::List(Errno::EACCES)));
 }
@@ -44,8 +40,7 @@ fn devices_can_be_added_and_removed() {
     fake.add(DeviceSpec::roce("mlx5_0", FIRST));
     fake.add(DeviceSpec::infiniband("mlx5_1", 3));
     assert_eq!(names(), 2);
-    let device = "mlx5_0".to_owned();
-    fake.request(&Request::Remove { device });
+    fake.fault("mlx5_0", Fault::Remove);
     assert_eq!(names(), 1);
 }
 

@@ -1,8 +1,8 @@
 use std::ffi::c_void;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
 
-use fake_ibverbs::{DeviceSpec, Fake, GpuPath, Request};
+use fake_ibverbs::{DeviceSpec, Fake, Fault, GpuPath};
 use gdr_verbs_sys::*;
 
 use crate::connection::*;
@@ -113,8 +113,7 @@ fn a_dma_buf_is_rejected_for_the_same_reasons_as_in_the_kernel() {
         Errno::ENOTSUPP,
     ] {
         let path = GpuPath::Refuses(errno.0);
-        let device = "mlx5_0".to_owned();
-        fake.request(&Request::DmaBuf { device, path });
+        fake.fault("mlx5_0", Fault::DmaBuf(path));
         assert_eq!(
             register_dma_buf(&a, fd, 0, 64, IOVA, all_access()),
             Err(errno)
@@ -140,11 +139,7 @@ fn a_peer_memory_module_registers_gpu_addresses() {
     fake.add(DeviceSpec::roce("mlx5_1", SECOND));
     let (a, b) = sides(&fake);
     let gpu = memory(1 << 16, 3);
-    fake.request(&Request::GpuMemory {
-        base: IOVA,
-        size: 1 << 16,
-        fd: gpu.as_raw_fd(),
-    });
+    fake.add_gpu_memory(IOVA, 1 << 16, gpu.as_fd());
     let address: *mut c_void = ptr::without_provenance_mut(IOVA as usize + 64);
     // SAFETY: the domain is alive; the CPU does not access the address.
     let region = unsafe { a.verbs.reg_mr(a.domain, address, 64, all_access()) }.unwrap();
@@ -231,8 +226,7 @@ fn a_path_can_report_success_and_lose_bytes() {
         (GpuPath::Fails, ibv_wc_status::IBV_WC_REM_ACCESS_ERR),
     ] {
         let fake = two_devices();
-        let device = "mlx5_1".to_owned();
-        fake.request(&Request::DmaBuf { device, path });
+        fake.fault("mlx5_1", Fault::DmaBuf(path));
         let (a, b) = sides(&fake);
         let gpu = memory(4096, 5);
         let target = register_dma_buf(&b, gpu.as_raw_fd(), 0, 4096, IOVA, all_access()).unwrap();

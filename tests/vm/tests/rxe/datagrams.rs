@@ -2,11 +2,12 @@
 
 use std::net::IpAddr;
 
+use conformance::{pattern, soon};
 use gdr_rdma::{
-    Access, Buffer, CompletionQueue, Immediate, MemoryRegion, Mtu, Qkey, Qpn, RecvRequest,
+    Access, Buffer, CompletionQueue, Device, Immediate, MemoryRegion, Mtu, Qkey, Qpn, RecvRequest,
     UdEndpoint, UdQueuePair, UdQueuePairOptions, UdSendRequest, WcStatus, WrId,
 };
-use gdr_vm_tests::Endpoint;
+use gdr_vm_tests::rxe_endpoint::{self, RxeDatagrams};
 
 use crate::fixture::*;
 
@@ -24,9 +25,9 @@ struct SoftDatagrams {
 }
 
 impl SoftDatagrams {
-    fn new(hosts: &Hosts) -> Self {
-        let domain = hosts.soft().protection_domain();
-        let queue = hosts.soft().completion_queue(64);
+    fn new(device: &Device) -> Self {
+        let domain = device.protection_domain();
+        let queue = device.completion_queue(64);
         let options = UdQueuePairOptions::new(&queue, Qkey(QKEY)).mtu(Mtu::B1024);
         let pair = domain.ud_queue_pair(&options).unwrap();
         pair.to_rtr().unwrap();
@@ -43,12 +44,11 @@ impl SoftDatagrams {
         let request = RecvRequest::new(WrId(id)).segment(self.memory.segment(0, 4096).unwrap());
         self.pair.post_recv(request).unwrap();
     }
+}
 
-    fn bytes(&self, len: usize) -> Vec<u8> {
-        let mut bytes = vec![0; len];
-        self.memory.buffer().read_at(0, &mut bytes).unwrap();
-        bytes
-    }
+fn rxe(family: Family) -> RxeDatagrams {
+    let device = rxe_endpoint::Device::open("rxe0").unwrap();
+    RxeDatagrams::new(&device, family.far(), QKEY, 8192).unwrap()
 }
 
 /// The addresses in a network header.
@@ -68,23 +68,24 @@ fn addresses(grh: &[u8]) -> (IpAddr, IpAddr) {
 }
 
 fn from_rxe(family: Family) {
-    let hosts = Hosts::new(family);
-    let (soft, rxe) = (SoftDatagrams::new(&hosts), hosts.rxe_datagrams(QKEY));
-    let source = fill(&rxe, 7);
+    let (device, rxe) = (Host::Soft.device(family), rxe(family));
+    let soft = SoftDatagrams::new(&device);
+    let source = pattern(8192, 7);
+    rxe.fill(0, &source);
     let near = rxe.address_handle(family.near()).unwrap();
     let to = (&near, soft.pair.qpn().get(), QKEY);
     for (n, len) in LENGTHS.into_iter().enumerate() {
         let immediate = (n % 2 == 1).then_some(0xdead_beef);
         soft.receive(n as u64);
         rxe.send_datagram(9, (0, len), to, immediate).unwrap();
-        assert_eq!(done(&rxe).id, 9);
+        assert_eq!(rxe.done(soon()).id, 9);
         let received = soft.queue.wait(soon()).unwrap();
         assert_eq!(received.status, WcStatus::Success);
         assert_eq!(received.id, WrId(n as u64));
         assert_eq!(received.byte_len, GRH as u32 + len);
         assert_eq!(received.immediate, immediate.map(Immediate));
-        assert_eq!(received.source_qpn, Some(Qpn::new(rxe.peer().qpn)));
-        let bytes = soft.bytes(GRH + len as usize);
+        assert_eq!(received.source_qpn, Some(Qpn::new(rxe.qpn())));
+        let bytes = bytes(&soft.memory, 0, GRH + len as usize);
         assert_eq!(addresses(&bytes[..GRH]), (family.far(), family.near()));
         assert_same(&bytes[GRH..], &source[..len as usize], "payload");
     }
@@ -92,21 +93,21 @@ fn from_rxe(family: Family) {
     let wrong = (to.0, to.1, 2);
     soft.receive(99);
     rxe.send_datagram(9, (0, 8), wrong, None).unwrap();
-    done(&rxe);
+    rxe.done(soon());
     rxe.send_datagram(9, (0, 9), to, None).unwrap();
-    done(&rxe);
+    rxe.done(soon());
     assert_eq!(soft.queue.wait(soon()).unwrap().byte_len, GRH as u32 + 9);
-    assert_eq!(hosts.counters().wrong_qkey, 1);
+    assert_eq!(device.counters().wrong_qkey, 1);
 }
 
 fn to_rxe(family: Family) {
-    let hosts = Hosts::new(family);
-    let (soft, rxe) = (SoftDatagrams::new(&hosts), hosts.rxe_datagrams(QKEY));
+    let (device, rxe) = (Host::Soft.device(family), rxe(family));
+    let soft = SoftDatagrams::new(&device);
     let source = pattern(4096, 5);
     soft.memory.buffer().write_at(0, &source).unwrap();
     let to = UdEndpoint {
         address: (family.far(), 4791).into(),
-        qpn: Qpn::new(rxe.peer().qpn),
+        qpn: Qpn::new(rxe.qpn()),
         qkey: Qkey(QKEY),
     };
     let send = |to, len: u32, immediate: Option<u32>| {
@@ -124,7 +125,7 @@ fn to_rxe(family: Family) {
         let immediate = (n % 2 == 1).then_some(0xdead_beef);
         rxe.receive(n as u64, 0, 4096);
         send(to, len, immediate);
-        let received = done(&rxe);
+        let received = rxe.done(soon());
         assert_eq!(received.id, n as u64);
         assert_eq!(received.bytes, GRH as u32 + len);
         assert_eq!(received.immediate, immediate);
@@ -140,7 +141,7 @@ fn to_rxe(family: Family) {
     };
     send(wrong, 8, None);
     send(to, 9, None);
-    assert_eq!(done(&rxe).bytes, GRH as u32 + 9);
+    assert_eq!(rxe.done(soon()).bytes, GRH as u32 + 9);
 }
 
 #[test]

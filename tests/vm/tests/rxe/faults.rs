@@ -2,20 +2,23 @@
 
 use std::time::Duration;
 
-use gdr_rdma::{AtomicOp, Deadline, Mtu};
+use conformance::Side;
+use gdr_rdma::{
+    AckTimeout, AtomicOp, Completion, Deadline, Immediate, MemoryRegion, Mtu, RecvRequest,
+    SendRequest, WcStatus, WrId,
+};
 use gdr_vm_tests::netem::Netem;
 use gdr_vm_tests::trace::Trace;
-use gdr_vm_tests::{Endpoint, Settings, Status, Work};
 
 use crate::fixture::*;
 
 /// Each kind of fault in both roles and both address families.
 macro_rules! fault_tests {
-    ($($module:ident: $roles:ident, $family:ident;)*) => {$(
+    ($($module:ident: $near:ident, $family:ident;)*) => {$(
         mod $module {
             use super::*;
 
-            fault_tests! { each: $roles, $family,
+            fault_tests! { each: $near, $family,
                 loss_of_one_in_a_hundred: "loss 1%";
                 reordering: "delay 1ms reorder 75% 50%";
                 duplication: "duplicate 10%";
@@ -24,63 +27,66 @@ macro_rules! fault_tests {
             }
         }
     )*};
-    (each: $roles:ident, $family:ident, $($name:ident: $words:literal;)*) => {$(
+    (each: $near:ident, $family:ident, $($name:ident: $words:literal;)*) => {$(
         #[test]
         #[ignore = "runs in the VM"]
         fn $name() {
-            survive(Roles::$roles, Family::$family, $words);
+            survive(Host::$near, Family::$family, $words);
         }
     )*};
 }
 
 fault_tests! {
-    soft_to_rxe_ipv4: SoftToRxe, V4;
-    soft_to_rxe_ipv6: SoftToRxe, V6;
-    rxe_to_soft_ipv4: RxeToSoft, V4;
-    rxe_to_soft_ipv6: RxeToSoft, V6;
+    soft_to_rxe_ipv4: Soft, V4;
+    soft_to_rxe_ipv6: Soft, V6;
+    rxe_to_soft_ipv4: Rxe, V4;
+    rxe_to_soft_ipv6: Rxe, V6;
 }
 
 /// The maximum time of a round. A lost last packet costs a timeout of at least 33 ms; a connection
 /// that does not recover fails earlier.
 const ROUND: Duration = Duration::from_secs(60);
 const ROUNDS: u64 = 12;
-const LEN: u32 = 50_000;
+/// Bytes of a request, and of the four of its kind.
+const LEN: u64 = 50_000;
+const ALL: usize = 4 * LEN as usize;
+/// The operands of the atomics of a round.
+const ADDED: [u64; 4] = [1, 2, 3, 4];
 
 /// Runs rounds of WRITEs, READs, SENDs and atomics, and compares all bytes.
-fn survive(roles: Roles, family: Family, words: &str) {
-    let mut settings = Settings::new(Mtu::B1024);
-    settings.timeout = 13;
-    let hosts = Hosts::new(family);
-    let all = hosts.endpoints(roles, &settings);
+fn survive(near: Host, family: Family, words: &str) {
+    let far = match near {
+        Host::Soft => Host::Rxe,
+        Host::Rxe => Host::Soft,
+    };
+    let devices = [near, far].map(|host| host.device(family));
+    let mut options = options(Mtu::B1024);
+    options.timeout = AckTimeout::new(13);
+    let connect = || sides(devices.each_ref(), &options);
+    let others = connect();
     // rxe (since 5.19) fails its READ if an acknowledgement of an earlier request arrives after the
     // first READ response, which its completer handles as the end of the READ. A connection with
     // READs only has no such acknowledgements.
-    let separate_reads = roles == Roles::RxeToSoft && words.contains("reorder");
-    let reads_only = separate_reads.then(|| hosts.endpoints(roles, &settings));
-    let others = (&*all.0, &*all.1);
-    let reads = reads_only
-        .as_ref()
-        .map_or(others, |sides| (&*sides.0, &*sides.1));
+    let separate_reads = near == Host::Rxe && words.contains("reorder");
+    let reads = separate_reads.then(connect);
+    let reads = reads.as_ref().map(|sides| (&sides.0, &sides.1));
+    let exchange = Exchange::new(&others.0, &others.1, reads);
 
     let _trace = Trace::start();
     let netem = Netem::enable(words).unwrap();
-    others.1.fill(0, &[0; 8]);
     let mut sum = 0;
     for round in 0..ROUNDS {
-        let round = Round {
-            number: round,
-            others,
-            reads,
-        };
-        round.fill();
-        round.post();
-        round.await_completions();
-        round.check(sum);
+        exchange.run(round, sum);
         sum += ADDED.iter().sum::<u64>();
     }
-    assert_eq!(word(others.1, 0), sum, "every atomic exactly once");
+    let counter = exchange.counter.buffer().load_u64(0).unwrap();
+    assert_eq!(counter, sum, "every atomic exactly once");
     // Without a fault the test would prove nothing.
-    let counters = hosts.counters();
+    let soft = match near {
+        Host::Soft => &devices[0],
+        Host::Rxe => &devices[1],
+    };
+    let counters = soft.counters();
     if words.contains("loss") {
         assert!(netem.lost().unwrap() > 0, "nothing was lost");
     }
@@ -90,117 +96,102 @@ fn survive(roles: Roles, family: Family, words: &str) {
     }
 }
 
-fn word(end: &dyn Endpoint, at: u64) -> u64 {
-    u64::from_ne_bytes(end.bytes(at, 8).try_into().unwrap())
+/// Two sides, and the memory that rounds use.
+struct Exchange<'a> {
+    near: &'a Side,
+    far: &'a Side,
+    /// The side that READs.
+    reader: &'a Side,
+    source: MemoryRegion,
+    written: MemoryRegion,
+    message: MemoryRegion,
+    original: MemoryRegion,
+    read: MemoryRegion,
+    counter: MemoryRegion,
+    fetched: MemoryRegion,
 }
 
-const QUARTER: u64 = MEMORY as u64 / 4;
-/// The bytes of four requests.
-const ALL: usize = 4 * LEN as usize;
-/// The operands of the atomics of a round.
-const ADDED: [u64; 4] = [1, 2, 3, 4];
-
-/// The requester and the responder.
-type Sides<'a> = (&'a dyn Endpoint, &'a dyn Endpoint);
-
-/// One SEND, four WRITEs, four READs and four atomics, which are outstanding at the same time.
-struct Round<'a> {
-    number: u64,
-    others: Sides<'a>,
-    reads: Sides<'a>,
-}
-
-impl Round<'_> {
-    fn near(&self) -> Vec<u8> {
-        pattern(MEMORY / 4, self.number as u8)
+impl<'a> Exchange<'a> {
+    /// `reader` is another connection of `near`'s device to `far`'s, if READs have one.
+    fn new(near: &'a Side, far: &'a Side, reader: Option<(&'a Side, &'a Side)>) -> Self {
+        let (reader, server) = reader.unwrap_or((near, far));
+        Self {
+            source: near.memory(ALL),
+            written: far.memory(ALL),
+            message: far.memory(LEN as usize),
+            original: server.memory(ALL),
+            read: reader.memory(ALL),
+            counter: far.memory(8),
+            fetched: near.memory(32),
+            near,
+            far,
+            reader,
+        }
     }
 
-    fn far(&self) -> Vec<u8> {
-        pattern(MEMORY / 4, !(self.number as u8))
-    }
-
-    fn immediate(&self) -> Option<u32> {
-        Some(self.number as u32)
-    }
-
-    /// WRITEs and READs copy from the second quarter of memory to the third. The SEND goes to the
-    /// fourth.
-    fn fill(&self) {
-        self.others.0.fill(QUARTER, &self.near());
-        self.reads.1.fill(QUARTER, &self.far());
-        self.others.1.receive(100, 3 * QUARTER, LEN);
-        self.others.1.receive(101, 0, 0);
-    }
-
-    fn post(&self) {
-        let part = |n: u64| n * u64::from(LEN);
-        let message = Work::Send {
-            local: QUARTER,
-            len: LEN,
-            immediate: self.immediate(),
-        };
-        self.others.0.post(0, message);
+    /// One SEND, four WRITEs, four READs and four atomics, which are outstanding at the same time.
+    fn run(&self, round: u64, counter: u64) {
+        let immediate = Immediate(round as u32);
+        let sent = fill(&self.source, 0, ALL, round as u8);
+        let kept = fill(&self.original, 0, ALL, !(round as u8));
+        let place = self.message.segment(0, LEN).unwrap();
+        for receive in [
+            RecvRequest::new(WrId(100)).segment(place),
+            RecvRequest::new(WrId(101)),
+        ] {
+            self.far.pair.post_recv(receive).unwrap();
+        }
+        let part = |region: &MemoryRegion, n: u64| region.segment(n * LEN, LEN).unwrap();
+        let message = SendRequest::send(WrId(0)).segment(part(&self.source, 0));
+        self.near
+            .pair
+            .post_send(message.immediate(immediate))
+            .unwrap();
         for n in 0..4 {
-            let write = Work::Write {
-                local: QUARTER + part(n),
-                len: LEN,
-                remote: 2 * QUARTER + part(n),
-                immediate: self.immediate().filter(|_| n == 3),
+            let write = SendRequest::write(WrId(1 + n), self.written.remote().at(n * LEN));
+            let write = write.segment(part(&self.source, n));
+            let write = if n == 3 {
+                write.immediate(immediate)
+            } else {
+                write
             };
-            self.others.0.post(1 + n, write);
+            self.near.pair.post_send(write).unwrap();
         }
         for n in 0..4 {
-            let read = Work::Read {
-                local: 2 * QUARTER + part(n),
-                len: LEN,
-                remote: QUARTER + part(n),
-            };
-            self.reads.0.post(5 + n, read);
+            let read = SendRequest::read(WrId(5 + n), self.original.remote().at(n * LEN));
+            let read = read.segment(part(&self.read, n));
+            self.reader.pair.post_send(read).unwrap();
         }
         for (n, add) in (0..).zip(ADDED) {
-            let atomic = Work::Atomic {
-                local: 8 + 8 * n,
-                remote: 0,
-                op: AtomicOp::FetchAdd { add },
-            };
-            self.others.0.post(9 + n, atomic);
+            let add = AtomicOp::FetchAdd { add };
+            let atomic = SendRequest::atomic(WrId(9 + n), self.counter.remote().at(0), add);
+            let place = self.fetched.segment(8 * n, 8).unwrap();
+            self.near.pair.post_send(atomic.segment(place)).unwrap();
         }
-    }
 
-    /// Asserts that each request and receive completes once and in order.
-    fn await_completions(&self) {
         let deadline = Deadline::after(ROUND);
-        let finished = |end: &dyn Endpoint| {
-            let place = || format!("round {}: {}", self.number, end.name());
-            let done = end
-                .wait(deadline)
-                .unwrap_or_else(|| panic!("{}: no completion", place()));
-            assert_eq!(done.status, Status::Success, "{}", place());
+        let finished = |side: &Side| -> Completion {
+            let place = format!("round {round}: {}", side.name());
+            let done = side.queue.wait(deadline);
+            let done = done.unwrap_or_else(|error| panic!("{place}: {error}"));
+            assert_eq!(done.status, WcStatus::Success, "{place}");
             done
         };
         for id in 0..13 {
-            let end = if (5..9).contains(&id) {
-                self.reads.0
-            } else {
-                self.others.0
-            };
-            assert_eq!(finished(end).id, id);
+            let reads = (5..9).contains(&id);
+            let side = if reads { self.reader } else { self.near };
+            assert_eq!(finished(side).id, WrId(id));
         }
-        let received = [finished(self.others.1), finished(self.others.1)];
-        assert_eq!(received.map(|done| done.id), [100, 101]);
-        assert_eq!(received.map(|done| done.immediate), [self.immediate(); 2]);
-    }
+        let received = [finished(self.far), finished(self.far)];
+        assert_eq!(received.map(|done| done.id.0), [100, 101]);
+        assert_eq!(received.map(|done| done.immediate), [Some(immediate); 2]);
 
-    fn check(&self, counter: u64) {
-        let what = |name: &str| format!("round {}, {name}", self.number);
-        let (near, far) = (self.near(), self.far());
-        let written = self.others.1.bytes(2 * QUARTER, ALL);
-        assert_same(&written, &near[..ALL], &what("written"));
-        let read = self.reads.0.bytes(2 * QUARTER, ALL);
-        assert_same(&read, &far[..ALL], &what("read"));
-        let message = self.others.1.bytes(3 * QUARTER, LEN as usize);
-        assert_same(&message, &near[..LEN as usize], &what("the message"));
-        let fetched = [0, 1, 2, 3].map(|n| word(self.others.0, 8 + 8 * n));
+        let what = |name: &str| format!("round {round}, {name}");
+        assert_same(&bytes(&self.written, 0, ALL), &sent, &what("written"));
+        assert_same(&bytes(&self.read, 0, ALL), &kept, &what("read"));
+        let message = bytes(&self.message, 0, LEN as usize);
+        assert_same(&message, &sent[..LEN as usize], &what("the message"));
+        let fetched = [0, 8, 16, 24].map(|at| self.fetched.buffer().load_u64(at).unwrap());
         let expected = [0, 1, 3, 6].map(|sum| counter + sum);
         assert_eq!(fetched, expected, "{}", what("the original values"));
     }

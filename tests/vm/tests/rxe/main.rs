@@ -5,11 +5,10 @@
 mod fixture;
 
 mod command;
+mod conformance;
 mod datagrams;
-mod failures;
 mod faults;
 mod objects;
-mod operations;
 mod programs;
 mod registration;
 mod shared_receives;

@@ -12,7 +12,7 @@ use gdr_object::{
 };
 use gdr_rdma::Device;
 use gdr_vm_tests::near::in_near;
-use gdr_vm_tests::{gdr_endpoint, near, rxe_endpoint};
+use gdr_vm_tests::{near, rxe_endpoint};
 
 /// Much longer than any step takes, even under TCG.
 fn limit() -> Deadline {
@@ -43,7 +43,7 @@ impl Host {
     fn device(self) -> Device {
         match self {
             Self::Near => near::device(near::V4).unwrap(),
-            Self::Far => gdr_endpoint::rxe_device("rxe0", rxe_endpoint::V4).unwrap(),
+            Self::Far => rxe_endpoint::verbs_device("rxe0", rxe_endpoint::V4).unwrap(),
         }
     }
 

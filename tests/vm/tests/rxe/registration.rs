@@ -5,7 +5,7 @@ use std::sync::Arc;
 use gdr_cuda::{Gpu, MemoryKind, Ordinal, SimDriver};
 use gdr_rdma::{Access, Buffer, Error, RegistrationMethod, VerbsError};
 use gdr_verbs_sys::{Errno, OptionalVerb, Verbs};
-use gdr_vm_tests::{dmabuf, gdr_endpoint, rxe_endpoint};
+use gdr_vm_tests::{dmabuf, rxe_endpoint};
 
 const LEN: u64 = 1 << 20;
 
@@ -31,7 +31,7 @@ fn the_mapping_of_a_dma_buffer_is_refused_with_efault() {
 #[test]
 #[ignore = "runs in the VM"]
 fn host_memory_is_registered_directly() {
-    let device = gdr_endpoint::rxe_device("rxe0", rxe_endpoint::V4).unwrap();
+    let device = rxe_endpoint::verbs_device("rxe0", rxe_endpoint::V4).unwrap();
     let buffer = Buffer::host(LEN as usize).unwrap();
     let domain = device.protection_domain();
     let region = domain.register(&buffer, Access::all()).unwrap();
@@ -42,7 +42,7 @@ fn host_memory_is_registered_directly() {
 #[test]
 #[ignore = "runs in the VM"]
 fn gpu_memory_is_refused_with_the_reason_of_each_method() {
-    let device = gdr_endpoint::rxe_device("rxe0", rxe_endpoint::V4).unwrap();
+    let device = rxe_endpoint::verbs_device("rxe0", rxe_endpoint::V4).unwrap();
     let gpu = Gpu::open(SimDriver::new(1), Ordinal(0)).unwrap();
     let memory = Arc::new(gpu.allocate(MemoryKind::Plain, LEN).unwrap());
     let buffer = Buffer::staged(memory).unwrap();

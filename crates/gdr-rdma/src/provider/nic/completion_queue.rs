@@ -7,24 +7,20 @@ use crate::error::Result;
 use crate::provider::CompletionQueueOps;
 use crate::types::CqNumber;
 
-/// A completion queue.
-#[derive(Debug)]
-pub(super) struct NicCompletionQueue(pub(super) CompletionQueue);
-
-impl CompletionQueueOps for NicCompletionQueue {
+impl CompletionQueueOps for CompletionQueue {
     fn number(&self) -> CqNumber {
-        self.0.number()
+        self.number()
     }
 
     fn capacity(&self) -> usize {
-        self.0.capacity()
+        self.capacity()
     }
 
     fn poll(&self) -> Result<Option<Completion>> {
-        Ok(self.0.poll_one()?)
+        Ok(self.poll_one()?)
     }
 
     fn wait(&self, deadline: Deadline) -> Result<Option<Completion>> {
-        Ok(self.0.wait(deadline)?)
+        Ok(self.wait(deadline)?)
     }
 }

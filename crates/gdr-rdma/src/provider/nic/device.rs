@@ -3,84 +3,72 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use gdr_nic::{Deadline, Device, SoftOptions};
+use gdr_nic::{Deadline, Device};
 use gdr_roce::Mtu;
 
-use super::completion_queue::NicCompletionQueue;
 use super::domain::NicDomain;
 use crate::error::Result;
 use crate::provider::{CompletionQueueOps, DeviceOps, DomainOps};
 use crate::types::{AsyncEvent, Counters, Domain, Integrity, Provider};
 
-/// A device of the software NIC.
-#[derive(Debug)]
-pub(crate) struct NicDevice(Device);
-
-impl NicDevice {
-    pub(crate) fn open(options: &SoftOptions) -> Result<Self> {
-        Ok(Self(Device::open(options, None)?))
-    }
-}
-
-impl DeviceOps for NicDevice {
+impl DeviceOps for Device {
     fn provider(&self) -> Provider {
         Provider::Soft
     }
 
     fn name(&self) -> &str {
-        self.0.name()
+        self.name()
     }
 
     fn address(&self) -> SocketAddr {
-        self.0.address()
+        self.address()
     }
 
     fn integrity(&self) -> Integrity {
-        self.0.integrity()
+        self.integrity()
     }
 
     fn path_mtu(&self, peer: IpAddr) -> Result<Mtu> {
-        Ok(self.0.path_mtu(peer)?)
+        Ok(self.path_mtu(peer)?)
     }
 
     fn receive_buffer(&self) -> usize {
-        self.0.receive_buffer()
+        self.receive_buffer()
     }
 
     fn shards(&self) -> usize {
-        self.0.shard_count()
+        self.shard_count()
     }
 
     fn counters(&self) -> Counters {
-        self.0.counters()
+        self.counters()
     }
 
     fn check_process(&self) -> Result<()> {
-        Ok(self.0.check_process()?)
+        Ok(self.check_process()?)
     }
 
     fn progress(&self) -> bool {
-        self.0.progress()
+        self.progress()
     }
 
     fn poll_event(&self) -> Option<AsyncEvent> {
-        self.0.poll_event()
+        self.poll_event()
     }
 
     fn wait_event(&self, deadline: Deadline) -> Option<AsyncEvent> {
-        self.0.wait_event(deadline)
+        self.wait_event(deadline)
     }
 
     fn nic(&self) -> Option<&Device> {
-        Some(&self.0)
+        Some(self)
     }
 
     fn create_domain(self: Arc<Self>, id: Domain) -> Arc<dyn DomainOps> {
-        Arc::new(NicDomain::new(self.0.clone(), id))
+        Arc::new(NicDomain::new(self.as_ref().clone(), id))
     }
 
     fn create_completion_queue(self: Arc<Self>, capacity: usize) -> Arc<dyn CompletionQueueOps> {
-        let queue = self.0.completion_queue(capacity, None);
-        Arc::new(NicCompletionQueue(queue))
+        Arc::new(self.completion_queue(capacity, None))
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use gdr_nic::Device;
 use gdr_roce::{Lkey, Rkey};
 
-use super::queue_pair::NicQueuePair;
+use super::queue_pair::connection;
 use crate::error::Result;
 use crate::memory_region::{MemoryRange, Registration, RejectedMethods};
 use crate::provider::{DomainOps, QueuePairInit, QueuePairOps};
@@ -46,7 +46,6 @@ impl DomainOps for NicDomain {
         self: Arc<Self>,
         init: &QueuePairInit<'_>,
     ) -> Result<Box<dyn QueuePairOps>> {
-        let pair = NicQueuePair::new(&self.device, self.id, init)?;
-        Ok(Box::new(pair))
+        Ok(Box::new(connection(&self.device, self.id, init)?))
     }
 }

@@ -1,4 +1,5 @@
-//! The provider of the software NIC: `gdr-nic` with requests that keep their memory registered.
+//! The provider of the software NIC: `gdr-nic` with requests that keep their memory registered. The types
+//! are those of that crate, and so are the methods that an implementation here calls by its own name.
 
 mod completion_queue;
 mod device;
@@ -6,5 +7,4 @@ mod domain;
 mod queue_pair;
 pub(crate) mod work_request;
 
-pub(crate) use self::device::NicDevice;
 pub(crate) use self::queue_pair::{post_recv, with_queues};

@@ -1,35 +1,30 @@
 //! Connections of the software NIC.
 
 use std::slice;
-use std::sync::Arc;
 
-use gdr_nic::{Connection, Device, Peer, QueuePair, Queues, Service};
+use gdr_nic::{CompletionQueue, Connection, Device, Peer, QueuePair, Queues, Service};
 use gdr_roce::{
     LossRecovery, PostError, Psn, Qpn, Reliability, RetryLimit, RtrAttributes, RtsAttributes, State,
 };
 
-use super::completion_queue::NicCompletionQueue;
 use super::work_request::{KeyedSegments, data, keyed, take, take_recv};
 use crate::error::{Error, Result};
-use crate::provider::{
-    CompletionQueueOps, PreparedSendOps, QueuePairInit, QueuePairOps, QueuesInit, downcast_queue,
-};
+use crate::provider::{PreparedSendOps, QueuePairInit, QueuePairOps, QueuesInit, downcast_queue};
 use crate::types::{ConnectionOptions, Domain, Endpoint, SourcePort};
 use crate::work_request::{RecvRequest, SendRequest};
 
-/// One end of a reliable connection.
-#[derive(Debug)]
-pub(super) struct NicQueuePair(QueuePair<Connection>);
-
-impl NicQueuePair {
-    pub(super) fn new(device: &Device, domain: Domain, init: &QueuePairInit<'_>) -> Result<Self> {
-        let capabilities = init.queues.capabilities;
-        let pair = with_queues(init.queues, |queues| {
-            device.queue_pair(domain, queues, capabilities, Reliability::Reliable)
-        })?;
-        pair.to_init(init.access)?;
-        Ok(Self(pair))
-    }
+/// Makes one end of a reliable connection, in INIT.
+pub(super) fn connection(
+    device: &Device,
+    domain: Domain,
+    init: &QueuePairInit<'_>,
+) -> Result<QueuePair<Connection>> {
+    let capabilities = init.queues.capabilities;
+    let pair = with_queues(init.queues, |queues| {
+        device.queue_pair(domain, queues, capabilities, Reliability::Reliable)
+    })?;
+    pair.to_init(init.access)?;
+    Ok(pair)
 }
 
 /// Makes a queue pair with queues of this provider.
@@ -37,27 +32,22 @@ pub(crate) fn with_queues<T>(
     queues: &QueuesInit<'_>,
     make: impl FnOnce(Queues<'_>) -> gdr_nic::Result<T>,
 ) -> Result<T> {
-    let completions = |queue: &Arc<dyn CompletionQueueOps>| -> Result<Arc<NicCompletionQueue>> {
-        downcast_queue(queue)
-    };
-    let (send, recv) = (
-        completions(queues.send_queue)?,
-        completions(queues.recv_queue)?,
-    );
+    let send = downcast_queue::<CompletionQueue>(queues.send_queue)?;
+    let recv = downcast_queue::<CompletionQueue>(queues.recv_queue)?;
     Ok(make(Queues {
-        send: &send.0,
-        recv: &recv.0,
+        send: &send,
+        recv: &recv,
         shared_receives: queues.shared_receives,
     })?)
 }
 
-impl QueuePairOps for NicQueuePair {
+impl QueuePairOps for QueuePair<Connection> {
     fn qpn(&self) -> Qpn {
-        self.0.qpn()
+        self.qpn()
     }
 
     fn source_port(&self) -> SourcePort {
-        self.0.source_port()
+        self.source_port()
     }
 
     fn loss_recovery(&self) -> LossRecovery {
@@ -65,7 +55,7 @@ impl QueuePairOps for NicQueuePair {
     }
 
     fn state(&self) -> State {
-        self.0.state()
+        self.state()
     }
 
     fn to_rtr(&self, peer: &Endpoint, options: &ConnectionOptions) -> Result<()> {
@@ -81,7 +71,7 @@ impl QueuePairOps for NicQueuePair {
             source_port: peer.source_port,
             loss_recovery: peer.loss_recovery,
         };
-        Ok(self.0.to_rtr(peer, &attributes)?)
+        Ok(self.to_rtr(peer, &attributes)?)
     }
 
     fn to_rts(&self, psn: Psn, options: &ConnectionOptions) -> Result<()> {
@@ -95,12 +85,12 @@ impl QueuePairOps for NicQueuePair {
             rnr_retry: options.rnr_retry,
             max_rd_atomic: options.max_rd_atomic,
         };
-        Ok(self.0.to_rts(&attributes)?)
+        Ok(self.to_rts(&attributes)?)
     }
 
     fn to_error(&self) {
         // In a forked child the queue pair belongs to the parent.
-        let _ = self.0.to_error();
+        let _ = self.to_error();
     }
 
     fn post_sends(&self, requests: &mut [SendRequest]) -> (usize, Result<()>) {
@@ -108,7 +98,7 @@ impl QueuePairOps for NicQueuePair {
             return (0, Ok(()));
         }
         let mut posted = 0;
-        let outcome = self.0.post_sends(|queue| {
+        let outcome = self.post_sends(|queue| {
             for request in requests {
                 let mut segments = KeyedSegments::new();
                 queue.push(&gdr_roce::SendRequest {
@@ -139,7 +129,7 @@ impl QueuePairOps for NicQueuePair {
     }
 
     fn post_recv(&self, request: RecvRequest) -> Result<()> {
-        post_recv(&self.0, request)
+        post_recv(self, request)
     }
 }
 
@@ -159,7 +149,7 @@ pub(crate) fn post_recv<S: Service>(pair: &QueuePair<S>, mut request: RecvReques
 
 /// A request to be posted later.
 struct PreparedRequest<'a> {
-    queue_pair: &'a NicQueuePair,
+    queue_pair: &'a QueuePair<Connection>,
     request: SendRequest,
     /// A copy for the next post, whose segments go to the engine.
     next: SendRequest,
@@ -167,9 +157,7 @@ struct PreparedRequest<'a> {
 
 impl PreparedSendOps for PreparedRequest<'_> {
     fn post(&mut self) -> Result<()> {
-        self.queue_pair
-            .post_sends(slice::from_mut(&mut self.next))
-            .1?;
+        QueuePairOps::post_sends(self.queue_pair, slice::from_mut(&mut self.next)).1?;
         self.next = self.request.clone();
         Ok(())
     }

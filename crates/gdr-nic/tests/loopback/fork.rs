@@ -60,7 +60,7 @@ fn a_child_is_refused_everything_and_its_drops_change_nothing() {
 
 #[test]
 fn a_child_is_refused_datagrams_and_shared_receives_and_its_drops_change_nothing() {
-    let Some(a) = Side::new(FIRST) else { return };
+    let Some(a) = Side::soft(FIRST) else { return };
     let shared = a.domain.shared_receive_queue(4).unwrap();
     let options = UdQueuePairOptions::new(&a.queue, Qkey(1)).shared_receive_queue(&shared);
     let pair = a.domain.ud_queue_pair(&options).unwrap();
@@ -134,7 +134,7 @@ fn a_child_has_no_thread_that_copies_gpu_memory_and_drops_it_at_once() {
 
 #[test]
 fn memory_of_a_buffer_is_not_mapped_in_a_child() {
-    let Some(a) = Side::new(FIRST) else { return };
+    let Some(a) = Side::soft(FIRST) else { return };
     let region = a.memory(4096);
     let is_mapped = || {
         let page = ptr::with_exposed_provenance_mut(region.addr() as usize);

@@ -1,4 +1,4 @@
-//! The soft provider attacked through its sockets, by packets that this suite builds itself, byte
+//! The NIC attacked through its sockets, by packets that this suite builds itself, byte
 //! by byte: none of the crate's own encoding is used, so that both cannot be wrong alike.
 #![allow(
     clippy::unwrap_used,
@@ -10,4 +10,3 @@ mod attacker;
 mod packet;
 mod requests;
 mod sources;
-mod strangers;

@@ -6,9 +6,6 @@
     reason = "a fixture that fails is a test that fails"
 )]
 
-#[path = "../soft_loopback/fixture.rs"]
-#[allow(dead_code, reason = "other tests use the rest")]
-mod fixture;
 mod member;
 
 use std::fmt::Display;
@@ -18,16 +15,20 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{self, UnixListener};
 
 use gdr_rdma::{
-    AckTimeout, Device, Error, NicError, PortSharingError, PortUse, RetryCount, SendRequest,
-    SoftOptions, WcStatus, Wires, WrId,
+    AckTimeout, ConnectionOptions, Device, Error, Mtu, NicError, PortSharingError, PortUse,
+    RetryCount, SendRequest, SoftOptions, WcStatus, Wires, WrId,
 };
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::Signal;
 
-use crate::fixture::{Side, connect, options, wait_until};
 use crate::member::{Member, slot};
+use conformance::{Side, connect, wait_until};
+
+fn options() -> ConnectionOptions {
+    ConnectionOptions::new(Mtu::B4096)
+}
 
 /// An address for one test.
 fn address(n: u8) -> IpAddr {
@@ -146,7 +147,7 @@ fn devices_of_one_process_share_a_port_with_numbers_of_their_own() {
     let write = SendRequest::write(WrId(1), target.remote().at(0)).inline(&[7; 8]);
     a.pair.post_send(write).unwrap();
     a.done();
-    assert_eq!(fixture::bytes(&target), [7; 8]);
+    assert_eq!(conformance::bytes(&target), [7; 8]);
     // More queue pairs do not leave the slot.
     let options = gdr_rdma::QueuePairOptions::new(&a.queue);
     let pairs: Vec<_> = (0..300)
@@ -297,17 +298,14 @@ fn open_at_once(address: IpAddr, devices: usize) -> Vec<Side> {
 /// Fails unless the devices have the same sockets: each reaches the next.
 fn assert_one_group(sides: &[Side]) {
     for pair in sides.windows(2) {
-        let more = pair[1]
-            .domain
-            .queue_pair(&gdr_rdma::QueuePairOptions::new(&pair[1].queue));
-        let more = more.unwrap();
+        let more = pair[1].another();
         pair[0].pair.connect(&more.endpoint(), &options()).unwrap();
         more.connect(&pair[0].pair.endpoint(), &options()).unwrap();
         let target = pair[1].memory(1);
         let write = SendRequest::write(WrId(1), target.remote().at(0)).inline(&[9]);
         pair[0].pair.post_send(write).unwrap();
         pair[0].done();
-        wait_until(|| fixture::bytes(&target) == [9]);
+        wait_until(|| conformance::bytes(&target) == [9]);
     }
 }
 

@@ -234,7 +234,7 @@ fn datagrams_of_any_host_pass_the_kernel_and_packets_for_a_connection_do_not() {
         return;
     };
     let connection = Side::on(b.device.clone());
-    let peer = Side::new(FIRST).unwrap();
+    let peer = Side::soft(FIRST).unwrap();
     connect(&connection, &peer, &options());
     let target = b.memory(100);
     b.post_recv(0, &target);

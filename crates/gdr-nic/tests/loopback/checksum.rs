@@ -27,29 +27,33 @@ fn may_have_raw_sockets() -> bool {
     }
 }
 
+fn set_option(socket: &UdpSocket, (level, option, value): (i32, i32, i32)) {
+    // SAFETY: the options that tests set take an int, which lives for the call.
+    let answer = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            level,
+            option,
+            (&raw const value).cast(),
+            size_of_val(&value) as libc::socklen_t,
+        )
+    };
+    assert_eq!(answer, 0, "setsockopt");
+}
+
 /// A socket at the peer's address.
 fn sender(checksum: bool) -> UdpSocket {
     let socket = UdpSocket::bind((HERE, 0)).unwrap();
-    for (level, option, value) in [
+    set_option(
+        &socket,
         (libc::SOL_SOCKET, libc::SO_NO_CHECK, i32::from(!checksum)),
-        (
-            libc::IPPROTO_IP,
-            libc::IP_MTU_DISCOVER,
-            libc::IP_PMTUDISC_DO,
-        ),
-    ] {
-        // SAFETY: both options take an int, which lives for the call.
-        let answer = unsafe {
-            libc::setsockopt(
-                socket.as_raw_fd(),
-                level,
-                option,
-                (&raw const value).cast(),
-                size_of_val(&value) as libc::socklen_t,
-            )
-        };
-        assert_eq!(answer, 0, "setsockopt");
-    }
+    );
+    let never = (
+        libc::IPPROTO_IP,
+        libc::IP_MTU_DISCOVER,
+        libc::IP_PMTUDISC_DO,
+    );
+    set_option(&socket, never);
     socket
 }
 
@@ -84,7 +88,7 @@ fn holds(target: &MemoryRegion, value: u64) -> bool {
 
 /// Two sides and memory of the second, whose engine is left to its own thread.
 fn sides_with_a_card() -> (Side, Side, MemoryRegion) {
-    let side = || Side::new(IpAddr::V4(HERE)).unwrap();
+    let side = || Side::soft(IpAddr::V4(HERE)).unwrap();
     let (a, b) = (side(), side());
     connect_to_card(&a, &b);
     let target = b.memory(64);
@@ -169,4 +173,34 @@ fn a_datagram_of_a_stranger_without_a_checksum_never_reaches_the_device() {
         a.done();
         assert!(holds(&target, n));
     }
+}
+
+#[test]
+fn ipv6_works_with_every_icrc_checked() {
+    let Some((a, b)) = connected(V6, V6) else {
+        return;
+    };
+    assert_eq!(a.device.integrity(), Integrity::Icrc);
+    let v4 = device(FIRST).map(|device| device.integrity());
+    assert_ne!(v4, Some(Integrity::Icrc), "IPv4 is never as good");
+    let (source, target) = (a.memory(1 << 20), b.memory(1 << 20));
+    let sent = fill(&source, 10);
+    let request = SendRequest::write(WrId(0), target.remote().at(0))
+        .segment(source.segment(0, 1 << 20).unwrap());
+    a.pair.post_send(request).unwrap();
+    a.done();
+    assert!(bytes(&target) == sent);
+    assert_eq!(b.device.counters().icrc_mismatches, 0);
+    assert!(b.device.counters().packets_received >= 256);
+}
+
+#[test]
+fn ipv6_datagrams_without_a_checksum_arrive() {
+    let Some(b) = Side::soft(V6) else { return };
+    // The kernel lets in what comes from the address of a peer.
+    b.pair.to_rtr(&b.pair.endpoint(), &options()).unwrap();
+    let card = UdpSocket::bind((V6, 0)).unwrap();
+    set_option(&card, (libc::IPPROTO_UDP, libc::UDP_NO_CHECK6_TX, 1));
+    card.send_to(b"no packet", b.device.address()).unwrap();
+    wait_until(|| b.device.counters().malformed == 1);
 }

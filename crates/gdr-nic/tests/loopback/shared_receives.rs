@@ -25,7 +25,7 @@ struct Hub {
 
 impl Hub {
     fn new(max_wr: u32) -> Option<Self> {
-        let (near, far) = (Side::new(FIRST)?, Side::new(SECOND)?);
+        let (near, far) = (Side::soft(FIRST)?, Side::soft(SECOND)?);
         let queue = far.domain.shared_receive_queue(max_wr).unwrap();
         let (near_options, far_options) = (
             QueuePairOptions::new(&near.queue),
@@ -99,7 +99,7 @@ fn peers_wait_while_the_queue_is_empty_and_none_waits_for_ever() {
 
 #[test]
 fn a_peer_without_retries_fails_on_an_empty_queue() {
-    let (Some(a), Some(mut b)) = (Side::new(FIRST), Side::new(SECOND)) else {
+    let (Some(a), Some(mut b)) = (Side::soft(FIRST), Side::soft(SECOND)) else {
         return;
     };
     let queue = b.domain.shared_receive_queue(4).unwrap();

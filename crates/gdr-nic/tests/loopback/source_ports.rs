@@ -5,8 +5,7 @@ use std::net::{IpAddr, UdpSocket};
 use std::time::Duration;
 
 use gdr_rdma::{
-    Endpoint, LossRecovery, Psn, Qpn, QueuePair, QueuePairOptions, SendRequest, SoftOptions,
-    SourcePort, WrId,
+    Endpoint, LossRecovery, Psn, Qpn, QueuePair, SendRequest, SoftOptions, SourcePort, WrId,
 };
 
 use crate::fixture::*;
@@ -21,9 +20,7 @@ fn side(address: IpAddr, source_port: SourcePort, shards: usize) -> Option<Side>
 }
 
 fn pairs(side: &Side, count: usize) -> Vec<QueuePair> {
-    let options = QueuePairOptions::new(&side.queue);
-    let pairs = (0..count).map(|_| side.domain.queue_pair(&options).unwrap());
-    pairs.collect()
+    (0..count).map(|_| side.another()).collect()
 }
 
 #[test]
@@ -113,7 +110,7 @@ fn queue_pairs_of_two_shards_of_a_peer_get_packets_from_two_ports() {
 
 #[test]
 fn a_loopback_device_sends_from_its_address_by_default() {
-    let near = Side::new(FIRST).unwrap();
+    let near = Side::soft(FIRST).unwrap();
     let own = near.device.address().port();
     assert_eq!(ports_to(&near, &[0x100, 0x8100]), [own, own]);
     assert_eq!(near.pair.endpoint().source_port, SourcePort::OfAddress);

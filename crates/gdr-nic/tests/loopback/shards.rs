@@ -24,10 +24,8 @@ impl Wide {
     fn new(address: IpAddr, shards: usize, pairs: usize) -> Self {
         let options = SoftOptions::new(address).port(0).shards(shards);
         let side = Side::on(device_with(options, address).unwrap());
-        let options = QueuePairOptions::new(&side.queue);
-        let pairs = (0..pairs).map(|_| side.domain.queue_pair(&options).unwrap());
         Self {
-            pairs: pairs.collect(),
+            pairs: (0..pairs).map(|_| side.another()).collect(),
             side,
         }
     }
@@ -276,11 +274,7 @@ fn the_shards_of_a_shared_port_have_a_slot_each() {
         Side::on(Device::soft_with(shared.shards(shards)).unwrap())
     };
     let (a, b) = (open(3), open(2));
-    let pair = |side: &Side| {
-        let pair = side.domain.queue_pair(&QueuePairOptions::new(&side.queue));
-        pair.unwrap()
-    };
-    let pairs: Vec<_> = (0..6).map(|_| (pair(&a), pair(&b))).collect();
+    let pairs: Vec<_> = (0..6).map(|_| (a.another(), b.another())).collect();
     let slots = |of: &dyn Fn(&(QueuePair, QueuePair)) -> u32| {
         let mut slots: Vec<_> = pairs.iter().map(of).collect();
         slots.sort_unstable();

@@ -1,5 +1,5 @@
-//! The soft provider through the crate's public face: two devices of one process that talk over
-//! the loopback interface.
+//! The NIC under gdr-rdma, beside what the suite of all providers asks: two devices of one process that
+//! talk over the loopback interface.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -14,9 +14,8 @@ mod fixture;
 mod fork;
 mod from_owner;
 mod gpu;
-mod operations;
+mod identification;
 mod ownership;
-mod posting;
 mod shards;
 mod shared_receives;
 mod source_ports;

@@ -4,10 +4,6 @@
 //! The packets go to a tun interface in a network namespace of the test's own, where the kernel
 //! must segment them itself. That needs CAP_NET_ADMIN and /dev/net/tun; without them the test is
 //! skipped, and says so.
-#![allow(
-    clippy::unwrap_used,
-    reason = "a fixture that fails is a test that fails"
-)]
 
 use std::fs::File;
 use std::io::{self, Read};

@@ -2,9 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 
-use gdr_rdma::{
-    Endpoint, MemoryRegion, Psn, Qpn, QueuePairOptions, SendRequest, SoftOptions, SourcePort, WrId,
-};
+use gdr_rdma::{Endpoint, MemoryRegion, Psn, Qpn, SendRequest, SoftOptions, SourcePort, WrId};
 use gdr_roce::wire::icrc::{self, Ip, Path};
 
 use crate::failures::foreign_write;
@@ -80,10 +78,7 @@ fn a_former_peer_is_a_stranger_to_the_kernel() {
     let sender = UdpSocket::bind((FIRST, 0)).unwrap();
     sender.send_to(&[1], b.device.address()).unwrap();
     wait_until(|| b.device.counters().malformed == 1);
-    b.pair = b
-        .domain
-        .queue_pair(&QueuePairOptions::new(&b.queue))
-        .unwrap();
+    b.pair = b.another();
     sender.send_to(&[1], b.device.address()).unwrap();
     wait_until(|| b.device.counters().kernel_drops == 1);
     assert_eq!(b.device.counters().malformed, 1);
@@ -100,8 +95,7 @@ fn more_peers_than_the_kernel_lists_are_distinguished_from_strangers_by_the_devi
     connect(&a, &b, &options());
     let others: Vec<_> = (1..=16)
         .map(|n| {
-            let pair = b.domain.queue_pair(&QueuePairOptions::new(&b.queue));
-            let pair = pair.unwrap();
+            let pair = b.another();
             let peer = Endpoint {
                 address: SocketAddr::from((Ipv4Addr::new(127, 0, 8, n), 4791)),
                 qpn: Qpn::new(17),

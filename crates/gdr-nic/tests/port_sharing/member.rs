@@ -16,8 +16,9 @@ use gdr_rdma::{
 
 use rustix::process::Pid;
 
-use crate::fixture::{Side, options, wait_until};
-use crate::shared;
+use conformance::{Side, wait_until};
+
+use crate::{options, shared};
 
 /// The address, in the environment of the other process.
 const VARIABLE: &str = "GDR_TEST_SHARED_ADDRESS";

@@ -1,0 +1,39 @@
+//! Two devices and a connection between them.
+
+use std::net::IpAddr;
+
+pub(crate) use conformance::{
+    FIRST, SECOND, Side, V6, bytes, connect, fill, pattern, soft as device,
+    soft_with as device_with, soon, wait_until,
+};
+use gdr_rdma::{Access, ConnectionOptions, Endpoint, Mtu, SourcePort};
+
+pub(crate) const EVERYTHING: Access = Access::all();
+
+/// perftest's values with a path MTU for loopback.
+pub(crate) fn options() -> ConnectionOptions {
+    ConnectionOptions::new(Mtu::B4096)
+}
+
+/// As [`connect`], where packets of `card` may come from any port, as those of network cards do.
+pub(crate) fn connect_to_card(card: &Side, to: &Side) {
+    let any_port = Endpoint {
+        source_port: SourcePort::Any,
+        loss_recovery: gdr_rdma::LossRecovery::GoBackN,
+        ..card.pair.endpoint()
+    };
+    card.pair.connect(&to.pair.endpoint(), &options()).unwrap();
+    to.pair.connect(&any_port, &options()).unwrap();
+}
+
+/// Two connected sides at these addresses.
+pub(crate) fn connected(a: IpAddr, b: IpAddr) -> Option<(Side, Side)> {
+    let sides = (Side::soft(a)?, Side::soft(b)?);
+    connect(&sides.0, &sides.1, &options());
+    Some(sides)
+}
+
+/// Two connected sides at 127.0.0.1 and 127.0.0.2.
+pub(crate) fn sides() -> Option<(Side, Side)> {
+    connected(FIRST, SECOND)
+}

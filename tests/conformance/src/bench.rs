@@ -1,0 +1,76 @@
+//! Where the suite finds its devices.
+
+use std::fmt;
+
+use gdr_rdma::{ConnectionOptions, Device, Mtu, WcStatus};
+
+use crate::side::{Side, connect};
+
+/// Two devices that reach each other, which each test opens again.
+pub struct Bench<'a> {
+    near: &'a dyn Fn() -> Device,
+    far: &'a dyn Fn() -> Device,
+    options: ConnectionOptions,
+    /// The status of a request whose message is longer than its receive.
+    pub(crate) long_message: WcStatus,
+}
+
+impl fmt::Debug for Bench<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Bench").finish_non_exhaustive()
+    }
+}
+
+impl<'a> Bench<'a> {
+    /// A bench of the devices that `near` and `far` open: requests go from the first to the second.
+    pub fn new(near: &'a dyn Fn() -> Device, far: &'a dyn Fn() -> Device) -> Self {
+        Self {
+            near,
+            far,
+            options: ConnectionOptions::new(Mtu::B4096),
+            long_message: WcStatus::RemoteInvalidRequest,
+        }
+    }
+
+    /// Connections have these options.
+    #[must_use]
+    pub fn options(self, options: ConnectionOptions) -> Self {
+        Self { options, ..self }
+    }
+
+    /// The far device does not refuse a message longer than its receive as IBTA specifies.
+    #[must_use]
+    pub fn long_message(self, long_message: WcStatus) -> Self {
+        Self {
+            long_message,
+            ..self
+        }
+    }
+
+    pub(crate) fn near(&self) -> Device {
+        (self.near)()
+    }
+
+    /// A side on each device, without a connection.
+    pub(crate) fn apart(&self) -> (Side, Side) {
+        (Side::on((self.near)()), Side::on((self.far)()))
+    }
+
+    /// A side on each device, connected.
+    pub(crate) fn sides(&self) -> (Side, Side) {
+        self.sides_with(|_| {})
+    }
+
+    /// As [`Bench::sides`], with other options.
+    pub(crate) fn sides_with(&self, change: impl FnOnce(&mut ConnectionOptions)) -> (Side, Side) {
+        let (a, b) = self.apart();
+        let mut options = self.options;
+        change(&mut options);
+        connect(&a, &b, &options);
+        (a, b)
+    }
+
+    pub(crate) fn connection(&self) -> &ConnectionOptions {
+        &self.options
+    }
+}
