@@ -104,16 +104,16 @@ fn component(subcommand: &str, component: &str, command: Command) -> anyhow::Res
 const OF_THE_WIRE: [&str; 17] = [
     // gdr-nic
     "by_key",
-    // gdr-rdma
-    "connection_setup",
     "hostile",
     "hostile_flood",
-    "other_users",
+    "loopback",
     "port_sharing",
+    // gdr-rdma
+    "conformance",
+    "connection_setup",
+    "other_users",
     "process_end",
-    "soft_loopback",
     "verbs_fork",
-    "wire_icrc",
     // gdr-verbs
     "contracts",
     "counters",
