@@ -174,7 +174,7 @@ pub(super) fn own_address(name: &str, limit: Duration) -> Result<Option<IpAddr>>
     let own = Device::list_soft()?;
     let mut of_interface: Vec<IpAddr> = own
         .iter()
-        .filter(|soft| soft.interface == name)
+        .filter(|soft| soft.interface == name || has_mac(&soft.interface, name))
         .map(|soft| soft.address)
         .collect();
     // IPv4 first, as with GIDs.
@@ -198,6 +198,13 @@ pub(super) fn own_address(name: &str, limit: Duration) -> Result<Option<IpAddr>>
         }
         .into()),
     }
+}
+
+/// Whether `text` is the MAC address of an interface, as `ip`, `ethtool` or Windows write it.
+fn has_mac(interface: &str, text: &str) -> bool {
+    let path = format!("/sys/class/net/{interface}/address");
+    std::fs::read_to_string(path)
+        .is_ok_and(|mac| mac.trim().eq_ignore_ascii_case(&text.replace('-', ":")))
 }
 
 #[cfg(test)]
@@ -267,6 +274,21 @@ mod tests {
                 .is_loopback()
         );
         assert_eq!(own_address("mlx5_77", SOON).unwrap(), None);
+        assert_eq!(own_address("02:00:5e:10:00:01", SOON).unwrap(), None);
+        // Each interface that has a MAC address of its own is found by it.
+        for own in Device::list_soft().unwrap() {
+            let path = format!("/sys/class/net/{}/address", own.interface);
+            let Ok(mac) = std::fs::read_to_string(path) else {
+                continue;
+            };
+            let mac = mac.trim().to_uppercase();
+            if mac.is_empty() || mac.ends_with("00:00:00") {
+                continue;
+            }
+            for text in [mac.replace(':', "-"), mac] {
+                assert!(own_address(&text, SOON).unwrap().is_some(), "{text}");
+            }
+        }
     }
 
     #[test]
