@@ -116,7 +116,11 @@ impl Connection {
         let mut look = None;
         loop {
             if let Some(completion) = self.poll()? {
-                return success(&completion, operation, size);
+                let has_ended = || self.peer.as_ref().is_some_and(Watch::is_due);
+                return match is_without_answer(completion.status) && has_ended() {
+                    true => Err(failed(TransferFailure::Interrupted)),
+                    false => success(&completion, operation, size),
+                };
             }
             polls += 1;
             if !polls.is_multiple_of(POLLS) {
@@ -207,14 +211,19 @@ impl Connection {
             }
             match self.queue.wait(Deadline::after(left.min(LOOK))) {
                 Ok(completion) if completion.status != WcStatus::Success => {
-                    return Ok(Next::Ended(self.explain(completion.status)));
+                    let is_unanswered = is_without_answer(completion.status);
+                    return Ok(Next::Ended(
+                        match is_unanswered && observer.is_interrupted() {
+                            true => interrupted(),
+                            false => self.explain(completion.status),
+                        },
+                    ));
                 }
                 Ok(completion) => return Ok(Next::Completion(completion)),
                 Err(gdr_rdma::Error::Deadline { .. }) => {
                     observer.notify(Event::Waiting)?;
                     if observer.is_interrupted() {
-                        let reason = PEER_ENDED.to_owned();
-                        return Ok(Next::Ended(Ended::Failed { reason }));
+                        return Ok(Next::Ended(interrupted()));
                     }
                 }
                 Err(error) => return Err(error.into()),
@@ -270,6 +279,16 @@ enum Next {
     Late,
     /// A request failed, or the peer ended.
     Ended(Ended),
+}
+
+/// Whether a request may have failed because the peer has ended.
+fn is_without_answer(status: WcStatus) -> bool {
+    matches!(status, WcStatus::RetryExceeded | WcStatus::WrFlushed)
+}
+
+fn interrupted() -> Ended {
+    let reason = PEER_ENDED.to_owned();
+    Ended::Failed { reason }
 }
 
 fn late(limit: Duration, completions: u32, due: u32) -> Ended {
