@@ -3,10 +3,10 @@
 use std::fmt;
 
 use gdr_rdma::{Counters, Device};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The wire between two devices of the soft provider.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Wire {
     /// Shared memory of two processes of one host and user.
@@ -21,7 +21,14 @@ impl Wire {
     pub(crate) fn since(device: &Device, before: &Counters) -> Option<Self> {
         let now = device.counters();
         let sent = now.packets_sent.checked_sub(before.packets_sent)?;
-        let by_memory = now.sent_by_memory.saturating_sub(before.sent_by_memory);
+        Self::of(
+            sent,
+            now.sent_by_memory.saturating_sub(before.sent_by_memory),
+        )
+    }
+
+    /// The wire of most of `sent` packets, of which so many went by memory; `None` if there are none.
+    pub(crate) const fn of(sent: u64, by_memory: u64) -> Option<Self> {
         match sent {
             0 => None,
             _ if by_memory > sent / 2 => Some(Self::Memory),

@@ -7,6 +7,7 @@ use super::settings::Settings;
 use crate::error::{Error, Result};
 use crate::memory_facts::{Memory, MemoryFacts};
 use crate::report::Schema;
+use crate::wire::Wire;
 
 /// Runs all iterations, up to the first that fails.
 pub(super) fn run_all(
@@ -101,6 +102,7 @@ impl Tally {
                 Some(Cause::of_error(self.passed + 1, &error)),
             ),
         };
+        let sent = self.last.as_ref().and_then(|last| last.packets.sender);
         let (size, simulated) = (settings.size, memory.subject.simulated);
         Report {
             schema: Schema::first("gdr.loopback"),
@@ -113,6 +115,7 @@ impl Tally {
             size,
             iterations: settings.iterations,
             passed: self.passed,
+            wire: sent.and_then(|sent| Wire::of(sent.sent, sent.sent_by_memory)),
             last: self.last,
             write: Throughput::new(size, simulated, self.writes),
             read: Throughput::new(size, simulated, self.reads),

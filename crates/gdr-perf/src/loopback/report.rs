@@ -9,6 +9,7 @@ use super::settings::{Fault, MESSAGE, Seeds};
 use crate::error::Remedy;
 use crate::memory_facts::{Memory, MemoryFacts};
 use crate::report::Schema;
+use crate::wire::Wire;
 
 /// The report of a run.
 #[derive(Clone, Debug, Serialize)]
@@ -38,6 +39,8 @@ pub struct Report {
     pub passed: u32,
     /// The last iteration: the one that failed, if one did.
     pub last: Option<Iteration>,
+    /// The wire of the packets that the sender sent in it; `None` for a kernel device.
+    pub wire: Option<Wire>,
     /// The throughput of the WRITEs of iterations that passed.
     pub write: Option<Throughput>,
     /// The throughput of their READs.
@@ -230,9 +233,12 @@ pub struct Packets {
 /// Packets that a device of the soft provider counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PacketCounts {
-    /// Passed to the kernel.
+    /// Passed to the kernel, or to a device of this host by shared memory.
     pub sent: u64,
-    /// Received from the kernel, valid and invalid.
+    /// Of these, by shared memory.
+    #[serde(default)]
+    pub sent_by_memory: u64,
+    /// Received from the kernel or by shared memory, valid and invalid.
     pub received: u64,
     /// Of these, not packets of a reliable connection.
     pub malformed: u64,
@@ -266,6 +272,7 @@ impl PacketCounts {
     pub(super) fn since(self, earlier: Self) -> Self {
         Self {
             sent: self.sent.saturating_sub(earlier.sent),
+            sent_by_memory: self.sent_by_memory.saturating_sub(earlier.sent_by_memory),
             received: self.received.saturating_sub(earlier.received),
             malformed: self.malformed.saturating_sub(earlier.malformed),
             icrc_mismatches: self.icrc_mismatches.saturating_sub(earlier.icrc_mismatches),
@@ -289,6 +296,7 @@ impl From<Counters> for PacketCounts {
     fn from(counters: Counters) -> Self {
         Self {
             sent: counters.packets_sent,
+            sent_by_memory: counters.sent_by_memory,
             received: counters.packets_received,
             malformed: counters.malformed,
             icrc_mismatches: counters.icrc_mismatches,

@@ -16,6 +16,7 @@ use crate::arrivals::Arrivals;
 use crate::error::{Error, PeerError, Result, SettingsError, proceed};
 use crate::peer_message::{receive, send};
 use crate::report::Schema;
+use crate::wire::Wire;
 
 /// The most ranks: each has a session with the coordinator.
 pub const MOST_RANKS: usize = 4096;
@@ -208,10 +209,11 @@ fn measure(
             let served = answer(present, to, started.clone(), deadline);
             let written = answer(present, from, started, deadline);
             let outcome = match (written, served) {
-                (Ok(Some(bytes_per_second)), Ok(_)) => CellOutcome::Measured {
+                (Ok((Some(bytes_per_second), wire)), Ok(_)) => CellOutcome::Measured {
                     gb_per_s: bytes_per_second as f64 / 1e9,
+                    wire,
                 },
-                (Ok(None), Ok(_)) => CellOutcome::Failed {
+                (Ok((None, _)), Ok(_)) => CellOutcome::Failed {
                     reason: "no rate was reported".to_owned(),
                 },
                 (Err(reason), _) | (_, Err(reason)) => CellOutcome::Failed { reason },
@@ -313,7 +315,7 @@ fn answer(
     rank: usize,
     started: Result<(), String>,
     deadline: Deadline,
-) -> Result<Option<u64>, String> {
+) -> Result<(Option<u64>, Option<Wire>), String> {
     started?;
     let Some(there) = present.get_mut(&rank) else {
         return Err(format!("rank {rank} has not joined"));
@@ -322,7 +324,10 @@ fn answer(
         return Err(reason.clone());
     }
     match receive(&mut there.session, deadline) {
-        Ok(Message::Done { bytes_per_second }) => Ok(bytes_per_second),
+        Ok(Message::Done {
+            bytes_per_second,
+            wire,
+        }) => Ok((bytes_per_second, wire)),
         Ok(Message::Failed { reason }) => Err(format!("rank {rank}: {reason}")),
         Ok(other) => {
             let error = PeerError::OutOfTurn(other.name()).into();

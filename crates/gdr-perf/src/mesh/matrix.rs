@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use crate::stats::median;
+use crate::wire::Wire;
 
 /// What connects two ranks, as far as it decides what to expect of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -46,6 +47,8 @@ pub enum CellOutcome {
     Measured {
         /// Bytes a nanosecond (GB/s).
         gb_per_s: f64,
+        /// The wire of what was written; `None` for a kernel device.
+        wire: Option<Wire>,
     },
     /// It failed.
     Failed {
@@ -66,7 +69,7 @@ impl Cell {
     /// Bytes a nanosecond, if it was measured.
     pub fn gb_per_s(&self) -> Option<f64> {
         match self.outcome {
-            CellOutcome::Measured { gb_per_s } => Some(gb_per_s),
+            CellOutcome::Measured { gb_per_s, .. } => Some(gb_per_s),
             CellOutcome::Failed { .. } => None,
         }
     }
@@ -127,7 +130,10 @@ pub(super) mod tests {
                     false => Link::BetweenHosts,
                 },
                 outcome: match rate(from, to) {
-                    Some(gb_per_s) => CellOutcome::Measured { gb_per_s },
+                    Some(gb_per_s) => CellOutcome::Measured {
+                        gb_per_s,
+                        wire: None,
+                    },
                     None => CellOutcome::Failed {
                         reason: format!("{to} is gone"),
                     },

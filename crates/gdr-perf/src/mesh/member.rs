@@ -14,6 +14,7 @@ use crate::error::{PeerError, Result};
 use crate::loopback::Timeouts;
 use crate::peer_message::{receive, send};
 use crate::transfer::{Thresholds, TransferEndpoint, TransferMemory};
+use crate::wire::Wire;
 
 /// The time between two attempts to reach a coordinator that does not listen yet.
 const RETRY: Duration = Duration::from_millis(50);
@@ -79,7 +80,10 @@ pub fn join(
             other => return Err(PeerError::OutOfTurn(other.name()).into()),
         };
         let answer = match outcome {
-            Ok(bytes_per_second) => Message::Done { bytes_per_second },
+            Ok((bytes_per_second, wire)) => Message::Done {
+                bytes_per_second,
+                wire,
+            },
             Err(error) => Message::Failed {
                 reason: error.to_string(),
             },
@@ -106,20 +110,20 @@ fn write(
     address: SocketAddr,
     security: &Security,
     settings: &MeshSettings,
-) -> Result<Option<u64>> {
+) -> Result<(Option<u64>, Option<Wire>)> {
     let (plan, thresholds) = (settings.plan(), Thresholds::default());
     let report = endpoint.measure(address, security, &plan, &thresholds, &mut |_| {
         ControlFlow::Continue(())
     })?;
     let rate = report.rows.first().map(|row| row.gb_per_s * 1e9);
-    Ok(rate.map(|rate| rate as u64))
+    Ok((rate.map(|rate| rate as u64), report.wire))
 }
 
 fn serve(
     endpoint: &mut TransferEndpoint<'_>,
     setup: RankSetup<'_>,
     settings: &MeshSettings,
-) -> Result<Option<u64>> {
+) -> Result<(Option<u64>, Option<Wire>)> {
     let timeouts = Timeouts {
         peer: settings.timeout,
         step: settings.timeout,
@@ -127,5 +131,5 @@ fn serve(
     let served = endpoint.serve(setup.listener, setup.security, timeouts, &mut |_| {
         ControlFlow::Continue(())
     });
-    served.map(|_| None::<u64>)
+    served.map(|_| (None, None))
 }

@@ -7,6 +7,7 @@ use gdr_rdma::Service;
 use serde::{Deserialize, Serialize};
 
 use super::outlier::DoctorFinding;
+use crate::wire::Wire;
 
 /// What both ends speak, as their greetings name it.
 pub const SERVICE: Service = Service::new("gdr-mesh");
@@ -58,6 +59,9 @@ pub(super) enum Message {
     Done {
         /// Bytes a second.
         bytes_per_second: Option<u64>,
+        /// The wire of what it wrote.
+        #[serde(default)]
+        wire: Option<Wire>,
     },
     /// It failed.
     Failed {

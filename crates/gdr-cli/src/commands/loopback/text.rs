@@ -251,6 +251,9 @@ impl Lines {
 
     /// Writes the verdict, and the cause of a failure.
     pub(super) fn verdict(&self, report: &Report, output: &mut Output) -> Result<()> {
+        if let Some(wire) = report.wire {
+            output.paragraph("wire      ", INDENT, &wire.to_string())?;
+        }
         for (what, throughput) in [("WRITE", &report.write), ("READ", &report.read)] {
             if let Some(throughput) = throughput {
                 output.line(speed(what, throughput))?;

@@ -227,12 +227,12 @@ fn lines(report: &MeshReport, width: usize) -> Vec<String> {
 
 fn title(report: &MeshReport, cell: &Cell) -> String {
     let outcome = match (&cell.outcome, report.part_of_expected(cell)) {
-        (CellOutcome::Measured { gb_per_s }, Some(part)) => format!(
+        (CellOutcome::Measured { gb_per_s, .. }, Some(part)) => format!(
             "{} GB/s, {} % of what is expected",
             figure(*gb_per_s),
             figure(part * 100.0)
         ),
-        (CellOutcome::Measured { gb_per_s }, None) => format!("{} GB/s", figure(*gb_per_s)),
+        (CellOutcome::Measured { gb_per_s, .. }, None) => format!("{} GB/s", figure(*gb_per_s)),
         (CellOutcome::Failed { reason }, _) => format!("failed: {reason}"),
     };
     let direction = format!("rank {} to rank {}: {outcome}", cell.from, cell.to);

@@ -1,7 +1,7 @@
 //! The matrix of `gdr mesh` as text.
 
-use gdr_perf::Result;
 use gdr_perf::mesh::{Cell, CellOutcome, Link, MeshReport};
+use gdr_perf::{Result, Wire};
 
 use super::{Crowd, outliers};
 use crate::counted::Counted;
@@ -10,6 +10,23 @@ use crate::units::figure;
 
 /// The characters of a column.
 const COLUMN: usize = 9;
+
+/// By what the packets of these directions went, as the end of a sentence.
+fn wires(report: &MeshReport, link: Link) -> &'static str {
+    let of_link = report.cells.iter().filter(|cell| cell.link == link);
+    let mut wires = of_link.filter_map(|cell| match cell.outcome {
+        CellOutcome::Measured { wire, .. } => wire,
+        CellOutcome::Failed { .. } => None,
+    });
+    let Some(first) = wires.next() else {
+        return "";
+    };
+    match (wires.all(|wire| wire == first), first) {
+        (true, Wire::Memory) => ", by shared memory",
+        (true, Wire::Udp) => ", by UDP",
+        (false, _) => ", some by shared memory and some by UDP",
+    }
+}
 
 /// Writes the ranks, the matrix and the outliers.
 pub(super) fn write(report: &MeshReport, crowd: Option<Crowd>, output: &mut Output) -> Result<()> {
@@ -38,12 +55,13 @@ pub(super) fn write(report: &MeshReport, crowd: Option<Crowd>, output: &mut Outp
         let slowest = rates.clone().fold(f64::INFINITY, f64::min);
         let fastest = rates.fold(0.0, f64::max);
         output.line(format_args!(
-            "{link}: {}, median {} GB/s ({} Gb/s), {} to {} GB/s",
+            "{link}: {}, median {} GB/s ({} Gb/s), {} to {} GB/s{}",
             Counted(expected.measured, "direction"),
             figure(expected.median_gb_per_s),
             figure(expected.median_gb_per_s * 8.0),
             figure(slowest),
-            figure(fastest)
+            figure(fastest),
+            wires(report, expected.link)
         ))?;
     }
     let indent = "          ";
@@ -96,7 +114,7 @@ fn matrix(report: &MeshReport) -> Vec<String> {
             }
             let is_here = |cell: &&Cell| (cell.from, cell.to) == (from, to);
             match report.cells.iter().find(is_here).map(|cell| &cell.outcome) {
-                Some(CellOutcome::Measured { gb_per_s }) => figure(*gb_per_s),
+                Some(CellOutcome::Measured { gb_per_s, .. }) => figure(*gb_per_s),
                 Some(CellOutcome::Failed { .. }) => "failed".to_owned(),
                 None => "?".to_owned(),
             }
@@ -149,8 +167,12 @@ mod tests {
                 },
                 (1, _) | (3, 2) => CellOutcome::Measured {
                     gb_per_s: healthy / 90.0,
+                    wire: Some(Wire::Udp),
                 },
-                _ => CellOutcome::Measured { gb_per_s: healthy },
+                _ => CellOutcome::Measured {
+                    gb_per_s: healthy,
+                    wire: Some(Wire::Udp),
+                },
             };
             Cell {
                 from,
