@@ -80,23 +80,8 @@ impl Side {
         self.connect_with(endpoint, AckTimeout::new(12));
     }
 
-    fn connect_with(&self, (address, qpn): (SocketAddr, u32), timeout: AckTimeout) {
-        let attributes = RtrAttributes {
-            dest_qpn: gdr_nic::Qpn::new(qpn),
-            rq_psn: Psn::new(7),
-            path_mtu: Mtu::B4096,
-            max_dest_rd_atomic: 1,
-            min_rnr_timer: RnrTimer::new(1),
-        };
-        self.pair.to_rtr(address, &attributes).unwrap();
-        let attributes = RtsAttributes {
-            sq_psn: Psn::new(7),
-            timeout,
-            retry_limit: RetryLimit::Count(RetryCount::new(3)),
-            rnr_retry: RnrRetry::FOREVER,
-            max_rd_atomic: 1,
-        };
-        self.pair.to_rts(&attributes).unwrap();
+    fn connect_with(&self, endpoint: (SocketAddr, u32), timeout: AckTimeout) {
+        connect(&self.pair, endpoint, timeout);
     }
 
     fn send(&self) {
@@ -150,6 +135,25 @@ impl Side {
             assert_eq!(side.completion().status, WcStatus::Success);
         }
     }
+}
+
+fn connect(pair: &QueuePair<Connection>, (address, qpn): (SocketAddr, u32), timeout: AckTimeout) {
+    let attributes = RtrAttributes {
+        dest_qpn: gdr_nic::Qpn::new(qpn),
+        rq_psn: Psn::new(7),
+        path_mtu: Mtu::B4096,
+        max_dest_rd_atomic: 1,
+        min_rnr_timer: RnrTimer::new(1),
+    };
+    pair.to_rtr(address, &attributes).unwrap();
+    let attributes = RtsAttributes {
+        sq_psn: Psn::new(7),
+        timeout,
+        retry_limit: RetryLimit::Count(RetryCount::new(3)),
+        rnr_retry: RnrRetry::FOREVER,
+        max_rd_atomic: 1,
+    };
+    pair.to_rts(&attributes).unwrap();
 }
 
 fn connected(one: Wires, other: Wires) -> [Side; 2] {
@@ -322,7 +326,10 @@ fn a_device_that_closes_takes_its_memory_and_descriptors_with_it() {
         };
         pair.to_init(Access::all()).unwrap();
         b.connect((a.device.address(), pair.qpn().get()));
+        connect(&pair, b.endpoint(), AckTimeout::NEVER);
         assert!(mapped() > 0);
+        // The other end of the connection stays, and so does its process.
+        drop(b);
     };
     cycle();
     wait_until(|| mapped() == 0);

@@ -12,7 +12,7 @@ use gdr_copy::{ProcessId, block_signals};
 use gdr_process::lock::lock;
 use gdr_roce::Qpn;
 use gdr_roce::wire::MAX_DATAGRAM;
-use rustix::event::{EventfdFlags, PollFd, PollFlags};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
 use super::peer_process::PeerProcess;
@@ -39,6 +39,8 @@ const _: () = assert!(RING > 8 * MAX_DATAGRAM);
 const ANSWER_LIMIT: Duration = Duration::from_millis(200);
 /// How long a device that did not answer is not asked again.
 const SILENCE: Duration = Duration::from_secs(10);
+/// How long a process may take to end once its descriptors are closed.
+const ENDING: Duration = Duration::from_secs(2);
 /// How long connections are not accepted after that failed: for want of descriptors, mostly.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How many devices may be about to say what they want.
@@ -159,9 +161,10 @@ struct Watched {
     process: Option<PeerProcess>,
 }
 
-/// Connections whose packets left on a ring that has ended. If the process at its other end ends, so do they.
+/// Connections whose packets left on a ring that has ended. If the process at its other end ends soon, so do they.
 struct Left {
     process: PeerProcess,
+    until: Deadline,
     engine: Arc<SharedEngine>,
     connections: Vec<ConnectionId>,
 }
@@ -423,7 +426,9 @@ impl Thread {
             .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
             .collect();
         // EINTR and the like end the wait early.
-        if let Err(errno) = rustix::event::poll(&mut all, None) {
+        let first = self.left.iter().map(|left| left.until.remaining()).min();
+        let limit = first.and_then(|limit| Timespec::try_from(limit).ok());
+        if let Err(errno) = rustix::event::poll(&mut all, limit.as_ref()) {
             tracing::trace!(%errno, "poll of the thread of the rings ended early");
             all.iter_mut().for_each(PollFd::clear_revents);
         }
@@ -468,6 +473,7 @@ impl Thread {
             {
                 self.left.push(Left {
                     process,
+                    until: Deadline::after(ENDING),
                     engine: watched.engine,
                     connections,
                 });
@@ -483,7 +489,7 @@ impl Thread {
             if has_ended {
                 left.engine.end_peers(mem::take(&mut left.connections));
             }
-            !has_ended
+            !has_ended && !left.until.has_passed()
         });
     }
 
