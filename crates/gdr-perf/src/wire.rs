@@ -40,7 +40,7 @@ impl Wire {
 impl fmt::Display for Wire {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
-            Self::Memory => "shared memory of the two processes (GDR_WIRE=udp uses UDP)",
+            Self::Memory => "shared memory (GDR_WIRE=udp uses UDP)",
             Self::Udp => "UDP",
         })
     }
