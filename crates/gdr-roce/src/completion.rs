@@ -30,7 +30,8 @@ pub enum WcStatus {
     /// `RNR_RETRY_EXC_ERR`: the peer had no receive posted for the message.
     RnrRetryExceeded,
     /// `LOC_QP_OP_ERR`, `GENERAL_ERR` and other errors of a hardware or kernel device. The
-    /// [`QueuePair`](crate::QueuePair) of this crate does not return it.
+    /// [`QueuePair`](crate::QueuePair) of this crate returns it for bytes that
+    /// [did not get to their place](crate::QueuePair::fail_placement).
     LocalOperation,
 }
 

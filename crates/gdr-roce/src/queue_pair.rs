@@ -1,7 +1,7 @@
 //! The queue pair: its states, and the calls of its owner.
 
 use crate::attributes::{Capabilities, RtrAttributes, RtsAttributes, State, TransportConfig};
-use crate::completion::{Completion, Event};
+use crate::completion::{Completion, Event, WcOpcode, WcStatus};
 use crate::connection::{Connection, ConnectionFailed, LossRecovery, Notifications, Reliability};
 use crate::error::{PostError, StateError};
 use crate::ids::{PartitionKey, Qpn};
@@ -282,6 +282,19 @@ impl QueuePair {
         if self.responder.shared_receives().is_some() {
             self.notifications.events.push_back(Event::LastWqeReached);
         }
+    }
+
+    /// Changes the state to ERR because bytes that its [`Memory`] took did not get to their place. What has arrived and
+    /// was not [polled](Self::poll_completion) completes with
+    /// [`LocalOperation`](crate::WcStatus::LocalOperation), and nothing of it is acknowledged.
+    pub fn fail_placement(&mut self) {
+        for completion in &mut self.notifications.completions {
+            let has_bytes = completion.opcode.is_receive() || completion.opcode == WcOpcode::Read;
+            if has_bytes && completion.status == WcStatus::Success {
+                (completion.status, completion.byte_len) = (WcStatus::LocalOperation, 0);
+            }
+        }
+        self.to_error();
     }
 
     /// Changes the state to SQE: the rest of the send queue is flushed.

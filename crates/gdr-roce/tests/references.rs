@@ -247,6 +247,29 @@ fn a_reference_of_another_length_than_the_request_has_is_refused() {
 }
 
 #[test]
+fn what_could_not_be_placed_is_not_completed_with_success() {
+    let mut pair = Pair::new();
+    let receive = RecvRequest {
+        id: WrId(2),
+        segments: &[pair.segment(1)],
+    };
+    pair.qps[1].post_recv(&receive).unwrap();
+    pair.post(Operation::Send { immediate: None });
+    while let Some(packet) = pair.poll(0, Time::EPOCH) {
+        pair.deliver(1, Time::EPOCH, &packet);
+    }
+    pair.qps[1].fail_placement();
+    let completion = pair.qps[1].poll_completion().unwrap();
+    assert_eq!(completion.id, WrId(2));
+    assert_eq!(completion.status, WcStatus::LocalOperation);
+    assert_eq!(completion.byte_len, 0);
+    assert!(
+        pair.poll(1, Time::EPOCH).is_none(),
+        "nothing is acknowledged"
+    );
+}
+
+#[test]
 fn a_packet_that_has_a_payload_refers_to_none_besides() {
     let mut pair = Pair::new();
     let remote = pair.remote();

@@ -76,7 +76,7 @@ impl QpTable {
     /// Changes a queue pair to ERR, because what was to be placed for it was not.
     pub(crate) fn fail(&mut self, qpn: Qpn) {
         if let Some(qp) = self.qps.get_mut(&qpn.get()) {
-            qp.transport.enter_error();
+            qp.transport.fail_placement();
             schedule(&mut self.ready, qp);
         }
     }

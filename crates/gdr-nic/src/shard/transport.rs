@@ -104,6 +104,14 @@ impl Transport {
         of_each!(self, qp => qp.to_error())
     }
 
+    /// Changes the state to ERR because bytes did not get to their place.
+    pub(crate) fn fail_placement(&mut self) {
+        match self {
+            Self::Connection(roce) => roce.fail_placement(),
+            Self::Datagrams(_) | Self::RawPackets(_) => self.enter_error(),
+        }
+    }
+
     /// Changes the state to RESET.
     pub(crate) fn enter_reset(&mut self) {
         of_each!(self, qp => qp.to_reset())

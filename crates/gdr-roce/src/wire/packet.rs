@@ -88,11 +88,12 @@ impl<'a> Packet<'a> {
     ///
     /// # Errors
     ///
-    /// Any [`WireError`], [`WireError::Trailing`] if the opcode has no payload or there is some besides; the
+    /// Any [`WireError`], [`WireError::Trailing`] if the opcode has no payload or is one of a datagram, or there is payload besides; the
     /// packet must be dropped.
     pub fn referring(datagram: &'a [u8], payload: Extent) -> Result<Self, WireError> {
         let (headers, len) = Self::without_payload(datagram, datagram.len())?;
-        if len > 0 || !headers.opcode.has_payload() {
+        // Only a connection can take back what it has completed.
+        if len > 0 || !headers.opcode.has_payload() || headers.opcode.has_deth() {
             return Err(WireError::Trailing(len.max(payload.len as usize)));
         }
         Ok(Self {

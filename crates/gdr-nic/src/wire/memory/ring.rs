@@ -14,11 +14,13 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use gdr_roce::{Extent, PayloadBy};
 
 use super::primitives::{AtomicU32, AtomicU64, fence};
 use super::segment::Segment;
+use crate::deadline::Deadline;
 
 /// The unit in which records take room.
 pub(super) const LINE: usize = 64;
@@ -171,6 +173,12 @@ impl Producer {
             this.store(len as u32 | flag, Ordering::Release);
             self.tail += taken(len) as u64;
         }
+    }
+
+    /// Makes all references void, without waiting for one that is being read.
+    pub(super) fn void_references(&self) {
+        let now = Deadline::after(Duration::ZERO);
+        self.segment.header().void_references(self.tail, now);
     }
 
     pub(super) fn segment(&self) -> &Arc<Segment> {
@@ -401,12 +409,10 @@ impl Consumer {
 mod tests {
     use std::collections::VecDeque;
     use std::thread;
-    use std::time::Duration;
 
     use proptest::prelude::*;
 
     use super::*;
-    use crate::deadline::Deadline;
 
     /// The smallest ring, and the longest record in it.
     const RING: usize = 1 << 14;

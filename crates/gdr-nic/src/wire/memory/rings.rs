@@ -257,7 +257,11 @@ impl Rings {
         }
         self.end_closed();
         match self.outbound.iter().position(|ring| ring.id == id) {
-            Some(at) => self.outbound.swap_remove(at).waiting,
+            Some(at) => {
+                let ring = self.outbound.swap_remove(at);
+                ring.producer.void_references();
+                ring.waiting
+            }
             None => Vec::new(),
         }
     }
