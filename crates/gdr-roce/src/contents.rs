@@ -44,16 +44,17 @@ impl Contents<'_> {
         }
     }
 
-    /// Stores them at `addr`.
+    /// Stores them at `addr`, from where on the message may write `room` bytes.
     pub(crate) fn store(
         self,
         memory: &mut dyn Memory,
         key: Key,
         addr: u64,
+        room: u32,
     ) -> Result<(), AccessError> {
         match self {
             Self::Bytes(bytes) => memory.write(key, addr, bytes),
-            Self::At(from) => memory.write_from(key, addr, from),
+            Self::At(from) => memory.write_from(key, addr, from, room),
         }
     }
 }

@@ -77,6 +77,10 @@ pub enum AccessError {
     /// The memory cannot be accessed: its device has failed or was removed.
     #[error("the memory cannot be accessed any more; check its device")]
     Failed,
+    /// The bytes of [`write_from`](Memory::write_from) are on their way. The packet changes nothing; the caller passes
+    /// it again later.
+    #[error("the bytes are not there yet; pass the packet again")]
+    NotYet,
 }
 
 /// The memory regions of the protection domain that a queue pair belongs to. A key of another
@@ -115,11 +119,21 @@ pub trait Memory {
     /// Copies the bytes at `from` to `addr`. What the address in `from` means is between the wire, which has
     /// received [`Contents::At`](crate::Contents::At) it, and the owner of the memory.
     ///
+    /// The message may write `room` bytes from `addr` on, at least those of `from`: what its next packets bring may be
+    /// copied with this one.
+    ///
     /// # Errors
     ///
-    /// As for [`write`](Self::write). By default no memory has such bytes: [`AccessError::Failed`].
-    fn write_from(&mut self, key: Key, addr: u64, from: Extent) -> Result<(), AccessError> {
-        let _ = (key, addr, from);
+    /// As for [`write`](Self::write). [`AccessError::NotYet`] while the bytes are being copied. By default no memory
+    /// has such bytes: [`AccessError::Failed`].
+    fn write_from(
+        &mut self,
+        key: Key,
+        addr: u64,
+        from: Extent,
+        room: u32,
+    ) -> Result<(), AccessError> {
+        let _ = (key, addr, from, room);
         Err(AccessError::Failed)
     }
 

@@ -15,26 +15,39 @@ pub(crate) fn total_len(segments: &[Segment]) -> u64 {
     segments.iter().map(|segment| u64::from(segment.len)).sum()
 }
 
-/// The parts of segments that hold `len` bytes at `offset` of a message, and the number of bytes in
-/// each. The parts are not empty, and end early if the segments do.
+/// The part of a segment that holds bytes of a message.
+struct Part {
+    key: Key,
+    extent: Extent,
+    /// How many bytes the segment has from its start on.
+    room: u32,
+}
+
+/// The parts of segments that hold `len` bytes at `offset` of a message. They are not empty, and end early if the
+/// segments do.
 fn parts(
     segments: &[Segment],
     offset: u32,
     len: usize,
-) -> impl Iterator<Item = Result<(Key, Extent), AccessError>> {
+) -> impl Iterator<Item = Result<Part, AccessError>> {
     let (mut skip, mut left) = (offset, len);
     segments.iter().filter_map(move |segment| {
         if skip >= segment.len {
             skip -= segment.len;
             return None;
         }
-        let here = left.min((segment.len - skip) as usize);
+        let room = segment.len - skip;
+        let here = left.min(room as usize);
         let addr = segment.addr.checked_add(skip.into());
         skip = 0;
         left -= here;
         // At most the length of a segment.
         let len = here as u32;
-        let part = addr.map(|addr| (Key::Local(segment.lkey), Extent { addr, len }));
+        let part = addr.map(|addr| Part {
+            key: Key::Local(segment.lkey),
+            extent: Extent { addr, len },
+            room,
+        });
         (here > 0).then_some(part.ok_or(AccessError::OutOfRange))
     })
 }
@@ -42,8 +55,8 @@ fn parts(
 /// The segment that holds all of `len` bytes at `offset`, and the part of it that they are. `None` if they are in
 /// several.
 pub(crate) fn only_part(segments: &[Segment], offset: u32, len: usize) -> Option<(Key, Extent)> {
-    let part = parts(segments, offset, len).next()?.ok()?;
-    (part.1.len as usize == len).then_some(part)
+    let Part { key, extent, .. } = parts(segments, offset, len).next()?.ok()?;
+    (extent.len as usize == len).then_some((key, extent))
 }
 
 /// Checks the access to `len` bytes at `offset`. Others are not touched, so they may be anything: a
@@ -56,7 +69,7 @@ pub(crate) fn check(
     access: Access,
 ) -> Result<(), AccessError> {
     parts(segments, offset, len).try_for_each(|part| {
-        let (key, extent) = part?;
+        let Part { key, extent, .. } = part?;
         memory.check(key, extent, access)
     })
 }
@@ -70,7 +83,7 @@ pub(crate) fn gather(
     mut out: &mut [u8],
 ) -> Result<(), AccessError> {
     for part in parts(segments, offset, out.len()) {
-        let (key, extent) = part?;
+        let Part { key, extent, .. } = part?;
         let (piece, rest) = out.split_at_mut(extent.len as usize);
         memory.read(key, extent.addr, piece)?;
         out = rest;
@@ -91,9 +104,9 @@ pub(crate) fn scatter(
     mut contents: Contents<'_>,
 ) -> Result<(), AccessError> {
     for part in parts(segments, offset, contents.len()) {
-        let (key, extent) = part?;
+        let Part { key, extent, room } = part?;
         let (piece, rest) = contents.split_at(extent.len as usize);
-        piece.store(memory, key, extent.addr)?;
+        piece.store(memory, key, extent.addr, room)?;
         contents = rest;
     }
     if contents.is_empty() {

@@ -6,8 +6,9 @@ mod fixture;
 use fixture::{BASE, Settings, connected};
 use gdr_roce::wire::{MAX_DATAGRAM, Packet};
 use gdr_roce::{
-    Access, AccessError, AtomicOp, Contents, Data, Extent, HeapMemory, Key, Memory, Operation,
-    PayloadBy, RecvRequest, Remote, Segment, SendFlags, SendRequest, Time, WcStatus, WrId,
+    Access, AccessError, AtomicOp, Contents, Data, Extent, HeapMemory, Immediate, Key, Memory,
+    Operation, PayloadBy, RecvRequest, Remote, Segment, SendFlags, SendRequest, Time, WcStatus,
+    WrId,
 };
 
 /// Memory whose bytes the other side can read.
@@ -18,6 +19,8 @@ struct Shared<'a> {
     other_key: Key,
     /// What the packet that is being written refers to.
     offered: Option<Extent>,
+    /// The bytes are on their way.
+    is_late: bool,
 }
 
 impl Memory for Shared<'_> {
@@ -33,7 +36,17 @@ impl Memory for Shared<'_> {
         self.own.write(key, addr, bytes)
     }
 
-    fn write_from(&mut self, key: Key, addr: u64, from: Extent) -> Result<(), AccessError> {
+    fn write_from(
+        &mut self,
+        key: Key,
+        addr: u64,
+        from: Extent,
+        room: u32,
+    ) -> Result<(), AccessError> {
+        assert_eq!(u64::from(room), BASE + u64::from(LEN) - addr);
+        if self.is_late {
+            return Err(AccessError::NotYet);
+        }
         let mut bytes = vec![0; from.len as usize];
         self.other.read(self.other_key, from.addr, &mut bytes)?;
         self.own.write(key, addr, &bytes)
@@ -63,6 +76,8 @@ struct Pair {
     qps: [gdr_roce::QueuePair; 2],
     memories: [HeapMemory; 2],
     keys: [(gdr_roce::Lkey, gdr_roce::Rkey); 2],
+    /// How many times each packet is passed before its bytes are there.
+    too_early: u32,
 }
 
 impl Pair {
@@ -79,6 +94,7 @@ impl Pair {
             qps,
             memories,
             keys,
+            too_early: 0,
         }
     }
 
@@ -108,6 +124,7 @@ impl Pair {
             other,
             other_key: Key::Local(self.keys[1 - side].0),
             offered: None,
+            is_late: false,
         };
         (&mut self.qps[side], shared)
     }
@@ -121,12 +138,19 @@ impl Pair {
     }
 
     fn deliver(&mut self, side: usize, now: Time, (packet, reference): &(Vec<u8>, Option<Extent>)) {
+        let too_early = self.too_early;
         let (qp, mut memory) = self.shared(side);
         let packet = match reference {
             Some(payload) => Packet::referring(packet, *payload),
             None => Packet::new(packet),
-        };
-        qp.receive(now, &packet.unwrap(), &mut memory);
+        }
+        .unwrap();
+        memory.is_late = reference.is_some();
+        for _ in 0..too_early {
+            qp.receive(now, &packet, &mut memory);
+        }
+        memory.is_late = false;
+        qp.receive(now, &packet, &mut memory);
     }
 
     /// Delivers all packets until there are none; returns how many had a reference.
@@ -165,7 +189,19 @@ impl Pair {
 
 #[test]
 fn every_operation_moves_the_bytes_that_its_packets_refer_to() {
-    let mut pair = Pair::new();
+    every_operation(Pair::new());
+}
+
+#[test]
+fn a_packet_whose_bytes_are_not_there_yet_changes_nothing() {
+    every_operation(Pair {
+        too_early: 2,
+        ..Pair::new()
+    });
+}
+
+/// Three packets each of a READ, a WRITE, a SEND and a WRITE with immediate data.
+fn every_operation(mut pair: Pair) {
     let (one, two) = (pair.bytes(0).to_vec(), pair.bytes(1).to_vec());
     let remote = pair.remote();
     pair.post(Operation::Read { remote });
@@ -203,6 +239,26 @@ fn every_operation_moves_the_bytes_that_its_packets_refer_to() {
         (3, WcStatus::Success)
     );
     assert_eq!(pair.bytes(1), [0x5a; LEN as usize]);
+
+    pair.memories[0].bytes_mut(lkey).unwrap().fill(0xa5);
+    for id in [WrId(3), WrId(4)] {
+        let segments = &segments;
+        pair.qps[1]
+            .post_recv(&RecvRequest { id, segments })
+            .unwrap();
+    }
+    pair.post(Operation::Write {
+        remote,
+        immediate: Some(Immediate(5)),
+    });
+    assert_eq!(
+        (pair.run(Time::EPOCH), pair.status()),
+        (3, WcStatus::Success)
+    );
+    assert_eq!(pair.bytes(1), [0xa5; LEN as usize]);
+    let received = std::iter::from_fn(|| pair.qps[1].poll_completion());
+    let received: Vec<_> = received.map(|done| (done.id, done.immediate)).collect();
+    assert_eq!(received, [(WrId(2), None), (WrId(3), Some(Immediate(5)))]);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use super::send_wqe::SendWqe;
 use crate::completion::WcStatus;
 use crate::connection::{Connection, ConnectionFailed, LossRecovery, Notifications};
 use crate::contents::Contents;
-use crate::memory::Memory;
+use crate::memory::{AccessError, Memory};
 use crate::psn::{PSN_WINDOW, Psn};
 use crate::request::{Operation, SendFlags};
 use crate::timer::{RnrTimer, Time};
@@ -195,8 +195,10 @@ impl Requester {
         if !in_order || !granted || contents.len() != expected as usize {
             return self.fail(WcStatus::BadResponse, notifications);
         }
-        if wqe.payload.place(memory, offset, contents).is_err() {
-            return self.fail(WcStatus::LocalProtection, notifications);
+        match wqe.payload.place(memory, offset, contents) {
+            Ok(()) => {}
+            Err(AccessError::NotYet) => return Ok(()),
+            Err(_) => return self.fail(WcStatus::LocalProtection, notifications),
         }
         self.arrivals.insert(psn);
         let before = self.una;

@@ -5,7 +5,7 @@ use super::{MAX_DMA_LEN, Message, Nak, ReadRecord, Responder, check};
 use crate::completion::{Completion, WcOpcode, WcStatus};
 use crate::connection::{Connection, Notifications};
 use crate::ids::Key;
-use crate::memory::{Access, AtomicOp, Extent, Memory};
+use crate::memory::{Access, AccessError, AtomicOp, Extent, Memory};
 use crate::receive_queue::RecvWqe;
 use crate::sge;
 use crate::wire::{NakCode, Opcode, Packet, Position, Syndrome};
@@ -117,15 +117,20 @@ impl Responder {
         // How long the message is, only its last packet says: what it does not reach is not looked at.
         // A packet is placed as a whole, or not at all.
         let segments = &receive.segments;
-        sge::check(
+        let stored = sge::check(
             memory,
             segments,
             *placed,
             payload.len(),
             Access::LOCAL_WRITE,
         )
-        .and_then(|()| sge::scatter(memory, segments, *placed, payload))
-        .map_err(Nak::local)?;
+        .and_then(|()| sge::scatter(memory, segments, *placed, payload));
+        if stored == Err(AccessError::NotYet) && packet.opcode().position().is_first() {
+            // When it is passed again, it takes the same receive.
+            self.put_back();
+            return Err(Nak::NotYet);
+        }
+        stored.map_err(Nak::local)?;
         *placed = end as u32;
         if packet.opcode().position().is_last()
             && let Message::Send { receive, placed } =
@@ -199,7 +204,9 @@ impl Responder {
             check(memory, key, Extent { addr, len }, Access::REMOTE_WRITE).map_err(Nak::remote)?;
         }
         if !payload.is_empty() {
-            payload.store(memory, key, addr).map_err(Nak::remote)?;
+            payload
+                .store(memory, key, addr, left)
+                .map_err(Nak::remote)?;
         }
         self.message = if last {
             self.served.writes += 1;

@@ -91,6 +91,8 @@ impl ReadRecord {
 enum Nak {
     /// No receive is posted: the peer sends the request again later.
     ReceiverNotReady,
+    /// Its bytes are on their way: it is passed again.
+    NotYet,
     /// The connection fails; the receive in use completes with the status.
     Fatal(NakCode, WcStatus),
 }
@@ -100,6 +102,9 @@ impl Nak {
 
     /// The error of an access to memory on behalf of the peer.
     const fn remote(error: AccessError) -> Self {
+        if let AccessError::NotYet = error {
+            return Self::NotYet;
+        }
         let (code, status) = Self::access(error);
         Self::Fatal(code, status)
     }
@@ -112,8 +117,11 @@ impl Nak {
     }
 
     /// The error of an access to the segments of a receive.
-    const fn local(_: AccessError) -> Self {
-        Self::Fatal(NakCode::RemoteOperation, WcStatus::LocalProtection)
+    const fn local(error: AccessError) -> Self {
+        match error {
+            AccessError::NotYet => Self::NotYet,
+            _ => Self::Fatal(NakCode::RemoteOperation, WcStatus::LocalProtection),
+        }
     }
 }
 
@@ -404,6 +412,7 @@ impl Responder {
         self.nak_sent = false;
         match self.execute(packet, connection, memory, notifications) {
             Ok(()) => return true,
+            Err(Nak::NotYet) => {}
             Err(Nak::ReceiverNotReady) => {
                 self.nak_sent = true;
                 self.send_ack(Syndrome::ReceiverNotReady(self.rnr_timer), psn);

@@ -38,6 +38,7 @@ impl Responder {
                 self.end_message(WcStatus::LocalProtection, notifications);
                 Err(ConnectionFailed)
             }
+            Err(Nak::NotYet) => Ok(()),
             Err(_) => {
                 self.put_back();
                 Ok(())
