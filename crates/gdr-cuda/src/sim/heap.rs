@@ -267,6 +267,11 @@ impl Heap {
         self.find(ptr).map(|(allocation, _)| allocation.info)
     }
 
+    /// How many there are.
+    pub(super) fn allocations(&self) -> usize {
+        self.allocations.len()
+    }
+
     /// The memory of `ptr..ptr + len`, where one allocation contains all of it.
     pub(super) fn view(&self, ptr: DevicePtr, len: u64) -> Option<View> {
         let (allocation, block) = self.find(ptr)?;

@@ -161,6 +161,11 @@ impl SimDriver {
         let _ended = std::mem::take(&mut self.lock().streams);
     }
 
+    /// How much memory of other processes is open.
+    pub fn imports(&self) -> usize {
+        self.lock().imports.allocations()
+    }
+
     /// The number of flushes of writes by other devices.
     pub fn flushes(&self) -> u64 {
         self.flushes.load(Ordering::Relaxed)
@@ -550,6 +555,7 @@ impl Driver for SimDriver {
         if stream.handle == DEFAULT_STREAM {
             self.kernels.wait();
         }
+        self.check_context(call)?;
         let mut state = self.lock();
         let (src, dst) = (state.view(src, len), state.view(dst, len));
         let (Some(src), Some(dst)) = (src, dst) else {

@@ -15,21 +15,32 @@
 //! The memory of the program may be freed at any time. The copy thread compares the allocation before it
 //! queues a copy, so that memory of others is not touched, and again before it queues the word: what was
 //! queued between the two read the old memory.
+//!
+//! The other way, memory of another process of this host is copied into registered memory
+//! ([`IncomingCopy`]): the thread opens it by CUDA IPC ([`PeerMemory`]) and copies from GPU to GPU, with the
+//! same words. A copy that the thread has not begun can be taken back, so a driver that is held up costs nothing.
 
-use std::collections::VecDeque;
+mod incoming_copy;
+mod peer_memory;
+
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread::{self, Builder};
 use std::time::{Duration, Instant};
-use std::{fmt, hint};
+use std::{fmt, hint, mem};
 
 use gdr_copy::block_signals;
-use gdr_cuda::{ConcreteDriver, Gpu, HostBuffer, Stream};
+use gdr_cuda::{ConcreteDriver, DeviceExport, Gpu, HostBuffer, ImportedMemory, Stream};
 use gdr_process::lock::lock;
 
+pub(crate) use self::incoming_copy::{IncomingCopy, IncomingState};
+use self::incoming_copy::{IncomingWork, Outcome};
+use self::peer_memory::{PeerId, PeerProgress};
+pub(crate) use self::peer_memory::{PeerMemory, PeerState};
 use super::copy_stream::{CHUNK, STREAMS};
 use super::read_ahead::{Arrival, Copies, ReadAhead, Ticket};
-use super::read_source::ReadSource;
+use super::read_source::{ReadSource, SourceId};
 use crate::os::shorten_time_slice;
 use gdr_process::ProcessBound;
 
@@ -51,6 +62,9 @@ const LOOK: Duration = Duration::from_micros(50);
 /// A stream lets go of the memory of its past copies each time so many were queued.
 const RELEASE_EVERY: u64 = 1024;
 
+/// How long the copy thread sleeps, at most, between looks at streams that have work for other processes.
+const NEXT_LOOK: Duration = Duration::from_millis(20);
+
 /// How long the engine waits for a copy. One of 256 KiB takes 10 to 20 us, and its hand-over some 50 us. The
 /// CPU loads these bytes in some 400 us, so a wait without success costs about as much as was to be gained.
 const LATE: Duration = Duration::from_micros(500);
@@ -67,6 +81,7 @@ pub struct CopyThread(Arc<ProcessBound<OfGpu>>);
 
 struct OfGpu {
     gpu: Gpu,
+    link: Arc<Link>,
     ahead: Arc<Mutex<ReadAhead<Handed>>>,
     thresholds: OnceLock<super::direct::Thresholds>,
 }
@@ -90,6 +105,7 @@ impl CopyThread {
         let copies = Handed::new(gpu, limit);
         Self(Arc::new(ProcessBound::new(OfGpu {
             gpu: gpu.clone(),
+            link: Arc::clone(&copies.link),
             ahead: Arc::new(Mutex::new(ReadAhead::new(copies))),
             thresholds: OnceLock::new(),
         })))
@@ -112,11 +128,64 @@ impl CopyThread {
         *self.0.thresholds.get_or_init(plan)
     }
 
-    /// Ends the reads of a source. Returns when no copy of it is in progress, or after `limit`: a copy that
-    /// is queued behind a kernel may be in progress for as long as that.
+    /// Opens GPU memory of another process; [`PeerMemory::state`] says when that is done.
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "the ring has no references to GPU memory yet")
+    )]
+    pub(crate) fn import(&self, export: DeviceExport) -> PeerMemory {
+        lock(&self.0.ahead).copies().start();
+        PeerMemory::open(&self.0.link, export)
+    }
+
+    /// Hands over a copy of `len` bytes at `from_addr` of another process to `at` of `into`. `None` if that is
+    /// not possible now.
+    pub(super) fn begin_incoming(
+        &self,
+        peer: &PeerMemory,
+        from_addr: u64,
+        into: &Arc<ReadSource>,
+        at: u64,
+        len: u64,
+    ) -> Option<IncomingCopy> {
+        let from = peer.offset_of(from_addr, len)?;
+        if !peer.is_of(&self.0.link) || peer.state() != PeerState::Ready {
+            return None;
+        }
+        let len = usize::try_from(len).ok().filter(|len| *len > 0)?;
+        let mut ahead = lock(&self.0.ahead);
+        let copies = ahead.copies();
+        let ticket = copies.next_ticket(into)?;
+        let outcome = Arc::new(Outcome::default());
+        let work = IncomingWork {
+            peer: peer.id(),
+            from,
+            into: Arc::clone(into),
+            at,
+            len,
+            ticket,
+            outcome: Arc::clone(&outcome),
+        };
+        let incoming = Some((into.id(), Arc::clone(&outcome)));
+        copies
+            .hand_over(ticket, incoming, Job::Incoming(work))
+            .then(|| IncomingCopy {
+                thread: self.clone(),
+                ticket,
+                outcome,
+            })
+    }
+
+    /// Ends the reads of a source and the copies into it. Returns when none is in progress, or after `limit`: a
+    /// copy that is queued behind a kernel may be in progress for as long as that.
     pub(super) fn end_reads(&self, source: &ReadSource, limit: Duration) {
         source.end_requests();
-        let pending = lock(&self.0.ahead).end(source.id()).1;
+        let pending = {
+            let mut ahead = lock(&self.0.ahead);
+            let (copies, mut pending) = ahead.end(source.id());
+            pending.extend(copies.end_incoming(source.id()));
+            pending
+        };
         if pending.is_empty() {
             return;
         }
@@ -146,6 +215,40 @@ struct HandOver {
     ticket: Ticket,
 }
 
+/// What the copy thread is to do.
+#[derive(Debug)]
+enum Job {
+    Read(HandOver),
+    Incoming(IncomingWork),
+    Open {
+        id: PeerId,
+        export: DeviceExport,
+        progress: Arc<PeerProgress>,
+    },
+    Close {
+        id: PeerId,
+    },
+}
+
+impl Job {
+    /// There is no thread to do it.
+    fn refuse(self) {
+        match self {
+            Self::Incoming(copy) => copy.outcome.fail(),
+            Self::Open { progress, .. } => progress.refuse(),
+            Self::Read(_) | Self::Close { .. } => {}
+        }
+    }
+}
+
+/// What the copy thread goes on with.
+enum Next {
+    Job(Job),
+    /// There was no job for [`NEXT_LOOK`].
+    Look,
+    End,
+}
+
 /// What the engine and the copy thread have in common.
 #[derive(Debug, Default)]
 struct Link {
@@ -166,20 +269,43 @@ struct Link {
 
 #[derive(Debug, Default)]
 struct Work {
-    waiting: VecDeque<HandOver>,
+    waiting: VecDeque<Job>,
     is_blocked: bool,
-    /// The engine's side was dropped.
+    /// The engine's side was dropped, or the thread has ended.
     has_ended: bool,
 }
 
 impl Link {
-    fn push(&self, copy: HandOver) {
+    /// Returns false if nobody will do the job.
+    fn push(&self, job: Job) -> bool {
         let mut work = lock(&self.work);
-        work.waiting.push_back(copy);
+        if work.has_ended {
+            drop(work);
+            job.refuse();
+            return false;
+        }
+        work.waiting.push_back(job);
         self.has_work.store(true, Ordering::Release);
         if work.is_blocked {
             self.wake.notify_one();
         }
+        true
+    }
+
+    /// The thread has ended.
+    fn close(&self) {
+        let mut work = lock(&self.work);
+        work.has_ended = true;
+        let waiting = mem::take(&mut work.waiting);
+        drop(work);
+        waiting.into_iter().for_each(Job::refuse);
+    }
+
+    /// Whether the word of a copy is there.
+    fn is_complete(&self, ticket: Ticket) -> bool {
+        let memory = self.memory.get();
+        let word = memory.and_then(|memory| memory.load_u32(word_at(ticket.slot())).ok());
+        word.is_some_and(|word| word.wrapping_sub(ticket.word()).cast_signed() >= 0)
     }
 
     fn end(&self) {
@@ -187,8 +313,8 @@ impl Link {
         self.wake.notify_one();
     }
 
-    /// The next copy; waits for it. `None` at the end.
-    fn next(&self) -> Option<HandOver> {
+    /// Waits for the next job; `is_settled` says that no looks at streams are necessary meanwhile.
+    fn next(&self, is_settled: bool) -> Next {
         let start = Instant::now();
         while !self.has_work.load(Ordering::Acquire) && start.elapsed() < LOOK {
             thread::yield_now();
@@ -196,18 +322,36 @@ impl Link {
         let mut work = lock(&self.work);
         loop {
             if work.has_ended {
-                return None;
+                return Next::End;
             }
-            if let Some(copy) = work.waiting.pop_front() {
+            if let Some(job) = work.waiting.pop_front() {
                 self.has_work
                     .store(!work.waiting.is_empty(), Ordering::Relaxed);
-                return Some(copy);
+                return Next::Job(job);
             }
             work.is_blocked = true;
-            work = self.wake.wait(work).unwrap_or_else(PoisonError::into_inner);
+            if is_settled {
+                work = self.wake.wait(work).unwrap_or_else(PoisonError::into_inner);
+                work.is_blocked = false;
+                continue;
+            }
+            let woken = self.wake.wait_timeout(work, NEXT_LOOK);
+            let (locked, timeout) = woken.unwrap_or_else(PoisonError::into_inner);
+            work = locked;
             work.is_blocked = false;
+            if timeout.timed_out() && work.waiting.is_empty() && !work.has_ended {
+                return Next::Look;
+            }
         }
     }
+}
+
+/// The copy of a slot.
+#[derive(Debug)]
+struct InSlot {
+    ticket: Ticket,
+    /// The memory into which it copies.
+    incoming: Option<(SourceId, Arc<Outcome>)>,
 }
 
 /// The copies of a [`ReadAhead`] by a thread of their own: the engine's side. The number of a ticket counts
@@ -219,7 +363,7 @@ pub(super) struct Handed {
     is_started: bool,
     next: u64,
     /// The last copy of each slot.
-    slots: [Option<Ticket>; SLOTS],
+    slots: [Option<InSlot>; SLOTS],
     /// How long the engine waits for a copy.
     limit: Duration,
     /// The copy that was waited for without success, until it is complete.
@@ -249,27 +393,70 @@ impl Handed {
             link: Arc::default(),
             is_started: false,
             next: 0,
-            slots: [None; SLOTS],
+            slots: [const { None }; SLOTS],
             limit,
             late: None,
         }
     }
 
-    /// Starts the thread.
+    /// Starts the thread, once.
     fn start(&mut self) {
-        self.is_started = true;
+        if mem::replace(&mut self.is_started, true) {
+            return;
+        }
         let (link, gpu) = (Arc::clone(&self.link), self.gpu.clone());
         let thread = Builder::new().name("gdr-rdma-copy".to_owned());
         if let Err(error) = thread.spawn(move || serve(&link, gpu)) {
             self.link.has_failed.store(true, Ordering::Relaxed);
+            self.link.close();
             tracing::warn!(%error, "there is no thread to copy GPU memory; it is loaded by CPU");
         }
     }
 
     fn is_complete(&self, ticket: Ticket) -> bool {
-        let memory = self.link.memory.get();
-        let word = memory.and_then(|memory| memory.load_u32(word_at(ticket.slot())).ok());
-        word.is_some_and(|word| word.wrapping_sub(ticket.word()).cast_signed() >= 0)
+        self.link.is_complete(ticket)
+    }
+
+    /// The ticket of the next copy, if one can be handed over now.
+    fn next_ticket(&mut self, memory: &ReadSource) -> Option<Ticket> {
+        self.start();
+        let is_ready = self.link.memory.get().is_some();
+        if !is_ready
+            || self.link.has_failed.load(Ordering::Relaxed)
+            || memory.is_lost()
+            || self.is_held_up()
+        {
+            return None;
+        }
+        let ticket = Ticket(self.next);
+        let before = self.slots[ticket.slot()].as_ref();
+        before
+            .is_none_or(|before| self.is_complete(before.ticket))
+            .then_some(ticket)
+    }
+
+    /// Hands over the copy of [`Handed::next_ticket`]; returns whether that was possible.
+    fn hand_over(
+        &mut self,
+        ticket: Ticket,
+        incoming: Option<(SourceId, Arc<Outcome>)>,
+        job: Job,
+    ) -> bool {
+        if !self.link.push(job) {
+            return false;
+        }
+        self.next += 1;
+        self.slots[ticket.slot()] = Some(InSlot { ticket, incoming });
+        true
+    }
+
+    /// Ends the copies into `memory`; returns those that were begun.
+    fn end_incoming(&self, memory: SourceId) -> Vec<Ticket> {
+        let begun = |slot: &InSlot| {
+            let (_, outcome) = slot.incoming.as_ref().filter(|(into, _)| *into == memory)?;
+            (!outcome.cancel()).then_some(slot.ticket)
+        };
+        self.slots.iter().flatten().filter_map(begun).collect()
     }
 
     fn are_complete(&self, tickets: &[Ticket]) -> bool {
@@ -306,33 +493,19 @@ impl Copies for Handed {
         at: usize,
         len: usize,
     ) -> crate::Result<Option<Ticket>> {
-        if !self.is_started {
-            self.start();
-        }
-        let is_ready = self.link.memory.get().is_some();
-        if !is_ready
-            || self.link.has_failed.load(Ordering::Relaxed)
-            || source.is_lost()
-            || self.is_held_up()
-        {
+        let Some(ticket) = self.next_ticket(source) else {
             return Ok(None);
-        }
-        let ticket = Ticket(self.next);
-        let before = self.slots[ticket.slot()];
-        if before.is_some_and(|before| !self.is_complete(before)) {
-            return Ok(None);
-        }
-        self.next += 1;
-        self.slots[ticket.slot()] = Some(ticket);
-        self.link.push(HandOver {
+        };
+        let copy = HandOver {
             source: Arc::clone(source),
             generation: source.generation(),
             offset,
             at,
             len,
             ticket,
-        });
-        Ok(Some(ticket))
+        };
+        let is_handed_over = self.hand_over(ticket, None, Job::Read(copy));
+        Ok(is_handed_over.then_some(ticket))
     }
 
     fn wait(&mut self, ticket: Ticket) -> crate::Result<Arrival> {
@@ -372,21 +545,41 @@ fn serve(link: &Link, gpu: Gpu) {
     };
     // All calls of this thread, to its end.
     let _relaxed = cuda.as_ref().map(|cuda| cuda.relax_stream_capture());
-    let ended = Copier::new(link, &gpu).and_then(|copier| copier.run(link));
+    let ended = Copier::new(link, gpu).and_then(|mut copier| {
+        let ended = copier.run(link);
+        if ended.is_err() {
+            copier.fail_incoming(link);
+        }
+        ended
+    });
     if let Err(error) = ended {
         link.has_failed.store(true, Ordering::Relaxed);
         tracing::warn!(%error, "GPU memory is loaded by CPU, because it cannot be copied");
     }
+    link.close();
 }
 
 /// What the thread has of the driver.
 struct Copier {
+    gpu: Gpu,
     streams: [Arc<Stream>; STREAMS],
     memory: Arc<HostBuffer>,
+    /// What was opened of other processes.
+    peers: HashMap<PeerId, Peer>,
+    /// Copies of it that were queued, and not found complete.
+    incoming: Vec<(Ticket, Arc<Outcome>)>,
+    /// Whether no stream has work for other processes.
+    is_settled: bool,
+}
+
+/// Memory of another process.
+struct Peer {
+    memory: Arc<ImportedMemory>,
+    progress: Arc<PeerProgress>,
 }
 
 impl Copier {
-    fn new(link: &Link, gpu: &Gpu) -> gdr_cuda::Result<Self> {
+    fn new(link: &Link, gpu: Gpu) -> gdr_cuda::Result<Self> {
         const VALUE: u32 = 1;
         // The engine may read it after the program has destroyed the context.
         let memory = Arc::new(gpu.register_host(word_at(TRIAL + 1))?);
@@ -406,16 +599,115 @@ impl Copier {
         lock(&link.streams).extend(streams.iter().cloned());
         // It is set only here.
         let _ = link.memory.set(Arc::clone(&memory));
-        Ok(Self { streams, memory })
+        Ok(Self {
+            gpu,
+            streams,
+            memory,
+            peers: HashMap::new(),
+            incoming: Vec::new(),
+            is_settled: true,
+        })
     }
 
-    fn run(&self, link: &Link) -> gdr_cuda::Result<()> {
-        while let Some(copy) = link.next() {
+    fn run(&mut self, link: &Link) -> gdr_cuda::Result<()> {
+        loop {
+            let next = link.next(self.is_settled);
             #[cfg(test)]
             let _driver = lock(&link.driver);
-            self.copy(&copy)?;
+            match next {
+                Next::Job(Job::Read(copy)) => self.copy(&copy)?,
+                Next::Job(Job::Incoming(copy)) => self.copy_incoming(&copy)?,
+                Next::Job(Job::Open {
+                    id,
+                    export,
+                    progress,
+                }) => self.open(id, &export, progress),
+                Next::Job(Job::Close { id }) => {
+                    self.peers.remove(&id);
+                    self.look(link)?;
+                }
+                Next::Look => self.look(link)?,
+                Next::End => return Ok(()),
+            }
+        }
+    }
+
+    /// Lets go of what idle streams have used.
+    fn look(&mut self, link: &Link) -> gdr_cuda::Result<()> {
+        self.incoming
+            .retain(|(ticket, _)| !link.is_complete(*ticket));
+        self.is_settled = true;
+        for stream in &self.streams {
+            match stream.wait(Duration::ZERO) {
+                Err(gdr_cuda::Error::Deadline { .. }) => self.is_settled = false,
+                ended => ended?,
+            }
         }
         Ok(())
+    }
+
+    fn open(&mut self, id: PeerId, export: &DeviceExport, progress: Arc<PeerProgress>) {
+        match self.gpu.import(export) {
+            Ok(memory) => {
+                progress.set_ready();
+                let memory = Arc::new(memory);
+                self.peers.insert(id, Peer { memory, progress });
+            }
+            Err(error) => {
+                tracing::debug!(%error, "GPU memory of another process is not copied by the GPU");
+                progress.refuse();
+            }
+        }
+    }
+
+    /// Queues a copy of another process's memory, and the word that says that it has ended.
+    fn copy_incoming(&mut self, copy: &IncomingWork) -> gdr_cuda::Result<()> {
+        let IncomingWork {
+            from,
+            into,
+            at,
+            len,
+            outcome,
+            ..
+        } = copy;
+        let (slot, word) = (word_at(copy.ticket.slot()), copy.ticket.word());
+        let is_possible = !into.is_lost() && into.look(*at, *len);
+        let peer = self.peers.get(&copy.peer).filter(|_| is_possible);
+        // Last, as a look may wait for the program.
+        let Some(peer) = peer.filter(|_| outcome.begin()) else {
+            outcome.fail();
+            return self.memory.store_u32(slot, word);
+        };
+        let stream = &self.streams[(copy.ticket.0 % STREAMS as u64) as usize];
+        let (buffer, bytes) = (into.buffer(), *len as u64);
+        let queued = stream.queue_copy_from_imported(&peer.memory, *from, buffer, *at, bytes);
+        let is_same = into.look(*at, *len);
+        if queued.is_err() || !is_same {
+            outcome.fail();
+        }
+        self.is_settled = false;
+        if let Err(error) = queued {
+            if is_same {
+                tracing::debug!(%error, "GPU memory of another process is not copied any more");
+                peer.progress.refuse();
+            }
+            return self.memory.store_u32(slot, word);
+        }
+        self.incoming.push((copy.ticket, Arc::clone(outcome)));
+        stream.queue_flag(&self.memory, slot, word)
+    }
+
+    /// Ends the copies that were queued: behind the end of this thread, nobody looks at the streams.
+    fn fail_incoming(&self, link: &Link) {
+        let pending = |(ticket, _): &&(Ticket, Arc<Outcome>)| !link.is_complete(*ticket);
+        for (ticket, outcome) in self.incoming.iter().filter(pending) {
+            let stream = &self.streams[(ticket.0 % STREAMS as u64) as usize];
+            let ended = stream.wait(TRIAL_LIMIT);
+            if !link.is_complete(*ticket) {
+                tracing::debug!(?ended, "a copy of another process's GPU memory failed");
+                outcome.fail();
+            }
+        }
     }
 
     /// Queues a copy, and the word that says that it is complete.
