@@ -205,6 +205,15 @@ impl SimDriver {
         }
     }
 
+    /// Fails if no more copies can be queued.
+    fn count_copy(&self, call: &'static str) -> Result<()> {
+        let (order, result) = (Ordering::Relaxed, CuResult::CONTEXT_IS_DESTROYED);
+        let counted = self
+            .copies_left
+            .fetch_update(order, order, |left| left.checked_sub(1));
+        counted.map(drop).map_err(|_| Error::Call { call, result })
+    }
+
     fn view(&self, call: &'static str, ptr: DevicePtr, len: usize) -> Result<View> {
         let view = self.lock().view(ptr, len as u64);
         view.ok_or(Error::Call {
@@ -221,16 +230,7 @@ impl SimDriver {
         len: usize,
         copy: impl FnOnce(View) -> Kernel,
     ) -> Result<()> {
-        let one_less = |left: u64| left.checked_sub(1);
-        let order = Ordering::Relaxed;
-        if self
-            .copies_left
-            .fetch_update(order, order, one_less)
-            .is_err()
-        {
-            let result = CuResult::CONTEXT_IS_DESTROYED;
-            return Err(Error::Call { call, result });
-        }
+        self.count_copy(call)?;
         let mut state = self.lock();
         let view = state.view(device_side, len as u64).ok_or(Error::Call {
             call,
@@ -555,7 +555,7 @@ impl Driver for SimDriver {
         if stream.handle == DEFAULT_STREAM {
             self.kernels.wait();
         }
-        self.check_context(call)?;
+        self.count_copy(call)?;
         let mut state = self.lock();
         let (src, dst) = (state.view(src, len), state.view(dst, len));
         let (Some(src), Some(dst)) = (src, dst) else {

@@ -139,24 +139,23 @@ fn a_driver_that_is_blocked_leaves_copies_in_progress_and_the_engine_free() {
 
 #[test]
 fn memory_that_was_freed_is_not_written() {
-    let Ends {
-        theirs,
-        memory,
-        buffer,
-        thread,
-        ..
-    } = Ends::new();
-    let peer = thread.import(theirs.export().unwrap());
-    assert_eq!(end_of(&peer), PeerState::Ready);
-    drop(memory);
-    let begin = || buffer.begin_copy_from(0, &peer, theirs.ptr().get(), MESSAGE);
+    let ends = Ends::new();
+    let peer = ends.peer();
+    let freed = ends.memory.gpu().allocate(MemoryKind::Plain, LEN as u64);
+    let freed = freed.unwrap();
+    let buffer = register(&freed, &ends.thread);
+    drop(freed);
+    // For the other memory. A copy into this one would take it.
+    ends.driver.destroy_context_after(1);
+    let begin = || buffer.begin_copy_from(0, &peer, ends.theirs.ptr().get(), MESSAGE);
     assert_eq!(end(&begin().unwrap()), IncomingState::Failed);
     let mut bytes = [0; MESSAGE as usize];
     // The mapping keeps the pages.
     buffer.read_at(0, &mut bytes).unwrap();
     assert_eq!(bytes, [0; MESSAGE as usize]);
     assert!(begin().is_none(), "it is not tried again");
-    assert_eq!(peer.state(), PeerState::Ready, "other memory may get it");
+    let copy = ends.begin(&peer).unwrap();
+    assert_eq!(end(&copy), IncomingState::Complete);
 }
 
 #[test]
@@ -239,18 +238,18 @@ fn the_end_of_a_registration_takes_copies_back_or_waits_for_them() {
     assert!(!ends.has_message());
 
     let held = ends.hold_up();
-    let copy = ends.begin(&peer).unwrap();
-    while lock(&ends.link().work).waiting.len() > 0 {
-        thread::yield_now();
-    }
-    // What was handed over is queued when the thread has the next job.
-    let other = ends.thread.import(ends.theirs.export().unwrap());
-    assert_eq!(end_of(&other), PeerState::Ready);
+    let (into, from) = (source(&ends.memory), ends.theirs.ptr().get() + FROM);
+    let begun = ends.thread.begin_incoming(&peer, from, &into, AT, MESSAGE);
+    let copy = begun.unwrap();
+    // It was queued when the thread has done the next job.
+    ends.peer();
+    ends.thread.end_reads(&into, Duration::ZERO);
+    assert_eq!(copy.state(), IncomingState::InProgress);
     let release = thread::spawn(move || drop(held));
-    ends.buffer.end_reads();
-    release.join().unwrap();
-    assert_eq!(end(&copy), IncomingState::Complete);
+    ends.thread.end_reads(&into, FOREVER);
+    assert_eq!(copy.state(), IncomingState::Complete);
     assert!(ends.has_message());
+    release.join().unwrap();
 }
 
 #[test]
