@@ -276,7 +276,7 @@ struct Work {
 }
 
 impl Link {
-    /// Returns false if nobody will do the job.
+    /// Returns false if there is no thread to do it.
     fn push(&self, job: Job) -> bool {
         let mut work = lock(&self.work);
         if work.has_ended {
@@ -697,7 +697,7 @@ impl Copier {
         stream.queue_flag(&self.memory, slot, word)
     }
 
-    /// Ends the copies that were queued: behind the end of this thread, nobody looks at the streams.
+    /// Ends the copies that were queued: no thread looks at the streams behind this one.
     fn fail_incoming(&self, link: &Link) {
         let pending = |(ticket, _): &&(Ticket, Arc<Outcome>)| !link.is_complete(*ticket);
         for (ticket, outcome) in self.incoming.iter().filter(pending) {

@@ -205,7 +205,7 @@ fn ranges_threads_and_kinds_of_memory_are_checked() {
 }
 
 #[test]
-fn the_copy_thread_closes_what_nobody_has_any_more() {
+fn the_copy_thread_closes_memory_after_its_last_user_is_gone() {
     let ends = Ends::new();
     let peer = ends.peer();
     let open = || ends.driver.imports();
