@@ -20,28 +20,27 @@
 //! ([`IncomingCopy`]): the thread opens it by CUDA IPC ([`PeerMemory`]) and copies from GPU to GPU, with the
 //! same words. A copy that the thread has not begun can be taken back, so a driver that is held up costs nothing.
 
+mod copier;
 mod incoming_copy;
+mod link;
 mod peer_memory;
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{self, Builder};
 use std::time::{Duration, Instant};
 use std::{fmt, hint, mem};
 
-use gdr_copy::block_signals;
-use gdr_cuda::{ConcreteDriver, DeviceExport, Gpu, HostBuffer, ImportedMemory, Stream};
+use gdr_cuda::{DeviceExport, Gpu, HostBuffer};
 use gdr_process::lock::lock;
 
 pub(crate) use self::incoming_copy::{IncomingCopy, IncomingState};
 use self::incoming_copy::{IncomingWork, Outcome};
-use self::peer_memory::{PeerId, PeerProgress};
+use self::link::{HandOver, Job, Link};
 pub(crate) use self::peer_memory::{PeerMemory, PeerState};
-use super::copy_stream::{CHUNK, STREAMS};
+use super::copy_stream::CHUNK;
 use super::read_ahead::{Arrival, Copies, ReadAhead, Ticket};
 use super::read_source::{ReadSource, SourceId};
-use crate::os::shorten_time_slice;
 use gdr_process::ProcessBound;
 
 /// The length of the ring in bytes. It is shared by all memory of a GPU that a program registers: chunks of
@@ -54,17 +53,6 @@ const LINE: usize = 64;
 /// The word of the trial behind those of the slots.
 const TRIAL: usize = SLOTS;
 
-/// The most time that the first copies of a GPU may take: more than any kernel that holds up the driver for
-/// a moment. Only the copy thread waits.
-const TRIAL_LIMIT: Duration = Duration::from_secs(60);
-/// How long the copy thread looks for work before it sleeps: the time of the next packets of a message.
-const LOOK: Duration = Duration::from_micros(50);
-/// A stream lets go of the memory of its past copies each time so many were queued.
-const RELEASE_EVERY: u64 = 1024;
-
-/// How long the copy thread sleeps, at most, between looks at streams that have work for other processes.
-const NEXT_LOOK: Duration = Duration::from_millis(20);
-
 /// How long the engine waits for a copy. One of 256 KiB takes 10 to 20 us, and its hand-over some 50 us. The
 /// CPU loads these bytes in some 400 us, so a wait without success costs about as much as was to be gained.
 const LATE: Duration = Duration::from_micros(500);
@@ -72,7 +60,7 @@ const LATE: Duration = Duration::from_micros(500);
 /// A thread that copies registered memory of one GPU for
 /// [`Buffer::direct_with_copy_thread`](super::Buffer::direct_with_copy_thread).
 ///
-/// The thread is started at the first long read, and sleeps between reads. It has 4 MiB of page-locked
+/// The thread is started at the first long read, or for the first copy of another process's memory, and sleeps between reads. It has 4 MiB of page-locked
 /// memory, four streams that do not synchronize with the default stream, and blocks all signals. Its calls
 /// of the driver do not disturb a stream capture of the program. It ends after the last clone and the last
 /// buffer made with it are dropped, and with the process in any case. A forked child has none.
@@ -204,148 +192,6 @@ impl CopyThread {
     }
 }
 
-/// A copy that was handed over.
-#[derive(Debug)]
-struct HandOver {
-    source: Arc<ReadSource>,
-    generation: u64,
-    offset: u64,
-    at: usize,
-    len: usize,
-    ticket: Ticket,
-}
-
-/// What the copy thread is to do.
-#[derive(Debug)]
-enum Job {
-    Read(HandOver),
-    Incoming(IncomingWork),
-    Open {
-        id: PeerId,
-        export: DeviceExport,
-        progress: Arc<PeerProgress>,
-    },
-    Close {
-        id: PeerId,
-    },
-}
-
-impl Job {
-    /// There is no thread to do it.
-    fn refuse(self) {
-        match self {
-            Self::Incoming(copy) => copy.outcome.fail(),
-            Self::Open { progress, .. } => progress.refuse(),
-            Self::Read(_) | Self::Close { .. } => {}
-        }
-    }
-}
-
-/// What the copy thread goes on with.
-enum Next {
-    Job(Job),
-    /// There was no job for [`NEXT_LOOK`].
-    Look,
-    End,
-}
-
-/// What the engine and the copy thread have in common.
-#[derive(Debug, Default)]
-struct Link {
-    work: Mutex<Work>,
-    wake: Condvar,
-    /// Set with the first work behind the last that was taken, for looks without the lock.
-    has_work: AtomicBool,
-    /// The ring and, behind it, a word for each slot. There when copies can be made.
-    memory: OnceLock<Arc<HostBuffer>>,
-    /// Set when no more copies can be made.
-    has_failed: AtomicBool,
-    /// Stands for a lock of the driver.
-    #[cfg(test)]
-    driver: Mutex<()>,
-    #[cfg(test)]
-    streams: Mutex<Vec<Arc<Stream>>>,
-}
-
-#[derive(Debug, Default)]
-struct Work {
-    waiting: VecDeque<Job>,
-    is_blocked: bool,
-    /// The engine's side was dropped, or the thread has ended.
-    has_ended: bool,
-}
-
-impl Link {
-    /// Returns false if there is no thread to do it.
-    fn push(&self, job: Job) -> bool {
-        let mut work = lock(&self.work);
-        if work.has_ended {
-            drop(work);
-            job.refuse();
-            return false;
-        }
-        work.waiting.push_back(job);
-        self.has_work.store(true, Ordering::Release);
-        if work.is_blocked {
-            self.wake.notify_one();
-        }
-        true
-    }
-
-    /// The thread has ended.
-    fn close(&self) {
-        let mut work = lock(&self.work);
-        work.has_ended = true;
-        let waiting = mem::take(&mut work.waiting);
-        drop(work);
-        waiting.into_iter().for_each(Job::refuse);
-    }
-
-    /// Whether the word of a copy is there.
-    fn is_complete(&self, ticket: Ticket) -> bool {
-        let memory = self.memory.get();
-        let word = memory.and_then(|memory| memory.load_u32(word_at(ticket.slot())).ok());
-        word.is_some_and(|word| word.wrapping_sub(ticket.word()).cast_signed() >= 0)
-    }
-
-    fn end(&self) {
-        lock(&self.work).has_ended = true;
-        self.wake.notify_one();
-    }
-
-    /// Waits for the next job; `is_settled` says that no looks at streams are necessary meanwhile.
-    fn next(&self, is_settled: bool) -> Next {
-        let start = Instant::now();
-        while !self.has_work.load(Ordering::Acquire) && start.elapsed() < LOOK {
-            thread::yield_now();
-        }
-        let mut work = lock(&self.work);
-        loop {
-            if work.has_ended {
-                return Next::End;
-            }
-            if let Some(job) = work.waiting.pop_front() {
-                self.has_work
-                    .store(!work.waiting.is_empty(), Ordering::Relaxed);
-                return Next::Job(job);
-            }
-            work.is_blocked = true;
-            if is_settled {
-                work = self.wake.wait(work).unwrap_or_else(PoisonError::into_inner);
-                work.is_blocked = false;
-                continue;
-            }
-            let woken = self.wake.wait_timeout(work, NEXT_LOOK);
-            let (locked, timeout) = woken.unwrap_or_else(PoisonError::into_inner);
-            work = locked;
-            work.is_blocked = false;
-            if timeout.timed_out() && work.waiting.is_empty() && !work.has_ended {
-                return Next::Look;
-            }
-        }
-    }
-}
-
 /// The copy of a slot.
 #[derive(Debug)]
 struct InSlot {
@@ -406,7 +252,7 @@ impl Handed {
         }
         let (link, gpu) = (Arc::clone(&self.link), self.gpu.clone());
         let thread = Builder::new().name("gdr-rdma-copy".to_owned());
-        if let Err(error) = thread.spawn(move || serve(&link, gpu)) {
+        if let Err(error) = thread.spawn(move || copier::serve(&link, gpu)) {
             self.link.has_failed.store(true, Ordering::Relaxed);
             self.link.close();
             tracing::warn!(%error, "there is no thread to copy GPU memory; it is loaded by CPU");
@@ -531,215 +377,6 @@ impl Copies for Handed {
                 thread::yield_now();
             }
         }
-    }
-}
-
-/// The thread.
-fn serve(link: &Link, gpu: Gpu) {
-    block_signals();
-    // The engine waits for a copy from when this thread is woken.
-    shorten_time_slice();
-    let cuda = match ConcreteDriver::of(gpu.driver()) {
-        ConcreteDriver::Cuda(cuda) => Some(cuda),
-        ConcreteDriver::Simulated(_) => None,
-    };
-    // All calls of this thread, to its end.
-    let _relaxed = cuda.as_ref().map(|cuda| cuda.relax_stream_capture());
-    let ended = Copier::new(link, gpu).and_then(|mut copier| {
-        let ended = copier.run(link);
-        if ended.is_err() {
-            copier.fail_incoming(link);
-        }
-        ended
-    });
-    if let Err(error) = ended {
-        link.has_failed.store(true, Ordering::Relaxed);
-        tracing::warn!(%error, "GPU memory is loaded by CPU, because it cannot be copied");
-    }
-    link.close();
-}
-
-/// What the thread has of the driver.
-struct Copier {
-    gpu: Gpu,
-    streams: [Arc<Stream>; STREAMS],
-    memory: Arc<HostBuffer>,
-    /// What was opened of other processes.
-    peers: HashMap<PeerId, Peer>,
-    /// Copies of it that were queued, and not found complete.
-    incoming: Vec<(Ticket, Arc<Outcome>)>,
-    /// Whether no stream has work for other processes.
-    is_settled: bool,
-}
-
-/// Memory of another process.
-struct Peer {
-    memory: Arc<ImportedMemory>,
-    progress: Arc<PeerProgress>,
-}
-
-impl Copier {
-    fn new(link: &Link, gpu: Gpu) -> gdr_cuda::Result<Self> {
-        const VALUE: u32 = 1;
-        // The engine may read it after the program has destroyed the context.
-        let memory = Arc::new(gpu.register_host(word_at(TRIAL + 1))?);
-        for slot in 0..=TRIAL {
-            memory.store_u32(word_at(slot), 0)?;
-        }
-        let stream = || gpu.stream().map(Arc::new);
-        let streams = [stream()?, stream()?, stream()?, stream()?];
-        // Drivers before CUDA 11.7 cannot write words.
-        streams[0].queue_flag(&memory, word_at(TRIAL), VALUE)?;
-        streams[0].wait(TRIAL_LIMIT)?;
-        if memory.load_u32(word_at(TRIAL))? != VALUE {
-            let (what, limit) = ("the word of a stream", TRIAL_LIMIT);
-            return Err(gdr_cuda::Error::Deadline { what, limit });
-        }
-        #[cfg(test)]
-        lock(&link.streams).extend(streams.iter().cloned());
-        // It is set only here.
-        let _ = link.memory.set(Arc::clone(&memory));
-        Ok(Self {
-            gpu,
-            streams,
-            memory,
-            peers: HashMap::new(),
-            incoming: Vec::new(),
-            is_settled: true,
-        })
-    }
-
-    fn run(&mut self, link: &Link) -> gdr_cuda::Result<()> {
-        loop {
-            let next = link.next(self.is_settled);
-            #[cfg(test)]
-            let _driver = lock(&link.driver);
-            match next {
-                Next::Job(Job::Read(copy)) => self.copy(&copy)?,
-                Next::Job(Job::Incoming(copy)) => self.copy_incoming(&copy)?,
-                Next::Job(Job::Open {
-                    id,
-                    export,
-                    progress,
-                }) => self.open(id, &export, progress),
-                Next::Job(Job::Close { id }) => {
-                    self.peers.remove(&id);
-                    self.look(link)?;
-                }
-                Next::Look => self.look(link)?,
-                Next::End => return Ok(()),
-            }
-        }
-    }
-
-    /// Lets go of what idle streams have used.
-    fn look(&mut self, link: &Link) -> gdr_cuda::Result<()> {
-        self.incoming
-            .retain(|(ticket, _)| !link.is_complete(*ticket));
-        self.is_settled = true;
-        for stream in &self.streams {
-            match stream.wait(Duration::ZERO) {
-                Err(gdr_cuda::Error::Deadline { .. }) => self.is_settled = false,
-                ended => ended?,
-            }
-        }
-        Ok(())
-    }
-
-    fn open(&mut self, id: PeerId, export: &DeviceExport, progress: Arc<PeerProgress>) {
-        match self.gpu.import(export) {
-            Ok(memory) => {
-                progress.set_ready();
-                let memory = Arc::new(memory);
-                self.peers.insert(id, Peer { memory, progress });
-            }
-            Err(error) => {
-                tracing::debug!(%error, "GPU memory of another process is not copied by the GPU");
-                progress.refuse();
-            }
-        }
-    }
-
-    /// Queues a copy of another process's memory, and the word that says that it has ended.
-    fn copy_incoming(&mut self, copy: &IncomingWork) -> gdr_cuda::Result<()> {
-        let IncomingWork {
-            from,
-            into,
-            at,
-            len,
-            outcome,
-            ..
-        } = copy;
-        let (slot, word) = (word_at(copy.ticket.slot()), copy.ticket.word());
-        let is_possible = !into.is_lost() && into.look(*at, *len);
-        let peer = self.peers.get(&copy.peer).filter(|_| is_possible);
-        // Last, as a look may wait for the program.
-        let Some(peer) = peer.filter(|_| outcome.begin()) else {
-            outcome.fail();
-            return self.memory.store_u32(slot, word);
-        };
-        let stream = &self.streams[(copy.ticket.0 % STREAMS as u64) as usize];
-        let (buffer, bytes) = (into.buffer(), *len as u64);
-        let queued = stream.queue_copy_from_imported(&peer.memory, *from, buffer, *at, bytes);
-        let is_same = into.look(*at, *len);
-        if queued.is_err() || !is_same {
-            outcome.fail();
-        }
-        self.is_settled = false;
-        if let Err(error) = queued {
-            if is_same {
-                tracing::debug!(%error, "GPU memory of another process is not copied any more");
-                peer.progress.refuse();
-            }
-            return self.memory.store_u32(slot, word);
-        }
-        self.incoming.push((copy.ticket, Arc::clone(outcome)));
-        stream.queue_flag(&self.memory, slot, word)
-    }
-
-    /// Ends the copies that were queued: no thread looks at the streams behind this one.
-    fn fail_incoming(&self, link: &Link) {
-        let pending = |(ticket, _): &&(Ticket, Arc<Outcome>)| !link.is_complete(*ticket);
-        for (ticket, outcome) in self.incoming.iter().filter(pending) {
-            let stream = &self.streams[(ticket.0 % STREAMS as u64) as usize];
-            let ended = stream.wait(TRIAL_LIMIT);
-            if !link.is_complete(*ticket) {
-                tracing::debug!(?ended, "a copy of another process's GPU memory failed");
-                outcome.fail();
-            }
-        }
-    }
-
-    /// Queues a copy, and the word that says that it is complete.
-    fn copy(&self, copy: &HandOver) -> gdr_cuda::Result<()> {
-        let HandOver {
-            source,
-            offset,
-            at,
-            len,
-            ..
-        } = copy;
-        let (slot, word) = (word_at(copy.ticket.slot()), copy.ticket.word());
-        let is_wanted = source.generation() == copy.generation && !source.is_lost();
-        if !is_wanted || !source.look(*offset, *len) {
-            return self.memory.store_u32(slot, word);
-        }
-        let stream = &self.streams[(copy.ticket.0 % STREAMS as u64) as usize];
-        let queued = stream.queue_read(source.buffer(), *offset, &self.memory, *at, *len);
-        let is_same = source.look(*offset, *len);
-        if let Err(error) = queued {
-            if is_same {
-                return Err(error);
-            }
-            // It was freed after the first look, and nothing was queued.
-            return self.memory.store_u32(slot, word);
-        }
-        stream.queue_flag(&self.memory, slot, word)?;
-        if copy.ticket.0 % RELEASE_EVERY < STREAMS as u64 {
-            // Whether it is idle does not matter.
-            let _ = stream.wait(Duration::ZERO);
-        }
-        Ok(())
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use gdr_cuda::DeviceExport;
 use gdr_process::ProcessBound;
 
-use super::{Job, Link};
+use super::link::{Job, Link};
 
 /// How far memory of another process is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

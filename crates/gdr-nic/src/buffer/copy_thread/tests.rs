@@ -4,7 +4,7 @@ mod incoming;
 
 use std::sync::mpsc::{Sender, channel};
 
-use gdr_cuda::{DeviceBuffer, MemoryKind, Ordinal, SimDriver};
+use gdr_cuda::{DeviceBuffer, MemoryKind, Ordinal, SimDriver, Stream};
 
 use super::*;
 use crate::buffer::read_ahead::FIRST;
