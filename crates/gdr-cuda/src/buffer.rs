@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
+use crate::device_export::DeviceExport;
 use crate::driver::{DmaBuf, MemoryKind, RawAllocation};
 use crate::error::{Error, Result};
 use crate::gpu::Gpu;
@@ -315,6 +316,16 @@ impl DeviceBuffer {
         let range = self.range(offset, len)?;
         let (driver, device) = (self.gpu().driver(), self.gpu().info().ordinal);
         driver.dma_buf(device, range.start, len)
+    }
+
+    /// The whole allocation that contains this buffer, for another process, which opens it by
+    /// [`Gpu::import`]. It has to stay allocated until that process has closed it.
+    ///
+    /// # Errors
+    /// [`Error::NotExportable`] unless it is memory of `cuMemAlloc`; [`Error::UnknownPointer`]; the driver's.
+    pub fn export(&self) -> Result<DeviceExport> {
+        let (driver, device) = (self.gpu().driver(), self.gpu().info().ordinal);
+        driver.export(device, self.ptr())
     }
 
     /// The addresses of `wanted` bytes at `offset`, where the buffer has them.

@@ -10,6 +10,7 @@ use std::os::fd::OwnedFd;
 use std::panic::{self, AssertUnwindSafe};
 
 use crate::device::{CudaVersion, DeviceInfo, Ordinal};
+use crate::device_export::DeviceExport;
 use crate::error::Result;
 use crate::kernel::Launch;
 use crate::pointer::{DevicePtr, PointerInfo};
@@ -98,6 +99,17 @@ pub struct RawHostAllocation {
     pub gpu: DevicePtr,
     /// Bytes.
     pub len: usize,
+}
+
+/// Memory of another process that a driver has opened; [`crate::ImportedMemory`] owns one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RawImport {
+    /// The GPU for which it was opened.
+    pub device: Ordinal,
+    /// Its address in this process.
+    pub ptr: DevicePtr,
+    /// The bytes that are there.
+    pub len: u64,
 }
 
 /// A stream of a driver; [`crate::Stream`] owns one.
@@ -195,6 +207,20 @@ pub trait Driver: sealed::Sealed + Any + Send + Sync + fmt::Debug {
     /// (`cuMemGetHandleForAddressRange`, CUDA 11.7). The memory stays accessible through it as long
     /// as its descriptor is open.
     fn dma_buf(&self, device: Ordinal, ptr: DevicePtr, len: u64) -> Result<DmaBuf>;
+
+    /// The allocation of `ptr` for other processes (`cuIpcGetMemHandle`). Other memory than `cuMemAlloc`'s is
+    /// [`crate::Error::NotExportable`].
+    fn export(&self, device: Ordinal, ptr: DevicePtr) -> Result<DeviceExport>;
+
+    /// Opens memory of another process in the context of `device` (`cuIpcOpenMemHandle`), on whichever GPU it is.
+    /// CUDA opens no memory of the own process: [`crate::Error::OwnExport`].
+    fn open_export(&self, device: Ordinal, handle: &[u8; 64]) -> Result<RawImport>;
+
+    /// Closes what [`Driver::open_export`] opened (`cuIpcCloseMemHandle`).
+    ///
+    /// # Safety
+    /// `import` came from this driver, has not been closed, and no queued work uses it.
+    unsafe fn close_export(&self, import: &RawImport) -> Result<()>;
 
     /// Allocates `len` bytes on `device`.
     fn allocate(&self, device: Ordinal, kind: MemoryKind, len: u64) -> Result<RawAllocation>;
@@ -302,8 +328,8 @@ pub trait Driver: sealed::Sealed + Any + Send + Sync + fmt::Debug {
     /// Queues a copy from device memory to device memory (`cuMemcpyDtoDAsync`).
     ///
     /// # Safety
-    /// `dst..dst+len` and `src..src+len` lie in one allocation each, on the stream's device, exist until
-    /// the stream is idle and do not overlap; the caller may overwrite the former.
+    /// `dst..dst+len` and `src..src+len` lie in one allocation each, on the stream's device or opened for it,
+    /// exist until the stream is idle and do not overlap; the caller may overwrite the former.
     unsafe fn queue_copy_on_device(
         &self,
         stream: RawStream,

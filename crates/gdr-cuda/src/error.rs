@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::device::Ordinal;
-use crate::pointer::{DevicePtr, PointerKind};
+use crate::pointer::{DevicePtr, Family, PointerKind};
 
 /// This crate's results.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -184,6 +184,17 @@ pub enum Error {
          Gpu"
     )]
     ForeignStream { stream: Ordinal, other: Ordinal },
+    /// Other processes cannot open the memory.
+    #[error(
+        "{ptr} is not memory that other processes can open ({family:?}): allocate it by cudaMalloc"
+    )]
+    NotExportable { ptr: DevicePtr, family: Family },
+    /// The memory that was to be opened is this process's own.
+    #[error("a process cannot open its own memory: use it by its address")]
+    OwnExport,
+    /// Another process's memory is not as long as that process says.
+    #[error("the other process exports {claimed} bytes of an allocation of {found}")]
+    FalseExport { claimed: u64, found: u64 },
     /// GPU work did not finish in time.
     #[error("{what} did not finish within {limit:?}; the GPU may be hung or busy with other work")]
     Deadline { what: &'static str, limit: Duration },

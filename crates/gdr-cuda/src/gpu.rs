@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use crate::buffer::DeviceBuffer;
 use crate::device::{DeviceInfo, Ordinal};
+use crate::device_export::DeviceExport;
 use crate::driver::{Driver, MemoryKind};
 use crate::error::{Error, Result};
 use crate::host_buffer::HostBuffer;
+use crate::imported_memory::ImportedMemory;
 use crate::stream::Stream;
 
 /// A GPU and its driver. Clones are the same GPU.
@@ -86,6 +88,16 @@ impl Gpu {
     /// As [`Gpu::allocate_host`]; [`Error::Os`](crate::Error::Os).
     pub fn register_host(&self, len: usize) -> Result<HostBuffer> {
         HostBuffer::register(self.clone(), len)
+    }
+
+    /// Opens memory of another process for copies to this GPU, on whichever GPU it is. The other process keeps it
+    /// allocated until the returned value is dropped and work queued with it is complete.
+    ///
+    /// # Errors
+    /// [`Error::OwnExport`] for memory of this process, except in the simulation; [`Error::FalseExport`] if it
+    /// is shorter than `export` says; the driver's: `CUDA_ERROR_INVALID_VALUE` for no valid handle.
+    pub fn import(&self, export: &DeviceExport) -> Result<ImportedMemory> {
+        ImportedMemory::open(self.clone(), export)
     }
 
     /// Creates a stream that does not synchronize with the default stream.

@@ -46,11 +46,13 @@ mod buffer;
 mod concrete_driver;
 mod cuda;
 mod device;
+mod device_export;
 mod driver;
 mod environment;
 mod error;
 mod gpu;
 mod host_buffer;
+mod imported_memory;
 mod kernel;
 mod pointer;
 mod pooled_host_buffer;
@@ -66,15 +68,17 @@ pub use cuda::export::RetainedAllocation;
 pub use cuda::probe_alloc::ProbeAllocator;
 pub use cuda::{CaptureGuard, Cuda};
 pub use device::{CudaVersion, DeviceInfo, Ordinal};
+pub use device_export::DeviceExport;
 pub use driver::{
     DmaBuf, Driver, DriverKind, HostCall, HostMemoryOrigin, MemoryKind, RawAllocation,
-    RawHostAllocation, RawStream, StreamState,
+    RawHostAllocation, RawImport, RawStream, StreamState,
 };
 pub use environment::open_driver;
 pub use error::{CuResult, Error, Result};
 pub use gdr_pci::{Bdf, ParseBdfError};
 pub use gpu::Gpu;
 pub use host_buffer::HostBuffer;
+pub use imported_memory::ImportedMemory;
 pub use kernel::{Direction, Launch, PushRequest, VerifyReport, pattern_word};
 pub use pointer::{AddressRange, BufferId, DevicePtr, Family, PointerInfo, PointerKind};
 pub use pooled_host_buffer::PooledHostBuffer;

@@ -13,6 +13,7 @@ use crate::driver::{Driver, HostCall, MemoryKind, RawStream, StreamState};
 use crate::error::{Error, Result};
 use crate::gpu::Gpu;
 use crate::host_buffer::HostBuffer;
+use crate::imported_memory::ImportedMemory;
 use crate::kernel::{Launch, VerifyReport};
 use crate::pointer::DevicePtr;
 
@@ -24,6 +25,18 @@ const SPINS: u32 = 1000;
 enum InUse {
     Device(Arc<Allocation>),
     Host(Arc<HostBuffer>),
+    Imported(Arc<ImportedMemory>),
+}
+
+impl InUse {
+    fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Device(one), Self::Device(other)) => Arc::ptr_eq(one, other),
+            (Self::Host(one), Self::Host(other)) => Arc::ptr_eq(one, other),
+            (Self::Imported(one), Self::Imported(other)) => Arc::ptr_eq(one, other),
+            _ => false,
+        }
+    }
 }
 
 /// Identifies a [`Stream`] in this process. No other stream has it, also later.
@@ -260,7 +273,7 @@ impl Stream {
         if len == 0 {
             return Ok(());
         }
-        self.queue_with(&[to], Some(from), |driver| {
+        self.queue_with(&[to], Some(InUse::Host(Arc::clone(from))), |driver| {
             // SAFETY: both ranges were checked, and `queue_with` keeps both sides allocated.
             unsafe { driver.queue_copy_to_device(self.raw, dst, src, len) }
         })
@@ -285,7 +298,7 @@ impl Stream {
         if len == 0 {
             return Ok(());
         }
-        self.queue_with(&[from], Some(to), |driver| {
+        self.queue_with(&[from], Some(InUse::Host(Arc::clone(to))), |driver| {
             // SAFETY: both ranges were checked, and `queue_with` keeps both sides allocated.
             unsafe { driver.queue_copy_from_device(self.raw, dst, src, len) }
         })
@@ -319,6 +332,35 @@ impl Stream {
         })
     }
 
+    /// Queues a copy of `len` bytes at `from_offset` of another process's memory to `to_offset` of `to`, and
+    /// returns; [`Stream::wait`] for it. Until the stream is found idle, `to` stays allocated and `from` opened.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], [`Error::ForeignBuffer`], the driver's; nothing is copied then.
+    pub fn queue_copy_from_imported(
+        &self,
+        from: &Arc<ImportedMemory>,
+        from_offset: u64,
+        to: &DeviceBuffer,
+        to_offset: u64,
+        len: u64,
+    ) -> Result<()> {
+        let src = from.at(from_offset, len)?;
+        let dst = to.range(to_offset, len)?.start;
+        if !from.gpu().is_same(&self.gpu) {
+            return Err(self.foreign(from.gpu()));
+        }
+        if len == 0 {
+            return Ok(());
+        }
+        let from = InUse::Imported(Arc::clone(from));
+        self.queue_with(&[to], Some(from), |driver| {
+            // SAFETY: both ranges were checked, and `queue_with` keeps both. One is of another process, so
+            // they do not overlap; in the simulation, where they may, a copy of overlapping bytes is defined.
+            unsafe { driver.queue_copy_on_device(self.raw, dst, src, len) }
+        })
+    }
+
     /// Queues a write of the flag at `offset` of page-locked memory, a multiple of 4, and returns. The CPU
     /// that finds `value` there ([`HostBuffer::load_u32`]) sees what the work queued before has written. The
     /// memory stays allocated until the stream is found idle.
@@ -334,7 +376,7 @@ impl Stream {
             offset: offset as u64,
             alignment: 4,
         })?;
-        self.queue_with(&[], Some(host), |driver| {
+        self.queue_with(&[], Some(InUse::Host(Arc::clone(host))), |driver| {
             // SAFETY: the word is in the memory and aligned, and `queue_with` keeps the memory.
             unsafe { driver.queue_write_u32(self.raw, flag, value) }
         })
@@ -412,19 +454,23 @@ impl Stream {
         self.queue_with(buffers, None, submit)
     }
 
-    /// As [`Stream::queue`], where the work uses page-locked memory too.
+    fn foreign(&self, of: &Gpu) -> Error {
+        let (buffer, stream) = (of.info().ordinal, self.gpu.info().ordinal);
+        Error::ForeignBuffer { buffer, stream }
+    }
+
+    /// As [`Stream::queue`], where the work uses memory of another kind too.
     fn queue_with(
         &self,
         buffers: &[&DeviceBuffer],
-        host: Option<&Arc<HostBuffer>>,
+        other: Option<InUse>,
         submit: impl FnOnce(&dyn Driver) -> Result<()>,
     ) -> Result<()> {
         if let Some(foreign) = buffers
             .iter()
             .find(|buffer| !buffer.gpu().is_same(&self.gpu))
         {
-            let (buffer, stream) = (foreign.gpu().info().ordinal, self.gpu.info().ordinal);
-            return Err(Error::ForeignBuffer { buffer, stream });
+            return Err(self.foreign(foreign.gpu()));
         }
         if matches!(self.origin, Origin::Other(_)) {
             return submit(&**self.gpu.driver());
@@ -433,18 +479,10 @@ impl Stream {
         // buffers between their entry here and their use.
         let mut in_use = self.in_use();
         // Once each: a program may queue work on the same memory for ever and never wait.
-        for buffer in buffers {
-            let allocation = buffer.allocation();
-            let is_known =
-                |it: &InUse| matches!(it, InUse::Device(it) if Arc::ptr_eq(it, &allocation));
-            if !in_use.iter().any(is_known) {
-                in_use.push(InUse::Device(allocation));
-            }
-        }
-        if let Some(host) = host {
-            let is_known = |it: &InUse| matches!(it, InUse::Host(it) if Arc::ptr_eq(it, host));
-            if !in_use.iter().any(is_known) {
-                in_use.push(InUse::Host(Arc::clone(host)));
+        let buffers = buffers.iter().map(|it| InUse::Device(it.allocation()));
+        for memory in buffers.chain(other) {
+            if !in_use.iter().any(|it| it.is_same(&memory)) {
+                in_use.push(memory);
             }
         }
         submit(&**self.gpu.driver())

@@ -149,6 +149,10 @@ api! {
             (*mut c_void, CUmemHandle, c_uint, u64);
         ipc_get_mem_handle: "cuIpcGetMemHandle" @ 4010 or "cuIpcGetMemHandle",
             (*mut CUipcMemHandle, CUdeviceptr);
+        ipc_open_mem_handle: "cuIpcOpenMemHandle" @ 11000 or "cuIpcOpenMemHandle_v2",
+            (*mut CUdeviceptr, CUipcMemHandle, c_uint);
+        ipc_close_mem_handle: "cuIpcCloseMemHandle" @ 4010 or "cuIpcCloseMemHandle",
+            (CUdeviceptr);
 
         memcpy_htod: "cuMemcpyHtoD" @ 3020 or "cuMemcpyHtoD_v2",
             (CUdeviceptr, *const c_void, usize);

@@ -7,12 +7,15 @@ use std::ptr;
 use std::sync::Arc;
 
 use super::api::Api;
-use super::layout::{HANDLE_TYPE_POSIX_FD, RANGE_HANDLE_TYPE_DMA_BUF_FD};
+use super::layout::{
+    HANDLE_TYPE_POSIX_FD, IPC_LAZY_ENABLE_PEER_ACCESS, RANGE_HANDLE_TYPE_DMA_BUF_FD,
+};
 use super::{Cuda, check, size};
 use crate::device::Ordinal;
-use crate::driver::DmaBuf;
+use crate::device_export::DeviceExport;
+use crate::driver::{DmaBuf, RawImport};
 use crate::error::{CuResult, Error, Result};
-use crate::pointer::DevicePtr;
+use crate::pointer::{DevicePtr, Family, PointerKind};
 
 /// A reference on the VMM memory of an address ([`Cuda::retain_allocation`]); the memory is not freed
 /// while it exists.
@@ -82,6 +85,68 @@ impl Cuda {
             check("cuIpcGetMemHandle", status)?;
             Ok(handle)
         })
+    }
+
+    /// The whole allocation of `ptr`, for other processes.
+    pub(super) fn export_allocation(
+        &self,
+        device: Ordinal,
+        ptr: DevicePtr,
+    ) -> Result<DeviceExport> {
+        let info = self.query(ptr)?;
+        let family = info.family;
+        if info.kind != PointerKind::Device || !matches!(family, Family::Plain | Family::Unknown) {
+            return Err(Error::NotExportable { ptr, family });
+        }
+        Ok(DeviceExport {
+            handle: self.ipc_handle(device, info.base)?,
+            base: info.base,
+            len: info.size,
+        })
+    }
+
+    /// Opens memory of another process in the primary context of `device`.
+    pub(super) fn open_ipc_handle(&self, device: Ordinal, handle: [u8; 64]) -> Result<RawImport> {
+        let call = "cuIpcOpenMemHandle";
+        let _current = self.enter(device)?;
+        let mut address = 0;
+        // SAFETY: a place for the answer; the driver checks the handle.
+        let status = unsafe {
+            (self.api.ipc_open_mem_handle)(&mut address, handle, IPC_LAZY_ENABLE_PEER_ACCESS)
+        };
+        if status == CuResult::INVALID_CONTEXT.0 {
+            return Err(Error::OwnExport);
+        }
+        check(call, status)?;
+        let ptr = DevicePtr::new(address);
+        let (mut base, mut len) = (0, 0);
+        // SAFETY: two places for the answers.
+        let status = unsafe { (self.api.mem_get_address_range)(&mut base, &mut len, address) };
+        let mut import = RawImport {
+            device,
+            ptr,
+            len: 0,
+        };
+        if let Err(error) = check("cuMemGetAddressRange", status) {
+            // SAFETY: it was opened above, and nothing uses it.
+            let _ = unsafe { self.close_ipc_handle(&import) };
+            return Err(error);
+        }
+        // A small allocation shares its memory object with others.
+        let end = base.saturating_add(len as u64);
+        import.len = end.saturating_sub(address);
+        Ok(import)
+    }
+
+    /// Closes what [`Cuda::open_ipc_handle`] opened.
+    ///
+    /// # Safety
+    /// It is open, and no queued work uses it.
+    pub(super) unsafe fn close_ipc_handle(&self, import: &RawImport) -> Result<()> {
+        let _current = self.enter(import.device)?;
+        // SAFETY: the caller's promise.
+        let status = unsafe { (self.api.ipc_close_mem_handle)(import.ptr.get()) };
+        check("cuIpcCloseMemHandle", status)
     }
 
     /// A reference on the VMM memory mapped at `ptr` (`cuMemRetainAllocationHandle`).

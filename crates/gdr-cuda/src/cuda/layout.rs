@@ -68,6 +68,8 @@ pub(super) const HANDLE_TYPE_NONE: c_uint = 0;
 /// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
 pub(super) const HANDLE_TYPE_POSIX_FD: c_uint = 1;
 /// `CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD`.
+/// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS` of cuda.h.
+pub(super) const IPC_LAZY_ENABLE_PEER_ACCESS: c_uint = 1;
 pub(super) const RANGE_HANDLE_TYPE_DMA_BUF_FD: c_uint = 1;
 /// `CU_MEM_ALLOC_GRANULARITY_MINIMUM`.
 pub(super) const GRANULARITY_MINIMUM: c_uint = 0;

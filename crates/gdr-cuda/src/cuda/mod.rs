@@ -24,10 +24,11 @@ use self::context::PrimaryContexts;
 use self::layout::{CUuuid, FLUSH_BY_HOST, device_attribute};
 use self::module::Modules;
 use crate::device::{CudaVersion, DeviceInfo, Ordinal};
+use crate::device_export::DeviceExport;
 use crate::driver::sealed::Sealed;
 use crate::driver::{
-    DmaBuf, Driver, DriverKind, HostCall, MemoryKind, RawAllocation, RawHostAllocation, RawStream,
-    StreamState,
+    DmaBuf, Driver, DriverKind, HostCall, MemoryKind, RawAllocation, RawHostAllocation, RawImport,
+    RawStream, StreamState,
 };
 use crate::error::{CuResult, Error, Result};
 use crate::kernel::Launch;
@@ -262,6 +263,19 @@ impl Driver for Cuda {
 
     fn dma_buf(&self, device: Ordinal, ptr: DevicePtr, len: u64) -> Result<DmaBuf> {
         self.export_dma_buf(device, ptr, len)
+    }
+
+    fn export(&self, device: Ordinal, ptr: DevicePtr) -> Result<DeviceExport> {
+        self.export_allocation(device, ptr)
+    }
+
+    fn open_export(&self, device: Ordinal, handle: &[u8; 64]) -> Result<RawImport> {
+        self.open_ipc_handle(device, *handle)
+    }
+
+    unsafe fn close_export(&self, import: &RawImport) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.close_ipc_handle(import) }
     }
 
     fn allocate(&self, device: Ordinal, kind: MemoryKind, len: u64) -> Result<RawAllocation> {

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::memfd::{Memfd, View};
+use super::memfd::{Memfd, MemfdName, View};
 use crate::device::Ordinal;
 use crate::error::{CuResult, Error, Result};
 use crate::pointer::{BufferId, DevicePtr, Family, PointerInfo, PointerKind};
@@ -125,10 +125,7 @@ impl Heap {
             family: request.family,
             mapping: None,
         };
-        if let Some(block) = self.blocks.get_mut(&block) {
-            block.live += 1;
-        }
-        self.allocations.insert(base, Allocation { info, block });
+        self.add(info, block);
         Ok(info)
     }
 
@@ -161,19 +158,83 @@ impl Heap {
         if size > self.capacity - self.used || next > self.end {
             return Err(full);
         }
-        let memfd = Arc::new(Memfd::new(size)?);
+        let memfd = Memfd::new(size)?;
+        Ok(self.insert(memfd, size))
+    }
+
+    /// Gives addresses to `memfd`. There is room.
+    fn insert(&mut self, memfd: Memfd, size: u64) -> u64 {
+        let base = self.next;
         self.blocks.insert(
             base,
             Block {
-                memfd,
+                memfd: Arc::new(memfd),
                 size,
                 filled: 0,
                 live: 0,
             },
         );
-        self.next = next;
+        self.next = base + round_up(size, BLOCK);
         self.used += size;
-        Ok(base)
+        base
+    }
+
+    /// Opens an allocation of another heap, which may be of another process.
+    pub(super) fn open(&mut self, device: Ordinal, handle: &[u8; 64]) -> Result<PointerInfo> {
+        let fail = |result| Error::Call {
+            call: "cuIpcOpenMemHandle",
+            result,
+        };
+        let [process, fd, inode, offset, size] = handle::parse(handle);
+        let name = MemfdName {
+            process: u32::try_from(process).map_err(|_| fail(CuResult::INVALID_VALUE))?,
+            fd: u32::try_from(fd).map_err(|_| fail(CuResult::INVALID_VALUE))?,
+            inode,
+        };
+        let memfd = Memfd::open(name)?;
+        let block_size = memfd.len();
+        let end = offset.checked_add(size).filter(|end| *end <= block_size);
+        if end.is_none() || size == 0 {
+            return Err(fail(CuResult::INVALID_VALUE));
+        }
+        let room = self.end - self.next;
+        if block_size > room.min(self.capacity - self.used).saturating_sub(BLOCK) {
+            return Err(fail(CuResult::OUT_OF_MEMORY));
+        }
+        let block = self.insert(memfd, block_size);
+        let info = PointerInfo {
+            kind: PointerKind::Device,
+            device,
+            buffer: BufferId(NEXT_BUFFER.fetch_add(1, Ordering::Relaxed)),
+            base: DevicePtr::new(block + offset),
+            size,
+            family: Family::Unknown,
+            mapping: None,
+        };
+        self.add(info, block);
+        Ok(info)
+    }
+
+    /// The handle by which the allocation of `ptr` is opened.
+    pub(super) fn handle(&self, ptr: DevicePtr) -> Option<Result<[u8; 64]>> {
+        let (allocation, block) = self.find(ptr)?;
+        let (info, offset) = (
+            &allocation.info,
+            allocation.info.base.get() - allocation.block,
+        );
+        let words = |name: MemfdName| {
+            let (process, fd) = (u64::from(name.process), u64::from(name.fd));
+            handle::of([process, fd, name.inode, offset, info.size])
+        };
+        Some(block.memfd.name().map(words))
+    }
+
+    fn add(&mut self, info: PointerInfo, block: u64) {
+        if let Some(block) = self.blocks.get_mut(&block) {
+            block.live += 1;
+        }
+        self.allocations
+            .insert(info.base.get(), Allocation { info, block });
     }
 
     /// Frees the allocation that starts at `base`.
@@ -206,6 +267,11 @@ impl Heap {
         self.find(ptr).map(|(allocation, _)| allocation.info)
     }
 
+    /// How many there are.
+    pub(super) fn allocations(&self) -> usize {
+        self.allocations.len()
+    }
+
     /// The memory of `ptr..ptr + len`, where one allocation contains all of it.
     pub(super) fn view(&self, ptr: DevicePtr, len: u64) -> Option<View> {
         let (allocation, block) = self.find(ptr)?;
@@ -227,6 +293,29 @@ impl Heap {
         let (allocation, block) = self.find(base)?;
         let offset = usize::try_from(base.get() - allocation.block).ok()?;
         Some(block.memfd.as_ptr().wrapping_add(offset))
+    }
+}
+
+/// The words of a handle: process, descriptor, inode, offset and length of the allocation.
+mod handle {
+    const WORDS: usize = 5;
+
+    pub(super) fn of(words: [u64; WORDS]) -> [u8; 64] {
+        let mut handle = [0; 64];
+        for (place, word) in handle.chunks_exact_mut(8).zip(words) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        handle
+    }
+
+    pub(super) fn parse(handle: &[u8; 64]) -> [u64; WORDS] {
+        let mut words = [0; WORDS];
+        for (place, word) in handle.chunks_exact(8).zip(&mut words) {
+            let mut bytes = [0; 8];
+            bytes.copy_from_slice(place);
+            *word = u64::from_le_bytes(bytes);
+        }
+        words
     }
 }
 

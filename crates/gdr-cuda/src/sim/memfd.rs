@@ -1,15 +1,31 @@
 //! The memory behind simulated addresses: memfds.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-use rustix::fs::MemfdFlags;
+use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
+use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
-use crate::error::{Error, Result};
+use crate::error::{CuResult, Error, Result};
 use crate::volatile;
+
+/// Names a memfd of a process: its descriptor there, and the file that it was at that time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MemfdName {
+    pub(super) process: u32,
+    pub(super) fd: u32,
+    pub(super) inode: u64,
+}
+
+fn os(what: &'static str) -> impl FnOnce(Errno) -> Error {
+    move |errno| Error::Os {
+        what,
+        source: errno.into(),
+    }
+}
 
 /// A memfd and its mapping in this process.
 #[derive(Debug)]
@@ -28,15 +44,45 @@ unsafe impl Sync for Memfd {}
 impl Memfd {
     /// `len` zeroed bytes, `len` being non-zero.
     pub(super) fn new(len: u64) -> Result<Self> {
-        let os = |what| {
-            move |errno: rustix::io::Errno| Error::Os {
-                what,
-                source: errno.into(),
-            }
-        };
-        let fd = rustix::fs::memfd_create("gdr-simulated-gpu", MemfdFlags::CLOEXEC)
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let fd = rustix::fs::memfd_create("gdr-simulated-gpu", flags)
             .map_err(os("memfd_create for simulated GPU memory failed"))?;
         rustix::fs::ftruncate(&fd, len).map_err(os("ftruncate of simulated GPU memory failed"))?;
+        // A process that opens it relies on its length.
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK)
+            .map_err(os("sealing of simulated GPU memory failed"))?;
+        Self::map(fd, len)
+    }
+
+    /// The memory that another process names.
+    pub(super) fn open(name: MemfdName) -> Result<Self> {
+        let invalid = |_| Error::Call {
+            call: "cuIpcOpenMemHandle",
+            result: CuResult::INVALID_VALUE,
+        };
+        let path = format!("/proc/{}/fd/{}", name.process, name.fd);
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(invalid)?;
+        let seals = rustix::fs::fcntl_get_seals(&fd).map_err(invalid)?;
+        let stat = rustix::fs::fstat(&fd).map_err(invalid)?;
+        if !seals.contains(SealFlags::SHRINK) || stat.st_ino != name.inode || stat.st_size <= 0 {
+            return Err(invalid(Errno::INVAL));
+        }
+        Self::map(fd, stat.st_size.unsigned_abs())
+    }
+
+    /// Its name for other processes, while it exists.
+    pub(super) fn name(&self) -> Result<MemfdName> {
+        let stat =
+            rustix::fs::fstat(&self.fd).map_err(os("fstat of simulated GPU memory failed"))?;
+        Ok(MemfdName {
+            process: std::process::id(),
+            fd: self.fd.as_raw_fd().unsigned_abs(),
+            inode: stat.st_ino,
+        })
+    }
+
+    fn map(fd: OwnedFd, len: u64) -> Result<Self> {
         let len = usize::try_from(len).map_err(|_| Error::Os {
             what: "simulated GPU memory does not fit this process's address space",
             source: std::io::ErrorKind::OutOfMemory.into(),
@@ -59,6 +105,11 @@ impl Memfd {
             what: "duplicating the descriptor of simulated GPU memory failed",
             source,
         })
+    }
+
+    /// Its length in bytes.
+    pub(super) fn len(&self) -> u64 {
+        self.len as u64
     }
 
     /// Its address in this process.

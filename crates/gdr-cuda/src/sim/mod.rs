@@ -22,10 +22,11 @@ use self::kernel::{Kernel, PageLocked};
 use self::memfd::View;
 use self::stream::Worker;
 use crate::device::{CudaVersion, DeviceInfo, Ordinal};
+use crate::device_export::DeviceExport;
 use crate::driver::sealed::Sealed;
 use crate::driver::{
     DmaBuf, Driver, DriverKind, HostCall, HostMemoryOrigin, MemoryKind, RawAllocation,
-    RawHostAllocation, RawStream, StreamState,
+    RawHostAllocation, RawImport, RawStream, StreamState,
 };
 use crate::error::{CuResult, Error, Result};
 use crate::kernel::Launch;
@@ -39,12 +40,17 @@ const TOTAL_MEMORY: u64 = 4 << 30;
 const HEAP_SPAN: u64 = 1 << 48;
 /// The heap of page-locked memory is at the fifth span, those of the GPUs follow it.
 const HOST_HEAP: u64 = 5 * HEAP_SPAN;
+/// The heap of memory of other processes.
+const IMPORT_HEAP: u64 = 4 * HEAP_SPAN;
 const MOST_DEVICES: u32 = 256;
 /// The handle of the legacy default stream, whose work runs before the call that queues it returns.
 const DEFAULT_STREAM: u64 = 0;
 const HOST_PAGE: u64 = 4 << 10;
 
 /// A driver of simulated GPUs, which exist only in this process.
+///
+/// Memory that a driver exports can be opened by another one of this process, and by those of other processes of
+/// the user.
 ///
 /// It has the properties of [`Driver`] that software above it relies on. Device addresses are not
 /// CPU addresses. Small allocations share a 2 MiB block, VMM memory is rounded up to 2 MiB, a
@@ -70,6 +76,8 @@ struct State {
     /// By ordinal.
     devices: Vec<Heap>,
     host: Heap,
+    /// What was opened of other processes.
+    imports: Heap,
     streams: HashMap<u64, Worker>,
     next_stream: u64,
 }
@@ -110,6 +118,7 @@ impl SimDriver {
         let state = State {
             devices,
             host: heap(0),
+            imports: Heap::new(IMPORT_HEAP, IMPORT_HEAP + HEAP_SPAN, HEAP_SPAN),
             streams: HashMap::new(),
             next_stream: 1,
         };
@@ -152,6 +161,11 @@ impl SimDriver {
         let _ended = std::mem::take(&mut self.lock().streams);
     }
 
+    /// How much memory of other processes is open.
+    pub fn imports(&self) -> usize {
+        self.lock().imports.allocations()
+    }
+
     /// The number of flushes of writes by other devices.
     pub fn flushes(&self) -> u64 {
         self.flushes.load(Ordering::Relaxed)
@@ -191,6 +205,15 @@ impl SimDriver {
         }
     }
 
+    /// Fails if no more copies can be queued.
+    fn count_copy(&self, call: &'static str) -> Result<()> {
+        let (order, result) = (Ordering::Relaxed, CuResult::CONTEXT_IS_DESTROYED);
+        let counted = self
+            .copies_left
+            .fetch_update(order, order, |left| left.checked_sub(1));
+        counted.map(drop).map_err(|_| Error::Call { call, result })
+    }
+
     fn view(&self, call: &'static str, ptr: DevicePtr, len: usize) -> Result<View> {
         let view = self.lock().view(ptr, len as u64);
         view.ok_or(Error::Call {
@@ -207,16 +230,7 @@ impl SimDriver {
         len: usize,
         copy: impl FnOnce(View) -> Kernel,
     ) -> Result<()> {
-        let one_less = |left: u64| left.checked_sub(1);
-        let order = Ordering::Relaxed;
-        if self
-            .copies_left
-            .fetch_update(order, order, one_less)
-            .is_err()
-        {
-            let result = CuResult::CONTEXT_IS_DESTROYED;
-            return Err(Error::Call { call, result });
-        }
+        self.count_copy(call)?;
         let mut state = self.lock();
         let view = state.view(device_side, len as u64).ok_or(Error::Call {
             call,
@@ -230,7 +244,7 @@ impl State {
     fn heap_of(&self, ptr: DevicePtr) -> Option<&Heap> {
         self.devices
             .iter()
-            .chain([&self.host])
+            .chain([&self.host, &self.imports])
             .find(|heap| heap.info(ptr).is_some())
     }
 
@@ -333,6 +347,39 @@ impl Driver for SimDriver {
         }
         let fd = share.fd;
         Ok(DmaBuf { fd, offset })
+    }
+
+    fn export(&self, _: Ordinal, ptr: DevicePtr) -> Result<DeviceExport> {
+        let state = self.lock();
+        let unknown = Error::UnknownPointer { ptr };
+        let heap = state.heap_of(ptr).ok_or(unknown)?;
+        let unknown = Error::UnknownPointer { ptr };
+        let info = heap.info(ptr).ok_or(unknown)?;
+        if info.family != Family::Plain {
+            let family = info.family;
+            return Err(Error::NotExportable { ptr, family });
+        }
+        Ok(DeviceExport {
+            handle: heap.handle(ptr).ok_or(Error::UnknownPointer { ptr })??,
+            base: info.base,
+            len: info.size,
+        })
+    }
+
+    /// Also memory of this process, so that two devices can play two processes.
+    fn open_export(&self, device: Ordinal, handle: &[u8; 64]) -> Result<RawImport> {
+        let mut state = self.lock();
+        state.check(device)?;
+        let info = state.imports.open(device, handle)?;
+        Ok(RawImport {
+            device,
+            ptr: info.base,
+            len: info.size,
+        })
+    }
+
+    unsafe fn close_export(&self, import: &RawImport) -> Result<()> {
+        self.lock().imports.free(import.ptr)
     }
 
     fn allocate(&self, device: Ordinal, kind: MemoryKind, len: u64) -> Result<RawAllocation> {
@@ -508,6 +555,7 @@ impl Driver for SimDriver {
         if stream.handle == DEFAULT_STREAM {
             self.kernels.wait();
         }
+        self.count_copy(call)?;
         let mut state = self.lock();
         let (src, dst) = (state.view(src, len), state.view(dst, len));
         let (Some(src), Some(dst)) = (src, dst) else {

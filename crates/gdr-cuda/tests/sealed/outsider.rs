@@ -5,8 +5,8 @@
 use std::sync::Arc;
 
 use gdr_cuda::{
-    CudaVersion, DeviceInfo, DevicePtr, DmaBuf, Driver, DriverKind, HostCall, HostMemoryOrigin, Launch, MemoryKind, Ordinal,
-    PointerInfo, RawAllocation, RawHostAllocation, RawStream, Result, SimDriver, StreamState,
+    CudaVersion, DeviceExport, DeviceInfo, DevicePtr, DmaBuf, Driver, DriverKind, HostCall, HostMemoryOrigin, Launch, MemoryKind, Ordinal,
+    PointerInfo, RawAllocation, RawHostAllocation, RawImport, RawStream, Result, SimDriver, StreamState,
 };
 
 #[derive(Debug)]
@@ -38,6 +38,18 @@ impl Driver for Outsider {
     }
 
     fn dma_buf(&self, _: Ordinal, _: DevicePtr, _: u64) -> Result<DmaBuf> {
+        unimplemented!()
+    }
+
+    fn export(&self, _: Ordinal, _: DevicePtr) -> Result<DeviceExport> {
+        unimplemented!()
+    }
+
+    fn open_export(&self, _: Ordinal, _: &[u8; 64]) -> Result<RawImport> {
+        unimplemented!()
+    }
+
+    unsafe fn close_export(&self, _: &RawImport) -> Result<()> {
         unimplemented!()
     }
 

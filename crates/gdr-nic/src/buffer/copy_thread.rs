@@ -15,22 +15,32 @@
 //! The memory of the program may be freed at any time. The copy thread compares the allocation before it
 //! queues a copy, so that memory of others is not touched, and again before it queues the word: what was
 //! queued between the two read the old memory.
+//!
+//! The other way, memory of another process of this host is copied into registered memory
+//! ([`IncomingCopy`]): the thread opens it by CUDA IPC ([`PeerMemory`]) and copies from GPU to GPU, with the
+//! same words. A copy that the thread has not begun can be taken back, so a driver that is held up costs nothing.
 
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+mod copier;
+mod incoming_copy;
+mod link;
+mod peer_memory;
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{self, Builder};
 use std::time::{Duration, Instant};
-use std::{fmt, hint};
+use std::{fmt, hint, mem};
 
-use gdr_copy::block_signals;
-use gdr_cuda::{ConcreteDriver, Gpu, HostBuffer, Stream};
+use gdr_cuda::{DeviceExport, Gpu, HostBuffer};
 use gdr_process::lock::lock;
 
-use super::copy_stream::{CHUNK, STREAMS};
+pub(crate) use self::incoming_copy::{IncomingCopy, IncomingState};
+use self::incoming_copy::{IncomingWork, Outcome};
+use self::link::{HandOver, Job, Link};
+pub(crate) use self::peer_memory::{PeerMemory, PeerState};
+use super::copy_stream::CHUNK;
 use super::read_ahead::{Arrival, Copies, ReadAhead, Ticket};
-use super::read_source::ReadSource;
-use crate::os::shorten_time_slice;
+use super::read_source::{ReadSource, SourceId};
 use gdr_process::ProcessBound;
 
 /// The length of the ring in bytes. It is shared by all memory of a GPU that a program registers: chunks of
@@ -43,14 +53,6 @@ const LINE: usize = 64;
 /// The word of the trial behind those of the slots.
 const TRIAL: usize = SLOTS;
 
-/// The most time that the first copies of a GPU may take: more than any kernel that holds up the driver for
-/// a moment. Only the copy thread waits.
-const TRIAL_LIMIT: Duration = Duration::from_secs(60);
-/// How long the copy thread looks for work before it sleeps: the time of the next packets of a message.
-const LOOK: Duration = Duration::from_micros(50);
-/// A stream lets go of the memory of its past copies each time so many were queued.
-const RELEASE_EVERY: u64 = 1024;
-
 /// How long the engine waits for a copy. One of 256 KiB takes 10 to 20 us, and its hand-over some 50 us. The
 /// CPU loads these bytes in some 400 us, so a wait without success costs about as much as was to be gained.
 const LATE: Duration = Duration::from_micros(500);
@@ -58,7 +60,7 @@ const LATE: Duration = Duration::from_micros(500);
 /// A thread that copies registered memory of one GPU for
 /// [`Buffer::direct_with_copy_thread`](super::Buffer::direct_with_copy_thread).
 ///
-/// The thread is started at the first long read, and sleeps between reads. It has 4 MiB of page-locked
+/// The thread is started at the first long read, or for the first copy of another process's memory, and sleeps between reads. It has 4 MiB of page-locked
 /// memory, four streams that do not synchronize with the default stream, and blocks all signals. Its calls
 /// of the driver do not disturb a stream capture of the program. It ends after the last clone and the last
 /// buffer made with it are dropped, and with the process in any case. A forked child has none.
@@ -67,6 +69,7 @@ pub struct CopyThread(Arc<ProcessBound<OfGpu>>);
 
 struct OfGpu {
     gpu: Gpu,
+    link: Arc<Link>,
     ahead: Arc<Mutex<ReadAhead<Handed>>>,
     thresholds: OnceLock<super::direct::Thresholds>,
 }
@@ -90,6 +93,7 @@ impl CopyThread {
         let copies = Handed::new(gpu, limit);
         Self(Arc::new(ProcessBound::new(OfGpu {
             gpu: gpu.clone(),
+            link: Arc::clone(&copies.link),
             ahead: Arc::new(Mutex::new(ReadAhead::new(copies))),
             thresholds: OnceLock::new(),
         })))
@@ -112,11 +116,64 @@ impl CopyThread {
         *self.0.thresholds.get_or_init(plan)
     }
 
-    /// Ends the reads of a source. Returns when no copy of it is in progress, or after `limit`: a copy that
-    /// is queued behind a kernel may be in progress for as long as that.
+    /// Opens GPU memory of another process; [`PeerMemory::state`] says when that is done.
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "the ring has no references to GPU memory yet")
+    )]
+    pub(crate) fn import(&self, export: DeviceExport) -> PeerMemory {
+        lock(&self.0.ahead).copies().start();
+        PeerMemory::open(&self.0.link, export)
+    }
+
+    /// Hands over a copy of `len` bytes at `from_addr` of another process to `at` of `into`. `None` if that is
+    /// not possible now.
+    pub(super) fn begin_incoming(
+        &self,
+        peer: &PeerMemory,
+        from_addr: u64,
+        into: &Arc<ReadSource>,
+        at: u64,
+        len: u64,
+    ) -> Option<IncomingCopy> {
+        let from = peer.offset_of(from_addr, len)?;
+        if !peer.is_of(&self.0.link) || peer.state() != PeerState::Ready {
+            return None;
+        }
+        let len = usize::try_from(len).ok().filter(|len| *len > 0)?;
+        let mut ahead = lock(&self.0.ahead);
+        let copies = ahead.copies();
+        let ticket = copies.next_ticket(into)?;
+        let outcome = Arc::new(Outcome::default());
+        let work = IncomingWork {
+            peer: peer.id(),
+            from,
+            into: Arc::clone(into),
+            at,
+            len,
+            ticket,
+            outcome: Arc::clone(&outcome),
+        };
+        let incoming = Some((into.id(), Arc::clone(&outcome)));
+        copies
+            .hand_over(ticket, incoming, Job::Incoming(work))
+            .then(|| IncomingCopy {
+                thread: self.clone(),
+                ticket,
+                outcome,
+            })
+    }
+
+    /// Ends the reads of a source and the copies into it. Returns when none is in progress, or after `limit`: a
+    /// copy that is queued behind a kernel may be in progress for as long as that.
     pub(super) fn end_reads(&self, source: &ReadSource, limit: Duration) {
         source.end_requests();
-        let pending = lock(&self.0.ahead).end(source.id()).1;
+        let pending = {
+            let mut ahead = lock(&self.0.ahead);
+            let (copies, mut pending) = ahead.end(source.id());
+            pending.extend(copies.end_incoming(source.id()));
+            pending
+        };
         if pending.is_empty() {
             return;
         }
@@ -135,79 +192,12 @@ impl CopyThread {
     }
 }
 
-/// A copy that was handed over.
+/// The copy of a slot.
 #[derive(Debug)]
-struct HandOver {
-    source: Arc<ReadSource>,
-    generation: u64,
-    offset: u64,
-    at: usize,
-    len: usize,
+struct InSlot {
     ticket: Ticket,
-}
-
-/// What the engine and the copy thread have in common.
-#[derive(Debug, Default)]
-struct Link {
-    work: Mutex<Work>,
-    wake: Condvar,
-    /// Set with the first work behind the last that was taken, for looks without the lock.
-    has_work: AtomicBool,
-    /// The ring and, behind it, a word for each slot. There when copies can be made.
-    memory: OnceLock<Arc<HostBuffer>>,
-    /// Set when no more copies can be made.
-    has_failed: AtomicBool,
-    /// Stands for a lock of the driver.
-    #[cfg(test)]
-    driver: Mutex<()>,
-    #[cfg(test)]
-    streams: Mutex<Vec<Arc<Stream>>>,
-}
-
-#[derive(Debug, Default)]
-struct Work {
-    waiting: VecDeque<HandOver>,
-    is_blocked: bool,
-    /// The engine's side was dropped.
-    has_ended: bool,
-}
-
-impl Link {
-    fn push(&self, copy: HandOver) {
-        let mut work = lock(&self.work);
-        work.waiting.push_back(copy);
-        self.has_work.store(true, Ordering::Release);
-        if work.is_blocked {
-            self.wake.notify_one();
-        }
-    }
-
-    fn end(&self) {
-        lock(&self.work).has_ended = true;
-        self.wake.notify_one();
-    }
-
-    /// The next copy; waits for it. `None` at the end.
-    fn next(&self) -> Option<HandOver> {
-        let start = Instant::now();
-        while !self.has_work.load(Ordering::Acquire) && start.elapsed() < LOOK {
-            thread::yield_now();
-        }
-        let mut work = lock(&self.work);
-        loop {
-            if work.has_ended {
-                return None;
-            }
-            if let Some(copy) = work.waiting.pop_front() {
-                self.has_work
-                    .store(!work.waiting.is_empty(), Ordering::Relaxed);
-                return Some(copy);
-            }
-            work.is_blocked = true;
-            work = self.wake.wait(work).unwrap_or_else(PoisonError::into_inner);
-            work.is_blocked = false;
-        }
-    }
+    /// The memory into which it copies.
+    incoming: Option<(SourceId, Arc<Outcome>)>,
 }
 
 /// The copies of a [`ReadAhead`] by a thread of their own: the engine's side. The number of a ticket counts
@@ -219,7 +209,7 @@ pub(super) struct Handed {
     is_started: bool,
     next: u64,
     /// The last copy of each slot.
-    slots: [Option<Ticket>; SLOTS],
+    slots: [Option<InSlot>; SLOTS],
     /// How long the engine waits for a copy.
     limit: Duration,
     /// The copy that was waited for without success, until it is complete.
@@ -249,27 +239,70 @@ impl Handed {
             link: Arc::default(),
             is_started: false,
             next: 0,
-            slots: [None; SLOTS],
+            slots: [const { None }; SLOTS],
             limit,
             late: None,
         }
     }
 
-    /// Starts the thread.
+    /// Starts the thread, once.
     fn start(&mut self) {
-        self.is_started = true;
+        if mem::replace(&mut self.is_started, true) {
+            return;
+        }
         let (link, gpu) = (Arc::clone(&self.link), self.gpu.clone());
         let thread = Builder::new().name("gdr-rdma-copy".to_owned());
-        if let Err(error) = thread.spawn(move || serve(&link, gpu)) {
+        if let Err(error) = thread.spawn(move || copier::serve(&link, gpu)) {
             self.link.has_failed.store(true, Ordering::Relaxed);
+            self.link.close();
             tracing::warn!(%error, "there is no thread to copy GPU memory; it is loaded by CPU");
         }
     }
 
     fn is_complete(&self, ticket: Ticket) -> bool {
-        let memory = self.link.memory.get();
-        let word = memory.and_then(|memory| memory.load_u32(word_at(ticket.slot())).ok());
-        word.is_some_and(|word| word.wrapping_sub(ticket.word()).cast_signed() >= 0)
+        self.link.is_complete(ticket)
+    }
+
+    /// The ticket of the next copy, if one can be handed over now.
+    fn next_ticket(&mut self, memory: &ReadSource) -> Option<Ticket> {
+        self.start();
+        let is_ready = self.link.memory.get().is_some();
+        if !is_ready
+            || self.link.has_failed.load(Ordering::Relaxed)
+            || memory.is_lost()
+            || self.is_held_up()
+        {
+            return None;
+        }
+        let ticket = Ticket(self.next);
+        let before = self.slots[ticket.slot()].as_ref();
+        before
+            .is_none_or(|before| self.is_complete(before.ticket))
+            .then_some(ticket)
+    }
+
+    /// Hands over the copy of [`Handed::next_ticket`]; returns whether that was possible.
+    fn hand_over(
+        &mut self,
+        ticket: Ticket,
+        incoming: Option<(SourceId, Arc<Outcome>)>,
+        job: Job,
+    ) -> bool {
+        if !self.link.push(job) {
+            return false;
+        }
+        self.next += 1;
+        self.slots[ticket.slot()] = Some(InSlot { ticket, incoming });
+        true
+    }
+
+    /// Ends the copies into `memory`; returns those that were begun.
+    fn end_incoming(&self, memory: SourceId) -> Vec<Ticket> {
+        let begun = |slot: &InSlot| {
+            let (_, outcome) = slot.incoming.as_ref().filter(|(into, _)| *into == memory)?;
+            (!outcome.cancel()).then_some(slot.ticket)
+        };
+        self.slots.iter().flatten().filter_map(begun).collect()
     }
 
     fn are_complete(&self, tickets: &[Ticket]) -> bool {
@@ -306,33 +339,19 @@ impl Copies for Handed {
         at: usize,
         len: usize,
     ) -> crate::Result<Option<Ticket>> {
-        if !self.is_started {
-            self.start();
-        }
-        let is_ready = self.link.memory.get().is_some();
-        if !is_ready
-            || self.link.has_failed.load(Ordering::Relaxed)
-            || source.is_lost()
-            || self.is_held_up()
-        {
+        let Some(ticket) = self.next_ticket(source) else {
             return Ok(None);
-        }
-        let ticket = Ticket(self.next);
-        let before = self.slots[ticket.slot()];
-        if before.is_some_and(|before| !self.is_complete(before)) {
-            return Ok(None);
-        }
-        self.next += 1;
-        self.slots[ticket.slot()] = Some(ticket);
-        self.link.push(HandOver {
+        };
+        let copy = HandOver {
             source: Arc::clone(source),
             generation: source.generation(),
             offset,
             at,
             len,
             ticket,
-        });
-        Ok(Some(ticket))
+        };
+        let is_handed_over = self.hand_over(ticket, None, Job::Read(copy));
+        Ok(is_handed_over.then_some(ticket))
     }
 
     fn wait(&mut self, ticket: Ticket) -> crate::Result<Arrival> {
@@ -358,96 +377,6 @@ impl Copies for Handed {
                 thread::yield_now();
             }
         }
-    }
-}
-
-/// The thread.
-fn serve(link: &Link, gpu: Gpu) {
-    block_signals();
-    // The engine waits for a copy from when this thread is woken.
-    shorten_time_slice();
-    let cuda = match ConcreteDriver::of(gpu.driver()) {
-        ConcreteDriver::Cuda(cuda) => Some(cuda),
-        ConcreteDriver::Simulated(_) => None,
-    };
-    // All calls of this thread, to its end.
-    let _relaxed = cuda.as_ref().map(|cuda| cuda.relax_stream_capture());
-    let ended = Copier::new(link, &gpu).and_then(|copier| copier.run(link));
-    if let Err(error) = ended {
-        link.has_failed.store(true, Ordering::Relaxed);
-        tracing::warn!(%error, "GPU memory is loaded by CPU, because it cannot be copied");
-    }
-}
-
-/// What the thread has of the driver.
-struct Copier {
-    streams: [Arc<Stream>; STREAMS],
-    memory: Arc<HostBuffer>,
-}
-
-impl Copier {
-    fn new(link: &Link, gpu: &Gpu) -> gdr_cuda::Result<Self> {
-        const VALUE: u32 = 1;
-        // The engine may read it after the program has destroyed the context.
-        let memory = Arc::new(gpu.register_host(word_at(TRIAL + 1))?);
-        for slot in 0..=TRIAL {
-            memory.store_u32(word_at(slot), 0)?;
-        }
-        let stream = || gpu.stream().map(Arc::new);
-        let streams = [stream()?, stream()?, stream()?, stream()?];
-        // Drivers before CUDA 11.7 cannot write words.
-        streams[0].queue_flag(&memory, word_at(TRIAL), VALUE)?;
-        streams[0].wait(TRIAL_LIMIT)?;
-        if memory.load_u32(word_at(TRIAL))? != VALUE {
-            let (what, limit) = ("the word of a stream", TRIAL_LIMIT);
-            return Err(gdr_cuda::Error::Deadline { what, limit });
-        }
-        #[cfg(test)]
-        lock(&link.streams).extend(streams.iter().cloned());
-        // It is set only here.
-        let _ = link.memory.set(Arc::clone(&memory));
-        Ok(Self { streams, memory })
-    }
-
-    fn run(&self, link: &Link) -> gdr_cuda::Result<()> {
-        while let Some(copy) = link.next() {
-            #[cfg(test)]
-            let _driver = lock(&link.driver);
-            self.copy(&copy)?;
-        }
-        Ok(())
-    }
-
-    /// Queues a copy, and the word that says that it is complete.
-    fn copy(&self, copy: &HandOver) -> gdr_cuda::Result<()> {
-        let HandOver {
-            source,
-            offset,
-            at,
-            len,
-            ..
-        } = copy;
-        let (slot, word) = (word_at(copy.ticket.slot()), copy.ticket.word());
-        let is_wanted = source.generation() == copy.generation && !source.is_lost();
-        if !is_wanted || !source.look(*offset, *len) {
-            return self.memory.store_u32(slot, word);
-        }
-        let stream = &self.streams[(copy.ticket.0 % STREAMS as u64) as usize];
-        let queued = stream.queue_read(source.buffer(), *offset, &self.memory, *at, *len);
-        let is_same = source.look(*offset, *len);
-        if let Err(error) = queued {
-            if is_same {
-                return Err(error);
-            }
-            // It was freed after the first look, and nothing was queued.
-            return self.memory.store_u32(slot, word);
-        }
-        stream.queue_flag(&self.memory, slot, word)?;
-        if copy.ticket.0 % RELEASE_EVERY < STREAMS as u64 {
-            // Whether it is idle does not matter.
-            let _ = stream.wait(Duration::ZERO);
-        }
-        Ok(())
     }
 }
 

@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use gdr_copy::plan::{CopyDirection, HostMemory, PathLimits, Planner};
 use gdr_copy::{Mapping, built_in_calibration, calibration_for};
-use gdr_cuda::{DeviceBuffer, Gpu};
+use gdr_cuda::{DeviceBuffer, DeviceExport, Gpu};
 use gdr_process::lock::lock;
 
 use super::copy_stream::Streams;
-use super::copy_thread::CopyThread;
+use super::copy_thread::{CopyThread, IncomingCopy, PeerMemory};
 use super::read_ahead::{Copies, ReadAhead};
 use super::read_source::ReadSource;
 use super::{CopyEngineThreshold, Queued};
@@ -55,10 +55,12 @@ struct EngineReads {
     /// The part of the source's buffer that is mapped and in the buffer.
     range: Range<u64>,
     thresholds: Thresholds,
-    /// Whether there was a long read.
+    /// Whether there was a long read, or a copy into the memory.
     is_used: AtomicBool,
     ahead: Arc<Mutex<ReadAhead<dyn Copies>>>,
     caller: Caller,
+    /// The memory for other processes, if there is a thread that copies theirs.
+    export: Option<DeviceExport>,
 }
 
 /// Who calls the driver.
@@ -104,6 +106,7 @@ impl EngineReads {
             is_used: AtomicBool::new(false),
             ahead: Arc::new(Mutex::new(ahead)),
             caller: Caller::Reader,
+            export: None,
         })
     }
 
@@ -132,6 +135,8 @@ impl EngineReads {
         };
         // What is mapped behind the allocation is left to the CPU.
         let end = buffer.len().min(start.saturating_add(mapping.len()));
+        // Memory of pools and VMM is not exported.
+        let export = buffer.export().ok();
         Ok(Self {
             range: start..end,
             source: Arc::new(ReadSource::foreign(buffer)?),
@@ -139,6 +144,7 @@ impl EngineReads {
             is_used: AtomicBool::new(false),
             ahead: thread.ahead(),
             caller,
+            export,
         })
     }
 
@@ -188,6 +194,25 @@ impl EngineReads {
             }
         }
         Ok(done)
+    }
+
+    /// Hands over a copy of another process's memory.
+    fn begin_copy_from(
+        &self,
+        offset: u64,
+        peer: &PeerMemory,
+        from_addr: u64,
+        len: u64,
+    ) -> Option<IncomingCopy> {
+        let Caller::Thread(thread) = &self.caller else {
+            return None;
+        };
+        let (at, part) = self.part(offset, len);
+        if part < len {
+            return None;
+        }
+        self.is_used.store(true, Ordering::SeqCst);
+        thread.begin_incoming(peer, from_addr, &self.source, at, len)
     }
 
     fn end(&self, limit: Duration) {
@@ -298,6 +323,29 @@ impl Direct {
 
     pub(super) fn address(&self) -> u64 {
         self.mapping.device_ptr().get()
+    }
+
+    pub(super) fn copy_thread(&self) -> Option<&CopyThread> {
+        match &self.copies.as_ref()?.caller {
+            Caller::Thread(thread) => Some(thread),
+            Caller::Reader => None,
+        }
+    }
+
+    pub(super) fn export(&self) -> Option<DeviceExport> {
+        self.copies.as_ref()?.export
+    }
+
+    pub(super) fn begin_copy_from(
+        &self,
+        offset: u64,
+        peer: &PeerMemory,
+        from_addr: u64,
+        len: u64,
+    ) -> Option<IncomingCopy> {
+        super::check_range(offset, len, self.len()).ok()?;
+        let copies = self.copies.as_ref()?;
+        copies.begin_copy_from(offset, peer, from_addr, len)
     }
 
     /// Whether long reads are copied ahead.

@@ -23,11 +23,17 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use gdr_copy::Mapping;
-use gdr_cuda::{DeviceBuffer, HostBuffer};
+use gdr_cuda::{DeviceBuffer, DeviceExport, HostBuffer};
 use gdr_roce::wire::MAX_DATAGRAM;
 use gdr_roce::{AtomicOp, Extent};
 
 pub use self::copy_thread::CopyThread;
+pub(crate) use self::copy_thread::{IncomingCopy, PeerMemory};
+#[expect(
+    unused_imports,
+    reason = "the ring has no references to GPU memory yet"
+)]
+pub(crate) use self::copy_thread::{IncomingState, PeerState};
 use self::direct::Direct;
 use self::host::HostMemory;
 use self::staged::Staged;
@@ -475,6 +481,50 @@ impl Buffer {
         }
     }
 
+    /// The thread that copies memory of other processes into this memory; `None` where there is none.
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "the ring has no references to GPU memory yet")
+    )]
+    pub(crate) fn copy_thread(&self) -> Option<&CopyThread> {
+        match &**self.0 {
+            Memory::Direct(memory) => memory.copy_thread(),
+            Memory::Host(_) | Memory::Staged(_) => None,
+        }
+    }
+
+    /// The allocation of this memory for the copy threads of other processes, where it can be exported.
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "the ring has no references to GPU memory yet")
+    )]
+    pub(crate) fn export(&self) -> Option<DeviceExport> {
+        match &**self.0 {
+            Memory::Direct(memory) => memory.export(),
+            Memory::Host(_) | Memory::Staged(_) => None,
+        }
+    }
+
+    /// Hands over a copy of `len` bytes at `from_addr` of another process, an address there, to `offset`. `None`
+    /// if that is not possible now: another thread opened `peer`, or none has yet; a range is not within its
+    /// memory; too many copies, or a late one, are in progress; the memory was freed.
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "the ring has no references to GPU memory yet")
+    )]
+    pub(crate) fn begin_copy_from(
+        &self,
+        offset: u64,
+        peer: &PeerMemory,
+        from_addr: u64,
+        len: u64,
+    ) -> Option<IncomingCopy> {
+        match &**self.0 {
+            Memory::Direct(memory) => memory.begin_copy_from(offset, peer, from_addr, len),
+            Memory::Host(_) | Memory::Staged(_) => None,
+        }
+    }
+
     /// Returns when all placed bytes may be acknowledged and completed.
     pub(crate) fn flush(&self) -> Result<()> {
         match &**self.0 {
@@ -511,7 +561,7 @@ impl Buffer {
         }
     }
 
-    /// Ends what was announced and not fetched. Nothing of the memory is read behind the engine's back
+    /// Ends what was announced and not fetched, and copies into the memory. Nothing of it is used behind the engine's back
     /// any more when this returns, unless the driver is held up; a registration of the memory has ended.
     pub(crate) fn end_reads(&self) {
         match &**self.0 {

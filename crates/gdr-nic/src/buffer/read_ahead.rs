@@ -176,7 +176,7 @@ impl<C: Copies> ReadAhead<C> {
         (&mut self.copies, pending)
     }
 
-    #[cfg(test)]
+    /// What makes the copies.
     pub(super) fn copies(&mut self) -> &mut C {
         &mut self.copies
     }

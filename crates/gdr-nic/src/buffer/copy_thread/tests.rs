@@ -1,8 +1,10 @@
 //! Tests of the hand-over, with a simulated GPU.
 
+mod incoming;
+
 use std::sync::mpsc::{Sender, channel};
 
-use gdr_cuda::{DeviceBuffer, MemoryKind, Ordinal, SimDriver};
+use gdr_cuda::{DeviceBuffer, MemoryKind, Ordinal, SimDriver, Stream};
 
 use super::*;
 use crate::buffer::read_ahead::FIRST;
@@ -62,6 +64,18 @@ fn settle(thread: &CopyThread) {
     }
 }
 
+/// Holds up all streams until the senders are dropped.
+fn hold_up(link: &Link) -> Vec<Sender<()>> {
+    let streams = lock(&link.streams);
+    let hold = |stream: &Arc<Stream>| {
+        let (release, released) = channel::<()>();
+        let queued = stream.queue_call(move || assert!(released.recv().is_err()));
+        queued.unwrap();
+        release
+    };
+    streams.iter().map(hold).collect()
+}
+
 /// As a region: memory that another library owns.
 fn source(memory: &DeviceBuffer) -> Arc<ReadSource> {
     // SAFETY: tests that free it do so to see that it is not used then.
@@ -105,15 +119,7 @@ impl Setup {
 
     /// Holds up all streams until the sender is dropped.
     fn hold_up(&self) -> Vec<Sender<()>> {
-        let link = self.link();
-        let streams = lock(&link.streams);
-        let hold = |stream: &Arc<Stream>| {
-            let (release, released) = channel::<()>();
-            let queued = stream.queue_call(move || assert!(released.recv().is_err()));
-            queued.unwrap();
-            release
-        };
-        streams.iter().map(hold).collect()
+        hold_up(&self.link())
     }
 
     fn set_limit(&self, limit: Duration) {

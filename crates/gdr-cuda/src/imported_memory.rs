@@ -1,0 +1,69 @@
+//! Device memory of another process.
+
+use crate::device_export::DeviceExport;
+use crate::driver::RawImport;
+use crate::error::{Error, Result};
+use crate::gpu::Gpu;
+use crate::pointer::DevicePtr;
+
+/// An allocation of another process that this one has opened ([`Gpu::import`]). It is closed when this value
+/// is dropped and all queued work that uses it is complete.
+#[derive(Debug)]
+pub struct ImportedMemory {
+    gpu: Gpu,
+    raw: RawImport,
+    export: DeviceExport,
+}
+
+impl ImportedMemory {
+    pub(crate) fn open(gpu: Gpu, export: &DeviceExport) -> Result<Self> {
+        let raw = gpu
+            .driver()
+            .open_export(gpu.info().ordinal, &export.handle)?;
+        let (claimed, found) = (export.len, raw.len);
+        let export = *export;
+        let imported = Self { gpu, raw, export };
+        if claimed == 0 || claimed > found {
+            return Err(Error::FalseExport { claimed, found });
+        }
+        Ok(imported)
+    }
+
+    /// The GPU for which it was opened.
+    pub fn gpu(&self) -> &Gpu {
+        &self.gpu
+    }
+
+    /// What was opened.
+    pub fn export(&self) -> &DeviceExport {
+        &self.export
+    }
+
+    /// The length of the allocation in bytes.
+    #[expect(clippy::len_without_is_empty, reason = "empty exports are not opened")]
+    pub fn len(&self) -> u64 {
+        self.export.len
+    }
+
+    /// The address in this process of `wanted` bytes at `offset`.
+    pub(crate) fn at(&self, offset: u64, wanted: u64) -> Result<DevicePtr> {
+        let len = self.len();
+        let end = offset.checked_add(wanted).filter(|end| *end <= len);
+        end.and_then(|_| self.raw.ptr.checked_add(offset))
+            .ok_or(Error::OutOfRange {
+                offset,
+                wanted,
+                len,
+            })
+    }
+}
+
+impl Drop for ImportedMemory {
+    fn drop(&mut self) {
+        // SAFETY: `raw` is from this driver, and this value alone owns it. `Stream` keeps an `Arc` of it until
+        // its work is complete.
+        if let Err(error) = unsafe { self.gpu.driver().close_export(&self.raw) } {
+            tracing::debug!(%error, "closing memory of another process failed");
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! What the engine and the copy thread have in common.
+
+use std::collections::VecDeque;
+use std::mem;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+#[cfg(test)]
+use gdr_cuda::Stream;
+use gdr_cuda::{DeviceExport, HostBuffer};
+use gdr_process::lock::lock;
+
+use super::incoming_copy::IncomingWork;
+use super::peer_memory::{PeerId, PeerProgress};
+use super::word_at;
+use crate::buffer::read_ahead::Ticket;
+use crate::buffer::read_source::ReadSource;
+
+/// How long the copy thread looks for work before it sleeps: the time of the next packets of a message.
+const LOOK: Duration = Duration::from_micros(50);
+/// How long the copy thread sleeps, at most, between looks at streams that have work for other processes.
+const NEXT_LOOK: Duration = Duration::from_millis(20);
+
+/// A copy that was handed over.
+#[derive(Debug)]
+pub(super) struct HandOver {
+    pub(super) source: Arc<ReadSource>,
+    pub(super) generation: u64,
+    pub(super) offset: u64,
+    pub(super) at: usize,
+    pub(super) len: usize,
+    pub(super) ticket: Ticket,
+}
+
+/// What the copy thread is to do.
+#[derive(Debug)]
+pub(super) enum Job {
+    Read(HandOver),
+    Incoming(IncomingWork),
+    Open {
+        id: PeerId,
+        export: DeviceExport,
+        progress: Arc<PeerProgress>,
+    },
+    Close {
+        id: PeerId,
+    },
+}
+
+impl Job {
+    /// There is no thread to do it.
+    fn refuse(self) {
+        match self {
+            Self::Incoming(copy) => copy.outcome.fail(),
+            Self::Open { progress, .. } => progress.refuse(),
+            Self::Read(_) | Self::Close { .. } => {}
+        }
+    }
+}
+
+/// What the copy thread goes on with.
+pub(super) enum Next {
+    Job(Job),
+    /// There was no job for [`NEXT_LOOK`].
+    Look,
+    End,
+}
+
+/// What the engine and the copy thread have in common.
+#[derive(Debug, Default)]
+pub(super) struct Link {
+    work: Mutex<Work>,
+    wake: Condvar,
+    /// Set with the first work behind the last that was taken, for looks without the lock.
+    has_work: AtomicBool,
+    /// The ring and, behind it, a word for each slot. There when copies can be made.
+    pub(super) memory: OnceLock<Arc<HostBuffer>>,
+    /// Set when no more copies can be made.
+    pub(super) has_failed: AtomicBool,
+    /// Stands for a lock of the driver.
+    #[cfg(test)]
+    pub(super) driver: Mutex<()>,
+    #[cfg(test)]
+    pub(super) streams: Mutex<Vec<Arc<Stream>>>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Work {
+    waiting: VecDeque<Job>,
+    is_blocked: bool,
+    /// The engine's side was dropped, or the thread has ended.
+    has_ended: bool,
+}
+
+impl Link {
+    /// Returns false if there is no thread to do it.
+    pub(super) fn push(&self, job: Job) -> bool {
+        let mut work = lock(&self.work);
+        if work.has_ended {
+            drop(work);
+            job.refuse();
+            return false;
+        }
+        work.waiting.push_back(job);
+        self.has_work.store(true, Ordering::Release);
+        if work.is_blocked {
+            self.wake.notify_one();
+        }
+        true
+    }
+
+    /// The thread has ended.
+    pub(super) fn close(&self) {
+        let mut work = lock(&self.work);
+        work.has_ended = true;
+        let waiting = mem::take(&mut work.waiting);
+        drop(work);
+        waiting.into_iter().for_each(Job::refuse);
+    }
+
+    /// Whether the word of a copy is there.
+    pub(super) fn is_complete(&self, ticket: Ticket) -> bool {
+        let memory = self.memory.get();
+        let word = memory.and_then(|memory| memory.load_u32(word_at(ticket.slot())).ok());
+        word.is_some_and(|word| word.wrapping_sub(ticket.word()).cast_signed() >= 0)
+    }
+
+    pub(super) fn end(&self) {
+        lock(&self.work).has_ended = true;
+        self.wake.notify_one();
+    }
+
+    /// Waits for the next job; `is_settled` says that no looks at streams are necessary meanwhile.
+    pub(super) fn next(&self, is_settled: bool) -> Next {
+        let start = Instant::now();
+        while !self.has_work.load(Ordering::Acquire) && start.elapsed() < LOOK {
+            thread::yield_now();
+        }
+        let mut work = lock(&self.work);
+        loop {
+            if work.has_ended {
+                return Next::End;
+            }
+            if let Some(job) = work.waiting.pop_front() {
+                self.has_work
+                    .store(!work.waiting.is_empty(), Ordering::Relaxed);
+                return Next::Job(job);
+            }
+            work.is_blocked = true;
+            if is_settled {
+                work = self.wake.wait(work).unwrap_or_else(PoisonError::into_inner);
+                work.is_blocked = false;
+                continue;
+            }
+            let woken = self.wake.wait_timeout(work, NEXT_LOOK);
+            let (locked, timeout) = woken.unwrap_or_else(PoisonError::into_inner);
+            work = locked;
+            work.is_blocked = false;
+            if timeout.timed_out() && work.waiting.is_empty() && !work.has_ended {
+                return Next::Look;
+            }
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! GPU memory of another process, as the copy thread opens it.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use gdr_cuda::DeviceExport;
+use gdr_process::ProcessBound;
+
+use super::link::{Job, Link};
+
+/// How far memory of another process is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PeerState {
+    /// The copy thread has not opened it yet.
+    Pending,
+    /// Copies of it can be begun.
+    Ready,
+    /// It cannot be opened, or a copy of it could not be queued.
+    Refused,
+}
+
+/// A [`PeerState`] that the copy thread sets.
+#[derive(Debug, Default)]
+pub(super) struct PeerProgress(AtomicU8);
+
+const PENDING: u8 = 0;
+const READY: u8 = 1;
+const REFUSED: u8 = 2;
+
+impl PeerProgress {
+    fn get(&self) -> PeerState {
+        match self.0.load(Ordering::Acquire) {
+            PENDING => PeerState::Pending,
+            READY => PeerState::Ready,
+            _ => PeerState::Refused,
+        }
+    }
+
+    pub(super) fn set_ready(&self) {
+        self.0.store(READY, Ordering::Release);
+    }
+
+    pub(super) fn refuse(&self) {
+        self.0.store(REFUSED, Ordering::Release);
+    }
+}
+
+/// Names memory of another process in this one; no other one has it, also later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct PeerId(u64);
+
+impl PeerId {
+    fn next() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// GPU memory of another process, from [`CopyThread::import`](super::CopyThread::import). After the last clone is
+/// dropped the copy thread closes it, behind the copies of it that were begun.
+#[derive(Clone)]
+pub(crate) struct PeerMemory(Arc<ProcessBound<Peer>>);
+
+struct Peer {
+    id: PeerId,
+    export: DeviceExport,
+    progress: Arc<PeerProgress>,
+    link: Weak<Link>,
+}
+
+impl fmt::Debug for PeerMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PeerMemory")
+            .field("id", &self.0.id)
+            .field("state", &self.state())
+            .finish_non_exhaustive()
+    }
+}
+
+impl PeerMemory {
+    /// Asks the thread of `link` to open it.
+    pub(super) fn open(link: &Arc<Link>, export: DeviceExport) -> Self {
+        let (id, progress) = (PeerId::next(), Arc::new(PeerProgress::default()));
+        link.push(Job::Open {
+            id,
+            export,
+            progress: Arc::clone(&progress),
+        });
+        Self(Arc::new(ProcessBound::new(Peer {
+            id,
+            export,
+            progress,
+            link: Arc::downgrade(link),
+        })))
+    }
+
+    pub(super) fn id(&self) -> PeerId {
+        self.0.id
+    }
+
+    /// Whether copies of it can be begun.
+    pub(crate) fn state(&self) -> PeerState {
+        self.0.progress.get()
+    }
+
+    /// What the other process exported.
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "the ring has no references to GPU memory yet")
+    )]
+    pub(crate) fn export(&self) -> &DeviceExport {
+        &self.0.export
+    }
+
+    /// Whether the thread of `link` opens it.
+    pub(super) fn is_of(&self, link: &Arc<Link>) -> bool {
+        self.0.link.as_ptr() == Arc::as_ptr(link)
+    }
+
+    /// The offset of `len` bytes at `address` of the other process.
+    pub(super) fn offset_of(&self, address: u64, len: u64) -> Option<u64> {
+        let offset = address.checked_sub(self.0.export.base().get())?;
+        let end = offset.checked_add(len)?;
+        (end <= self.0.export.len()).then_some(offset)
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        // A thread that has ended has closed it.
+        if let Some(link) = self.link.upgrade() {
+            link.push(Job::Close { id: self.id });
+        }
+    }
+}
