@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use crate::device_export::DeviceExport;
+use crate::device_export::ExportedMemory;
 use crate::driver::{DmaBuf, MemoryKind, RawAllocation};
 use crate::error::{Error, Result};
 use crate::gpu::Gpu;
@@ -323,7 +323,7 @@ impl DeviceBuffer {
     ///
     /// # Errors
     /// [`Error::NotExportable`] unless it is memory of `cuMemAlloc`; [`Error::UnknownPointer`]; the driver's.
-    pub fn export(&self) -> Result<DeviceExport> {
+    pub fn export(&self) -> Result<ExportedMemory> {
         let (driver, device) = (self.gpu().driver(), self.gpu().info().ordinal);
         driver.export(device, self.ptr())
     }

@@ -1,9 +1,11 @@
 //! Device memory that another process opens.
 
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
 use crate::pointer::DevicePtr;
 
-/// An allocation of `cuMemAlloc`, as another process opens it ([`Gpu::import`](crate::Gpu::import)): plain
-/// data, to be sent there.
+/// An allocation as another process opens it ([`Gpu::import`](crate::Gpu::import)): plain data, to be sent there.
+/// Memory of `cuMemAlloc` is opened by the driver's handle, VMM memory by a descriptor.
 ///
 /// It keeps nothing. The importer may use the memory as long as the exporter has it allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,11 +13,54 @@ pub struct DeviceExport {
     pub(crate) handle: [u8; 64],
     pub(crate) base: DevicePtr,
     pub(crate) len: u64,
+    /// Of VMM memory, which has no handle.
+    pub(crate) descriptor: Option<RawFd>,
+}
+
+/// An allocation that other processes can open as long as this value lives.
+#[derive(Debug)]
+pub struct ExportedMemory {
+    export: DeviceExport,
+    /// The one that [`DeviceExport::descriptor`] names.
+    _descriptor: Option<OwnedFd>,
+}
+
+impl ExportedMemory {
+    pub(crate) fn by_handle(handle: [u8; 64], base: DevicePtr, len: u64) -> Self {
+        let export = DeviceExport {
+            handle,
+            base,
+            len,
+            descriptor: None,
+        };
+        Self {
+            export,
+            _descriptor: None,
+        }
+    }
+
+    pub(crate) fn by_descriptor(descriptor: OwnedFd, base: DevicePtr, len: u64) -> Self {
+        let export = DeviceExport {
+            handle: [0; 64],
+            base,
+            len,
+            descriptor: Some(descriptor.as_raw_fd()),
+        };
+        Self {
+            export,
+            _descriptor: Some(descriptor),
+        }
+    }
+
+    /// What the other process needs.
+    pub fn export(&self) -> &DeviceExport {
+        &self.export
+    }
 }
 
 impl DeviceExport {
     /// The length of [`DeviceExport::to_bytes`].
-    pub const LEN: usize = 80;
+    pub const LEN: usize = 88;
 
     /// Where the allocation begins in the address space of the process that exported it.
     pub fn base(&self) -> DevicePtr {
@@ -28,12 +73,21 @@ impl DeviceExport {
         self.len
     }
 
-    /// The driver's handle, 64 bytes (`CUipcMemHandle`), then base and length, little-endian words of 8 bytes.
+    /// The number, in the process that exports it, of the descriptor by which it is opened. The other process needs a
+    /// duplicate, by `pidfd_getfd(2)` or `SCM_RIGHTS`.
+    pub fn descriptor(&self) -> Option<RawFd> {
+        self.descriptor
+    }
+
+    /// The driver's handle, 64 bytes (`CUipcMemHandle`), then base, length, and 0 or one more than the
+    /// number of the descriptor, little-endian words of 8 bytes.
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         bytes[..64].copy_from_slice(&self.handle);
         bytes[64..72].copy_from_slice(&self.base.get().to_le_bytes());
-        bytes[72..].copy_from_slice(&self.len.to_le_bytes());
+        bytes[72..80].copy_from_slice(&self.len.to_le_bytes());
+        let descriptor = self.descriptor.map_or(0, |number| i64::from(number) + 1);
+        bytes[80..].copy_from_slice(&descriptor.to_le_bytes());
         bytes
     }
 
@@ -50,6 +104,11 @@ impl DeviceExport {
             handle,
             base: DevicePtr::new(word(64)),
             len: word(72),
+            descriptor: match word(80) {
+                0 => None,
+                // A number that cannot be is that of no descriptor.
+                more => Some(RawFd::try_from(more - 1).unwrap_or(-1)),
+            },
         }
     }
 }

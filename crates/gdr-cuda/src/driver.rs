@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 use std::panic::{self, AssertUnwindSafe};
 
 use crate::device::{CudaVersion, DeviceInfo, Ordinal};
-use crate::device_export::DeviceExport;
+use crate::device_export::{DeviceExport, ExportedMemory};
 use crate::error::Result;
 use crate::kernel::Launch;
 use crate::pointer::{DevicePtr, PointerInfo};
@@ -110,6 +110,8 @@ pub struct RawImport {
     pub ptr: DevicePtr,
     /// The bytes that are there.
     pub len: u64,
+    /// The driver's handle of VMM memory.
+    pub handle: Option<u64>,
 }
 
 /// A stream of a driver; [`crate::Stream`] owns one.
@@ -208,15 +210,20 @@ pub trait Driver: sealed::Sealed + Any + Send + Sync + fmt::Debug {
     /// as its descriptor is open.
     fn dma_buf(&self, device: Ordinal, ptr: DevicePtr, len: u64) -> Result<DmaBuf>;
 
-    /// The allocation of `ptr` for other processes (`cuIpcGetMemHandle`). Other memory than `cuMemAlloc`'s is
-    /// [`crate::Error::NotExportable`].
-    fn export(&self, device: Ordinal, ptr: DevicePtr) -> Result<DeviceExport>;
+    /// The allocation of `ptr` for other processes: memory of `cuMemAlloc` (`cuIpcGetMemHandle`), and VMM memory that was
+    /// made for it (`cuMemExportToShareableHandle`). Other memory is [`crate::Error::NotExportable`].
+    fn export(&self, device: Ordinal, ptr: DevicePtr) -> Result<ExportedMemory>;
 
-    /// Opens memory of another process in the context of `device` (`cuIpcOpenMemHandle`), on whichever GPU it is.
-    /// CUDA opens no memory of the own process: [`crate::Error::OwnExport`].
-    fn open_export(&self, device: Ordinal, handle: &[u8; 64]) -> Result<RawImport>;
+    /// Opens memory of another process for `device`, on whichever GPU it is. `descriptor` is a duplicate of the one that
+    /// the export names. CUDA opens no memory of the own process by a handle: [`crate::Error::OwnExport`].
+    fn open_export(
+        &self,
+        device: Ordinal,
+        export: &DeviceExport,
+        descriptor: Option<OwnedFd>,
+    ) -> Result<RawImport>;
 
-    /// Closes what [`Driver::open_export`] opened (`cuIpcCloseMemHandle`).
+    /// Closes what [`Driver::open_export`] opened.
     ///
     /// # Safety
     /// `import` came from this driver, has not been closed, and no queued work uses it.

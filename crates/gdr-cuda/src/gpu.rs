@@ -1,5 +1,6 @@
 //! GPUs.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use crate::buffer::DeviceBuffer;
@@ -96,8 +97,12 @@ impl Gpu {
     /// # Errors
     /// [`Error::OwnExport`] for memory of this process, except in the simulation; [`Error::FalseExport`] if it
     /// is shorter than `export` says; the driver's: `CUDA_ERROR_INVALID_VALUE` for no valid handle.
-    pub fn import(&self, export: &DeviceExport) -> Result<ImportedMemory> {
-        ImportedMemory::open(self.clone(), export)
+    pub fn import(
+        &self,
+        export: &DeviceExport,
+        descriptor: Option<OwnedFd>,
+    ) -> Result<ImportedMemory> {
+        ImportedMemory::open(self.clone(), export, descriptor)
     }
 
     /// Creates a stream that does not synchronize with the default stream.

@@ -1,5 +1,7 @@
 //! Device memory of another process.
 
+use std::os::fd::OwnedFd;
+
 use crate::device_export::DeviceExport;
 use crate::driver::RawImport;
 use crate::error::{Error, Result};
@@ -16,10 +18,13 @@ pub struct ImportedMemory {
 }
 
 impl ImportedMemory {
-    pub(crate) fn open(gpu: Gpu, export: &DeviceExport) -> Result<Self> {
-        let raw = gpu
-            .driver()
-            .open_export(gpu.info().ordinal, &export.handle)?;
+    pub(crate) fn open(
+        gpu: Gpu,
+        export: &DeviceExport,
+        descriptor: Option<OwnedFd>,
+    ) -> Result<Self> {
+        let device = gpu.info().ordinal;
+        let raw = gpu.driver().open_export(device, export, descriptor)?;
         let (claimed, found) = (export.len, raw.len);
         let export = *export;
         let imported = Self { gpu, raw, export };

@@ -68,7 +68,7 @@ pub use cuda::export::RetainedAllocation;
 pub use cuda::probe_alloc::ProbeAllocator;
 pub use cuda::{CaptureGuard, Cuda};
 pub use device::{CudaVersion, DeviceInfo, Ordinal};
-pub use device_export::DeviceExport;
+pub use device_export::{DeviceExport, ExportedMemory};
 pub use driver::{
     DmaBuf, Driver, DriverKind, HostCall, HostMemoryOrigin, MemoryKind, RawAllocation,
     RawHostAllocation, RawImport, RawStream, StreamState,

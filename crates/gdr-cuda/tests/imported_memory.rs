@@ -21,7 +21,7 @@ fn gpu() -> Gpu {
 
 /// What `gpu` reads at `offset` of the export.
 fn copied(gpu: &Gpu, export: &DeviceExport, offset: u64, len: usize) -> Vec<u8> {
-    let imported = Arc::new(gpu.import(export).unwrap());
+    let imported = Arc::new(gpu.import(export, None).unwrap());
     let (stream, to) = (
         gpu.stream().unwrap(),
         gpu.allocate(MemoryKind::Plain, len as u64 + 7).unwrap(),
@@ -45,8 +45,8 @@ fn an_export_is_of_the_whole_allocation_and_survives_its_bytes() {
         let middle = memory.ptr().checked_add(300).unwrap();
         // SAFETY: `memory` outlives it.
         let part = unsafe { gdr_cuda::DeviceBuffer::borrowed(&exporter, middle, 10) }.unwrap();
-        let export = DeviceExport::from_bytes(&part.export().unwrap().to_bytes());
-        assert_eq!(export, memory.export().unwrap());
+        let export = DeviceExport::from_bytes(&part.export().unwrap().export().to_bytes());
+        assert_eq!(export, *memory.export().unwrap().export());
         assert_eq!((export.base(), export.len()), (memory.ptr(), len));
         assert_eq!(copied(&importer, &export, 500, 7), b"payload");
     }
@@ -63,7 +63,7 @@ fn another_process_opens_the_memory() {
     let gpu = gpu();
     let memory = gpu.allocate(MemoryKind::Plain, 4096).unwrap();
     memory.write(5, b"payload").unwrap();
-    let digits = memory.export().unwrap().to_bytes();
+    let digits = memory.export().unwrap().export().to_bytes();
     let digits: String = digits.iter().map(|byte| format!("{byte:02x}")).collect();
     let mut child = Command::new(env::current_exe().unwrap());
     child.args(["--exact", "another_process_opens_the_memory"]);
@@ -83,24 +83,26 @@ fn only_memory_of_cu_mem_alloc_is_exported() {
 fn what_is_no_export_or_claims_too_much_is_not_opened() {
     let gpu = gpu();
     let memory = gpu.allocate(MemoryKind::Plain, 4096).unwrap();
-    let bytes = memory.export().unwrap().to_bytes();
+    let bytes = memory.export().unwrap().export().to_bytes();
     for wrong in 0..40 {
         let mut bytes = bytes;
         bytes[wrong] ^= 0x40;
-        let opened = gpu.import(&DeviceExport::from_bytes(&bytes));
+        let opened = gpu.import(&DeviceExport::from_bytes(&bytes), None);
         // Another place in the same block belongs to the same process.
         let is_place = (24..40).contains(&wrong);
         assert!(opened.is_err() || is_place, "byte {wrong}: {opened:?}");
     }
     for claimed in [0, 4097, u64::MAX] {
         let mut bytes = bytes;
-        bytes[72..].copy_from_slice(&u64::to_le_bytes(claimed));
-        let refused = gpu.import(&DeviceExport::from_bytes(&bytes)).unwrap_err();
+        bytes[72..80].copy_from_slice(&u64::to_le_bytes(claimed));
+        let refused = gpu
+            .import(&DeviceExport::from_bytes(&bytes), None)
+            .unwrap_err();
         assert!(matches!(refused, Error::FalseExport { .. }), "{refused}");
     }
     let export = DeviceExport::from_bytes(&bytes);
     drop(memory);
-    let refused = gpu.import(&export).unwrap_err();
+    let refused = gpu.import(&export, None).unwrap_err();
     assert_eq!(refused.cu_result(), Some(CuResult::INVALID_VALUE));
 }
 
@@ -110,7 +112,7 @@ fn ranges_and_gpus_are_checked_before_a_copy() {
     let [one, other] = [0, 1].map(|at| Gpu::open(driver.clone(), Ordinal(at)).unwrap());
     let memory = one.allocate(MemoryKind::Plain, 4096).unwrap();
     let to = other.allocate(MemoryKind::Plain, 4096).unwrap();
-    let import = |gpu: &Gpu| Arc::new(gpu.import(&memory.export().unwrap()).unwrap());
+    let import = |gpu: &Gpu| Arc::new(gpu.import(memory.export().unwrap().export(), None).unwrap());
     let (imported, foreign) = (import(&other), import(&one));
     let stream = other.stream().unwrap();
     for (from, at, len) in [(0, 0, 4097), (1, 0, 4096), (0, 1, 4096), (u64::MAX, 0, 2)] {
@@ -131,7 +133,7 @@ fn memory_is_open_until_the_copies_of_it_are_complete() {
     let memory = gpu.allocate(MemoryKind::Plain, 64).unwrap();
     let to = gpu.allocate(MemoryKind::Plain, 64).unwrap();
     let stream = gpu.stream().unwrap();
-    let imported = Arc::new(gpu.import(&memory.export().unwrap()).unwrap());
+    let imported = Arc::new(gpu.import(memory.export().unwrap().export(), None).unwrap());
     let open = Arc::downgrade(&imported);
     stream
         .queue_copy_from_imported(&imported, 0, &to, 0, 64)

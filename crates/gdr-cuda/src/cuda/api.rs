@@ -25,7 +25,9 @@ pub(super) type Opaque = *mut c_void;
 /// `CUhostFn`.
 pub(super) type HostFn = unsafe extern "C" fn(*mut c_void);
 /// `CUipcMemHandle`.
-pub(super) type CUipcMemHandle = [u8; 64];
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(super) struct CUipcMemHandle(pub(super) [u8; 64]);
 
 type GetProcAddress =
     unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64, *mut c_uint) -> Status;
@@ -151,6 +153,9 @@ api! {
             (*mut CUipcMemHandle, CUdeviceptr);
         ipc_open_mem_handle: "cuIpcOpenMemHandle" @ 11000 or "cuIpcOpenMemHandle_v2",
             (*mut CUdeviceptr, CUipcMemHandle, c_uint);
+        mem_import_from_shareable_handle:
+            "cuMemImportFromShareableHandle" @ 10020 or "cuMemImportFromShareableHandle",
+            (*mut CUmemHandle, *mut c_void, c_uint);
         ipc_close_mem_handle: "cuIpcCloseMemHandle" @ 4010 or "cuIpcCloseMemHandle",
             (CUdeviceptr);
 

@@ -2,18 +2,18 @@
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
 use std::sync::Arc;
 
-use super::api::Api;
+use super::api::{Api, CUipcMemHandle};
 use super::layout::{
     HANDLE_TYPE_POSIX_FD, IPC_LAZY_ENABLE_PEER_ACCESS, RANGE_HANDLE_TYPE_DMA_BUF_FD,
 };
 use super::{Cuda, check, size};
 use crate::device::Ordinal;
-use crate::device_export::DeviceExport;
-use crate::driver::{DmaBuf, RawImport};
+use crate::device_export::ExportedMemory;
+use crate::driver::{DmaBuf, MemoryKind, RawAllocation, RawImport};
 use crate::error::{CuResult, Error, Result};
 use crate::pointer::{DevicePtr, Family, PointerKind};
 
@@ -79,11 +79,11 @@ impl Cuda {
     /// `CUDA_ERROR_INVALID_VALUE` for managed, pool and VMM memory; others of the driver.
     pub fn ipc_handle(&self, device: Ordinal, ptr: DevicePtr) -> Result<[u8; 64]> {
         self.with_pointer_context(device, ptr, || {
-            let mut handle = [0; 64];
+            let mut handle = CUipcMemHandle([0; 64]);
             // SAFETY: a place for the answer.
             let status = unsafe { (self.api.ipc_get_mem_handle)(&mut handle, ptr.get()) };
             check("cuIpcGetMemHandle", status)?;
-            Ok(handle)
+            Ok(handle.0)
         })
     }
 
@@ -92,17 +92,25 @@ impl Cuda {
         &self,
         device: Ordinal,
         ptr: DevicePtr,
-    ) -> Result<DeviceExport> {
+    ) -> Result<ExportedMemory> {
         let info = self.query(ptr)?;
         let family = info.family;
+        if family == Family::Vmm {
+            let memory = self.retain_allocation(ptr)?;
+            if memory.handle_types()? & HANDLE_TYPE_POSIX_FD == 0 {
+                return Err(Error::NotExportable { ptr, family });
+            }
+            let descriptor = memory.export_posix_fd()?;
+            // A mapping has its memory from the start on (`cuMemMap` takes no other offset than 0).
+            return Ok(ExportedMemory::by_descriptor(
+                descriptor, info.base, info.size,
+            ));
+        }
         if info.kind != PointerKind::Device || !matches!(family, Family::Plain | Family::Unknown) {
             return Err(Error::NotExportable { ptr, family });
         }
-        Ok(DeviceExport {
-            handle: self.ipc_handle(device, info.base)?,
-            base: info.base,
-            len: info.size,
-        })
+        let handle = self.ipc_handle(device, info.base)?;
+        Ok(ExportedMemory::by_handle(handle, info.base, info.size))
     }
 
     /// Opens memory of another process in the primary context of `device`.
@@ -112,7 +120,11 @@ impl Cuda {
         let mut address = 0;
         // SAFETY: a place for the answer; the driver checks the handle.
         let status = unsafe {
-            (self.api.ipc_open_mem_handle)(&mut address, handle, IPC_LAZY_ENABLE_PEER_ACCESS)
+            (self.api.ipc_open_mem_handle)(
+                &mut address,
+                CUipcMemHandle(handle),
+                IPC_LAZY_ENABLE_PEER_ACCESS,
+            )
         };
         if status == CuResult::INVALID_CONTEXT.0 {
             return Err(Error::OwnExport);
@@ -126,10 +138,11 @@ impl Cuda {
             device,
             ptr,
             len: 0,
+            handle: None,
         };
         if let Err(error) = check("cuMemGetAddressRange", status) {
             // SAFETY: it was opened above, and nothing uses it.
-            let _ = unsafe { self.close_ipc_handle(&import) };
+            let _ = unsafe { self.close_import(&import) };
             return Err(error);
         }
         // A small allocation shares its memory object with others.
@@ -138,11 +151,48 @@ impl Cuda {
         Ok(import)
     }
 
-    /// Closes what [`Cuda::open_ipc_handle`] opened.
+    /// Opens VMM memory of another process by a duplicate of its descriptor.
+    pub(super) fn open_descriptor(
+        &self,
+        device: Ordinal,
+        descriptor: OwnedFd,
+        len: u64,
+    ) -> Result<RawImport> {
+        let call = "cuMemImportFromShareableHandle";
+        let _current = self.enter(device)?;
+        let number = ptr::without_provenance_mut(size(call, descriptor.as_raw_fd() as u64)?);
+        let mut handle = 0;
+        let import = self.api.mem_import_from_shareable_handle;
+        // SAFETY: a place for the answer; a descriptor is passed as a pointer, by its number.
+        check(call, unsafe {
+            import(&mut handle, number, HANDLE_TYPE_POSIX_FD)
+        })?;
+        let raw = self.map_handle(device, handle, len)?;
+        Ok(RawImport {
+            device,
+            ptr: raw.ptr,
+            len: raw.reserved,
+            handle: Some(handle),
+        })
+    }
+
+    /// Closes memory of another process.
     ///
     /// # Safety
     /// It is open, and no queued work uses it.
-    pub(super) unsafe fn close_ipc_handle(&self, import: &RawImport) -> Result<()> {
+    pub(super) unsafe fn close_import(&self, import: &RawImport) -> Result<()> {
+        if let Some(handle) = import.handle {
+            let mapping = RawAllocation {
+                device: import.device,
+                kind: MemoryKind::Vmm,
+                ptr: import.ptr,
+                len: import.len,
+                reserved: import.len,
+                handle,
+            };
+            // SAFETY: the caller's promise.
+            return unsafe { self.free_memory(&mapping) };
+        }
         let _current = self.enter(import.device)?;
         // SAFETY: the caller's promise.
         let status = unsafe { (self.api.ipc_close_mem_handle)(import.ptr.get()) };

@@ -178,26 +178,41 @@ impl Cuda {
             .filter(|rounded| *rounded > 0);
         let len_reserved = rounded.ok_or(invalid)?;
 
+        let mut handle = 0;
+        // SAFETY: a place for the answer and a filled-in property; no flags exist.
+        let status = unsafe { (api.mem_create)(&mut handle, len_reserved, &prop, 0) };
+        check("cuMemCreate", status)?;
+        let mapped = self.map_handle(ordinal, handle, len_reserved as u64)?;
+        Ok(RawAllocation {
+            kind,
+            len: len as u64,
+            ..mapped
+        })
+    }
+
+    /// Maps the first `len` bytes of VMM memory for `ordinal`, and takes its handle, which is released after an error.
+    pub(super) fn map_handle(
+        &self,
+        ordinal: Ordinal,
+        handle: u64,
+        len: u64,
+    ) -> Result<RawAllocation> {
         let mut made = Reservation {
             cuda: self,
-            len: len_reserved,
-            handle: None,
+            len: 0,
+            handle: Some(handle),
             address: None,
             mapped: false,
         };
-        let mut handle = 0;
-        // SAFETY: a place for the answer and a filled-in property; no flags exist.
-        let status = unsafe { (api.mem_create)(&mut handle, made.len, &prop, 0) };
-        check("cuMemCreate", status)?;
-        made.handle = Some(handle);
-
+        made.len = size("cuMemMap", len)?;
+        let (api, device) = (&self.api, self.device(ordinal)?);
         let mut address = 0;
         // SAFETY: a place for the answer; alignment and address are left to the driver.
         let status = unsafe { (api.mem_address_reserve)(&mut address, made.len, 0, 0, 0) };
         check("cuMemAddressReserve", status)?;
         made.address = Some(address);
 
-        // SAFETY: the whole of the memory at the whole of the reserved addresses.
+        // SAFETY: the memory, whose length the driver checks, at the whole of the reserved addresses.
         let status = unsafe { (api.mem_map)(address, made.len, 0, handle, 0) };
         check("cuMemMap", status)?;
         made.mapped = true;
@@ -213,10 +228,10 @@ impl Cuda {
         made.mapped = false;
         Ok(RawAllocation {
             device: ordinal,
-            kind,
+            kind: MemoryKind::Vmm,
             ptr: DevicePtr::new(address),
-            len: len as u64,
-            reserved: len_reserved as u64,
+            len,
+            reserved: len,
             handle,
         })
     }

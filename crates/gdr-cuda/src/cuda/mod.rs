@@ -10,6 +10,7 @@ mod pointer;
 pub(crate) mod probe_alloc;
 
 use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
+use std::os::fd::OwnedFd;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -24,7 +25,7 @@ use self::context::PrimaryContexts;
 use self::layout::{CUuuid, FLUSH_BY_HOST, device_attribute};
 use self::module::Modules;
 use crate::device::{CudaVersion, DeviceInfo, Ordinal};
-use crate::device_export::DeviceExport;
+use crate::device_export::{DeviceExport, ExportedMemory};
 use crate::driver::sealed::Sealed;
 use crate::driver::{
     DmaBuf, Driver, DriverKind, HostCall, MemoryKind, RawAllocation, RawHostAllocation, RawImport,
@@ -265,17 +266,29 @@ impl Driver for Cuda {
         self.export_dma_buf(device, ptr, len)
     }
 
-    fn export(&self, device: Ordinal, ptr: DevicePtr) -> Result<DeviceExport> {
+    fn export(&self, device: Ordinal, ptr: DevicePtr) -> Result<ExportedMemory> {
         self.export_allocation(device, ptr)
     }
 
-    fn open_export(&self, device: Ordinal, handle: &[u8; 64]) -> Result<RawImport> {
-        self.open_ipc_handle(device, *handle)
+    fn open_export(
+        &self,
+        device: Ordinal,
+        export: &DeviceExport,
+        descriptor: Option<OwnedFd>,
+    ) -> Result<RawImport> {
+        match (export.descriptor, descriptor) {
+            (None, _) => self.open_ipc_handle(device, export.handle),
+            (Some(_), Some(descriptor)) => self.open_descriptor(device, descriptor, export.len),
+            (Some(_), None) => Err(Error::Call {
+                call: "cuMemImportFromShareableHandle",
+                result: CuResult::INVALID_HANDLE,
+            }),
+        }
     }
 
     unsafe fn close_export(&self, import: &RawImport) -> Result<()> {
         // SAFETY: the caller's promise.
-        unsafe { self.close_ipc_handle(import) }
+        unsafe { self.close_import(import) }
     }
 
     fn allocate(&self, device: Ordinal, kind: MemoryKind, len: u64) -> Result<RawAllocation> {

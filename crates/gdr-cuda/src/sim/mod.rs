@@ -22,7 +22,7 @@ use self::kernel::{Kernel, PageLocked};
 use self::memfd::View;
 use self::stream::Worker;
 use crate::device::{CudaVersion, DeviceInfo, Ordinal};
-use crate::device_export::DeviceExport;
+use crate::device_export::{DeviceExport, ExportedMemory};
 use crate::driver::sealed::Sealed;
 use crate::driver::{
     DmaBuf, Driver, DriverKind, HostCall, HostMemoryOrigin, MemoryKind, RawAllocation,
@@ -349,7 +349,7 @@ impl Driver for SimDriver {
         Ok(DmaBuf { fd, offset })
     }
 
-    fn export(&self, _: Ordinal, ptr: DevicePtr) -> Result<DeviceExport> {
+    fn export(&self, _: Ordinal, ptr: DevicePtr) -> Result<ExportedMemory> {
         let state = self.lock();
         let unknown = Error::UnknownPointer { ptr };
         let heap = state.heap_of(ptr).ok_or(unknown)?;
@@ -359,22 +359,25 @@ impl Driver for SimDriver {
             let family = info.family;
             return Err(Error::NotExportable { ptr, family });
         }
-        Ok(DeviceExport {
-            handle: heap.handle(ptr).ok_or(Error::UnknownPointer { ptr })??,
-            base: info.base,
-            len: info.size,
-        })
+        let handle = heap.handle(ptr).ok_or(Error::UnknownPointer { ptr })??;
+        Ok(ExportedMemory::by_handle(handle, info.base, info.size))
     }
 
     /// Also memory of this process, so that two devices can play two processes.
-    fn open_export(&self, device: Ordinal, handle: &[u8; 64]) -> Result<RawImport> {
+    fn open_export(
+        &self,
+        device: Ordinal,
+        export: &DeviceExport,
+        _: Option<OwnedFd>,
+    ) -> Result<RawImport> {
         let mut state = self.lock();
         state.check(device)?;
-        let info = state.imports.open(device, handle)?;
+        let info = state.imports.open(device, &export.handle)?;
         Ok(RawImport {
             device,
             ptr: info.base,
             len: info.size,
+            handle: None,
         })
     }
 

@@ -2,10 +2,11 @@
 // the trait is sealed: an example in the documentation of `Driver` shows that. The tests of this
 // crate, which can implement the seal, show that it is otherwise correct.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use gdr_cuda::{
-    CudaVersion, DeviceExport, DeviceInfo, DevicePtr, DmaBuf, Driver, DriverKind, HostCall, HostMemoryOrigin, Launch, MemoryKind, Ordinal,
+    CudaVersion, DeviceExport, DeviceInfo, DevicePtr, DmaBuf, Driver, DriverKind, ExportedMemory, HostCall, HostMemoryOrigin, Launch, MemoryKind, Ordinal,
     PointerInfo, RawAllocation, RawHostAllocation, RawImport, RawStream, Result, SimDriver, StreamState,
 };
 
@@ -41,11 +42,11 @@ impl Driver for Outsider {
         unimplemented!()
     }
 
-    fn export(&self, _: Ordinal, _: DevicePtr) -> Result<DeviceExport> {
+    fn export(&self, _: Ordinal, _: DevicePtr) -> Result<ExportedMemory> {
         unimplemented!()
     }
 
-    fn open_export(&self, _: Ordinal, _: &[u8; 64]) -> Result<RawImport> {
+    fn open_export(&self, _: Ordinal, _: &DeviceExport, _: Option<OwnedFd>) -> Result<RawImport> {
         unimplemented!()
     }
 

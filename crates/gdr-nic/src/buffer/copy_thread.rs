@@ -25,13 +25,15 @@ mod incoming_copy;
 mod link;
 mod peer_memory;
 
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread::{self, Builder};
 use std::time::{Duration, Instant};
 use std::{fmt, hint, mem};
 
-use gdr_cuda::{DeviceExport, Gpu, HostBuffer};
+use gdr_cuda::{BufferId, DeviceBuffer, DeviceExport, ExportedMemory, Gpu, HostBuffer};
 use gdr_process::lock::lock;
 
 pub(crate) use self::incoming_copy::{IncomingCopy, IncomingState};
@@ -72,6 +74,8 @@ struct OfGpu {
     link: Arc<Link>,
     ahead: Arc<Mutex<ReadAhead<Handed>>>,
     thresholds: OnceLock<super::direct::Thresholds>,
+    /// What other processes may open.
+    exports: Mutex<HashMap<BufferId, Weak<ExportedMemory>>>,
 }
 
 impl fmt::Debug for CopyThread {
@@ -96,6 +100,7 @@ impl CopyThread {
             link: Arc::clone(&copies.link),
             ahead: Arc::new(Mutex::new(ReadAhead::new(copies))),
             thresholds: OnceLock::new(),
+            exports: Mutex::default(),
         })))
     }
 
@@ -117,13 +122,35 @@ impl CopyThread {
     }
 
     /// Opens GPU memory of another process; [`PeerMemory::state`] says when that is done.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "the ring has no references to GPU memory yet")
-    )]
-    pub(crate) fn import(&self, export: DeviceExport) -> PeerMemory {
+    /// `descriptor` is a duplicate of the one that the export names.
+    pub(crate) fn import(&self, export: DeviceExport, descriptor: Option<OwnedFd>) -> PeerMemory {
         lock(&self.0.ahead).copies().start();
-        PeerMemory::open(&self.0.link, export)
+        PeerMemory::open(&self.0.link, export, descriptor)
+    }
+
+    /// Whether both are the same thread.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// The allocation of a buffer for other processes; `None` if the driver exports no such memory, or if the buffer goes
+    /// beyond. Buffers of one allocation share it.
+    pub(super) fn export(&self, buffer: &DeviceBuffer) -> Option<Arc<ExportedMemory>> {
+        let info = self.0.gpu.driver().pointer_info(buffer.ptr()).ok()?;
+        if info.remaining(buffer.ptr()) < buffer.len() {
+            return None;
+        }
+        let mut exports = lock(&self.0.exports);
+        exports.retain(|_, export| export.strong_count() > 0);
+        if let Some(export) = exports.get(&info.buffer).and_then(Weak::upgrade) {
+            return Some(export);
+        }
+        let exported = buffer.export().inspect_err(|error| {
+            tracing::debug!(%error, "other processes get copies of registered GPU memory");
+        });
+        let exported = Arc::new(exported.ok()?);
+        exports.insert(info.buffer, Arc::downgrade(&exported));
+        Some(exported)
     }
 
     /// Hands over a copy of `len` bytes at `from_addr` of another process to `at` of `into`. `None` if that is

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use gdr_copy::plan::{CopyDirection, HostMemory, PathLimits, Planner};
 use gdr_copy::{Mapping, built_in_calibration, calibration_for};
-use gdr_cuda::{DeviceBuffer, DeviceExport, Gpu};
+use gdr_cuda::{DeviceBuffer, ExportedMemory, Gpu};
 use gdr_process::lock::lock;
 
 use super::copy_stream::Streams;
@@ -59,8 +59,8 @@ struct EngineReads {
     is_used: AtomicBool,
     ahead: Arc<Mutex<ReadAhead<dyn Copies>>>,
     caller: Caller,
-    /// The memory for other processes, if there is a thread that copies theirs.
-    export: Option<DeviceExport>,
+    /// Its allocation for other processes, if there is a thread that copies theirs.
+    export: Option<Arc<ExportedMemory>>,
 }
 
 /// Who calls the driver.
@@ -135,8 +135,7 @@ impl EngineReads {
         };
         // What is mapped behind the allocation is left to the CPU.
         let end = buffer.len().min(start.saturating_add(mapping.len()));
-        // Memory of pools and VMM is not exported.
-        let export = buffer.export().ok();
+        let export = thread.export(&buffer);
         Ok(Self {
             range: start..end,
             source: Arc::new(ReadSource::foreign(buffer)?),
@@ -165,16 +164,22 @@ impl EngineReads {
             Queued::AmongOthers => self.thresholds.among,
         };
         if len < from {
-            // Without a long read there is nothing to forget, and no lock to share with other memory.
-            if self.is_used.load(Ordering::SeqCst) {
-                lock(&self.ahead).forget(self.source.id(), at, len);
-            }
+            self.forget(offset, len);
             return Ok(());
         }
         if !self.is_used.load(Ordering::SeqCst) {
             self.is_used.store(true, Ordering::SeqCst);
         }
         lock(&self.ahead).expect(&self.source, at, len)
+    }
+
+    /// Drops what was read ahead of a range.
+    fn forget(&self, offset: u64, len: u64) {
+        // Without a long read there is nothing to forget, and no lock to share with other memory.
+        if self.is_used.load(Ordering::SeqCst) {
+            let (at, len) = self.part(offset, len);
+            lock(&self.ahead).forget(self.source.id(), at, len);
+        }
     }
 
     /// Copies bytes that were read ahead into the start of `bytes`; returns how many.
@@ -332,8 +337,8 @@ impl Direct {
         }
     }
 
-    pub(super) fn export(&self) -> Option<DeviceExport> {
-        self.copies.as_ref()?.export
+    pub(super) fn export(&self) -> Option<&Arc<ExportedMemory>> {
+        self.copies.as_ref()?.export.as_ref()
     }
 
     pub(super) fn begin_copy_from(
@@ -394,6 +399,13 @@ impl Direct {
         match &self.copies {
             Some(copies) => copies.expect(offset, len, queued),
             None => Ok(()),
+        }
+    }
+
+    /// What is loaded of a range later is no older than this call.
+    pub(super) fn forget_reads(&self, offset: u64, len: u64) {
+        if let Some(copies) = &self.copies {
+            copies.forget(offset, len);
         }
     }
 

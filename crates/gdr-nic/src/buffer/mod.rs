@@ -23,17 +23,12 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use gdr_copy::Mapping;
-use gdr_cuda::{DeviceBuffer, DeviceExport, HostBuffer};
+use gdr_cuda::{DeviceBuffer, ExportedMemory, HostBuffer};
 use gdr_roce::wire::MAX_DATAGRAM;
 use gdr_roce::{AtomicOp, Extent};
 
 pub use self::copy_thread::CopyThread;
-pub(crate) use self::copy_thread::{IncomingCopy, PeerMemory};
-#[expect(
-    unused_imports,
-    reason = "the ring has no references to GPU memory yet"
-)]
-pub(crate) use self::copy_thread::{IncomingState, PeerState};
+pub(crate) use self::copy_thread::{IncomingCopy, IncomingState, PeerMemory, PeerState};
 use self::direct::Direct;
 use self::host::HostMemory;
 use self::staged::Staged;
@@ -482,10 +477,6 @@ impl Buffer {
     }
 
     /// The thread that copies memory of other processes into this memory; `None` where there is none.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "the ring has no references to GPU memory yet")
-    )]
     pub(crate) fn copy_thread(&self) -> Option<&CopyThread> {
         match &**self.0 {
             Memory::Direct(memory) => memory.copy_thread(),
@@ -494,11 +485,7 @@ impl Buffer {
     }
 
     /// The allocation of this memory for the copy threads of other processes, where it can be exported.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "the ring has no references to GPU memory yet")
-    )]
-    pub(crate) fn export(&self) -> Option<DeviceExport> {
+    pub(crate) fn export(&self) -> Option<&Arc<ExportedMemory>> {
         match &**self.0 {
             Memory::Direct(memory) => memory.export(),
             Memory::Host(_) | Memory::Staged(_) => None,
@@ -508,10 +495,6 @@ impl Buffer {
     /// Hands over a copy of `len` bytes at `from_addr` of another process, an address there, to `offset`. `None`
     /// if that is not possible now: another thread opened `peer`, or none has yet; a range is not within its
     /// memory; too many copies, or a late one, are in progress; the memory was freed.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "the ring has no references to GPU memory yet")
-    )]
     pub(crate) fn begin_copy_from(
         &self,
         offset: u64,
@@ -550,6 +533,14 @@ impl Buffer {
             Memory::Host(_) => Ok(()),
             Memory::Direct(memory) => memory.expect_read(offset, len, queued),
             Memory::Staged(memory) => memory.expect_read(offset, len),
+        }
+    }
+
+    /// As [`Buffer::expect_read`], for a request that most likely fetches nothing: nothing is copied for it.
+    pub(crate) fn forget_reads(&self, offset: u64, len: u64) {
+        match &**self.0 {
+            Memory::Direct(memory) => memory.forget_reads(offset, len),
+            Memory::Host(_) | Memory::Staged(_) => {}
         }
     }
 

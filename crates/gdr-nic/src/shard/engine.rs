@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gdr_roce::{PayloadBy, Qpn, RtrAttributes, State, StateError, Time};
+use gdr_roce::{Qpn, RtrAttributes, State, StateError, Time};
 
 use crate::device_state::DeviceState;
 use crate::error::{Error, Result};
@@ -20,7 +20,7 @@ use crate::peer::Peer;
 use crate::retained::RetainedList;
 use crate::shard::answers;
 use crate::shard::cq_entries::Announcement;
-use crate::shard::memory::{DomainMemory, Origin, RegionCache, Unfinished};
+use crate::shard::memory::{DomainMemory, RegionCache, Unfinished};
 use crate::shard::qp_context::{Acknowledgement, QpContext};
 use crate::shard::qp_table::{Acceptor, QpTable, schedule, unknown_qp};
 use crate::shard::region_table::Regions;
@@ -225,6 +225,7 @@ impl Engine {
         // First, so that the kernel drops none of the packets that are meant for the new state.
         self.wire.add_peer(peer.address.ip())?;
         let ring = self.rings.to(peer.address, attributes.dest_qpn);
+        let exports = ring.and_then(|ring| self.rings.exports(ring).cloned());
         let udp_use = ring.is_none().then(|| self.rings.udp_use());
         let connected = self.start(qpn, |qp| {
             let roce = qp.transport.connection()?;
@@ -233,7 +234,7 @@ impl Engine {
                 .and_then(|()| roce.to_rtr(attributes));
             if connected.is_ok() {
                 qp.peer = Some(peer);
-                qp.ring = ring;
+                (qp.ring, qp.exports) = (ring, exports);
                 qp.udp_use = udp_use;
             }
             Some(connected)
@@ -250,7 +251,7 @@ impl Engine {
         let qp = self.qps.get_mut(qpn.get());
         let udp_use = self.rings.udp_use();
         let moved = qp.and_then(|qp| {
-            qp.ring = None;
+            (qp.ring, qp.exports) = (None, None);
             qp.udp_use = Some(udp_use);
             qp.peer.replace(peer)
         });
@@ -551,16 +552,11 @@ impl Engine {
         any: &mut bool,
     ) -> bool {
         let cache = RegionCache::default();
-        let mut memory = DomainMemory {
-            regions,
-            cache: &cache,
-            domain: qp.domain,
-            qpn: qp.transport.qpn(),
-            unfinished: &mut self.unfinished,
-            origin: Origin::Packet,
-            payload_by: PayloadBy::Copy,
-            offer: None,
-        };
+        let exports = qp.exports.clone();
+        let number = qp.transport.qpn();
+        let mut memory =
+            DomainMemory::new(regions, &cache, qp.domain, number, &mut self.unfinished);
+        memory.exports = exports.as_ref();
         if let Transport::RawPackets(pair) = &mut qp.transport {
             let (socket, counters) = (self.wire.socket().packets(), &mut self.counters);
             let sent = self.packets.transmit(socket, pair, &mut memory, counters);
@@ -579,7 +575,7 @@ impl Engine {
                     }
                     Room::Full => return false,
                     Room::Ended => {
-                        qp.ring = None;
+                        (qp.ring, qp.exports, memory.exports) = (None, None, None);
                         qp.udp_use.get_or_insert_with(|| self.rings.udp_use());
                         continue;
                     }

@@ -1,6 +1,7 @@
 //! Memory regions as the protocol accesses them.
 
 use std::cell::{Cell, RefCell};
+use std::sync::Arc;
 
 use gdr_roce::{Access, AccessError, AtomicOp, Extent, Key, Memory, PayloadBy, Qpn};
 
@@ -9,7 +10,7 @@ use crate::shard::announced_reads::AnnouncedReads;
 use crate::shard::pending_copies::PendingCopies;
 use crate::shard::region_table::{Region, Regions};
 use crate::types::Domain;
-use crate::wire::memory::Reference;
+use crate::wire::memory::{DeviceRun, Exports, Reference};
 
 /// Buffers that were written and not yet flushed, each with the queue pair that wrote.
 #[derive(Debug, Default)]
@@ -58,14 +59,16 @@ pub(crate) struct Unfinished {
 }
 
 /// Where [`Contents::At`](gdr_roce::Contents::At) of a packet that was received is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Origin {
+#[derive(Debug)]
+pub(crate) enum Origin<'a> {
     /// The packet has its payload.
     Packet,
     /// In a record of a ring, which is mapped here.
     Record(Extent),
     /// In the memory of the process that has sent it.
     Sender,
+    /// In memory of a GPU, of the process that has sent it.
+    Device(DeviceRun<'a>),
 }
 
 /// The payload of a packet that leaves by reference.
@@ -78,19 +81,48 @@ pub(crate) struct Offer {
 
 /// The regions of one queue pair's domain.
 pub(crate) struct DomainMemory<'a, 'r> {
-    pub(crate) regions: &'r Regions,
-    pub(crate) cache: &'a RegionCache<'r>,
-    pub(crate) domain: Domain,
+    regions: &'r Regions,
+    cache: &'a RegionCache<'r>,
+    domain: Domain,
     pub(crate) qpn: Qpn,
     pub(crate) unfinished: &'a mut Unfinished,
-    pub(crate) origin: Origin,
+    pub(crate) origin: Origin<'a>,
+    /// The bytes of a packet are not there yet.
+    pub(crate) is_too_early: bool,
     /// How payloads may leave.
     pub(crate) payload_by: PayloadBy,
+    /// What the peer may import.
+    pub(crate) exports: Option<&'a Arc<Exports>>,
+    /// Whether the peer takes references to the region with this key, which is GPU memory.
+    device_key: Cell<Option<(u32, PayloadBy)>>,
     /// What the packet that is being written refers to.
     pub(crate) offer: Option<Offer>,
 }
 
-impl<'r> DomainMemory<'_, 'r> {
+impl<'a, 'r> DomainMemory<'a, 'r> {
+    /// For packets that have their payload.
+    pub(crate) fn new(
+        regions: &'r Regions,
+        cache: &'a RegionCache<'r>,
+        domain: Domain,
+        qpn: Qpn,
+        unfinished: &'a mut Unfinished,
+    ) -> Self {
+        Self {
+            regions,
+            cache,
+            domain,
+            qpn,
+            unfinished,
+            origin: Origin::Packet,
+            is_too_early: false,
+            payload_by: PayloadBy::Copy,
+            exports: None,
+            device_key: Cell::default(),
+            offer: None,
+        }
+    }
+
     /// Returns the region of `key`, and the offset of `addr` in its buffer, if `access` to `len`
     /// bytes is permitted.
     fn find(
@@ -124,6 +156,28 @@ impl<'r> DomainMemory<'_, 'r> {
         (region.domain == self.domain).then_some(region)
     }
 
+    /// How a message of `len` bytes in GPU memory leaves.
+    fn device_payload(&self, key: Key, region: &Region, len: u32) -> PayloadBy {
+        let Some(exports) = self.exports.filter(|_| len >= DEVICE_REFERENCE_FROM) else {
+            return PayloadBy::Copy;
+        };
+        if let Some((last, by)) = self.device_key.get()
+            && last == number(key)
+        {
+            return by;
+        }
+        let by = match region.buffer.export() {
+            Some(export) if exports.may_refer(export) => PayloadBy::Reference,
+            Some(_) => {
+                region.references.offer(exports);
+                PayloadBy::Copy
+            }
+            None => PayloadBy::Copy,
+        };
+        self.device_key.set(Some((number(key), by)));
+        by
+    }
+
     /// Notes that what was offered is now in a ring.
     pub(crate) fn refer(&self, offer: &Offer, reference: Reference) {
         if let Some(region) = self.lookup(number(offer.key)) {
@@ -135,6 +189,9 @@ impl<'r> DomainMemory<'_, 'r> {
 /// From which length of a message on its payload leaves by reference. The other process reads it by a system
 /// call, which costs about as much as copying this twice.
 const REFERENCE_FROM: u32 = 8 << 10;
+/// The same for GPU memory, of which the other process has its GPU make a copy: the thread that asks for it is woken,
+/// and the copy takes some 10 us at any length.
+const DEVICE_REFERENCE_FROM: u32 = 32 << 10;
 
 impl Memory for DomainMemory<'_, '_> {
     fn check(&self, key: Key, extent: Extent, access: Access) -> Result<(), AccessError> {
@@ -152,6 +209,12 @@ impl Memory for DomainMemory<'_, '_> {
                 true => region.buffer.flush(),
                 false => Ok(()),
             };
+            let by = self.device_payload(key, region, extent.len);
+            if by == PayloadBy::Reference {
+                // What is sent again after all must not be older.
+                region.buffer.forget_reads(offset, len);
+                return flushed.map_err(|error| failed("reading", &error));
+            }
             let queued = match region.buffer.queues_reads() {
                 true => {
                     let mut announced = self.unfinished.announced.borrow_mut();
@@ -196,10 +259,23 @@ impl Memory for DomainMemory<'_, '_> {
         placed.map_err(|error| failed("writing", &error))
     }
 
-    fn write_from(&mut self, key: Key, addr: u64, from: Extent) -> Result<(), AccessError> {
+    fn write_from(
+        &mut self,
+        key: Key,
+        addr: u64,
+        from: Extent,
+        room: u32,
+    ) -> Result<(), AccessError> {
         let (region, offset) = self.find(key, addr, from.len.into(), writing(key))?;
-        let placed = match self.origin {
+        let placed = match &mut self.origin {
             Origin::Packet => return Err(AccessError::Failed),
+            Origin::Device(run) => {
+                let in_region = region.offset + region.len - offset;
+                let room = u32::try_from(in_region).map_or(room, |most| most.min(room));
+                let placed = run.place(&region.buffer, offset, from, room);
+                self.is_too_early |= placed == Err(AccessError::NotYet);
+                return placed;
+            }
             Origin::Record(record) => {
                 let before = from.addr.checked_sub(record.addr);
                 let is_inside = before
@@ -230,12 +306,17 @@ impl Memory for DomainMemory<'_, '_> {
         extent: Extent,
         message: u32,
     ) -> Result<PayloadBy, AccessError> {
-        if self.payload_by == PayloadBy::Copy || message < REFERENCE_FROM {
+        if message < REFERENCE_FROM {
             return Ok(PayloadBy::Copy);
         }
         let (region, offset) = self.find(key, extent.addr, extent.len.into(), reading(key))?;
-        let Some(addr) = region.buffer.shared_address(offset) else {
-            return Ok(PayloadBy::Copy);
+        let addr = match region.buffer.shared_address(offset) {
+            Some(_) if self.payload_by == PayloadBy::Copy => return Ok(PayloadBy::Copy),
+            Some(addr) => addr,
+            None if self.device_payload(key, region, message) == PayloadBy::Reference => {
+                region.buffer.address() + offset
+            }
+            None => return Ok(PayloadBy::Copy),
         };
         let payload = Extent { addr, ..extent };
         self.offer = Some(Offer { key, payload });
@@ -281,8 +362,6 @@ fn failed(what: &str, error: &crate::Error) -> AccessError {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use gdr_cuda::{Gpu, MemoryKind, Ordinal, SimDriver};
     use gdr_roce::{Lkey, Rkey};
 
@@ -313,16 +392,9 @@ mod tests {
         };
         let regions = Regions::from_iter([(77, Arc::new(region))]);
         let mut unfinished = Unfinished::default();
-        let mut memory = DomainMemory {
-            regions: &regions,
-            cache: &RegionCache::default(),
-            domain: Domain::TEST,
-            qpn: Qpn::new(3),
-            unfinished: &mut unfinished,
-            origin: Origin::Packet,
-            payload_by: PayloadBy::Copy,
-            offer: None,
-        };
+        let cache = RegionCache::default();
+        let mut memory =
+            DomainMemory::new(&regions, &cache, Domain::TEST, Qpn::new(3), &mut unfinished);
         let (local, remote) = (Key::Local(Lkey(77)), Key::Remote(Rkey(77)));
         let all = Extent { addr, len: 64 };
         memory.check(remote, all, Access::REMOTE_READ).unwrap();
@@ -341,7 +413,10 @@ mod tests {
             qpn: Qpn::new(3),
             unfinished: &mut unfinished,
             origin: Origin::Packet,
+            is_too_early: false,
             payload_by: PayloadBy::Copy,
+            exports: None,
+            device_key: Cell::default(),
             offer: None,
         };
         memory.check(local, all, Access::empty()).unwrap();

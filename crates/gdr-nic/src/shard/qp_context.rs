@@ -8,14 +8,16 @@ use gdr_roce::{Memory, State, Time, UdReceived};
 
 use super::answers::Answers;
 use super::cq_entries::{Announcement, CqEntries, CqProducer, Producers, received_bytes};
+use super::memory::DomainMemory;
 use super::posted_requests::PostedRequests;
+use super::qp_table::Acceptance;
 use super::srq_context::SrqContext;
 use super::transport::Transport;
 use crate::bounded_queue::Pushed;
 use crate::peer::Peer;
 use crate::retained::RetainedList;
 use crate::types::{Counters, Domain};
-use crate::wire::memory::{Reference, RingId, UdpUse};
+use crate::wire::memory::{Exports, Reference, RingId, UdpUse};
 use crate::wire::udp::rx::Datagram;
 
 /// What the engine does with an acknowledgement that a queue pair owes its peer.
@@ -39,6 +41,8 @@ pub(crate) struct QpContext {
     pub(crate) peer: Option<Peer>,
     /// The ring to the peer, if there is one.
     pub(crate) ring: Option<RingId>,
+    /// GPU memory of this process that the peer may import.
+    pub(crate) exports: Option<Arc<Exports>>,
     /// It is a connection that receives by UDP.
     pub(crate) udp_use: Option<UdpUse>,
     /// The last packet in the ring that refers to memory of its requests.
@@ -69,6 +73,7 @@ impl QpContext {
             srq: None,
             peer: None,
             ring: None,
+            exports: None,
             udp_use: None,
             reference: None,
             may_omit_checksum: false,
@@ -123,33 +128,37 @@ impl QpContext {
         }
     }
 
-    /// Processes a packet whose ICRC is correct; returns whether it may have changed anything.
-    pub(crate) fn receive(
-        &mut self,
+    /// Processes a packet whose ICRC is correct.
+    pub(crate) fn receive<'a>(
+        &'a mut self,
         now: Time,
         packet: &Packet<'_>,
         datagram: &Datagram<'_>,
-        memory: &mut dyn Memory,
+        mut memory: DomainMemory<'a, '_>,
         counters: &mut Counters,
-    ) -> bool {
+    ) -> Acceptance {
         match &mut self.transport {
             Transport::Connection(roce) => {
-                roce.receive(now, packet, memory);
-                true
+                memory.exports = self.exports.as_ref();
+                roce.receive(now, packet, &mut memory);
+                match memory.is_too_early {
+                    true => Acceptance::NotYet,
+                    false => Acceptance::Accepted,
+                }
             }
             Transport::Datagrams(roce) => {
                 let Some(grh) = datagram.grh() else {
-                    return false;
+                    return Acceptance::Ignored;
                 };
-                match roce.receive(packet, &grh, memory) {
-                    UdReceived::Completed => return true,
+                match roce.receive(packet, &grh, &mut memory) {
+                    UdReceived::Completed => return Acceptance::Accepted,
                     UdReceived::WrongQkey => counters.wrong_qkey += 1,
                     UdReceived::NoReceive => counters.no_receive += 1,
                     UdReceived::Ignored => {}
                 }
-                false
+                Acceptance::Ignored
             }
-            Transport::RawPackets(_) => false,
+            Transport::RawPackets(_) => Acceptance::Ignored,
         }
     }
 

@@ -5,7 +5,7 @@ use std::mem;
 use std::ops::Add;
 
 use gdr_roce::wire::{Packet, WireError};
-use gdr_roce::{FrameReceived, PayloadBy, Qpn, State, StateError, Statistics, Time};
+use gdr_roce::{FrameReceived, Qpn, State, StateError, Statistics, Time};
 
 use crate::error::Error;
 use crate::int_map::IntMap;
@@ -99,6 +99,17 @@ pub(crate) fn unknown_qp(to: State) -> Error {
     .into()
 }
 
+/// What became of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Acceptance {
+    /// No queue pair has processed it.
+    Ignored,
+    /// A queue pair has processed it.
+    Accepted,
+    /// Its payload is not there yet: it is to be passed again.
+    NotYet,
+}
+
 /// Passes received packets to their queue pairs.
 pub(crate) struct Acceptor<'a> {
     pub(crate) now: Time,
@@ -113,7 +124,8 @@ pub(crate) struct Acceptor<'a> {
 impl Acceptor<'_> {
     /// Passes a datagram to its queue pair; returns whether that accepted it.
     pub(crate) fn accept(&mut self, datagram: &Datagram<'_>) -> bool {
-        self.accept_packet(Packet::new(datagram.payload), datagram, Origin::Packet)
+        let packet = Packet::new(datagram.payload);
+        self.accept_packet(packet, datagram, Origin::Packet) == Acceptance::Accepted
     }
 
     /// As [`Acceptor::accept`], for the packet that the datagram is.
@@ -121,48 +133,45 @@ impl Acceptor<'_> {
         &mut self,
         packet: Result<Packet<'_>, WireError>,
         datagram: &Datagram<'_>,
-        origin: Origin,
-    ) -> bool {
+        origin: Origin<'_>,
+    ) -> Acceptance {
         self.counters.packets_received += 1;
         let Ok(packet) = packet else {
             self.counters.malformed += 1;
-            return false;
+            return Acceptance::Ignored;
         };
         let qpn = packet.bth().dest_qpn;
         let Some(qp) = self.qps.get_mut(qpn.get()) else {
             self.counters.unknown_queue_pair += 1;
-            return false;
+            return Acceptance::Ignored;
         };
         // Before the ICRC, whose computation is the main cost of a packet.
         if !qp.accepts(datagram.source) {
             self.counters.strangers += 1;
-            return false;
+            return Acceptance::Ignored;
         }
         if !datagram.is_intact() {
             self.counters.icrc_mismatches += 1;
-            return false;
+            return Acceptance::Ignored;
         }
         // A peer that sets checksums always does; of datagrams the next may come from another one.
         let has_checksum =
             qp.peer.is_some() && datagram.shows_checksums() && mem::take(&mut qp.may_omit_checksum);
-        let mut memory = DomainMemory {
-            regions: self.regions,
-            cache: &self.cache,
-            domain: qp.domain,
-            qpn,
-            unfinished: self.unfinished,
-            origin,
-            payload_by: PayloadBy::Copy,
-            offer: None,
-        };
-        let accepted = qp.receive(self.now, &packet, datagram, &mut memory, self.counters);
-        if accepted && !mem::replace(&mut qp.is_ready, true) {
+        let mut memory =
+            DomainMemory::new(self.regions, &self.cache, qp.domain, qpn, self.unfinished);
+        memory.origin = origin;
+        let acceptance = qp.receive(self.now, &packet, datagram, memory, self.counters);
+        if acceptance != Acceptance::Ignored && !mem::replace(&mut qp.is_ready, true) {
             self.qps.ready.push_back(qpn.get());
+        }
+        if acceptance == Acceptance::NotYet {
+            // It is counted when it is passed again.
+            self.counters.packets_received -= 1;
         }
         if has_checksum {
             self.qps.expects_checksum(self.socket);
         }
-        accepted
+        acceptance
     }
 
     /// Passes a frame to a queue pair; returns whether that accepted it.
@@ -170,16 +179,8 @@ impl Acceptor<'_> {
         let Some(qp) = self.qps.qps.get_mut(&qpn.get()) else {
             return false;
         };
-        let mut memory = DomainMemory {
-            regions: self.regions,
-            cache: &self.cache,
-            domain: qp.domain,
-            qpn,
-            unfinished: self.unfinished,
-            origin: Origin::Packet,
-            payload_by: PayloadBy::Copy,
-            offer: None,
-        };
+        let mut memory =
+            DomainMemory::new(self.regions, &self.cache, qp.domain, qpn, self.unfinished);
         let Some(pair) = qp.transport.raw_packets() else {
             return false;
         };

@@ -136,7 +136,7 @@ impl Drop for TableEntry {
         }
         // The program may free the memory now.
         if let Some(region) = region {
-            region.references.end();
+            region.references.end(region.buffer.export());
             region.buffer.end_reads();
         }
     }

@@ -2,10 +2,11 @@
 
 use gdr_roce::wire::{Opcode, Packet};
 
+use crate::buffer::CopyThread;
 use crate::error::Result;
 use crate::shard::memory::Origin;
-use crate::shard::qp_table::Acceptor;
-use crate::wire::memory::{PacketSink, RingPacket, RingSender};
+use crate::shard::qp_table::{Acceptance, Acceptor};
+use crate::wire::memory::{PacketSink, RingPacket, RingSender, Taken};
 use crate::wire::udp::rx::Datagram;
 
 /// Passes the packets of rings to their queue pairs.
@@ -16,7 +17,7 @@ pub(crate) struct RingAcceptor<'a, 'b> {
 }
 
 impl PacketSink for RingAcceptor<'_, '_> {
-    fn take(&mut self, sender: &RingSender, packet: RingPacket<'_>) -> Result<()> {
+    fn take(&mut self, sender: &RingSender, packet: RingPacket<'_>) -> (Taken, Result<()>) {
         let (bytes, len, parsed, origin) = match packet {
             RingPacket::Whole(bytes) => (bytes, bytes.len(), Packet::new(bytes), Origin::Packet),
             RingPacket::Long(start, record) => {
@@ -28,19 +29,28 @@ impl PacketSink for RingAcceptor<'_, '_> {
                 let parsed = Packet::referring(bytes, payload);
                 (bytes, len, parsed, Origin::Sender)
             }
+            RingPacket::InDevice(bytes, payload, run) => {
+                let len = bytes.len() + payload.len as usize;
+                let parsed = Packet::referring(bytes, payload);
+                (bytes, len, parsed, Origin::Device(run))
+            }
         };
         // What this packet reads or writes comes after what those before it refer to.
         let is_answer = |packet: &Packet<'_>| packet.opcode() == Opcode::Acknowledge;
         let copied = match origin {
             Origin::Sender => Ok(()),
-            Origin::Packet | Origin::Record(_) if parsed.as_ref().is_ok_and(is_answer) => Ok(()),
-            Origin::Packet | Origin::Record(_) => self.read_sender(sender),
+            _ if parsed.as_ref().is_ok_and(is_answer) => Ok(()),
+            Origin::Packet | Origin::Record(_) | Origin::Device(_) => self.read_sender(sender),
         };
         let acceptor = &mut *self.acceptor;
         let datagram = Datagram::by_memory(sender.address, bytes, len, acceptor.socket);
-        self.accepted |= acceptor.accept_packet(parsed, &datagram, origin);
+        let acceptance = acceptor.accept_packet(parsed, &datagram, origin);
+        if acceptance == Acceptance::NotYet {
+            return (Taken::NotYet, copied);
+        }
+        self.accepted |= acceptance == Acceptance::Accepted;
         acceptor.counters.received_by_memory += 1;
-        copied
+        (Taken::Done, copied)
     }
 
     fn read_sender(&mut self, sender: &RingSender) -> Result<()> {
@@ -55,5 +65,17 @@ impl PacketSink for RingAcceptor<'_, '_> {
             }
             None => Ok(()),
         }
+    }
+
+    fn copy_threads(&self) -> Vec<CopyThread> {
+        let mut threads = Vec::<CopyThread>::new();
+        for region in self.acceptor.regions.values() {
+            if let Some(thread) = region.buffer.copy_thread()
+                && !threads.iter().any(|other| other.is_same(thread))
+            {
+                threads.push(thread.clone());
+            }
+        }
+        threads
     }
 }

@@ -5,6 +5,7 @@
     reason = "a fixture that fails is a test that fails"
 )]
 
+mod device;
 mod references;
 
 use std::io::{Read, Write};

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use gdr_copy::block_signals;
-use gdr_cuda::{ConcreteDriver, DeviceExport, Gpu, HostBuffer, ImportedMemory, Stream};
+use gdr_cuda::{ConcreteDriver, Gpu, HostBuffer, ImportedMemory, Stream};
 #[cfg(test)]
 use gdr_process::lock::lock;
 
@@ -112,8 +112,12 @@ impl Copier {
                 Next::Job(Job::Open {
                     id,
                     export,
+                    descriptor,
                     progress,
-                }) => self.open(id, &export, progress),
+                }) => {
+                    let imported = self.gpu.import(&export, descriptor);
+                    self.open(id, imported, progress);
+                }
                 Next::Job(Job::Close { id }) => {
                     self.peers.remove(&id);
                     self.look(link)?;
@@ -138,8 +142,13 @@ impl Copier {
         Ok(())
     }
 
-    fn open(&mut self, id: PeerId, export: &DeviceExport, progress: Arc<PeerProgress>) {
-        match self.gpu.import(export) {
+    fn open(
+        &mut self,
+        id: PeerId,
+        imported: gdr_cuda::Result<ImportedMemory>,
+        progress: Arc<PeerProgress>,
+    ) {
+        match imported {
             Ok(memory) => {
                 progress.set_ready();
                 let memory = Arc::new(memory);

@@ -62,10 +62,6 @@ pub(crate) struct IncomingCopy {
 
 impl IncomingCopy {
     /// Looks at a word in page-locked memory: no call of the driver, and no lock.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "the ring has no references to GPU memory yet")
-    )]
     pub(crate) fn state(&self) -> IncomingState {
         // In this order: a copy fails before its word is written.
         let has_ended = self.thread.0.link.is_complete(self.ticket);
@@ -77,10 +73,6 @@ impl IncomingCopy {
     }
 
     /// Gives it up. Returns false if the copy was begun or has ended, and so can only be waited for.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "the ring has no references to GPU memory yet")
-    )]
     pub(crate) fn cancel(&self) -> bool {
         self.outcome.cancel()
     }

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::mem;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread;
@@ -42,6 +43,7 @@ pub(super) enum Job {
     Open {
         id: PeerId,
         export: DeviceExport,
+        descriptor: Option<OwnedFd>,
         progress: Arc<PeerProgress>,
     },
     Close {

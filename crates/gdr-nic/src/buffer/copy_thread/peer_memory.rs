@@ -1,6 +1,7 @@
 //! GPU memory of another process, as the copy thread opens it.
 
 use std::fmt;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -80,11 +81,16 @@ impl fmt::Debug for PeerMemory {
 
 impl PeerMemory {
     /// Asks the thread of `link` to open it.
-    pub(super) fn open(link: &Arc<Link>, export: DeviceExport) -> Self {
+    pub(super) fn open(
+        link: &Arc<Link>,
+        export: DeviceExport,
+        descriptor: Option<OwnedFd>,
+    ) -> Self {
         let (id, progress) = (PeerId::next(), Arc::new(PeerProgress::default()));
         link.push(Job::Open {
             id,
             export,
+            descriptor,
             progress: Arc::clone(&progress),
         });
         Self(Arc::new(ProcessBound::new(Peer {
@@ -105,10 +111,7 @@ impl PeerMemory {
     }
 
     /// What the other process exported.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "the ring has no references to GPU memory yet")
-    )]
+    #[cfg(test)]
     pub(crate) fn export(&self) -> &DeviceExport {
         &self.0.export
     }

@@ -441,16 +441,8 @@ fn naks_for_lost_packets_are_counted_on_both_sides() {
     let qp = engine.qps.get_mut(qpn.get()).unwrap();
     let mut lost = [0; gdr_roce::wire::MAX_DATAGRAM];
     let regions = Regions::default();
-    let mut memory = DomainMemory {
-        regions: &regions,
-        cache: &RegionCache::default(),
-        domain: Domain::TEST,
-        qpn,
-        unfinished: &mut Unfinished::default(),
-        origin: Origin::Packet,
-        payload_by: PayloadBy::Copy,
-        offer: None,
-    };
+    let (cache, mut unfinished) = (RegionCache::default(), Unfinished::default());
+    let mut memory = DomainMemory::new(&regions, &cache, Domain::TEST, qpn, &mut unfinished);
     let now = Time::EPOCH;
     assert!(qp.poll_transmit(now, &mut memory, &mut lost).is_some());
     post(&mut engine, qpn);

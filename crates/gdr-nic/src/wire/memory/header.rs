@@ -12,6 +12,37 @@ use crate::deadline::Deadline;
 pub(super) struct Header {
     consumer: ConsumerState,
     producer: ProducerState,
+    exports: [ExportSlot; EXPORTS],
+}
+
+/// How much GPU memory of the producer the consumer can import at a time.
+pub(super) const EXPORTS: usize = 16;
+/// How many words describe it.
+const EXPORT_WORDS: usize = 11;
+/// What describes GPU memory of the producer.
+pub(super) type ExportWords = [u64; EXPORT_WORDS];
+
+/// GPU memory of the producer.
+#[derive(Debug, Default)]
+#[repr(C)]
+struct ExportSlot {
+    /// Of the producer: which export this is, in the order of all of them; 0 for none.
+    number: AtomicU64,
+    words: [AtomicU64; EXPORT_WORDS],
+    /// Of the consumer: the number of an export that it has answered, and its answer.
+    answered: AtomicU64,
+    answer: AtomicU32,
+}
+
+/// What the consumer says of an export.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// Nothing yet.
+    Pending,
+    /// It takes references to that memory.
+    Imported,
+    /// It does not.
+    Refused,
 }
 
 /// What the consumer writes.
@@ -32,6 +63,8 @@ struct ConsumerState {
 #[repr(C, align(128))]
 struct ProducerState {
     waiting: AtomicU32,
+    /// Grows when an export is added or ends.
+    exports_changed: AtomicU32,
     /// References in records before this position are void.
     void_before: Line<AtomicU64>,
 }
@@ -101,5 +134,63 @@ impl Header {
             yield_now();
         }
         true
+    }
+
+    /// How many times the exports have changed.
+    pub(super) fn exports_changed(&self) -> u32 {
+        self.producer.exports_changed.load(Ordering::Acquire)
+    }
+
+    /// Adds an export with a number that no other one had, or ends that of a slot with number 0.
+    pub(super) fn set_export(&self, slot: usize, number: u64, words: &ExportWords) {
+        let Some(slot) = self.exports.get(slot) else {
+            return;
+        };
+        slot.number.store(0, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        for (word, value) in slot.words.iter().zip(words) {
+            word.store(*value, Ordering::Relaxed);
+        }
+        slot.number.store(number, Ordering::Release);
+        let changed = &self.producer.exports_changed;
+        changed.fetch_add(1, Ordering::Release);
+        // The consumer stores that it sleeps, and then looks for changes.
+        fence(Ordering::SeqCst);
+    }
+
+    /// The export of a slot and its number, if there is one.
+    pub(super) fn export(&self, slot: usize) -> Option<(u64, ExportWords)> {
+        let slot = self.exports.get(slot)?;
+        let number = slot.number.load(Ordering::Acquire);
+        let words = slot.words.each_ref();
+        let words = words.map(|word| word.load(Ordering::Relaxed));
+        fence(Ordering::Acquire);
+        // It is being changed, and the consumer looks again.
+        let is_whole = number != 0 && slot.number.load(Ordering::Relaxed) == number;
+        is_whole.then_some((number, words))
+    }
+
+    /// Answers an export.
+    pub(super) fn answer(&self, slot: usize, number: u64, answer: Answer) {
+        let Some(slot) = self.exports.get(slot) else {
+            return;
+        };
+        slot.answer.store(answer as u32, Ordering::Relaxed);
+        slot.answered.store(number, Ordering::Release);
+    }
+
+    /// What the consumer says of an export.
+    pub(super) fn answer_to(&self, slot: usize, number: u64) -> Answer {
+        let Some(slot) = self.exports.get(slot) else {
+            return Answer::Refused;
+        };
+        if slot.answered.load(Ordering::Acquire) != number {
+            return Answer::Pending;
+        }
+        match slot.answer.load(Ordering::Relaxed) {
+            answer if answer == Answer::Pending as u32 => Answer::Pending,
+            answer if answer == Answer::Imported as u32 => Answer::Imported,
+            _ => Answer::Refused,
+        }
     }
 }

@@ -8,7 +8,9 @@
 //! and each is checked as if it had come from a network. See [`segment`] and [`ring`] for what a process can
 //! do to another one by the memory itself.
 
+mod exports;
 mod header;
+mod imports;
 mod keeper;
 mod peer_process;
 mod primitives;
@@ -20,11 +22,13 @@ mod ring_wishes;
 mod rings;
 mod segment;
 
+pub(crate) use self::exports::Exports;
+pub(crate) use self::imports::DeviceRun;
 pub(crate) use self::keeper::{RingKeeper, RingRequests};
 pub(crate) use self::process_memory::{ProcessMemory, can_be_read};
 pub(crate) use self::reference::{Reference, References};
 pub(crate) use self::ring_wishes::RingWishes;
 pub(crate) use self::rings::{
-    PacketSink, Passed, RingId, RingPacket, RingSender, Rings, Room, UdpUse, Watches,
+    PacketSink, Passed, RingId, RingPacket, RingSender, Rings, Room, Taken, UdpUse, Watches,
 };
 pub(crate) use self::segment::Segment;

@@ -3,8 +3,10 @@
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
+use gdr_cuda::ExportedMemory;
 use gdr_process::lock::lock;
 
+use super::exports::Exports;
 use super::segment::Segment;
 use crate::deadline::Deadline;
 
@@ -42,14 +44,17 @@ impl Reference {
     }
 }
 
-/// The last reference of each ring to a memory region.
+/// The last reference of each ring to a memory region, and the rings to whose consumers it was offered.
 #[derive(Debug, Default)]
-pub(crate) struct References(Mutex<Vec<Reference>>);
+pub(crate) struct References {
+    last: Mutex<Vec<Reference>>,
+    offers: Mutex<Vec<Weak<Exports>>>,
+}
 
 impl References {
     /// Notes a reference, which is later than the others in its ring.
     pub(crate) fn add(&self, reference: Reference) {
-        let mut all = lock(&self.0);
+        let mut all = lock(&self.last);
         let of_ring = |other: &&mut Reference| Weak::ptr_eq(&other.segment, &reference.segment);
         match all.iter_mut().find(of_ring) {
             Some(last) => last.end = reference.end,
@@ -61,10 +66,26 @@ impl References {
         }
     }
 
-    /// Ends all of them.
-    pub(crate) fn end(&self) {
-        for reference in lock(&self.0).drain(..) {
+    /// Notes that the region, which is GPU memory, was offered to the consumer of a ring.
+    pub(crate) fn offer(&self, to: &Arc<Exports>) {
+        let mut offers = lock(&self.offers);
+        offers.retain(|other| other.strong_count() > 0);
+        if !offers.iter().any(|other| other.as_ptr() == Arc::as_ptr(to)) {
+            offers.push(Arc::downgrade(to));
+        }
+    }
+
+    /// Ends all of them. The region is part of `export`, if it is GPU memory: others may be, too.
+    pub(crate) fn end(&self, export: Option<&Arc<ExportedMemory>>) {
+        for reference in lock(&self.last).drain(..) {
             reference.end();
+        }
+        for offer in lock(&self.offers).drain(..) {
+            if let (Some(exports), Some(export)) = (offer.upgrade(), export)
+                && Arc::strong_count(export) == 1
+            {
+                exports.withdraw(export);
+            }
         }
     }
 }
@@ -82,7 +103,7 @@ mod tests {
             for region in &regions {
                 region.add(Reference::new(&ring, 64));
                 region.add(Reference::new(&ring, 128));
-                assert_eq!(lock(&region.0).len(), 1);
+                assert_eq!(lock(&region.last).len(), 1);
             }
             assert_eq!(Arc::strong_count(&ring), 1);
         }

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use gdr_roce::wire::{Bth, Opcode};
 use gdr_roce::{Extent, PayloadBy};
 
 use super::primitives::{AtomicU32, AtomicU64, fence};
@@ -51,7 +52,7 @@ fn taken(len: usize) -> usize {
 
 /// Whether the other end asked to be woken. It is asked for once: the caller wakes it, though it may just have asked
 /// again.
-fn take_request(asked: &AtomicU32) -> bool {
+pub(super) fn take_request(asked: &AtomicU32) -> bool {
     let is_asked = asked.load(Ordering::Relaxed) != 0;
     if is_asked {
         asked.store(0, Ordering::Relaxed);
@@ -239,6 +240,19 @@ pub(super) enum Record {
     Void,
 }
 
+/// Records of one message that refer to one range of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Continuation {
+    /// How many bytes.
+    pub(super) len: u32,
+    /// The position behind the last one.
+    pub(super) end: u64,
+}
+
+fn ends_message(header: Bth) -> bool {
+    Opcode::from_byte(header.opcode).is_none_or(|opcode| opcode.position().is_last())
+}
+
 /// The end that takes records.
 #[derive(Debug)]
 pub(super) struct Consumer {
@@ -278,6 +292,67 @@ impl Consumer {
     /// Whether there is a record.
     pub(super) fn has_record(&self) -> bool {
         !self.is_stopped && self.next.has_record()
+    }
+
+    /// The position of the next record.
+    pub(super) fn position(&self) -> u64 {
+        self.taken
+    }
+
+    /// Takes nothing from `position` on again: what was taken since is taken once more.
+    pub(super) fn go_back(&mut self, position: u64) {
+        self.taken = position.clamp(self.given_back, self.taken);
+        self.next.taken.store(self.taken, Ordering::Relaxed);
+    }
+
+    /// The records behind the last one that was taken, which begins with `first` and refers to `payload`, as far as they
+    /// continue its message and refer to the bytes directly behind, up to `most` in all. Nothing is taken.
+    pub(super) fn continuation(&self, first: Bth, payload: Extent, most: u32) -> Continuation {
+        let segment = &self.next.segment;
+        let mut all = Continuation {
+            len: payload.len,
+            end: self.taken,
+        };
+        let mut before = first;
+        while !ends_message(before) && all.end - self.taken < segment.ring_len() as u64 {
+            // The length of a ring is a power of two.
+            let offset = all.end as usize & (segment.ring_len() - 1);
+            let word = segment.word(offset);
+            let word = word.map_or(0, |word| word.load(Ordering::Acquire));
+            if word == WRAP && offset != 0 {
+                all.end += (segment.ring_len() - offset) as u64;
+                continue;
+            }
+            let len = (word & !REFERENCE) as usize;
+            if word & REFERENCE == 0 || !(Bth::LEN + REFERENCE_LEN..=SHORT).contains(&len) {
+                break;
+            }
+            let Some(at) = segment.at(offset + WORD, len) else {
+                break;
+            };
+            // SAFETY: inside the mapping, of integer types, at any alignment. A process that changes them changes only
+            // what is read.
+            let (header, next) = unsafe {
+                let reference = at.add(len - REFERENCE_LEN);
+                let next = Extent {
+                    addr: reference.cast::<u64>().read_unaligned(),
+                    len: reference.add(8).cast::<u32>().read_unaligned(),
+                };
+                (at.cast::<[u8; Bth::LEN]>().read_unaligned(), next)
+            };
+            let bth = Bth::parse(&header);
+            let continues = bth.dest_qpn == first.dest_qpn
+                && bth.psn == before.psn.wrapping_add(1)
+                && next.addr == payload.addr.wrapping_add(all.len.into())
+                && next.len <= most.saturating_sub(all.len);
+            if !continues {
+                break;
+            }
+            all.len += next.len;
+            all.end += taken(len) as u64;
+            before = bth;
+        }
+        all
     }
 
     /// Takes nothing more.
@@ -410,6 +485,8 @@ mod tests {
     use std::collections::VecDeque;
     use std::thread;
 
+    use gdr_roce::wire::Position;
+    use gdr_roce::{Psn, Qpn};
     use proptest::prelude::*;
 
     use super::*;
@@ -490,6 +567,11 @@ mod tests {
             let mut start = [0; _];
             let inside = segment.at(0, RING).unwrap().as_ptr().addr() as u64;
             while let Ok(Some(record)) = consumer.take(&mut start) {
+                if let (Record::Referring(_, payload), Some(header)) = (record, start.first_chunk()) {
+                    let all = consumer.continuation(Bth::parse(header), payload, 1 << 20);
+                    prop_assert!(all.end - consumer.position() <= RING as u64);
+                    prop_assert!(all.len <= payload.len.max(1 << 20));
+                }
                 match record {
                     Record::Whole(len) | Record::Referring(len, _) => prop_assert!(len <= SHORT),
                     Record::Long(Extent { addr, len }) => {
@@ -608,5 +690,73 @@ mod tests {
             Ok(Some(Record::Referring(3, payload))),
             "nothing was void"
         );
+    }
+
+    /// A packet of a SEND, at so many packets from the first.
+    fn header(position: Position, qpn: u32, psn: u32) -> [u8; Bth::LEN] {
+        let bth = Bth {
+            opcode: Opcode::send(position, false).byte(),
+            dest_qpn: Qpn::new(qpn),
+            psn: Psn::new(psn),
+            ..Bth::parse(&[0; Bth::LEN])
+        };
+        let mut bytes = [0; Bth::LEN];
+        bth.emit(&mut bytes);
+        bytes
+    }
+
+    #[test]
+    fn a_continuation_is_of_one_message_and_one_range() {
+        const PACKET: u32 = 1000;
+        use Position::{First, Last, Middle, Only};
+        // The packets behind a first one: which it is, its queue pair, its PSN, the packets before its payload, its length.
+        let last = (Last, 5, 12, 2, 500);
+        let cases: [(&[(Position, u32, u32, u32, u32)], u32); _] = [
+            (&[], 1000),
+            (&[(Middle, 5, 11, 1, PACKET), last], 2500),
+            (
+                &[(Middle, 5, 11, 1, PACKET), last, (Only, 5, 13, 3, 7)],
+                2500,
+            ),
+            (&[(Middle, 6, 11, 1, PACKET), last], 1000),
+            (&[(Middle, 5, 12, 1, PACKET), last], 1000),
+            (&[(Middle, 5, 11, 2, PACKET), last], 1000),
+            (
+                &[(Middle, 5, 11, 1, PACKET), (Middle, 5, 12, 2, PACKET)],
+                2000,
+            ),
+        ];
+        for (behind, expected) in cases {
+            let (mut producer, mut consumer, _) = ends();
+            // So that some cases go over the end of the ring.
+            for _ in 0..RING / LINE - 2 {
+                add(&mut producer, &[0; 8]);
+                take(&mut consumer).unwrap();
+                consumer.give_back();
+            }
+            let mut ends = Vec::new();
+            let packets = [(First, 5, 10, 0, PACKET)]
+                .into_iter()
+                .chain(behind.iter().copied());
+            for (position, qpn, psn, before, len) in packets {
+                let room = producer.room().unwrap().unwrap();
+                room[..Bth::LEN].copy_from_slice(&header(position, qpn, psn));
+                let addr = u64::from(0x1_0000 + before * PACKET);
+                ends.push(producer.push_reference(Bth::LEN, Extent { addr, len }));
+            }
+            let start_at = consumer.position();
+            let mut start = [0; _];
+            let Some(Record::Referring(_, payload)) = consumer.take(&mut start).unwrap() else {
+                panic!("{behind:?}");
+            };
+            let first = Bth::parse(start.first_chunk().unwrap());
+            let all = consumer.continuation(first, payload, 2500);
+            assert_eq!(all.len, expected, "{behind:?}");
+            let records = expected.div_ceil(PACKET) as usize;
+            assert_eq!(all.end, ends[records - 1], "{behind:?}");
+            consumer.go_back(start_at);
+            let again = consumer.take(&mut start).unwrap();
+            assert_eq!(again, Some(Record::Referring(Bth::LEN, payload)));
+        }
     }
 }

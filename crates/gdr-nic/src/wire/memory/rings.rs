@@ -10,17 +10,22 @@ use gdr_process::lock;
 use gdr_roce::wire::{Bth, MAX_DATAGRAM};
 use gdr_roce::{Extent, PayloadBy, Qpn};
 
+use super::exports::Exports;
+use super::imports::{DeviceRun, Imports, Pending};
 use super::process_memory::ProcessMemory;
 use super::reference::Reference;
 use super::rendezvous::Welcome;
 use super::ring::{Broken, Consumer, Producer, Record, RecordWatch};
 use super::segment::Segment;
+use crate::buffer::CopyThread;
 use crate::error::Result;
 
 /// How many packets of one ring a poll takes.
 const QUANTUM: usize = 64;
 /// The part of a ring that a poll gives back before it has taken all that there is.
 const GIVE_BACK: u64 = 1 << 15;
+/// How many bytes one copy of GPU memory has at most.
+const MOST_COPIED: u32 = 8 << 20;
 
 /// Identifies a ring of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +36,8 @@ struct Inbound {
     id: RingId,
     consumer: Consumer,
     sender: RingSender,
+    /// GPU memory of the sender.
+    imports: Imports,
     /// Wakes the sender.
     doorbell: OwnedFd,
     /// The sender is gone. The ring ends once it is empty.
@@ -51,7 +58,8 @@ struct Outbound {
     to: SocketAddr,
     reaches: Welcome,
     /// Wakes the receiver.
-    doorbell: OwnedFd,
+    doorbell: Arc<OwnedFd>,
+    exports: Arc<Exports>,
     /// Queue pairs that wait for room.
     waiting: Vec<u32>,
     /// Packets were added since the receiver was last woken where it sleeps.
@@ -126,7 +134,6 @@ impl Drop for UdpUse {
 }
 
 /// A packet in a ring.
-#[derive(Clone, Copy)]
 pub(crate) enum RingPacket<'a> {
     /// All of it.
     Whole(&'a [u8]),
@@ -135,15 +142,39 @@ pub(crate) enum RingPacket<'a> {
     Long(&'a [u8], Extent),
     /// All but the payload, and where that is in the memory of the sender.
     Referring(&'a [u8], Extent),
+    /// As `Referring`, in memory of a GPU that was imported.
+    InDevice(&'a [u8], Extent, DeviceRun<'a>),
+}
+
+/// What a sink has done with a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Taken {
+    /// The packet was processed.
+    Done,
+    /// Its payload is not there yet. It has changed nothing, and is passed again.
+    NotYet,
+}
+
+impl RingPacket<'_> {
+    /// Where its payload is, if it is in memory of a GPU.
+    fn payload_in_device(&self) -> Option<Extent> {
+        match self {
+            Self::InDevice(_, payload, _) => Some(*payload),
+            Self::Whole(_) | Self::Long(..) | Self::Referring(..) => None,
+        }
+    }
 }
 
 /// Takes the packets that arrive.
 pub(crate) trait PacketSink {
     /// Takes a packet. Fails as `read_sender` does: it may have to come first.
-    fn take(&mut self, sender: &RingSender, packet: RingPacket<'_>) -> Result<()>;
+    fn take(&mut self, sender: &RingSender, packet: RingPacket<'_>) -> (Taken, Result<()>);
 
     /// Copies what the packets refer to that were taken since the last call. Fails if something could not be read.
     fn read_sender(&mut self, sender: &RingSender) -> Result<()>;
+
+    /// The threads that import GPU memory of senders: one for each GPU of which memory is registered.
+    fn copy_threads(&self) -> Vec<CopyThread>;
 }
 
 /// Room for a packet on a ring.
@@ -204,12 +235,14 @@ impl Rings {
         doorbell: OwnedFd,
     ) -> RingId {
         let id = self.new_id();
+        let imports = Imports::new(Arc::clone(&segment));
         let consumer = Consumer::new(segment, MAX_DATAGRAM);
         self.watches.change(|all| all.push((id, consumer.watch())));
         self.inbound.push(Inbound {
             id,
             consumer,
             sender,
+            imports,
             doorbell,
             is_closing: false,
         });
@@ -225,8 +258,11 @@ impl Rings {
         doorbell: OwnedFd,
     ) -> RingId {
         let id = self.new_id();
+        let doorbell = Arc::new(doorbell);
+        let exports = Exports::new(Arc::clone(&segment), Arc::clone(&doorbell));
         self.outbound.push(Outbound {
             id,
+            exports: Arc::new(exports),
             producer: Producer::new(segment, MAX_DATAGRAM),
             to,
             reaches,
@@ -240,6 +276,12 @@ impl Rings {
     /// The ring to a queue pair.
     pub(crate) fn to(&self, address: SocketAddr, qpn: Qpn) -> Option<RingId> {
         self.position(address, qpn).map(|at| self.outbound[at].id)
+    }
+
+    /// The GPU memory that the receiver of a ring may import.
+    pub(crate) fn exports(&self, id: RingId) -> Option<&Arc<Exports>> {
+        let ring = self.outbound.iter().find(|ring| ring.id == id)?;
+        Some(&ring.exports)
     }
 
     fn position(&self, address: SocketAddr, qpn: Qpn) -> Option<usize> {
@@ -288,9 +330,10 @@ impl Rings {
         inbound.any(|ring| ring.sender.address == source && ring.consumer.has_record())
     }
 
-    /// Whether a packet has arrived.
+    /// Whether a packet has arrived, or a sender has changed its exports.
     pub(crate) fn has_packet(&self) -> bool {
-        self.inbound.iter().any(|ring| ring.consumer.has_record())
+        let mut inbound = self.inbound.iter();
+        inbound.any(|ring| ring.consumer.has_record() || ring.imports.have_changed())
     }
 
     /// Passes each packet that has arrived to `sink`, up to a quantum of each ring.
@@ -414,17 +457,26 @@ impl Rings {
 impl Inbound {
     /// Passes a quantum of packets to `sink`.
     fn receive(&mut self, sink: &mut impl PacketSink) {
+        let memory = self.sender.memory.as_ref();
+        self.imports.follow(memory, || sink.copy_threads());
         let mut start = [0; _];
         for _ in 0..QUANTUM {
+            let position = self.consumer.position();
             let packet = match self.consumer.take(&mut start) {
                 Ok(Some(Record::Whole(len))) => RingPacket::Whole(&start[..len]),
                 Ok(Some(Record::Long(extent))) => RingPacket::Long(&start, extent),
-                // The sender is gone, or does not follow the rules.
-                Ok(Some(Record::Referring(..)))
-                    if self.is_closing || self.sender.memory.is_none() =>
-                {
-                    continue;
+                // The sender is gone.
+                Ok(Some(Record::Referring(..))) if self.is_closing => continue,
+                Ok(Some(Record::Referring(len, extent))) if self.imports.have(extent) => {
+                    let header = start.first_chunk().map(Bth::parse);
+                    let records =
+                        header.map(|bth| self.consumer.continuation(bth, extent, MOST_COPIED));
+                    let Some(records) = records else { continue };
+                    let run = self.imports.run(position, extent.addr, records);
+                    RingPacket::InDevice(&start[..len], extent, run)
                 }
+                // It does not follow the rules.
+                Ok(Some(Record::Referring(..))) if self.sender.memory.is_none() => continue,
                 Ok(Some(Record::Referring(len, extent))) => {
                     RingPacket::Referring(&start[..len], extent)
                 }
@@ -437,8 +489,16 @@ impl Inbound {
                     break;
                 }
             };
-            let taken = sink.take(&self.sender, packet);
-            self.refuse_if_failed(taken);
+            let payload = packet.payload_in_device();
+            let (taken, read) = sink.take(&self.sender, packet);
+            self.refuse_if_failed(read);
+            match payload.filter(|_| taken == Taken::NotYet) {
+                Some(payload) if self.imports.wait(payload) == Pending::Waits => {
+                    self.consumer.go_back(position);
+                    break;
+                }
+                _ => self.imports.end_wait(),
+            }
             if self.consumer.has_taken(GIVE_BACK) {
                 self.give_back(sink);
             }
@@ -450,7 +510,9 @@ impl Inbound {
     fn give_back(&mut self, sink: &mut impl PacketSink) {
         let copied = sink.read_sender(&self.sender);
         self.refuse_if_failed(copied);
-        self.consumer.end_reads();
+        if !self.imports.is_waiting() {
+            self.consumer.end_reads();
+        }
         if self.consumer.give_back() {
             wake(&self.doorbell);
         }
@@ -476,7 +538,7 @@ impl Outbound {
 }
 
 /// Wakes the progress thread of another engine.
-fn wake(doorbell: &OwnedFd) {
+pub(super) fn wake(doorbell: &OwnedFd) {
     // The only failure is a counter at its limit, which wakes as well.
     if let Err(error) = rustix::io::write(doorbell, &1_u64.to_ne_bytes()) {
         tracing::trace!(%error, "the eventfd of a progress thread is at its limit");
@@ -524,16 +586,22 @@ mod tests {
     struct Count(usize);
 
     impl PacketSink for Count {
-        fn take(&mut self, sender: &RingSender, packet: RingPacket<'_>) -> Result<()> {
+        fn take(&mut self, sender: &RingSender, packet: RingPacket<'_>) -> (Taken, Result<()>) {
             assert_eq!(sender.address, here());
             match packet {
                 RingPacket::Long(start, extent) => {
                     assert_eq!((start[0], extent.len as usize), (1, MAX_DATAGRAM));
                 }
-                RingPacket::Whole(_) | RingPacket::Referring(..) => panic!("it is long"),
+                RingPacket::Whole(_) | RingPacket::Referring(..) | RingPacket::InDevice(..) => {
+                    panic!("it is long")
+                }
             }
             self.0 += 1;
-            Ok(())
+            (Taken::Done, Ok(()))
+        }
+
+        fn copy_threads(&self) -> Vec<CopyThread> {
+            Vec::new()
         }
 
         fn read_sender(&mut self, _: &RingSender) -> Result<()> {

@@ -40,7 +40,9 @@ impl Ends {
 
     /// Their memory, which is open.
     fn peer(&self) -> PeerMemory {
-        let peer = self.thread.import(self.theirs.export().unwrap());
+        let peer = self
+            .thread
+            .import(*self.theirs.export().unwrap().export(), None);
         assert_eq!(end_of(&peer), PeerState::Ready);
         peer
     }
@@ -122,7 +124,9 @@ fn a_driver_that_is_blocked_leaves_copies_in_progress_and_the_engine_free() {
     let peer = ends.peer();
     let driver = lock(&ends.link().driver);
     let copies = [(); 2].map(|()| ends.begin(&peer).unwrap());
-    let late = ends.thread.import(ends.theirs.export().unwrap());
+    let late = ends
+        .thread
+        .import(*ends.theirs.export().unwrap().export(), None);
     assert_eq!(late.state(), PeerState::Pending);
     assert!(ends.begin(&late).is_none(), "it is not open yet");
     for copy in &copies {
@@ -162,7 +166,7 @@ fn memory_that_was_freed_is_not_written() {
 fn what_is_no_export_is_refused() {
     let ends = Ends::new();
     for bytes in [[0; DeviceExport::LEN], [0xff; DeviceExport::LEN]] {
-        let peer = ends.thread.import(DeviceExport::from_bytes(&bytes));
+        let peer = ends.thread.import(DeviceExport::from_bytes(&bytes), None);
         assert_eq!(end_of(&peer), PeerState::Refused);
         assert!(ends.begin(&peer).is_none());
     }
@@ -199,7 +203,8 @@ fn ranges_threads_and_kinds_of_memory_are_checked() {
     assert!(host.begin_copy_from(0, &peer, base, 1).is_none());
     assert!(host.export().is_none() && host.copy_thread().is_none());
     assert!(ends.buffer.copy_thread().is_some());
-    assert_eq!(ends.buffer.export(), Some(ends.memory.export().unwrap()));
+    let export = ends.memory.export().unwrap();
+    assert_eq!(ends.buffer.export().unwrap().export(), export.export());
     let pool = ends.memory.gpu().allocate(MemoryKind::Pool, all).unwrap();
     assert!(register(&pool, &ends.thread).export().is_none());
 }
@@ -281,7 +286,9 @@ fn copies_fail_with_the_context() {
         thread::yield_now();
     }
     assert!(ends.begin(&peer).is_none());
-    let peer = ends.thread.import(ends.theirs.export().unwrap());
+    let peer = ends
+        .thread
+        .import(*ends.theirs.export().unwrap().export(), None);
     assert_eq!(end_of(&peer), PeerState::Refused);
     drop(held);
 }
