@@ -113,7 +113,7 @@ fn add(producer: &mut Producer, room: &Doorbell) {
 /// Takes a record; sleeps until there is one.
 fn take(consumer: &mut Consumer, record: &Doorbell) -> Record {
     loop {
-        if let Some(taken) = consumer.take(&mut [0; _]).expect("sound") {
+        if let Some(taken) = consumer.take(&mut [0; _], |_| false).expect("sound") {
             return taken;
         }
         consumer.sleep();
@@ -152,7 +152,7 @@ fn no_wake_up_is_lost_and_what_was_written_before_a_record_is_seen() {
         for n in 1..=N {
             assert_eq!(take(&mut consumer, &record), Record::Whole(LEN));
             assert!(written.load(Relaxed) >= n);
-            if consumer.give_back() {
+            if consumer.give_back(None) {
                 room.notify();
             }
         }
@@ -184,7 +184,7 @@ fn memory_is_not_read_after_its_references_were_made_void() {
                     assert_eq!(taken, Record::Void);
                 }
                 consumer.end_reads();
-                consumer.give_back();
+                consumer.give_back(None);
             })
         };
         assert!(segment.header().void_references(end, Deadline));

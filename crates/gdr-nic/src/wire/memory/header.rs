@@ -111,6 +111,12 @@ impl Header {
         self.producer.void_before.0.load(Ordering::Relaxed)
     }
 
+    /// Before which position references are void, after what was read of them.
+    pub(super) fn void_before(&self) -> u64 {
+        fence(Ordering::SeqCst);
+        self.producer.void_before.0.load(Ordering::Relaxed)
+    }
+
     pub(super) fn end_reads(&self) {
         self.consumer.reads.0.fetch_add(1, Ordering::Release);
     }

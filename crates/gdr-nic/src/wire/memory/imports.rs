@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gdr_cuda::DeviceExport;
-use gdr_roce::{AccessError, Extent};
+use gdr_roce::{AccessError, Extent, Qpn};
 
 use super::exports::export_of;
 use super::header::{Answer, EXPORTS};
@@ -25,10 +25,10 @@ pub(crate) struct Imports {
     seen: u32,
     imports: Vec<Import>,
     copies: Vec<PlacedRun>,
-    /// Since when the next record waits.
-    waits_since: Option<Instant>,
-    /// The payload of the next record cannot be copied.
+    /// The payload of the last record cannot be copied now.
     is_lost: bool,
+    /// Nor can those of others that go to the same memory.
+    is_useless: bool,
 }
 
 #[derive(Debug)]
@@ -54,6 +54,7 @@ impl Import {
 /// A copy of the payloads of records that follow each other.
 #[derive(Debug)]
 struct PlacedRun {
+    qpn: Qpn,
     /// The positions of the first record and behind the last one.
     records: (u64, u64),
     from: Extent,
@@ -63,10 +64,14 @@ struct PlacedRun {
 }
 
 impl PlacedRun {
+    fn has_record(&self, position: u64) -> bool {
+        (self.records.0..self.records.1).contains(&position)
+    }
+
     /// Whether it has the payload of a record.
     fn has(&self, position: u64, from: Extent, to: &Buffer, offset: u64) -> bool {
         let before = from.addr.wrapping_sub(self.from.addr);
-        (self.records.0..self.records.1).contains(&position)
+        self.has_record(position)
             && before
                 .checked_add(from.len.into())
                 .is_some_and(|end| end <= self.from.len.into())
@@ -79,6 +84,7 @@ impl PlacedRun {
 #[derive(Debug)]
 pub(crate) struct DeviceRun<'a> {
     imports: &'a mut Imports,
+    qpn: Qpn,
     position: u64,
     /// The payloads of all of them.
     payloads: Extent,
@@ -101,19 +107,14 @@ impl Imports {
             seen: 0,
             imports: Vec::new(),
             copies: Vec::new(),
-            waits_since: None,
             is_lost: false,
+            is_useless: false,
         }
     }
 
     /// Whether the producer has changed its exports.
     pub(super) fn have_changed(&self) -> bool {
         self.segment.header().exports_changed() != self.seen
-    }
-
-    /// Whether the next record waits for its payload.
-    pub(super) fn is_waiting(&self) -> bool {
-        self.waits_since.is_some()
     }
 
     /// Follows the exports of the producer. What is new is imported by all of `threads`.
@@ -175,49 +176,57 @@ impl Imports {
         self.imports.iter().any(|import| import.has(payload))
     }
 
-    /// The record at `position` with a payload at `addr`, and those behind it.
-    pub(super) fn run(&mut self, position: u64, addr: u64, records: Continuation) -> DeviceRun<'_> {
+    /// The record of `qpn` at `position` with a payload at `addr`, and those behind it.
+    pub(super) fn run(
+        &mut self,
+        qpn: Qpn,
+        position: u64,
+        addr: u64,
+        records: Continuation,
+    ) -> DeviceRun<'_> {
         let Continuation { len, end } = records;
         DeviceRun {
             imports: self,
+            qpn,
             position,
             payloads: Extent { addr, len },
             end,
         }
     }
 
-    /// Decides about a record whose payload is not there yet.
-    pub(super) fn wait(&mut self, payload: Extent) -> Pending {
-        let since = *self.waits_since.get_or_insert_with(Instant::now);
-        if !self.is_lost && since.elapsed() < LATE {
+    /// Decides about a record whose payload is not there, and that is passed since some time.
+    pub(super) fn wait(&mut self, position: u64, since: Instant, payload: Extent) -> Pending {
+        let is_lost = std::mem::take(&mut self.is_lost);
+        if !is_lost && since.elapsed() < LATE {
             return Pending::Waits;
         }
         // A copy that has begun is waited for: it may end after what is sent again was placed.
-        let mut all_are_there = !self.is_lost;
-        for run in &self.copies {
+        let mut are_there = !is_lost;
+        let of_record = self.copies.iter().filter(|run| run.has_record(position));
+        for run in of_record {
             match run.copy.state() {
                 IncomingState::InProgress if !run.copy.cancel() => return Pending::Waits,
-                IncomingState::InProgress | IncomingState::Failed => all_are_there = false,
+                IncomingState::InProgress | IncomingState::Failed => are_there = false,
                 IncomingState::Complete => {}
             }
         }
-        if all_are_there {
+        if are_there {
             return Pending::Waits;
         }
+        self.copies.retain(|run| !run.has_record(position));
+        if !is_lost || std::mem::take(&mut self.is_useless) {
+            self.refuse(payload);
+        }
+        Pending::Lost
+    }
+
+    /// Has the producer send copies of some memory, for a while.
+    fn refuse(&mut self, payload: Extent) {
         let header = self.segment.header();
         for import in self.imports.iter_mut().filter(|import| import.has(payload)) {
             import.answer = Answer::Refused;
             header.answer(import.slot, import.number, import.answer);
         }
-        self.end_wait();
-        self.copies.clear();
-        Pending::Lost
-    }
-
-    /// The next record does not wait any more.
-    pub(super) fn end_wait(&mut self) {
-        self.waits_since = None;
-        self.is_lost = false;
     }
 }
 
@@ -234,12 +243,18 @@ impl DeviceRun<'_> {
         room: u32,
     ) -> Result<(), AccessError> {
         let (imports, position) = (&mut *self.imports, self.position);
-        imports.copies.retain(|run| run.records.1 > position);
+        // The records of a queue pair are passed in order.
+        let is_past = |run: &PlacedRun| run.qpn == self.qpn && run.records.1 <= position;
+        imports.copies.retain(|run| !is_past(run));
         let known = imports.copies.iter();
         let known = known.rev().find(|run| run.has(position, from, to, offset));
         if let Some(run) = known {
             match run.copy.state() {
-                IncomingState::Complete => return Ok(()),
+                // The producer gives the memory back after it has made the record void.
+                IncomingState::Complete if imports.segment.header().void_before() <= position => {
+                    return Ok(());
+                }
+                IncomingState::Complete => imports.is_lost = true,
                 IncomingState::InProgress => {}
                 IncomingState::Failed => imports.is_lost = true,
             }
@@ -258,13 +273,17 @@ impl DeviceRun<'_> {
             .find_map(|memory| to.begin_copy_from(offset, memory, all.addr, all.len.into()));
         match begun {
             Some(copy) => imports.copies.push(PlacedRun {
+                qpn: self.qpn,
                 records: (position, self.end),
                 from: all,
                 to: to.clone(),
                 offset,
                 copy,
             }),
-            None => imports.is_lost = true,
+            None => {
+                imports.is_lost = true;
+                imports.is_useless = to.copy_thread().is_none();
+            }
         }
         Err(AccessError::NotYet)
     }

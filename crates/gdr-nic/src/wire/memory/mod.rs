@@ -21,6 +21,7 @@ mod ring;
 mod ring_wishes;
 mod rings;
 mod segment;
+mod stalled;
 
 pub(crate) use self::exports::Exports;
 pub(crate) use self::imports::DeviceRun;

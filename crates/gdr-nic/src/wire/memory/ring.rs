@@ -13,7 +13,7 @@
 
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use gdr_roce::wire::{Bth, Opcode};
@@ -207,6 +207,8 @@ pub(super) struct RecordWatch {
     segment: Arc<Segment>,
     /// How many bytes were taken since the beginning. The next record is there.
     taken: Arc<AtomicU64>,
+    /// A record that was taken waits for its payload.
+    waits: Arc<AtomicBool>,
 }
 
 impl RecordWatch {
@@ -215,9 +217,9 @@ impl RecordWatch {
         self.taken.load(Ordering::Relaxed) as usize & (self.segment.ring_len() - 1)
     }
 
-    /// Whether there is a record.
+    /// Whether there is a record, or one waits for its payload.
     pub(super) fn has_record(&self) -> bool {
-        matches!(self.length(), Ok(len) if len != 0)
+        self.waits.load(Ordering::Relaxed) || matches!(self.length(), Ok(len) if len != 0)
     }
 
     fn length(&self) -> Result<u32, Broken> {
@@ -236,6 +238,8 @@ pub(super) enum Record {
     Long(Extent),
     /// So many bytes, without the payload, which is there in the memory of the producer.
     Referring(usize, Extent),
+    /// As `Referring`, to memory of a GPU.
+    InDevice(usize, Extent),
     /// What it refers to is void: it is lost.
     Void,
 }
@@ -249,8 +253,51 @@ pub(super) struct Continuation {
     pub(super) end: u64,
 }
 
-fn ends_message(header: Bth) -> bool {
-    Opcode::from_byte(header.opcode).is_none_or(|opcode| opcode.position().is_last())
+/// Looks for such records.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Run {
+    addr: u64,
+    most: u32,
+    /// Of the last one.
+    header: Bth,
+    all: Continuation,
+}
+
+impl Run {
+    /// Begins with a record that ends at `end`. No more than `most` bytes are added.
+    pub(super) fn new(header: Bth, payload: Extent, end: u64, most: u32) -> Self {
+        let Extent { addr, len } = payload;
+        Self {
+            addr,
+            most,
+            header,
+            all: Continuation { len, end },
+        }
+    }
+
+    /// Adds the next record, if it continues the message and refers to the bytes directly behind; returns whether it does.
+    pub(super) fn add(&mut self, header: Bth, next: Extent, end: u64) -> bool {
+        let continues = !self.has_ended()
+            && header.dest_qpn == self.header.dest_qpn
+            && header.psn == self.header.psn.wrapping_add(1)
+            && next.addr == self.addr.wrapping_add(self.all.len.into())
+            && next.len <= self.most.saturating_sub(self.all.len);
+        if continues {
+            self.header = header;
+            self.all.len += next.len;
+            self.all.end = end;
+        }
+        continues
+    }
+
+    fn has_ended(&self) -> bool {
+        let opcode = Opcode::from_byte(self.header.opcode);
+        opcode.is_none_or(|opcode| opcode.position().is_last())
+    }
+
+    pub(super) fn all(&self) -> Continuation {
+        self.all
+    }
 }
 
 /// The end that takes records.
@@ -278,6 +325,7 @@ impl Consumer {
             next: RecordWatch {
                 segment,
                 taken: Arc::default(),
+                waits: Arc::default(),
             },
             taken: 0,
             given_back: 0,
@@ -305,54 +353,44 @@ impl Consumer {
         self.next.taken.store(self.taken, Ordering::Relaxed);
     }
 
-    /// The records behind the last one that was taken, which begins with `first` and refers to `payload`, as far as they
-    /// continue its message and refer to the bytes directly behind, up to `most` in all. Nothing is taken.
+    /// The record that was taken last, which begins with `first` and refers to `payload`, and those behind it that
+    /// continue it, up to `most` bytes in all. Nothing is taken.
     pub(super) fn continuation(&self, first: Bth, payload: Extent, most: u32) -> Continuation {
         let segment = &self.next.segment;
-        let mut all = Continuation {
-            len: payload.len,
-            end: self.taken,
-        };
-        let mut before = first;
-        while !ends_message(before) && all.end - self.taken < segment.ring_len() as u64 {
+        let mut run = Run::new(first, payload, self.taken, most);
+        let mut at = self.taken;
+        while at - self.taken < segment.ring_len() as u64 {
             // The length of a ring is a power of two.
-            let offset = all.end as usize & (segment.ring_len() - 1);
+            let offset = at as usize & (segment.ring_len() - 1);
             let word = segment.word(offset);
             let word = word.map_or(0, |word| word.load(Ordering::Acquire));
             if word == WRAP && offset != 0 {
-                all.end += (segment.ring_len() - offset) as u64;
+                at += (segment.ring_len() - offset) as u64;
                 continue;
             }
             let len = (word & !REFERENCE) as usize;
             if word & REFERENCE == 0 || !(Bth::LEN + REFERENCE_LEN..=SHORT).contains(&len) {
                 break;
             }
-            let Some(at) = segment.at(offset + WORD, len) else {
+            let Some(bytes) = segment.at(offset + WORD, len) else {
                 break;
             };
             // SAFETY: inside the mapping, of integer types, at any alignment. A process that changes them changes only
             // what is read.
             let (header, next) = unsafe {
-                let reference = at.add(len - REFERENCE_LEN);
+                let reference = bytes.add(len - REFERENCE_LEN);
                 let next = Extent {
                     addr: reference.cast::<u64>().read_unaligned(),
                     len: reference.add(8).cast::<u32>().read_unaligned(),
                 };
-                (at.cast::<[u8; Bth::LEN]>().read_unaligned(), next)
+                (bytes.cast::<[u8; Bth::LEN]>().read_unaligned(), next)
             };
-            let bth = Bth::parse(&header);
-            let continues = bth.dest_qpn == first.dest_qpn
-                && bth.psn == before.psn.wrapping_add(1)
-                && next.addr == payload.addr.wrapping_add(all.len.into())
-                && next.len <= most.saturating_sub(all.len);
-            if !continues {
+            at += taken(len) as u64;
+            if !run.add(Bth::parse(&header), next, at) {
                 break;
             }
-            all.len += next.len;
-            all.end += taken(len) as u64;
-            before = bth;
         }
-        all
+        run.all()
     }
 
     /// Takes nothing more.
@@ -367,7 +405,13 @@ impl Consumer {
 
     /// Takes the next record, of which the start is copied to `start`. Between the first one that refers to the
     /// memory of the producer and [`Consumer::end_reads`], the producer waits before it gives that memory away.
-    pub(super) fn take(&mut self, start: &mut RecordStart) -> Result<Option<Record>, Broken> {
+    /// Not so for memory of a GPU, about which `is_in_device` decides: a copy of it that has ended is worth nothing if
+    /// the record [was made void](Consumer::is_void).
+    pub(super) fn take(
+        &mut self,
+        start: &mut RecordStart,
+        is_in_device: impl Fn(Extent) -> bool,
+    ) -> Result<Option<Record>, Broken> {
         if self.is_stopped {
             return Ok(None);
         }
@@ -398,7 +442,7 @@ impl Consumer {
         unsafe { bytes.copy_to_nonoverlapping(NonNull::from(&mut *start).cast(), copied) };
         let record = if refers {
             let without = len - REFERENCE_LEN;
-            self.referring(without, &start[without..len])
+            self.referring(without, &start[without..len], is_in_device)
         } else if len > SHORT {
             Record::Long(Extent {
                 addr: bytes.as_ptr().expose_provenance() as u64,
@@ -411,20 +455,30 @@ impl Consumer {
         Ok(Some(record))
     }
 
-    fn referring(&mut self, len: usize, reference: &[u8]) -> Record {
+    fn referring(
+        &mut self,
+        len: usize,
+        reference: &[u8],
+        is_in_device: impl Fn(Extent) -> bool,
+    ) -> Record {
+        let (Some(addr), Some(payload_len)) = (reference.first_chunk(), reference.last_chunk())
+        else {
+            return Record::Void;
+        };
+        let payload = Extent {
+            addr: u64::from_ne_bytes(*addr),
+            len: u32::from_ne_bytes(*payload_len),
+        };
+        if is_in_device(payload) {
+            return Record::InDevice(len, payload);
+        }
         let segment = &self.next.segment;
         let void_before = *self
             .void_before
             .get_or_insert_with(|| segment.header().begin_reads());
-        match (reference.first_chunk(), reference.last_chunk()) {
-            (Some(addr), Some(payload_len)) if self.taken >= void_before => {
-                let payload = Extent {
-                    addr: u64::from_ne_bytes(*addr),
-                    len: u32::from_ne_bytes(*payload_len),
-                };
-                Record::Referring(len, payload)
-            }
-            _ => Record::Void,
+        match self.taken >= void_before {
+            true => Record::Referring(len, payload),
+            false => Record::Void,
         }
     }
 
@@ -445,14 +499,19 @@ impl Consumer {
         self.taken - self.given_back >= bytes
     }
 
-    /// Gives the room of what was taken back; returns whether the producer waits for it and must be woken.
-    pub(super) fn give_back(&mut self) -> bool {
-        if self.given_back == self.taken {
+    /// Gives the room of what was taken back, up to the record at `first`, which still waits; returns whether the producer
+    /// waits for it and must be woken.
+    pub(super) fn give_back(&mut self, first: Option<u64>) -> bool {
+        let until = first
+            .unwrap_or(self.taken)
+            .clamp(self.given_back, self.taken);
+        self.next.waits.store(first.is_some(), Ordering::Relaxed);
+        if self.given_back == until {
             return false;
         }
-        self.given_back = self.taken;
+        self.given_back = until;
         let segment = &self.next.segment;
-        segment.header().head().store(self.taken, Ordering::Release);
+        segment.header().head().store(until, Ordering::Release);
         // The producer stores that it waits, and then looks for room.
         fence(Ordering::SeqCst);
         let waiting = segment.header().waiting();
@@ -513,7 +572,7 @@ mod tests {
 
     fn take(consumer: &mut Consumer) -> Option<Vec<u8>> {
         let mut start = [0; _];
-        match consumer.take(&mut start).unwrap()? {
+        match consumer.take(&mut start, |_| false).unwrap()? {
             Record::Whole(len) => Some(start[..len].to_vec()),
             Record::Long(extent) => {
                 let bytes = std::ptr::with_exposed_provenance::<u8>(extent.addr as usize);
@@ -544,7 +603,7 @@ mod tests {
                 }
                 for _ in 0..takes {
                     prop_assert_eq!(take(&mut consumer), expected.pop_front());
-                    consumer.give_back();
+                    consumer.give_back(None);
                 }
             }
             while let Some(record) = expected.pop_front() {
@@ -566,21 +625,23 @@ mod tests {
             }
             let mut start = [0; _];
             let inside = segment.at(0, RING).unwrap().as_ptr().addr() as u64;
-            while let Ok(Some(record)) = consumer.take(&mut start) {
+            while let Ok(Some(record)) = consumer.take(&mut start, |_| false) {
                 if let (Record::Referring(_, payload), Some(header)) = (record, start.first_chunk()) {
                     let all = consumer.continuation(Bth::parse(header), payload, 1 << 20);
                     prop_assert!(all.end - consumer.position() <= RING as u64);
                     prop_assert!(all.len <= payload.len.max(1 << 20));
                 }
                 match record {
-                    Record::Whole(len) | Record::Referring(len, _) => prop_assert!(len <= SHORT),
+                    Record::Whole(len) | Record::Referring(len, _) | Record::InDevice(len, _) => {
+                        prop_assert!(len <= SHORT);
+                    }
                     Record::Long(Extent { addr, len }) => {
                         prop_assert!(addr >= inside && len as usize <= MOST);
                         prop_assert!(addr + u64::from(len) <= inside + RING as u64);
                     }
                     Record::Void => {}
                 }
-                consumer.give_back();
+                consumer.give_back(None);
                 // Else the records that are there would be taken again and again.
                 if consumer.taken > 4 * RING as u64 {
                     break;
@@ -610,12 +671,12 @@ mod tests {
         assert!(!producer.must_wake());
         while add(&mut producer, &[2; MOST]) {}
         while take(&mut consumer).is_some() {}
-        assert!(!consumer.give_back(), "it does not wait");
+        assert!(!consumer.give_back(None), "it does not wait");
         while add(&mut producer, &[2; MOST]) {}
         producer.ask_for_room();
         assert_eq!(producer.has_room(), Ok(false));
         while take(&mut consumer).is_some() {}
-        assert!(consumer.give_back());
+        assert!(consumer.give_back(None));
         assert_eq!(producer.has_room(), Ok(true));
     }
 
@@ -637,7 +698,7 @@ mod tests {
                 if let Some(record) = take(&mut consumer) {
                     break record;
                 }
-                consumer.give_back();
+                consumer.give_back(None);
                 thread::yield_now();
             };
             assert!(record.chunks(8).all(|word| word == n.to_ne_bytes()), "{n}");
@@ -658,7 +719,7 @@ mod tests {
         };
         let mut start = [0; _];
         refer(&mut producer);
-        let taken = consumer.take(&mut start);
+        let taken = consumer.take(&mut start, |_| false);
         assert_eq!(taken, Ok(Some(Record::Referring(3, payload))));
         assert_eq!(start[..3], *b"abc");
         let soon = || Deadline::after(Duration::from_millis(1));
@@ -670,21 +731,21 @@ mod tests {
         consumer.end_reads();
         assert!(segment.header().void_references(end, soon()));
         let before = refer(&mut producer);
-        assert_eq!(consumer.take(&mut start), Ok(Some(Record::Void)));
-        let taken = consumer.take(&mut start);
+        assert_eq!(consumer.take(&mut start, |_| false), Ok(Some(Record::Void)));
+        let taken = consumer.take(&mut start, |_| false);
         assert_eq!(
             taken,
             Ok(Some(Record::Referring(3, payload))),
             "it is a later one"
         );
         consumer.end_reads();
-        consumer.give_back();
+        consumer.give_back(None);
         assert!(
             segment.header().void_references(before, soon()),
             "all are taken"
         );
         refer(&mut producer);
-        let taken = consumer.take(&mut start);
+        let taken = consumer.take(&mut start, |_| false);
         assert_eq!(
             taken,
             Ok(Some(Record::Referring(3, payload))),
@@ -732,7 +793,7 @@ mod tests {
             for _ in 0..RING / LINE - 2 {
                 add(&mut producer, &[0; 8]);
                 take(&mut consumer).unwrap();
-                consumer.give_back();
+                consumer.give_back(None);
             }
             let mut ends = Vec::new();
             let packets = [(First, 5, 10, 0, PACKET)]
@@ -746,7 +807,8 @@ mod tests {
             }
             let start_at = consumer.position();
             let mut start = [0; _];
-            let Some(Record::Referring(_, payload)) = consumer.take(&mut start).unwrap() else {
+            let Some(Record::Referring(_, payload)) = consumer.take(&mut start, |_| false).unwrap()
+            else {
                 panic!("{behind:?}");
             };
             let first = Bth::parse(start.first_chunk().unwrap());
@@ -755,7 +817,7 @@ mod tests {
             let records = expected.div_ceil(PACKET) as usize;
             assert_eq!(all.end, ends[records - 1], "{behind:?}");
             consumer.go_back(start_at);
-            let again = consumer.take(&mut start).unwrap();
+            let again = consumer.take(&mut start, |_| false).unwrap();
             assert_eq!(again, Some(Record::Referring(Bth::LEN, payload)));
         }
     }

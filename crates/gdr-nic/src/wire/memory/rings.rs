@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::RwLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Instant;
 
 use gdr_process::lock;
 use gdr_roce::wire::{Bth, MAX_DATAGRAM};
@@ -15,8 +16,9 @@ use super::imports::{DeviceRun, Imports, Pending};
 use super::process_memory::ProcessMemory;
 use super::reference::Reference;
 use super::rendezvous::Welcome;
-use super::ring::{Broken, Consumer, Producer, Record, RecordWatch};
+use super::ring::{Broken, Consumer, Producer, Record, RecordStart, RecordWatch};
 use super::segment::Segment;
+use super::stalled::{MOST_COPIED, Payload, Stalled, StalledRecord};
 use crate::buffer::CopyThread;
 use crate::error::Result;
 
@@ -24,8 +26,6 @@ use crate::error::Result;
 const QUANTUM: usize = 64;
 /// The part of a ring that a poll gives back before it has taken all that there is.
 const GIVE_BACK: u64 = 1 << 15;
-/// How many bytes one copy of GPU memory has at most.
-const MOST_COPIED: u32 = 8 << 20;
 
 /// Identifies a ring of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +38,8 @@ struct Inbound {
     sender: RingSender,
     /// GPU memory of the sender.
     imports: Imports,
+    /// Records that wait for their payloads there.
+    stalled: Stalled,
     /// Wakes the sender.
     doorbell: OwnedFd,
     /// The sender is gone. The ring ends once it is empty.
@@ -155,16 +157,6 @@ pub(crate) enum Taken {
     NotYet,
 }
 
-impl RingPacket<'_> {
-    /// Where its payload is, if it is in memory of a GPU.
-    fn payload_in_device(&self) -> Option<Extent> {
-        match self {
-            Self::InDevice(_, payload, _) => Some(*payload),
-            Self::Whole(_) | Self::Long(..) | Self::Referring(..) => None,
-        }
-    }
-}
-
 /// Takes the packets that arrive.
 pub(crate) trait PacketSink {
     /// Takes a packet. Fails as `read_sender` does: it may have to come first.
@@ -243,6 +235,7 @@ impl Rings {
             consumer,
             sender,
             imports,
+            stalled: Stalled::default(),
             doorbell,
             is_closing: false,
         });
@@ -459,28 +452,19 @@ impl Inbound {
     fn receive(&mut self, sink: &mut impl PacketSink) {
         let memory = self.sender.memory.as_ref();
         self.imports.follow(memory, || sink.copy_threads());
+        if self.is_closing {
+            self.stalled.clear();
+        }
+        self.stalled.pass(&mut self.imports, &self.sender, sink);
         let mut start = [0; _];
         for _ in 0..QUANTUM {
             let position = self.consumer.position();
-            let packet = match self.consumer.take(&mut start) {
-                Ok(Some(Record::Whole(len))) => RingPacket::Whole(&start[..len]),
-                Ok(Some(Record::Long(extent))) => RingPacket::Long(&start, extent),
-                // The sender is gone.
-                Ok(Some(Record::Referring(..))) if self.is_closing => continue,
-                Ok(Some(Record::Referring(len, extent))) if self.imports.have(extent) => {
-                    let header = start.first_chunk().map(Bth::parse);
-                    let records =
-                        header.map(|bth| self.consumer.continuation(bth, extent, MOST_COPIED));
-                    let Some(records) = records else { continue };
-                    let run = self.imports.run(position, extent.addr, records);
-                    RingPacket::InDevice(&start[..len], extent, run)
-                }
-                // It does not follow the rules.
-                Ok(Some(Record::Referring(..))) if self.sender.memory.is_none() => continue,
-                Ok(Some(Record::Referring(len, extent))) => {
-                    RingPacket::Referring(&start[..len], extent)
-                }
-                Ok(Some(Record::Void)) => continue,
+            let imports = &self.imports;
+            let record = match self
+                .consumer
+                .take(&mut start, |payload| imports.have(payload))
+            {
+                Ok(Some(record)) => record,
                 Ok(None) => break,
                 Err(Broken) => {
                     tracing::warn!(source = %self.sender.address, "a ring is broken; packets come by UDP");
@@ -489,15 +473,38 @@ impl Inbound {
                     break;
                 }
             };
-            let payload = packet.payload_in_device();
-            let (taken, read) = sink.take(&self.sender, packet);
-            self.refuse_if_failed(read);
-            match payload.filter(|_| taken == Taken::NotYet) {
-                Some(payload) if self.imports.wait(payload) == Pending::Waits => {
+            let Some(header) = start.first_chunk().map(Bth::parse) else {
+                continue;
+            };
+            let qpn = header.dest_qpn;
+            if self.stalled.has(qpn) {
+                if !self.stall(qpn, position, record, &start) {
                     self.consumer.go_back(position);
                     break;
                 }
-                _ => self.imports.end_wait(),
+                continue;
+            }
+            let packet = match record {
+                Record::Whole(len) => RingPacket::Whole(&start[..len]),
+                Record::Long(extent) => RingPacket::Long(&start, extent),
+                // The sender is gone.
+                Record::Referring(..) | Record::InDevice(..) if self.is_closing => continue,
+                // It does not follow the rules.
+                Record::Referring(..) if self.sender.memory.is_none() => continue,
+                Record::Referring(len, extent) => RingPacket::Referring(&start[..len], extent),
+                Record::InDevice(len, payload) => {
+                    let records = self.consumer.continuation(header, payload, MOST_COPIED);
+                    let run = self.imports.run(qpn, position, payload.addr, records);
+                    RingPacket::InDevice(&start[..len], payload, run)
+                }
+                Record::Void => continue,
+            };
+            let (taken, read) = sink.take(&self.sender, packet);
+            self.refuse_if_failed(read);
+            if let (Taken::NotYet, Record::InDevice(_, payload)) = (taken, record)
+                && self.imports.wait(position, Instant::now(), payload) == Pending::Waits
+            {
+                self.stall(qpn, position, record, &start);
             }
             if self.consumer.has_taken(GIVE_BACK) {
                 self.give_back(sink);
@@ -506,14 +513,32 @@ impl Inbound {
         self.give_back(sink);
     }
 
+    /// Keeps the record that was taken last for later, behind others of its queue pair; returns whether that is possible.
+    fn stall(&mut self, qpn: Qpn, position: u64, record: Record, start: &RecordStart) -> bool {
+        let (len, payload) = match record {
+            Record::Whole(len) => (len, Payload::Copied),
+            Record::Long(extent) => (start.len(), Payload::InRing(extent)),
+            Record::InDevice(len, payload) => (len, Payload::InDevice(payload)),
+            // It is not there any more.
+            Record::Void => return true,
+            // It would have to be read now.
+            Record::Referring(..) => return false,
+        };
+        if self.stalled.is_full() {
+            return false;
+        }
+        let range = (position, self.consumer.position());
+        let record = StalledRecord::new(range, &start[..len], payload);
+        self.stalled.add(qpn, record);
+        true
+    }
+
     /// Gives the room of what was taken back, once nothing of it is needed.
     fn give_back(&mut self, sink: &mut impl PacketSink) {
         let copied = sink.read_sender(&self.sender);
         self.refuse_if_failed(copied);
-        if !self.imports.is_waiting() {
-            self.consumer.end_reads();
-        }
-        if self.consumer.give_back() {
+        self.consumer.end_reads();
+        if self.consumer.give_back(self.stalled.first()) {
             wake(&self.doorbell);
         }
     }

@@ -1,0 +1,167 @@
+//! Records of queue pairs that wait for a payload in GPU memory.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use gdr_roce::wire::Bth;
+use gdr_roce::{Extent, Qpn};
+
+use super::imports::{Imports, Pending};
+use super::ring::{Continuation, Run};
+use super::rings::{PacketSink, RingPacket, RingSender, Taken};
+
+/// How many records wait at most. The rest stays in the ring.
+const MOST: usize = 4096;
+/// How many bytes one copy of GPU memory has at most.
+pub(super) const MOST_COPIED: u32 = 8 << 20;
+
+/// The payload of a record that waits.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Payload {
+    /// It is in the record, all of which was copied.
+    Copied,
+    /// It is in the record, which is here until its room is given back.
+    InRing(Extent),
+    /// It is in GPU memory of the producer.
+    InDevice(Extent),
+}
+
+/// A record that waits.
+#[derive(Debug)]
+pub(super) struct StalledRecord {
+    pub(super) position: u64,
+    /// The position behind it.
+    pub(super) end: u64,
+    pub(super) start: Box<[u8]>,
+    pub(super) payload: Payload,
+}
+
+impl StalledRecord {
+    pub(super) fn new(range: (u64, u64), start: &[u8], payload: Payload) -> Self {
+        let (position, end) = range;
+        Self {
+            position,
+            end,
+            start: start.into(),
+            payload,
+        }
+    }
+
+    fn header(&self) -> Option<Bth> {
+        self.start.first_chunk().map(Bth::parse)
+    }
+
+    /// The payloads of this record and of those behind it that continue it.
+    fn run<'a>(&self, behind: impl Iterator<Item = &'a Self>) -> Option<Continuation> {
+        let Payload::InDevice(payload) = self.payload else {
+            return None;
+        };
+        let mut run = Run::new(self.header()?, payload, self.end, MOST_COPIED);
+        for record in behind {
+            let Payload::InDevice(next) = record.payload else {
+                break;
+            };
+            if !run.add(record.header()?, next, record.end) {
+                break;
+            }
+        }
+        Some(run.all())
+    }
+}
+
+/// The records of a queue pair, in order.
+#[derive(Debug)]
+struct Queue {
+    qpn: Qpn,
+    /// When the first one was passed for the first time.
+    since: Instant,
+    records: VecDeque<StalledRecord>,
+}
+
+/// The records of all queue pairs of a ring that wait.
+#[derive(Debug, Default)]
+pub(super) struct Stalled(Vec<Queue>);
+
+impl Stalled {
+    /// The position of the oldest record.
+    pub(super) fn first(&self) -> Option<u64> {
+        let records = self.0.iter().filter_map(|queue| queue.records.front());
+        records.map(|record| record.position).min()
+    }
+
+    /// Whether records of a queue pair wait: those that come have to as well.
+    pub(super) fn has(&self, qpn: Qpn) -> bool {
+        self.0.iter().any(|queue| queue.qpn == qpn)
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.0
+            .iter()
+            .map(|queue| queue.records.len())
+            .sum::<usize>()
+            >= MOST
+    }
+
+    /// Adds a record behind the others of its queue pair.
+    pub(super) fn add(&mut self, qpn: Qpn, record: StalledRecord) {
+        match self.0.iter_mut().find(|queue| queue.qpn == qpn) {
+            Some(queue) => queue.records.push_back(record),
+            None => self.0.push(Queue {
+                qpn,
+                since: Instant::now(),
+                records: VecDeque::from([record]),
+            }),
+        }
+    }
+
+    /// The producer is gone, and with it its memory.
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// Passes the records whose payloads are there to `sink`.
+    pub(super) fn pass(
+        &mut self,
+        imports: &mut Imports,
+        sender: &RingSender,
+        sink: &mut impl PacketSink,
+    ) {
+        for queue in &mut self.0 {
+            queue.pass(imports, sender, sink);
+        }
+        self.0.retain(|queue| !queue.records.is_empty());
+    }
+}
+
+impl Queue {
+    fn pass(&mut self, imports: &mut Imports, sender: &RingSender, sink: &mut impl PacketSink) {
+        while let Some(record) = self.records.front() {
+            let packet = match record.payload {
+                Payload::Copied => RingPacket::Whole(&record.start),
+                Payload::InRing(extent) => RingPacket::Long(&record.start, extent),
+                Payload::InDevice(payload) => {
+                    let Some(run) = record.run(self.records.iter().skip(1)) else {
+                        self.next();
+                        continue;
+                    };
+                    let run = imports.run(self.qpn, record.position, payload.addr, run);
+                    RingPacket::InDevice(&record.start, payload, run)
+                }
+            };
+            // What could not be read of host memory before is noticed when the room is given back.
+            let (taken, _) = sink.take(sender, packet);
+            if taken == Taken::NotYet
+                && let Payload::InDevice(payload) = record.payload
+                && imports.wait(record.position, self.since, payload) == Pending::Waits
+            {
+                return;
+            }
+            self.next();
+        }
+    }
+
+    fn next(&mut self) {
+        self.records.pop_front();
+        self.since = Instant::now();
+    }
+}
