@@ -253,9 +253,7 @@ extern "C" fn ibv_fork_init() -> c_int {
         let mut library = lock_state();
         library.calls.push(Call {
             verb: "ibv_fork_init".to_owned(),
-            device: String::new(),
-            detail: String::new(),
-            errno: 0,
+            ..Call::default()
         });
         library.fork_status = ibv_fork_status::IBV_FORK_ENABLED;
         Ok(())
