@@ -9,6 +9,7 @@
 //! so. The program here runs no fence of its own. On x86 the locked instructions of a post flush as well,
 //! so there this shows that the bytes are right, not which instruction makes them so. Needs an NVIDIA GPU; exits with 77 without one.
 
+mod gpu_program;
 mod side;
 
 use std::error::Error;
@@ -31,23 +32,10 @@ const ROUNDS: usize = 2000;
 const LIMIT: Duration = Duration::from_secs(20);
 
 fn main() -> ExitCode {
-    let driver = match Cuda::load() {
-        Ok(driver) => driver,
-        Err(error) => {
-            eprintln!("no GPU: {error}");
-            return ExitCode::from(77);
-        }
-    };
-    match run(driver) {
-        Ok(()) => {
-            println!("PASS: every message had the bytes that were stored before its post");
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::from(2)
-        }
-    }
+    gpu_program::run(
+        run,
+        "every message had the bytes that were stored before its post",
+    )
 }
 
 fn run(driver: Arc<Cuda>) -> Result<(), Box<dyn Error>> {

@@ -9,6 +9,7 @@
 //! mapped and to staged GPU memory must complete all the same, and so must the end of a region.
 //! Needs an NVIDIA GPU; exits with 77 without one.
 
+mod gpu_program;
 mod side;
 
 use std::error::Error;
@@ -30,23 +31,7 @@ const LEN: usize = 256 << 10;
 const LIMIT: Duration = Duration::from_secs(20);
 
 fn main() -> ExitCode {
-    let driver = match Cuda::load() {
-        Ok(driver) => driver,
-        Err(error) => {
-            eprintln!("no GPU: {error}");
-            return ExitCode::from(77);
-        }
-    };
-    match run(driver) {
-        Ok(()) => {
-            println!("PASS: nothing waited for the kernel");
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::from(2)
-        }
-    }
+    gpu_program::run(run, "nothing waited for the kernel")
 }
 
 fn run(driver: Arc<Cuda>) -> Result<(), Box<dyn Error>> {

@@ -29,7 +29,7 @@ fn port() -> impl Strategy<Value = PortSpec> {
         any::<u32>(),
         any::<u32>(),
     );
-    let link = (any::<u16>(), any::<u16>(), any::<u8>(), any::<u8>());
+    let link = (any::<u16>(), any::<u8>(), any::<u8>());
     let gids = (0..64_u32, proptest::collection::vec(gid(), 0..4));
     (enums, link, gids).prop_map(|(enums, link, gids)| PortSpec {
         state: enums.0,
@@ -38,9 +38,8 @@ fn port() -> impl Strategy<Value = PortSpec> {
         max_mtu: enums.3,
         active_mtu: enums.4,
         lid: link.0,
-        sm_lid: link.1,
-        width: link.2,
-        speed: link.3,
+        width: link.1,
+        speed: link.2,
         gid_table: gids.0,
         gids: gids.1,
     })

@@ -2,13 +2,13 @@
 
 use std::ffi::c_void;
 use std::panic::{self, AssertUnwindSafe};
-use std::slice;
+use std::{ptr, slice};
 
-use gdr_verbs_sys::{ibv_event_type, ibv_port_state};
+use gdr_verbs_sys::{ibv_event_type, ibv_port_state, ibv_qp};
 use serde::{Deserialize, Serialize};
 
 use crate::device::Device;
-use crate::event::Subject;
+use crate::event::of_port;
 use crate::pair;
 use crate::spec::{DeviceSpec, GpuPath};
 use crate::state::{DeviceId, LibraryState, lock_state};
@@ -131,11 +131,12 @@ impl LibraryState {
             }
             Fault::EndNext(status, vendor_err) => device.endings.push_back((status, vendor_err)),
             Fault::Raise(event, element) => {
-                let subject = match element {
-                    Element::Port(port) => Subject::Port(port),
-                    Element::Pair(number) => self.pair_with(id, number)?,
-                };
-                self.raise(id, event, subject);
+                let mut raised = of_port(ibv_event_type(event), 0);
+                match element {
+                    Element::Port(port) => raised.element.port_num = port.into(),
+                    Element::Pair(number) => raised.element.qp = self.pair_with(id, number)?,
+                }
+                self.raise(id, raised);
             }
         }
         Ok(())
@@ -152,7 +153,7 @@ impl LibraryState {
             ibv_port_state::IBV_PORT_ACTIVE => ibv_event_type::IBV_EVENT_PORT_ACTIVE,
             _ => ibv_event_type::IBV_EVENT_PORT_ERR,
         };
-        self.raise(id, event.0, Subject::Port(port));
+        self.raise(id, of_port(event, port));
         Ok(())
     }
 
@@ -165,13 +166,13 @@ impl LibraryState {
             self.break_pair(pair);
         }
         let event = ibv_event_type::IBV_EVENT_DEVICE_FATAL;
-        self.raise(id, event.0, Subject::Port(0));
+        self.raise(id, of_port(event, 0));
     }
 
-    fn pair_with(&self, id: DeviceId, number: u32) -> Result<Subject, String> {
+    fn pair_with(&self, id: DeviceId, number: u32) -> Result<*mut ibv_qp, String> {
         let mut pairs = self.pairs.iter();
         let found = pairs.find(|(_, pair)| pair.device == id && pair.number == number);
         let found = found.ok_or_else(|| format!("there is no queue pair {number}"));
-        Ok(Subject::Pair(*found?.0))
+        Ok(ptr::with_exposed_provenance_mut(*found?.0))
     }
 }

@@ -18,14 +18,6 @@ use crate::state::{DeviceId, Kind, LibraryState, Object, lock_state};
 use crate::verb::{Errno, Outcome, end, make, plain, pointer, status};
 use crate::{pair, query, queue, region};
 
-/// A verb that fails a number of times.
-#[derive(Debug)]
-struct Refusal {
-    verb: String,
-    errno: Errno,
-    times: u32,
-}
-
 pub(crate) struct Device {
     pub(crate) spec: DeviceSpec,
     /// The device as the program sees it. It is never freed.
@@ -38,7 +30,8 @@ pub(crate) struct Device {
     pub(crate) detains: bool,
     /// The status and vendor error of the next transfers.
     pub(crate) endings: VecDeque<(u32, u32)>,
-    refusals: Vec<Refusal>,
+    /// Verbs that fail, with their `errno` and how often; the first of a verb applies.
+    refusals: VecDeque<(String, Errno, u32)>,
 }
 
 // SAFETY: the object is never freed, and does not change.
@@ -56,8 +49,15 @@ impl Device {
             &mut object.dev_path,
             "/nonexistent/sys/class/infiniband_verbs/uverbs0",
         );
-        put_text(&mut object.ibdev_path, &spec.sysfs);
+        put_text(
+            &mut object.ibdev_path,
+            "/nonexistent/sys/class/infiniband/fake",
+        );
+        let refusals = spec.refusals.iter();
         Self {
+            refusals: refusals
+                .map(|(verb, errno)| (verb.clone(), *errno, u32::MAX))
+                .collect(),
             spec,
             object: Box::into_raw(Box::new(object)),
             gone: false,
@@ -65,7 +65,6 @@ impl Device {
             held: false,
             detains: false,
             endings: VecDeque::new(),
-            refusals: Vec::new(),
         }
     }
 
@@ -74,7 +73,7 @@ impl Device {
     }
 
     pub(crate) fn refuse(&mut self, verb: String, errno: Errno, times: u32) {
-        self.refusals.push(Refusal { verb, errno, times });
+        self.refusals.push_front((verb, errno, times));
     }
 
     pub(crate) fn port(&self, number: u8) -> Option<&PortSpec> {
@@ -87,15 +86,13 @@ impl Device {
 
     /// Fails if the verb is configured to fail.
     pub(crate) fn check_refusals(&mut self, verb: &str) -> Outcome<()> {
-        let due = |refusal: &&mut Refusal| refusal.verb == verb && refusal.times > 0;
-        if let Some(refusal) = self.refusals.iter_mut().find(due) {
-            refusal.times -= 1;
-            return Err(refusal.errno);
+        for (refused, errno, times) in &mut self.refusals {
+            if refused == verb && *times > 0 {
+                *times -= 1;
+                return Err(*errno);
+            }
         }
-        self.spec
-            .refusals
-            .get(verb)
-            .map_or(Ok(()), |errno| Err(*errno))
+        Ok(())
     }
 }
 
@@ -256,9 +253,7 @@ extern "C" fn ibv_fork_init() -> c_int {
         let mut library = lock_state();
         library.calls.push(Call {
             verb: "ibv_fork_init".to_owned(),
-            device: String::new(),
-            detail: String::new(),
-            errno: 0,
+            ..Call::default()
         });
         library.fork_status = ibv_fork_status::IBV_FORK_ENABLED;
         Ok(())

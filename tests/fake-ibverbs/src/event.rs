@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 
-use gdr_verbs_sys::{ibv_async_event, ibv_context, ibv_event_type, ibv_qp};
+use gdr_verbs_sys::{ibv_async_event, ibv_context, ibv_event_type};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 use rustix::fs::OFlags;
@@ -13,54 +13,34 @@ use crate::nic::nic;
 use crate::state::{DeviceId, Kind, LibraryState, lock_state};
 use crate::verb::{Outcome, errno_of, minus_one, plain};
 
-/// What an event is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Subject {
-    /// A port, or the device if 0.
-    Port(u8),
-    /// The queue pair with this address.
-    Pair(usize),
+/// An event of this type about a port, or the device if 0.
+pub(crate) fn of_port(kind: ibv_event_type, port: u8) -> ibv_async_event {
+    let mut event = ibv_async_event {
+        event_type: kind,
+        ..Default::default()
+    };
+    event.element.port_num = c_int::from(port);
+    event
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Event {
-    kind: u32,
-    subject: Subject,
-}
-
-impl Event {
-    /// Whether the program was given this event.
-    fn is(self, given: &ibv_async_event) -> bool {
-        let own = self.for_program();
-        // SAFETY: both unions were zeros before a member was set.
-        let elements = unsafe { [own.element.qp.addr(), given.element.qp.addr()] };
-        own.event_type == given.event_type && elements[0] == elements[1]
-    }
-
-    fn for_program(self) -> ibv_async_event {
-        let mut event = ibv_async_event {
-            event_type: ibv_event_type(self.kind),
-            ..Default::default()
-        };
-        match self.subject {
-            Subject::Port(port) => event.element.port_num = c_int::from(port),
-            Subject::Pair(pair) => {
-                event.element.qp = std::ptr::with_exposed_provenance_mut::<ibv_qp>(pair);
-            }
-        }
-        event
-    }
+/// What an event is about. All events here were zeros before a member was set.
+fn subject(event: &ibv_async_event) -> usize {
+    // SAFETY: each member is within these bytes.
+    unsafe { event.element.qp }.addr()
 }
 
 /// The events of a context.
 pub(crate) struct Events {
-    raised: VecDeque<Event>,
-    unacknowledged: Vec<Event>,
+    raised: VecDeque<ibv_async_event>,
+    unacknowledged: Vec<ibv_async_event>,
     /// Counts the raised events.
     count: OwnedFd,
     /// What programs poll: readable while there are raised events, or events of the NIC.
     readiness: OwnedFd,
 }
+
+// SAFETY: the pointers in events are only passed on.
+unsafe impl Send for Events {}
 
 impl Events {
     /// Those beside the NIC's, which this descriptor announces.
@@ -89,13 +69,13 @@ impl Events {
         self.readiness.as_raw_fd()
     }
 
-    fn push(&mut self, event: Event) {
+    fn push(&mut self, event: ibv_async_event) {
         self.raised.push_back(event);
         // Fails only at 2^64 - 1 events.
         let _ = rustix::io::write(&self.count, &1_u64.to_ne_bytes());
     }
 
-    fn take(&mut self) -> Option<Event> {
+    fn take(&mut self) -> Option<ibv_async_event> {
         while rustix::io::read(&self.count, &mut [0; 8]).is_ok() {
             // Without one, it was an event of an object that was destroyed.
             if let Some(event) = self.raised.pop_front() {
@@ -109,23 +89,22 @@ impl Events {
 
 impl LibraryState {
     /// Adds an event to every context of the device.
-    pub(crate) fn raise(&mut self, id: DeviceId, kind: u32, subject: Subject) {
+    pub(crate) fn raise(&mut self, id: DeviceId, event: ibv_async_event) {
         for (address, context) in &mut self.contexts {
             if self.objects.get(address).is_some_and(|it| it.device == id) {
-                context.events.push(Event { kind, subject });
+                context.events.push(event);
             }
         }
     }
 
     /// Removes the events of a destroyed queue pair.
     pub(crate) fn forget_events(&mut self, verb: &str, pair: usize) {
-        let subject = Subject::Pair(pair);
         let mut unacknowledged = 0;
         for context in self.contexts.values_mut() {
             let events = &mut context.events;
-            events.raised.retain(|event| event.subject != subject);
+            events.raised.retain(|event| subject(event) != pair);
             let waiting = events.unacknowledged.iter();
-            unacknowledged += waiting.filter(|event| event.subject == subject).count();
+            unacknowledged += waiting.filter(|event| subject(event) == pair).count();
         }
         if unacknowledged > 0 {
             let what = "events were not acknowledged: libibverbs waits without a limit";
@@ -162,7 +141,7 @@ unsafe extern "C" fn ibv_get_async_event(
             let opened = library.contexts.get_mut(&context.addr());
             if let Some(raised) = opened.and_then(|opened| opened.events.take()) {
                 // SAFETY: the contract of this function.
-                unsafe { event.write(raised.for_program()) };
+                unsafe { event.write(raised) };
                 return Ok(());
             }
             // Without the lock, because the NIC may wait for a lock of its own.
@@ -183,7 +162,9 @@ unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
     let is_raised = plain(false, |library| {
         library.contexts.values_mut().any(|context| {
             let unacknowledged = &mut context.events.unacknowledged;
-            let found = unacknowledged.iter().position(|raised| raised.is(&given));
+            let found = unacknowledged.iter().position(|raised| {
+                raised.event_type == given.event_type && subject(raised) == subject(&given)
+            });
             found.map(|at| unacknowledged.remove(at)).is_some()
         })
     });

@@ -3,6 +3,8 @@
 use std::ffi::c_int;
 use std::ptr;
 
+use rustix::param::page_size;
+
 use crate::verb::Outcome;
 
 /// Whether all pages of this range are mapped.
@@ -21,34 +23,25 @@ pub(crate) fn is_mapped(address: usize, len: usize) -> bool {
     answer == 0
 }
 
-pub(crate) fn page_size() -> usize {
-    // SAFETY: the call reads a number.
-    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    usize::try_from(size).unwrap_or(4096)
-}
-
-/// The status of a file.
-fn file_status(fd: c_int) -> Option<libc::stat> {
-    // SAFETY: a place of the right type, which may be all zeros.
-    let mut status: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: a writable place.
-    (unsafe { libc::fstat(fd, &mut status) } == 0).then_some(status)
-}
-
 /// The identity of a file, independent of its descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct File {
     pub(crate) fd: c_int,
     device: u64,
     inode: u64,
+    size: u64,
 }
 
 impl File {
     pub(crate) fn of(fd: c_int) -> Option<Self> {
-        file_status(fd).map(|status| Self {
+        // SAFETY: a place of the right type, which may be all zeros.
+        let mut status: libc::stat = unsafe { std::mem::zeroed() };
+        // SAFETY: a writable place.
+        (unsafe { libc::fstat(fd, &mut status) } == 0).then_some(Self {
             fd,
             device: status.st_dev,
             inode: status.st_ino,
+            size: status.st_size as u64,
         })
     }
 }
@@ -68,9 +61,9 @@ impl Mapping {
     pub(crate) fn new(fd: c_int, offset: u64, len: usize) -> Outcome<Self> {
         let skip = (offset % page_size() as u64) as usize;
         let start = offset - skip as u64;
-        let status = file_status(fd).ok_or(libc::EBADF)?;
+        let file = File::of(fd).ok_or(libc::EBADF)?;
         let end = offset.checked_add(len as u64);
-        if len == 0 || end.is_none_or(|end| end > status.st_size as u64) {
+        if len == 0 || end.is_none_or(|end| end > file.size) {
             return Err(libc::EINVAL);
         }
         let whole = len.checked_add(skip).ok_or(libc::EINVAL)?;

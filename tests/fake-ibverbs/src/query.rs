@@ -135,7 +135,7 @@ pub(crate) unsafe extern "C" fn query_port(
         max_msg_sz: 1 << 30,
         pkey_tbl_len: 1,
         lid: spec.lid,
-        sm_lid: spec.sm_lid,
+        sm_lid: 1,
         active_width: spec.width,
         active_speed: spec.speed,
         active_speed_ex: u32::from(spec.speed),
@@ -246,17 +246,10 @@ unsafe extern "C" fn _ibv_query_gid_table(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_query_pkey(
     context: *mut ibv_context,
-    port: u8,
+    _: u8,
     index: c_int,
     pkey: *mut __be16,
 ) -> c_int {
-    let of_nic = |_: &PortSpec| {
-        let mut found = 0;
-        // SAFETY: the context is open.
-        unsafe { nic().ibv_query_pkey(context, 1, index, &mut found) }.map_err(errno_of)?;
-        Ok(found)
-    };
-    let query = ("ibv_query_pkey", context, port.into());
-    // SAFETY: the contract of this function.
-    unsafe { of_port(query, (pkey, size_of::<__be16>()), of_nic) }
+    // SAFETY: the contract of this function. Each port has the table of the NIC's.
+    status(|| unsafe { nic().ibv_query_pkey(context, 1, index, pkey) }.map_err(errno_of))
 }

@@ -4,11 +4,12 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
 
 use gdr_verbs_sys::{ib_uverbs_advise_mr_advice, ibv_access_flags, ibv_mr, ibv_pd, ibv_sge};
+use rustix::param::page_size;
 
-use crate::mapping::{File, Mapping, is_mapped, page_size};
+use crate::mapping::{File, Mapping, is_mapped};
 use crate::nic::nic;
 use crate::spec::GpuPath;
-use crate::state::{DeviceId, Kind, LibraryState, lock_state};
+use crate::state::{Kind, LibraryState, lock_state};
 use crate::verb::{Outcome, end, errno_of, on, pointer, status};
 
 /// The access flags that are allowed for a dma-buf (`man ibv_reg_mr`).
@@ -62,20 +63,6 @@ impl LibraryState {
     pub(crate) fn is_gpu_memory(&self, key: u32) -> bool {
         let mut regions = self.regions.values();
         regions.any(|region| region.key == key && region.mapping.is_some())
-    }
-
-    /// Registers memory of the process with the NIC.
-    fn register_host(&mut self, id: DeviceId, wanted: &Wanted) -> Outcome<*mut ibv_mr> {
-        if !is_mapped(wanted.address, wanted.len) {
-            return Err(libc::EFAULT);
-        }
-        let pinned = self.regions.values().filter(|it| it.mapping.is_none());
-        let locked: u64 = pinned.map(|it| it.len as u64).sum();
-        let limit = self.devices[id].spec.locked_memory;
-        if limit.is_some_and(|limit| locked + wanted.len as u64 > limit) {
-            return Err(libc::ENOMEM);
-        }
-        self.add_region(wanted, None, None)
     }
 
     /// Registers a mapping of GPU memory with the NIC.
@@ -151,9 +138,6 @@ fn register(verb: &str, wanted: Wanted) -> Outcome<*mut ibv_mr> {
     } = wanted;
     let detail = format_args!("{address:#x} {len} bytes, access {access:#x}");
     on((Kind::Domain, wanted.pd), verb, detail, |library, id| {
-        if len == 0 {
-            return Err(libc::EINVAL);
-        }
         let spec = &library.devices[id].spec;
         if access & ibv_access_flags::IBV_ACCESS_ON_DEMAND.0 != 0 && !spec.on_demand {
             return Err(libc::EOPNOTSUPP);
@@ -163,7 +147,7 @@ fn register(verb: &str, wanted: Wanted) -> Outcome<*mut ibv_mr> {
             offset.is_some_and(|it| it + len as u64 <= memory.size)
         };
         let Some(memory) = library.gpu_memory.iter().rev().find(inside) else {
-            return library.register_host(id, &wanted);
+            return library.add_region(&wanted, None, None);
         };
         let path = spec.peer_memory;
         if let GpuPath::Refuses(errno) = path {

@@ -48,8 +48,6 @@ pub struct PortSpec {
     pub active_mtu: u32,
     /// The LID, on InfiniBand.
     pub lid: u16,
-    /// The LID of the subnet manager.
-    pub sm_lid: u16,
     /// The code of the width: 1, 2, 4, 8 and 16 for 1, 4, 8, 12 and 2 lanes.
     pub width: u8,
     /// The code of the speed of a lane; 128 is 100 Gbit/s.
@@ -102,7 +100,6 @@ impl PortSpec {
         Self {
             link_layer: 1,
             lid,
-            sm_lid: 1,
             gids: vec![gid],
             ..Self::default()
         }
@@ -119,7 +116,6 @@ impl Default for PortSpec {
             max_mtu: 5,
             active_mtu: 5,
             lid: 0,
-            sm_lid: 0,
             width: 2,
             speed: 128,
             gid_table: 256,
@@ -146,8 +142,6 @@ pub struct DeviceSpec {
     pub vendor_part_id: u32,
     /// The firmware version.
     pub firmware: String,
-    /// The folder in sysfs.
-    pub sysfs: String,
     /// `ibv_atomic_cap`, or any number.
     pub atomics: u32,
     /// Maximum number of requests in a queue.
@@ -160,8 +154,6 @@ pub struct DeviceSpec {
     pub dma_buf: GpuPath,
     /// The treatment of GPU memory by a peer-memory module.
     pub peer_memory: GpuPath,
-    /// Maximum number of registered bytes of host memory.
-    pub locked_memory: Option<u64>,
     /// Whether it supports on-demand paging.
     pub on_demand: bool,
     /// Whether it has extended completion queues.
@@ -229,14 +221,12 @@ impl Default for DeviceSpec {
             vendor_id: 0x02c9,
             vendor_part_id: 4129,
             firmware: "28.39.1002".to_owned(),
-            sysfs: "/nonexistent/sys/class/infiniband/fake".to_owned(),
             atomics: 1,
             max_requests: 32_768,
             max_reads: 16,
             ports: Vec::new(),
             dma_buf: GpuPath::Works,
             peer_memory: GpuPath::Refuses(libc::EFAULT),
-            locked_memory: None,
             on_demand: true,
             extended_queues: true,
             extended_requests: true,

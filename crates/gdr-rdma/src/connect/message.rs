@@ -355,6 +355,22 @@ mod tests {
         })
     }
 
+    /// A peer without regions.
+    fn peer_at(ip: IpAddr) -> PeerInfo {
+        PeerInfo {
+            endpoint: Endpoint {
+                address: SocketAddr::new(ip, 4791),
+                qpn: Qpn::new(2),
+                psn: Psn::new(0),
+                lid: None,
+                source_port: SourcePort::OfAddress,
+                loss_recovery: LossRecovery::Selective,
+            },
+            path_mtu: Mtu::B1024,
+            regions: Vec::new(),
+        }
+    }
+
     proptest! {
         #[test]
         fn an_introduction_is_parsed_as_it_was_sent(introduction in introductions()) {
@@ -431,18 +447,7 @@ mod tests {
             "::ffff:10.0.0.1",
         ] {
             let ip: IpAddr = ip.parse().unwrap();
-            let introduction = PeerInfo {
-                endpoint: Endpoint {
-                    address: SocketAddr::new(ip, 4791),
-                    qpn: Qpn::new(2),
-                    psn: Psn::new(0),
-                    lid: None,
-                    source_port: SourcePort::OfAddress,
-                    loss_recovery: LossRecovery::Selective,
-                },
-                path_mtu: Mtu::B1024,
-                regions: Vec::new(),
-            };
+            let introduction = peer_at(ip);
             let parsed = PeerInfo::parse(&introduction.emit().unwrap());
             assert!(
                 matches!(parsed, Err(HandshakeError::NotAnAddress { .. })),
@@ -458,18 +463,8 @@ mod tests {
             addr: 2,
             len: 3,
         };
-        let mut introduction = PeerInfo {
-            endpoint: Endpoint {
-                address: SocketAddr::from(([127, 0, 0, 1], 4791)),
-                qpn: Qpn::new(2),
-                psn: Psn::new(0),
-                lid: None,
-                source_port: SourcePort::OfAddress,
-                loss_recovery: LossRecovery::Selective,
-            },
-            path_mtu: Mtu::B1024,
-            regions: vec![region; MOST_REGIONS],
-        };
+        let mut introduction = peer_at(IpAddr::from([127, 0, 0, 1]));
+        introduction.regions = vec![region; MOST_REGIONS];
         let bytes = introduction.emit().unwrap();
         assert!(bytes.len() <= MOST_PAYLOAD);
         assert_eq!(PeerInfo::parse(&bytes).unwrap(), introduction);

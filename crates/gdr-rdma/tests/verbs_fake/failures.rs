@@ -154,13 +154,9 @@ fn a_peer_in_another_subnet_is_reported_with_a_remedy() {
 #[test]
 fn memory_beyond_the_limit_names_the_limit() {
     let fake = clean_fake();
-    let side = side(
-        &fake,
-        &DeviceSpec {
-            locked_memory: Some(10_000),
-            ..roce()
-        },
-    );
+    let side = side(&fake, &roce());
+    let refusal = Fault::Refuse("ibv_reg_mr".to_owned(), libc::ENOMEM, 1);
+    fake.fault(&side.name(), refusal);
     let buffer = Buffer::host(20_000).unwrap();
     let error = side.domain.register(&buffer, Access::all()).unwrap_err();
     let verbs = matches!(

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::thread;
 
 pub(crate) use conformance::{Side, bytes, fill, pattern, soon};
-use fake_ibverbs::{Call, DeviceSpec, Fake, Fault};
+use fake_ibverbs::{Call, DeviceSpec, Fake, Fault, GpuPath};
 use gdr_rdma::{AckTimeout, ConnectionOptions, Device, Mtu, RetryCount, VerbsOptions};
 
 /// A library that a test leaves clean: no object lives at its end, and no rule of the API was broken.
@@ -43,6 +43,15 @@ pub(crate) fn roce() -> DeviceSpec {
     let number = number();
     let address = Ipv4Addr::new(10, 1, 0, number);
     DeviceSpec::roce(&format!("mlx5_{number}"), address)
+}
+
+/// A device that refuses GPU memory by every method.
+pub(crate) fn without_gpu_memory() -> DeviceSpec {
+    DeviceSpec {
+        dma_buf: GpuPath::Refuses(libc::EOPNOTSUPP),
+        peer_memory: GpuPath::Refuses(libc::EFAULT),
+        ..roce()
+    }
 }
 
 /// Options with which devices of this library are opened.

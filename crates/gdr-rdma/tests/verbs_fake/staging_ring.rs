@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fake_ibverbs::{DeviceSpec, GpuPath};
 use gdr_cuda::{DeviceBuffer, Gpu, MemoryKind, Ordinal, SimDriver};
 use gdr_rdma::{Deadline, Error, NicError, RingConfig, Rkey, StagingRing};
 
@@ -28,12 +27,7 @@ struct Pair {
 impl Pair {
     fn new() -> Self {
         let fake = clean_fake();
-        let refuses = DeviceSpec {
-            dma_buf: GpuPath::Refuses(libc::EOPNOTSUPP),
-            peer_memory: GpuPath::Refuses(libc::EFAULT),
-            ..roce()
-        };
-        let (a, b) = (side(&fake, &refuses), side(&fake, &roce()));
+        let (a, b) = (side(&fake, &without_gpu_memory()), side(&fake, &roce()));
         let gpu = Gpu::open(SimDriver::new(1), Ordinal(0)).unwrap();
         let memory = Arc::new(gpu.allocate(MemoryKind::Plain, LEN).unwrap());
         let ring = StagingRing::new(&a.domain, Arc::clone(&memory), SHAPE).unwrap();

@@ -13,7 +13,7 @@ mod fixture;
 use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use fake_ibverbs::{DeviceSpec, Element, Fake, Fault, GpuPath};
+use fake_ibverbs::{Element, Fake, Fault};
 use forked::{check, in_child, refused};
 use gdr_cuda::{DeviceBuffer, Gpu, MemoryKind, Ordinal, RemoteWrites, SimDriver, WritesOrdering};
 use gdr_rdma::{
@@ -145,12 +145,7 @@ fn gpu_memory_that_a_child_drops_stays_registered_in_the_parent() {
 fn a_staging_ring_is_refused_in_a_child_and_stays_usable_in_the_parent() {
     let _alone = alone();
     let fake = clean_fake();
-    let refuses = DeviceSpec {
-        dma_buf: GpuPath::Refuses(libc::EOPNOTSUPP),
-        peer_memory: GpuPath::Refuses(libc::EFAULT),
-        ..roce()
-    };
-    let (a, b) = (side(&fake, &refuses), side(&fake, &roce()));
+    let (a, b) = (side(&fake, &without_gpu_memory()), side(&fake, &roce()));
     let shape = RingConfig {
         slot_len: 4096,
         slots: 3,

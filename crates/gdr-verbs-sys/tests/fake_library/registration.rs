@@ -160,22 +160,14 @@ fn a_peer_memory_module_registers_gpu_addresses() {
 }
 
 #[test]
-fn unmapped_memory_and_memory_beyond_the_limit_are_rejected() {
+fn unmapped_memory_is_rejected() {
     let fake = Fake::load();
-    fake.add(DeviceSpec {
-        locked_memory: Some(100),
-        ..DeviceSpec::roce("mlx5_0", FIRST)
-    });
+    fake.add(DeviceSpec::roce("mlx5_0", FIRST));
     let side = Side::new(fake.verbs(), "mlx5_0");
     let nowhere: *mut c_void = ptr::without_provenance_mut(1 << 46);
     // SAFETY: the domain is alive; the address is not mapped.
     let error = unsafe { side.verbs.reg_mr(side.domain, nowhere, 64, all_access()) }.unwrap_err();
     assert_eq!(error.errno(), Errno::EFAULT);
-    let mut bytes = vec![0_u64; 16];
-    let address = bytes.as_mut_ptr().cast();
-    // SAFETY: the domain is alive, and the registration fails.
-    let error = unsafe { side.verbs.reg_mr(side.domain, address, 128, all_access()) }.unwrap_err();
-    assert_eq!(error.errno(), Errno::ENOMEM);
     side.close();
     fake.assert_clean();
 }
