@@ -11,6 +11,7 @@ use gdr_doctor::explain::{
     Strength, Transport, causes,
 };
 use gdr_doctor::{CheckId, Context, Selection, diagnose};
+use gdr_node::Bdf;
 use gdr_perf::report::Schema;
 use owo_colors::OwoColorize;
 use serde::Serialize;
@@ -86,8 +87,8 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
     if options.list {
         return list(global, output);
     }
-    let mut hosts = BTreeSet::new();
-    let answer = answer(options, &mut hosts)?;
+    let mut names = Names::default();
+    let answer = answer(options, &mut names)?;
     let found = &answer.causes;
     let is_wanted = !options.offline && !found.is_empty();
     // A node that was named is read in any case: a wrong name must not pass as one that is fine.
@@ -96,10 +97,15 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
     } else {
         None
     };
+    if options.which.is_elsewhere() {
+        // A capture may be of a part of a node.
+        names.addresses.clear();
+    }
     let text_is_of = node
         .as_ref()
-        .map_or(TextIsOf::Unknown, |node| TextIsOf::hosts(hosts, node));
-    let is_checked = is_wanted && !matches!(text_is_of, TextIsOf::Another(_));
+        .map_or(TextIsOf::Unknown, |node| TextIsOf::names(names, node));
+    let is_checked =
+        is_wanted && !matches!(text_is_of, TextIsOf::Another(_) | TextIsOf::Elsewhere(_));
     let diagnosis = node.as_ref().filter(|_| is_checked).map(|node| {
         let context = Context::new(node.source.as_ref(), &node.inventory);
         let checks = found
@@ -153,16 +159,25 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
             output,
         )?;
     }
-    if let TextIsOf::Another(host) = &text_is_of {
-        wrapped(
-            "",
-            &format!(
-                "The text is of {host}, not of this node, which was not checked: run `gdr doctor` there."
-            ),
-            output,
-        )?;
-    }
+    let of_another = match &text_is_of {
+        TextIsOf::Another(host) => format!(
+            "The text is of {host}, not of this node, which was not checked: run `gdr doctor` there."
+        ),
+        TextIsOf::Elsewhere(address) => format!(
+            "This node has no PCI function at {address}, which the text names, and was not checked: \
+             run `gdr doctor` where the text is from."
+        ),
+        TextIsOf::ThisNode | TextIsOf::Unknown => return Ok(exit),
+    };
+    wrapped("", &of_another, output)?;
     Ok(exit)
+}
+
+/// What a text names of the machine that it is of.
+#[derive(Default)]
+struct Names {
+    hosts: BTreeSet<String>,
+    addresses: BTreeSet<Bdf>,
 }
 
 /// The machine that a text is of.
@@ -173,10 +188,23 @@ enum TextIsOf {
     Unknown,
     /// Another machine, of this name.
     Another(String),
+    /// A machine with a function at this address and others, none of which the node has.
+    Elsewhere(Bdf),
 }
 
 impl TextIsOf {
-    /// By the hosts that the text names.
+    /// By the hosts that the text names, else by its PCI addresses.
+    fn names(names: Names, node: &Node) -> Self {
+        let inventory = &node.inventory;
+        let foreign = (names.addresses.first())
+            .filter(|_| inventory.tree.is_ok())
+            .filter(|_| (names.addresses.iter()).all(|bdf| inventory.function(*bdf).is_none()));
+        match (Self::hosts(names.hosts, node), foreign) {
+            (Self::Unknown, Some(address)) => Self::Elsewhere(*address),
+            (by_hosts, _) => by_hosts,
+        }
+    }
+
     fn hosts(hosts: BTreeSet<String>, node: &Node) -> Self {
         let short = |name: &str| name.split('.').next().unwrap_or(name).to_ascii_lowercase();
         let own = node.source.text("/proc/sys/kernel/hostname").ok();
@@ -212,15 +240,17 @@ impl<R: Read> Read for Beginning<R> {
     }
 }
 
-/// Explains a text, and adds the hosts that it names.
-fn answer(options: &Options, hosts: &mut BTreeSet<String>) -> Result<Answer> {
+/// Explains a text, and adds what it names of its machine.
+fn answer(options: &Options, names: &mut Names) -> Result<Answer> {
     let mut read = |input: &mut dyn Read| {
         let mut input = Beginning {
             inner: input,
             kept: Vec::new(),
         };
         let answer = explain::read(&mut input)?;
-        hosts.extend(explain::hosts(&String::from_utf8_lossy(&input.kept)));
+        let beginning = String::from_utf8_lossy(&input.kept);
+        names.hosts.extend(explain::hosts(&beginning));
+        names.addresses.extend(explain::addresses(&beginning));
         io::Result::Ok(answer)
     };
     if let [name] = options.text.as_slice() {

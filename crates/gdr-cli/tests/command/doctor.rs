@@ -1,6 +1,7 @@
 //! `gdr doctor` and `gdr explain`.
 
 use std::io::Write;
+use std::path::Path;
 use std::process::{Command as Process, Stdio};
 
 use serde_json::Value;
@@ -282,6 +283,19 @@ fn explained(arguments: &[&str], log: &str) -> std::process::Output {
     stdin.write_all(log.as_bytes()).unwrap();
     drop(stdin);
     child.wait_with_output().unwrap()
+}
+
+#[test]
+fn a_kernel_log_with_addresses_of_another_machine_is_not_judged_by_this_node() {
+    if !Path::new("/sys/bus/pci/devices").exists() {
+        skip::skip("no PCI bus");
+        return;
+    }
+    let log = "[   12.5] NVRM: Xid (PCI:beef:1b:00): 79, pid=1, GPU has fallen off the bus.";
+    let output = super::program().args(["explain", log]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("no PCI function at beef:1b:00.0"), "{text}");
+    assert!(!text.contains("confirms it"), "{text}");
 }
 
 #[test]

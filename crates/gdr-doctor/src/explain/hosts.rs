@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-/// The most hosts that are kept.
+use gdr_node::Bdf;
+
+/// The most hosts, and the most addresses, that are kept.
 const MOST: usize = 64;
 
 /// The names of the hosts that a log says its lines are of: before the process in lines of NCCL, UCX
@@ -18,6 +20,27 @@ pub fn hosts(log: &str) -> BTreeSet<String> {
         }
     }
     found
+}
+
+/// Returns the PCI addresses that a log names with their domain, as the kernel and drivers write them:
+/// `0000:9b:00.0`, or `PCI:0000:9b:00` without a function, which is function 0.
+pub fn addresses(log: &str) -> BTreeSet<Bdf> {
+    let is_part = |c: char| c.is_ascii_hexdigit() || matches!(c, ':' | '.');
+    log.split(|c| !is_part(c))
+        .map(|word| word.trim_matches([':', '.']))
+        .filter(|word| {
+            let mut parts = word.split(':');
+            matches!(parts.next().map(str::len), Some(4 | 8))
+                && parts.next().is_some_and(|bus| bus.len() == 2)
+                && parts.next().is_some_and(|slot| matches!(slot.len(), 2 | 4))
+                && parts.next().is_none()
+        })
+        .filter_map(|word| {
+            let with_function = word.parse().ok();
+            with_function.or_else(|| format!("{word}.0").parse().ok())
+        })
+        .take(MOST)
+        .collect()
 }
 
 fn is_name(word: &str) -> bool {
@@ -72,6 +95,15 @@ mod tests {
                    2025-02-23T16:24:18+00:00 h5 kernel: x\n";
         let expected = ["gpu-07", "h3.example", "h4", "h5", "node-1"];
         assert_eq!(hosts(log).into_iter().collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn addresses_with_a_domain_are_found() {
+        let log = "NVRM: Xid (PCI:0000:1b:00): 79, pid=1, x\n\
+                   pcieport 0000:37:02.0: AER: error received: 00010000:38:00.1\n\
+                   12:34:56 fe80:11:22:33 1b:00.0 mlx5_0:1 0000:zz:00.0 2025:1:2\n";
+        let found: Vec<String> = addresses(log).iter().map(Bdf::to_string).collect();
+        assert_eq!(found, ["0000:1b:00.0", "0000:37:02.0", "10000:38:00.1"]);
     }
 
     #[test]

@@ -45,7 +45,7 @@ pub use causes::all as causes;
 pub use channel::{Direction, Transport};
 pub use explainer::{Answer, Explainer, explain, read};
 pub use facts::Fact;
-pub use hosts::hosts;
+pub use hosts::{addresses, hosts};
 pub use lines::MAX_LINE;
 pub use usage::{Connection, Connections, GpuDirect, InUse, UsageEvidence};
 
