@@ -1,9 +1,11 @@
 //! GPU memory of the producer of a ring that this process has imported, and the copies of payloads there.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gdr_cuda::DeviceExport;
+use gdr_roce::wire::{Bth, Opcode};
 use gdr_roce::{AccessError, Extent, Qpn};
 
 use super::exports::export_of;
@@ -11,6 +13,7 @@ use super::header::{Answer, EXPORTS};
 use super::process_memory::ProcessMemory;
 use super::ring::Continuation;
 use super::segment::Segment;
+use super::stalled::MOST_COPIED;
 use crate::buffer::{Buffer, CopyThread, IncomingCopy, IncomingState, PeerMemory, PeerState};
 
 /// How long a record waits for its copy before that is given up, if it has not begun: the driver may be held up by
@@ -55,8 +58,8 @@ impl Import {
 #[derive(Debug)]
 struct PlacedRun {
     qpn: Qpn,
-    /// The positions of the first record and behind the last one.
-    records: (u64, u64),
+    /// The positions of the first record and behind the last one, as far as that is known.
+    records: (u64, Option<u64>),
     from: Extent,
     to: Buffer,
     offset: u64,
@@ -65,7 +68,8 @@ struct PlacedRun {
 
 impl PlacedRun {
     fn has_record(&self, position: u64) -> bool {
-        (self.records.0..self.records.1).contains(&position)
+        let (first, end) = self.records;
+        first <= position && end.is_none_or(|end| position < end)
     }
 
     /// Whether it has the payload of a record.
@@ -80,15 +84,22 @@ impl PlacedRun {
     }
 }
 
-/// A record whose payload is in GPU memory of the producer, and those that continue it.
-#[derive(Debug)]
+/// A record whose payload is in GPU memory of the producer.
 pub(crate) struct DeviceRun<'a> {
     imports: &'a mut Imports,
-    qpn: Qpn,
+    header: Bth,
     position: u64,
-    /// The payloads of all of them.
-    payloads: Extent,
-    end: u64,
+    addr: u64,
+    /// Looks for records behind it that continue it. It takes time for each of them.
+    continuation: &'a dyn Fn() -> Continuation,
+}
+
+impl fmt::Debug for DeviceRun<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeviceRun")
+            .field("position", &self.position)
+            .finish_non_exhaustive()
+    }
 }
 
 /// What becomes of a record whose payload is not there yet.
@@ -176,21 +187,20 @@ impl Imports {
         self.imports.iter().any(|import| import.has(payload))
     }
 
-    /// The record of `qpn` at `position` with a payload at `addr`, and those behind it.
-    pub(super) fn run(
-        &mut self,
-        qpn: Qpn,
+    /// The record at `position`, which begins with `header` and has a payload at `addr`.
+    pub(super) fn run<'a>(
+        &'a mut self,
+        header: Bth,
         position: u64,
         addr: u64,
-        records: Continuation,
-    ) -> DeviceRun<'_> {
-        let Continuation { len, end } = records;
+        continuation: &'a dyn Fn() -> Continuation,
+    ) -> DeviceRun<'a> {
         DeviceRun {
             imports: self,
-            qpn,
+            header,
             position,
-            payloads: Extent { addr, len },
-            end,
+            addr,
+            continuation,
         }
     }
 
@@ -243,8 +253,14 @@ impl DeviceRun<'_> {
         room: u32,
     ) -> Result<(), AccessError> {
         let (imports, position) = (&mut *self.imports, self.position);
-        // The records of a queue pair are passed in order.
-        let is_past = |run: &PlacedRun| run.qpn == self.qpn && run.records.1 <= position;
+        // The records of a queue pair are passed in order, and a message begins with a first packet.
+        let opcode = Opcode::from_byte(self.header.opcode);
+        let begins = opcode.is_none_or(|opcode| opcode.position().is_first());
+        let is_past = |run: &PlacedRun| {
+            let (first, end) = run.records;
+            run.qpn == self.header.dest_qpn
+                && (end.is_some_and(|end| end <= position) || begins && first < position)
+        };
         imports.copies.retain(|run| !is_past(run));
         let known = imports.copies.iter();
         let known = known.rev().find(|run| run.has(position, from, to, offset));
@@ -260,11 +276,26 @@ impl DeviceRun<'_> {
             }
             return Err(AccessError::NotYet);
         }
-        // The records behind this one have what follows it, in the same message.
-        let before = from.addr.wrapping_sub(self.payloads.addr);
-        let rest = u64::from(self.payloads.len).saturating_sub(before);
-        let len = (rest as u32).min(room).max(from.len);
-        let all = Extent { len, ..from };
+        // Of a WRITE all of the rest is copied, without a look at the records behind: `room` is what the message has left.
+        // If these refer to something else, they are copied again.
+        let all_of_message = Extent { len: room, ..from };
+        let is_write = opcode.is_some_and(|opcode| opcode.is_write());
+        let takes_all = is_write
+            && room <= MOST_COPIED
+            && imports
+                .imports
+                .iter()
+                .any(|import| import.has(all_of_message));
+        let (all, end) = match takes_all {
+            true => (all_of_message, None),
+            false => {
+                let Continuation { len, end } = (self.continuation)();
+                let before = from.addr.wrapping_sub(self.addr);
+                let rest = u64::from(len).saturating_sub(before);
+                let len = (rest as u32).min(room).max(from.len);
+                (Extent { len, ..from }, Some(end))
+            }
+        };
         let begun = imports
             .imports
             .iter()
@@ -273,8 +304,8 @@ impl DeviceRun<'_> {
             .find_map(|memory| to.begin_copy_from(offset, memory, all.addr, all.len.into()));
         match begun {
             Some(copy) => imports.copies.push(PlacedRun {
-                qpn: self.qpn,
-                records: (position, self.end),
+                qpn: self.header.dest_qpn,
+                records: (position, end),
                 from: all,
                 to: to.clone(),
                 offset,

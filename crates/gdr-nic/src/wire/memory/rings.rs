@@ -484,6 +484,7 @@ impl Inbound {
                 }
                 continue;
             }
+            let records;
             let packet = match record {
                 Record::Whole(len) => RingPacket::Whole(&start[..len]),
                 Record::Long(extent) => RingPacket::Long(&start, extent),
@@ -493,8 +494,9 @@ impl Inbound {
                 Record::Referring(..) if self.sender.memory.is_none() => continue,
                 Record::Referring(len, extent) => RingPacket::Referring(&start[..len], extent),
                 Record::InDevice(len, payload) => {
-                    let records = self.consumer.continuation(header, payload, MOST_COPIED);
-                    let run = self.imports.run(qpn, position, payload.addr, records);
+                    let consumer = &self.consumer;
+                    records = move || consumer.continuation(header, payload, MOST_COPIED);
+                    let run = self.imports.run(header, position, payload.addr, &records);
                     RingPacket::InDevice(&start[..len], payload, run)
                 }
                 Record::Void => continue,

@@ -51,21 +51,23 @@ impl StalledRecord {
         self.start.first_chunk().map(Bth::parse)
     }
 
-    /// The payloads of this record and of those behind it that continue it.
-    fn run<'a>(&self, behind: impl Iterator<Item = &'a Self>) -> Option<Continuation> {
-        let Payload::InDevice(payload) = self.payload else {
-            return None;
-        };
-        let mut run = Run::new(self.header()?, payload, self.end, MOST_COPIED);
+    /// The payloads of this record, which begins with `header`, and of those behind it that continue it.
+    fn run<'a>(
+        &self,
+        header: Bth,
+        payload: Extent,
+        behind: impl Iterator<Item = &'a Self>,
+    ) -> Continuation {
+        let mut run = Run::new(header, payload, self.end, MOST_COPIED);
         for record in behind {
-            let Payload::InDevice(next) = record.payload else {
+            let (Payload::InDevice(next), Some(header)) = (record.payload, record.header()) else {
                 break;
             };
-            if !run.add(record.header()?, next, record.end) {
+            if !run.add(header, next, record.end) {
                 break;
             }
         }
-        Some(run.all())
+        run.all()
     }
 }
 
@@ -136,15 +138,18 @@ impl Stalled {
 impl Queue {
     fn pass(&mut self, imports: &mut Imports, sender: &RingSender, sink: &mut impl PacketSink) {
         while let Some(record) = self.records.front() {
+            let records = &self.records;
+            let behind;
             let packet = match record.payload {
                 Payload::Copied => RingPacket::Whole(&record.start),
                 Payload::InRing(extent) => RingPacket::Long(&record.start, extent),
                 Payload::InDevice(payload) => {
-                    let Some(run) = record.run(self.records.iter().skip(1)) else {
+                    let Some(header) = record.header() else {
                         self.next();
                         continue;
                     };
-                    let run = imports.run(self.qpn, record.position, payload.addr, run);
+                    behind = move || record.run(header, payload, records.iter().skip(1));
+                    let run = imports.run(header, record.position, payload.addr, &behind);
                     RingPacket::InDevice(&record.start, payload, run)
                 }
             };
