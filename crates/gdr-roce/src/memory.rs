@@ -77,7 +77,7 @@ pub enum AccessError {
     /// The memory cannot be accessed: its device has failed or was removed.
     #[error("the memory cannot be accessed any more; check its device")]
     Failed,
-    /// The bytes of [`write_from`](Memory::write_from) are on their way. The packet changes nothing; the caller passes
+    /// The bytes of [`write_from`](Memory::write_from) are being copied. The packet changes nothing; the caller passes
     /// it again later.
     #[error("the bytes are not there yet; pass the packet again")]
     NotYet,

@@ -19,7 +19,7 @@ struct Shared<'a> {
     other_key: Key,
     /// What the packet that is being written refers to.
     offered: Option<Extent>,
-    /// The bytes are on their way.
+    /// The bytes are being copied.
     is_late: bool,
 }
 

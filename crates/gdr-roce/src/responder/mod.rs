@@ -91,7 +91,7 @@ impl ReadRecord {
 enum Nak {
     /// No receive is posted: the peer sends the request again later.
     ReceiverNotReady,
-    /// Its bytes are on their way: it is passed again.
+    /// Its bytes are being copied: it is passed again.
     NotYet,
     /// The connection fails; the receive in use completes with the status.
     Fatal(NakCode, WcStatus),

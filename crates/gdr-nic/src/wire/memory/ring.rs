@@ -772,7 +772,8 @@ mod tests {
         use Position::{First, Last, Middle, Only};
         // The packets behind a first one: which it is, its queue pair, its PSN, the packets before its payload, its length.
         let last = (Last, 5, 12, 2, 500);
-        let cases: [(&[(Position, u32, u32, u32, u32)], u32); _] = [
+        type Packet = (Position, u32, u32, u32, u32);
+        let cases: [(&[Packet], u32); _] = [
             (&[], 1000),
             (&[(Middle, 5, 11, 1, PACKET), last], 2500),
             (
