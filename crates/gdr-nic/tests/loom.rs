@@ -174,7 +174,7 @@ fn memory_is_not_read_after_its_references_were_made_void() {
             let mut consumer = Consumer::new(segment, LEN + 12);
             thread::spawn(move || {
                 let taken = consumer
-                    .take(&mut [0; _])
+                    .take(&mut [0; _], |_| false)
                     .expect("sound")
                     .expect("a record");
                 if taken == Record::Referring(LEN, payload) {
