@@ -128,6 +128,11 @@ impl CopyThread {
         PeerMemory::open(&self.0.link, export, descriptor)
     }
 
+    /// Whether it opens this memory of another process.
+    pub(crate) fn has_opened(&self, memory: &PeerMemory) -> bool {
+        memory.is_of(&self.0.link)
+    }
+
     /// Whether both are the same thread.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)

@@ -167,10 +167,13 @@ impl<'a, 'r> DomainMemory<'a, 'r> {
             return by;
         }
         let by = match region.buffer.export() {
-            Some(export) if exports.may_refer(export) => PayloadBy::Reference,
-            Some(_) => {
+            Some(export) => {
+                // Another region of the same allocation may have offered it: the last one that ends withdraws it.
                 region.references.offer(exports);
-                PayloadBy::Copy
+                match exports.may_refer(export) {
+                    true => PayloadBy::Reference,
+                    false => PayloadBy::Copy,
+                }
             }
             None => PayloadBy::Copy,
         };

@@ -1,8 +1,9 @@
 //! Payloads that the receiver's GPU copies from memory of the sender's.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
+use gdr_copy::Mapping;
 use gdr_cuda::{DeviceBuffer, Gpu, MemoryKind, Ordinal, SimDriver};
 use gdr_nic::{Buffer, CopyEngineThreshold, CopyThread, Region};
 
@@ -14,6 +15,7 @@ const LEN: usize = (1 << 20) + 5;
 /// Registered memory of a simulated GPU, of a program that may free it.
 struct Registered {
     memory: Arc<DeviceBuffer>,
+    mapped: Weak<Mapping>,
     region: Region,
 }
 
@@ -41,7 +43,8 @@ impl SimGpu {
         let context = gdr_copy::Context::builder().simulated(self.driver.clone());
         let context = context.backend(gdr_copy::BackendKind::Sim).open().unwrap();
         let pinned = context.pin(memory.ptr(), memory.len()).unwrap();
-        let mapping = pinned.map().unwrap();
+        let mapping = Arc::new(pinned.map().unwrap());
+        let mapped = Arc::downgrade(&mapping);
         // SAFETY: the region, which is dropped first, is all that uses it.
         let borrowed = unsafe { DeviceBuffer::borrowed(&self.gpu, memory.ptr(), memory.len()) };
         let (thread, from) = (&self.thread, CopyEngineThreshold::From(1 << 16));
@@ -51,7 +54,11 @@ impl SimGpu {
             .device
             .register_buffer(side.domain, whole, 0, Access::all());
         let region = region.unwrap();
-        Registered { memory, region }
+        Registered {
+            memory,
+            mapped,
+            region,
+        }
     }
 }
 
@@ -197,6 +204,24 @@ fn a_region_that_ends_is_closed_by_the_other_side() {
         // The other side is woken for it, though nothing is sent.
         while two.driver.imports() > 0 {
             assert!(Instant::now() < limit, "it stays open");
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[test]
+fn nothing_keeps_the_mapping_of_a_region_that_has_ended() {
+    let _alone = alone();
+    let [a, b] = connected(Wires::All, Wires::All);
+    let [one, two] = [SimGpu::new(), SimGpu::new()];
+    let from = one.register(&a, MemoryKind::Plain);
+    let to = two.register(&b, MemoryKind::Plain);
+    until_by_reference(&a, &from, &to);
+    let limit = Instant::now() + Duration::from_secs(60);
+    for Registered { mapped, region, .. } in [from, to] {
+        drop(region);
+        while mapped.strong_count() > 0 {
+            assert!(Instant::now() < limit, "it is kept");
             std::thread::yield_now();
         }
     }

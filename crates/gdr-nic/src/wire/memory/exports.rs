@@ -65,7 +65,10 @@ impl Exports {
             return false;
         };
         match self.segment.header().answer_to(slot, offer.number) {
-            Answer::Imported => return true,
+            Answer::Imported => {
+                offer.pause = FIRST_PAUSE;
+                return true;
+            }
             Answer::Pending => return false,
             Answer::Refused => offer.asked += 1,
         }

@@ -11,7 +11,7 @@ use gdr_roce::{AccessError, Extent, Qpn};
 use super::exports::export_of;
 use super::header::{Answer, EXPORTS};
 use super::process_memory::ProcessMemory;
-use super::ring::Continuation;
+use super::ring::{Continuation, ends_message};
 use super::segment::Segment;
 use super::stalled::MOST_COPIED;
 use crate::buffer::{Buffer, CopyThread, IncomingCopy, IncomingState, PeerMemory, PeerState};
@@ -204,6 +204,14 @@ impl Imports {
         }
     }
 
+    /// A record that begins with `header` was processed, or dropped: after the last one of a message nothing of its copies
+    /// is needed.
+    pub(super) fn pass(&mut self, header: Bth) {
+        if ends_message(header) {
+            self.copies.retain(|run| run.qpn != header.dest_qpn);
+        }
+    }
+
     /// Decides about a record whose payload is not there, and that is passed since some time.
     pub(super) fn wait(&mut self, position: u64, since: Instant, payload: Extent) -> Pending {
         let is_lost = std::mem::take(&mut self.is_lost);
@@ -313,7 +321,9 @@ impl DeviceRun<'_> {
             }),
             None => {
                 imports.is_lost = true;
-                imports.is_useless = to.copy_thread().is_none();
+                let may_copy = |memory| to.copy_thread().is_some_and(|it| it.has_opened(memory));
+                let of_payload = imports.imports.iter().filter(|import| import.has(all));
+                imports.is_useless = !of_payload.flat_map(|it| &it.memories).any(may_copy);
             }
         }
         Err(AccessError::NotYet)

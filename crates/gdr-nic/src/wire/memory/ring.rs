@@ -253,6 +253,10 @@ pub(super) struct Continuation {
     pub(super) end: u64,
 }
 
+pub(super) fn ends_message(header: Bth) -> bool {
+    Opcode::from_byte(header.opcode).is_none_or(|opcode| opcode.position().is_last())
+}
+
 /// Looks for such records.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Run {
@@ -277,7 +281,7 @@ impl Run {
 
     /// Adds the next record, if it continues the message and refers to the bytes directly behind; returns whether it does.
     pub(super) fn add(&mut self, header: Bth, next: Extent, end: u64) -> bool {
-        let continues = !self.has_ended()
+        let continues = !ends_message(self.header)
             && header.dest_qpn == self.header.dest_qpn
             && header.psn == self.header.psn.wrapping_add(1)
             && next.addr == self.addr.wrapping_add(self.all.len.into())
@@ -288,11 +292,6 @@ impl Run {
             self.all.end = end;
         }
         continues
-    }
-
-    fn has_ended(&self) -> bool {
-        let opcode = Opcode::from_byte(self.header.opcode);
-        opcode.is_none_or(|opcode| opcode.position().is_last())
     }
 
     pub(super) fn all(&self) -> Continuation {

@@ -503,10 +503,15 @@ impl Inbound {
             };
             let (taken, read) = sink.take(&self.sender, packet);
             self.refuse_if_failed(read);
-            if let (Taken::NotYet, Record::InDevice(_, payload)) = (taken, record)
-                && self.imports.wait(position, Instant::now(), payload) == Pending::Waits
-            {
-                self.stall(qpn, position, record, &start);
+            if let Record::InDevice(_, payload) = record {
+                let waits = taken == Taken::NotYet
+                    && self.imports.wait(position, Instant::now(), payload) == Pending::Waits;
+                match waits {
+                    true => {
+                        self.stall(qpn, position, record, &start);
+                    }
+                    false => self.imports.pass(header),
+                }
             }
             if self.consumer.has_taken(GIVE_BACK) {
                 self.give_back(sink);

@@ -155,11 +155,15 @@ impl Queue {
             };
             // What could not be read of host memory before is noticed when the room is given back.
             let (taken, _) = sink.take(sender, packet);
-            if taken == Taken::NotYet
-                && let Payload::InDevice(payload) = record.payload
-                && imports.wait(record.position, self.since, payload) == Pending::Waits
-            {
-                return;
+            if let Payload::InDevice(payload) = record.payload {
+                if taken == Taken::NotYet
+                    && imports.wait(record.position, self.since, payload) == Pending::Waits
+                {
+                    return;
+                }
+                if let Some(header) = record.header() {
+                    imports.pass(header);
+                }
             }
             self.next();
         }
