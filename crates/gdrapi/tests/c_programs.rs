@@ -78,6 +78,21 @@ fn a_range_may_end_in_the_last_gpu_page_of_its_allocation() {
 }
 
 #[test]
+fn a_pin_may_go_on_into_the_next_buffer_of_its_block_and_the_log_says_why_no_farther() {
+    let cc = compiler("CC", "cc").expect("a C compiler: set CC, or install cc");
+    let folder = installed();
+    let program = compile(&cc, "gnu11", "neighbours.c", folder.path());
+    let variables = [
+        ("GDR_SIM_BYTES", "40000,40000,40000,131072"),
+        ("GDRCOPY_ENABLE_LOGGING", "1"),
+    ];
+    let output = run(&program, folder.path(), &variables);
+    assert_success("neighbours.c", &output);
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert!(log.contains("run past their allocation"), "{log}");
+}
+
+#[test]
 fn copies_race_with_unmapping_unpinning_and_closing() {
     c_program_succeeds("races.c", "gnu11");
 }

@@ -113,6 +113,8 @@ mod tests {
     use super::*;
     use crate::options::PinOptions;
 
+    const BLOCK: u64 = 0x20_0000;
+
     fn look(driver: &SimDriver) -> impl Fn(DevicePtr) -> gdr_cuda::Result<PointerInfo> + '_ {
         |ptr| driver.pointer_info(ptr)
     }
@@ -154,7 +156,7 @@ mod tests {
         assert_eq!((whole.ptr, whole.info.base), (second.ptr(), second.ptr()));
         let tail = find(third.ptr().get(), page + GPU_PAGE - third.ptr().get()).unwrap();
         assert_eq!((tail.ptr, tail.len), (third.ptr(), 5000));
-        assert!(matches!(find(page, GPU_PAGE + 1), Err(Error::Gpu(_))));
+        assert!(matches!(find(page, BLOCK + 1), Err(Error::Gpu(_))));
         assert!(
             locate(
                 &look(&driver),
@@ -166,7 +168,6 @@ mod tests {
 
     #[test]
     fn in_pages_a_range_may_go_on_into_the_block_of_its_allocation_and_no_farther() {
-        const BLOCK: u64 = 0x20_0000;
         let look = |family| {
             move |ptr: DevicePtr| {
                 Ok(PointerInfo {

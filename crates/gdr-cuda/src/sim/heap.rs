@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::memfd::{Memfd, MemfdName, View};
 use crate::device::Ordinal;
 use crate::error::{CuResult, Error, Result};
-use crate::pointer::{BufferId, DevicePtr, Family, PointerInfo, PointerKind};
+use crate::pointer::{AddressRange, BufferId, DevicePtr, Family, PointerInfo, PointerKind};
 
 /// Blocks start at multiples of this, and small allocations share a block of this size, as with
 /// `cuMemAlloc` on hardware.
@@ -123,7 +123,10 @@ impl Heap {
             base: DevicePtr::new(base),
             size,
             family: request.family,
-            mapping: None,
+            mapping: self.blocks.get(&block).map(|whole| AddressRange {
+                base: DevicePtr::new(block),
+                size: whole.size,
+            }),
         };
         self.add(info, block);
         Ok(info)

@@ -14,6 +14,17 @@ use crate::source::{MemorySource, virtual_path};
 /// The most devices of each kind.
 const MOST: usize = 1024;
 
+/// The settings of mlxconfig that are kept.
+const SETTINGS: [&str; 7] = [
+    "ADVANCED_PCI_SETTINGS",
+    "ATS_ENABLED",
+    "LINK_TYPE_P1",
+    "LINK_TYPE_P2",
+    "MAX_ACC_OUT_READ",
+    "PCI_WR_ORDERING",
+    "ROCE_CONTROL",
+];
+
 /// The devices that texts showed so far.
 #[derive(Debug, Default)]
 pub(super) struct RdmaTools {
@@ -31,6 +42,8 @@ struct RdmaDevice {
     guid: Option<u64>,
     /// Files below its directory in sysfs.
     files: BTreeMap<String, String>,
+    /// The settings of its firmware.
+    settings: BTreeMap<&'static str, String>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -261,6 +274,13 @@ impl RdmaTools {
             if let Some(at) = device.at {
                 node = node.link_to(&format!("{path}/device"), &link(at));
             }
+            if !device.settings.is_empty() {
+                let pairs = device.settings.iter();
+                let lines: String = pairs
+                    .map(|(name, value)| format!("{name} {value}\n"))
+                    .collect();
+                node = node.file(&virtual_path::nic_settings(name), lines);
+            }
         }
         let addresses: String = (self.interfaces.iter())
             .flat_map(|(name, interface)| {
@@ -340,16 +360,25 @@ impl RdmaTools {
 }
 
 impl RdmaDevice {
-    /// `LINK_TYPE_P1   ETH(2)` of mlxconfig.
+    /// `LINK_TYPE_P1   ETH(2)` of mlxconfig; with `-e` three values: the default, of now, of the next boot.
     fn setting(&mut self, line: &str) {
-        let mut words = line.trim_start_matches(['*', ' ', '\t']).split_whitespace();
-        let port = words.next().and_then(|it| it.strip_prefix("LINK_TYPE_P"));
-        let layer = match words.next().and_then(|it| it.split('(').next()) {
+        let line = line.trim_start_matches(['*', ' ', '\t']);
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let (name, now, next) = match words[..] {
+            [name, only] => (name, only, only),
+            [name, _, now, next] => (name, now, next),
+            _ => return,
+        };
+        let Some(name) = SETTINGS.into_iter().find(|known| *known == name) else {
+            return;
+        };
+        self.settings.insert(name, next.to_owned());
+        let layer = match now.split('(').next() {
             Some("ETH") => "Ethernet",
             Some("IB") => "InfiniBand",
             _ => return,
         };
-        if let Some(port) = port.and_then(|it| it.parse::<u32>().ok()) {
+        if let Some(port) = name.strip_prefix("LINK_TYPE_P") {
             let path = format!("ports/{port}/link_layer");
             self.files.entry(path).or_insert_with(|| layer.to_owned());
         }

@@ -25,6 +25,12 @@ pub fn netdev_firmware(interface: &str) -> String {
     format!("@ethtool/{interface}/firmware-version")
 }
 
+/// The settings in the firmware of an RDMA device, as `mlxconfig -d DEVICE query` shows them for the next
+/// boot, one a line: `MAX_ACC_OUT_READ 44`, `ATS_ENABLED False(0)`.
+pub fn nic_settings(device: &str) -> String {
+    format!("@mlxconfig/{device}")
+}
+
 /// The directory of resource limits: `self` is this process, the others are the daemons that start
 /// jobs.
 pub const LIMITS: &str = "@limits";

@@ -1,3 +1,4 @@
+use super::firmware_settings::Settings;
 use crate::checks::cpu::{CpuInfo, CpuMaker};
 use crate::checks::prelude::*;
 
@@ -19,11 +20,13 @@ pub(super) const CHECK: Check = Check {
           full bandwidth.",
     inputs: "Only the models of NIC and CPU. The setting is in the NIC's firmware, and only \
              mlxconfig shows it (ADVANCED_PCI_SETTINGS=1, MAX_ACC_OUT_READ).",
-    criteria: "info: a ConnectX-5 to 7 in an AMD machine: check the setting. skip: no such NIC, or \
-               another CPU. unknown: the CPU is not known.",
+    criteria: "info: a ConnectX-5 to 7 in an AMD machine: check the setting. skip: no such NIC, \
+               another CPU, or a capture of its settings, which nic.settings judges. unknown: the \
+               CPU is not known.",
     sources: &["https://github.com/oracle-quickstart/oci-hpc (MAX_ACC_OUT_READ)"],
     workloads: Workload::RDMA,
     scope: Scope::Several(run),
+    otherwise: Some("their settings are known: nic.settings judges them"),
     ..super::CHECK
 };
 
@@ -41,7 +44,8 @@ fn run(context: &Context<'_>) -> Result<Vec<Finding>, Unjudged> {
     if CpuInfo::read(context).known("the CPU's maker")?.maker() != CpuMaker::Amd {
         return Err(Unjudged::skip("it matters only with AMD CPUs"));
     }
-    Ok((limited.iter())
+    let unread = (limited.iter()).filter(|(nic, _)| Settings::of(context, &nic.name).is_none());
+    Ok(unread
         .map(|(nic, function)| {
             let bdf = function.bdf;
             Finding::info("only mlxconfig shows how many outstanding reads its firmware allows")
@@ -83,5 +87,15 @@ mod tests {
         assert_eq!(verdicts(&CHECK, &example::healthy()), [Skip]);
         let amd = example::healthy().file("/proc/cpuinfo", "vendor_id\t: AuthenticAMD\n");
         assert_eq!(verdicts(&CHECK, &amd), [Info; 10]);
+    }
+
+    #[test]
+    fn a_nic_whose_settings_are_known_is_left_to_their_check() {
+        let amd = example::healthy().file("/proc/cpuinfo", "vendor_id\t: AuthenticAMD\n");
+        let known = amd.file(
+            &virtual_path::nic_settings("mlx5_0"),
+            "MAX_ACC_OUT_READ 44\n",
+        );
+        assert_eq!(verdicts(&CHECK, &known), [Info; 9]);
     }
 }

@@ -8,6 +8,7 @@ mod aspm;
 mod bar1_address;
 mod bar1_size;
 pub(super) mod devices;
+mod firmware_settings;
 mod hops;
 mod irq_affinity;
 mod link_bottleneck;
@@ -44,5 +45,6 @@ pub(super) const CHECKS: &[&Check] = &[
     &runtime_pm::CHECK,
     &slot_power::CHECK,
     &acc_out_read::CHECK,
+    &firmware_settings::CHECK,
     &irq_affinity::CHECK,
 ];
