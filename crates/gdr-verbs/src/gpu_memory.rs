@@ -48,6 +48,8 @@ const VARIABLE: &str = "GDR_VERBS_GPU_READS";
 pub(crate) enum GpuReads {
     /// Long messages by the GPU's copy engine.
     CopyEngine,
+    /// As `CopyEngine`, and long messages between GPU memory of two processes by the receiver's GPU.
+    PeerToPeer,
     /// All by loads of the engine's thread.
     Cpu,
 }
@@ -59,7 +61,7 @@ pub(crate) enum GpuReads {
 pub(crate) fn reads() -> Result<GpuReads, Errno> {
     reads_of(gdr_process::variable(VARIABLE).as_deref()).map_err(|value| {
         tracing::error!(
-            "{VARIABLE} is `{value}`: give `copy-engine` or `cpu`, or leave it unset; no device opens"
+            "{VARIABLE} is `{value}`: give `copy-engine`, `peer-to-peer` or `cpu`, or leave it unset; no device opens"
         );
         Errno::INVAL
     })
@@ -70,6 +72,7 @@ fn reads_of(value: Option<&OsStr>) -> Result<GpuReads, String> {
     let text = value.map(|value| value.to_string_lossy());
     match text.as_deref().map(str::trim) {
         None | Some("copy-engine") => Ok(GpuReads::CopyEngine),
+        Some("peer-to-peer") => Ok(GpuReads::PeerToPeer),
         Some("cpu") => Ok(GpuReads::Cpu),
         Some(other) => Err(other.to_owned()),
     }
@@ -96,8 +99,13 @@ struct Copies {
 impl GpuAccess {
     /// Those of this environment.
     fn open(gpu: &Gpu) -> gdr_copy::Result<Self> {
-        let copies = (reads() == Ok(GpuReads::CopyEngine)).then(|| Copies {
-            thread: CopyThread::new(gpu),
+        let thread = match reads() {
+            Ok(GpuReads::CopyEngine) => Some(CopyThread::new(gpu)),
+            Ok(GpuReads::PeerToPeer) => Some(CopyThread::with_peer_copies(gpu)),
+            Ok(GpuReads::Cpu) | Err(_) => None,
+        };
+        let copies = thread.map(|thread| Copies {
+            thread,
             from: CopyEngineThreshold::Planned,
         });
         let context = Context::open_for(gpu)?;

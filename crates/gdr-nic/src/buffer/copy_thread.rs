@@ -76,6 +76,14 @@ struct OfGpu {
     thresholds: OnceLock<super::direct::Thresholds>,
     /// What other processes may open.
     exports: Mutex<HashMap<BufferId, Weak<ExportedMemory>>>,
+    peers: PeerCopies,
+}
+
+/// Whether memory of other processes is copied, and theirs by them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PeerCopies {
+    On,
+    Off,
 }
 
 impl fmt::Debug for CopyThread {
@@ -89,11 +97,22 @@ impl fmt::Debug for CopyThread {
 impl CopyThread {
     /// For memory of `gpu`. Nothing is started or allocated yet.
     pub fn new(gpu: &Gpu) -> Self {
-        Self::with_limit(gpu, LATE)
+        Self::with_limit(gpu, LATE, PeerCopies::Off)
     }
 
-    /// As [`CopyThread::new`], with the time that the engine waits for a copy.
-    fn with_limit(gpu: &Gpu, limit: Duration) -> Self {
+    /// As [`CopyThread::new`]; and long messages between memory of two processes of this host, each of them registered
+    /// with such a thread, are copied by the receiver's GPU.
+    ///
+    /// A copy that the thread has begun cannot be given up. If the program calls a function of the driver that waits for
+    /// one of its kernels (`cudaFree`, `cudaDeviceSynchronize` under a lock), and this kernel waits for the bytes of the
+    /// copy, a call of the driver that the copy needs may never return, and neither go on. So this is for programs that
+    /// make no such calls while their kernels wait for the network.
+    pub fn with_peer_copies(gpu: &Gpu) -> Self {
+        Self::with_limit(gpu, LATE, PeerCopies::On)
+    }
+
+    /// With the time that the engine waits for a copy.
+    fn with_limit(gpu: &Gpu, limit: Duration, peers: PeerCopies) -> Self {
         let copies = Handed::new(gpu, limit);
         Self(Arc::new(ProcessBound::new(OfGpu {
             gpu: gpu.clone(),
@@ -101,6 +120,7 @@ impl CopyThread {
             ahead: Arc::new(Mutex::new(ReadAhead::new(copies))),
             thresholds: OnceLock::new(),
             exports: Mutex::default(),
+            peers,
         })))
     }
 
@@ -128,6 +148,11 @@ impl CopyThread {
         PeerMemory::open(&self.0.link, export, descriptor)
     }
 
+    /// Whether it copies memory of other processes.
+    pub(super) fn copies_peers(&self) -> bool {
+        self.0.peers == PeerCopies::On
+    }
+
     /// Whether it opens this memory of another process.
     pub(crate) fn has_opened(&self, memory: &PeerMemory) -> bool {
         memory.is_of(&self.0.link)
@@ -141,6 +166,9 @@ impl CopyThread {
     /// The allocation of a buffer for other processes; `None` if the driver exports no such memory, or if the buffer goes
     /// beyond. Buffers of one allocation share it.
     pub(super) fn export(&self, buffer: &DeviceBuffer) -> Option<Arc<ExportedMemory>> {
+        if !self.copies_peers() {
+            return None;
+        }
         let info = self.0.gpu.driver().pointer_info(buffer.ptr()).ok()?;
         if info.remaining(buffer.ptr()) < buffer.len() {
             return None;

@@ -332,7 +332,7 @@ impl Direct {
 
     pub(super) fn copy_thread(&self) -> Option<&CopyThread> {
         match &self.copies.as_ref()?.caller {
-            Caller::Thread(thread) => Some(thread),
+            Caller::Thread(thread) => Some(thread).filter(|it| it.copies_peers()),
             Caller::Reader => None,
         }
     }

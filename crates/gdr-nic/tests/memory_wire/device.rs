@@ -30,7 +30,7 @@ impl SimGpu {
     fn new() -> Self {
         let driver = SimDriver::new(1);
         let gpu = Gpu::open(driver.clone(), Ordinal(0)).unwrap();
-        let thread = CopyThread::new(&gpu);
+        let thread = CopyThread::with_peer_copies(&gpu);
         Self {
             gpu,
             driver,

@@ -42,7 +42,7 @@ fn setup_on(driver: Arc<SimDriver>, limit: Duration) -> Setup {
     let setup = Setup {
         source: source(&memory),
         memory,
-        thread: CopyThread::with_limit(&gpu, limit),
+        thread: CopyThread::with_limit(&gpu, limit, PeerCopies::Off),
     };
     lock(&setup.thread.0.ahead).copies().start();
     setup.is_ready();
@@ -360,7 +360,7 @@ fn a_context_that_was_destroyed_leaves_the_bytes_to_the_cpu() {
 #[test]
 fn the_thread_is_started_by_the_first_long_read() {
     let mut setup = setup(NEVER_LATE);
-    setup.thread = CopyThread::with_limit(setup.memory.gpu(), NEVER_LATE);
+    setup.thread = CopyThread::with_limit(setup.memory.gpu(), NEVER_LATE, PeerCopies::Off);
     assert!(!lock(&setup.thread.0.ahead).copies().is_started);
     setup.expect(0, CHUNK);
     // Its bytes may be loaded by CPU; no call waits for a ring that is not there yet.

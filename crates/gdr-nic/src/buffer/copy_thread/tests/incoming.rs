@@ -28,7 +28,7 @@ impl Ends {
         let driver = SimDriver::new(1);
         let gpu = Gpu::open(driver.clone(), Ordinal(0)).unwrap();
         let memory = gpu.allocate(MemoryKind::Plain, LEN as u64).unwrap();
-        let thread = CopyThread::new(&gpu);
+        let thread = CopyThread::with_peer_copies(&gpu);
         Self {
             buffer: register(&memory, &thread),
             driver,
