@@ -322,7 +322,7 @@ impl DeviceBuffer {
     /// [`Gpu::import`]. It has to stay allocated until that process has closed it.
     ///
     /// # Errors
-    /// [`Error::NotExportable`] unless it is memory of `cuMemAlloc`; [`Error::UnknownPointer`]; the driver's.
+    /// [`Error::NotExportable`] unless it is memory of `cuMemAlloc`, or VMM memory with a POSIX descriptor; [`Error::UnknownPointer`]; the driver's.
     pub fn export(&self) -> Result<ExportedMemory> {
         let (driver, device) = (self.gpu().driver(), self.gpu().info().ordinal);
         driver.export(device, self.ptr())

@@ -91,7 +91,7 @@ impl DeviceExport {
         bytes
     }
 
-    /// What [`DeviceExport::to_bytes`] returned. Every value is accepted here; the import of a wrong one fails.
+    /// Reverses [`DeviceExport::to_bytes`]. Every value is accepted here; the import of a wrong one fails.
     pub fn from_bytes(bytes: &[u8; Self::LEN]) -> Self {
         let mut handle = [0; 64];
         handle.copy_from_slice(&bytes[..64]);
@@ -106,7 +106,7 @@ impl DeviceExport {
             len: word(72),
             descriptor: match word(80) {
                 0 => None,
-                // A number that cannot be is that of no descriptor.
+                // Not a valid number: the import fails.
                 more => Some(RawFd::try_from(more - 1).unwrap_or(-1)),
             },
         }

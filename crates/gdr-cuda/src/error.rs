@@ -186,7 +186,8 @@ pub enum Error {
     ForeignStream { stream: Ordinal, other: Ordinal },
     /// Other processes cannot open the memory.
     #[error(
-        "{ptr} is not memory that other processes can open ({family:?}): allocate it by cudaMalloc"
+        "{ptr} is not memory that other processes can open ({family:?}): allocate it by cudaMalloc, \
+         or by cuMemCreate for a POSIX file descriptor"
     )]
     NotExportable { ptr: DevicePtr, family: Family },
     /// The memory that was to be opened is this process's own.

@@ -188,7 +188,7 @@ enum TextIsOf {
     Unknown,
     /// Another machine, of this name.
     Another(String),
-    /// A machine with a function at this address and others, none of which the node has.
+    /// Another machine: the node has no function at any address that the text names. This is one of them.
     Elsewhere(Bdf),
 }
 

@@ -18,7 +18,9 @@
 //!
 //! The other way, memory of another process of this host is copied into registered memory
 //! ([`IncomingCopy`]): the thread opens it by CUDA IPC ([`PeerMemory`]) and copies from GPU to GPU, with the
-//! same words. A copy that the thread has not begun can be taken back, so a driver that is held up costs nothing.
+//! same words. A copy that the thread has not begun can be taken back. One that has begun cannot, as it might end
+//! after the memory is used again, so only programs that ask for it have such copies
+//! ([`CopyThread::with_peer_copies`]).
 
 mod copier;
 mod incoming_copy;
@@ -62,7 +64,8 @@ const LATE: Duration = Duration::from_micros(500);
 /// A thread that copies registered memory of one GPU for
 /// [`Buffer::direct_with_copy_thread`](super::Buffer::direct_with_copy_thread).
 ///
-/// The thread is started at the first long read, or for the first copy of another process's memory, and sleeps between reads. It has 4 MiB of page-locked
+/// The thread is started at the first long read, or for the first copy of another process's memory, and sleeps
+/// between them. It has 4 MiB of page-locked
 /// memory, four streams that do not synchronize with the default stream, and blocks all signals. Its calls
 /// of the driver do not disturb a stream capture of the program. It ends after the last clone and the last
 /// buffer made with it are dropped, and with the process in any case. A forked child has none.

@@ -402,7 +402,7 @@ impl Direct {
         }
     }
 
-    /// What is loaded of a range later is no older than this call.
+    /// Drops what was read ahead of a range, so that later loads are not older than this call.
     pub(super) fn forget_reads(&self, offset: u64, len: u64) {
         if let Some(copies) = &self.copies {
             copies.forget(offset, len);

@@ -123,14 +123,20 @@ fn until_by_reference(a: &Side, from: &Registered, to: &Registered) {
     }
 }
 
+/// Two connected devices with memory of a GPU each, between which messages go by reference.
+fn by_reference() -> ([Side; 2], [Registered; 2]) {
+    let sides = connected(Wires::All, Wires::All);
+    let memories = sides
+        .each_ref()
+        .map(|side| SimGpu::new().register(side, MemoryKind::Plain));
+    until_by_reference(&sides[0], &memories[0], &memories[1]);
+    (sides, memories)
+}
+
 #[test]
 fn every_operation_between_gpus_copies_by_the_receivers_gpu() {
     let _alone = alone();
-    let [a, b] = connected(Wires::All, Wires::All);
-    let [one, two] = [SimGpu::new(), SimGpu::new()];
-    let from = one.register(&a, MemoryKind::Plain);
-    let to = two.register(&b, MemoryKind::Plain);
-    until_by_reference(&a, &from, &to);
+    let ([a, b], [from, to]) = by_reference();
     for seed in 1..20 {
         from.fill(seed);
         run(&a, write_to(&to), from.all());
@@ -212,13 +218,9 @@ fn a_region_that_ends_is_closed_by_the_other_side() {
 #[test]
 fn nothing_keeps_the_mapping_of_a_region_that_has_ended() {
     let _alone = alone();
-    let [a, b] = connected(Wires::All, Wires::All);
-    let [one, two] = [SimGpu::new(), SimGpu::new()];
-    let from = one.register(&a, MemoryKind::Plain);
-    let to = two.register(&b, MemoryKind::Plain);
-    until_by_reference(&a, &from, &to);
+    let (_sides, memories) = by_reference();
     let limit = Instant::now() + Duration::from_secs(60);
-    for Registered { mapped, region, .. } in [from, to] {
+    for Registered { mapped, region, .. } in memories {
         drop(region);
         while mapped.strong_count() > 0 {
             assert!(Instant::now() < limit, "it is kept");

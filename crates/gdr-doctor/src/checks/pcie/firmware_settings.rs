@@ -219,7 +219,7 @@ mod tests {
         )
     }
 
-    /// The one finding about a node of which only these texts are known.
+    /// Returns the only finding about a node that these texts describe.
     fn found(texts: &[&str]) -> Finding {
         let mut assembly = Assembly::default();
         for text in texts {

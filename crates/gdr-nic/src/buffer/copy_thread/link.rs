@@ -52,7 +52,7 @@ pub(super) enum Job {
 }
 
 impl Job {
-    /// There is no thread to do it.
+    /// Fails it, as no thread does it.
     fn refuse(self) {
         match self {
             Self::Incoming(copy) => copy.outcome.fail(),
@@ -97,7 +97,7 @@ pub(super) struct Work {
 }
 
 impl Link {
-    /// Returns false if there is no thread to do it.
+    /// Hands a job over; returns whether a thread takes it.
     pub(super) fn push(&self, job: Job) -> bool {
         let mut work = lock(&self.work);
         if work.has_ended {

@@ -119,7 +119,7 @@ impl Exports {
     }
 }
 
-fn words_of(export: &DeviceExport) -> ExportWords {
+pub(super) fn words_of(export: &DeviceExport) -> ExportWords {
     let bytes = export.to_bytes();
     let (words, _) = bytes.as_chunks();
     std::array::from_fn(|at| words.get(at).map_or(0, |word| u64::from_ne_bytes(*word)))

@@ -321,11 +321,88 @@ impl DeviceRun<'_> {
             }),
             None => {
                 imports.is_lost = true;
-                let may_copy = |memory| to.copy_thread().is_some_and(|it| it.has_opened(memory));
+                // A copy that the driver refused has ended what was open.
+                let may_copy = |memory: &PeerMemory| {
+                    memory.state() == PeerState::Ready
+                        && to.copy_thread().is_some_and(|it| it.has_opened(memory))
+                };
                 let of_payload = imports.imports.iter().filter(|import| import.has(all));
                 imports.is_useless = !of_payload.flat_map(|it| &it.memories).any(may_copy);
             }
         }
         Err(AccessError::NotYet)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gdr_copy::Context;
+    use gdr_cuda::{DeviceBuffer, Gpu, MemoryKind, Ordinal, SimDriver};
+
+    use super::*;
+    use crate::buffer::CopyEngineThreshold;
+    use crate::deadline::Deadline;
+    use crate::wire::memory::exports::words_of;
+
+    const LEN: u32 = 4096;
+
+    /// The producer flushes a request, and its program uses the memory again, while the payload is copied.
+    #[test]
+    fn what_was_copied_for_a_record_that_is_void_by_then_is_not_delivered() {
+        let gpu = || Gpu::open(SimDriver::new(1), Ordinal(0)).unwrap();
+        let theirs = gpu().allocate(MemoryKind::Plain, LEN.into()).unwrap();
+        let (gpu, exported) = (gpu(), theirs.export().unwrap());
+        let memory = Arc::new(gpu.allocate(MemoryKind::Plain, LEN.into()).unwrap());
+        let pinned = Context::open_for(&gpu).unwrap().pin_buffer(&memory);
+        let mapping = pinned.unwrap().map().unwrap();
+        // SAFETY: it outlives the buffer, and nothing else uses it.
+        let borrowed = unsafe { DeviceBuffer::borrowed(&gpu, memory.ptr(), LEN.into()) };
+        let thread = CopyThread::with_peer_copies(&gpu);
+        let from = CopyEngineThreshold::From(u64::MAX);
+        let to =
+            Buffer::direct_with_copy_thread(mapping, borrowed.unwrap(), &thread, from).unwrap();
+
+        let segment = Arc::new(Segment::create(1 << 14).unwrap().0);
+        let header = segment.header();
+        header.set_export(0, 1, &words_of(exported.export()));
+        let mut imports = Imports::new(Arc::clone(&segment));
+        let limit = Instant::now() + Duration::from_secs(60);
+        while header.answer_to(0, 1) == Answer::Pending {
+            assert!(Instant::now() < limit);
+            imports.follow(None, || vec![thread.clone()]);
+        }
+        let payload = Extent {
+            addr: theirs.ptr().get(),
+            len: LEN,
+        };
+        assert!(imports.have(payload));
+        let bth = Bth::parse(&[0; Bth::LEN]);
+        let place = |imports: &mut Imports, position| {
+            let records = || Continuation {
+                len: LEN,
+                end: position + 64,
+            };
+            let mut run = imports.run(bth, position, payload.addr, &records);
+            run.place(&to, 0, payload, LEN)
+        };
+        for (position, void_before, delivered) in
+            [(0, 0, Ok(())), (64, 128, Err(AccessError::NotYet))]
+        {
+            assert_eq!(place(&mut imports, position), Err(AccessError::NotYet));
+            while imports
+                .copies
+                .iter()
+                .any(|run| run.copy.state() == IncomingState::InProgress)
+            {
+                assert!(Instant::now() < limit);
+            }
+            let now = Deadline::after(Duration::ZERO);
+            assert!(
+                header.void_references(void_before, now),
+                "nothing is waited for"
+            );
+            assert_eq!(place(&mut imports, position), delivered);
+        }
+        assert_eq!(imports.wait(64, Instant::now(), payload), Pending::Lost);
     }
 }
