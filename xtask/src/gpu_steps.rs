@@ -240,11 +240,11 @@ pub(crate) const STEPS: &[Step] = &[
         command: r#"two_gpus; nccl_direct nccl-two-gpus $((256 << 20)) 0 1 "$GDR" run --nic 127.0.0.1 --"#,
     },
     Step {
-        name: "two GPUs: NCCL through gdr's device, copied from GPU to GPU",
-        file: "nccl-two-gpus-peer",
+        name: "two GPUs: NCCL through gdr's device, without copies from GPU to GPU",
+        file: "nccl-two-gpus-copy-engine",
         prints: Prints::Text,
         limit_s: 120,
-        command: r#"two_gpus; GDR_VERBS_GPU_READS=peer-to-peer nccl_direct nccl-two-gpus-peer $((256 << 20)) 0 1 "$GDR" run --nic 127.0.0.1 --"#,
+        command: r#"two_gpus; GDR_VERBS_GPU_READS=copy-engine nccl_direct nccl-two-gpus-copy-engine $((256 << 20)) 0 1 "$GDR" run --nic 127.0.0.1 --"#,
     },
     Step {
         // The calls hold locks of the driver while they wait for NCCL's kernels, which wait for gdr.

@@ -56,6 +56,24 @@ pub enum Launch {
         /// 8-byte aligned, 8 bytes; written whole.
         sum: DevicePtr,
     },
+    /// Copies `len` bytes at `src` to `dst` by `blocks` blocks, unless it is cancelled: each block writes `number + 1` to its
+    /// word, then reads the first word of `guard`. If that is `number`, it writes `number + 3`, and nothing else; if not, it
+    /// copies its part, then writes `number + 2`.
+    GuardedCopy {
+        /// Copies are fastest where it and `dst` are multiples of 16.
+        src: DevicePtr,
+        /// Memory that does not overlap that at `src`.
+        dst: DevicePtr,
+        /// Bytes.
+        len: u64,
+        /// 4-byte aligned page-locked memory, [`GuardedCopy::LEN`](crate::GuardedCopy::LEN) bytes: a word that the CPU
+        /// writes, and from byte 64 on one for each block.
+        guard: DevicePtr,
+        /// A multiple of 4.
+        number: u32,
+        /// 1 to 32.
+        blocks: u32,
+    },
     /// The GPU's half of a round trip, `iterations` times: spin until the 32-bit word at `ping` is
     /// the round's number (1, 2, ...); then read all payload words, or write the round's number to
     /// them, by `direction`; then store the round's number at `pong`. The kernel ends without storing

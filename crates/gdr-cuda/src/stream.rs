@@ -12,6 +12,7 @@ use crate::buffer::{Allocation, DeviceBuffer};
 use crate::driver::{Driver, HostCall, MemoryKind, RawStream, StreamState};
 use crate::error::{Error, Result};
 use crate::gpu::Gpu;
+use crate::guarded_copy::GuardedCopy;
 use crate::host_buffer::HostBuffer;
 use crate::imported_memory::ImportedMemory;
 use crate::kernel::{Launch, VerifyReport};
@@ -332,32 +333,47 @@ impl Stream {
         })
     }
 
-    /// Queues a copy of `len` bytes at `from_offset` of another process's memory to `to_offset` of `to`, and
-    /// returns; [`Stream::wait`] for it. Until the stream is found idle, `to` stays allocated and `from` opened.
+    /// Queues a copy of `len` bytes at `from_offset` of another process's memory to `to_offset` of `to`, and returns;
+    /// [`GuardedCopy::state`] says when it is complete. Until the stream is found idle, `to` stays allocated and `from`
+    /// opened. `copy` was made for this length, and nothing was queued for it.
     ///
     /// # Errors
     /// [`Error::OutOfRange`], [`Error::ForeignBuffer`], the driver's; nothing is copied then.
-    pub fn queue_copy_from_imported(
+    pub fn queue_guarded_copy(
         &self,
         from: &Arc<ImportedMemory>,
         from_offset: u64,
         to: &DeviceBuffer,
         to_offset: u64,
         len: u64,
+        copy: &GuardedCopy,
     ) -> Result<()> {
         let src = from.at(from_offset, len)?;
         let dst = to.range(to_offset, len)?.start;
         if !from.gpu().is_same(&self.gpu) {
             return Err(self.foreign(from.gpu()));
         }
-        if len == 0 {
-            return Ok(());
-        }
-        let from = InUse::Imported(Arc::clone(from));
-        self.queue_with(&[to], Some(from), |driver| {
-            // SAFETY: both ranges were checked, and `queue_with` keeps both. One is of another process, so
-            // they do not overlap; in the simulation, where they may, a copy of overlapping bytes is defined.
-            unsafe { driver.queue_copy_on_device(self.raw, dst, src, len) }
+        let memory = [
+            InUse::Imported(Arc::clone(from)),
+            InUse::Host(Arc::clone(copy.host())),
+        ];
+        self.queue_with(&[to], memory, |driver| {
+            // SAFETY: both ranges were checked, and `queue_with` keeps both and the words of the copy. One is of another
+            // process, so they do not overlap; in the simulation, where they may, a copy of overlapping bytes is defined.
+            unsafe { driver.launch(self.raw, &copy.launch(src, dst, len)) }
+        })
+    }
+
+    /// Queues a guarded copy of no bytes. When it is complete the kernel is loaded, so that no later copy waits for that.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn queue_empty_guarded_copy(&self, copy: &GuardedCopy) -> Result<()> {
+        let nowhere = copy.host().gpu_ptr();
+        let memory = InUse::Host(Arc::clone(copy.host()));
+        self.queue_with(&[], [memory], |driver| {
+            // SAFETY: `queue_with` keeps the words of the copy, and nothing else is used.
+            unsafe { driver.launch(self.raw, &copy.launch(nowhere, nowhere, 0)) }
         })
     }
 
@@ -463,7 +479,7 @@ impl Stream {
     fn queue_with(
         &self,
         buffers: &[&DeviceBuffer],
-        other: Option<InUse>,
+        others: impl IntoIterator<Item = InUse>,
         submit: impl FnOnce(&dyn Driver) -> Result<()>,
     ) -> Result<()> {
         if let Some(foreign) = buffers
@@ -480,7 +496,7 @@ impl Stream {
         let mut in_use = self.in_use();
         // Once each: a program may queue work on the same memory for ever and never wait.
         let buffers = buffers.iter().map(|it| InUse::Device(it.allocation()));
-        for memory in buffers.chain(other) {
+        for memory in buffers.chain(others) {
             if !in_use.iter().any(|it| it.is_same(&memory)) {
                 in_use.push(memory);
             }

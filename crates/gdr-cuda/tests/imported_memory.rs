@@ -6,10 +6,14 @@
 
 use std::env;
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
+use std::{hint, thread};
 
-use gdr_cuda::{CuResult, DeviceExport, Error, Gpu, MemoryKind, Ordinal, SimDriver};
+use gdr_cuda::{
+    CuResult, DeviceExport, Error, Gpu, GuardedCopy, GuardedState, HostBuffer, MemoryKind, Ordinal,
+    SimDriver,
+};
 
 const LIMIT: Duration = Duration::from_secs(60);
 /// Holds an export, in hexadecimal digits, in the process that opens it.
@@ -19,6 +23,21 @@ fn gpu() -> Gpu {
     Gpu::open(SimDriver::new(1), Ordinal(0)).unwrap()
 }
 
+/// Page-locked words of copies.
+struct Words(Arc<HostBuffer>);
+
+impl Words {
+    fn new(gpu: &Gpu) -> Self {
+        let words = gpu.allocate_host(GuardedCopy::LEN).unwrap();
+        words.write(0, &[0; GuardedCopy::LEN]).unwrap();
+        Self(Arc::new(words))
+    }
+
+    fn copy(&self, count: u64, len: u64) -> GuardedCopy {
+        GuardedCopy::new(&self.0, 0, count, len).unwrap()
+    }
+}
+
 /// What `gpu` reads at `offset` of the export.
 fn copied(gpu: &Gpu, export: &DeviceExport, offset: u64, len: usize) -> Vec<u8> {
     let imported = Arc::new(gpu.import(export, None).unwrap());
@@ -26,9 +45,12 @@ fn copied(gpu: &Gpu, export: &DeviceExport, offset: u64, len: usize) -> Vec<u8> 
         gpu.stream().unwrap(),
         gpu.allocate(MemoryKind::Plain, len as u64 + 7).unwrap(),
     );
-    let queued = stream.queue_copy_from_imported(&imported, offset, &to, 7, len as u64);
+    let words = Words::new(gpu);
+    let copy = words.copy(0, len as u64);
+    let queued = stream.queue_guarded_copy(&imported, offset, &to, 7, len as u64, &copy);
     queued.unwrap();
     stream.wait(LIMIT).unwrap();
+    assert_eq!(copy.state(), GuardedState::Complete);
     let mut bytes = vec![0; len];
     to.read(7, &mut bytes).unwrap();
     bytes
@@ -115,14 +137,16 @@ fn ranges_and_gpus_are_checked_before_a_copy() {
     let import = |gpu: &Gpu| Arc::new(gpu.import(memory.export().unwrap().export(), None).unwrap());
     let (imported, foreign) = (import(&other), import(&one));
     let stream = other.stream().unwrap();
+    let words = Words::new(&other);
+    let copy = words.copy(0, 4096);
     for (from, at, len) in [(0, 0, 4097), (1, 0, 4096), (0, 1, 4096), (u64::MAX, 0, 2)] {
-        let refused = stream.queue_copy_from_imported(&imported, from, &to, at, len);
+        let refused = stream.queue_guarded_copy(&imported, from, &to, at, len, &copy);
         assert!(matches!(refused, Err(Error::OutOfRange { .. })));
     }
-    let refused = stream.queue_copy_from_imported(&foreign, 0, &to, 0, 1);
+    let refused = stream.queue_guarded_copy(&foreign, 0, &to, 0, 1, &copy);
     assert!(matches!(refused, Err(Error::ForeignBuffer { .. })));
     stream
-        .queue_copy_from_imported(&imported, 0, &to, 0, 4096)
+        .queue_guarded_copy(&imported, 0, &to, 0, 4096, &copy)
         .unwrap();
     stream.wait(LIMIT).unwrap();
 }
@@ -135,11 +159,102 @@ fn memory_is_open_until_the_copies_of_it_are_complete() {
     let stream = gpu.stream().unwrap();
     let imported = Arc::new(gpu.import(memory.export().unwrap().export(), None).unwrap());
     let open = Arc::downgrade(&imported);
+    let copy = Words::new(&gpu).copy(0, 64);
     stream
-        .queue_copy_from_imported(&imported, 0, &to, 0, 64)
+        .queue_guarded_copy(&imported, 0, &to, 0, 64, &copy)
         .unwrap();
     drop(imported);
     assert_eq!(open.strong_count(), 1);
     stream.wait(LIMIT).unwrap();
     assert_eq!(open.strong_count(), 0);
+}
+
+#[test]
+fn a_copy_that_is_cancelled_before_the_gpu_comes_to_it_writes_nothing() {
+    const LEN: u64 = 300_001;
+    let gpu = gpu();
+    let [memory, to] = [(); 2].map(|()| gpu.allocate(MemoryKind::Plain, LEN).unwrap());
+    memory.write(0, &[7; LEN as usize]).unwrap();
+    let imported = Arc::new(gpu.import(memory.export().unwrap().export(), None).unwrap());
+    let (stream, words) = (gpu.stream().unwrap(), Words::new(&gpu));
+    for (count, is_cancelled) in [(0, true), (1, false), (2, true)] {
+        to.write(0, &[0; LEN as usize]).unwrap();
+        let copy = words.copy(count, LEN);
+        let (release, held) = mpsc::channel::<()>();
+        stream
+            .queue_call(move || assert!(held.recv().is_err()))
+            .unwrap();
+        let queued = stream.queue_guarded_copy(&imported, 0, &to, 0, LEN, &copy);
+        queued.unwrap();
+        assert_eq!(copy.state(), GuardedState::InProgress);
+        let expected = match is_cancelled {
+            true => {
+                copy.cancel();
+                assert_eq!(copy.state(), GuardedState::Cancelled);
+                GuardedState::Cancelled
+            }
+            false => GuardedState::Complete,
+        };
+        assert!(!copy.has_ended());
+        drop(release);
+        stream.wait(LIMIT).unwrap();
+        assert!(copy.has_ended());
+        assert_eq!(copy.state(), expected);
+        let mut bytes = vec![0; LEN as usize];
+        to.read(0, &mut bytes).unwrap();
+        assert_eq!(bytes, vec![if is_cancelled { 0 } else { 7 }; LEN as usize]);
+    }
+}
+
+#[test]
+fn what_is_cancelled_while_it_is_made_writes_nothing_afterwards() {
+    const LEN: u64 = 1 << 20;
+    let gpu = gpu();
+    let [memory, to] = [(); 2].map(|()| gpu.allocate(MemoryKind::Plain, LEN).unwrap());
+    memory.write(0, &[7; LEN as usize]).unwrap();
+    let imported = Arc::new(gpu.import(memory.export().unwrap().export(), None).unwrap());
+    let (stream, words) = (gpu.stream().unwrap(), Words::new(&gpu));
+    let mut bytes = vec![0; LEN as usize];
+    for count in 0..200 {
+        let copy = words.copy(count, LEN);
+        let queued = stream.queue_guarded_copy(&imported, 0, &to, 0, LEN, &copy);
+        queued.unwrap();
+        // At another point of the copy each time.
+        for _ in 0..count * 100 {
+            hint::spin_loop();
+        }
+        copy.cancel();
+        while copy.state() == GuardedState::InProgress {
+            thread::yield_now();
+        }
+        if copy.state() == GuardedState::Complete {
+            to.read(0, &mut bytes).unwrap();
+            assert!(bytes.iter().all(|byte| *byte == 7), "{count}");
+        }
+        to.write(0, &[0; LEN as usize]).unwrap();
+        stream.wait(LIMIT).unwrap();
+        assert!(copy.has_ended());
+        to.read(0, &mut bytes).unwrap();
+        assert!(bytes.iter().all(|byte| *byte == 0), "{count}");
+    }
+}
+
+#[test]
+fn words_that_are_out_of_range_or_not_aligned_are_refused() {
+    let words = Words::new(&gpu());
+    let len = GuardedCopy::LEN;
+    for offset in [1, 4, len, usize::MAX] {
+        let refused = GuardedCopy::new(&words.0, offset, 0, 64).unwrap_err();
+        assert!(matches!(refused, Error::OutOfRange { .. }), "{refused}");
+    }
+    let larger = Arc::new(gpu().allocate_host(len + 2).unwrap());
+    let refused = GuardedCopy::new(&larger, 2, 0, 64).unwrap_err();
+    assert!(matches!(refused, Error::Misaligned { .. }), "{refused}");
+    // One that no kernel makes leaves its words to the next one.
+    let copy = words.copy(0, 64);
+    assert!(!copy.has_ended());
+    copy.leave_out();
+    assert!(copy.has_ended());
+    assert_eq!(copy.state(), GuardedState::Cancelled);
+    assert_eq!(words.copy(1, 64).state(), GuardedState::InProgress);
 }

@@ -46,10 +46,11 @@ const VARIABLE: &str = "GDR_VERBS_GPU_READS";
 /// How memory of GPUs is read that is sent, or that peers READ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GpuReads {
+    /// Long messages by the GPU's copy engine, and those between GPU memory of two processes by a kernel of the receiver's
+    /// GPU.
+    PeerToPeer,
     /// Long messages by the GPU's copy engine.
     CopyEngine,
-    /// As `CopyEngine`, and long messages between GPU memory of two processes by the receiver's GPU.
-    PeerToPeer,
     /// All by loads of the engine's thread.
     Cpu,
 }
@@ -61,7 +62,7 @@ pub(crate) enum GpuReads {
 pub(crate) fn reads() -> Result<GpuReads, Errno> {
     reads_of(gdr_process::variable(VARIABLE).as_deref()).map_err(|value| {
         tracing::error!(
-            "{VARIABLE} is `{value}`: give `copy-engine`, `peer-to-peer` or `cpu`, or leave it unset; no device opens"
+            "{VARIABLE} is `{value}`: give `peer-to-peer`, `copy-engine` or `cpu`, or leave it unset; no device opens"
         );
         Errno::INVAL
     })
@@ -71,8 +72,8 @@ fn reads_of(value: Option<&OsStr>) -> Result<GpuReads, String> {
     let value = value.filter(|value| !value.is_empty());
     let text = value.map(|value| value.to_string_lossy());
     match text.as_deref().map(str::trim) {
-        None | Some("copy-engine") => Ok(GpuReads::CopyEngine),
-        Some("peer-to-peer") => Ok(GpuReads::PeerToPeer),
+        None | Some("peer-to-peer") => Ok(GpuReads::PeerToPeer),
+        Some("copy-engine") => Ok(GpuReads::CopyEngine),
         Some("cpu") => Ok(GpuReads::Cpu),
         Some(other) => Err(other.to_owned()),
     }
@@ -100,8 +101,8 @@ impl GpuAccess {
     /// Those of this environment.
     fn open(gpu: &Gpu) -> gdr_copy::Result<Self> {
         let thread = match reads() {
-            Ok(GpuReads::CopyEngine) => Some(CopyThread::new(gpu)),
-            Ok(GpuReads::PeerToPeer) => Some(CopyThread::with_peer_copies(gpu)),
+            Ok(GpuReads::PeerToPeer) => Some(CopyThread::new(gpu)),
+            Ok(GpuReads::CopyEngine) => Some(CopyThread::without_peer_copies(gpu)),
             Ok(GpuReads::Cpu) | Err(_) => None,
         };
         let copies = thread.map(|thread| Copies {
@@ -239,9 +240,10 @@ mod tests {
     #[test]
     fn memory_of_a_program_is_copied_unless_the_environment_says_otherwise() {
         let os = |text: &'static str| Some(OsStr::new(text));
-        for value in [None, os(""), os("copy-engine"), os(" copy-engine\n")] {
-            assert_eq!(reads_of(value), Ok(GpuReads::CopyEngine), "{value:?}");
+        for value in [None, os(""), os("peer-to-peer"), os(" peer-to-peer\n")] {
+            assert_eq!(reads_of(value), Ok(GpuReads::PeerToPeer), "{value:?}");
         }
+        assert_eq!(reads_of(os("copy-engine")), Ok(GpuReads::CopyEngine));
         assert_eq!(reads_of(os("cpu")), Ok(GpuReads::Cpu));
         for value in ["0", "CPU", "auto", "no"] {
             assert_eq!(reads_of(os(value)), Err(value.to_owned()));

@@ -16,6 +16,8 @@ use crate::kernel::{Direction, Launch, PTX, PUSH_PTX};
 const THREADS: u32 = 256;
 /// Blocks that fill a GPU of 132 multiprocessors with 8 each; kernels stride over the rest.
 const MOST_BLOCKS: u32 = 132 * 8;
+/// Threads of a block that copies: each one 16 bytes at once.
+const COPY_THREADS: u32 = 512;
 /// Threads that push: one for each line of 4 KiB.
 const PUSH_THREADS: u32 = 512;
 
@@ -29,6 +31,7 @@ struct Functions {
     double: Opaque,
     sum64_begin: Opaque,
     sum64: Opaque,
+    guarded_copy: Opaque,
     ping_pong: Opaque,
 }
 
@@ -137,6 +140,28 @@ impl Cuda {
                     self.run(functions.sum64_begin, Grid::SINGLE, stream, &mut begin)?;
                     self.run(functions.sum64, Grid::over(len / 8), stream, &mut add)
                 }
+            }
+            Launch::GuardedCopy {
+                src,
+                dst,
+                len,
+                guard,
+                number,
+                blocks,
+            } => {
+                let mut values = [
+                    parameter(&src),
+                    parameter(&dst),
+                    parameter(&len),
+                    parameter(&guard),
+                    parameter(&number),
+                ];
+                let grid = Grid {
+                    blocks,
+                    threads: COPY_THREADS,
+                };
+                // SAFETY: the parameters of `gdr_guarded_copy`; the caller's promise about all addresses.
+                unsafe { self.run(functions()?.guarded_copy, grid, stream, &mut values) }
             }
             Launch::PingPong {
                 ping,
@@ -249,6 +274,7 @@ impl Cuda {
             double: find(c"gdr_double")?,
             sum64_begin: find(c"gdr_sum64_begin")?,
             sum64: find(c"gdr_sum64")?,
+            guarded_copy: find(c"gdr_guarded_copy")?,
             ping_pong: find(c"gdr_ping_pong")?,
         };
         modules.insert(device, functions);
@@ -315,6 +341,7 @@ mod tests {
             "double",
             "sum64_begin",
             "sum64",
+            "guarded_copy",
             "ping_pong",
         ] {
             assert_eq!(

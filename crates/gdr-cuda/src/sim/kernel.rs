@@ -1,7 +1,7 @@
 //! The simulated kernels: one thread each, with the contracts of [`Launch`].
 
 use std::hint;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 use std::sync::mpsc::{Receiver, Sender};
 use std::thread;
 use std::time::Duration;
@@ -10,6 +10,7 @@ use super::memfd::View;
 use super::push::Push;
 use crate::driver::HostCall;
 use crate::error::{CuResult, Error, Result};
+use crate::guarded_copy::{COPIED, SKIPPED, STARTED, STATES};
 use crate::kernel::{Direction, Launch, PushRequest, VerifyReport, pattern_word};
 use crate::pointer::DevicePtr;
 use crate::sum64::Sum64;
@@ -45,6 +46,8 @@ pub(super) enum Kernel {
     Double { src: View, dst: View },
     /// [`Launch::Sum64`].
     Sum64 { src: View, sum: View },
+    /// [`Launch::GuardedCopy`].
+    GuardedCopy(GuardedCopy),
     /// [`Launch::PingPong`].
     PingPong(PingPong),
     /// [`Launch::Push`].
@@ -71,6 +74,16 @@ pub(super) struct PingPong {
     mismatches: View,
 }
 
+/// [`Launch::GuardedCopy`], resolved.
+#[derive(Debug)]
+pub(super) struct GuardedCopy {
+    /// From, and to.
+    bytes: Option<(View, View)>,
+    guard: View,
+    number: u32,
+    blocks: u32,
+}
+
 impl Kernel {
     /// Resolves the addresses of `launch`.
     pub(super) fn prepare(
@@ -81,12 +94,11 @@ impl Kernel {
             call: "cuLaunchKernel",
             result,
         };
+        let illegal = || fail(CuResult::ILLEGAL_ADDRESS);
         // Hardware reports both at the next synchronization; the simulation at once.
         let resolve = |ptr, count: u64, size: u64| {
             let len = count.checked_mul(size);
-            let view = len
-                .and_then(|len| view(ptr, len))
-                .ok_or_else(|| fail(CuResult::ILLEGAL_ADDRESS))?;
+            let view = len.and_then(|len| view(ptr, len)).ok_or_else(illegal)?;
             let alignment = if size == 4 { 4 } else { 8 };
             if view.is_aligned(alignment) {
                 Ok(view)
@@ -117,6 +129,21 @@ impl Kernel {
                 src: resolve(src, len, 1)?,
                 sum: resolve(sum, 1, 8)?,
             },
+            Launch::GuardedCopy {
+                src,
+                dst,
+                len,
+                guard,
+                number,
+                blocks,
+            } => Self::GuardedCopy(GuardedCopy {
+                bytes: (len > 0)
+                    .then(|| view(src, len).zip(view(dst, len)).ok_or_else(illegal))
+                    .transpose()?,
+                guard: resolve(guard, crate::GuardedCopy::LEN as u64 / 4, 4)?,
+                number,
+                blocks,
+            }),
             Launch::PingPong {
                 ping,
                 pong,
@@ -221,11 +248,40 @@ impl Kernel {
                 sum.wide_word(0)
                     .store(total.get().to_le(), Ordering::Relaxed);
             }
+            Self::GuardedCopy(copy) => copy.run(),
             Self::PingPong(ping_pong) => ping_pong.run(),
             Self::Push(push) => push.run(),
         }
         if let Self::Call(call) = self {
             call.run();
+        }
+    }
+}
+
+impl GuardedCopy {
+    fn run(&self) {
+        for block in 0..self.blocks as usize {
+            let state = self.guard.word(STATES / 4 + block);
+            state.store(self.number + STARTED, Ordering::Relaxed);
+            fence(Ordering::SeqCst);
+            let ended = if self.guard.word(0).load(Ordering::Relaxed) == self.number {
+                SKIPPED
+            } else {
+                self.copy(block);
+                COPIED
+            };
+            // Release: a load that returns it sees the bytes.
+            state.store(self.number + ended, Ordering::Release);
+        }
+    }
+
+    /// Copies the part of a block.
+    fn copy(&self, block: usize) {
+        if let Some((src, dst)) = &self.bytes {
+            let len = dst.len().div_ceil(self.blocks as usize);
+            let start = dst.len().min(block * len);
+            let part = start..dst.len().min(start + len);
+            dst.part(part.clone()).copy_from(&src.part(part));
         }
     }
 }

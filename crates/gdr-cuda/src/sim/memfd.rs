@@ -1,5 +1,6 @@
 //! The memory behind simulated addresses: memfds.
 
+use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
@@ -141,6 +142,22 @@ impl View {
     pub(super) fn new(memfd: Arc<Memfd>, offset: u64, len: u64) -> Option<Self> {
         let (offset, len) = (usize::try_from(offset).ok()?, usize::try_from(len).ok()?);
         (offset.checked_add(len)? <= memfd.len).then_some(Self { memfd, offset, len })
+    }
+
+    /// A part of it.
+    ///
+    /// # Panics
+    /// Where the view has no such bytes.
+    pub(super) fn part(&self, range: Range<usize>) -> Self {
+        assert!(
+            range.start <= range.end && range.end <= self.len,
+            "{range:?} of {self:?}"
+        );
+        Self {
+            memfd: Arc::clone(&self.memfd),
+            offset: self.offset + range.start,
+            len: range.len(),
+        }
     }
 
     /// Whether the range starts at a multiple of `alignment`, at most the page size.

@@ -16,11 +16,10 @@
 //! queues a copy, so that memory of others is not touched, and again before it queues the word: what was
 //! queued between the two read the old memory.
 //!
-//! The other way, memory of another process of this host is copied into registered memory
-//! ([`IncomingCopy`]): the thread opens it by CUDA IPC ([`PeerMemory`]) and copies from GPU to GPU, with the
-//! same words. A copy that the thread has not begun can be taken back. One that has begun cannot, as it might end
-//! after the memory is used again, so only programs that ask for it have such copies
-//! ([`CopyThread::with_peer_copies`]).
+//! The other way, memory of another process of this host is copied into registered memory ([`IncomingCopy`]): the thread
+//! opens it by CUDA IPC ([`PeerMemory`]) and queues a kernel that copies from GPU to GPU. Such a copy can be given up at any
+//! time without a call of the driver ([`GuardedCopy`](gdr_cuda::GuardedCopy)): what the driver or the GPU holds up is not
+//! made later, when the memory is used again.
 
 mod copier;
 mod incoming_copy;
@@ -38,13 +37,13 @@ use std::{fmt, hint, mem};
 use gdr_cuda::{BufferId, DeviceBuffer, DeviceExport, ExportedMemory, Gpu, HostBuffer};
 use gdr_process::lock::lock;
 
+use self::incoming_copy::{IncomingCopies, IncomingProgress, IncomingWork};
 pub(crate) use self::incoming_copy::{IncomingCopy, IncomingState};
-use self::incoming_copy::{IncomingWork, Outcome};
 use self::link::{HandOver, Job, Link};
 pub(crate) use self::peer_memory::{PeerMemory, PeerState};
 use super::copy_stream::CHUNK;
 use super::read_ahead::{Arrival, Copies, ReadAhead, Ticket};
-use super::read_source::{ReadSource, SourceId};
+use super::read_source::ReadSource;
 use gdr_process::ProcessBound;
 
 /// The length of the ring in bytes. It is shared by all memory of a GPU that a program registers: chunks of
@@ -56,6 +55,9 @@ const SLOTS: usize = 64;
 const LINE: usize = 64;
 /// The word of the trial behind those of the slots.
 const TRIAL: usize = SLOTS;
+
+/// The offset of the words of copies of other processes' memory.
+const GUARDS: usize = word_at(TRIAL + 1);
 
 /// How long the engine waits for a copy. One of 256 KiB takes 10 to 20 us, and its hand-over some 50 us. The
 /// CPU loads these bytes in some 400 us, so a wait without success costs about as much as was to be gained.
@@ -98,25 +100,20 @@ impl fmt::Debug for CopyThread {
 }
 
 impl CopyThread {
-    /// For memory of `gpu`. Nothing is started or allocated yet.
+    /// For memory of `gpu`. Nothing is started or allocated yet. Long messages between memory of two processes of this
+    /// host, each of them registered with such a thread, are copied by the receiver's GPU, by a kernel of up to 32 blocks.
     pub fn new(gpu: &Gpu) -> Self {
-        Self::with_limit(gpu, LATE, PeerCopies::Off)
+        Self::with_limit(gpu, LATE, PeerCopies::On)
     }
 
-    /// As [`CopyThread::new`]; and long messages between memory of two processes of this host, each of them registered
-    /// with such a thread, are copied by the receiver's GPU.
-    ///
-    /// A copy that the thread has begun cannot be given up. If the program calls a function of the driver that waits for
-    /// one of its kernels (`cudaFree`, `cudaDeviceSynchronize` under a lock), and this kernel waits for the bytes of the
-    /// copy, a call of the driver that the copy needs may never return, and neither go on. So this is for programs that
-    /// make no such calls while their kernels wait for the network.
-    pub fn with_peer_copies(gpu: &Gpu) -> Self {
-        Self::with_limit(gpu, LATE, PeerCopies::On)
+    /// As [`CopyThread::new`], without copies between processes: no kernel runs on the GPU.
+    pub fn without_peer_copies(gpu: &Gpu) -> Self {
+        Self::with_limit(gpu, LATE, PeerCopies::Off)
     }
 
     /// With the time that the engine waits for a copy.
     fn with_limit(gpu: &Gpu, limit: Duration, peers: PeerCopies) -> Self {
-        let copies = Handed::new(gpu, limit);
+        let copies = Handed::new(gpu, limit, peers);
         Self(Arc::new(ProcessBound::new(OfGpu {
             gpu: gpu.clone(),
             link: Arc::clone(&copies.link),
@@ -200,52 +197,43 @@ impl CopyThread {
         len: u64,
     ) -> Option<IncomingCopy> {
         let from = peer.offset_of(from_addr, len)?;
-        if !peer.is_of(&self.0.link) || peer.state() != PeerState::Ready {
+        if len == 0 || !peer.is_of(&self.0.link) || peer.state() != PeerState::Ready {
             return None;
         }
-        let len = usize::try_from(len).ok().filter(|len| *len > 0)?;
         let mut ahead = lock(&self.0.ahead);
-        let copies = ahead.copies();
-        let ticket = copies.next_ticket(into)?;
-        let outcome = Arc::new(Outcome::default());
+        let progress = ahead.copies().begin_incoming(into, len)?;
+        drop(ahead);
         let work = IncomingWork {
             peer: peer.id(),
             from,
             into: Arc::clone(into),
             at,
             len,
-            ticket,
-            outcome: Arc::clone(&outcome),
+            progress: progress.clone(),
         };
-        let incoming = Some((into.id(), Arc::clone(&outcome)));
-        copies
-            .hand_over(ticket, incoming, Job::Incoming(work))
-            .then(|| IncomingCopy {
-                thread: self.clone(),
-                ticket,
-                outcome,
-            })
+        self.0.link.push(Job::Incoming(work)).then(|| IncomingCopy {
+            progress,
+            _thread: self.clone(),
+        })
     }
 
     /// Ends the reads of a source and the copies into it. Returns when none is in progress, or after `limit`: a
     /// copy that is queued behind a kernel may be in progress for as long as that.
     pub(super) fn end_reads(&self, source: &ReadSource, limit: Duration) {
         source.end_requests();
-        let pending = {
+        let (reads, incoming) = {
             let mut ahead = lock(&self.0.ahead);
-            let (copies, mut pending) = ahead.end(source.id());
-            pending.extend(copies.end_incoming(source.id()));
-            pending
+            let (copies, reads) = ahead.end(source.id());
+            (reads, copies.incoming.end(source.id()))
         };
-        if pending.is_empty() {
-            return;
-        }
+        let have_ended = || {
+            let are_copied = incoming
+                .iter()
+                .all(|it| it.state() != IncomingState::InProgress);
+            are_copied && (reads.is_empty() || lock(&self.0.ahead).copies().are_complete(&reads))
+        };
         let start = Instant::now();
-        while !lock(&self.0.ahead)
-            .end(source.id())
-            .0
-            .are_complete(&pending)
-        {
+        while !have_ended() {
             if start.elapsed() >= limit {
                 tracing::debug!("copies of memory that is deregistered are still in progress");
                 return;
@@ -253,14 +241,6 @@ impl CopyThread {
             thread::yield_now();
         }
     }
-}
-
-/// The copy of a slot.
-#[derive(Debug)]
-struct InSlot {
-    ticket: Ticket,
-    /// The memory into which it copies.
-    incoming: Option<(SourceId, Arc<Outcome>)>,
 }
 
 /// The copies of a [`ReadAhead`] by a thread of their own: the engine's side. The number of a ticket counts
@@ -272,7 +252,9 @@ pub(super) struct Handed {
     is_started: bool,
     next: u64,
     /// The last copy of each slot.
-    slots: [Option<InSlot>; SLOTS],
+    slots: [Option<Ticket>; SLOTS],
+    incoming: IncomingCopies,
+    peers: PeerCopies,
     /// How long the engine waits for a copy.
     limit: Duration,
     /// The copy that was waited for without success, until it is complete.
@@ -296,13 +278,15 @@ const fn word_at(slot: usize) -> usize {
 }
 
 impl Handed {
-    fn new(gpu: &Gpu, limit: Duration) -> Self {
+    fn new(gpu: &Gpu, limit: Duration, peers: PeerCopies) -> Self {
         Self {
             gpu: gpu.clone(),
             link: Arc::default(),
             is_started: false,
             next: 0,
-            slots: [const { None }; SLOTS],
+            slots: [None; SLOTS],
+            incoming: IncomingCopies::new(),
+            peers,
             limit,
             late: None,
         }
@@ -313,9 +297,9 @@ impl Handed {
         if mem::replace(&mut self.is_started, true) {
             return;
         }
-        let (link, gpu) = (Arc::clone(&self.link), self.gpu.clone());
+        let (link, gpu, peers) = (Arc::clone(&self.link), self.gpu.clone(), self.peers);
         let thread = Builder::new().name("gdr-rdma-copy".to_owned());
-        if let Err(error) = thread.spawn(move || copier::serve(&link, gpu)) {
+        if let Err(error) = thread.spawn(move || copier::serve(&link, gpu, peers)) {
             self.link.has_failed.store(true, Ordering::Relaxed);
             self.link.close();
             tracing::warn!(%error, "there is no thread to copy GPU memory; it is loaded by CPU");
@@ -326,46 +310,26 @@ impl Handed {
         self.link.is_complete(ticket)
     }
 
+    /// Where copies go to or say how far they are, if some of `memory` can be made.
+    fn place(&mut self, memory: &ReadSource) -> Option<&Arc<HostBuffer>> {
+        self.start();
+        let is_possible = !self.link.has_failed.load(Ordering::Relaxed) && !memory.is_lost();
+        self.link.memory.get().filter(|_| is_possible)
+    }
+
     /// The ticket of the next copy, if one can be handed over now.
     fn next_ticket(&mut self, memory: &ReadSource) -> Option<Ticket> {
-        self.start();
-        let is_ready = self.link.memory.get().is_some();
-        if !is_ready
-            || self.link.has_failed.load(Ordering::Relaxed)
-            || memory.is_lost()
-            || self.is_held_up()
-        {
-            return None;
-        }
+        self.place(memory)?;
         let ticket = Ticket(self.next);
-        let before = self.slots[ticket.slot()].as_ref();
-        before
-            .is_none_or(|before| self.is_complete(before.ticket))
+        let before = self.slots[ticket.slot()];
+        (!self.is_held_up() && before.is_none_or(|before| self.is_complete(before)))
             .then_some(ticket)
     }
 
-    /// Hands over the copy of [`Handed::next_ticket`]; returns whether that was possible.
-    fn hand_over(
-        &mut self,
-        ticket: Ticket,
-        incoming: Option<(SourceId, Arc<Outcome>)>,
-        job: Job,
-    ) -> bool {
-        if !self.link.push(job) {
-            return false;
-        }
-        self.next += 1;
-        self.slots[ticket.slot()] = Some(InSlot { ticket, incoming });
-        true
-    }
-
-    /// Ends the copies into `memory`; returns those that were begun.
-    fn end_incoming(&self, memory: SourceId) -> Vec<Ticket> {
-        let begun = |slot: &InSlot| {
-            let (_, outcome) = slot.incoming.as_ref().filter(|(into, _)| *into == memory)?;
-            (!outcome.cancel()).then_some(slot.ticket)
-        };
-        self.slots.iter().flatten().filter_map(begun).collect()
+    /// Begins a copy of `len` bytes of another process's memory, if one can be handed over now.
+    fn begin_incoming(&mut self, into: &ReadSource, len: u64) -> Option<IncomingProgress> {
+        let place = Arc::clone(self.place(into)?);
+        self.incoming.begin(&place, into.id(), len)
     }
 
     fn are_complete(&self, tickets: &[Ticket]) -> bool {
@@ -413,8 +377,12 @@ impl Copies for Handed {
             len,
             ticket,
         };
-        let is_handed_over = self.hand_over(ticket, None, Job::Read(copy));
-        Ok(is_handed_over.then_some(ticket))
+        if !self.link.push(Job::Read(copy)) {
+            return Ok(None);
+        }
+        self.next += 1;
+        self.slots[ticket.slot()] = Some(ticket);
+        Ok(Some(ticket))
     }
 
     fn wait(&mut self, ticket: Ticket) -> crate::Result<Arrival> {

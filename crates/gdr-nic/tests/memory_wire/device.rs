@@ -30,7 +30,7 @@ impl SimGpu {
     fn new() -> Self {
         let driver = SimDriver::new(1);
         let gpu = Gpu::open(driver.clone(), Ordinal(0)).unwrap();
-        let thread = CopyThread::with_peer_copies(&gpu);
+        let thread = CopyThread::new(&gpu);
         Self {
             gpu,
             driver,

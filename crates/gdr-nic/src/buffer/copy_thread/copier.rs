@@ -6,16 +6,17 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use gdr_copy::block_signals;
-use gdr_cuda::{ConcreteDriver, Gpu, HostBuffer, ImportedMemory, Stream};
+use gdr_cuda::{
+    ConcreteDriver, Gpu, GuardedCopy, GuardedState, HostBuffer, ImportedMemory, Stream,
+};
 #[cfg(test)]
 use gdr_process::lock::lock;
 
-use super::incoming_copy::{IncomingWork, Outcome};
+use super::incoming_copy::{INCOMING, IncomingProgress, IncomingState, IncomingWork, guard_at};
 use super::link::{HandOver, Job, Link, Next};
 use super::peer_memory::{PeerId, PeerProgress};
-use super::{TRIAL, word_at};
+use super::{GUARDS, PeerCopies, TRIAL, word_at};
 use crate::buffer::copy_stream::STREAMS;
-use crate::buffer::read_ahead::Ticket;
 use crate::os::shorten_time_slice;
 
 /// The most time that the first copies of a GPU may take: more than any kernel that holds up the driver for
@@ -25,7 +26,7 @@ const TRIAL_LIMIT: Duration = Duration::from_secs(60);
 const RELEASE_EVERY: u64 = 1024;
 
 /// The thread.
-pub(super) fn serve(link: &Link, gpu: Gpu) {
+pub(super) fn serve(link: &Link, gpu: Gpu, peers: PeerCopies) {
     block_signals();
     // The engine waits for a copy from when this thread is woken.
     shorten_time_slice();
@@ -39,11 +40,11 @@ pub(super) fn serve(link: &Link, gpu: Gpu) {
         link.has_failed.store(true, Ordering::Relaxed);
         tracing::warn!(%error, "GPU memory is loaded by CPU, because it cannot be copied");
     };
-    match Copier::new(link, gpu) {
+    match Copier::new(link, gpu, peers) {
         Ok(mut copier) => {
             if let Err(error) = copier.run(link) {
                 fail(error);
-                copier.fail_incoming(link);
+                copier.fail_incoming();
             }
         }
         Err(error) => fail(error),
@@ -56,10 +57,13 @@ struct Copier {
     gpu: Gpu,
     streams: [Arc<Stream>; STREAMS],
     memory: Arc<HostBuffer>,
+    peer_copies: PeerCopies,
     /// What was opened of other processes.
     peers: HashMap<PeerId, Peer>,
-    /// Copies of it that were queued, and not found complete.
-    incoming: Vec<(Ticket, Arc<Outcome>)>,
+    /// Copies of it that were queued and not found to have ended, with the index of the stream.
+    incoming: Vec<(usize, IncomingProgress)>,
+    /// The index of the stream of the next one.
+    next_stream: usize,
     /// Whether no stream has work for other processes.
     is_settled: bool,
 }
@@ -70,14 +74,34 @@ struct Peer {
     progress: Arc<PeerProgress>,
 }
 
+/// Whether copies of other processes' memory can be made: older GPUs and drivers may not run the kernel.
+fn try_guarded_copies(stream: &Stream, memory: &Arc<HostBuffer>) -> PeerCopies {
+    let tried = GuardedCopy::new(memory, guard_at(INCOMING), 0, 0).and_then(|copy| {
+        stream.queue_empty_guarded_copy(&copy)?;
+        stream.wait(TRIAL_LIMIT)?;
+        Ok(copy.state())
+    });
+    match tried {
+        Ok(GuardedState::Complete) => PeerCopies::On,
+        tried => {
+            tracing::debug!(
+                ?tried,
+                "memory of other processes is not copied by this GPU"
+            );
+            PeerCopies::Off
+        }
+    }
+}
+
 impl Copier {
-    fn new(link: &Link, gpu: Gpu) -> gdr_cuda::Result<Self> {
+    fn new(link: &Link, gpu: Gpu, peers: PeerCopies) -> gdr_cuda::Result<Self> {
         const VALUE: u32 = 1;
         // The engine may read it after the program has destroyed the context.
-        let memory = Arc::new(gpu.register_host(word_at(TRIAL + 1))?);
+        let memory = Arc::new(gpu.register_host(guard_at(INCOMING + 1))?);
         for slot in 0..=TRIAL {
             memory.store_u32(word_at(slot), 0)?;
         }
+        memory.write(GUARDS, &[0; guard_at(INCOMING + 1) - GUARDS])?;
         let stream = || gpu.stream().map(Arc::new);
         let streams = [stream()?, stream()?, stream()?, stream()?];
         // Drivers before CUDA 11.7 cannot write words.
@@ -87,6 +111,10 @@ impl Copier {
             let (what, limit) = ("the word of a stream", TRIAL_LIMIT);
             return Err(gdr_cuda::Error::Deadline { what, limit });
         }
+        let peers = match peers {
+            PeerCopies::On => try_guarded_copies(&streams[0], &memory),
+            PeerCopies::Off => PeerCopies::Off,
+        };
         #[cfg(test)]
         lock(&link.streams).extend(streams.iter().cloned());
         // It is set only here.
@@ -96,7 +124,9 @@ impl Copier {
             streams,
             memory,
             peers: HashMap::new(),
+            peer_copies: peers,
             incoming: Vec::new(),
+            next_stream: 0,
             is_settled: true,
         })
     }
@@ -108,30 +138,32 @@ impl Copier {
             let _driver = lock(&link.driver);
             match next {
                 Next::Job(Job::Read(copy)) => self.copy(&copy)?,
-                Next::Job(Job::Incoming(copy)) => self.copy_incoming(&copy)?,
+                Next::Job(Job::Incoming(copy)) => self.copy_incoming(copy),
                 Next::Job(Job::Open {
                     id,
                     export,
                     descriptor,
                     progress,
-                }) => {
-                    let imported = self.gpu.import(&export, descriptor);
-                    self.open(id, imported, progress);
-                }
+                }) => match self.peer_copies {
+                    PeerCopies::On => {
+                        let imported = self.gpu.import(&export, descriptor);
+                        self.open(id, imported, progress);
+                    }
+                    PeerCopies::Off => progress.refuse(),
+                },
                 Next::Job(Job::Close { id }) => {
                     self.peers.remove(&id);
-                    self.look(link)?;
+                    self.look()?;
                 }
-                Next::Look => self.look(link)?,
+                Next::Look => self.look()?,
                 Next::End => return Ok(()),
             }
         }
     }
 
     /// Lets go of what idle streams have used.
-    fn look(&mut self, link: &Link) -> gdr_cuda::Result<()> {
-        self.incoming
-            .retain(|(ticket, _)| !link.is_complete(*ticket));
+    fn look(&mut self) -> gdr_cuda::Result<()> {
+        self.incoming.retain(|(_, it)| !it.copy.has_ended());
         self.is_settled = true;
         for stream in &self.streams {
             match stream.wait(Duration::ZERO) {
@@ -161,52 +193,53 @@ impl Copier {
         }
     }
 
-    /// Queues a copy of another process's memory, and the word that says that it has ended.
-    fn copy_incoming(&mut self, copy: &IncomingWork) -> gdr_cuda::Result<()> {
+    /// Queues a copy of another process's memory.
+    fn copy_incoming(&mut self, work: IncomingWork) {
         let IncomingWork {
+            peer,
             from,
             into,
             at,
             len,
-            outcome,
-            ..
-        } = copy;
-        let (slot, word) = (word_at(copy.ticket.slot()), copy.ticket.word());
-        let is_possible = !into.is_lost() && into.look(*at, *len);
-        let peer = self.peers.get(&copy.peer).filter(|_| is_possible);
+            progress,
+        } = work;
+        let is_wanted = progress.state() == IncomingState::InProgress && !into.is_lost();
+        let peer = self.peers.get(&peer).filter(|_| is_wanted);
         // Last, as a look may wait for the program.
-        let Some(peer) = peer.filter(|_| outcome.begin()) else {
-            outcome.fail();
-            return self.memory.store_u32(slot, word);
+        let Some(peer) = peer.filter(|_| into.look(at, len as usize)) else {
+            return progress.copy.leave_out();
         };
-        let stream = &self.streams[(copy.ticket.0 % STREAMS as u64) as usize];
-        let (buffer, bytes) = (into.buffer(), *len as u64);
-        let queued = stream.queue_copy_from_imported(&peer.memory, *from, buffer, *at, bytes);
-        let is_same = into.look(*at, *len);
-        if queued.is_err() || !is_same {
-            outcome.fail();
+        let stream = self.next_stream;
+        self.next_stream = (stream + 1) % STREAMS;
+        let (memory, buffer) = (&peer.memory, into.buffer());
+        let queued =
+            self.streams[stream].queue_guarded_copy(memory, from, buffer, at, len, &progress.copy);
+        let is_same = into.look(at, len as usize);
+        if !is_same {
+            progress.fail();
+            progress.copy.cancel();
         }
         self.is_settled = false;
-        if let Err(error) = queued {
-            if is_same {
-                tracing::debug!(%error, "GPU memory of another process is not copied any more");
-                peer.progress.refuse();
+        match queued {
+            Ok(()) => self.incoming.push((stream, progress)),
+            Err(error) => {
+                if is_same {
+                    tracing::debug!(%error, "GPU memory of another process is not copied any more");
+                    peer.progress.refuse();
+                }
+                progress.copy.leave_out();
             }
-            return self.memory.store_u32(slot, word);
         }
-        self.incoming.push((copy.ticket, Arc::clone(outcome)));
-        stream.queue_flag(&self.memory, slot, word)
     }
 
     /// Ends the copies that were queued: no thread looks at the streams behind this one.
-    fn fail_incoming(&self, link: &Link) {
-        let pending = |(ticket, _): &&(Ticket, Arc<Outcome>)| !link.is_complete(*ticket);
-        for (ticket, outcome) in self.incoming.iter().filter(pending) {
-            let stream = &self.streams[(ticket.0 % STREAMS as u64) as usize];
-            let ended = stream.wait(TRIAL_LIMIT);
-            if !link.is_complete(*ticket) {
+    fn fail_incoming(&self) {
+        let pending = |(_, progress): &&(usize, IncomingProgress)| !progress.copy.has_ended();
+        for (stream, progress) in self.incoming.iter().filter(pending) {
+            let ended = self.streams[*stream].wait(TRIAL_LIMIT);
+            if !progress.copy.has_ended() {
                 tracing::debug!(?ended, "a copy of another process's GPU memory failed");
-                outcome.fail();
+                progress.fail();
             }
         }
     }

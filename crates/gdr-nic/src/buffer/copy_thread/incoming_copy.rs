@@ -1,12 +1,16 @@
 //! Copies of memory of another process into registered memory, by the copy thread.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::CopyThread;
+use gdr_cuda::{GuardedCopy, GuardedState, HostBuffer};
+
 use super::peer_memory::PeerId;
-use crate::buffer::read_ahead::Ticket;
-use crate::buffer::read_source::ReadSource;
+use super::{CopyThread, GUARDS};
+use crate::buffer::read_source::{ReadSource, SourceId};
+
+/// How many copies can be handed over and not ended.
+pub(super) const INCOMING: usize = 64;
 
 /// How far a copy is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,67 +18,51 @@ pub(crate) enum IncomingState {
     InProgress,
     /// All bytes are in the memory.
     Complete,
-    /// It was not made: nothing was written, unless the memory was freed or the context destroyed meanwhile.
+    /// It was not made whole, and writes nothing any more, unless the memory was freed or the context destroyed
+    /// meanwhile.
     Failed,
-}
-
-const WAITING: u8 = 0;
-const BEGUN: u8 = 1;
-const CANCELLED: u8 = 2;
-const FAILED: u8 = 3;
-
-/// What the engine and the copy thread know of a copy besides its word.
-#[derive(Debug, Default)]
-pub(super) struct Outcome(AtomicU8);
-
-impl Outcome {
-    fn leave_waiting(&self, to: u8) -> Result<u8, u8> {
-        self.0
-            .compare_exchange(WAITING, to, Ordering::AcqRel, Ordering::Acquire)
-    }
-
-    /// From here on it can only be waited for. Returns whether it is still wanted.
-    pub(super) fn begin(&self) -> bool {
-        self.leave_waiting(BEGUN).is_ok()
-    }
-
-    /// It is not begun any more. Returns false if it was before.
-    pub(super) fn cancel(&self) -> bool {
-        matches!(self.leave_waiting(CANCELLED), Ok(_) | Err(CANCELLED))
-    }
-
-    pub(super) fn fail(&self) {
-        self.0.store(FAILED, Ordering::Release);
-    }
-
-    fn is_failed(&self) -> bool {
-        matches!(self.0.load(Ordering::Acquire), CANCELLED | FAILED)
-    }
 }
 
 /// A copy that was handed over to the copy thread, which goes on for as long as this value exists.
 #[derive(Debug)]
 pub(crate) struct IncomingCopy {
-    pub(super) thread: CopyThread,
-    pub(super) ticket: Ticket,
-    pub(super) outcome: Arc<Outcome>,
+    pub(super) progress: IncomingProgress,
+    pub(super) _thread: CopyThread,
 }
 
 impl IncomingCopy {
-    /// Looks at a word in page-locked memory: no call of the driver, and no lock.
+    /// Looks at words in page-locked memory: no call of the driver, and no lock.
     pub(crate) fn state(&self) -> IncomingState {
-        // In this order: a copy fails before its word is written.
-        let has_ended = self.thread.0.link.is_complete(self.ticket);
-        match self.outcome.is_failed() {
-            true => IncomingState::Failed,
-            false if has_ended => IncomingState::Complete,
-            false => IncomingState::InProgress,
+        self.progress.state()
+    }
+
+    /// Gives it up, and returns how far it is: what has begun to write ends soon.
+    pub(crate) fn cancel(&self) -> IncomingState {
+        self.progress.copy.cancel();
+        self.state()
+    }
+}
+
+/// What the engine and the copy thread know of a copy.
+#[derive(Clone, Debug)]
+pub(super) struct IncomingProgress {
+    pub(super) copy: GuardedCopy,
+    /// Set where the words of the copy do not say it.
+    has_failed: Arc<AtomicBool>,
+}
+
+impl IncomingProgress {
+    pub(super) fn state(&self) -> IncomingState {
+        match self.copy.state() {
+            _ if self.has_failed.load(Ordering::Acquire) => IncomingState::Failed,
+            GuardedState::InProgress => IncomingState::InProgress,
+            GuardedState::Complete => IncomingState::Complete,
+            GuardedState::Cancelled => IncomingState::Failed,
         }
     }
 
-    /// Gives it up. Returns false if the copy was begun or has ended, and so can only be waited for.
-    pub(crate) fn cancel(&self) -> bool {
-        self.outcome.cancel()
+    pub(super) fn fail(&self) {
+        self.has_failed.store(true, Ordering::Release);
     }
 }
 
@@ -85,7 +73,60 @@ pub(super) struct IncomingWork {
     pub(super) from: u64,
     pub(super) into: Arc<ReadSource>,
     pub(super) at: u64,
-    pub(super) len: usize,
-    pub(super) ticket: Ticket,
-    pub(super) outcome: Arc<Outcome>,
+    pub(super) len: u64,
+    pub(super) progress: IncomingProgress,
+}
+
+/// The copies that were handed over last: the engine's side.
+#[derive(Debug)]
+pub(super) struct IncomingCopies {
+    count: u64,
+    last: [Option<(SourceId, IncomingProgress)>; INCOMING],
+}
+
+/// The offset of the words of a copy.
+pub(super) const fn guard_at(slot: usize) -> usize {
+    GUARDS + slot * GuardedCopy::LEN
+}
+
+impl IncomingCopies {
+    pub(super) fn new() -> Self {
+        Self {
+            count: 0,
+            last: [const { None }; INCOMING],
+        }
+    }
+
+    /// Begins a copy of `len` bytes, if another one can be made now.
+    pub(super) fn begin(
+        &mut self,
+        memory: &Arc<HostBuffer>,
+        into: SourceId,
+        len: u64,
+    ) -> Option<IncomingProgress> {
+        let slot = (self.count % INCOMING as u64) as usize;
+        let last = &mut self.last[slot];
+        if last.as_ref().is_some_and(|(_, it)| !it.copy.has_ended()) {
+            return None;
+        }
+        let copy = GuardedCopy::new(memory, guard_at(slot), self.count / INCOMING as u64, len);
+        let progress = IncomingProgress {
+            copy: copy.ok()?,
+            has_failed: Arc::default(),
+        };
+        self.count += 1;
+        *last = Some((into, progress.clone()));
+        Some(progress)
+    }
+
+    /// Gives up the copies into `memory`; returns those that have begun to write.
+    pub(super) fn end(&self, memory: SourceId) -> Vec<IncomingProgress> {
+        let all = self.last.iter().flatten();
+        let of_memory = all.filter(|(into, _)| *into == memory);
+        let begun = of_memory.filter_map(|(_, progress)| {
+            progress.copy.cancel();
+            (progress.state() == IncomingState::InProgress).then(|| progress.clone())
+        });
+        begun.collect()
+    }
 }

@@ -55,7 +55,7 @@ impl Job {
     /// Fails it, as no thread does it.
     fn refuse(self) {
         match self {
-            Self::Incoming(copy) => copy.outcome.fail(),
+            Self::Incoming(copy) => copy.progress.fail(),
             Self::Open { progress, .. } => progress.refuse(),
             Self::Read(_) | Self::Close { .. } => {}
         }

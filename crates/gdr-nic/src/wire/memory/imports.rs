@@ -218,13 +218,13 @@ impl Imports {
         if !is_lost && since.elapsed() < LATE {
             return Pending::Waits;
         }
-        // A copy that has begun is waited for: it may end after what is sent again was placed.
+        // What has begun to write is waited for: it may end after what is sent again was placed.
         let mut are_there = !is_lost;
         let of_record = self.copies.iter().filter(|run| run.has_record(position));
         for run in of_record {
-            match run.copy.state() {
-                IncomingState::InProgress if !run.copy.cancel() => return Pending::Waits,
-                IncomingState::InProgress | IncomingState::Failed => are_there = false,
+            match run.copy.cancel() {
+                IncomingState::InProgress => return Pending::Waits,
+                IncomingState::Failed => are_there = false,
                 IncomingState::Complete => {}
             }
         }
@@ -357,7 +357,7 @@ mod tests {
         let mapping = pinned.unwrap().map().unwrap();
         // SAFETY: it outlives the buffer, and nothing else uses it.
         let borrowed = unsafe { DeviceBuffer::borrowed(&gpu, memory.ptr(), LEN.into()) };
-        let thread = CopyThread::with_peer_copies(&gpu);
+        let thread = CopyThread::new(&gpu);
         let from = CopyEngineThreshold::From(u64::MAX);
         let to =
             Buffer::direct_with_copy_thread(mapping, borrowed.unwrap(), &thread, from).unwrap();

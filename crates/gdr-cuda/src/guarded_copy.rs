@@ -1,0 +1,153 @@
+//! Copies that can be cancelled.
+
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+use crate::error::{Error, Result};
+use crate::host_buffer::HostBuffer;
+use crate::kernel::Launch;
+use crate::pointer::DevicePtr;
+
+/// The state of each block of the kernel, added to the number of the copy, which is a multiple of 4.
+pub(crate) const STARTED: u32 = 1;
+pub(crate) const COPIED: u32 = 2;
+pub(crate) const SKIPPED: u32 = 3;
+
+/// The offset of the words of the blocks behind the word that cancels: a cache line, as the CPU polls them.
+pub(crate) const STATES: usize = 64;
+const MOST_BLOCKS: u32 = 32;
+/// What all threads of a block copy at once.
+const BYTES_OF_BLOCK: u64 = 8 << 10;
+
+/// How far a [`GuardedCopy`] is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum GuardedState {
+    /// It has not ended, and may write.
+    InProgress,
+    /// All bytes are there.
+    Complete,
+    /// It was cancelled, and nothing is written any more. Some of the bytes may be there.
+    Cancelled,
+}
+
+/// A copy of [`Stream::queue_guarded_copy`](crate::Stream::queue_guarded_copy), as the CPU sees it: words in page-locked
+/// memory say how far it is, and cancel it. Neither calls the driver, so a driver that is held up delays neither.
+///
+/// The blocks of a kernel copy. Each one says that it has started, then looks whether the copy is cancelled; a CPU that
+/// cancels a copy looks, the other way round, which blocks have started. At least one of the two sees the other. So a
+/// block that has not started by then never touches the memory, and one that has started ends soon.
+#[derive(Clone, Debug)]
+pub struct GuardedCopy {
+    host: Arc<HostBuffer>,
+    offset: usize,
+    /// The address of its words for the GPU.
+    guard: DevicePtr,
+    number: u32,
+    blocks: u32,
+}
+
+impl GuardedCopy {
+    /// The length of its words in bytes.
+    pub const LEN: usize = STATES + 4 * MOST_BLOCKS as usize;
+
+    /// The `count`-th copy that has its words at `offset`, a multiple of 4, and copies `len` bytes. The copy before has
+    /// ended ([`GuardedCopy::has_ended`]). The words of the first one are 0.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], [`Error::Misaligned`].
+    pub fn new(host: &Arc<HostBuffer>, offset: usize, count: u64, len: u64) -> Result<Self> {
+        const NUMBERS: u64 = (1 << 30) - 1;
+        host.at(offset, Self::LEN)?;
+        host.load_u32(offset)?;
+        let guard = host.gpu_ptr().checked_add(offset as u64);
+        Ok(Self {
+            host: Arc::clone(host),
+            offset,
+            guard: guard.ok_or(Error::OutOfRange {
+                offset: offset as u64,
+                wanted: Self::LEN as u64,
+                len: host.len() as u64,
+            })?,
+            // Never 0, which the words are before the first copy.
+            number: 4 * (count % NUMBERS + 1) as u32,
+            blocks: len
+                .div_ceil(BYTES_OF_BLOCK)
+                .clamp(1, u64::from(MOST_BLOCKS)) as u32,
+        })
+    }
+
+    pub(crate) fn host(&self) -> &Arc<HostBuffer> {
+        &self.host
+    }
+
+    /// Its kernel.
+    pub(crate) fn launch(&self, src: DevicePtr, dst: DevicePtr, len: u64) -> Launch {
+        Launch::GuardedCopy {
+            src,
+            dst,
+            len,
+            guard: self.guard,
+            number: self.number,
+            blocks: self.blocks,
+        }
+    }
+
+    fn load(&self, at: usize) -> u32 {
+        // `new` has checked the range.
+        self.host.load_u32(self.offset + at).unwrap_or_default()
+    }
+
+    fn store(&self, at: usize, word: u32) {
+        let stored = self.host.store_u32(self.offset + at, word);
+        debug_assert!(stored.is_ok(), "`new` has checked the range");
+    }
+
+    fn block(at: u32) -> usize {
+        STATES + 4 * at as usize
+    }
+
+    /// The state of each block.
+    fn states(&self) -> impl Iterator<Item = u32> {
+        (0..self.blocks).map(|at| self.load(Self::block(at)).wrapping_sub(self.number))
+    }
+
+    /// How far it is.
+    pub fn state(&self) -> GuardedState {
+        let is_cancelled = self.load(0) == self.number;
+        if is_cancelled {
+            // The states of the blocks are those after the word that cancels, on whichever thread that was written.
+            fence(Ordering::SeqCst);
+        }
+        let mut all = GuardedState::Complete;
+        for state in self.states() {
+            match state {
+                COPIED => {}
+                SKIPPED => all = GuardedState::Cancelled,
+                STARTED => return GuardedState::InProgress,
+                _ if is_cancelled => all = GuardedState::Cancelled,
+                _ => return GuardedState::InProgress,
+            }
+        }
+        all
+    }
+
+    /// Cancels it: blocks that have not started copy nothing. [`GuardedCopy::state`] says whether others have.
+    pub fn cancel(&self) {
+        self.store(0, self.number);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Ends it where no kernel was or will be queued.
+    pub fn leave_out(&self) {
+        self.cancel();
+        for at in 0..self.blocks {
+            self.store(Self::block(at), self.number + SKIPPED);
+        }
+    }
+
+    /// Whether no block of it is to come, so that its words can be used for the next copy. One that is cancelled ends when
+    /// the GPU comes to its kernel.
+    pub fn has_ended(&self) -> bool {
+        self.states().all(|state| matches!(state, COPIED | SKIPPED))
+    }
+}
