@@ -2,6 +2,7 @@
 
 use crate::ids::Key;
 use crate::memory::{AccessError, Extent, Memory};
+use crate::mtu::Mtu;
 
 /// The payload of a packet that has arrived.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +25,14 @@ impl Contents<'_> {
     /// Whether there are no bytes.
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// How many packets of the path MTU they are. What is elsewhere may be the payload of several.
+    pub(crate) const fn packets(&self, mtu: Mtu) -> u32 {
+        match self {
+            Self::Bytes(_) => 1,
+            Self::At(extent) => mtu.packets(extent.len),
+        }
     }
 
     /// The first bytes, up to `at`, and the others.

@@ -6,9 +6,40 @@ use crate::MAX_MESSAGE;
 use crate::attributes::Capabilities;
 use crate::contents::Contents;
 use crate::error::PostError;
-use crate::memory::{Access, AccessError, Memory, PayloadBy};
+use crate::ids::Key;
+use crate::memory::{Access, AccessError, Extent, Memory, PayloadBy};
+use crate::mtu::Mtu;
 use crate::request::Data;
 use crate::sge::{self, Segments};
+
+/// How many packets one that refers to its payload stands for at most.
+pub(crate) const MOST_MERGED: u32 = 64;
+
+/// Decides how many packets' bytes leave by reference in one packet, of `extent` and of a message of `message` bytes, which
+/// has `left` bytes from there on. 0: the next packet has a copy of its bytes.
+pub(crate) fn choose_merged(
+    memory: &mut dyn Memory,
+    key: Key,
+    extent: Extent,
+    left: u32,
+    message: u32,
+    mtu: Mtu,
+) -> Result<u32, AccessError> {
+    let bytes = mtu.bytes() as u32;
+    // Bytes that do not end the message fill their packets.
+    let len = match extent.len == left {
+        true => left,
+        false => extent.len - extent.len % bytes,
+    };
+    if len == 0 {
+        return Ok(0);
+    }
+    let extent = Extent { len, ..extent };
+    Ok(match memory.choose_payload(key, extent, message)? {
+        PayloadBy::Reference => mtu.packets(len),
+        PayloadBy::Copy => 0,
+    })
+}
 
 /// The source of a SEND or WRITE, or the destination of a READ or atomic.
 #[derive(Debug)]
@@ -72,21 +103,24 @@ impl Payload {
         }
     }
 
-    /// Decides how `len` bytes at `offset` of a message of `message` bytes leave.
+    /// Decides how many packets' bytes at `offset` leave by reference in one packet, `most` at most, of a message of
+    /// `message` bytes. 0: the next packet has a copy of its bytes.
     pub(crate) fn choose(
         &self,
         memory: &mut dyn Memory,
         offset: u32,
-        len: usize,
+        most: u32,
         message: u32,
-    ) -> Result<PayloadBy, AccessError> {
+        mtu: Mtu,
+    ) -> Result<u32, AccessError> {
+        let left = (message - offset).min(most * mtu.bytes() as u32);
         let part = match self {
-            Self::Segments(segments) => sge::only_part(segments, offset, len),
+            Self::Segments(segments) => sge::first_part(segments, offset, left as usize),
             Self::Inline(_) => None,
         };
         match part {
-            Some((key, extent)) => memory.choose_payload(key, extent, message),
-            None => Ok(PayloadBy::Copy),
+            Some((key, extent)) => choose_merged(memory, key, extent, left, message, mtu),
+            None => Ok(0),
         }
     }
 

@@ -52,11 +52,10 @@ fn parts(
     })
 }
 
-/// The segment that holds all of `len` bytes at `offset`, and the part of it that they are. `None` if they are in
-/// several.
-pub(crate) fn only_part(segments: &[Segment], offset: u32, len: usize) -> Option<(Key, Extent)> {
+/// The segment that holds the bytes at `offset`, and as many of these as it has, up to `len`.
+pub(crate) fn first_part(segments: &[Segment], offset: u32, len: usize) -> Option<(Key, Extent)> {
     let Part { key, extent, .. } = parts(segments, offset, len).next()?.ok()?;
-    (extent.len as usize == len).then_some((key, extent))
+    Some((key, extent))
 }
 
 /// Checks the access to `len` bytes at `offset`. Others are not touched, so they may be anything: a

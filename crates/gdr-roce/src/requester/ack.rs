@@ -6,6 +6,7 @@ use crate::completion::WcStatus;
 use crate::connection::{Connection, ConnectionFailed, LossRecovery, Notifications};
 use crate::contents::Contents;
 use crate::memory::{AccessError, Memory};
+use crate::payload::MOST_MERGED;
 use crate::psn::{PSN_WINDOW, Psn};
 use crate::request::{Operation, SendFlags};
 use crate::timer::{RnrTimer, Time};
@@ -174,13 +175,18 @@ impl Requester {
             .as_ref()
             .map_or(packet.contents(), |bytes| Contents::Bytes(bytes));
         let position = packet.opcode().position();
+        let packets = match original {
+            None => contents.packets(connection.mtu),
+            Some(_) => 1,
+        };
+        let last = psn.wrapping_add(packets - 1);
         let (offset, expected, in_order) = match (wqe.operation, original) {
             (Operation::Read { .. }, None) => {
                 let mtu = connection.mtu.bytes() as u32;
                 let offset = index * mtu;
-                let expected = (wqe.len - offset).min(mtu);
+                let expected = (wqe.len - offset).min(packets.min(MOST_MERGED) * mtu);
                 let in_order = self.may_begin(psn).contains(&position.is_first())
-                    && self.may_end(psn).contains(&position.is_last());
+                    && self.may_end(last).contains(&position.is_last());
                 (offset, expected, in_order)
             }
             (Operation::Atomic { .. }, Some(_)) => (0, wqe.len, true),
@@ -200,7 +206,7 @@ impl Requester {
             Err(AccessError::NotYet) => return Ok(()),
             Err(_) => return self.fail(WcStatus::LocalProtection, notifications),
         }
-        self.arrivals.insert(psn);
+        (0..packets).for_each(|at| self.arrivals.insert(psn.wrapping_add(at)));
         let before = self.una;
         if before != psn {
             return Ok(());

@@ -233,7 +233,7 @@ impl Requester {
             Some(_) => (wqe.read_request(connection, psn, index, packets), 0),
             None => {
                 let ack_request = true;
-                wqe.request_packet(connection, psn, index, ack_request)
+                wqe.request_packet(connection, psn, index, 1, ack_request)
             }
         };
         let offset = index * connection.mtu.bytes() as u32;

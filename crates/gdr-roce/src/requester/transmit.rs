@@ -5,6 +5,7 @@ use super::{ReadPiece, Requester};
 use crate::completion::WcStatus;
 use crate::connection::{Connection, ConnectionFailed, Notifications, emit, emit_empty};
 use crate::memory::{AtomicOp, Memory, PayloadBy};
+use crate::payload::MOST_MERGED;
 use crate::psn::Psn;
 use crate::request::{Operation, SendFlags};
 use crate::timer::Time;
@@ -86,7 +87,9 @@ impl Requester {
             self.attempt_at = now;
         }
         let index = self.next.distance_from(first);
-        let (headers, payload, packets) = if wqe.expects_response() {
+        let offset = index * connection.mtu.bytes() as u32;
+        let new = self.next == self.highest && !self.missing.is_under_way();
+        let (headers, payload, packets, by) = if wqe.expects_response() {
             // A repeated READ request ends where the first one ended, so that the peer finds it
             // among its latest READs.
             let repeated = self.outstanding_reads.get(self.reads_sent);
@@ -120,40 +123,49 @@ impl Requester {
                 wqe.read_request(connection, self.next, index, packets),
                 0,
                 packets,
+                PayloadBy::Copy,
             )
         } else {
-            self.since_ack_request += 1;
+            let mtu = connection.mtu;
+            let chosen = match new {
+                true => wqe
+                    .payload
+                    .choose(memory, offset, MOST_MERGED, wqe.len, mtu),
+                false => Ok(0),
+            };
+            let Ok(merged) = chosen else {
+                return self.cannot_send(notifications);
+            };
+            let (by, packets) = match merged {
+                0 => (PayloadBy::Copy, 1),
+                merged => (PayloadBy::Reference, merged),
+            };
+            self.since_ack_request += packets;
             let interval = self.congestion.share(self.config.ack_request_interval);
             // The program does not see the end of a request that is not signalled.
             let is_waited_for =
                 wqe.flags.contains(SendFlags::SIGNALLED) || !self.is_of_own_kind || self.draining;
             let ack_request = self.since_ack_request >= interval
-                || index + 1 == wqe.packets && is_waited_for
-                || outstanding + 1 == window
+                || index + packets == wqe.packets && is_waited_for
+                || outstanding + packets >= window
                 || self.round_trip.smoothed().is_none() && self.timed.is_none();
             if ack_request {
                 self.since_ack_request = 0;
             }
             let (mut headers, payload) =
-                wqe.request_packet(connection, self.next, index, ack_request);
-            if self.is_of_own_kind && payload == connection.mtu.bytes() {
+                wqe.request_packet(connection, self.next, index, packets, ack_request);
+            if self.is_of_own_kind && payload == mtu.bytes() {
                 headers.fill();
             }
-            (headers, payload, 1)
+            (headers, payload, packets, by)
         };
         wqe.first = Some(first);
-        let offset = index * connection.mtu.bytes() as u32;
-        let new = self.next == self.highest && !self.missing.is_under_way();
-        let by = match new && payload > 0 {
-            true => wqe.payload.choose(memory, offset, payload, wqe.len),
-            false => Ok(PayloadBy::Copy),
-        };
-        let written = by.and_then(|by| match by {
+        let written = match by {
             PayloadBy::Reference => Ok(emit_empty(&headers, out)),
             PayloadBy::Copy => emit(&headers, payload, out, |payload| {
                 wqe.payload.fill(memory, offset, payload)
             }),
-        });
+        };
         let Ok(len) = written else {
             return self.cannot_send(notifications);
         };
@@ -199,16 +211,18 @@ impl Requester {
 }
 
 impl SendWqe {
-    /// Headers and payload length of packet `index` of a SEND or WRITE.
+    /// Headers and payload length of packet `index` of a SEND or WRITE, or of one that stands for it and the next ones,
+    /// `merged` in all.
     pub(super) fn request_packet(
         &self,
         connection: &Connection,
         psn: Psn,
         index: u32,
+        merged: u32,
         ack_request: bool,
     ) -> (Headers, usize) {
         let mtu = connection.mtu.bytes() as u32;
-        let position = Position::of(index, self.packets);
+        let position = Position::of(index, merged, self.packets);
         let (opcode, immediate, reth) = match self.operation {
             Operation::Write { remote, immediate } => {
                 let reth = Reth {
@@ -235,7 +249,7 @@ impl SendWqe {
         headers.bth.solicited = position.is_last() && self.flags.contains(SendFlags::SOLICITED);
         headers.reth = reth;
         headers.immediate = immediate.map(ImmDt);
-        (headers, (self.len - index * mtu).min(mtu) as usize)
+        (headers, (self.len - index * mtu).min(merged * mtu) as usize)
     }
 
     /// Headers of an atomic, or of a READ request for `packets` responses from `index` on.

@@ -6,6 +6,7 @@ use crate::completion::{Completion, WcOpcode, WcStatus};
 use crate::connection::{Connection, Notifications};
 use crate::ids::Key;
 use crate::memory::{Access, AccessError, AtomicOp, Extent, Memory};
+use crate::payload::MOST_MERGED;
 use crate::receive_queue::RecvWqe;
 use crate::sge;
 use crate::wire::{NakCode, Opcode, Packet, Position, Syndrome};
@@ -26,7 +27,7 @@ impl Responder {
             Opcode::CompareSwap | Opcode::FetchAdd => self.atomic(packet, memory),
             _ => {
                 self.place(packet, connection, memory, notifications)?;
-                self.acknowledge(packet);
+                self.acknowledge(packet, connection);
                 Ok(())
             }
         }
@@ -65,13 +66,14 @@ impl Responder {
         notifications: &mut Notifications,
     ) -> Result<(), Nak> {
         let (opcode, len) = (packet.opcode(), packet.contents().len());
-        let mtu = connection.mtu.bytes();
+        let packets = packet.contents().packets(connection.mtu);
+        let most = packets as usize * connection.mtu.bytes();
         let fits = match opcode.position() {
-            Position::First | Position::Middle => len == mtu,
-            Position::Last => (1..=mtu).contains(&len),
-            Position::Only => len <= mtu,
+            Position::First | Position::Middle => len == most,
+            Position::Last => (1..=most).contains(&len),
+            Position::Only => len <= most,
         };
-        if !fits {
+        if !fits || packets > MOST_MERGED {
             return Err(Nak::INVALID);
         }
         if opcode.is_write() {
@@ -82,14 +84,15 @@ impl Responder {
     }
 
     /// Advances the expected PSN, and acknowledges if the peer requests it or the interval is over.
-    fn acknowledge(&mut self, packet: &Packet<'_>) {
+    fn acknowledge(&mut self, packet: &Packet<'_>, connection: &Connection) {
         if packet.opcode().position().is_last() {
             self.msn = self.msn.wrapping_next();
         }
-        let psn = self.expected_psn;
+        let packets = packet.contents().packets(connection.mtu);
+        let psn = self.expected_psn.wrapping_add(packets - 1);
         self.expected_psn = psn.wrapping_add(1);
         self.duplicate_ack_psn = psn;
-        self.unacknowledged += 1;
+        self.unacknowledged += packets;
         if packet.bth().ack_request || self.unacknowledged >= self.ack_interval {
             self.unacknowledged = 0;
             self.send_ack(Syndrome::ACK, psn);

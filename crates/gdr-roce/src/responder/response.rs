@@ -4,7 +4,8 @@ use super::{Nak, Responder};
 use crate::completion::{Event, WcStatus};
 use crate::connection::{Connection, Notifications, emit, emit_empty};
 use crate::ids::Key;
-use crate::memory::{AccessError, Extent, Memory, PayloadBy};
+use crate::memory::{AccessError, Extent, Memory};
+use crate::payload::{MOST_MERGED, choose_merged};
 use crate::psn::{Msn, Psn};
 use crate::wire::{Aeth, AtomicAckEth, NakCode, Opcode, Position, Syndrome};
 
@@ -268,25 +269,34 @@ impl Response {
                 request,
                 len: total,
             } => {
-                let position = Position::of(*index, *packets);
+                let mtu = connection.mtu;
+                let most = extent.len.min(MOST_MERGED * mtu.bytes() as u32);
+                let part = Extent {
+                    len: most,
+                    ..*extent
+                };
+                let merged = match *request {
+                    RequestKind::New => choose_merged(memory, *key, part, most, *total, mtu),
+                    RequestKind::Duplicate => Ok(0),
+                };
+                let merged = match merged {
+                    Ok(merged) => merged,
+                    Err(error) => return Emitted::MemoryError(error, *psn),
+                };
+                let len = extent.len.min(merged.max(1) * mtu.bytes() as u32);
+                let position = Position::of(*index, merged.max(1), *packets);
                 let mut headers = connection.headers(Opcode::read_response(position), *psn);
                 headers.aeth = Some(Aeth {
                     syndrome: Syndrome::ACK,
                     msn: *msn,
                 });
-                let len = extent.len.min(connection.mtu.bytes() as u32);
-                let part = Extent { len, ..*extent };
-                let by = match *request == RequestKind::New && len > 0 {
-                    true => memory.choose_payload(*key, part, *total),
-                    false => Ok(PayloadBy::Copy),
-                };
-                let sent = by.and_then(|by| match by {
-                    PayloadBy::Reference => Ok(emit_empty(&headers, out)),
-                    PayloadBy::Copy => emit(&headers, len as usize, out, |payload| match payload {
+                let sent = match merged {
+                    0 => emit(&headers, len as usize, out, |payload| match payload {
                         [] => Ok(()),
                         payload => memory.read(*key, extent.addr, payload),
                     }),
-                });
+                    _ => Ok(emit_empty(&headers, out)),
+                };
                 let sent = match sent {
                     Ok(sent) => sent,
                     Err(error) if *request == RequestKind::New => {
@@ -295,11 +305,11 @@ impl Response {
                     // The first response was sent, so the request has not failed.
                     Err(_) => return Emitted::Nothing,
                 };
-                *psn = psn.wrapping_add(1);
+                *psn = psn.wrapping_add(merged.max(1));
                 // The whole range was checked, so this does not overflow.
                 extent.addr = extent.addr.wrapping_add(len.into());
                 extent.len -= len;
-                *index += 1;
+                *index += merged.max(1);
                 if position.is_last() {
                     Emitted::Last(sent)
                 } else {

@@ -31,7 +31,7 @@ impl Responder {
             .and_then(|()| self.place(packet, connection, memory, notifications));
         match placed {
             Ok(()) => {
-                self.expected_psn = psn.wrapping_add(1);
+                self.expected_psn = psn.wrapping_add(packet.contents().packets(connection.mtu));
                 Ok(())
             }
             Err(Nak::Fatal(_, WcStatus::LocalProtection)) => {

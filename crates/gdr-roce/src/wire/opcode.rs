@@ -11,9 +11,9 @@ pub enum Position {
 }
 
 impl Position {
-    /// The position of packet `index` of `count`.
-    pub const fn of(index: u32, count: u32) -> Self {
-        match (index == 0, index + 1 >= count) {
+    /// The position of packet `index` of `count`, or of one that stands for it and the next ones, `merged` in all.
+    pub const fn of(index: u32, merged: u32, count: u32) -> Self {
+        match (index == 0, index + merged >= count) {
             (true, true) => Self::Only,
             (true, false) => Self::First,
             (false, true) => Self::Last,
@@ -395,8 +395,8 @@ mod tests {
 
     #[test]
     fn a_message_has_one_first_and_one_last_packet() {
-        assert_eq!(Position::of(0, 1), Position::Only);
-        let three = [0, 1, 2].map(|index| Position::of(index, 3));
+        assert_eq!(Position::of(0, 1, 1), Position::Only);
+        let three = [0, 1, 2].map(|index| Position::of(index, 1, 3));
         assert_eq!(three, [Position::First, Position::Middle, Position::Last]);
         for position in [
             Position::First,

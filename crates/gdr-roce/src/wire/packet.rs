@@ -84,7 +84,8 @@ impl<'a> Packet<'a> {
         })
     }
 
-    /// As [`new`](Self::new), for a packet whose payload was passed by reference.
+    /// As [`new`](Self::new), for a packet whose payload was passed by reference. If that is longer than the path MTU, the
+    /// packet stands for several, each of which has a PSN.
     ///
     /// # Errors
     ///

@@ -25,7 +25,7 @@ use crate::wire::udp::qpn_range::QpnRange;
 use crate::wire::udp::slot::Slot;
 
 /// What each message begins with. It changes with the messages and with the layout of segments.
-const VERSION: &str = "gdr wire 2";
+const VERSION: &str = "gdr wire 3";
 /// The longest message.
 const MOST: usize = 160;
 /// How many processes may wait to connect.
@@ -241,7 +241,7 @@ mod tests {
 
     #[test]
     fn a_device_of_another_version_or_host_is_refused() {
-        assert_eq!(Hello::parse(b"gdr wire 3 127.0.0.1:1 5 0 0"), None);
+        assert_eq!(Hello::parse(b"gdr wire 2 127.0.0.1:1 5 0 0"), None);
         let (sender, receiver) = UnixDatagram::pair().unwrap();
         let said = |source: &str, descriptors: &[BorrowedFd<'_>]| {
             let hello = Hello {

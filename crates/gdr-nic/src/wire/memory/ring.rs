@@ -283,7 +283,7 @@ impl Run {
     pub(super) fn add(&mut self, header: Bth, next: Extent, end: u64) -> bool {
         let continues = !ends_message(self.header)
             && header.dest_qpn == self.header.dest_qpn
-            && header.psn == self.header.psn.wrapping_add(1)
+            && header.psn.compare(self.header.psn).is_gt()
             && next.addr == self.addr.wrapping_add(self.all.len.into())
             && next.len <= self.most.saturating_sub(self.all.len);
         if continues {
@@ -780,7 +780,7 @@ mod tests {
                 2500,
             ),
             (&[(Middle, 6, 11, 1, PACKET), last], 1000),
-            (&[(Middle, 5, 12, 1, PACKET), last], 1000),
+            (&[(Middle, 5, 10, 1, PACKET), last], 1000),
             (&[(Middle, 5, 11, 2, PACKET), last], 1000),
             (
                 &[(Middle, 5, 11, 1, PACKET), (Middle, 5, 12, 2, PACKET)],

@@ -26,6 +26,8 @@ use crate::error::Result;
 const QUANTUM: usize = 64;
 /// The part of a ring that a poll gives back before it has taken all that there is.
 const GIVE_BACK: u64 = 1 << 15;
+/// How many bytes of the memory of senders are read before what was received is acknowledged, and others have their turn.
+const MOST_READ: u32 = 1 << 18;
 
 /// Identifies a ring of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -457,6 +459,7 @@ impl Inbound {
         }
         self.stalled.pass(&mut self.imports, &self.sender, sink);
         let mut start = [0; _];
+        let mut referred = 0;
         for _ in 0..QUANTUM {
             let position = self.consumer.position();
             let imports = &self.imports;
@@ -511,6 +514,12 @@ impl Inbound {
                         self.stall(qpn, position, record, &start);
                     }
                     false => self.imports.pass(header),
+                }
+            }
+            if let Record::Referring(_, payload) = record {
+                referred = payload.len.saturating_add(referred);
+                if referred >= MOST_READ {
+                    break;
                 }
             }
             if self.consumer.has_taken(GIVE_BACK) {
