@@ -114,7 +114,7 @@ impl Gpu {
     }
 
     /// Whether both are the same GPU of the same driver.
-    pub(crate) fn is_same(&self, other: &Self) -> bool {
+    pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.inner.driver, &other.inner.driver)
             && self.inner.info.ordinal == other.inner.info.ordinal
     }

@@ -106,6 +106,23 @@ impl CopyThread {
         Self::with_limit(gpu, LATE, PeerCopies::On)
     }
 
+    /// The one for memory of `gpu` whose reads it does not make.
+    pub(super) fn shared(gpu: &Gpu) -> Self {
+        static ALL: Mutex<Vec<Weak<ProcessBound<OfGpu>>>> = Mutex::new(Vec::new());
+        let mut all = lock(&ALL);
+        all.retain(|thread| thread.strong_count() > 0);
+        let threads = all.iter().filter_map(Weak::upgrade);
+        let known = threads
+            .filter(|it| it.is_own())
+            .find(|it| it.gpu.is_same(gpu));
+        if let Some(known) = known {
+            return Self(known);
+        }
+        let thread = Self::new(gpu);
+        all.push(Arc::downgrade(&thread.0));
+        thread
+    }
+
     /// As [`CopyThread::new`], without copies between processes: no kernel runs on the GPU.
     pub fn without_peer_copies(gpu: &Gpu) -> Self {
         Self::with_limit(gpu, LATE, PeerCopies::Off)

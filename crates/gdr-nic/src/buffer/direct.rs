@@ -59,7 +59,9 @@ struct EngineReads {
     is_used: AtomicBool,
     ahead: Arc<Mutex<ReadAhead<dyn Copies>>>,
     caller: Caller,
-    /// Its allocation for other processes, if there is a thread that copies theirs.
+    /// Copies memory of other processes.
+    thread: CopyThread,
+    /// Its allocation for other processes, if the thread copies theirs.
     export: Option<Arc<ExportedMemory>>,
 }
 
@@ -68,8 +70,8 @@ struct EngineReads {
 enum Caller {
     /// Whichever thread reads.
     Reader,
-    /// A thread of its own.
-    Thread(CopyThread),
+    /// The copy thread.
+    Thread,
 }
 
 /// The lengths in bytes from which on the copy engine is used.
@@ -99,6 +101,8 @@ impl EngineReads {
             CopyEngineThreshold::Planned => planned(mapping, buffer.gpu(), &Caller::Reader),
         };
         let ahead = ReadAhead::new(Streams::new(buffer.gpu())?);
+        let thread = CopyThread::shared(buffer.gpu());
+        let export = thread.export(&buffer);
         Ok(Self {
             range: start..start + mapping.len(),
             source: Arc::new(ReadSource::kept(buffer)),
@@ -106,7 +110,8 @@ impl EngineReads {
             is_used: AtomicBool::new(false),
             ahead: Arc::new(Mutex::new(ahead)),
             caller: Caller::Reader,
-            export: None,
+            export,
+            thread,
         })
     }
 
@@ -123,7 +128,7 @@ impl EngineReads {
             let buffer = buffer_on;
             return Err(gdr_cuda::Error::ForeignBuffer { buffer, stream }.into());
         }
-        let caller = Caller::Thread(thread.clone());
+        let caller = Caller::Thread;
         let thresholds = match from {
             CopyEngineThreshold::From(bytes) => Thresholds {
                 alone: bytes,
@@ -143,6 +148,7 @@ impl EngineReads {
             is_used: AtomicBool::new(false),
             ahead: thread.ahead(),
             caller,
+            thread: thread.clone(),
             export,
         })
     }
@@ -209,22 +215,18 @@ impl EngineReads {
         from_addr: u64,
         len: u64,
     ) -> Option<IncomingCopy> {
-        let Caller::Thread(thread) = &self.caller else {
-            return None;
-        };
         let (at, part) = self.part(offset, len);
         if part < len {
             return None;
         }
         self.is_used.store(true, Ordering::SeqCst);
-        thread.begin_incoming(peer, from_addr, &self.source, at, len)
+        self.thread
+            .begin_incoming(peer, from_addr, &self.source, at, len)
     }
 
     fn end(&self, limit: Duration) {
-        if let Caller::Thread(thread) = &self.caller
-            && self.is_used.load(Ordering::SeqCst)
-        {
-            thread.end_reads(&self.source, limit);
+        if self.is_used.load(Ordering::SeqCst) {
+            self.thread.end_reads(&self.source, limit);
         }
     }
 }
@@ -261,7 +263,7 @@ fn planned(mapping: &Mapping, gpu: &Gpu, caller: &Caller) -> Thresholds {
             let alone = planner.copy_engine_from(CopyDirection::FromGpu, HostMemory::PageLocked);
             [alone, planner.queued_reads_from().or(alone)]
         }
-        Caller::Thread(_) => {
+        Caller::Thread => {
             [HAND_OVER_NS, NEXT_HAND_OVER_NS].map(|ns| planner.delayed_reads_from(ns))
         }
     };
@@ -319,7 +321,7 @@ impl Direct {
         match self.copies.as_ref()? {
             // The buffer may end before the mapping, and its owner may free it.
             EngineReads {
-                caller: Caller::Thread(_),
+                caller: Caller::Thread,
                 ..
             } => None,
             copies => Some((copies.source.buffer(), copies.range.start)),
@@ -331,10 +333,8 @@ impl Direct {
     }
 
     pub(super) fn copy_thread(&self) -> Option<&CopyThread> {
-        match &self.copies.as_ref()?.caller {
-            Caller::Thread(thread) => Some(thread).filter(|it| it.copies_peers()),
-            Caller::Reader => None,
-        }
+        let thread = &self.copies.as_ref()?.thread;
+        thread.copies_peers().then_some(thread)
     }
 
     pub(super) fn export(&self) -> Option<&Arc<ExportedMemory>> {

@@ -194,7 +194,7 @@ impl<'a, 'r> DomainMemory<'a, 'r> {
 const REFERENCE_FROM: u32 = 8 << 10;
 /// The same for GPU memory, of which the other process has its GPU make a copy: the thread that asks for it is woken,
 /// and the copy takes some 10 us at any length.
-const DEVICE_REFERENCE_FROM: u32 = 32 << 10;
+const DEVICE_REFERENCE_FROM: u32 = 16 << 10;
 
 impl Memory for DomainMemory<'_, '_> {
     fn check(&self, key: Key, extent: Extent, access: Access) -> Result<(), AccessError> {

@@ -23,7 +23,8 @@ struct Registered {
 struct SimGpu {
     gpu: Gpu,
     driver: Arc<SimDriver>,
-    thread: CopyThread,
+    /// `None`: whoever reads its memory calls the driver.
+    thread: Option<CopyThread>,
 }
 
 impl SimGpu {
@@ -34,7 +35,14 @@ impl SimGpu {
         Self {
             gpu,
             driver,
-            thread,
+            thread: Some(thread),
+        }
+    }
+
+    fn read_by_reader() -> Self {
+        Self {
+            thread: None,
+            ..Self::new()
         }
     }
 
@@ -47,8 +55,13 @@ impl SimGpu {
         let mapped = Arc::downgrade(&mapping);
         // SAFETY: the region, which is dropped first, is all that uses it.
         let borrowed = unsafe { DeviceBuffer::borrowed(&self.gpu, memory.ptr(), memory.len()) };
-        let (thread, from) = (&self.thread, CopyEngineThreshold::From(1 << 16));
-        let buffer = Buffer::direct_with_copy_thread(mapping, borrowed.unwrap(), thread, from);
+        let from = CopyEngineThreshold::From(1 << 16);
+        let buffer = match &self.thread {
+            Some(thread) => {
+                Buffer::direct_with_copy_thread(mapping, borrowed.unwrap(), thread, from)
+            }
+            None => Buffer::direct_with_copies(mapping, Arc::clone(&memory), from),
+        };
         let whole = (buffer.unwrap(), 0, LEN as u64);
         let region = side
             .device
@@ -124,11 +137,11 @@ fn until_by_reference(a: &Side, from: &Registered, to: &Registered) {
 }
 
 /// Two connected devices with memory of a GPU each, between which messages go by reference.
-fn by_reference() -> ([Side; 2], [Registered; 2]) {
+fn by_reference(gpu: impl Fn() -> SimGpu) -> ([Side; 2], [Registered; 2]) {
     let sides = connected(Wires::All, Wires::All);
     let memories = sides
         .each_ref()
-        .map(|side| SimGpu::new().register(side, MemoryKind::Plain));
+        .map(|side| gpu().register(side, MemoryKind::Plain));
     until_by_reference(&sides[0], &memories[0], &memories[1]);
     (sides, memories)
 }
@@ -136,7 +149,11 @@ fn by_reference() -> ([Side; 2], [Registered; 2]) {
 #[test]
 fn every_operation_between_gpus_copies_by_the_receivers_gpu() {
     let _alone = alone();
-    let ([a, b], [from, to]) = by_reference();
+    every_operation(by_reference(SimGpu::new));
+    every_operation(by_reference(SimGpu::read_by_reader));
+}
+
+fn every_operation(([a, b], [from, to]): ([Side; 2], [Registered; 2])) {
     for seed in 1..20 {
         from.fill(seed);
         run(&a, write_to(&to), from.all());
@@ -218,7 +235,7 @@ fn a_region_that_ends_is_closed_by_the_other_side() {
 #[test]
 fn nothing_keeps_the_mapping_of_a_region_that_has_ended() {
     let _alone = alone();
-    let (_sides, memories) = by_reference();
+    let (_sides, memories) = by_reference(SimGpu::new);
     let limit = Instant::now() + Duration::from_secs(60);
     for Registered { mapped, region, .. } in memories {
         drop(region);

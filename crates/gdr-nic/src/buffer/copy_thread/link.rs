@@ -20,7 +20,7 @@ use crate::buffer::read_ahead::Ticket;
 use crate::buffer::read_source::ReadSource;
 
 /// How long the copy thread looks for work before it sleeps: the time of the next packets of a message.
-const LOOK: Duration = Duration::from_micros(50);
+const LOOK: Duration = Duration::from_micros(300);
 /// How long the copy thread sleeps, at most, between looks at streams that have work for other processes.
 const NEXT_LOOK: Duration = Duration::from_millis(20);
 
