@@ -8,12 +8,13 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use gdr_copy::PerProcess;
 use gdr_nic::{self as nic, WeakDevice};
-use gdr_nic::{AsyncEvent, CqNumber, PortUse, SoftAddress, SoftOptions, SrqNumber};
+use gdr_nic::{AsyncEvent, Counters, CqNumber, PortUse, SoftAddress, SoftOptions, SrqNumber};
 use gdr_verbs_sys::{__be64, ibv_device, ibv_event_type, ibv_node_type, ibv_transport_type};
 
 use crate::errno::Errno;
 use crate::event::{self, Subject};
 use crate::event_queue::EventQueue;
+use crate::files;
 use crate::gpu_memory;
 use crate::nics;
 use crate::ret::{number, plain, pointer};
@@ -137,14 +138,14 @@ impl Device {
         found.cloned().ok_or(Errno::INVAL)
     }
 
-    /// The index of the device with a character device of this name.
-    pub(crate) fn index_of_node(name: &[u8]) -> Option<u32> {
-        // Other paths must not cause the list to be made, which this process may be doing.
-        let index = name.strip_prefix(NODE.as_bytes())?;
-        let index: u32 = std::str::from_utf8(index).ok()?.parse().ok()?;
-        let own = format!("{NODE}{index}");
-        let is_own = own.as_bytes() == name && (index as usize) < DEVICES.len();
-        is_own.then_some(index)
+    /// The devices, in the order of their names.
+    pub(crate) fn all() -> &'static [Arc<Self>] {
+        &DEVICES
+    }
+
+    /// The name of its character device.
+    pub(crate) fn node(&self) -> String {
+        format!("{NODE}{}", self.index)
     }
 
     pub(crate) fn name(&self) -> String {
@@ -182,6 +183,12 @@ impl Device {
                     .fold(sum, |sum, byte| sum.rotate_left(5) ^ u32::from(*byte))
             });
         (0x02 << 56) | (u64::from(folded & 0xff_ffff) << 32) | u64::from(low)
+    }
+
+    /// What its engine has counted in this process.
+    pub(crate) fn counters(&self) -> Counters {
+        let engine = lock(&self.state.get().engine).upgrade();
+        engine.map_or_else(Counters::default, |engine| engine.counters())
     }
 
     pub(crate) fn owners(&self) -> &Arc<Owners> {
@@ -289,7 +296,9 @@ impl InstalledList {
     fn new() -> Self {
         let mut found: c_int = 0;
         let count = &raw mut found;
-        let list = call_system!(ibv_get_device_list(count)).unwrap_or(ptr::null_mut());
+        // It finds its devices in the kernel's files, or would take this library's for those of the kernel.
+        let list = files::hidden(|| call_system!(ibv_get_device_list(count)));
+        let list = list.unwrap_or(ptr::null_mut());
         if found > 0 {
             system::found_devices();
         }

@@ -1,0 +1,109 @@
+//! What this library has at a path where the kernel has nothing.
+
+use std::ffi::{CStr, CString, c_char, c_int};
+
+use super::device_files::Content;
+use super::tree::{Found, LastLink, Node};
+use super::{HIDDEN, files, handle, may_be_own};
+use crate::errno::Errno;
+use crate::ret::{plain, set_errno};
+
+/// What is at a path.
+pub(super) enum Seen {
+    /// A file of the tree, at this path without links.
+    Own(&'static str, &'static Node<Content>),
+    /// What the kernel has at this path, to which links of the tree lead.
+    Kernel(CString),
+}
+
+/// Answers a call that failed with `failed`: as `answer` says of what this library has at the path, or as it
+/// failed. `dirfd` is as in openat(2).
+///
+/// # Safety
+/// `path` is a C string unless the kernel set `EFAULT`, and errno is the one of the call.
+pub(super) unsafe fn otherwise<T: Copy>(
+    dirfd: c_int,
+    path: *const c_char,
+    last: LastLink,
+    failed: T,
+    answer: impl FnOnce(Seen) -> Result<T, Errno>,
+) -> T {
+    let Some(errno) = errno_of_absence() else {
+        return failed;
+    };
+    // SAFETY: the contract of this function.
+    let path = unsafe { CStr::from_ptr(path) }.to_bytes();
+    let is_relative = path.first() != Some(&b'/');
+    // A descriptor of the tree is no folder to the kernel.
+    let may_be_own = match is_relative {
+        true => dirfd != libc::AT_FDCWD && errno == Errno::NOTDIR,
+        false => may_be_own(path),
+    };
+    if !may_be_own || HIDDEN.get() {
+        return failed;
+    }
+    let answered = plain(Err(Errno::IO), || {
+        let whole = match is_relative {
+            true => match handle::path(dirfd) {
+                Some(folder) => [folder.as_bytes(), b"/", path].concat(),
+                None => return Ok(Err(errno)),
+            },
+            false => path.to_vec(),
+        };
+        Ok(match seen(&whole, last) {
+            Ok(Some(seen)) => answer(seen),
+            Ok(None) if is_relative => kernel(whole).and_then(answer),
+            Ok(None) => Err(errno),
+            Err(errno) => Err(errno),
+        })
+    });
+    answered.unwrap_or_else(|errno| {
+        set_errno(errno);
+        failed
+    })
+}
+
+/// The errno of the last call if it says that there is no file.
+fn errno_of_absence() -> Option<Errno> {
+    // SAFETY: the C library returns the address of the errno of this thread.
+    match unsafe { *libc::__errno_location() } {
+        libc::ENOENT => Some(Errno::NOENT),
+        libc::ENOTDIR => Some(Errno::NOTDIR),
+        _ => None,
+    }
+}
+
+/// What the tree says of a path; `None` where it has nothing.
+fn seen(path: &[u8], last: LastLink) -> Result<Option<Seen>, Errno> {
+    match files().look_up(path, last) {
+        Found::Here(path, node) => Ok(Some(Seen::Own(path, node))),
+        Found::Elsewhere(other) if other == path => Ok(None),
+        Found::Elsewhere(other) => kernel(other).map(Some),
+        Found::NotAFolder => Err(Errno::NOTDIR),
+        Found::TooManyLinks => Err(Errno::LOOP),
+    }
+}
+
+fn kernel(path: Vec<u8>) -> Result<Seen, Errno> {
+    CString::new(path)
+        .map(Seen::Kernel)
+        .map_err(|_| Errno::INVAL)
+}
+
+/// The path of a folder that the tree adds names to, for a path where the kernel has a folder.
+///
+/// # Safety
+/// `path` is a C string.
+pub(super) unsafe fn shared_folder(path: *const c_char) -> Option<&'static str> {
+    // SAFETY: the contract of this function.
+    let path = unsafe { CStr::from_ptr(path) }.to_bytes();
+    if !may_be_own(path) || HIDDEN.get() {
+        return None;
+    }
+    plain(None, || {
+        Ok(match files().look_up(path, LastLink::Follow) {
+            Found::Here(path, Node::Folder) => Some(path),
+            _ => None,
+        })
+    })
+}

@@ -1,0 +1,185 @@
+//! Where a device is among the PCI functions of the host, from which programs compute how near a GPU is.
+//!
+//! A device is at the PCI function of its network interface. One whose interface has none (loopback, a
+//! virtual interface) is at a function that only this library shows, in a domain of its own, which is near to
+//! nothing. `GDR_VERBS_NEAR` names a PCI function: all devices are at functions that only this library shows
+//! then, on the bus of that one.
+
+use std::path::Path;
+
+use rustix::fs::{self, Mode, OFlags};
+
+/// The PCI function that all devices are near to.
+const NEAR: &str = "GDR_VERBS_NEAR";
+/// The bus for devices that are near to nothing, and its folder. No host has this domain: a number of ACPI
+/// has fewer segments, and the domains that drivers make begin after them.
+const FAR_BUS: &str = "ffff:00";
+const FAR_FOLDER: &str = "/sys/devices/pciffff:00";
+/// PCI functions by their address.
+pub(crate) const FUNCTIONS: &str = "/sys/bus/pci/devices";
+
+/// The place of a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// The folder of the function in sysfs; its path goes through no links.
+    pub(crate) folder: String,
+    /// The files of a function that only this library shows; none of one that the kernel shows.
+    pub(crate) shown: Vec<(&'static str, String)>,
+}
+
+impl Place {
+    /// The address of the function.
+    pub(crate) fn address(&self) -> &str {
+        self.folder.rsplit_once('/').map_or("", |(_, name)| name)
+    }
+
+    /// The folder of its bus, and the number of the bus.
+    pub(crate) fn bus(&self) -> (&str, &str) {
+        let (folder, address) = self.folder.rsplit_once('/').unwrap_or_default();
+        (folder, address.rsplit_once(':').map_or("", |(bus, _)| bus))
+    }
+}
+
+/// The places of devices, by their network interfaces.
+pub(crate) fn places<'a>(interfaces: impl Iterator<Item = &'a str>) -> Vec<Place> {
+    let near = gdr_process::variable(NEAR).and_then(|near| near.into_string().ok());
+    let near = near.filter(|near| !near.is_empty()).and_then(|near| {
+        let found = real_path(&format!("{FUNCTIONS}/{near}"));
+        if found.is_none() {
+            tracing::error!(near, "{NEAR} names no PCI function of this host");
+        }
+        found
+    });
+    let (bus_folder, bus) = match &near {
+        Some(folder) => {
+            let neighbour = Place {
+                folder: folder.clone(),
+                shown: Vec::new(),
+            };
+            let (folder, bus) = neighbour.bus();
+            (folder.to_owned(), bus.to_owned())
+        }
+        None => (FAR_FOLDER.to_owned(), FAR_BUS.to_owned()),
+    };
+    let free = addresses(&bus).filter(|address| !exists(&format!("{FUNCTIONS}/{address}")));
+    let mut free = free.map(|address| Place {
+        folder: format!("{bus_folder}/{address}"),
+        shown: files(&address, near.as_deref()),
+    });
+    let found = interfaces.map(|interface| match &near {
+        None => function_of(interface).or_else(|| free.next()),
+        Some(_) => free.next(),
+    });
+    // A bus has 256 functions, and a device more than that is in no place.
+    found.map_while(|place| place).collect()
+}
+
+/// The addresses of a bus, from the last one, which hosts use least.
+fn addresses(bus: &str) -> impl Iterator<Item = String> {
+    let all = (0..32)
+        .rev()
+        .flat_map(|device| (0..8).rev().map(move |function| (device, function)));
+    all.map(move |(device, function)| format!("{bus}:{device:02x}.{function}"))
+}
+
+/// The PCI function of a network interface.
+fn function_of(interface: &str) -> Option<Place> {
+    let mut folder = real_path(&format!("/sys/class/net/{interface}/device"))?;
+    // Between the two may be a device of another bus, as virtio's.
+    while !exists(&format!("{FUNCTIONS}/{}", folder.rsplit_once('/')?.1)) {
+        folder.truncate(folder.rfind('/')?);
+    }
+    Some(Place {
+        folder,
+        shown: Vec::new(),
+    })
+}
+
+/// The files of a function that only this library shows: those that programs compute distances from have what
+/// the neighbour's have.
+fn files(address: &str, near: Option<&str>) -> Vec<(&'static str, String)> {
+    let of_neighbour = |name: &str| text(&format!("{}/{name}", near?));
+    let online = || text("/sys/devices/system/cpu/online");
+    let speed = |name| of_neighbour(name).unwrap_or_else(|| "16.0 GT/s PCIe\n".to_owned());
+    let width = |name| of_neighbour(name).unwrap_or_else(|| "16\n".to_owned());
+    let mut files = vec![
+        // An Ethernet controller of no vendor.
+        ("class", "0x020000\n".to_owned()),
+        ("vendor", "0xffff\n".to_owned()),
+        ("device", "0xffff\n".to_owned()),
+        ("subsystem_vendor", "0xffff\n".to_owned()),
+        ("subsystem_device", "0xffff\n".to_owned()),
+        ("revision", "0x00\n".to_owned()),
+        (
+            "numa_node",
+            of_neighbour("numa_node").unwrap_or_else(|| "-1\n".to_owned()),
+        ),
+        ("max_link_speed", speed("max_link_speed")),
+        ("current_link_speed", speed("current_link_speed")),
+        ("max_link_width", width("max_link_width")),
+        ("current_link_width", width("current_link_width")),
+        (
+            "uevent",
+            format!("PCI_CLASS=20000\nPCI_ID=FFFF:FFFF\nPCI_SLOT_NAME={address}\n"),
+        ),
+    ];
+    let cpus = of_neighbour("local_cpulist").or_else(online);
+    files.extend(cpus.map(|cpus| ("local_cpulist", cpus)));
+    files.extend(of_neighbour("local_cpus").map(|cpus| ("local_cpus", cpus)));
+    files
+}
+
+// By system calls: the functions of the C library ask this module where the kernel has nothing.
+
+fn exists(path: &str) -> bool {
+    fs::access(path, fs::Access::EXISTS).is_ok()
+}
+
+/// The path without links.
+fn real_path(path: &str) -> Option<String> {
+    let file = fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    crate::files::handle::path_of(&file)?.into_string().ok()
+}
+
+/// A file of the kernel, which is short.
+fn text(path: &str) -> Option<String> {
+    let file = fs::open(
+        Path::new(path),
+        OFlags::RDONLY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )
+    .ok()?;
+    let mut bytes = vec![0; 4096];
+    let len = rustix::io::read(&file, &mut bytes).ok()?;
+    bytes.truncate(len);
+    String::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interfaces_without_a_function_are_at_functions_of_a_domain_of_their_own() {
+        let all = places(["lo", "no-such-interface"].into_iter());
+        let folders: Vec<_> = all.iter().map(|place| place.folder.as_str()).collect();
+        assert_eq!(
+            folders,
+            [
+                "/sys/devices/pciffff:00/ffff:00:1f.7",
+                "/sys/devices/pciffff:00/ffff:00:1f.6"
+            ]
+        );
+        assert_eq!(all[0].address(), "ffff:00:1f.7");
+        assert_eq!(all[0].bus(), ("/sys/devices/pciffff:00", "ffff:00"));
+        let numa = all[0].shown.iter().find(|(name, _)| *name == "numa_node");
+        assert_eq!(numa.unwrap().1, "-1\n");
+    }
+
+    #[test]
+    fn a_bus_has_each_of_its_addresses_once() {
+        let all: std::collections::BTreeSet<_> = addresses("0000:3b").collect();
+        assert_eq!(all.len(), 256);
+        assert!(all.contains("0000:3b:00.0") && all.contains("0000:3b:1f.7"));
+    }
+}
