@@ -39,6 +39,8 @@ macro_rules! exported {
 mod attributes;
 mod device_files;
 pub(crate) mod handle;
+#[cfg(test)]
+mod interposed_tests;
 mod links;
 mod listing;
 mod lookup;
