@@ -11,6 +11,7 @@ use gdr_nic::{self as nic, WeakDevice};
 use gdr_nic::{AsyncEvent, Counters, CqNumber, PortUse, SoftAddress, SoftOptions, SrqNumber};
 use gdr_verbs_sys::{__be64, ibv_device, ibv_event_type, ibv_node_type, ibv_transport_type};
 
+use crate::device_use::{self, Step};
 use crate::errno::Errno;
 use crate::event::{self, Subject};
 use crate::event_queue::EventQueue;
@@ -339,6 +340,7 @@ impl Drop for InstalledList {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
     pointer(|| {
+        device_use::reached(Step::Listed);
         let own = DEVICES.iter().map(|device| device.as_ptr());
         let installed = InstalledList::new();
         let mut list: Vec<_> = own.chain(installed.devices()).collect();

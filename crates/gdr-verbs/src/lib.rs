@@ -41,6 +41,7 @@ mod context;
 mod counters;
 mod cq_ex;
 mod device;
+mod device_use;
 mod domain;
 mod errno;
 mod event;

@@ -5,7 +5,7 @@ use std::net::Ipv6Addr;
 
 use gdr_nic::Counters;
 
-use super::place::{FUNCTIONS, Place};
+use super::place::{BUSES, FUNCTIONS, Place};
 use super::tree::{Node, Tree};
 
 /// The device number of the first character device of verbs: `IB_UVERBS_MAJOR` and `IB_UVERBS_BASE_MINOR`.
@@ -161,7 +161,7 @@ impl Facts {
         tree.add(&format!("{folder}/pci_bus/{bus}"), Node::Folder);
         let below = folder.trim_start_matches("/sys/");
         let target = format!("../../{below}/pci_bus/{bus}");
-        tree.add(&format!("/sys/class/pci_bus/{bus}"), Node::Link(target));
+        tree.add(&format!("{BUSES}/{bus}"), Node::Link(target));
     }
 
     /// The links between the folder of a class and the one of its member.

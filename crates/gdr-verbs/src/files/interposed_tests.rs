@@ -140,6 +140,17 @@ fn links_lead_to_the_function_of_the_device() {
 }
 
 #[test]
+fn functions_of_devices_are_found_and_not_listed_among_those_of_the_host() {
+    let device = fs::canonicalize(format!("{DEVICE}/device")).unwrap();
+    let name = device.file_name().unwrap().to_str().unwrap().to_owned();
+    assert!(fs::metadata(format!("/sys/bus/pci/devices/{name}/class")).is_ok());
+    match fs::exists("/sys/bus/pci/slots").unwrap() {
+        true => assert!(!names("/sys/bus/pci/devices").contains(&name)),
+        false => skip::skip("this host has no PCI"),
+    }
+}
+
+#[test]
 fn the_pattern_of_a_shell_finds_the_devices() {
     // SAFETY: numbers and pointers that may be null, a C string, and what glob has filled.
     unsafe {

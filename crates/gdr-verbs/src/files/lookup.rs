@@ -3,8 +3,10 @@
 use std::ffi::{CStr, CString, c_char, c_int};
 
 use super::device_files::Content;
+use super::place::{BUSES, FUNCTIONS};
 use super::tree::{Found, LastLink, Node};
 use super::{HIDDEN, files, handle, may_be_own};
+use crate::device_use::{self, Step};
 use crate::errno::Errno;
 use crate::ret::{plain, set_errno};
 
@@ -76,7 +78,10 @@ fn errno_of_absence() -> Option<Errno> {
 /// What the tree says of a path; `None` where it has nothing.
 fn seen(path: &[u8], last: LastLink) -> Result<Option<Seen>, Errno> {
     match files().look_up(path, last) {
-        Found::Here(path, node) => Ok(Some(Seen::Own(path, node))),
+        Found::Here(path, node) => {
+            device_use::reached(Step::Seen);
+            Ok(Some(Seen::Own(path, node)))
+        }
         Found::Elsewhere(other) if other == path => Ok(None),
         Found::Elsewhere(other) => kernel(other).map(Some),
         Found::NotAFolder => Err(Errno::NOTDIR),
@@ -102,6 +107,7 @@ pub(super) unsafe fn shared_folder(path: *const c_char) -> Option<&'static str> 
     }
     plain(None, || {
         Ok(match files().look_up(path, LastLink::Follow) {
+            Found::Here(FUNCTIONS | BUSES, _) => None,
             Found::Here(path, Node::Folder) => Some(path),
             _ => None,
         })

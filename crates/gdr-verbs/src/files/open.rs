@@ -11,6 +11,7 @@ use super::handle::{self, Inherited};
 use super::lookup::{Seen, otherwise, shared_folder};
 use super::tree::{LastLink, Node};
 use super::{bytes, next};
+use crate::device_use::{self, Step};
 use crate::errno::Errno;
 use crate::ret::{minus_one_or, set_errno};
 
@@ -124,7 +125,10 @@ fn own(path: &str, node: &Node<Content>, flags: c_int) -> Result<c_int, Errno> {
         Node::File(_) if writes => return Err(Errno::ACCES),
         Node::File(content) => handle::new(path, &bytes(content), 0o444, is_inherited)?,
         Node::Link(_) => return Err(Errno::LOOP),
-        Node::Device(_) => return Err(Errno::NXIO),
+        Node::Device(_) => {
+            device_use::reached(Step::NodeOpened);
+            return Err(Errno::NXIO);
+        }
     };
     Ok(fd.into_raw_fd())
 }

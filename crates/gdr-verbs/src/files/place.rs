@@ -15,8 +15,11 @@ const NEAR: &str = "GDR_VERBS_NEAR";
 /// has fewer segments, and the domains that drivers make begin after them.
 const FAR_BUS: &str = "ffff:00";
 const FAR_FOLDER: &str = "/sys/devices/pciffff:00";
-/// PCI functions by their address.
+/// PCI functions by their address, and buses by their number. Where the kernel has these folders, functions of
+/// this library are found in them and not listed: programs read the configuration space of every function
+/// that they list.
 pub(crate) const FUNCTIONS: &str = "/sys/bus/pci/devices";
+pub(crate) const BUSES: &str = "/sys/class/pci_bus";
 
 /// The place of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,6 +113,12 @@ fn files(address: &str, near: Option<&str>) -> Vec<(&'static str, String)> {
         ("subsystem_vendor", "0xffff\n".to_owned()),
         ("subsystem_device", "0xffff\n".to_owned()),
         ("revision", "0x00\n".to_owned()),
+        ("irq", "0\n".to_owned()),
+        // No ranges of memory. Programs that list all functions stop at one without the file.
+        (
+            "resource",
+            "0x0000000000000000 0x0000000000000000 0x0000000000000000\n".repeat(13),
+        ),
         (
             "numa_node",
             of_neighbour("numa_node").unwrap_or_else(|| "-1\n".to_owned()),
