@@ -23,6 +23,7 @@ pub(super) enum Seen {
 ///
 /// # Safety
 /// `path` is a C string unless the kernel set `EFAULT`, and errno is the one of the call.
+#[inline]
 pub(super) unsafe fn otherwise<T: Copy>(
     dirfd: c_int,
     path: *const c_char,
@@ -33,18 +34,44 @@ pub(super) unsafe fn otherwise<T: Copy>(
     let Some(errno) = errno_of_absence() else {
         return failed;
     };
+    // SAFETY: the contract of this function: a C string has a first byte, and one after any but the last.
+    let may_be_own = unsafe {
+        match (path.read() as u8, dirfd) {
+            (b'/', _) => matches!(path.add(1).read() as u8, b'd' | b's' | b'/' | b'.'),
+            // A descriptor of the tree is no folder to the kernel.
+            (_, libc::AT_FDCWD) => false,
+            _ => errno == Errno::NOTDIR,
+        }
+    };
+    if !may_be_own {
+        return failed;
+    }
+    // SAFETY: the contract of this function.
+    unsafe { answered(dirfd, path, last, errno, answer) }.unwrap_or_else(|errno| {
+        set_errno(errno);
+        failed
+    })
+}
+
+/// As [`otherwise`], of a path that may be one of this library's files.
+///
+/// # Safety
+/// `path` is a C string.
+#[cold]
+unsafe fn answered<T>(
+    dirfd: c_int,
+    path: *const c_char,
+    last: LastLink,
+    errno: Errno,
+    answer: impl FnOnce(Seen) -> Result<T, Errno>,
+) -> Result<T, Errno> {
     // SAFETY: the contract of this function.
     let path = unsafe { CStr::from_ptr(path) }.to_bytes();
     let is_relative = path.first() != Some(&b'/');
-    // A descriptor of the tree is no folder to the kernel.
-    let may_be_own = match is_relative {
-        true => dirfd != libc::AT_FDCWD && errno == Errno::NOTDIR,
-        false => may_be_own(path),
-    };
-    if !may_be_own || HIDDEN.get() {
-        return failed;
+    if HIDDEN.get() || !is_relative && !may_be_own(path) {
+        return Err(errno);
     }
-    let answered = plain(Err(Errno::IO), || {
+    plain(Err(Errno::IO), || {
         let whole = match is_relative {
             true => match handle::path(dirfd) {
                 Some(folder) => [folder.as_bytes(), b"/", path].concat(),
@@ -58,10 +85,6 @@ pub(super) unsafe fn otherwise<T: Copy>(
             Ok(None) => Err(errno),
             Err(errno) => Err(errno),
         })
-    });
-    answered.unwrap_or_else(|errno| {
-        set_errno(errno);
-        failed
     })
 }
 

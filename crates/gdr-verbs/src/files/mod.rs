@@ -70,7 +70,6 @@ const STARTS: [&[&str]; 5] = [
 
 /// Whether a file of this library may be at an absolute path.
 fn may_be_own(path: &[u8]) -> bool {
-    // Most paths end here.
     let [b'/', rest @ ..] = path else {
         return false;
     };
