@@ -51,6 +51,8 @@ mod status;
 mod tree;
 
 use std::cell::Cell;
+use std::ffi::{c_int, c_void};
+use std::mem;
 use std::sync::LazyLock;
 
 use gdr_nic::{LinkCondition, LinkWatch};
@@ -147,15 +149,28 @@ thread_local! {
     static HIDDEN: Cell<bool> = const { Cell::new(false) };
 }
 
+/// Hides the files of this library from this thread, or shows them; returns what it was before.
+#[unsafe(no_mangle)]
+extern "C" fn gdr_verbs_hide_files(is_hidden: c_int) -> c_int {
+    HIDDEN.replace(is_hidden != 0).into()
+}
+
 /// Calls a function that sees the kernel's files only: the installed libibverbs looks for its own devices.
 pub(crate) fn hidden<T>(call: impl FnOnce() -> T) -> T {
-    struct Shown(bool);
+    type Hide = extern "C" fn(c_int) -> c_int;
+    struct Shown(Hide, c_int);
     impl Drop for Shown {
         fn drop(&mut self) {
-            HIDDEN.set(self.0);
+            (self.0)(self.1);
         }
     }
-    let _shown = Shown(HIDDEN.replace(true));
+    // The library for `LD_PRELOAD` shows the files, and the one in libibverbs' place may be what calls this.
+    // SAFETY: a C string.
+    let preloaded = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"gdr_verbs_hide_files".as_ptr()) };
+    // SAFETY: null, or the function above, of a library of this version.
+    let preloaded = unsafe { mem::transmute::<*mut c_void, Option<Hide>>(preloaded) };
+    let hide = preloaded.unwrap_or(gdr_verbs_hide_files);
+    let _shown = Shown(hide, hide(1));
     call()
 }
 
