@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{c_char, c_int};
+use std::fs;
 use std::net::{IpAddr, Ipv6Addr};
 use std::ptr;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
@@ -46,8 +47,11 @@ pub(crate) fn check_gid_index(index: u32) -> Result<(), Errno> {
     }
 }
 
-/// The start of the names of character devices.
+/// The start of the names of character devices, and their folder in sysfs.
 const NODE: &str = "uverbs";
+const NODES: &str = "/sys/class/infiniband_verbs";
+/// The minor number of the first one, by the kernel's `IB_UVERBS_BASE_MINOR`.
+const FIRST_MINOR: u32 = 192;
 
 /// The structure of C. Libraries of other vendors read a little beyond `ibv_device` to see whether
 /// a device is theirs.
@@ -61,6 +65,8 @@ pub(crate) struct DeviceBlock {
 pub(crate) struct Device {
     object: CObject<DeviceBlock>,
     index: c_int,
+    /// The number of its character device.
+    node: u32,
     nic: SoftAddress,
     /// A forked child opens an engine of its own.
     state: PerProcess<DeviceState>,
@@ -103,14 +109,25 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 static DEVICES: LazyLock<Vec<Arc<Device>>> = LazyLock::new(|| {
+    let first_node = first_node();
     let nics = nics::addresses().into_iter();
     nics.zip(0..)
-        .map(|(nic, n)| Arc::new(Device::new(nic, n)))
+        .map(|(nic, n)| Arc::new(Device::new(nic, n, first_node + n.cast_unsigned())))
         .collect()
 });
 
+/// The number of the first character device, after those of the kernel.
+fn first_node() -> u32 {
+    let nodes = files::hidden(|| fs::read_dir(NODES));
+    let numbers = nodes.into_iter().flatten().filter_map(|node| {
+        let name = node.ok()?.file_name();
+        name.to_str()?.strip_prefix(NODE)?.parse::<u32>().ok()
+    });
+    numbers.max().map_or(0, |last| last.saturating_add(1))
+}
+
 impl Device {
-    fn new(nic: SoftAddress, index: c_int) -> Self {
+    fn new(nic: SoftAddress, index: c_int, node: u32) -> Self {
         let name = name_of(index);
         // SAFETY: numbers, and functions that may be null.
         let object = unsafe {
@@ -118,8 +135,8 @@ impl Device {
                 block.device.node_type = ibv_node_type::IBV_NODE_CA;
                 block.device.transport_type = ibv_transport_type::IBV_TRANSPORT_IB;
                 put_text(&mut block.device.name, &name);
-                put_text(&mut block.device.dev_name, &format!("{NODE}{index}"));
-                let path = format!("/sys/class/infiniband_verbs/{NODE}{index}");
+                put_text(&mut block.device.dev_name, &format!("{NODE}{node}"));
+                let path = format!("{NODES}/{NODE}{node}");
                 put_text(&mut block.device.dev_path, &path);
                 let path = format!("/sys/class/infiniband/{name}");
                 put_text(&mut block.device.ibdev_path, &path);
@@ -128,6 +145,7 @@ impl Device {
         Self {
             object,
             index,
+            node,
             nic,
             state: PerProcess::new(),
         }
@@ -146,7 +164,12 @@ impl Device {
 
     /// The name of its character device.
     pub(crate) fn node(&self) -> String {
-        format!("{NODE}{}", self.index)
+        format!("{NODE}{}", self.node)
+    }
+
+    /// The minor number of its character device.
+    pub(crate) fn minor(&self) -> u32 {
+        FIRST_MINOR + self.node
     }
 
     pub(crate) fn name(&self) -> String {

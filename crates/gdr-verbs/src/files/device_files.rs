@@ -8,9 +8,8 @@ use gdr_nic::Counters;
 use super::place::{BUSES, FUNCTIONS, Place};
 use super::tree::{Node, Tree};
 
-/// The device number of the first character device of verbs: `IB_UVERBS_MAJOR` and `IB_UVERBS_BASE_MINOR`.
+/// The major number of character devices of verbs: `IB_UVERBS_MAJOR`.
 pub(crate) const MAJOR: u32 = 231;
-pub(crate) const FIRST_MINOR: u32 = 192;
 /// `IB_USER_VERBS_ABI_VERSION`, and the one of `ib_umad`, without which libibumad lists no device.
 const VERBS_ABI: &str = "6";
 const UMAD_ABI: &str = "5";

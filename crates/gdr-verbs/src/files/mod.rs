@@ -104,7 +104,7 @@ fn files() -> &'static Tree<Content> {
                 index,
                 name: device.name(),
                 node: device.node(),
-                minor: device_files::FIRST_MINOR + index as u32,
+                minor: device.minor(),
                 guid: device.guid(),
                 interface: device.nic().interface.clone(),
                 place,
