@@ -6,10 +6,10 @@ use std::net::Ipv6Addr;
 use gdr_nic::Counters;
 
 use super::place::{BUSES, FUNCTIONS, Place};
-use super::tree::{Node, Tree};
+use super::tree::{DeviceNumber, Node, Tree};
 
 /// The major number of character devices of verbs: `IB_UVERBS_MAJOR`.
-pub(crate) const MAJOR: u32 = 231;
+const MAJOR: u32 = 231;
 /// `IB_USER_VERBS_ABI_VERSION`, and the one of `ib_umad`, without which libibumad lists no device.
 const VERBS_ABI: &str = "6";
 const UMAD_ABI: &str = "5";
@@ -133,9 +133,13 @@ impl Facts {
         ] {
             add_text(tree, &folder, name, text);
         }
+        let number = DeviceNumber {
+            major: MAJOR,
+            minor: self.minor,
+        };
         tree.add(
             &format!("/dev/infiniband/{}", self.node),
-            Node::Device(self.minor),
+            Node::Device(number),
         );
     }
 

@@ -176,7 +176,7 @@ unsafe fn open(path: *const c_char) -> *mut libc::DIR {
     let folder = unsafe { opendir(path) };
     if !folder.is_null() {
         // SAFETY: the kernel has read the path.
-        let Some(shared) = (unsafe { shared_folder(path) }) else {
+        let Some(shared) = (unsafe { shared_folder(libc::AT_FDCWD, path) }) else {
             return folder;
         };
         // SAFETY: it was opened here.

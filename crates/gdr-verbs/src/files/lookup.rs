@@ -5,7 +5,7 @@ use std::ffi::{CStr, CString, c_char, c_int};
 use super::device_files::Content;
 use super::place::{BUSES, FUNCTIONS};
 use super::tree::{Found, LastLink, Node};
-use super::{HIDDEN, files, handle, may_be_own};
+use super::{HIDDEN, files, handle, may_be_own, working_folder};
 use crate::device_use::{self, Step};
 use crate::errno::Errno;
 use crate::ret::{plain, set_errno};
@@ -38,8 +38,8 @@ pub(super) unsafe fn otherwise<T: Copy>(
     let may_be_own = unsafe {
         match (path.read() as u8, dirfd) {
             (b'/', _) => matches!(path.add(1).read() as u8, b'd' | b's' | b'/' | b'.'),
+            (_, libc::AT_FDCWD) => working_folder::own().is_some(),
             // A descriptor of the tree is no folder to the kernel.
-            (_, libc::AT_FDCWD) => false,
             _ => errno == Errno::NOTDIR,
         }
     };
@@ -73,8 +73,8 @@ unsafe fn answered<T>(
     }
     plain(Err(Errno::IO), || {
         let whole = match is_relative {
-            true => match handle::path(dirfd) {
-                Some(folder) => [folder.as_bytes(), b"/", path].concat(),
+            true => match folder(dirfd) {
+                Some(folder) => [&folder, b"/".as_slice(), path].concat(),
                 None => return Ok(Err(errno)),
             },
             false => path.to_vec(),
@@ -86,6 +86,14 @@ unsafe fn answered<T>(
             Err(errno) => Err(errno),
         })
     })
+}
+
+/// The path of the folder of the tree at which a relative path begins.
+fn folder(dirfd: c_int) -> Option<Vec<u8>> {
+    match dirfd {
+        libc::AT_FDCWD => working_folder::own().map(|folder| folder.to_bytes().to_vec()),
+        dirfd => handle::path(dirfd).map(String::into_bytes),
+    }
 }
 
 /// The errno of the last call if it says that there is no file.
@@ -118,18 +126,28 @@ fn kernel(path: Vec<u8>) -> Result<Seen, Errno> {
         .map_err(|_| Errno::INVAL)
 }
 
-/// The path of a folder that the tree adds names to, for a path where the kernel has a folder.
+/// The path of a folder that the tree adds names to, for a path where the kernel has a folder. `dirfd` is as in
+/// openat(2).
 ///
 /// # Safety
 /// `path` is a C string.
-pub(super) unsafe fn shared_folder(path: *const c_char) -> Option<&'static str> {
+pub(super) unsafe fn shared_folder(dirfd: c_int, path: *const c_char) -> Option<&'static str> {
     // SAFETY: the contract of this function.
     let path = unsafe { CStr::from_ptr(path) }.to_bytes();
-    if !may_be_own(path) || HIDDEN.get() {
+    let is_relative = path.first() != Some(&b'/');
+    let may_be_own = match is_relative {
+        true => dirfd == libc::AT_FDCWD && working_folder::own().is_some(),
+        false => may_be_own(path),
+    };
+    if !may_be_own || HIDDEN.get() {
         return None;
     }
     plain(None, || {
-        Ok(match files().look_up(path, LastLink::Follow) {
+        let whole = match is_relative {
+            true => [&folder(dirfd).unwrap_or_default(), b"/".as_slice(), path].concat(),
+            false => path.to_vec(),
+        };
+        Ok(match files().look_up(&whole, LastLink::Follow) {
             Found::Here(FUNCTIONS | BUSES, _) => None,
             Found::Here(path, Node::Folder) => Some(path),
             _ => None,

@@ -15,8 +15,7 @@
 //! An open file is a sealed memfd with what the file had when it was opened, an open folder an empty one: its
 //! name shows which file it is ([`handle`]), in every process that inherits it. Opening a character device
 //! fails with `ENXIO`: no program needs it, as libibverbs opens it for programs. Programs that call the kernel
-//! themselves (statically linked ones, those in Go) see the kernel's files only, and no process can make such
-//! a folder its working directory.
+//! themselves (statically linked ones, those in Go) see the kernel's files only.
 
 /// Exports a function under the names that it has in the C library. Threads may be cancelled in it.
 macro_rules! exported {
@@ -49,6 +48,7 @@ mod open;
 mod place;
 mod status;
 mod tree;
+mod working_folder;
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};

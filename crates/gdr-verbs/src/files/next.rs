@@ -60,6 +60,8 @@ functions! {
     glob64: (*const c_char, c_int, *mut c_void, *mut super::listing::Glob) -> c_int;
     faccessat: (c_int, *const c_char, c_int, c_int) -> c_int;
     realpath: (*const c_char, *mut c_char) -> *mut c_char;
+    getcwd: (*mut c_char, usize) -> *mut c_char;
+    get_current_dir_name: () -> *mut c_char;
     __readlink_chk: (*const c_char, *mut c_char, usize, usize) -> isize;
 }
 

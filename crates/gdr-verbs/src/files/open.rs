@@ -77,7 +77,7 @@ unsafe fn opened(fd: c_int, folder: c_int, path: *const c_char, flags: c_int) ->
             return fd;
         }
         // SAFETY: the contract of this function.
-        let Some(shared) = (unsafe { shared_folder(path) }) else {
+        let Some(shared) = (unsafe { shared_folder(folder, path) }) else {
             return fd;
         };
         // SAFETY: this function's own, as no one else knows of it.

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_int, c_uint};
 
-use super::device_files::{Content, MAJOR};
+use super::device_files::Content;
 use super::lookup::{Seen, otherwise};
 use super::tree::{LastLink, Node};
 use super::{bytes, files, handle, next};
@@ -211,8 +211,8 @@ fn fill(path: &str, node: &Node<Content>, status: &mut libc::stat) {
     status.st_nlink = 1;
     status.st_size = size(node) as libc::off_t;
     status.st_blksize = 4096;
-    if let Node::Device(minor) = node {
-        status.st_rdev = libc::makedev(MAJOR, *minor);
+    if let Node::Device(number) = node {
+        status.st_rdev = libc::makedev(number.major, number.minor);
     }
 }
 
@@ -279,8 +279,8 @@ fn fill_extended(path: &str, node: &Node<Content>, status: &mut libc::statx) {
     status.stx_nlink = 1;
     status.stx_size = size(node) as u64;
     status.stx_blksize = 4096;
-    if let Node::Device(minor) = node {
-        (status.stx_rdev_major, status.stx_rdev_minor) = (MAJOR, *minor);
+    if let Node::Device(number) = node {
+        (status.stx_rdev_major, status.stx_rdev_minor) = (number.major, number.minor);
     }
 }
 

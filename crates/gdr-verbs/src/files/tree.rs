@@ -16,8 +16,15 @@ pub(crate) enum Node<C> {
     File(C),
     /// A symbolic link and its target.
     Link(String),
-    /// A character device and its minor number.
-    Device(u32),
+    /// A character device and its number.
+    Device(DeviceNumber),
+}
+
+/// The major and the minor number of a character device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DeviceNumber {
+    pub(crate) major: u32,
+    pub(crate) minor: u32,
 }
 
 /// Whether a symbolic link at the end of a path is followed.
@@ -150,7 +157,11 @@ mod tests {
         tree.add("/sys/devices/pci/ib/gdr0/guid", Node::File("0002"));
         tree.add("/sys/loop", Node::Link("loop".to_owned()));
         tree.add("/sys/absolute", Node::Link("/sys/class".to_owned()));
-        tree.add("/dev/ib/uverbs0", Node::Device(192));
+        let number = DeviceNumber {
+            major: 231,
+            minor: 192,
+        };
+        tree.add("/dev/ib/uverbs0", Node::Device(number));
         tree
     }
 

@@ -128,6 +128,39 @@ fn programs_of_every_system_list_and_read_the_files() {
 }
 
 #[test]
+fn a_folder_of_a_device_is_the_working_folder_of_a_process_and_of_its_children() {
+    let class = "/sys/class/infiniband";
+    // What scripts of rdma-core do.
+    assert_eq!(
+        shell(&format!("cd {class} && echo * && cat gdr0/node_type")),
+        "gdr0\n1: CA\n"
+    );
+    assert_eq!(
+        shell(&format!(
+            "cd {class}/gdr0/ports; echo *; cd 1; cat link_layer; test -r state && echo yes"
+        )),
+        "1\nEthernet\nyes\n"
+    );
+    assert_eq!(
+        shell(&format!("cd -P {class}/gdr0; /bin/pwd")),
+        "/sys/devices/pciffff:00/ffff:00:1f.7/infiniband/gdr0\n"
+    );
+    assert_eq!(
+        shell(&format!(
+            "cd {class}; ls; ls none 2>/dev/null; cd /proc/self; ls status; pwd"
+        )),
+        "gdr0\nstatus\n/proc/self\n"
+    );
+    // What is written there is not there.
+    assert_eq!(
+        shell(&format!(
+            "cd {class}; echo 2>/dev/null > file; test -e file || echo no"
+        )),
+        "no\n"
+    );
+}
+
+#[test]
 fn near_puts_the_devices_on_the_bus_of_a_function() {
     let Some(near) = std::fs::read_dir("/sys/bus/pci/devices")
         .ok()
