@@ -175,7 +175,9 @@ fn environment(options: &Options) -> Result<Vec<(&'static str, OsString)>> {
         variables.push(("GDR_NICS", options.nics.join(",").into()));
     }
     if let Some(name) = &options.near {
-        let near = pci_address(name)?.to_string();
+        // Other statuses are those of programs.
+        let near = pci_address(name).map_err(|error| UsageError(format!("--near: {error}")))?;
+        let near = near.to_string();
         if !Path::new("/sys/bus/pci/devices").join(&near).exists() {
             return Err(UsageError(format!(
                 "--near {near}: this host has no PCI function of this address; `lspci` lists them"

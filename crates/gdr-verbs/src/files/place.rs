@@ -3,7 +3,8 @@
 //! A device is at the PCI function of its network interface. One whose interface has none (loopback, a
 //! virtual interface) is at a function that only this library shows, in a domain of its own, which is near to
 //! nothing. `GDR_VERBS_NEAR` names a PCI function: all devices are at functions that only this library shows
-//! then, on the bus of that one.
+//! then, under the bridge of that one. Each is alone on a bus that the host does not have: NCCL takes the
+//! functions of a bus for one card, by putting zeros for the number of the device and of the function.
 
 use std::path::Path;
 
@@ -11,9 +12,9 @@ use rustix::fs::{self, Mode, OFlags};
 
 /// The PCI function that all devices are near to.
 const NEAR: &str = "GDR_VERBS_NEAR";
-/// The bus for devices that are near to nothing, and its folder. No host has this domain: a number of ACPI
-/// has fewer segments, and the domains that drivers make begin after them.
-const FAR_BUS: &str = "ffff:00";
+/// The domain of devices that are near to nothing, and its folder. No host has this one: ACPI gives small
+/// numbers, and the domains that drivers make begin at 0x10000.
+const FAR_DOMAIN: &str = "ffff";
 const FAR_FOLDER: &str = "/sys/devices/pciffff:00";
 /// PCI functions by their address, and buses by their number. Where the kernel has these folders, functions of
 /// this library are found in them and not listed: programs read the configuration space of every function
@@ -53,36 +54,34 @@ pub(crate) fn places<'a>(interfaces: impl Iterator<Item = &'a str>) -> Vec<Place
         }
         found
     });
-    let (bus_folder, bus) = match &near {
+    let (bridge, domain) = match &near {
         Some(folder) => {
-            let neighbour = Place {
-                folder: folder.clone(),
-                shown: Vec::new(),
-            };
-            let (folder, bus) = neighbour.bus();
-            (folder.to_owned(), bus.to_owned())
+            let (bridge, address) = folder.rsplit_once('/').unwrap_or_default();
+            (bridge, address.split(':').next().unwrap_or_default())
         }
-        None => (FAR_FOLDER.to_owned(), FAR_BUS.to_owned()),
+        None => (FAR_FOLDER, FAR_DOMAIN),
     };
-    let free = addresses(&bus).filter(|address| !exists(&format!("{FUNCTIONS}/{address}")));
-    let mut free = free.map(|address| Place {
-        folder: format!("{bus_folder}/{address}"),
-        shown: files(&address, near.as_deref()),
+    let free = buses(domain).filter(|bus| !exists(&format!("{BUSES}/{bus}")));
+    let mut free = free.map(|bus| {
+        let address = format!("{bus}:00.0");
+        Place {
+            folder: format!("{bridge}/{address}"),
+            shown: files(&address, near.as_deref()),
+        }
     });
     let found = interfaces.map(|interface| match &near {
         None => function_of(interface).or_else(|| free.next()),
         Some(_) => free.next(),
     });
-    // A bus has 256 functions, and a device more than that is in no place.
+    // A domain has 256 buses, and a device more than those that are free is in no place.
     found.map_while(|place| place).collect()
 }
 
-/// The addresses of a bus, from the last one, which hosts use least.
-fn addresses(bus: &str) -> impl Iterator<Item = String> {
-    let all = (0..32)
+/// The buses of a domain, from the last one, which hosts use least.
+fn buses(domain: &str) -> impl Iterator<Item = String> {
+    (0..=u8::MAX)
         .rev()
-        .flat_map(|device| (0..8).rev().map(move |function| (device, function)));
-    all.map(move |(device, function)| format!("{bus}:{device:02x}.{function}"))
+        .map(move |bus| format!("{domain}:{bus:02x}"))
 }
 
 /// The PCI function of a network interface.
@@ -175,20 +174,13 @@ mod tests {
         assert_eq!(
             folders,
             [
-                "/sys/devices/pciffff:00/ffff:00:1f.7",
-                "/sys/devices/pciffff:00/ffff:00:1f.6"
+                "/sys/devices/pciffff:00/ffff:ff:00.0",
+                "/sys/devices/pciffff:00/ffff:fe:00.0"
             ]
         );
-        assert_eq!(all[0].address(), "ffff:00:1f.7");
-        assert_eq!(all[0].bus(), ("/sys/devices/pciffff:00", "ffff:00"));
+        assert_eq!(all[0].address(), "ffff:ff:00.0");
+        assert_eq!(all[0].bus(), ("/sys/devices/pciffff:00", "ffff:ff"));
         let numa = all[0].shown.iter().find(|(name, _)| *name == "numa_node");
         assert_eq!(numa.unwrap().1, "-1\n");
-    }
-
-    #[test]
-    fn a_bus_has_each_of_its_addresses_once() {
-        let all: std::collections::BTreeSet<_> = addresses("0000:3b").collect();
-        assert_eq!(all.len(), 256);
-        assert!(all.contains("0000:3b:00.0") && all.contains("0000:3b:1f.7"));
     }
 }
