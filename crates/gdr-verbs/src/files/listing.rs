@@ -11,12 +11,12 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
 use std::sync::{Mutex, TryLockError};
 
+use super::files;
 use super::handle::{self, Inherited};
-use super::lookup::{Seen, otherwise, shared_folder};
+use super::lookup::{Seen, may_lead_here, otherwise, shared_folder};
 use super::next::{self, Compare, Filter};
 use super::status::{self, inode};
 use super::tree::{LastLink, Node};
-use super::{files, may_be_own};
 use crate::device::lock;
 use crate::errno::Errno;
 use crate::ret::{minus_one, plain, pointer, set_errno};
@@ -362,7 +362,7 @@ unsafe fn scan(
         return -1;
     };
     // SAFETY: the path of a folder, as the contract of this function says; the C library reads it.
-    let is_own = unsafe { may_be_own(CStr::from_ptr(path).to_bytes()) };
+    let is_own = unsafe { may_lead_here(libc::AT_FDCWD, CStr::from_ptr(path).to_bytes()) };
     if !is_own {
         // SAFETY: the contract of this function.
         return unsafe { scandir(path, list, filter, compare) };
@@ -470,7 +470,7 @@ unsafe fn expand(
         return libc::GLOB_ABORTED;
     };
     // SAFETY: the contract of this function.
-    let is_own = unsafe { may_be_own(CStr::from_ptr(pattern).to_bytes()) };
+    let is_own = unsafe { may_lead_here(libc::AT_FDCWD, CStr::from_ptr(pattern).to_bytes()) };
     if !is_own || flags & OTHER_FUNCTIONS != 0 {
         // SAFETY: the contract of this function.
         return unsafe { glob(pattern, flags, on_error, found) };

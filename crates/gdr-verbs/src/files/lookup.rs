@@ -37,6 +37,7 @@ pub(super) unsafe fn otherwise<T: Copy>(
     // SAFETY: the contract of this function: a C string has a first byte, and one after any but the last.
     let may_be_own = unsafe {
         match (path.read() as u8, dirfd) {
+            (0, _) => false,
             (b'/', _) => matches!(path.add(1).read() as u8, b'd' | b's' | b'/' | b'.'),
             (_, libc::AT_FDCWD) => working_folder::own().is_some(),
             // A descriptor of the tree is no folder to the kernel.
@@ -96,6 +97,14 @@ fn folder(dirfd: c_int) -> Option<Vec<u8>> {
     }
 }
 
+/// Whether a path may lead to a file of this library where the kernel has one, too. `dirfd` is as in openat(2).
+pub(super) fn may_lead_here(dirfd: c_int, path: &[u8]) -> bool {
+    match path.first() {
+        Some(b'/') => may_be_own(path),
+        _ => dirfd == libc::AT_FDCWD && working_folder::own().is_some(),
+    }
+}
+
 /// The errno of the last call if it says that there is no file.
 fn errno_of_absence() -> Option<Errno> {
     // SAFETY: the C library returns the address of the errno of this thread.
@@ -134,18 +143,13 @@ fn kernel(path: Vec<u8>) -> Result<Seen, Errno> {
 pub(super) unsafe fn shared_folder(dirfd: c_int, path: *const c_char) -> Option<&'static str> {
     // SAFETY: the contract of this function.
     let path = unsafe { CStr::from_ptr(path) }.to_bytes();
-    let is_relative = path.first() != Some(&b'/');
-    let may_be_own = match is_relative {
-        true => dirfd == libc::AT_FDCWD && working_folder::own().is_some(),
-        false => may_be_own(path),
-    };
-    if !may_be_own || HIDDEN.get() {
+    if !may_lead_here(dirfd, path) || HIDDEN.get() {
         return None;
     }
     plain(None, || {
-        let whole = match is_relative {
-            true => [&folder(dirfd).unwrap_or_default(), b"/".as_slice(), path].concat(),
-            false => path.to_vec(),
+        let whole = match path.first() == Some(&b'/') {
+            false => [&folder(dirfd).unwrap_or_default(), b"/".as_slice(), path].concat(),
+            true => path.to_vec(),
         };
         Ok(match files().look_up(&whole, LastLink::Follow) {
             Found::Here(FUNCTIONS | BUSES, _) => None,

@@ -89,6 +89,11 @@ fn folders_of_the_kernel_are_listed_as_without_the_library() {
 }
 
 #[test]
+fn relative_paths_are_found_in_a_folder_of_a_device() {
+    part("inside");
+}
+
+#[test]
 fn programs_of_every_system_list_and_read_the_files() {
     assert_eq!(
         shell("ls /sys/class/infiniband /dev/infiniband/uverbs0"),

@@ -5,6 +5,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <glob.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -136,6 +137,31 @@ static void foreign(const char *folder)
 	CHECK(fopen("/nonexistent", "r") == NULL && errno == ENOENT);
 }
 
+/* The working folder is one of a device. */
+static void inside(const char *folder)
+{
+	char room[64], small[4];
+	struct dirent **list;
+	struct stat status;
+	glob_t found;
+	int fd;
+
+	(void)folder;
+	CHECK(chdir("/sys/class/infiniband") == 0);
+	CHECK(getcwd(room, sizeof(room)) && !strcmp(room, "/sys/class/infiniband"));
+	CHECK(getcwd(small, sizeof(small)) == NULL && errno == ERANGE);
+	CHECK(stat("", &status) == -1 && errno == ENOENT);
+	CHECK(stat("none", &status) == -1 && errno == ENOENT);
+	CHECK(stat("gdr0/node_guid", &status) == 0 && S_ISREG(status.st_mode));
+	CHECK(scandir(".", &list, NULL, by_name) == 3 && !strcmp(list[2]->d_name, "gdr0"));
+	CHECK(glob("*/node_guid", 0, NULL, &found) == 0 && found.gl_pathc == 1);
+	CHECK((fd = open("gdr0", O_RDONLY | O_DIRECTORY)) >= 0 && fchdir(fd) == 0);
+	CHECK(access("node_guid", R_OK) == 0);
+	CHECK(chdir("/proc/self") == 0 && access("status", R_OK) == 0);
+	CHECK(getcwd(room, sizeof(room)) && !strncmp(room, "/proc/", 6));
+	CHECK(access("node_guid", R_OK) == -1 && errno == ENOENT);
+}
+
 int main(int count, char **arguments)
 {
 	static const struct {
@@ -144,6 +170,7 @@ int main(int count, char **arguments)
 	} parts[] = {
 		{ "cancelled", cancelled }, { "created", created }, { "inherited", inherited },
 		{ "closed", closed },	    { "foreign", foreign },
+		{ "inside", inside },
 	};
 
 	for (size_t i = 0; count == 3 && i < sizeof(parts) / sizeof(parts[0]); i++) {
