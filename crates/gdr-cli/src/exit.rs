@@ -2,6 +2,8 @@
 
 use std::process::ExitCode;
 
+use gdr_trace::Ended;
+
 /// How a command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
@@ -11,7 +13,7 @@ pub(crate) enum Exit {
     Undecided,
     Usage,
     Input,
-    /// `gdr trace` ran a program that succeeded and did not meet the requirement.
+    /// `gdr run` or `gdr trace` ran a program that succeeded and did not meet the requirement.
     NotMet,
     /// `gdr run` or `gdr trace` itself failed.
     Launcher,
@@ -267,6 +269,10 @@ pub(crate) fn statuses(command: &str) -> Statuses {
             ),
             (Exit::Usage, USAGE),
             (
+                Exit::NotMet,
+                "the program succeeded, and --require-rdma is not met",
+            ),
+            (
                 Exit::Launcher,
                 "gdr's verbs library is missing, or of another version",
             ),
@@ -335,6 +341,14 @@ pub(crate) fn status_lines(statuses: Statuses) -> String {
 }
 
 impl Exit {
+    /// The status of a program; of a signal it is the one that shells have.
+    pub(crate) const fn of_program(ended: Ended) -> Self {
+        Self::Program(match ended {
+            Ended::Status(status) => status as u8,
+            Ended::Signal(signal) => (128 + signal) as u8,
+        })
+    }
+
     pub(crate) const fn code(self) -> u8 {
         match self {
             Self::Fine => 0,

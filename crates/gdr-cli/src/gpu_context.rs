@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use gdr_copy::{BackendKind, Context};
-use gdr_cuda::{Cuda, DeviceInfo, Driver, Gpu, SimDriver};
+use gdr_cuda::{Bdf, Cuda, DeviceInfo, Driver, Gpu, SimDriver};
 use gdr_perf::BenchTarget;
 use gdr_perf::loopback::TransferPreference;
 
@@ -162,6 +162,28 @@ impl GpuContext {
             target: BenchTarget::without_mappings(gpu, error),
             simulated: None,
         })
+    }
+}
+
+/// The PCI address of the GPU of this name.
+pub(crate) fn pci_address(name: &GpuName) -> anyhow::Result<Bdf> {
+    if let GpuName::Pci(address) = name {
+        return Ok(*address);
+    }
+    match look(Path::new("/"), find_gpus) {
+        Found::Gpus((_, gpus)) => {
+            let seen: Vec<&DeviceInfo> = gpus.iter().map(Gpu::info).collect();
+            let ordinal = name.find(&seen)?;
+            let count = seen.len() as u32;
+            let found = seen.iter().find(|gpu| gpu.ordinal == ordinal);
+            let missing = gdr_cuda::Error::NoSuchDevice { ordinal, count };
+            Ok(found.ok_or(missing)?.bdf)
+        }
+        Found::Nothing => {
+            let exit = Exit::Undecided;
+            Err(NoGpu::Absent { exit }.into())
+        }
+        Found::Unusable(reason) => Err(NoGpu::Unusable { reason }.into()),
     }
 }
 

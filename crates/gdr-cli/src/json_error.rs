@@ -7,6 +7,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::commands::env;
+use crate::commands::run_program::RequirementError;
 use crate::commands::trace::TraceError;
 use crate::exit::{Exit, InputError, UsageError};
 use crate::gpu::NoSuchGpu;
@@ -81,6 +82,9 @@ pub(crate) fn exit_status(error: &anyhow::Error) -> Exit {
     }
     if error.is::<TraceError>() {
         return Exit::Launcher;
+    }
+    if let Some(error) = error.downcast_ref::<RequirementError>() {
+        return error.exit();
     }
     if let Some(none) = error.downcast_ref::<NoRail>() {
         return env::exit(none);

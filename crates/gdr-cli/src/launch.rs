@@ -67,6 +67,9 @@ pub(crate) enum LaunchError {
     /// The program is not there.
     #[error("{}: no such program", .0.display())]
     NotFound(PathBuf),
+    /// It was started and cannot be observed.
+    #[error("the program cannot be waited for: {0}")]
+    Wait(#[source] io::Error),
     /// The kernel refused to start it.
     #[error("{} cannot be started: {source}", .path.display())]
     NotStarted { path: PathBuf, source: io::Error },

@@ -4,6 +4,7 @@
 
 mod args;
 mod chart;
+mod child_program;
 mod cli;
 mod commands;
 mod counted;

@@ -12,6 +12,7 @@ use rustix::fs::OFlags;
 
 use crate::counters;
 use crate::device::{Device, lock};
+use crate::device_use::{self, Step};
 use crate::errno::Errno;
 use crate::event::{self, Event, Subject};
 use crate::event_queue::EventQueue;
@@ -57,6 +58,7 @@ impl Context {
                 whole.context.num_comp_vectors = 1;
             })
         };
+        device_use::reached(Step::Opened);
         lock(&device.owners().contexts).push(Arc::clone(&events));
         Ok(Arc::new(Self {
             object,
@@ -135,7 +137,7 @@ impl Context {
 impl Drop for Context {
     fn drop(&mut self) {
         if let Some(engine) = self.engine.get() {
-            counters::write(&self.device.name(), || engine.counters().payload);
+            counters::write(&self.device.name(), engine);
         }
         let mut contexts = lock(&self.device.owners().contexts);
         contexts.retain(|events| !Arc::ptr_eq(events, &self.events));

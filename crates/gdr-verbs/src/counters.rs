@@ -14,6 +14,7 @@ use gdr_nic::{self as nic, WeakDevice};
 use gdr_process::{PerProcess, WholeFile};
 
 use crate::device::lock;
+use crate::device_use;
 
 /// Names the folder of the files. Each is called `PID-DEVICE.counters`.
 const FOLDER: &str = "GDR_VERBS_COUNTERS";
@@ -34,7 +35,7 @@ struct Watched {
 /// Has the counters of an engine written when the process ends, if the user asks for them: NCCL, for
 /// one, closes no device.
 pub(crate) fn watch(device: &str, engine: &nic::Device) {
-    if folder().is_none() {
+    if folder().is_none() && !device_use::is_asked_for() {
         return;
     }
     let mut watched = lock(WATCHED.get());
@@ -59,7 +60,7 @@ extern "C" fn write_all() {
     let writer = thread::Builder::new().spawn(move || {
         for (device, engine) in &lock(WATCHED.get()).engines {
             if let Some(engine) = engine.upgrade() {
-                write(device, || engine.counters().payload);
+                write(device, &engine);
             }
         }
         let _gone = done.send(());
@@ -76,14 +77,15 @@ fn folder() -> Option<PathBuf> {
 }
 
 /// Writes the bytes that an engine has moved since it was opened, if the user asks for that.
-pub(crate) fn write(device: &str, payload: impl FnOnce() -> PayloadBytes) {
+pub(crate) fn write(device: &str, engine: &nic::Device) {
+    device_use::moved(engine);
     let Some(folder) = folder() else {
         return;
     };
     let file = format!("{}-{device}.counters", process::id());
     let path = folder.join(file);
     let written = WholeFile::private(&path).and_then(|mut file| {
-        file.write_all(text(&payload()).as_bytes())?;
+        file.write_all(text(&engine.counters().payload).as_bytes())?;
         file.finish()
     });
     if let Err(error) = written {

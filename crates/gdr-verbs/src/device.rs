@@ -2,18 +2,21 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{c_char, c_int};
+use std::fs;
 use std::net::{IpAddr, Ipv6Addr};
 use std::ptr;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use gdr_copy::PerProcess;
 use gdr_nic::{self as nic, WeakDevice};
-use gdr_nic::{AsyncEvent, CqNumber, PortUse, SoftAddress, SoftOptions, SrqNumber};
+use gdr_nic::{AsyncEvent, Counters, CqNumber, PortUse, SoftAddress, SoftOptions, SrqNumber};
 use gdr_verbs_sys::{__be64, ibv_device, ibv_event_type, ibv_node_type, ibv_transport_type};
 
+use crate::device_use::{self, Step};
 use crate::errno::Errno;
 use crate::event::{self, Subject};
 use crate::event_queue::EventQueue;
+use crate::files;
 use crate::gpu_memory;
 use crate::nics;
 use crate::ret::{number, plain, pointer};
@@ -44,8 +47,11 @@ pub(crate) fn check_gid_index(index: u32) -> Result<(), Errno> {
     }
 }
 
-/// The start of the names of character devices.
+/// The start of the names of character devices, and their folder in sysfs.
 const NODE: &str = "uverbs";
+const NODES: &str = "/sys/class/infiniband_verbs";
+/// The minor number of the first one, by the kernel's `IB_UVERBS_BASE_MINOR`.
+const FIRST_MINOR: u32 = 192;
 
 /// The structure of C. Libraries of other vendors read a little beyond `ibv_device` to see whether
 /// a device is theirs.
@@ -59,6 +65,8 @@ pub(crate) struct DeviceBlock {
 pub(crate) struct Device {
     object: CObject<DeviceBlock>,
     index: c_int,
+    /// The number of its character device.
+    node: u32,
     nic: SoftAddress,
     /// A forked child opens an engine of its own.
     state: PerProcess<DeviceState>,
@@ -101,14 +109,25 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 static DEVICES: LazyLock<Vec<Arc<Device>>> = LazyLock::new(|| {
+    let first_node = first_node();
     let nics = nics::addresses().into_iter();
     nics.zip(0..)
-        .map(|(nic, n)| Arc::new(Device::new(nic, n)))
+        .map(|(nic, n)| Arc::new(Device::new(nic, n, first_node + n.cast_unsigned())))
         .collect()
 });
 
+/// The number of the first character device, after those of the kernel.
+fn first_node() -> u32 {
+    let nodes = files::hidden(|| fs::read_dir(NODES));
+    let numbers = nodes.into_iter().flatten().filter_map(|node| {
+        let name = node.ok()?.file_name();
+        name.to_str()?.strip_prefix(NODE)?.parse::<u32>().ok()
+    });
+    numbers.max().map_or(0, |last| last.saturating_add(1))
+}
+
 impl Device {
-    fn new(nic: SoftAddress, index: c_int) -> Self {
+    fn new(nic: SoftAddress, index: c_int, node: u32) -> Self {
         let name = name_of(index);
         // SAFETY: numbers, and functions that may be null.
         let object = unsafe {
@@ -116,8 +135,8 @@ impl Device {
                 block.device.node_type = ibv_node_type::IBV_NODE_CA;
                 block.device.transport_type = ibv_transport_type::IBV_TRANSPORT_IB;
                 put_text(&mut block.device.name, &name);
-                put_text(&mut block.device.dev_name, &format!("{NODE}{index}"));
-                let path = format!("/sys/class/infiniband_verbs/{NODE}{index}");
+                put_text(&mut block.device.dev_name, &format!("{NODE}{node}"));
+                let path = format!("{NODES}/{NODE}{node}");
                 put_text(&mut block.device.dev_path, &path);
                 let path = format!("/sys/class/infiniband/{name}");
                 put_text(&mut block.device.ibdev_path, &path);
@@ -126,6 +145,7 @@ impl Device {
         Self {
             object,
             index,
+            node,
             nic,
             state: PerProcess::new(),
         }
@@ -137,14 +157,19 @@ impl Device {
         found.cloned().ok_or(Errno::INVAL)
     }
 
-    /// The index of the device with a character device of this name.
-    pub(crate) fn index_of_node(name: &[u8]) -> Option<u32> {
-        // Other paths must not cause the list to be made, which this process may be doing.
-        let index = name.strip_prefix(NODE.as_bytes())?;
-        let index: u32 = std::str::from_utf8(index).ok()?.parse().ok()?;
-        let own = format!("{NODE}{index}");
-        let is_own = own.as_bytes() == name && (index as usize) < DEVICES.len();
-        is_own.then_some(index)
+    /// The devices, in the order of their names.
+    pub(crate) fn all() -> &'static [Arc<Self>] {
+        &DEVICES
+    }
+
+    /// The name of its character device.
+    pub(crate) fn node(&self) -> String {
+        format!("{NODE}{}", self.node)
+    }
+
+    /// The minor number of its character device.
+    pub(crate) fn minor(&self) -> u32 {
+        FIRST_MINOR + self.node
     }
 
     pub(crate) fn name(&self) -> String {
@@ -182,6 +207,12 @@ impl Device {
                     .fold(sum, |sum, byte| sum.rotate_left(5) ^ u32::from(*byte))
             });
         (0x02 << 56) | (u64::from(folded & 0xff_ffff) << 32) | u64::from(low)
+    }
+
+    /// What its engine has counted in this process.
+    pub(crate) fn counters(&self) -> Counters {
+        let engine = lock(&self.state.get().engine).upgrade();
+        engine.map_or_else(Counters::default, |engine| engine.counters())
     }
 
     pub(crate) fn owners(&self) -> &Arc<Owners> {
@@ -289,7 +320,9 @@ impl InstalledList {
     fn new() -> Self {
         let mut found: c_int = 0;
         let count = &raw mut found;
-        let list = call_system!(ibv_get_device_list(count)).unwrap_or(ptr::null_mut());
+        // It finds its devices in the kernel's files, or would take this library's for those of the kernel.
+        let list = files::hidden(|| call_system!(ibv_get_device_list(count)));
+        let list = list.unwrap_or(ptr::null_mut());
         if found > 0 {
             system::found_devices();
         }
@@ -330,6 +363,7 @@ impl Drop for InstalledList {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
     pointer(|| {
+        device_use::reached(Step::Listed);
         let own = DEVICES.iter().map(|device| device.as_ptr());
         let installed = InstalledList::new();
         let mut list: Vec<_> = own.chain(installed.devices()).collect();

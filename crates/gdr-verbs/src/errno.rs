@@ -9,17 +9,26 @@ use gdr_nic::{Error, PostError};
 pub(crate) struct Errno(c_int);
 
 impl Errno {
+    pub(crate) const ACCES: Self = Self(libc::EACCES);
     pub(crate) const AGAIN: Self = Self(libc::EAGAIN);
     pub(crate) const BADF: Self = Self(libc::EBADF);
     pub(crate) const BUSY: Self = Self(libc::EBUSY);
     pub(crate) const DEADLK: Self = Self(libc::EDEADLK);
+    pub(crate) const EXIST: Self = Self(libc::EEXIST);
     pub(crate) const FAULT: Self = Self(libc::EFAULT);
     pub(crate) const INVAL: Self = Self(libc::EINVAL);
     pub(crate) const IO: Self = Self(libc::EIO);
+    pub(crate) const ISDIR: Self = Self(libc::EISDIR);
+    pub(crate) const LOOP: Self = Self(libc::ELOOP);
+    pub(crate) const MFILE: Self = Self(libc::EMFILE);
     pub(crate) const NODATA: Self = Self(libc::ENODATA);
     pub(crate) const NOENT: Self = Self(libc::ENOENT);
     pub(crate) const NOMEM: Self = Self(libc::ENOMEM);
+    pub(crate) const NOSYS: Self = Self(libc::ENOSYS);
+    pub(crate) const NOTDIR: Self = Self(libc::ENOTDIR);
+    pub(crate) const NXIO: Self = Self(libc::ENXIO);
     pub(crate) const OPNOTSUPP: Self = Self(libc::EOPNOTSUPP);
+    pub(crate) const RANGE: Self = Self(libc::ERANGE);
 
     pub(crate) const fn get(self) -> c_int {
         self.0

@@ -4,9 +4,8 @@
 //! 0: with Linux's rxe the GID of an IPv4 address is at 1, and with mlx5 that of RoCE v2 is at 3. So
 //! several indices name it.
 //!
-//! The table that is listed has the first entry only. Of several entries NCCL reads the types from
-//! `/sys/class/infiniband`, which has no such device, and gives the device up; with one entry there is
-//! nothing to choose.
+//! The table that is listed has the first entry only, as in `/sys/class/infiniband`: programs that choose
+//! among entries have nothing to choose.
 
 use std::ffi::c_int;
 use std::net::Ipv6Addr;

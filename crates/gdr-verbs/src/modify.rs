@@ -14,6 +14,7 @@ use gdr_verbs_sys::{
 
 use crate::address_handle::destination;
 use crate::device::{MOST_READS, lock};
+use crate::device_use::{self, Step};
 use crate::errno::Errno;
 use crate::queue_pair::{NicPair, Pair};
 use crate::region;
@@ -112,8 +113,10 @@ fn modify(pair: &Pair, stored: &ibv_qp_attr, attr: &ibv_qp_attr, mask: Mask) -> 
         }
         NicPair::RawPackets(nic) => modify_raw_packets(nic, (from, to))?,
     }
-    if let (State::IBV_QPS_SQD | State::IBV_QPS_SQE, State::IBV_QPS_RTS) = (from, to) {
-        pair.nic().resume()?;
+    match (from, to) {
+        (State::IBV_QPS_SQD | State::IBV_QPS_SQE, State::IBV_QPS_RTS) => pair.nic().resume()?,
+        (_, State::IBV_QPS_RTR | State::IBV_QPS_RTS) => device_use::reached(Step::Ready),
+        _ => {}
     }
     Ok(())
 }

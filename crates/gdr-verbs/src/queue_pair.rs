@@ -16,6 +16,7 @@ use crate::completion_counter::Attached;
 use crate::completion_queue::Queue;
 use crate::context::Context;
 use crate::device::{MOST_INLINE, MOST_REQUESTS, MOST_SEGMENTS, PairOwner, lock};
+use crate::device_use::{self, Step};
 use crate::domain::{Domain, Use, Users, next_handle};
 use crate::errno::Errno;
 use crate::event::Subject;
@@ -290,6 +291,7 @@ impl Pair {
         });
         ASYNC_EVENTS.insert(created.as_ptr(), Arc::clone(&created.unacknowledged));
         PAIRS.insert(created.as_ptr(), Arc::clone(&created));
+        device_use::reached(Step::QueuePair);
         Ok(created)
     }
 }

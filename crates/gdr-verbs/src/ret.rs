@@ -37,13 +37,15 @@ pub(crate) fn status_and_errno(verb: impl FnOnce() -> Result<(), Errno>) -> c_in
 
 /// Runs a verb that returns 0, or -1 with errno set.
 pub(crate) fn minus_one(verb: impl FnOnce() -> Result<(), Errno>) -> c_int {
-    run(verb).map_or_else(
-        |errno| {
-            set_errno(errno);
-            -1
-        },
-        |()| 0,
-    )
+    minus_one_or(|| verb().map(|()| 0))
+}
+
+/// Runs a function that returns a number, or -1 with errno set.
+pub(crate) fn minus_one_or(verb: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
+    run(verb).unwrap_or_else(|errno| {
+        set_errno(errno);
+        -1
+    })
 }
 
 /// Runs a verb that returns a number, or a negative errno.

@@ -1,5 +1,7 @@
 //! `gdr run`: starts a program with gdr's verbs library.
 
+mod requirement;
+
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -8,14 +10,22 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use gdr_rdma::{Device, SoftAddress};
+use gdr_trace::Ended;
 
+pub(crate) use self::requirement::RequirementError;
+
+use self::requirement::Requirement;
+use crate::child_program;
 use crate::elf::{self, Elf};
 use crate::exit::{EXIT_STATUS, Exit, UsageError};
 use crate::global::Global;
+use crate::gpu::GpuName;
+use crate::gpu_context::pci_address;
 use crate::launch::{
     LaunchError, PreloadLibrary, become_program, examine, found, prepended, quoted,
 };
 use crate::output::Output;
+use crate::units;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -23,6 +33,7 @@ Examples:
   gdr run --nic 127.0.0.1 ib_write_bw             a server, and in another terminal:
   gdr run --nic 127.0.0.1 ib_write_bw 127.0.0.1   its client
   gdr run --nic eth0 --only-soft ./nccl_test      without the devices of the host
+  gdr run --require-rdma=1G -- ./kv_cache_test    fails if it silently used TCP
   eval \"$(gdr run --nic eth0 --print-env)\"        for the programs of this shell";
 
 /// Run a program with RDMA devices of gdr's own, without RDMA hardware
@@ -32,7 +43,8 @@ Examples:
 /// user share the port.
 ///
 /// Programs that are linked with libibverbs use gdr's in its place (LD_PRELOAD), and so do those that
-/// load it by name, as NCCL does (LD_LIBRARY_PATH). Where rdma-core is installed, its devices are
+/// load it by name, as NCCL does (LD_LIBRARY_PATH). Programs find the devices in /sys/class/infiniband and
+/// /dev/infiniband, too. Where rdma-core is installed, its devices are
 /// listed behind gdr's, and work as without gdr.
 #[derive(Debug, clap::Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"))]
@@ -54,6 +66,30 @@ pub(crate) struct Options {
     #[arg(long)]
     only_soft: bool,
 
+    /// The devices are near to this GPU, or to any PCI function, in what programs read from /sys
+    ///
+    /// A GPU is its index, its UUID (GPU-...) or its PCI address. NCCL, UCX and others choose the device for a
+    /// GPU by the distance of their PCI functions. Without it, a device is at the PCI function of its network
+    /// interface, or at one of its own that is near to nothing.
+    #[arg(long, value_name = "GPU|PCI-ADDRESS", value_parser = GpuName::parse)]
+    near: Option<GpuName>,
+
+    /// Exit with status 120 unless the program moves bytes by its RDMA devices: at least these (4096, 1G), or
+    /// any
+    ///
+    /// Each process that lists devices has to; the message says how far one came that did not. Bytes are those
+    /// of packets in both directions. gdr waits for the program, and passes SIGTERM and SIGHUP on.
+    #[arg(
+        long,
+        value_name = "BYTES",
+        value_parser = units::size,
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "1",
+        conflicts_with = "print_env"
+    )]
+    require_rdma: Option<u64>,
+
     /// Print the environment as shell commands instead of running a program
     #[arg(long, conflicts_with = "program")]
     print_env: bool,
@@ -72,7 +108,7 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
     if global.json {
         return Err(UsageError("gdr run has no JSON: it prints nothing itself".to_owned()).into());
     }
-    let environment = environment(options)?;
+    let mut environment = environment(options)?;
     let Some((program, arguments)) = options.program.split_first() else {
         for (name, value) in &environment {
             output.bytes(&[b"export ", name.as_bytes(), b"=", &quoted(value), b"\n"].concat())?;
@@ -82,7 +118,17 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
     let path = found(program)?;
     let bytes = examine(&path)?;
     warn_of_rdma_cm(&path, &bytes, arguments);
-    Err(become_program(path, program, arguments, environment).into())
+    let Some(bytes) = options.require_rdma else {
+        return Err(become_program(path, program, arguments, environment).into());
+    };
+    let requirement = Requirement::new(bytes)?;
+    let (variable, folder) = requirement.variable();
+    environment.push((variable, folder.to_owned()));
+    let ended = child_program::run(&path, program, arguments, environment)?;
+    if ended == Ended::Status(0) {
+        requirement.check()?;
+    }
+    Ok(Exit::of_program(ended))
 }
 
 /// The folder beside the library for `LD_PRELOAD`, with the one that is found by name.
@@ -92,6 +138,8 @@ const LIBIBVERBS: &str = "libibverbs.so.1";
 /// The variables that name the installed libibverbs, and that hide its devices.
 const SYSTEM: &str = "GDR_LIBIBVERBS";
 const ONLY_SOFT: &str = "GDR_ONLY_SOFT";
+/// The variable with the PCI function that devices are near to.
+const NEAR: &str = "GDR_VERBS_NEAR";
 
 /// What to add to the environment.
 fn environment(options: &Options) -> Result<Vec<(&'static str, OsString)>> {
@@ -125,6 +173,18 @@ fn environment(options: &Options) -> Result<Vec<(&'static str, OsString)>> {
             }
         }
         variables.push(("GDR_NICS", options.nics.join(",").into()));
+    }
+    if let Some(name) = &options.near {
+        // Other statuses are those of programs.
+        let near = pci_address(name).map_err(|error| UsageError(format!("--near: {error}")))?;
+        let near = near.to_string();
+        if !Path::new("/sys/bus/pci/devices").join(&near).exists() {
+            return Err(UsageError(format!(
+                "--near {near}: this host has no PCI function of this address; `lspci` lists them"
+            ))
+            .into());
+        }
+        variables.push((NEAR, near.into()));
     }
     Ok(variables)
 }

@@ -1,7 +1,6 @@
 //! `gdr trace`: runs a verbs program, and reports what it registered and moved.
 
 mod port_counters;
-mod traced;
 
 use std::ffi::OsString;
 use std::fs;
@@ -16,6 +15,7 @@ use gdr_trace::{Ended, ProcessTrace, Report, Requirement};
 use serde::Serialize;
 
 use self::port_counters::PortCounters;
+use crate::child_program;
 use crate::document;
 use crate::exit::{EXIT_STATUS, Exit};
 use crate::global::Global;
@@ -72,9 +72,6 @@ pub(crate) enum TraceError {
     /// No place for the counts.
     #[error("no folder for the counts can be made in {}: {source}; name another one in TMPDIR", .folder.display())]
     Folder { folder: PathBuf, source: io::Error },
-    /// The program cannot be observed.
-    #[error("the program cannot be waited for: {0}")]
-    Wait(#[source] io::Error),
     /// The folder of the counts is gone.
     #[error("the counts in {} cannot be read: {source}", .folder.display())]
     Counts { folder: PathBuf, source: io::Error },
@@ -106,12 +103,12 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
             folder: std::env::temp_dir(),
             source,
         })?;
-    let environment = [
+    let environment = vec![
         ("LD_PRELOAD", preload),
         ("GDR_TRACE_FOLDER", folder.path().into()),
     ];
     let before = PortCounters::read();
-    let ended = traced::run(&path, program, arguments, environment)?;
+    let ended = child_program::run(&path, program, arguments, environment)?;
     let mut report = report(folder.path(), &options.program, ended)?;
     report.ports = PortCounters::read().since(&before);
     let met = options.require.as_ref().map(|it| report.require(it));
@@ -138,9 +135,7 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
 fn exit(ended: Ended, met: Option<bool>) -> Exit {
     match ended {
         Ended::Status(0) if met == Some(false) => Exit::NotMet,
-        Ended::Status(status) => Exit::Program(status as u8),
-        // As shells do.
-        Ended::Signal(signal) => Exit::Program((128 + signal) as u8),
+        ended => Exit::of_program(ended),
     }
 }
 

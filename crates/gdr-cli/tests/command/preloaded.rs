@@ -61,6 +61,8 @@ pub(super) fn command(arguments: &[&str]) -> Command {
         "GDR_ONLY_SOFT",
         "GDR_NICS",
         "GDR_TRACE_FOLDER",
+        "GDR_VERBS_NEAR",
+        "GDR_VERBS_USE",
     ] {
         command.env_remove(variable);
     }

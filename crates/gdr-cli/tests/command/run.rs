@@ -268,3 +268,83 @@ fn a_nic_of_another_host_is_a_usage_error() {
         assert_eq!(code(&gdr(line)), 64, "{line:?}");
     }
 }
+
+#[test]
+fn near_takes_a_pci_function_of_this_host() {
+    let output = ended(run(&["--near", "ffff:ff:1f.7", "--", "true"]));
+    assert_eq!(code(&output), 64, "{}", stderr(&output));
+    assert!(stderr(&output).contains("--near ffff:ff:1f.7"));
+    // No host has so many GPUs.
+    for name in ["somewhere", "4000000000"] {
+        let output = ended(run(&["--near", name, "--", "true"]));
+        assert_eq!(code(&output), 64, "{}", stderr(&output));
+    }
+    let functions = fs::read_dir("/sys/bus/pci/devices").ok();
+    let Some(function) = functions.and_then(|mut all| all.next()) else {
+        skip::skip("this host has no PCI");
+        return;
+    };
+    let function = function.unwrap().file_name().into_string().unwrap();
+    let output = ended(run(&[
+        "--near",
+        &function,
+        "--",
+        "sh",
+        "-c",
+        "echo $GDR_VERBS_NEAR",
+    ]));
+    assert_eq!(
+        stdout(&output),
+        format!("{function}\n"),
+        "{}",
+        stderr(&output)
+    );
+}
+
+#[test]
+fn a_program_that_moved_nothing_by_rdma_has_a_status_of_its_own() {
+    let required = |option: &str, script: &str| ended(run(&[option, "--", "sh", "-c", script]));
+    let wrote = |text: &str| format!("printf '{text}' > $GDR_VERBS_USE/$$-1.use");
+    let moved = wrote("listed\\nopened\\nqueue-pair\\nready\\nbytes 4096\\n");
+    for (option, script, status, part) in [
+        ("--require-rdma", moved.clone(), 0, ""),
+        ("--require-rdma=4K", moved.clone(), 0, ""),
+        (
+            "--require-rdma=5K",
+            moved.clone(),
+            120,
+            "moved 4096 bytes, and 5120 are required",
+        ),
+        (
+            "--require-rdma",
+            wrote("listed\\n"),
+            120,
+            "listed the devices and opened none",
+        ),
+        (
+            "--require-rdma",
+            "true".to_owned(),
+            120,
+            "no process asked for RDMA devices",
+        ),
+        // The program's own status counts more.
+        ("--require-rdma", "exit 7".to_owned(), 7, ""),
+        ("--require-rdma", "kill -KILL $$".to_owned(), 137, ""),
+    ] {
+        let output = required(option, &script);
+        assert_eq!(
+            code(&output),
+            status,
+            "{option} {script}: {}",
+            stderr(&output)
+        );
+        assert!(
+            stderr(&output).contains(part),
+            "{script}: {}",
+            stderr(&output)
+        );
+    }
+    // Nothing of it stays.
+    let output = required("--require-rdma", &format!("{moved}; echo $GDR_VERBS_USE"));
+    assert!(!Path::new(stdout(&output).trim_end()).exists());
+}

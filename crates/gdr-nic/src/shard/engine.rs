@@ -584,8 +584,10 @@ impl Engine {
                     return false;
                 };
                 *any = true;
+                self.counters.bytes_sent += len as u64;
                 match memory.offer.take() {
                     Some(offer) => {
+                        self.counters.bytes_sent += u64::from(offer.payload.len);
                         let reference = self.rings.push_reference(len, offer.payload);
                         self.counters.sent_by_reference += 1;
                         if let Some(reference) = reference {
@@ -611,6 +613,7 @@ impl Engine {
                 match self.rings.pass(to, &room[..len]) {
                     Passed::InRing => {
                         self.counters.packets_sent += 1;
+                        self.counters.bytes_sent += len as u64;
                         self.counters.sent_by_memory += 1;
                         continue;
                     }

@@ -136,6 +136,7 @@ impl Acceptor<'_> {
         origin: Origin<'_>,
     ) -> Acceptance {
         self.counters.packets_received += 1;
+        self.counters.bytes_received += datagram.len() as u64;
         let Ok(packet) = packet else {
             self.counters.malformed += 1;
             return Acceptance::Ignored;
@@ -167,6 +168,7 @@ impl Acceptor<'_> {
         if acceptance == Acceptance::NotYet {
             // It is counted when it is passed again.
             self.counters.packets_received -= 1;
+            self.counters.bytes_received -= datagram.len() as u64;
         }
         if has_checksum {
             self.qps.expects_checksum(self.socket);

@@ -9,13 +9,17 @@ use std::ops::AddAssign;
 pub struct Counters {
     /// Passed to the kernel, or to a device of this host.
     pub packets_sent: u64,
-    /// Of those, the ones that went to a device of this host by shared memory.
+    /// Their bytes, from the transport header to the payload's end.
+    pub bytes_sent: u64,
+    /// Of the packets, the ones that went to a device of this host by shared memory.
     pub sent_by_memory: u64,
     /// Of those, the ones whose payload the receiver reads in the memory of this process.
     pub sent_by_reference: u64,
     /// Received from the kernel, or by shared memory, valid or not.
     pub packets_received: u64,
-    /// Of those, the ones that came by shared memory.
+    /// Their bytes, as those that were sent.
+    pub bytes_received: u64,
+    /// Of the packets, the ones that came by shared memory.
     pub received_by_memory: u64,
     /// Datagrams that are not packets of RoCEv2's reliable connections or datagrams.
     pub malformed: u64,
@@ -73,9 +77,11 @@ impl AddAssign for Counters {
     fn add_assign(&mut self, other: Self) {
         let Self {
             packets_sent,
+            bytes_sent,
             sent_by_memory,
             sent_by_reference,
             packets_received,
+            bytes_received,
             received_by_memory,
             malformed,
             icrc_mismatches,
@@ -94,9 +100,11 @@ impl AddAssign for Counters {
             payload,
         } = other;
         self.packets_sent += packets_sent;
+        self.bytes_sent += bytes_sent;
         self.sent_by_memory += sent_by_memory;
         self.sent_by_reference += sent_by_reference;
         self.packets_received += packets_received;
+        self.bytes_received += bytes_received;
         self.received_by_memory += received_by_memory;
         self.malformed += malformed;
         self.icrc_mismatches += icrc_mismatches;

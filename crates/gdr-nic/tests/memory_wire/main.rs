@@ -182,6 +182,11 @@ fn packets_to_a_device_of_the_host_go_by_memory_if_both_ends_permit() {
             assert_eq!(memory, if by_memory { all } else { (0, 0) });
             assert!(all.0 > 0 && all.1 > 0);
         }
+        // Each message was acknowledged, so no packet is outstanding.
+        let [a, b] = [a, b].map(|side| side.device.counters());
+        assert_eq!(a.packets_sent, b.packets_received);
+        assert_eq!(a.bytes_sent, b.bytes_received);
+        assert!(a.bytes_sent > 0);
     }
 }
 

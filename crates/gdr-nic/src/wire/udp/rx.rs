@@ -83,6 +83,14 @@ impl<'a> Datagram<'a> {
 
     /// Its network header. A UDP socket reports only some fields, and for the others the header has
     /// what this crate sends. `None` if the headers are malformed.
+    /// Its length, with what is not in its bytes.
+    pub(crate) fn len(&self) -> usize {
+        match self.check {
+            Check::Memory(_, len) => len,
+            _ => self.payload.len(),
+        }
+    }
+
     pub(crate) fn grh(&self) -> Option<Grh> {
         match &self.check {
             Check::Udp {

@@ -118,7 +118,10 @@ impl Batch {
             other => other,
         };
         match sent {
-            Ok(()) => counters.packets_sent += self.count as u64,
+            Ok(()) => {
+                counters.packets_sent += self.count as u64;
+                counters.bytes_sent += self.len as u64;
+            }
             Err(error) => {
                 counters.sends_failed += 1;
                 let to = self.dst;

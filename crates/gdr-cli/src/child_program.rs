@@ -1,4 +1,4 @@
-//! The program that is traced.
+//! A program that gdr runs and waits for.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -17,19 +17,18 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::{flag, low_level};
 
-use super::TraceError;
 use crate::launch::LaunchError;
 
 /// Runs a program and waits for it. It gets SIGTERM and SIGHUP in place of this process. SIGINT and
 /// SIGQUIT come from a terminal, which sends them to both.
-pub(super) fn run(
+pub(crate) fn run(
     path: &Path,
     name: &OsStr,
     arguments: &[OsString],
-    environment: [(&'static str, OsString); 2],
+    environment: Vec<(&'static str, OsString)>,
 ) -> Result<Ended> {
     for signal in [SIGINT, SIGQUIT] {
-        flag::register(signal, Arc::new(AtomicBool::new(false))).map_err(TraceError::Wait)?;
+        flag::register(signal, Arc::new(AtomicBool::new(false))).map_err(LaunchError::Wait)?;
     }
     let (hang_up, terminate) = (announced(SIGHUP)?, announced(SIGTERM)?);
     let mut program = Command::new(path)
@@ -41,7 +40,7 @@ pub(super) fn run(
             path: path.to_owned(),
             source,
         })?;
-    let failed = |error: Errno| TraceError::Wait(error.into());
+    let failed = |error: Errno| LaunchError::Wait(error.into());
     let pid = i32::try_from(program.id()).ok().and_then(Pid::from_raw);
     let pid = pid.ok_or_else(|| failed(Errno::SRCH))?;
     let process = pidfd_open(pid, PidfdFlags::empty()).map_err(failed)?;
@@ -72,7 +71,7 @@ pub(super) fn run(
             }
         }
     }
-    let status = program.wait().map_err(TraceError::Wait)?;
+    let status = program.wait().map_err(LaunchError::Wait)?;
     Ok(match (status.code(), status.signal()) {
         (Some(code), _) => Ended::Status(code),
         (None, Some(signal)) => Ended::Signal(signal),
@@ -81,12 +80,12 @@ pub(super) fn run(
 }
 
 /// A stream that has a byte once this process got the signal.
-fn announced(signal: i32) -> Result<UnixStream, TraceError> {
+fn announced(signal: i32) -> Result<UnixStream, LaunchError> {
     let pair = || -> io::Result<UnixStream> {
         let (read, write) = UnixStream::pair()?;
         read.set_nonblocking(true)?;
         low_level::pipe::register(signal, write)?;
         Ok(read)
     };
-    pair().map_err(TraceError::Wait)
+    pair().map_err(LaunchError::Wait)
 }
