@@ -158,7 +158,7 @@ fn choose(
             format!("this process may not run on the CPUs of NUMA node {node}, that of {what}");
         return Ok((allowed.clone(), Some(why)));
     }
-    // A loopback address is at no node, and that is no news.
+    // A loopback address is at no node.
     let is_somewhere = nic.function(inventory).is_some();
     let why = is_somewhere.then(|| format!("no NUMA node of {nic} is known"));
     Ok((allowed.clone(), why))
