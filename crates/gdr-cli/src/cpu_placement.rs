@@ -117,22 +117,22 @@ impl CpuOptions {
     }
 }
 
-/// The CPUs to use out of the `allowed` ones, and why.
+/// The CPUs to use out of the `allowed` ones, and why; no reason where nothing is nearer to some of them.
 fn choose(
     wanted: Option<&WantedCpus>,
     nic: &Nic,
     gpu: Option<Bdf>,
     inventory: &Inventory,
     allowed: &CpuSet,
-) -> Result<(CpuSet, String), UsageError> {
+) -> Result<(CpuSet, Option<String>), UsageError> {
     match wanted {
-        Some(WantedCpus::Any) => return Ok((allowed.clone(), "requested".to_owned())),
+        Some(WantedCpus::Any) => return Ok((allowed.clone(), Some("requested".to_owned()))),
         Some(WantedCpus::Listed(cpus)) if cpus.is_empty() || !cpus.is_subset(allowed) => {
             return Err(UsageError(format!(
                 "--cpus {cpus}: this process may run on {allowed}; name some of these"
             )));
         }
-        Some(WantedCpus::Listed(cpus)) => return Ok((cpus.clone(), "requested".to_owned())),
+        Some(WantedCpus::Listed(cpus)) => return Ok((cpus.clone(), Some("requested".to_owned()))),
         None => {}
     }
     let of_nic = nic
@@ -152,13 +152,16 @@ fn choose(
         };
         let both = near.intersection(allowed);
         if !both.is_empty() {
-            return Ok((both, format!("NUMA node {node}, that of {what}")));
+            return Ok((both, Some(format!("NUMA node {node}, that of {what}"))));
         }
         let why =
             format!("this process may not run on the CPUs of NUMA node {node}, that of {what}");
-        return Ok((allowed.clone(), why));
+        return Ok((allowed.clone(), Some(why)));
     }
-    Ok((allowed.clone(), format!("no NUMA node of {nic} is known")))
+    // A loopback address is at no node.
+    let is_somewhere = nic.function(inventory).is_some();
+    let why = is_somewhere.then(|| format!("no NUMA node of {nic} is known"));
+    Ok((allowed.clone(), why))
 }
 
 /// The CPUs that this process may run on.
@@ -206,7 +209,7 @@ mod tests {
     }
 
     /// The choice without the option, on a machine where every CPU is allowed.
-    fn chosen(nic: &Nic, gpu: Option<&str>, inventory: &Inventory) -> (String, String) {
+    fn chosen(nic: &Nic, gpu: Option<&str>, inventory: &Inventory) -> (String, Option<String>) {
         let gpu = gpu.map(|gpu| gpu.parse().unwrap());
         let (cpus, why) = choose(None, nic, gpu, inventory, &set("0-255")).unwrap();
         (cpus.to_string(), why)
@@ -235,15 +238,14 @@ mod tests {
         });
         let both = chosen(&nic, Some(&gpu), &inventory);
         let why = format!("NUMA node {}, that of {nic}", far.1);
-        assert_eq!(both, (far.0, why));
+        assert_eq!(both, (far.0, Some(why)));
         // The interface of a soft device that no PCI function is.
         let lo = Nic::Interface("lo".to_owned());
         let of_gpu = chosen(&lo, Some(&gpu), &inventory);
         let why = format!("NUMA node {}, that of the GPU {gpu}", near.1);
-        assert_eq!(of_gpu, (near.0, why));
+        assert_eq!(of_gpu, (near.0, Some(why)));
         let neither = chosen(&lo, None, &inventory);
-        assert_eq!(neither.0, "0-255");
-        assert_eq!(neither.1, "no NUMA node of lo is known");
+        assert_eq!(neither, ("0-255".to_owned(), None));
     }
 
     #[test]
@@ -269,6 +271,7 @@ mod tests {
         let near = inventory.numa.cpus.values().next().unwrap().clone();
         let (cpus, why) = choose(None, &nic, None, &inventory, &near).unwrap();
         assert_eq!(cpus, near);
+        let why = why.unwrap();
         assert!(
             why.contains("may not run on the CPUs of NUMA node"),
             "{why}"

@@ -160,7 +160,7 @@ impl Which {
         let modified = path.metadata().and_then(|about| about.modified()).ok();
         let parts = [
             host,
-            (!is_standard_input(path)).then(|| self.name()),
+            (!is_standard_input(path)).then(|| self.file()).flatten(),
             modified.map(|time| format!("file of {}", day(time))),
         ];
         let parts: Vec<String> = parts.into_iter().flatten().collect();

@@ -265,7 +265,7 @@ pub(crate) fn model(context: &Context<'_>, gpu: Bdf) -> Option<String> {
     asked.or_else(driver).or_else(listed)
 }
 
-/// The model of a NIC by a listing, else by its number, its driver, its IDs.
+/// The model of a NIC by its number, else by a listing, its driver, its IDs.
 pub(crate) fn nic_model(context: &Context<'_>, nic: &Nic<'_>) -> Option<String> {
     let identity = context.function(nic.bdf).map(|function| &function.identity);
     let listed = || {
@@ -279,7 +279,7 @@ pub(crate) fn nic_model(context: &Context<'_>, nic: &Nic<'_>) -> Option<String> 
     };
     let known = || Some(identity?.model()?.to_owned());
     let numbers = || Some(format!("{}:{}", identity?.vendor?, identity?.device?));
-    listed().or_else(known).or_else(driver).or_else(numbers)
+    known().or_else(listed).or_else(driver).or_else(numbers)
 }
 
 #[cfg(test)]

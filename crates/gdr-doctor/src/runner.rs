@@ -1,7 +1,7 @@
 //! Runs a check: the loops over subjects, and the findings about absent ones.
 
 use gdr_node::pci::Function;
-use gdr_node::{DatumExt, GpuDevice};
+use gdr_node::{Absence, DatumExt, GpuDevice};
 
 use crate::check::Check;
 use crate::checks::kernel_log::rule::{self, Rule};
@@ -108,7 +108,11 @@ pub(crate) fn merge(findings: &mut Vec<Finding>, together: &str) {
 /// Refuses a judgement if the list of PCI functions is not known.
 fn every_function(context: &Context<'_>) -> Result<(), Unjudged> {
     let tree = context.inventory.tree.by_ref();
-    tree.known("the list of PCI functions").map(|_| ())
+    let what = match tree {
+        Err(Absence::Missing) => "sysfs is not mounted at /sys: the list of PCI functions",
+        _ => "the list of PCI functions",
+    };
+    tree.known(what).map(|_| ())
 }
 
 /// The reason why a check has no GPU to judge.

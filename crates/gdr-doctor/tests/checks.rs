@@ -41,6 +41,19 @@ fn of_a_node_that_was_not_read_nothing_is_claimed() {
 }
 
 #[test]
+fn without_sysfs_no_device_is_missed_and_the_mount_is_named() {
+    let diagnosis = diagnosis(&MemorySource::new());
+    assert_eq!(diagnosis.outcome(), Outcome::Undecided);
+    let present = lines(&diagnosis, |judged| {
+        judged.check.id.to_string().ends_with(".present")
+    });
+    assert_eq!(present.len(), 2);
+    for line in present {
+        assert!(line.contains("sysfs is not mounted at /sys"), "{line}");
+    }
+}
+
+#[test]
 fn without_a_gpu_and_a_nic_what_is_about_them_does_not_apply() {
     let bare = MemorySource::new().directory("/sys/bus/pci/devices");
     for node in [bare.clone(), bare.directory("/sys/class/infiniband")] {

@@ -44,8 +44,9 @@ pub struct ProcessFacts {
 pub struct CpuPlacement {
     /// As the kernel writes lists of CPUs: `0-15,32-47`.
     pub list: String,
-    /// Why these.
-    pub why: String,
+    /// Why these; `None` where none is nearer than another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
 }
 
 impl ProcessFacts {

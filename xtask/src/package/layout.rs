@@ -303,7 +303,7 @@ pub(crate) fn archive_root(programs: &Programs) -> anyhow::Result<Vec<Item>> {
 
 /// The pages that are installed: those of users, and what they link to.
 fn pages_of_documentation() -> anyhow::Result<Vec<PathBuf>> {
-    let mut pages: Vec<PathBuf> = ["", "docs"]
+    let mut pages: Vec<PathBuf> = ["", "docs", "docs/h200"]
         .into_iter()
         .map(|folder| -> anyhow::Result<Vec<PathBuf>> {
             let entries = fs::read_dir(root().join(folder))?;
@@ -312,10 +312,10 @@ fn pages_of_documentation() -> anyhow::Result<Vec<PathBuf>> {
         })
         .collect::<anyhow::Result<Vec<_>>>()?
         .concat();
-    // And the picture and the program that pages show.
+    // And the pictures, the figures and the program that pages show.
     pages.retain(|page| {
         let extension = page.extension().and_then(|extension| extension.to_str());
-        matches!(extension, Some("md" | "svg" | "c"))
+        matches!(extension, Some("md" | "svg" | "c" | "json"))
     });
     pages.sort();
     Ok(pages)
@@ -361,4 +361,34 @@ fn make_folders(folder: &Path) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_installed_page_shows_is_installed() {
+        let installed = pages_of_documentation().unwrap();
+        for page in &installed {
+            if page.extension().is_none_or(|extension| extension != "md") {
+                continue;
+            }
+            let text = fs::read_to_string(root().join(page)).unwrap();
+            for link in text
+                .split("](")
+                .skip(1)
+                .filter_map(|it| it.split(')').next())
+            {
+                let shown = page.parent().unwrap().join(link);
+                let is_picture = link.ends_with(".svg") || link.ends_with(".json");
+                let is_here = !link.contains("://") && is_picture;
+                assert!(
+                    !is_here || installed.contains(&shown),
+                    "{}: {link}",
+                    page.display()
+                );
+            }
+        }
+    }
 }

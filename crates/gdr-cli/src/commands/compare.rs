@@ -348,7 +348,7 @@ fn measure(
     let mut observe = |event: PipelineEvent<'_>| {
         if let PipelineEvent::Measured(row) = &event {
             measurement.end(row);
-            measurement.begin("measuring");
+            measurement.begin("sizes");
         }
         measurement.flow(match global.json {
             true => Ok(()),

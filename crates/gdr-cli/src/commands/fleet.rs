@@ -118,7 +118,7 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
                 outliers.usual_count,
                 outliers.known
             ),
-            None => "nothing is".to_owned(),
+            None => "no majority".to_owned(),
         };
         let others: Vec<String> = outliers
             .others

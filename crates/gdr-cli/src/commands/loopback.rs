@@ -416,7 +416,7 @@ fn sweep(
         }
         if let SweepEvent::Measured(_) = event {
             done += 1;
-            progress.at(done, total, "measuring");
+            progress.at(done, total, "measurements");
         }
         match global.json {
             true => ControlFlow::Continue(()),

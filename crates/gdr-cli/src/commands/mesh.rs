@@ -362,11 +362,11 @@ fn coordinate(
                     member.rank,
                     member.host
                 );
-                progress.at(joined, of, "meeting");
+                progress.at(joined, of, "ranks joined");
             }
             MeshEvent::Round(done, of) => {
                 tracing::info!("half round {done} of {of} is measured");
-                progress.at(done, of, "measuring");
+                progress.at(done, of, "half rounds");
             }
             _ => {}
         }

@@ -279,8 +279,8 @@ impl<'a> Rows<'a> {
             port: port.map(|port| port.number),
             pci: bdf.to_string(),
             model: function.and_then(|function| {
-                let name = function.identity.name.clone();
-                name.or_else(|| function.identity.model().map(str::to_owned))
+                let model = function.identity.model().map(str::to_owned);
+                model.or_else(|| function.identity.name.clone())
             }),
             numa: function.and_then(|function| function.numa.as_ref().ok().map(|node| node.0)),
             slot: self.slots.get(device).cloned(),
@@ -414,6 +414,12 @@ mod tests {
                 .as_deref()
                 .is_some_and(|model| model.contains("E810"))
         );
+        let listing =
+            "00:07.0 Ethernet controller [0200]: Mellanox MT27800 [ConnectX-5] [15b3:1017]\n";
+        let tree = gdr_node::import::lspci::read(listing).unwrap().into_tree();
+        let inventory = Inventory::of_tree(Ok(tree), gdr_node::NumaLayout::of_nodes(1));
+        let (rows, _) = Rows::new(&source, &inventory).all();
+        assert_eq!(rows[0].model.as_deref(), Some("ConnectX-5"));
     }
 
     fn rows(node: &gdr_node::MemorySource) -> (Vec<Nic>, usize) {

@@ -244,6 +244,8 @@ fn the_odd_one_of_a_fleet_is_named() {
     assert_eq!(report["outliers"].as_array().unwrap().len(), 3);
     assert_eq!(report["outliers"][0]["others"][0]["nodes"][0], "odd");
     assert_eq!(code(&gdr(["fleet", &all[1]])), 64);
+    let half = stdout(&gdr(["fleet", &all[1], &all[5]]));
+    assert!(half.contains("no majority"), "{half}");
 }
 
 /// What the file at a path makes of every command that reads archives.

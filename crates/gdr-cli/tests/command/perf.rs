@@ -332,8 +332,9 @@ fn an_end_runs_on_the_named_cpus_and_the_report_says_on_which_and_why() {
     );
     let report: Value = serde_json::from_str(&stdout(&output)).unwrap();
     assert_eq!(report["server"]["cpus"]["list"], cpu.as_str());
-    let why = report["client"]["cpus"]["why"].as_str().unwrap();
-    assert_eq!(why, "no NUMA node of 127.0.0.9 is known");
+    // At a loopback address no CPU is nearer than another.
+    let cpus = report["client"]["cpus"].as_object().unwrap();
+    assert!(cpus.contains_key("list") && !cpus.contains_key("why"));
     // The client connects from the address that it was given, and so does its device.
     let device = report["client"]["device"]["device"].as_str().unwrap();
     assert!(device.starts_with("soft-127.0.0.9"), "{device}");

@@ -32,9 +32,12 @@ fn run_on_terminal(columns: u16, script: &str) -> Option<(i32, String)> {
     Some((code(&output), text))
 }
 
-/// The widths at which a line of a list is run: the narrowest, and another one that goes round.
-fn widths(place: usize) -> [u16; 2] {
-    [60, [80, 100, 140][place % 3]]
+/// The widths at which every command is run.
+const WIDTHS: [u16; 4] = [60, 80, 100, 140];
+
+/// The widths at which the help of a command is run: the narrowest, and another one that goes round.
+fn help_widths(place: usize) -> [u16; 2] {
+    [WIDTHS[0], WIDTHS[1 + place % 3]]
 }
 
 /// The lines that are left on a screen of so many columns: what is written goes to where the cursor
@@ -279,12 +282,12 @@ fn every_line_fits_a_terminal_from_60_columns_on() {
              for i in $(seq 500); do $gdr {client} && break; done; kill $! 2>/dev/null"
         )
     });
-    let alone = alone.chain(with_server).enumerate();
     let mut scripts: Vec<(u16, String)> = alone
-        .flat_map(|(place, script)| widths(place).map(|columns| (columns, script.clone())))
+        .chain(with_server)
+        .flat_map(|script| WIDTHS.map(|columns| (columns, script.clone())))
         .collect();
     let folder = tempfile::tempdir().unwrap();
-    for columns in widths(0) {
+    for columns in WIDTHS {
         let node = folder.path().join(format!("{columns}.tar.gz"));
         let of_archive = |line| {
             (
@@ -319,10 +322,13 @@ fn no_word_is_broken_or_lost_on_a_narrow_terminal() {
         Some(words)
     };
     for line in CONSTANT {
-        let Some(wide) = words(140, line) else {
+        let [narrow @ .., widest] = WIDTHS;
+        let Some(wide) = words(widest, line) else {
             return;
         };
-        assert_eq!(words(60, line).unwrap(), wide, "gdr {line}");
+        for columns in narrow {
+            assert_eq!(words(columns, line).unwrap(), wide, "{columns}: gdr {line}");
+        }
     }
 }
 
@@ -373,7 +379,7 @@ fn every_help_fits_a_terminal_from_60_columns_on() {
     }
     assert!(lines.len() > 40, "{lines:?}");
     for (place, line) in lines.iter().enumerate() {
-        for columns in widths(place) {
+        for columns in help_widths(place) {
             let Some(text) = on_terminal(columns, line) else {
                 return;
             };

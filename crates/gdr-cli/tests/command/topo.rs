@@ -42,6 +42,21 @@ fn other_tools_words_and_every_format_are_there() {
 }
 
 #[test]
+fn the_caption_of_a_picture_has_the_name_of_the_file_and_not_its_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let node = folder.path().join("node.tar.gz");
+    assert_eq!(
+        code(&gdr(["collect", "--example", "-o", node.to_str().unwrap()])),
+        0
+    );
+    let picture = stdout(&topo(&format!("--from {} --format svg", node.display())));
+    assert!(
+        picture.contains(">example-node, node.tar.gz, file of "),
+        "{picture}"
+    );
+}
+
+#[test]
 fn the_way_between_two_devices_is_shown_hop_by_hop() {
     let text = stdout(&topo("why --example GPU3 mlx5_4"));
     assert!(text.starts_with("GPU3 - mlx5_4: PIX\n"), "{text}");

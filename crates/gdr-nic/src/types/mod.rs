@@ -47,7 +47,7 @@ impl fmt::Display for Integrity {
         f.pad(match self {
             Self::Icrc => "ICRC checked",
             Self::IcrcOrChecksum => {
-                "ICRC checked (where UDP has a checksum, that and 16 of the ICRC's 32 bits)"
+                "ICRC checked, or half of it and UDP's checksum where a packet has one"
             }
             Self::PartialIcrc => {
                 "ICRC checked to 16 of its 32 bits (IPv4's identification field is hidden without \

@@ -59,13 +59,12 @@ pub(super) fn svg(report: &PipelineReport) -> String {
         describe(&report.subject),
         report.allocated_by
     ));
-    if let Some(crossing) = report.crossing {
-        notes.push(format!("by the fitted costs, {}", sentence(crossing)));
+    let by_the_costs = |crossing| format!("by the fitted costs, {}", sentence(crossing));
+    let mark =
+        (report.crossing).and_then(|crossing| Some((crossing.bytes()?, by_the_costs(crossing))));
+    if mark.is_none() {
+        notes.extend(report.crossing.map(by_the_costs));
     }
-    let mark = report.crossing.and_then(|crossing| {
-        let bytes = crossing.bytes()?;
-        Some((bytes, sentence(crossing)))
-    });
     let chart = Chart {
         title: "gdr compare: a frame until the kernel's result is in host memory".to_owned(),
         notes,

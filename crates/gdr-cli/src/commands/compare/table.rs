@@ -218,9 +218,15 @@ pub(super) fn sentence(crossing: Crossing) -> String {
     match crossing {
         Crossing::Direct => "direct is faster at every measured size".to_owned(),
         Crossing::Staged => "staged is faster at every measured size".to_owned(),
-        Crossing::DirectBelow(bytes) => format!("direct is faster below {bytes} bytes"),
-        Crossing::DirectFrom(bytes) => format!("direct is faster from {bytes} bytes on"),
+        Crossing::DirectBelow(bytes) => format!("direct is faster below {}", about(bytes)),
+        Crossing::DirectFrom(bytes) => format!("direct is faster from {} on", about(bytes)),
     }
+}
+
+/// A size to two digits: a fit is no more precise.
+fn about(bytes: u64) -> String {
+    let unit = 10u64.pow(bytes.max(1).ilog10().saturating_sub(1));
+    format!("about {} bytes", (bytes + unit / 2) / unit * unit)
 }
 
 #[cfg(test)]
@@ -386,7 +392,7 @@ pub(super) mod tests {
     fn the_picture_has_the_crossing_and_nothing_that_a_peer_could_make_markup_of() {
         let picture = picture::svg(&report());
         assert!(
-            picture.contains(">direct is faster from 777 bytes on<"),
+            picture.contains(">by the fitted costs, direct is faster from about 780 bytes on<"),
             "{picture}"
         );
         assert!(picture.contains("node&lt;1&gt;") && !picture.contains("node<1>"));

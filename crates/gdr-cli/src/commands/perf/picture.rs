@@ -2,7 +2,7 @@
 
 use gdr_perf::transfer::{Metric, TransferReport, TransferRow};
 
-use super::table::end_in_words;
+use super::table::{end_in_words, plan_in_words};
 use crate::chart::{BLUE, Chart, Curve, ORANGE, Panel, Scale};
 use crate::units::figure;
 
@@ -49,11 +49,14 @@ pub(super) fn svg(report: &TransferReport) -> String {
             }
         }
     };
+    let notes = [
+        ("client", end_in_words(&report.client)),
+        ("server", end_in_words(&report.server)),
+        ("measured", plan_in_words(report)),
+    ];
     let chart = Chart {
         title: format!("gdr perf {}", report.plan.verb),
-        notes: [("client", &report.client), ("server", &report.server)]
-            .map(|(what, end)| format!("{what}: {}", end_in_words(end)))
-            .into(),
+        notes: notes.map(|(what, words)| format!("{what}: {words}")).into(),
         is_simulated: report.simulated,
         sizes_of: "a message",
         panels: vec![panel],
@@ -64,7 +67,7 @@ pub(super) fn svg(report: &TransferReport) -> String {
 
 #[cfg(test)]
 mod tests {
-    use gdr_perf::transfer::Verb;
+    use gdr_perf::transfer::{Direction, Verb};
 
     use super::super::table::tests::report;
     use super::*;
@@ -77,6 +80,18 @@ mod tests {
             "{svg}"
         );
         assert_eq!(svg.matches("<circle").count(), 3);
+    }
+
+    #[test]
+    fn a_picture_says_under_which_load_its_rates_are() {
+        let mut report = report(Verb::WriteBw);
+        report.plan.direction = Direction::BothWays;
+        let depth = format!(
+            "{} requests in flight each, both ways",
+            report.plan.tx_depth
+        );
+        let svg = svg(&report);
+        assert!(svg.contains(&depth), "{svg}");
     }
 
     #[test]

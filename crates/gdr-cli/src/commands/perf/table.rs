@@ -162,6 +162,12 @@ fn introduce(report: &TransferReport, output: &mut Output) -> Result<()> {
     ] {
         output.paragraph(what, "          ", &end_in_words(end))?;
     }
+    output.paragraph("measured  ", "          ", &plan_in_words(report))?;
+    output.line("")
+}
+
+/// What was measured, and under which load.
+pub(super) fn plan_in_words(report: &TransferReport) -> String {
     let plan = &report.plan;
     let mut words = format!("{}, path MTU {}", plan.verb, report.path_mtu);
     if plan.verb.metric() == Metric::Bandwidth {
@@ -181,8 +187,7 @@ fn introduce(report: &TransferReport, output: &mut Output) -> Result<()> {
     } else if plan.verb.is_ping_pong() {
         words += "; latencies are half of a round trip";
     }
-    output.paragraph("measured  ", "          ", &words)?;
-    output.line("")
+    words
 }
 
 /// An end in words. The texts of a peer were escaped when they arrived.
@@ -203,7 +208,10 @@ pub(super) fn end_in_words(end: &TransferEnd) -> String {
         }
     }
     if let Some(cpus) = &end.process.cpus {
-        words += &format!("; CPUs {} ({})", cpus.list, cpus.why);
+        words += &format!("; CPUs {}", cpus.list);
+        if let Some(why) = &cpus.why {
+            words += &format!(" ({why})");
+        }
     }
     words
 }

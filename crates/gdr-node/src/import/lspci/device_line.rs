@@ -27,11 +27,16 @@ pub(super) fn identity(headline: &str) -> Identity {
         .unwrap_or(name)
         .trim();
     let (vendor, device) = naming::ids(name);
+    // The numbers are no part of a name; a device without one is `Device [10de:2330]`.
+    let plain = match name.rsplit_once(" [") {
+        Some((plain, numbers)) if numbers.contains(':') && !plain.ends_with("Device") => plain,
+        _ => name,
+    };
     Identity {
         class: class_of(class),
         vendor,
         device,
-        name: (!name.is_empty()).then(|| name.to_owned()),
+        name: (!plain.is_empty()).then(|| plain.to_owned()),
         ..Identity::default()
     }
 }
@@ -102,5 +107,15 @@ mod tests {
             assert!(has_class(line), "{line}");
         }
         assert!(!has_class("words: of a log"));
+    }
+
+    #[test]
+    fn numbers_are_no_part_of_a_name() {
+        let of = |line| identity(line).name.unwrap();
+        let named =
+            of("3D controller [0302]: NVIDIA Corporation GH100 [H100] [10de:2330] (rev a1)");
+        assert_eq!(named, "NVIDIA Corporation GH100 [H100]");
+        let unnamed = of("3D controller [0302]: NVIDIA Corporation Device [10de:2330]");
+        assert_eq!(unnamed, "NVIDIA Corporation Device [10de:2330]");
     }
 }
