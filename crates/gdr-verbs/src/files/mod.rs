@@ -169,8 +169,10 @@ pub(crate) fn hidden<T>(call: impl FnOnce() -> T) -> T {
     let preloaded = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"gdr_verbs_hide_files".as_ptr()) };
     // SAFETY: null, or the function above, of a library of this version.
     let preloaded = unsafe { mem::transmute::<*mut c_void, Option<Hide>>(preloaded) };
-    let hide = preloaded.unwrap_or(gdr_verbs_hide_files);
-    let _shown = Shown(hide, hide(1));
+    // Both hide them: this library's own calls of the C library are answered by itself. If both are one, the
+    // first shows them again, as it is dropped last.
+    let _own = Shown(gdr_verbs_hide_files, gdr_verbs_hide_files(1));
+    let _preloaded = preloaded.map(|hide| Shown(hide, hide(1)));
     call()
 }
 

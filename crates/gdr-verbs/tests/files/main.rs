@@ -244,3 +244,24 @@ fn the_installed_libibverbs_does_not_take_the_devices_for_those_of_the_kernel() 
         "False\n"
     );
 }
+
+#[test]
+fn a_program_that_loads_libibverbs_by_name_lists_the_devices_and_sees_their_files() {
+    for library in ["libgdr-verbs.so", "shadow/libibverbs.so.1"] {
+        let source = format!(
+            "import ctypes, os\n\
+             listed = ctypes.c_int()\n\
+             library = ctypes.CDLL('{}')\n\
+             library.ibv_get_device_list.restype = ctypes.c_void_p\n\
+             library.ibv_get_device_list(ctypes.byref(listed))\n\
+             print(listed.value, os.path.exists('/sys/class/infiniband/gdr0'))",
+            libraries().join(library).display()
+        );
+        let mut command = preloaded("python3");
+        command.args(["-c", &source]).env("GDR_ONLY_SOFT", "1");
+        match command.output() {
+            Ok(output) => assert_eq!(text(&output), "1 True\n", "{library}"),
+            Err(_) => skip::skip("there is no python3"),
+        }
+    }
+}
