@@ -2,6 +2,8 @@
 
 /// Texts without a fault.
 pub(crate) const HEALTHY: &[&str] = &[
+    "node-a:1:1 [0] misc/mlx5dvwrap.cc:91 NCCL INFO NET/IB: mlx5dv_get_data_direct_sysfs_path failed with error No such device",
+    "plugin_manager.cpp:461] Discovered and loaded backend plugin: UCX",
     "max locked memory           (kbytes, -l) unlimited",
     "Max locked memory         unlimited            unlimited            bytes",
     "LimitMEMLOCK=infinity",

@@ -8,7 +8,7 @@ pub(crate) const XID: &str = r"NVRM: Xid \(PCI:(?P<bdf>[0-9a-fA-F:.]+)\): (?P<nu
 /// A numbered error that another one caused, whose number the driver names (R580 and later).
 pub(crate) const XID_CAUSED: &str = r"NVRM: Xid \(PCI:(?P<bdf>[0-9a-fA-F:.]+)\): (?P<consequence>[0-9]+),.* caused by previous Xid (?P<number>[0-9]+)";
 /// The GPU does not answer its driver, which gives it up.
-pub(crate) const GPU_LOST: &str = r"NVRM: (?:The NVIDIA GPU (?P<bdf>[0-9a-fA-F:.]+) .*|GPU (?P<bdf2>[0-9a-fA-F:.]+): .*|)[Ff]allen off the bus";
+pub(crate) const GPU_LOST: &str = r"NVRM: (?:The NVIDIA GPU (?P<bdf>[0-9a-fA-F:.]+) .*|GPU (?P<bdf2>[0-9a-fA-F:.]+): .*|)[Ff]allen off the bus|NVRM: .*\[NV_ERR_GPU_IS_LOST\]";
 /// The driver could not initialize a GPU.
 pub(crate) const GPU_INIT: &str = r"NVRM: (?:GPU (?P<bdf>[0-9a-fA-F:.]+): )?(?:RmInitAdapter failed|RmInitAdapter: .*(?:failed|Cannot)|rm_init_adapter failed|osInitNvMapping: .*Cannot attach)";
 /// The driver does not support a GPU, or not in this flavour.

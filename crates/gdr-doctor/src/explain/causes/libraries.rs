@@ -165,6 +165,29 @@ pub(super) const CAUSES: &[Cause] = &[
         ..Cause::DEFAULT
     },
     Cause {
+        id: "nixl-plugin",
+        title: "NIXL does not find the plug-in of a backend, or a library that the plug-in needs",
+        why: "A backend is a plug-in, libplugin_NAME.so, in a folder that NIXL reads. One whose \
+              libraries the loader does not find, such as libucp.so.0, is left out.",
+        patterns: &[
+            sure(r"\bcreatebackend: unsupported backend '\w+'"),
+            sure(r"\bgetpluginparams: backend '\w+' not found"),
+        ],
+        remedies: &[
+            run(
+                "See which libraries the plug-in lacks, and put their folder into LD_LIBRARY_PATH",
+                "ldd libplugin_UCX.so | grep 'not found'",
+            ),
+            run(
+                "Name the folder of the plug-ins",
+                "NIXL_PLUGIN_DIR=/usr/local/nixl/lib/plugins",
+            ),
+        ],
+        checks: &[],
+        sources: &["ai-dynamo/nixl issue 1561"],
+        ..Cause::DEFAULT
+    },
+    Cause {
         id: "nixl-metadata",
         title: "NIXL does not know the peer: its metadata was never loaded, or was dropped",
         why: "An agent needs a peer's metadata before it can transfer. It is missing where the \

@@ -149,6 +149,8 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(
                 r"cannot be used for peer-to-peer dma as the client and provider .{0,80} do not share",
             ),
+            likely(r"\bctran error\b.{0,100}-> 524\b"),
+            likely(r"\bctran-ib: buffer registration failed\b"),
         ],
         remedies: &[
             hand("Put the NIC and the GPU below the same PCIe switch"),
@@ -158,7 +160,10 @@ pub(super) const CAUSES: &[Cause] = &[
             ),
         ],
         checks: &["topo.pair", "klog.dmabuf_topology"],
-        sources: &["open-gpu-kernel-modules nv-dmabuf.c; kernel drivers/pci/p2pdma.c"],
+        sources: &[
+            "open-gpu-kernel-modules nv-dmabuf.c; kernel drivers/pci/p2pdma.c",
+            "meta-pytorch/torchcomms pull request 160",
+        ],
         ..Cause::DEFAULT
     },
     Cause {

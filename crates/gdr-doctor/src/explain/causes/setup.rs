@@ -32,6 +32,7 @@ pub(super) const CAUSES: &[Cause] = &[
             likely(r"\bib device \S+ not found|unable to find the infiniband/roce device"),
             likely(r"unable to open device\W*$|unable to open device (mlx|ib|roce)\w*"),
             likely(r"\busing network socket\b"),
+            likely(r"ib device\(s\) were detected, but accelerated ib support was not found"),
             likely(
                 r"\b(failed to (get|open)|couldn'?t (get|open))\b.{0,30}\b(ib|rdma|infiniband|mlx\d\w*)\b.{0,10}\bdevice",
             ),
@@ -233,7 +234,7 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(
                 r"unable to determine the device handle for gpu.{0,60}(gpu is lost|unknown error)",
             ),
-            sure(r"\bgpu is lost\b"),
+            sure(r"\bgpu is lost\b|\bnv_err_gpu_is_lost\b"),
             sure(expressions::GPU_POWER),
             likely(r"\bnvidia\b.*\(rev ff\)"),
             likely(r"number of gpus detected in the pci tree \(\d+\)"),

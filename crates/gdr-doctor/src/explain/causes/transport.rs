@@ -19,6 +19,7 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(r"transport retry count(er)? exceeded|\b(ibv_wc_)?retry_exc_err\b"),
             follows(DUMP, r"\b0000811[0-9a-f]\b", Strength::Sure),
             sure(r"unresponsive receiver \(connection never established"),
+            sure(r"\bud endpoint\b.{0,80}unhandled timeout error"),
             sure(syndrome!("15")),
             likely(status!("12")).unless(CALL),
             weak(r"\b(local_ack_timeout_err|packet_seq_err|out_of_sequence)\b\W{1,4}[1-9]\d{2,}"),

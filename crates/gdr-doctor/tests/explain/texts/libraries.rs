@@ -43,6 +43,13 @@ pub(crate) const TEXTS: Texts = &[
         ],
     ),
     (
+        "nixl-plugin",
+        &[
+            "E0421 11:56:59.775353  4242 nixl_agent.cpp:322] createBackend: unsupported backend 'UCX'",
+            "E0421 11:56:59.774282  4242 nixl_agent.cpp:259] getPluginParams: backend 'UCX' not found",
+        ],
+    ),
+    (
         "nixl-backend",
         &[
             "nixl._bindings.nixlBackendError: NIXL_ERR_BACKEND",

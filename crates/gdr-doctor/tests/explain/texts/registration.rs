@@ -104,7 +104,11 @@ pub(crate) const TEXTS: Texts = &[
     ),
     (
         "dmabuf-attach-topology",
-        &["NVRM: dma-buf attach failed: PCI topology not supported for dma-buf"],
+        &[
+            "NVRM: dma-buf attach failed: PCI topology not supported for dma-buf",
+            "E0108 10:38:38.120482 4242 CtranIb.cc:796] CTRAN ERROR comms/ctran/backends/ib/CtranIb.cc:796 -> 524 (Unknown error 524)",
+            "E0108 10:38:38.120491 4242 CtranIb.cc:831] CTRAN ERROR CTRAN-IB: buffer registration failed: buf = 0x640000000, len = 4294967296, dmaBufSupport = true, NCCL_CTRAN_IB_DMABUF_ENABLE = true, useDmaBuf = true",
+        ],
     ),
     (
         "dmabuf-attach-force-pcie",

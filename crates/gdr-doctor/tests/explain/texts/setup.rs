@@ -6,6 +6,7 @@ pub(crate) const TEXTS: Texts = &[
     (
         "no-rdma-device",
         &[
+            "W0903 15:21:06.100000 4242 ucx_utils.cpp:590] 6 IB device(s) were detected, but accelerated IB support was not found",
             "2023/09/02 06:23:37 error creating new device: \"missing RDMA device spec for device 0000:ec:00.0, RDMA device \\\"issm\\\" not found\"",
             "2025/07/26 20:29:31 error creating new device: \"missing RDMA device spec for device 0000:16:00.0, RDMA device \\\"rdma_cm\\\" not found\"",
             "Did not detect devices",
@@ -52,6 +53,7 @@ pub(crate) const TEXTS: Texts = &[
             "Number of GPUs detected in the PCI tree (7) is not the number that is expected (8)",
             "NVRM: Xid (PCI:0000:19:00): 79, pid='<unknown>', GPU has fallen off the bus.",
             "Unable to determine the device handle for GPU0000:19:00.0: Unknown Error",
+            "kernel: NVRM: nvAssertOkFailedNoLog: Assertion failed: GPU lost from the bus [NV_ERR_GPU_IS_LOST] (0x0000000F) returned from rmStatus @ kernel_ce.c:106",
             "nvidia-smi: GPU is lost.  Reboot the system to recover this GPU",
             "[ 71.2] nvidia 0000:3b:00.0: Unable to change power state from D3cold to D0, device inaccessible",
         ],

@@ -6,6 +6,7 @@ pub(crate) const TEXTS: Texts = &[
     (
         "transport-timeout",
         &[
+            "[node-b:31253:0:31253]       ud_ep.c:270  Fatal: UD endpoint 0x20d5970 to <no debug data>: unhandled timeout error",
             "transport/net_ib.cu:788 NCCL WARN NET/IB : Got completion with error 12, opcode 1, len 0, vendor err 129",
             "what():  a work item failed: status 12 (Ib failure: Cannot allocate memory)",
             "/sys/class/infiniband/mlx5_0/ports/1/hw_counters/local_ack_timeout_err:91316",

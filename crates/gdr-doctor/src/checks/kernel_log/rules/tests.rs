@@ -19,6 +19,8 @@ const EXAMPLES: &[(&str, &str, Verdict, &str)] = &[
         "NVRM: Xid (PCI:0000:18:00): 13, pid=1, Graphics Exception"),
     ("klog.xid", "GPU0", Warn,
         "NVRM: Xid (PCI:0000:18:00): 45, pid=1, name=x, Ch 00000001 caused by previous Xid 149"),
+    ("klog.gpu_start", "this node", Fail,
+        "NVRM: nvAssertOkFailedNoLog: Assertion failed: GPU lost from the bus [NV_ERR_GPU_IS_LOST] (0x0000000F) returned"),
     ("klog.gpu_start", "GPU0", Fail,
         "NVRM: GPU 0000:18:00.0: RmInitAdapter failed! (0x24:0x72:1568)"),
     ("klog.gpu_start", "GPU0", Fail,
