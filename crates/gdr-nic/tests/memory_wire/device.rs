@@ -23,7 +23,7 @@ struct Registered {
 struct SimGpu {
     gpu: Gpu,
     driver: Arc<SimDriver>,
-    /// `None`: whoever reads its memory calls the driver.
+    /// `None`: the thread that reads its memory calls the driver.
     thread: Option<CopyThread>,
 }
 
