@@ -221,7 +221,13 @@ impl Copier {
         }
         self.is_settled = false;
         match queued {
-            Ok(()) => self.incoming.push((stream, progress)),
+            Ok(()) => {
+                // There may be no pause in which a look forgets those that have ended.
+                if self.incoming.len() >= INCOMING {
+                    self.incoming.retain(|(_, it)| !it.copy.has_ended());
+                }
+                self.incoming.push((stream, progress));
+            }
             Err(error) => {
                 if is_same {
                     tracing::debug!(%error, "GPU memory of another process is not copied any more");
