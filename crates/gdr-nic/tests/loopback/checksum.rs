@@ -191,7 +191,8 @@ fn ipv6_works_with_every_icrc_checked() {
     a.done();
     assert!(bytes(&target) == sent);
     assert_eq!(b.device.counters().icrc_mismatches, 0);
-    assert!(b.device.counters().packets_received >= 256);
+    // By shared memory one packet stands for up to 64.
+    assert!(b.device.counters().packets_received >= 4);
 }
 
 #[test]

@@ -3,7 +3,6 @@ use gdr_verbs_sys::*;
 use crate::connection::*;
 
 const WORDS: usize = 1024;
-const LEN: u32 = (WORDS * 8) as u32;
 
 fn pattern(seed: u64) -> Vec<u64> {
     (0..WORDS as u64)
@@ -181,21 +180,23 @@ fn inline_bytes_need_no_region_and_are_copied_when_posted() {
 
 #[test]
 fn a_full_send_queue_has_room_after_completions_are_polled() {
+    /// So long that none is complete when all are posted.
+    const LONG: u32 = 64 << 20;
     let fake = two_devices();
     let (a, b) = sides(&fake);
-    let mut far = pattern(4);
+    let mut far: Vec<u64> = (0..u64::from(LONG) / 8).collect();
     let target = b.register(&mut far, all_access());
-    let mut near = vec![0; WORDS];
+    let mut near = vec![0; far.len()];
     let result = a.register(&mut near, all_access());
     let mut read = request(0, ibv_wr_opcode::IBV_WR_RDMA_READ, target, 0);
     read.send_flags = 0;
     for _ in 0..15 {
-        a.send(read, &mut [segment(result, 0, LEN)]).unwrap();
+        a.send(read, &mut [segment(result, 0, LONG)]).unwrap();
     }
     read.send_flags = ibv_send_flags::IBV_SEND_SIGNALED.0;
-    a.send(read, &mut [segment(result, 0, LEN)]).unwrap();
+    a.send(read, &mut [segment(result, 0, LONG)]).unwrap();
     assert_eq!(
-        a.send(read, &mut [segment(result, 0, LEN)]),
+        a.send(read, &mut [segment(result, 0, LONG)]),
         Err(Errno::ENOMEM)
     );
     assert_eq!(a.completion().status, ibv_wc_status::IBV_WC_SUCCESS);
@@ -203,7 +204,7 @@ fn a_full_send_queue_has_room_after_completions_are_polled() {
         a.poll().is_none(),
         "what is not signalled does not complete"
     );
-    a.send(read, &mut [segment(result, 0, LEN)]).unwrap();
+    a.send(read, &mut [segment(result, 0, LONG)]).unwrap();
     assert_eq!(near, far);
     assert_eq!(a.completion().status, ibv_wc_status::IBV_WC_SUCCESS);
     a.deregister(result);
