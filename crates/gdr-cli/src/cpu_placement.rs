@@ -152,10 +152,10 @@ fn choose(
         };
         let both = near.intersection(allowed);
         if !both.is_empty() {
-            return Ok((both, Some(format!("NUMA node {node}, that of {what}"))));
+            return Ok((both, Some(format!("NUMA node {node}, where {what} is"))));
         }
         let why =
-            format!("this process may not run on the CPUs of NUMA node {node}, that of {what}");
+            format!("this process may not run on the CPUs of NUMA node {node}, where {what} is");
         return Ok((allowed.clone(), Some(why)));
     }
     // A loopback address is at no node.
@@ -237,12 +237,12 @@ mod tests {
             (found.1.to_string(), found.0.to_string())
         });
         let both = chosen(&nic, Some(&gpu), &inventory);
-        let why = format!("NUMA node {}, that of {nic}", far.1);
+        let why = format!("NUMA node {}, where {nic} is", far.1);
         assert_eq!(both, (far.0, Some(why)));
         // The interface of a soft device that no PCI function is.
         let lo = Nic::Interface("lo".to_owned());
         let of_gpu = chosen(&lo, Some(&gpu), &inventory);
-        let why = format!("NUMA node {}, that of the GPU {gpu}", near.1);
+        let why = format!("NUMA node {}, where the GPU {gpu} is", near.1);
         assert_eq!(of_gpu, (near.0, Some(why)));
         let neither = chosen(&lo, None, &inventory);
         assert_eq!(neither, ("0-255".to_owned(), None));

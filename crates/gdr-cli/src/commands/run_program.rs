@@ -175,7 +175,7 @@ fn environment(options: &Options) -> Result<Vec<(&'static str, OsString)>> {
         variables.push(("GDR_NICS", options.nics.join(",").into()));
     }
     if let Some(name) = &options.near {
-        // Other statuses are those of programs.
+        // Programs have the other statuses.
         let near = pci_address(name).map_err(|error| UsageError(format!("--near: {error}")))?;
         let near = near.to_string();
         if !Path::new("/sys/bus/pci/devices").join(&near).exists() {

@@ -49,8 +49,7 @@ const HOST_PAGE: u64 = 4 << 10;
 
 /// A driver of simulated GPUs, which exist only in this process.
 ///
-/// Memory that a driver exports can be opened by another one of this process, and by those of other processes of
-/// the user.
+/// Other drivers of this process, and of other processes of the user, can open memory that a driver exports.
 ///
 /// It has the properties of [`Driver`] that software above it relies on. Device addresses are not
 /// CPU addresses. Small allocations share a 2 MiB block, VMM memory is rounded up to 2 MiB, a

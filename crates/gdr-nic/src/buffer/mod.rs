@@ -476,7 +476,7 @@ impl Buffer {
         }
     }
 
-    /// The thread that copies memory of other processes into this memory; `None` where there is none.
+    /// The thread that copies memory of other processes into this memory, if it has one.
     pub(crate) fn copy_thread(&self) -> Option<&CopyThread> {
         match &**self.0 {
             Memory::Direct(memory) => memory.copy_thread(),

@@ -192,7 +192,7 @@ impl<'a, 'r> DomainMemory<'a, 'r> {
 /// From which length of a message on its payload leaves by reference. The other process reads it by a system
 /// call, which costs about as much as copying this twice.
 const REFERENCE_FROM: u32 = 8 << 10;
-/// The same for GPU memory, of which the other process has its GPU make a copy: the thread that asks for it is woken,
+/// The same for GPU memory, which the GPU of the other process copies: the thread that asks for it is woken,
 /// and the copy takes some 10 us at any length.
 const DEVICE_REFERENCE_FROM: u32 = 16 << 10;
 

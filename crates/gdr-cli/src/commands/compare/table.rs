@@ -223,7 +223,7 @@ pub(super) fn sentence(crossing: Crossing) -> String {
     }
 }
 
-/// A size to two digits: a fit is no more precise.
+/// Rounds a size to two digits, which is as precise as the fit.
 fn about(bytes: u64) -> String {
     let unit = 10u64.pow(bytes.max(1).ilog10().saturating_sub(1));
     format!("about {} bytes", (bytes + unit / 2) / unit * unit)

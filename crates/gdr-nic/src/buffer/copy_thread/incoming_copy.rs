@@ -43,6 +43,13 @@ impl IncomingCopy {
     }
 }
 
+impl Drop for IncomingCopy {
+    /// Gives it up, as its message has ended: nothing is written behind the end of a queue pair.
+    fn drop(&mut self) {
+        self.progress.copy.cancel();
+    }
+}
+
 /// What the engine and the copy thread know of a copy.
 #[derive(Clone, Debug)]
 pub(super) struct IncomingProgress {

@@ -147,7 +147,7 @@ impl Header {
         self.producer.exports_changed.load(Ordering::Acquire)
     }
 
-    /// Adds an export with a number that no other one had, or ends that of a slot with number 0.
+    /// Puts an export into a slot, under a new number, or with number 0 takes out the one that is there.
     pub(super) fn set_export(&self, slot: usize, number: u64, words: &ExportWords) {
         let Some(slot) = self.exports.get(slot) else {
             return;

@@ -120,6 +120,21 @@ fn the_bytes_of_the_other_process_are_there_when_the_copy_is_complete() {
 }
 
 #[test]
+fn a_copy_that_no_one_waits_for_any_more_writes_nothing() {
+    let ends = Ends::new();
+    let peer = ends.peer();
+    let held = ends.hold_up();
+    let copy = ends.begin(&peer).unwrap();
+    let progress = copy.progress.clone();
+    drop(copy);
+    drop(held);
+    while !progress.copy.has_ended() {
+        thread::yield_now();
+    }
+    assert!(!ends.has_message());
+}
+
+#[test]
 fn a_driver_that_is_blocked_leaves_copies_in_progress_and_the_engine_free() {
     let ends = Ends::new();
     let peer = ends.peer();
