@@ -32,6 +32,13 @@ pub(crate) struct GpuOptions {
     pub(crate) local_rank: Option<usize>,
 }
 
+impl GpuOptions {
+    /// Whether an option asks for a GPU, a simulated one included.
+    pub(crate) const fn is_named(&self) -> bool {
+        self.gpu.is_some() || self.simulate || self.require_gpu
+    }
+}
+
 /// A CUDA function that allocates.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum Allocator {

@@ -337,6 +337,7 @@ codes! {
     Protocol => "object_protocol",
     Transfer => "transfer",
     Writer => "object_content",
+    Tensors => "object_tensors",
     Os => "os",
 }
 

@@ -8,6 +8,7 @@ use gdr_rdma::WcStatus;
 use crate::epoch::Epoch;
 use crate::mode::{Mode, Rights};
 use crate::name::{InvalidName, ObjectName};
+use crate::tensor_index::InvalidTensors;
 
 /// A result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -151,6 +152,12 @@ pub enum Error {
     Os {
         call: &'static str,
         source: std::io::Error,
+    },
+    /// The content of an object that was to hold tensors is not an index of them.
+    #[error("{name} holds no tensors: {source}")]
+    Tensors {
+        name: ObjectName,
+        source: InvalidTensors,
     },
     /// RDMA or the connection set-up failed.
     #[error(transparent)]

@@ -93,6 +93,7 @@ mod shared_object;
 #[cfg(test)]
 mod slot_model;
 mod slots;
+mod tensor_index;
 #[cfg(test)]
 mod thread_model;
 mod wait;
@@ -111,11 +112,12 @@ pub use link::{Link, LinkOptions};
 pub use link_shared::LocalMemory;
 pub use mode::{Checksum, Grantee, InvalidMode, Mode, Rights, WhenFull};
 pub use name::{InvalidName, ObjectName};
-pub use object::{Object, ObjectOptions, SlotWriter};
+pub use object::{DeviceSlot, Object, ObjectOptions, SlotWriter};
 pub use protocol::SERVICE;
 #[doc(hidden)]
 pub use protocol::check_untrusted;
 pub use remote_object::RemoteObject;
+pub use tensor_index::{Dtype, InvalidTensors, TensorEntry, TensorIndex};
 
 // The example of the README is a test.
 #[cfg(doctest)]

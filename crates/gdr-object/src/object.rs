@@ -5,7 +5,7 @@ use std::mem;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use gdr_cuda::{DeviceBuffer, Stream};
+use gdr_cuda::{DeviceBuffer, DevicePtr, Gpu, Stream};
 use gdr_rdma::{Buffer, Deadline};
 
 use crate::content::Content;
@@ -192,17 +192,40 @@ impl Object {
         kept: Option<Arc<DeviceBuffer>>,
         stream: &Stream,
     ) -> Result<Epoch> {
-        /// How long a stream on which nothing more can be queued may take to end.
-        const LIMIT: Duration = Duration::from_secs(10);
-        let info = self.info()?;
-        if from.len() != info.bytes {
+        let bytes = self.info()?.bytes;
+        if from.len() != bytes {
             return Err(Error::Size {
                 name: self.name().clone(),
-                object: info.bytes,
+                object: bytes,
                 memory: from.len(),
             });
         }
-        if info.location == Location::Host {
+        self.write_by(stream, kept, |slot| slot.queue_copy(0, from, stream))
+    }
+
+    /// As [`Object::publish_from`], with bytes that `queue` has work on `stream` write: kernels that pack
+    /// or cast, or several copies. It gets the next slot, and only queues. Bytes that nothing writes are
+    /// those of some earlier epoch, or undefined.
+    ///
+    /// # Errors
+    /// As [`Object::publish_from`]; those of `queue`, and nothing is published then.
+    pub fn write_on(
+        &self,
+        stream: &Stream,
+        queue: impl FnOnce(&DeviceSlot<'_>) -> Result<()>,
+    ) -> Result<Epoch> {
+        self.write_by(stream, None, queue)
+    }
+
+    fn write_by(
+        &self,
+        stream: &Stream,
+        kept: Option<Arc<DeviceBuffer>>,
+        queue: impl FnOnce(&DeviceSlot<'_>) -> Result<()>,
+    ) -> Result<Epoch> {
+        /// How long a stream on which nothing more can be queued may take to end.
+        const LIMIT: Duration = Duration::from_secs(10);
+        if self.info()?.location == Location::Host {
             let name = self.name().clone();
             return Err(Error::NotOnGpu { name });
         }
@@ -210,8 +233,8 @@ impl Object {
         let writer = Writer::Stream(stream.id());
         let claimed = Claimed::begin(&self.shared, writer, Deadline::after(Duration::ZERO))?;
         let claim = claimed.writing().claim;
-        if let Err(error) = self.queue(from, kept.clone(), stream, claimed.writing()) {
-            // This copy, or one that it replaces, may be queued: the slot is given back only once it
+        if let Err(error) = self.queue(queue, kept.clone(), stream, claimed.writing()) {
+            // This work, or a copy that it replaces, may be queued: the slot is given back only once it
             // has ended.
             match stream.wait(LIMIT) {
                 Ok(()) => drop(claimed),
@@ -227,10 +250,10 @@ impl Object {
         Ok(claim.epoch)
     }
 
-    /// Queues a copy to a claimed slot, and its publication.
+    /// Queues what writes a claimed slot, and its publication.
     fn queue(
         &self,
-        from: &DeviceBuffer,
+        write: impl FnOnce(&DeviceSlot<'_>) -> Result<()>,
         kept: Option<Arc<DeviceBuffer>>,
         stream: &Stream,
         writing: &Writing,
@@ -240,7 +263,11 @@ impl Object {
             let name = self.name().clone();
             return Err(Error::NotOnGpu { name });
         };
-        stream.queue_copy(from, 0, memory, content.offset(claim.slot), content.bytes)?;
+        write(&DeviceSlot {
+            memory,
+            offset: content.offset(claim.slot),
+            len: content.bytes,
+        })?;
         let copied = Copied {
             object: Arc::clone(&self.shared),
             writing: Writing {
@@ -363,6 +390,46 @@ impl SlotWriter<'_> {
         }
         let data: &Buffer = self.content.data();
         Ok(data.write_at(self.offset + offset, bytes)?)
+    }
+}
+
+/// The slot in GPU memory that work of [`Object::write_on`] fills.
+#[derive(Debug)]
+pub struct DeviceSlot<'a> {
+    /// The memory of all slots.
+    memory: &'a DeviceBuffer,
+    offset: u64,
+    len: u64,
+}
+
+impl DeviceSlot<'_> {
+    /// Bytes of the slot.
+    #[expect(clippy::len_without_is_empty, reason = "no object is empty")]
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// The address of its first byte, a multiple of 256. Work that writes it belongs on the stream of the
+    /// publication.
+    pub fn ptr(&self) -> DevicePtr {
+        DevicePtr::new(self.memory.ptr().get() + self.offset)
+    }
+
+    /// The GPU.
+    pub fn gpu(&self) -> &Gpu {
+        self.memory.gpu()
+    }
+
+    /// Queues on `stream` a copy of all of `from` to `offset`.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], with nothing queued; [`Error::Cuda`].
+    pub fn queue_copy(&self, offset: u64, from: &DeviceBuffer, stream: &Stream) -> Result<()> {
+        let (len, size) = (from.len(), self.len);
+        if offset.checked_add(len).is_none_or(|end| end > size) {
+            return Err(Error::OutOfRange { offset, len, size });
+        }
+        Ok(stream.queue_copy(from, 0, self.memory, self.offset + offset, len)?)
     }
 }
 

@@ -16,6 +16,7 @@ use crate::link_shared::{LinkShared, LinkState, LocalMemory};
 use crate::mode::{Checksum, Rights};
 use crate::name::ObjectName;
 use crate::protocol::{Opened, Refused, Request, Response};
+use crate::tensor_index::TensorIndex;
 
 /// An object of an owner. [`Link::open`](crate::Link::open) makes it.
 ///
@@ -123,6 +124,26 @@ impl RemoteObject {
                 to,
                 at,
             })
+        })
+    }
+
+    /// Reads which tensors the object holds. Epochs of one object have the same tensors until its owner
+    /// makes it again.
+    ///
+    /// # Errors
+    /// [`Error::Tensors`] if it holds something else; as [`RemoteObject::get_into`].
+    pub fn tensors(&self, deadline: Deadline) -> Result<TensorIndex> {
+        let content = self.info().bytes;
+        let index = TensorIndex::read(content, |len| {
+            let memory = self.0.link.host_memory(len)?;
+            self.read_at(0, len, &memory, 0, deadline)?;
+            let mut bytes = vec![0; usize::try_from(len).unwrap_or(usize::MAX)];
+            memory.buffer().read_at(0, &mut bytes)?;
+            Ok::<_, Error>(bytes)
+        })?;
+        index.map_err(|source| Error::Tensors {
+            name: self.name().clone(),
+            source,
         })
     }
 

@@ -305,3 +305,41 @@ fn a_stream_of_another_library_publishes_and_the_source_is_kept_until_it_was_cop
     let word = host.buffer().load_u32(400).unwrap();
     assert_eq!(u32::from_le(word), gdr_cuda::pattern_word(7, 100));
 }
+
+#[test]
+fn work_of_a_stream_packs_an_epoch_from_several_tensors() {
+    const SIZE: u64 = 1 << 20;
+    let (gpu, home) = (gpu(), home());
+    let object = home
+        .create(name("w"), row(SIZE), &Place::gpu(&gpu))
+        .unwrap();
+    let stream = gpu.stream().unwrap();
+    let halves = [tensor(&gpu, SIZE / 2), tensor(&gpu, SIZE / 2)];
+    for (seed, half) in (1..).zip(&halves) {
+        stream.fill_pattern(half, 0, SIZE / 8, seed, LIMIT).unwrap();
+    }
+    let outside = object.write_on(&stream, |slot| {
+        slot.queue_copy(SIZE / 2 + 1, &halves[0], &stream)
+    });
+    assert!(
+        matches!(outside, Err(Error::OutOfRange { .. })),
+        "{outside:?}"
+    );
+    assert_eq!(object.newest(), None);
+    let published = object.write_on(&stream, |slot| {
+        assert_eq!((slot.len(), slot.ptr().get() % 256), (SIZE, 0));
+        slot.queue_copy(SIZE / 2, &halves[1], &stream)?;
+        slot.queue_copy(0, &halves[0], &stream)
+    });
+    // The slot of what failed was given back, with its epoch.
+    assert_eq!(published.unwrap(), gdr_object::Epoch::FIRST);
+    let link = fixture::link(&home);
+    let remote = link.open(name("w"), limit()).unwrap();
+    remote.wait_newer(None, limit()).unwrap();
+    let host = link.host_memory(SIZE).unwrap();
+    remote.get_into(&host, limit()).unwrap();
+    for (seed, at) in [(1, 0), (2, SIZE / 2)] {
+        let word = host.buffer().load_u32(at + 4).unwrap();
+        assert_eq!(u32::from_le(word), gdr_cuda::pattern_word(seed, 1));
+    }
+}

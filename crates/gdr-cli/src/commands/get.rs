@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use gdr_object::{Epoch, Error, LocalMemory, Mode, RemoteObject};
+use gdr_object::{Epoch, Error, LocalMemory, Mode, ObjectInfo, RemoteObject, TensorIndex};
 use gdr_process::WholeFile;
 
 use crate::exit::{EXIT_STATUS, Exit, UsageError};
@@ -24,7 +24,8 @@ Examples:
   gdr get node1/weights --shape 1024x768 --element f32 --key-file key | ./consume
   gdr get node1/weights --wait 60 -o w.bin --json  wait until something is published
   gdr get node1/frames --follow | ./consume        every frame from now on
-  gdr get node1/weights --follow -o w.bin          keep the file up to date";
+  gdr get node1/weights --follow -o w.bin          keep the file up to date
+  gdr get node1/model --safetensors m.safetensors  the tensors of `gdr serve --safetensors`";
 
 /// Bytes that are written at a time.
 const CHUNK: u64 = 1 << 20;
@@ -46,6 +47,11 @@ pub(crate) struct Options {
     /// Write to this file, which is replaced once everything has arrived, and print what was moved
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+
+    /// As --output, of an object that holds tensors: fails unless what arrived is a whole safetensors
+    /// file
+    #[arg(long, value_name = "FILE", conflicts_with = "output")]
+    safetensors: Option<PathBuf>,
 
     /// If nothing has been published, wait for it up to so many seconds
     #[arg(long, value_name = "SECONDS", value_parser = count, conflicts_with = "follow")]
@@ -70,8 +76,15 @@ pub(crate) struct Options {
     link: LinkArguments,
 }
 
+impl Options {
+    /// Where the content goes, if not to standard output.
+    fn file(&self) -> Option<&Path> {
+        self.output.as_deref().or(self.safetensors.as_deref())
+    }
+}
+
 pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
-    if options.output.is_none() {
+    if options.file().is_none() {
         let usage = |what: &str| Err(UsageError(what.to_owned()).into());
         if global.json {
             return usage("standard output has the content: give -o FILE with --json");
@@ -163,10 +176,13 @@ impl Got<'_> {
         // It may have changed since it was opened.
         let info = self.object.info();
         self.options.expectation.check(&info)?;
-        let Some(path) = &self.options.output else {
+        let Some(path) = self.options.file() else {
             write(&self.memory, info.bytes, |bytes| Ok(output.content(bytes)?))?;
             return Ok(output.flush_content()?);
         };
+        if self.options.safetensors.is_some() {
+            check_tensors(&self.memory, &info)?;
+        }
         save(path, &self.memory, info.bytes)
             .with_context(|| format!("{} cannot be written", path.display()))?;
         let owner = self.object.handle().owner().to_string();
@@ -202,6 +218,19 @@ fn get(
         }
         (got, _) => Ok(got?),
     }
+}
+
+/// Fails unless the content is a safetensors file.
+fn check_tensors(memory: &LocalMemory, info: &ObjectInfo) -> Result<TensorIndex, Error> {
+    let index = TensorIndex::read(info.bytes, |len| {
+        let mut bytes = vec![0; usize::try_from(len).unwrap_or(usize::MAX)];
+        memory.buffer().read_at(0, &mut bytes)?;
+        Ok::<_, Error>(bytes)
+    })?;
+    index.map_err(|source| Error::Tensors {
+        name: info.name.clone(),
+        source,
+    })
 }
 
 /// Passes the first `len` bytes of `memory` on, part by part.

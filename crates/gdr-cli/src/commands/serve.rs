@@ -1,5 +1,6 @@
 //! `gdr serve`: offers objects.
 
+mod checkpoint;
 mod http;
 mod metrics;
 mod plan;
@@ -32,6 +33,7 @@ use crate::object_report::{ObjectRow, sheet};
 use crate::object_spec::{ContentSpec, GpuReach, ObjectSpec, SpecLocation};
 use crate::output::Output;
 use crate::rdma_peer::{Addresses, Side, check_listener, nearest_nics};
+use checkpoint::CheckpointSpec;
 use plan::Plan;
 use publisher::Publisher;
 
@@ -41,6 +43,7 @@ Examples:
   gdr serve --object name=kv,shape=32x4096,element=bf16,access=read-write    peers put it
   ./camera | gdr serve --object name=frame,size=8M,mode=ring:16 --publish-from -
   gdr serve --listen 10.0.0.1 --key-file key --object name=a,size=4K --object name=b,size=4K
+  gdr serve --safetensors model.safetensors    its tensors: gdr ls 127.0.0.1/model
   gdr serve --object name=w,size=1M --metrics 127.0.0.1:9400    for Prometheus";
 
 const KEYS: &str = "\
@@ -73,8 +76,17 @@ Keys of --object:
 )]
 pub(crate) struct Options {
     /// An object to offer: comma-separated KEY=VALUE, see below; repeat it for several
-    #[arg(long = "object", value_name = "KEYS", required = true)]
+    #[arg(
+        long = "object",
+        value_name = "KEYS",
+        required_unless_present = "checkpoints"
+    )]
     objects: Vec<ObjectSpec>,
+
+    /// Offer the tensors of a safetensors file as an object with checksums: in memory of the GPU of
+    /// --gpu, where that is given; named after the file, if no name is
+    #[arg(long = "safetensors", value_name = "[NAME=]FILE")]
+    checkpoints: Vec<CheckpointSpec>,
 
     /// Publish this file to the only object, or to the named one; - is standard input
     #[arg(long = "publish-from", value_name = "[NAME=]FILE")]
@@ -97,9 +109,9 @@ pub(crate) struct Options {
 
 impl Options {
     /// Opens the GPUs, if an object is in memory of one.
-    fn open_gpu(&self) -> Result<Option<GpuContext>> {
+    fn open_gpu(&self, objects: &[ObjectSpec]) -> Result<Option<GpuContext>> {
         let is_of_gpu = |it: &ObjectSpec| matches!(it.location, SpecLocation::Gpu(..));
-        if !self.objects.iter().any(is_of_gpu) {
+        if !objects.iter().any(is_of_gpu) {
             return Ok(None);
         }
         let transfer = TransferPreference::Auto;
@@ -188,13 +200,23 @@ enum Event<'a> {
 }
 
 pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
-    let plans = Plan::make(&options.objects, &options.contents)?;
+    let (mut objects, mut contents) = (options.objects.clone(), options.contents.clone());
+    for checkpoint in &options.checkpoints {
+        let location = match options.gpu.is_named() {
+            true => SpecLocation::Gpu(None, GpuReach::Best),
+            false => SpecLocation::Host,
+        };
+        let (object, content) = checkpoint.object(location)?;
+        objects.push(object);
+        contents.push(content);
+    }
+    let plans = Plan::make(&objects, &contents)?;
     options.device.prepare();
     let stop = interrupt::flag(FirstSignal::RequestsStop)?;
     if global.json {
         output.documents_in_lines();
     }
-    let context = options.open_gpu()?;
+    let context = options.open_gpu(&objects)?;
     // What can be wrong with an object is found before peers can connect.
     let mut ready = Vec::new();
     for plan in plans {

@@ -652,3 +652,53 @@ fn a_gpu_that_does_not_exist_is_named() {
     let error = stderr(&output);
     assert!(error.contains("no GPU 7: this process sees 2"), "{error}");
 }
+
+#[test]
+fn the_tensors_of_a_checkpoint_are_listed_and_got_as_a_file() {
+    let files = Files::new();
+    let header = br#"{"__metadata__":{"format":"pt"},"w":{"dtype":"BF16","shape":[2,3],"data_offsets":[0,12]},"b":{"dtype":"F32","shape":[],"data_offsets":[12,16]}}"#;
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend_from_slice(header);
+    bytes.extend(1..=16);
+    let file = files.write("model.safetensors", &bytes);
+    let zeros = files.write("x", &[0; 16]);
+    let mut owner = Owner::start(&format!(
+        "--safetensors {file} --object name=x --publish-from x={zeros}"
+    ));
+    for _ in ["model", "x"] {
+        assert_eq!(owner.process.event()["event"], "published");
+    }
+    let listed = owner.peer("ls", "model", &[]);
+    assert_eq!(code(&listed), 0, "{}", stderr(&listed));
+    let words: Vec<Vec<_>> = (stdout(&listed).lines())
+        .map(|line| {
+            line.split("  ")
+                .map(|word| word.trim().to_owned())
+                .filter(|word| !word.is_empty())
+                .collect()
+        })
+        .collect();
+    assert_eq!(
+        words[1..],
+        [["w", "BF16", "[2, 3]", "12"], ["b", "F32", "[]", "4"]]
+    );
+    let listed = owner.peer("ls", "model", &["--json"]);
+    let document: Value = serde_json::from_slice(&listed.stdout).unwrap();
+    assert_eq!(document["schema"], "gdr.ls-tensors");
+    assert_eq!(document["attributes"]["format"], "pt");
+    assert_eq!(document["tensors"][1]["shape"], serde_json::json!([]));
+    assert_eq!(document["tensors"][1]["offset"], header.len() + 8 + 12);
+    assert_eq!(document["object"]["checksum"], "sum64");
+
+    let copy = text(&files.path("copy"));
+    let got = owner.peer("get", "model", &["--safetensors", &copy]);
+    assert_eq!(code(&got), 0, "{}", stderr(&got));
+    assert_eq!(fs::read(&copy).unwrap(), bytes);
+
+    // The other object holds no tensors, and the file stays as it was.
+    let refused = owner.peer("ls", "x", &["--json"]);
+    assert_fails(&refused, "object_tensors", 2);
+    let refused = owner.peer("get", "x", &["--safetensors", &copy, "--json"]);
+    assert_fails(&refused, "object_tensors", 2);
+    assert_eq!(fs::read(&copy).unwrap(), bytes);
+}

@@ -1,0 +1,110 @@
+//! Checkpoints that become objects: safetensors files.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use anyhow::{Context, Result};
+use gdr_object::{Checksum, Element, Mode, ObjectName, Rights, TensorIndex};
+
+use crate::object_spec::{ContentSource, ContentSpec, ObjectSpec, SpecLocation};
+
+/// A safetensors file, and the name of its object: `[NAME=]FILE`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct CheckpointSpec {
+    name: ObjectName,
+    file: PathBuf,
+}
+
+impl FromStr for CheckpointSpec {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, file) = match text.split_once('=') {
+            Some((name, file)) => (name.to_owned(), file),
+            None => {
+                let stem = Path::new(text).file_stem().unwrap_or_default();
+                (stem.to_string_lossy().into_owned(), text)
+            }
+        };
+        let name = ObjectName::new(name)
+            .map_err(|error| format!("{error}; give NAME=FILE to name the object"))?;
+        let file = file.into();
+        Ok(Self { name, file })
+    }
+}
+
+impl CheckpointSpec {
+    /// The object with the tensors, once the file's header was read.
+    pub(super) fn object(&self, location: SpecLocation) -> Result<(ObjectSpec, ContentSpec)> {
+        self.check()
+            .with_context(|| format!("{} cannot be served", self.file.display()))?;
+        let object = ObjectSpec {
+            name: self.name.clone(),
+            location,
+            element: Element::U8,
+            shape: None,
+            mode: Mode::Latest,
+            checksum: Checksum::Sum64,
+            rights: Rights::Read,
+        };
+        let content = ContentSpec {
+            name: Some(self.name.clone()),
+            source: ContentSource::File(self.file.clone()),
+        };
+        Ok((object, content))
+    }
+
+    /// Reads the header of the file: what is no checkpoint is not served.
+    fn check(&self) -> Result<TensorIndex> {
+        let file = File::open(&self.file)?;
+        let content = file.metadata()?.len();
+        let index = TensorIndex::read(content, |len| {
+            let mut bytes = vec![0; usize::try_from(len).unwrap_or(usize::MAX)];
+            file.read_exact_at(&mut bytes, 0)?;
+            Ok::<_, io::Error>(bytes)
+        });
+        Ok(index??)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gdr_object::InvalidTensors;
+
+    use super::*;
+
+    #[test]
+    fn objects_are_named_after_their_files() {
+        let named = |text: &str| text.parse::<CheckpointSpec>().map(|it| it.name.to_string());
+        assert_eq!(named("a/model-1.safetensors").unwrap(), "model-1");
+        assert_eq!(named("w=a/model.safetensors").unwrap(), "w");
+        let refused = named("a/my model.safetensors").unwrap_err();
+        assert!(refused.contains("give NAME=FILE"), "{refused}");
+    }
+
+    #[test]
+    fn what_is_no_checkpoint_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.safetensors");
+        for bytes in [
+            &b""[..],
+            b"1234567",
+            b"\xff\xff\xff\xff\xff\xff\xff\xff",
+            b"\x02\0\0\0\0\0\0\0{}12",
+        ] {
+            std::fs::write(&path, bytes).unwrap();
+            let spec: CheckpointSpec = path.to_str().unwrap().parse().unwrap();
+            let refused = spec.object(SpecLocation::Host).unwrap_err();
+            let names_file = refused
+                .to_string()
+                .contains("x.safetensors cannot be served");
+            assert!(
+                names_file && refused.root_cause().is::<InvalidTensors>(),
+                "{refused:?}"
+            );
+        }
+    }
+}
