@@ -59,6 +59,9 @@ pub enum InvalidTensors {
         "the tensor {0:?} has more bytes than an address space, or a part of a byte; check its shape"
     )]
     TooLarge(String),
+    /// A type of elements that safetensors does not have.
+    #[error("{0:?} is not a type of elements of safetensors; pass one such as BF16, F32, I64")]
+    Dtype(String),
     /// The content does not begin with a header.
     #[error(
         "the content is not a safetensors file: its header would have {header} bytes of the {content}; \
@@ -137,6 +140,15 @@ impl TensorIndex {
         let mut header = (json.len() as u64).to_le_bytes().to_vec();
         header.extend(json);
         Ok(Self::of(header, &metadata))
+    }
+
+    /// The type of elements that has this name, such as `BF16`.
+    ///
+    /// # Errors
+    /// [`InvalidTensors::Dtype`].
+    pub fn dtype(name: &str) -> Result<Dtype, InvalidTensors> {
+        let named = serde_json::from_value(serde_json::Value::String(name.to_owned()));
+        named.map_err(|_| InvalidTensors::Dtype(name.to_owned()))
     }
 
     /// Reads the header of content of `content` bytes, of which `beginning` returns as many of the first
@@ -334,6 +346,11 @@ mod tests {
             // A tensor without elements is not too large, whatever its other dimensions are.
             assert_eq!(refused.is_err(), !shape.contains(&0), "{shape:?}");
         }
+        assert_eq!(TensorIndex::dtype("F8_E4M3"), Ok(Dtype::F8_E4M3));
+        assert_eq!(
+            TensorIndex::dtype("bf16"),
+            Err(InvalidTensors::Dtype("bf16".to_owned()))
+        );
         let part = index(&[("a", Dtype::F4, &[3])]);
         assert_eq!(part.unwrap_err(), InvalidTensors::TooLarge("a".to_owned()));
     }

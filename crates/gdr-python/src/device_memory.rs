@@ -64,17 +64,26 @@ impl DeviceMemory {
     /// The description by which other libraries use it: an array of bytes.
     #[getter]
     fn __cuda_array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let interface = PyDict::new(py);
-        interface.set_item("version", 3)?;
-        interface.set_item("shape", (self.nbytes(),))?;
-        interface.set_item("typestr", "|u1")?;
-        interface.set_item("data", (self.address(), false))?;
-        interface.set_item("strides", py.None())?;
-        Ok(interface)
+        array_of_bytes(py, self.address(), self.nbytes())
     }
 
     fn __repr__(&self) -> String {
         let (len, address, device) = (self.nbytes(), self.address(), self.device());
         format!("<gdr.DeviceMemory of {len} bytes at {address:#x} on GPU {device}>")
     }
+}
+
+/// The description of GPU memory as an array of bytes, for `__cuda_array_interface__`.
+pub(crate) fn array_of_bytes(
+    py: Python<'_>,
+    address: u64,
+    nbytes: u64,
+) -> PyResult<Bound<'_, PyDict>> {
+    let interface = PyDict::new(py);
+    interface.set_item("version", 3)?;
+    interface.set_item("shape", (nbytes,))?;
+    interface.set_item("typestr", "|u1")?;
+    interface.set_item("data", (address, false))?;
+    interface.set_item("strides", py.None())?;
+    Ok(interface)
 }

@@ -33,6 +33,7 @@ macro_rules! context_manager {
 }
 
 mod device_memory;
+mod device_slot;
 mod dlpack;
 mod dtype;
 mod error;
@@ -51,6 +52,7 @@ mod security;
 mod signal;
 mod stream;
 mod tensor;
+mod tensor_index;
 mod waiting;
 
 use pyo3::prelude::*;
@@ -62,6 +64,8 @@ mod _gdr {
 
     #[pymodule_export]
     use crate::device_memory::DeviceMemory;
+    #[pymodule_export]
+    use crate::device_slot::DeviceSlot;
     #[pymodule_export]
     use crate::error::Error;
     #[pymodule_export]
@@ -80,6 +84,8 @@ mod _gdr {
     use crate::remote_object::RemoteObject;
     #[pymodule_export]
     use crate::signal::Signal;
+    #[pymodule_export]
+    use crate::tensor_index::TensorIndex;
 
     /// Adds what is no class and no function.
     #[pymodule_init]

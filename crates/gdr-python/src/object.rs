@@ -2,11 +2,13 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use gdr_object::{Deadline, Error};
+use gdr_cuda::Ordinal;
+use gdr_object::{Deadline, Error, Location};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::device_slot::DeviceSlot;
 use crate::error::IntoException;
 use crate::home::OpenHome;
 use crate::host_memory::HostMemory;
@@ -109,6 +111,47 @@ impl Object {
             let published = object.publish_from_kept(&buffer, &stream);
             let epoch = published.map_err(IntoException::into_exception)?;
             Ok(epoch.get())
+        })
+    }
+
+    /// Publishes what work on `stream` writes, as the next epoch, and returns its number. `write` is called
+    /// at once with the GPU memory of that epoch, a DeviceSlot, and queues the work; the publication
+    /// is queued behind it, and nothing is waited for. Only work of this call may write to the memory. If
+    /// `write` raises an exception, nothing is published.
+    ///
+    /// `stream` as for publish_from().
+    #[pyo3(signature = (write, /, stream = None))]
+    fn write_on(
+        &self,
+        py: Python<'_>,
+        write: &Bound<'_, PyAny>,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<u64> {
+        let (object, write) = (self.open()?, write.clone().unbind());
+        let stream = ProgramStream::of(stream)?;
+        py.detach(|| {
+            let info = object.info().map_err(IntoException::into_exception)?;
+            let Location::Gpu { ordinal, .. } = info.location else {
+                let name = object.name().clone();
+                return Err(Error::NotOnGpu { name }.into_exception());
+            };
+            let runtime = Runtime::get()?;
+            let stream = self
+                .streams
+                .get(&runtime.gpu(Ordinal(ordinal))?.gpu, stream);
+            let mut raised = None;
+            let published = object.write_on(&stream, |slot| {
+                let called =
+                    Python::attach(|py| write.call1(py, (DeviceSlot::from(slot),)).map(drop));
+                called.map_err(|error| {
+                    raised = Some(error);
+                    Error::Writer("it raised an exception".into())
+                })
+            });
+            match (raised, published) {
+                (Some(raised), _) => Err(raised),
+                (None, published) => Ok(published.map_err(IntoException::into_exception)?.get()),
+            }
         })
     }
 

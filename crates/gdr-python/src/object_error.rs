@@ -57,6 +57,7 @@ impl IntoException for Error {
             | Self::NotOnGpu { .. }
             | Self::OtherLink { .. }
             | Self::OutOfRange { .. }
+            | Self::Tensors { .. }
             | Self::WrongMode { .. } => PyValueError::new_err(text),
             _ => error::Error::new_err(text),
         }

@@ -12,6 +12,7 @@ use crate::link::OpenLink;
 use crate::local_memory::Operand;
 use crate::object_info;
 use crate::tensor::Access;
+use crate::tensor_index::TensorIndex;
 use crate::waiting::{deadline, wait};
 
 /// An object of an owner. Link.open() makes it.
@@ -85,6 +86,15 @@ impl RemoteObject {
         self.call(py, timeout, move |link, object, until| {
             let memory = operand.register(link)?;
             number(object.read_at(offset, memory.len(), &memory, 0, until))
+        })
+    }
+
+    /// Reads which tensors the object holds: of a publisher of gdr.torch, or of `gdr serve --safetensors`.
+    #[pyo3(signature = (*, timeout = 30.0))]
+    fn tensors(&self, py: Python<'_>, timeout: f64) -> PyResult<TensorIndex> {
+        self.call(py, timeout, |_, object, until| {
+            let index = object.tensors(until);
+            Ok(index.map_err(IntoException::into_exception)?.into())
         })
     }
 

@@ -8,6 +8,7 @@
         print(m.item())             # 1.0, after one PCIe round trip
 
 A Home serves named tensors to other processes, which a Link reads, writes and follows by RDMA.
+gdr.torch does it with whole models of PyTorch, and is imported by its name only.
 
 map() waits for no stream; Signal tells when a stream has come so far. With GDR_BACKEND=sim in the
 environment the GPU is simulated, and never otherwise.
@@ -26,6 +27,7 @@ from gdr._errors import (
 )
 from gdr._gdr import (
     DeviceMemory,
+    DeviceSlot,
     Error,
     Home,
     Link,
@@ -34,6 +36,7 @@ from gdr._gdr import (
     Object,
     RemoteObject,
     Signal,
+    TensorIndex,
     __version__,
     map,
     probe,
@@ -43,6 +46,7 @@ __all__ = [
     "Busy",
     "Denied",
     "DeviceMemory",
+    "DeviceSlot",
     "Empty",
     "Error",
     "Gone",
@@ -57,6 +61,7 @@ __all__ = [
     "RemoteObject",
     "Signal",
     "Stalled",
+    "TensorIndex",
     "__version__",
     "command_path",
     "doctor",

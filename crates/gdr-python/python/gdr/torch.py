@@ -1,0 +1,559 @@
+"""Weights of PyTorch models: one process publishes them, others pull them, whole.
+
+    publisher = gdr.torch.publish(model, "policy")        # the trainer
+    publisher.push(step)                                  # after each step, on its stream
+
+    gdr.torch.pull("127.0.0.1:4791/policy", into=model)   # an engine, once
+    for step in gdr.torch.follow("127.0.0.1:4791/policy", into=model):
+        ...                                               # or whenever there are newer ones
+
+All tensors of a push belong together: a pull never mixes two of them. A push waits for no reader.
+Ranks that each hold a part of the model publish their parts (DTensor, or `parts`), and a reader names
+all of them; its own parts may be others.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import torch
+
+from gdr._boxes import Box, cover
+from gdr._gdr import DeviceSlot, Error, Home, Link, LocalMemory, RemoteObject, TensorIndex
+from gdr._errors import NothingNewer
+
+__all__ = ["Publisher", "Reader", "follow", "publish", "pull"]
+
+# The tensor that has the step of a push.
+_STEP = "gdr.step"
+# The attribute with the parts that are not whole tensors: {name: [global shape, offset]}.
+_PARTS = "gdr.parts"
+
+_NAMES = {
+    torch.bool: "BOOL",
+    torch.uint8: "U8",
+    torch.int8: "I8",
+    torch.int16: "I16",
+    torch.int32: "I32",
+    torch.int64: "I64",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float32: "F32",
+    torch.float64: "F64",
+    torch.complex64: "C64",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+    torch.float8_e4m3fnuz: "F8_E4M3FNUZ",
+    torch.float8_e5m2fnuz: "F8_E5M2FNUZ",
+}
+for _type, _name in (("uint16", "U16"), ("uint32", "U32"), ("uint64", "U64"), ("float8_e8m0fnu", "F8_E8M0")):
+    if hasattr(torch, _type):
+        _NAMES[getattr(torch, _type)] = _name
+_TYPES = {name: dtype for dtype, name in _NAMES.items()}
+
+_State = torch.nn.Module | Mapping[str, torch.Tensor]
+# For tensors that are parts: the shape of the whole, and where the part begins in it.
+_Parts = Mapping[str, tuple[Sequence[int], Sequence[int]]]
+
+
+class _Local(NamedTuple):
+    """A tensor of this process, and which part of which whole it is."""
+
+    tensor: torch.Tensor
+    whole: tuple[int, ...]
+    box: Box
+
+
+def _locals(state: _State, parts: _Parts | None) -> dict[str, _Local]:
+    """The tensors of a model or a dict, checked."""
+    tensors = state.state_dict() if isinstance(state, torch.nn.Module) else state
+    found = {}
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"{name} is a {type(tensor).__name__}, not a tensor: leave it out")
+        if name == _STEP:
+            raise ValueError(f"{name} is the name of the step: rename the tensor")
+        found[name] = _local(name, tensor, parts)
+    for name in parts or ():
+        if name not in found:
+            raise ValueError(f"parts names {name}, and there is no such tensor")
+    if not found:
+        raise ValueError("there are no tensors: pass a model or a dict that has some")
+    places = {local.tensor.device for local in found.values()}
+    if len(places) > 1:
+        common = max(places, key=lambda place: sum(it.tensor.device == place for it in found.values()))
+        name = next(name for name, it in found.items() if it.tensor.device != common)
+        raise ValueError(
+            f"{name} is on {found[name].tensor.device}, and other tensors on {common}: move all to one device"
+        )
+    return found
+
+
+def _local(name: str, tensor: torch.Tensor, parts: _Parts | None) -> _Local:
+    """One tensor, checked."""
+    box = None
+    whole: tuple[int, ...] = tuple(tensor.shape)
+    if hasattr(tensor, "to_local") and hasattr(tensor, "placements"):
+        from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+        for placement in tensor.placements:
+            if placement.is_partial():
+                raise ValueError(f"{name} is a partial sum of ranks: redistribute it first")
+        shape, offset = compute_local_shape_and_global_offset(
+            tensor.shape, tensor.device_mesh, tensor.placements
+        )
+        box = Box(tuple(offset), tuple(shape))
+        tensor = tensor.to_local()
+    tensor = tensor.detach()
+    if tensor.device.type == "meta":
+        raise ValueError(f"{name} is on the meta device and has no elements: materialize it first")
+    if tensor.layout != torch.strided or tensor.is_quantized:
+        raise ValueError(f"{name} is not a dense tensor: convert it first")
+    if tensor.device.type not in ("cpu", "cuda"):
+        raise ValueError(f"{name} is on {tensor.device}: move it to a CUDA device or the CPU")
+    if tensor.dtype not in _NAMES:
+        raise ValueError(f"{name} has elements of {tensor.dtype}, which safetensors does not have: cast it")
+    if parts and name in parts:
+        whole_of, offset = parts[name]
+        whole, box = tuple(whole_of), Box(tuple(offset), tuple(tensor.shape))
+        if not box.within(whole):
+            raise ValueError(f"{name} of shape {list(box.shape)} at {list(box.offset)} is not within {list(whole)}")
+    return _Local(tensor, whole, box or Box.whole(tensor.shape))
+
+
+def _views(memory: torch.Tensor, base: int, index: TensorIndex) -> dict[str, torch.Tensor]:
+    """The tensors in memory that has the content of an object from `base` on."""
+    views = {}
+    for entry in index.tensors:
+        dtype = _TYPES.get(entry["dtype"])
+        if dtype is None:
+            continue
+        if not entry["nbytes"]:
+            views[entry["name"]] = torch.empty(entry["shape"], dtype=dtype, device=memory.device)
+            continue
+        begin = base + entry["offset"]
+        part = memory[begin : begin + entry["nbytes"]]
+        if begin % dtype.itemsize:
+            raise ValueError(
+                f"{entry['name']} begins in the middle of an element: write the file again with safetensors"
+            )
+        views[entry["name"]] = part.view(dtype).view(entry["shape"])
+    return views
+
+
+def _copy(to: list[torch.Tensor], source: list[torch.Tensor]) -> None:
+    """Copies tensors, and casts them, by few kernels."""
+    if to:
+        with torch.no_grad():
+            torch._foreach_copy_(to, source)
+
+
+class Publisher:
+    """The weights that this process publishes. publish() makes it."""
+
+    def __init__(
+        self,
+        state: _State,
+        name: str,
+        *,
+        listen: str | Home,
+        key: Any = None,
+        nic: str | None = None,
+        parts: _Parts | None = None,
+        checksum: str = "none",
+    ) -> None:
+        self._state, self._parts = state, parts
+        found = _locals(state, parts)
+        self._device = next(iter(found.values())).tensor.device
+        described = [(name, _NAMES[it.tensor.dtype], list(it.tensor.shape)) for name, it in found.items()]
+        boxes = {
+            name: [list(it.whole), list(it.box.offset)]
+            for name, it in found.items()
+            if it.box != Box.whole(it.whole)
+        }
+        attributes = {"format": "pt", _PARTS: json.dumps(boxes, separators=(",", ":"))}
+        self._index = TensorIndex([*described, (_STEP, "I64", [])], attributes)
+        self._owns_home = not isinstance(listen, Home)
+        self._home = listen if isinstance(listen, Home) else Home(listen, key=key, nic=nic)
+        try:
+            self._object = self._home.object(
+                name,
+                self._index.nbytes,
+                device=self._device.index if self._device.type == "cuda" else None,
+                checksum=checksum,
+            )
+        except BaseException:
+            self._end_home()
+            raise
+        self._header = torch.frombuffer(bytearray(self._index.header), dtype=torch.uint8)
+        self._header = self._header.to(self._device)
+        # The tensors in each slot of GPU memory by its address; in host memory the one slab.
+        self._slots: dict[int, dict[str, torch.Tensor]] = {}
+        self._slab: torch.Tensor | None = None
+        if self._device.type == "cpu":
+            self._slab = torch.empty(self._index.nbytes, dtype=torch.uint8)
+
+    def push(self, step: int = 0, *, stream: Any = None, timeout: float = 30.0) -> int:
+        """Publishes the weights as they are now, and returns the number of the epoch.
+
+        Of weights on a GPU the copy is queued on the current stream, or on `stream`, and nothing is
+        waited for: later work on that stream may change them.
+        """
+        tensors = {name: it.tensor for name, it in self._checked().items()}
+        if self._slab is not None:
+            self._fill(self._slab, 0, tensors, step)
+            return self._object.publish_from(self._slab, timeout=timeout)
+        stream = stream or torch.cuda.current_stream(self._device)
+        with torch.cuda.stream(stream):
+            # A stream of its own address is as good as the object that PyTorch makes anew each time.
+            return self._object.write_on(
+                lambda slot: self._fill_slot(slot, tensors, step), stream.cuda_stream
+            )
+
+    def _checked(self) -> dict[str, _Local]:
+        """The tensors, which are those that were published first."""
+        found = _locals(self._state, self._parts)
+        entries = {entry["name"]: entry for entry in self._index.tensors}
+        del entries[_STEP]
+        if found.keys() != entries.keys():
+            changed = sorted(found.keys() ^ entries.keys())
+            raise ValueError(f"{', '.join(changed)} came or went since publish(): publish again")
+        for name, it in found.items():
+            entry = entries[name]
+            if list(it.tensor.shape) != entry["shape"] or _NAMES[it.tensor.dtype] != entry["dtype"]:
+                raise ValueError(f"{name} changed its shape or type since publish(): publish again")
+            if it.tensor.device != self._device:
+                raise ValueError(f"{name} moved to {it.tensor.device} since publish(): publish again")
+        return found
+
+    def _fill_slot(self, slot: DeviceSlot, tensors: dict[str, torch.Tensor], step: int) -> None:
+        memory = torch.as_tensor(slot, device=self._device)
+        self._fill(memory, slot.address, tensors, step)
+
+    def _fill(self, memory: torch.Tensor, key: int, tensors: dict[str, torch.Tensor], step: int) -> None:
+        views = self._slots.get(key)
+        if views is None:
+            # The header is the same in each epoch.
+            memory[: len(self._header)].copy_(self._header)
+            views = self._slots[key] = _views(memory, 0, self._index)
+        with torch.no_grad():
+            views[_STEP].fill_(step)
+        _copy([views[name] for name in tensors], list(tensors.values()))
+
+    def close(self) -> None:
+        """Ends it: readers get gdr.Gone. A second call does nothing."""
+        self._object.close()
+        self._slots.clear()
+        self._end_home()
+
+    def _end_home(self) -> None:
+        if self._owns_home:
+            self._home.close()
+
+    def __enter__(self) -> "Publisher":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+        /,
+    ) -> None:
+        self.close()
+
+    @property
+    def source(self) -> str:
+        """What readers pass: address, port and name."""
+        return f"{self._home.address}/{self._object.name}"
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a push."""
+        return self._index.nbytes
+
+    @property
+    def readers(self) -> int:
+        """How many links have it open."""
+        return self._object.readers
+
+
+def publish(
+    state: _State,
+    name: str,
+    *,
+    listen: str | Home = "127.0.0.1:0",
+    key: Any = None,
+    nic: str | None = None,
+    parts: _Parts | None = None,
+    checksum: str = "none",
+) -> Publisher:
+    """Offers the weights of a module, or a dict of tensors, under a name; push() publishes them.
+
+    `listen` is the address and port, or a gdr.Home that serves more. `parts` says which tensors are parts
+    of larger ones: {name: (global shape, offset)}; of a DTensor it is known. `key` and `nic` as for
+    gdr.Home, `checksum` as for Home.object().
+    """
+    return Publisher(state, name, listen=listen, key=key, nic=nic, parts=parts, checksum=checksum)
+
+
+class _Source:
+    """The object of one owner, and memory of this process for it."""
+
+    def __init__(self, link: Link, remote: RemoteObject, timeout: float) -> None:
+        self.remote = remote
+        self.index = remote.tensors(timeout=timeout)
+        self.link = link
+        self.epoch: int | None = None
+        self.views: dict[str, torch.Tensor] = {}
+        self.memory: LocalMemory | None = None
+        try:
+            parts = json.loads(self.index.attributes.get(_PARTS, "{}"))
+            self.boxes = {
+                entry["name"]: self._box(entry, parts.get(entry["name"])) for entry in self.index.tensors
+            }
+        except (AttributeError, TypeError, ValueError) as error:
+            raise ValueError(f"{remote.name} describes parts that are not valid: {error}") from error
+
+    @staticmethod
+    def _box(entry: dict[str, Any], part: Any) -> tuple[tuple[int, ...], Box]:
+        """The shape of the whole tensor, and the part that this owner has."""
+        if part is None:
+            return tuple(entry["shape"]), Box.whole(entry["shape"])
+        whole, offset = (tuple(int(length) for length in row) for row in part)
+        box = Box(offset, tuple(entry["shape"]))
+        if not box.within(whole):
+            raise ValueError(f"{entry['name']} at {list(offset)} is not within {list(whole)}")
+        return whole, box
+
+    def allocate(self, device: torch.device) -> None:
+        """Memory for all of it, in which the first tensor is aligned whatever the header's length is."""
+        first = min(entry["offset"] for entry in self.index.tensors)
+        base = -first % 256
+        slab = torch.empty(base + self.index.nbytes, dtype=torch.uint8, device=device)
+        self.views = _views(slab, base, self.index)
+        self.memory = self.link.memory(slab[base:])
+
+    def step(self) -> int | None:
+        """The step of what was got last; None of a file."""
+        step = self.views.get(_STEP)
+        return None if step is None else int(step.item())
+
+
+class Reader:
+    """Pulls published weights again and again into the same tensors.
+
+    `source` is "HOST:PORT/NAME", or a list with one for each owner that has a part. `into` is a module or a
+    dict, whose tensors are overwritten in place and cast to their types; None makes new ones on `device`,
+    of `dtype` if that is given. `mapping` gives the published name for each name of `into`: a dict, or a
+    function. `parts` as for publish(), for `into`.
+
+    The memory for it is registered once. Only one thread may use a reader.
+    """
+
+    def __init__(
+        self,
+        source: str | Sequence[str],
+        into: _State | None = None,
+        *,
+        mapping: Mapping[str, str] | Callable[[str], str] | None = None,
+        parts: _Parts | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+        key: Any = None,
+        nic: str | None = None,
+        timeout: float = 30.0,
+    ) -> None:
+        names = [source] if isinstance(source, str) else list(source)
+        if not names:
+            raise ValueError("there is no source: pass HOST:PORT/NAME, or a list of them")
+        if into is not None and (dtype is not None or device is not None):
+            raise TypeError("into has types and a device of its own: leave out dtype and device")
+        until = time.monotonic() + timeout
+        self._links: dict[str, Link] = {}
+        self._copied: torch.cuda.Event | None = None
+        try:
+            self._sources = [self._open(name, key, nic, until) for name in names]
+            if into is None:
+                wanted = self._new(dtype, torch.device(device or "cpu"))
+            else:
+                wanted = _locals(into, parts)
+            self._bind(wanted, mapping)
+        except BaseException:
+            self.close()
+            raise
+        self.tensors = {name: it.tensor for name, it in wanted.items()}
+
+    def _open(self, source: str, key: Any, nic: str | None, until: float) -> _Source:
+        owner, slash, name = source.partition("/")
+        if not slash or not name:
+            raise ValueError(f"{source!r} names no object: pass HOST:PORT/NAME")
+        link = self._links.get(owner)
+        if link is None:
+            link = self._links[owner] = Link(owner, key=key, nic=nic, timeout=_left(until))
+        # An owner that has published nothing yet has no header either.
+        remote = link.open(name, timeout=_left(until))
+        remote.wait_newer(timeout=_left(until))
+        return _Source(link, remote, _left(until))
+
+    def _new(self, dtype: torch.dtype | None, device: torch.device) -> dict[str, _Local]:
+        """New tensors for all that is published, each whole."""
+        wanted: dict[str, _Local] = {}
+        for source in self._sources:
+            for entry in source.index.tensors:
+                name = entry["name"]
+                if name == _STEP or name in wanted:
+                    continue
+                whole, _ = source.boxes[name]
+                published = _TYPES.get(entry["dtype"])
+                if published is None:
+                    raise ValueError(f"{name} has elements of {entry['dtype']}, which PyTorch does not have")
+                tensor = torch.empty(whole, dtype=dtype or published, device=device)
+                wanted[name] = _Local(tensor, whole, Box.whole(whole))
+        return wanted
+
+    def _bind(self, wanted: dict[str, _Local], mapping: Mapping[str, str] | Callable[[str], str] | None) -> None:
+        """Finds out which published part is copied to which part of which tensor."""
+        self._device = next(iter(wanted.values())).tensor.device
+        published = {name for source in self._sources for name in source.boxes}
+        plan: list[tuple[torch.Tensor, int, str, tuple[slice, ...]]] = []
+        for name, it in wanted.items():
+            if _overlaps_itself(it.tensor):
+                raise ValueError(f"{name} has elements that share memory: pass one that has its own")
+            if callable(mapping):
+                remote = mapping(name)
+            else:
+                remote = (mapping or {}).get(name, name)
+            if remote not in published:
+                as_what = "" if remote == name else f" (as {remote})"
+                raise ValueError(f"{name}{as_what} is published by no owner: {_some(published - {_STEP})} are")
+            having = [(n, *source.boxes[remote]) for n, source in enumerate(self._sources) if remote in source.boxes]
+            for _, whole, _ in having:
+                if whole != it.whole:
+                    raise ValueError(
+                        f"{name} has the shape {list(it.whole)}, and is published with {list(whole)}"
+                    )
+            try:
+                pieces = cover(it.box, [box for _, _, box in having])
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from error
+            for number, piece in pieces:
+                source, _, box = having[number]
+                to = it.tensor[piece.slices(it.box)] if it.tensor.dim() else it.tensor
+                plan.append((to, source, remote, piece.slices(box)))
+        # Where nothing has elements, the first source tells the step.
+        self._used = sorted({source for _, source, _, _ in plan} or {0})
+        for number in self._used:
+            self._sources[number].allocate(self._device)
+        self._to, self._from = [], []
+        for to, number, remote, slices in plan:
+            view = self._sources[number].views.get(remote)
+            if view is None:
+                raise ValueError(f"{remote} has elements of a type that PyTorch does not have")
+            self._to.append(to)
+            self._from.append(view[slices] if view.dim() else view)
+
+    def pull(self, *, timeout: float = 30.0) -> int | None:
+        """Reads the newest weights, and returns their step; None if a file is published, which has none.
+
+        Of several owners it waits until they have published the same step.
+        """
+        until = time.monotonic() + timeout
+        # The copies of the last pull read the memory that is written now.
+        if self._copied is not None:
+            self._copied.synchronize()
+        used = [self._sources[number] for number in self._used]
+        behind = used
+        while True:
+            for source in behind:
+                source.epoch = source.remote.get_into(source.memory, timeout=_left(until))
+            steps = {source.step() for source in used}
+            if len(steps) == 1:
+                break
+            newest = max(step for step in steps if step is not None)
+            behind = [source for source in used if source.step() != newest]
+            for source in behind:
+                try:
+                    source.remote.wait_newer(source.epoch, timeout=_left(until))
+                except NothingNewer as error:
+                    raise Error(
+                        f"the owner of {source.remote.name} published step {source.step()}, and another one {newest}: "
+                        "see why it does not go on"
+                    ) from error
+        _copy(self._to, self._from)
+        if self._device.type == "cuda":
+            self._copied = torch.cuda.Event()
+            self._copied.record(torch.cuda.current_stream(self._device))
+        return steps.pop()
+
+    def follow(self, *, timeout: float = 30.0) -> Iterator[int | None]:
+        """Pulls whenever there is something newer, and yields its step. Raises gdr.NothingNewer once
+        nothing was published for `timeout` seconds."""
+        first = self._sources[self._used[0]]
+        while True:
+            if first.epoch is not None:
+                first.remote.wait_newer(first.epoch, timeout=timeout)
+            yield self.pull(timeout=timeout)
+
+    def close(self) -> None:
+        """Ends its links and releases its memory. A second call does nothing."""
+        if self._copied is not None:
+            self._copied.synchronize()
+        for link in self._links.values():
+            link.close()
+        self._links.clear()
+
+    def __enter__(self) -> "Reader":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+        /,
+    ) -> None:
+        self.close()
+
+
+def pull(source: str | Sequence[str], into: _State | None = None, *, timeout: float = 30.0, **options: Any) -> Any:
+    """Reads the newest weights once. Returns the step, or with `into=None` a dict of new tensors.
+
+    The arguments are those of Reader. Who pulls again and again keeps a Reader.
+    """
+    with Reader(source, into, timeout=timeout, **options) as reader:
+        step = reader.pull(timeout=timeout)
+        return step if into is not None else reader.tensors
+
+
+def follow(source: str | Sequence[str], into: _State, *, timeout: float = 30.0, **options: Any) -> Iterator[int | None]:
+    """Pulls whenever there is something newer, and yields its step. The arguments are those of Reader."""
+    with Reader(source, into, timeout=timeout, **options) as reader:
+        yield from reader.follow(timeout=timeout)
+
+
+def _left(until: float) -> float:
+    """Seconds up to a deadline."""
+    return max(0.0, until - time.monotonic())
+
+
+def _overlaps_itself(tensor: torch.Tensor) -> bool:
+    """Whether two elements of a tensor may share memory."""
+    dimensions = sorted(
+        (stride, length) for stride, length in zip(tensor.stride(), tensor.shape) if length > 1
+    )
+    extent = 1
+    for stride, length in dimensions:
+        if stride < extent:
+            return True
+        extent = stride * (length - 1) + extent
+    return False
+
+
+def _some(names: Iterable[str]) -> str:
+    """A few names of many."""
+    names = sorted(names)
+    shown = ", ".join(names[:3])
+    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"

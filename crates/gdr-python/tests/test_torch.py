@@ -1,0 +1,220 @@
+"""gdr.torch: weights of models in host memory, published and pulled by gdr's own RDMA."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import gdr
+import pytest
+from conftest import LIMIT_S
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: nothing of gdr.torch was tested")
+
+import gdr.torch  # noqa: E402
+
+
+def model(seed=0):
+    """A small model of two types of elements, with weights that share memory."""
+    torch.manual_seed(seed)
+    made = torch.nn.Sequential(
+        torch.nn.Embedding(10, 6),
+        torch.nn.LayerNorm(6),
+        torch.nn.Linear(6, 3).to(torch.bfloat16),
+        torch.nn.Linear(6, 10, bias=False),
+    )
+    made[3].weight = made[0].weight
+    made.register_buffer("count", torch.tensor(3))
+    return made
+
+
+def equal(left, right):
+    left, right = left.state_dict(), right.state_dict()
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+
+
+def test_a_model_is_pulled_whole_cast_and_renamed():
+    trained, other = model(1), model(2)
+    with gdr.torch.publish(trained, "policy") as publisher:
+        publisher.push(7)
+        assert not equal(trained, other)
+        assert gdr.torch.pull(publisher.source, into=other, timeout=LIMIT_S) == 7
+        assert equal(trained, other)
+        renamed = {"w": torch.empty(3, 6, dtype=torch.float64)}
+        for mapping in ({"w": "2.weight"}, lambda name: "2.weight"):
+            renamed["w"].zero_()
+            gdr.torch.pull(publisher.source, renamed, mapping=mapping, timeout=LIMIT_S)
+            assert torch.equal(renamed["w"], trained[2].weight.double())
+        new = gdr.torch.pull(publisher.source, dtype=torch.float16, timeout=LIMIT_S)
+        assert torch.equal(new["0.weight"], trained[0].weight.half())
+        assert new["count"].item() == 3 and new.keys() == trained.state_dict().keys()
+
+
+def test_views_that_are_not_contiguous_are_published_and_filled():
+    source = torch.arange(24.0).view(4, 6).t()
+    target = torch.zeros(8, 6)[::2].t()
+    with gdr.torch.publish({"w": source}, "w") as publisher:
+        publisher.push(1)
+        gdr.torch.pull(publisher.source, {"w": target}, timeout=LIMIT_S)
+        assert torch.equal(source, target)
+
+
+def test_a_reader_follows_and_never_mixes_two_pushes():
+    tensors = {str(number): torch.zeros(1000 + number, dtype=torch.int64) for number in range(20)}
+    into = {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
+    ends = threading.Event()
+    with gdr.torch.publish(tensors, "w") as publisher:
+        publisher.push(0)
+
+        def train():
+            step = 0
+            while not ends.is_set():
+                step += 1
+                for tensor in tensors.values():
+                    tensor.fill_(step)
+                publisher.push(step, timeout=LIMIT_S)
+
+        trainer = threading.Thread(target=train)
+        trainer.start()
+        try:
+            last = -1
+            for _, step in zip(range(200), gdr.torch.follow(publisher.source, into, timeout=LIMIT_S)):
+                assert step > last
+                last = step
+                assert all((tensor == step).all() for tensor in into.values()), step
+        finally:
+            ends.set()
+            trainer.join()
+
+
+def test_owners_of_parts_are_read_by_readers_of_others():
+    whole = torch.arange(12.0 * 10).view(12, 10)
+    with gdr.Home() as home:
+        owners = [
+            gdr.torch.publish(
+                {"w": whole[row : row + 6, column : column + 5], "same": torch.ones(3)},
+                f"rank.{row}.{column}",
+                listen=home,
+                parts={"w": ((12, 10), (row, column))},
+            )
+            for row in (0, 6)
+            for column in (0, 5)
+        ]
+        sources = [owner.source for owner in owners]
+        for owner in owners:
+            owner.push(3)
+        for row in range(0, 12, 4):
+            rows = {"w": torch.empty(4, 10), "same": torch.empty(3)}
+            assert gdr.torch.pull(sources, rows, parts={"w": ((12, 10), (row, 0))}, timeout=LIMIT_S) == 3
+            assert torch.equal(rows["w"], whole[row : row + 4]) and rows["same"].sum() == 3
+        columns = {"w": torch.empty(12, 3, dtype=torch.float64)}
+        gdr.torch.pull(sources, columns, parts={"w": ((12, 10), (0, 4))}, timeout=LIMIT_S)
+        assert torch.equal(columns["w"], whole[:, 4:7].double())
+        assert torch.equal(gdr.torch.pull(sources, timeout=LIMIT_S)["w"], whole)
+
+        with pytest.raises(ValueError, match="w: 30 of its 120 elements are published by no owner"):
+            gdr.torch.pull(sources[:3], {"w": torch.empty(12, 10)}, timeout=LIMIT_S)
+        # One rank is ahead: its step is waited for, and then named.
+        owners[0].push(4)
+        with pytest.raises(gdr.Error, match="published step 3, and another one 4"):
+            gdr.torch.pull(sources, {"w": torch.empty(12, 10)}, timeout=0.5)
+        with gdr.torch.Reader(sources, {"w": torch.empty(12, 10)}, timeout=LIMIT_S) as reader:
+            late = threading.Timer(0.2, lambda: [owner.push(4) for owner in owners[1:]])
+            late.start()
+            assert reader.pull(timeout=LIMIT_S) == 4
+            late.join()
+
+
+@pytest.mark.parametrize(
+    ("state", "error", "words"),
+    [
+        ({}, ValueError, "no tensors"),
+        ({"a": 3}, TypeError, "a is a int"),
+        ({"a": torch.empty(2, device="meta")}, ValueError, "a is on the meta device"),
+        ({"a": torch.eye(2).to_sparse()}, ValueError, "a is not a dense tensor"),
+        ({"a": torch.zeros(2, dtype=torch.complex128)}, ValueError, "a has elements of torch.complex128"),
+        ({"gdr.step": torch.zeros(1)}, ValueError, "gdr.step is the name of the step"),
+    ],
+)
+def test_what_cannot_be_published_names_the_tensor(state, error, words):
+    with pytest.raises(error, match=words):
+        gdr.torch.publish(state, "w")
+
+
+def test_tensors_without_elements_have_a_step():
+    with gdr.torch.publish({"a": torch.empty(0)}, "w") as publisher:
+        publisher.push(5)
+        assert gdr.torch.pull(publisher.source, {"a": torch.empty(0)}, timeout=LIMIT_S) == 5
+
+
+def test_what_cannot_be_pulled_names_the_tensor():
+    with gdr.torch.publish({"w": torch.zeros(4, 3)}, "w") as publisher:
+        publisher.push(1)
+        for into, words in (
+            ({"w": torch.empty(3, 4)}, r"w has the shape \[3, 4\], and is published with \[4, 3\]"),
+            ({"v": torch.empty(1)}, "v is published by no owner: w are"),
+            ({"w": torch.empty(1, 3).expand(4, 3)}, "w has elements that share memory"),
+            ({"w": torch.empty(4, 3, device="meta")}, "w is on the meta device"),
+        ):
+            with pytest.raises(ValueError, match=words):
+                gdr.torch.pull(publisher.source, into, timeout=LIMIT_S)
+        with pytest.raises(ValueError, match="names no object"):
+            gdr.torch.pull("127.0.0.1:1", {"w": torch.empty(4, 3)})
+
+
+def test_a_model_that_changed_is_not_published():
+    state = {"w": torch.zeros(4), "v": torch.zeros(2)}
+    with gdr.torch.publish(state, "w") as publisher:
+        state["w"] = torch.zeros(5)
+        with pytest.raises(ValueError, match="w changed its shape"):
+            publisher.push(1)
+        del state["w"]
+        with pytest.raises(ValueError, match="w came or went"):
+            publisher.push(1)
+
+
+TRAINER = """
+import gdr.torch, torch
+state = {"w": torch.zeros(1 << 20)}
+publisher = gdr.torch.publish(state, "w")
+step = 0
+while True:
+    step += 1
+    state["w"].fill_(step)
+    publisher.push(step)
+    if step == 1:
+        print(publisher.source, flush=True)
+"""
+
+
+def test_a_trainer_that_is_killed_ends_pulls_with_an_error():
+    with subprocess.Popen(
+        [sys.executable, "-c", TRAINER], stdout=subprocess.PIPE, text=True, env=dict(os.environ)
+    ) as trainer:
+        try:
+            source = trainer.stdout.readline().strip()
+            into = {"w": torch.empty(1 << 20)}
+            with gdr.torch.Reader(source, into, timeout=LIMIT_S) as reader:
+                reader.pull(timeout=LIMIT_S)
+                trainer.send_signal(signal.SIGKILL)
+                with pytest.raises((gdr.Gone, gdr.Stalled, gdr.NoAnswer)):
+                    while True:
+                        step = reader.pull(timeout=5.0)
+                        assert (into["w"] == step).all()
+                # What was pulled last is whole.
+                assert (into["w"] == into["w"][0]).all()
+        finally:
+            trainer.kill()
+
+
+def test_a_checkpoint_of_a_file_is_pulled_without_a_step(tmp_path):
+    # The header has an odd length, so the elements are aligned in the file by chance only.
+    header = b'{"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"h":{"dtype":"U8","shape":[3],"data_offsets":[8,11]}}'
+    content = len(header).to_bytes(8, "little") + header
+    content += torch.tensor([1.5, 2.5]).numpy().tobytes() + b"\1\2\3"
+    with gdr.Home() as home:
+        home.object("file", len(content), checksum="sum64").publish_from(content)
+        into = {"w": torch.empty(2), "h": torch.empty(3, dtype=torch.uint8)}
+        assert gdr.torch.pull(f"{home.address}/file", into, timeout=LIMIT_S) is None
+        assert into["w"].tolist() == [1.5, 2.5] and into["h"].tolist() == [1, 2, 3]
