@@ -123,6 +123,58 @@ def _local(name: str, tensor: torch.Tensor, parts: _Parts | None) -> _Local:
     return _Local(tensor, whole, box or Box.whole(tensor.shape))
 
 
+class _Watched:
+    """The tensors of a model or a dict, which are looked at anew only where one was replaced.
+
+    A model has hundreds of tensors, and its state_dict() takes longer than the GPU takes to copy them.
+    """
+
+    def __init__(self, state: _State, parts: _Parts | None) -> None:
+        self._state, self._parts = state, parts
+        self._look()
+
+    def _look(self) -> None:
+        self.found = _locals(self._state, self._parts)
+        holders = _holders(self._state)
+        self._seen: list[tuple[dict[str, Any], str, Any, int]] | None = None
+        if holders.keys() == self.found.keys():
+            seen = [(holder, key, holder[key]) for holder, key in holders.values()]
+            self._seen = [(*it, _address(it[2])) for it in seen]
+
+    def changed(self) -> bool:
+        """Looks whether a tensor was replaced or moved, and at all of them then."""
+        seen = self._seen
+        if seen is not None and all(
+            holder.get(key) is tensor and _address(tensor) == address
+            for holder, key, tensor, address in seen
+        ) and self._count() == len(seen):
+            return False
+        self._look()
+        return True
+
+    def _count(self) -> int:
+        return len(self._seen or ()) if isinstance(self._state, torch.nn.Module) else len(self._state)
+
+
+def _holders(state: _State) -> dict[str, tuple[Any, str]]:
+    """Where each tensor is held: in a dict under a key."""
+    if not isinstance(state, torch.nn.Module):
+        return {name: (state, name) for name in state}
+    holders = {}
+    for path, module in state.named_modules(remove_duplicate=False):
+        prefix = f"{path}." if path else ""
+        for held in (module._parameters, module._buffers):
+            for key, tensor in held.items():
+                if tensor is not None and key not in module._non_persistent_buffers_set:
+                    holders[prefix + key] = (held, key)
+    return holders
+
+
+def _address(tensor: Any) -> int:
+    """Where the elements are that this rank has."""
+    return (tensor.to_local() if hasattr(tensor, "to_local") else tensor).data_ptr()
+
+
 def _views(memory: torch.Tensor, base: int, index: TensorIndex) -> dict[str, torch.Tensor]:
     """The tensors in memory that has the content of an object from `base` on."""
     views = {}
@@ -164,8 +216,8 @@ class Publisher:
         parts: _Parts | None = None,
         checksum: str = "none",
     ) -> None:
-        self._state, self._parts = state, parts
-        found = _locals(state, parts)
+        self._watched = _Watched(state, parts)
+        found = self._watched.found
         self._device = next(iter(found.values())).tensor.device
         described = [(name, _NAMES[it.tensor.dtype], list(it.tensor.shape)) for name, it in found.items()]
         boxes = {
@@ -189,8 +241,10 @@ class Publisher:
             raise
         self._header = torch.frombuffer(bytearray(self._index.header), dtype=torch.uint8)
         self._header = self._header.to(self._device)
+        self._names = list(found)
+        self._tensors: list[torch.Tensor] | None = [it.tensor for it in found.values()]
         # The tensors in each slot of GPU memory by its address; in host memory the one slab.
-        self._slots: dict[int, dict[str, torch.Tensor]] = {}
+        self._slots: dict[int, tuple[torch.Tensor, list[torch.Tensor]]] = {}
         self._slab: torch.Tensor | None = None
         if self._device.type == "cpu":
             self._slab = torch.empty(self._index.nbytes, dtype=torch.uint8)
@@ -201,20 +255,23 @@ class Publisher:
         Of weights on a GPU the copy is queued on the current stream, or on `stream`, and nothing is
         waited for: later work on that stream may change them.
         """
-        tensors = {name: it.tensor for name, it in self._checked().items()}
+        if self._watched.changed() or self._tensors is None:
+            # What is refused now is refused until it is mended.
+            self._tensors = None
+            self._tensors = self._checked()
         if self._slab is not None:
-            self._fill(self._slab, 0, tensors, step)
+            self._fill(self._slab, 0, step)
             return self._object.publish_from(self._slab, timeout=timeout)
         stream = stream or torch.cuda.current_stream(self._device)
         with torch.cuda.stream(stream):
             # A stream of its own address is as good as the object that PyTorch makes anew each time.
             return self._object.write_on(
-                lambda slot: self._fill_slot(slot, tensors, step), stream.cuda_stream
+                lambda slot: self._fill_slot(slot, step), stream.cuda_stream
             )
 
-    def _checked(self) -> dict[str, _Local]:
-        """The tensors, which are those that were published first."""
-        found = _locals(self._state, self._parts)
+    def _checked(self) -> list[torch.Tensor]:
+        """The tensors after a change: as many, of the same names, shapes and types."""
+        found = self._watched.found
         entries = {entry["name"]: entry for entry in self._index.tensors}
         del entries[_STEP]
         if found.keys() != entries.keys():
@@ -226,21 +283,22 @@ class Publisher:
                 raise ValueError(f"{name} changed its shape or type since publish(): publish again")
             if it.tensor.device != self._device:
                 raise ValueError(f"{name} moved to {it.tensor.device} since publish(): publish again")
-        return found
+        return [found[name].tensor for name in self._names]
 
-    def _fill_slot(self, slot: DeviceSlot, tensors: dict[str, torch.Tensor], step: int) -> None:
-        memory = torch.as_tensor(slot, device=self._device)
-        self._fill(memory, slot.address, tensors, step)
+    def _fill_slot(self, slot: DeviceSlot, step: int) -> None:
+        self._fill(torch.as_tensor(slot, device=self._device), slot.address, step)
 
-    def _fill(self, memory: torch.Tensor, key: int, tensors: dict[str, torch.Tensor], step: int) -> None:
-        views = self._slots.get(key)
-        if views is None:
+    def _fill(self, memory: torch.Tensor, key: int, step: int) -> None:
+        filled = self._slots.get(key)
+        if filled is None:
             # The header is the same in each epoch.
             memory[: len(self._header)].copy_(self._header)
-            views = self._slots[key] = _views(memory, 0, self._index)
+            views = _views(memory, 0, self._index)
+            filled = self._slots[key] = (views[_STEP], [views[name] for name in self._names])
+        of_step, tensors = filled
         with torch.no_grad():
-            views[_STEP].fill_(step)
-        _copy([views[name] for name in tensors], list(tensors.values()))
+            of_step.fill_(step)
+        _copy(tensors, self._tensors or [])
 
     def close(self) -> None:
         """Ends it: readers get gdr.Gone. A second call does nothing."""
