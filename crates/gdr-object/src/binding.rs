@@ -7,6 +7,7 @@ use gdr_rdma::{Deadline, RemoteMemory};
 use crate::epoch::Generation;
 use crate::error::{BusyReason, Error, GoneReason, Result};
 use crate::header::header_len;
+use crate::lap::LeaseHistory;
 use crate::link_channel::Fault;
 use crate::link_shared::{LinkShared, LinkState};
 use crate::lock::lock;
@@ -21,6 +22,8 @@ const FAULTS: u32 = 3;
 pub(crate) struct Binding {
     pub(crate) link: Arc<LinkShared>,
     pub(crate) name: ObjectName,
+    /// Whether gets are overtaken as a rule.
+    pub(crate) leases: LeaseHistory,
     bound: Mutex<Bound>,
 }
 
@@ -83,6 +86,7 @@ impl Binding {
         Ok(Self {
             link,
             name,
+            leases: LeaseHistory::default(),
             bound: Mutex::new(bound),
         })
     }

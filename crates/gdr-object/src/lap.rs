@@ -1,5 +1,7 @@
 //! Reading an object: the header, bytes of a slot, and the header again.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use gdr_rdma::{Deadline, RemoteMemory, Stripe, Watch};
 
 use crate::binding::{Attempt, Binding};
@@ -11,8 +13,34 @@ use crate::link_shared::{LinkState, LocalMemory};
 use crate::mode::{Checksum, Mode, Rights};
 use crate::protocol::{Opened, Refused, Request, Response};
 
-/// How many times a get is overtaken before it asks for a lease.
+/// How many times a get is overtaken before it asks for a lease, if the get before needed none.
 const LAPS: u32 = 4;
+/// After how many leases it is tried without one again.
+const LEASES: u32 = 16;
+
+/// How many gets in a row needed a lease: of an object that is published faster than it is read, each one
+/// would be overtaken in vain first.
+#[derive(Debug, Default)]
+pub(crate) struct LeaseHistory(AtomicU32);
+
+impl LeaseHistory {
+    /// How many times the next get reads without a lease at first.
+    fn laps(&self) -> u32 {
+        match self.0.load(Ordering::Relaxed) {
+            0 => LAPS,
+            leases if leases % LEASES == 0 => 1,
+            _ => 0,
+        }
+    }
+
+    fn needed(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn not_needed(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+}
 
 /// What one reading of an object found.
 pub(crate) enum Lap {
@@ -53,26 +81,30 @@ impl Binding {
         deadline: Deadline,
         part: impl Fn(&Opened) -> Result<Part<'a>>,
     ) -> Result<Epoch> {
-        let mut overtaken = 0;
+        let (mut overtaken, laps) = (0, self.leases.laps());
         self.attempt(deadline, |state, opened| {
             let part = part(opened)?;
             let lanes = part.to.lanes(part.len, opened);
             loop {
+                if overtaken >= laps
+                    && opened.info.mode == Mode::Latest
+                    && let Some(epoch) = self.lap_with_lease(state, opened, part, deadline)?
+                {
+                    self.leases.needed();
+                    return Ok(epoch);
+                }
                 let (channel, watch) =
                     state.channel_for(&self.link, opened.domain, lanes, deadline)?;
                 match self.lap(channel, watch, opened, part, deadline)? {
-                    Lap::Whole(epoch) => return Ok(epoch),
+                    Lap::Whole(epoch) => {
+                        self.leases.not_needed();
+                        return Ok(epoch);
+                    }
                     Lap::Empty => {
                         let name = self.name.clone();
                         return Err(Error::Empty { name }.into());
                     }
                     Lap::Overtaken => overtaken += 1,
-                }
-                if overtaken >= LAPS
-                    && opened.info.mode == Mode::Latest
-                    && let Some(epoch) = self.lap_with_lease(state, opened, part, deadline)?
-                {
-                    return Ok(epoch);
                 }
                 if deadline.has_passed() {
                     let fault = Fault::Deadline { done: 0 };
@@ -312,5 +344,20 @@ mod tests {
         let newest = object.publish(&[2; 8], limit()).unwrap();
         // A lease of the first epoch would be in the way.
         assert_eq!(get(8).unwrap(), Some(newest));
+    }
+    #[test]
+    fn after_a_lease_gets_ask_for_one_first_and_try_without_at_times() {
+        let history = LeaseHistory::default();
+        assert_eq!(history.laps(), LAPS);
+        let tried: Vec<_> = (0..2 * LEASES)
+            .map(|_| {
+                history.needed();
+                history.laps()
+            })
+            .collect();
+        let without = tried.iter().filter(|laps| **laps > 0).count();
+        assert_eq!((without, tried[0]), (2, 0));
+        history.not_needed();
+        assert_eq!(history.laps(), LAPS);
     }
 }
