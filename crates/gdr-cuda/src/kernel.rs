@@ -74,6 +74,18 @@ pub enum Launch {
         /// 1 to 32.
         blocks: u32,
     },
+    /// Copies the pieces that a table names, one by each block: an entry has the address of a piece, the offset from
+    /// `dst` that it goes to, and its length, each of 64 bits.
+    Gather {
+        /// 8-byte aligned, 24 bytes for each block. Its content is there when the kernel is launched.
+        table: DevicePtr,
+        /// Entries, at least 1.
+        blocks: u32,
+        /// Pieces are copied fastest where it, their addresses and their offsets are multiples of 16.
+        dst: DevicePtr,
+        /// Bytes from there on that the pieces go to.
+        len: u64,
+    },
     /// The GPU's half of a round trip, `iterations` times: spin until the 32-bit word at `ping` is
     /// the round's number (1, 2, ...); then read all payload words, or write the round's number to
     /// them, by `direction`; then store the round's number at `pong`. The kernel ends without storing

@@ -50,6 +50,7 @@ mod device_export;
 mod driver;
 mod environment;
 mod error;
+mod gather;
 mod gpu;
 mod guarded_copy;
 mod host_buffer;
@@ -76,6 +77,7 @@ pub use driver::{
 };
 pub use environment::open_driver;
 pub use error::{CuResult, Error, Result};
+pub use gather::Gather;
 pub use gdr_pci::{Bdf, ParseBdfError};
 pub use gpu::Gpu;
 pub use guarded_copy::{GuardedCopy, GuardedState};

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use crate::buffer::{Allocation, DeviceBuffer};
 use crate::driver::{Driver, HostCall, MemoryKind, RawStream, StreamState};
 use crate::error::{Error, Result};
+use crate::gather::Gather;
 use crate::gpu::Gpu;
 use crate::guarded_copy::GuardedCopy;
 use crate::host_buffer::HostBuffer;
@@ -27,6 +28,7 @@ enum InUse {
     Device(Arc<Allocation>),
     Host(Arc<HostBuffer>),
     Imported(Arc<ImportedMemory>),
+    Gather(Arc<Gather>),
 }
 
 impl InUse {
@@ -35,6 +37,7 @@ impl InUse {
             (Self::Device(one), Self::Device(other)) => Arc::ptr_eq(one, other),
             (Self::Host(one), Self::Host(other)) => Arc::ptr_eq(one, other),
             (Self::Imported(one), Self::Imported(other)) => Arc::ptr_eq(one, other),
+            (Self::Gather(one), Self::Gather(other)) => Arc::ptr_eq(one, other),
             _ => false,
         }
     }
@@ -330,6 +333,31 @@ impl Stream {
         self.queue(&[from, to], |driver| {
             // SAFETY: both ranges were checked and do not overlap, and `queue` keeps both allocated.
             unsafe { driver.queue_copy_on_device(self.raw, dst, src, len) }
+        })
+    }
+
+    /// Queues a copy of all pieces of `gather` to `offset` of `to`, and returns; [`Stream::wait`] for it. All stay
+    /// allocated until the stream is found idle.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], [`Error::ForeignBuffer`], [`Error::Overlap`], the driver's; nothing is copied
+    /// then.
+    pub fn queue_gather(&self, gather: &Arc<Gather>, to: &DeviceBuffer, offset: u64) -> Result<()> {
+        let dst = to.range(offset, gather.end())?.start;
+        for piece in gather.buffers() {
+            if !piece.gpu().is_same(&self.gpu) {
+                return Err(self.foreign(piece.gpu()));
+            }
+            if overlap(piece.ptr(), piece.len(), dst, gather.end()) {
+                let (ptr, len) = (piece.ptr(), piece.len());
+                return Err(Error::Overlap { ptr, len });
+            }
+        }
+        let memory = InUse::Gather(Arc::clone(gather));
+        self.queue_with(&[to], [memory], |driver| {
+            // SAFETY: the table has whole buffers only, `to` has room for all of them, nothing overlaps, and
+            // `queue_with` keeps all allocated.
+            unsafe { driver.launch(self.raw, &gather.launch(dst)) }
         })
     }
 

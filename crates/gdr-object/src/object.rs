@@ -1,11 +1,12 @@
 //! The owner's side of an object.
 
+use std::any::Any;
 use std::fmt;
 use std::mem;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use gdr_cuda::{DeviceBuffer, DevicePtr, Gpu, Stream};
+use gdr_cuda::{DeviceBuffer, DevicePtr, Gather, Gpu, Stream};
 use gdr_rdma::{Buffer, Deadline};
 
 use crate::content::Content;
@@ -17,7 +18,7 @@ use crate::info::{Location, ObjectInfo};
 use crate::lock::lock;
 use crate::mode::{Checksum, Grantee, Mode, Rights};
 use crate::name::ObjectName;
-use crate::publisher::Copied;
+use crate::publisher::{Copied, Kept};
 use crate::shared_object::{SharedObject, Writing};
 use crate::slots::Writer;
 
@@ -183,13 +184,13 @@ impl Object {
     /// # Errors
     /// As [`Object::publish_from`].
     pub fn publish_from_kept(&self, from: &Arc<DeviceBuffer>, stream: &Stream) -> Result<Epoch> {
-        self.publish_by(from, Some(Arc::clone(from)), stream)
+        self.publish_by(from, Some(Kept(Arc::<DeviceBuffer>::clone(from))), stream)
     }
 
     fn publish_by(
         &self,
         from: &DeviceBuffer,
-        kept: Option<Arc<DeviceBuffer>>,
+        kept: Option<Kept>,
         stream: &Stream,
     ) -> Result<Epoch> {
         let bytes = self.info()?.bytes;
@@ -217,10 +218,24 @@ impl Object {
         self.write_by(stream, None, queue)
     }
 
+    /// As [`Object::write_on`], and keeps `kept` until the work was executed: what that reads, for a stream
+    /// that keeps no memory ([`Stream::from_owner`]). A thread of the home drops it.
+    ///
+    /// # Errors
+    /// As [`Object::write_on`].
+    pub fn write_on_kept(
+        &self,
+        kept: Arc<dyn Any + Send + Sync>,
+        stream: &Stream,
+        queue: impl FnOnce(&DeviceSlot<'_>) -> Result<()>,
+    ) -> Result<Epoch> {
+        self.write_by(stream, Some(Kept(kept)), queue)
+    }
+
     fn write_by(
         &self,
         stream: &Stream,
-        kept: Option<Arc<DeviceBuffer>>,
+        kept: Option<Kept>,
         queue: impl FnOnce(&DeviceSlot<'_>) -> Result<()>,
     ) -> Result<Epoch> {
         /// How long a stream on which nothing more can be queued may take to end.
@@ -254,7 +269,7 @@ impl Object {
     fn queue(
         &self,
         write: impl FnOnce(&DeviceSlot<'_>) -> Result<()>,
-        kept: Option<Arc<DeviceBuffer>>,
+        kept: Option<Kept>,
         stream: &Stream,
         writing: &Writing,
     ) -> Result<()> {
@@ -430,6 +445,19 @@ impl DeviceSlot<'_> {
             return Err(Error::OutOfRange { offset, len, size });
         }
         Ok(stream.queue_copy(from, 0, self.memory, self.offset + offset, len)?)
+    }
+
+    /// Queues on `stream` a copy of all pieces of `gather`, which go to their offsets.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], with nothing queued; [`Error::Cuda`].
+    pub fn queue_gather(&self, gather: &Arc<Gather>, stream: &Stream) -> Result<()> {
+        let (len, size) = (gather.end(), self.len);
+        if len > size {
+            let offset = 0;
+            return Err(Error::OutOfRange { offset, len, size });
+        }
+        Ok(stream.queue_gather(gather, self.memory, self.offset)?)
     }
 }
 

@@ -1,10 +1,10 @@
 //! The thread that publishes what streams have copied.
 
+use std::any::Any;
+use std::fmt;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
-
-use gdr_cuda::DeviceBuffer;
 
 use crate::error::{Error, Result};
 use crate::shared_object::{SharedObject, Writing};
@@ -15,7 +15,19 @@ pub(crate) struct Copied {
     pub(crate) object: Arc<SharedObject>,
     pub(crate) writing: Writing,
     /// What it was copied from, where nothing else keeps that.
-    pub(crate) source: Option<Arc<DeviceBuffer>>,
+    pub(crate) source: Option<Kept>,
+}
+
+/// Memory that work of a stream reads.
+#[derive(Clone)]
+pub(crate) struct Kept(
+    #[expect(dead_code, reason = "it is only dropped")] pub(crate) Arc<dyn Any + Send + Sync>,
+);
+
+impl fmt::Debug for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Kept")
+    }
 }
 
 /// The thread that publishes what streams have copied. A function that a stream calls must not

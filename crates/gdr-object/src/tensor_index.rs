@@ -1,5 +1,6 @@
 //! Where the tensors of a model are in the bytes of an object: the layout of a safetensors file.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
@@ -92,8 +93,8 @@ impl TensorIndex {
     /// The longest header that is read: enough for half a million tensors.
     const LONGEST_HEADER: u64 = 64 << 20;
 
-    /// Lays tensors out: those with the largest elements first, so that each is aligned to its elements.
-    /// `attributes` are stored with them.
+    /// Lays tensors out: those of whole 16 bytes first, as GPUs copy these fastest, and the others by the size
+    /// of their elements, to which each one is aligned. `attributes` are stored with them.
     ///
     /// # Errors
     /// [`InvalidTensors::None`], [`InvalidTensors::Twice`], [`InvalidTensors::TooLarge`].
@@ -102,7 +103,11 @@ impl TensorIndex {
         attributes: BTreeMap<String, String>,
     ) -> Result<Self, InvalidTensors> {
         let mut tensors: Vec<_> = tensors.into_iter().collect();
-        tensors.sort_by(|left, right| (right.1, &left.0).cmp(&(left.1, &right.0)));
+        let is_odd =
+            |dtype, shape: &[u64]| bytes_of(dtype, shape).is_none_or(|bytes| bytes % 16 != 0);
+        tensors.sort_by_cached_key(|(name, dtype, shape)| {
+            (is_odd(*dtype, shape), Reverse(*dtype), name.clone())
+        });
         let mut names = BTreeSet::new();
         let (mut infos, mut at) = (Vec::with_capacity(tensors.len()), 0_usize);
         for (name, dtype, shape) in tensors {
@@ -290,6 +295,7 @@ mod tests {
             ("embed", Dtype::BF16, &[5, 2]),
             ("step", Dtype::I64, &[]),
             ("mask", Dtype::BOOL, &[0, 4]),
+            ("gate", Dtype::U8, &[16]),
         ])
         .unwrap();
         assert_eq!(made.header().len() % ALIGNMENT, 0);
@@ -298,13 +304,14 @@ mod tests {
             .iter()
             .map(|it| (&*it.name, it.offset - made.header().len() as u64, it.bytes));
         let expected = [
-            ("step", 0, 8),
-            ("bias", 8, 6),
-            ("embed", 14, 20),
-            ("mask", 34, 0),
+            ("gate", 0, 16),
+            ("mask", 16, 0),
+            ("step", 16, 8),
+            ("bias", 24, 6),
+            ("embed", 30, 20),
         ];
         assert_eq!(places.collect::<Vec<_>>(), expected);
-        assert_eq!(made.bytes(), made.header().len() as u64 + 34);
+        assert_eq!(made.bytes(), made.header().len() as u64 + 50);
         let mut content = made.header().to_vec();
         content.resize(made.bytes() as usize, 1);
         let read = TensorIndex::read(made.bytes(), |len| {

@@ -37,6 +37,7 @@ mod device_slot;
 mod dlpack;
 mod dtype;
 mod error;
+mod gather;
 mod home;
 mod host_memory;
 mod link;
@@ -68,6 +69,8 @@ mod _gdr {
     use crate::device_slot::DeviceSlot;
     #[pymodule_export]
     use crate::error::Error;
+    #[pymodule_export]
+    use crate::gather::Gather;
     #[pymodule_export]
     use crate::home::Home;
     #[pymodule_export]

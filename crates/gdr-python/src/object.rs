@@ -10,6 +10,7 @@ use pyo3::types::PyDict;
 
 use crate::device_slot::DeviceSlot;
 use crate::error::IntoException;
+use crate::gather::Gather;
 use crate::home::OpenHome;
 use crate::host_memory::HostMemory;
 use crate::local_memory::Memory;
@@ -115,20 +116,22 @@ impl Object {
     }
 
     /// Publishes what work on `stream` writes, as the next epoch, and returns its number. `write` is called
-    /// at once with the GPU memory of that epoch, a DeviceSlot, and queues the work; the publication
-    /// is queued behind it, and nothing is waited for. Only work of this call may write to the memory. If
-    /// `write` raises an exception, nothing is published.
+    /// at once with the GPU memory of that epoch, a DeviceSlot, and queues the work; a copy of the tensors of
+    /// `gather`, and the publication, are queued behind it, and nothing is waited for. Only work of this
+    /// call may write to the memory. If `write` raises an exception, nothing is published.
     ///
     /// `stream` as for publish_from().
-    #[pyo3(signature = (write, /, stream = None))]
+    #[pyo3(signature = (write, /, stream = None, *, gather = None))]
     fn write_on(
         &self,
         py: Python<'_>,
         write: &Bound<'_, PyAny>,
         stream: Option<&Bound<'_, PyAny>>,
+        gather: Option<&Bound<'_, Gather>>,
     ) -> PyResult<u64> {
         let (object, write) = (self.open()?, write.clone().unbind());
         let stream = ProgramStream::of(stream)?;
+        let gather = gather.map(|gather| Arc::clone(&gather.get().gather));
         py.detach(|| {
             let info = object.info().map_err(IntoException::into_exception)?;
             let Location::Gpu { ordinal, .. } = info.location else {
@@ -140,14 +143,23 @@ impl Object {
                 .streams
                 .get(&runtime.gpu(Ordinal(ordinal))?.gpu, stream);
             let mut raised = None;
-            let published = object.write_on(&stream, |slot| {
+            let queue = |slot: &gdr_object::DeviceSlot<'_>| {
                 let called =
                     Python::attach(|py| write.call1(py, (DeviceSlot::from(slot),)).map(drop));
                 called.map_err(|error| {
                     raised = Some(error);
                     Error::Writer("it raised an exception".into())
-                })
-            });
+                })?;
+                gather
+                    .as_ref()
+                    .map_or(Ok(()), |gather| slot.queue_gather(gather, &stream))
+            };
+            let published = match &gather {
+                None => object.write_on(&stream, queue),
+                Some(kept) => {
+                    object.write_on_kept(Arc::<gdr_cuda::Gather>::clone(kept), &stream, queue)
+                }
+            };
             match (raised, published) {
                 (Some(raised), _) => Err(raised),
                 (None, published) => Ok(published.map_err(IntoException::into_exception)?.get()),

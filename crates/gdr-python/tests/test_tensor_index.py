@@ -45,6 +45,20 @@ def test_work_of_a_stream_writes_an_epoch_in_place():
         assert remote.wait_newer(timeout=LIMIT_S) == first == 1
         assert remote.tensors(timeout=LIMIT_S).tensors == index.tensors
         assert remote.get(timeout=LIMIT_S) == (1, index.header + b"\1\2\3\4")
+        tensors = [(gdr.DeviceMemory(size), to) for size, to in ((3, 5), (2, 0))]
+        for byte, (memory, _) in enumerate(tensors, 1):
+            with gdr.map(memory) as mapping:
+                mapping.write(bytes([byte]) * memory.nbytes)
+        gather = gdr.Gather(tensors)
+        assert gather.end == 8
+        assert published.write_on(lambda slot: None, gather=gather) == 2
+        assert remote.wait_newer(1, timeout=LIMIT_S) == 2
+        content = remote.get(timeout=LIMIT_S)[1]
+        assert content[:2] == b"\2\2" and content[5:8] == b"\1\1\1"
+        with pytest.raises(gdr.Error, match="overlap"):
+            gdr.Gather([(tensors[0][0], 0), (tensors[1][0], 2)])
+        with pytest.raises(ValueError, match="no tensors"):
+            gdr.Gather([])
         host = home.object("h", 8)
         with pytest.raises(ValueError, match="host memory"):
             host.write_on(write)

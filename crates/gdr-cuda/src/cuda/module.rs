@@ -32,6 +32,7 @@ struct Functions {
     sum64_begin: Opaque,
     sum64: Opaque,
     guarded_copy: Opaque,
+    gather: Opaque,
     ping_pong: Opaque,
 }
 
@@ -163,6 +164,21 @@ impl Cuda {
                 // SAFETY: the parameters of `gdr_guarded_copy`; the caller's promise about all addresses.
                 unsafe { self.run(functions()?.guarded_copy, grid, stream, &mut values) }
             }
+            Launch::Gather {
+                table,
+                blocks,
+                dst,
+                len: _,
+            } => {
+                let mut values = [parameter(&table), parameter(&dst)];
+                let grid = Grid {
+                    blocks,
+                    threads: COPY_THREADS,
+                };
+                // SAFETY: the parameters of `gdr_gather`; the caller's promise about the table and all that it
+                // names.
+                unsafe { self.run(functions()?.gather, grid, stream, &mut values) }
+            }
             Launch::PingPong {
                 ping,
                 pong,
@@ -275,6 +291,7 @@ impl Cuda {
             sum64_begin: find(c"gdr_sum64_begin")?,
             sum64: find(c"gdr_sum64")?,
             guarded_copy: find(c"gdr_guarded_copy")?,
+            gather: find(c"gdr_gather")?,
             ping_pong: find(c"gdr_ping_pong")?,
         };
         modules.insert(device, functions);
@@ -342,6 +359,7 @@ mod tests {
             "sum64_begin",
             "sum64",
             "guarded_copy",
+            "gather",
             "ping_pong",
         ] {
             assert_eq!(

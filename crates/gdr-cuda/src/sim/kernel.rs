@@ -48,6 +48,8 @@ pub(super) enum Kernel {
     Sum64 { src: View, sum: View },
     /// [`Launch::GuardedCopy`].
     GuardedCopy(GuardedCopy),
+    /// [`Launch::Gather`]: from where to where.
+    Gather(Vec<(View, View)>),
     /// [`Launch::PingPong`].
     PingPong(PingPong),
     /// [`Launch::Push`].
@@ -144,6 +146,24 @@ impl Kernel {
                 number,
                 blocks,
             }),
+            Launch::Gather {
+                table,
+                blocks,
+                dst,
+                len,
+            } => {
+                let (table, dst) = (resolve(table, 3 * u64::from(blocks), 8)?, view(dst, len));
+                let dst = dst.ok_or_else(illegal)?;
+                let word = |at: usize| u64::from_le(table.wide_word(at).load(Ordering::Relaxed));
+                let pieces = (0..blocks as usize).map(|block| {
+                    let [from, to, len] = [0, 1, 2].map(|at| word(3 * block + at));
+                    let end = to.checked_add(len).filter(|end| *end <= dst.len() as u64);
+                    let end = end.ok_or_else(illegal)?;
+                    let from = view(DevicePtr::new(from), len).ok_or_else(illegal)?;
+                    Ok((from, dst.part(to as usize..end as usize)))
+                });
+                Self::Gather(pieces.collect::<Result<_>>()?)
+            }
             Launch::PingPong {
                 ping,
                 pong,
@@ -249,6 +269,11 @@ impl Kernel {
                     .store(total.get().to_le(), Ordering::Relaxed);
             }
             Self::GuardedCopy(copy) => copy.run(),
+            Self::Gather(pieces) => {
+                for (src, dst) in pieces {
+                    dst.copy_from(src);
+                }
+            }
             Self::PingPong(ping_pong) => ping_pong.run(),
             Self::Push(push) => push.run(),
         }

@@ -626,9 +626,12 @@ impl Driver for SimDriver {
     unsafe fn launch(&self, stream: RawStream, launch: &Launch) -> Result<()> {
         let call = "cuLaunchKernel";
         self.check_context(call)?;
+        if stream.handle == DEFAULT_STREAM {
+            self.kernels.wait();
+        }
         let mut state = self.lock();
         let kernel = Kernel::prepare(launch, |ptr, len| state.view(ptr, len))?;
-        state.worker(call, stream)?.submit(call, kernel)
+        state.submit(call, stream, kernel)
     }
 }
 

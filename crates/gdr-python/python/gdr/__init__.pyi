@@ -149,6 +149,12 @@ class DeviceSlot:
     def __cuda_array_interface__(self) -> dict[str, Any]: ...
 
 @final
+class Gather:
+    def __new__(cls, tensors: list[tuple[_GpuMemory, int]], /) -> Gather: ...
+    @property
+    def end(self) -> int: ...
+
+@final
 class TensorIndex:
     def __new__(
         cls,
@@ -199,7 +205,12 @@ class Object:
         self, source: _Memory, /, stream: _Stream | None = None, *, timeout: float = 30.0
     ) -> int: ...
     def write_on(
-        self, write: Callable[[DeviceSlot], None], /, stream: _Stream | None = None
+        self,
+        write: Callable[[DeviceSlot], None],
+        /,
+        stream: _Stream | None = None,
+        *,
+        gather: Gather | None = None,
     ) -> int: ...
     def close(self) -> None: ...
     def __enter__(self) -> Object: ...

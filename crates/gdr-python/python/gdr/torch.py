@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 
 from gdr._boxes import Box, cover
-from gdr._gdr import DeviceSlot, Error, Home, Link, LocalMemory, RemoteObject, TensorIndex
+from gdr._gdr import DeviceSlot, Error, Gather, Home, Link, LocalMemory, RemoteObject, TensorIndex
 from gdr._errors import NothingNewer
 
 __all__ = ["Publisher", "Reader", "follow", "publish", "pull"]
@@ -241,10 +241,10 @@ class Publisher:
             raise
         self._header = torch.frombuffer(bytearray(self._index.header), dtype=torch.uint8)
         self._header = self._header.to(self._device)
-        self._names = list(found)
-        self._tensors: list[torch.Tensor] | None = [it.tensor for it in found.values()]
+        # What is copied by one kernel, and the names and tensors of the rest; None until they are checked.
+        self._plan: tuple[Gather | None, list[str], list[torch.Tensor]] | None = None
         # The tensors in each slot of GPU memory by its address; in host memory the one slab.
-        self._slots: dict[int, tuple[torch.Tensor, list[torch.Tensor]]] = {}
+        self._slots: dict[int, dict[str, torch.Tensor]] = {}
         self._slab: torch.Tensor | None = None
         if self._device.type == "cpu":
             self._slab = torch.empty(self._index.nbytes, dtype=torch.uint8)
@@ -255,22 +255,23 @@ class Publisher:
         Of weights on a GPU the copy is queued on the current stream, or on `stream`, and nothing is
         waited for: later work on that stream may change them.
         """
-        if self._watched.changed() or self._tensors is None:
+        if self._watched.changed() or self._plan is None:
             # What is refused now is refused until it is mended.
-            self._tensors = None
-            self._tensors = self._checked()
+            self._plan = None
+            self._plan = self._checked()
+        gather, names, tensors = self._plan
         if self._slab is not None:
-            self._fill(self._slab, 0, step)
+            self._fill(self._slab, 0, names, tensors, step)
             return self._object.publish_from(self._slab, timeout=timeout)
         stream = stream or torch.cuda.current_stream(self._device)
         with torch.cuda.stream(stream):
             # A stream of its own address is as good as the object that PyTorch makes anew each time.
             return self._object.write_on(
-                lambda slot: self._fill_slot(slot, step), stream.cuda_stream
+                lambda slot: self._fill_slot(slot, names, tensors, step), stream.cuda_stream, gather=gather
             )
 
-    def _checked(self) -> list[torch.Tensor]:
-        """The tensors after a change: as many, of the same names, shapes and types."""
+    def _checked(self) -> tuple[Gather | None, list[str], list[torch.Tensor]]:
+        """How the tensors are copied, which have the names, shapes and types of those that were published first."""
         found = self._watched.found
         entries = {entry["name"]: entry for entry in self._index.tensors}
         del entries[_STEP]
@@ -283,22 +284,32 @@ class Publisher:
                 raise ValueError(f"{name} changed its shape or type since publish(): publish again")
             if it.tensor.device != self._device:
                 raise ValueError(f"{name} moved to {it.tensor.device} since publish(): publish again")
-        return [found[name].tensor for name in self._names]
+        if self._slab is not None:
+            return None, list(found), [it.tensor for it in found.values()]
+        whole, rest = [], []
+        for name, it in found.items():
+            if it.tensor.is_contiguous() and it.tensor.numel():
+                whole.append((it.tensor.view(-1).view(torch.uint8), entries[name]["offset"]))
+            else:
+                rest.append(name)
+        return Gather(whole) if whole else None, rest, [found[name].tensor for name in rest]
 
-    def _fill_slot(self, slot: DeviceSlot, step: int) -> None:
-        self._fill(torch.as_tensor(slot, device=self._device), slot.address, step)
+    def _fill_slot(
+        self, slot: DeviceSlot, names: list[str], tensors: list[torch.Tensor], step: int
+    ) -> None:
+        self._fill(torch.as_tensor(slot, device=self._device), slot.address, names, tensors, step)
 
-    def _fill(self, memory: torch.Tensor, key: int, step: int) -> None:
-        filled = self._slots.get(key)
-        if filled is None:
+    def _fill(
+        self, memory: torch.Tensor, key: int, names: list[str], tensors: list[torch.Tensor], step: int
+    ) -> None:
+        views = self._slots.get(key)
+        if views is None:
             # The header is the same in each epoch.
             memory[: len(self._header)].copy_(self._header)
-            views = _views(memory, 0, self._index)
-            filled = self._slots[key] = (views[_STEP], [views[name] for name in self._names])
-        of_step, tensors = filled
+            views = self._slots[key] = _views(memory, 0, self._index)
         with torch.no_grad():
-            of_step.fill_(step)
-        _copy(tensors, self._tensors or [])
+            views[_STEP].fill_(step)
+        _copy([views[name] for name in names], tensors)
 
     def close(self) -> None:
         """Ends it: readers get gdr.Gone. A second call does nothing."""
