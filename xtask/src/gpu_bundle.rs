@@ -32,6 +32,9 @@ const NCCL: &str = include_str!("../bundle/nccl.py");
 /// Objects of one GPU that another process reads into another GPU.
 const OBJECTS: &str = include_str!("../bundle/objects.py");
 
+/// Weights of a model, from one process to another.
+const WEIGHTS: &str = include_str!("../bundle/weights.py");
+
 /// The Python package beside PyTorch.
 const WHEEL: &str = include_str!("../bundle/wheel.py");
 
@@ -66,6 +69,7 @@ pub(crate) fn make(out: &Path) -> anyhow::Result<()> {
     copy_program(&env::current_exe()?, &out.join("bin/xtask"))?;
     fs::write(out.join("nccl.py"), NCCL)?;
     fs::write(out.join("objects.py"), OBJECTS)?;
+    fs::write(out.join("weights.py"), WEIGHTS)?;
     fs::write(out.join("wheel.py"), WHEEL)?;
     match wheel::build(PROFILE, &out.join("wheel")) {
         Ok(_) => {}

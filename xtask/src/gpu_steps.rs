@@ -367,6 +367,13 @@ pub(crate) const STEPS: &[Step] = &[
         command: r#"two_gpus; wheel "$HERE/objects.py""#,
     },
     Step {
+        name: "weights of a model, published and pulled",
+        file: "weights",
+        prints: Prints::Text,
+        limit_s: 400,
+        command: r#"wheel "$HERE/weights.py""#,
+    },
+    Step {
         name: "gdr sanity -e -v, without privileges",
         file: "sanity-nobody",
         prints: Prints::Text,
