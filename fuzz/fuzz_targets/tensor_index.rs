@@ -1,4 +1,4 @@
-//! Headers of tensors: what is read lies within the content, and is read again from what is laid out anew.
+//! Headers of tensors: what is read lies within the content, and is the same when it is laid out again.
 
 #![no_main]
 

@@ -19,7 +19,7 @@ const LAPS: u32 = 4;
 const LEASES: u32 = 16;
 
 /// How many gets in a row needed a lease: of an object that is published faster than it is read, each one
-/// would be overtaken in vain first.
+/// would be overtaken first.
 #[derive(Debug, Default)]
 pub(crate) struct LeaseHistory(AtomicU32);
 
