@@ -1,0 +1,208 @@
+//! The management queue pair of an address, shared by several devices as by several processes.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a fixture that fails is a test that fails"
+)]
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, TryRecvError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use gdr_nic::{Deadline, Device, Error, Management, PortUse, ReceivedMad, SoftOptions};
+use gdr_roce::cm::{CommId, Dreq, IdPair, Message, ServiceId, SidrReq, SidrStatus};
+use gdr_roce::{PartitionKey, Qpn};
+
+/// Longer than any correct wait.
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn open(address: IpAddr) -> Device {
+    let options = SoftOptions::new(address)
+        .port_use(PortUse::Shared)
+        .shards(1);
+    Device::open(&options, None).unwrap()
+}
+
+/// A process's end, and the thread that receives.
+struct Member {
+    management: Arc<Management>,
+    received: Receiver<ReceivedMad>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Member {
+    fn new(address: IpAddr) -> Self {
+        let management = Arc::new(open(address).management().unwrap());
+        let (send, received) = mpsc::channel();
+        let stop = Arc::new(AtomicBool::new(false));
+        let (receiver, stopped) = (Arc::clone(&management), Arc::clone(&stop));
+        let thread = thread::spawn(move || {
+            while !stopped.load(Ordering::Acquire) {
+                if let Some(mad) = receiver.receive(None) {
+                    send.send(mad).unwrap();
+                }
+            }
+        });
+        Self {
+            management,
+            received,
+            stop,
+            thread: Some(thread),
+        }
+    }
+
+    fn id(&self) -> CommId {
+        CommId(u32::from(self.management.prefix()) << 20 | 5)
+    }
+
+    /// Sends until a message is received, as it may be lost while there is no keeper.
+    fn send_until(&self, to: &Self, message: &Message) -> ReceivedMad {
+        let deadline = Deadline::after(LIMIT);
+        let address = to.management.local().ip();
+        while !deadline.has_passed() {
+            self.management.send(address, &message.emit(1));
+            if let Ok(received) = to.received.recv_timeout(Duration::from_millis(50)) {
+                return received;
+            }
+        }
+        panic!("{message:?} did not arrive");
+    }
+
+    /// Receives the answer to a message that is sent until it comes.
+    fn asks(&self, address: IpAddr, message: &Message) -> Message {
+        let deadline = Deadline::after(LIMIT);
+        while !deadline.has_passed() {
+            self.management.send(address, &message.emit(1));
+            if let Ok(received) = self.received.recv_timeout(Duration::from_millis(50)) {
+                return Message::parse(&received.mad).unwrap();
+            }
+        }
+        panic!("{message:?} was not answered");
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        self.management.wake();
+        self.thread.take().unwrap().join().unwrap();
+    }
+}
+
+fn rtu(to: CommId) -> Message {
+    Message::Rtu(IdPair {
+        local: CommId(9),
+        remote: to,
+    })
+}
+
+fn asking(id: CommId, service: ServiceId) -> Message {
+    Message::SidrReq(SidrReq {
+        id,
+        partition: PartitionKey::DEFAULT,
+        service,
+        private_data: [3; SidrReq::PRIVATE],
+    })
+}
+
+const SERVICE: ServiceId = ServiceId::of_port(0x0106, 7174);
+
+#[test]
+fn each_process_receives_the_messages_of_its_connections() {
+    for address in ["127.0.56.1", "::1"] {
+        let address: IpAddr = address.parse().unwrap();
+        if std::net::UdpSocket::bind((address, 0)).is_err() {
+            skip::skip(format_args!("this machine has no {address}"));
+            continue;
+        }
+        let members = [(); 3].map(|()| Member::new(address));
+        for from in &members {
+            for to in &members {
+                let message = rtu(to.id());
+                let received = from.send_until(to, &message);
+                assert_eq!(received.from, address);
+                assert_eq!(Message::parse(&received.mad), Ok(message));
+                // Nothing came for the others. More of the same may be on the way.
+                while to.received.recv_timeout(Duration::from_millis(20)).is_ok() {}
+                for other in members.iter().filter(|it| it.id() != to.id()) {
+                    assert!(matches!(
+                        other.received.try_recv(),
+                        Err(TryRecvError::Empty)
+                    ));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn requests_go_to_the_process_that_listens() {
+    let address = IpAddr::from([127, 0, 56, 2]);
+    let members = [(); 2].map(|()| Member::new(address));
+    let client = Member::new(IpAddr::from([127, 0, 56, 3]));
+    for listener in 0..2 {
+        let (one, other) = (&members[listener], &members[1 - listener]);
+        assert!(one.management.listen(SERVICE).unwrap());
+        assert!(!other.management.listen(SERVICE).unwrap(), "it is taken");
+        assert!(!one.management.listen(SERVICE).unwrap());
+        let request = asking(client.id(), SERVICE);
+        let received = client.send_until(one, &request);
+        assert_eq!(received.from, client.management.local().ip());
+        assert_eq!(Message::parse(&received.mad), Ok(request));
+        one.management.ignore(SERVICE);
+    }
+    // No process listens any more, and the keeper says so.
+    let Message::SidrRep(answer) = client.asks(address, &asking(client.id(), SERVICE)) else {
+        panic!("not an answer");
+    };
+    assert_eq!(answer.status, SidrStatus::UNSUPPORTED);
+}
+
+#[test]
+fn what_is_for_no_process_is_answered() {
+    let address = IpAddr::from([127, 0, 56, 4]);
+    let member = Member::new(address);
+    let gone = CommId(member.id().0 ^ 1 << 20);
+    let ids = IdPair {
+        local: member.id(),
+        remote: gone,
+    };
+    let dreq = Message::Dreq(Dreq {
+        ids,
+        remote_qpn: Qpn::new(4),
+        private_data: [0; Dreq::PRIVATE],
+    });
+    let answer = member.asks(address, &dreq);
+    assert_eq!(
+        answer,
+        Message::Drep(IdPair {
+            local: gone,
+            remote: member.id()
+        })
+    );
+}
+
+#[test]
+fn another_process_receives_when_the_keeper_ends() {
+    let address = IpAddr::from([127, 0, 56, 5]);
+    let client = Member::new(IpAddr::from([127, 0, 56, 6]));
+    let mut members: Vec<_> = (0..4).map(|_| Member::new(address)).collect();
+    while let Some(last) = members.last() {
+        client.send_until(last, &rtu(last.id()));
+        // The first one is the keeper, or one of the others became it.
+        members.remove(0);
+    }
+}
+
+#[test]
+fn a_port_that_is_not_shared_has_no_management_queue_pair() {
+    let options = SoftOptions::new(IpAddr::from([127, 0, 56, 8]));
+    let device = Device::open(&options, None).unwrap();
+    assert!(matches!(
+        device.management(),
+        Err(Error::PortNotShared { .. })
+    ));
+}
