@@ -151,6 +151,17 @@ impl Device {
         }
     }
 
+    /// The device of an address.
+    pub(crate) fn at(address: IpAddr) -> Option<Arc<Self>> {
+        let found = DEVICES.iter().find(|own| own.nic.address == address);
+        found.cloned()
+    }
+
+    /// Its place among them.
+    pub(crate) fn index(&self) -> c_int {
+        self.index
+    }
+
     /// The device of a handle.
     pub(crate) fn of(device: *mut ibv_device) -> Result<Arc<Self>, Errno> {
         let found = DEVICES.iter().find(|own| own.as_ptr() == device);
