@@ -162,6 +162,28 @@ fn requests_go_to_the_process_that_listens() {
 }
 
 #[test]
+fn a_request_that_came_too_early_goes_to_who_listens_next() {
+    let address = IpAddr::from([127, 0, 56, 9]);
+    let client = Member::new(IpAddr::from([127, 0, 56, 10]));
+    let members = [(); 2].map(|()| Member::new(address));
+    // There is a keeper.
+    client.send_until(&members[1], &rtu(members[1].id()));
+    let request = asking(client.id(), SERVICE);
+    let is_held_for = |member: &Member| {
+        client.management.send(address, &request.emit(1));
+        let answer = client.received.recv_timeout(Duration::from_millis(40));
+        assert!(member.management.listen(SERVICE).unwrap());
+        let received = member.received.recv_timeout(Duration::from_secs(1));
+        member.management.ignore(SERVICE);
+        answer.is_err() && received.is_ok_and(|it| Message::parse(&it.mad) == Ok(request))
+    };
+    for member in &members {
+        // The threads of a busy machine may be late.
+        assert!((0..10).any(|_| is_held_for(member)));
+    }
+}
+
+#[test]
 fn what_is_for_no_process_is_answered() {
     let address = IpAddr::from([127, 0, 56, 4]);
     let member = Member::new(address);

@@ -10,10 +10,12 @@
 //! - `cm/service/N` is of the process that listens for a service. So one process at most does.
 //!
 //! A message is handed on by a connection of its own, whose two ends see each other's user: other users of the
-//! host receive nothing and hand on nothing. What is for no process is answered by the keeper.
+//! host receive nothing and hand on nothing. What is for no process is answered by the keeper; requests for a
+//! service only after some time, in which a process may begin to listen.
 
 mod packet;
 mod role;
+mod strays;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -34,6 +36,7 @@ use rustix::net::{RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 
 use self::packet::Packets;
 use self::role::Role;
+use self::strays::Strays;
 use crate::deadline::Deadline;
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -89,6 +92,7 @@ pub struct Management {
     inbox: ProcessFd,
     services: Mutex<BTreeMap<ServiceId, ProcessFd>>,
     role: Mutex<Role>,
+    strays: Mutex<Strays>,
     wakeup: OwnedFd,
     /// Of all of them.
     readiness: OwnedFd,
@@ -144,7 +148,8 @@ impl Device {
             shared,
             inbox,
             services: Mutex::default(),
-            role: Mutex::new(Role::default()),
+            role: Mutex::default(),
+            strays: Mutex::default(),
             wakeup,
             readiness,
             _device: self.clone(),
@@ -261,7 +266,7 @@ impl Management {
                     let listener = services.get(&ServiceId(service & !SERVICE));
                     listener.and_then(|listener| take(listener.as_fd()))
                 }
-                None => None,
+                None => self.retry_stray(),
             };
             if received.is_some() || deadline.is_some_and(Deadline::has_passed) {
                 return received;
@@ -272,7 +277,9 @@ impl Management {
     /// Waits until something can be read, whose number it returns.
     fn wait(&self, deadline: Option<Deadline>) -> Option<u64> {
         let until_retry = self.seek_role();
-        let limits = [deadline.map(Deadline::remaining), until_retry];
+        let of_strays = lock(&self.strays).deadline();
+        let of_strays = of_strays.map(Deadline::remaining);
+        let limits = [deadline.map(Deadline::remaining), of_strays, until_retry];
         let limit = limits.into_iter().flatten().min();
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
         let mut ready = [MaybeUninit::uninit(); 1];
@@ -318,31 +325,69 @@ impl Management {
         let (len, _, from) = received.ok()?;
         let from = SocketAddr::try_from(from?).ok()?;
         let mad = self.packets.open(from, room.get(..len)?)?;
-        let from = from.ip();
-        let addressee = Message::parse(&mad).ok()?.addressee();
-        let (is_own, owner) = match addressee {
-            Addressee::Id(id) => {
-                let prefix = Manager::prefix_of(id);
-                (prefix == self.prefix, prefix.to_string())
-            }
-            Addressee::Service(service) => {
-                let is_own = lock(&self.services).contains_key(&service);
-                (is_own, service_name(service))
-            }
+        let received = ReceivedMad {
+            from: from.ip(),
+            mad,
         };
-        if is_own {
-            return Some(ReceivedMad { from, mad });
-        }
-        if !self.hand_on(&owner, from, &mad)
-            && let Some(answer) = Manager::answer_to_stray(&mad)
-        {
-            self.send(from, &answer);
+        match self.route(&received)? {
+            Route::Own => return Some(received),
+            Route::HandedOn => {}
+            Route::NoService if lock(&self.strays).hold(received.from, mad) => {}
+            Route::NoService | Route::NoConnection => self.answer(&received),
         }
         None
     }
 
+    /// Seeks the process again that a request is for, and answers it in the end; returns it if it is for this process.
+    fn retry_stray(&self) -> Option<ReceivedMad> {
+        let stray = lock(&self.strays).take()?;
+        let received = ReceivedMad {
+            from: stray.from,
+            mad: stray.mad,
+        };
+        match self.route(&received)? {
+            Route::Own => return Some(received),
+            Route::HandedOn => {}
+            Route::NoService | Route::NoConnection => {
+                if !lock(&self.strays).hold_again(stray) {
+                    self.answer(&received);
+                }
+            }
+        }
+        None
+    }
+
+    fn answer(&self, stray: &ReceivedMad) {
+        if let Some(answer) = Manager::answer_to_stray(&stray.mad) {
+            self.send(stray.from, &answer);
+        }
+    }
+
+    /// Hands a message on, unless it is for this process or none; `None` if it is none of connection management.
+    fn route(&self, received: &ReceivedMad) -> Option<Route> {
+        let addressee = Message::parse(&received.mad).ok()?.addressee();
+        let (is_own, owner, none) = match addressee {
+            Addressee::Id(id) => {
+                let prefix = Manager::prefix_of(id);
+                let is_own = prefix == self.prefix;
+                (is_own, prefix.to_string(), Route::NoConnection)
+            }
+            Addressee::Service(service) => {
+                let is_own = lock(&self.services).contains_key(&service);
+                (is_own, service_name(service), Route::NoService)
+            }
+        };
+        Some(if is_own {
+            Route::Own
+        } else if self.hand_on(&owner, received) {
+            Route::HandedOn
+        } else {
+            none
+        })
+    }
+
     /// Hands a message on to the process that has a name; returns whether one of this user has it.
-    fn hand_on(&self, owner: &str, from: IpAddr, mad: &Mad) -> bool {
+    fn hand_on(&self, owner: &str, received: &ReceivedMad) -> bool {
         let connected = name(self.local, owner)
             .ok()
             .and_then(|name| local_socket::connect(&name, SocketType::SEQPACKET).ok());
@@ -357,18 +402,29 @@ impl Management {
         }
         let mut bytes = [0; HANDED_ON];
         let (address, message) = bytes.split_at_mut(ADDRESS);
-        let v6 = match from {
+        let v6 = match received.from {
             IpAddr::V4(v4) => v4.to_ipv6_mapped(),
             IpAddr::V6(v6) => v6,
         };
         address.copy_from_slice(&v6.octets());
-        message.copy_from_slice(mad.as_bytes());
+        message.copy_from_slice(received.mad.as_bytes());
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         if let Err(error) = rustix::net::send(&socket, &bytes, flags) {
             tracing::debug!(%error, "a management datagram was not handed on");
         }
         true
     }
+}
+
+/// Whom a message is for.
+enum Route {
+    Own,
+    /// Another process, which has it now.
+    HandedOn,
+    /// No process listens for the service.
+    NoService,
+    /// No process has the connection.
+    NoConnection,
 }
 
 /// Takes a message that another process hands on.
