@@ -252,6 +252,18 @@ impl Connection {
         self.report(out, CmEvent::Disconnected { id });
     }
 
+    /// The peer has ended without a message: what it would have sent is assumed.
+    pub(super) fn peer_ended(&mut self, now: Time, out: &mut Output) {
+        match self.phase {
+            Phase::ReqReceived | Phase::RepReceived => {
+                let rej = Rej::plain(self.ids, Rejected::Other(2), RejectReason::TIMEOUT);
+                self.receive_rej(&rej, out);
+            }
+            Phase::RepSent(_) | Phase::Established(_) | Phase::DreqSent(_) => self.end(now, out),
+            Phase::ReqSent(_) | Phase::TimeWait(_) | Phase::Refused(..) | Phase::Closed => {}
+        }
+    }
+
     pub(super) fn poll(&mut self, now: Time, out: &mut Output) {
         let id = self.ids.local;
         let due = match &mut self.phase {

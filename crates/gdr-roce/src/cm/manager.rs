@@ -219,6 +219,18 @@ impl Manager {
         }
     }
 
+    /// Takes note that the process of a peer whose names have a prefix has ended, without a message: its
+    /// connections are over.
+    pub fn peer_ended(&mut self, now: Time, peer: IpAddr, prefix: u16) {
+        let all = self.connections.values_mut();
+        let of_process = all.filter(|it| {
+            it.peer == peer && it.remote.is_some() && Self::prefix_of(it.ids.remote) == prefix
+        });
+        for connection in of_process {
+            connection.peer_ended(now, &mut self.out);
+        }
+    }
+
     /// Processes a message, which may be untrusted.
     pub fn receive(&mut self, now: Time, from: IpAddr, mad: &Mad) {
         let Ok(message) = Message::parse(mad) else {

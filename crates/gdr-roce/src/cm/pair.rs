@@ -7,8 +7,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::{
-    CmEvent, CommId, IdPair, IpAddresses, Mad, Manager, Message, Mra, Path, Rej, RejectReason,
-    Rejected, Rep, Req, ServiceId, SidrRep, SidrReq, SidrStatus,
+    CmEvent, CmStateError, CommId, IdPair, IpAddresses, Mad, Manager, Message, Mra, Path, Rej,
+    RejectReason, Rejected, Rep, Req, ServiceId, SidrRep, SidrReq, SidrStatus,
 };
 use crate::connection::Reliability;
 use crate::ids::{PartitionKey, Qkey, Qpn};
@@ -207,6 +207,59 @@ fn a_connection_takes_three_messages_and_its_end_two() {
     assert_eq!(pair.ends[0].deadline(), None);
     assert_eq!(Manager::prefix_of(active), 1);
     assert_eq!(Manager::prefix_of(passive), 2);
+}
+
+#[test]
+fn the_end_of_a_process_ends_its_connections_in_any_state() {
+    let (active_prefix, passive_prefix) = (1, 2);
+    // Established.
+    for side in 0..2 {
+        let mut pair = Pair::new(|_| false);
+        let (active, passive) = pair.connect().unwrap();
+        let (id, prefix) = [(active, passive_prefix), (passive, active_prefix)][side];
+        let peer = address(1 - side);
+        pair.ends[side].peer_ended(pair.now, peer, prefix ^ 4);
+        pair.ends[side].peer_ended(pair.now, address(side), prefix);
+        pair.settle();
+        let disconnected = CmEvent::Disconnected { id };
+        assert!(
+            !pair.events[side].contains(&disconnected),
+            "of another process"
+        );
+        pair.ends[side].peer_ended(pair.now, peer, prefix);
+        pair.ends[side].peer_ended(pair.now, peer, prefix);
+        assert!(pair.wait(LONG, |pair| pair.is_over(side, id)));
+        let count = pair.events[side].iter().filter(|it| **it == disconnected);
+        assert_eq!(count.count(), 1);
+        assert_eq!(pair.sent, 3, "no one is there to receive");
+    }
+    // The program of the passive side has not answered; the active one has not confirmed.
+    let mut pair = Pair::new(|_| false);
+    pair.ends[0].connect(pair.now, address(1), &req(17));
+    pair.settle();
+    let passive = pair.requested().unwrap();
+    pair.ends[1].peer_ended(pair.now, address(0), active_prefix);
+    pair.settle();
+    let is_rejected =
+        |event: &CmEvent, of| matches!(event, CmEvent::Rejected { id, .. } if *id == of);
+    assert!(is_rejected(&pair.events[1][1], passive));
+    assert_eq!(
+        pair.ends[1].accept(pair.now, passive, &rep(18)),
+        Err(CmStateError)
+    );
+
+    let mut pair = Pair::new(|_| false);
+    let active = pair.ends[0].connect(pair.now, address(1), &req(17));
+    pair.settle();
+    let passive = pair.requested().unwrap();
+    pair.ends[1].accept(pair.now, passive, &rep(18)).unwrap();
+    pair.settle();
+    pair.ends[0].peer_ended(pair.now, address(1), passive_prefix);
+    pair.settle();
+    assert!(is_rejected(&pair.events[0][1], active));
+    // The passive side waits for the RTU.
+    pair.ends[1].peer_ended(pair.now, address(0), active_prefix);
+    assert!(pair.wait(LONG, |pair| pair.is_over(1, passive)));
 }
 
 #[test]
