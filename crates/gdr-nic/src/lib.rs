@@ -136,7 +136,7 @@ pub use gdr_roce::{
     UdSendRequest, WcOpcode, WcStatus, WrId,
 };
 pub use link::{LinkCondition, LinkEvent, LinkState, LinkWatch};
-pub use management::{Management, ReceivedMad};
+pub use management::{Arrival, Management, PeerProcess, ReceivedMad};
 pub use os::{random_bytes, random_number};
 pub use packets::flow::{
     EthernetMatch, FlowKind, FlowRule, FlowSpec, Ipv4Match, Ipv6Match, Masked, PortMatch,

@@ -11,7 +11,9 @@ use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use gdr_nic::{Deadline, Device, Error, Management, PortUse, ReceivedMad, SoftOptions};
+use gdr_nic::{
+    Arrival, Deadline, Device, Error, Management, PeerProcess, PortUse, ReceivedMad, SoftOptions,
+};
 use gdr_roce::cm::{CommId, Dreq, IdPair, Message, ServiceId, SidrReq, SidrStatus};
 use gdr_roce::{PartitionKey, Qpn};
 
@@ -29,6 +31,7 @@ fn open(address: IpAddr) -> Device {
 struct Member {
     management: Arc<Management>,
     received: Receiver<ReceivedMad>,
+    ended: Receiver<PeerProcess>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -37,18 +40,22 @@ impl Member {
     fn new(address: IpAddr) -> Self {
         let management = Arc::new(open(address).management().unwrap());
         let (send, received) = mpsc::channel();
+        let (tell_end, ended) = mpsc::channel();
         let stop = Arc::new(AtomicBool::new(false));
         let (receiver, stopped) = (Arc::clone(&management), Arc::clone(&stop));
         let thread = thread::spawn(move || {
             while !stopped.load(Ordering::Acquire) {
-                if let Some(mad) = receiver.receive(None) {
-                    send.send(mad).unwrap();
+                match receiver.receive(None) {
+                    Some(Arrival::Mad(mad)) => send.send(mad).unwrap(),
+                    Some(Arrival::Ended(peer)) => tell_end.send(peer).unwrap(),
+                    None => {}
                 }
             }
         });
         Self {
             management,
             received,
+            ended,
             stop,
             thread: Some(thread),
         }
@@ -56,6 +63,13 @@ impl Member {
 
     fn id(&self) -> CommId {
         CommId(u32::from(self.management.prefix()) << 20 | 5)
+    }
+
+    fn process(&self) -> PeerProcess {
+        PeerProcess {
+            address: self.management.local().ip(),
+            prefix: self.management.prefix(),
+        }
     }
 
     /// Sends until a message is received, as it may be lost while there is no keeper.
@@ -216,6 +230,39 @@ fn another_process_receives_when_the_keeper_ends() {
         client.send_until(last, &rtu(last.id()));
         // The first one is the keeper, or one of the others became it.
         members.remove(0);
+    }
+}
+
+#[test]
+fn the_end_of_a_peer_is_reported_once_to_who_watches_it() {
+    let addresses = [
+        IpAddr::from([127, 0, 56, 11]),
+        IpAddr::from([127, 0, 56, 12]),
+    ];
+    for peer_address in addresses {
+        let [one, other, unconcerned] = [(); 3].map(|()| Member::new(addresses[0]));
+        let peer = Member::new(peer_address);
+        let process = peer.process();
+        for watcher in [&one, &other] {
+            watcher.management.watch(process);
+            watcher.management.watch(process);
+            watcher.management.watch(watcher.process());
+        }
+        // One that has ended before: where the address is another one, it may be of another host.
+        let before = Member::new(peer_address).process();
+        one.management.watch(before);
+        if peer_address == addresses[0] {
+            assert_eq!(one.ended.recv_timeout(LIMIT), Ok(before));
+        }
+        drop(peer);
+        for watcher in [&one, &other] {
+            assert_eq!(watcher.ended.recv_timeout(LIMIT), Ok(process));
+        }
+        // What follows is received, and no second report came before it.
+        for member in [&one, &other, &unconcerned] {
+            unconcerned.send_until(member, &rtu(member.id()));
+            assert_eq!(member.ended.try_recv(), Err(TryRecvError::Empty));
+        }
     }
 }
 

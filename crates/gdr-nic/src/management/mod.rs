@@ -7,6 +7,8 @@
 //! - `cm/keeper` is the keeper's. The others are connected to it: the kernel ends these connections when the
 //!   keeper ends in whatever way, and the first to notice takes the name.
 //! - `cm/N` is of the process whose communication identifiers have the prefix N.
+//! - `cm/alive/N` is of that process, too. Processes of the host that have connections with it are connected
+//!   there, and so notice its end.
 //! - `cm/service/N` is of the process that listens for a service. So one process at most does.
 //!
 //! A message is handed on by a connection of its own, whose two ends see each other's user: other users of the
@@ -14,8 +16,10 @@
 //! service only after some time, in which a process may begin to listen.
 
 mod packet;
+mod peers;
 mod role;
 mod strays;
+mod watched;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -32,11 +36,16 @@ use quinn_udp::{UdpSockRef, UdpSocketState};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt,
+};
 
 use self::packet::Packets;
+pub use self::peers::PeerProcess;
+use self::peers::Peers;
 use self::role::Role;
 use self::strays::Strays;
+use self::watched::Watched;
 use crate::deadline::Deadline;
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -68,6 +77,10 @@ const INBOX: u64 = 2;
 const KEEPER: u64 = 3;
 /// A process connects to this one as the keeper.
 const WATCHER: u64 = 4;
+/// A process connects to this one as its peer.
+const WATCHING_PEER: u64 = 5;
+/// A peer ended; the first of its numbers.
+const PEER: u64 = 1 << 32;
 /// A service, whose identifier is in the other bits.
 const SERVICE: u64 = 1 << 63;
 
@@ -80,6 +93,19 @@ pub struct ReceivedMad {
     pub mad: Mad,
 }
 
+/// What [`Management::receive`] waits for.
+#[derive(Clone, Copy, Debug)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "it is one value at a time, of which nearly all are messages"
+)]
+pub enum Arrival {
+    /// A message.
+    Mad(ReceivedMad),
+    /// A process that [`Management::watch`] was called for has ended.
+    Ended(PeerProcess),
+}
+
 /// What a process has of the management queue pair of an address: it receives the messages for its connections
 /// and services, and sends to any host.
 pub struct Management {
@@ -90,6 +116,8 @@ pub struct Management {
     /// The group's.
     shared: ProcessFd,
     inbox: ProcessFd,
+    alive: Mutex<Watched>,
+    peers: Mutex<Peers>,
     services: Mutex<BTreeMap<ServiceId, ProcessFd>>,
     role: Mutex<Role>,
     strays: Mutex<Strays>,
@@ -140,6 +168,9 @@ impl Device {
             .map_err(|errno| Error::os("epoll_create", errno))?;
         watch(&readiness, wakeup.as_fd(), WOKEN)?;
         watch(&readiness, inbox.as_fd(), INBOX)?;
+        let alive = listen(&name(local, &alive_name(prefix))?)?
+            .ok_or_else(|| Error::os("taking a name for peers", Errno::ADDRINUSE))?;
+        watch(&readiness, alive.as_fd(), WATCHING_PEER)?;
         Ok(Management {
             local,
             prefix,
@@ -147,6 +178,8 @@ impl Device {
             packets: Packets::new(SocketAddr::new(local.ip(), port), local.port()),
             shared,
             inbox,
+            alive: Mutex::new(Watched::new(alive)),
+            peers: Mutex::default(),
             services: Mutex::default(),
             role: Mutex::default(),
             strays: Mutex::default(),
@@ -190,6 +223,34 @@ fn service_name(service: ServiceId) -> String {
     format!("service/{:x}", service.0)
 }
 
+fn alive_name(prefix: u16) -> String {
+    format!("alive/{prefix}")
+}
+
+/// Connects to a name of a process of this user.
+fn connect_to_own(name: &SocketAddrUnix) -> Result<Option<OwnedFd>> {
+    let connected = local_socket::connect(name, SocketType::SEQPACKET)
+        .map_err(|errno| Error::os("connecting to a Unix socket", errno))?;
+    Ok(match connected {
+        Connected::To(socket) if PeerUser::of_unix(socket.as_fd()).0 == PeerUser::Own => {
+            Some(socket)
+        }
+        _ => None,
+    })
+}
+
+/// A connection whose other end is closed.
+fn ended_connection() -> Result<OwnedFd> {
+    let (kept, _closed) = rustix::net::socketpair(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )
+    .map_err(|errno| Error::os("socketpair", errno))?;
+    Ok(kept)
+}
+
 impl Management {
     /// The prefix of the communication identifiers of this process: it receives the messages with these.
     pub fn prefix(&self) -> u16 {
@@ -224,6 +285,33 @@ impl Management {
         lock(&self.services).remove(&service);
     }
 
+    /// Reports the end of a process that this one has a connection with, if it is of this host and user. What it leaves
+    /// undone cannot be told to processes of other hosts.
+    pub fn watch(&self, peer: PeerProcess) {
+        let is_own = peer.prefix == self.prefix && peer.address == self.local.ip();
+        let mut peers = lock(&self.peers);
+        if is_own || peers.watches(peer) {
+            return;
+        }
+        let address = SocketAddr::new(peer.address, self.local.port());
+        let connected = name(address, &alive_name(peer.prefix)).and_then(|it| connect_to_own(&it));
+        let watched = connected.and_then(|connected| {
+            let connection = match connected {
+                Some(connection) => connection,
+                // Who shares the address is on this host, and so has ended before.
+                None if address == self.local => ended_connection()?,
+                None => return Ok(()),
+            };
+            let number = peers.next(PEER);
+            watch(&self.readiness, connection.as_fd(), number)?;
+            peers.add(number, peer, connection);
+            Ok(())
+        });
+        if let Err(error) = watched {
+            tracing::debug!(%error, "the end of a peer will not be noticed");
+        }
+    }
+
     /// Sends a message. What the kernel has no room for is lost, as messages may be.
     pub fn send(&self, to: IpAddr, mad: &Mad) {
         let packet = self.packets.seal(to, mad);
@@ -239,9 +327,9 @@ impl Management {
         }
     }
 
-    /// Waits for a message for this process; `None` after the deadline, or when another thread calls
-    /// [`Management::wake`]. One thread at a time receives.
-    pub fn receive(&self, deadline: Option<Deadline>) -> Option<ReceivedMad> {
+    /// Waits for a message for this process, or the end of a peer; `None` after the deadline, or when another thread
+    /// calls [`Management::wake`]. One thread at a time receives.
+    pub fn receive(&self, deadline: Option<Deadline>) -> Option<Arrival> {
         loop {
             let received = match self.wait(deadline) {
                 Some(WOKEN) => {
@@ -261,6 +349,17 @@ impl Management {
                     }
                     None
                 }
+                Some(WATCHING_PEER) => {
+                    lock(&self.alive).accept();
+                    None
+                }
+                Some(number) if number & SERVICE == 0 => {
+                    let ended = lock(&self.peers).ended(number);
+                    if let Some(peer) = ended {
+                        return Some(Arrival::Ended(peer));
+                    }
+                    None
+                }
                 Some(service) => {
                     let services = lock(&self.services);
                     let listener = services.get(&ServiceId(service & !SERVICE));
@@ -269,7 +368,7 @@ impl Management {
                 None => self.retry_stray(),
             };
             if received.is_some() || deadline.is_some_and(Deadline::has_passed) {
-                return received;
+                return received.map(Arrival::Mad);
             }
         }
     }

@@ -1,16 +1,11 @@
 //! Who receives the packets of the management queue pair.
 
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Duration;
+use std::os::fd::OwnedFd;
 
-use gdr_process::PeerUser;
-use rustix::net::{SocketFlags, SocketType};
-
-use super::{listen, name};
-use crate::error::{Error, Result};
-use crate::wire::local_socket::{self, Connected, wait_readable};
-use crate::wire::process_fd::ProcessFd;
+use super::watched::Watched;
+use super::{connect_to_own, listen, name};
+use crate::error::Result;
 
 /// The role of this process.
 #[derive(Default)]
@@ -19,33 +14,9 @@ pub(super) enum Role {
     #[default]
     Unknown,
     /// It receives the packets, for as long as it has the name.
-    Keeper(Keeper),
+    Keeper(Watched),
     /// Another process does, to which this is connected.
     Watching(OwnedFd),
-}
-
-/// What a keeper holds.
-pub(super) struct Keeper {
-    listener: ProcessFd,
-    /// The other processes.
-    watchers: Vec<ProcessFd>,
-}
-
-impl Keeper {
-    /// Accepts a process that watches, so that there is room for the next one.
-    pub(super) fn accept(&mut self) {
-        self.watchers
-            .retain(|it| !wait_readable(it.as_fd(), Duration::ZERO));
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let accepted = rustix::net::accept_with(&self.listener, flags);
-        self.watchers.extend(accepted.ok().map(ProcessFd::from));
-    }
-}
-
-impl AsFd for Keeper {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.listener.as_fd()
-    }
 }
 
 impl Role {
@@ -53,19 +24,9 @@ impl Role {
     pub(super) fn seek(local: SocketAddr) -> Result<Self> {
         let name = name(local, "keeper")?;
         if let Some(listener) = listen(&name)? {
-            return Ok(Self::Keeper(Keeper {
-                listener,
-                watchers: Vec::new(),
-            }));
+            return Ok(Self::Keeper(Watched::new(listener)));
         }
-        let connected = local_socket::connect(&name, SocketType::SEQPACKET)
-            .map_err(|errno| Error::os("connecting to a keeper", errno))?;
-        Ok(match connected {
-            Connected::To(keeper) if PeerUser::of_unix(keeper.as_fd()).0 == PeerUser::Own => {
-                Self::Watching(keeper)
-            }
-            // Of another user, or it has just ended.
-            _ => Self::Unknown,
-        })
+        // It may be of another user, or of a process that has just ended.
+        Ok(connect_to_own(&name)?.map_or(Self::Unknown, Self::Watching))
     }
 }

@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 use std::ffi::c_int;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use gdr_copy::block_signals;
 use gdr_nic::cm::{CommId, Manager, ServiceId};
-use gdr_nic::{Deadline, Management, Time, random_number};
+use gdr_nic::{Arrival, Deadline, Management, PeerProcess, ReceivedMad, Time, random_number};
 
 use super::state;
 use crate::device::Device;
@@ -37,6 +38,7 @@ impl Agent {
                 run(&receiver, index);
             })
             .map_err(|error| Errno::of_io(&error))?;
+        state::end_at_exit();
         Ok(Self {
             device: Arc::clone(device),
             manager: Manager::new(management.prefix(), random_number()?),
@@ -58,6 +60,12 @@ impl Agent {
         }
     }
 
+    /// Notices the end of the process that has a connection's name at the other end.
+    pub(super) fn watch(&self, address: IpAddr, remote: CommId) {
+        let prefix = Manager::prefix_of(remote);
+        self.management.watch(PeerProcess { address, prefix });
+    }
+
     fn deadline(&self) -> Option<Deadline> {
         let due = self.manager.deadline()?.elapsed();
         Some(Deadline::at(self.epoch + due))
@@ -74,8 +82,14 @@ fn run(management: &Management, index: c_int) {
                 return Some(Deadline::after(Duration::from_millis(1)));
             };
             let now = agent.now();
-            if let Some(gdr_nic::ReceivedMad { from, mad }) = received.take() {
-                agent.manager.receive(now, from, &mad);
+            match received.take() {
+                Some(Arrival::Mad(ReceivedMad { from, mad })) => {
+                    agent.manager.receive(now, from, &mad);
+                }
+                Some(Arrival::Ended(PeerProcess { address, prefix })) => {
+                    agent.manager.peer_ended(now, address, prefix);
+                }
+                None => {}
             }
             agent.manager.poll(now);
             let deadline = agent.deadline();

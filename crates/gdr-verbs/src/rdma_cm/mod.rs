@@ -13,8 +13,8 @@
 //! - [`state`] has all of them behind one lock.
 //!
 //! Not there are multicast groups (`EOPNOTSUPP`), addresses of the family AF_IB, and paths that a program
-//! sets. As the connections of a process end with its threads, a process that is killed does not end them for
-//! its peers, which notice at their next request.
+//! sets. A process that exits ends its connections. That one was killed its peers on the same host notice; those on
+//! other hosts learn it at their next request.
 
 mod abi;
 mod agent;

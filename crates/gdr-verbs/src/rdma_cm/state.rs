@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::ffi::c_int;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Once};
+use std::thread;
+use std::time::Duration;
 
 use gdr_copy::PerProcess;
 use gdr_nic::cm::{CmEvent, CommId, IpAddresses, Rep, Req, ServiceId, SidrRep, SidrReq};
-use gdr_nic::{Psn, random_number};
+use gdr_nic::{Deadline, Psn, random_number};
 
 use super::abi::{Event, EventAnswer};
 use super::agent::Agent;
@@ -16,6 +18,7 @@ use super::channel::{Channel, QueuedEvent};
 use super::id::{Id, PortSpace, Step, Terms};
 use crate::device::{Device, lock};
 use crate::errno::Errno;
+use crate::ret::plain;
 
 /// The identifiers, by the numbers that the program knows, and the devices that they use.
 #[derive(Default)]
@@ -31,6 +34,39 @@ static STATE: PerProcess<Mutex<State>> = PerProcess::new();
 /// Calls a function with the state, which is locked meanwhile.
 pub(super) fn with<R>(act: impl FnOnce(&mut State) -> R) -> R {
     act(&mut lock(STATE.get_fast()))
+}
+
+/// Has the connections ended when the process exits. Its threads end then, and processes of other hosts notice nothing
+/// by themselves.
+pub(super) fn end_at_exit() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: a function of this library, which is never unloaded: it has threads.
+        if unsafe { libc::atexit(end_all) } != 0 {
+            tracing::error!("connections that stay open will not be ended");
+        }
+    });
+}
+
+extern "C" fn end_all() {
+    /// A thread that calls `exit` while it has the lock never gives it back.
+    const LIMIT: Duration = Duration::from_secs(1);
+    plain((), || {
+        let deadline = Deadline::after(LIMIT);
+        loop {
+            if let Ok(mut state) = STATE.get_fast().try_lock() {
+                let handles: Vec<_> = state.ids.keys().copied().collect();
+                for handle in handles {
+                    state.destroy(handle);
+                }
+                return Ok(());
+            }
+            if deadline.has_passed() {
+                return Ok(());
+            }
+            thread::yield_now();
+        }
+    });
 }
 
 impl State {
@@ -219,6 +255,10 @@ impl State {
     }
 
     fn accepted(&mut self, handle: u32, rep: &Rep) {
+        let peer = self.ids.get(&handle).and_then(|id| id.destination);
+        if let (Some(peer), Ok(agent)) = (peer, self.agent_of(handle)) {
+            agent.watch(peer.ip(), rep.ids.local);
+        }
         if let Some(terms) = self.ids.get_mut(&handle).and_then(|id| id.terms.as_mut()) {
             terms.accepted(rep);
         }
@@ -256,6 +296,9 @@ impl State {
         else {
             return self.refuse(index, comm);
         };
+        if let Some(agent) = self.agents.get(&index) {
+            agent.watch(from, req.id);
+        }
         let mtu = self.path_mtu(index, from);
         if let Some(id) = self.ids.get_mut(&new) {
             id.terms = Some(Terms::of_req(from, req, mtu));
