@@ -9,13 +9,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gdr_nic::{
     Arrival, Deadline, Device, Error, Management, PeerProcess, PortUse, ReceivedMad, SoftOptions,
 };
-use gdr_roce::cm::{CommId, Dreq, IdPair, Message, ServiceId, SidrReq, SidrStatus};
-use gdr_roce::{PartitionKey, Qpn};
+use gdr_roce::cm::{
+    CmEvent, CommId, Dreq, IdPair, Manager, Message, Path, Rep, Req, ServiceId, SidrReq, SidrStatus,
+};
+use gdr_roce::{PartitionKey, Psn, Qkey, Qpn, Reliability, Time};
 
 /// Longer than any correct wait.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -231,6 +233,139 @@ fn another_process_receives_when_the_keeper_ends() {
         // The first one is the keeper, or one of the others became it.
         members.remove(0);
     }
+}
+
+/// An end of connections, which loses every tenth message that it sends.
+struct LossyEnd {
+    management: Management,
+    manager: Manager,
+    start: Instant,
+    sent: u32,
+    established: usize,
+    disconnected: usize,
+}
+
+impl LossyEnd {
+    fn new(address: IpAddr) -> Self {
+        let management = open(address).management().unwrap();
+        Self {
+            manager: Manager::new(management.prefix(), 0),
+            management,
+            start: Instant::now(),
+            sent: 0,
+            established: 0,
+            disconnected: 0,
+        }
+    }
+
+    fn now(&self) -> Time {
+        Time::since_epoch(self.start.elapsed())
+    }
+
+    /// Receives for a moment, and answers. The active side disconnects as soon as a connection is there.
+    fn progress(&mut self) {
+        while let Some((to, mad)) = self.manager.poll_transmit() {
+            self.sent += 1;
+            if !self.sent.is_multiple_of(10) {
+                self.management.send(to, &mad);
+            }
+        }
+        let deadline = Deadline::after(Duration::from_millis(1));
+        let arrival = self.management.receive(Some(deadline));
+        let now = self.now();
+        if let Some(Arrival::Mad(ReceivedMad { from, mad })) = arrival {
+            self.manager.receive(now, from, &mad);
+        }
+        self.manager.poll(now);
+        while let Some(event) = self.manager.poll_event() {
+            match event {
+                CmEvent::Requested { id, req, .. } => {
+                    self.manager.accept(now, id, &rep(req.qpn)).unwrap();
+                }
+                CmEvent::Accepted { id, .. } => {
+                    self.manager.confirm(id).unwrap();
+                    self.established += 1;
+                    self.manager.disconnect(now, id).unwrap();
+                }
+                CmEvent::Established { .. } => self.established += 1,
+                CmEvent::Disconnected { .. } => self.disconnected += 1,
+                CmEvent::TimeWaitOver { .. } => {}
+                event => panic!("{event:?}"),
+            }
+        }
+    }
+}
+
+fn req(qpn: Qpn) -> Req {
+    Req {
+        id: CommId::default(),
+        service: SERVICE,
+        ca_guid: 7,
+        qkey: Qkey::default(),
+        qpn,
+        responder_resources: 1,
+        initiator_depth: 1,
+        remote_response_timeout: 20,
+        reliability: Some(Reliability::Reliable),
+        has_flow_control: false,
+        starting_psn: Psn::new(1),
+        local_response_timeout: 20,
+        retry_count: 7,
+        partition: PartitionKey::DEFAULT,
+        path_mtu: 3,
+        rnr_retry_count: 7,
+        max_cm_retries: 15,
+        has_shared_receives: false,
+        path: Path {
+            local_gid: [0; 16],
+            remote_gid: [0; 16],
+            flow_label: 0,
+            traffic_class: 0,
+            hop_limit: 64,
+            ack_timeout: 18,
+        },
+        private_data: [0; Req::PRIVATE],
+    }
+}
+
+fn rep(qpn: Qpn) -> Rep {
+    Rep {
+        ids: IdPair::default(),
+        qkey: Qkey::default(),
+        qpn,
+        starting_psn: Psn::new(2),
+        responder_resources: 1,
+        initiator_depth: 1,
+        target_ack_delay: 0,
+        has_flow_control: false,
+        rnr_retry_count: 7,
+        has_shared_receives: false,
+        ca_guid: 8,
+        private_data: [0; Rep::PRIVATE],
+    }
+}
+
+#[test]
+fn all_connections_begin_and_end_although_every_tenth_message_is_lost() {
+    const CONNECTIONS: usize = 100;
+    let (own, peer) = ([127, 0, 56, 13].into(), [127, 0, 56, 14].into());
+    let (mut active, mut passive) = (LossyEnd::new(own), LossyEnd::new(peer));
+    assert!(passive.management.listen(SERVICE).unwrap());
+    passive.manager.listen(SERVICE);
+    for number in 0..CONNECTIONS {
+        let qpn = Qpn::new(number as u32 + 16);
+        let now = active.now();
+        active.manager.connect(now, peer, &req(qpn));
+    }
+    let deadline = Deadline::after(LIMIT);
+    let is_over = |end: &LossyEnd| end.disconnected == CONNECTIONS;
+    while !(is_over(&active) && is_over(&passive)) {
+        assert!(!deadline.has_passed());
+        active.progress();
+        passive.progress();
+    }
+    assert_eq!(active.established, CONNECTIONS);
+    assert!(active.sent + passive.sent > 5 * CONNECTIONS as u32);
 }
 
 #[test]
