@@ -286,7 +286,7 @@ impl Management {
     }
 
     /// Reports the end of a process that this one has a connection with, if it is of this host and user. What it leaves
-    /// undone cannot be told to processes of other hosts.
+    /// undone processes of other hosts do not learn.
     pub fn watch(&self, peer: PeerProcess) {
         let is_own = peer.prefix == self.prefix && peer.address == self.local.ip();
         let mut peers = lock(&self.peers);
