@@ -204,3 +204,32 @@ pub(super) enum Event {
     Disconnected = 10,
     TimewaitExit = 15,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn private_data_that_does_not_fit_is_refused() {
+        let mut bytes = [0; ConnectionParameters::LEN];
+        bytes[8..8 + MOST_PRIVATE].fill(5);
+        let placed = |len: u8| {
+            let mut bytes = bytes;
+            bytes[264] = len;
+            ConnectionParameters::parse(&Fields(&bytes), 0).private_in([0; 92], 36)
+        };
+        assert_eq!(placed(57), None);
+        assert_eq!(placed(255), None);
+        let room = placed(56).unwrap();
+        assert_eq!((room[35], room[36], room[91]), (0, 5, 5));
+        assert_eq!(placed(1).unwrap()[37], 0);
+    }
+
+    #[test]
+    fn a_command_that_is_too_short_has_zeros() {
+        let fields = Fields(&[1, 2, 3]);
+        assert_eq!(fields.bytes::<4>(1), [2, 3, 0, 0]);
+        assert_eq!(fields.u32(usize::MAX), 0);
+        assert_eq!(fields.address(0), None);
+    }
+}

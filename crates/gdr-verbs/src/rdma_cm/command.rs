@@ -54,6 +54,9 @@ const ACK_TIMEOUT: u8 = 18;
 const FIRST_PORT: u16 = 32768;
 const PORTS: u16 = 28232;
 
+/// The length of an event without what was added to it later.
+const LEAST_EVENT: usize = 324;
+
 /// A command, as far as its header says.
 #[derive(Clone, Copy)]
 pub(super) struct Command<'a> {
@@ -78,6 +81,14 @@ impl<'a> Command<'a> {
     fn fields(&self) -> Fields<'a> {
         Fields(self.payload)
     }
+
+    /// Fails unless the program has room for an event, which would be lost.
+    pub(super) fn check_event_room(&self) -> Result<(), Errno> {
+        if self.room < LEAST_EVENT {
+            return Err(Errno::NOSPC);
+        }
+        Ok(())
+    }
 }
 
 /// An answer, and the address of the program that it goes to.
@@ -97,8 +108,6 @@ pub(super) fn get_event(
     channel: &Arc<Channel>,
     command: &Command<'_>,
 ) -> Result<Option<(u64, Vec<u8>)>, Errno> {
-    /// The event without what was added to it later.
-    const LEAST: usize = 324;
     state::with(|state| {
         let Some(event) = channel.take() else {
             return Ok(None);
@@ -106,7 +115,7 @@ pub(super) fn get_event(
         if let Some(owner) = state.ids.get_mut(&event.owner) {
             owner.reported += 1;
         }
-        reply(command, 0, &event.answer.0, LEAST)
+        reply(command, 0, &event.answer.0, LEAST_EVENT)
     })
 }
 

@@ -23,7 +23,7 @@ use crate::errno::Errno;
 use crate::files::next;
 use crate::ret::{plain, set_errno};
 
-const PATH: &CStr = c"/dev/infiniband/rdma_cm";
+pub(super) const PATH: &CStr = c"/dev/infiniband/rdma_cm";
 /// The device number where the kernel has no such device, as of a dynamic misc device.
 const MAJOR: u32 = 10;
 const MINOR: u32 = 122;
@@ -163,6 +163,7 @@ unsafe fn written(fd: c_int, bytes: *const c_void, len: usize) -> Written {
         let bytes = unsafe { slice::from_raw_parts(bytes.cast(), len) };
         let executed = Command::parse(bytes).and_then(|command| {
             if command.number == GET_EVENT {
+                command.check_event_room()?;
                 waits = true;
                 return Ok(());
             }
@@ -325,82 +326,4 @@ unsafe extern "C-unwind" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
         return made;
     }
     duplicated(fd, made)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::mem;
-
-    use super::*;
-
-    /// Writes a command of these fields.
-    fn send(fd: c_int, number: u32, payload: &[u8], room: u16) -> Result<(), c_int> {
-        let mut bytes = number.to_ne_bytes().to_vec();
-        bytes.extend((payload.len() as u16).to_ne_bytes());
-        bytes.extend(room.to_ne_bytes());
-        bytes.extend(payload);
-        // SAFETY: bytes of this function; answers go to variables of the tests.
-        let written = unsafe { write(fd, bytes.as_ptr().cast(), bytes.len()) };
-        if written == bytes.len() as ssize_t {
-            return Ok(());
-        }
-        Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(0))
-    }
-
-    #[test]
-    fn the_device_is_a_character_device_with_identifiers_until_it_is_closed() {
-        // SAFETY: a C string, descriptors of this test, and variables for answers.
-        unsafe {
-            let flags = libc::O_RDWR | libc::O_CLOEXEC | libc::O_NONBLOCK;
-            let fd = libc::open(PATH.as_ptr(), flags, 0);
-            assert!(fd >= 0);
-            let mut status: libc::stat = mem::zeroed();
-            assert_eq!(libc::fstat(fd, &mut status), 0);
-            assert_eq!(status.st_mode & libc::S_IFMT, libc::S_IFCHR);
-
-            let mut handle = 0_u32;
-            let mut create = 7_u64.to_ne_bytes().to_vec();
-            create.extend((&raw mut handle).expose_provenance().to_ne_bytes());
-            create.extend(0x0106_u64.to_ne_bytes());
-            assert_eq!(send(fd, 0, &create, 4), Ok(()));
-            assert_ne!(handle, 0);
-            assert_eq!(send(fd, 0, &create, 3), Err(libc::ENOSPC));
-            // No event; an identifier that does not exist; a command that does not exist; too short a one.
-            assert_eq!(send(fd, GET_EVENT, &[0; 8], 336), Err(libc::EAGAIN));
-            assert_eq!(send(fd, 10, &u32::MAX.to_ne_bytes(), 0), Err(libc::ENOENT));
-            assert_eq!(send(fd, 99, &[0; 8], 0), Err(libc::EINVAL));
-            assert_eq!(write(fd, PATH.as_ptr().cast(), 3), -1);
-
-            // Another descriptor keeps it, and other channels have no part in it.
-            let again = dup(fd);
-            let other = libc::open(PATH.as_ptr(), flags, 0);
-            assert_eq!(close(fd), 0);
-            assert_eq!(send(other, 10, &handle.to_ne_bytes(), 0), Err(libc::EINVAL));
-            assert_eq!(send(again, 10, &handle.to_ne_bytes(), 0), Err(libc::EINVAL));
-            assert_eq!(close(again), 0);
-            assert_eq!(send(other, 10, &handle.to_ne_bytes(), 0), Err(libc::ENOENT));
-            assert_eq!(close(other), 0);
-        }
-    }
-
-    #[test]
-    fn a_number_that_is_of_another_file_now_is_not_of_the_device() {
-        // SAFETY: descriptors of this test.
-        unsafe {
-            let fd = libc::open(PATH.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC, 0);
-            let mut status: libc::stat = mem::zeroed();
-            let (reader, _writer) = std::io::pipe().unwrap();
-            // Replaced by a way that this library does not see.
-            let moved = libc::syscall(
-                libc::SYS_dup3,
-                std::os::fd::AsRawFd::as_raw_fd(&reader),
-                fd,
-                libc::O_CLOEXEC,
-            );
-            assert_eq!(moved, fd.into());
-            assert_eq!(libc::fstat(fd, &mut status), 0);
-            assert_eq!(status.st_mode & libc::S_IFMT, libc::S_IFIFO);
-            close(fd);
-        }
-    }
 }

@@ -22,6 +22,8 @@ mod channel;
 mod command;
 mod descriptor;
 mod id;
+#[cfg(test)]
+mod interposed_tests;
 mod state;
 
 pub(crate) use self::descriptor::{device_of, opened};
