@@ -48,6 +48,7 @@ pub struct Req {
     /// `None` for a service that this crate does not know.
     pub reliability: Option<Reliability>,
     pub has_flow_control: bool,
+    /// The first PSN of the packets *to* the sender of this message.
     pub starting_psn: Psn,
     /// How long its sender takes for an answer: an exponent of five bits.
     pub local_response_timeout: u8,
@@ -72,6 +73,7 @@ pub struct Rep {
     pub ids: IdPair,
     pub qkey: Qkey,
     pub qpn: Qpn,
+    /// The first PSN of the packets *to* the sender of this message.
     pub starting_psn: Psn,
     pub responder_resources: u8,
     pub initiator_depth: u8,

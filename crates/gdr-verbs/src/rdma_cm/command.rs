@@ -641,7 +641,7 @@ fn queue_pair_attributes(id: &Id, state: u32) -> Result<Answer<144>, Errno> {
             mask |= Mask::IBV_QP_MAX_DEST_RD_ATOMIC | Mask::IBV_QP_MIN_RNR_TIMER;
             answer
                 .u32(12, terms.path_mtu.into())
-                .u32(24, terms.psn.get());
+                .u32(24, id.psn.get());
             answer.u32(32, terms.qpn.get()).vector(40, terms.peer);
             answer.put(131, &[terms.responder_resources]);
         }
@@ -650,7 +650,7 @@ fn queue_pair_attributes(id: &Id, state: u32) -> Result<Answer<144>, Errno> {
             mask |= Mask::IBV_QP_SQ_PSN | Mask::IBV_QP_TIMEOUT | Mask::IBV_QP_RETRY_CNT;
             mask |= Mask::IBV_QP_RNR_RETRY | Mask::IBV_QP_MAX_QP_RD_ATOMIC;
             answer
-                .u32(28, id.psn.get())
+                .u32(28, terms.psn.get())
                 .put(130, &[terms.initiator_depth]);
             let repetition = [terms.ack_timeout, terms.retry_count, terms.rnr_retry_count];
             answer.put(134, &repetition);
@@ -717,4 +717,36 @@ fn migrate(
         channel.push(event);
     }
     reply(command, 0, &reported.to_ne_bytes(), 4)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gdr_nic::Psn;
+
+    #[test]
+    fn each_side_sends_the_psns_that_the_other_one_asked_for() {
+        let channel = Arc::new(Channel::new().unwrap());
+        let space = PortSpace::of(0x0106).unwrap();
+        let mut id = Id::new(channel, 1, space, Psn::new(5));
+        id.device = Some(0);
+        id.terms = Some(Terms {
+            peer: Ipv4Addr::LOCALHOST.into(),
+            qpn: Qpn::new(17),
+            psn: Psn::new(6),
+            path_mtu: 3,
+            ack_timeout: 18,
+            responder_resources: 1,
+            initiator_depth: 1,
+            retry_count: 7,
+            rnr_retry_count: 7,
+        });
+        let field = |state, at| {
+            let answer = queue_pair_attributes(&id, state);
+            let answer = answer.unwrap_or_else(|errno| panic!("{errno:?}"));
+            Fields(&answer.0).u32(at)
+        };
+        assert_eq!(field(2, 24), 5, "rq_psn, on the way to RTR");
+        assert_eq!(field(3, 28), 6, "sq_psn, on the way to RTS");
+    }
 }

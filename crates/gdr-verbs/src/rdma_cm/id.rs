@@ -64,7 +64,7 @@ pub(super) struct Id {
     pub(super) listens: Vec<c_int>,
     /// How many of its events were fetched.
     pub(super) reported: u32,
-    /// The first PSN of its queue pair.
+    /// The first PSN that its queue pair receives.
     pub(super) psn: Psn,
     /// What its queue pair is connected with.
     pub(super) terms: Option<Terms>,
@@ -94,7 +94,7 @@ impl Id {
 pub(super) struct Terms {
     pub(super) peer: IpAddr,
     pub(super) qpn: Qpn,
-    /// The first PSN of the peer.
+    /// The first PSN that the peer receives.
     pub(super) psn: Psn,
     /// A value of `enum ibv_mtu`.
     pub(super) path_mtu: u8,
