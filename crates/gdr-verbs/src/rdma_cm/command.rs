@@ -14,7 +14,7 @@ use super::channel::Channel;
 use super::descriptor;
 use super::id::{Id, PortSpace, Step, Terms};
 use super::state::{self, State};
-use crate::device::Device;
+use crate::device::{Device, MOST_READS};
 use crate::errno::Errno;
 
 /// The header of a command: its number, and the lengths of what follows and of the answer.
@@ -605,7 +605,8 @@ fn disconnect(state: &mut State, channel: &Arc<Channel>, handle: u32) -> Result<
     Ok(None)
 }
 
-/// The attributes by which a queue pair enters a state (`struct ib_uverbs_qp_attr`).
+/// The attributes by which a queue pair enters a state (`struct ib_uverbs_qp_attr`). Peers may have devices with
+/// more outstanding READs than these have, and programs that do not ask what was offered.
 fn queue_pair_attributes(id: &Id, state: u32) -> Result<Answer<144>, Errno> {
     /// `enum ibv_qp_state`.
     const INIT: u32 = 1;
@@ -639,11 +640,9 @@ fn queue_pair_attributes(id: &Id, state: u32) -> Result<Answer<144>, Errno> {
             mask |= Mask::IBV_QP_AV | Mask::IBV_QP_PATH_MTU | Mask::IBV_QP_DEST_QPN;
             mask |= Mask::IBV_QP_RQ_PSN;
             mask |= Mask::IBV_QP_MAX_DEST_RD_ATOMIC | Mask::IBV_QP_MIN_RNR_TIMER;
-            answer
-                .u32(12, terms.path_mtu.into())
-                .u32(24, id.psn.get());
+            answer.u32(12, terms.path_mtu.into()).u32(24, id.psn.get());
             answer.u32(32, terms.qpn.get()).vector(40, terms.peer);
-            answer.put(131, &[terms.responder_resources]);
+            answer.put(131, &[terms.responder_resources.min(MOST_READS)]);
         }
         (RTS, false) => {
             let terms = id.terms.ok_or(Errno::INVAL)?;
@@ -724,8 +723,8 @@ mod tests {
     use super::*;
     use gdr_nic::Psn;
 
-    #[test]
-    fn each_side_sends_the_psns_that_the_other_one_asked_for() {
+    /// Those of a connection on the way to RTR and RTS.
+    fn attributes() -> [Answer<144>; 2] {
         let channel = Arc::new(Channel::new().unwrap());
         let space = PortSpace::of(0x0106).unwrap();
         let mut id = Id::new(channel, 1, space, Psn::new(5));
@@ -736,17 +735,27 @@ mod tests {
             psn: Psn::new(6),
             path_mtu: 3,
             ack_timeout: 18,
-            responder_resources: 1,
-            initiator_depth: 1,
+            responder_resources: 128,
+            initiator_depth: 128,
             retry_count: 7,
             rnr_retry_count: 7,
         });
-        let field = |state, at| {
+        [2, 3].map(|state| {
             let answer = queue_pair_attributes(&id, state);
-            let answer = answer.unwrap_or_else(|errno| panic!("{errno:?}"));
-            Fields(&answer.0).u32(at)
-        };
-        assert_eq!(field(2, 24), 5, "rq_psn, on the way to RTR");
-        assert_eq!(field(3, 28), 6, "sq_psn, on the way to RTS");
+            answer.unwrap_or_else(|errno| panic!("{errno:?}"))
+        })
+    }
+
+    #[test]
+    fn each_side_sends_the_psns_that_the_other_one_asked_for() {
+        let [rtr, rts] = attributes().map(|answer| answer.0);
+        assert_eq!(Fields(&rtr).u32(24), 5, "rq_psn");
+        assert_eq!(Fields(&rts).u32(28), 6, "sq_psn");
+    }
+
+    #[test]
+    fn a_peer_with_more_outstanding_reads_gets_those_that_there_are() {
+        let [rtr, _] = attributes();
+        assert_eq!(Fields(&rtr.0).u8(131), MOST_READS, "max_dest_rd_atomic");
     }
 }
