@@ -137,6 +137,15 @@ impl Running {
         Ok(printed)
     }
 
+    /// As [`Running::output`], for a program that may fail. Fails if the limit ends it.
+    pub(crate) fn end_somehow(self, role: &str) -> anyhow::Result<String> {
+        let (status, printed) = self.output()?;
+        if status.code().is_none() {
+            bail!("the {role} did not end by itself ({status}):\n{printed}");
+        }
+        Ok(printed)
+    }
+
     /// Kills it; returns how it ended, and what it printed.
     pub(crate) fn kill(mut self) -> anyhow::Result<String> {
         if let Some(child) = &mut self.0 {
