@@ -200,6 +200,26 @@ fn a_request_that_came_too_early_goes_to_who_listens_next() {
 }
 
 #[test]
+fn a_request_that_its_sender_gives_up_is_undone_where_it_went() {
+    let address = IpAddr::from([127, 0, 56, 14]);
+    let members = [(); 2].map(|()| Member::new(address));
+    let client = Member::new(IpAddr::from([127, 0, 56, 15]));
+    for listener in &members {
+        assert!(listener.management.listen(SERVICE).unwrap());
+        let mut manager = Manager::new(client.management.prefix(), 0);
+        let id = manager.connect(Time::EPOCH, address, &req(Qpn::new(17)));
+        let (_, asked) = manager.poll_transmit().unwrap();
+        client.send_until(listener, &Message::parse(&asked).unwrap());
+        manager.abandon(Time::EPOCH, id);
+        let (_, given_up) = manager.poll_transmit().unwrap();
+        let given_up = Message::parse(&given_up).unwrap();
+        let received = client.send_until(listener, &given_up);
+        assert_eq!(Message::parse(&received.mad), Ok(given_up));
+        listener.management.ignore(SERVICE);
+    }
+}
+
+#[test]
 fn what_is_for_no_process_is_answered() {
     let address = IpAddr::from([127, 0, 56, 4]);
     let member = Member::new(address);

@@ -17,6 +17,7 @@
 
 mod packet;
 mod peers;
+mod requests;
 mod role;
 mod strays;
 mod watched;
@@ -43,6 +44,7 @@ use rustix::net::{
 use self::packet::Packets;
 pub use self::peers::PeerProcess;
 use self::peers::Peers;
+use self::requests::Requests;
 use self::role::Role;
 use self::strays::Strays;
 use self::watched::Watched;
@@ -121,6 +123,7 @@ pub struct Management {
     services: Mutex<BTreeMap<ServiceId, ProcessFd>>,
     role: Mutex<Role>,
     strays: Mutex<Strays>,
+    requests: Mutex<Requests>,
     wakeup: OwnedFd,
     /// Of all of them.
     readiness: OwnedFd,
@@ -183,6 +186,7 @@ impl Device {
             services: Mutex::default(),
             role: Mutex::default(),
             strays: Mutex::default(),
+            requests: Mutex::default(),
             wakeup,
             readiness,
             _device: self.clone(),
@@ -464,16 +468,24 @@ impl Management {
 
     /// Hands a message on, unless it is for this process or none; `None` if it is none of connection management.
     fn route(&self, received: &ReceivedMad) -> Option<Route> {
-        let addressee = Message::parse(&received.mad).ok()?.addressee();
-        let (is_own, owner, none) = match addressee {
+        let message = Message::parse(&received.mad).ok()?;
+        if let Message::Req(req) = &message {
+            lock(&self.requests).remember(received.from, req.id, req.service);
+        }
+        let of_service = |service| {
+            let is_own = lock(&self.services).contains_key(&service);
+            (is_own, service_name(service))
+        };
+        let ((is_own, owner), none) = match message.addressee() {
             Addressee::Id(id) => {
                 let prefix = Manager::prefix_of(id);
                 let is_own = prefix == self.prefix;
-                (is_own, prefix.to_string(), Route::NoConnection)
+                ((is_own, prefix.to_string()), Route::NoConnection)
             }
-            Addressee::Service(service) => {
-                let is_own = lock(&self.services).contains_key(&service);
-                (is_own, service_name(service), Route::NoService)
+            Addressee::Service(service) => (of_service(service), Route::NoService),
+            Addressee::Request(id) => {
+                let service = lock(&self.requests).service(received.from, id)?;
+                (of_service(service), Route::NoConnection)
             }
         };
         Some(if is_own {

@@ -30,6 +30,8 @@ pub(super) struct Connection {
     transaction: u64,
     /// The queue pair at the other end, once it is known.
     pub(super) remote: Option<RemotePair>,
+    /// The identifier of the active side's device.
+    ca_guid: u64,
     phase: Phase,
     owner: Owner,
 }
@@ -74,6 +76,7 @@ impl Connection {
             },
             transaction,
             remote: None,
+            ca_guid: req.ca_guid,
             phase: Phase::ReqSent(Retransmission::new(now, mad)),
             owner: Owner::Program,
         }
@@ -99,6 +102,7 @@ impl Connection {
             },
             transaction,
             remote: Some((req.qpn, req.ca_guid)),
+            ca_guid: req.ca_guid,
             phase: Phase::ReqReceived,
             owner: Owner::Program,
         }
@@ -209,10 +213,9 @@ impl Connection {
     /// The program has no use for it any more.
     pub(super) fn abandon(&mut self, now: Time, out: &mut Output) {
         self.owner = Owner::None;
-        let rej = |message, reason| Message::Rej(Rej::plain(self.ids, message, reason));
         match &self.phase {
             Phase::ReqSent(_) => {
-                self.send(out, &rej(Rejected::Req, RejectReason::TIMEOUT));
+                self.send(out, &Message::Rej(Rej::giving_up(self.ids, self.ca_guid)));
             }
             Phase::ReqReceived | Phase::RepReceived => {
                 let private_data = [0; Rej::PRIVATE];
@@ -221,7 +224,8 @@ impl Connection {
                 return;
             }
             Phase::RepSent(_) => {
-                self.send(out, &rej(Rejected::Other(2), RejectReason::CONSUMER));
+                let rej = Rej::plain(self.ids, Rejected::Other(2), RejectReason::CONSUMER);
+                self.send(out, &Message::Rej(rej));
             }
             Phase::Established(_) => {
                 // In this phase it succeeds.

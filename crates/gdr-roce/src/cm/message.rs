@@ -399,13 +399,14 @@ impl Message {
         }
     }
 
-    /// Whom a message is for: the connection or exchange of its receiver that it names, or the service that
-    /// it asks for.
+    /// Whom a message is for: the connection or exchange of its receiver that it names, the service that it asks for,
+    /// or the connection that an earlier request of its sender asked for.
     pub const fn addressee(&self) -> Addressee {
         match self {
             Self::Req(req) => Addressee::Service(req.service),
             Self::SidrReq(req) => Addressee::Service(req.service),
             Self::SidrRep(rep) => Addressee::Id(rep.id),
+            Self::Rej(Rej { ids, .. }) if ids.remote.0 == 0 => Addressee::Request(ids.local),
             Self::Mra(Mra { ids, .. })
             | Self::Rej(Rej { ids, .. })
             | Self::Rep(Rep { ids, .. })
@@ -422,6 +423,7 @@ impl Message {
 pub enum Addressee {
     Service(ServiceId),
     Id(CommId),
+    Request(CommId),
 }
 
 fn ids(mad: &Mad) -> IdPair {
@@ -536,6 +538,18 @@ impl Rej {
             info_len: 0,
             info: [0; 72],
             private_data: [0; Self::PRIVATE],
+        }
+    }
+
+    /// The end of a REQ that has no answer yet. As the peer's name is unknown, the peer finds the connection by the
+    /// device of the sender.
+    pub(super) fn giving_up(ids: IdPair, ca_guid: u64) -> Self {
+        let guid = ca_guid.to_be_bytes();
+        let mut rej = Self::plain(ids, Rejected::Other(2), RejectReason::TIMEOUT);
+        rej.info[..guid.len()].copy_from_slice(&guid);
+        Self {
+            info_len: guid.len() as u8,
+            ..rej
         }
     }
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::{
-    CmEvent, CmStateError, CommId, IdPair, IpAddresses, Mad, Manager, Message, Mra, Path, Rej,
-    RejectReason, Rejected, Rep, Req, ServiceId, SidrRep, SidrReq, SidrStatus,
+    Addressee, CmEvent, CmStateError, CommId, IdPair, IpAddresses, Mad, Manager, Message, Mra,
+    Path, Rej, RejectReason, Rejected, Rep, Req, ServiceId, SidrRep, SidrReq, SidrStatus,
 };
 use crate::connection::Reliability;
 use crate::ids::{PartitionKey, Qkey, Qpn};
@@ -409,6 +409,22 @@ fn the_side_that_is_asked_is_informed_if_the_other_one_gives_up() {
     ));
     assert!(pair.ends[1].accept(pair.now, passive, &rep(18)).is_err());
     assert!(pair.events[0].is_empty());
+}
+
+#[test]
+fn who_gives_up_a_request_says_by_what_the_peer_finds_it() {
+    let mut pair = Pair::new(|_| false);
+    let id = pair.ends[0].connect(pair.now, address(1), &req(17));
+    pair.ends[0].abandon(pair.now, id);
+    let _req = pair.ends[0].poll_transmit().unwrap();
+    let (_, mad) = pair.ends[0].poll_transmit().unwrap();
+    let Ok(message @ Message::Rej(rej)) = Message::parse(&mad) else {
+        panic!("{mad:?}");
+    };
+    // IBA 12.6.7.2: with reason 4 the additional information is the identifier of the device.
+    assert_eq!((rej.reason, rej.info_len), (RejectReason::TIMEOUT, 8));
+    assert_eq!(rej.info[..8], req(17).ca_guid.to_be_bytes());
+    assert_eq!(message.addressee(), Addressee::Request(id));
 }
 
 #[test]

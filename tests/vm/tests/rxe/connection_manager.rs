@@ -338,18 +338,47 @@ fn be_refused_datagrams_by_program(client: Host, server: Host) -> anyhow::Result
     expect_in(&printed, "RDMA_CM_EVENT_UNREACHABLE, error: 2")
 }
 
-/// The kernel ends the connections of a killed process; no one does for a process of gdr.
+/// The kernel ends the connections of a killed process, also one that was not answered yet. No one does for a process
+/// of gdr.
 fn notice_killed_peer(client: Host, server: Host) -> anyhow::Result<()> {
+    /// A request or answer that is repeated without success takes 52 seconds.
+    const SOON: Duration = Duration::from_secs(30);
     let at = server.address(Family::V4);
-    let line = Line::new("rping");
-    let serving = line.serve(server, at, LIMIT)?;
-    let asking = line.ask(client, at, LIMIT)?;
-    await_connection(line.port)?;
-    let (killed, left) = match client {
-        Host::Rxe => (asking, serving),
-        Host::Soft => (serving, asking),
-    };
-    killed.kill()?;
-    let printed = left.end_somehow("other side")?;
-    expect_in(&printed, "DISCONNECT EVENT")
+    for connects in [Progress::Begun, Progress::Established] {
+        let line = Line::new("rping");
+        let serving = line.serve(server, at, SOON)?;
+        let before = packets()?;
+        let asking = line.ask(client, at, SOON)?;
+        await_connection(line.port)?;
+        if connects == Progress::Established {
+            let exchanges = || Ok(packets()? - before > 100);
+            if !client.waits(Instant::now() + SOON, exchanges)? {
+                bail!("no packets: {}", asking.kill()?);
+            }
+        }
+        let (killed, left) = match client {
+            Host::Rxe => (asking, serving),
+            Host::Soft => (serving, asking),
+        };
+        killed.kill()?;
+        let printed = left.end_somehow("other side")?;
+        if connects == Progress::Established {
+            expect_in(&printed, "DISCONNECT EVENT")?;
+        }
+    }
+    Ok(())
+}
+
+/// How far a connection has come when a side of it is killed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Progress {
+    Begun,
+    Established,
+}
+
+/// How many packets rxe has received.
+fn packets() -> anyhow::Result<u64> {
+    const COUNTER: &str = "/sys/class/infiniband/rxe0/ports/1/hw_counters/rcvd_pkts";
+    let text = fs::read_to_string(COUNTER)?;
+    text.trim().parse().with_context(|| text.clone())
 }
