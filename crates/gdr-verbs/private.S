@@ -73,10 +73,6 @@ gdr_name_\name:
 	.balign 8
 gdr_table:
 
-	versioned ibv_copy_path_rec_from_kern, IBVERBS_1.0
-	versioned ibv_copy_path_rec_to_kern, IBVERBS_1.0
-	versioned ibv_copy_qp_attr_from_kern, IBVERBS_1.0
-	versioned ibv_copy_ah_attr_from_kern, IBVERBS_1.1
 	versioned ibv_register_driver, IBVERBS_1.1
 	versioned verbs_register_driver_34, IBVERBS_PRIVATE_34
 	versioned verbs_register_driver_57, IBVERBS_PRIVATE_57

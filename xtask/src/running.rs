@@ -16,7 +16,7 @@ const LISTEN_INTERVAL: Duration = Duration::from_millis(5);
 /// what it has printed until then.
 const PRINTED: usize = 30;
 
-/// Runs a server, and its client once the server listens at a TCP port, with a file for the output
+/// Runs a server, and its client once the server listens at a port of TCP or rdma_cm, with a file for the output
 /// of each; returns what failed.
 pub(crate) fn serve(
     port: u16,
@@ -119,8 +119,11 @@ pub(crate) fn free_port(address: IpAddr) -> anyhow::Result<u16> {
     Ok(TcpListener::bind((address, 0))?.local_addr()?.port())
 }
 
-/// Whether a socket listens at a TCP port. Connecting would take the place of the client.
+/// Whether a socket listens at a TCP port, or gdr's rdma_cm. Connecting would take the place of the client.
 fn is_listening(port: u16) -> anyhow::Result<bool> {
+    if lists_service(&fs::read_to_string("/proc/net/unix")?, port) {
+        return Ok(true);
+    }
     for file in ["/proc/net/tcp", "/proc/net/tcp6"] {
         // Without IPv6 there is no second file.
         let table = fs::read_to_string(file).unwrap_or_default();
@@ -140,6 +143,14 @@ fn lists_listener(table: &str, port: u16) -> bool {
         let mut fields = line.split_whitespace().skip(1);
         fields.next().is_some_and(|local| local.ends_with(&port)) && fields.nth(1) == Some(LISTEN)
     })
+}
+
+/// Reads the kernel's table of Unix sockets, among whose names are those of the services that gdr's processes listen for.
+fn lists_service(table: &str, port: u16) -> bool {
+    // The port spaces of TCP and UDP.
+    let services = ["106", "111"].map(|space| format!("/cm/service/{space}{port:04x}"));
+    let mut lines = table.lines();
+    lines.any(|line| services.iter().any(|service| line.ends_with(service)))
 }
 
 /// Prints the last lines of a program's output.
@@ -164,5 +175,14 @@ mod tests {
         assert!(lists_listener(table, 0x4855));
         assert!(!lists_listener(table, 0x1234));
         assert!(!lists_listener(table, 0x4856));
+    }
+
+    #[test]
+    fn a_service_is_found_by_its_port() {
+        let table = "Num       RefCount Protocol Flags    Type St Inode Path\n\
+             0: 2 0 10000 5 01 1 @gdr-roce/127.0.0.1:4791/cm/service/1061d2f\n";
+        assert!(lists_service(table, 0x1d2f));
+        assert!(!lists_service(table, 0x1d2));
+        assert!(!lists_service(table, 0x2f));
     }
 }

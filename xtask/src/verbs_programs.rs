@@ -1,6 +1,6 @@
 //! `cargo xtask verbs-programs`: Debian's programs of libibverbs, unmodified, with gdr's verbs library.
 //!
-//! perftest, the examples of libibverbs and UCX come from Debian's packages, which are unpacked into
+//! perftest, the examples of libibverbs and librdmacm, and UCX come from Debian's packages, which are unpacked into
 //! the cache folder. Each case runs a program twice under `gdr run`, as server and client on one loopback
 //! address, and passes if both exit with 0. Some run under `gdr trace`, too, whose report has to be what
 //! gdr's engine counted.
@@ -24,11 +24,12 @@ use crate::verbs_library;
 use crate::workspace::{self, PROFILE, root, succeed, target};
 
 /// Debian's packages of the programs and of the libraries that perftest and UCX are linked with.
-const PACKAGES: [&str; 5] = [
+const PACKAGES: [&str; 6] = [
     "libibverbs-dev",
     "perftest",
     "ibverbs-utils",
     "ibverbs-providers",
+    "rdmacm-utils",
     "ucx-utils",
 ];
 /// The package without which there is nothing to run.
@@ -44,8 +45,12 @@ const LIMIT: Duration = Duration::from_secs(40);
 /// CPU for half a second, as happens beside other work on two CPUs.
 const ACK_TIMEOUT: &str = "18";
 
+/// It has no option for it.
+const PORT_OF_UDADDY: u16 = 7174;
+
 /// The command lines, behind variables of their environment and an option of `gdr run`. Those without a port run alone, the others
-/// as server and client.
+/// as server and client. Where these have options of their own, they are the two halves of a line, in which `ADDRESS` and `PORT`
+/// are replaced.
 const CASES: &[&str] = &[
     PAGE,
     "ibv_devices",
@@ -93,6 +98,18 @@ const CASES: &[&str] = &[
     "--only-soft ibv_rc_pingpong -g 0 -c -e",
     "--only-soft ib_write_bw -F -q 4 -n 500",
     "--only-soft ib_send_lat -F --use-srq -n 200",
+    "ib_write_bw -F -R -q 4 -n 500",
+    "ib_read_bw -F -z -n 500",
+    "ib_send_bw -F -R -c UD -s 1024 -n 500",
+    "ib_send_lat -F -R -n 200",
+    "ib_atomic_bw -F -R -n 500",
+    "--only-soft rping -s -a ADDRESS -p PORT -V -C 20 -S 4000 | --only-soft rping -c -a ADDRESS -p PORT -V -C 20 -S 4000",
+    "ucmatose -b ADDRESS -p PORT -c 4 -C 10 -S 3000 | ucmatose -s ADDRESS -p PORT -c 4 -C 10 -S 3000",
+    "udaddy -b ADDRESS -c 4 -C 10 -S 1000 | udaddy -s ADDRESS -c 4 -C 10 -S 1000",
+    "rdma_server -p PORT | rdma_client -p PORT -s ADDRESS",
+    "rdma_xserver -p PORT | rdma_xclient -p PORT -s ADDRESS",
+    "rstream -b ADDRESS -p PORT -T v -S 64 -C 10 -I 100 | rstream -s ADDRESS -p PORT -T v -S 64 -C 10 -I 100",
+    "rstream -b ADDRESS -p PORT -T b -S 200000 -C 10 -I 10 | rstream -s ADDRESS -p PORT -T b -S 200000 -C 10 -I 10",
     "ucx_info -d",
     "UCX_TLS=rc_v ucx_perftest -t tag_lat -s 8 -n 200 -w 10",
     "UCX_TLS=rc_v ucx_perftest -t tag_bw -s 300000 -n 100 -w 10",
@@ -337,7 +354,7 @@ impl Setup {
         let deadline = start + LIMIT;
         let is_alone = line.contains("ibv_dev") || line.starts_with("ucx_info") || line == PAGE;
         let failure = if is_alone {
-            let mut program = Running::start(self.case_command(case), self.file("client"))?;
+            let mut program = Running::start(self.case_command(case, line), self.file("client"))?;
             program.failure(deadline)?
         } else {
             self.serve(case, deadline)?
@@ -367,15 +384,28 @@ impl Setup {
 
     /// Runs a case as server and client; returns what failed.
     fn serve(&self, case: Case<'_>, deadline: Instant) -> anyhow::Result<Option<String>> {
-        let port = free_port(self.address)?;
-        let mut ends = [self.case_command(case), self.case_command(case)];
-        for end in &mut ends {
-            end.args(["-p", &port.to_string()]);
-            if case.line().split(' ').any(|word| word.starts_with("ib_")) {
-                end.args(["-u", ACK_TIMEOUT]);
+        let line = case.line();
+        let port = match line.contains("udaddy") {
+            true => PORT_OF_UDADDY,
+            false => free_port(self.address)?,
+        };
+        let address = self.address.to_string();
+        let ends = if let Some((server, client)) = line.split_once(" | ") {
+            [server, client].map(|end| {
+                let end = end.replace("ADDRESS", &address);
+                self.case_command(case, &end.replace("PORT", &port.to_string()))
+            })
+        } else {
+            let mut ends = [(); 2].map(|()| self.case_command(case, line));
+            for end in &mut ends {
+                end.args(["-p", &port.to_string()]);
+                if line.split(' ').any(|word| word.starts_with("ib_")) {
+                    end.args(["-u", ACK_TIMEOUT]);
+                }
             }
-        }
-        ends[1].arg(self.address.to_string());
+            ends[1].arg(address);
+            ends
+        };
         serve(
             port,
             ends,
@@ -386,11 +416,12 @@ impl Setup {
 
     /// The program of a command line and its arguments, under `gdr run`.
     pub(crate) fn command(&self, line: &str) -> Command {
-        self.case_command(Case::Plain(line))
+        self.case_command(Case::Plain(line), line)
     }
 
-    fn case_command(&self, case: Case<'_>) -> Command {
-        let (variables, mut words) = words(case.line());
+    /// The program of one end of a case.
+    fn case_command(&self, case: Case<'_>, line: &str) -> Command {
+        let (variables, mut words) = words(line);
         let option = words.next_if(|word| word.starts_with("--"));
         let program = self
             .root

@@ -9,7 +9,6 @@ use std::path::Path;
 const PT_LOAD: u64 = 1;
 const PT_DYNAMIC: u64 = 2;
 const PT_INTERP: u64 = 3;
-const DT_NEEDED: u64 = 1;
 const DT_STRTAB: u64 = 5;
 const DT_SYMTAB: u64 = 6;
 const DT_VERDEF: u64 = 0x6fff_fffc;
@@ -44,15 +43,6 @@ impl<'a> Elf<'a> {
     /// without a loader.
     pub(crate) fn has_loader(&self) -> bool {
         self.segments().any(|segment| segment.kind == PT_INTERP)
-    }
-
-    /// Whether it is linked with this library.
-    pub(crate) fn needs(&self, library: &str) -> bool {
-        let mut names = self
-            .dynamic()
-            .filter(|(tag, _)| *tag == DT_NEEDED)
-            .filter_map(|(_, name)| self.string(name));
-        names.any(|name| name == library.as_bytes())
     }
 
     /// The bytes of an exported object.
@@ -176,12 +166,10 @@ mod tests {
     }
 
     #[test]
-    fn a_program_names_its_loader_and_libraries() {
+    fn a_program_names_its_loader() {
         let bytes = own();
         let elf = Elf::new(&bytes).unwrap();
         assert!(elf.has_loader());
-        assert!(elf.needs("libc.so.6"));
-        assert!(!elf.needs("libc.so"));
         assert!(Elf::new(b"#!/bin/sh\n").is_none());
     }
 
@@ -207,7 +195,7 @@ mod tests {
         let bytes = own();
         let read = |bytes: &[u8]| {
             if let Some(elf) = Elf::new(bytes) {
-                let _ = (elf.has_loader(), elf.needs("x"), elf.object("x"));
+                let _ = (elf.has_loader(), elf.object("x"));
                 let _ = elf.versions();
             }
         };

@@ -214,9 +214,8 @@ pub(crate) fn found(program: &OsStr) -> Result<PathBuf, LaunchError> {
     files.find(is_program).ok_or_else(not_found)
 }
 
-/// Finds out what would keep a library out of the program; returns the start of the program's file,
-/// as far as it can be read.
-pub(crate) fn examine(path: &Path) -> Result<Vec<u8>, LaunchError> {
+/// Finds out what would keep a library out of the program.
+pub(crate) fn examine(path: &Path) -> Result<(), LaunchError> {
     if let Some(why) = privileges(path) {
         let path = path.to_owned();
         return Err(LaunchError::Privileged { path, why });
@@ -231,7 +230,7 @@ pub(crate) fn examine(path: &Path) -> Result<Vec<u8>, LaunchError> {
     }
     match Elf::new(&bytes) {
         Some(elf) if !elf.has_loader() => Err(LaunchError::Static(path.to_owned())),
-        _ => Ok(bytes),
+        _ => Ok(()),
     }
 }
 

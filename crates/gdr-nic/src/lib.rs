@@ -23,6 +23,7 @@
 //! | where bytes reach host or GPU memory | `buffer/`: `host`, `direct`, `staged` |
 //! | how two processes of one host exchange packets without the kernel | `wire/memory` |
 //! | how two processes share a port | `wire/udp/port_group` |
+//! | how they share the management queue pair of an address | `management` |
 //! | whose packets a socket accepts | `wire/udp/filter`, `wire/udp/peer_filter` |
 //! | when the program's threads drive an engine, and when its own | `shard/progress_thread`, `shard/caller_activity` |
 //!
@@ -100,6 +101,7 @@ mod int_map;
 mod link;
 #[cfg(test)]
 mod loopback;
+mod management;
 mod os;
 pub mod outstanding;
 mod packets;
@@ -125,14 +127,16 @@ pub use deadline::Deadline;
 pub use device::{Device, WeakDevice};
 pub use device_state::OnEvent;
 pub use error::{Error, Foreign, PortSharingError, Result, unreachable_hint};
+pub use gdr_roce::cm;
 pub use gdr_roce::{
     Access, AckTimeout, AtomicOp, Capabilities, Completion, Data, Event, FrameSendRequest,
-    Immediate, Lkey, LossRecovery, Mtu, Operation, PostError, Psn, Qkey, Qpn, RecvRequest,
-    Reliability, Remote, RetryCount, RetryLimit, Rkey, RnrRetry, RnrTimer, RtrAttributes,
-    RtsAttributes, Segment, SendFlags, SendRequest, State, StateError, UdSendRequest, WcOpcode,
-    WcStatus, WrId,
+    Immediate, Lkey, LossRecovery, Mtu, Operation, PartitionKey, PostError, Psn, Qkey, Qpn,
+    RecvRequest, Reliability, Remote, RetryCount, RetryLimit, Rkey, RnrRetry, RnrTimer,
+    RtrAttributes, RtsAttributes, Segment, SendFlags, SendRequest, State, StateError, Time,
+    UdSendRequest, WcOpcode, WcStatus, WrId,
 };
 pub use link::{LinkCondition, LinkEvent, LinkState, LinkWatch};
+pub use management::{Arrival, Management, PeerProcess, ReceivedMad};
 pub use os::{random_bytes, random_number};
 pub use packets::flow::{
     EthernetMatch, FlowKind, FlowRule, FlowSpec, Ipv4Match, Ipv6Match, Masked, PortMatch,

@@ -3,7 +3,7 @@
 //!
 //! It is fully deterministic and has no sockets, threads, clock or unsafe code. Packets and the time
 //! go in; packets, deadlines, completions and memory accesses come out. It does not implement UDP
-//! (see the soft provider of the `gdr-rdma` crate), connection management or multicast.
+//! (see the `gdr-nic` crate) or multicast.
 //!
 //! - [`QueuePair`] is one end of a reliable connection: SEND, WRITE, READ and atomics, with
 //!   segmentation, acknowledgements, retries and NAKs as specified. Its retransmission timer and its
@@ -14,6 +14,7 @@
 //! - [`Memory`] is the interface to memory regions, which their owner implements. With a wrong key,
 //!   range or permission no byte is copied. [`HeapMemory`] is a simple implementation.
 //! - [`wire`] parses and emits packets, and computes their ICRC.
+//! - [`cm`] sets connections up and ends them.
 //!
 //! ```
 //! use gdr_roce::wire::{MAX_DATAGRAM, Packet};
@@ -116,6 +117,7 @@
 #![forbid(unsafe_code)]
 
 mod attributes;
+pub mod cm;
 mod completion;
 mod connection;
 mod connectionless;

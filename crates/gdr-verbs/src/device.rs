@@ -29,6 +29,9 @@ pub(crate) const MOST_REQUESTS: u32 = 1 << 15;
 pub(crate) const MOST_SEGMENTS: u32 = 32;
 /// The most inline bytes of a request.
 pub(crate) const MOST_INLINE: u32 = 1024;
+/// The bytes inline that every queue pair takes: those of one entry, which other providers have room for. The programs
+/// of librdmacm send so many without asking for them.
+pub(crate) const LEAST_INLINE: u32 = 16;
 /// The most READs and atomics that a queue pair has outstanding.
 pub(crate) const MOST_READS: u8 = 16;
 
@@ -149,6 +152,17 @@ impl Device {
             nic,
             state: PerProcess::new(),
         }
+    }
+
+    /// The device of an address.
+    pub(crate) fn at(address: IpAddr) -> Option<Arc<Self>> {
+        let found = DEVICES.iter().find(|own| own.nic.address == address);
+        found.cloned()
+    }
+
+    /// Its place among them.
+    pub(crate) fn index(&self) -> c_int {
+        self.index
     }
 
     /// The device of a handle.

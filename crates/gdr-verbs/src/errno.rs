@@ -10,6 +10,7 @@ pub(crate) struct Errno(c_int);
 
 impl Errno {
     pub(crate) const ACCES: Self = Self(libc::EACCES);
+    pub(crate) const ADDRINUSE: Self = Self(libc::EADDRINUSE);
     pub(crate) const AGAIN: Self = Self(libc::EAGAIN);
     pub(crate) const BADF: Self = Self(libc::EBADF);
     pub(crate) const BUSY: Self = Self(libc::EBUSY);
@@ -22,8 +23,10 @@ impl Errno {
     pub(crate) const LOOP: Self = Self(libc::ELOOP);
     pub(crate) const MFILE: Self = Self(libc::EMFILE);
     pub(crate) const NODATA: Self = Self(libc::ENODATA);
+    pub(crate) const NODEV: Self = Self(libc::ENODEV);
     pub(crate) const NOENT: Self = Self(libc::ENOENT);
     pub(crate) const NOMEM: Self = Self(libc::ENOMEM);
+    pub(crate) const NOSPC: Self = Self(libc::ENOSPC);
     pub(crate) const NOSYS: Self = Self(libc::ENOSYS);
     pub(crate) const NOTDIR: Self = Self(libc::ENOTDIR);
     pub(crate) const NXIO: Self = Self(libc::ENXIO);

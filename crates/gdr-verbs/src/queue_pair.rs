@@ -15,7 +15,7 @@ use gdr_verbs_sys::{
 use crate::completion_counter::Attached;
 use crate::completion_queue::Queue;
 use crate::context::Context;
-use crate::device::{MOST_INLINE, MOST_REQUESTS, MOST_SEGMENTS, PairOwner, lock};
+use crate::device::{LEAST_INLINE, MOST_INLINE, MOST_REQUESTS, MOST_SEGMENTS, PairOwner, lock};
 use crate::device_use::{self, Step};
 use crate::domain::{Domain, Use, Users, next_handle};
 use crate::errno::Errno;
@@ -210,6 +210,7 @@ impl Pair {
         // As in other providers: at least what was asked for.
         wanted.cap.max_send_sge = wanted.cap.max_send_sge.max(1);
         wanted.cap.max_recv_sge = wanted.cap.max_recv_sge.max(1);
+        wanted.cap.max_inline_data = wanted.cap.max_inline_data.max(LEAST_INLINE);
         let capabilities = Capabilities {
             max_send_wr: wanted.cap.max_send_wr,
             max_recv_wr: wanted.cap.max_recv_wr,

@@ -29,20 +29,52 @@ impl Netem {
         Ok(netem)
     }
 
+    /// As [`Netem::enable`], for packets of IPv4 to queue pair 1 only: the messages of the connection manager.
+    ///
+    /// # Errors
+    /// If `tc` fails.
+    pub fn enable_for_management(words: &str) -> anyhow::Result<Self> {
+        /// All packets go to the first band, but for those that the filter selects.
+        const BANDS: &str = "root handle 1: prio bands 2 priomap 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0";
+        /// The destination in the BTH, behind the headers of IP and UDP, and that UDP it is.
+        const FILTER: &str = "parent 1: protocol ip u32 match ip protocol 17 0xff \
+                              match u32 1 0xffffff at 32 flowid 1:2";
+        let netem = Self(());
+        for side in SIDES {
+            let dev = ["dev", side.1];
+            tc(
+                side,
+                ["qdisc", "replace"],
+                dev.into_iter().chain(BANDS.split(' ')),
+            )?;
+            let faults = ["parent", "1:2", "netem"]
+                .into_iter()
+                .chain(words.split(' '));
+            tc(side, ["qdisc", "add"], dev.into_iter().chain(faults))?;
+            tc(
+                side,
+                ["filter", "add"],
+                dev.into_iter().chain(FILTER.split_whitespace()),
+            )?;
+        }
+        Ok(netem)
+    }
+
     /// The number of lost packets in both directions.
     ///
     /// # Errors
     /// If `tc` fails or its output has no counter.
     pub fn lost(&self) -> anyhow::Result<u64> {
-        let mut total = 0;
+        let mut total = 0_u64;
         for side in SIDES {
             let text = tc(side, ["-s", "qdisc", "show", "dev", side.1], [])?;
-            // "... (dropped 12, overlimits 0 requeues 0)"
-            total += text
-                .split_once("(dropped ")
-                .and_then(|(_, rest)| rest.split_once(','))
-                .and_then(|(count, _)| count.parse::<u64>().ok())
-                .with_context(|| format!("output of tc: {text}"))?;
+            // "... (dropped 12, overlimits 0 requeues 0)", for each queue.
+            for part in text.split("(dropped ").skip(1) {
+                let count = part
+                    .split_once(',')
+                    .and_then(|(count, _)| count.parse::<u64>().ok());
+                total += count.with_context(|| format!("output of tc: {text}"))?;
+            }
         }
         Ok(total)
     }

@@ -22,30 +22,35 @@ const KERNELS: [&str; 2] = ["linux-image-6.12", "linux-image"];
 
 /// rxe needs `crc32_generic`, but requests it under the name of the algorithm, so it is not among
 /// rxe's dependencies.
-const MODULES: [&str; 10] = [
+const MODULES: [&str; 13] = [
     "crc32_generic",
     "crc32_pclmul",
     "crc32c_generic",
     "crc32c_intel",
     "ib_uverbs",
     "rdma_rxe",
+    "rdma_ucm",
     "siw",
     "veth",
     "sch_netem",
+    "sch_prio",
+    "cls_u32",
     "udmabuf",
 ];
 
 /// Packages for the guest.
-const GUEST_PACKAGES: [&str; 6] = [
+const GUEST_PACKAGES: [&str; 8] = [
     "busybox-static",
     "iproute2",
     "libibverbs1",
     "ibverbs-providers",
     "ibverbs-utils",
+    "librdmacm1",
     "perftest",
+    "rdmacm-utils",
 ];
 /// Those of the programs in these packages that the guest runs.
-const GUEST_PROGRAMS: [&str; 16] = [
+const GUEST_PROGRAMS: [&str; 21] = [
     "busybox",
     "ip",
     "tc",
@@ -62,6 +67,11 @@ const GUEST_PROGRAMS: [&str; 16] = [
     "ibv_srq_pingpong",
     "ibv_uc_pingpong",
     "ibv_ud_pingpong",
+    "cmtime",
+    "rping",
+    "rstream",
+    "ucmatose",
+    "udaddy",
 ];
 /// The file name of the initramfs without the programs to run.
 const BASE: &str = "base.cpio";

@@ -3,7 +3,7 @@
 mod requirement;
 
 use std::env;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -116,8 +116,7 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
         return Ok(Exit::Fine);
     };
     let path = found(program)?;
-    let bytes = examine(&path)?;
-    warn_of_rdma_cm(&path, &bytes, arguments);
+    examine(&path)?;
     let Some(bytes) = options.require_rdma else {
         return Err(become_program(path, program, arguments, environment).into());
     };
@@ -246,45 +245,4 @@ fn installed() -> Option<PathBuf> {
         let cache = fs::read("/etc/ld.so.cache").ok()?;
         elf::cached(&cache, LIBIBVERBS).map(Path::to_owned)
     })
-}
-
-/// Warns of a program that will miss rdma_cm.
-fn warn_of_rdma_cm(path: &Path, bytes: &[u8], arguments: &[OsString]) {
-    let needs = Elf::new(bytes).is_some_and(|elf| elf.needs("librdmacm.so.1"));
-    if needs && !Path::new("/dev/infiniband/rdma_cm").exists() {
-        let missing = format!(
-            "connections by rdma_cm need /dev/infiniband/rdma_cm of the kernel: gdr has no stand-in \
-             for librdmacm, with which {} is linked",
-            path.display()
-        );
-        if connects_by_rdma_cm(path, arguments) {
-            tracing::warn!("{missing}");
-        } else {
-            tracing::info!("{missing}");
-        }
-    }
-}
-
-/// Whether a program that is linked with librdmacm connects by it, as far as its command line shows:
-/// the examples of librdmacm do, and perftest's programs do on request.
-fn connects_by_rdma_cm(path: &Path, arguments: &[OsString]) -> bool {
-    const EXAMPLES: [&str; 13] = [
-        "cmtime",
-        "mckey",
-        "rcopy",
-        "rdma_client",
-        "rdma_server",
-        "rdma_xclient",
-        "rdma_xserver",
-        "riostream",
-        "rping",
-        "rstream",
-        "ucmatose",
-        "udaddy",
-        "udpong",
-    ];
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let options = ["-R", "--rdma_cm", "-z", "--comm_rdma_cm"].map(OsStr::new);
-    EXAMPLES.contains(&&*name)
-        || (name.starts_with("ib_") && arguments.iter().any(|it| options.contains(&&**it)))
 }

@@ -139,43 +139,6 @@ fn a_statically_linked_program_is_refused() {
 }
 
 #[test]
-fn a_program_that_will_connect_by_rdma_cm_runs_after_a_warning() {
-    if Path::new("/dev/infiniband/rdma_cm").exists() {
-        skip::skip("the kernel has rdma_cm");
-        return;
-    }
-    let folder = tempfile::tempdir().unwrap();
-    let path = |name: &str| folder.path().join(name);
-    fs::write(path("cm.c"), "int cm(void) { return 7; }\n").unwrap();
-    let main = "int cm(void);\nint main(void) { return cm(); }\n";
-    fs::write(path("main.c"), main).unwrap();
-    let cc = |arguments: &[&str]| {
-        let mut compiler = std::process::Command::new("cc");
-        let status = compiler.current_dir(&folder).args(arguments).status();
-        assert!(status.unwrap().success());
-    };
-    let soname = "-Wl,-soname,librdmacm.so.1";
-    cc(&["-shared", "-fPIC", soname, "-o", "librdmacm.so.1", "cm.c"]);
-    for name in ["ib_write_bw", "rping", "other"] {
-        cc(&["-o", name, "main.c", "librdmacm.so.1", "-Wl,-rpath,."]);
-    }
-    let warning = "connections by rdma_cm need /dev/infiniband/rdma_cm";
-    for (arguments, warns) in [
-        (&["./ib_write_bw", "-R"][..], true),
-        (&["./rping", "-s"], true),
-        (&["./ib_write_bw", "-a"], false),
-        (&["./other", "-R"], false),
-    ] {
-        let mut command = run(arguments);
-        command.current_dir(&folder);
-        let output = ended(command);
-        let text = stderr(&output);
-        assert_eq!(code(&output), 7, "{text}");
-        assert_eq!(text.contains(warning), warns, "{arguments:?}: {text}");
-    }
-}
-
-#[test]
 fn a_setuid_program_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("program");

@@ -71,6 +71,9 @@ pub enum Error {
         address: SocketAddr,
         source: io::Error,
     },
+    /// The management queue pair is of ports that are shared only.
+    #[error("UDP {address} is not shared, so it has no management queue pair; share the port")]
+    PortNotShared { address: SocketAddr },
     /// The UDP port cannot be shared with other devices.
     #[error("UDP {address} cannot be shared: {reason}")]
     PortSharing {

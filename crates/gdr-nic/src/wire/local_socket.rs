@@ -12,7 +12,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use super::process_fd::ProcessFd;
 
 /// The result of connecting to a name.
-pub(super) enum Connected {
+pub(crate) enum Connected {
     /// No process has the name.
     Free,
     /// A process has it, and may answer.
@@ -27,7 +27,7 @@ fn open(of_type: SocketType, flags: SocketFlags) -> Result<OwnedFd, Errno> {
 }
 
 /// Listens at a name; `None` if another process has it.
-pub(super) fn listen(
+pub(crate) fn listen(
     name: &SocketAddrUnix,
     of_type: SocketType,
     backlog: i32,
@@ -43,7 +43,7 @@ pub(super) fn listen(
 }
 
 /// Connects to a name without waiting.
-pub(super) fn connect(name: &SocketAddrUnix, of_type: SocketType) -> Result<Connected, Errno> {
+pub(crate) fn connect(name: &SocketAddrUnix, of_type: SocketType) -> Result<Connected, Errno> {
     let socket = open(of_type, SocketFlags::NONBLOCK)?;
     match rustix::net::connect(&socket, name) {
         Ok(()) => Ok(Connected::To(socket)),
@@ -54,7 +54,7 @@ pub(super) fn connect(name: &SocketAddrUnix, of_type: SocketType) -> Result<Conn
 }
 
 /// Waits until a descriptor is readable, or its other end is closed; returns whether it is.
-pub(super) fn wait_readable(descriptor: BorrowedFd<'_>, limit: Duration) -> bool {
+pub(crate) fn wait_readable(descriptor: BorrowedFd<'_>, limit: Duration) -> bool {
     let limit = Timespec::try_from(limit).ok();
     let mut descriptors = [PollFd::from_borrowed_fd(descriptor, PollFlags::IN)];
     // EINTR ends the wait early.

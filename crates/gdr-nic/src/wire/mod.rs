@@ -4,7 +4,7 @@
 //! know each other. Which of them a packet takes is its sender's choice, and its receiver takes from both: a
 //! connection continues over UDP when the other wire ends.
 
-mod local_socket;
+pub(crate) mod local_socket;
 pub(crate) mod memory;
 pub(crate) mod process_fd;
 pub(crate) mod udp;

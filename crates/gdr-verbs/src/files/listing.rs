@@ -424,7 +424,7 @@ unsafe fn scan(
 
 /// `glob_t` of glibc, with the functions that `GLOB_ALTDIRFUNC` makes it call.
 #[repr(C)]
-pub(super) struct Glob {
+pub(crate) struct Glob {
     count: usize,
     paths: *mut *mut c_char,
     offset: usize,

@@ -43,7 +43,7 @@ mod interposed_tests;
 mod links;
 mod listing;
 mod lookup;
-mod next;
+pub(crate) mod next;
 mod open;
 mod place;
 mod status;

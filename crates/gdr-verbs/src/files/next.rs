@@ -6,11 +6,11 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// `int (*)(const struct dirent **, const struct dirent **)`.
-pub(super) type Compare = Option<
+pub(crate) type Compare = Option<
     unsafe extern "C-unwind" fn(*mut *const libc::dirent, *mut *const libc::dirent) -> c_int,
 >;
 /// `int (*)(const struct dirent *)`.
-pub(super) type Filter = Option<unsafe extern "C-unwind" fn(*const libc::dirent) -> c_int>;
+pub(crate) type Filter = Option<unsafe extern "C-unwind" fn(*const libc::dirent) -> c_int>;
 
 /// Functions by their names, and one that finds all of them.
 macro_rules! functions {
@@ -18,7 +18,7 @@ macro_rules! functions {
         $(
             /// The function of the C library; `None` if it has none.
             #[inline]
-            pub(super) fn $name() -> Option<unsafe extern "C-unwind" fn($($type),*) -> $result> {
+            pub(crate) fn $name() -> Option<unsafe extern "C-unwind" fn($($type),*) -> $result> {
                 static ADDRESS: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
                 const NAME: &CStr = match CStr::from_bytes_with_nul(
                     concat!(stringify!($name), "\0").as_bytes(),
@@ -62,6 +62,12 @@ functions! {
     realpath: (*const c_char, *mut c_char) -> *mut c_char;
     getcwd: (*mut c_char, usize) -> *mut c_char;
     get_current_dir_name: () -> *mut c_char;
+    write: (c_int, *const c_void, usize) -> isize;
+    read: (c_int, *mut c_void, usize) -> isize;
+    close: (c_int) -> c_int;
+    dup: (c_int) -> c_int;
+    dup2: (c_int, c_int) -> c_int;
+    dup3: (c_int, c_int, c_int) -> c_int;
     __readlink_chk: (*const c_char, *mut c_char, usize, usize) -> isize;
 }
 

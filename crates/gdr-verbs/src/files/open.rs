@@ -13,6 +13,7 @@ use super::tree::{LastLink, Node};
 use super::{bytes, next};
 use crate::device_use::{self, Step};
 use crate::errno::Errno;
+use crate::rdma_cm;
 use crate::ret::{minus_one_or, set_errno};
 
 exported! { open open64 = open: (path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_int }
@@ -72,6 +73,8 @@ unsafe fn openat_existing(folder: c_int, path: *const c_char, flags: c_int) -> c
 /// `path` is a C string if the kernel has opened it, or unless it set `EFAULT`.
 #[inline]
 unsafe fn opened(fd: c_int, folder: c_int, path: *const c_char, flags: c_int) -> c_int {
+    // SAFETY: the contract of this function.
+    let fd = unsafe { rdma_cm::opened(fd, path, flags) };
     if fd >= 0 {
         if flags & libc::O_DIRECTORY == 0 {
             return fd;

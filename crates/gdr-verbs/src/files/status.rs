@@ -7,6 +7,7 @@ use super::lookup::{Seen, otherwise};
 use super::tree::{LastLink, Node};
 use super::{bytes, files, handle, next};
 use crate::errno::Errno;
+use crate::rdma_cm;
 use crate::ret::{plain, set_errno};
 
 exported! { stat stat64 = stat: (path: *const c_char, status: *mut libc::stat) -> c_int }
@@ -159,6 +160,11 @@ const fn last(flags: c_int) -> LastLink {
 /// Writes what an open file of the tree is in the place of what its memfd is.
 #[inline]
 fn correct(fd: c_int, status: &mut libc::stat) {
+    if let Some(number) = rdma_cm::device_of(fd) {
+        status.st_mode = libc::S_IFCHR | 0o666;
+        status.st_rdev = number;
+        return;
+    }
     // A memfd has no name in a file system.
     if status.st_nlink != 0 {
         return;

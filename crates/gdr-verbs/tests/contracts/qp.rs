@@ -42,6 +42,12 @@ fn the_capabilities_that_come_back_are_at_least_those_that_were_asked_for() {
             assert!(cap.max_recv_sge >= wanted.max_recv_sge);
             assert!(cap.max_inline_data >= wanted.max_inline_data);
         }
+        // rdma_xclient sends 16 bytes inline, and asks for none.
+        let mut none = self::init(&side, Type::IBV_QPT_RC);
+        none.cap.max_inline_data = 0;
+        let other = verbs::ibv_create_qp(side.domain, &mut none);
+        assert!(none.cap.max_inline_data >= 16);
+        assert_eq!(verbs::ibv_destroy_qp(other), 0);
         assert_eq!(verbs::ibv_destroy_qp(pair), 0);
         assert_eq!(verbs::ibv_destroy_qp(pair), libc::EINVAL);
         let gone = verbs::ibv_query_qp(pair, &mut attr, 1, &mut made);

@@ -236,11 +236,10 @@ fn private_functions_refuse_without_an_installed_library() {
         let register = format!("verbs_register_driver_{}", &version[16..]);
         assert!(!copy.private(&register, version).is_null(), "{version}");
     }
-    for (name, version) in [
-        ("ibv_copy_ah_attr_from_kern", "IBVERBS_1.1"),
-        ("ibv_copy_path_rec_to_kern", "IBVERBS_1.0"),
-        ("verbs_allow_disassociate_destroy", "IBVERBS_PRIVATE_34"),
-    ] {
-        assert!(!copy.private(name, version).is_null(), "{name}");
-    }
+    let called_by_drivers = "verbs_allow_disassociate_destroy";
+    assert!(
+        !copy
+            .private(called_by_drivers, "IBVERBS_PRIVATE_34")
+            .is_null()
+    );
 }

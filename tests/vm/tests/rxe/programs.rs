@@ -1,95 +1,41 @@
-//! Debian's programs of libibverbs, unmodified: on one host in the environment of `gdr run`, on the
-//! other with rxe.
+//! Debian's programs of libibverbs, which exchange the numbers of their queue pairs by TCP.
 
 use std::fs;
 use std::net::{IpAddr, Ipv6Addr};
-use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
+use std::process::Command;
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, bail};
-use gdr_vm_tests::near::{self, in_near};
 use gdr_vm_tests::rxe_endpoint;
 
-/// After so many seconds a program did not end. Each takes about one under TCG on an idle host, and was seen to
-/// take 12 on a busy one; a packet that is lost costs it two.
-const LIMIT: u64 = 60;
-/// How often it is looked whether a server listens.
-const LISTEN_INTERVAL: Duration = Duration::from_millis(5);
+use crate::fixture::{Family, Host};
+use crate::process::{LIMIT, Running};
 
-/// The host that a program runs on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Host {
-    /// With the soft provider.
-    Soft,
-    Rxe,
-}
-
-impl Host {
-    fn address(self) -> IpAddr {
-        match self {
-            Self::Soft => near::V4,
-            Self::Rxe => rxe_endpoint::V4,
-        }
+/// The program of a command line, with the options for the device of a host.
+fn program(host: Host, line: &str, port: u16) -> anyhow::Result<Command> {
+    // Of completion events rxe loses some (docs/vm.md): its end polls.
+    let mut words = line
+        .split(' ')
+        .filter(|word| *word != "-e" || host == Host::Soft);
+    let program = words.next().unwrap_or_default();
+    let mut command = host.command(LIMIT, program, words)?;
+    let (device, gid_index) = match host {
+        Host::Soft => ("gdr0", 0),
+        Host::Rxe => ("rxe0", rxe_gid_index()?),
+    };
+    // Programs see kernel devices beside those of gdr.
+    command.args(["-d", device]);
+    let gid_index = gid_index.to_string();
+    if program.starts_with("ibv") {
+        command.args(["-g", &gid_index]);
+    } else {
+        // A local ACK timeout of two seconds. Under TCG the packets that perftest has
+        // outstanding take longer than its 67 ms, and both ends would repeat all of them.
+        command.args(["-x", &gid_index, "-u", "19"]);
     }
-
-    /// Calls `work` in the network of this host.
-    fn enter<T: Send>(self, work: impl FnOnce() -> anyhow::Result<T> + Send) -> anyhow::Result<T> {
-        match self {
-            Self::Soft => in_near(work),
-            Self::Rxe => work(),
-        }
-    }
-
-    /// The program of a command line, with the options for this host's device. It is ended after
-    /// [`LIMIT`].
-    fn program(self, line: &str, port: u16) -> anyhow::Result<Command> {
-        // Of completion events rxe loses some (docs/vm.md): its end polls.
-        let mut words = line
-            .split(' ')
-            .filter(|word| *word != "-e" || self == Self::Soft);
-        let program = words.next().unwrap_or_default();
-        let mut command = Command::new("/usr/bin/busybox");
-        command.args(["timeout", &LIMIT.to_string(), "/usr/bin/busybox", "env"]);
-        let (device, gid_index) = match self {
-            Self::Soft => {
-                // For the program only, not for busybox.
-                command.args(environment()?);
-                ("gdr0", 0)
-            }
-            Self::Rxe => ("rxe0", rxe_gid_index()?),
-        };
-        command.arg(format!("/usr/bin/{program}")).args(words);
-        // Programs see kernel devices beside those of gdr.
-        command.args(["-d", device]);
-        let gid_index = gid_index.to_string();
-        if program.starts_with("ibv") {
-            command.args(["-g", &gid_index]);
-        } else {
-            // A local ACK timeout of two seconds. Under TCG the packets that perftest has
-            // outstanding take longer than its 67 ms, and both ends would repeat all of them.
-            command.args(["-x", &gid_index, "-u", "19"]);
-        }
-        command.args(["-p", &port.to_string()]);
-        Ok(command)
-    }
-
-    /// Waits until a socket of this host listens at a TCP port; returns whether one does before the
-    /// deadline. Connecting would take the place of the client.
-    fn listens(self, port: u16, deadline: Instant) -> anyhow::Result<bool> {
-        self.enter(|| {
-            while !is_listening(port) {
-                if Instant::now() > deadline {
-                    return Ok(false);
-                }
-                // Nothing announces it, and the server needs the CPU.
-                thread::sleep(LISTEN_INTERVAL);
-            }
-            Ok(true)
-        })
-    }
+    command.args(["-p", &port.to_string()]);
+    Ok(command)
 }
 
 /// Whether a socket listens at a TCP port in the network of this thread.
@@ -102,33 +48,6 @@ fn is_listening(port: u16) -> bool {
         let mut lines = table.lines();
         lines.any(|line| line.contains(&local) && line.contains(state))
     })
-}
-
-/// The environment that `gdr run` gives to programs, as words `NAME=value`. Its start takes half a
-/// second under TCG, so it is asked once.
-fn environment() -> anyhow::Result<&'static [String]> {
-    static WORDS: OnceLock<Vec<String>> = OnceLock::new();
-    if let Some(words) = WORDS.get() {
-        return Ok(words);
-    }
-    let output = in_near(|| {
-        let mut command = Command::new("/gdr/gdr");
-        let nic = near::V4.to_string();
-        command.args(["run", "--nic", &nic, "--print-env"]);
-        command.env("GDR_VERBS_LIBRARY", "/gdr");
-        Ok(command.stderr(Stdio::inherit()).output()?)
-    })?;
-    // `export NAME='value'`
-    let text = String::from_utf8_lossy(&output.stdout).replace('\'', "");
-    let words: Vec<_> = text
-        .lines()
-        .filter_map(|line| Some(line.strip_prefix("export ")?.to_owned()))
-        .collect();
-    let preloads = words.iter().any(|word| word.starts_with("LD_PRELOAD="));
-    if !output.status.success() || !preloads {
-        bail!("gdr run --print-env: {}: {text}", output.status);
-    }
-    Ok(WORDS.get_or_init(|| words))
 }
 
 /// The index of the GID that is rxe's IPv4 address.
@@ -145,61 +64,21 @@ fn rxe_gid_index() -> anyhow::Result<u32> {
         .with_context(|| format!("{GIDS}: no GID of {wanted}"))
 }
 
-/// A program that has started. It is killed when this is dropped.
-struct Running(Option<Child>);
-
-impl Running {
-    fn start(host: Host, mut command: Command) -> anyhow::Result<Self> {
-        host.enter(|| {
-            let child = command
-                .stdin(Stdio::null())
-                .stdout(Stdio::piped())
-                .stderr(Stdio::piped())
-                .spawn()
-                .with_context(|| format!("{command:?}"))?;
-            Ok(Self(Some(child)))
-        })
-    }
-
-    /// Waits for its end, which comes by the limit. Fails unless it succeeds.
-    fn end(mut self, role: &str) -> anyhow::Result<()> {
-        let child = self.0.take().context("it has ended")?;
-        let output = child.wait_with_output()?;
-        if !output.status.success() {
-            let printed = [output.stdout, output.stderr].concat();
-            let printed = String::from_utf8_lossy(&printed).into_owned();
-            bail!("the {role} failed ({}):\n{printed}", output.status);
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        if let Some(child) = &mut self.0 {
-            // An error means that it has ended.
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
 /// Runs a command line with the client on one host, and the server on the other.
 fn run(line: &str, client: Host, server: Host) -> anyhow::Result<()> {
     /// Each run has a port of its own: those before it are closing.
     static NEXT: AtomicU16 = AtomicU16::new(20_000);
     let port = NEXT.fetch_add(1, Ordering::Relaxed);
-    let serving = Running::start(server, server.program(line, port)?)?;
-    let deadline = Instant::now() + Duration::from_secs(LIMIT);
-    if !server.listens(port, deadline)? {
+    let serving = Running::start(server, program(server, line, port)?)?;
+    if !server.waits(Instant::now() + LIMIT, || Ok(is_listening(port)))? {
         serving.end("server")?;
         bail!("the server did not listen");
     }
-    let mut command = client.program(line, port)?;
-    command.arg(server.address().to_string());
+    let mut command = program(client, line, port)?;
+    command.arg(server.address(Family::V4).to_string());
     let asked = Running::start(client, command)?.end("client");
     let served = serving.end("server");
-    asked.and(served)
+    asked.and(served).map(drop)
 }
 
 /// Makes tests of command lines: each in both roles.

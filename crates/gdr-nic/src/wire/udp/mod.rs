@@ -5,12 +5,12 @@
 pub(crate) mod address;
 pub(crate) mod filter;
 pub(crate) mod flows;
-mod partial_icrc;
+pub(crate) mod partial_icrc;
 mod peer_filter;
 mod port_group;
 pub(crate) mod qpn_range;
 mod raw_socket;
-mod reuseport;
+pub(crate) mod reuseport;
 pub(crate) mod rx;
 pub(crate) mod single_datagram;
 pub(crate) mod slot;

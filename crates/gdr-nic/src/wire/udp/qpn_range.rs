@@ -1,6 +1,7 @@
 //! The queue pair numbers of a socket: those whose packets the kernel passes to it.
 
 use gdr_roce::Qpn;
+use gdr_roce::cm::MANAGEMENT_QPN;
 
 use crate::types::SoftOptions;
 use crate::wire::udp::slot::{QPN_MASK, SLOT_SHIFT, Slot};
@@ -8,7 +9,7 @@ use crate::wire::udp::slot::{QPN_MASK, SLOT_SHIFT, Slot};
 /// How many shards a device has at most.
 pub(crate) const MOST_SHARDS: usize = SoftOptions::MAX_SHARDS;
 /// How many bits of a queue pair number are below those of the shard, which end below the slot's. So
-/// the numbers that a socket takes in order, and the management queue pairs 0 and 1, differ in none of
+/// the numbers that a socket takes in order differ in none of
 /// the bits above.
 pub(crate) const SHARD_SHIFT: u32 = 15;
 const SHARD_MASK: u32 = MOST_SHARDS as u32 - 1;
@@ -56,11 +57,15 @@ impl QpnRange {
     }
 }
 
-/// The bits of a packet's destination by which the kernel at that end may select a socket: those of
-/// the slot and of the shard.
+/// The part of a packet's destination by which the kernel at that end may select a socket: the bits of
+/// the slot and of the shard, or all of them for the management queue pair, which has a socket of its own.
 pub(crate) fn steering_bits(packet: &[u8]) -> Option<u32> {
     let word = packet.get(Slot::OFFSET as usize..)?.first_chunk()?;
-    Some((u32::from_be_bytes(*word) & QPN_MASK) >> SHARD_SHIFT)
+    let number = u32::from_be_bytes(*word) & QPN_MASK;
+    if number == MANAGEMENT_QPN.get() {
+        return Some(QPN_MASK);
+    }
+    Some(number >> SHARD_SHIFT)
 }
 
 #[cfg(test)]
@@ -85,9 +90,10 @@ mod tests {
     }
 
     #[test]
-    fn management_packets_have_the_steering_bits_of_the_first_shard() {
+    fn management_packets_are_steered_apart_from_all_others() {
         let packet = |qpn: u32| [[0xff; 4], qpn.to_be_bytes()].concat();
-        for qpn in [0, 1, 0x7fff] {
+        assert_eq!(steering_bits(&packet(0xff00_0001)), Some(QPN_MASK));
+        for qpn in [0, 2, 0x7fff] {
             assert_eq!(steering_bits(&packet(0xff00_0000 | qpn)), Some(0));
         }
         assert_eq!(steering_bits(&packet(0x8000)), Some(1));

@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use gdr_roce::Qpn;
+use gdr_roce::cm::MANAGEMENT_QPN;
 use libc::{
     BPF_A, BPF_ABS, BPF_ALU, BPF_AND, BPF_K, BPF_LD, BPF_MOD, BPF_RET, BPF_RSH, BPF_W, sock_filter,
 };
@@ -23,7 +24,7 @@ use crate::error::{Error, PortSharingError, Result};
 use crate::wire::process_fd::ProcessFd;
 use crate::wire::udp::filter::{self, statement};
 use crate::wire::udp::qpn_range::{MOST_SHARDS, QpnRange, SHARD_SHIFT};
-use crate::wire::udp::slot::{QPN_MASK, SLOT_SHIFT, Slot};
+use crate::wire::udp::slot::{MANAGEMENT, QPN_MASK, SLOT_SHIFT, Slot};
 
 /// Where a packet has its destination, and the shortest packet that has one.
 const OFFSET: usize = Slot::OFFSET as usize;
@@ -45,11 +46,18 @@ fn load_number(shift: u32) -> [sock_filter; 3] {
     ]
 }
 
-/// The program whose result is the slot of a datagram's destination.
+/// The program whose result is the slot of a datagram's destination, or the place of the socket for
+/// management datagrams.
 pub(crate) fn by_slot() -> Vec<sock_filter> {
-    let mut program = load_number(SLOT_SHIFT).to_vec();
-    program.push(statement(BPF_RET | BPF_A, 0));
-    program
+    let [load, mask, shift] = load_number(SLOT_SHIFT);
+    vec![
+        load,
+        mask,
+        filter::if_equal(MANAGEMENT_QPN.get(), 0, 1),
+        statement(BPF_RET | BPF_K, MANAGEMENT as u32),
+        shift,
+        statement(BPF_RET | BPF_A, 0),
+    ]
 }
 
 /// The program whose result is the shard of a datagram's destination, of `shards`.

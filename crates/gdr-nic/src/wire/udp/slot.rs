@@ -4,6 +4,10 @@ use gdr_roce::Qpn;
 
 /// How many devices can share a port.
 pub(crate) const SLOTS: usize = 64;
+/// The place of the socket for management datagrams behind those of the slots.
+pub(crate) const MANAGEMENT: usize = SLOTS;
+/// How many sockets a group has.
+pub(crate) const SOCKETS: usize = SLOTS + 1;
 /// How many bits of a queue pair number are below the slot.
 pub(crate) const SLOT_SHIFT: u32 = 18;
 /// The bits of a queue pair number.

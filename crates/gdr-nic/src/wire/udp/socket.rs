@@ -46,7 +46,7 @@ pub(crate) struct Socket {
     range: QpnRange,
     /// What the device has of the port. It comes last: the port is free for others when the sockets are
     /// closed.
-    _port: Arc<Port>,
+    port: Arc<Port>,
 }
 
 /// What a device has of its UDP port, besides its sockets.
@@ -136,12 +136,20 @@ impl Socket {
             earlier_drops: dropped(&socket),
             socket,
             range,
-            _port: port,
+            port,
         };
         socket.accept_from([].iter(), [].iter())?;
         // What arrived before the filter is for an earlier device, or for none.
         reuseport::drain(socket.as_fd());
         Ok(socket)
+    }
+
+    /// The socket for management datagrams, if its port is shared.
+    pub(crate) fn management_socket(&self) -> Result<Option<ProcessFd>> {
+        match &*self.port {
+            Port::Shared(group) => group.management_socket().map(Some),
+            Port::Exclusive | Port::Sole { .. } => Ok(None),
+        }
     }
 
     /// Lets the kernel drop datagrams from other addresses, except for those for the queue pairs
@@ -523,7 +531,7 @@ pub(crate) fn is_nothing_received(kind: io::ErrorKind) -> bool {
 
 /// Accepts datagrams over IPv6 without a UDP checksum, which Linux drops by default: rxe and network
 /// cards set none, as RoCE's own CRC covers more.
-fn accept_without_checksum(socket: &ProcessFd) -> io::Result<()> {
+pub(crate) fn accept_without_checksum(socket: &ProcessFd) -> io::Result<()> {
     let on: libc::c_int = 1;
     // SAFETY: the option takes an int, which lives for the call.
     let result = unsafe {

@@ -32,7 +32,7 @@ use crate::deadline::Deadline;
 use crate::error::{Error, PortSharingError, Result};
 use crate::wire::local_socket::{self, Connected};
 use crate::wire::process_fd::ProcessFd;
-use crate::wire::udp::slot::{SLOTS, Slot};
+use crate::wire::udp::slot::{SLOTS, SOCKETS, Slot};
 
 use super::sockets;
 
@@ -60,7 +60,7 @@ const BACKLOG: i32 = 64;
 const SOLE: &str = "sole";
 /// What a member sends along with the sockets. It changes with the number of slots and their place
 /// in a queue pair number.
-const GREETING: &[u8] = b"gdr port group 1";
+const GREETING: &[u8] = b"gdr port group 2";
 
 /// The name of a slot, or of the lock.
 fn name(address: SocketAddr, what: &str) -> Shared<SocketAddrUnix> {
@@ -137,7 +137,7 @@ impl JoinLock {
 
 /// What [`find`] finds.
 pub(super) struct Found {
-    /// The sockets of the group, by slot, if it has a member.
+    /// The sockets of the group, by slot and with the one for management datagrams, if it has a member.
     pub(super) sockets: Option<Vec<ProcessFd>>,
     /// The slots that no device has.
     pub(super) free: Vec<Slot>,
@@ -334,7 +334,7 @@ pub(super) fn check_unclaimed(lock: &JoinLock) -> Result<()> {
 /// Receives the sockets that a member of this user has sent; `None` if it closed the connection.
 fn receive_sockets(member: BorrowedFd<'_>) -> Shared<Option<Vec<ProcessFd>>> {
     let mut greeting = [0; GREETING.len() + 1];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SLOTS))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SOCKETS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let received = rustix::net::recvmsg(
         member,
@@ -355,7 +355,7 @@ fn receive_sockets(member: BorrowedFd<'_>) -> Shared<Option<Vec<ProcessFd>>> {
     }
     match &greeting[..received.bytes] {
         [] => Ok(None),
-        GREETING if sockets.len() == SLOTS => Ok(Some(sockets)),
+        GREETING if sockets.len() == SOCKETS => Ok(Some(sockets)),
         GREETING => Err(PortSharingError::TooFewDescriptors),
         _ => Err(PortSharingError::OtherVersion),
     }
@@ -438,7 +438,7 @@ fn give(listener: BorrowedFd<'_>, sockets: &[ProcessFd]) -> Shared<()> {
         return Ok(());
     }
     let sockets: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SLOTS))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SOCKETS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     control.push(SendAncillaryMessage::ScmRights(&sockets));
     let sent = rustix::net::sendmsg(

@@ -2,7 +2,8 @@
 //!
 //! A port group has one socket for each [`Slot`], all bound with `SO_REUSEPORT`. The kernel selects
 //! among them by the upper bits of the destination's queue pair number, which are the slot (see
-//! [`reuseport`](crate::wire::udp::reuseport)). A device has as many slots as shards.
+//! [`reuseport`](crate::wire::udp::reuseport)). A device has as many slots as shards. One more socket is for
+//! management datagrams (see [`management`](crate::management)).
 //!
 //! If a socket of such a group closes, the kernel moves the last one into its place, and a program
 //! that was right would no longer be. Which of several sockets closed first cannot be found out
@@ -30,13 +31,13 @@ pub(super) use self::members::{SolePort, claim_port};
 use crate::error::{Error, PortSharingError, Result};
 use crate::types::Shards;
 use crate::wire::process_fd::ProcessFd;
-use crate::wire::udp::slot::{SLOTS, Slot};
+use crate::wire::udp::slot::{MANAGEMENT, SLOTS, Slot};
 
 /// The membership of a device in the group of its port.
 pub(super) struct PortGroup {
     origin: ProcessId,
     slots: Vec<Slot>,
-    /// All sockets of the group, by slot.
+    /// All sockets of the group, by slot, and the one for management datagrams.
     sockets: Arc<[ProcessFd]>,
     keeper: Option<Keeper>,
 }
@@ -90,6 +91,13 @@ impl PortGroup {
             keeper: Some(keeper),
         };
         Ok((group, own))
+    }
+
+    /// The socket for management datagrams, which the members share.
+    pub(super) fn management_socket(&self) -> Result<ProcessFd> {
+        rustix::io::fcntl_dupfd_cloexec(&self.sockets[MANAGEMENT], 0)
+            .map(ProcessFd::from)
+            .map_err(|errno| Error::os("dup of a socket of a port group", errno))
     }
 
     /// The slots of the device, by shard.

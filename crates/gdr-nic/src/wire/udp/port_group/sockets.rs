@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::thread;
 use std::time::Duration;
 
+use gdr_roce::cm::MANAGEMENT_QPN;
 use rustix::net::sockopt;
 
 use crate::deadline::Deadline;
@@ -56,7 +57,8 @@ impl Creation {
         }
     }
 
-    /// Binds the sockets of a new group, by slot. They hold one datagram each. Returns `None`, after a
+    /// Binds the sockets of a new group, by slot and with the one for management datagrams. They hold one
+    /// datagram each. Returns `None`, after a
     /// moment, if sockets are bound at the address: another device makes the group, or the kernel is still
     /// closing those of a process that was the last member of an earlier one.
     pub(super) fn attempt(&mut self) -> Result<Option<Vec<ProcessFd>>> {
@@ -84,24 +86,24 @@ impl Creation {
 ///
 /// The first one is bound alone, which fails if there is any other: so of several devices that make a
 /// group at once, one does. The proof fails if a socket was added in between. Once it holds it stays: a
-/// socket whose index is below 64 is not the last while there are more than 64, so closing another one
+/// socket that the program selects is not the last while there are more, so closing another one
 /// does not move it.
 fn bind_all(address: SocketAddr, limit: Duration) -> Result<Vec<ProcessFd>> {
     let failed = |source| Error::binding(address, source);
-    let slots: Vec<_> = Slot::all().collect();
+    let slots = Slot::all().map(|slot| slot.qpn(u32::MAX));
+    let numbers: Vec<_> = slots.chain([MANAGEMENT_QPN]).collect();
     let first = reuseport::bind_alone(address).map_err(failed)?;
     sockopt::set_socket_reuseport(&first, true)
         .map_err(|errno| Error::os("setsockopt(SO_REUSEPORT)", errno))?;
     let mut sockets = vec![first];
-    while sockets.len() < slots.len() {
+    while sockets.len() < numbers.len() {
         sockets.push(reuseport::bind(address).map_err(failed)?);
         if sockets.len() == 2 {
             // The second one made the group.
             reuseport::steer(sockets[0].as_fd(), &reuseport::by_slot())?;
         }
     }
-    let number = |index: usize| slots[index].qpn(u32::MAX);
-    reuseport::prove(&sockets, number, address, limit)?;
+    reuseport::prove(&sockets, |index| numbers[index], address, limit)?;
     for socket in &sockets {
         vacate(socket.as_fd())?;
     }

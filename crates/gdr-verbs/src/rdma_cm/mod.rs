@@ -1,0 +1,29 @@
+//! `/dev/infiniband/rdma_cm`: the kernel's connection manager as librdmacm uses it, for the devices of this
+//! library.
+//!
+//! The installed librdmacm stays in use, with all that is above its 25 commands: events, `rdma_getaddrinfo`,
+//! rsockets. It opens the character device, writes commands to it, polls it, and fetches events by a command.
+//! These functions of the C library, which the library for `LD_PRELOAD` replaces, answer for that device:
+//!
+//! - [`descriptor`] has the functions, and knows which descriptors are of the device;
+//! - [`channel`] is an open device: a queue of events;
+//! - [`command`] reads commands and writes answers, by the layouts in [`abi`];
+//! - [`id`] is a communication identifier (`rdma_cm_id`);
+//! - [`agent`] connects the identifiers of a device with the management queue pair of its address;
+//! - [`state`] has all of them behind one lock.
+//!
+//! Not there are multicast groups (`EOPNOTSUPP`), addresses of the family AF_IB, and paths that a program
+//! sets. A process that exits ends its connections. That one was killed its peers on the same host notice; those on
+//! other hosts learn it at their next request.
+
+mod abi;
+mod agent;
+mod channel;
+mod command;
+mod descriptor;
+mod id;
+#[cfg(test)]
+mod interposed_tests;
+mod state;
+
+pub(crate) use self::descriptor::{device_of, opened};

@@ -1,0 +1,176 @@
+//! `/dev/infiniband/rdma_cm` as librdmacm uses it, by the layouts of rdma_user_cm.h.
+
+use std::ffi::c_int;
+use std::io;
+use std::net::SocketAddrV4;
+
+const CREATE_ID: u32 = 0;
+const DESTROY_ID: u32 = 1;
+const RESOLVE_ROUTE: u32 = 4;
+const CONNECT: u32 = 6;
+const LISTEN: u32 = 7;
+const ACCEPT: u32 = 8;
+const DISCONNECT: u32 = 10;
+const GET_EVENT: u32 = 12;
+const BIND: u32 = 20;
+const RESOLVE_ADDR: u32 = 21;
+
+pub(crate) const ADDR_RESOLVED: u32 = 0;
+pub(crate) const ROUTE_RESOLVED: u32 = 2;
+pub(crate) const CONNECT_REQUEST: u32 = 4;
+pub(crate) const CONNECT_RESPONSE: u32 = 5;
+pub(crate) const REJECTED: u32 = 8;
+pub(crate) const ESTABLISHED: u32 = 9;
+pub(crate) const DISCONNECTED: u32 = 10;
+pub(crate) const TIMEWAIT_EXIT: u32 = 15;
+
+/// What happened to an identifier.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Event {
+    pub(crate) id: u32,
+    pub(crate) kind: u32,
+}
+
+/// An open device.
+pub(crate) struct Cm(c_int);
+
+impl Cm {
+    pub(crate) fn open() -> Self {
+        // SAFETY: a C string.
+        let fd = unsafe {
+            libc::open(
+                c"/dev/infiniband/rdma_cm".as_ptr(),
+                libc::O_RDWR | libc::O_CLOEXEC,
+            )
+        };
+        assert!(fd >= 0, "{}", io::Error::last_os_error());
+        Self(fd)
+    }
+
+    /// Executes a command; `answer` is as long as what it returns.
+    fn execute(&self, number: u32, payload: &[u8], answer: &[u8]) {
+        let executed = self.try_execute(number, payload, answer);
+        assert!(executed, "command {number}: {}", io::Error::last_os_error());
+    }
+
+    fn try_execute(&self, number: u32, payload: &[u8], answer: &[u8]) -> bool {
+        let mut command = number.to_ne_bytes().to_vec();
+        command.extend((payload.len() as u16).to_ne_bytes());
+        command.extend((answer.len() as u16).to_ne_bytes());
+        command.extend(payload);
+        // SAFETY: a readable range; what the command has a pointer to is of a function of this module.
+        let written = unsafe { libc::write(self.0, command.as_ptr().cast(), command.len()) };
+        written == command.len() as isize
+    }
+
+    /// Makes an identifier for a connection (`RDMA_PS_TCP`).
+    pub(crate) fn create(&self) -> u32 {
+        let mut id = [0_u8; 4];
+        let mut payload = 7_u64.to_ne_bytes().to_vec();
+        payload.extend(address_of(&mut id));
+        payload.extend(0x0106_u64.to_ne_bytes());
+        self.execute(CREATE_ID, &payload, &id.clone());
+        u32::from_ne_bytes(id)
+    }
+
+    pub(crate) fn destroy(&self, id: u32) {
+        let mut reported = [0_u8; 4];
+        let mut payload = address_of(&mut reported).to_vec();
+        payload.extend(u64::from(id).to_ne_bytes());
+        self.execute(DESTROY_ID, &payload, &reported.clone());
+    }
+
+    pub(crate) fn bind(&self, id: u32, address: SocketAddrV4) {
+        let mut payload = id.to_ne_bytes().to_vec();
+        payload.extend(16_u32.to_ne_bytes());
+        payload.extend(storage(address));
+        self.execute(BIND, &payload, &[]);
+    }
+
+    pub(crate) fn listen(&self, id: u32) {
+        self.execute(LISTEN, &words(&[id, 8]), &[]);
+    }
+
+    /// Asks for a connection of a queue pair, and waits for it.
+    pub(crate) fn connect(&self, to: SocketAddrV4, qpn: u32) -> u32 {
+        let id = self.create();
+        let mut payload = words(&[id, 2000]);
+        payload.extend([0, 16_u16].iter().flat_map(|len| len.to_ne_bytes()));
+        payload.extend([0; 4 + 128]);
+        payload.extend(storage(to));
+        self.execute(RESOLVE_ADDR, &payload, &[]);
+        self.expect(id, ADDR_RESOLVED);
+        self.execute(RESOLVE_ROUTE, &words(&[id, 2000]), &[]);
+        self.expect(id, ROUTE_RESOLVED);
+        let mut payload = parameters(qpn);
+        payload.extend(words(&[id, 0]));
+        self.execute(CONNECT, &payload, &[]);
+        self.expect(id, CONNECT_RESPONSE);
+        // Without parameters, it confirms.
+        let mut payload = vec![0; 8 + 272];
+        payload.extend(words(&[id, 0]));
+        self.execute(ACCEPT, &payload, &[]);
+        id
+    }
+
+    pub(crate) fn accept(&self, id: u32, qpn: u32) -> bool {
+        let mut payload = 9_u64.to_ne_bytes().to_vec();
+        payload.extend(parameters(qpn));
+        payload.extend(words(&[id, 0]));
+        self.try_execute(ACCEPT, &payload, &[])
+    }
+
+    pub(crate) fn disconnect(&self, id: u32) {
+        self.execute(DISCONNECT, &words(&[id, 0]), &[]);
+    }
+
+    /// Waits for the next event.
+    pub(crate) fn event(&self) -> Event {
+        let mut answer = [0_u8; 336];
+        let payload = address_of(&mut answer);
+        self.execute(GET_EVENT, &payload, &answer.clone());
+        let word = |at: usize| u32::from_ne_bytes([0, 1, 2, 3].map(|byte| answer[at + byte]));
+        Event {
+            id: word(8),
+            kind: word(12),
+        }
+    }
+
+    /// Waits for an event, which must be the next one but for ends of earlier connections.
+    pub(crate) fn expect(&self, id: u32, kind: u32) {
+        loop {
+            let event = self.event();
+            if event.kind == TIMEWAIT_EXIT {
+                continue;
+            }
+            assert_eq!((event.id, event.kind), (id, kind));
+            return;
+        }
+    }
+}
+
+/// The address of an answer, as commands have it.
+fn address_of(answer: &mut [u8]) -> [u8; 8] {
+    (answer.as_mut_ptr().expose_provenance() as u64).to_ne_bytes()
+}
+
+fn words(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+}
+
+/// `struct sockaddr_storage`.
+fn storage(address: SocketAddrV4) -> [u8; 128] {
+    let mut bytes = [0; 128];
+    bytes[..2].copy_from_slice(&(libc::AF_INET as u16).to_ne_bytes());
+    bytes[2..4].copy_from_slice(&address.port().to_be_bytes());
+    bytes[4..8].copy_from_slice(&address.ip().octets());
+    bytes
+}
+
+/// `struct rdma_ucm_conn_param`.
+fn parameters(qpn: u32) -> Vec<u8> {
+    let mut bytes = vec![0; 272];
+    bytes[..4].copy_from_slice(&qpn.to_ne_bytes());
+    bytes[271] = 1;
+    bytes
+}

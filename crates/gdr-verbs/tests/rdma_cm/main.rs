@@ -1,0 +1,262 @@
+//! Connections between processes with the library preloaded, and what becomes of them when one ends. The
+//! processes are this binary, which runs one of the programs below.
+
+#![allow(clippy::unwrap_used)]
+
+#[path = "../library/built.rs"]
+mod built;
+mod device;
+
+use std::env;
+use std::io::{BufRead, BufReader, Lines, Write};
+use std::net::{IpAddr, SocketAddrV4};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use gdr_nic::cm::{CmEvent, IdPair, Manager, Message, Rep, ServiceId};
+use gdr_nic::{Arrival, Deadline, Device, PortUse, Psn, Qkey, Qpn, ReceivedMad, SoftOptions, Time};
+
+use crate::built::libraries;
+use crate::device::{CONNECT_REQUEST, Cm, DISCONNECTED, ESTABLISHED, REJECTED};
+
+/// Where a program is, and whom it connects to.
+const OWN: &str = "GDR_NICS";
+const PEER: &str = "GDR_TEST_PEER";
+const PORT: u16 = 7471;
+/// Longer than any correct wait, and shorter than the wait for a peer that does not answer.
+const LIMIT: Duration = Duration::from_secs(40);
+
+/// A process that runs one of the programs. It is killed when the test ends.
+struct Program {
+    child: Child,
+    to: ChildStdin,
+    from: Lines<BufReader<ChildStdout>>,
+}
+
+impl Program {
+    fn start(name: &str, own: &str, peer: &str) -> Self {
+        let mut child = Command::new(env::current_exe().unwrap())
+            .args(["--exact", name, "--ignored", "--nocapture"])
+            .env("LD_PRELOAD", libraries().join("libgdr-verbs.so"))
+            .env("GDR_ONLY_SOFT", "1")
+            .env(OWN, own)
+            .env(PEER, peer)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        Self {
+            to: child.stdin.take().unwrap(),
+            from: BufReader::new(child.stdout.take().unwrap()).lines(),
+            child,
+        }
+    }
+
+    /// Waits for a line of the program.
+    #[track_caller]
+    fn expect(&mut self, expected: &str) {
+        self.expect_any(|line| line == expected);
+    }
+
+    #[track_caller]
+    fn expect_any(&mut self, is_expected: impl Fn(&str) -> bool) {
+        let found = self.from.find(|line| is_expected(line.as_deref().unwrap()));
+        assert!(found.is_some(), "the program ended before");
+    }
+
+    fn go_on(&mut self) {
+        self.to.write_all(b"\n").unwrap();
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+fn variable(name: &str) -> SocketAddrV4 {
+    SocketAddrV4::new(env::var(name).unwrap().parse().unwrap(), PORT)
+}
+
+/// Waits until the test says so.
+fn wait() {
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).unwrap();
+}
+
+/// Ends a program that hangs.
+fn limit() {
+    // SAFETY: no preconditions.
+    unsafe { libc::alarm(LIMIT.as_secs() as u32) };
+}
+
+/// Accepts connections; says how many there were whenever none is left.
+#[test]
+#[ignore = "a program of the tests"]
+fn server() {
+    limit();
+    let cm = Cm::open();
+    let listener = cm.create();
+    cm.bind(listener, variable(OWN));
+    cm.listen(listener);
+    println!("listening");
+    let (mut began, mut ended) = (0_u32, 0_u32);
+    loop {
+        let event = cm.event();
+        match event.kind {
+            CONNECT_REQUEST => {
+                began += 1;
+                // It fails if the peer has ended.
+                let _is_accepted = cm.accept(event.id, 0x2_0000 + began);
+            }
+            ESTABLISHED => {}
+            REJECTED | DISCONNECTED => {
+                ended += 1;
+                cm.destroy(event.id);
+                if began == ended {
+                    println!("{began}");
+                }
+            }
+            _ => panic!("{event:?}"),
+        }
+    }
+}
+
+/// Connects a queue pair, of which no other process of its address has the number.
+fn connect(cm: &Cm, number: u32) -> u32 {
+    const NUMBERS: u32 = 1 << 12;
+    let of_process = std::process::id() % NUMBERS * NUMBERS;
+    cm.connect(variable(PEER), of_process + number % NUMBERS)
+}
+
+fn connect_and_disconnect(cm: &Cm, number: u32) {
+    let id = connect(cm, number);
+    cm.disconnect(id);
+    cm.expect(id, DISCONNECTED);
+    cm.destroy(id);
+}
+
+/// Connects and disconnects a hundred times; then connects once more and waits for the end.
+#[test]
+#[ignore = "a program of the tests"]
+fn client() {
+    limit();
+    let cm = Cm::open();
+    for number in 1..=100 {
+        connect_and_disconnect(&cm, number);
+    }
+    let id = connect(&cm, 101);
+    println!("connected");
+    cm.expect(id, DISCONNECTED);
+    println!("disconnected");
+}
+
+/// Connects and disconnects.
+#[test]
+#[ignore = "a program of the tests"]
+fn busy_client() {
+    limit();
+    let cm = Cm::open();
+    for number in 1.. {
+        connect_and_disconnect(&cm, number);
+        println!("{number}");
+    }
+}
+
+/// Connects, waits for a line, and exits without an end of the connection.
+#[test]
+#[ignore = "a program of the tests"]
+fn leaver() {
+    limit();
+    let cm = Cm::open();
+    connect(&cm, 1);
+    println!("connected");
+    wait();
+    std::process::exit(0);
+}
+
+#[test]
+fn a_killed_process_ends_its_connections_and_those_of_others_go_on() {
+    let (one, other) = ("127.0.57.1", "127.0.57.2");
+    let mut server = Program::start("server", one, "");
+    server.expect("listening");
+    // Two on the address of the server, and one on another.
+    let mut clients = [one, one, other].map(|own| Program::start("client", own, one));
+    for client in &mut clients {
+        client.expect("connected");
+    }
+    // Whatever it is doing when it is killed.
+    for own in [one, other] {
+        let mut busy = Program::start("busy_client", own, one);
+        busy.expect("20");
+    }
+    drop(clients);
+    server.expect_any(|line| line.parse().is_ok_and(|ended: u32| ended >= 343));
+    // The server can be the one that ends.
+    let mut clients = [one, other].map(|own| Program::start("client", own, one));
+    for client in &mut clients {
+        client.expect("connected");
+    }
+    drop(server);
+    for client in &mut clients {
+        client.expect("disconnected");
+    }
+}
+
+#[test]
+fn a_process_that_exits_ends_its_connections_for_other_hosts_too() {
+    let address = IpAddr::from([127, 0, 57, 4]);
+    let options = SoftOptions::new(address)
+        .port_use(PortUse::Shared)
+        .shards(1);
+    let management = Device::open(&options, None).unwrap().management().unwrap();
+    // It watches no process, as on another host, and so only messages tell it anything.
+    let mut manager = Manager::new(management.prefix(), 0);
+    let service = ServiceId::of_port(0x0106, PORT);
+    assert!(management.listen(service).unwrap());
+    manager.listen(service);
+    let mut client = Program::start("leaver", "127.0.57.5", &address.to_string());
+    let start = Instant::now();
+    let deadline = Deadline::after(LIMIT);
+    while !deadline.has_passed() {
+        let received = management.receive(Some(Deadline::after(Duration::from_millis(100))));
+        let now = Time::since_epoch(start.elapsed());
+        manager.poll(now);
+        if let Some(Arrival::Mad(ReceivedMad { from, mad })) = received {
+            manager.receive(now, from, &mad);
+            assert!(!matches!(Message::parse(&mad), Ok(Message::Rej(_))));
+        }
+        match manager.poll_event() {
+            Some(CmEvent::Requested { id, .. }) => manager.accept(now, id, &rep()).unwrap(),
+            Some(CmEvent::Established { .. }) => {
+                client.expect("connected");
+                client.go_on();
+            }
+            Some(CmEvent::Disconnected { .. }) => return,
+            _ => {}
+        }
+        while let Some((to, mad)) = manager.poll_transmit() {
+            management.send(to, &mad);
+        }
+    }
+    panic!("the connection did not end");
+}
+
+fn rep() -> Rep {
+    Rep {
+        ids: IdPair::default(),
+        qkey: Qkey::default(),
+        qpn: Qpn::new(99),
+        starting_psn: Psn::new(3),
+        responder_resources: 1,
+        initiator_depth: 1,
+        target_ack_delay: 0,
+        has_flow_control: false,
+        rnr_retry_count: 7,
+        has_shared_receives: false,
+        ca_guid: 5,
+        private_data: [0; Rep::PRIVATE],
+    }
+}
