@@ -3,12 +3,14 @@
 
 mod fixture;
 
+use std::time::Duration;
+
 use fixture::{BASE, Settings, connected};
 use gdr_roce::wire::{MAX_DATAGRAM, Packet};
 use gdr_roce::{
     Access, AccessError, AtomicOp, Contents, Data, Extent, HeapMemory, Immediate, Key,
-    LossRecovery, Memory, Operation, PayloadBy, RecvRequest, Remote, Segment, SendFlags,
-    SendRequest, Time, WcStatus, WrId,
+    LossRecovery, Memory, Operation, RecvRequest, Remote, Segment, SendFlags, SendRequest, Time,
+    WcStatus, WrId,
 };
 
 /// Memory whose bytes the other side can read.
@@ -23,6 +25,8 @@ struct Shared<'a> {
     is_late: bool,
     /// The length of the message.
     len: u32,
+    /// To how many bytes a packet may refer.
+    most: u32,
 }
 
 impl Memory for Shared<'_> {
@@ -54,16 +58,12 @@ impl Memory for Shared<'_> {
         self.own.write(key, addr, &bytes)
     }
 
-    fn choose_payload(
-        &mut self,
-        _: Key,
-        extent: Extent,
-        message: u32,
-    ) -> Result<PayloadBy, AccessError> {
+    fn choose_payload(&mut self, _: Key, extent: Extent, message: u32) -> Result<u32, AccessError> {
         // A READ is requested piece by piece.
         assert!(message <= self.len);
-        self.offered = Some(extent);
-        Ok(PayloadBy::Reference)
+        let len = extent.len.min(self.most);
+        self.offered = Some(Extent { len, ..extent });
+        Ok(len)
     }
 
     fn atomic(&mut self, key: Key, addr: u64, op: AtomicOp) -> Result<u64, AccessError> {
@@ -83,6 +83,8 @@ struct Pair {
     too_early: u32,
     /// The length of the regions, and of each message.
     len: u32,
+    /// To how many bytes a packet may refer.
+    most: u32,
 }
 
 impl Pair {
@@ -108,6 +110,7 @@ impl Pair {
             keys,
             too_early: 0,
             len,
+            most: u32::MAX,
         }
     }
 
@@ -139,6 +142,7 @@ impl Pair {
             offered: None,
             is_late: false,
             len: self.len,
+            most: self.most,
         };
         (&mut self.qps[side], shared)
     }
@@ -298,58 +302,117 @@ fn a_packet_that_is_sent_again_has_a_copy() {
 /// What is lost is sent again packet by packet, from any packet of a merged one on.
 #[test]
 fn messages_of_many_packets_take_few_and_survive_the_loss_of_any() {
-    const PACKETS: u32 = 150;
-    for (number, recovery) in [LossRecovery::GoBackN, LossRecovery::Selective]
-        .into_iter()
-        .enumerate()
-    {
-        for lost in 0..4 {
-            for kind in 0..3 {
-                let mut pair = Pair::with(PACKETS * 1024 - 7, recovery);
-                let (remote, segments) = (pair.remote(), [pair.segment(1)]);
-                let id = WrId(2);
-                let segments = &segments;
-                pair.qps[1]
-                    .post_recv(&RecvRequest { id, segments })
-                    .unwrap();
-                let immediate = None;
-                pair.post(match kind {
-                    0 => Operation::Write { remote, immediate },
-                    1 => Operation::Send { immediate },
-                    _ => Operation::Read { remote },
-                });
-                let mut now = Time::EPOCH;
-                let (mut count, mut status) = (0, None);
-                while status.is_none() {
-                    for side in [0, 1] {
-                        while let Some(packet) = pair.poll(side, now) {
-                            let is_reference = packet.1.is_some();
-                            if !(is_reference && count == lost) {
-                                pair.deliver(1 - side, now, &packet);
-                            }
-                            count += u32::from(is_reference);
-                        }
-                    }
-                    status = pair.qps[0].poll_completion().map(|done| done.status);
-                    if let Some(at) = pair.qps[0].next_deadline() {
-                        now = now.max(at);
-                        pair.qps[0].handle_deadline(now);
-                    }
+    // Packets, to how many bytes one refers, and how many that are.
+    for (packets, most, references) in [(150, 64 << 10, 4), (1500, u32::MAX, 3)] {
+        for (number, recovery) in [LossRecovery::GoBackN, LossRecovery::Selective]
+            .into_iter()
+            .enumerate()
+        {
+            for lost in 0..references {
+                for kind in 0..3 {
+                    let case = (packets, number, lost, kind);
+                    let mut pair = Pair::with(packets * 1024 - 7, recovery);
+                    pair.most = most;
+                    let (count, timeouts) = pair.lose(lost, kind);
+                    assert_eq!(pair.bytes(0), pair.bytes(1), "{case:?}");
+                    // A READ is requested in small pieces at first, and after a loss.
+                    let few = if kind == 2 { packets } else { references };
+                    assert!(count <= few, "{case:?}: {count} for {packets}");
+                    assert!(timeouts <= 2, "{case:?}: {timeouts}");
                 }
-                let case = (number, lost, kind);
-                assert_eq!(status, Some(WcStatus::Success), "{case:?}");
-                assert_eq!(pair.bytes(0), pair.bytes(1), "{case:?}");
-                // A READ is requested in small pieces after a loss.
-                let most = if kind == 2 { PACKETS } else { 4 };
-                assert!(count <= most, "{case:?}: {count} for {PACKETS}");
             }
         }
     }
 }
 
+impl Pair {
+    /// Moves a message, of which a packet with a reference is lost; returns how many there are, and how many times
+    /// nothing happened until a timer expired.
+    fn lose(&mut self, lost: u32, kind: u32) -> (u32, u32) {
+        let (remote, immediate) = (self.remote(), None);
+        let segments = [self.segment(1)];
+        let (id, segments) = (WrId(2), &segments);
+        self.qps[1]
+            .post_recv(&RecvRequest { id, segments })
+            .unwrap();
+        self.post(match kind {
+            0 => Operation::Write { remote, immediate },
+            1 => Operation::Send { immediate },
+            _ => Operation::Read { remote },
+        });
+        let mut now = Time::EPOCH;
+        let (mut count, mut timeouts) = (0, 0);
+        loop {
+            let mut any = false;
+            for side in [0, 1] {
+                while let Some(packet) = self.poll(side, now) {
+                    let is_reference = packet.1.is_some();
+                    if !(is_reference && count == lost) {
+                        self.deliver(1 - side, now, &packet);
+                    }
+                    count += u32::from(is_reference);
+                    any = true;
+                }
+            }
+            if let Some(done) = self.qps[0].poll_completion() {
+                assert_eq!(done.status, WcStatus::Success);
+                return (count, timeouts);
+            }
+            let deadline = self.qps[0].next_deadline();
+            if let Some(at) = deadline.filter(|at| !any || *at <= now) {
+                timeouts += u32::from(at > now + Duration::from_micros(500));
+                now = now.max(at);
+                self.qps[0].handle_deadline(now);
+            }
+        }
+    }
+}
+
+/// One READ request, and its response, stand for the more packets the more of them are merged.
+#[test]
+fn reads_are_requested_in_long_pieces_while_their_responses_are_merged() {
+    const PACKETS: u32 = 20_000;
+    let requests = |pair: &mut Pair, now: Time| {
+        let mut lengths = Vec::new();
+        while let Some(packet) = pair.poll(0, now) {
+            let reth = Packet::new(&packet.0).unwrap().reth();
+            lengths.extend(reth.map(|reth| reth.dma_len / 1024));
+            pair.deliver(1, now, &packet);
+        }
+        lengths
+    };
+    // Those of the last are copied by the receiver itself.
+    for (most, longest, too_early) in [(u32::MAX, 1024, 1), (1024, 64, 1), (u32::MAX, 64, 0)] {
+        let mut pair = Pair::with(PACKETS * 1024, LossRecovery::Selective);
+        (pair.most, pair.too_early) = (most, too_early);
+        let remote = pair.remote();
+        pair.post(Operation::Read { remote });
+        let (mut lengths, mut references) = (Vec::new(), 0);
+        let mut now = Time::EPOCH;
+        loop {
+            lengths.extend(requests(&mut pair, now));
+            now = now + Duration::from_micros(10);
+            let Some(packet) = pair.poll(1, now) else {
+                break;
+            };
+            references += 1;
+            pair.deliver(0, now, &packet);
+        }
+        assert_eq!(pair.status(), WcStatus::Success);
+        assert_eq!(pair.bytes(0), pair.bytes(1));
+        assert_eq!(lengths.iter().sum::<u32>(), PACKETS);
+        assert_eq!(lengths.iter().max(), Some(&longest));
+        let few = match (most, longest) {
+            (1024, _) => PACKETS,
+            (_, longest) => 40 + PACKETS / longest,
+        };
+        assert!(references <= few, "{references} packets");
+    }
+}
+
 #[test]
 fn a_reference_to_too_many_bytes_is_refused() {
-    let mut pair = Pair::with(65 * 1024, LossRecovery::GoBackN);
+    let mut pair = Pair::with(1025 * 1024, LossRecovery::GoBackN);
     let remote = pair.remote();
     pair.post(Operation::Write {
         remote,

@@ -1,6 +1,7 @@
 //! Processing of acknowledgements, NAKs, READ responses and atomic responses.
 
 use super::Requester;
+use super::congestion::Grain;
 use super::send_wqe::SendWqe;
 use crate::completion::WcStatus;
 use crate::connection::{Connection, ConnectionFailed, LossRecovery, Notifications};
@@ -55,7 +56,7 @@ impl Requester {
             }
             Syndrome::Nak(NakCode::SequenceError) => {
                 self.statistics.sequence_naks_received += 1;
-                if self.recovery == LossRecovery::Selective {
+                if self.recovery_now() == LossRecovery::Selective {
                     self.resend(now, psn);
                     return Ok(());
                 }
@@ -116,10 +117,13 @@ impl Requester {
         {
             let wqe_end = first.wrapping_add(wqe.packets);
             if wqe.expects_response() {
-                if !self.arrivals.contains(self.una) {
+                self.arrivals.advance(self.una);
+                let placed = self.arrivals.placed();
+                if placed == 0 {
                     break;
                 }
-                self.una = self.una.wrapping_add(1);
+                let left = wqe_end.distance_from(self.una);
+                self.una = self.una.wrapping_add(placed.min(left));
                 if self.una == wqe_end {
                     self.complete(notifications);
                 }
@@ -203,10 +207,16 @@ impl Requester {
         }
         match wqe.payload.place(memory, offset, contents) {
             Ok(()) => {}
-            Err(AccessError::NotYet) => return Ok(()),
+            Err(AccessError::NotYet) => {
+                self.congestion.follow(Grain::Merged);
+                return Ok(());
+            }
             Err(_) => return self.fail(WcStatus::LocalProtection, notifications),
         }
-        (0..packets).for_each(|at| self.arrivals.insert(psn.wrapping_add(at)));
+        if packets == 1 && !position.is_last() {
+            self.congestion.follow(Grain::Single);
+        }
+        self.arrivals.insert(psn, packets);
         let before = self.una;
         if before != psn {
             return Ok(());
@@ -274,6 +284,9 @@ impl Requester {
         {
             self.expirations = 0;
         }
+        self.merged_until = self
+            .merged_until
+            .filter(|until| until.distance_from(before) > moved);
         self.missing.acknowledge(before, moved);
         self.arrivals.advance(self.una);
         for mark in [&mut self.executed, &mut self.examined] {
