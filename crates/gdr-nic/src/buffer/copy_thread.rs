@@ -230,8 +230,13 @@ impl CopyThread {
         };
         self.0.link.push(Job::Incoming(work)).then(|| IncomingCopy {
             progress,
-            _thread: self.clone(),
+            thread: self.clone(),
         })
+    }
+
+    /// How many of these copies have ended.
+    fn ended_incoming(&self) -> u64 {
+        lock(&self.0.ahead).copies().incoming.ended()
     }
 
     /// Ends the reads of a source and the copies into it. Returns when none is in progress, or after `limit`: a

@@ -27,13 +27,18 @@ pub(crate) enum IncomingState {
 #[derive(Debug)]
 pub(crate) struct IncomingCopy {
     pub(super) progress: IncomingProgress,
-    pub(super) _thread: CopyThread,
+    pub(super) thread: CopyThread,
 }
 
 impl IncomingCopy {
     /// Looks at words in page-locked memory: no call of the driver, and no lock.
     pub(crate) fn state(&self) -> IncomingState {
         self.progress.state()
+    }
+
+    /// How many copies of its thread have ended: where that grows, this one waits for its turn only.
+    pub(crate) fn ended_of_thread(&self) -> u64 {
+        self.thread.ended_incoming()
     }
 
     /// Gives it up, and returns how far it is: what has begun to write ends soon.
@@ -124,6 +129,12 @@ impl IncomingCopies {
         self.count += 1;
         *last = Some((into, progress.clone()));
         Some(progress)
+    }
+
+    /// How many have ended.
+    pub(super) fn ended(&self) -> u64 {
+        let all = self.last.iter().flatten();
+        self.count - all.filter(|(_, it)| !it.copy.has_ended()).count() as u64
     }
 
     /// Gives up the copies into `memory`; returns those that have begun to write.

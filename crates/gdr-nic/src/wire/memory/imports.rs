@@ -16,8 +16,8 @@ use super::segment::Segment;
 use super::stalled::MOST_COPIED;
 use crate::buffer::{Buffer, CopyThread, IncomingCopy, IncomingState, PeerMemory, PeerState};
 
-/// How long a record waits for its copy before that is given up, if it has not begun: the driver may be held up by
-/// a kernel that waits for these very bytes. The producer sends them again, by itself.
+/// How long a record waits for its copy before that is given up, if it has not begun and no other copy ends: the driver may
+/// be held up by a kernel that waits for these very bytes. The producer sends them again, by itself.
 const LATE: Duration = Duration::from_micros(500);
 
 /// What a ring's consumer has imported.
@@ -28,6 +28,7 @@ pub(crate) struct Imports {
     seen: u32,
     imports: Vec<Import>,
     copies: Vec<PlacedRun>,
+    ended: Ended,
     /// The payload of the last record cannot be copied now.
     is_lost: bool,
     /// Nor can those of others that go to the same memory.
@@ -102,6 +103,23 @@ impl fmt::Debug for DeviceRun<'_> {
     }
 }
 
+/// How many copies of a thread had ended when that was looked at last; of several threads the greatest number.
+#[derive(Debug, Default)]
+struct Ended {
+    count: u64,
+    /// When it was found to have grown.
+    since: Option<Instant>,
+}
+
+impl Ended {
+    fn follow(&mut self, count: u64) {
+        if self.count < count {
+            self.count = count;
+            self.since = Some(Instant::now());
+        }
+    }
+}
+
 /// What becomes of a record whose payload is not there yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pending {
@@ -118,6 +136,7 @@ impl Imports {
             seen: 0,
             imports: Vec::new(),
             copies: Vec::new(),
+            ended: Ended::default(),
             is_lost: false,
             is_useless: false,
         }
@@ -215,19 +234,22 @@ impl Imports {
     /// Decides about a record whose payload is not there, and that is passed since some time.
     pub(super) fn wait(&mut self, position: u64, since: Instant, payload: Extent) -> Pending {
         let is_lost = std::mem::take(&mut self.is_lost);
-        if !is_lost && since.elapsed() < LATE {
+        if !is_lost && (since.elapsed() < LATE || self.makes_progress(position)) {
             return Pending::Waits;
         }
         // What has begun to write is waited for: it may end after what is sent again was placed.
-        let mut are_there = !is_lost;
+        let mut is_copied = false;
+        let mut has_failed = is_lost;
         let of_record = self.copies.iter().filter(|run| run.has_record(position));
         for run in of_record {
+            is_copied = true;
             match run.copy.cancel() {
                 IncomingState::InProgress => return Pending::Waits,
-                IncomingState::Failed => are_there = false,
+                IncomingState::Failed => has_failed = true,
                 IncomingState::Complete => {}
             }
         }
+        let are_there = is_copied && !has_failed;
         if are_there {
             return Pending::Waits;
         }
@@ -236,6 +258,16 @@ impl Imports {
             self.refuse(payload);
         }
         Pending::Lost
+    }
+
+    /// Whether copies end before the one for the record at `position` has begun.
+    fn makes_progress(&mut self, position: u64) -> bool {
+        let of_record = self.copies.iter().find(|run| run.has_record(position));
+        // It may have to wait for others before it is handed over.
+        if let Some(run) = of_record.or(self.copies.first()) {
+            self.ended.follow(run.copy.ended_of_thread());
+        }
+        self.ended.since.is_some_and(|since| since.elapsed() < LATE)
     }
 
     /// Has the producer send copies of some memory, for a while.
@@ -311,16 +343,18 @@ impl DeviceRun<'_> {
             .flat_map(|import| &import.memories)
             .find_map(|memory| to.begin_copy_from(offset, memory, all.addr, all.len.into()));
         match begun {
-            Some(copy) => imports.copies.push(PlacedRun {
-                qpn: self.header.dest_qpn,
-                records: (position, end),
-                from: all,
-                to: to.clone(),
-                offset,
-                copy,
-            }),
+            Some(copy) => {
+                imports.ended.follow(copy.ended_of_thread());
+                imports.copies.push(PlacedRun {
+                    qpn: self.header.dest_qpn,
+                    records: (position, end),
+                    from: all,
+                    to: to.clone(),
+                    offset,
+                    copy,
+                });
+            }
             None => {
-                imports.is_lost = true;
                 // A copy that the driver refused has ended what was open.
                 let may_copy = |memory: &PeerMemory| {
                     memory.state() == PeerState::Ready
@@ -328,6 +362,10 @@ impl DeviceRun<'_> {
                 };
                 let of_payload = imports.imports.iter().filter(|import| import.has(all));
                 imports.is_useless = !of_payload.flat_map(|it| &it.memories).any(may_copy);
+                // There may be too many copies until one of them ends.
+                let mut copies = imports.copies.iter();
+                let in_progress = |run: &PlacedRun| run.copy.state() == IncomingState::InProgress;
+                imports.is_lost = imports.is_useless || !copies.any(in_progress);
             }
         }
         Err(AccessError::NotYet)
