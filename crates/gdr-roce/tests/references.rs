@@ -391,12 +391,16 @@ fn reads_are_requested_in_long_pieces_while_their_responses_are_merged() {
         let mut now = Time::EPOCH;
         loop {
             lengths.extend(requests(&mut pair, now));
-            now = now + Duration::from_micros(10);
-            let Some(packet) = pair.poll(1, now) else {
+            // All that was asked for is there after a round trip.
+            now = now + Duration::from_micros(100);
+            let before = references;
+            while let Some(packet) = pair.poll(1, now) {
+                references += 1;
+                pair.deliver(0, now, &packet);
+            }
+            if references == before {
                 break;
-            };
-            references += 1;
-            pair.deliver(0, now, &packet);
+            }
         }
         assert_eq!(pair.status(), WcStatus::Success);
         assert_eq!(pair.bytes(0), pair.bytes(1));
@@ -404,7 +408,7 @@ fn reads_are_requested_in_long_pieces_while_their_responses_are_merged() {
         assert_eq!(lengths.iter().max(), Some(&longest));
         let few = match (most, longest) {
             (1024, _) => PACKETS,
-            (_, longest) => 40 + PACKETS / longest,
+            (_, longest) => 60 + PACKETS / longest,
         };
         assert!(references <= few, "{references} packets");
     }

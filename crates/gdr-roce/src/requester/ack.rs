@@ -1,7 +1,7 @@
 //! Processing of acknowledgements, NAKs, READ responses and atomic responses.
 
 use super::Requester;
-use super::congestion::Grain;
+use super::congestion::Payloads;
 use super::send_wqe::SendWqe;
 use crate::completion::WcStatus;
 use crate::connection::{Connection, ConnectionFailed, LossRecovery, Notifications};
@@ -208,13 +208,16 @@ impl Requester {
         match wqe.payload.place(memory, offset, contents) {
             Ok(()) => {}
             Err(AccessError::NotYet) => {
-                self.congestion.follow(Grain::Merged);
+                self.congestion.follow(Payloads::Merged);
                 return Ok(());
             }
             Err(_) => return self.fail(WcStatus::LocalProtection, notifications),
         }
-        if packets == 1 && !position.is_last() {
-            self.congestion.follow(Grain::Single);
+        match contents {
+            _ if packets > 1 => self.congestion.leave_carried(),
+            _ if position.is_last() => {}
+            Contents::Bytes(_) => self.congestion.follow(Payloads::Carried),
+            Contents::At(_) => self.congestion.follow(Payloads::InPlace),
         }
         self.arrivals.insert(psn, packets);
         let before = self.una;

@@ -56,12 +56,15 @@ const BUSY_ROUND: Duration = Duration::from_millis(1);
 /// How many READ requests fill the window with merged responses.
 const MERGED_READS: u32 = 4;
 
-/// What the packets of long messages are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Grain {
-    /// One packet for each PSN.
-    Single,
-    /// One packet [stands for many](crate::PayloadBy::Reference), whose bytes are copied while the receiver goes on.
+/// Where the payloads of long messages are, and who copies them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Payloads {
+    /// In the packets, which a network may lose.
+    Carried,
+    /// [Elsewhere](crate::Contents::At), in memory that both ends share, as their packets are: none is lost for want of room. The
+    /// receiver copies them.
+    InPlace,
+    /// There, and one packet [stands for many](crate::PayloadBy::Reference). They are copied while the receiver goes on.
     Merged,
 }
 
@@ -78,7 +81,7 @@ pub(super) struct Congestion {
     /// The longest window on a short path, and on any.
     usual: u32,
     longest: u32,
-    grain: Grain,
+    payloads: Payloads,
     window: u32,
     /// Acknowledged packets that have not yet lengthened the window.
     acknowledged: u32,
@@ -117,7 +120,7 @@ impl Congestion {
         Self {
             usual,
             longest,
-            grain: Grain::Single,
+            payloads: Payloads::Carried,
             window: if usual < INITIAL { usual } else { INITIAL },
             acknowledged: 0,
             paced: false,
@@ -142,14 +145,24 @@ impl Congestion {
         self.window
     }
 
-    /// Follows what the packets of long messages are. Merged ones have a longer window: none of them waits in the receive
-    /// buffer of a socket, or is copied through a cache.
-    pub(super) fn follow(&mut self, grain: Grain) {
-        if self.grain != grain {
-            self.grain = grain;
+    /// Follows where payloads are. Merged ones have a longer window: none of them waits in the receive buffer of a socket, or
+    /// is copied through a cache.
+    pub(super) fn follow(&mut self, payloads: Payloads) {
+        if self.payloads != payloads {
+            self.payloads = payloads;
             self.window = self.window.min(self.usual);
-            self.paced &= grain == Grain::Single;
+            self.paced &= payloads == Payloads::Carried;
         }
+    }
+
+    /// As [`Congestion::follow`], if they were carried before.
+    pub(super) fn leave_carried(&mut self) {
+        self.follow(self.payloads.max(Payloads::InPlace));
+    }
+
+    /// As [`Congestion::follow`], if they were merged before.
+    pub(super) fn leave_merged(&mut self) {
+        self.follow(self.payloads.min(Payloads::InPlace));
     }
 
     /// How many packets one request or acknowledgement may stand for, at most `longest`, so that the
@@ -166,9 +179,9 @@ impl Congestion {
     /// of them fill a window that is longer than usual, or a few if the responses are merged.
     pub(super) fn read_share(&self, longest: u32, requests: u8) -> u32 {
         let requests = u32::from(requests.max(1));
-        let filling = match (self.window > self.usual, self.grain) {
-            (true, Grain::Single) => self.window.div_ceil(requests),
-            (true, Grain::Merged) => self.window.div_ceil(requests.min(MERGED_READS)),
+        let filling = match (self.window > self.usual, self.payloads) {
+            (true, Payloads::Carried | Payloads::InPlace) => self.window.div_ceil(requests),
+            (true, Payloads::Merged) => self.window.div_ceil(requests.min(MERGED_READS)),
             (false, _) => 0,
         };
         self.share(longest.max(filling))
@@ -219,21 +232,23 @@ impl Congestion {
         self.round.acknowledged += packets;
         self.recent[0] = self.recent[0].saturating_add(packets);
         self.before_reduction = self.before_reduction.saturating_sub(packets);
+        // In shared memory all of a window may be acknowledged at once, when its round ends.
+        let was_limited = self.round.limited && self.payloads != Payloads::Carried;
         let elapsed = now.saturating_since(self.round.began);
         let smoothed = round_trip.smoothed().unwrap_or_default();
         if elapsed >= smoothed {
             self.end_round(now, elapsed, smoothed);
-            if self.grain == Grain::Merged && round_trip.latest() > 2 * BUSY_ROUND {
+            if self.payloads == Payloads::Merged && round_trip.latest() > 2 * BUSY_ROUND {
                 self.window = self.window.min((self.window / 2).max(self.usual));
             }
         }
         let limit = self.longest_on(round_trip);
-        if self.window >= limit || !self.round.limited {
+        if self.window >= limit || !(self.round.limited || was_limited) {
             return;
         }
         let empty = round_trip.has_empty_queues();
         if !self.paced {
-            if self.window < self.usual || empty || self.grain == Grain::Merged {
+            if self.window < self.usual || empty || self.payloads == Payloads::Merged {
                 self.window = (self.window + packets).min(limit);
             }
             return;
@@ -251,7 +266,7 @@ impl Congestion {
     /// usual length.
     fn longest_on(&self, round_trip: &RoundTrip) -> u32 {
         match round_trip.shortest() {
-            _ if self.grain == Grain::Merged => match round_trip.latest() < BUSY_ROUND {
+            _ if self.payloads == Payloads::Merged => match round_trip.latest() < BUSY_ROUND {
                 true => self.longest,
                 false => self.usual,
             },
@@ -268,7 +283,7 @@ impl Congestion {
         self.catch_up = CATCH_UP;
         let paused = now.saturating_since(paused_since);
         let is_long = round_trip.smoothed().is_some_and(|time| paused > time);
-        if is_long && self.grain == Grain::Single {
+        if is_long && self.payloads != Payloads::Merged {
             self.window = self.window.min(self.usual);
         }
     }
@@ -306,8 +321,7 @@ impl Congestion {
         recovery: LossRecovery,
         round_trip: &RoundTrip,
     ) {
-        if self.grain == Grain::Merged {
-            // Shared memory has no queue that was too short.
+        if self.payloads != Payloads::Carried {
             return;
         }
         let before = self.window;

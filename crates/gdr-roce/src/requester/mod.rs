@@ -22,7 +22,7 @@ mod unreliable;
 use std::collections::VecDeque;
 
 use arrivals::Arrivals;
-use congestion::Congestion;
+use congestion::{Congestion, Payloads};
 use round_trip::RoundTrip;
 use selective::Missing;
 use send_wqe::SendWqe;
@@ -195,6 +195,11 @@ impl Requester {
             self.attributes.max_rd_atomic = 0;
         }
         self.rnr_retries_left = attributes.rnr_retry.times();
+    }
+
+    /// The payloads of long messages are in packets from here on.
+    pub(crate) fn send_by_network(&mut self) {
+        self.congestion.follow(Payloads::Carried);
     }
 
     /// Begins no request from here on.

@@ -1,6 +1,6 @@
 //! Transmission of request packets.
 
-use super::congestion::Grain;
+use super::congestion::Payloads;
 use super::send_wqe::SendWqe;
 use super::{ReadPiece, Requester};
 use crate::completion::WcStatus;
@@ -143,9 +143,11 @@ impl Requester {
             };
             // Less is copied by the receiver itself.
             if packets > self.config.read_packets {
-                self.congestion.follow(Grain::Merged);
-            } else if new && packets == 1 && index + 1 < wqe.packets {
-                self.congestion.follow(Grain::Single);
+                self.congestion.follow(Payloads::Merged);
+            } else if by == PayloadBy::Reference {
+                self.congestion.leave_carried();
+            } else if new && index + 1 < wqe.packets {
+                self.congestion.leave_merged();
             }
             self.since_ack_request += packets;
             let interval = self.congestion.share(self.config.ack_request_interval);
