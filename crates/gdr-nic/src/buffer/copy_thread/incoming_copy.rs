@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use gdr_cuda::{GuardedCopy, GuardedState, HostBuffer};
 
+use super::incoming_target::IncomingTarget;
 use super::peer_memory::PeerId;
 use super::{CopyThread, GUARDS};
-use crate::buffer::read_source::{ReadSource, SourceId};
+use crate::buffer::read_source::SourceId;
 
 /// How many copies can be handed over and not ended.
 pub(super) const INCOMING: usize = 64;
@@ -83,7 +84,7 @@ impl IncomingProgress {
 pub(super) struct IncomingWork {
     pub(super) peer: PeerId,
     pub(super) from: u64,
-    pub(super) into: Arc<ReadSource>,
+    pub(super) into: IncomingTarget,
     pub(super) at: u64,
     pub(super) len: u64,
     pub(super) progress: IncomingProgress,
