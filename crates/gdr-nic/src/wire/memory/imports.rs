@@ -112,11 +112,14 @@ struct Ended {
 }
 
 impl Ended {
-    fn follow(&mut self, count: u64) {
-        if self.count < count {
+    /// Returns whether it has grown, now or a short time ago.
+    fn follow(&mut self, count: u64) -> bool {
+        let grows = self.count < count;
+        if grows {
             self.count = count;
             self.since = Some(Instant::now());
         }
+        grows || self.since.is_some_and(|since| since.elapsed() < LATE)
     }
 }
 
@@ -264,10 +267,8 @@ impl Imports {
     fn makes_progress(&mut self, position: u64) -> bool {
         let of_record = self.copies.iter().find(|run| run.has_record(position));
         // It may have to wait for others before it is handed over.
-        if let Some(run) = of_record.or(self.copies.first()) {
-            self.ended.follow(run.copy.ended_of_thread());
-        }
-        self.ended.since.is_some_and(|since| since.elapsed() < LATE)
+        let run = of_record.or(self.copies.first());
+        run.is_some_and(|run| self.ended.follow(run.copy.ended_of_thread()))
     }
 
     /// Has the producer send copies of some memory, for a while.
@@ -375,7 +376,7 @@ impl DeviceRun<'_> {
 #[cfg(test)]
 mod tests {
     use gdr_copy::Context;
-    use gdr_cuda::{DeviceBuffer, Gpu, MemoryKind, Ordinal, SimDriver};
+    use gdr_cuda::{DeviceBuffer, ExportedMemory, Gpu, MemoryKind, Ordinal, SimDriver};
 
     use super::*;
     use crate::buffer::CopyEngineThreshold;
@@ -383,64 +384,153 @@ mod tests {
     use crate::wire::memory::exports::words_of;
 
     const LEN: u32 = 4096;
+    /// Behind the last record, which is one line.
+    const LINE: u64 = 64;
+
+    /// Memory of a producer that was imported, and memory of this process.
+    struct Ends {
+        imports: Imports,
+        segment: Arc<Segment>,
+        payload: Extent,
+        to: Buffer,
+        thread: CopyThread,
+        _memories: (DeviceBuffer, ExportedMemory, Arc<DeviceBuffer>),
+    }
+
+    impl Ends {
+        fn new() -> Self {
+            let gpu = || Gpu::open(SimDriver::new(1), Ordinal(0)).unwrap();
+            let theirs = gpu().allocate(MemoryKind::Plain, LEN.into()).unwrap();
+            let (gpu, exported) = (gpu(), theirs.export().unwrap());
+            let memory = Arc::new(gpu.allocate(MemoryKind::Plain, LEN.into()).unwrap());
+            let pinned = Context::open_for(&gpu).unwrap().pin_buffer(&memory);
+            let mapping = pinned.unwrap().map().unwrap();
+            // SAFETY: it outlives the buffer, and nothing else uses it.
+            let borrowed = unsafe { DeviceBuffer::borrowed(&gpu, memory.ptr(), LEN.into()) };
+            let thread = CopyThread::new(&gpu);
+            let from = CopyEngineThreshold::From(u64::MAX);
+            let to = Buffer::direct_with_copy_thread(mapping, borrowed.unwrap(), &thread, from);
+
+            let segment = Arc::new(Segment::create(1 << 14).unwrap().0);
+            let header = segment.header();
+            header.set_export(0, 1, &words_of(exported.export()));
+            let mut imports = Imports::new(Arc::clone(&segment));
+            while header.answer_to(0, 1) == Answer::Pending {
+                imports.follow(None, || vec![thread.clone()]);
+            }
+            let payload = Extent {
+                addr: theirs.ptr().get(),
+                len: LEN,
+            };
+            assert!(imports.have(payload));
+            Self {
+                imports,
+                segment,
+                payload,
+                to: to.unwrap(),
+                thread,
+                _memories: (theirs, exported, memory),
+            }
+        }
+
+        /// Passes the record at `position`, which is for a queue pair.
+        fn place(&mut self, qpn: u32, position: u64) -> Result<(), AccessError> {
+            let records = || Continuation {
+                len: LEN,
+                end: position + LINE,
+            };
+            let header = Bth {
+                dest_qpn: Qpn::new(qpn),
+                ..Bth::parse(&[0; Bth::LEN])
+            };
+            let addr = self.payload.addr;
+            let mut run = self.imports.run(header, position, addr, &records);
+            run.place(&self.to, 0, self.payload, LEN)
+        }
+
+        /// Decides about the record at `position`, which is late.
+        fn wait(&mut self, position: u64) -> Pending {
+            let since = Instant::now().checked_sub(2 * LATE).unwrap();
+            self.imports.wait(position, since, self.payload)
+        }
+
+        /// Begins copies until a record finds no place for one more; returns its queue pair and position.
+        fn fill(&mut self) -> (u32, u64) {
+            for qpn in 1.. {
+                let position = u64::from(qpn) * LINE;
+                assert_eq!(self.place(qpn, position), Err(AccessError::NotYet));
+                if self.imports.copies.len() < qpn as usize {
+                    return (qpn, position);
+                }
+            }
+            panic!("there is always a place");
+        }
+
+        fn await_copy(&self, at: usize) {
+            while self.imports.copies[at].copy.state() == IncomingState::InProgress {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    #[test]
+    fn a_copy_is_late_when_no_other_one_ends() {
+        let mut ends = Ends::new();
+        let mut held = ends.thread.hold_up();
+        assert_eq!(ends.place(1, 0), Err(AccessError::NotYet));
+        assert_eq!(ends.place(2, LINE), Err(AccessError::NotYet));
+        // Each is on a stream of its own.
+        held.remove(0);
+        ends.await_copy(0);
+        assert_eq!(ends.wait(LINE), Pending::Waits, "the first one has ended");
+        while ends.wait(LINE) == Pending::Waits {
+            std::thread::yield_now();
+        }
+        assert_eq!(ends.place(1, 0), Ok(()));
+    }
+
+    #[test]
+    fn a_record_waits_for_a_place_among_the_copies() {
+        let mut ends = Ends::new();
+        let held = ends.thread.hold_up();
+        let (qpn, position) = ends.fill();
+        let payload = ends.payload;
+        let waits = ends.imports.wait(position, Instant::now(), payload);
+        assert_eq!(waits, Pending::Waits);
+        drop(held);
+        while ends.place(qpn, position) == Err(AccessError::NotYet) {
+            std::thread::yield_now();
+        }
+        assert_eq!(ends.place(qpn, position), Ok(()));
+    }
+
+    #[test]
+    fn a_record_that_finds_no_place_is_lost_when_no_copy_ends() {
+        let mut ends = Ends::new();
+        let _held = ends.thread.hold_up();
+        let (_, position) = ends.fill();
+        while ends.wait(position) == Pending::Waits {
+            std::thread::yield_now();
+        }
+    }
 
     /// The producer flushes a request, and its program uses the memory again, while the payload is copied.
     #[test]
     fn what_was_copied_for_a_record_that_is_void_by_then_is_not_delivered() {
-        let gpu = || Gpu::open(SimDriver::new(1), Ordinal(0)).unwrap();
-        let theirs = gpu().allocate(MemoryKind::Plain, LEN.into()).unwrap();
-        let (gpu, exported) = (gpu(), theirs.export().unwrap());
-        let memory = Arc::new(gpu.allocate(MemoryKind::Plain, LEN.into()).unwrap());
-        let pinned = Context::open_for(&gpu).unwrap().pin_buffer(&memory);
-        let mapping = pinned.unwrap().map().unwrap();
-        // SAFETY: it outlives the buffer, and nothing else uses it.
-        let borrowed = unsafe { DeviceBuffer::borrowed(&gpu, memory.ptr(), LEN.into()) };
-        let thread = CopyThread::new(&gpu);
-        let from = CopyEngineThreshold::From(u64::MAX);
-        let to =
-            Buffer::direct_with_copy_thread(mapping, borrowed.unwrap(), &thread, from).unwrap();
-
-        let segment = Arc::new(Segment::create(1 << 14).unwrap().0);
-        let header = segment.header();
-        header.set_export(0, 1, &words_of(exported.export()));
-        let mut imports = Imports::new(Arc::clone(&segment));
-        let limit = Instant::now() + Duration::from_secs(60);
-        while header.answer_to(0, 1) == Answer::Pending {
-            assert!(Instant::now() < limit);
-            imports.follow(None, || vec![thread.clone()]);
-        }
-        let payload = Extent {
-            addr: theirs.ptr().get(),
-            len: LEN,
-        };
-        assert!(imports.have(payload));
-        let bth = Bth::parse(&[0; Bth::LEN]);
-        let place = |imports: &mut Imports, position| {
-            let records = || Continuation {
-                len: LEN,
-                end: position + 64,
-            };
-            let mut run = imports.run(bth, position, payload.addr, &records);
-            run.place(&to, 0, payload, LEN)
-        };
+        let mut ends = Ends::new();
         for (position, void_before, delivered) in
-            [(0, 0, Ok(())), (64, 128, Err(AccessError::NotYet))]
+            [(0, 0, Ok(())), (LINE, 2 * LINE, Err(AccessError::NotYet))]
         {
-            assert_eq!(place(&mut imports, position), Err(AccessError::NotYet));
-            while imports
-                .copies
-                .iter()
-                .any(|run| run.copy.state() == IncomingState::InProgress)
-            {
-                assert!(Instant::now() < limit);
-            }
+            assert_eq!(ends.place(1, position), Err(AccessError::NotYet));
+            ends.await_copy(ends.imports.copies.len() - 1);
             let now = Deadline::after(Duration::ZERO);
-            assert!(
-                header.void_references(void_before, now),
-                "nothing is waited for"
-            );
-            assert_eq!(place(&mut imports, position), delivered);
+            let header = ends.segment.header();
+            let is_done = header.void_references(void_before, now);
+            assert!(is_done, "nothing is waited for");
+            assert_eq!(ends.place(1, position), delivered);
         }
-        assert_eq!(imports.wait(64, Instant::now(), payload), Pending::Lost);
+        let payload = ends.payload;
+        let lost = ends.imports.wait(LINE, Instant::now(), payload);
+        assert_eq!(lost, Pending::Lost);
     }
 }

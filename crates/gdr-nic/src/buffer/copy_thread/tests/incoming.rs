@@ -71,7 +71,7 @@ impl Ends {
 
     /// Holds up all streams until the senders are dropped.
     fn hold_up(&self) -> Vec<Sender<()>> {
-        hold_up(self.link())
+        self.thread.hold_up()
     }
 
     fn settle(&self) {
@@ -262,7 +262,7 @@ fn page_locked_memory_gets_copies_until_its_registration_ends() {
     assert_eq!(bytes, expected);
     assert!(begin(LEN as u64 - MESSAGE + 1).is_none(), "it is too long");
 
-    let held = hold_up(&thread.0.link);
+    let held = thread.hold_up();
     let copy = begin(0).unwrap();
     buffer.end_reads();
     assert_eq!(copy.state(), IncomingState::Failed);
