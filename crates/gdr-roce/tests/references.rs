@@ -5,12 +5,12 @@ mod fixture;
 
 use std::time::Duration;
 
-use fixture::{BASE, Settings, connected};
+use fixture::{BASE, Random, Settings, connected};
 use gdr_roce::wire::{MAX_DATAGRAM, Packet};
 use gdr_roce::{
     Access, AccessError, AtomicOp, Contents, Data, Extent, HeapMemory, Immediate, Key,
-    LossRecovery, Memory, Operation, RecvRequest, Remote, Segment, SendFlags, SendRequest, Time,
-    WcStatus, WrId,
+    LossRecovery, Memory, Operation, RecvRequest, Remote, RetryLimit, Segment, SendFlags,
+    SendRequest, Time, WcStatus, WrId,
 };
 
 /// Memory whose bytes the other side can read.
@@ -49,7 +49,8 @@ impl Memory for Shared<'_> {
         from: Extent,
         room: u32,
     ) -> Result<(), AccessError> {
-        assert_eq!(u64::from(room), BASE + u64::from(self.len) - addr);
+        let len = u64::from(self.len);
+        assert_eq!(u64::from(room), len - (addr - BASE) % len);
         if self.is_late {
             return Err(AccessError::NotYet);
         }
@@ -81,7 +82,7 @@ struct Pair {
     keys: [(gdr_roce::Lkey, gdr_roce::Rkey); 2],
     /// How many times each packet is passed before its bytes are there.
     too_early: u32,
-    /// The length of the regions, and of each message.
+    /// The length of each message.
     len: u32,
     /// To how many bytes a packet may refer.
     most: u32,
@@ -93,12 +94,19 @@ impl Pair {
     }
 
     fn with(len: u32, recovery: LossRecovery) -> Self {
+        Self::with_messages(1, len, recovery)
+    }
+
+    /// With room for some messages of a length.
+    fn with_messages(count: u32, len: u32, recovery: LossRecovery) -> Self {
         let settings = Settings {
             recovery,
+            retry_limit: RetryLimit::NoProgressFor(Duration::from_secs(60)),
             ..Settings::default()
         };
         let mut memories = [HeapMemory::new(), HeapMemory::new()];
-        let bytes = |seed: usize| (0..len as usize).map(|at| (at * seed) as u8).collect();
+        let all = (count * len) as usize;
+        let bytes = |seed: usize| (0..all).map(|at| (at * seed) as u8).collect();
         let keys = [
             memories[0].register(BASE, bytes(3), Access::all()),
             memories[1].register(BASE, bytes(7), Access::all()),
@@ -123,10 +131,19 @@ impl Pair {
     }
 
     fn post(&mut self, operation: Operation) {
+        self.post_at(0, operation);
+    }
+
+    /// Posts an operation whose bytes are at an offset on this side.
+    fn post_at(&mut self, offset: u64, operation: Operation) {
+        let segment = Segment {
+            addr: BASE + offset,
+            ..self.segment(0)
+        };
         let request = SendRequest {
             id: WrId(1),
             operation,
-            data: Data::Segments(&[self.segment(0)]),
+            data: Data::Segments(&[segment]),
             flags: SendFlags::SIGNALLED,
         };
         self.qps[0].post_send(&request).unwrap();
@@ -363,6 +380,74 @@ impl Pair {
                 timeouts += u32::from(at > now + Duration::from_micros(500));
                 now = now.max(at);
                 self.qps[0].handle_deadline(now);
+            }
+        }
+    }
+}
+
+/// READs and WRITEs in turns, of whose packets many are lost in both directions.
+#[test]
+fn random_losses_among_references_corrupt_no_byte() {
+    const MESSAGES: u32 = 12;
+    for seed in 0..200 {
+        let mut random = Random(seed);
+        let recovery = match seed % 2 {
+            0 => LossRecovery::GoBackN,
+            _ => LossRecovery::Selective,
+        };
+        let len = 1 + random.below(200 * 1024) as u32;
+        let mut pair = Pair::with_messages(MESSAGES, len, recovery);
+        pair.most = [4 << 10, 64 << 10, u32::MAX][random.below(3) as usize];
+        pair.too_early = random.below(2) as u32;
+        let before = [0, 1].map(|side| pair.bytes(side).to_vec());
+        let reads: Vec<bool> = (0..MESSAGES).map(|_| random.happens(5000)).collect();
+        for (number, read) in reads.iter().enumerate() {
+            let offset = number as u64 * u64::from(len);
+            let remote = Remote {
+                addr: BASE + offset,
+                ..pair.remote()
+            };
+            let immediate = None;
+            let operation = match read {
+                true => Operation::Read { remote },
+                false => Operation::Write { remote, immediate },
+            };
+            pair.post_at(offset, operation);
+        }
+        let (mut now, mut lossy, mut done) = (Time::EPOCH, 100, 0);
+        while done < MESSAGES {
+            let mut any = false;
+            for side in [0, 1] {
+                while let Some(packet) = pair.poll(side, now) {
+                    any = true;
+                    if lossy > 0 && random.happens(1500) {
+                        lossy -= 1;
+                        continue;
+                    }
+                    pair.deliver(1 - side, now, &packet);
+                }
+            }
+            now = now + Duration::from_micros(20);
+            while let Some(completion) = pair.qps[0].poll_completion() {
+                assert_eq!(completion.status, WcStatus::Success, "seed {seed}");
+                done += 1;
+            }
+            for side in [0, 1] {
+                if let Some(at) = pair.qps[side]
+                    .next_deadline()
+                    .filter(|at| !any || *at <= now)
+                {
+                    now = now.max(at);
+                    pair.qps[side].handle_deadline(now);
+                }
+            }
+        }
+        for (number, read) in reads.iter().enumerate() {
+            let part = number * len as usize..(number + 1) * len as usize;
+            let expected = &before[usize::from(*read)][part.clone()];
+            for side in [0, 1] {
+                let bytes = &pair.bytes(side)[part.clone()];
+                assert!(bytes == expected, "message {number} of seed {seed}");
             }
         }
     }

@@ -56,12 +56,20 @@ impl Requester {
             }
             Syndrome::Nak(NakCode::SequenceError) => {
                 self.statistics.sequence_naks_received += 1;
-                if self.recovery_now() == LossRecovery::Selective {
-                    self.resend(now, psn);
-                    return Ok(());
+                match (self.recovery, self.recovery_now()) {
+                    (LossRecovery::GoBackN, _) => {
+                        self.acknowledge(now, psn, notifications)?;
+                        self.recover(now, notifications)
+                    }
+                    (LossRecovery::Selective, LossRecovery::Selective) => {
+                        self.resend(now, psn);
+                        Ok(())
+                    }
+                    // It reports each packet that it misses, and not only the first one.
+                    (LossRecovery::Selective, LossRecovery::GoBackN) => {
+                        self.recover_before(psn, now, notifications)
+                    }
                 }
-                self.acknowledge(now, psn, notifications)?;
-                self.recover(now, notifications)
             }
             Syndrome::Nak(code) => {
                 self.acknowledge(now, psn, notifications)?;
