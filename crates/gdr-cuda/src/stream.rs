@@ -392,6 +392,44 @@ impl Stream {
         })
     }
 
+    /// As [`Stream::queue_guarded_copy`], to page-locked memory.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn queue_guarded_copy_to_host(
+        &self,
+        from: &Arc<ImportedMemory>,
+        from_offset: u64,
+        to: &Arc<HostBuffer>,
+        to_offset: usize,
+        len: usize,
+        copy: &GuardedCopy,
+    ) -> Result<()> {
+        let src = from.at(from_offset, len as u64)?;
+        to.at(to_offset, len)?;
+        let dst = to.gpu_ptr().checked_add(to_offset as u64);
+        let dst = dst.ok_or(Error::OutOfRange {
+            offset: to_offset as u64,
+            wanted: len as u64,
+            len: to.len() as u64,
+        })?;
+        for gpu in [from.gpu(), to.gpu()] {
+            if !gpu.is_same(&self.gpu) {
+                return Err(self.foreign(gpu));
+            }
+        }
+        let memory = [
+            InUse::Imported(Arc::clone(from)),
+            InUse::Host(Arc::clone(to)),
+            InUse::Host(Arc::clone(copy.host())),
+        ];
+        self.queue_with(&[], memory, |driver| {
+            // SAFETY: both ranges were checked, and `queue_with` keeps both and the words of the copy. One is of another
+            // process, and of a GPU.
+            unsafe { driver.launch(self.raw, &copy.launch(src, dst, len as u64)) }
+        })
+    }
+
     /// Queues a guarded copy of no bytes. When it is complete the kernel is loaded, so that no later copy waits for that.
     ///
     /// # Errors

@@ -24,7 +24,7 @@ use gdr_object::{
     Checksum, Deadline, Element, Grantee, Home, HomeOptions, Link, LinkOptions, LocalMemory,
     Object, ObjectName, ObjectOptions, Place, RemoteObject, Rights, Security, Shape,
 };
-use gdr_rdma::{Device, SoftOptions};
+use gdr_rdma::{Buffer, BufferKind, Device, SoftOptions};
 use serde_json::{Value, json};
 
 type Outcome<T = ()> = Result<T, Box<dyn Error>>;
@@ -278,11 +278,18 @@ fn transfer(owner: SocketAddr, name: &str) -> Outcome {
     put(&object, &local)?;
     drop(local);
 
-    let local = link.host_memory(info.bytes)?;
+    get_into_host(&object, &link.host_memory(info.bytes)?)?;
+    let locked = gpu.allocate_host(usize::try_from(info.bytes)?)?;
+    get_into_host(&object, &link.memory(&Buffer::page_locked(locked)?)?)
+}
+
+/// Gets an object into host memory.
+fn get_into_host(object: &RemoteObject, local: &LocalMemory) -> Outcome {
+    let bytes = local.len();
     let check = || -> Outcome {
         let mut piece = vec![0; 1 << 20];
-        for at in (0..info.bytes).step_by(piece.len()) {
-            let piece = &mut piece[..(info.bytes - at).min(1 << 20) as usize];
+        for at in (0..bytes).step_by(piece.len()) {
+            let piece = &mut piece[..(bytes - at).min(1 << 20) as usize];
             local.buffer().read_at(at, piece)?;
             for (word, bytes) in (at / 4..).zip(piece.chunks_exact(4)) {
                 if bytes != pattern_word(SEED, word).to_le_bytes() {
@@ -292,7 +299,7 @@ fn transfer(owner: SocketAddr, name: &str) -> Outcome {
         }
         Ok(())
     };
-    get(&object, &local, || Ok(()), check)
+    get(object, local, || Ok(()), check)
 }
 
 /// Gets an object; `check` looks at what arrived after each get, and `clear` empties it before.
@@ -333,12 +340,16 @@ fn put(object: &RemoteObject, from: &LocalMemory) -> Outcome {
 
 fn transferred(object: &RemoteObject, local: &LocalMemory, seconds: f64) -> Value {
     let info = object.info();
+    let reader = match (local.buffer().kind(), local.buffer().is_of_driver()) {
+        (BufferKind::Host, true) => "host memory, page-locked".to_owned(),
+        (kind, _) => kind.to_string(),
+    };
     json!({
         "bytes": info.bytes,
         "seconds": seconds,
         "gb_per_s": info.bytes as f64 / seconds / 1e9,
         "object": info.path.to_string(),
-        "reader": local.buffer().kind().to_string(),
+        "reader": reader,
         "checksum": info.checksum.to_string(),
     })
 }

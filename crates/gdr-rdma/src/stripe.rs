@@ -9,8 +9,11 @@ use crate::memory_region::MemoryRegion;
 use crate::queue_pair::QueuePair;
 use crate::work_request::SendRequest;
 
-/// The longest part of a transfer: one that stalls is noticed by the part.
+/// The longest part of a transfer, and of one that has [`PARTS`] of them or more: one that stalls is noticed by the part,
+/// and each part has a cost of its own.
 const PART: u64 = 1 << 20;
+const LONGEST_PART: u64 = 4 << 20;
+const PARTS: u64 = 64;
 /// Parts begin at multiples of this: a page.
 const PART_ALIGNMENT: u64 = 4096;
 /// Requests of a queue pair that are outstanding at a time: as many READs as it may have.
@@ -166,10 +169,11 @@ impl<'a> Stripe<'a> {
     }
 
     /// The offsets and lengths of the parts of a transfer of `len` bytes over so many queue pairs: 1 MiB
-    /// at most, and in short transfers whole pages for each queue pair.
+    /// at most, or 4 MiB in transfers of 64 MiB or more, and in short ones whole pages for each queue pair.
     pub fn parts(len: u64, queue_pairs: usize) -> impl Iterator<Item = (u64, u64)> {
         let share = len.div_ceil(queue_pairs.max(1) as u64);
-        let part = share.next_multiple_of(PART_ALIGNMENT).min(PART);
+        let most = (len / PARTS).clamp(PART, LONGEST_PART);
+        let part = share.min(most).next_multiple_of(PART_ALIGNMENT);
         let starts = (0..len.div_ceil(part.max(1))).map(move |number| number * part);
         starts.map(move |start| (start, part.min(len - start)))
     }
@@ -285,12 +289,15 @@ mod tests {
                 PART + 1,
                 5 * PART + 7,
                 64 * PART,
+                64 * PART + 1,
+                1000 * PART,
             ] {
                 let mut end = 0;
                 for (at, part) in Stripe::parts(len, pairs) {
                     assert_eq!(at, end);
                     assert!(at.is_multiple_of(PART_ALIGNMENT));
-                    assert!(part > 0 && part <= PART);
+                    let most = if len > 64 * PART { LONGEST_PART } else { PART };
+                    assert!(part > 0 && part <= most);
                     end += part;
                 }
                 assert_eq!(end, len);

@@ -92,8 +92,8 @@ pub enum AccessError {
 /// between, so [`read`](Self::read), [`write`](Self::write) and [`atomic`](Self::atomic) must check their own
 /// range as well. They must copy all of a range or return an error.
 ///
-/// One call copies at most the payload of one packet, 4096 bytes, or with [`write_from`](Self::write_from) of 64. The range is
-/// never empty.
+/// One call copies at most the payload of one packet, 4096 bytes, or with [`write_from`](Self::write_from) of 1024. The range
+/// is never empty.
 pub trait Memory {
     /// Checks that `extent` is inside the region of `key` and that the region permits `access`.
     ///
@@ -139,8 +139,9 @@ pub trait Memory {
     }
 
     /// Decides how the payload of the packet that is being written leaves. `extent` is what
-    /// [`read`](Self::read) would copy for it and for packets behind it, of a message of `message` bytes. With
-    /// [`PayloadBy::Reference`] one packet stands for all of them. It is written without payload, and the owner of the memory sends along where the bytes are: they
+    /// [`read`](Self::read) would copy for it and for packets behind it, of a message of `message` bytes. Returns how many
+    /// of these bytes leave [by reference](PayloadBy::Reference): none, all, or a multiple of 4096. One packet stands for all
+    /// of them. It is written without payload, and the owner of the memory sends along where the bytes are: they
     /// do not change until the peer has acknowledged or received them. It is called for no packet that is sent again.
     ///
     /// # Errors
@@ -151,9 +152,9 @@ pub trait Memory {
         key: Key,
         extent: Extent,
         message: u32,
-    ) -> Result<PayloadBy, AccessError> {
+    ) -> Result<u32, AccessError> {
         let _ = (key, extent, message);
-        Ok(PayloadBy::Copy)
+        Ok(0)
     }
 
     /// Applies `op` at `addr`, a multiple of eight, and returns the original value.

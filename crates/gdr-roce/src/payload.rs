@@ -7,13 +7,13 @@ use crate::attributes::Capabilities;
 use crate::contents::Contents;
 use crate::error::PostError;
 use crate::ids::Key;
-use crate::memory::{Access, AccessError, Extent, Memory, PayloadBy};
+use crate::memory::{Access, AccessError, Extent, Memory};
 use crate::mtu::Mtu;
 use crate::request::Data;
 use crate::sge::{self, Segments};
 
 /// How many packets one that refers to its payload stands for at most.
-pub(crate) const MOST_MERGED: u32 = 64;
+pub(crate) const MOST_MERGED: u32 = 1024;
 
 /// Decides how many packets' bytes leave by reference in one packet, of `extent` and of a message of `message` bytes, which
 /// has `left` bytes from there on. 0: the next packet has a copy of its bytes.
@@ -35,10 +35,9 @@ pub(crate) fn choose_merged(
         return Ok(0);
     }
     let extent = Extent { len, ..extent };
-    Ok(match memory.choose_payload(key, extent, message)? {
-        PayloadBy::Reference => mtu.packets(len),
-        PayloadBy::Copy => 0,
-    })
+    let referred = memory.choose_payload(key, extent, message)?;
+    debug_assert!(referred == len || referred < len && referred.is_multiple_of(bytes));
+    Ok(referred.div_ceil(bytes))
 }
 
 /// The source of a SEND or WRITE, or the destination of a READ or atomic.

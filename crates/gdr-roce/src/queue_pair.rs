@@ -258,6 +258,11 @@ impl QueuePair {
             .set_attributes(attributes, self.connection.reliability);
     }
 
+    /// Packets go through a network from here on, after some whose payload was elsewhere.
+    pub fn send_by_network(&mut self) {
+        self.requester.send_by_network();
+    }
+
     /// Changes the wait time in RNR NAKs.
     pub fn set_min_rnr_timer(&mut self, timer: RnrTimer) {
         self.responder.set_rnr_timer(timer);

@@ -3,11 +3,13 @@
 
 mod fixture;
 
-use fixture::{BASE, Settings, connected};
+use std::time::Duration;
+
+use fixture::{BASE, Random, Settings, connected};
 use gdr_roce::wire::{MAX_DATAGRAM, Packet};
 use gdr_roce::{
     Access, AccessError, AtomicOp, Contents, Data, Extent, HeapMemory, Immediate, Key,
-    LossRecovery, Memory, Operation, PayloadBy, RecvRequest, Remote, Segment, SendFlags,
+    LossRecovery, Memory, Operation, RecvRequest, Remote, RetryLimit, Segment, SendFlags,
     SendRequest, Time, WcStatus, WrId,
 };
 
@@ -23,6 +25,8 @@ struct Shared<'a> {
     is_late: bool,
     /// The length of the message.
     len: u32,
+    /// To how many bytes a packet may refer.
+    most: u32,
 }
 
 impl Memory for Shared<'_> {
@@ -45,7 +49,8 @@ impl Memory for Shared<'_> {
         from: Extent,
         room: u32,
     ) -> Result<(), AccessError> {
-        assert_eq!(u64::from(room), BASE + u64::from(self.len) - addr);
+        let len = u64::from(self.len);
+        assert_eq!(u64::from(room), len - (addr - BASE) % len);
         if self.is_late {
             return Err(AccessError::NotYet);
         }
@@ -54,16 +59,12 @@ impl Memory for Shared<'_> {
         self.own.write(key, addr, &bytes)
     }
 
-    fn choose_payload(
-        &mut self,
-        _: Key,
-        extent: Extent,
-        message: u32,
-    ) -> Result<PayloadBy, AccessError> {
+    fn choose_payload(&mut self, _: Key, extent: Extent, message: u32) -> Result<u32, AccessError> {
         // A READ is requested piece by piece.
         assert!(message <= self.len);
-        self.offered = Some(extent);
-        Ok(PayloadBy::Reference)
+        let len = extent.len.min(self.most);
+        self.offered = Some(Extent { len, ..extent });
+        Ok(len)
     }
 
     fn atomic(&mut self, key: Key, addr: u64, op: AtomicOp) -> Result<u64, AccessError> {
@@ -81,8 +82,10 @@ struct Pair {
     keys: [(gdr_roce::Lkey, gdr_roce::Rkey); 2],
     /// How many times each packet is passed before its bytes are there.
     too_early: u32,
-    /// The length of the regions, and of each message.
+    /// The length of each message.
     len: u32,
+    /// To how many bytes a packet may refer.
+    most: u32,
 }
 
 impl Pair {
@@ -91,12 +94,19 @@ impl Pair {
     }
 
     fn with(len: u32, recovery: LossRecovery) -> Self {
+        Self::with_messages(1, len, recovery)
+    }
+
+    /// With room for some messages of a length.
+    fn with_messages(count: u32, len: u32, recovery: LossRecovery) -> Self {
         let settings = Settings {
             recovery,
+            retry_limit: RetryLimit::NoProgressFor(Duration::from_secs(60)),
             ..Settings::default()
         };
         let mut memories = [HeapMemory::new(), HeapMemory::new()];
-        let bytes = |seed: usize| (0..len as usize).map(|at| (at * seed) as u8).collect();
+        let all = (count * len) as usize;
+        let bytes = |seed: usize| (0..all).map(|at| (at * seed) as u8).collect();
         let keys = [
             memories[0].register(BASE, bytes(3), Access::all()),
             memories[1].register(BASE, bytes(7), Access::all()),
@@ -108,6 +118,7 @@ impl Pair {
             keys,
             too_early: 0,
             len,
+            most: u32::MAX,
         }
     }
 
@@ -120,10 +131,19 @@ impl Pair {
     }
 
     fn post(&mut self, operation: Operation) {
+        self.post_at(0, operation);
+    }
+
+    /// Posts an operation whose bytes are at an offset on this side.
+    fn post_at(&mut self, offset: u64, operation: Operation) {
+        let segment = Segment {
+            addr: BASE + offset,
+            ..self.segment(0)
+        };
         let request = SendRequest {
             id: WrId(1),
             operation,
-            data: Data::Segments(&[self.segment(0)]),
+            data: Data::Segments(&[segment]),
             flags: SendFlags::SIGNALLED,
         };
         self.qps[0].post_send(&request).unwrap();
@@ -139,6 +159,7 @@ impl Pair {
             offered: None,
             is_late: false,
             len: self.len,
+            most: self.most,
         };
         (&mut self.qps[side], shared)
     }
@@ -298,58 +319,189 @@ fn a_packet_that_is_sent_again_has_a_copy() {
 /// What is lost is sent again packet by packet, from any packet of a merged one on.
 #[test]
 fn messages_of_many_packets_take_few_and_survive_the_loss_of_any() {
-    const PACKETS: u32 = 150;
-    for (number, recovery) in [LossRecovery::GoBackN, LossRecovery::Selective]
-        .into_iter()
-        .enumerate()
-    {
-        for lost in 0..4 {
-            for kind in 0..3 {
-                let mut pair = Pair::with(PACKETS * 1024 - 7, recovery);
-                let (remote, segments) = (pair.remote(), [pair.segment(1)]);
-                let id = WrId(2);
-                let segments = &segments;
-                pair.qps[1]
-                    .post_recv(&RecvRequest { id, segments })
-                    .unwrap();
-                let immediate = None;
-                pair.post(match kind {
-                    0 => Operation::Write { remote, immediate },
-                    1 => Operation::Send { immediate },
-                    _ => Operation::Read { remote },
-                });
-                let mut now = Time::EPOCH;
-                let (mut count, mut status) = (0, None);
-                while status.is_none() {
-                    for side in [0, 1] {
-                        while let Some(packet) = pair.poll(side, now) {
-                            let is_reference = packet.1.is_some();
-                            if !(is_reference && count == lost) {
-                                pair.deliver(1 - side, now, &packet);
-                            }
-                            count += u32::from(is_reference);
-                        }
-                    }
-                    status = pair.qps[0].poll_completion().map(|done| done.status);
-                    if let Some(at) = pair.qps[0].next_deadline() {
-                        now = now.max(at);
-                        pair.qps[0].handle_deadline(now);
-                    }
+    // Packets, to how many bytes one refers, and how many that are.
+    for (packets, most, references) in [(150, 64 << 10, 4), (1500, u32::MAX, 3)] {
+        for (number, recovery) in [LossRecovery::GoBackN, LossRecovery::Selective]
+            .into_iter()
+            .enumerate()
+        {
+            for lost in 0..references {
+                for kind in 0..3 {
+                    let case = (packets, number, lost, kind);
+                    let mut pair = Pair::with(packets * 1024 - 7, recovery);
+                    pair.most = most;
+                    let (count, timeouts) = pair.lose(lost, kind);
+                    assert_eq!(pair.bytes(0), pair.bytes(1), "{case:?}");
+                    // A READ is requested in small pieces at first, and after a loss.
+                    let few = if kind == 2 { packets } else { references };
+                    assert!(count <= few, "{case:?}: {count} for {packets}");
+                    assert!(timeouts <= 2, "{case:?}: {timeouts}");
                 }
-                let case = (number, lost, kind);
-                assert_eq!(status, Some(WcStatus::Success), "{case:?}");
-                assert_eq!(pair.bytes(0), pair.bytes(1), "{case:?}");
-                // A READ is requested in small pieces after a loss.
-                let most = if kind == 2 { PACKETS } else { 4 };
-                assert!(count <= most, "{case:?}: {count} for {PACKETS}");
             }
         }
     }
 }
 
+impl Pair {
+    /// Moves a message, of which a packet with a reference is lost; returns how many there are, and how many times
+    /// nothing happened until a timer expired.
+    fn lose(&mut self, lost: u32, kind: u32) -> (u32, u32) {
+        let (remote, immediate) = (self.remote(), None);
+        let segments = [self.segment(1)];
+        let (id, segments) = (WrId(2), &segments);
+        self.qps[1]
+            .post_recv(&RecvRequest { id, segments })
+            .unwrap();
+        self.post(match kind {
+            0 => Operation::Write { remote, immediate },
+            1 => Operation::Send { immediate },
+            _ => Operation::Read { remote },
+        });
+        let mut now = Time::EPOCH;
+        let (mut count, mut timeouts) = (0, 0);
+        loop {
+            let mut any = false;
+            for side in [0, 1] {
+                while let Some(packet) = self.poll(side, now) {
+                    let is_reference = packet.1.is_some();
+                    if !(is_reference && count == lost) {
+                        self.deliver(1 - side, now, &packet);
+                    }
+                    count += u32::from(is_reference);
+                    any = true;
+                }
+            }
+            if let Some(done) = self.qps[0].poll_completion() {
+                assert_eq!(done.status, WcStatus::Success);
+                return (count, timeouts);
+            }
+            let deadline = self.qps[0].next_deadline();
+            if let Some(at) = deadline.filter(|at| !any || *at <= now) {
+                timeouts += u32::from(at > now + Duration::from_micros(500));
+                now = now.max(at);
+                self.qps[0].handle_deadline(now);
+            }
+        }
+    }
+}
+
+/// READs and WRITEs in turns, of whose packets many are lost in both directions.
+#[test]
+fn random_losses_among_references_corrupt_no_byte() {
+    const MESSAGES: u32 = 12;
+    for seed in 0..200 {
+        let mut random = Random(seed);
+        let recovery = match seed % 2 {
+            0 => LossRecovery::GoBackN,
+            _ => LossRecovery::Selective,
+        };
+        let len = 1 + random.below(200 * 1024) as u32;
+        let mut pair = Pair::with_messages(MESSAGES, len, recovery);
+        pair.most = [4 << 10, 64 << 10, u32::MAX][random.below(3) as usize];
+        pair.too_early = random.below(2) as u32;
+        let before = [0, 1].map(|side| pair.bytes(side).to_vec());
+        let reads: Vec<bool> = (0..MESSAGES).map(|_| random.happens(5000)).collect();
+        for (number, read) in reads.iter().enumerate() {
+            let offset = number as u64 * u64::from(len);
+            let remote = Remote {
+                addr: BASE + offset,
+                ..pair.remote()
+            };
+            let immediate = None;
+            let operation = match read {
+                true => Operation::Read { remote },
+                false => Operation::Write { remote, immediate },
+            };
+            pair.post_at(offset, operation);
+        }
+        let (mut now, mut lossy, mut done) = (Time::EPOCH, 100, 0);
+        while done < MESSAGES {
+            let mut any = false;
+            for side in [0, 1] {
+                while let Some(packet) = pair.poll(side, now) {
+                    any = true;
+                    if lossy > 0 && random.happens(1500) {
+                        lossy -= 1;
+                        continue;
+                    }
+                    pair.deliver(1 - side, now, &packet);
+                }
+            }
+            now = now + Duration::from_micros(20);
+            while let Some(completion) = pair.qps[0].poll_completion() {
+                assert_eq!(completion.status, WcStatus::Success, "seed {seed}");
+                done += 1;
+            }
+            for side in [0, 1] {
+                if let Some(at) = pair.qps[side]
+                    .next_deadline()
+                    .filter(|at| !any || *at <= now)
+                {
+                    now = now.max(at);
+                    pair.qps[side].handle_deadline(now);
+                }
+            }
+        }
+        for (number, read) in reads.iter().enumerate() {
+            let part = number * len as usize..(number + 1) * len as usize;
+            let expected = &before[usize::from(*read)][part.clone()];
+            for side in [0, 1] {
+                let bytes = &pair.bytes(side)[part.clone()];
+                assert!(bytes == expected, "message {number} of seed {seed}");
+            }
+        }
+    }
+}
+
+/// One READ request, and its response, stand for the more packets the more of them are merged.
+#[test]
+fn reads_are_requested_in_long_pieces_while_their_responses_are_merged() {
+    const PACKETS: u32 = 20_000;
+    let requests = |pair: &mut Pair, now: Time| {
+        let mut lengths = Vec::new();
+        while let Some(packet) = pair.poll(0, now) {
+            let reth = Packet::new(&packet.0).unwrap().reth();
+            lengths.extend(reth.map(|reth| reth.dma_len / 1024));
+            pair.deliver(1, now, &packet);
+        }
+        lengths
+    };
+    // Those of the last are copied by the receiver itself.
+    for (most, longest, too_early) in [(u32::MAX, 1024, 1), (1024, 64, 1), (u32::MAX, 64, 0)] {
+        let mut pair = Pair::with(PACKETS * 1024, LossRecovery::Selective);
+        (pair.most, pair.too_early) = (most, too_early);
+        let remote = pair.remote();
+        pair.post(Operation::Read { remote });
+        let (mut lengths, mut references) = (Vec::new(), 0);
+        let mut now = Time::EPOCH;
+        loop {
+            lengths.extend(requests(&mut pair, now));
+            // All that was asked for is there after a round trip.
+            now = now + Duration::from_micros(100);
+            let before = references;
+            while let Some(packet) = pair.poll(1, now) {
+                references += 1;
+                pair.deliver(0, now, &packet);
+            }
+            if references == before {
+                break;
+            }
+        }
+        assert_eq!(pair.status(), WcStatus::Success);
+        assert_eq!(pair.bytes(0), pair.bytes(1));
+        assert_eq!(lengths.iter().sum::<u32>(), PACKETS);
+        assert_eq!(lengths.iter().max(), Some(&longest));
+        let few = match (most, longest) {
+            (1024, _) => PACKETS,
+            (_, longest) => 60 + PACKETS / longest,
+        };
+        assert!(references <= few, "{references} packets");
+    }
+}
+
 #[test]
 fn a_reference_to_too_many_bytes_is_refused() {
-    let mut pair = Pair::with(65 * 1024, LossRecovery::GoBackN);
+    let mut pair = Pair::with(1025 * 1024, LossRecovery::GoBackN);
     let remote = pair.remote();
     pair.post(Operation::Write {
         remote,

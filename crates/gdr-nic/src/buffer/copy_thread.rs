@@ -23,6 +23,7 @@
 
 mod copier;
 mod incoming_copy;
+mod incoming_target;
 mod link;
 mod peer_memory;
 
@@ -39,11 +40,12 @@ use gdr_process::lock::lock;
 
 use self::incoming_copy::{IncomingCopies, IncomingProgress, IncomingWork};
 pub(crate) use self::incoming_copy::{IncomingCopy, IncomingState};
+pub(super) use self::incoming_target::IncomingTarget;
 use self::link::{HandOver, Job, Link};
 pub(crate) use self::peer_memory::{PeerMemory, PeerState};
 use super::copy_stream::CHUNK;
 use super::read_ahead::{Arrival, Copies, ReadAhead, Ticket};
-use super::read_source::ReadSource;
+use super::read_source::{ReadSource, SourceId};
 use gdr_process::ProcessBound;
 
 /// The length of the ring in bytes. It is shared by all memory of a GPU that a program registers: chunks of
@@ -209,7 +211,7 @@ impl CopyThread {
         &self,
         peer: &PeerMemory,
         from_addr: u64,
-        into: &Arc<ReadSource>,
+        into: IncomingTarget,
         at: u64,
         len: u64,
     ) -> Option<IncomingCopy> {
@@ -218,30 +220,40 @@ impl CopyThread {
             return None;
         }
         let mut ahead = lock(&self.0.ahead);
-        let progress = ahead.copies().begin_incoming(into, len)?;
+        let progress = ahead.copies().begin_incoming(&into, len)?;
         drop(ahead);
         let work = IncomingWork {
             peer: peer.id(),
             from,
-            into: Arc::clone(into),
+            into,
             at,
             len,
             progress: progress.clone(),
         };
         self.0.link.push(Job::Incoming(work)).then(|| IncomingCopy {
             progress,
-            _thread: self.clone(),
+            thread: self.clone(),
         })
+    }
+
+    /// How many of these copies have ended.
+    fn ended_incoming(&self) -> u64 {
+        lock(&self.0.ahead).copies().incoming.ended()
     }
 
     /// Ends the reads of a source and the copies into it. Returns when none is in progress, or after `limit`: a
     /// copy that is queued behind a kernel may be in progress for as long as that.
     pub(super) fn end_reads(&self, source: &ReadSource, limit: Duration) {
         source.end_requests();
+        self.end_copies(source.id(), limit);
+    }
+
+    /// As [`CopyThread::end_reads`], of memory whose requests have ended or that has none.
+    pub(super) fn end_copies(&self, source: SourceId, limit: Duration) {
         let (reads, incoming) = {
             let mut ahead = lock(&self.0.ahead);
-            let (copies, reads) = ahead.end(source.id());
-            (reads, copies.incoming.end(source.id()))
+            let (copies, reads) = ahead.end(source);
+            (reads, copies.incoming.end(source))
         };
         let have_ended = || {
             let are_copied = incoming
@@ -327,16 +339,16 @@ impl Handed {
         self.link.is_complete(ticket)
     }
 
-    /// Where copies go to or say how far they are, if some of `memory` can be made.
-    fn place(&mut self, memory: &ReadSource) -> Option<&Arc<HostBuffer>> {
+    /// Where copies go to or say how far they are, if some can be made.
+    fn place(&mut self) -> Option<&Arc<HostBuffer>> {
         self.start();
-        let is_possible = !self.link.has_failed.load(Ordering::Relaxed) && !memory.is_lost();
+        let is_possible = !self.link.has_failed.load(Ordering::Relaxed);
         self.link.memory.get().filter(|_| is_possible)
     }
 
     /// The ticket of the next copy, if one can be handed over now.
     fn next_ticket(&mut self, memory: &ReadSource) -> Option<Ticket> {
-        self.place(memory)?;
+        self.place().filter(|_| !memory.is_lost())?;
         let ticket = Ticket(self.next);
         let before = self.slots[ticket.slot()];
         (!self.is_held_up() && before.is_none_or(|before| self.is_complete(before)))
@@ -344,8 +356,8 @@ impl Handed {
     }
 
     /// Begins a copy of `len` bytes of another process's memory, if one can be handed over now.
-    fn begin_incoming(&mut self, into: &ReadSource, len: u64) -> Option<IncomingProgress> {
-        let place = Arc::clone(self.place(into)?);
+    fn begin_incoming(&mut self, into: &IncomingTarget, len: u64) -> Option<IncomingProgress> {
+        let place = Arc::clone(self.place().filter(|_| !into.is_lost())?);
         self.incoming.begin(&place, into.id(), len)
     }
 

@@ -14,7 +14,7 @@ use gdr_cuda::{DeviceBuffer, ExportedMemory, Gpu};
 use gdr_process::lock::lock;
 
 use super::copy_stream::Streams;
-use super::copy_thread::{CopyThread, IncomingCopy, PeerMemory};
+use super::copy_thread::{CopyThread, IncomingCopy, IncomingTarget, PeerMemory};
 use super::read_ahead::{Copies, ReadAhead};
 use super::read_source::ReadSource;
 use super::{CopyEngineThreshold, Queued};
@@ -30,7 +30,7 @@ const HAND_OVER_NS: f64 = 50_000.0;
 const NEXT_HAND_OVER_NS: f64 = 15_000.0;
 /// How long the end of a registration waits for copies in progress. Without work of the program before
 /// them they take some microseconds.
-const END_LIMIT: Duration = Duration::from_millis(200);
+pub(super) const END_LIMIT: Duration = Duration::from_millis(200);
 
 /// A mapping: received bytes are stored straight into GPU memory.
 #[derive(Debug)]
@@ -220,8 +220,8 @@ impl EngineReads {
             return None;
         }
         self.is_used.store(true, Ordering::SeqCst);
-        self.thread
-            .begin_incoming(peer, from_addr, &self.source, at, len)
+        let into = IncomingTarget::Device(Arc::clone(&self.source));
+        self.thread.begin_incoming(peer, from_addr, into, at, len)
     }
 
     fn end(&self, limit: Duration) {

@@ -4,12 +4,16 @@
 use std::any::Any;
 use std::fmt;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use gdr_cuda::HostBuffer;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
+use super::copy_thread::{CopyThread, IncomingCopy, IncomingTarget, PeerMemory};
+use super::direct::END_LIMIT;
+use super::read_source::SourceId;
 use super::volatile_copy;
 use crate::error::{Error, Result};
 use crate::wire::memory::{self, ProcessMemory};
@@ -30,9 +34,33 @@ enum Owner {
     /// This value mapped the pages and unmaps them.
     Pages,
     /// A GPU driver page-locked them.
-    Driver(#[expect(dead_code, reason = "kept only to be dropped")] Arc<HostBuffer>),
+    Driver(PageLocked),
     /// Another library allocated them.
     Other(#[expect(dead_code, reason = "kept only to be dropped")] Box<dyn Any + Send + Sync>),
+}
+
+/// Memory that a GPU uses.
+struct PageLocked {
+    memory: Arc<HostBuffer>,
+    id: SourceId,
+    /// Copies memory of other processes.
+    thread: CopyThread,
+    /// Set when that was asked for.
+    is_used: AtomicBool,
+}
+
+impl PageLocked {
+    fn end_copies(&self, limit: Duration) {
+        if self.is_used.load(Ordering::SeqCst) {
+            self.thread.end_copies(self.id, limit);
+        }
+    }
+}
+
+impl Drop for PageLocked {
+    fn drop(&mut self) {
+        self.end_copies(Duration::ZERO);
+    }
 }
 
 impl fmt::Debug for Owner {
@@ -86,7 +114,12 @@ impl HostMemory {
         Ok(Self {
             base,
             len: memory.len(),
-            owner: Owner::Driver(memory),
+            owner: Owner::Driver(PageLocked {
+                id: SourceId::next(),
+                thread: CopyThread::shared(memory.gpu()),
+                memory,
+                is_used: AtomicBool::new(false),
+            }),
             can_be_read: OnceLock::new(),
         })
     }
@@ -118,6 +151,42 @@ impl HostMemory {
     /// Whether releasing it may wait for a GPU: its driver frees it, or a library that may call it.
     pub(super) fn is_of_driver(&self) -> bool {
         matches!(self.owner, Owner::Driver(_) | Owner::Other(_))
+    }
+
+    fn page_locked_memory(&self) -> Option<&PageLocked> {
+        match &self.owner {
+            Owner::Driver(memory) => Some(memory),
+            Owner::Pages | Owner::Other(_) => None,
+        }
+    }
+
+    /// The thread that copies memory of other processes into this memory.
+    pub(super) fn copy_thread(&self) -> Option<&CopyThread> {
+        let thread = &self.page_locked_memory()?.thread;
+        thread.copies_peers().then_some(thread)
+    }
+
+    /// As [`Buffer::begin_copy_from`](super::Buffer::begin_copy_from).
+    pub(super) fn begin_copy_from(
+        &self,
+        offset: u64,
+        peer: &PeerMemory,
+        from_addr: u64,
+        len: u64,
+    ) -> Option<IncomingCopy> {
+        super::check_range(offset, len, self.len as u64).ok()?;
+        let locked = self.page_locked_memory()?;
+        locked.is_used.store(true, Ordering::SeqCst);
+        let into = IncomingTarget::Host(locked.id, Arc::clone(&locked.memory));
+        let thread = &locked.thread;
+        thread.begin_incoming(peer, from_addr, into, offset, len)
+    }
+
+    /// Ends the copies into it.
+    pub(super) fn end_copies(&self) {
+        if let Some(locked) = self.page_locked_memory() {
+            locked.end_copies(END_LIMIT);
+        }
     }
 
     pub(super) fn address(&self) -> u64 {

@@ -183,7 +183,7 @@ impl Buffer {
 
     /// Wraps all of the host memory that a GPU's driver page-locked. The GPU's copy engine reads and
     /// writes it without another copy. The buffer keeps the memory alive; its bytes may also be
-    /// used through `memory`.
+    /// used through `memory`. Long messages from GPU memory of another process of this host are copied into it by its GPU.
     ///
     /// # Errors
     /// [`Error::EmptyBuffer`].
@@ -480,7 +480,8 @@ impl Buffer {
     pub(crate) fn copy_thread(&self) -> Option<&CopyThread> {
         match &**self.0 {
             Memory::Direct(memory) => memory.copy_thread(),
-            Memory::Host(_) | Memory::Staged(_) => None,
+            Memory::Host(memory) => memory.copy_thread(),
+            Memory::Staged(_) => None,
         }
     }
 
@@ -504,7 +505,8 @@ impl Buffer {
     ) -> Option<IncomingCopy> {
         match &**self.0 {
             Memory::Direct(memory) => memory.begin_copy_from(offset, peer, from_addr, len),
-            Memory::Host(_) | Memory::Staged(_) => None,
+            Memory::Host(memory) => memory.begin_copy_from(offset, peer, from_addr, len),
+            Memory::Staged(_) => None,
         }
     }
 
@@ -557,7 +559,8 @@ impl Buffer {
     pub(crate) fn end_reads(&self) {
         match &**self.0 {
             Memory::Direct(memory) => memory.end_reads(),
-            Memory::Host(_) | Memory::Staged(_) => {}
+            Memory::Host(memory) => memory.end_copies(),
+            Memory::Staged(_) => {}
         }
     }
 

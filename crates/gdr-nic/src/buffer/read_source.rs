@@ -8,7 +8,7 @@ use gdr_cuda::DeviceBuffer;
 
 use crate::error::Result;
 
-/// Names a [`ReadSource`] in this process; no other one has it, also later.
+/// Names a [`ReadSource`], or page-locked memory, in this process; no other one has it, also later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SourceId(u64);
 
@@ -25,6 +25,13 @@ pub(super) struct ReadSource {
     ended: AtomicU64,
 }
 
+impl SourceId {
+    pub(super) fn next() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
 impl ReadSource {
     /// Memory that `buffer` keeps.
     pub(super) fn kept(buffer: Arc<DeviceBuffer>) -> Self {
@@ -38,9 +45,8 @@ impl ReadSource {
     }
 
     fn of(buffer: Arc<DeviceBuffer>, allocations: Option<Allocations>) -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
         Self {
-            id: SourceId(NEXT.fetch_add(1, Ordering::Relaxed)),
+            id: SourceId::next(),
             buffer,
             allocations,
             lost: AtomicBool::new(false),

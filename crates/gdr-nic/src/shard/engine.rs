@@ -253,6 +253,9 @@ impl Engine {
         let moved = qp.and_then(|qp| {
             (qp.ring, qp.exports) = (None, None);
             qp.udp_use = Some(udp_use);
+            if let Some(roce) = qp.transport.connection() {
+                roce.send_by_network();
+            }
             qp.peer.replace(peer)
         });
         let left = moved.unwrap_or(peer);
@@ -576,6 +579,9 @@ impl Engine {
                     Room::Full => return false,
                     Room::Ended => {
                         (qp.ring, qp.exports, memory.exports) = (None, None, None);
+                        if let Transport::Connection(roce) = &mut qp.transport {
+                            roce.send_by_network();
+                        }
                         qp.udp_use.get_or_insert_with(|| self.rings.udp_use());
                         continue;
                     }

@@ -10,7 +10,7 @@ use crate::shard::announced_reads::AnnouncedReads;
 use crate::shard::pending_copies::PendingCopies;
 use crate::shard::region_table::{Region, Regions};
 use crate::types::Domain;
-use crate::wire::memory::{DeviceRun, Exports, Reference};
+use crate::wire::memory::{DeviceRun, Exports, MOST_READ, Reference};
 
 /// Buffers that were written and not yet flushed, each with the queue pair that wrote.
 #[derive(Debug, Default)]
@@ -308,22 +308,22 @@ impl Memory for DomainMemory<'_, '_> {
         key: Key,
         extent: Extent,
         message: u32,
-    ) -> Result<PayloadBy, AccessError> {
+    ) -> Result<u32, AccessError> {
         if message < REFERENCE_FROM {
-            return Ok(PayloadBy::Copy);
+            return Ok(0);
         }
         let (region, offset) = self.find(key, extent.addr, extent.len.into(), reading(key))?;
-        let addr = match region.buffer.shared_address(offset) {
-            Some(_) if self.payload_by == PayloadBy::Copy => return Ok(PayloadBy::Copy),
-            Some(addr) => addr,
+        let (addr, len) = match region.buffer.shared_address(offset) {
+            Some(_) if self.payload_by == PayloadBy::Copy => return Ok(0),
+            Some(addr) => (addr, extent.len.min(MOST_READ)),
             None if self.device_payload(key, region, message) == PayloadBy::Reference => {
-                region.buffer.address() + offset
+                (region.buffer.address() + offset, extent.len)
             }
-            None => return Ok(PayloadBy::Copy),
+            None => return Ok(0),
         };
-        let payload = Extent { addr, ..extent };
+        let payload = Extent { addr, len };
         self.offer = Some(Offer { key, payload });
-        Ok(PayloadBy::Reference)
+        Ok(len)
     }
 
     fn atomic(&mut self, key: Key, addr: u64, op: AtomicOp) -> Result<u64, AccessError> {

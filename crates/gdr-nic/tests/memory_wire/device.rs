@@ -206,6 +206,39 @@ fn memory_that_is_not_exported_and_host_memory_get_copies() {
 }
 
 #[test]
+fn page_locked_memory_is_copied_into_by_the_gpu_that_uses_it() {
+    let _alone = alone();
+    let [a, b] = connected(Wires::All, Wires::All);
+    let [one, two] = [SimGpu::new(), SimGpu::new()];
+    let from = two.register(&b, MemoryKind::Plain);
+    let host = Arc::new(one.gpu.allocate_host(LEN).unwrap());
+    let whole = (
+        Buffer::page_locked(Arc::clone(&host)).unwrap(),
+        0,
+        LEN as u64,
+    );
+    let region = a.device.register_buffer(a.domain, whole, 0, Access::all());
+    let region = region.unwrap();
+    let segment = Segment {
+        lkey: Lkey(region.key()),
+        addr: 0,
+        len: LEN as u32,
+    };
+    let limit = Instant::now() + Duration::from_secs(60);
+    let mut seed = 0;
+    while b.device.counters().sent_by_reference < 20 {
+        assert!(Instant::now() < limit, "nothing is sent by reference");
+        seed = if seed == 100 { 1 } else { seed + 1 };
+        from.fill(seed);
+        let remote = from.remote();
+        run(&a, Operation::Read { remote }, segment);
+        let mut content = vec![0; LEN];
+        host.read(0, &mut content).unwrap();
+        assert!(content == bytes(seed), "READ {seed}");
+    }
+}
+
+#[test]
 fn a_region_that_ends_is_closed_by_the_other_side() {
     let _alone = alone();
     let [a, b] = connected(Wires::All, Wires::All);

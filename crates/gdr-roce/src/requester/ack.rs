@@ -1,6 +1,7 @@
 //! Processing of acknowledgements, NAKs, READ responses and atomic responses.
 
 use super::Requester;
+use super::congestion::Payloads;
 use super::send_wqe::SendWqe;
 use crate::completion::WcStatus;
 use crate::connection::{Connection, ConnectionFailed, LossRecovery, Notifications};
@@ -55,12 +56,20 @@ impl Requester {
             }
             Syndrome::Nak(NakCode::SequenceError) => {
                 self.statistics.sequence_naks_received += 1;
-                if self.recovery == LossRecovery::Selective {
-                    self.resend(now, psn);
-                    return Ok(());
+                match (self.recovery, self.recovery_now()) {
+                    (LossRecovery::GoBackN, _) => {
+                        self.acknowledge(now, psn, notifications)?;
+                        self.recover(now, notifications)
+                    }
+                    (LossRecovery::Selective, LossRecovery::Selective) => {
+                        self.resend(now, psn);
+                        Ok(())
+                    }
+                    // It reports each packet that it misses, and not only the first one.
+                    (LossRecovery::Selective, LossRecovery::GoBackN) => {
+                        self.recover_before(psn, now, notifications)
+                    }
                 }
-                self.acknowledge(now, psn, notifications)?;
-                self.recover(now, notifications)
             }
             Syndrome::Nak(code) => {
                 self.acknowledge(now, psn, notifications)?;
@@ -116,10 +125,13 @@ impl Requester {
         {
             let wqe_end = first.wrapping_add(wqe.packets);
             if wqe.expects_response() {
-                if !self.arrivals.contains(self.una) {
+                self.arrivals.advance(self.una);
+                let placed = self.arrivals.placed();
+                if placed == 0 {
                     break;
                 }
-                self.una = self.una.wrapping_add(1);
+                let left = wqe_end.distance_from(self.una);
+                self.una = self.una.wrapping_add(placed.min(left));
                 if self.una == wqe_end {
                     self.complete(notifications);
                 }
@@ -203,10 +215,19 @@ impl Requester {
         }
         match wqe.payload.place(memory, offset, contents) {
             Ok(()) => {}
-            Err(AccessError::NotYet) => return Ok(()),
+            Err(AccessError::NotYet) => {
+                self.congestion.follow(Payloads::Merged);
+                return Ok(());
+            }
             Err(_) => return self.fail(WcStatus::LocalProtection, notifications),
         }
-        (0..packets).for_each(|at| self.arrivals.insert(psn.wrapping_add(at)));
+        match contents {
+            _ if packets > 1 => self.congestion.leave_carried(),
+            _ if position.is_last() => {}
+            Contents::Bytes(_) => self.congestion.follow(Payloads::Carried),
+            Contents::At(_) => self.congestion.follow(Payloads::InPlace),
+        }
+        self.arrivals.insert(psn, packets);
         let before = self.una;
         if before != psn {
             return Ok(());
@@ -274,6 +295,9 @@ impl Requester {
         {
             self.expirations = 0;
         }
+        self.merged_until = self
+            .merged_until
+            .filter(|until| until.distance_from(before) > moved);
         self.missing.acknowledge(before, moved);
         self.arrivals.advance(self.una);
         for mark in [&mut self.executed, &mut self.examined] {

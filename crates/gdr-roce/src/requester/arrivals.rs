@@ -21,13 +21,19 @@ impl Arrivals {
         self.first = una;
     }
 
-    /// Notes that the response at `psn`, which is not before `una`, is placed.
-    pub(super) fn insert(&mut self, psn: Psn) {
-        let at = psn.distance_from(self.first) as usize;
-        if at >= self.placed.len() {
-            self.placed.resize(at + 1, false);
+    /// Notes that the `packets` responses from `psn` on, which is not before `una`, are placed.
+    pub(super) fn insert(&mut self, psn: Psn, packets: u32) {
+        let begin = psn.distance_from(self.first) as usize;
+        let end = begin + packets as usize;
+        if end > self.placed.len() {
+            self.placed.resize(end, false);
         }
-        self.placed[at] = true;
+        self.placed.range_mut(begin..end).for_each(|at| *at = true);
+    }
+
+    /// How many responses are placed from `una` on, without a gap.
+    pub(super) fn placed(&self) -> u32 {
+        self.placed.iter().take_while(|placed| **placed).count() as u32
     }
 
     /// Whether the response at `psn` is placed.
@@ -51,11 +57,14 @@ mod tests {
         let una = Psn::new(0xff_fffe);
         let mut arrivals = Arrivals::default();
         arrivals.advance(una);
-        arrivals.insert(una.wrapping_add(1));
-        arrivals.insert(una.wrapping_add(3));
+        arrivals.insert(una.wrapping_add(1), 1);
+        arrivals.insert(una.wrapping_add(3), 1);
         let known =
             |arrivals: &Arrivals| [0, 1, 2, 3, 4].map(|n| arrivals.contains(una.wrapping_add(n)));
         assert_eq!(known(&arrivals), [false, true, false, true, false]);
+        assert_eq!(arrivals.placed(), 0);
+        arrivals.insert(una, 2);
+        assert_eq!(arrivals.placed(), 2);
         arrivals.advance(una.wrapping_add(2));
         assert_eq!(known(&arrivals), [false, false, false, true, false]);
         arrivals.advance(una.wrapping_add(9));

@@ -51,6 +51,22 @@ const SHORT_PATH: Duration = Duration::from_micros(200);
 const HOST_DELAY: Duration = Duration::from_micros(100);
 /// By how much they delay packets usually, at most: a longer queue counts however the delays vary.
 const LONGEST_HOST_DELAY: Duration = Duration::from_millis(1);
+/// A round trip in which the thread or GPU that copies what merged packets stand for is never idle. A longer window only adds waits.
+const BUSY_ROUND: Duration = Duration::from_millis(1);
+/// How many READ requests fill the window with merged responses.
+const MERGED_READS: u32 = 4;
+
+/// Where the payloads of long messages are, and who copies them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Payloads {
+    /// In the packets, which a network may lose.
+    Carried,
+    /// [Elsewhere](crate::Contents::At), in memory that both ends share, as their packets are: none is lost for want of room. The
+    /// receiver copies them.
+    InPlace,
+    /// There, and one packet [stands for many](crate::PayloadBy::Reference). They are copied while the receiver goes on.
+    Merged,
+}
 
 /// Whether hosts cause most of the round-trip time and of its variation.
 fn is_short(round_trip: &RoundTrip) -> bool {
@@ -65,6 +81,7 @@ pub(super) struct Congestion {
     /// The longest window on a short path, and on any.
     usual: u32,
     longest: u32,
+    payloads: Payloads,
     window: u32,
     /// Acknowledged packets that have not yet lengthened the window.
     acknowledged: u32,
@@ -103,6 +120,7 @@ impl Congestion {
         Self {
             usual,
             longest,
+            payloads: Payloads::Carried,
             window: if usual < INITIAL { usual } else { INITIAL },
             acknowledged: 0,
             paced: false,
@@ -127,6 +145,26 @@ impl Congestion {
         self.window
     }
 
+    /// Follows where payloads are. Merged ones have a longer window: none of them waits in the receive buffer of a socket, or
+    /// is copied through a cache.
+    pub(super) fn follow(&mut self, payloads: Payloads) {
+        if self.payloads != payloads {
+            self.payloads = payloads;
+            self.window = self.window.min(self.usual);
+            self.paced &= payloads == Payloads::Carried;
+        }
+    }
+
+    /// As [`Congestion::follow`], if they were carried before.
+    pub(super) fn leave_carried(&mut self) {
+        self.follow(self.payloads.max(Payloads::InPlace));
+    }
+
+    /// As [`Congestion::follow`], if they were merged before.
+    pub(super) fn leave_merged(&mut self) {
+        self.follow(self.payloads.min(Payloads::InPlace));
+    }
+
     /// How many packets one request or acknowledgement may stand for, at most `longest`, so that the
     /// packets of a window are spread over the round trip.
     pub(super) fn share(&self, longest: u32) -> u32 {
@@ -138,11 +176,13 @@ impl Congestion {
     }
 
     /// How many response packets one READ request stands for: at most `longest`, but enough that `requests`
-    /// of them fill a window that is longer than usual.
+    /// of them fill a window that is longer than usual, or a few if the responses are merged.
     pub(super) fn read_share(&self, longest: u32, requests: u8) -> u32 {
-        let filling = match self.window > self.usual {
-            true => self.window.div_ceil(u32::from(requests.max(1))),
-            false => 0,
+        let requests = u32::from(requests.max(1));
+        let filling = match (self.window > self.usual, self.payloads) {
+            (true, Payloads::Carried | Payloads::InPlace) => self.window.div_ceil(requests),
+            (true, Payloads::Merged) => self.window.div_ceil(requests.min(MERGED_READS)),
+            (false, _) => 0,
         };
         self.share(longest.max(filling))
     }
@@ -192,18 +232,23 @@ impl Congestion {
         self.round.acknowledged += packets;
         self.recent[0] = self.recent[0].saturating_add(packets);
         self.before_reduction = self.before_reduction.saturating_sub(packets);
+        // In shared memory all of a window may be acknowledged at once, when its round ends.
+        let was_limited = self.round.limited && self.payloads != Payloads::Carried;
         let elapsed = now.saturating_since(self.round.began);
         let smoothed = round_trip.smoothed().unwrap_or_default();
         if elapsed >= smoothed {
             self.end_round(now, elapsed, smoothed);
+            if self.payloads == Payloads::Merged && round_trip.latest() > 2 * BUSY_ROUND {
+                self.window = self.window.min((self.window / 2).max(self.usual));
+            }
         }
         let limit = self.longest_on(round_trip);
-        if self.window >= limit || !self.round.limited {
+        if self.window >= limit || !(self.round.limited || was_limited) {
             return;
         }
         let empty = round_trip.has_empty_queues();
         if !self.paced {
-            if self.window < self.usual || empty {
+            if self.window < self.usual || empty || self.payloads == Payloads::Merged {
                 self.window = (self.window + packets).min(limit);
             }
             return;
@@ -221,6 +266,10 @@ impl Congestion {
     /// usual length.
     fn longest_on(&self, round_trip: &RoundTrip) -> u32 {
         match round_trip.shortest() {
+            _ if self.payloads == Payloads::Merged => match round_trip.latest() < BUSY_ROUND {
+                true => self.longest,
+                false => self.usual,
+            },
             Some(shortest) if shortest >= LONG_PATH => {
                 let path = self.packets_in(shortest);
                 path.saturating_mul(2).min(self.longest).max(self.usual)
@@ -233,7 +282,8 @@ impl Congestion {
     pub(super) fn restart(&mut self, now: Time, paused_since: Time, round_trip: &RoundTrip) {
         self.catch_up = CATCH_UP;
         let paused = now.saturating_since(paused_since);
-        if round_trip.smoothed().is_some_and(|time| paused > time) {
+        let is_long = round_trip.smoothed().is_some_and(|time| paused > time);
+        if is_long && self.payloads != Payloads::Merged {
             self.window = self.window.min(self.usual);
         }
     }
@@ -271,6 +321,9 @@ impl Congestion {
         recovery: LossRecovery,
         round_trip: &RoundTrip,
     ) {
+        if self.payloads != Payloads::Carried {
+            return;
+        }
         let before = self.window;
         self.sent_until = self.sent_until.max(now);
         let jitter = round_trip.jitter();

@@ -22,7 +22,7 @@ mod unreliable;
 use std::collections::VecDeque;
 
 use arrivals::Arrivals;
-use congestion::Congestion;
+use congestion::{Congestion, Payloads};
 use round_trip::RoundTrip;
 use selective::Missing;
 use send_wqe::SendWqe;
@@ -84,6 +84,9 @@ pub(crate) struct Requester {
     /// The peer is of this crate: it takes [filled](crate::wire::Bth::filled) packets, and soon acknowledges
     /// messages that do not request it.
     is_of_own_kind: bool,
+    /// The PSN behind the last packet that refers to its payload and is not acknowledged. The peer keeps none of them behind
+    /// a gap.
+    merged_until: Option<Psn>,
     /// With [`LossRecovery::Selective`], what is to be sent again.
     missing: Missing,
     /// Likewise, the responses that are placed behind a missing one.
@@ -162,6 +165,7 @@ impl Requester {
             congestion: Congestion::new(window, max_window),
             recovery: LossRecovery::GoBackN,
             is_of_own_kind: false,
+            merged_until: None,
             missing: Missing::default(),
             arrivals: Arrivals::default(),
             executed: Psn::default(),
@@ -191,6 +195,11 @@ impl Requester {
             self.attributes.max_rd_atomic = 0;
         }
         self.rnr_retries_left = attributes.rnr_retry.times();
+    }
+
+    /// The payloads of long messages are in packets from here on.
+    pub(crate) fn send_by_network(&mut self) {
+        self.congestion.follow(Payloads::Carried);
     }
 
     /// Begins no request from here on.
@@ -264,6 +273,7 @@ impl Requester {
         self.outstanding_reads.clear();
         self.reads_sent = 0;
         self.missing.clear();
+        self.merged_until = None;
         self.arrivals.clear();
         self.retransmit_at = None;
         self.rnr_wait_until = None;
@@ -321,7 +331,7 @@ impl Requester {
             return self.fail(WcStatus::RetryExceeded, notifications);
         }
         self.expirations = self.expirations.saturating_add(1);
-        if self.recovery == LossRecovery::Selective && self.has_outstanding() {
+        if self.recovery_now() == LossRecovery::Selective && self.has_outstanding() {
             self.resend_ends(now);
             return Ok(());
         }
@@ -338,6 +348,14 @@ impl Requester {
         self.timed = timed;
         self.probe = Some(probe);
         Ok(())
+    }
+
+    /// How a packet that is lost now is recovered: those behind it that refer to their payload are lost, too.
+    fn recovery_now(&self) -> LossRecovery {
+        match self.merged_until {
+            Some(_) => LossRecovery::GoBackN,
+            None => self.recovery,
+        }
     }
 
     /// Rewinds to `una` because the peer missed a packet, or a response is missing.

@@ -85,6 +85,11 @@ impl RoundTrip {
         unknown
     }
 
+    /// The one that was measured last.
+    pub(super) const fn latest(&self) -> Duration {
+        Duration::from_nanos(self.latest)
+    }
+
     /// The smoothed round-trip time, once one was measured.
     pub(super) fn smoothed(&self) -> Option<Duration> {
         self.smoothed.map(Duration::from_nanos)

@@ -1,5 +1,6 @@
 //! Transmission of request packets.
 
+use super::congestion::Payloads;
 use super::send_wqe::SendWqe;
 use super::{ReadPiece, Requester};
 use crate::completion::WcStatus;
@@ -140,6 +141,14 @@ impl Requester {
                 0 => (PayloadBy::Copy, 1),
                 merged => (PayloadBy::Reference, merged),
             };
+            // Less is copied by the receiver itself.
+            if packets > self.config.read_packets {
+                self.congestion.follow(Payloads::Merged);
+            } else if by == PayloadBy::Reference {
+                self.congestion.leave_carried();
+            } else if new && index + 1 < wqe.packets {
+                self.congestion.leave_merged();
+            }
             self.since_ack_request += packets;
             let interval = self.congestion.share(self.config.ack_request_interval);
             // The program does not see the end of a request that is not signalled.
@@ -177,6 +186,9 @@ impl Requester {
         }
         self.congestion.sent(now, packets, &self.round_trip);
         self.next = self.next.wrapping_add(packets);
+        if by == PayloadBy::Reference {
+            self.merged_until = Some(self.next);
+        }
         if self.next.distance_from(self.una) > self.highest.distance_from(self.una) {
             self.highest = self.next;
         }

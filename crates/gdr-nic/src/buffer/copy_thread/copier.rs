@@ -206,15 +206,14 @@ impl Copier {
         let is_wanted = progress.state() == IncomingState::InProgress && !into.is_lost();
         let peer = self.peers.get(&peer).filter(|_| is_wanted);
         // Last, as a look may wait for the program.
-        let Some(peer) = peer.filter(|_| into.look(at, len as usize)) else {
+        let Some(peer) = peer.filter(|_| into.look(at, len)) else {
             return progress.copy.leave_out();
         };
         let stream = self.next_stream;
         self.next_stream = (stream + 1) % STREAMS;
-        let (memory, buffer) = (&peer.memory, into.buffer());
-        let queued =
-            self.streams[stream].queue_guarded_copy(memory, from, buffer, at, len, &progress.copy);
-        let is_same = into.look(at, len as usize);
+        let (memory, copy) = (&peer.memory, &progress.copy);
+        let queued = into.queue_copy(&self.streams[stream], memory, from, at, len, copy);
+        let is_same = into.look(at, len);
         if !is_same {
             progress.fail();
             progress.copy.cancel();

@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use gdr_cuda::{GuardedCopy, GuardedState, HostBuffer};
 
+use super::incoming_target::IncomingTarget;
 use super::peer_memory::PeerId;
 use super::{CopyThread, GUARDS};
-use crate::buffer::read_source::{ReadSource, SourceId};
+use crate::buffer::read_source::SourceId;
 
 /// How many copies can be handed over and not ended.
 pub(super) const INCOMING: usize = 64;
@@ -27,13 +28,18 @@ pub(crate) enum IncomingState {
 #[derive(Debug)]
 pub(crate) struct IncomingCopy {
     pub(super) progress: IncomingProgress,
-    pub(super) _thread: CopyThread,
+    pub(super) thread: CopyThread,
 }
 
 impl IncomingCopy {
     /// Looks at words in page-locked memory: no call of the driver, and no lock.
     pub(crate) fn state(&self) -> IncomingState {
         self.progress.state()
+    }
+
+    /// How many copies of its thread have ended: where that grows, this one waits for its turn only.
+    pub(crate) fn ended_of_thread(&self) -> u64 {
+        self.thread.ended_incoming()
     }
 
     /// Gives it up, and returns how far it is: what has begun to write ends soon.
@@ -78,7 +84,7 @@ impl IncomingProgress {
 pub(super) struct IncomingWork {
     pub(super) peer: PeerId,
     pub(super) from: u64,
-    pub(super) into: Arc<ReadSource>,
+    pub(super) into: IncomingTarget,
     pub(super) at: u64,
     pub(super) len: u64,
     pub(super) progress: IncomingProgress,
@@ -124,6 +130,12 @@ impl IncomingCopies {
         self.count += 1;
         *last = Some((into, progress.clone()));
         Some(progress)
+    }
+
+    /// How many have ended.
+    pub(super) fn ended(&self) -> u64 {
+        let all = self.last.iter().flatten();
+        self.count - all.filter(|(_, it)| !it.copy.has_ended()).count() as u64
     }
 
     /// Gives up the copies into `memory`; returns those that have begun to write.

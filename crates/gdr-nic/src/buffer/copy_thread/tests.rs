@@ -76,6 +76,13 @@ fn hold_up(link: &Link) -> Vec<Sender<()>> {
     streams.iter().map(hold).collect()
 }
 
+impl CopyThread {
+    /// Holds up all of its streams until the senders are dropped.
+    pub(crate) fn hold_up(&self) -> Vec<Sender<()>> {
+        hold_up(&self.0.link)
+    }
+}
+
 /// As a region: memory that another library owns.
 fn source(memory: &DeviceBuffer) -> Arc<ReadSource> {
     // SAFETY: tests that free it do so to see that it is not used then.

@@ -16,8 +16,8 @@ use super::segment::Segment;
 use super::stalled::MOST_COPIED;
 use crate::buffer::{Buffer, CopyThread, IncomingCopy, IncomingState, PeerMemory, PeerState};
 
-/// How long a record waits for its copy before that is given up, if it has not begun: the driver may be held up by
-/// a kernel that waits for these very bytes. The producer sends them again, by itself.
+/// How long a record waits for its copy before that is given up, if it has not begun and no other copy ends: the driver may
+/// be held up by a kernel that waits for these very bytes. The producer sends them again, by itself.
 const LATE: Duration = Duration::from_micros(500);
 
 /// What a ring's consumer has imported.
@@ -28,6 +28,7 @@ pub(crate) struct Imports {
     seen: u32,
     imports: Vec<Import>,
     copies: Vec<PlacedRun>,
+    ended: Ended,
     /// The payload of the last record cannot be copied now.
     is_lost: bool,
     /// Nor can those of others that go to the same memory.
@@ -102,6 +103,26 @@ impl fmt::Debug for DeviceRun<'_> {
     }
 }
 
+/// How many copies of a thread had ended when that was looked at last; of several threads the greatest number.
+#[derive(Debug, Default)]
+struct Ended {
+    count: u64,
+    /// When it was found to have grown.
+    since: Option<Instant>,
+}
+
+impl Ended {
+    /// Returns whether it has grown, now or a short time ago.
+    fn follow(&mut self, count: u64) -> bool {
+        let grows = self.count < count;
+        if grows {
+            self.count = count;
+            self.since = Some(Instant::now());
+        }
+        grows || self.since.is_some_and(|since| since.elapsed() < LATE)
+    }
+}
+
 /// What becomes of a record whose payload is not there yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pending {
@@ -118,6 +139,7 @@ impl Imports {
             seen: 0,
             imports: Vec::new(),
             copies: Vec::new(),
+            ended: Ended::default(),
             is_lost: false,
             is_useless: false,
         }
@@ -215,19 +237,22 @@ impl Imports {
     /// Decides about a record whose payload is not there, and that is passed since some time.
     pub(super) fn wait(&mut self, position: u64, since: Instant, payload: Extent) -> Pending {
         let is_lost = std::mem::take(&mut self.is_lost);
-        if !is_lost && since.elapsed() < LATE {
+        if !is_lost && (since.elapsed() < LATE || self.makes_progress(position)) {
             return Pending::Waits;
         }
         // What has begun to write is waited for: it may end after what is sent again was placed.
-        let mut are_there = !is_lost;
+        let mut is_copied = false;
+        let mut has_failed = is_lost;
         let of_record = self.copies.iter().filter(|run| run.has_record(position));
         for run in of_record {
+            is_copied = true;
             match run.copy.cancel() {
                 IncomingState::InProgress => return Pending::Waits,
-                IncomingState::Failed => are_there = false,
+                IncomingState::Failed => has_failed = true,
                 IncomingState::Complete => {}
             }
         }
+        let are_there = is_copied && !has_failed;
         if are_there {
             return Pending::Waits;
         }
@@ -236,6 +261,14 @@ impl Imports {
             self.refuse(payload);
         }
         Pending::Lost
+    }
+
+    /// Whether copies end before the one for the record at `position` has begun.
+    fn makes_progress(&mut self, position: u64) -> bool {
+        let of_record = self.copies.iter().find(|run| run.has_record(position));
+        // It may have to wait for others before it is handed over.
+        let run = of_record.or(self.copies.first());
+        run.is_some_and(|run| self.ended.follow(run.copy.ended_of_thread()))
     }
 
     /// Has the producer send copies of some memory, for a while.
@@ -311,16 +344,18 @@ impl DeviceRun<'_> {
             .flat_map(|import| &import.memories)
             .find_map(|memory| to.begin_copy_from(offset, memory, all.addr, all.len.into()));
         match begun {
-            Some(copy) => imports.copies.push(PlacedRun {
-                qpn: self.header.dest_qpn,
-                records: (position, end),
-                from: all,
-                to: to.clone(),
-                offset,
-                copy,
-            }),
+            Some(copy) => {
+                imports.ended.follow(copy.ended_of_thread());
+                imports.copies.push(PlacedRun {
+                    qpn: self.header.dest_qpn,
+                    records: (position, end),
+                    from: all,
+                    to: to.clone(),
+                    offset,
+                    copy,
+                });
+            }
             None => {
-                imports.is_lost = true;
                 // A copy that the driver refused has ended what was open.
                 let may_copy = |memory: &PeerMemory| {
                     memory.state() == PeerState::Ready
@@ -328,6 +363,10 @@ impl DeviceRun<'_> {
                 };
                 let of_payload = imports.imports.iter().filter(|import| import.has(all));
                 imports.is_useless = !of_payload.flat_map(|it| &it.memories).any(may_copy);
+                // There may be too many copies until one of them ends.
+                let mut copies = imports.copies.iter();
+                let in_progress = |run: &PlacedRun| run.copy.state() == IncomingState::InProgress;
+                imports.is_lost = imports.is_useless || !copies.any(in_progress);
             }
         }
         Err(AccessError::NotYet)
@@ -337,7 +376,7 @@ impl DeviceRun<'_> {
 #[cfg(test)]
 mod tests {
     use gdr_copy::Context;
-    use gdr_cuda::{DeviceBuffer, Gpu, MemoryKind, Ordinal, SimDriver};
+    use gdr_cuda::{DeviceBuffer, ExportedMemory, Gpu, MemoryKind, Ordinal, SimDriver};
 
     use super::*;
     use crate::buffer::CopyEngineThreshold;
@@ -345,64 +384,153 @@ mod tests {
     use crate::wire::memory::exports::words_of;
 
     const LEN: u32 = 4096;
+    /// Behind the last record, which is one line.
+    const LINE: u64 = 64;
+
+    /// Memory of a producer that was imported, and memory of this process.
+    struct Ends {
+        imports: Imports,
+        segment: Arc<Segment>,
+        payload: Extent,
+        to: Buffer,
+        thread: CopyThread,
+        _memories: (DeviceBuffer, ExportedMemory, Arc<DeviceBuffer>),
+    }
+
+    impl Ends {
+        fn new() -> Self {
+            let gpu = || Gpu::open(SimDriver::new(1), Ordinal(0)).unwrap();
+            let theirs = gpu().allocate(MemoryKind::Plain, LEN.into()).unwrap();
+            let (gpu, exported) = (gpu(), theirs.export().unwrap());
+            let memory = Arc::new(gpu.allocate(MemoryKind::Plain, LEN.into()).unwrap());
+            let pinned = Context::open_for(&gpu).unwrap().pin_buffer(&memory);
+            let mapping = pinned.unwrap().map().unwrap();
+            // SAFETY: it outlives the buffer, and nothing else uses it.
+            let borrowed = unsafe { DeviceBuffer::borrowed(&gpu, memory.ptr(), LEN.into()) };
+            let thread = CopyThread::new(&gpu);
+            let from = CopyEngineThreshold::From(u64::MAX);
+            let to = Buffer::direct_with_copy_thread(mapping, borrowed.unwrap(), &thread, from);
+
+            let segment = Arc::new(Segment::create(1 << 14).unwrap().0);
+            let header = segment.header();
+            header.set_export(0, 1, &words_of(exported.export()));
+            let mut imports = Imports::new(Arc::clone(&segment));
+            while header.answer_to(0, 1) == Answer::Pending {
+                imports.follow(None, || vec![thread.clone()]);
+            }
+            let payload = Extent {
+                addr: theirs.ptr().get(),
+                len: LEN,
+            };
+            assert!(imports.have(payload));
+            Self {
+                imports,
+                segment,
+                payload,
+                to: to.unwrap(),
+                thread,
+                _memories: (theirs, exported, memory),
+            }
+        }
+
+        /// Passes the record at `position`, which is for a queue pair.
+        fn place(&mut self, qpn: u32, position: u64) -> Result<(), AccessError> {
+            let records = || Continuation {
+                len: LEN,
+                end: position + LINE,
+            };
+            let header = Bth {
+                dest_qpn: Qpn::new(qpn),
+                ..Bth::parse(&[0; Bth::LEN])
+            };
+            let addr = self.payload.addr;
+            let mut run = self.imports.run(header, position, addr, &records);
+            run.place(&self.to, 0, self.payload, LEN)
+        }
+
+        /// Decides about the record at `position`, which is late.
+        fn wait(&mut self, position: u64) -> Pending {
+            let since = Instant::now().checked_sub(2 * LATE).unwrap();
+            self.imports.wait(position, since, self.payload)
+        }
+
+        /// Begins copies until a record finds no place for one more; returns its queue pair and position.
+        fn fill(&mut self) -> (u32, u64) {
+            for qpn in 1.. {
+                let position = u64::from(qpn) * LINE;
+                assert_eq!(self.place(qpn, position), Err(AccessError::NotYet));
+                if self.imports.copies.len() < qpn as usize {
+                    return (qpn, position);
+                }
+            }
+            panic!("there is always a place");
+        }
+
+        fn await_copy(&self, at: usize) {
+            while self.imports.copies[at].copy.state() == IncomingState::InProgress {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    #[test]
+    fn a_copy_is_late_when_no_other_one_ends() {
+        let mut ends = Ends::new();
+        let mut held = ends.thread.hold_up();
+        assert_eq!(ends.place(1, 0), Err(AccessError::NotYet));
+        assert_eq!(ends.place(2, LINE), Err(AccessError::NotYet));
+        // Each is on a stream of its own.
+        held.remove(0);
+        ends.await_copy(0);
+        assert_eq!(ends.wait(LINE), Pending::Waits, "the first one has ended");
+        while ends.wait(LINE) == Pending::Waits {
+            std::thread::yield_now();
+        }
+        assert_eq!(ends.place(1, 0), Ok(()));
+    }
+
+    #[test]
+    fn a_record_waits_for_a_place_among_the_copies() {
+        let mut ends = Ends::new();
+        let held = ends.thread.hold_up();
+        let (qpn, position) = ends.fill();
+        let payload = ends.payload;
+        let waits = ends.imports.wait(position, Instant::now(), payload);
+        assert_eq!(waits, Pending::Waits);
+        drop(held);
+        while ends.place(qpn, position) == Err(AccessError::NotYet) {
+            std::thread::yield_now();
+        }
+        assert_eq!(ends.place(qpn, position), Ok(()));
+    }
+
+    #[test]
+    fn a_record_that_finds_no_place_is_lost_when_no_copy_ends() {
+        let mut ends = Ends::new();
+        let _held = ends.thread.hold_up();
+        let (_, position) = ends.fill();
+        while ends.wait(position) == Pending::Waits {
+            std::thread::yield_now();
+        }
+    }
 
     /// The producer flushes a request, and its program uses the memory again, while the payload is copied.
     #[test]
     fn what_was_copied_for_a_record_that_is_void_by_then_is_not_delivered() {
-        let gpu = || Gpu::open(SimDriver::new(1), Ordinal(0)).unwrap();
-        let theirs = gpu().allocate(MemoryKind::Plain, LEN.into()).unwrap();
-        let (gpu, exported) = (gpu(), theirs.export().unwrap());
-        let memory = Arc::new(gpu.allocate(MemoryKind::Plain, LEN.into()).unwrap());
-        let pinned = Context::open_for(&gpu).unwrap().pin_buffer(&memory);
-        let mapping = pinned.unwrap().map().unwrap();
-        // SAFETY: it outlives the buffer, and nothing else uses it.
-        let borrowed = unsafe { DeviceBuffer::borrowed(&gpu, memory.ptr(), LEN.into()) };
-        let thread = CopyThread::new(&gpu);
-        let from = CopyEngineThreshold::From(u64::MAX);
-        let to =
-            Buffer::direct_with_copy_thread(mapping, borrowed.unwrap(), &thread, from).unwrap();
-
-        let segment = Arc::new(Segment::create(1 << 14).unwrap().0);
-        let header = segment.header();
-        header.set_export(0, 1, &words_of(exported.export()));
-        let mut imports = Imports::new(Arc::clone(&segment));
-        let limit = Instant::now() + Duration::from_secs(60);
-        while header.answer_to(0, 1) == Answer::Pending {
-            assert!(Instant::now() < limit);
-            imports.follow(None, || vec![thread.clone()]);
-        }
-        let payload = Extent {
-            addr: theirs.ptr().get(),
-            len: LEN,
-        };
-        assert!(imports.have(payload));
-        let bth = Bth::parse(&[0; Bth::LEN]);
-        let place = |imports: &mut Imports, position| {
-            let records = || Continuation {
-                len: LEN,
-                end: position + 64,
-            };
-            let mut run = imports.run(bth, position, payload.addr, &records);
-            run.place(&to, 0, payload, LEN)
-        };
+        let mut ends = Ends::new();
         for (position, void_before, delivered) in
-            [(0, 0, Ok(())), (64, 128, Err(AccessError::NotYet))]
+            [(0, 0, Ok(())), (LINE, 2 * LINE, Err(AccessError::NotYet))]
         {
-            assert_eq!(place(&mut imports, position), Err(AccessError::NotYet));
-            while imports
-                .copies
-                .iter()
-                .any(|run| run.copy.state() == IncomingState::InProgress)
-            {
-                assert!(Instant::now() < limit);
-            }
+            assert_eq!(ends.place(1, position), Err(AccessError::NotYet));
+            ends.await_copy(ends.imports.copies.len() - 1);
             let now = Deadline::after(Duration::ZERO);
-            assert!(
-                header.void_references(void_before, now),
-                "nothing is waited for"
-            );
-            assert_eq!(place(&mut imports, position), delivered);
+            let header = ends.segment.header();
+            let is_done = header.void_references(void_before, now);
+            assert!(is_done, "nothing is waited for");
+            assert_eq!(ends.place(1, position), delivered);
         }
-        assert_eq!(imports.wait(64, Instant::now(), payload), Pending::Lost);
+        let payload = ends.payload;
+        let lost = ends.imports.wait(LINE, Instant::now(), payload);
+        assert_eq!(lost, Pending::Lost);
     }
 }

@@ -30,6 +30,7 @@ pub(crate) use self::process_memory::{ProcessMemory, can_be_read};
 pub(crate) use self::reference::{Reference, References};
 pub(crate) use self::ring_wishes::RingWishes;
 pub(crate) use self::rings::{
-    PacketSink, Passed, RingId, RingPacket, RingSender, Rings, Room, Taken, UdpUse, Watches,
+    MOST_READ, PacketSink, Passed, RingId, RingPacket, RingSender, Rings, Room, Taken, UdpUse,
+    Watches,
 };
 pub(crate) use self::segment::Segment;

@@ -25,7 +25,7 @@ use crate::wire::udp::qpn_range::QpnRange;
 use crate::wire::udp::slot::Slot;
 
 /// What each message begins with. It changes with the messages and with the layout of segments.
-const VERSION: &str = "gdr wire 3";
+const VERSION: &str = "gdr wire 4";
 /// The longest message.
 const MOST: usize = 160;
 /// How many processes may wait to connect.

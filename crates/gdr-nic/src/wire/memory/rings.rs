@@ -27,7 +27,7 @@ const QUANTUM: usize = 64;
 /// The part of a ring that a poll gives back before it has taken all that there is.
 const GIVE_BACK: u64 = 1 << 15;
 /// How many bytes of the memory of senders are read before what was received is acknowledged, and others have their turn.
-const MOST_READ: u32 = 1 << 18;
+pub(crate) const MOST_READ: u32 = 1 << 18;
 
 /// Identifies a ring of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

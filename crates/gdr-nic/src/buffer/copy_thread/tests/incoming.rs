@@ -71,7 +71,7 @@ impl Ends {
 
     /// Holds up all streams until the senders are dropped.
     fn hold_up(&self) -> Vec<Sender<()>> {
-        hold_up(self.link())
+        self.thread.hold_up()
     }
 
     fn settle(&self) {
@@ -245,6 +245,34 @@ fn the_copy_thread_closes_memory_after_its_last_user_is_gone() {
 }
 
 #[test]
+fn page_locked_memory_gets_copies_until_its_registration_ends() {
+    let ends = Ends::new();
+    let host = Arc::new(ends.memory.gpu().allocate_host(LEN).unwrap());
+    host.write(0, &[0; LEN]).unwrap();
+    let buffer = Buffer::page_locked(Arc::clone(&host)).unwrap();
+    let thread = buffer.copy_thread().unwrap().clone();
+    let peer = thread.import(*ends.theirs.export().unwrap().export(), None);
+    assert_eq!(end_of(&peer), PeerState::Ready);
+    let begin = |at| buffer.begin_copy_from(at, &peer, ends.theirs.ptr().get() + FROM, MESSAGE);
+    assert_eq!(end(&begin(AT).unwrap()), IncomingState::Complete);
+    let mut bytes = vec![0; LEN];
+    host.read(0, &mut bytes).unwrap();
+    let mut expected = vec![0; LEN];
+    expected[AT as usize..][..MESSAGE as usize].copy_from_slice(&pattern(FROM, MESSAGE as usize));
+    assert_eq!(bytes, expected);
+    assert!(begin(LEN as u64 - MESSAGE + 1).is_none(), "it is too long");
+
+    let held = thread.hold_up();
+    let copy = begin(0).unwrap();
+    buffer.end_reads();
+    assert_eq!(copy.state(), IncomingState::Failed);
+    drop(held);
+    settle(&thread);
+    host.read(0, &mut bytes).unwrap();
+    assert_eq!(bytes, expected, "nothing is written behind it");
+}
+
+#[test]
 fn the_end_of_a_registration_takes_copies_back() {
     let ends = Ends::new();
     let peer = ends.peer();
@@ -260,7 +288,8 @@ fn the_end_of_a_registration_takes_copies_back() {
     // Nor for one that the driver has taken, and the GPU has not come to.
     let held = ends.hold_up();
     let (into, from) = (source(&ends.memory), ends.theirs.ptr().get() + FROM);
-    let begun = ends.thread.begin_incoming(&peer, from, &into, AT, MESSAGE);
+    let target = IncomingTarget::Device(Arc::clone(&into));
+    let begun = ends.thread.begin_incoming(&peer, from, target, AT, MESSAGE);
     let copy = begun.unwrap();
     // It was queued when the thread has done the next job.
     ends.peer();
