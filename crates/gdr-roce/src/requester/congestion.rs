@@ -150,7 +150,11 @@ impl Congestion {
     pub(super) fn follow(&mut self, payloads: Payloads) {
         if self.payloads != payloads {
             self.payloads = payloads;
-            self.window = self.window.min(self.usual);
+            // What shared memory holds need not be found out.
+            self.window = match payloads {
+                Payloads::Carried => self.window.min(self.usual),
+                Payloads::InPlace | Payloads::Merged => self.usual,
+            };
             self.paced &= payloads == Payloads::Carried;
         }
     }
