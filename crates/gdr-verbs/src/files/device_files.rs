@@ -7,12 +7,15 @@ use gdr_nic::Counters;
 
 use super::place::{BUSES, FUNCTIONS, Place};
 use super::tree::{DeviceNumber, Node, Tree};
+use crate::rdma_cm;
 
 /// The major number of character devices of verbs: `IB_UVERBS_MAJOR`.
 const MAJOR: u32 = 231;
 /// `IB_USER_VERBS_ABI_VERSION`, and the one of `ib_umad`, without which libibumad lists no device.
 const VERBS_ABI: &str = "6";
 const UMAD_ABI: &str = "5";
+/// `RDMA_USER_CM_ABI_VERSION`.
+const CM_ABI: &str = "4";
 
 /// What a file has.
 #[derive(Clone, Debug)]
@@ -102,6 +105,14 @@ pub(crate) fn tree(devices: &[Facts]) -> Tree<Content> {
             "/sys/class/infiniband_mad",
             "abi_version",
             UMAD_ABI,
+        );
+        let (major, minor) = rdma_cm::NUMBER;
+        let connections = "/sys/class/misc/rdma_cm";
+        add_text(&mut tree, connections, "abi_version", CM_ABI);
+        add_text(&mut tree, connections, "dev", &format!("{major}:{minor}"));
+        tree.add(
+            "/dev/infiniband/rdma_cm",
+            Node::Device(DeviceNumber { major, minor }),
         );
     }
     for device in devices {
@@ -297,6 +308,8 @@ mod tests {
             ("infiniband/gdr0/ports/1/gid_attrs/types/0", "RoCE v2\n"),
             ("infiniband/gdr0/ports/1/gid_attrs/ndevs/0", "lo\n"),
             ("infiniband_verbs/abi_version", "6\n"),
+            ("misc/rdma_cm/abi_version", "4\n"),
+            ("misc/rdma_cm/dev", "10:122\n"),
             ("infiniband_verbs/uverbs0/ibdev", "gdr0\n"),
             ("infiniband_verbs/uverbs0/dev", "231:192\n"),
         ] {

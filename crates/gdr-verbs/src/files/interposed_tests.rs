@@ -218,6 +218,7 @@ fn character_devices_are_there_and_are_not_opened() {
     assert!(found.file_type().is_char_device());
     assert_eq!(found.rdev(), libc::makedev(231, 192));
     assert_eq!(text("/sys/class/infiniband_verbs/uverbs0/dev"), "231:192\n");
+    assert_eq!(text("/sys/class/misc/rdma_cm/abi_version"), "4\n");
     // SAFETY: a C string.
     let access = |mode| unsafe { libc::access(c(path).as_ptr(), mode) };
     assert_eq!(access(libc::R_OK | libc::W_OK), 0);

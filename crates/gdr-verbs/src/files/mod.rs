@@ -62,9 +62,10 @@ use self::tree::Tree;
 use crate::device::Device;
 
 /// Where files of this library may be: the first names of a path, of which the last one may go on.
-const STARTS: [&[&str]; 5] = [
+const STARTS: [&[&str]; 6] = [
     &["dev", "infiniband"],
     &["sys", "class", "infiniband"],
+    &["sys", "class", "misc", "rdma_cm"],
     &["sys", "class", "pci_bus"],
     &["sys", "bus", "pci", "devices"],
     &["sys", "devices", "pci"],

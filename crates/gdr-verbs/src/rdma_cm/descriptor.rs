@@ -24,9 +24,8 @@ use crate::files::next;
 use crate::ret::{plain, set_errno};
 
 pub(super) const PATH: &CStr = c"/dev/infiniband/rdma_cm";
-/// The device number where the kernel has no such device, as of a dynamic misc device.
-const MAJOR: u32 = 10;
-const MINOR: u32 = 122;
+/// The major and minor number where the kernel has no such device, as of a dynamic misc device.
+pub(crate) const NUMBER: (u32, u32) = (10, 122);
 
 /// How many descriptors of the device there are, in this process and in those that it was forked from.
 static OPEN: AtomicUsize = AtomicUsize::new(0);
@@ -34,10 +33,16 @@ static OPEN: AtomicUsize = AtomicUsize::new(0);
 /// The channels of descriptors. Those of the parent of a forked process stay its own.
 static CHANNELS: PerProcess<Mutex<HashMap<RawFd, Arc<Channel>>>> = PerProcess::new();
 
+/// Whether any descriptor is of the device.
+#[inline]
+fn are_any_open() -> bool {
+    OPEN.load(Ordering::Relaxed) != 0
+}
+
 /// The channel of a descriptor.
 #[inline]
 pub(super) fn channel(fd: c_int) -> Option<Arc<Channel>> {
-    if OPEN.load(Ordering::Relaxed) == 0 || fd < 0 {
+    if !are_any_open() || fd < 0 {
         return None;
     }
     find(fd)
@@ -252,7 +257,11 @@ unsafe extern "C-unwind" fn write(fd: c_int, bytes: *const c_void, len: usize) -
 }
 
 /// What fstat(2) says of a descriptor, if it is of the device.
+#[inline]
 pub(crate) fn device_of(fd: c_int) -> Option<libc::dev_t> {
+    if !are_any_open() {
+        return None;
+    }
     plain(None, || Ok(channel(fd).map(|_| device_number())))
 }
 
@@ -263,7 +272,7 @@ fn device_number() -> libc::dev_t {
         .as_deref()
         .and_then(|text| text.trim().split_once(':'));
     let known = known.and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));
-    let (major, minor) = known.unwrap_or((MAJOR, MINOR));
+    let (major, minor) = known.unwrap_or(NUMBER);
     libc::makedev(major, minor)
 }
 
@@ -271,10 +280,12 @@ fn device_number() -> libc::dev_t {
 /// As close(2).
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
-    plain((), || {
-        release(fd);
-        Ok(())
-    });
+    if are_any_open() {
+        plain((), || {
+            release(fd);
+            Ok(())
+        });
+    }
     next!(close, fd)
 }
 
@@ -300,7 +311,7 @@ fn duplicated(from: c_int, to: c_int) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
     let made = next!(dup, fd);
-    if OPEN.load(Ordering::Relaxed) == 0 {
+    if !are_any_open() {
         return made;
     }
     duplicated(fd, made)
@@ -311,7 +322,7 @@ unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn dup2(fd: c_int, to: c_int) -> c_int {
     let made = next!(dup2, fd, to);
-    if OPEN.load(Ordering::Relaxed) == 0 {
+    if !are_any_open() {
         return made;
     }
     duplicated(fd, made)
@@ -322,7 +333,7 @@ unsafe extern "C-unwind" fn dup2(fd: c_int, to: c_int) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
     let made = next!(dup3, fd, to, flags);
-    if OPEN.load(Ordering::Relaxed) == 0 {
+    if !are_any_open() {
         return made;
     }
     duplicated(fd, made)
