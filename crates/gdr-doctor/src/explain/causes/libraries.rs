@@ -29,6 +29,11 @@ pub(super) const CAUSES: &[Cause] = &[
                 r"unsupported (operation )?mem(ory)?[ _]type.{0,20}cuda|memory type cuda.{0,30}(not supported|unsupported)",
             ),
             likely(r"uct_cuda\S*\.so.{0,60}(cannot open|no such file|failed)"),
+            follows(
+                r"signal code: invalid permissions",
+                r"/(libpsm2|libopen-pal|libmpi|libfabric|libuc[pst]|mca_\w+)\.so",
+                Strength::Likely,
+            ),
         ],
         remedies: &[
             run(
@@ -171,6 +176,7 @@ pub(super) const CAUSES: &[Cause] = &[
               libraries the loader does not find, such as libucp.so.0, is left out.",
         patterns: &[
             sure(r"\bcreatebackend: unsupported backend '\w+'"),
+            likely(r"\bfailed to load plug-?in from .{0,200}\.so"),
             sure(r"\bgetpluginparams: backend '\w+' not found"),
         ],
         remedies: &[
@@ -263,6 +269,7 @@ pub(super) const CAUSES: &[Cause] = &[
               is not in the list was not found, or is left out by UCX_TLS or UCX_NET_DEVICES.",
         patterns: &[
             sure(r"\bno [a-z][\w ]{2,50} transport to [^:]{1,80}:"),
+            sure(r"\bno usable transports?/devices? \(asked"),
             likely(r"\bucp_ep_create\b.{0,40}destination is unreachable"),
         ],
         remedies: &[
@@ -302,6 +309,30 @@ pub(super) const CAUSES: &[Cause] = &[
         ],
         checks: &[],
         sources: &["openucx/ucx src/ucp/core/ucp_context.c"],
+        ..Cause::DEFAULT
+    },
+    Cause {
+        id: "cuda-context",
+        title: "A thread that communicates has no CUDA context",
+        why: "CUDA keeps the GPU in use by thread. UCX, NIXL, MPI and libfabric ask CUDA about memory \
+              on the thread that calls them, also on threads of their own; one on which no GPU was \
+              chosen gets `invalid device context`, and GPU memory is not recognized.",
+        patterns: &[
+            sure(r"\bcu[a-z]\w+\b.{0,60}(invalid device context|cuda_error_invalid_context)"),
+            likely(r"\bcuda\b.{0,40}(invalid device context|\binvalid_context\b)"),
+        ],
+        remedies: &[
+            run(
+                "Choose the GPU on every thread that communicates, before the library starts",
+                "cudaSetDevice(<GPU>); torch.cuda.set_device(<GPU>)",
+            ),
+            hand("Start CUDA before MPI_Init and before contexts of UCX are made"),
+        ],
+        checks: &[],
+        sources: &[
+            "rapidsai/ucx-py issue 102",
+            "CUDA Driver API: context management",
+        ],
         ..Cause::DEFAULT
     },
     Cause {
@@ -350,7 +381,8 @@ pub(super) const CAUSES: &[Cause] = &[
         why: "The library of SHARP asks the aggregation manager for a tree of switches for this job. \
               Without the manager, or where it refuses, reductions are made by the GPUs as usual.",
         patterns: &[
-            sure(r"\bsharp_\w+ failed\b"),
+            sure(r"\bsharp_\w+ failed\b|\bsharp group create: .{0,60}fail|failed to lock sat tree"),
+            sure(r"\b(collect_ports_data|sharp_get_local_data): (device|error|failed)"),
             sure(r"sharp aggregation manager"),
         ],
         remedies: &[

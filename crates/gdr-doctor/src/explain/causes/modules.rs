@@ -4,6 +4,8 @@ use super::{follows, hand, likely, run, sure, weak};
 use crate::checks::kernel_log::expressions;
 use crate::explain::{Cause, Fact, Kind, Strength};
 
+/// How DKMS says that a module could not be built; the next line names the module.
+const BUILD_FAILED: &str = "bad return status for module build on kernel";
 /// The heading of what nvidia-smi says of a GPU's registration with the NVSwitch fabric.
 const FABRIC: &str = r"(^|\W)fabric\W*$";
 
@@ -30,6 +32,7 @@ pub(super) const CAUSES: &[Cause] = &[
                 r"\bib_(un)?register_peer_memory_client\b.*(\berr\b|undefined|not found|unknown)",
             ),
             likely(r"needs unknown symbol ib_(un)?register_peer_memory_client"),
+            sure(r"\b(nv_peer_mem|nvidia-peermem)\.c:\d+:\d+: error:"),
         ],
         remedies: &[
             run(
@@ -183,13 +186,20 @@ pub(super) const CAUSES: &[Cause] = &[
     Cause {
         id: "kernel-warning",
         title: "The kernel has warned of a fault in a driver of GPUs or NICs",
-        why: "The driver met a state that its authors did not expect, and went on. What it was doing \
-              may hang or fail later.",
-        patterns: &[follows(
-            expressions::KERNEL_WARNING,
-            expressions::DRIVER_FRAME,
-            Strength::Likely,
-        )],
+        why: "The driver met a state that its authors did not expect, and went on, or a program waits \
+              in it for what does not come. What it was doing may hang or fail later.",
+        patterns: &[
+            follows(
+                expressions::KERNEL_WARNING,
+                expressions::DRIVER_FRAME,
+                Strength::Likely,
+            ),
+            follows(
+                r"\btask \S+ blocked for more than \d+ seconds",
+                expressions::DRIVER_FRAME,
+                Strength::Likely,
+            ),
+        ],
         detail: Some(module),
         remedies: &[
             hand("Update the driver that the trace names; restart the machine if something hangs"),
@@ -313,6 +323,11 @@ pub(super) const CAUSES: &[Cause] = &[
             likely(
                 r"\bcumulticast(create|binddevice|addevice|bindmem)\w*\b.{0,80}(fail|error|invalid)",
             ),
+            follows(
+                r"\b(_symmetricmemory|symm_mem\w*)\.rendezvous\b",
+                r"cuda driver error: invalid argument",
+                Strength::Likely,
+            ),
         ],
         remedies: &[
             run(
@@ -370,6 +385,11 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(r"module \S*(nvidia[_-]peermem|nv_peer_mem)\S* not found"),
             sure(
                 r"(nvidia[_-]peermem|nv_peer_mem)(\.ko)?\b.{0,40}(no such file or directory|not found in directory)",
+            ),
+            follows(
+                BUILD_FAILED,
+                r"/dkms/(nv_peer_mem|nvidia-peer-memory)\S*/make\.log",
+                Strength::Likely,
             ),
         ],
         remedies: &[
@@ -431,15 +451,18 @@ pub(super) const CAUSES: &[Cause] = &[
     },
     Cause {
         id: "driver-mismatch",
-        title: "The NVIDIA driver's library and its kernel module are of different versions",
+        title: "NVIDIA's driver does not fit: its library and its kernel module differ, or CUDA wants a newer one",
         why: "The driver's packages were updated while the old module stayed loaded, or the \
-              container brings libraries of another driver. NVML and CUDA then refuse to start.",
+              container brings libraries of another driver. NVML and CUDA then refuse to start, as \
+              CUDA does on a driver that is older than the program's toolkit.",
         patterns: &[
             sure(r"driver/library version mismatch"),
             sure(expressions::API_MISMATCH),
             sure(r"nvml library version|NVML_ERROR_LIB_RM_VERSION_MISMATCH"),
             sure(r"cudaErrorSystemDriverMismatch|CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"),
             likely(r"system has unsupported display driver / cuda driver combination"),
+            sure(r"cuda driver version is insufficient|nvidia driver on your system is too old"),
+            sure(r"forward compatibility was attempted on non supported hw"),
         ],
         remedies: &[
             run(
@@ -449,6 +472,7 @@ pub(super) const CAUSES: &[Cause] = &[
             hand(
                 "In a container: use the libraries of the host's driver (NVIDIA container toolkit)",
             ),
+            hand("Where the driver is too old: install a newer one, or an image of an older CUDA"),
         ],
         checks: &["nvidia.userspace_match", "klog.driver_mismatch"],
         sources: &["NVIDIA driver README: common problems"],
@@ -515,6 +539,16 @@ pub(super) const CAUSES: &[Cause] = &[
                 r"cuda driver initialization failed|no cuda gpus are available|found no nvidia driver",
             ),
             likely(r"\bno devices were found\b"),
+            likely(r"no cuda-capable device is detected|\bcuda unknown error\b"),
+            likely(r"nvidia-container-cli: .{0,60}(\bnvml error|unknown device)"),
+            likely(
+                r"device\(s\) is/are busy or unavailable|\bcuda_?error_?devices?_?unavailable\b",
+            ),
+            follows(
+                BUILD_FAILED,
+                r"/dkms/nvidia/\S*/make\.log",
+                Strength::Likely,
+            ),
             sure(r"load library failed: libnvidia-ml\.so"),
             sure(
                 r"\bcuinit\b.{0,30}fail\w*.{0,40}(cuda_error_no_device|cuda_error_not_initialized|\b100\b)",

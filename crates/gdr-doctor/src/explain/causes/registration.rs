@@ -33,6 +33,7 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(r"fi_hmem_cuda p2p support is not available"),
             sure(r"failed to register cuda buffer with the efa device"),
             sure(r"umem get failed \(-14\)"),
+            likely(r"ib_umem_get: failed to get user pages"),
             sure(r"failed to register \w*gpu\w* (buffer|memory)"),
             likely(r"couldn'?t (allocate|register)( gpu)? mr"),
             likely(r"(\breg\w*|\bmr)\b.*\berror=14\b"),
@@ -303,6 +304,7 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(r"\b(no|missing|failed|unable|cannot|could not|without)\b.{0,60}\bimex (channel|domain)"),
             sure(r"cumemcreate\b.{0,120}(not[ _]permitted|\b800\b)"),
             sure(r"(not[ _]permitted|\b800\b).{0,120}\bcumemcreate"),
+            likely(r"nccl warn (\S+ )?cuda failure 800\b"),
             likely(r"cumem(export|import)\w*shareablehandle\b.{0,120}(not[ _]permitted|not[ _]supported|\b80[01]\b)"),
             likely(r"cumemsetaccess\b.{0,160}(not[ _]supported|\b801\b|\bmultinode)|(not[ _]supported|\binvalid[ _]value)\b.{0,80}\bcumemsetaccess\b.{0,160}\bmultinode"),
             likely(r"(handle_type_fabric|fabric handles?)\b.{0,80}(not (supported|available|permitted)|unsupported|unavailable|fail)"),
@@ -492,6 +494,10 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(r"async reg mr failed\. status -?1[12]\b"),
             sure(r"fail\w* to register memory.{0,60}(resource temporarily unavailable|\[11\])"),
             sure(r"reg_mr\w*\b.{0,80}resource temporarily unavailable"),
+            sure(r"(create|allocate|register) (an? )?(mr|memory region)\b.{0,40}resource temporarily unavailable"),
+            likely(r"only allow registering part of your physical memory"),
+            sure(expressions::NIC_COMMAND_FULL),
+            likely(r"\binfiniband \w+: failed to register mr \[-1[12]\]"),
         ],
         remedies: &[
             run(

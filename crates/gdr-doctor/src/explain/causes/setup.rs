@@ -1,5 +1,6 @@
 //! Devices and rights that a process lacks.
 
+use super::gpus::GPU_GONE;
 use super::{hand, likely, run, sure, weak};
 use crate::checks::kernel_log::expressions;
 use crate::explain::{Cause, Fact};
@@ -27,6 +28,14 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(r"insufficient rdma/\w+"),
             sure(r"missing rdma device spec for device|no rdma devices were found for resource"),
             sure(r"\bibv_get_device_list\b.{0,20}fail"),
+            sure(r"sys files not found \(/sys/class/infiniband"),
+            sure(r"devices unavailable for \S*(rdma|hca|mlnx|roce|infiniband|sriov|efa)"),
+            likely(r"\brdma_create_event_channel\b.{0,20}no such (file|device)"),
+            likely(r"\bfailed to install (the )?rdma transport"),
+            likely(r"\bexposing devices: *\[\]|no devices in device pool"),
+            likely(r"\bfi_getinfo\b.{0,40}(, (ret=)?-(19|61) \(|\bcall failed\b.{0,20}no data)"),
+            // NVSHMEM: no transport leads to a GPU of another node.
+            likely(r"\bpeer gpu \d+ is not accessible"),
             sure(r"\bfi_getinfo\b.{0,60}\b(efa|verbs)\b.{0,20}-61\b|couldn'?t get efa as provider"),
             likely(r"\bfailed to open device\W*$"),
             likely(r"\bib device \S+ not found|unable to find the infiniband/roce device"),
@@ -99,6 +108,9 @@ pub(super) const CAUSES: &[Cause] = &[
             // On a software device one provider says so, and another one takes it.
             sure(r"does not support the kernel abi").unless(r"/(rxe|siw)\w*$"),
             sure(r"mlx5dv_devx_create_event_channel\b.{0,40}(fail|error)"),
+            sure(r"version .?(ibverbs|rdmacm|mlx5|efa)_(private_)?[\d.]+.? not found")
+                .unless(r"\bdlvsym failed"),
+            likely(r"symbol lookup error: .*undefined symbol: (ibv|mlx5dv|rdma|efadv)_"),
             sure(r"\bprovider\b.{0,60}\babi\b.{0,40}(mismatch|differ|incompatible)"),
         ],
         remedies: &[
@@ -235,6 +247,7 @@ pub(super) const CAUSES: &[Cause] = &[
                 r"unable to determine the device handle for gpu.{0,60}(gpu is lost|unknown error)",
             ),
             sure(r"\bgpu is lost\b|\bnv_err_gpu_is_lost\b"),
+            likely(GPU_GONE),
             sure(expressions::GPU_POWER),
             likely(r"\bnvidia\b.*\(rev ff\)"),
             likely(r"number of gpus detected in the pci tree \(\d+\)"),

@@ -141,7 +141,13 @@ pub(super) const CAUSES: &[Cause] = &[
                 the other way)",
         why: "In the mode `exclusive` an RDMA device is in one network namespace only, which SR-IOV \
               plug-ins want. Plug-ins that share a device between pods need the mode `shared`.",
-        patterns: &[sure(r"incorrect rdma subsystem network namespace")],
+        patterns: &[
+            sure(r"incorrect rdma subsystem network namespace"),
+            likely(
+                r"rdma subsystem (network )?namespace\b.{0,60}\b(not set|expected|must be|should be|please)\b",
+            ),
+            likely(r"failed to move rdma device\b"),
+        ],
         remedies: &[
             run("See the mode", "rdma system show"),
             run(
@@ -325,7 +331,8 @@ pub(super) const CAUSES: &[Cause] = &[
         patterns: &[
             sure(r"ibv_modify_qp\b.{0,60}(invalid argument|\berrno[ =:]*22\b|\beinval\b| 22 )"),
             sure(r"non-zero status: 22\b.{0,40}ibv_modify_qp"),
-            sure(r"\brtr\b.{0,80}(invalid argument|\[22\])"),
+            sure(r"\brtr\b.{0,80}(invalid argument|\[22\])|modify.{0,12}qp\b.{0,120}(invalid argument|\[22\])"),
+            likely(r"\b(ibv|mlx5dv)_create_qp\w*\b.{0,80}(invalid argument|\[22\])"),
             sure(r"attempted to connect incompatible devices"),
             sure(r"remote \S+ device is incompatible with the local"),
             likely(r"local (mtu|port|link layer) .{0,30}(differ|does not match)"),
@@ -354,8 +361,9 @@ pub(super) const CAUSES: &[Cause] = &[
         why: "The index is empty, beyond the table, or no GID fits what the program looks for (an \
               IPv4 address, RoCE v2). The device is then left out.",
         patterns: &[
-            sure(r"failed to open device \S+ on port .{0,10}with gid -?\d+"),
             sure(r"no suitable gid found"),
+            // The same is printed where the port is down.
+            likely(r"failed to open device \S+ on port .{0,10}with gid -?\d+"),
             likely(r"uct_iface_open\((rc|dc|ud)\w*/\S*\).{0,40}address not valid"),
             sure(r"failed to query gid \d+"),
             sure(r"ibv_query_gid\w*\b.{0,60}(fail|error)"),
@@ -479,7 +487,16 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(
                 r"there are no active ports detected|no active port was found|no active ports? found",
             ),
-            likely(r"\bport_down \(1\)|\bstate: +(port_)?down\b"),
+            sure(r"\bdevice \S+ port (\d+ )?(is )?not active\b"),
+            likely(r"\bport_down \(1\)|\bstate: +(port_)?down\b|\bport_(init|armed) \(\d\)"),
+            // ibstat, ibstatus, `rdma link`: with a link and without a subnet manager, or without a link.
+            follows(r"\bport \d+:\W*$", r"\bstate: +(initializing|armed)\b", Strength::Likely),
+            likely(r"\bstate:\s+\d: (down|init|armed)\b"),
+            likely(r"\blink \w+/\d+ .{0,80}\bstate (down|init|armed)\b"),
+            likely(r"\bonly \d+ linkup ports? found|'disabled' or 'polling' devices found"),
+            likely(r"\bib\w*: multicast join failed\b"),
+            weak(r"\bib(p?\d+\S*|s\d+\S*): link is not ready"),
+            likely(r"\biberror: failed: |\b_?do_madrpc failed"),
             likely(r"\bdevice \d+ marked as failed\b|no functional devices left"),
             follows(DOMAIN, r"< ?no supported devices found ?>", Strength::Likely),
             likely(r"\bmlx5_core \S+ \w+: link down\b"),
@@ -523,6 +540,7 @@ pub(super) const CAUSES: &[Cause] = &[
             ),
             likely(r"remote mooncake session .{0,80} is not alive"),
             likely(r"proxy call to rank \d+ failed"),
+            likely(r"\bncclUniqueId from .{0,160}\bgot error\b|\b(recvvalue|recvbytes|sendbytes) failed"),
             likely(
                 r"\btcp_ep\b.{0,60}\b(send|recv)\w*\(\d+\) failed|\bunexpected ucx error: (endpoint timeout|connection reset)",
             ),
@@ -550,6 +568,8 @@ pub(super) const CAUSES: &[Cause] = &[
                 r"nvshmem setup connections failed|\bconnect eps failed|\bep_connect failed|building transport map failed",
             ),
             likely(r"failed to complete transfers after \d+ seconds|\bkvpoll\.(waitingforinput|failed)"),
+            likely(r"aws-ofi-nccl initialization failed"),
+            likely(r"\btransfer_(fail|incomplete)\b|\btransfer failed for task"),
             likely(r"\bdeepep\b.{0,60}(timeout|timed out)"),
             likely(r"\bkvtransfererror\b|failed to get kvcache from prefill instance"),
             weak(r"\bnccl error\b|ncclinternalerror|ncclremoteerror"),
@@ -579,6 +599,8 @@ pub(super) const CAUSES: &[Cause] = &[
                 .unless(r"no such device"),
             likely(r"(unable|failed) to exchange (keys|data between server and clients)"),
             likely(r"couldn'?t read remote address|ethernet_read_keys"),
+            likely(r"\bclient socket has timed out|\btcpstore\b.{0,80}(timed out|timeout|refused)"),
+            likely(r"\brpc call failed: connection (timed out|refused|reset)|\bread rpc head failed"),
         ],
         remedies: &[
             run(

@@ -42,6 +42,7 @@ pub(crate) const TEXTS: Texts = &[
             "E0513 11:04:17.478277 5507 rdma_context.cpp:237] Failed to register memory 0x7f5c00000000: Bad address [14]",
             "NCCL WARN NET/IB: Call to ibv_reg_mr_iova2 failed with error Bad address errno 14",
             " 11-10-2023 15:49:50:24 [pid=1502621 tid=1502621] NOTICE  cufio-rdma:175 nvidia_peermem.ko is not loaded. Disabling UserSpace RDMA access.",
+            "kernel: ib_umem_get: failed to get user pages, nr_pages=1",
         ],
     ),
     (
@@ -150,6 +151,10 @@ pub(crate) const TEXTS: Texts = &[
             "[3412.2] infiniband mlx5_0: create_mkey_callback:131:(pid 0): async reg mr failed. status -12",
             "infiniband mlx5_0: create_mkey_callback:131:(pid 2298062): async reg mr failed. status -12",
             "E0329 rdma_context.cpp:217] Failed to register memory 0x7f00: Resource temporarily unavailable [11]",
+            "[1038619.687627] infiniband efa_0: Failed to process command REG_MR (opcode 7) comp_status 1 err -12",
+            "[1038619.695161] infiniband efa_0: Failed to register mr [-12]",
+            "mlx5_0: failed to create MR: Resource temporarily unavailable",
+            "WARNING: It appears that your OpenFabrics subsystem is configured to only allow registering part of your physical memory.",
         ],
     ),
     (
@@ -163,6 +168,7 @@ pub(crate) const TEXTS: Texts = &[
             "IMEX channel is not available in this container",
             "CU_MEM_HANDLE_TYPE_FABRIC is not supported on this device",
             "ERROR: /dev/nvidia-caps-imex-channels/channel0 cannot be opened: Permission denied",
+            "transport/p2p.cc:308 NCCL WARN Cuda failure 800 'operation not permitted'",
         ],
     ),
     (
