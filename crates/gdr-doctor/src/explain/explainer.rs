@@ -579,8 +579,11 @@ impl State {
         match table.roles[place] {
             Role::Cause { cause, pattern, .. } => match self.speech(cause, pattern, line, &found) {
                 Speech::Report => self.spoken.push((cause, pattern.strength, at)),
-                Speech::Mention => self.spoken.push((cause, Strength::Weak, at)),
-                Speech::Absent => {}
+                Speech::Mention if pattern.strength > Strength::Weak => {
+                    self.spoken.push((cause, Strength::Weak, at));
+                }
+                // What says little in a report says nothing elsewhere.
+                Speech::Mention | Speech::Absent => {}
             },
             Role::Sign { sign, .. } => self.usage.sign(sign.proof, number, line, at),
             Role::Channel | Role::Context | Role::Exception | Role::Fact(_) => {}

@@ -3,6 +3,8 @@
 
 use std::ops::Range;
 
+use memchr::memmem;
+
 use super::clean::has_log_prefix;
 
 /// What a line does with words that it contains.
@@ -214,6 +216,7 @@ pub(super) fn speech(line: &[u8], range: &Range<usize>) -> Speech {
         || is_change(line)
         || is_comment(&before, line)
         || is_remark(line)
+        || is_template(line)
         || is_printed(line, range.end)
         || is_of_manual(&before, &after)
         || is_of_any(&before)
@@ -317,13 +320,15 @@ fn is_heading(before: &str) -> bool {
 /// `case IBV_WC_RETRY_EXC_ERR: return "...";`, also of a difference.
 fn is_code(line: &[u8]) -> bool {
     let line = line.trim_ascii();
-    let line = line.strip_prefix(b"+").unwrap_or(line).trim_ascii_start();
+    let added = line.strip_prefix(b"+").map(<[u8]>::trim_ascii_start);
+    let is_argument = added.is_some_and(|line| line.starts_with(b"\""));
+    let line = added.unwrap_or(line);
     let marks: [&[u8]; 4] = [b"// ", b"/*", b"\"\"\"", b"'''"];
     if marks.iter().any(|mark| line.starts_with(mark)) {
         return true;
     }
     let word = line.split(|byte| *byte == b' ').next().unwrap_or_default();
-    if word == b"assert" {
+    if word == b"assert" || is_argument {
         return true;
     }
     let is = |words: &[&str]| words.iter().any(|it| it.as_bytes() == word);
@@ -511,6 +516,13 @@ fn is_condition(before: &str) -> bool {
             .any(|word| first_person.contains(&word))
 }
 
+/// `title: port {{ $labels.port }} is down`: what is still to be filled in.
+fn is_template(line: &[u8]) -> bool {
+    [&b"{{ $"[..], b"{{ .", b"{{$", b"{{."]
+        .iter()
+        .any(|mark| memmem::find(line, mark).is_some())
+}
+
 /// A text in quotation marks that the words stand in.
 struct Quotation<'a> {
     mark: char,
@@ -674,8 +686,10 @@ mod tests {
             "\tassert.Contains(t, events[0].Message, \"<GPU has fallen off the bus>\")",
             "args: [\"-c\", \"modprobe x || echo '<could not insert x>'\"]",
             "docker run image   # avoids \"<Bus error> in shared memory\"",
+            "title: InfiniBand port {{ $labels.port }} <is down>",
             "# without the right <ibv_reg_mr fails> with \"Cannot allocate memory\"",
             "    stop_list.push_back(\"<Couldn't allocate MR>\");",
+            "+            \"<Couldn't allocate MR>",
             "wantErr: errors.New(\"<Couldn't allocate MR>\"),",
             "    \"\"\"Raised when the GPU has <fallen off the bus>.\"\"\"",
             "79 | GPU has <fallen off the bus> | hardware |",

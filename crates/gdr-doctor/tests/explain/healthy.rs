@@ -119,7 +119,7 @@ pub(crate) const HEALTHY: &[&str] = &[
     "SymbolErrorCounter:..............0\nLinkDownedCounter:...............0\nPortRcvErrors:...................0",
     "libfabric:4211:1710000000::core:core:fi_getinfo_():1352<info> fi_getinfo: provider usnic returned -61 (No data available)",
     "NCCL INFO dlvsym failed on mlx5dv_reg_dmabuf_mr - /lib/x86_64-linux-gnu/libmlx5.so.1: undefined symbol: mlx5dv_reg_dmabuf_mr, version MLX5_1.25 version MLX5_1.25",
-    "DMA: state: initializing\n    Remapped Rows\n        Pending                           : No\n        Remapping Failure Occurred        : No",
+    "Remapped Rows\n        Pending                           : No\n        Remapping Failure Occurred        : No",
     "exposing devices:  [mlx5_0 mlx5_1]",
 ];
 

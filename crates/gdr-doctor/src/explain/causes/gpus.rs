@@ -1,6 +1,6 @@
 //! What GPUs, NVSwitches and their driver log.
 
-use super::{follows, hand, likely, run, sure};
+use super::{follows, hand, likely, run, sure, weak};
 use crate::checks::kernel_log::{expressions, xid};
 use crate::explain::{Cause, Kind, Strength};
 
@@ -70,13 +70,14 @@ pub(super) const CAUSES: &[Cause] = &[
         patterns: &[
             sure(xid!("74|137|14[4-9]|150|155")),
             likely(r"\bnvlink\b.{0,40}\b(fatal|crc|replay|recovery) error"),
+            weak(r"\b(nvlinks?|nvl)\b[^.;]{0,60}\b(fail\w*|errors?|down|inactive|lost|degraded)\b"),
             likely(r"\bnvlink link \d+ is (currently )?(down|inactive)\b"),
             likely(r"unable to retrieve nvlink information as all links are inactive"),
-            // nvidia-smi nvlink: some links carry data, and some do not.
+            // nvidia-smi nvlink: some links carry data, and some do not, as on cards with bridges.
             follows(
                 r"\blink \d+: \d[\d.]* gb/s",
                 r"\blink \d+: <inactive>",
-                Strength::Likely,
+                Strength::Weak,
             ),
             sure(
                 r"\bcuda_error_contained\b|\bcudaerrorcontained\b|invalid access of peer gpu memory over nvlink",

@@ -154,6 +154,7 @@ pub(super) const CAUSES: &[Cause] = &[
             likely(r"no available backends for mem type '?vram"),
             likely(r"registermem: registration failed for the specified or all potential backends"),
             weak(r"no (specified or )?potential backend (found|had|could)"),
+            weak(r"\bnixl_err_[a-z]\w+"),
         ],
         remedies: &[
             run(
@@ -270,6 +271,9 @@ pub(super) const CAUSES: &[Cause] = &[
         patterns: &[
             sure(r"\bno [a-z][\w ]{2,50} transport to [^:]{1,80}:"),
             sure(r"\bno usable transports?/devices? \(asked"),
+            weak(ucx_error!(
+                "select|wireup\\w*|ucp_(ep|context|worker|device|rkey)"
+            )),
             likely(r"\bucp_ep_create\b.{0,40}destination is unreachable"),
         ],
         remedies: &[
@@ -296,7 +300,7 @@ pub(super) const CAUSES: &[Cause] = &[
         why: "The loader found another libucp before the one that the program was built with: the \
               distribution's, or the one of another package. Transports and CUDA modules then do not \
               fit.",
-        patterns: &[sure(r"\bucp api version is incompatible\b")],
+        patterns: &[sure(r"\buc[pst]( api)? version is incompatible\b")],
         remedies: &[
             run(
                 "See which is loaded",

@@ -1,6 +1,6 @@
 //! Kernel modules that do not load or do not fit.
 
-use super::{follows, hand, likely, run, sure, weak};
+use super::{QUIET, follows, hand, likely, run, sure, weak};
 use crate::checks::kernel_log::expressions;
 use crate::explain::{Cause, Fact, Kind, Strength};
 
@@ -70,7 +70,9 @@ pub(super) const CAUSES: &[Cause] = &[
               nv_peer_mem.",
         patterns: &[
             sure(r"(nvidia.peermem|nv_peer_mem|nv_get_p2p_free_callback).*invalid page_table"),
-            likely(r"nv_get_p2p_free_callback\+0x"),
+            likely(
+                r"nv_get_p2p_free_callback\+0x|\bnv_get_p2p_free_callback\b.{0,40}\binvalid dma_mapping",
+            ),
         ],
         remedies: &[
             hand("Install NVIDIA's driver 510 or later, or a late release of 470"),
@@ -229,6 +231,8 @@ pub(super) const CAUSES: &[Cause] = &[
             likely(r"/dev/gdrdrv.*(no such|denied|not permitted)"),
             likely(r"module gdrdrv not found"),
             weak(r"could not insert (module )?\S*gdrdrv"),
+            weak(r"\b(gdrdrv|gdrcopy)\b[^.;]{0,60}\b(fail\w*|error|unable|cannot)\b")
+                .unless(r"nvidia_p2p_get_pages"),
             weak(r"\bgdr_?copy\b.{0,40}(could not|failed|error|disabled|unavailable|not enabled)"),
         ],
         remedies: &[
@@ -323,6 +327,8 @@ pub(super) const CAUSES: &[Cause] = &[
             likely(
                 r"\bcumulticast(create|binddevice|addevice|bindmem)\w*\b.{0,80}(fail|error|invalid)",
             ),
+            weak(nccl_warning!("transport/nvls|transport/multicast")),
+            weak(nvshmem_error!("host/team/\\w*nvls")),
             follows(
                 r"\b(_symmetricmemory|symm_mem\w*)\.rendezvous\b",
                 r"cuda driver error: invalid argument",
@@ -411,6 +417,46 @@ pub(super) const CAUSES: &[Cause] = &[
         ..Cause::DEFAULT
     },
     Cause {
+        id: "rdma-driver",
+        title: "The RDMA driver's modules are not loaded, or were not built for the kernel that is running",
+        why: "mlx5_ib, ib_core and ib_uverbs come with the kernel, or with MLNX_OFED or DOCA, which are \
+              built for one kernel. After a new kernel, a build that failed, or with a mix of both, \
+              they do not load, and there is no RDMA device although the card is there.",
+        patterns: &[
+            sure(
+                r"\b(failed loading kernel|could not insert|failed to (load|insert)) (module )?'?(mlx\w+|ib_\w+|rdma_\w+|irdma|bnxt_re|efa)\b",
+            ),
+            sure(r"\bmodule (mlx\w+|ib_\w+|rdma_\w+|irdma|bnxt_re|efa) (does not exist|not found)"),
+            likely(r"loading hca driver\b.{0,40}\[ ?fail"),
+            likely(
+                r"\b(mlnx_ofed|mlnx-ofed|doca-ofed|mofed)\w*\b.{0,80}\b(fail\w*|not installable|error)\b",
+            ),
+            likely(r"\bfail\w*\b.{0,40}\b(mlnx_ofed|mlnx-ofed|doca-ofed|mofed)"),
+            follows(
+                BUILD_FAILED,
+                r"/dkms/(mlnx-ofed-kernel|iser|srp|isert|knem|xpmem|irdma|bnxt_re|efa)/\S*/make\.log",
+                Strength::Likely,
+            ),
+        ],
+        remedies: &[
+            run(
+                "See which are there, and from which stack",
+                "modinfo mlx5_ib ib_core | grep -E 'filename|version'; ofed_info -s; dkms status",
+            ),
+            run(
+                "Build the driver for this kernel",
+                "mlnxofedinstall --add-kernel-support; or: dkms autoinstall -k $(uname -r)",
+            ),
+            hand("Or start the kernel that it was built for, or take the kernel's own driver"),
+        ],
+        checks: &["nic.driver", "ofed.flavour", "dev.nodes"],
+        sources: &[
+            "Mellanox/doca-driver-build issue 52",
+            "NVIDIA MLNX_OFED user manual: installation",
+        ],
+        ..Cause::DEFAULT
+    },
+    Cause {
         id: "driver-symbols",
         title: "A module was built against another version of NVIDIA's driver, or of the kernel",
         why: "gdrdrv, nvidia_peermem and nvidia_fs use functions nvidia_p2p_* of the driver. After \
@@ -485,6 +531,7 @@ pub(super) const CAUSES: &[Cause] = &[
               daemons hold the GPU's device nodes. A driver that is to be replaced stays until all of \
               them are gone, and a restart of the RDMA stack ends half-way.",
         patterns: &[
+            likely(r"\bcurrently (in use by another process|being used by one or more)"),
             sure(r"module (ib_|rdma_|mlx|nvidia|gdrdrv|nv_peer)\S* is in use\b"),
             sure(r"could not unload nvidia driver kernel modules"),
         ],
@@ -539,7 +586,14 @@ pub(super) const CAUSES: &[Cause] = &[
                 r"cuda driver initialization failed|no cuda gpus are available|found no nvidia driver",
             ),
             likely(r"\bno devices were found\b"),
+            sure(r"\bcu(da)?[a-z]\w*\b.{0,60}\binitialization error\b"),
+            weak(nccl_warning!("misc/cudawrap|misc/nvmlwrap")),
+            weak(r"nvidia-container-cli: .{0,20}error"),
             likely(r"no cuda-capable device is detected|\bcuda unknown error\b"),
+            weak(failed_call!(
+                "nvml(init\\w*|device\\w+)|cuinit|cudeviceget\\w*|cudagetdevice\\w*|cudasetdevice"
+            ))
+            .unless(QUIET),
             likely(r"nvidia-container-cli: .{0,60}(\bnvml error|unknown device)"),
             likely(
                 r"device\(s\) is/are busy or unavailable|\bcuda_?error_?devices?_?unavailable\b",

@@ -1,6 +1,6 @@
 //! What NICs and their drivers log.
 
-use super::{follows, hand, likely, run, sure, weak};
+use super::{QUIET, follows, hand, likely, run, sure, weak};
 use crate::checks::kernel_log::expressions;
 use crate::explain::{Cause, Fact, Kind, Strength};
 
@@ -69,6 +69,10 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(expressions::NIC_CABLE),
             likely(r"port module event.{0,60}(error|unplugged|bad|unsupported)"),
             likely(r"\[(symbolerror|linkerrorrecovery|linkdowned|portrcverrors)\w* == [1-9]"),
+            likely(r"\blink_downed\b.{0,80}\b(value|delta)=[1-9]"),
+            weak(
+                r"\b(link_downed|link_error_recovery|symbol_error|local_link_integrity_errors)\b\W{1,4}[1-9]",
+            ),
             weak(r"\b(symbolerror|linkerrorrecovery|linkdowned|portrcverrors)\w*:\.+[1-9]\d"),
             follows(
                 r"\btroubleshooting info\b",
@@ -96,6 +100,19 @@ pub(super) const CAUSES: &[Cause] = &[
         patterns: &[
             sure(expressions::NIC_COMMAND),
             sure(expressions::NIC_COMMAND_STATUS).unless(expressions::NIC_COMMAND_FULL),
+            likely(
+                r"\binfiniband \w+: .{0,60}\bfailed to (create|modify|destroy) (qp|cq|srq|mr|mkey)\b",
+            ),
+            weak(ucx_error!("ib_(iface|mlx5|mlx5_dv|mlx5dv\\w*)")),
+            weak(r"\[doca\]\[(err|crit)\]"),
+            weak(r"\bmlx4_core \S+ command 0x[0-9a-f]+ failed: fw status"),
+            weak(failed_call!(
+                "mlx5dv_(create|devx)_\\w+|efadv_\\w+|bnxt_re_\\w+|irdma_\\w+"
+            ))
+            .unless(QUIET),
+            weak(
+                r"\b(mlx5_(core|ib)|bnxt_(en|re)|irdma|efa|ionic\w*|erdma)\b.{0,80}\b(fail(ed|ure)?|timed? ?out|error)\b",
+            ),
             sure(r"\bcmd error\]\[op_code=\d+\] status=-\d+"),
             likely(r"\binfiniband \w+: failed to (create|modify|allocate) hw (qp|cq|srq|mr)\b"),
             likely(r"mlx5_core .{0,80}\(0x[0-9a-f]+\) op_mod\(0x[0-9a-f]+\) failed, status")

@@ -176,6 +176,8 @@ pub(super) const CAUSES: &[Cause] = &[
                 r"peer access is not supported between these two devices|\bcuda_?error_?peer_?access_?unsupported\b",
             ),
             likely(r"\bdevice=\d+ cannot access peer device=\d+"),
+            weak(ucx_error!("cuda_ipc_\\w+")),
+            weak(nccl_warning!("transport/p2p")),
             likely(r"\bcu(da)?ipcopenmemhandle\b.{0,80}(fail|error|invalid)"),
             likely(r"'?mapping of buffer object failed|\bcuda_?error_?map_?(buffer_?object_?)?failed\b"),
         ],

@@ -1,7 +1,7 @@
 //! Devices and rights that a process lacks.
 
 use super::gpus::GPU_GONE;
-use super::{hand, likely, run, sure, weak};
+use super::{QUIET, hand, likely, run, sure, weak};
 use crate::checks::kernel_log::expressions;
 use crate::explain::{Cause, Fact};
 
@@ -32,6 +32,12 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(r"devices unavailable for \S*(rdma|hca|mlnx|roce|infiniband|sriov|efa)"),
             likely(r"\brdma_create_event_channel\b.{0,20}no such (file|device)"),
             likely(r"\bfailed to install (the )?rdma transport"),
+            weak(failed_call!(
+                "ibv_(get_device\\w*|open_device|query_device\\w*)|rdma_(create_event_channel|create_id|get_devices)|mlx5dv_open_device|uct_md_(open|query\\w*)|fi_(getinfo|fabric|domain)"
+            )).unless(QUIET),
+            weak(
+                r"\b(infiniband|rdma|roce|verbs)\b.{0,30}\b(is |are )?(not (available|supported|found|enabled|detected)|unavailable|unsupported)\b",
+            ),
             likely(r"\bexposing devices: *\[\]|no devices in device pool"),
             likely(r"\bfi_getinfo\b.{0,40}(, (ret=)?-(19|61) \(|\bcall failed\b.{0,20}no data)"),
             // NVSHMEM: no transport leads to a GPU of another node.
@@ -56,7 +62,15 @@ pub(super) const CAUSES: &[Cause] = &[
                 r"\b(unable to|failed to|cannot|couldn'?t|could not) (dlopen|open|load) \S*(libmlx5(dv)?|libmlx5\.so)",
             ),
             likely(r"libmlx5\.so\S*: cannot open shared object"),
-            likely(r"/dev/infiniband/\S+.{0,40}(no such file|permission denied|not permitted)"),
+            likely(
+                r"/dev/infiniband\b\S*.{0,40}(no such file|permission denied|not permitted|does not exist)",
+            ),
+            likely(r"failed to open memory domain"),
+            weak(ucx_error!("ib_device")).unless(r"\bibv_create_ah"),
+            weak(nccl_warning!("net_ib/init")),
+            weak(nvshmem_error!("transport/(ibrc|ibdevx|ucx|libfabric)/|host/topo/")),
+            weak(mooncake_error!("rdma_(context|transport)")),
+            weak(libfabric_warning!("fabric|domain")),
         ],
         remedies: &[
             run(
@@ -164,6 +178,7 @@ pub(super) const CAUSES: &[Cause] = &[
             ),
             sure(r"rma_socket requires gdrcopy|\brma/socket\b.{0,40}gdrcopy"),
             sure(r"\bgin\b.{0,60}requires gdrcopy"),
+            weak(nccl_warning!("gin/\\w+|gin_\\w+")),
             likely(r"\bgdaki\w*\b.{0,80}(failed|not implemented|not supported)"),
             likely(
                 r"\bgin\b.{0,30}(failed to init\w*|init\w* failed|no (suitable )?(device|plug-?in))",

@@ -56,6 +56,7 @@ pub(crate) const TEXTS: Texts = &[
         &[
             "nixl._bindings.nixlBackendError: NIXL_ERR_BACKEND",
             "E1104 06:35:19.118512 2368741 nixl_agent.cpp:473] registerMem: registration failed for the specified or all potential backends",
+            "nixl._bindings.nixlInvalidParamError: NIXL_ERR_INVALID_PARAM",
         ],
     ),
     (
@@ -96,6 +97,7 @@ pub(crate) const TEXTS: Texts = &[
             "UCX  ERROR   no active messages transport to <no debug data>: self/memory - no peer failure handler, sysv/memory - no peer failure handler, cuda_copy/cuda - no am bcopy, cuda_ipc/cuda - no am bcopy",
             "[1.2] [n2:71:0] select.c:643 UCX  ERROR   no remote registered memory access transport to n3:88: rc_mlx5/mlx5_0:1 - Destination is unreachable",
             "ucp_context.c:969  UCX  ERROR   no usable transports/devices (asked rc,cuda_copy on network:mlx5_9:1)",
+            "ucp_device.c:415  UCX  ERROR failed to select lane for local device GPU0",
         ],
     ),
     (
@@ -108,6 +110,7 @@ pub(crate) const TEXTS: Texts = &[
         "library-versions",
         &[
             "[1729.1] [n1:88:0] ucp_context.c:2119 UCX  WARN  UCP API version is incompatible: required >= 1.17, actual 1.10.0 (loaded from /lib/x86_64-linux-gnu/libucp.so.0)",
+            "ucp_context.c:1774 UCX  WARN  UCP version is incompatible, required: 1.18, actual: 1.12 (release 1)",
         ],
     ),
     (

@@ -20,7 +20,10 @@ pub(crate) const TEXTS: Texts = &[
     ),
     (
         "peermem-callback",
-        &["nvidia-peermem nv_get_p2p_free_callback:128 ERROR detected invalid page_table"],
+        &[
+            "nvidia-peermem nv_get_p2p_free_callback:128 ERROR detected invalid page_table",
+            "kernel: nv_mem nv_get_p2p_free_callback:155 nv_get_p2p_free_callback -- invalid dma_mapping",
+        ],
     ),
     (
         "gdrdrv-missing",
@@ -129,6 +132,7 @@ pub(crate) const TEXTS: Texts = &[
             "RuntimeError: CUDA error: no CUDA-capable device is detected",
             "RuntimeError: CUDA unknown error - this may be due to an incorrectly set up environment",
             "nvidia-container-cli: device error: GPU-0c239aa8: unknown device: unknown",
+            "gdaki.c:1227 UCX ERROR cuDeviceGetCount(&cuda_dev_count) failed: initialization error",
         ],
     ),
     (
@@ -190,6 +194,16 @@ pub(crate) const TEXTS: Texts = &[
             "Could not unload NVIDIA driver kernel modules, driver is in use",
             "Unloading HCA driver:                                      [FAILED]\nrmmod: ERROR: Module ib_uverbs is in use by: nvidia_peermem",
             "rmmod: ERROR: Module nvidia is in use by: nvidia_uvm nvidia_modeset gdrdrv",
+            "GPU 00000000:0A:00.0 is currently in use by another process.",
+        ],
+    ),
+    (
+        "rdma-driver",
+        &[
+            "Unloading HCA driver:[  OK  ]\nFailed loading kernel module mlx5_ib:[FAILED]\nLoading HCA driver and Access Layer:[FAILED]",
+            "Module mlx5_core does not exist, skipping...               [FAILED]",
+            "modprobe: FATAL: Module ib_uverbs not found in directory /lib/modules/6.8.0-45-generic",
+            "Failed to build MLNX_OFED_LINUX for 5.14.0-rc5",
         ],
     ),
 ];

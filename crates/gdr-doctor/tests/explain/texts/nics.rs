@@ -36,6 +36,7 @@ pub(crate) const TEXTS: Texts = &[
             "Errors for \"node-h HCA-1\"\n   GUID 0x946dae0300a1b2c4 port 1: [SymbolErrorCounter == 65535] [LinkErrorRecoveryCounter == 3] [LinkDownedCounter == 12] [PortRcvErrors == 15]",
             "LinkDownedCounter:...............12",
             "Troubleshooting Info\n--------------------\nStatus Opcode                      : 1024\nRecommendation                     : Cable is unplugged",
+            "Port mlx5_3 port 1: link_downed - Port Training State Machine failed - QP disconnect (value=1, delta=1)",
         ],
     ),
     (
@@ -50,6 +51,7 @@ pub(crate) const TEXTS: Texts = &[
             "infiniband irdma0: [Modify QP Cmd Error][op_code=6] status=-16 waiting=1 completion_err=1 maj=0xffff min=0x8",
             "[ 812.120009] infiniband bnxt_re0: Failed to modify HW QP",
             "mlx5_core 0000:9a:00.0: mlx5_cmd_out_err:808:(pid 4711): RTR2RTS_QP(0x504) op_mod(0x0) failed, status bad parameter(0x3), syndrome (0x6cd5d9), err(-22)",
+            "infiniband mlx5_2: Failed to create CQ, err -12",
         ],
     ),
     (

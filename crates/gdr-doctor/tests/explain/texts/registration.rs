@@ -43,6 +43,11 @@ pub(crate) const TEXTS: Texts = &[
             "NCCL WARN NET/IB: Call to ibv_reg_mr_iova2 failed with error Bad address errno 14",
             " 11-10-2023 15:49:50:24 [pid=1502621 tid=1502621] NOTICE  cufio-rdma:175 nvidia_peermem.ko is not loaded. Disabling UserSpace RDMA access.",
             "kernel: ib_umem_get: failed to get user pages, nr_pages=1",
+            "libfabric:53673:1693359811::cxi:mr:cxip_regattr():1306<warn> x1922c2s2b0n0: Failed to map MR buffer: -22",
+            "W0302 rdma_transport.cpp:400] RdmaTransport: Failed to register memory: addr 0x733a96e00000 length 2896659072",
+            "src/host/mem/mem_heap.cpp:812: non-zero status: 7 register heap memory failed",
+            "cat: /sys/kernel/mm/memory_peers/nv_mem_nc/version: No such file or directory",
+            "nvidia-peermem-ctr: /usr/local/bin/nvidia-driver: line 769: RHEL_VERSION: unbound variable",
         ],
     ),
     (

@@ -40,6 +40,8 @@ pub(crate) const TEXTS: Texts = &[
             "/main_nvshmem/src/host/topo/topo.cpp:469: [GPU 6] Peer GPU 8 is not accessible, exiting ...\n/main_nvshmem/src/host/init/init.cu:1035: non-zero status: 3 building transport map failed",
             "rdma_create_event_channel: No such file or directory",
             "E0401 transfer_engine.cpp:234] Failed to install RDMA transport",
+            "# Memory domain: mlx5_0\n#     Component: ib\n#  < failed to open memory domain >",
+            "nvidia-container-cli: mount error: file creation failed: /run/enroot/rootfs/dev/infiniband: operation not permitted",
         ],
     ),
     (

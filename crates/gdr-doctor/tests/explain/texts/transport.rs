@@ -21,6 +21,7 @@ pub(crate) const TEXTS: Texts = &[
             "worker_pool.cpp:291] Worker: Process failed for slice (opcode: 1, source_addr: 1): transport retry counter exceeded",
             "mlx5: gpu01: got completion with error:\n00000000 00000000 00000000 00000000\n00000000 00000000 00000000 00000000\n00000001 00000000 00000000 00000000\n00000000 00008115 10000070 000051d2",
             "[node1:mpi_rank_0][handle_cqe] Send desc error in msg to 1, wc_opcode=0\n[node1:mpi_rank_0][handle_cqe] Msg from 1: wc.status=12 (transport retry counter exceeded), wc.wr_id=0x2a4d0c8, wc.opcode=0, vbuf->phead->type=24",
+            "[GIN/GDAKI] A TRANSPORT_RETRY_EXC_ERR completion on a GDAKI QP",
         ],
     ),
     (
@@ -104,6 +105,8 @@ pub(crate) const TEXTS: Texts = &[
         &[
             "node-0:139577:139678 [0] transport/net_ib.cc:154 NCCL WARN NET/IB : mlx5_1:1 async fatal event on QP (0x7309dc3bb338): invalid request local work queue error",
             "[host:1:0:1] ib_mlx5_log.c:168  Local QP operation on mlx5_0:1/IB (synd 0x2 vend 0x68 hw_synd 0/36)",
+            "rdma.c:3672: Failed to post a send for the qpair 0xd10160 with errno -22",
+            "ibv_post_recv() returned -12",
         ],
     ),
     (
@@ -117,6 +120,7 @@ pub(crate) const TEXTS: Texts = &[
             "NET/IB : Attempted to connect incompatible devices: [0]mlx5_0:1/IB and [1]mlx5_5:1/RoCE. Try selecting NICs of only one link type using NCCL_IB_HCA",
             "E0806 10:11:12.131415  1617 rdma_endpoint.cpp:402] [Handshake] Failed to modify QP to INIT, check local context port num: Invalid argument [22]",
             "UCX  ERROR   mlx5dv_create_qp(mlx5_0, DCI) failed: Invalid argument",
+            "ib_iface.c:1182 UCX  ERROR erdma_0: iface 0x32ce7410 failed to create UD QP TX wr:256 sge:6 inl:64 resp:0 RX wr:4096 sge:1 resp:0 failed: Invalid argument",
         ],
     ),
     (
@@ -149,6 +153,10 @@ pub(crate) const TEXTS: Texts = &[
             "ibportstate: iberror: failed: smp query portinfo failed",
             "ibwarn: [21876] mad_rpc: _do_madrpc failed; dport (DR path slid 0; dlid 0; 0,1,17)",
             "ib0: multicast join failed for ff12:401b:ffff:0000:0000:0000:ffff:ffff, status -110",
+            "ibwarn: [4711] _do_madrpc: recv failed: Connection timed out\nibping: Ping: failed",
+            "check_hw_ib:  No IB port mlx5_ib3:1 is ACTIVE (LinkUp 400 Gb/sec).",
+            "check_ib_link_flapping: IB link flapping detected, multiple IB link flapping occurred within 6 hours (ib3)",
+            "# Port info: Lid 38 port 1\nLinkState:.......................Down\nPhysLinkState:...................Polling",
         ],
     ),
     (
@@ -178,6 +186,7 @@ pub(crate) const TEXTS: Texts = &[
             "E0523 06:50:40.074718   223 client.cpp:444] Transfer failed for task0\nE0523 06:50:40.084792   223 client.cpp:460] transfer_incomplete max_attempts=3",
             "E0523 06:50:40.085733   223 store_py.cpp:367] Put operation failed with error: TRANSFER_FAIL",
             "NCCL WARN NET/OFI aws-ofi-nccl initialization failed",
+            "RuntimeError: Mooncake Transfer Engine initialization failed.",
         ],
     ),
     (
@@ -194,6 +203,10 @@ pub(crate) const TEXTS: Texts = &[
             "E0701 08:00:01.000001 77 rdma_endpoint.cpp:472] Invalid argument: received packet mismatch, local.local_nic_path: 10.42.21.26:15806@rdma0, local.peer_nic_path: 10.42.21.26:16416@rdma2, peer.local_nic_path: , peer.peer_nic_path: ",
             "2025-11-11 08:02:15.854222 ERROR    [924] [coro_rpc_client.hpp:954] read rpc head failed, error msg:Operation aborted.. close the socket.value=125\nE1111 08:02:15.854331   924 master_client.cpp:146] RPC call failed: Connection timed out",
             "torch.distributed.DistNetworkError: The client socket has timed out after 600000ms while trying to connect to (10.0.0.1, 29500).",
+            "nvme_rdma.c:1103:nvme_rdma_connect: *ERROR*: RDMA connect error -99",
+            "client read/write: Protocol not supported\nCouldn't read/write remote address",
+            "RuntimeError: Gloo connectFullMesh failed with [../third_party/gloo/gloo/transport/tcp/pair.cc:144] no error",
+            "ORTE was unable to reliably start one or more daemons.",
         ],
     ),
     (
