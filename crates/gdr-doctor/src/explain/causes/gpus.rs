@@ -45,6 +45,7 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(expressions::GPU_RESET),
             sure(r"\bgpu (requires|needs) (a )?reset\b"),
             likely(r"\btimeout after \d+s of waiting for rpc response from gpu"),
+            likely(r"nvrm: .*assertion failed: .*\bkernel_gsp\w*\.c\b"),
             likely(r"nvrm: .*(\bgsp timeout\b|\brpcsendmessage failed with status)")
                 .unless(GPU_GONE),
             likely(

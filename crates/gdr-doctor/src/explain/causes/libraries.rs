@@ -271,6 +271,8 @@ pub(super) const CAUSES: &[Cause] = &[
         patterns: &[
             sure(r"\bno [a-z][\w ]{2,50} transport to [^:]{1,80}:"),
             sure(r"\bno usable transports?/devices? \(asked"),
+            likely(r"able to be opened in the pml framework"),
+            weak(r"\b(pml|osc|common|spml)_ucx\w*\.c:\d+ +error"),
             weak(ucx_error!(
                 "select|wireup\\w*|ucp_(ep|context|worker|device|rkey)"
             )),

@@ -465,6 +465,7 @@ pub(super) const CAUSES: &[Cause] = &[
         patterns: &[
             sure(expressions::DRIVER_SYMBOL),
             sure(r"(unknown symbol|disagrees about version of symbol) nvidia_p2p_\w+"),
+            sure(r"failing symbol_get of non-gplonly symbol nvidia_p2p_\w+"),
             sure(
                 r"(gdrdrv|nvidia.peermem|nv_peer_mem|nvidia.fs): version magic '.{1,80}' should be",
             ),

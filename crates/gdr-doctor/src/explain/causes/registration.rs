@@ -415,6 +415,7 @@ pub(super) const CAUSES: &[Cause] = &[
         why: "Registered GPU memory is reached through BAR1. With 256 MiB (T4, GeForce, \
               resizable BAR off) a large buffer, or many, find no room; small ones work.",
         patterns: &[
+            likely(r"\bsmall bar1\b|\bbar1\b.{0,30}\b(too small|exhausted)\b"),
             // Hundreds of megabytes, in bytes.
             sure(r"reg_?mr.*bad address.*(length|len|size)\D{0,3}[1-9]\d{8,}"),
             // An address in place of an error number, as nv_peer_mem of old returned it.

@@ -448,6 +448,7 @@ pub(super) const CAUSES: &[Cause] = &[
         patterns: &[
             sure(r"attribute \w+ of node \w+ not found"),
             sure(r"could not (open|read|parse) (xml )?topology file|\bxml parse\b.{0,60}(error|unterminated|unexpected)"),
+            weak(nccl_warning!("graph/(topo|xml|search|paths|connect)")),
             likely(r"nccl_topo_file\b.{0,80}(no such file|not found|invalid|could not)"),
         ],
         detail: Some(attribute),
@@ -507,6 +508,7 @@ pub(super) const CAUSES: &[Cause] = &[
             follows(r"\bport \d+:\W*$", r"\bstate: +(initializing|armed)\b", Strength::Likely),
             likely(r"\bstate:\s+\d: (down|init|armed)\b"),
             likely(r"\blink \w+/\d+ .{0,80}\bstate (down|init|armed)\b"),
+            likely(r"no openfabrics connection schemes reported"),
             likely(r"\b(phys)?linkstate:\.+(down|init|armed|polling|disabled)"),
             likely(r"\bno (ib|infiniband|rdma|roce) ports?\b.{0,40}\bactive"),
             likely(
@@ -593,6 +595,7 @@ pub(super) const CAUSES: &[Cause] = &[
             likely(r"failed to complete transfers after \d+ seconds|\bkvpoll\.(waitingforinput|failed)"),
             likely(r"aws-ofi-nccl initialization failed"),
             weak(r"\b(transfer engine|kv (cache )?transfer|kv connector)\b.{0,40}\bfail"),
+            likely(r"\bfail\w* to (init\w*|start|create) (the )?(\w+ )?transfer engine"),
             weak(nvshmem_error!("host/(init|transport|util)/")),
             weak(mooncake_error!("transfer_(engine|task)\\w*|multi_transport|\\w*client")),
             likely(r"\btransfer_(fail|incomplete)\b|\btransfer failed for task"),
@@ -638,7 +641,8 @@ pub(super) const CAUSES: &[Cause] = &[
             weak(r"/gloo/transport/\w+/(pair|listener|device)\.cc"),
             likely(r"\b(orte|prte|prrte)\b.{0,40}\b(unable|lost communication|failed)\b"),
             weak(r"\bconnect(ing|ion)?\b.{0,60}\b(connection refused|connection timed out|no route to host)\b")
-                .unless(r"\bibv_|\bqp\b|\bah\b"),
+                .unless(r"\bibv_|\bqp\b|\bah\b|\bdial tcp\b|\bhttps?\b"),
+            likely(r"timed out after \d+ seconds waiting for clients"),
             likely(r"\bclient socket has timed out|\btcpstore\b.{0,80}(timed out|timeout|refused)"),
             likely(r"\brpc call failed: connection (timed out|refused|reset)|\bread rpc head failed"),
         ],

@@ -24,6 +24,7 @@ pub(crate) const TEXTS: Texts = &[
             "NVRM: _kgspLogXid119: ********************************* GSP Timeout **********************************",
             "NVRM: _issueRpcAndWait: rpcSendMessage failed with status 0x00000065 for fn 76!",
             "Error: GPU 00000000:18:00.0: GPU requires reset",
+            "NVRM: nvAssertFailedNoLog: Assertion failed: 0 @ kernel_gsp.c:1476",
         ],
     ),
     (

@@ -98,6 +98,8 @@ pub(crate) const TEXTS: Texts = &[
             "[1.2] [n2:71:0] select.c:643 UCX  ERROR   no remote registered memory access transport to n3:88: rc_mlx5/mlx5_0:1 - Destination is unreachable",
             "ucp_context.c:969  UCX  ERROR   no usable transports/devices (asked rc,cuda_copy on network:mlx5_9:1)",
             "ucp_device.c:415  UCX  ERROR failed to select lane for local device GPU0",
+            "No components were able to be opened in the pml framework.",
+            "[node1:23451] pml_ucx.c:208  Error: Failed to create UCP worker",
         ],
     ),
     (

@@ -94,6 +94,7 @@ pub(crate) const TEXTS: Texts = &[
             "gdrdrv: version magic '5.15.0-91-generic SMP mod_unload modversions ' should be '6.8.0-45-generic SMP preempt mod_unload modversions '",
             "insmod: ERROR: could not insert module gdrdrv/gdrdrv.ko: Invalid parameters",
             "modprobe: ERROR: could not insert 'gdrdrv': Unknown symbol in module, or unknown parameter (see dmesg)",
+            "kernel: failing symbol_get of non-GPLONLY symbol nvidia_p2p_get_pages.",
         ],
     ),
     (

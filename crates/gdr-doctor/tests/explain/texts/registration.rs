@@ -106,6 +106,7 @@ pub(crate) const TEXTS: Texts = &[
             "ibv_reg_mr failed, Bad address. addr:0x7f21e3369dc0, length:15863892992, access:0x7\n\
              mlx5_0:mr_umem_get:709:(pid 15855): umem get failed (-131668346275144)",
             "gdrdrv:nvidia_p2p_get_pages(va=2305ba0000 len=4194304 p2p_token=0 va_space=0) failed [ret = -12]",
+            "registration fails due to small BAR1 size (256 MB)",
         ],
     ),
     (

@@ -42,6 +42,9 @@ pub(crate) const TEXTS: Texts = &[
             "E0401 transfer_engine.cpp:234] Failed to install RDMA transport",
             "# Memory domain: mlx5_0\n#     Component: ib\n#  < failed to open memory domain >",
             "nvidia-container-cli: mount error: file creation failed: /run/enroot/rootfs/dev/infiniband: operation not permitted",
+            "  what():  IB transport out of range: 0 >= 0",
+            "[rdma_find_network_type] No active HCAs found on the system!!!",
+            "error adding container to network \"sriov-rdma\": SRIOV-CNI failed to load netconf: LoadConf(): VF pci addr is required",
         ],
     ),
     (
@@ -55,6 +58,7 @@ pub(crate) const TEXTS: Texts = &[
             "WARN: cudaHostRegister with IoMemory failed with error=800. We may need to use a fallback path.",
             "WARN: GPU cannot map UAR of device mlx5_1. Skipping...",
             "doca_gpunetio: failed to map UAR to GPU: CUDA error 800 (CUDA_ERROR_NOT_PERMITTED)",
+            "NCCL WARN NET/OFI Failed to register EFA device memory in GPU address space, likely due to missing NVIDIA driver flag PeerMappingOverride=1",
         ],
     ),
     (
@@ -68,6 +72,7 @@ pub(crate) const TEXTS: Texts = &[
             "nvidia-smi: GPU is lost.  Reboot the system to recover this GPU",
             "[ 71.2] nvidia 0000:3b:00.0: Unable to change power state from D3cold to D0, device inaccessible",
             "kernel: NVRM: _issueRpcAndWait: rpcSendMessage failed with status 0x0000000f for fn 76!",
+            "[1084456.746765] nvidia-gpu 0000:09:00.3: Refused to change power state, currently in D3",
         ],
     ),
     (

@@ -157,6 +157,7 @@ pub(crate) const TEXTS: Texts = &[
             "check_hw_ib:  No IB port mlx5_ib3:1 is ACTIVE (LinkUp 400 Gb/sec).",
             "check_ib_link_flapping: IB link flapping detected, multiple IB link flapping occurred within 6 hours (ib3)",
             "# Port info: Lid 38 port 1\nLinkState:.......................Down\nPhysLinkState:...................Polling",
+            "No OpenFabrics connection schemes reported that they were able to be\nused on a specific port.",
         ],
     ),
     (
@@ -187,6 +188,7 @@ pub(crate) const TEXTS: Texts = &[
             "E0523 06:50:40.085733   223 store_py.cpp:367] Put operation failed with error: TRANSFER_FAIL",
             "NCCL WARN NET/OFI aws-ofi-nccl initialization failed",
             "RuntimeError: Mooncake Transfer Engine initialization failed.",
+            "checkpoint_engine.ps:__init__:465 - [rank2] fail to initialize transfer engine, ret -1, retry 7/8 in 1532ms",
         ],
     ),
     (
@@ -207,6 +209,7 @@ pub(crate) const TEXTS: Texts = &[
             "client read/write: Protocol not supported\nCouldn't read/write remote address",
             "RuntimeError: Gloo connectFullMesh failed with [../third_party/gloo/gloo/transport/tcp/pair.cc:144] no error",
             "ORTE was unable to reliably start one or more daemons.",
+            "torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 2/4 clients joined.",
         ],
     ),
     (
@@ -229,6 +232,7 @@ pub(crate) const TEXTS: Texts = &[
         &[
             "node-a:28:63 [7] graph/xml.h:101 NCCL WARN Attribute arch of node cpu not found",
             "graph/xml.cc:240 NCCL WARN Could not open XML topology file /opt/topo.xml : No such file or directory",
+            "graph/topo.h:230 NCCL WARN Could not find NET with id 0",
         ],
     ),
     (
