@@ -372,9 +372,7 @@ impl State {
                 _ => {}
             }
         }
-        for place in places {
-            self.try_pattern(*place, number, line);
-        }
+        self.try_patterns(places, number, line, Strength::Weak);
         self.candidates = candidates;
         self.keep_spoken(number, line);
     }
@@ -538,23 +536,46 @@ impl State {
     fn look_at_joined(&mut self, start: usize, line: &[u8], hits: &Hits, least: Strength) {
         let table = self.table;
         let mut candidates = std::mem::take(&mut self.candidates);
-        for place in candidates.of(&table.matcher, hits) {
-            if self.matched_on[*place] >= start {
-                continue;
-            }
-            match table.roles[*place] {
-                Role::Channel => {
-                    if let Some((channel, at)) = channel::parse(line) {
-                        self.matched_on[*place] = start;
-                        self.channel(channel, start, line, at);
-                    }
-                }
-                Role::Cause { pattern, .. } if pattern.strength < least => {}
-                _ => self.try_pattern(*place, start, line),
+        let places = candidates.of(&table.matcher, hits);
+        for place in places {
+            if self.matched_on[*place] < start
+                && matches!(table.roles[*place], Role::Channel)
+                && let Some((channel, at)) = channel::parse(line)
+            {
+                self.matched_on[*place] = start;
+                self.channel(channel, start, line, at);
             }
         }
+        self.try_patterns(places, start, line, least);
         self.candidates = candidates;
         self.keep_spoken(start, line);
+    }
+
+    /// Tries the patterns at `places` that did not match since line `start`, the surest first. Once one
+    /// spoke, those less sure count as matched: nothing of theirs would be kept.
+    fn try_patterns(&mut self, places: &[usize], start: usize, line: &[u8], least: Strength) {
+        let table = self.table;
+        for place in places {
+            if matches!(table.roles[*place], Role::Sign { .. }) {
+                self.try_pattern(*place, start, line);
+            }
+        }
+        for strength in [Strength::Sure, Strength::Likely, Strength::Weak] {
+            if strength < least {
+                return;
+            }
+            let is_outdone = self.spoken.iter().any(|(_, spoken, _)| *spoken > strength);
+            for place in places {
+                match table.roles[*place] {
+                    Role::Cause { pattern, .. } if pattern.strength != strength => {}
+                    Role::Cause { .. } if is_outdone => {
+                        self.matched_on[*place] = self.matched_on[*place].max(start);
+                    }
+                    Role::Cause { .. } => self.try_pattern(*place, start, line),
+                    _ => {}
+                }
+            }
+        }
     }
 
     fn try_pattern(&mut self, place: usize, number: usize, line: &[u8]) {
@@ -563,7 +584,9 @@ impl State {
             Role::Cause { after, .. } | Role::Sign { after, .. } => after,
             Role::Channel | Role::Context | Role::Exception | Role::Fact(_) => return,
         };
-        if after.is_some_and(|context| !together(Some(self.matched_on[context]), number)) {
+        if self.matched_on[place] >= number
+            || after.is_some_and(|context| !together(Some(self.matched_on[context]), number))
+        {
             return;
         }
         let Some(found) = table.matcher.find(place, line) else {

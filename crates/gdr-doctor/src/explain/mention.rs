@@ -518,9 +518,8 @@ fn is_condition(before: &str) -> bool {
 
 /// `title: port {{ $labels.port }} is down`: what is still to be filled in.
 fn is_template(line: &[u8]) -> bool {
-    [&b"{{ $"[..], b"{{ .", b"{{$", b"{{."]
-        .iter()
-        .any(|mark| memmem::find(line, mark).is_some())
+    memmem::find_iter(line, b"{{")
+        .any(|at| matches!(line[at + 2..].trim_ascii_start(), [b'$' | b'.', ..]))
 }
 
 /// A text in quotation marks that the words stand in.

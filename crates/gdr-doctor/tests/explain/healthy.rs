@@ -121,6 +121,8 @@ pub(crate) const HEALTHY: &[&str] = &[
     "NCCL INFO dlvsym failed on mlx5dv_reg_dmabuf_mr - /lib/x86_64-linux-gnu/libmlx5.so.1: undefined symbol: mlx5dv_reg_dmabuf_mr, version MLX5_1.25 version MLX5_1.25",
     "Remapped Rows\n        Pending                           : No\n        Remapping Failure Occurred        : No",
     "exposing devices:  [mlx5_0 mlx5_1]",
+    "mlx5_core 0000:3a:00.0:    [12] Timeout",
+    "In-box drivers and DOCA-OFED (MLNX_OFED before) both work, but not mixed: libraries of one with modules of the other fail in ways that look like hardware.",
 ];
 
 /// Manuals, rules for alerts, commit messages, source code and searches.

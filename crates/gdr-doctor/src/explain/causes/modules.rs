@@ -429,7 +429,7 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(r"\bmodule (mlx\w+|ib_\w+|rdma_\w+|irdma|bnxt_re|efa) (does not exist|not found)"),
             likely(r"loading hca driver\b.{0,40}\[ ?fail"),
             likely(
-                r"\b(mlnx_ofed|mlnx-ofed|doca-ofed|mofed)\w*\b.{0,80}\b(fail\w*|not installable|error)\b",
+                r"\b(mlnx_ofed|mlnx-ofed|doca-ofed|mofed)\w*\b.{0,80}\b(fail(ed|ure|s to)|not installable|error)\b",
             ),
             likely(r"\bfail\w*\b.{0,40}\b(mlnx_ofed|mlnx-ofed|doca-ofed|mofed)"),
             follows(

@@ -111,8 +111,10 @@ pub(super) const CAUSES: &[Cause] = &[
             ))
             .unless(QUIET),
             weak(
-                r"\b(mlx5_(core|ib)|bnxt_(en|re)|irdma|efa|ionic\w*|erdma)\b.{0,80}\b(fail(ed|ure)?|timed? ?out|error)\b",
-            ),
+                r"\b(mlx5_(core|ib)|bnxt_(en|re)|irdma|ionic|erdma)\b.{0,80}\b(fail(ed|ure)?|timed? ?out)\b",
+            )
+            // A bit of a PCI Express error that goes by the same word.
+            .unless(r"\[ *\d+\] timeout"),
             sure(r"\bcmd error\]\[op_code=\d+\] status=-\d+"),
             likely(r"\binfiniband \w+: failed to (create|modify|allocate) hw (qp|cq|srq|mr)\b"),
             likely(r"mlx5_core .{0,80}\(0x[0-9a-f]+\) op_mod\(0x[0-9a-f]+\) failed, status")

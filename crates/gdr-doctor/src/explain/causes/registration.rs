@@ -35,7 +35,7 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(r"umem get failed \(-14\)"),
             likely(r"ib_umem_get: failed to get user pages"),
             weak(
-                r"(failed|unable|error|cannot|couldn'?t)\b.{0,20}\b(register|map|pin)(ing)? (\w+ ){0,2}(memory|buffer|mr|heap|region|va)\b",
+                r"(failed|unable|error|cannot|couldn'?t)\b.{0,20}\b(register|map|pin)(ing)? (\w+ ){0,2}(memory|buffer|heap|region)\b",
             )
             .unless(r"\bhost memory\b|cannot allocate|temporarily unavailable"),
             weak(r"\b(register|map|pin) (\w+ ){0,2}(memory|buffer|mr|heap) failed"),
