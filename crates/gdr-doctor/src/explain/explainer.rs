@@ -287,6 +287,8 @@ struct State {
     record: Record,
     /// What the line at hand says, for the surest of it to be kept.
     spoken: Vec<(usize, Strength, usize)>,
+    /// Where something of each strength was said last.
+    said: [(Strength, usize); 3],
     /// What the text says about its machine.
     facts: BTreeSet<Fact>,
 }
@@ -309,6 +311,7 @@ impl State {
             parts: 0,
             record: Record::default(),
             spoken: Vec::new(),
+            said: [Strength::Weak, Strength::Likely, Strength::Sure].map(|strength| (strength, 0)),
             facts: BTreeSet::new(),
         }
     }
@@ -551,8 +554,8 @@ impl State {
         self.keep_spoken(start, line);
     }
 
-    /// Tries the patterns at `places` that did not match since line `start`, the surest first. Once one
-    /// spoke, those less sure count as matched: nothing of theirs would be kept.
+    /// Tries the patterns at `places` that did not match since line `start`, the surest first, until
+    /// one spoke, there or in one of the lines alone: of what is less sure nothing is kept.
     fn try_patterns(&mut self, places: &[usize], start: usize, line: &[u8], least: Strength) {
         let table = self.table;
         for place in places {
@@ -564,15 +567,17 @@ impl State {
             if strength < least {
                 return;
             }
-            let is_outdone = self.spoken.iter().any(|(_, spoken, _)| *spoken > strength);
+            let surer = |other: &Strength| *other > strength;
+            if self.spoken.iter().any(|(_, spoken, _)| surer(spoken))
+                || (self.said.iter()).any(|(said, on)| *on >= start && surer(said))
+            {
+                return;
+            }
             for place in places {
-                match table.roles[*place] {
-                    Role::Cause { pattern, .. } if pattern.strength != strength => {}
-                    Role::Cause { .. } if is_outdone => {
-                        self.matched_on[*place] = self.matched_on[*place].max(start);
-                    }
-                    Role::Cause { .. } => self.try_pattern(*place, start, line),
-                    _ => {}
+                if let Role::Cause { pattern, .. } = table.roles[*place]
+                    && pattern.strength == strength
+                {
+                    self.try_pattern(*place, start, line);
                 }
             }
         }
@@ -632,6 +637,11 @@ impl State {
         let Some(surest) = self.spoken.iter().map(|(_, strength, _)| *strength).max() else {
             return;
         };
+        for (said, on) in &mut self.said {
+            if *said == surest {
+                *on = number.max(*on);
+            }
+        }
         let mut spoken = std::mem::take(&mut self.spoken);
         spoken.sort_unstable();
         spoken.dedup_by_key(|(cause, strength, _)| (*cause, *strength));
