@@ -2,6 +2,7 @@
  * connected with each other, and then tries it with a key that no peer gave it. See ten-minutes.md.
  *
  *   cc ten-minutes.c -libverbs -o ten-minutes && gdr run --nic 127.0.0.1 ./ten-minutes */
+#include <errno.h>
 #include <infiniband/verbs.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -17,11 +18,17 @@ static void need(int is_fine, const char *what) {
     }
 }
 
+/* Some calls return why they failed, and leave errno as it was. */
+static void none(int error, const char *what) {
+    errno = error;
+    need(!error, what);
+}
+
 /* Brings a queue pair from its birth to a connection with the queue pair `peer` at `gid`. */
 static void connect_to(struct ibv_qp *qp, uint32_t peer, union ibv_gid gid) {
     struct ibv_qp_attr init = {.qp_state = IBV_QPS_INIT, .port_num = PORT,
                                .qp_access_flags = IBV_ACCESS_REMOTE_WRITE};
-    need(!ibv_modify_qp(qp, &init, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS),
+    none(ibv_modify_qp(qp, &init, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS),
          "to INIT");
     struct ibv_qp_attr receive = {.qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = peer,
                                   .max_dest_rd_atomic = 1, .min_rnr_timer = 12};
@@ -30,13 +37,13 @@ static void connect_to(struct ibv_qp *qp, uint32_t peer, union ibv_gid gid) {
     receive.ah_attr.grh.dgid = gid;
     receive.ah_attr.grh.sgid_index = GID;
     receive.ah_attr.grh.hop_limit = 1;
-    need(!ibv_modify_qp(qp, &receive,
+    none(ibv_modify_qp(qp, &receive,
                         IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
                             IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER),
          "to RTR: ready to receive");
     struct ibv_qp_attr send = {.qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7,
                                .max_rd_atomic = 1};
-    need(!ibv_modify_qp(qp, &send,
+    none(ibv_modify_qp(qp, &send,
                         IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
                             IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC),
          "to RTS: ready to send");
@@ -52,7 +59,7 @@ static enum ibv_wc_status write_to(struct ibv_qp *qp, struct ibv_mr *from, uint6
     int found;
     request.wr.rdma.remote_addr = address;
     request.wr.rdma.rkey = rkey;
-    need(!ibv_post_send(qp, &request, &refused), "post");
+    none(ibv_post_send(qp, &request, &refused), "post");
     while ((found = ibv_poll_cq(qp->send_cq, 1, &completion)) == 0)
         continue;
     need(found > 0, "poll");

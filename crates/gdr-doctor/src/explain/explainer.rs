@@ -287,6 +287,8 @@ struct State {
     record: Record,
     /// What the line at hand says, for the surest of it to be kept.
     spoken: Vec<(usize, Strength, usize)>,
+    /// Where something of each strength was said last.
+    said: [(Strength, usize); 3],
     /// What the text says about its machine.
     facts: BTreeSet<Fact>,
 }
@@ -309,6 +311,7 @@ impl State {
             parts: 0,
             record: Record::default(),
             spoken: Vec::new(),
+            said: [Strength::Weak, Strength::Likely, Strength::Sure].map(|strength| (strength, 0)),
             facts: BTreeSet::new(),
         }
     }
@@ -372,9 +375,7 @@ impl State {
                 _ => {}
             }
         }
-        for place in places {
-            self.try_pattern(*place, number, line);
-        }
+        self.try_patterns(places, number, line, Strength::Weak);
         self.candidates = candidates;
         self.keep_spoken(number, line);
     }
@@ -538,23 +539,48 @@ impl State {
     fn look_at_joined(&mut self, start: usize, line: &[u8], hits: &Hits, least: Strength) {
         let table = self.table;
         let mut candidates = std::mem::take(&mut self.candidates);
-        for place in candidates.of(&table.matcher, hits) {
-            if self.matched_on[*place] >= start {
-                continue;
-            }
-            match table.roles[*place] {
-                Role::Channel => {
-                    if let Some((channel, at)) = channel::parse(line) {
-                        self.matched_on[*place] = start;
-                        self.channel(channel, start, line, at);
-                    }
-                }
-                Role::Cause { pattern, .. } if pattern.strength < least => {}
-                _ => self.try_pattern(*place, start, line),
+        let places = candidates.of(&table.matcher, hits);
+        for place in places {
+            if self.matched_on[*place] < start
+                && matches!(table.roles[*place], Role::Channel)
+                && let Some((channel, at)) = channel::parse(line)
+            {
+                self.matched_on[*place] = start;
+                self.channel(channel, start, line, at);
             }
         }
+        self.try_patterns(places, start, line, least);
         self.candidates = candidates;
         self.keep_spoken(start, line);
+    }
+
+    /// Tries the patterns at `places` that did not match since line `start`, the surest first, until
+    /// one spoke, there or in one of the lines alone: of what is less sure nothing is kept.
+    fn try_patterns(&mut self, places: &[usize], start: usize, line: &[u8], least: Strength) {
+        let table = self.table;
+        for place in places {
+            if matches!(table.roles[*place], Role::Sign { .. }) {
+                self.try_pattern(*place, start, line);
+            }
+        }
+        for strength in [Strength::Sure, Strength::Likely, Strength::Weak] {
+            if strength < least {
+                return;
+            }
+            let surer = |other: &Strength| *other > strength;
+            if self.spoken.iter().any(|(_, spoken, _)| surer(spoken))
+                || (self.said.iter()).any(|(said, on)| *on >= start && surer(said))
+            {
+                return;
+            }
+            for place in places {
+                if let Role::Cause { pattern, .. } = table.roles[*place]
+                    && pattern.strength == strength
+                {
+                    self.try_pattern(*place, start, line);
+                }
+            }
+        }
     }
 
     fn try_pattern(&mut self, place: usize, number: usize, line: &[u8]) {
@@ -563,7 +589,9 @@ impl State {
             Role::Cause { after, .. } | Role::Sign { after, .. } => after,
             Role::Channel | Role::Context | Role::Exception | Role::Fact(_) => return,
         };
-        if after.is_some_and(|context| !together(Some(self.matched_on[context]), number)) {
+        if self.matched_on[place] >= number
+            || after.is_some_and(|context| !together(Some(self.matched_on[context]), number))
+        {
             return;
         }
         let Some(found) = table.matcher.find(place, line) else {
@@ -579,8 +607,11 @@ impl State {
         match table.roles[place] {
             Role::Cause { cause, pattern, .. } => match self.speech(cause, pattern, line, &found) {
                 Speech::Report => self.spoken.push((cause, pattern.strength, at)),
-                Speech::Mention => self.spoken.push((cause, Strength::Weak, at)),
-                Speech::Absent => {}
+                Speech::Mention if pattern.strength > Strength::Weak => {
+                    self.spoken.push((cause, Strength::Weak, at));
+                }
+                // What says little in a report says nothing elsewhere.
+                Speech::Mention | Speech::Absent => {}
             },
             Role::Sign { sign, .. } => self.usage.sign(sign.proof, number, line, at),
             Role::Channel | Role::Context | Role::Exception | Role::Fact(_) => {}
@@ -606,6 +637,11 @@ impl State {
         let Some(surest) = self.spoken.iter().map(|(_, strength, _)| *strength).max() else {
             return;
         };
+        for (said, on) in &mut self.said {
+            if *said == surest {
+                *on = number.max(*on);
+            }
+        }
         let mut spoken = std::mem::take(&mut self.spoken);
         spoken.sort_unstable();
         spoken.dedup_by_key(|(cause, strength, _)| (*cause, *strength));

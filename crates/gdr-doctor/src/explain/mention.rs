@@ -3,6 +3,8 @@
 
 use std::ops::Range;
 
+use memchr::memmem;
+
 use super::clean::has_log_prefix;
 
 /// What a line does with words that it contains.
@@ -53,7 +55,8 @@ const CONFIGURATION: [&str; 15] = [
     "want",
 ];
 /// Functions of programs that take a text to print, to compare or to look for.
-const FUNCTIONS: [&str; 27] = [
+const FUNCTIONS: [&str; 31] = [
+    "append",
     "assert",
     "assert_in",
     "compile",
@@ -69,10 +72,13 @@ const FUNCTIONS: [&str; 27] = [
     "invalid_argument",
     "in",
     "info",
+    "insert",
     "log",
     "match",
+    "new",
     "print",
     "printf",
+    "push_back",
     "puts",
     "runtime_error",
     "search",
@@ -170,6 +176,21 @@ const PARTS_OF_MANUALS: [&str; 7] = [
     "solutions",
     "workaround",
 ];
+/// Words of sentences that commands do not have.
+const OF_SENTENCES: [&str; 12] = [
+    "a",
+    "an",
+    "are",
+    "because",
+    "fails",
+    "is",
+    "needs",
+    "otherwise",
+    "so",
+    "the",
+    "when",
+    "without",
+];
 /// Words with which a line of source code names a value.
 const DECLARATIONS: [&str; 5] = ["const", "final", "let", "static", "var"];
 /// Words with which a line of source code begins, and how such a line ends.
@@ -194,6 +215,8 @@ pub(super) fn speech(line: &[u8], range: &Range<usize>) -> Speech {
         || is_code(line)
         || is_change(line)
         || is_comment(&before, line)
+        || is_remark(line)
+        || is_template(line)
         || is_printed(line, range.end)
         || is_of_manual(&before, &after)
         || is_of_any(&before)
@@ -297,13 +320,15 @@ fn is_heading(before: &str) -> bool {
 /// `case IBV_WC_RETRY_EXC_ERR: return "...";`, also of a difference.
 fn is_code(line: &[u8]) -> bool {
     let line = line.trim_ascii();
-    let line = line.strip_prefix(b"+").unwrap_or(line).trim_ascii_start();
+    let added = line.strip_prefix(b"+").map(<[u8]>::trim_ascii_start);
+    let is_argument = added.is_some_and(|line| line.starts_with(b"\""));
+    let line = added.unwrap_or(line);
     let marks: [&[u8]; 4] = [b"// ", b"/*", b"\"\"\"", b"'''"];
     if marks.iter().any(|mark| line.starts_with(mark)) {
         return true;
     }
     let word = line.split(|byte| *byte == b' ').next().unwrap_or_default();
-    if word == b"assert" {
+    if word == b"assert" || is_argument {
         return true;
     }
     let is = |words: &[&str]| words.iter().any(|it| it.as_bytes() == word);
@@ -377,6 +402,18 @@ fn is_comment(before: &str, line: &[u8]) -> bool {
     !has_log_prefix(line)
         && (before.rsplit_once(" # "))
             .is_some_and(|(command, _)| command.split_whitespace().count() >= 2)
+}
+
+/// `# without the right it fails with ...`: after the prompt of root a command stands, and headings
+/// begin with a capital.
+fn is_remark(line: &[u8]) -> bool {
+    let Some(rest) = line.strip_prefix(b"# ") else {
+        return false;
+    };
+    rest.first().is_some_and(u8::is_ascii_lowercase)
+        && rest
+            .split(|byte| *byte == b' ')
+            .any(|word| OF_SENTENCES.iter().any(|it| it.as_bytes() == word))
 }
 
 /// `modprobe x || echo '...'`, where the words end within what is printed.
@@ -477,6 +514,12 @@ fn is_condition(before: &str) -> bool {
         && !sentence
             .split_whitespace()
             .any(|word| first_person.contains(&word))
+}
+
+/// `title: port {{ $labels.port }} is down`: what is still to be filled in.
+fn is_template(line: &[u8]) -> bool {
+    memmem::find_iter(line, b"{{")
+        .any(|at| matches!(line[at + 2..].trim_ascii_start(), [b'$' | b'.', ..]))
 }
 
 /// A text in quotation marks that the words stand in.
@@ -611,6 +654,8 @@ mod tests {
             "{\"errors\": [\"<Couldn't allocate MR>\"]}",
             "gpu01 | rank 3 | RuntimeError while it was started: <Couldn't allocate MR> | node 7",
             "-- <Couldn't allocate MR>",
+            "# ./ib_write_bw: <Couldn't allocate MR>",
+            "# The job ends with <Couldn't allocate MR>",
             "the GPU that runs rank 3 has <fallen off the bus>",
             "it didn't start: <Couldn't allocate MR>, that's all",
             "<retry_exc_err>: 3",
@@ -640,6 +685,11 @@ mod tests {
             "\tassert.Contains(t, events[0].Message, \"<GPU has fallen off the bus>\")",
             "args: [\"-c\", \"modprobe x || echo '<could not insert x>'\"]",
             "docker run image   # avoids \"<Bus error> in shared memory\"",
+            "title: InfiniBand port {{ $labels.port }} <is down>",
+            "# without the right <ibv_reg_mr fails> with \"Cannot allocate memory\"",
+            "    stop_list.push_back(\"<Couldn't allocate MR>\");",
+            "+            \"<Couldn't allocate MR>",
+            "wantErr: errors.New(\"<Couldn't allocate MR>\"),",
             "    \"\"\"Raised when the GPU has <fallen off the bus>.\"\"\"",
             "79 | GPU has <fallen off the bus> | hardware |",
             "const xid79 = \"GPU has <fallen off the bus>\"",

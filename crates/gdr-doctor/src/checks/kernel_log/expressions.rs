@@ -9,6 +9,8 @@ pub(crate) const XID: &str = r"NVRM: Xid \(PCI:(?P<bdf>[0-9a-fA-F:.]+)\): (?P<nu
 pub(crate) const XID_CAUSED: &str = r"NVRM: Xid \(PCI:(?P<bdf>[0-9a-fA-F:.]+)\): (?P<consequence>[0-9]+),.* caused by previous Xid (?P<number>[0-9]+)";
 /// The GPU does not answer its driver, which gives it up.
 pub(crate) const GPU_LOST: &str = r"NVRM: (?:The NVIDIA GPU (?P<bdf>[0-9a-fA-F:.]+) .*|GPU (?P<bdf2>[0-9a-fA-F:.]+): .*|)[Ff]allen off the bus|NVRM: .*\[NV_ERR_GPU_IS_LOST\]";
+/// A GPU answers nothing more until it is reset.
+pub(crate) const GPU_RESET: &str = r"NVRM: .*\[NV_ERR_RESET_REQUIRED\]";
 /// The driver could not initialize a GPU.
 pub(crate) const GPU_INIT: &str = r"NVRM: (?:GPU (?P<bdf>[0-9a-fA-F:.]+): )?(?:RmInitAdapter failed|RmInitAdapter: .*(?:failed|Cannot)|rm_init_adapter failed|osInitNvMapping: .*Cannot attach)";
 /// The driver does not support a GPU, or not in this flavour.
@@ -68,9 +70,12 @@ pub(crate) const NIC_PROBE: &str = r"mlx5_core: probe of (?P<bdf>[0-9a-f:.]+) fa
 /// The NIC no longer sends what the kernel gave it.
 pub(crate) const NIC_STALLED: &str = r"mlx5_core (?P<bdf>[0-9a-f:.]+)(?: \S+)?: (?:TX timeout detected|.*wait_func.*timeout|.*cmd.* timed? ?out)";
 /// A NIC of Broadcom no longer answers its driver.
-pub(crate) const BNXT_STALLED: &str = r"bnxt_en (?P<bdf>[0-9a-f:.]+)(?: \S+)?: (?:Error \(timeout: [0-9]+\) msg|Firmware not responding|Firmware (?:fatal|reset)|hwrm .*timeout)";
+pub(crate) const BNXT_STALLED: &str = r"bnxt_en (?P<bdf>[0-9a-f:.]+)(?: \S+)?: (?:Error \(timeout: [0-9]+\) msg|Firmware not responding|Firmware (?:fatal|reset)|hwrm .*timeout|QPLIB: cmdq\[0x[0-9a-f]+\]=0x[0-9a-f]+ timed ?out)";
 /// A NIC whose driver logs numbers refused a command: Broadcom's and EFA's.
 pub(crate) const NIC_COMMAND_STATUS: &str = r"infiniband (?P<device>\w+): (?:QPLIB: cmdq\[0x[0-9a-f]+\]=(?P<code>0x[0-9a-f]+) status (?P<status>0x[0-9a-f]*[1-9a-f])|Failed to process command (?P<command>\w+) \(opcode [0-9]+\) comp_status (?P<status2>[0-9]+))";
+/// A NIC of Amazon has no room for what is asked for.
+pub(crate) const NIC_COMMAND_FULL: &str =
+    r"Failed to process command (?:REG_MR|CREATE_\w+) \(opcode [0-9]+\) comp_status 1 err -[0-9]+";
 /// A cable was pulled.
 pub(crate) const NIC_CABLE: &str = r"mlx5_core (?P<bdf>[0-9a-f:.]+):.*Cable unplugged";
 

@@ -1,10 +1,13 @@
 //! What GPUs, NVSwitches and their driver log.
 
-use super::{hand, likely, run, sure};
+use super::{follows, hand, likely, run, sure, weak};
 use crate::checks::kernel_log::{expressions, xid};
-use crate::explain::{Cause, Kind};
+use crate::explain::{Cause, Kind, Strength};
 
 const CATALOGUE: &str = "https://docs.nvidia.com/deploy/xid-errors/";
+
+/// How the driver's requests to a GPU end that is no longer on the bus.
+pub(super) const GPU_GONE: &str = r"\brpcsendmessage failed with status 0x0{0,7}f\b";
 
 pub(super) const CAUSES: &[Cause] = &[
     Cause {
@@ -15,6 +18,7 @@ pub(super) const CAUSES: &[Cause] = &[
               a reset.",
         patterns: &[
             sure(xid!("48|63|64|92|94|95|140|171|172")),
+            likely(r"nvrm: .*\brow remap\w*\b.{0,40}(pending|fail)"),
             likely(
                 r"\b(double bit|uncorrectable) ecc error|cudaerroreccuncorrectable|cuda_error_ecc_uncorrectable",
             ),
@@ -38,7 +42,12 @@ pub(super) const CAUSES: &[Cause] = &[
               longer answered. Programs hang, nvidia-smi hangs.",
         patterns: &[
             sure(xid!("38|46|61|62|109|110|119|120|136|143|154|156|158")),
+            sure(expressions::GPU_RESET),
+            sure(r"\bgpu (requires|needs) (a )?reset\b"),
             likely(r"\btimeout after \d+s of waiting for rpc response from gpu"),
+            likely(r"nvrm: .*assertion failed: .*\bkernel_gsp\w*\.c\b"),
+            likely(r"nvrm: .*(\bgsp timeout\b|\brpcsendmessage failed with status)")
+                .unless(GPU_GONE),
             likely(
                 r"\brmdriverinitialize.{0,40}fail|\bgsp[- ](firmware|rm)\b.{0,60}(fail|timed? ?out|heartbeat)",
             ),
@@ -62,6 +71,15 @@ pub(super) const CAUSES: &[Cause] = &[
         patterns: &[
             sure(xid!("74|137|14[4-9]|150|155")),
             likely(r"\bnvlink\b.{0,40}\b(fatal|crc|replay|recovery) error"),
+            weak(r"\b(nvlinks?|nvl)\b[^.;]{0,60}\b(fail\w*|errors?|down|inactive|lost|degraded)\b"),
+            likely(r"\bnvlink link \d+ is (currently )?(down|inactive)\b"),
+            likely(r"unable to retrieve nvlink information as all links are inactive"),
+            // nvidia-smi nvlink: some links carry data, and some do not, as on cards with bridges.
+            follows(
+                r"\blink \d+: \d[\d.]* gb/s",
+                r"\blink \d+: <inactive>",
+                Strength::Weak,
+            ),
             sure(
                 r"\bcuda_error_contained\b|\bcudaerrorcontained\b|invalid access of peer gpu memory over nvlink",
             ),
@@ -193,6 +211,11 @@ pub(super) const CAUSES: &[Cause] = &[
         patterns: &[
             sure(expressions::NCCL_SEGFAULT),
             likely(r"segmentation fault.{0,120}\blibnccl"),
+            follows(
+                r"caught signal \d+|process received signal",
+                r"/libnccl\S*\.so\S*\(",
+                Strength::Likely,
+            ),
         ],
         remedies: &[
             hand("Take out network plugins, and use one version of NCCL in the whole job"),

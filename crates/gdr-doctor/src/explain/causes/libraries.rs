@@ -29,6 +29,11 @@ pub(super) const CAUSES: &[Cause] = &[
                 r"unsupported (operation )?mem(ory)?[ _]type.{0,20}cuda|memory type cuda.{0,30}(not supported|unsupported)",
             ),
             likely(r"uct_cuda\S*\.so.{0,60}(cannot open|no such file|failed)"),
+            follows(
+                r"signal code: invalid permissions",
+                r"/(libpsm2|libopen-pal|libmpi|libfabric|libuc[pst]|mca_\w+)\.so",
+                Strength::Likely,
+            ),
         ],
         remedies: &[
             run(
@@ -149,6 +154,7 @@ pub(super) const CAUSES: &[Cause] = &[
             likely(r"no available backends for mem type '?vram"),
             likely(r"registermem: registration failed for the specified or all potential backends"),
             weak(r"no (specified or )?potential backend (found|had|could)"),
+            weak(r"\bnixl_err_[a-z]\w+"),
         ],
         remedies: &[
             run(
@@ -171,6 +177,7 @@ pub(super) const CAUSES: &[Cause] = &[
               libraries the loader does not find, such as libucp.so.0, is left out.",
         patterns: &[
             sure(r"\bcreatebackend: unsupported backend '\w+'"),
+            likely(r"\bfailed to load plug-?in from .{0,200}\.so"),
             sure(r"\bgetpluginparams: backend '\w+' not found"),
         ],
         remedies: &[
@@ -263,6 +270,12 @@ pub(super) const CAUSES: &[Cause] = &[
               is not in the list was not found, or is left out by UCX_TLS or UCX_NET_DEVICES.",
         patterns: &[
             sure(r"\bno [a-z][\w ]{2,50} transport to [^:]{1,80}:"),
+            sure(r"\bno usable transports?/devices? \(asked"),
+            likely(r"able to be opened in the pml framework"),
+            weak(r"\b(pml|osc|common|spml)_ucx\w*\.c:\d+ +error"),
+            weak(ucx_error!(
+                "select|wireup\\w*|ucp_(ep|context|worker|device|rkey)"
+            )),
             likely(r"\bucp_ep_create\b.{0,40}destination is unreachable"),
         ],
         remedies: &[
@@ -289,7 +302,7 @@ pub(super) const CAUSES: &[Cause] = &[
         why: "The loader found another libucp before the one that the program was built with: the \
               distribution's, or the one of another package. Transports and CUDA modules then do not \
               fit.",
-        patterns: &[sure(r"\bucp api version is incompatible\b")],
+        patterns: &[sure(r"\buc[pst]( api)? version is incompatible\b")],
         remedies: &[
             run(
                 "See which is loaded",
@@ -302,6 +315,30 @@ pub(super) const CAUSES: &[Cause] = &[
         ],
         checks: &[],
         sources: &["openucx/ucx src/ucp/core/ucp_context.c"],
+        ..Cause::DEFAULT
+    },
+    Cause {
+        id: "cuda-context",
+        title: "A thread that communicates has no CUDA context",
+        why: "CUDA keeps the GPU in use by thread. UCX, NIXL, MPI and libfabric ask CUDA about memory \
+              on the thread that calls them, also on threads of their own; one on which no GPU was \
+              chosen gets `invalid device context`, and GPU memory is not recognized.",
+        patterns: &[
+            sure(r"\bcu[a-z]\w+\b.{0,60}(invalid device context|cuda_error_invalid_context)"),
+            likely(r"\bcuda\b.{0,40}(invalid device context|\binvalid_context\b)"),
+        ],
+        remedies: &[
+            run(
+                "Choose the GPU on every thread that communicates, before the library starts",
+                "cudaSetDevice(<GPU>); torch.cuda.set_device(<GPU>)",
+            ),
+            hand("Start CUDA before MPI_Init and before contexts of UCX are made"),
+        ],
+        checks: &[],
+        sources: &[
+            "rapidsai/ucx-py issue 102",
+            "CUDA Driver API: context management",
+        ],
         ..Cause::DEFAULT
     },
     Cause {
@@ -350,7 +387,8 @@ pub(super) const CAUSES: &[Cause] = &[
         why: "The library of SHARP asks the aggregation manager for a tree of switches for this job. \
               Without the manager, or where it refuses, reductions are made by the GPUs as usual.",
         patterns: &[
-            sure(r"\bsharp_\w+ failed\b"),
+            sure(r"\bsharp_\w+ failed\b|\bsharp group create: .{0,60}fail|failed to lock sat tree"),
+            sure(r"\b(collect_ports_data|sharp_get_local_data): (device|error|failed)"),
             sure(r"sharp aggregation manager"),
         ],
         remedies: &[

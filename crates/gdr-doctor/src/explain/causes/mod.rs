@@ -57,6 +57,60 @@ macro_rules! errno {
     };
 }
 
+/// A line that says of one of these calls that it failed, in whatever words: what is left to go by where
+/// no message is known.
+macro_rules! failed_call {
+    ($names:literal) => {
+        concat!(
+            r"\b(?:",
+            $names,
+            r")\b.{0,80}(?:\bfail|\berror|\bunable\b|\bnot permitted|\bdenied|\brefused|\binvalid\b|\breturned (?:-|null)|\bret(?:val|code)?[ =:]+-[1-9])",
+            r"|\b(?:fail\w*|error|unable|cannot|couldn'?t|null value)\b.{0,60}\b(?:",
+            $names,
+            r")\b"
+        )
+    };
+}
+
+/// An error that UCX logs from one of these source files: the subject is known, if not the message.
+macro_rules! ucx_error {
+    ($files:literal) => {
+        concat!(r"\b(?:", $files, r")\.c:\d+ +ucx +error\b")
+    };
+}
+
+/// A warning that NCCL logs from one of these source files.
+macro_rules! nccl_warning {
+    ($files:literal) => {
+        concat!(r"\b(?:", $files, r")\S*:\d+ +nccl warn\b")
+    };
+}
+
+/// An error that NVSHMEM logs from one of these source files.
+macro_rules! nvshmem_error {
+    ($files:literal) => {
+        concat!(
+            r"/(?:",
+            $files,
+            r")\S*:\d+: (?:non-zero status|null value|error)"
+        )
+    };
+}
+
+/// An error that Mooncake logs from one of these source files.
+macro_rules! mooncake_error {
+    ($files:literal) => {
+        concat!(r"\be\d{4,8} .{0,40}\b(?:", $files, r")\.cpp:\d+\]")
+    };
+}
+
+/// A warning of libfabric about one of these subjects.
+macro_rules! libfabric_warning {
+    ($subjects:literal) => {
+        concat!(r"\blibfabric:\S*:(?:", $subjects, r"):\w+\(\):\d+<warn>")
+    };
+}
+
 /// What the driver logs of an error of a GPU with one of these numbers, also as the reason of another.
 macro_rules! xid {
     ($numbers:literal) => {
@@ -67,6 +121,10 @@ macro_rules! xid {
         )
     };
 }
+
+/// Lines of which no failure follows: what a library tries and does without.
+const QUIET: &str =
+    r"\bnccl info\b|<(info|debug)>|\bucx +(debug|diag|trace|info)\b|\bdlvsym\b|data_direct";
 
 /// The words before libmlx5's dump of a completion, which ends with `0000` and the vendor's code.
 const DUMP: &str = "got completion with error";

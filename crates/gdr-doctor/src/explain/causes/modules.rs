@@ -1,9 +1,11 @@
 //! Kernel modules that do not load or do not fit.
 
-use super::{follows, hand, likely, run, sure, weak};
+use super::{QUIET, follows, hand, likely, run, sure, weak};
 use crate::checks::kernel_log::expressions;
 use crate::explain::{Cause, Fact, Kind, Strength};
 
+/// How DKMS says that a module could not be built; the next line names the module.
+const BUILD_FAILED: &str = "bad return status for module build on kernel";
 /// The heading of what nvidia-smi says of a GPU's registration with the NVSwitch fabric.
 const FABRIC: &str = r"(^|\W)fabric\W*$";
 
@@ -30,6 +32,7 @@ pub(super) const CAUSES: &[Cause] = &[
                 r"\bib_(un)?register_peer_memory_client\b.*(\berr\b|undefined|not found|unknown)",
             ),
             likely(r"needs unknown symbol ib_(un)?register_peer_memory_client"),
+            sure(r"\b(nv_peer_mem|nvidia-peermem)\.c:\d+:\d+: error:"),
         ],
         remedies: &[
             run(
@@ -67,7 +70,9 @@ pub(super) const CAUSES: &[Cause] = &[
               nv_peer_mem.",
         patterns: &[
             sure(r"(nvidia.peermem|nv_peer_mem|nv_get_p2p_free_callback).*invalid page_table"),
-            likely(r"nv_get_p2p_free_callback\+0x"),
+            likely(
+                r"nv_get_p2p_free_callback\+0x|\bnv_get_p2p_free_callback\b.{0,40}\binvalid dma_mapping",
+            ),
         ],
         remedies: &[
             hand("Install NVIDIA's driver 510 or later, or a late release of 470"),
@@ -183,13 +188,20 @@ pub(super) const CAUSES: &[Cause] = &[
     Cause {
         id: "kernel-warning",
         title: "The kernel has warned of a fault in a driver of GPUs or NICs",
-        why: "The driver met a state that its authors did not expect, and went on. What it was doing \
-              may hang or fail later.",
-        patterns: &[follows(
-            expressions::KERNEL_WARNING,
-            expressions::DRIVER_FRAME,
-            Strength::Likely,
-        )],
+        why: "The driver met a state that its authors did not expect, and went on, or a program waits \
+              in it for what does not come. What it was doing may hang or fail later.",
+        patterns: &[
+            follows(
+                expressions::KERNEL_WARNING,
+                expressions::DRIVER_FRAME,
+                Strength::Likely,
+            ),
+            follows(
+                r"\btask \S+ blocked for more than \d+ seconds",
+                expressions::DRIVER_FRAME,
+                Strength::Likely,
+            ),
+        ],
         detail: Some(module),
         remedies: &[
             hand("Update the driver that the trace names; restart the machine if something hangs"),
@@ -219,6 +231,8 @@ pub(super) const CAUSES: &[Cause] = &[
             likely(r"/dev/gdrdrv.*(no such|denied|not permitted)"),
             likely(r"module gdrdrv not found"),
             weak(r"could not insert (module )?\S*gdrdrv"),
+            weak(r"\b(gdrdrv|gdrcopy)\b[^.;]{0,60}\b(fail\w*|error|unable|cannot)\b")
+                .unless(r"nvidia_p2p_get_pages"),
             weak(r"\bgdr_?copy\b.{0,40}(could not|failed|error|disabled|unavailable|not enabled)"),
         ],
         remedies: &[
@@ -313,6 +327,13 @@ pub(super) const CAUSES: &[Cause] = &[
             likely(
                 r"\bcumulticast(create|binddevice|addevice|bindmem)\w*\b.{0,80}(fail|error|invalid)",
             ),
+            weak(nccl_warning!("transport/nvls|transport/multicast")),
+            weak(nvshmem_error!("host/team/\\w*nvls")),
+            follows(
+                r"\b(_symmetricmemory|symm_mem\w*)\.rendezvous\b",
+                r"cuda driver error: invalid argument",
+                Strength::Likely,
+            ),
         ],
         remedies: &[
             run(
@@ -371,6 +392,11 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(
                 r"(nvidia[_-]peermem|nv_peer_mem)(\.ko)?\b.{0,40}(no such file or directory|not found in directory)",
             ),
+            follows(
+                BUILD_FAILED,
+                r"/dkms/(nv_peer_mem|nvidia-peer-memory)\S*/make\.log",
+                Strength::Likely,
+            ),
         ],
         remedies: &[
             run(
@@ -391,6 +417,46 @@ pub(super) const CAUSES: &[Cause] = &[
         ..Cause::DEFAULT
     },
     Cause {
+        id: "rdma-driver",
+        title: "The RDMA driver's modules are not loaded, or were not built for the kernel that is running",
+        why: "mlx5_ib, ib_core and ib_uverbs come with the kernel, or with MLNX_OFED or DOCA, which are \
+              built for one kernel. After a new kernel, a build that failed, or with a mix of both, \
+              they do not load, and there is no RDMA device although the card is there.",
+        patterns: &[
+            sure(
+                r"\b(failed loading kernel|could not insert|failed to (load|insert)) (module )?'?(mlx\w+|ib_\w+|rdma_\w+|irdma|bnxt_re|efa)\b",
+            ),
+            sure(r"\bmodule (mlx\w+|ib_\w+|rdma_\w+|irdma|bnxt_re|efa) (does not exist|not found)"),
+            likely(r"loading hca driver\b.{0,40}\[ ?fail"),
+            likely(
+                r"\b(mlnx_ofed|mlnx-ofed|doca-ofed|mofed)\w*\b.{0,80}\b(fail(ed|ure|s to)|not installable|error)\b",
+            ),
+            likely(r"\bfail\w*\b.{0,40}\b(mlnx_ofed|mlnx-ofed|doca-ofed|mofed)"),
+            follows(
+                BUILD_FAILED,
+                r"/dkms/(mlnx-ofed-kernel|iser|srp|isert|knem|xpmem|irdma|bnxt_re|efa)/\S*/make\.log",
+                Strength::Likely,
+            ),
+        ],
+        remedies: &[
+            run(
+                "See which are there, and from which stack",
+                "modinfo mlx5_ib ib_core | grep -E 'filename|version'; ofed_info -s; dkms status",
+            ),
+            run(
+                "Build the driver for this kernel",
+                "mlnxofedinstall --add-kernel-support; or: dkms autoinstall -k $(uname -r)",
+            ),
+            hand("Or start the kernel that it was built for, or take the kernel's own driver"),
+        ],
+        checks: &["nic.driver", "ofed.flavour", "dev.nodes"],
+        sources: &[
+            "Mellanox/doca-driver-build issue 52",
+            "NVIDIA MLNX_OFED user manual: installation",
+        ],
+        ..Cause::DEFAULT
+    },
+    Cause {
         id: "driver-symbols",
         title: "A module was built against another version of NVIDIA's driver, or of the kernel",
         why: "gdrdrv, nvidia_peermem and nvidia_fs use functions nvidia_p2p_* of the driver. After \
@@ -399,6 +465,7 @@ pub(super) const CAUSES: &[Cause] = &[
         patterns: &[
             sure(expressions::DRIVER_SYMBOL),
             sure(r"(unknown symbol|disagrees about version of symbol) nvidia_p2p_\w+"),
+            sure(r"failing symbol_get of non-gplonly symbol nvidia_p2p_\w+"),
             sure(
                 r"(gdrdrv|nvidia.peermem|nv_peer_mem|nvidia.fs): version magic '.{1,80}' should be",
             ),
@@ -431,15 +498,18 @@ pub(super) const CAUSES: &[Cause] = &[
     },
     Cause {
         id: "driver-mismatch",
-        title: "The NVIDIA driver's library and its kernel module are of different versions",
+        title: "NVIDIA's driver does not fit: its library and its kernel module differ, or CUDA wants a newer one",
         why: "The driver's packages were updated while the old module stayed loaded, or the \
-              container brings libraries of another driver. NVML and CUDA then refuse to start.",
+              container brings libraries of another driver. NVML and CUDA then refuse to start, as \
+              CUDA does on a driver that is older than the program's toolkit.",
         patterns: &[
             sure(r"driver/library version mismatch"),
             sure(expressions::API_MISMATCH),
             sure(r"nvml library version|NVML_ERROR_LIB_RM_VERSION_MISMATCH"),
             sure(r"cudaErrorSystemDriverMismatch|CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"),
             likely(r"system has unsupported display driver / cuda driver combination"),
+            sure(r"cuda driver version is insufficient|nvidia driver on your system is too old"),
+            sure(r"forward compatibility was attempted on non supported hw"),
         ],
         remedies: &[
             run(
@@ -449,6 +519,7 @@ pub(super) const CAUSES: &[Cause] = &[
             hand(
                 "In a container: use the libraries of the host's driver (NVIDIA container toolkit)",
             ),
+            hand("Where the driver is too old: install a newer one, or an image of an older CUDA"),
         ],
         checks: &["nvidia.userspace_match", "klog.driver_mismatch"],
         sources: &["NVIDIA driver README: common problems"],
@@ -461,6 +532,7 @@ pub(super) const CAUSES: &[Cause] = &[
               daemons hold the GPU's device nodes. A driver that is to be replaced stays until all of \
               them are gone, and a restart of the RDMA stack ends half-way.",
         patterns: &[
+            likely(r"\bcurrently (in use by another process|being used by one or more)"),
             sure(r"module (ib_|rdma_|mlx|nvidia|gdrdrv|nv_peer)\S* is in use\b"),
             sure(r"could not unload nvidia driver kernel modules"),
         ],
@@ -515,6 +587,23 @@ pub(super) const CAUSES: &[Cause] = &[
                 r"cuda driver initialization failed|no cuda gpus are available|found no nvidia driver",
             ),
             likely(r"\bno devices were found\b"),
+            sure(r"\bcu(da)?[a-z]\w*\b.{0,60}\binitialization error\b"),
+            weak(nccl_warning!("misc/cudawrap|misc/nvmlwrap")),
+            weak(r"nvidia-container-cli: .{0,20}error"),
+            likely(r"no cuda-capable device is detected|\bcuda unknown error\b"),
+            weak(failed_call!(
+                "nvml(init\\w*|device\\w+)|cuinit|cudeviceget\\w*|cudagetdevice\\w*|cudasetdevice"
+            ))
+            .unless(QUIET),
+            likely(r"nvidia-container-cli: .{0,60}(\bnvml error|unknown device)"),
+            likely(
+                r"device\(s\) is/are busy or unavailable|\bcuda_?error_?devices?_?unavailable\b",
+            ),
+            follows(
+                BUILD_FAILED,
+                r"/dkms/nvidia/\S*/make\.log",
+                Strength::Likely,
+            ),
             sure(r"load library failed: libnvidia-ml\.so"),
             sure(
                 r"\bcuinit\b.{0,30}fail\w*.{0,40}(cuda_error_no_device|cuda_error_not_initialized|\b100\b)",

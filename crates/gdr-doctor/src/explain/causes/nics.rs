@@ -1,8 +1,8 @@
 //! What NICs and their drivers log.
 
-use super::{hand, likely, run, sure};
+use super::{QUIET, follows, hand, likely, run, sure, weak};
 use crate::checks::kernel_log::expressions;
-use crate::explain::{Cause, Fact, Kind};
+use crate::explain::{Cause, Fact, Kind, Strength};
 
 pub(super) const CAUSES: &[Cause] = &[
     Cause {
@@ -62,11 +62,23 @@ pub(super) const CAUSES: &[Cause] = &[
     },
     Cause {
         id: "nic-cable",
-        title: "A cable or transceiver of the NIC was pulled or is missing",
-        why: "The module's event is logged when it happens; port.state says what is so now.",
+        title: "A cable or transceiver of the NIC is bad, was pulled or is missing",
+        why: "The module's event is logged when it happens; port.state says what is so now. A bad one \
+              shows in counters: symbol errors, a link that recovers or goes down.",
         patterns: &[
             sure(expressions::NIC_CABLE),
             likely(r"port module event.{0,60}(error|unplugged|bad|unsupported)"),
+            likely(r"\[(symbolerror|linkerrorrecovery|linkdowned|portrcverrors)\w* == [1-9]"),
+            likely(r"\blink_downed\b.{0,80}\b(value|delta)=[1-9]"),
+            weak(
+                r"\b(link_downed|link_error_recovery|symbol_error|local_link_integrity_errors)\b\W{1,4}[1-9]",
+            ),
+            weak(r"\b(symbolerror|linkerrorrecovery|linkdowned|portrcverrors)\w*:\.+[1-9]\d"),
+            follows(
+                r"\btroubleshooting info\b",
+                r"\brecommendation\W+(.{0,20}\b(cable|module|transceiver)\b|bad signal|signal not detected)",
+                Strength::Likely,
+            ),
         ],
         remedies: &[
             run(
@@ -87,7 +99,26 @@ pub(super) const CAUSES: &[Cause] = &[
               do not fit, or the right for it (DEVX, a virtual function's limits) is missing.",
         patterns: &[
             sure(expressions::NIC_COMMAND),
-            sure(expressions::NIC_COMMAND_STATUS),
+            sure(expressions::NIC_COMMAND_STATUS).unless(expressions::NIC_COMMAND_FULL),
+            likely(
+                r"\binfiniband \w+: .{0,60}\bfailed to (create|modify|destroy) (qp|cq|srq|mr|mkey)\b",
+            ),
+            weak(ucx_error!("ib_(iface|mlx5|mlx5_dv|mlx5dv\\w*)")),
+            weak(r"\[doca\]\[(err|crit)\]"),
+            weak(r"\bmlx4_core \S+ command 0x[0-9a-f]+ failed: fw status"),
+            weak(failed_call!(
+                "mlx5dv_(create|devx)_\\w+|efadv_\\w+|bnxt_re_\\w+|irdma_\\w+"
+            ))
+            .unless(QUIET),
+            weak(
+                r"\b(mlx5_(core|ib)|bnxt_(en|re)|irdma|ionic|erdma)\b.{0,80}\b(fail(ed|ure)?|timed? ?out)\b",
+            )
+            // A bit of a PCI Express error that goes by the same word.
+            .unless(r"\[ *\d+\] timeout"),
+            sure(r"\bcmd error\]\[op_code=\d+\] status=-\d+"),
+            likely(r"\binfiniband \w+: failed to (create|modify|allocate) hw (qp|cq|srq|mr)\b"),
+            likely(r"mlx5_core .{0,80}\(0x[0-9a-f]+\) op_mod\(0x[0-9a-f]+\) failed, status")
+                .unless(r"access_reg"),
             likely(r"mlx5dv_devx_obj_create\((qp|cq|mkey|srq)\b.{0,60}failed")
                 .unless(r"\bucx +(debug|diag|trace)"),
             likely(r"mlx5dv_devx_obj_(modify|query)\b.{0,100}(failed|error)"),

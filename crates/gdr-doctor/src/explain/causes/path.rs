@@ -137,11 +137,13 @@ pub(super) const CAUSES: &[Cause] = &[
         patterns: &[
             likely(
                 r"\b(hangs?|hanging|hung|stuck|freez\w*|deadlocks?|blocks? forever)\b.{0,80}\b(all_?reduce|all_?gather|nccl\w*|init\w*|p2p|gdr|gpudirect|collective)\b",
-            ),
+            )
+            .unless(r"\bwatchdog got stuck"),
             likely(
                 r"\b(all_?reduce|all_?gather|nccl|ncclcomminit\w*|p2p|gdr|collective)\b.{0,80}\b(hangs?|hanging|hung|stuck|freez\w*|deadlocks?)\b",
-            ),
-            weak(r"watchdog caught collective operation timeout"),
+            )
+            .unless(r"\bwatchdog got stuck"),
+            weak(r"watchdog (caught collective operation timeout|got stuck)"),
         ],
         remedies: &[
             run(
@@ -174,6 +176,10 @@ pub(super) const CAUSES: &[Cause] = &[
                 r"peer access is not supported between these two devices|\bcuda_?error_?peer_?access_?unsupported\b",
             ),
             likely(r"\bdevice=\d+ cannot access peer device=\d+"),
+            weak(ucx_error!("cuda_ipc_\\w+")),
+            weak(nccl_warning!("transport/p2p")),
+            likely(r"\bcu(da)?ipcopenmemhandle\b.{0,80}(fail|error|invalid)"),
+            likely(r"'?mapping of buffer object failed|\bcuda_?error_?map_?(buffer_?object_?)?failed\b"),
         ],
         remedies: &[
             run("See what CUDA offers", "nvidia-smi topo -p2p r; gdr topo"),

@@ -1,7 +1,7 @@
 //! GPU memory that cannot be registered.
 
 use super::follows;
-use super::{hand, likely, run, sure, weak};
+use super::{QUIET, hand, likely, run, sure, weak};
 use crate::checks::kernel_log::expressions;
 use crate::explain::{Cause, Fact, Strength};
 
@@ -33,6 +33,23 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(r"fi_hmem_cuda p2p support is not available"),
             sure(r"failed to register cuda buffer with the efa device"),
             sure(r"umem get failed \(-14\)"),
+            likely(r"ib_umem_get: failed to get user pages"),
+            weak(
+                r"(failed|unable|error|cannot|couldn'?t)\b.{0,20}\b(register|map|pin)(ing)? (\w+ ){0,2}(memory|buffer|heap|region)\b",
+            )
+            .unless(r"\bhost memory\b|cannot allocate|temporarily unavailable"),
+            weak(r"\b(register|map|pin) (\w+ ){0,2}(memory|buffer|mr|heap) failed"),
+            weak(ucx_error!("ib_md|ib_mlx5dv_md|ucp_mm|ib_umr")),
+            weak(nvshmem_error!("host/mem/")),
+            weak(libfabric_warning!("mr")),
+            likely(r"/memory_peers/\w+/version\W.{0,20}no such file"),
+            weak(failed_call!(
+                "(ibv|ibv_exp|mlx5dv)_reg_mr\\w*|mlx5dv_devx_umem_reg\\w*|fi_mr_reg\\w*|ucp_mem_map|uct_md_mem_reg\\w*"
+            )).unless(QUIET),
+            weak(
+                r"\b(nvidia[_-]peermem|nv_peer_mem|peermem)\b[^.;]{0,80}\b(fail\w*|error|unable|cannot|not (found|supported|available|registered)|unbound)\b",
+            )
+            .unless(r"nv_get_p2p_free_callback"),
             sure(r"failed to register \w*gpu\w* (buffer|memory)"),
             likely(r"couldn'?t (allocate|register)( gpu)? mr"),
             likely(r"(\breg\w*|\bmr)\b.*\berror=14\b"),
@@ -115,6 +132,7 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(r"cuMemGetHandleForAddressRange.*(not supported|fail|error)"),
             likely(r"dma.?buf.{0,60}(not supported|unsupported|is not available|unavailable)"),
             likely(r"failed to (export|get|import) (a )?dma.?buf"),
+            weak(failed_call!("(ibv|mlx5dv)_reg_dmabuf_mr|cumemgethandleforaddressrange\\w*")).unless(QUIET),
         ],
         remedies: &[
             hand("Upgrade what is oldest of kernel, NIC driver (MLNX_OFED or DOCA) and rdma-core"),
@@ -245,12 +263,14 @@ pub(super) const CAUSES: &[Cause] = &[
             likely(
                 r"(\bmlx\d_\d+|\bverbs|\bib_\w+|\buct_ib|\bibv_\w+)\b.{0,100}cannot allocate memory",
             ),
+            weak(failed_call!("ibv_(create_(cq|srq|comp_channel)|alloc_(pd|mw|dm))\\w*|fi_cq_open|ucp_worker_create")).unless(QUIET),
             likely(r"\bmlock\w*\b.{0,60}(cannot allocate memory|enomem)"),
             sure(concat!(r"ibv_create_(qp|cq|srq)\w*\b.{0,80}", errno!("1[12]"))),
             sure(concat!(
                 r"\b(create|creating|allocate)( an?)? (qp|cq|srq|queue pair|completion queue)\b.{0,60}",
                 errno!("12")
-            )),
+            ))
+            .unless(r"\binfiniband \w+: "),
             sure(r"\berr(no|or)?[ =:(]*-?1[12]\b.{0,30}\bibv_create_(qp|cq|srq)"),
             sure(concat!(r"ibv_reg_mr\w*\b.{0,80}", errno!("12")))
                 .unless(r"resource temporarily|\beagain\b|dma-?buf"),
@@ -303,6 +323,9 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(r"\b(no|missing|failed|unable|cannot|could not|without)\b.{0,60}\bimex (channel|domain)"),
             sure(r"cumemcreate\b.{0,120}(not[ _]permitted|\b800\b)"),
             sure(r"(not[ _]permitted|\b800\b).{0,120}\bcumemcreate"),
+            likely(r"nccl warn (\S+ )?cuda failure 800\b"),
+            weak(failed_call!("cumem(export|import)\\w*")).unless(QUIET),
+            weak(nccl_warning!("mnnvl")),
             likely(r"cumem(export|import)\w*shareablehandle\b.{0,120}(not[ _]permitted|not[ _]supported|\b80[01]\b)"),
             likely(r"cumemsetaccess\b.{0,160}(not[ _]supported|\b801\b|\bmultinode)|(not[ _]supported|\binvalid[ _]value)\b.{0,80}\bcumemsetaccess\b.{0,160}\bmultinode"),
             likely(r"(handle_type_fabric|fabric handles?)\b.{0,80}(not (supported|available|permitted)|unsupported|unavailable|fail)"),
@@ -392,6 +415,7 @@ pub(super) const CAUSES: &[Cause] = &[
         why: "Registered GPU memory is reached through BAR1. With 256 MiB (T4, GeForce, \
               resizable BAR off) a large buffer, or many, find no room; small ones work.",
         patterns: &[
+            likely(r"\bsmall bar1\b|\bbar1\b.{0,30}\b(too small|exhausted)\b"),
             // Hundreds of megabytes, in bytes.
             sure(r"reg_?mr.*bad address.*(length|len|size)\D{0,3}[1-9]\d{8,}"),
             // An address in place of an error number, as nv_peer_mem of old returned it.
@@ -492,6 +516,10 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(r"async reg mr failed\. status -?1[12]\b"),
             sure(r"fail\w* to register memory.{0,60}(resource temporarily unavailable|\[11\])"),
             sure(r"reg_mr\w*\b.{0,80}resource temporarily unavailable"),
+            sure(r"(create|allocate|register) (an? )?(mr|memory region)\b.{0,40}resource temporarily unavailable"),
+            likely(r"only allow registering part of your physical memory"),
+            sure(expressions::NIC_COMMAND_FULL),
+            likely(r"\binfiniband \w+: failed to register mr \[-1[12]\]"),
         ],
         remedies: &[
             run(

@@ -1,6 +1,7 @@
 //! Devices and rights that a process lacks.
 
-use super::{hand, likely, run, sure, weak};
+use super::gpus::GPU_GONE;
+use super::{QUIET, hand, likely, run, sure, weak};
 use crate::checks::kernel_log::expressions;
 use crate::explain::{Cause, Fact};
 
@@ -27,6 +28,20 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(r"insufficient rdma/\w+"),
             sure(r"missing rdma device spec for device|no rdma devices were found for resource"),
             sure(r"\bibv_get_device_list\b.{0,20}fail"),
+            sure(r"sys files not found \(/sys/class/infiniband"),
+            sure(r"devices unavailable for \S*(rdma|hca|mlnx|roce|infiniband|sriov|efa)"),
+            likely(r"\brdma_create_event_channel\b.{0,20}no such (file|device)"),
+            likely(r"\bfailed to install (the )?rdma transport"),
+            weak(failed_call!(
+                "ibv_(get_device\\w*|open_device|query_device\\w*)|rdma_(create_event_channel|create_id|get_devices)|mlx5dv_open_device|uct_md_(open|query\\w*)|fi_(getinfo|fabric|domain)"
+            )).unless(QUIET),
+            weak(
+                r"\b(infiniband|rdma|roce|verbs)\b.{0,30}\b(is |are )?(not (available|supported|found|enabled|detected)|unavailable|unsupported)\b",
+            ),
+            likely(r"\bexposing devices: *\[\]|no devices in device pool"),
+            likely(r"\bfi_getinfo\b.{0,40}(, (ret=)?-(19|61) \(|\bcall failed\b.{0,20}no data)"),
+            // NVSHMEM: no transport leads to a GPU of another node.
+            likely(r"\bpeer gpu \d+ is not accessible"),
             sure(r"\bfi_getinfo\b.{0,60}\b(efa|verbs)\b.{0,20}-61\b|couldn'?t get efa as provider"),
             likely(r"\bfailed to open device\W*$"),
             likely(r"\bib device \S+ not found|unable to find the infiniband/roce device"),
@@ -47,7 +62,17 @@ pub(super) const CAUSES: &[Cause] = &[
                 r"\b(unable to|failed to|cannot|couldn'?t|could not) (dlopen|open|load) \S*(libmlx5(dv)?|libmlx5\.so)",
             ),
             likely(r"libmlx5\.so\S*: cannot open shared object"),
-            likely(r"/dev/infiniband/\S+.{0,40}(no such file|permission denied|not permitted)"),
+            likely(
+                r"/dev/infiniband\b\S*.{0,40}(no such file|permission denied|not permitted|does not exist)",
+            ),
+            likely(r"failed to open memory domain"),
+            likely(r"\bib transport out of range\b|\bno active hcas? found"),
+            likely(r"\b(ib-)?sriov-cni failed|\brdma-?cni\b.{0,40}\bfailed"),
+            weak(ucx_error!("ib_device")).unless(r"\bibv_create_ah"),
+            weak(nccl_warning!("net_ib/init")),
+            weak(nvshmem_error!("transport/(ibrc|ibdevx|ucx|libfabric)/|host/topo/")),
+            weak(mooncake_error!("rdma_(context|transport)")),
+            weak(libfabric_warning!("fabric|domain")),
         ],
         remedies: &[
             run(
@@ -99,6 +124,9 @@ pub(super) const CAUSES: &[Cause] = &[
             // On a software device one provider says so, and another one takes it.
             sure(r"does not support the kernel abi").unless(r"/(rxe|siw)\w*$"),
             sure(r"mlx5dv_devx_create_event_channel\b.{0,40}(fail|error)"),
+            sure(r"version .?(ibverbs|rdmacm|mlx5|efa)_(private_)?[\d.]+.? not found")
+                .unless(r"\bdlvsym failed"),
+            likely(r"symbol lookup error: .*undefined symbol: (ibv|mlx5dv|rdma|efadv)_"),
             sure(r"\bprovider\b.{0,60}\babi\b.{0,40}(mismatch|differ|incompatible)"),
         ],
         remedies: &[
@@ -152,6 +180,7 @@ pub(super) const CAUSES: &[Cause] = &[
             ),
             sure(r"rma_socket requires gdrcopy|\brma/socket\b.{0,40}gdrcopy"),
             sure(r"\bgin\b.{0,60}requires gdrcopy"),
+            weak(nccl_warning!("gin/\\w+|gin_\\w+")),
             likely(r"\bgdaki\w*\b.{0,80}(failed|not implemented|not supported)"),
             likely(
                 r"\bgin\b.{0,30}(failed to init\w*|init\w* failed|no (suitable )?(device|plug-?in))",
@@ -189,6 +218,7 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(r"cannot allocate buffer on the specified memory type"),
             sure(r"cudahostregister with iomemory failed"),
             sure(r"gpu cannot map uar of device"),
+            sure(r"\bmissing\b.{0,40}\bpeermappingoverride|\bpeermappingoverride\b.{0,20}\b(not set|missing)"),
             sure(
                 r"\b(uar|doorbell|iomemory|io memory)\b.{0,100}\b(error[ =:]*800|error=800|cuda_error_not_permitted|cudaerrornotpermitted)\b",
             ),
@@ -235,6 +265,8 @@ pub(super) const CAUSES: &[Cause] = &[
                 r"unable to determine the device handle for gpu.{0,60}(gpu is lost|unknown error)",
             ),
             sure(r"\bgpu is lost\b|\bnv_err_gpu_is_lost\b"),
+            likely(GPU_GONE),
+            likely(r"\bnvidia(-gpu)? \S+: refused to change power state"),
             sure(expressions::GPU_POWER),
             likely(r"\bnvidia\b.*\(rev ff\)"),
             likely(r"number of gpus detected in the pci tree \(\d+\)"),

@@ -1,6 +1,6 @@
 //! Connections that fail between nodes.
 
-use super::{CALL, DUMP, follows, hand, likely, run, sure, weak};
+use super::{CALL, DUMP, QUIET, follows, hand, likely, run, sure, weak};
 use crate::explain::{Cause, Fact, Kind, Strength};
 
 /// The line with which ucx_info begins what it says of an RDMA device.
@@ -16,12 +16,16 @@ pub(super) const CAUSES: &[Cause] = &[
               flow control.",
         patterns: &[
             sure(vendor!("129|0x81")),
-            sure(r"transport retry count(er)? exceeded|\b(ibv_wc_)?retry_exc_err\b"),
+            sure(r"transport retry count(er)? exceeded|\b((ibv_wc|transport)_)?retry_exc_err\b"),
             follows(DUMP, r"\b0000811[0-9a-f]\b", Strength::Sure),
             sure(r"unresponsive receiver \(connection never established"),
             sure(r"\bud endpoint\b.{0,80}unhandled timeout error"),
             sure(syndrome!("15")),
             likely(status!("12")).unless(CALL),
+            weak(ucx_error!("(rc|dc|ud|srd)_\\w+|ib_mlx5_log")),
+            weak(nccl_warning!("net_ib/(p2p|common|recovery)|transport/net_ib")),
+            weak(mooncake_error!("worker_pool")),
+            weak(libfabric_warning!("cq|ep_data")),
             weak(r"\b(local_ack_timeout_err|packet_seq_err|out_of_sequence)\b\W{1,4}[1-9]\d{2,}"),
         ],
         remedies: &[
@@ -79,6 +83,8 @@ pub(super) const CAUSES: &[Cause] = &[
             likely(r"rdma_resolve_(addr|route).*(fail|error|timed|unreach)")
                 .unless(r"no such device|\berrno[ =:]*19\b"),
             likely(r"rdma_cm_event_(addr|route)_error|rdma_cm_event_unreachable"),
+            weak(failed_call!("rdma_resolve_(addr|route)")).unless(QUIET),
+            weak(mooncake_error!("rdma_endpoint")),
             likely(r"ibgda_rc_init2rtr failed|devx_obj_modify for init2rtr"),
         ],
         remedies: &[
@@ -141,7 +147,13 @@ pub(super) const CAUSES: &[Cause] = &[
                 the other way)",
         why: "In the mode `exclusive` an RDMA device is in one network namespace only, which SR-IOV \
               plug-ins want. Plug-ins that share a device between pods need the mode `shared`.",
-        patterns: &[sure(r"incorrect rdma subsystem network namespace")],
+        patterns: &[
+            sure(r"incorrect rdma subsystem network namespace"),
+            likely(
+                r"rdma subsystem (network )?namespace\b.{0,60}\b(not set|expected|must be|should be|please)\b",
+            ),
+            likely(r"failed to move rdma device\b"),
+        ],
         remedies: &[
             run("See the mode", "rdma system show"),
             run(
@@ -305,6 +317,10 @@ pub(super) const CAUSES: &[Cause] = &[
                 r"\b(ibv_wc_)?loc_qp_op_err\b|local qp operation (error|on \w+:\d)|\blocal qp on \w+:\d",
             ),
             likely(r"async fatal event on (qp|cq|srq)\b"),
+            weak(failed_call!(
+                "ibv_(post|wr)_\\w+|ibv_(poll_cq|req_notify_cq|get_cq_event)|fi_(t?send|t?recv|write|read|inject)\\w*"
+            )).unless(QUIET),
+            weak(r"\bfailed to post (an? )?(send|recv|receive|rdma|work|read|write)\b"),
             sure(syndrome!("2")),
             likely(status!("2")).unless(CALL),
         ],
@@ -325,7 +341,12 @@ pub(super) const CAUSES: &[Cause] = &[
         patterns: &[
             sure(r"ibv_modify_qp\b.{0,60}(invalid argument|\berrno[ =:]*22\b|\beinval\b| 22 )"),
             sure(r"non-zero status: 22\b.{0,40}ibv_modify_qp"),
-            sure(r"\brtr\b.{0,80}(invalid argument|\[22\])"),
+            sure(r"\brtr\b.{0,80}(invalid argument|\[22\])|modify.{0,12}qp\b.{0,120}(invalid argument|\[22\])"),
+            likely(r"\b(ibv|mlx5dv)_create_qp\w*\b.{0,80}(invalid argument|\[22\])"),
+            likely(r"\b(create|creating)( an?)? (\w+ )?qp\b.{0,120}(invalid argument|\[22\])"),
+            weak(failed_call!(
+                "ibv_create_qp\\w*|rdma_create_qp|uct_(iface_open|ep_create\\w*)|fi_(endpoint|enable|ep_bind)"
+            )).unless(QUIET),
             sure(r"attempted to connect incompatible devices"),
             sure(r"remote \S+ device is incompatible with the local"),
             likely(r"local (mtu|port|link layer) .{0,30}(differ|does not match)"),
@@ -354,8 +375,9 @@ pub(super) const CAUSES: &[Cause] = &[
         why: "The index is empty, beyond the table, or no GID fits what the program looks for (an \
               IPv4 address, RoCE v2). The device is then left out.",
         patterns: &[
-            sure(r"failed to open device \S+ on port .{0,10}with gid -?\d+"),
             sure(r"no suitable gid found"),
+            // The same is printed where the port is down.
+            likely(r"failed to open device \S+ on port .{0,10}with gid -?\d+"),
             likely(r"uct_iface_open\((rc|dc|ud)\w*/\S*\).{0,40}address not valid"),
             sure(r"failed to query gid \d+"),
             sure(r"ibv_query_gid\w*\b.{0,60}(fail|error)"),
@@ -426,6 +448,7 @@ pub(super) const CAUSES: &[Cause] = &[
         patterns: &[
             sure(r"attribute \w+ of node \w+ not found"),
             sure(r"could not (open|read|parse) (xml )?topology file|\bxml parse\b.{0,60}(error|unterminated|unexpected)"),
+            weak(nccl_warning!("graph/(topo|xml|search|paths|connect)")),
             likely(r"nccl_topo_file\b.{0,80}(no such file|not found|invalid|could not)"),
         ],
         detail: Some(attribute),
@@ -479,7 +502,24 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(
                 r"there are no active ports detected|no active port was found|no active ports? found",
             ),
-            likely(r"\bport_down \(1\)|\bstate: +(port_)?down\b"),
+            sure(r"\bdevice \S+ port (\d+ )?(is )?not active\b"),
+            likely(r"\bport_down \(1\)|\bstate: +(port_)?down\b|\bport_(init|armed) \(\d\)"),
+            // ibstat, ibstatus, `rdma link`: with a link and without a subnet manager, or without a link.
+            follows(r"\bport \d+:\W*$", r"\bstate: +(initializing|armed)\b", Strength::Likely),
+            likely(r"\bstate:\s+\d: (down|init|armed)\b"),
+            likely(r"\blink \w+/\d+ .{0,80}\bstate (down|init|armed)\b"),
+            likely(r"no openfabrics connection schemes reported"),
+            likely(r"\b(phys)?linkstate:\.+(down|init|armed|polling|disabled)"),
+            likely(r"\bno (ib|infiniband|rdma|roce) ports?\b.{0,40}\bactive"),
+            likely(
+                r"\b(ib|infiniband|roce|rdma|mlx\d\w*|hca)\b.{0,30}\b(link|port)s?\b.{0,30}\b(is|are|went|going|gone|state|flap\w*) ?(down|inactive|polling|disabled|detected|lost)?\b.{0,4}(down|flap|inactive|polling|disabled|detected|lost|$)",
+            ),
+            weak(failed_call!("ibv_query_port\\w*")).unless(QUIET),
+            weak(r"\b(subnet manager|opensm)\b[^.;]{0,60}\b(not (found|running|active)|unreachable|missing|lost|no)\b"),
+            likely(r"\bonly \d+ linkup ports? found|'disabled' or 'polling' devices found"),
+            likely(r"\bib\w*: multicast join failed\b"),
+            weak(r"\bib(p?\d+\S*|s\d+\S*): link is not ready"),
+            likely(r"\biberror: failed: |\b_?do_madrpc\b.{0,20}\bfailed|\bibping: .{0,20}failed"),
             likely(r"\bdevice \d+ marked as failed\b|no functional devices left"),
             follows(DOMAIN, r"< ?no supported devices found ?>", Strength::Likely),
             likely(r"\bmlx5_core \S+ \w+: link down\b"),
@@ -521,8 +561,11 @@ pub(super) const CAUSES: &[Cause] = &[
             likely(
                 r"\bconnect to \S+ .{0,20}failed.{0,20}(connection (refused|reset|timed out)|software caused connection abort)",
             ),
+            weak(r"\bconnection reset by peer\b|\bbroken pipe\b"),
+            weak(ucx_error!("tcp_\\w+|sock")),
             likely(r"remote mooncake session .{0,80} is not alive"),
             likely(r"proxy call to rank \d+ failed"),
+            likely(r"\bncclUniqueId from .{0,160}\bgot error\b|\b(recvvalue|recvbytes|sendbytes) failed"),
             likely(
                 r"\btcp_ep\b.{0,60}\b(send|recv)\w*\(\d+\) failed|\bunexpected ucx error: (endpoint timeout|connection reset)",
             ),
@@ -550,6 +593,12 @@ pub(super) const CAUSES: &[Cause] = &[
                 r"nvshmem setup connections failed|\bconnect eps failed|\bep_connect failed|building transport map failed",
             ),
             likely(r"failed to complete transfers after \d+ seconds|\bkvpoll\.(waitingforinput|failed)"),
+            likely(r"aws-ofi-nccl initialization failed"),
+            weak(r"\b(transfer engine|kv (cache )?transfer|kv connector)\b.{0,40}\bfail"),
+            likely(r"\bfail\w* to (init\w*|start|create) (the )?(\w+ )?transfer engine"),
+            weak(nvshmem_error!("host/(init|transport|util)/")),
+            weak(mooncake_error!("transfer_(engine|task)\\w*|multi_transport|\\w*client")),
+            likely(r"\btransfer_(fail|incomplete)\b|\btransfer failed for task"),
             likely(r"\bdeepep\b.{0,60}(timeout|timed out)"),
             likely(r"\bkvtransfererror\b|failed to get kvcache from prefill instance"),
             weak(r"\bnccl error\b|ncclinternalerror|ncclremoteerror"),
@@ -579,6 +628,23 @@ pub(super) const CAUSES: &[Cause] = &[
                 .unless(r"no such device"),
             likely(r"(unable|failed) to exchange (keys|data between server and clients)"),
             likely(r"couldn'?t read remote address|ethernet_read_keys"),
+            likely(r"\brdma[_ ]connect(ion)? (error|failed)\b"),
+            weak(failed_call!(
+                "rdma_(connect|accept|listen|bind_addr|get_request|get_cm_event|getaddrinfo|create_ep|establish)|ucp_listener_create|fi_(connect|accept|listen)"
+            )).unless(QUIET),
+            // The launchers of MPI jobs.
+            likely(r"\bgloo\b.{0,20}\b(connect\w*|accept)\b.{0,20}\bfailed"),
+            likely(r"(couldn'?t|failed to|unable to) (read|write|read/write|exchange|get) (the )?(remote|peer)\w* (address|data|keys?|info\w*)"),
+            weak(ucx_error!("rdmacm_\\w+|tcp_sockcm\\w*|tcp_listener")),
+            weak(nccl_warning!("bootstrap|net_socket|misc/ipcsocket")),
+            weak(mooncake_error!("transfer_metadata\\w*|\\w*rpc_client\\w*|master_client")),
+            weak(r"/gloo/transport/\w+/(pair|listener|device)\.cc"),
+            likely(r"\b(orte|prte|prrte)\b.{0,40}\b(unable|lost communication|failed)\b"),
+            weak(r"\bconnect(ing|ion)?\b.{0,60}\b(connection refused|connection timed out|no route to host)\b")
+                .unless(r"\bibv_|\bqp\b|\bah\b|\bdial tcp\b|\bhttps?\b"),
+            likely(r"timed out after \d+ seconds waiting for clients"),
+            likely(r"\bclient socket has timed out|\btcpstore\b.{0,80}(timed out|timeout|refused)"),
+            likely(r"\brpc call failed: connection (timed out|refused|reset)|\bread rpc head failed"),
         ],
         remedies: &[
             run(

@@ -9,6 +9,7 @@ pub(crate) const TEXTS: Texts = &[
             "NVRM: Xid (PCI:0000:18:00): 48, pid=1, DBE (Double Bit Error)",
             "NVRM: Xid (PCI:0000:9b:00): 94, pid=4242, name=python3, Contained: CE User Channel (0x9)",
             "CUDA error: uncorrectable ECC error encountered",
+            "NVRM: GPU at PCI:0000:3b:00: Row Remapper: pending reset for row remapping",
         ],
     ),
     (
@@ -19,6 +20,11 @@ pub(crate) const TEXTS: Texts = &[
             "NVRM: Xid (PCI:0000:9b:00): 62, pid='<unknown>', name=<unknown>, 2027(2d00) 00000000",
             "NVRM: Xid (PCI:0000:1b:00): 154, pid='<unknown>', name=<unknown>, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)",
             "NVRM: Xid (PCI:0000:1b:00): 119, pid=9001, name=python3, Timeout after 6s of waiting for RPC response from GPU0 GSP! Expected function 76 (GSP_RM_CONTROL)",
+            "[373871.354096] NVRM: nvAssertOkFailedNoLog: Assertion failed: Reset required [NV_ERR_RESET_REQUIRED] (0x00000062) returned from status @ kernel_channel.c:2827",
+            "NVRM: _kgspLogXid119: ********************************* GSP Timeout **********************************",
+            "NVRM: _issueRpcAndWait: rpcSendMessage failed with status 0x00000065 for fn 76!",
+            "Error: GPU 00000000:18:00.0: GPU requires reset",
+            "NVRM: nvAssertFailedNoLog: Assertion failed: 0 @ kernel_gsp.c:1476",
         ],
     ),
     (
@@ -30,6 +36,9 @@ pub(crate) const TEXTS: Texts = &[
             "CUDA_ERROR_CONTAINED: Invalid access of peer GPU memory over nvlink or a hardware error",
             "[Fri Sep 11 08:01:02 2026] NVRM: Xid (PCI:0000:66:00): 145, pid=1, name=VLLM::Worker_TP, RLW_REMAP Nonfatal XC0 i0 Link 13 (0x00000004 0x00000000)",
             "torch.AcceleratorError: CUDA error: uncorrectable NVLink error detected during the execution",
+            "GPU 3: NVIDIA H100 80GB HBM3 (UUID: GPU-0c239aa8)\n\t Link 0: 26.562 GB/s\n\t Link 1: <inactive>",
+            "| Error: GPU 3                | GPU 3's NvLink link 5 is currently down. Run a field diagnostic on the GPU. |",
+            "NVML: Unable to retrieve NVLink information as all links are inActive",
         ],
     ),
     (
@@ -73,6 +82,7 @@ pub(crate) const TEXTS: Texts = &[
         "nccl-crash",
         &[
             "python3[4242]: segfault at 18 ip 00007f7e4a2b sp 00007f error 4 in libnccl.so.2.20.5[7f7e49000000+d000000]",
+            "[node:288505:0:296459] Caught signal 11 (Segmentation fault: address not mapped to object at address 0x48)\n==== backtrace (tid: 296459) ====\n 0  /usr/lib/libucs.so.0(ucs_handle_error+0x2d4) [0x7fedc925c274]\n 3  /opt/nccl/lib/libnccl.so(+0x120057) [0x7ff1c18c1057]",
         ],
     ),
 ];

@@ -13,6 +13,7 @@ pub(crate) const TEXTS: Texts = &[
             "W0603 ucx_utils.cpp:10] memory is detected as host memory, check that UCX is configured with CUDA support",
             "NIXL: VRAM memory is detected as host by UCX",
             "E0619 12:00:00.111111 91 tcp_transport.cpp:161] Session::writeBody failed. Error: Bad address. CHECK_CLOSED 0",
+            "[node:08750] *** Process received signal ***\n[node:08750] Signal: Segmentation fault (11)\n[node:08750] Signal code: Invalid permissions (2)\n[node:08750] Failing at address: 0x7efd0fc00000\n[node:08750] [ 1] /opt/psm2/usr/lib64/libpsm2.so.2(+0x8929)[0x7efd29b46929]",
         ],
     ),
     (
@@ -47,6 +48,7 @@ pub(crate) const TEXTS: Texts = &[
         &[
             "E0421 11:56:59.775353  4242 nixl_agent.cpp:322] createBackend: unsupported backend 'UCX'",
             "E0421 11:56:59.774282  4242 nixl_agent.cpp:259] getPluginParams: backend 'UCX' not found",
+            "E0401 nixl_plugin_manager.cpp:130] Failed to load plugin from /opt/nixl/plugins/libplugin_UCX.so: libucp.so.0: cannot open shared object file: No such file or directory",
         ],
     ),
     (
@@ -54,6 +56,7 @@ pub(crate) const TEXTS: Texts = &[
         &[
             "nixl._bindings.nixlBackendError: NIXL_ERR_BACKEND",
             "E1104 06:35:19.118512 2368741 nixl_agent.cpp:473] registerMem: registration failed for the specified or all potential backends",
+            "nixl._bindings.nixlInvalidParamError: NIXL_ERR_INVALID_PARAM",
         ],
     ),
     (
@@ -93,6 +96,10 @@ pub(crate) const TEXTS: Texts = &[
             "[1581060992.288391] [node7:9817 :0]         select.c:438  UCX  ERROR no active messages transport to <no debug data>: posix/memory - Destination is unreachable, sysv/memory - Destination is unreachable, self/memory - Destination is unreachable, rdmacm/sockaddr - no am bcopy, cma/memory - no am bcopy",
             "UCX  ERROR   no active messages transport to <no debug data>: self/memory - no peer failure handler, sysv/memory - no peer failure handler, cuda_copy/cuda - no am bcopy, cuda_ipc/cuda - no am bcopy",
             "[1.2] [n2:71:0] select.c:643 UCX  ERROR   no remote registered memory access transport to n3:88: rc_mlx5/mlx5_0:1 - Destination is unreachable",
+            "ucp_context.c:969  UCX  ERROR   no usable transports/devices (asked rc,cuda_copy on network:mlx5_9:1)",
+            "ucp_device.c:415  UCX  ERROR failed to select lane for local device GPU0",
+            "No components were able to be opened in the pml framework.",
+            "[node1:23451] pml_ucx.c:208  Error: Failed to create UCP worker",
         ],
     ),
     (
@@ -105,18 +112,28 @@ pub(crate) const TEXTS: Texts = &[
         "library-versions",
         &[
             "[1729.1] [n1:88:0] ucp_context.c:2119 UCX  WARN  UCP API version is incompatible: required >= 1.17, actual 1.10.0 (loaded from /lib/x86_64-linux-gnu/libucp.so.0)",
+            "ucp_context.c:1774 UCX  WARN  UCP version is incompatible, required: 1.18, actual: 1.12 (release 1)",
         ],
     ),
     (
         "sharp",
         &[
             "[gpu01:0:6312 - context.c:684][2025-05-02 10:11:12] ERROR sharp_get_job_data_len failed: Job error(-35)",
+            "[C25L18:0:24972 - comm.c:374] ERROR Failed to lock SAT tree(ID:0x40 ret:0x4)\nC25L19:19373:19491 [3] sharp_plugin.c:302 NCCL WARN SHARP group create: Streaming Tree lock failed (-18)",
+            "[C25L19:1:28576 unique id 1201360626793454896] ERROR collect_ports_data: device mlx5_0 port 1 is not valid (port is used by SM)",
         ],
     ),
     (
         "fork",
         &[
             "UCX  WARN  IB: ibv_fork_init() was disabled or failed, yet a fork() has been issued.\nUCX  WARN  IB: data corruption might occur when using registered memory.",
+        ],
+    ),
+    (
+        "cuda-context",
+        &[
+            "[1561580000.123456] [dgx15:1234:0]  cuda_copy_iface.c:83   UCX  ERROR cuCtxGetDevice(&cu_device) is failed. ret:invalid device context",
+            "UCX  ERROR cuMemGetAddressRange(0x7f12c4000000) error: CUDA_ERROR_INVALID_CONTEXT",
         ],
     ),
 ];

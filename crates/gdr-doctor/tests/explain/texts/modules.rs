@@ -15,11 +15,15 @@ pub(crate) const TEXTS: Texts = &[
             "nv_peer_mem: disagrees about version of symbol ib_register_peer_memory_client",
             "[   42.1] nvidia_peermem: Unknown symbol ib_unregister_peer_memory_client (err -2)",
             "insmod: ERROR: could not insert module nvidia-peermem.ko: Invalid parameters",
+            "/var/lib/dkms/nv_peer_mem/1.3/build/nv_peer_mem.c:477:15: error: variable 'nv_mem_client_ex' has initializer but incomplete type",
         ],
     ),
     (
         "peermem-callback",
-        &["nvidia-peermem nv_get_p2p_free_callback:128 ERROR detected invalid page_table"],
+        &[
+            "nvidia-peermem nv_get_p2p_free_callback:128 ERROR detected invalid page_table",
+            "kernel: nv_mem nv_get_p2p_free_callback:155 nv_get_p2p_free_callback -- invalid dma_mapping",
+        ],
     ),
     (
         "gdrdrv-missing",
@@ -75,6 +79,7 @@ pub(crate) const TEXTS: Texts = &[
             "modprobe: FATAL: Module nv_peer_mem not found.",
             "insmod: ERROR: could not load module nvidia-peermem.ko: No such file or directory",
             "modprobe: FATAL: Module nvidia-peermem not found in directory /lib/modules/6.8.0-1059-azure",
+            "Error! Bad return status for module build on kernel: 5.15.0-88-generic (x86_64)\nConsult /var/lib/dkms/nv_peer_mem/1.2/build/make.log for more information.",
         ],
     ),
     (
@@ -89,6 +94,7 @@ pub(crate) const TEXTS: Texts = &[
             "gdrdrv: version magic '5.15.0-91-generic SMP mod_unload modversions ' should be '6.8.0-45-generic SMP preempt mod_unload modversions '",
             "insmod: ERROR: could not insert module gdrdrv/gdrdrv.ko: Invalid parameters",
             "modprobe: ERROR: could not insert 'gdrdrv': Unknown symbol in module, or unknown parameter (see dmesg)",
+            "kernel: failing symbol_get of non-GPLONLY symbol nvidia_p2p_get_pages.",
         ],
     ),
     (
@@ -99,6 +105,9 @@ pub(crate) const TEXTS: Texts = &[
             "NVRM: API mismatch: the client has the version 535.161.08, but\nNVRM: this kernel module has the version 535.129.03.  Please",
             "CUDA initialization: Unexpected error: Error 803: system has unsupported display driver / cuda driver combination",
             "nvidia-container-cli: initialization error: nvml error: driver/library version mismatch: unknown",
+            "RuntimeError: The NVIDIA driver on your system is too old (found version 11040). Please update your GPU driver",
+            "CUDA error: CUDA driver version is insufficient for CUDA runtime version",
+            "CUDA error 804: forward compatibility was attempted on non supported HW",
         ],
     ),
     (
@@ -119,6 +128,12 @@ pub(crate) const TEXTS: Texts = &[
             "docker: Error response from daemon: could not select device driver \"nvidia\" with capabilities: [[gpu]].",
             "No devices were found",
             "RuntimeError: CUDA driver initialization failed, you might not have a CUDA gpu.",
+            "Error! Bad return status for module build on kernel: 6.8.0-45-generic (x86_64)\nConsult /var/lib/dkms/nvidia/550.90.07/build/make.log for more information.",
+            "torch.AcceleratorError: CUDA error: CUDA-capable device(s) is/are busy or unavailable",
+            "RuntimeError: CUDA error: no CUDA-capable device is detected",
+            "RuntimeError: CUDA unknown error - this may be due to an incorrectly set up environment",
+            "nvidia-container-cli: device error: GPU-0c239aa8: unknown device: unknown",
+            "gdaki.c:1227 UCX ERROR cuDeviceGetCount(&cuda_dev_count) failed: initialization error",
         ],
     ),
     (
@@ -162,6 +177,7 @@ pub(crate) const TEXTS: Texts = &[
         "kernel-warning",
         &[
             "WARNING: CPU: 3 PID: 99 at drivers/infiniband/hw/mlx5/mr.c:1733 mlx5_ib_dereg_mr+0x3a/0x90 [mlx5_ib]\n mlx5_ib_dereg_mr+0x3a/0x90 [mlx5_ib]",
+            "INFO: task python:4711 blocked for more than 120 seconds.\n nvidia_dev_put+0x1c/0x60 [nvidia]",
         ],
     ),
     (
@@ -170,6 +186,7 @@ pub(crate) const TEXTS: Texts = &[
             "NVRM: nvCheckOkFailedNoLog: Check failed: NVLink fabric state cached by the driver is out of sync [NV_ERR_FABRIC_STATE_OUT_OF_SYNC] (0x00000087) returned from status @ mem_multicast_fabric.c:2917",
             "node-a:1:2 [0] transport/nvls.cc:254 NCCL WARN Cuda failure 1 'invalid argument'",
             "NCCL WARN Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : CUDA error 401 'the operation cannot be performed in the present state'",
+            "    return _SymmetricMemory.rendezvous(tensor, group_name)\nRuntimeError: CUDA driver error: invalid argument",
         ],
     ),
     (
@@ -178,6 +195,16 @@ pub(crate) const TEXTS: Texts = &[
             "Could not unload NVIDIA driver kernel modules, driver is in use",
             "Unloading HCA driver:                                      [FAILED]\nrmmod: ERROR: Module ib_uverbs is in use by: nvidia_peermem",
             "rmmod: ERROR: Module nvidia is in use by: nvidia_uvm nvidia_modeset gdrdrv",
+            "GPU 00000000:0A:00.0 is currently in use by another process.",
+        ],
+    ),
+    (
+        "rdma-driver",
+        &[
+            "Unloading HCA driver:[  OK  ]\nFailed loading kernel module mlx5_ib:[FAILED]\nLoading HCA driver and Access Layer:[FAILED]",
+            "Module mlx5_core does not exist, skipping...               [FAILED]",
+            "modprobe: FATAL: Module ib_uverbs not found in directory /lib/modules/6.8.0-45-generic",
+            "Failed to build MLNX_OFED_LINUX for 5.14.0-rc5",
         ],
     ),
 ];

@@ -19,6 +19,7 @@ pub(crate) const TEXTS: Texts = &[
             "mlx5_core 0000:a1:00.0: mlx5_health_try_recover:330:(pid 812): health recovery flow aborted, PCI reads still not working",
             "[ 700.2] bnxt_en 0000:c2:00.0 ens1f0np0: Firmware fatal reset request received",
             "[ 9.1] mlx5_core 0000:19:00.0: mlx5_init_one:1321:(pid 311): mlx5_load_one failed with error code -5",
+            "[ 812.120001] bnxt_en 0000:41:00.0: QPLIB: cmdq[0x1a]=0x3 timedout (100000) msec",
         ],
     ),
     (
@@ -30,7 +31,13 @@ pub(crate) const TEXTS: Texts = &[
     ),
     (
         "nic-cable",
-        &["mlx5_core 0000:19:00.0: Port module event: module 0, Cable unplugged"],
+        &[
+            "mlx5_core 0000:19:00.0: Port module event: module 0, Cable unplugged",
+            "Errors for \"node-h HCA-1\"\n   GUID 0x946dae0300a1b2c4 port 1: [SymbolErrorCounter == 65535] [LinkErrorRecoveryCounter == 3] [LinkDownedCounter == 12] [PortRcvErrors == 15]",
+            "LinkDownedCounter:...............12",
+            "Troubleshooting Info\n--------------------\nStatus Opcode                      : 1024\nRecommendation                     : Cable is unplugged",
+            "Port mlx5_3 port 1: link_downed - Port Training State Machine failed - QP disconnect (value=1, delta=1)",
+        ],
     ),
     (
         "nic-command",
@@ -41,6 +48,10 @@ pub(crate) const TEXTS: Texts = &[
             "ib_mlx5_dv.c:430  UCX  ERROR   mlx5dv_devx_obj_create(QP) failed on mlx5_0, syndrome 0x2c4154: Remote I/O error",
             "[ 513.3] infiniband bnxt_re0: QPLIB: cmdq[0x2a3]=0x9 status 0x5",
             "[ 77.1] infiniband rdmap16s27: Failed to process command CREATE_QP (opcode 1) comp_status 5 err -12",
+            "infiniband irdma0: [Modify QP Cmd Error][op_code=6] status=-16 waiting=1 completion_err=1 maj=0xffff min=0x8",
+            "[ 812.120009] infiniband bnxt_re0: Failed to modify HW QP",
+            "mlx5_core 0000:9a:00.0: mlx5_cmd_out_err:808:(pid 4711): RTR2RTS_QP(0x504) op_mod(0x0) failed, status bad parameter(0x3), syndrome (0x6cd5d9), err(-22)",
+            "infiniband mlx5_2: Failed to create CQ, err -12",
         ],
     ),
     (

@@ -71,6 +71,8 @@ pub(crate) const TEXTS: Texts = &[
             "Device=0 CANNOT Access Peer Device=2",
             "gpu03:611:733 [2] transport/p2p.cc:275 NCCL WARN Cuda failure 217 'peer access is not supported between these two devices'",
             "cuda_ipc_cache.c:258  UCX  WARN  cuIpcOpenMemHandle() failed: peer access is not supported between these two devices",
+            "The call to cuIpcOpenMemHandle failed. This is an unrecoverable error\nand will cause the program to abort.\n  Hostname:                         node-d\n  cuIpcOpenMemHandle return value:  1",
+            "Cuda failure p2pBandwidthLatencyTest.cu:220: 'mapping of buffer object failed'",
         ],
     ),
 ];

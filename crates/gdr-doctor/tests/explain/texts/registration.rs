@@ -42,6 +42,12 @@ pub(crate) const TEXTS: Texts = &[
             "E0513 11:04:17.478277 5507 rdma_context.cpp:237] Failed to register memory 0x7f5c00000000: Bad address [14]",
             "NCCL WARN NET/IB: Call to ibv_reg_mr_iova2 failed with error Bad address errno 14",
             " 11-10-2023 15:49:50:24 [pid=1502621 tid=1502621] NOTICE  cufio-rdma:175 nvidia_peermem.ko is not loaded. Disabling UserSpace RDMA access.",
+            "kernel: ib_umem_get: failed to get user pages, nr_pages=1",
+            "libfabric:53673:1693359811::cxi:mr:cxip_regattr():1306<warn> x1922c2s2b0n0: Failed to map MR buffer: -22",
+            "W0302 rdma_transport.cpp:400] RdmaTransport: Failed to register memory: addr 0x733a96e00000 length 2896659072",
+            "src/host/mem/mem_heap.cpp:812: non-zero status: 7 register heap memory failed",
+            "cat: /sys/kernel/mm/memory_peers/nv_mem_nc/version: No such file or directory",
+            "nvidia-peermem-ctr: /usr/local/bin/nvidia-driver: line 769: RHEL_VERSION: unbound variable",
         ],
     ),
     (
@@ -100,6 +106,7 @@ pub(crate) const TEXTS: Texts = &[
             "ibv_reg_mr failed, Bad address. addr:0x7f21e3369dc0, length:15863892992, access:0x7\n\
              mlx5_0:mr_umem_get:709:(pid 15855): umem get failed (-131668346275144)",
             "gdrdrv:nvidia_p2p_get_pages(va=2305ba0000 len=4194304 p2p_token=0 va_space=0) failed [ret = -12]",
+            "registration fails due to small BAR1 size (256 MB)",
         ],
     ),
     (
@@ -150,6 +157,10 @@ pub(crate) const TEXTS: Texts = &[
             "[3412.2] infiniband mlx5_0: create_mkey_callback:131:(pid 0): async reg mr failed. status -12",
             "infiniband mlx5_0: create_mkey_callback:131:(pid 2298062): async reg mr failed. status -12",
             "E0329 rdma_context.cpp:217] Failed to register memory 0x7f00: Resource temporarily unavailable [11]",
+            "[1038619.687627] infiniband efa_0: Failed to process command REG_MR (opcode 7) comp_status 1 err -12",
+            "[1038619.695161] infiniband efa_0: Failed to register mr [-12]",
+            "mlx5_0: failed to create MR: Resource temporarily unavailable",
+            "WARNING: It appears that your OpenFabrics subsystem is configured to only allow registering part of your physical memory.",
         ],
     ),
     (
@@ -163,6 +174,7 @@ pub(crate) const TEXTS: Texts = &[
             "IMEX channel is not available in this container",
             "CU_MEM_HANDLE_TYPE_FABRIC is not supported on this device",
             "ERROR: /dev/nvidia-caps-imex-channels/channel0 cannot be opened: Permission denied",
+            "transport/p2p.cc:308 NCCL WARN Cuda failure 800 'operation not permitted'",
         ],
     ),
     (

@@ -31,6 +31,20 @@ pub(crate) const TEXTS: Texts = &[
             "misc/ibvwrap.cc:94 NCCL WARN Call to ibv_open_device failed",
             "E1120 11:09:27.133715 203020 transfer_engine.cpp:140] No RDMA devices found, check your device installation",
             "libfabric:71:1:efa:domain:efa_domain_open():201<warn> ibv_alloc_pd failed: Operation not permitted",
+            "Fatal error:  device '*': sys files not found (/sys/class/infiniband/*/ports)",
+            "Warning  UnexpectedAdmissionError  3s  kubelet  Allocate failed due to requested number of devices unavailable for rdma/hca_shared_devices_a. Requested: 1, Available: 0, which is unexpected",
+            "2020/03/05 08:07:13 Starting K8s RDMA SRIOV Device Plugin version= 0.2\nFail to configure sriov; error =  Link not found\nexposing devices:  []",
+            "I0830 14:28:06.630900       1 manager.go:156] no devices in device pool, skipping creating resource server for mlnx_sriov",
+            "fi_getinfo(): common/shared.c:627, ret=-61 (No data available)",
+            "NCCL WARN NET/OFI OFI fi_getinfo() call failed: No data available",
+            "/main_nvshmem/src/host/topo/topo.cpp:469: [GPU 6] Peer GPU 8 is not accessible, exiting ...\n/main_nvshmem/src/host/init/init.cu:1035: non-zero status: 3 building transport map failed",
+            "rdma_create_event_channel: No such file or directory",
+            "E0401 transfer_engine.cpp:234] Failed to install RDMA transport",
+            "# Memory domain: mlx5_0\n#     Component: ib\n#  < failed to open memory domain >",
+            "nvidia-container-cli: mount error: file creation failed: /run/enroot/rootfs/dev/infiniband: operation not permitted",
+            "  what():  IB transport out of range: 0 >= 0",
+            "[rdma_find_network_type] No active HCAs found on the system!!!",
+            "error adding container to network \"sriov-rdma\": SRIOV-CNI failed to load netconf: LoadConf(): VF pci addr is required",
         ],
     ),
     (
@@ -44,6 +58,7 @@ pub(crate) const TEXTS: Texts = &[
             "WARN: cudaHostRegister with IoMemory failed with error=800. We may need to use a fallback path.",
             "WARN: GPU cannot map UAR of device mlx5_1. Skipping...",
             "doca_gpunetio: failed to map UAR to GPU: CUDA error 800 (CUDA_ERROR_NOT_PERMITTED)",
+            "NCCL WARN NET/OFI Failed to register EFA device memory in GPU address space, likely due to missing NVIDIA driver flag PeerMappingOverride=1",
         ],
     ),
     (
@@ -56,6 +71,8 @@ pub(crate) const TEXTS: Texts = &[
             "kernel: NVRM: nvAssertOkFailedNoLog: Assertion failed: GPU lost from the bus [NV_ERR_GPU_IS_LOST] (0x0000000F) returned from rmStatus @ kernel_ce.c:106",
             "nvidia-smi: GPU is lost.  Reboot the system to recover this GPU",
             "[ 71.2] nvidia 0000:3b:00.0: Unable to change power state from D3cold to D0, device inaccessible",
+            "kernel: NVRM: _issueRpcAndWait: rpcSendMessage failed with status 0x0000000f for fn 76!",
+            "[1084456.746765] nvidia-gpu 0000:09:00.3: Refused to change power state, currently in D3",
         ],
     ),
     (
@@ -63,6 +80,9 @@ pub(crate) const TEXTS: Texts = &[
         &[
             "libibverbs: Warning: Driver bnxt_re does not support the kernel ABI of 6 (supports 1 to 1) for device /sys/class/infiniband/bnxt_re2",
             "ib_mlx5dv_md.c:1020 UCX  ERROR mlx5dv_devx_create_event_channel() failed: Protocol not supported",
+            "libibverbs: Warning: couldn't load driver 'mlx4': /usr/local/nvidia/cpu_lib/libibverbs.so.1: version `IBVERBS_PRIVATE_22' not found (required by /usr/lib64/libibverbs/libmlx4-rdmav2.so)",
+            "ImportError: /lib/x86_64-linux-gnu/libmlx5.so.1: version `MLX5_1.25' not found (required by /opt/ucx/lib/ucx/libuct_ib_mlx5.so.0)",
+            "./server: symbol lookup error: ./server: undefined symbol: ibv_reg_dmabuf_mr",
         ],
     ),
     (

@@ -20,6 +20,8 @@ pub(crate) const TEXTS: Texts = &[
             "F20250821 13:22:09.976752 rdma_io.cc:811] Check failed: wc->status == IBV_WC_SUCCESS RC send CQ state error: 12, vendor error 129",
             "worker_pool.cpp:291] Worker: Process failed for slice (opcode: 1, source_addr: 1): transport retry counter exceeded",
             "mlx5: gpu01: got completion with error:\n00000000 00000000 00000000 00000000\n00000000 00000000 00000000 00000000\n00000001 00000000 00000000 00000000\n00000000 00008115 10000070 000051d2",
+            "[node1:mpi_rank_0][handle_cqe] Send desc error in msg to 1, wc_opcode=0\n[node1:mpi_rank_0][handle_cqe] Msg from 1: wc.status=12 (transport retry counter exceeded), wc.wr_id=0x2a4d0c8, wc.opcode=0, vbuf->phead->type=24",
+            "[GIN/GDAKI] A TRANSPORT_RETRY_EXC_ERR completion on a GDAKI QP",
         ],
     ),
     (
@@ -103,6 +105,8 @@ pub(crate) const TEXTS: Texts = &[
         &[
             "node-0:139577:139678 [0] transport/net_ib.cc:154 NCCL WARN NET/IB : mlx5_1:1 async fatal event on QP (0x7309dc3bb338): invalid request local work queue error",
             "[host:1:0:1] ib_mlx5_log.c:168  Local QP operation on mlx5_0:1/IB (synd 0x2 vend 0x68 hw_synd 0/36)",
+            "rdma.c:3672: Failed to post a send for the qpair 0xd10160 with errno -22",
+            "ibv_post_recv() returned -12",
         ],
     ),
     (
@@ -114,6 +118,9 @@ pub(crate) const TEXTS: Texts = &[
             "NCCL WARN Call to ibv_modify_qp failed with 22 Invalid argument, on dev mlx5_0:1, curr state INIT, next state RTR",
             "E0331 rdma_endpoint.cpp:385] [Handshake] Failed to modify QP to RTR, check mtu, gid, peer lid, peer qp num: Invalid argument [22]",
             "NET/IB : Attempted to connect incompatible devices: [0]mlx5_0:1/IB and [1]mlx5_5:1/RoCE. Try selecting NICs of only one link type using NCCL_IB_HCA",
+            "E0806 10:11:12.131415  1617 rdma_endpoint.cpp:402] [Handshake] Failed to modify QP to INIT, check local context port num: Invalid argument [22]",
+            "UCX  ERROR   mlx5dv_create_qp(mlx5_0, DCI) failed: Invalid argument",
+            "ib_iface.c:1182 UCX  ERROR erdma_0: iface 0x32ce7410 failed to create UD QP TX wr:256 sge:6 inl:64 resp:0 RX wr:4096 sge:1 resp:0 failed: Invalid argument",
         ],
     ),
     (
@@ -136,6 +143,21 @@ pub(crate) const TEXTS: Texts = &[
             " Port number 1 state is Down",
             "mlx5_core 0000:5e:00.0 ens1f0np0: Link down",
             "WARNING: There is at least non-excluded one OpenFabrics device found, but there are no active ports detected (or Open MPI was unable to use them).",
+            "W0911 06:19:37.204383  3746 rdma_context.cpp:433] Device mlx5_3 port not active\nE0911 06:19:37.204720  3746 rdma_context.cpp:70] Failed to open device mlx5_3 on port  with GID 0\nE0911 06:19:37.204734  3746 rdma_transport.cpp:426] RdmaTransport: No available RNIC",
+            "CA 'mlx5_0'\n\tPort 1:\n\t\tState: Initializing\n\t\tPhysical state: LinkUp\n\t\tBase lid: 65535\n\t\tSM lid: 0",
+            "\t\tstate:\t\t\tPORT_INIT (2)",
+            "\tstate:\t\t 1: DOWN\n\tphys state:\t 3: Disabled",
+            "link mlx5_0/1 state DOWN physical_state POLLING netdev ens1f0np0",
+            "link mlx5_4/1 subnet_prefix fe80:0000:0000:0000 lid 65535 sm_lid 0 lmc 0 state INIT physical_state LINK_UP",
+            "{\"level\":\"warn\",\"msg\":\"only 2 LinkUp ports found (expected at least 4); 2 'Disabled' or 'Polling' devices found (mlx5_1, mlx5_3)\"}",
+            "ibportstate: iberror: failed: smp query portinfo failed",
+            "ibwarn: [21876] mad_rpc: _do_madrpc failed; dport (DR path slid 0; dlid 0; 0,1,17)",
+            "ib0: multicast join failed for ff12:401b:ffff:0000:0000:0000:ffff:ffff, status -110",
+            "ibwarn: [4711] _do_madrpc: recv failed: Connection timed out\nibping: Ping: failed",
+            "check_hw_ib:  No IB port mlx5_ib3:1 is ACTIVE (LinkUp 400 Gb/sec).",
+            "check_ib_link_flapping: IB link flapping detected, multiple IB link flapping occurred within 6 hours (ib3)",
+            "# Port info: Lid 38 port 1\nLinkState:.......................Down\nPhysLinkState:...................Polling",
+            "No OpenFabrics connection schemes reported that they were able to be\nused on a specific port.",
         ],
     ),
     (
@@ -146,6 +168,8 @@ pub(crate) const TEXTS: Texts = &[
             "due to async NCCL error: remote process exited or there was a network error",
             "nixl._bindings.nixlRemoteDisconnectError: NIXL_ERR_REMOTE_DISCONNECT",
             "NCCL WARN socketStartConnect: Connect to 10.0.0.1<43567> failed : Software caused connection abort",
+            "torch.distributed.DistBackendError: [7] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value store by key '0', but store->get('0') got error: Connection reset by peer",
+            "[W socket.cpp:464] [c10d] recvValue failed on SocketImpl(fd=24, addr=[node-a]:51234, remote=[node-b]:29500): failed to recv, got 0 bytes",
         ],
     ),
     (
@@ -160,6 +184,11 @@ pub(crate) const TEXTS: Texts = &[
             "NCCL Error 2: unhandled system error (run with NCCL_DEBUG=INFO for details)",
             "DeepEP dispatch NVL receiver timeout, channel: 3, RDMA: 1, nvl: 0, src NVL: 2, head: 44, tail: 44\nDeepEP dispatch NVL receiver timeout, channel: 10, RDMA: 1, nvl: 0, src NVL: 2, head: 42, tail: 42",
             "KVTransferError(bootstrap_room=217): Failed to get kvcache from prefill instance, it might be dead",
+            "E0523 06:50:40.074718   223 client.cpp:444] Transfer failed for task0\nE0523 06:50:40.084792   223 client.cpp:460] transfer_incomplete max_attempts=3",
+            "E0523 06:50:40.085733   223 store_py.cpp:367] Put operation failed with error: TRANSFER_FAIL",
+            "NCCL WARN NET/OFI aws-ofi-nccl initialization failed",
+            "RuntimeError: Mooncake Transfer Engine initialization failed.",
+            "checkpoint_engine.ps:__init__:465 - [rank2] fail to initialize transfer engine, ret -1, retry 7/8 in 1532ms",
         ],
     ),
     (
@@ -174,6 +203,13 @@ pub(crate) const TEXTS: Texts = &[
             " Failed to exchange data between server and clients",
             "ethernet_read_keys: Couldn't read remote address",
             "E0701 08:00:01.000001 77 rdma_endpoint.cpp:472] Invalid argument: received packet mismatch, local.local_nic_path: 10.42.21.26:15806@rdma0, local.peer_nic_path: 10.42.21.26:16416@rdma2, peer.local_nic_path: , peer.peer_nic_path: ",
+            "2025-11-11 08:02:15.854222 ERROR    [924] [coro_rpc_client.hpp:954] read rpc head failed, error msg:Operation aborted.. close the socket.value=125\nE1111 08:02:15.854331   924 master_client.cpp:146] RPC call failed: Connection timed out",
+            "torch.distributed.DistNetworkError: The client socket has timed out after 600000ms while trying to connect to (10.0.0.1, 29500).",
+            "nvme_rdma.c:1103:nvme_rdma_connect: *ERROR*: RDMA connect error -99",
+            "client read/write: Protocol not supported\nCouldn't read/write remote address",
+            "RuntimeError: Gloo connectFullMesh failed with [../third_party/gloo/gloo/transport/tcp/pair.cc:144] no error",
+            "ORTE was unable to reliably start one or more daemons.",
+            "torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 2/4 clients joined.",
         ],
     ),
     (
@@ -196,6 +232,7 @@ pub(crate) const TEXTS: Texts = &[
         &[
             "node-a:28:63 [7] graph/xml.h:101 NCCL WARN Attribute arch of node cpu not found",
             "graph/xml.cc:240 NCCL WARN Could not open XML topology file /opt/topo.xml : No such file or directory",
+            "graph/topo.h:230 NCCL WARN Could not find NET with id 0",
         ],
     ),
     (
@@ -214,6 +251,8 @@ pub(crate) const TEXTS: Texts = &[
         "rdma-netns-mode",
         &[
             "2023/09/08 17:43:19 Exiting.. can not change : incorrect RDMA subsystem network namespace",
+            "Error: RDMA subsystem namespace awareness mode is set to shared, please set it to exclusive",
+            "failed to move RDMA device mlx5_4 to container namespace: device or resource busy",
         ],
     ),
 ];

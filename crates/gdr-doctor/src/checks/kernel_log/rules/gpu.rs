@@ -91,14 +91,14 @@ pub(in crate::checks::kernel_log) const GPU_START: Check = Check {
             },
             Pattern {
                 expression: expressions::GPU_INIT,
+                why: |_| reset(Finding::fail("its driver could not initialize it")),
+            },
+            Pattern {
+                expression: expressions::GPU_RESET,
                 why: |_| {
-                    Finding::fail("its driver could not initialize it").fix(
-                        Fix::run(
-                            "Reset the GPU",
-                            "nvidia-smi --gpu-reset   # else power-cycle the machine",
-                        )
-                        .risk(Risk::Medium, "programs on the GPU end"),
-                    )
+                    reset(Finding::fail(
+                        "the driver uses a GPU no more until it is reset",
+                    ))
                 },
             },
             Pattern {
@@ -116,6 +116,16 @@ pub(in crate::checks::kernel_log) const GPU_START: Check = Check {
     }),
     ..CHECK
 };
+
+fn reset(finding: Finding) -> Finding {
+    finding.fix(
+        Fix::run(
+            "Reset the GPU",
+            "nvidia-smi --gpu-reset   # else power-cycle the machine",
+        )
+        .risk(Risk::Medium, "programs on the GPU end"),
+    )
+}
 
 pub(in crate::checks::kernel_log) const FABRIC: Check = Check {
     id: CheckId("klog.fabric"),
