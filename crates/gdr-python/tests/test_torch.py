@@ -192,6 +192,67 @@ def test_a_model_that_changed_is_not_published():
             publisher.push(1)
 
 
+RANK = """
+import sys
+import gdr.torch, torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor, empty
+
+role, rank, world, store, *sources = sys.argv[1:]
+torch.distributed.init_process_group("gloo", f"file://{store}", rank=int(rank), world_size=int(world))
+matrix, vector = torch.arange(130.0).view(13, 10), torch.arange(7.0)
+if role == "owner":
+    mesh = init_device_mesh("cpu", (2, 2))
+    state = {
+        "tp": distribute_tensor(matrix, mesh, [Shard(0), Shard(1)]),
+        "fsdp": distribute_tensor(matrix, mesh, [Shard(0), Shard(0)]),
+        "same": distribute_tensor(vector, mesh, [Replicate(), Replicate()]),
+    }
+    with gdr.torch.publish(state, f"rank{rank}") as publisher:
+        publisher.push(5)
+        print(publisher.source, flush=True)
+        sys.stdin.read()
+else:
+    mesh = init_device_mesh("cpu", (3,))
+    state = {
+        "tp": empty(13, 10, device_mesh=mesh, placements=[Shard(1)]),
+        "fsdp": empty(13, 10, device_mesh=mesh, placements=[Shard(0)]),
+        "same": torch.empty(7, dtype=torch.float64),
+    }
+    assert gdr.torch.pull(sources, state, timeout=120) == 5
+    assert torch.equal(state["tp"].full_tensor(), matrix)
+    assert torch.equal(state["fsdp"].full_tensor(), matrix)
+    assert torch.equal(state["same"], vector.double())
+"""
+
+
+def test_dtensors_of_four_ranks_are_read_by_three_with_other_parts(tmp_path):
+    def ranks(role, count, *sources):
+        return [
+            subprocess.Popen(
+                [sys.executable, "-c", RANK, role, str(rank), str(count), str(tmp_path / role), *sources],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(count)
+        ]
+
+    owners = ranks("owner", 4)
+    readers = []
+    try:
+        sources = [owner.stdout.readline().strip() for owner in owners]
+        readers = ranks("reader", 3, *sources)
+        assert [reader.wait(LIMIT_S) for reader in readers] == [0, 0, 0]
+        for owner in owners:
+            owner.stdin.close()
+        assert [owner.wait(LIMIT_S) for owner in owners] == [0, 0, 0, 0]
+    finally:
+        for process in owners + readers:
+            process.kill()
+            process.wait()
+
+
 TRAINER = """
 import gdr.torch, torch
 state = {"w": torch.zeros(1 << 20)}
