@@ -297,3 +297,14 @@ def test_a_checkpoint_of_a_file_is_pulled_without_a_step(tmp_path):
         into = {"w": torch.empty(2), "h": torch.empty(3, dtype=torch.uint8)}
         assert gdr.torch.pull(f"{home.address}/file", into, timeout=LIMIT_S) is None
         assert into["w"].tolist() == [1.5, 2.5] and into["h"].tolist() == [1, 2, 3]
+
+
+def test_a_file_and_weights_with_steps_are_not_one_model():
+    header = b'{"h":{"dtype":"U8","shape":[3],"data_offsets":[0,3]}}'
+    content = len(header).to_bytes(8, "little") + header + b"\1\2\3"
+    with gdr.Home() as home, gdr.torch.publish({"w": torch.ones(2)}, "w", listen=home) as publisher:
+        publisher.push(1)
+        home.object("file", len(content)).publish_from(content)
+        into = {"w": torch.zeros(2), "h": torch.zeros(3, dtype=torch.uint8)}
+        with pytest.raises(ValueError, match="a file without a step"):
+            gdr.torch.pull([publisher.source, f"{home.address}/file"], into, timeout=LIMIT_S)

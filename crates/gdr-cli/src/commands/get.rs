@@ -221,13 +221,13 @@ fn get(
 }
 
 /// Fails unless the content is a safetensors file.
-fn check_tensors(memory: &LocalMemory, info: &ObjectInfo) -> Result<TensorIndex, Error> {
+fn check_tensors(memory: &LocalMemory, info: &ObjectInfo) -> Result<(), Error> {
     let index = TensorIndex::read(info.bytes, |len| {
         let mut bytes = vec![0; usize::try_from(len).unwrap_or(usize::MAX)];
         memory.buffer().read_at(0, &mut bytes)?;
         Ok::<_, Error>(bytes)
     })?;
-    index.map_err(|source| Error::Tensors {
+    index.map(drop).map_err(|source| Error::Tensors {
         name: info.name.clone(),
         source,
     })

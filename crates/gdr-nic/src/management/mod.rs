@@ -99,7 +99,7 @@ pub struct ReceivedMad {
 #[derive(Clone, Copy, Debug)]
 #[allow(
     clippy::large_enum_variant,
-    reason = "it is one value at a time, of which nearly all are messages"
+    reason = "there is one value at a time, and nearly every one is a message"
 )]
 pub enum Arrival {
     /// A message.
@@ -391,7 +391,7 @@ impl Management {
         ready.first().map(|event| event.data.u64())
     }
 
-    /// Becomes the keeper if there is none. Returns when to try again if it is unknown who is.
+    /// Becomes the keeper if no process is. Returns when to try again while the keeper is unknown.
     fn seek_role(&self) -> Option<Duration> {
         let mut role = lock(&self.role);
         if !matches!(*role, Role::Unknown) {
@@ -466,7 +466,8 @@ impl Management {
         }
     }
 
-    /// Hands a message on, unless it is for this process or none; `None` if it is none of connection management.
+    /// Hands a message on where it is for another process. Returns `None` if it is not a valid one of connection
+    /// management.
     fn route(&self, received: &ReceivedMad) -> Option<Route> {
         let message = Message::parse(&received.mad).ok()?;
         if let Message::Req(req) = &message {

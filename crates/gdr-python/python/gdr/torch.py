@@ -16,7 +16,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 
@@ -202,7 +202,26 @@ def _copy(to: list[torch.Tensor], source: list[torch.Tensor]) -> None:
             torch._foreach_copy_(to, source)
 
 
-class Publisher:
+class _Closing:
+    """A value that a `with` block closes at its end."""
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+        /,
+    ) -> None:
+        self.close()
+
+
+class Publisher(_Closing):
     """The weights that this process publishes. publish() makes it."""
 
     def __init__(
@@ -254,6 +273,9 @@ class Publisher:
 
         Of weights on a GPU the copy is queued on the current stream, or on `stream`, and nothing is
         waited for: later work on that stream may change them.
+
+        `step` is what readers get with the weights. Readers of several owners tell by it which pushes belong
+        together, so owners that each have a part give every push another one.
         """
         if self._watched.changed() or self._plan is None:
             # What is refused now is refused until it is mended.
@@ -320,18 +342,6 @@ class Publisher:
     def _end_home(self) -> None:
         if self._owns_home:
             self._home.close()
-
-    def __enter__(self) -> "Publisher":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-        /,
-    ) -> None:
-        self.close()
 
     @property
     def source(self) -> str:
@@ -411,7 +421,7 @@ class _Source:
         return None if step is None else int(step.item())
 
 
-class Reader:
+class Reader(_Closing):
     """Pulls published weights again and again into the same tensors.
 
     `source` is "HOST:PORT/NAME", or a list with one for each owner that has a part. `into` is a module or a
@@ -541,6 +551,8 @@ class Reader:
             steps = {source.step() for source in used}
             if len(steps) == 1:
                 break
+            if None in steps:
+                raise ValueError("one source is a file without a step, and another has steps: pull each alone")
             newest = max(step for step in steps if step is not None)
             behind = [source for source in used if source.step() != newest]
             for source in behind:
@@ -573,18 +585,6 @@ class Reader:
         for link in self._links.values():
             link.close()
         self._links.clear()
-
-    def __enter__(self) -> "Reader":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-        /,
-    ) -> None:
-        self.close()
 
 
 def pull(source: str | Sequence[str], into: _State | None = None, *, timeout: float = 30.0, **options: Any) -> Any:

@@ -57,7 +57,7 @@ impl CheckpointSpec {
         Ok((object, content))
     }
 
-    /// Reads the header of the file: what is no checkpoint is not served.
+    /// Reads the header of the file, so that only a checkpoint is served.
     fn check(&self) -> Result<TensorIndex> {
         let file = File::open(&self.file)?;
         let content = file.metadata()?.len();

@@ -6,7 +6,7 @@ use crate::explain::{Cause, Kind, Strength};
 
 const CATALOGUE: &str = "https://docs.nvidia.com/deploy/xid-errors/";
 
-/// How the driver's requests to a GPU end that is no longer on the bus.
+/// How the driver's requests fail once a GPU has fallen off the bus.
 pub(super) const GPU_GONE: &str = r"\brpcsendmessage failed with status 0x0{0,7}f\b";
 
 pub(super) const CAUSES: &[Cause] = &[

@@ -122,7 +122,7 @@ macro_rules! xid {
     };
 }
 
-/// Lines of which no failure follows: what a library tries and does without.
+/// Lines that report no failure: what a library tries and does without.
 const QUIET: &str =
     r"\bnccl info\b|<(info|debug)>|\bucx +(debug|diag|trace|info)\b|\bdlvsym\b|data_direct";
 
