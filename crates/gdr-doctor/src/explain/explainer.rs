@@ -483,6 +483,16 @@ impl State {
         let table = self.table;
         let mut joined = std::mem::take(&mut self.joined);
         let mut hits = std::mem::take(&mut self.joined_hits);
+        joined.clear();
+        for part in &self.before[..self.parts] {
+            joined.extend_from_slice(&part.text);
+            joined.push(b' ');
+        }
+        joined.extend_from_slice(line);
+        // What each line contains is known; only where they meet is searched.
+        hits.clear();
+        hits.add(&self.hits);
+        let mut begins = joined.len() - line.len();
         for first in (0..self.parts).rev() {
             let parts = &self.before[first..self.parts];
             let start = parts[0].number;
@@ -493,31 +503,15 @@ impl State {
                 Strength::Sure
             };
             let within_a_word = parts.len() == 1 && cut >= FULL_WIDTH;
-            // What each line contains is known; only where they meet is searched.
-            hits.clear();
-            joined.clear();
-            for part in parts {
-                joined.extend_from_slice(&part.text);
-                joined.push(b' ');
-                hits.add(&part.hits);
-            }
-            joined.extend_from_slice(line);
-            hits.add(&self.hits);
-            let mut end = 0;
-            for part in parts {
-                end += part.text.len();
-                table.matcher.search_around(&joined, end, &mut hits);
-                end += 1;
-            }
-            self.look_at_joined(start, &joined, &hits, least);
-            self.look_at_calls(start, &joined, least);
+            hits.add(&parts[0].hits);
+            begins -= cut + 1;
+            table
+                .matcher
+                .search_around(&joined, begins + cut, &mut hits);
+            self.look_at_joined(start, &joined[begins..], &hits, least);
+            self.look_at_calls(start, &joined[begins..], least);
             if within_a_word {
-                joined.remove(cut);
-                hits.clear();
-                hits.add(&self.before[first].hits);
-                hits.add(&self.hits);
-                table.matcher.search_around(&joined, cut, &mut hits);
-                self.look_at_joined(start, &joined, &hits, least);
+                self.look_at_cut_word(first, line, least);
             }
         }
         self.joined = joined;
@@ -533,6 +527,17 @@ impl State {
         part.hits.clear();
         part.hits.add(&self.hits);
         self.parts += 1;
+    }
+
+    /// What a line says as the rest of one that a narrow terminal cut within a word.
+    fn look_at_cut_word(&mut self, first: usize, line: &[u8], least: Strength) {
+        let Part { number, text, hits } = &self.before[first];
+        let (start, cut) = (*number, text.len());
+        let whole = [text, line].concat();
+        let mut hits = hits.clone();
+        hits.add(&self.hits);
+        self.table.matcher.search_around(&whole, cut, &mut hits);
+        self.look_at_joined(start, &whole, &hits, least);
     }
 
     /// What lines say that none of them says alone, by patterns that are sure enough.

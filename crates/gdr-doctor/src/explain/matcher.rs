@@ -78,10 +78,14 @@ impl Hits {
 
     /// Where the candidates for such a text are kept.
     fn slot(&self) -> usize {
-        // The multiplier of Fibonacci hashing.
-        let mixed = (self.0.iter()).fold(0_u64, |mixed, word| {
-            (mixed.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15)
-        });
+        // The multiplier of Fibonacci hashing, another one for each word, so that they do not wait
+        // for each other.
+        let mixed = (self.0.iter())
+            .zip(0_u64..)
+            .fold(0_u64, |mixed, (word, place)| {
+                let multiplier = 0x9e37_79b9_7f4a_7c15_u64.wrapping_add(place << 33);
+                mixed.wrapping_add((word ^ (word >> 32)).wrapping_mul(multiplier))
+            });
         // The upper bits depend on all of the lower ones. The remainder fits.
         (mixed >> 32) as usize % REMEMBERED
     }
@@ -109,11 +113,12 @@ impl Matcher {
                 compiled: OnceLock::new(),
             })
             .collect();
-        let mut names: HashMap<String, usize> = HashMap::new();
-        let mut texts: Vec<String> = Vec::new();
+        let mut names: HashMap<Vec<u8>, usize> = HashMap::new();
+        let mut texts: Vec<Vec<u8>> = Vec::new();
         let mut name_of = |text: &str| {
-            *names.entry(text.to_owned()).or_insert_with(|| {
-                texts.push(text.to_owned());
+            let text: Vec<u8> = text.bytes().map(fold).collect();
+            *names.entry(text.clone()).or_insert_with(|| {
+                texts.push(text);
                 texts.len() - 1
             })
         };
@@ -138,8 +143,8 @@ impl Matcher {
             }
             needs.push(need.map(|need| need.map(&mut |literal| name_of(&literal))));
         }
-        // The literals and what is searched are lower case: with a row of the table for both cases it
-        // would be twice as large, and slower by the misses of the caches.
+        // The literals and what is searched are folded to 32 classes of bytes: with more, a row of the
+        // table would be twice as long, and the search slower by the misses of the caches.
         let literals = DFA::builder()
             .match_kind(MatchKind::Standard)
             .start_kind(StartKind::Unanchored)
@@ -167,6 +172,9 @@ impl Matcher {
     }
 
     /// Adds the literals that a text contains.
+    ///
+    /// It is apart so that its loop has the registers to itself.
+    #[inline(never)]
     pub(super) fn search(&self, text: &[u8], hits: &mut Hits) {
         let Some(literals) = &self.literals else {
             return;
@@ -175,7 +183,7 @@ impl Matcher {
             return;
         };
         for byte in text {
-            state = literals.next_state(Anchored::No, state, byte.to_ascii_lowercase());
+            state = literals.next_state(Anchored::No, state, FOLDED[usize::from(*byte)]);
             if literals.is_match(state) {
                 found_at(literals, state, hits);
             }
@@ -190,10 +198,10 @@ impl Matcher {
         self.search(&text[start..end], hits);
     }
 
-    /// The expressions that may match a text with these literals, in order: all that do are among
-    /// them.
-    fn candidates(&self, hits: &Hits) -> Vec<usize> {
-        let mut found = self.always.clone();
+    /// Puts the expressions that may match a text with these literals into `found`, in order: all that
+    /// do are among them.
+    fn candidates(&self, hits: &Hits, found: &mut Vec<usize>) {
+        found.clone_from(&self.always);
         for literal in hits.common(&self.first) {
             for place in &self.tried_for[literal] {
                 let need = self.needs[*place].as_ref();
@@ -204,7 +212,6 @@ impl Matcher {
         }
         found.sort_unstable();
         found.dedup();
-        found
     }
 
     /// Returns where an expression matches first.
@@ -225,6 +232,33 @@ impl Matcher {
     }
 }
 
+/// Every byte as the search sees it.
+static FOLDED: [u8; 256] = {
+    let mut folded = [0; 256];
+    let mut byte = 0;
+    while byte < folded.len() {
+        // The cast cannot cut: there are 256 bytes.
+        folded[byte] = fold(byte as u8);
+        byte += 1;
+    }
+    folded
+};
+
+/// The class of a byte: a letter of either case, two digits, or any mark. What the search then finds
+/// too much, the expressions sort out.
+const fn fold(byte: u8) -> u8 {
+    match byte.to_ascii_lowercase() {
+        // The rarest letters share classes.
+        b'j' => b'x',
+        b'q' => b'z',
+        digit @ b'0'..=b'9' => digit & !1,
+        // Of the marks the ones that expressions use.
+        b'#' | b'\'' | b'(' | b')' | b'+' | b',' | b'-' | b'.' | b'/' => b'.',
+        b':' | b'<' | b'=' | b'>' | b'@' | b'[' | b']' | b'_' => b'.',
+        other => other,
+    }
+}
+
 /// Adds the literals that end here. It is apart so that the search itself stays in registers.
 #[inline(never)]
 fn found_at(literals: &DFA, state: StateID, hits: &mut Hits) {
@@ -237,11 +271,12 @@ impl Candidates {
     /// The expressions that may match a text with these literals.
     pub(super) fn of(&mut self, matcher: &Matcher, hits: &Hits) -> &[usize] {
         self.0.resize_with(REMEMBERED, || None);
-        let (known, places) =
-            self.0[hits.slot()].get_or_insert_with(|| (hits.clone(), matcher.candidates(hits)));
-        if known != hits {
+        let slot = &mut self.0[hits.slot()];
+        let is_known = matches!(slot, Some((known, _)) if known == hits);
+        let (known, places) = slot.get_or_insert_default();
+        if !is_known {
             known.clone_from(hits);
-            *places = matcher.candidates(hits);
+            matcher.candidates(hits, places);
         }
         places
     }
