@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
+use std::thread;
 
 use anyhow::{Context, bail};
 
@@ -27,6 +28,9 @@ enum Effort {
     /// Other inputs each time, beginning with those that earlier runs found, for so many seconds.
     Search(u32),
 }
+
+/// How many targets run at once: each uses one CPU.
+const AT_ONCE: usize = 2;
 
 /// Most code of a target is entered within a second or two.
 const SMOKE_SECONDS: u32 = 4;
@@ -73,9 +77,20 @@ fn all(names: &[String], effort: Effort) -> anyhow::Result<Outcome> {
     }
     let folder = build()?;
     let mut result = Outcome::Passed;
-    for name in names {
-        if run_one(&folder, name, effort)? == Outcome::Failed {
-            result = Outcome::Failed;
+    for at_once in names.chunks(AT_ONCE) {
+        let outcomes: Vec<anyhow::Result<Outcome>> = thread::scope(|scope| {
+            let runs: Vec<_> = (at_once.iter())
+                .map(|name| scope.spawn(|| run_one(&folder, name, effort)))
+                .collect();
+            let ended = runs.into_iter().map(|run| run.join());
+            ended
+                .map(|outcome| outcome.unwrap_or_else(|_| bail!("a run of a target panicked")))
+                .collect()
+        });
+        for outcome in outcomes {
+            if outcome? == Outcome::Failed {
+                result = Outcome::Failed;
+            }
         }
     }
     Ok(result)

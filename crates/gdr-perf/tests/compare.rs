@@ -50,9 +50,18 @@ fn serve(listener: &Listener, observe: Observe<'_>) -> Ended {
 }
 
 fn serve_from(source: TransferMemory<'_>, listener: &Listener, observe: Observe<'_>) -> Ended {
+    serve_within(TIMEOUTS, source, listener, observe)
+}
+
+fn serve_within(
+    timeouts: Timeouts,
+    source: TransferMemory<'_>,
+    listener: &Listener,
+    observe: Observe<'_>,
+) -> Ended {
     let device = loopback::open_listener(SERVER, None, 0)?;
     let security = &Security::Loopback;
-    pipeline::serve(&device, listener, security, source, TIMEOUTS, observe)
+    pipeline::serve(&device, listener, security, source, timeouts, observe)
 }
 
 fn compare_with(
@@ -305,15 +314,13 @@ fn dead_endpoint(address: IpAddr) -> Endpoint {
 
 #[test]
 fn a_client_that_vanishes_after_any_message_is_named_as_gone() {
-    for messages in 0..5 {
+    for messages in 1..5 {
         let error = served(|session| {
             let endpoint = dead_endpoint(CLIENT);
-            if messages > 0 {
-                let mut message = ask();
-                message["end"]["address"] = json!(endpoint.address.to_string());
-                send(session, &message);
-                session.receive(soon()).unwrap();
-            }
+            let mut message = ask();
+            message["end"]["address"] = json!(endpoint.address.to_string());
+            send(session, &message);
+            session.receive(soon()).unwrap();
             if messages > 1 {
                 send(session, &json!({"comparison": "agreed", "mtu": 3}));
             }
@@ -335,6 +342,28 @@ fn a_client_that_vanishes_after_any_message_is_named_as_gone() {
             "{messages}: {words}"
         );
     }
+}
+
+/// Whoever connects and says nothing may be a port scan: the server goes on waiting for a client.
+#[test]
+fn a_client_that_vanishes_without_a_message_is_named_when_no_other_came() {
+    let timeouts = Timeouts {
+        peer: Duration::from_secs(2),
+        ..TIMEOUTS
+    };
+    let listener = Listener::bind(SocketAddr::new(SERVER, 0)).unwrap();
+    let address = listener.address().unwrap();
+    let security = &Security::Loopback;
+    let error = thread::scope(|scope| {
+        let serving = scope.spawn(|| {
+            let memory = TransferMemory::Host;
+            serve_within(timeouts, memory, &listener, &mut go_on)
+        });
+        drop(Session::connect_from(CLIENT, address, security, soon()).unwrap());
+        serving.join().unwrap().unwrap_err()
+    });
+    let words = error.to_string();
+    assert!(words.contains("closed the connection"), "{words}");
 }
 
 /// How a client fares with a server whose frames are at `endpoint`, where nothing answers, and which
