@@ -26,6 +26,7 @@ mod incoming_copy;
 mod incoming_target;
 mod link;
 mod peer_memory;
+mod process_end;
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -327,6 +328,7 @@ impl Handed {
             return;
         }
         let (link, gpu, peers) = (Arc::clone(&self.link), self.gpu.clone(), self.peers);
+        process_end::watch(&self.link);
         let thread = Builder::new().name("gdr-rdma-copy".to_owned());
         if let Err(error) = thread.spawn(move || copier::serve(&link, gpu, peers)) {
             self.link.has_failed.store(true, Ordering::Relaxed);

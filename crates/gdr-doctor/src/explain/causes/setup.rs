@@ -176,10 +176,11 @@ pub(super) const CAUSES: &[Cause] = &[
               off, or where the version is older than 2.28.",
         patterns: &[
             sure(
-                r"\bgin is (unavailable|not available|disabled)|\brequires gin support|unable to use gin\b",
+                r"\bgin (is )?(unavailable|not available|disabled|not supported)|\brequires gin support|unable to use gin\b|\bno gin-capable device",
             ),
             sure(r"rma_socket requires gdrcopy|\brma/socket\b.{0,40}gdrcopy"),
             sure(r"\bgin\b.{0,60}requires gdrcopy"),
+            likely(r"\buser requested gin\b|\bgin error detected"),
             weak(nccl_warning!("gin/\\w+|gin_\\w+")),
             likely(r"\bgdaki\w*\b.{0,80}(failed|not implemented|not supported)"),
             likely(
@@ -192,6 +193,10 @@ pub(super) const CAUSES: &[Cause] = &[
                 "LD_LIBRARY_PATH=<directory of libgdrapi.so.2> NCCL_GDRCOPY_ENABLE=1",
             ),
             run("Let the CPU drive the NIC", "NCCL_GIN_TYPE=2"),
+            run(
+                "Without an RDMA NIC, use gdr's",
+                "NCCL_GIN_TYPE=2 gdr run -- <the program>",
+            ),
             run(
                 "See why the NIC cannot reach GPU memory",
                 "gdr doctor --only dmabuf.gpu,dmabuf.nic,peermem.loaded",

@@ -28,6 +28,12 @@ const RELEASE_EVERY: u64 = 1024;
 /// The thread.
 pub(super) fn serve(link: &Link, gpu: Gpu, peers: PeerCopies) {
     block_signals();
+    use_driver(link, gpu, peers);
+    // All that was of the driver is released.
+    link.close();
+}
+
+fn use_driver(link: &Link, gpu: Gpu, peers: PeerCopies) {
     // The engine waits for a copy from when this thread is woken.
     shorten_time_slice();
     let cuda = match ConcreteDriver::of(gpu.driver()) {
@@ -49,7 +55,6 @@ pub(super) fn serve(link: &Link, gpu: Gpu, peers: PeerCopies) {
         }
         Err(error) => fail(error),
     }
-    link.close();
 }
 
 /// What the thread has of the driver.

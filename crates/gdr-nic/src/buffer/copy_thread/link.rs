@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 #[cfg(test)]
 use gdr_cuda::Stream;
 use gdr_cuda::{DeviceExport, HostBuffer};
-use gdr_process::lock::lock;
+use gdr_process::lock::{lock, try_lock};
 
 use super::incoming_copy::IncomingWork;
 use super::peer_memory::{PeerId, PeerProgress};
@@ -94,6 +94,8 @@ pub(super) struct Work {
     is_blocked: bool,
     /// The engine's side was dropped, or the thread has ended.
     has_ended: bool,
+    /// The thread has nothing of the driver any more.
+    has_left: bool,
 }
 
 impl Link {
@@ -117,6 +119,7 @@ impl Link {
     pub(super) fn close(&self) {
         let mut work = lock(&self.work);
         work.has_ended = true;
+        work.has_left = true;
         let waiting = mem::take(&mut work.waiting);
         drop(work);
         waiting.into_iter().for_each(Job::refuse);
@@ -132,6 +135,21 @@ impl Link {
     pub(super) fn end(&self) {
         lock(&self.work).has_ended = true;
         self.wake.notify_one();
+    }
+
+    /// As [`Link::end`], unless another thread holds the lock; returns whether it did not.
+    pub(super) fn try_end(&self) -> bool {
+        let Some(mut work) = try_lock(&self.work) else {
+            return false;
+        };
+        work.has_ended = true;
+        self.wake.notify_one();
+        true
+    }
+
+    /// Whether the thread has ended and released what it had of the driver. Not while another thread holds the lock.
+    pub(super) fn has_left(&self) -> bool {
+        try_lock(&self.work).is_some_and(|work| work.has_left)
     }
 
     /// Waits for the next job; `is_settled` says that no looks at streams are necessary meanwhile.

@@ -2,6 +2,7 @@
 
 mod incoming;
 
+use std::slice;
 use std::sync::mpsc::{Sender, channel};
 
 use gdr_cuda::{DeviceBuffer, MemoryKind, Ordinal, SimDriver, Stream};
@@ -385,4 +386,22 @@ fn the_thread_ends_with_its_last_user() {
     while link.strong_count() > 0 {
         thread::yield_now();
     }
+}
+
+#[test]
+fn before_a_process_ends_its_copy_threads_leave_the_driver() {
+    let setup = setup(NEVER_LATE);
+    let link = Arc::clone(&setup.thread.0.link);
+    assert!(!link.has_left());
+    // Another thread's lock is not waited for.
+    let held = lock(&setup.thread.0.ahead);
+    process_end::end_all(slice::from_ref(&link), FOREVER);
+    drop(held);
+    assert!(link.has_left());
+    // Of the handles only those of this test are left.
+    let streams = mem::take(&mut *lock(&link.streams));
+    assert!(streams.iter().all(|stream| Arc::strong_count(stream) == 1));
+    let mut ahead = lock(&setup.thread.0.ahead);
+    let queued = ahead.copies().queue(&setup.source, 0, 0, PACKET).unwrap();
+    assert!(queued.is_none());
 }
