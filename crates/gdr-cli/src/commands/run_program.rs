@@ -140,6 +140,11 @@ const ONLY_SOFT: &str = "GDR_ONLY_SOFT";
 /// The variable with the PCI function that devices are near to.
 const NEAR: &str = "GDR_VERBS_NEAR";
 
+/// What NCCL takes for granted of a NIC and is not so of these devices, unless the user says otherwise: they
+/// reach the memory of each GPU as fast from wherever they are in the PCI tree, and NCCL 2.28's search for
+/// hardware that GPUs drive themselves ends with a segmentation fault.
+const OF_NCCL: [(&str, &str); 2] = [("NCCL_NET_GDR_LEVEL", "SYS"), ("NCCL_GIN_TYPE", "2")];
+
 /// What to add to the environment.
 fn environment(options: &Options) -> Result<Vec<(&'static str, OsString)>> {
     let library = PreloadLibrary::Verbs.find()?;
@@ -185,7 +190,19 @@ fn environment(options: &Options) -> Result<Vec<(&'static str, OsString)>> {
         }
         variables.push((NEAR, near.into()));
     }
+    if options.only_soft || !has_hardware() {
+        let unset = OF_NCCL
+            .iter()
+            .filter(|(name, _)| env::var_os(name).is_none());
+        variables.extend(unset.map(|(name, value)| (*name, OsString::from(value))));
+    }
     Ok(variables)
+}
+
+/// Whether the host has RDMA devices of its own.
+fn has_hardware() -> bool {
+    let devices = fs::read_dir("/sys/class/infiniband");
+    devices.is_ok_and(|mut devices| devices.next().is_some())
 }
 
 /// Whether the library that takes libibverbs' place has each version of symbols that the installed one

@@ -48,12 +48,14 @@ fn gdr<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Output {
 }
 
 /// Variables of the caller that would change what `gdr` does.
-const OF_THE_CALLER: [&str; 7] = [
+const OF_THE_CALLER: [&str; 9] = [
     "GDR_BACKEND",
     "GDR_COPY",
     "GDR_LOG",
     "GDR_NICS",
     "GDR_VERBS_LIBRARY",
+    "NCCL_GIN_TYPE",
+    "NCCL_NET_GDR_LEVEL",
     "NO_COLOR",
     "CLICOLOR_FORCE",
 ];

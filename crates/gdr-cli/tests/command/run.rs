@@ -98,10 +98,24 @@ fn the_environment_is_printed_for_a_shell() {
             "export LD_PRELOAD='{folder}/libgdr-verbs.so'\n\
              export LD_LIBRARY_PATH='{folder}/shadow'\n\
              export GDR_ONLY_SOFT='1'\n\
-             export GDR_NICS='127.0.0.1'\n"
+             export GDR_NICS='127.0.0.1'\n\
+             export NCCL_NET_GDR_LEVEL='SYS'\n\
+             export NCCL_GIN_TYPE='2'\n"
         )
     );
     assert_eq!(code(&output), 0);
+}
+
+#[test]
+fn nccl_sends_from_gpu_memory_unless_the_user_says_otherwise() {
+    let mut command = run(&[
+        "--only-soft",
+        "sh",
+        "-c",
+        "echo $NCCL_NET_GDR_LEVEL $NCCL_GIN_TYPE",
+    ]);
+    command.env("NCCL_NET_GDR_LEVEL", "PHB");
+    assert_eq!(stdout(&ended(command)), "PHB 2\n");
 }
 
 #[test]
