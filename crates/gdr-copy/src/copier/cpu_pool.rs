@@ -271,9 +271,13 @@ fn cpus_in(list: &str) -> impl Iterator<Item = usize> {
 /// here would delay what the thread does for the whole process. For threads of libraries.
 pub fn block_signals() {
     let mut all = MaybeUninit::uninit();
-    // SAFETY: the first call fills the set, which the second reads; both affect only this thread.
+    // SAFETY: the first call fills the set, which the others change and read; they affect only this thread.
     let failed = unsafe {
         libc::sigfillset(all.as_mut_ptr());
+        // A fault that is blocked ends the process without a word of the program's handler.
+        for fault in [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL] {
+            libc::sigdelset(all.as_mut_ptr(), fault);
+        }
         libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), ptr::null_mut())
     };
     if failed != 0 {

@@ -34,7 +34,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread::{self, Builder};
 use std::time::{Duration, Instant};
-use std::{fmt, hint, mem};
+use std::{fmt, hint, mem, slice};
 
 use gdr_cuda::{BufferId, DeviceBuffer, DeviceExport, ExportedMemory, Gpu, HostBuffer};
 use gdr_process::lock::lock;
@@ -65,6 +65,10 @@ const GUARDS: usize = word_at(TRIAL + 1);
 /// How long the engine waits for a copy. One of 256 KiB takes 10 to 20 us, and its hand-over some 50 us. The
 /// CPU loads these bytes in some 400 us, so a wait without success costs about as much as was to be gained.
 const LATE: Duration = Duration::from_micros(500);
+
+/// How long the last user of a copy thread waits until that has left the driver: some milliseconds, but for a
+/// driver that is held up, perhaps by this very thread.
+const LEAVE_LIMIT: Duration = Duration::from_millis(500);
 
 /// A thread that copies registered memory of one GPU for
 /// [`Buffer::direct_with_copy_thread`](super::Buffer::direct_with_copy_thread).
@@ -376,8 +380,11 @@ impl Handed {
 
 impl Drop for Handed {
     fn drop(&mut self) {
-        // The thread releases what it has of the driver itself, as that may wait.
-        self.link.end();
+        // The thread releases what it has of the driver itself, as that may wait. A program that has deregistered its
+        // memory may destroy the context next, which is not safe from calls that use its streams meanwhile.
+        if self.is_started {
+            process_end::end_all(slice::from_ref(&self.link), LEAVE_LIMIT);
+        }
     }
 }
 

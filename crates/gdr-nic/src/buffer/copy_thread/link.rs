@@ -132,12 +132,7 @@ impl Link {
         word.is_some_and(|word| word.wrapping_sub(ticket.word()).cast_signed() >= 0)
     }
 
-    pub(super) fn end(&self) {
-        lock(&self.work).has_ended = true;
-        self.wake.notify_one();
-    }
-
-    /// As [`Link::end`], unless another thread holds the lock; returns whether it did not.
+    /// Ends the thread, unless another thread holds the lock; returns whether it did not.
     pub(super) fn try_end(&self) -> bool {
         let Some(mut work) = try_lock(&self.work) else {
             return false;

@@ -1,7 +1,7 @@
-//! The end of a process by `exit`, before which its copy threads leave the driver.
+//! The end of copy threads, also before that of the process by `exit`.
 //!
-//! What the driver's library destroys at the end of a process is not safe from a thread that calls the driver
-//! meanwhile.
+//! What the driver's library destroys at the end of a process, or with a context, is not safe from a thread that
+//! calls the driver meanwhile.
 
 use std::sync::{Arc, Mutex, Once, Weak};
 use std::thread;

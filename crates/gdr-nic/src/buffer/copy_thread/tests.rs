@@ -381,11 +381,10 @@ fn the_thread_is_started_by_the_first_long_read() {
 #[test]
 fn the_thread_ends_with_its_last_user() {
     let setup = setup(NEVER_LATE);
-    let link = Arc::downgrade(&setup.link());
+    let link = Arc::clone(&setup.thread.0.link);
     drop(setup);
-    while link.strong_count() > 0 {
-        thread::yield_now();
-    }
+    // A program may destroy the context next.
+    assert!(link.has_left());
 }
 
 #[test]
