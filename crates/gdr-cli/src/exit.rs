@@ -270,7 +270,7 @@ pub(crate) fn statuses(command: &str) -> Statuses {
             (Exit::Usage, USAGE),
             (
                 Exit::NotMet,
-                "the program succeeded, and --require-rdma is not met",
+                "the program succeeded, and --require-rdma is not met, or the scenario of --chaos was not applied",
             ),
             (
                 Exit::Launcher,

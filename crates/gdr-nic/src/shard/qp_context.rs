@@ -1,10 +1,11 @@
 //! The engine's part of a queue pair.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use gdr_roce::wire::Packet;
-use gdr_roce::{Memory, State, Time, UdReceived};
+use gdr_roce::{Completion, Memory, State, Time, UdReceived};
 
 use super::answers::Answers;
 use super::cq_entries::{Announcement, CqEntries, CqProducer, Producers, received_bytes};
@@ -14,6 +15,7 @@ use super::qp_table::Acceptance;
 use super::srq_context::SrqContext;
 use super::transport::Transport;
 use crate::bounded_queue::Pushed;
+use crate::chaos::{ALARM, DEVICE_ALARM, QpChaos};
 use crate::peer::Peer;
 use crate::retained::RetainedList;
 use crate::types::{Counters, Domain};
@@ -56,6 +58,8 @@ pub(crate) struct QpContext {
     /// Its entry in the engine's timers: its deadline, or an earlier time.
     pub(crate) timer: Option<Time>,
     pub(crate) requests: PostedRequests,
+    /// Its faults. With them, every request is counted.
+    pub(crate) chaos: Option<Box<QpChaos>>,
     send_completions: CqProducer,
     recv_completions: CqProducer,
 }
@@ -82,6 +86,7 @@ impl QpContext {
             acknowledgement: Acknowledgement::Due,
             timer: None,
             requests: PostedRequests::default(),
+            chaos: None,
             send_completions,
             recv_completions,
         }
@@ -93,7 +98,7 @@ impl QpContext {
     pub(crate) fn into_fresh(mut self) -> (Self, RetainedList) {
         // Completions that the protocol has not delivered belong to the time before.
         let mut retained = RetainedList::new();
-        self.complete(&mut retained, &mut |_| {});
+        self.complete(&mut retained, &mut BTreeSet::new(), &mut |_| {});
         let (send, recv) = (self.send_completions, self.recv_completions);
         for queue in [&send, &recv] {
             queue.remove(self.transport.qpn());
@@ -103,6 +108,7 @@ impl QpContext {
         fresh.srq = self.srq;
         fresh.is_ready = self.is_ready;
         fresh.requests = self.requests;
+        fresh.chaos = self.chaos.map(|faults| Box::new(faults.renewed()));
         (fresh, retained)
     }
 
@@ -188,60 +194,146 @@ impl QpContext {
         }
     }
 
+    /// Lets faults strike it.
+    pub(crate) fn add_chaos(&mut self, faults: QpChaos) {
+        self.requests.watch_all(self.transport.served());
+        self.chaos = Some(Box::new(faults));
+    }
+
     /// Delivers completions to their queues; adds what the completed requests retained to
     /// `completed`. Calls `overrun` with a queue that has lost its first completion. Returns whether any was
     /// announced.
     pub(crate) fn complete(
         &mut self,
         completed: &mut RetainedList,
+        timers: &mut BTreeSet<(Time, u32)>,
         overrun: &mut dyn FnMut(&CqEntries),
     ) -> Announcement {
-        let (mut lost, mut announced) = (false, Announcement::None);
+        let mut delivery = Delivery::default();
         let served = self.transport.served();
         if let Some(counting) = self.requests.counting() {
             counting.count_served(served);
+            if self.chaos.is_some() {
+                return self.complete_by_chaos(completed, timers, overrun);
+            }
         }
-        while let Some(mut completion) = self.transport.poll_completion() {
-            let number = completion.id.0;
-            self.requests.payload.receive += received_bytes(&completion);
-            let queue = match (completion.opcode.is_receive(), &self.srq) {
-                (true, Some(srq)) => {
-                    if let Some(request) = srq.complete(number) {
-                        completion.id = request.id;
-                        completed.extend(request.retained);
-                    }
-                    &self.recv_completions
-                }
-                (true, None) => {
-                    self.requests.complete_receives(&mut completion, completed);
-                    &self.recv_completions
-                }
-                (false, _) => {
-                    self.requests.complete_sends(&mut completion, completed);
-                    &self.send_completions
-                }
-            };
+        while let Some((completion, number)) = self.next_completion(completed) {
             if let Some(counting) = self.requests.counting()
                 && !counting.count(&completion, number)
             {
                 continue;
             }
-            let (pushed, announcement) = queue.push(completion);
-            if announcement == Announcement::Sent {
-                announced = announcement;
-            }
-            match pushed {
-                Pushed::Stored => continue,
-                Pushed::FirstLost => overrun(queue),
-                Pushed::Lost => {}
-            }
-            lost = true;
+            delivery.push(self.queue_of(&completion), completion, overrun);
         }
-        if lost && self.transport.state() != State::Error {
+        if delivery.has_lost && self.transport.state() != State::Error {
             // As in libibverbs: with completions lost, the state of its requests is unknown.
             self.transport.enter_error();
-            self.complete(completed, &mut |_| {});
+            self.complete(completed, timers, &mut |_| {});
         }
-        announced
+        delivery.announced
+    }
+
+    /// The next completion of the protocol, with the identifier of the program, and the number by which the protocol
+    /// knew the request.
+    fn next_completion(&mut self, completed: &mut RetainedList) -> Option<(Completion, u64)> {
+        let mut completion = self.transport.poll_completion()?;
+        let number = completion.id.0;
+        self.requests.payload.receive += received_bytes(&completion);
+        match (completion.opcode.is_receive(), &self.srq) {
+            (true, Some(srq)) => {
+                if let Some(request) = srq.complete(number) {
+                    completion.id = request.id;
+                    completed.extend(request.retained);
+                }
+            }
+            (true, None) => self.requests.complete_receives(&mut completion, completed),
+            (false, _) => self.requests.complete_sends(&mut completion, completed),
+        }
+        Some((completion, number))
+    }
+
+    fn queue_of(&self, completion: &Completion) -> &CqEntries {
+        match completion.opcode.is_receive() {
+            true => &self.recv_completions,
+            false => &self.send_completions,
+        }
+    }
+
+    /// As [`QpContext::complete`], through the faults of the queue pair.
+    #[cold]
+    fn complete_by_chaos(
+        &mut self,
+        completed: &mut RetainedList,
+        timers: &mut BTreeSet<(Time, u32)>,
+        overrun: &mut dyn FnMut(&CqEntries),
+    ) -> Announcement {
+        let mut delivery = Delivery::default();
+        let Some(mut faults) = self.chaos.take() else {
+            return delivery.announced;
+        };
+        if !faults.is_placing() {
+            while let Some((completion, number)) = self.next_completion(completed) {
+                let counting = self.requests.counting();
+                let is_silent =
+                    counting.is_some_and(|counting| !counting.count(&completion, number));
+                if faults.complete(completion, is_silent) {
+                    self.transport.enter_error();
+                }
+            }
+            loop {
+                let has_failed = self.transport.state() == State::Error;
+                let Some(completion) = faults.take_completion(has_failed) else {
+                    break;
+                };
+                delivery.push(self.queue_of(&completion), completion, overrun);
+                if delivery.has_lost {
+                    self.transport.enter_error();
+                }
+            }
+        }
+        let qpn = self.transport.qpn().get();
+        if let Some(next) = faults.next() {
+            timers.insert((next, qpn | ALARM));
+        }
+        if let Some(next) = faults.next_of_device() {
+            timers.insert((next, DEVICE_ALARM));
+        }
+        self.chaos = Some(faults);
+        delivery.announced
+    }
+}
+
+/// What has become of completions.
+struct Delivery {
+    has_lost: bool,
+    announced: Announcement,
+}
+
+impl Default for Delivery {
+    fn default() -> Self {
+        Self {
+            has_lost: false,
+            announced: Announcement::None,
+        }
+    }
+}
+
+impl Delivery {
+    fn push(
+        &mut self,
+        queue: &CqEntries,
+        completion: Completion,
+        overrun: &mut dyn FnMut(&CqEntries),
+    ) {
+        let (pushed, announcement) = queue.push(completion);
+        if announcement == Announcement::Sent {
+            self.announced = announcement;
+        }
+        match pushed {
+            Pushed::Stored => return,
+            Pushed::FirstLost => overrun(queue),
+            Pushed::Lost => {}
+        }
+        self.has_lost = true;
     }
 }
