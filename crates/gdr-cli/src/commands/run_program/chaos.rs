@@ -37,10 +37,13 @@ pub(crate) enum ChaosError {
     Unreadable { path: PathBuf, source: io::Error },
     /// The file of the scenario is wrong.
     #[error("--chaos {}: {error}", .path.display())]
-    File { path: PathBuf, error: ScenarioError },
+    File {
+        path: PathBuf,
+        error: Box<ScenarioError>,
+    },
     /// The scenario in the command line is wrong.
     #[error("--chaos: {0}")]
-    Inline(ScenarioError),
+    Inline(Box<ScenarioError>),
     /// The log cannot be written or read.
     #[error("--chaos-log {}: {source}", .path.display())]
     Log { path: PathBuf, source: io::Error },
@@ -75,9 +78,12 @@ pub(crate) fn scenario(text: &str, seed: Option<u64>) -> Result<Scenario, ChaosE
             path: path.clone(),
             source,
         })?;
-        Scenario::parse_toml(&text).map_err(|error| ChaosError::File { path, error })?
+        Scenario::parse_toml(&text).map_err(|error| ChaosError::File {
+            path,
+            error: Box::new(error),
+        })?
     } else {
-        Scenario::parse(text).map_err(ChaosError::Inline)?
+        Scenario::parse(text).map_err(|error| ChaosError::Inline(Box::new(error)))?
     };
     scenario.seed = seed.unwrap_or(scenario.seed);
     Ok(scenario)
@@ -145,24 +151,24 @@ impl ChaosRun {
         let count = strikes.all.len();
         if self.folder.is_some() {
             for strike in strikes.all.iter().take(PRINTED) {
-                progress::print_to_stderr(&Record::Struck(strike.clone()).to_string());
+                progress::print_to_stderr(Record::Struck(strike.clone()));
             }
             if count > PRINTED {
                 let more = count - PRINTED;
-                progress::print_to_stderr(&format!(
+                progress::print_to_stderr(format_args!(
                     "gdr-chaos: {more} more; --chaos-log FILE keeps all"
                 ));
             }
         }
         let (s, devices) = (&self.scenario, strikes.devices);
-        progress::print_to_stderr(&format!(
+        progress::print_to_stderr(format_args!(
             "gdr-chaos: {count} faults struck in {devices} devices; replay: --chaos '{s}'"
         ));
         let mut missing = Vec::new();
         for (number, rule) in self.scenario.rules.iter().enumerate() {
             let of_rule = strikes.all.iter().filter(|strike| strike.rule == number);
             let count = of_rule.count();
-            progress::print_to_stderr(&format!(
+            progress::print_to_stderr(format_args!(
                 "gdr-chaos: {count:>8} x rule {}: {rule}",
                 number + 1
             ));
