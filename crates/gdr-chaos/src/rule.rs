@@ -163,6 +163,8 @@ pub struct Rule {
     pub most: Option<u64>,
     /// When a fault of a device strikes.
     pub trigger: Option<Trigger>,
+    /// What its random numbers follow from: its text, so that they stay the same among other rules.
+    pub(crate) key: u64,
 }
 
 /// All operations.
@@ -214,6 +216,7 @@ impl Rule {
             every: None,
             most: None,
             trigger: None,
+            key: 0,
         };
         let class = fault.class();
         if class == Class::Device {

@@ -52,30 +52,8 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"))]
 pub(crate) struct Options {
-    /// A device at this address, or at the first address of this interface; more than one as a
-    /// list or by repeating it
-    ///
-    /// Without it, there is a device at 127.0.0.1 and at the first IPv4 and IPv6 address of each
-    /// interface that is up, or as GDR_NICS says.
-    #[arg(
-        long = "device",
-        visible_alias = "nic",
-        value_name = "ADDR|IFACE",
-        value_delimiter = ','
-    )]
-    nics: Vec<String>,
-
-    /// Hide the devices of the installed libibverbs, which is not loaded then
-    #[arg(long)]
-    only_soft: bool,
-
-    /// The devices are near to this GPU, or to any PCI function, in what programs read from /sys
-    ///
-    /// A GPU is its index, its UUID (GPU-...) or its PCI address. NCCL, UCX and others choose the device for a
-    /// GPU by the distance of their PCI functions. Without it, a device is at the PCI function of its network
-    /// interface, or at one of its own that is near to nothing.
-    #[arg(long, value_name = "GPU|PCI-ADDRESS", value_parser = GpuName::parse)]
-    near: Option<GpuName>,
+    #[command(flatten)]
+    devices: DeviceOptions,
 
     /// Exit with status 120 unless the program moves bytes by its RDMA devices: at least these (4096, 1G), or
     /// any
@@ -123,11 +101,40 @@ pub(crate) struct Options {
     program: Vec<OsString>,
 }
 
+/// The devices that a program gets.
+#[derive(Debug, clap::Args)]
+pub(crate) struct DeviceOptions {
+    /// A device at this address, or at the first address of this interface; more than one as a
+    /// list or by repeating it
+    ///
+    /// Without it, there is a device at 127.0.0.1 and at the first IPv4 and IPv6 address of each
+    /// interface that is up, or as GDR_NICS says.
+    #[arg(
+        long = "device",
+        visible_alias = "nic",
+        value_name = "ADDR|IFACE",
+        value_delimiter = ','
+    )]
+    nics: Vec<String>,
+
+    /// Hide the devices of the installed libibverbs, which is not loaded then
+    #[arg(long)]
+    only_soft: bool,
+
+    /// The devices are near to this GPU, or to any PCI function, in what programs read from /sys
+    ///
+    /// A GPU is its index, its UUID (GPU-...) or its PCI address. NCCL, UCX and others choose the device for a
+    /// GPU by the distance of their PCI functions. Without it, a device is at the PCI function of its network
+    /// interface, or at one of its own that is near to nothing.
+    #[arg(long, value_name = "GPU|PCI-ADDRESS", value_parser = GpuName::parse)]
+    near: Option<GpuName>,
+}
+
 pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
     if global.json {
         return Err(UsageError("gdr run has no JSON: it prints nothing itself".to_owned()).into());
     }
-    let mut environment = environment(options)?;
+    let mut environment = environment(&options.devices)?;
     let Some((program, arguments)) = options.program.split_first() else {
         for (name, value) in &environment {
             output.bytes(&[b"export ", name.as_bytes(), b"=", &quoted(value), b"\n"].concat())?;
@@ -172,7 +179,7 @@ const ONLY_SOFT: &str = "GDR_ONLY_SOFT";
 const NEAR: &str = "GDR_VERBS_NEAR";
 
 /// What to add to the environment.
-fn environment(options: &Options) -> Result<Vec<(&'static str, OsString)>> {
+pub(crate) fn environment(options: &DeviceOptions) -> Result<Vec<(&'static str, OsString)>> {
     let library = PreloadLibrary::Verbs.find()?;
     let mut variables = vec![("LD_PRELOAD", prepended("LD_PRELOAD", &library)?)];
     let shadow = library.with_file_name(SHADOW);

@@ -111,6 +111,11 @@ impl DeviceChaos {
             }
         }
         for (number, fault, begins) in changes {
+            // A process has several devices, and is stopped once.
+            let is_of_process = matches!(fault, Fault::Stop { .. } | Fault::Kill);
+            if is_of_process && !self.chaos.is_first_strike(number) {
+                continue;
+            }
             let (place, details) = match begins {
                 true => ("begins", format!("bytes={bytes}")),
                 false => ("ends", String::new()),

@@ -121,6 +121,13 @@ impl Chaos {
         true
     }
 
+    /// Counts a strike of a rule of the process; returns whether it is the first.
+    fn is_first_strike(&self, number: usize) -> bool {
+        let mut strikes = lock(&self.strikes);
+        strikes[number] += 1;
+        strikes[number] == 1
+    }
+
     /// Counts bytes of packets; returns how many there were in all.
     fn count_bytes(&self, len: usize) -> u64 {
         self.start.get_or_init(Instant::now);

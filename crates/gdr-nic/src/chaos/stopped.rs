@@ -1,9 +1,15 @@
 //! A process that stops itself for a while, or for good.
 
+use std::sync::Mutex;
 use std::time::Duration;
+
+use gdr_process::lock::lock;
 
 /// Stops all threads of this process, which another process continues after a while.
 pub(super) fn stop(lasting: Duration) {
+    /// The end of one stop would not be seen in another.
+    static STOPPED: Mutex<()> = Mutex::new(());
+    let _one = lock(&STOPPED);
     let this = std::process::id().cast_signed();
     let pause = libc::timespec {
         tv_sec: libc::time_t::try_from(lasting.as_secs()).unwrap_or(libc::time_t::MAX),
