@@ -1,4 +1,4 @@
-//! A process that stops itself for a while, or for good.
+//! A process that stops itself for a while, or ends.
 
 use std::sync::Mutex;
 use std::time::Duration;
