@@ -1,11 +1,12 @@
 //! Faults of a device.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use gdr_chaos::{Class, Fault, Trigger};
 use gdr_process::lock::lock;
+use gdr_roce::Time;
 
 use super::{Chaos, stopped};
 use crate::device_state::DeviceState;
@@ -31,6 +32,8 @@ pub(crate) struct DeviceChaos {
     pub(crate) chaos: Arc<Chaos>,
     /// Rules of devices, each with its phase.
     phases: Mutex<Vec<(usize, Phase)>>,
+    /// When the first packet was sent or arrived, by the clock of the device.
+    start: OnceLock<Time>,
     is_down: AtomicBool,
     has_no_address: AtomicBool,
 }
@@ -41,6 +44,7 @@ impl DeviceChaos {
         let phases = rules.map(|(number, _)| (number, Phase::Waiting)).collect();
         Self {
             phases: Mutex::new(phases),
+            start: OnceLock::new(),
             chaos,
             is_down: AtomicBool::new(false),
             has_no_address: AtomicBool::new(false),
@@ -62,20 +66,25 @@ impl DeviceChaos {
         self.is_down() || self.has_no_address()
     }
 
-    /// How long it is until a rule strikes or ends; `None` if none does by time.
-    pub(super) fn remaining(&self) -> Option<Duration> {
+    /// When a rule strikes or ends, by the clock of the device; `None` if none does by time.
+    pub(super) fn next(&self, now: Time) -> Option<Time> {
         let elapsed = self.chaos.elapsed()?;
+        // The same for every call, so that one entry of the timers is enough.
+        let start = *self.start.get_or_init(|| {
+            let before = now.elapsed().saturating_sub(elapsed);
+            Time::since_epoch(before)
+        });
         let bytes = self.chaos.bytes.load(Ordering::Relaxed);
         let phases = lock(&self.phases);
         let times = phases.iter().filter_map(|(number, phase)| {
             match (phase, self.chaos.scenario.rules[*number].trigger?) {
-                (Phase::Waiting, Trigger::At(at)) => Some(at),
-                (Phase::Waiting, Trigger::After(after)) => (bytes >= after).then_some(elapsed),
-                (Phase::Until(end), _) => Some(*end),
+                (Phase::Waiting, Trigger::At(at)) => Some(start + at),
+                (Phase::Waiting, Trigger::After(after)) => (bytes >= after).then_some(now),
+                (Phase::Until(end), _) => Some(start + *end),
                 (Phase::Over, _) => None,
             }
         });
-        times.min().map(|at| at.saturating_sub(elapsed))
+        times.min()
     }
 
     /// Lets the rules strike and end whose time has come.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gdr_chaos::{Class, Direction, Fault, Kinds, Queues, Rule, Site, StatusCode};
-use gdr_roce::{Completion, Memory, Psn, Qpn, Time, WcStatus};
+use gdr_roce::{Completion, Memory, Mtu, Psn, Qpn, Time, WcStatus};
 
 use super::held_completions::HeldCompletions;
 use super::late_bytes::{LateBytes, LateMemory};
@@ -47,6 +47,8 @@ pub(crate) struct QpChaos {
     /// Its place in the order in which the process made them.
     number: u64,
     qpn: Qpn,
+    /// The path MTU of a connection.
+    pub(crate) mtu: Option<Mtu>,
     device: Arc<DeviceState>,
     /// By direction and role.
     streams: [[PacketStream; 3]; 2],
@@ -75,6 +77,7 @@ impl QpChaos {
             chaos: Arc::clone(chaos),
             number,
             qpn,
+            mtu: None,
             device: Arc::clone(device),
             streams: Default::default(),
             outbound: PacketLine::default(),
@@ -135,11 +138,19 @@ impl QpChaos {
     fn meet(&mut self, direction: Direction, now: Time, bytes: &[u8], address: SocketAddr) {
         self.chaos.count_bytes(bytes.len());
         let is_dark = self.device_chaos().is_some_and(DeviceChaos::is_dark);
-        let Some(headers) = Headers::of(bytes).filter(|_| !is_dark) else {
+        let Some(headers) = Headers::of(bytes, self.mtu).filter(|_| !is_dark) else {
             return;
         };
         let role = headers.role();
-        let number = self.streams[direction as usize][role as usize].number(headers);
+        let mut number = self.streams[direction as usize][role as usize].number(headers);
+        if role == Role::Response && number.is_some() {
+            let opposite = match direction {
+                Direction::Out => Direction::In,
+                Direction::In => Direction::Out,
+            };
+            let requests = &self.streams[opposite as usize][Role::Request as usize];
+            number = requests.response(headers.psn);
+        }
         let mut schedule = Schedule::default();
         if let Some(number) = number {
             self.choose(direction, headers, number, address, &mut schedule);
@@ -273,7 +284,7 @@ impl QpChaos {
 
     /// Decides about a packet that has arrived and whose turn it is, before the protocol sees it.
     pub(crate) fn judge(&mut self, packet: &HeldPacket) -> Verdict {
-        let Some(headers) = Headers::of(&packet.bytes) else {
+        let Some(headers) = Headers::of(&packet.bytes, self.mtu) else {
             return Verdict::Pass;
         };
         let (role, kind, psn) = (headers.role(), headers.kind(), headers.psn);
@@ -293,7 +304,7 @@ impl QpChaos {
         let Some(number) = packet.number.filter(|_| is_data) else {
             return Verdict::Pass;
         };
-        if !headers.opcode.position().is_first() {
+        if !number.is_first {
             return Verdict::Pass;
         }
         let (chaos, operation) = (Arc::clone(&self.chaos), number.operation);
@@ -338,7 +349,7 @@ impl QpChaos {
         packet: &HeldPacket,
         memory: &'a mut dyn Memory,
     ) -> LateMemory<'a> {
-        let headers = Headers::of(&packet.bytes);
+        let headers = Headers::of(&packet.bytes, self.mtu);
         let is_atomic = packet.number.is_some()
             && headers.is_some_and(|headers| {
                 headers.role() == Role::Request && headers.kind() == Kinds::ATOMIC
@@ -371,7 +382,7 @@ impl QpChaos {
 
     /// A packet was processed: if it was the last of its message, bytes become visible from now on.
     pub(crate) fn processed(&mut self, now: Time, packet: &HeldPacket) {
-        let Some(headers) = Headers::of(&packet.bytes) else {
+        let Some(headers) = Headers::of(&packet.bytes, self.mtu) else {
             return;
         };
         if let Some(placing) = &mut self.placing
@@ -479,8 +490,7 @@ impl QpChaos {
 
     /// When the device has something to do.
     pub(crate) fn next_of_device(&self) -> Option<Time> {
-        let remaining = self.device_chaos()?.remaining()?;
-        Some(self.now() + remaining)
+        self.device_chaos()?.next(self.now())
     }
 }
 

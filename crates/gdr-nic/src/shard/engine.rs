@@ -249,6 +249,9 @@ impl Engine {
                 qp.peer = Some(peer);
                 (qp.ring, qp.exports) = (ring, exports);
                 qp.udp_use = udp_use;
+                if let Some(faults) = &mut qp.chaos {
+                    faults.mtu = Some(attributes.path_mtu);
+                }
             }
             Some(connected)
         });
