@@ -399,6 +399,8 @@ impl Engine {
     }
 
     /// Makes placed bytes visible before they are acknowledged or completed.
+    // For the usual one of its callers.
+    #[inline(always)]
     fn flush(&mut self) {
         let qps = &mut self.qps;
         self.unfinished.dirty.flush(|qpn| qps.fail(qpn));

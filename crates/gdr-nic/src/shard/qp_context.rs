@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use gdr_roce::wire::Packet;
-use gdr_roce::{Completion, Memory, State, Time, UdReceived};
+use gdr_roce::{Memory, State, Time, UdReceived};
 
 use super::answers::Answers;
 use super::cq_entries::{Announcement, CqEntries, CqProducer, Producers, received_bytes};
@@ -135,6 +135,8 @@ impl QpContext {
     }
 
     /// Processes a packet whose ICRC is correct.
+    // The memory, which is large, is not moved then.
+    #[inline(always)]
     pub(crate) fn receive<'a>(
         &'a mut self,
         now: Time,
@@ -209,7 +211,6 @@ impl QpContext {
         timers: &mut BTreeSet<(Time, u32)>,
         overrun: &mut dyn FnMut(&CqEntries),
     ) -> Announcement {
-        let mut delivery = Delivery::default();
         let served = self.transport.served();
         if let Some(counting) = self.requests.counting() {
             counting.count_served(served);
@@ -217,78 +218,107 @@ impl QpContext {
                 return self.complete_by_chaos(completed, timers, overrun);
             }
         }
-        while let Some((completion, number)) = self.next_completion(completed) {
-            if let Some(counting) = self.requests.counting()
-                && !counting.count(&completion, number)
-            {
-                continue;
-            }
-            delivery.push(self.queue_of(&completion), completion, overrun);
-        }
-        if delivery.has_lost && self.transport.state() != State::Error {
+        let (lost, announced) = self.deliver(completed, overrun);
+        if lost && self.transport.state() != State::Error {
             // As in libibverbs: with completions lost, the state of its requests is unknown.
             self.transport.enter_error();
             self.complete(completed, timers, &mut |_| {});
         }
-        delivery.announced
+        announced
     }
 
-    /// The next completion of the protocol, with the identifier of the program, and the number by which the protocol
-    /// knew the request.
-    fn next_completion(&mut self, completed: &mut RetainedList) -> Option<(Completion, u64)> {
-        let mut completion = self.transport.poll_completion()?;
-        let number = completion.id.0;
-        self.requests.payload.receive += received_bytes(&completion);
-        match (completion.opcode.is_receive(), &self.srq) {
-            (true, Some(srq)) => {
-                if let Some(request) = srq.complete(number) {
-                    completion.id = request.id;
-                    completed.extend(request.retained);
+    /// Delivers completions to their queues, or to its faults. Returns whether one was lost, and whether any was
+    /// announced.
+    // The usual caller has no faults.
+    #[inline(always)]
+    fn deliver(
+        &mut self,
+        completed: &mut RetainedList,
+        overrun: &mut dyn FnMut(&CqEntries),
+    ) -> (bool, Announcement) {
+        let (mut lost, mut announced) = (false, Announcement::None);
+        while let Some(mut completion) = self.transport.poll_completion() {
+            let number = completion.id.0;
+            self.requests.payload.receive += received_bytes(&completion);
+            let queue = match (completion.opcode.is_receive(), &self.srq) {
+                (true, Some(srq)) => {
+                    if let Some(request) = srq.complete(number) {
+                        completion.id = request.id;
+                        completed.extend(request.retained);
+                    }
+                    &self.recv_completions
+                }
+                (true, None) => {
+                    self.requests.complete_receives(&mut completion, completed);
+                    &self.recv_completions
+                }
+                (false, _) => {
+                    self.requests.complete_sends(&mut completion, completed);
+                    &self.send_completions
+                }
+            };
+            if let Some(counting) = self.requests.counting() {
+                let is_silent = !counting.count(&completion, number);
+                if let Some(faults) = &mut self.chaos {
+                    if faults.complete(completion, is_silent) {
+                        self.transport.enter_error();
+                    }
+                    continue;
+                }
+                if is_silent {
+                    continue;
                 }
             }
-            (true, None) => self.requests.complete_receives(&mut completion, completed),
-            (false, _) => self.requests.complete_sends(&mut completion, completed),
+            let (pushed, announcement) = queue.push(completion);
+            if announcement == Announcement::Sent {
+                announced = announcement;
+            }
+            match pushed {
+                Pushed::Stored => continue,
+                Pushed::FirstLost => overrun(queue),
+                Pushed::Lost => {}
+            }
+            lost = true;
         }
-        Some((completion, number))
-    }
-
-    fn queue_of(&self, completion: &Completion) -> &CqEntries {
-        match completion.opcode.is_receive() {
-            true => &self.recv_completions,
-            false => &self.send_completions,
-        }
+        (lost, announced)
     }
 
     /// As [`QpContext::complete`], through the faults of the queue pair.
     #[cold]
+    #[inline(never)]
     fn complete_by_chaos(
         &mut self,
         completed: &mut RetainedList,
         timers: &mut BTreeSet<(Time, u32)>,
         overrun: &mut dyn FnMut(&CqEntries),
     ) -> Announcement {
-        let mut delivery = Delivery::default();
-        let Some(mut faults) = self.chaos.take() else {
-            return delivery.announced;
+        let is_placing = |faults: &Box<QpChaos>| faults.is_placing();
+        let waits = self.chaos.as_ref().is_some_and(is_placing);
+        if !waits {
+            self.deliver(completed, overrun);
+        }
+        let mut announced = Announcement::None;
+        let Some(faults) = &mut self.chaos else {
+            return announced;
         };
-        if !faults.is_placing() {
-            while let Some((completion, number)) = self.next_completion(completed) {
-                let counting = self.requests.counting();
-                let is_silent =
-                    counting.is_some_and(|counting| !counting.count(&completion, number));
-                if faults.complete(completion, is_silent) {
-                    self.transport.enter_error();
-                }
+        while !waits {
+            let has_failed = self.transport.state() == State::Error;
+            let Some(completion) = faults.take_completion(has_failed) else {
+                break;
+            };
+            let queue = match completion.opcode.is_receive() {
+                true => &self.recv_completions,
+                false => &self.send_completions,
+            };
+            let (pushed, announcement) = queue.push(completion);
+            if announcement == Announcement::Sent {
+                announced = announcement;
             }
-            loop {
-                let has_failed = self.transport.state() == State::Error;
-                let Some(completion) = faults.take_completion(has_failed) else {
-                    break;
-                };
-                delivery.push(self.queue_of(&completion), completion, overrun);
-                if delivery.has_lost {
-                    self.transport.enter_error();
-                }
+            if pushed == Pushed::FirstLost {
+                overrun(queue);
+            }
+            if pushed != Pushed::Stored {
+                self.transport.enter_error();
             }
         }
         let qpn = self.transport.qpn().get();
@@ -298,42 +328,6 @@ impl QpContext {
         if let Some(next) = faults.next_of_device() {
             timers.insert((next, DEVICE_ALARM));
         }
-        self.chaos = Some(faults);
-        delivery.announced
-    }
-}
-
-/// What has become of completions.
-struct Delivery {
-    has_lost: bool,
-    announced: Announcement,
-}
-
-impl Default for Delivery {
-    fn default() -> Self {
-        Self {
-            has_lost: false,
-            announced: Announcement::None,
-        }
-    }
-}
-
-impl Delivery {
-    fn push(
-        &mut self,
-        queue: &CqEntries,
-        completion: Completion,
-        overrun: &mut dyn FnMut(&CqEntries),
-    ) {
-        let (pushed, announcement) = queue.push(completion);
-        if announcement == Announcement::Sent {
-            self.announced = announcement;
-        }
-        match pushed {
-            Pushed::Stored => return,
-            Pushed::FirstLost => overrun(queue),
-            Pushed::Lost => {}
-        }
-        self.has_lost = true;
+        announced
     }
 }
