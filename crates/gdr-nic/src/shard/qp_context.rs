@@ -292,8 +292,10 @@ impl QpContext {
         timers: &mut BTreeSet<(Time, u32)>,
         overrun: &mut dyn FnMut(&CqEntries),
     ) -> Announcement {
-        let is_placing = |faults: &Box<QpChaos>| faults.is_placing();
-        let waits = self.chaos.as_ref().is_some_and(is_placing);
+        let waits = self
+            .chaos
+            .as_ref()
+            .is_some_and(|faults| faults.is_placing());
         if !waits {
             self.deliver(completed, overrun);
         }
@@ -301,9 +303,13 @@ impl QpContext {
         let Some(faults) = &mut self.chaos else {
             return announced;
         };
-        while !waits {
+        loop {
             let has_failed = self.transport.state() == State::Error;
-            let Some(completion) = faults.take_completion(has_failed) else {
+            let next = match waits {
+                true => None,
+                false => faults.take_completion(has_failed),
+            };
+            let Some(completion) = next else {
                 break;
             };
             let queue = match completion.opcode.is_receive() {
