@@ -13,7 +13,8 @@ use crate::results::{Outcome, Results};
 use crate::workspace::{cargo_of, root, target};
 
 /// The crates that other programs use.
-const CRATES: [&str; 13] = [
+const CRATES: [&str; 14] = [
+    "gdr-chaos",
     "gdr-copy",
     "gdr-cuda",
     "gdr-doctor",

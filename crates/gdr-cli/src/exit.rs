@@ -270,7 +270,29 @@ pub(crate) fn statuses(command: &str) -> Statuses {
             (Exit::Usage, USAGE),
             (
                 Exit::NotMet,
-                "the program succeeded, and --require-rdma is not met",
+                "the program succeeded, and --require-rdma is not met, or the scenario of --chaos was not applied",
+            ),
+            (
+                Exit::Launcher,
+                "gdr's verbs library is missing, or of another version",
+            ),
+            (
+                Exit::NotStarted,
+                "the program cannot be run, or not with the library",
+            ),
+            (Exit::NotFound, "there is no such program"),
+        ],
+        "chaos" => &[
+            (Exit::Fine, "the program passes under every seed"),
+            (
+                Exit::Failure,
+                "the program fails or does not end under some seed",
+            ),
+            (Exit::Undecided, CLOSED),
+            (Exit::Usage, USAGE),
+            (
+                Exit::NotMet,
+                "no process of the program opened a device of gdr",
             ),
             (
                 Exit::Launcher,

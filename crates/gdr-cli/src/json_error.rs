@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::commands::env;
-use crate::commands::run_program::RequirementError;
+use crate::commands::run_program::{ChaosError, RequirementError};
 use crate::commands::trace::TraceError;
 use crate::exit::{Exit, InputError, UsageError};
 use crate::gpu::NoSuchGpu;
@@ -84,6 +84,9 @@ pub(crate) fn exit_status(error: &anyhow::Error) -> Exit {
         return Exit::Launcher;
     }
     if let Some(error) = error.downcast_ref::<RequirementError>() {
+        return error.exit();
+    }
+    if let Some(error) = error.downcast_ref::<ChaosError>() {
         return error.exit();
     }
     if let Some(none) = error.downcast_ref::<NoRail>() {

@@ -23,11 +23,13 @@ impl CompletionQueue {
         capacity: usize,
         on_completion: Option<OnCompletion>,
     ) -> Self {
+        let state = device.shards().state();
+        let capacity = match &state.chaos {
+            None => capacity,
+            Some(faults) => faults.chaos.completion_room(capacity),
+        };
         Self {
-            entries: device
-                .shards()
-                .state()
-                .completion_entries(capacity, on_completion),
+            entries: state.completion_entries(capacity, on_completion),
             device,
         }
     }

@@ -11,6 +11,7 @@ use crate::deadline::Deadline;
 use crate::device_shards::DeviceShards;
 use crate::device_state::OnEvent;
 use crate::error::Result;
+use crate::link::{LinkCondition, LinkState};
 use crate::region::{Memory, Region};
 use crate::shard::cq_entries::OnCompletion;
 use crate::types::{AsyncEvent, Counters, Domain, Integrity, SoftOptions};
@@ -116,6 +117,17 @@ impl Device {
     /// Waits for the next asynchronous event; `None` after the deadline.
     pub fn wait_event(&self, deadline: Deadline) -> Option<AsyncEvent> {
         self.0.events().pop_wait(deadline)
+    }
+
+    /// What is known of its interface and address, with what the scenario of faults makes of it.
+    pub fn link_with_faults(&self, mut link: LinkState) -> LinkState {
+        if let Some(faults) = &self.0.state().chaos {
+            if faults.is_down() {
+                link.condition = LinkCondition::NoCarrier;
+            }
+            link.has_address &= !faults.has_no_address();
+        }
+        link
     }
 
     /// Registers memory of this process, or no bytes of it.

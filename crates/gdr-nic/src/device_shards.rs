@@ -89,7 +89,8 @@ impl DeviceShards {
             }
         }
         device.shards = shards.into();
-        if wires(options)? == Wires::All {
+        // A fault strikes packets, which a ring does not have one by one.
+        if wires(options)? == Wires::All && device.state.chaos.is_none() {
             let engines = device.shards.iter().map(|shard| Arc::clone(&shard.engine));
             // Without rings, all packets go by UDP.
             device.rings = RingKeeper::start(engines.collect())
@@ -105,6 +106,9 @@ impl DeviceShards {
             local if local.port() == UDP_PORT => format!("soft-{}", local.ip()),
             local => format!("soft-{local}"),
         };
+        if let Some(faults) = &device.state.chaos {
+            faults.chaos.log_begin(&device.name);
+        }
         tracing::debug!(
             name = device.name,
             shards = device.shards.len(),

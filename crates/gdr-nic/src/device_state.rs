@@ -11,6 +11,7 @@ use gdr_roce::PacketBudget;
 use rustix::event::EventfdFlags;
 
 use crate::bounded_queue::{BoundedQueue, Loss, Pushed};
+use crate::chaos::{Chaos, DeviceChaos};
 use crate::error::{Error, Result};
 use crate::shard::clock::Clock;
 use crate::shard::cq_entries::{CqEntries, OnCompletion};
@@ -46,6 +47,8 @@ pub(crate) struct DeviceState {
     wakes: Box<[OwnedFd]>,
     /// Where engines ask for rings to devices of this host, if the device has some.
     pub(crate) ring_requests: OnceLock<RingRequests>,
+    /// The faults that a scenario has for it.
+    pub(crate) chaos: Option<DeviceChaos>,
     /// Why a socket was lost. No shard moves bytes then.
     failure: OnceLock<String>,
 }
@@ -72,6 +75,7 @@ impl DeviceState {
             untaken: Arc::default(),
             wakes: (0..shards).map(eventfd).collect::<Result<_>>()?,
             ring_requests: OnceLock::new(),
+            chaos: Chaos::of_process()?.map(DeviceChaos::new),
             failure: OnceLock::new(),
         })
     }

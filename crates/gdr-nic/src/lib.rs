@@ -88,6 +88,7 @@
 
 mod bounded_queue;
 mod buffer;
+mod chaos;
 mod completion_queue;
 mod connection;
 mod datagrams;

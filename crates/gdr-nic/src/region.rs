@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU8;
 
 use gdr_roce::Access;
 
-use crate::buffer::{Buffer, check_range};
+use crate::buffer::{Buffer, BufferKind, check_range};
 use crate::device_shards::DeviceShards;
 use crate::error::{Error, Foreign, Result};
 use crate::shard::region_table::{self, RegionTable, TableEntry};
@@ -79,6 +79,13 @@ impl Region {
     ) -> Result<Self> {
         check_range(offset, len, buffer.len())?;
         check_range(iova, len, u64::MAX)?;
+        if let Some(faults) = &device.state().chaos {
+            let memory = match buffer.kind() {
+                BufferKind::Host => gdr_chaos::Memory::Host,
+                BufferKind::Direct | BufferKind::Staged => gdr_chaos::Memory::Gpu,
+            };
+            faults.chaos.register(memory, len)?;
+        }
         let region = region_table::Region {
             domain,
             addr: iova,

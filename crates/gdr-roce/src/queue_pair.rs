@@ -8,6 +8,7 @@ use crate::ids::{PartitionKey, Qpn};
 use crate::memory::{Access, Memory};
 use crate::mtu::Mtu;
 use crate::packet_budget::PacketBudget;
+use crate::psn::Psn;
 use crate::request::{RecvRequest, SendRequest};
 use crate::requester::Requester;
 use crate::responder::{Polled, Responder};
@@ -429,6 +430,17 @@ impl QueuePair {
         };
         self.enter_error_on_failure(outcome);
         self.report_drained();
+    }
+
+    /// Answers the expected packet as if no receive were posted for it (RNR NAK), instead of
+    /// [`receive`](Self::receive): for tests of what the peer does then. Returns whether the packet with this number is
+    /// the expected one; if not, nothing has happened.
+    pub fn refuse_not_ready(&mut self, psn: Psn) -> bool {
+        let receives = matches!(
+            self.state,
+            State::ReadyToReceive | State::ReadyToSend | State::SendQueueDrained
+        );
+        receives && self.responder.refuse_not_ready(psn)
     }
 
     /// Writes the next packet to the start of `out` and returns its length, or `None` if there is

@@ -90,7 +90,7 @@ impl Context {
     /// The state of the interface and the address of its device. Changes become events.
     pub(crate) fn link(&self) -> LinkState {
         let mut link = lock(&self.link);
-        link.poll(&mut |change| {
+        let state = link.poll(&mut |change| {
             let kind = match change {
                 LinkEvent::Up => ibv_event_type::IBV_EVENT_PORT_ACTIVE,
                 LinkEvent::Down => ibv_event_type::IBV_EVENT_PORT_ERR,
@@ -98,7 +98,11 @@ impl Context {
                 _ => return,
             };
             event::raise(&self.events, kind, &Subject::Port(1));
-        })
+        });
+        match self.engine.get() {
+            Some(engine) => engine.link_with_faults(state),
+            None => state,
+        }
     }
 
     /// The largest path MTU of its interface.

@@ -57,6 +57,9 @@ pub(crate) fn of_pair(event: &AsyncEvent) -> Option<(u32, ibv_event_type)> {
 pub(crate) fn of_device(event: &AsyncEvent) -> Option<ibv_event_type> {
     match event {
         AsyncEvent::DeviceFatal => Some(ibv_event_type::IBV_EVENT_DEVICE_FATAL),
+        AsyncEvent::PortDown { .. } => Some(ibv_event_type::IBV_EVENT_PORT_ERR),
+        AsyncEvent::PortActive { .. } => Some(ibv_event_type::IBV_EVENT_PORT_ACTIVE),
+        AsyncEvent::Other { number } => Some(ibv_event_type(*number)),
         _ => None,
     }
 }

@@ -1,5 +1,6 @@
 //! `gdr run`: starts a program with gdr's verbs library.
 
+mod chaos;
 mod requirement;
 
 use std::env;
@@ -12,6 +13,7 @@ use anyhow::Result;
 use gdr_rdma::{Device, SoftAddress};
 use gdr_trace::Ended;
 
+pub(crate) use self::chaos::{ChaosError, ChaosRun, scenario};
 pub(crate) use self::requirement::RequirementError;
 
 use self::requirement::Requirement;
@@ -34,6 +36,7 @@ Examples:
   gdr run --nic 127.0.0.1 ib_write_bw 127.0.0.1   its client
   gdr run --nic eth0 --only-soft ./nccl_test      without the devices of the host
   gdr run --require-rdma=1G -- ./kv_cache_test    fails if it silently used TCP
+  gdr run --chaos 'drop p=1%' --seed 7 -- ./job     loses packets, the same each time
   eval \"$(gdr run --nic eth0 --print-env)\"        for the programs of this shell";
 
 /// Run a program with RDMA devices of gdr's own, without RDMA hardware
@@ -49,6 +52,58 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"))]
 pub(crate) struct Options {
+    #[command(flatten)]
+    devices: DeviceOptions,
+
+    /// Exit with status 120 unless the program moves bytes by its RDMA devices: at least these (4096, 1G), or
+    /// any
+    ///
+    /// Each process that lists devices has to; the message says how far one came that did not. Bytes are those
+    /// of packets in both directions. gdr waits for the program, and passes SIGTERM and SIGHUP on.
+    #[arg(
+        long,
+        value_name = "BYTES",
+        value_parser = units::size,
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "1",
+        conflicts_with = "print_env"
+    )]
+    require_rdma: Option<u64>,
+
+    /// Let the devices misbehave: a scenario, or a file of one (.toml)
+    ///
+    /// A scenario is a list of faults, e.g. 'drop p=1%; late by=200us qp=0; link-down at=1s for=300ms'. The guide's
+    /// page on chaos has all of them. What strikes is printed at the end, with how to replay it. Exits with status
+    /// 120 if the scenario was not applied. All packets go by UDP.
+    #[arg(long, value_name = "SPEC|FILE", conflicts_with = "print_env")]
+    chaos: Option<String>,
+
+    /// The seed that chooses where the faults of --chaos strike, instead of the scenario's own
+    #[arg(long, value_name = "N", requires = "chaos")]
+    seed: Option<u64>,
+
+    /// Write each fault that struck to this file, one a line, instead of printing the first ones
+    #[arg(long, value_name = "FILE", requires = "chaos")]
+    chaos_log: Option<PathBuf>,
+
+    /// Print the environment as shell commands instead of running a program
+    #[arg(long, conflicts_with = "program")]
+    print_env: bool,
+
+    /// The program and its arguments
+    #[arg(
+        value_name = "PROGRAM",
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        required_unless_present = "print_env"
+    )]
+    program: Vec<OsString>,
+}
+
+/// The devices that a program gets.
+#[derive(Debug, clap::Args)]
+pub(crate) struct DeviceOptions {
     /// A device at this address, or at the first address of this interface; more than one as a
     /// list or by repeating it
     ///
@@ -73,42 +128,13 @@ pub(crate) struct Options {
     /// interface, or at one of its own that is near to nothing.
     #[arg(long, value_name = "GPU|PCI-ADDRESS", value_parser = GpuName::parse)]
     near: Option<GpuName>,
-
-    /// Exit with status 120 unless the program moves bytes by its RDMA devices: at least these (4096, 1G), or
-    /// any
-    ///
-    /// Each process that lists devices has to; the message says how far one came that did not. Bytes are those
-    /// of packets in both directions. gdr waits for the program, and passes SIGTERM and SIGHUP on.
-    #[arg(
-        long,
-        value_name = "BYTES",
-        value_parser = units::size,
-        num_args = 0..=1,
-        require_equals = true,
-        default_missing_value = "1",
-        conflicts_with = "print_env"
-    )]
-    require_rdma: Option<u64>,
-
-    /// Print the environment as shell commands instead of running a program
-    #[arg(long, conflicts_with = "program")]
-    print_env: bool,
-
-    /// The program and its arguments
-    #[arg(
-        value_name = "PROGRAM",
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        required_unless_present = "print_env"
-    )]
-    program: Vec<OsString>,
 }
 
 pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
     if global.json {
         return Err(UsageError("gdr run has no JSON: it prints nothing itself".to_owned()).into());
     }
-    let mut environment = environment(options)?;
+    let mut environment = environment(&options.devices)?;
     let Some((program, arguments)) = options.program.split_first() else {
         for (name, value) in &environment {
             output.bytes(&[b"export ", name.as_bytes(), b"=", &quoted(value), b"\n"].concat())?;
@@ -117,15 +143,27 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
     };
     let path = found(program)?;
     examine(&path)?;
-    let Some(bytes) = options.require_rdma else {
-        return Err(become_program(path, program, arguments, environment).into());
+    let chaos = match &options.chaos {
+        Some(text) => {
+            let scenario = scenario(text, options.seed)?;
+            Some(ChaosRun::new(scenario, options.chaos_log.as_deref())?)
+        }
+        None => None,
     };
-    let requirement = Requirement::new(bytes)?;
-    let (variable, folder) = requirement.variable();
-    environment.push((variable, folder.to_owned()));
+    let requirement = options.require_rdma.map(Requirement::new).transpose()?;
+    if chaos.is_none() && requirement.is_none() {
+        return Err(become_program(path, program, arguments, environment).into());
+    }
+    environment.extend(chaos.iter().flat_map(ChaosRun::variables));
+    if let Some(requirement) = &requirement {
+        let (variable, folder) = requirement.variable();
+        environment.push((variable, folder.to_owned()));
+    }
     let ended = child_program::run(&path, program, arguments, environment)?;
+    let applied = chaos.as_ref().map_or(Ok(()), ChaosRun::finish);
     if ended == Ended::Status(0) {
-        requirement.check()?;
+        applied?;
+        requirement.map_or(Ok(()), |requirement| requirement.check())?;
     }
     Ok(Exit::of_program(ended))
 }
@@ -146,7 +184,7 @@ const NEAR: &str = "GDR_VERBS_NEAR";
 const OF_NCCL: [(&str, &str); 2] = [("NCCL_NET_GDR_LEVEL", "SYS"), ("NCCL_GIN_TYPE", "2")];
 
 /// What to add to the environment.
-fn environment(options: &Options) -> Result<Vec<(&'static str, OsString)>> {
+pub(crate) fn environment(options: &DeviceOptions) -> Result<Vec<(&'static str, OsString)>> {
     let library = PreloadLibrary::Verbs.find()?;
     let mut variables = vec![("LD_PRELOAD", prepended("LD_PRELOAD", &library)?)];
     let shadow = library.with_file_name(SHADOW);

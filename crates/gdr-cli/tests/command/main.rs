@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 mod bad_input;
+mod chaos;
 mod collect;
 mod compare;
 mod copies;

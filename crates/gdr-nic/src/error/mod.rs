@@ -94,6 +94,9 @@ pub enum Error {
         variable: &'static str,
         value: String,
     },
+    /// The scenario of faults cannot be used.
+    #[error("{variable} cannot be used: {why}")]
+    Chaos { variable: &'static str, why: String },
     /// A device has as many queue pairs as there are numbers.
     #[error("a device has at most {most} queue pairs; destroy one, or open another device")]
     TooManyQueuePairs { most: usize },

@@ -91,6 +91,8 @@ impl CqEntries {
     }
 
     /// Adds an entry, which is lost if there is no room.
+    // For the usual one of its two callers.
+    #[inline(always)]
     pub(crate) fn push(&self, completion: Completion) -> (Pushed, Announcement) {
         let pushed = self.queue.push(completion);
         let announcement = match (pushed, &self.on_completion) {

@@ -1,5 +1,6 @@
 //! The engine: queue pairs, timers and the wire. One thread at a time uses it.
 
+mod faults;
 #[cfg(test)]
 mod tests;
 
@@ -12,6 +13,8 @@ use std::time::Duration;
 
 use gdr_roce::{Qpn, RtrAttributes, State, StateError, Time};
 
+use self::faults::push_due;
+use crate::chaos::QpChaos;
 use crate::device_state::DeviceState;
 use crate::error::{Error, Result};
 use crate::os;
@@ -179,7 +182,17 @@ impl Engine {
         }
     }
 
-    pub(crate) fn insert(&mut self, qp: QpContext) {
+    /// Adds a new queue pair.
+    pub(crate) fn add(&mut self, mut qp: QpContext) {
+        if let Some(faults) = &self.device.chaos {
+            let qpn = qp.transport.qpn();
+            qp.add_chaos(QpChaos::new(faults, &self.device, qpn));
+            self.unfinished.has_faults = true;
+        }
+        self.insert(qp);
+    }
+
+    fn insert(&mut self, qp: QpContext) {
         self.qps.qps.insert(qp.transport.qpn().get(), Box::new(qp));
     }
 
@@ -236,6 +249,9 @@ impl Engine {
                 qp.peer = Some(peer);
                 (qp.ring, qp.exports) = (ring, exports);
                 qp.udp_use = udp_use;
+                if let Some(faults) = &mut qp.chaos {
+                    faults.mtu = Some(attributes.path_mtu);
+                }
             }
             Some(connected)
         });
@@ -342,7 +358,7 @@ impl Engine {
         if !self.orphans.is_empty() {
             self.end_orphans();
         }
-        let due = self.expire(now);
+        let due = self.expire(now, regions);
         let unblocked = self.wire.unblock(&mut self.counters);
         for qpn in self.packets.take_waiting() {
             self.schedule(Qpn::new(qpn));
@@ -383,19 +399,22 @@ impl Engine {
     }
 
     /// Makes placed bytes visible before they are acknowledged or completed.
+    // For the usual one of its callers.
+    #[inline(always)]
     fn flush(&mut self) {
         let qps = &mut self.qps;
         self.unfinished.dirty.flush(|qpn| qps.fail(qpn));
     }
 
     /// Handles the timers that have expired.
-    fn expire(&mut self, now: Time) -> bool {
+    fn expire(&mut self, now: Time, regions: &Regions) -> bool {
         let mut any = false;
         while let Some(&(time, qpn)) = self.timers.first()
             && time <= now
         {
             self.timers.pop_first();
             let Some(qp) = self.qps.qps.get_mut(&qpn) else {
+                any |= self.expire_fault(qpn, now, regions);
                 continue;
             };
             qp.timer = qp.transport.next_deadline();
@@ -610,11 +629,19 @@ impl Engine {
             if self.wire.is_blocked() {
                 return true;
             }
+            if qp.chaos.as_ref().is_some_and(|faults| faults.is_placing()) {
+                return false;
+            }
             let room = self.wire.room();
             let Some((len, to)) = qp.poll_transmit(now, &mut memory, room) else {
                 return false;
             };
             *any = true;
+            if let Some(faults) = &mut qp.chaos {
+                faults.leave(now, &room[..len], to);
+                push_due(faults, now, &mut self.wire, &mut self.counters);
+                continue;
+            }
             if let Transport::Datagrams(_) = qp.transport {
                 match self.rings.pass(to, &room[..len]) {
                     Passed::InRing => {
@@ -730,7 +757,8 @@ impl Engine {
             qp.end_references();
         }
         let (device, qpn) = (&self.device, qp.transport.qpn());
-        let announced = qp.complete(&mut self.completed, &mut |queue| {
+        let (completed, timers) = (&mut self.completed, &mut self.timers);
+        let announced = qp.complete(completed, timers, &mut |queue| {
             device.raise(AsyncEvent::CompletionQueueOverrun {
                 queue: queue.number(),
                 qpn,

@@ -1,5 +1,6 @@
 //! The engine's part of a queue pair.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -14,6 +15,7 @@ use super::qp_table::Acceptance;
 use super::srq_context::SrqContext;
 use super::transport::Transport;
 use crate::bounded_queue::Pushed;
+use crate::chaos::{ALARM, DEVICE_ALARM, QpChaos};
 use crate::peer::Peer;
 use crate::retained::RetainedList;
 use crate::types::{Counters, Domain};
@@ -56,6 +58,8 @@ pub(crate) struct QpContext {
     /// Its entry in the engine's timers: its deadline, or an earlier time.
     pub(crate) timer: Option<Time>,
     pub(crate) requests: PostedRequests,
+    /// Its faults. With them, every request is counted.
+    pub(crate) chaos: Option<Box<QpChaos>>,
     send_completions: CqProducer,
     recv_completions: CqProducer,
 }
@@ -82,6 +86,7 @@ impl QpContext {
             acknowledgement: Acknowledgement::Due,
             timer: None,
             requests: PostedRequests::default(),
+            chaos: None,
             send_completions,
             recv_completions,
         }
@@ -93,7 +98,7 @@ impl QpContext {
     pub(crate) fn into_fresh(mut self) -> (Self, RetainedList) {
         // Completions that the protocol has not delivered belong to the time before.
         let mut retained = RetainedList::new();
-        self.complete(&mut retained, &mut |_| {});
+        self.complete(&mut retained, &mut BTreeSet::new(), &mut |_| {});
         let (send, recv) = (self.send_completions, self.recv_completions);
         for queue in [&send, &recv] {
             queue.remove(self.transport.qpn());
@@ -103,6 +108,7 @@ impl QpContext {
         fresh.srq = self.srq;
         fresh.is_ready = self.is_ready;
         fresh.requests = self.requests;
+        fresh.chaos = self.chaos.map(|faults| Box::new(faults.renewed()));
         (fresh, retained)
     }
 
@@ -129,6 +135,8 @@ impl QpContext {
     }
 
     /// Processes a packet whose ICRC is correct.
+    // The memory, which is large, is not moved then.
+    #[inline(always)]
     pub(crate) fn receive<'a>(
         &'a mut self,
         now: Time,
@@ -188,19 +196,47 @@ impl QpContext {
         }
     }
 
+    /// Lets faults strike it.
+    pub(crate) fn add_chaos(&mut self, faults: QpChaos) {
+        self.requests.watch_all(self.transport.served());
+        self.chaos = Some(Box::new(faults));
+    }
+
     /// Delivers completions to their queues; adds what the completed requests retained to
     /// `completed`. Calls `overrun` with a queue that has lost its first completion. Returns whether any was
     /// announced.
     pub(crate) fn complete(
         &mut self,
         completed: &mut RetainedList,
+        timers: &mut BTreeSet<(Time, u32)>,
         overrun: &mut dyn FnMut(&CqEntries),
     ) -> Announcement {
-        let (mut lost, mut announced) = (false, Announcement::None);
         let served = self.transport.served();
         if let Some(counting) = self.requests.counting() {
             counting.count_served(served);
+            if self.chaos.is_some() {
+                return self.complete_by_chaos(completed, timers, overrun);
+            }
         }
+        let (lost, announced) = self.deliver(completed, overrun);
+        if lost && self.transport.state() != State::Error {
+            // As in libibverbs: with completions lost, the state of its requests is unknown.
+            self.transport.enter_error();
+            self.complete(completed, timers, &mut |_| {});
+        }
+        announced
+    }
+
+    /// Delivers completions to their queues, or to its faults. Returns whether one was lost, and whether any was
+    /// announced.
+    // The usual caller has no faults.
+    #[inline(always)]
+    fn deliver(
+        &mut self,
+        completed: &mut RetainedList,
+        overrun: &mut dyn FnMut(&CqEntries),
+    ) -> (bool, Announcement) {
+        let (mut lost, mut announced) = (false, Announcement::None);
         while let Some(mut completion) = self.transport.poll_completion() {
             let number = completion.id.0;
             self.requests.payload.receive += received_bytes(&completion);
@@ -221,10 +257,17 @@ impl QpContext {
                     &self.send_completions
                 }
             };
-            if let Some(counting) = self.requests.counting()
-                && !counting.count(&completion, number)
-            {
-                continue;
+            if let Some(counting) = self.requests.counting() {
+                let is_silent = !counting.count(&completion, number);
+                if let Some(faults) = &mut self.chaos {
+                    if faults.complete(completion, is_silent) {
+                        self.transport.enter_error();
+                    }
+                    continue;
+                }
+                if is_silent {
+                    continue;
+                }
             }
             let (pushed, announcement) = queue.push(completion);
             if announcement == Announcement::Sent {
@@ -237,10 +280,59 @@ impl QpContext {
             }
             lost = true;
         }
-        if lost && self.transport.state() != State::Error {
-            // As in libibverbs: with completions lost, the state of its requests is unknown.
-            self.transport.enter_error();
-            self.complete(completed, &mut |_| {});
+        (lost, announced)
+    }
+
+    /// As [`QpContext::complete`], through the faults of the queue pair.
+    #[cold]
+    #[inline(never)]
+    fn complete_by_chaos(
+        &mut self,
+        completed: &mut RetainedList,
+        timers: &mut BTreeSet<(Time, u32)>,
+        overrun: &mut dyn FnMut(&CqEntries),
+    ) -> Announcement {
+        let waits = self
+            .chaos
+            .as_ref()
+            .is_some_and(|faults| faults.is_placing());
+        if !waits {
+            self.deliver(completed, overrun);
+        }
+        let mut announced = Announcement::None;
+        let Some(faults) = &mut self.chaos else {
+            return announced;
+        };
+        loop {
+            let has_failed = self.transport.state() == State::Error;
+            let next = match waits {
+                true => None,
+                false => faults.take_completion(has_failed),
+            };
+            let Some(completion) = next else {
+                break;
+            };
+            let queue = match completion.opcode.is_receive() {
+                true => &self.recv_completions,
+                false => &self.send_completions,
+            };
+            let (pushed, announcement) = queue.push(completion);
+            if announcement == Announcement::Sent {
+                announced = announcement;
+            }
+            if pushed == Pushed::FirstLost {
+                overrun(queue);
+            }
+            if pushed != Pushed::Stored {
+                self.transport.enter_error();
+            }
+        }
+        let qpn = self.transport.qpn().get();
+        if let Some(next) = faults.next() {
+            timers.insert((next, qpn | ALARM));
+        }
+        if let Some(next) = faults.next_of_device() {
+            timers.insert((next, DEVICE_ALARM));
         }
         announced
     }

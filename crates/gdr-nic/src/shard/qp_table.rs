@@ -7,6 +7,7 @@ use std::ops::Add;
 use gdr_roce::wire::{Packet, WireError};
 use gdr_roce::{FrameReceived, Qpn, State, StateError, Statistics, Time};
 
+use crate::chaos::Verdict;
 use crate::error::Error;
 use crate::int_map::IntMap;
 use crate::shard::memory::{DomainMemory, Origin, RegionCache, Unfinished};
@@ -125,7 +126,77 @@ impl Acceptor<'_> {
     /// Passes a datagram to its queue pair; returns whether that accepted it.
     pub(crate) fn accept(&mut self, datagram: &Datagram<'_>) -> bool {
         let packet = Packet::new(datagram.payload);
+        if self.unfinished.has_faults
+            && let Ok(packet) = &packet
+            && self.meet_faults(packet, datagram)
+        {
+            return true;
+        }
         self.accept_packet(packet, datagram, Origin::Packet) == Acceptance::Accepted
+    }
+
+    /// Passes a datagram to the faults of its queue pair; returns whether they have taken it.
+    #[cold]
+    fn meet_faults(&mut self, packet: &Packet<'_>, datagram: &Datagram<'_>) -> bool {
+        let qpn = packet.bth().dest_qpn.get();
+        let Some(qp) = self.qps.get_mut(qpn) else {
+            return false;
+        };
+        if !qp.accepts(datagram.source) || !datagram.is_intact() {
+            return false;
+        }
+        let Some(faults) = &mut qp.chaos else {
+            return false;
+        };
+        faults.arrive(self.now, datagram.payload, datagram.source);
+        let has_checksum =
+            qp.peer.is_some() && datagram.shows_checksums() && mem::take(&mut qp.may_omit_checksum);
+        if has_checksum {
+            self.qps.expects_checksum(self.socket);
+        }
+        self.accept_due(qpn);
+        true
+    }
+
+    /// Processes the packets of a queue pair that arrive now, as far as its faults let them.
+    pub(crate) fn accept_due(&mut self, qpn: u32) {
+        let Some(qp) = self.qps.qps.get_mut(&qpn) else {
+            return;
+        };
+        let Some(mut faults) = qp.chaos.take() else {
+            return;
+        };
+        while let Some(held) = faults.take_inbound(self.now) {
+            self.counters.packets_received += 1;
+            self.counters.bytes_received += held.bytes.len() as u64;
+            if held.is_corrupt {
+                self.counters.icrc_mismatches += 1;
+                continue;
+            }
+            let Ok(packet) = Packet::new(&held.bytes) else {
+                continue;
+            };
+            let unfinished = &mut *self.unfinished;
+            let number = Qpn::new(qpn);
+            let mut memory =
+                DomainMemory::new(self.regions, &self.cache, qp.domain, number, unfinished);
+            let Some(roce) = qp.transport.connection() else {
+                let len = held.bytes.len();
+                let datagram = Datagram::by_memory(held.address, &held.bytes, len, self.socket);
+                qp.receive(self.now, &packet, &datagram, memory, self.counters);
+                continue;
+            };
+            if let Verdict::NotReady(psn) = faults.judge(&held)
+                && roce.refuse_not_ready(psn)
+            {
+                continue;
+            }
+            roce.receive(self.now, &packet, &mut faults.memory(&held, &mut memory));
+            faults.processed(self.now, &held);
+            faults.place(self.now, &mut memory);
+        }
+        qp.chaos = Some(faults);
+        schedule(&mut self.qps.ready, qp);
     }
 
     /// As [`Acceptor::accept`], for the packet that the datagram is.

@@ -225,7 +225,7 @@ impl SharedEngine {
         let receives = CqProducer::new(parts.recv_completions, self.shard);
         let mut qp = QpContext::new(transport, parts.domain, sends, receives);
         qp.srq = parts.srq;
-        engine.insert(qp);
+        engine.add(qp);
         self.qps.fetch_add(1, Ordering::Relaxed);
         Ok(qpn)
     }

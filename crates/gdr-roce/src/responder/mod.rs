@@ -400,6 +400,16 @@ impl Responder {
         }
     }
 
+    /// Sends an RNR NAK for the packet with this number, if it is the expected one; returns whether it is.
+    pub(crate) fn refuse_not_ready(&mut self, psn: Psn) -> bool {
+        let is_expected = psn == self.expected_psn;
+        if is_expected {
+            self.nak_sent = true;
+            self.send_ack(Syndrome::ReceiverNotReady(self.rnr_timer), psn);
+        }
+        is_expected
+    }
+
     /// Executes the expected packet, or sends a NAK; returns whether it was executed.
     fn execute_expected(
         &mut self,

@@ -73,7 +73,7 @@ fn engine_on(timeout: AckTimeout, on_receive: Option<OnCompletion>) -> (Engine, 
         source_port: SourcePort::OfAddress,
         loss_recovery: LossRecovery::GoBackN,
     });
-    engine.insert(qp);
+    engine.add(qp);
     let added = engine.wire.add_peer(address.ip());
     added.unwrap();
     (engine, qpn)
@@ -284,7 +284,10 @@ fn after_a_request() -> (Engine, Qpn, Time) {
 #[test]
 fn a_timer_that_was_stopped_or_moved_is_no_work_when_its_time_comes() {
     let (mut engine, _, expires) = after_a_request();
-    assert!(!engine.expire(expires), "it was stopped");
+    assert!(
+        !engine.expire(expires, &Regions::default()),
+        "it was stopped"
+    );
     assert!(engine.timers.is_empty());
 
     let (mut engine, qpn, expires) = after_a_request();
@@ -292,11 +295,14 @@ fn a_timer_that_was_stopped_or_moved_is_no_work_when_its_time_comes() {
     engine.send(&Regions::default(), nanoseconds(expires.elapsed()));
     assert_eq!(engine.wakeup().at, Some(expires), "it is not yet moved");
     let sent = engine.counters().packets_sent;
-    assert!(!engine.expire(expires), "it was moved");
+    assert!(!engine.expire(expires, &Regions::default()), "it was moved");
     let later = deadline(&mut engine, qpn);
     assert!(later > Some(expires));
     assert_eq!(engine.wakeup().at, later);
-    assert!(engine.expire(later.unwrap()), "it expires");
+    assert!(
+        engine.expire(later.unwrap(), &Regions::default()),
+        "it expires"
+    );
     engine.send(&Regions::default(), nanoseconds(later.unwrap().elapsed()));
     assert_eq!(engine.counters().packets_sent, sent + 1);
 }

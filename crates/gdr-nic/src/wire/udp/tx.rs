@@ -106,6 +106,13 @@ impl Batch {
         self.count += 1;
     }
 
+    /// Changes a bit of the check sum of the last packet.
+    pub(crate) fn corrupt_last(&mut self) {
+        if let Some(last) = self.bytes[..self.len].last_mut() {
+            *last ^= 1;
+        }
+    }
+
     /// Sends the packets, except for one that was carried over.
     pub(crate) fn send(&mut self, socket: &Socket, counters: &mut Counters) -> Sent {
         if self.count == 0 {

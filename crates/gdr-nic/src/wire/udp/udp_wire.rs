@@ -83,6 +83,20 @@ impl UdpWire {
         self.blocked = sent == Sent::Blocked;
     }
 
+    /// As [`UdpWire::push`], of a packet whose check sum is wrong. It leaves alone.
+    pub(crate) fn push_corrupt(&mut self, to: SocketAddr, len: usize, counters: &mut Counters) {
+        let packet = self.batch.room()[..len].to_vec();
+        self.send(counters);
+        if self.blocked {
+            // It is lost either way.
+            return;
+        }
+        self.batch.room()[..len].copy_from_slice(&packet);
+        self.push(to, len, counters);
+        self.batch.corrupt_last();
+        self.send(counters);
+    }
+
     /// Sends what was pushed, unless the kernel has no room.
     pub(crate) fn send(&mut self, counters: &mut Counters) {
         while !self.blocked && !self.batch.is_empty() {

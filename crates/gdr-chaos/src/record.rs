@@ -1,0 +1,110 @@
+//! Lines of the log.
+
+use std::fmt;
+
+/// A line of the log.
+///
+/// What stands before ` @ ` is the same each time that a seed is run; the process, the numbers that it was given and
+/// the time stand behind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Record {
+    /// A process has opened a device under the scenario.
+    Begun {
+        /// The process.
+        pid: u32,
+        /// The device.
+        device: String,
+    },
+    /// A fault struck.
+    Struck(Strike),
+}
+
+/// A fault that struck.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Strike {
+    /// The rule, from 0.
+    pub rule: usize,
+    /// The fault.
+    pub fault: String,
+    /// Where: `key=value`s, the same each time.
+    pub place: String,
+    /// The process.
+    pub pid: u32,
+    /// The rest: `key=value`s that differ from run to run.
+    pub details: String,
+}
+
+const BEGUN: &str = "gdr-chaos: begun @ ";
+const STRUCK: &str = "gdr-chaos: rule=";
+const DETAILS: &str = " @ ";
+
+impl fmt::Display for Record {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Begun { pid, device } => write!(f, "{BEGUN}pid={pid} device={device}"),
+            Self::Struck(Strike {
+                rule,
+                fault,
+                place,
+                pid,
+                details,
+            }) => write!(
+                f,
+                "{STRUCK}{rule} {fault} {place}{DETAILS}pid={pid} {details}"
+            ),
+        }
+    }
+}
+
+impl Record {
+    /// Reads a line; `None` for any other text.
+    pub fn parse(line: &str) -> Option<Self> {
+        if let Some(rest) = line.strip_prefix(BEGUN) {
+            let (pid, device) = rest.strip_prefix("pid=")?.split_once(" device=")?;
+            return Some(Self::Begun {
+                pid: pid.parse().ok()?,
+                device: device.to_owned(),
+            });
+        }
+        let (what, rest) = line.strip_prefix(STRUCK)?.split_once(DETAILS)?;
+        let mut words = what.splitn(3, ' ');
+        let (rule, fault) = (words.next()?.parse().ok()?, words.next()?.to_owned());
+        let place = words.next()?.to_owned();
+        let (pid, details) = rest.strip_prefix("pid=")?.split_once(' ')?;
+        Some(Self::Struck(Strike {
+            rule,
+            fault,
+            place,
+            pid: pid.parse().ok()?,
+            details: details.to_owned(),
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_read_as_it_was_written() {
+        let records = [
+            Record::Begun {
+                pid: 7,
+                device: "soft-127.0.0.1".to_owned(),
+            },
+            Record::Struck(Strike {
+                rule: 2,
+                fault: "drop".to_owned(),
+                place: "qp=0 dir=out op=3 packet=9".to_owned(),
+                pid: 7,
+                details: "qpn=0x11 psn=12 t=0.5".to_owned(),
+            }),
+        ];
+        for record in records {
+            assert_eq!(Record::parse(&record.to_string()), Some(record));
+        }
+        for other in ["", "gdr-chaos: rule=x", "gdr-chaos: begun @ ", "other"] {
+            assert_eq!(Record::parse(other), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! `gdr chaos`: a program under many seeds of faults.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use anyhow::Result;
+use gdr_chaos::Scenario;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+
+use crate::commands::run_program::{ChaosError, ChaosRun, DeviceOptions, environment, scenario};
+use crate::exit::{EXIT_STATUS, Exit, UsageError};
+use crate::global::Global;
+use crate::interrupt::{self, FirstSignal};
+use crate::launch::{LaunchError, examine, found};
+use crate::output::Output;
+
+const EXAMPLES: &str = "\
+Examples:
+  gdr chaos --fuzz 100 -- ./job                    a hundred seeds of faults that a program survives
+  gdr chaos --fuzz 20 --chaos 'hang p=1%' -- ./job and of one that ends its requests
+  gdr chaos --fuzz 50 --deadline 5 --first 200 -- ./job";
+
+/// Faults that a network may have at any time, and that a program should not even notice.
+const DEFAULT: &str = "drop p=0.5%; duplicate p=0.5%; reorder p=0.5%; delay by=20us jitter=500us p=0.5%; late by=20us \
+                       jitter=500us p=2%; burst count=4 by=200us p=10%; place order=shuffle by=200us p=2%; place \
+                       order=reverse by=200us p=2%";
+
+/// Run a program under many seeds of faults, and report those under which it fails or hangs
+///
+/// As `gdr run --chaos` with one seed after the other; the program gets no input, and its output is discarded. Where it
+/// fails or does not end in time, rules are left out one by one while it still does, and what is left is printed: give it
+/// to `gdr run --chaos` to see more. Without --chaos, the faults are such that networks have at any time.
+#[derive(Debug, clap::Args)]
+#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"))]
+pub(crate) struct Options {
+    /// How many seeds
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    fuzz: u64,
+
+    /// The first seed
+    #[arg(long, value_name = "SEED", default_value_t = 1)]
+    first: u64,
+
+    /// The scenario: faults, or a file of them (.toml)
+    #[arg(long, value_name = "SPEC|FILE", default_value = DEFAULT, hide_default_value = true)]
+    chaos: String,
+
+    /// Seconds after which the program hangs: it is killed
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
+    deadline: u64,
+
+    #[command(flatten)]
+    devices: DeviceOptions,
+
+    /// The program and its arguments
+    #[arg(
+        value_name = "PROGRAM",
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        required = true
+    )]
+    program: Vec<OsString>,
+}
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    Passed,
+    /// With this status, or 128 and the number of a signal.
+    Failed(i32),
+    /// Not in time.
+    Hung,
+}
+
+impl fmt::Display for Ending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Passed => f.write_str("passes"),
+            Self::Failed(status) => write!(f, "fails with status {status}"),
+            Self::Hung => f.write_str("does not end in time"),
+        }
+    }
+}
+
+/// What is run.
+struct Fuzzed<'a> {
+    path: &'a Path,
+    program: &'a [OsString],
+    environment: Vec<(&'static str, OsString)>,
+    deadline: Duration,
+}
+
+pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
+    if global.json {
+        return Err(UsageError("gdr chaos has no JSON".to_owned()).into());
+    }
+    let scenario = scenario(&options.chaos, None)?;
+    let path = found(&options.program[0])?;
+    examine(&path)?;
+    let fuzzed = Fuzzed {
+        path: &path,
+        program: &options.program,
+        environment: environment(&options.devices)?,
+        deadline: Duration::from_secs(options.deadline),
+    };
+    let stopped = interrupt::flag(FirstSignal::RequestsStop)?;
+    let (mut passed, mut ran, mut devices) = (0, 0, 0);
+    for seed in (options.first..).take(usize::try_from(options.fuzz).unwrap_or(usize::MAX)) {
+        if stopped.load(Ordering::Relaxed) {
+            break;
+        }
+        let seeded = Scenario {
+            seed,
+            ..scenario.clone()
+        };
+        let (ending, opened) = fuzzed.run(&seeded)?;
+        ran += 1;
+        devices += opened;
+        if ending == Ending::Passed {
+            passed += 1;
+            continue;
+        }
+        let least = fuzzed.minimized(seeded, ending)?;
+        output.line(format_args!("seed {seed}: {ending}: --chaos '{least}'"))?;
+    }
+    output.line(format_args!("{passed} of {ran} seeds pass"))?;
+    if devices == 0 {
+        return Err(ChaosError::NoDevice.into());
+    }
+    Ok(match (passed == ran, ran == options.fuzz) {
+        (false, _) => Exit::Failure,
+        (true, false) => Exit::Undecided,
+        (true, true) => Exit::Fine,
+    })
+}
+
+impl Fuzzed<'_> {
+    /// Runs the program once; returns how it ended, and how many devices it opened.
+    fn run(&self, scenario: &Scenario) -> Result<(Ending, usize)> {
+        let chaos = ChaosRun::new(scenario.clone(), None)?;
+        let name = &self.program[0];
+        let mut program = Command::new(self.path)
+            .arg0(name)
+            .args(&self.program[1..])
+            .envs(self.environment.iter().cloned())
+            .envs(chaos.variables())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .process_group(0)
+            .spawn()
+            .map_err(|source| LaunchError::NotStarted {
+                path: self.path.to_owned(),
+                source,
+            })?;
+        let failed = |error: Errno| LaunchError::Wait(error.into());
+        let pid = i32::try_from(program.id()).ok().and_then(Pid::from_raw);
+        let pid = pid.ok_or_else(|| failed(Errno::SRCH))?;
+        let process = pidfd_open(pid, PidfdFlags::empty()).map_err(failed)?;
+        let mut fds = [PollFd::new(&process, PollFlags::IN)];
+        let limit = Timespec {
+            tv_sec: self.deadline.as_secs().cast_signed(),
+            tv_nsec: 0,
+        };
+        let ended = match poll(&mut fds, Some(&limit)) {
+            Ok(0) => false,
+            // A signal for this process: the program is not waited for.
+            Ok(_) | Err(Errno::INTR) => true,
+            Err(error) => return Err(failed(error).into()),
+        };
+        // Processes that it has left behind end with it.
+        let _ = kill_process_group(pid, Signal::KILL);
+        let status = program.wait().map_err(LaunchError::Wait)?;
+        let ending = match (ended, status.code()) {
+            (false, _) => Ending::Hung,
+            (true, Some(0)) => Ending::Passed,
+            (true, Some(code)) => Ending::Failed(code),
+            (true, None) => Ending::Failed(128 + status.signal().unwrap_or_default()),
+        };
+        Ok((ending, chaos.strikes()?.devices))
+    }
+
+    /// The scenario without the rules that are not needed for this ending.
+    fn minimized(&self, mut scenario: Scenario, ending: Ending) -> Result<Scenario> {
+        let mut at = scenario.rules.len();
+        while at > 0 && scenario.rules.len() > 1 {
+            at -= 1;
+            let mut fewer = scenario.clone();
+            fewer.rules.remove(at);
+            if self.run(&fewer)?.0 == ending {
+                scenario = fewer;
+            }
+        }
+        Ok(scenario)
+    }
+}

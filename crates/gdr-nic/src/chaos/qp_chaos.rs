@@ -1,0 +1,513 @@
+//! Faults of a queue pair.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gdr_chaos::{Class, Direction, Fault, Kinds, Queues, Rule, Site, StatusCode};
+use gdr_roce::{Completion, Memory, Mtu, Psn, Qpn, Time, WcStatus};
+
+use super::held_completions::HeldCompletions;
+use super::late_bytes::{LateBytes, LateMemory};
+use super::packet_line::{Arrival, HeldPacket, PacketLine, Schedule};
+use super::packet_stream::{Headers, PacketNumber, PacketStream, Role};
+use super::{Chaos, Counted, DeviceChaos};
+use crate::device_state::DeviceState;
+
+/// What becomes of a packet whose turn it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It is processed.
+    Pass,
+    /// The queue pair answers that it has no receive.
+    NotReady(Psn),
+}
+
+/// A packet that was lost, and may be so again.
+#[derive(Clone, Copy, Debug)]
+struct Lost {
+    direction: Direction,
+    role: Role,
+    psn: Psn,
+    left: u32,
+}
+
+/// Bytes of a message that are not in memory yet.
+#[derive(Debug)]
+struct Placing {
+    late: LateBytes,
+    role: Role,
+    rule: usize,
+    site: Site,
+}
+
+/// Faults of a queue pair.
+pub(crate) struct QpChaos {
+    chaos: Arc<Chaos>,
+    /// Its place in the order in which the process made them.
+    number: u64,
+    qpn: Qpn,
+    /// The path MTU of a connection.
+    pub(crate) mtu: Option<Mtu>,
+    device: Arc<DeviceState>,
+    /// By direction and role.
+    streams: [[PacketStream; 3]; 2],
+    outbound: PacketLine,
+    inbound: PacketLine,
+    lost: Vec<Lost>,
+    sends: HeldCompletions,
+    receives: HeldCompletions,
+    placing: Option<Placing>,
+    /// A message that finds no receive, and how many more times.
+    not_ready: Option<(Psn, u32)>,
+    /// How often each rule struck.
+    strikes: Vec<u64>,
+    atomics: u64,
+}
+
+impl QpChaos {
+    pub(crate) fn new(chaos: &DeviceChaos, device: &Arc<DeviceState>, qpn: Qpn) -> Self {
+        let number = chaos.chaos.count(Counted::QueuePair);
+        Self::of(&chaos.chaos, device, qpn, number)
+    }
+
+    fn of(chaos: &Arc<Chaos>, device: &Arc<DeviceState>, qpn: Qpn, number: u64) -> Self {
+        Self {
+            strikes: vec![0; chaos.scenario.rules.len()],
+            chaos: Arc::clone(chaos),
+            number,
+            qpn,
+            mtu: None,
+            device: Arc::clone(device),
+            streams: Default::default(),
+            outbound: PacketLine::default(),
+            inbound: PacketLine::default(),
+            lost: Vec::new(),
+            sends: HeldCompletions::default(),
+            receives: HeldCompletions::default(),
+            placing: None,
+            not_ready: None,
+            atomics: 0,
+        }
+    }
+
+    /// The faults of the same queue pair after it was in RESET.
+    pub(crate) fn renewed(&self) -> Self {
+        Self::of(&self.chaos, &self.device, self.qpn, self.number)
+    }
+
+    /// The time of the device's clock.
+    pub(crate) fn now(&self) -> Time {
+        Time::since_epoch(Duration::from_nanos(self.device.clock.now()))
+    }
+
+    fn device_chaos(&self) -> Option<&DeviceChaos> {
+        self.device.chaos.as_ref()
+    }
+
+    fn site(&self, operation: u64, part: u64) -> Site {
+        Site {
+            queue_pair: self.number,
+            operation,
+            part,
+        }
+    }
+
+    /// Whether a rule strikes here. If so, it is counted.
+    fn strikes(&mut self, number: usize, rule: &Rule, site: Site) -> bool {
+        let is_own = rule
+            .queue_pair
+            .is_none_or(|wanted| u64::from(wanted) == self.number);
+        let strikes = is_own
+            && rule.most.is_none_or(|most| self.strikes[number] < most)
+            && self.chaos.scenario.strikes(number, site);
+        self.strikes[number] += u64::from(strikes);
+        strikes
+    }
+
+    fn log(&self, rule: usize, place: &str, details: &str) {
+        let (number, qpn) = (self.number, self.qpn.get());
+        self.chaos.log_strike(
+            rule,
+            format!("qp={number} {place}"),
+            &format!("qpn={qpn:#x} {details}"),
+        );
+    }
+
+    /// Decides about a packet, which waits in its line from here on. The caller takes what is due.
+    fn meet(&mut self, direction: Direction, now: Time, bytes: &[u8], address: SocketAddr) {
+        self.chaos.count_bytes(bytes.len());
+        let is_dark = self.device_chaos().is_some_and(DeviceChaos::is_dark);
+        let Some(headers) = Headers::of(bytes, self.mtu).filter(|_| !is_dark) else {
+            return;
+        };
+        let role = headers.role();
+        let mut number = self.streams[direction as usize][role as usize].number(headers);
+        if role == Role::Response && number.is_some() {
+            let opposite = match direction {
+                Direction::Out => Direction::In,
+                Direction::In => Direction::Out,
+            };
+            let requests = &self.streams[opposite as usize][Role::Request as usize];
+            number = requests.response(headers.psn);
+        }
+        let mut schedule = Schedule::default();
+        if let Some(number) = number {
+            self.choose(direction, headers, number, address, &mut schedule);
+        }
+        if self.is_lost(direction, role, headers.psn) {
+            return;
+        }
+        let line = match direction {
+            Direction::Out => &mut self.outbound,
+            Direction::In => &mut self.inbound,
+        };
+        let packet = Arrival {
+            bytes,
+            address,
+            number,
+        };
+        line.add(now, packet, schedule);
+    }
+
+    /// Lets the rules strike a packet that was not seen before.
+    fn choose(
+        &mut self,
+        direction: Direction,
+        headers: Headers,
+        number: PacketNumber,
+        address: SocketAddr,
+        schedule: &mut Schedule,
+    ) {
+        let (chaos, kind) = (Arc::clone(&self.chaos), headers.kind());
+        for (at, rule) in chaos.rules(Class::Packet) {
+            let selected = rule.direction.is_none_or(|wanted| wanted == direction)
+                && rule.kinds.contains(kind)
+                && rule.peer.is_none_or(|wanted| wanted == address.ip());
+            let site = self.site(number.operation, number.packet);
+            if !selected || !self.strikes(at, rule, site) {
+                continue;
+            }
+            let mut how = String::new();
+            match rule.fault {
+                Fault::Drop { times } => self.lost.push(Lost {
+                    direction,
+                    role: headers.role(),
+                    psn: headers.psn,
+                    left: times,
+                }),
+                Fault::Duplicate { copies } => schedule.copies += copies,
+                Fault::Corrupt => schedule.is_corrupt = true,
+                Fault::Delay { by, jitter } => {
+                    let delay = by + self.jitter(at, site, jitter);
+                    how = format!(" by={}ns", delay.as_nanos());
+                    schedule.delay += delay;
+                }
+                Fault::Reorder { behind, by } => schedule.overtaken = Some((behind, by)),
+                Fault::Rate { limit } => {
+                    let least = schedule.rate.unwrap_or(limit);
+                    schedule.rate = Some(least.min(limit));
+                    // It would be a line for each packet.
+                    if self.strikes[at] > 1 {
+                        continue;
+                    }
+                }
+                _ => {}
+            }
+            let (operation, packet) = (number.operation, number.packet);
+            let place = format!(
+                "dir={} kind={kind} op={operation} packet={packet}{how}",
+                direction.name()
+            );
+            self.log(at, &place, &format!("psn={}", headers.psn.get()));
+        }
+    }
+
+    fn jitter(&self, rule: usize, site: Site, most: Duration) -> Duration {
+        let most = u64::try_from(most.as_nanos()).unwrap_or(u64::MAX);
+        match most {
+            0 => Duration::ZERO,
+            most => Duration::from_nanos(self.chaos.scenario.draw(rule, site, 1) % most),
+        }
+    }
+
+    /// Whether a packet is lost this time.
+    fn is_lost(&mut self, direction: Direction, role: Role, psn: Psn) -> bool {
+        let Some(at) = self
+            .lost
+            .iter()
+            .position(|lost| (lost.direction, lost.role, lost.psn) == (direction, role, psn))
+        else {
+            return false;
+        };
+        self.lost[at].left -= 1;
+        if self.lost[at].left == 0 {
+            self.lost.swap_remove(at);
+        }
+        true
+    }
+
+    /// A packet is about to leave.
+    pub(crate) fn leave(&mut self, now: Time, bytes: &[u8], to: SocketAddr) {
+        self.meet(Direction::Out, now, bytes, to);
+    }
+
+    /// A packet has arrived, and is intact.
+    pub(crate) fn arrive(&mut self, now: Time, bytes: &[u8], from: SocketAddr) {
+        self.meet(Direction::In, now, bytes, from);
+    }
+
+    /// The next packet that leaves now.
+    pub(crate) fn take_outbound(&mut self, now: Time) -> Option<HeldPacket> {
+        self.outbound.take(now)
+    }
+
+    /// Keeps a packet for which there is no room.
+    pub(crate) fn keep_outbound(&mut self, packet: HeldPacket) {
+        self.outbound.put_back(packet);
+    }
+
+    /// The next packet that has arrived by now. None arrives while bytes of a message become visible.
+    pub(crate) fn take_inbound(&mut self, now: Time) -> Option<HeldPacket> {
+        match self.is_placing() {
+            true => None,
+            false => self.inbound.take(now),
+        }
+    }
+
+    /// Whether bytes of a whole message are not in memory yet: nothing is acknowledged or completed.
+    pub(crate) fn is_placing(&self) -> bool {
+        self.placing
+            .as_ref()
+            .is_some_and(|placing| placing.late.has_begun())
+    }
+
+    /// Decides about a packet that has arrived and whose turn it is, before the protocol sees it.
+    pub(crate) fn judge(&mut self, packet: &HeldPacket) -> Verdict {
+        let Some(headers) = Headers::of(&packet.bytes, self.mtu) else {
+            return Verdict::Pass;
+        };
+        let (role, kind, psn) = (headers.role(), headers.kind(), headers.psn);
+        if let Some((refused, left)) = &mut self.not_ready
+            && *refused == psn
+            && role == Role::Request
+            && *left > 0
+        {
+            *left -= 1;
+            return Verdict::NotReady(psn);
+        }
+        let is_data = match role {
+            Role::Request => kind == Kinds::SEND || kind == Kinds::WRITE,
+            Role::Response => kind == Kinds::READ,
+            Role::Acknowledgement => false,
+        };
+        let Some(number) = packet.number.filter(|_| is_data) else {
+            return Verdict::Pass;
+        };
+        if !number.is_first {
+            return Verdict::Pass;
+        }
+        let (chaos, operation) = (Arc::clone(&self.chaos), number.operation);
+        let mut verdict = Verdict::Pass;
+        for (at, rule) in chaos.rules(Class::Message) {
+            let is_possible = match rule.fault {
+                Fault::ReceiverNotReady { .. } => role == Role::Request && kind == Kinds::SEND,
+                _ => self.placing.is_none(),
+            };
+            let selected = rule.kinds.contains(kind)
+                && rule.peer.is_none_or(|wanted| wanted == packet.address.ip());
+            let site = self.site(operation, operation);
+            if !is_possible || !selected || !self.strikes(at, rule, site) {
+                continue;
+            }
+            let mut how = String::new();
+            match rule.fault {
+                Fault::ReceiverNotReady { times } => {
+                    self.not_ready = Some((psn, times - 1));
+                    verdict = Verdict::NotReady(psn);
+                }
+                Fault::Place { order, piece, by } => {
+                    how = format!(" order={}", order.name());
+                    self.placing = Some(Placing {
+                        late: LateBytes::new(order, piece, by),
+                        role,
+                        rule: at,
+                        site,
+                    });
+                }
+                _ => {}
+            }
+            let place = format!("kind={kind} op={operation}{how}");
+            self.log(at, &place, &format!("psn={}", psn.get()));
+        }
+        verdict
+    }
+
+    /// The memory that a packet is processed with.
+    pub(crate) fn memory<'a>(
+        &'a mut self,
+        packet: &HeldPacket,
+        memory: &'a mut dyn Memory,
+    ) -> LateMemory<'a> {
+        let headers = Headers::of(&packet.bytes, self.mtu);
+        let is_atomic = packet.number.is_some()
+            && headers.is_some_and(|headers| {
+                headers.role() == Role::Request && headers.kind() == Kinds::ATOMIC
+            });
+        let contended = if is_atomic { self.contend() } else { None };
+        let of_message =
+            |placing: &&mut Placing| headers.is_some_and(|headers| headers.role() == placing.role);
+        let placing = self.placing.as_mut().filter(of_message);
+        LateMemory {
+            memory,
+            late: placing.map(|placing| &mut placing.late),
+            contended,
+        }
+    }
+
+    /// What the next atomic finds, if another party is to have changed the word.
+    fn contend(&mut self) -> Option<u64> {
+        let operation = self.atomics;
+        self.atomics += 1;
+        let chaos = Arc::clone(&self.chaos);
+        for (at, rule) in chaos.rules(Class::Atomic) {
+            let site = self.site(operation, operation);
+            if self.strikes(at, rule, site) {
+                self.log(at, &format!("atomic={operation}"), "");
+                return Some(chaos.scenario.draw(at, site, 1));
+            }
+        }
+        None
+    }
+
+    /// A packet was processed: if it was the last of its message, bytes become visible from now on.
+    pub(crate) fn processed(&mut self, now: Time, packet: &HeldPacket) {
+        let Some(headers) = Headers::of(&packet.bytes, self.mtu) else {
+            return;
+        };
+        if let Some(placing) = &mut self.placing
+            && headers.role() == placing.role
+            && headers.opcode.position().is_last()
+        {
+            let (rule, site, scenario) = (placing.rule, placing.site, &self.chaos.scenario);
+            placing
+                .late
+                .begin(now, |number| scenario.draw(rule, site, number + 1));
+        }
+    }
+
+    /// Makes bytes visible that are due; returns whether all of a message have just become so.
+    pub(crate) fn place(&mut self, now: Time, memory: &mut dyn Memory) -> bool {
+        let placing = self.placing.as_mut();
+        let is_over = placing.is_some_and(|placing| placing.late.place(now, memory));
+        if is_over {
+            self.placing = None;
+        }
+        is_over
+    }
+
+    /// A request has completed. Returns whether the queue pair fails by it.
+    // Within its caller it would lengthen the path of those without faults.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn complete(&mut self, mut completion: Completion, is_silent: bool) -> bool {
+        let now = self.now();
+        let queue = match completion.opcode.is_receive() {
+            true => Queues::Recv,
+            false => Queues::Send,
+        };
+        let held = match queue {
+            Queues::Recv => &mut self.receives,
+            Queues::Send => &mut self.sends,
+        };
+        let operation = held.operations;
+        held.operations += 1;
+        let (mut late, mut burst) = (Duration::ZERO, None);
+        let (mut is_silent, mut is_stuck, mut fails) = (is_silent, held.is_stuck(), false);
+        let chaos = Arc::clone(&self.chaos);
+        for (at, rule) in chaos.rules(Class::Completion) {
+            let selected = rule.queue.is_none_or(|wanted| wanted == queue)
+                && completion.status == WcStatus::Success
+                && !is_stuck;
+            let site = self.site(operation, operation);
+            if !selected || !self.strikes(at, rule, site) {
+                continue;
+            }
+            let mut how = String::new();
+            match rule.fault {
+                Fault::Hang => is_stuck = true,
+                Fault::Late { by, jitter } => {
+                    let more = by + self.jitter(at, site, jitter);
+                    how = format!(" by={}ns", more.as_nanos());
+                    late += more;
+                }
+                Fault::Burst { count, by } => burst = Some((count, by)),
+                Fault::Status { code } => {
+                    how = format!(" code={}", code.name());
+                    completion.status = status_of(code);
+                    (is_silent, fails) = (false, true);
+                }
+                _ => {}
+            }
+            let place = format!("queue={} op={operation}{how}", queue.name());
+            self.log(at, &place, &format!("wr_id={:#x}", completion.id.0));
+        }
+        let held = match queue {
+            Queues::Recv => &mut self.receives,
+            Queues::Send => &mut self.sends,
+        };
+        if is_stuck {
+            held.get_stuck();
+        }
+        held.add(now, completion, is_silent, late, burst);
+        fails
+    }
+
+    /// The next completion that comes now. `has_failed`: the queue pair is in ERR.
+    pub(crate) fn take_completion(&mut self, has_failed: bool) -> Option<Completion> {
+        let now = self.now();
+        loop {
+            let taken = self.sends.take(now, has_failed);
+            let (completion, is_silent) = taken.or_else(|| self.receives.take(now, has_failed))?;
+            if !is_silent {
+                return Some(completion);
+            }
+        }
+    }
+
+    /// When it has something to do, by the clock of the device.
+    pub(crate) fn next(&self) -> Option<Time> {
+        let placing = self.placing.as_ref();
+        let inbound = match self.is_placing() {
+            true => placing.and_then(|placing| placing.late.next()),
+            false => self.inbound.next(),
+        };
+        let times = [
+            self.outbound.next(),
+            inbound,
+            self.sends.next(),
+            self.receives.next(),
+        ];
+        times.into_iter().flatten().min()
+    }
+
+    /// When the device has something to do.
+    pub(crate) fn next_of_device(&self) -> Option<Time> {
+        self.device_chaos()?.next(self.now())
+    }
+}
+
+fn status_of(code: StatusCode) -> WcStatus {
+    match code {
+        StatusCode::LocalLength => WcStatus::LocalLength,
+        StatusCode::LocalOperation => WcStatus::LocalOperation,
+        StatusCode::LocalProtection => WcStatus::LocalProtection,
+        StatusCode::Flushed => WcStatus::WrFlushed,
+        StatusCode::BadResponse => WcStatus::BadResponse,
+        StatusCode::RemoteInvalidRequest => WcStatus::RemoteInvalidRequest,
+        StatusCode::RemoteAccess => WcStatus::RemoteAccess,
+        StatusCode::RemoteOperation => WcStatus::RemoteOperation,
+        StatusCode::RetryExceeded => WcStatus::RetryExceeded,
+        StatusCode::RnrRetryExceeded => WcStatus::RnrRetryExceeded,
+    }
+}

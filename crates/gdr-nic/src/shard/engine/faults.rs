@@ -1,0 +1,77 @@
+//! What an engine does where a scenario has faults.
+
+use gdr_roce::{Qpn, Time};
+
+use super::Engine;
+use crate::chaos::{ALARM, DEVICE_ALARM, QpChaos};
+use crate::shard::memory::{DomainMemory, RegionCache};
+use crate::shard::qp_table::Acceptor;
+use crate::shard::region_table::Regions;
+use crate::types::Counters;
+use crate::wire::udp::UdpWire;
+
+impl Engine {
+    /// Handles a timer that belongs to no queue pair: a fault of one, or of the device.
+    #[cold]
+    pub(super) fn expire_fault(&mut self, entry: u32, now: Time, regions: &Regions) -> bool {
+        if entry == DEVICE_ALARM {
+            if let Some(faults) = &self.device.chaos {
+                faults.advance(&self.device);
+            }
+            // The next entry of it is made where one of them is settled.
+            let qpns: Vec<_> = self.qps.qps.keys().copied().collect();
+            qpns.into_iter().for_each(|qpn| {
+                self.schedule(Qpn::new(qpn));
+            });
+            return true;
+        }
+        let qpn = entry & !ALARM;
+        let cache = RegionCache::default();
+        let Some(qp) = self.qps.get_mut(qpn) else {
+            return false;
+        };
+        if let Some(faults) = &mut qp.chaos {
+            let number = Qpn::new(qpn);
+            let unfinished = &mut self.unfinished;
+            let mut memory = DomainMemory::new(regions, &cache, qp.domain, number, unfinished);
+            faults.place(now, &mut memory);
+            push_due(faults, now, &mut self.wire, &mut self.counters);
+        }
+        self.flush();
+        let mut acceptor = Acceptor {
+            now,
+            socket: self.wire.socket(),
+            qps: &mut self.qps,
+            regions,
+            cache,
+            unfinished: &mut self.unfinished,
+            counters: &mut self.counters,
+        };
+        acceptor.accept_due(qpn);
+        self.flush();
+        self.schedule(Qpn::new(qpn));
+        true
+    }
+}
+
+/// Sends the packets of a queue pair that are due.
+#[cold]
+pub(super) fn push_due(
+    faults: &mut QpChaos,
+    now: Time,
+    wire: &mut UdpWire,
+    counters: &mut Counters,
+) {
+    while let Some(packet) = faults.take_outbound(now) {
+        if wire.is_blocked() {
+            faults.keep_outbound(packet);
+            return;
+        }
+        let len = packet.bytes.len();
+        wire.room()[..len].copy_from_slice(&packet.bytes);
+        match packet.is_corrupt {
+            true => wire.push_corrupt(packet.address, len, counters),
+            false => wire.push(packet.address, len, counters),
+        }
+    }
+}

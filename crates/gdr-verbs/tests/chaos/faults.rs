@@ -1,0 +1,521 @@
+//! What a program sees of each fault.
+
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use gdr_verbs_sys::*;
+
+use crate::side::*;
+
+const WRITE: ibv_wr_opcode = ibv_wr_opcode::IBV_WR_RDMA_WRITE;
+const SUCCESS: ibv_wc_status = ibv_wc_status::IBV_WC_SUCCESS;
+/// Longer than anything takes that no fault strikes, and shorter than each fault.
+const SOON: Duration = Duration::from_millis(40);
+
+/// Two sides, and a region of some words at each.
+struct Pair {
+    a: Side,
+    b: Side,
+    near: Box<[AtomicU64]>,
+    far: Box<[AtomicU64]>,
+    source: std::ptr::NonNull<ibv_mr>,
+    target: std::ptr::NonNull<ibv_mr>,
+}
+
+fn words(count: u64, word: impl Fn(u64) -> u64) -> Box<[AtomicU64]> {
+    (0..count).map(|n| AtomicU64::new(word(n))).collect()
+}
+
+/// Registers words, which the tests read by atomic loads only.
+fn registered(side: &Side, words: &[AtomicU64]) -> std::ptr::NonNull<ibv_mr> {
+    let (address, len) = (words.as_ptr().cast_mut().cast(), size_of_val(words));
+    // SAFETY: the words live as long as the region, and may change by themselves.
+    unsafe { library().reg_mr(side.domain, address, len, all_access()) }.unwrap()
+}
+
+/// Connects two sides. A packet that is not answered is sent again after 4.096 us times two to the power of `timeout`.
+fn connect(a: &Side, b: &Side, timeout: u8) {
+    for (side, peer) in [(a, b), (b, a)] {
+        side.to_init().unwrap();
+        side.to_rtr(peer.number()).unwrap();
+        let (mut attr, mask) = side.change_to(ibv_qp_state::IBV_QPS_RTS, 0);
+        attr.timeout = timeout;
+        side.modify(&mut attr, mask).unwrap();
+    }
+}
+
+/// A second.
+const LONG: u8 = 18;
+/// A millisecond.
+const SHORT: u8 = 8;
+
+impl Pair {
+    fn new(count: u64) -> Self {
+        Self::with_timeout(count, LONG)
+    }
+
+    fn with_timeout(count: u64, timeout: u8) -> Self {
+        let [a, b] = [(); 2].map(|()| Side::new(ibv_qp_type::IBV_QPT_RC));
+        connect(&a, &b, timeout);
+        Self::of((a, b), count)
+    }
+
+    fn of((a, b): (Side, Side), count: u64) -> Self {
+        let (near, far) = (words(count, |n| n + 1), words(count, |_| 0));
+        let (source, target) = (registered(&a, &near), registered(&b, &far));
+        Self {
+            a,
+            b,
+            near,
+            far,
+            source,
+            target,
+        }
+    }
+
+    /// Posts a WRITE of `len` bytes, to the place where they are in the source.
+    fn post(&self, id: u64, offset: u64, len: u32) {
+        let wr = request(id, WRITE, self.target, offset);
+        let list = &mut [segment(self.source, offset, len)];
+        self.a.send(wr, list).unwrap();
+    }
+
+    /// Writes the word of this number; returns its status, and how long it took.
+    fn write(&self, n: u64) -> (ibv_wc_status, Duration) {
+        let begin = Instant::now();
+        self.post(n, n * 8, 8);
+        let done = self.a.completion();
+        assert_eq!(done.wr_id, n);
+        (done.status, begin.elapsed())
+    }
+
+    fn word(&self, n: u64) -> u64 {
+        self.far[n as usize].load(Ordering::Acquire)
+    }
+
+    fn close(self) {
+        deregister(self.source);
+        deregister(self.target);
+        self.a.close();
+        self.b.close();
+        drop((self.near, self.far));
+    }
+}
+
+/// Writes three words; returns what became of the third. The others are quick.
+fn third_write(pair: &Pair) -> (ibv_wc_status, Duration) {
+    for n in 0..2 {
+        assert_eq!(pair.write(n).0, SUCCESS);
+    }
+    pair.write(2)
+}
+
+pub(crate) fn the_third_write_is_not_answered() {
+    let pair = Pair::with_timeout(4, SHORT);
+    assert_eq!(
+        third_write(&pair).0,
+        ibv_wc_status::IBV_WC_RETRY_EXC_ERR,
+        "the packet never arrives"
+    );
+    assert_eq!(pair.word(2), 0);
+    pair.close();
+}
+
+pub(crate) fn the_third_write_is_sent_again() {
+    let pair = Pair::new(4);
+    let (status, took) = third_write(&pair);
+    assert_eq!((status, pair.word(2)), (SUCCESS, 3));
+    // A retransmission waits for some round trips at least.
+    assert!(took >= Duration::from_millis(1), "{took:?}");
+    pair.close();
+}
+
+pub(crate) fn atomics_count_once() {
+    let pair = Pair::new(4);
+    for n in 0..5 {
+        let mut add = request(
+            n,
+            ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD,
+            pair.target,
+            0,
+        );
+        // SAFETY: the region is alive.
+        let rkey = unsafe { pair.target.as_ref() }.rkey;
+        add.wr.atomic.remote_addr = pair.far.as_ptr().addr() as u64;
+        add.wr.atomic.compare_add = 1;
+        add.wr.atomic.rkey = rkey;
+        pair.a.send(add, &mut [segment(pair.source, 0, 8)]).unwrap();
+        assert_eq!(pair.a.completion().status, SUCCESS);
+        assert_eq!(pair.near[0].load(Ordering::Acquire), n);
+    }
+    assert_eq!(pair.word(0), 5);
+    pair.close();
+}
+
+pub(crate) fn the_third_write_is_slow() {
+    let pair = Pair::new(4);
+    let (status, took) = third_write(&pair);
+    assert_eq!((status, pair.word(2)), (SUCCESS, 3));
+    assert!(took > SOON, "{took:?}");
+    pair.close();
+}
+
+/// The second packet of a message arrives before its first, and an unreliable connection drops it.
+pub(crate) fn an_unreliable_write_lacks_its_end() {
+    let pair = Pair::of(sides_of(ibv_qp_type::IBV_QPT_UC), 512);
+    for (id, offset) in [(0, 0), (1, 2048)] {
+        pair.post(id, offset, 2048);
+        assert_eq!(pair.a.completion().status, SUCCESS);
+    }
+    wait_until(|| pair.word(511) == 512);
+    assert_eq!(pair.word(255), 0);
+    pair.close();
+}
+
+pub(crate) fn writes_are_slow_together() {
+    let pair = Pair::new(1024);
+    let begin = Instant::now();
+    for n in 0..8 {
+        pair.post(n, n * 512, 512);
+    }
+    for _ in 0..8 {
+        assert_eq!(pair.a.completion().status, SUCCESS);
+    }
+    // 4096 bytes at 40960 a second, less the last of them.
+    let took = begin.elapsed();
+    assert!(took > Duration::from_millis(80), "{took:?}");
+    pair.close();
+}
+
+pub(crate) fn the_second_of_two_writes_arrives_first() {
+    // The queue pairs 0 and 1 receive from 2 and 3.
+    let [first, second, to_first, to_second] = [(); 4].map(|()| Side::new(ibv_qp_type::IBV_QPT_RC));
+    connect(&first, &to_first, LONG);
+    connect(&second, &to_second, LONG);
+    let (near, far, other) = (words(1, |_| 7), words(1, |_| 0), words(1, |_| 0));
+    let sources = [registered(&to_first, &near), registered(&to_second, &near)];
+    let targets = [registered(&first, &far), registered(&second, &other)];
+    for (n, side) in [&to_first, &to_second].into_iter().enumerate() {
+        let wr = request(n as u64, WRITE, targets[n], 0);
+        side.send(wr, &mut [segment(sources[n], 0, 8)]).unwrap();
+    }
+    wait_until(|| {
+        to_first.poll();
+        other[0].load(Ordering::Acquire) == 7
+    });
+    assert_eq!(far[0].load(Ordering::Acquire), 0, "it was posted first");
+    wait_until(|| {
+        to_first.poll();
+        far[0].load(Ordering::Acquire) == 7
+    });
+    sources.into_iter().chain(targets).for_each(deregister);
+    for side in [first, second, to_first, to_second] {
+        side.close();
+    }
+}
+
+/// The next event of the first side's context, and whether its port is active.
+fn event(side: &Side) -> (ibv_event_type, bool) {
+    let mut event = ibv_async_event::default();
+    // SAFETY: the context is open.
+    unsafe {
+        library()
+            .ibv_get_async_event(side.context, &mut event)
+            .unwrap();
+        library().ibv_ack_async_event(&mut event);
+        let port = library().query_port(side.context, 1).unwrap();
+        (
+            event.event_type,
+            port.state == ibv_port_state::IBV_PORT_ACTIVE,
+        )
+    }
+}
+
+pub(crate) fn the_port_goes_down_and_comes_back() {
+    let pair = Pair::new(4);
+    // Time counts from its first packet.
+    let (status, _) = pair.write(0);
+    assert_eq!(status, SUCCESS);
+    assert_eq!(event(&pair.a), (ibv_event_type::IBV_EVENT_PORT_ERR, false));
+    pair.post(1, 8, 8);
+    assert_eq!(
+        event(&pair.a),
+        (ibv_event_type::IBV_EVENT_PORT_ACTIVE, true)
+    );
+    assert_eq!(pair.a.completion().status, SUCCESS);
+    assert_eq!(pair.word(1), 2);
+    pair.close();
+}
+
+pub(crate) fn the_address_goes_and_comes_back() {
+    let pair = Pair::new(4);
+    assert_eq!(pair.write(0).0, SUCCESS);
+    for has_address in [false, true] {
+        assert_eq!(event(&pair.a).0, ibv_event_type::IBV_EVENT_GID_CHANGE);
+        // SAFETY: the context is open.
+        let gid = unsafe { library().query_gid(pair.a.context, 1, 0) };
+        assert_eq!(gid.is_ok(), has_address);
+    }
+    assert_eq!(pair.write(1).0, SUCCESS);
+    pair.close();
+}
+
+pub(crate) fn the_device_fails() {
+    let pair = Pair::new(64);
+    pair.post(0, 0, 512);
+    assert_eq!(event(&pair.a).0, ibv_event_type::IBV_EVENT_DEVICE_FATAL);
+    wait_until(|| pair.a.state() == ibv_qp_state::IBV_QPS_ERR);
+    pair.close();
+}
+
+pub(crate) fn the_third_write_never_completes() {
+    let pair = Pair::new(8);
+    for n in 0..2 {
+        assert_eq!(pair.write(n).0, SUCCESS);
+    }
+    for n in 2..5 {
+        pair.post(n, n * 8, 8);
+    }
+    wait_until(|| {
+        assert!(pair.a.poll().is_none());
+        pair.word(4) == 5
+    });
+    let begin = Instant::now();
+    while begin.elapsed() < SOON {
+        assert!(pair.a.poll().is_none());
+    }
+    pair.a.to_error().unwrap();
+    for n in 2..5 {
+        let done = pair.a.completion();
+        assert_eq!(
+            (done.wr_id, done.status),
+            (n, ibv_wc_status::IBV_WC_WR_FLUSH_ERR)
+        );
+    }
+    pair.close();
+}
+
+pub(crate) fn the_third_completion_is_late() {
+    let pair = Pair::new(4);
+    for n in 0..2 {
+        assert_eq!(pair.write(n).0, SUCCESS);
+    }
+    let begin = Instant::now();
+    pair.post(2, 16, 8);
+    wait_until(|| {
+        assert!(pair.a.poll().is_none(), "{:?}", begin.elapsed());
+        pair.word(2) == 3
+    });
+    assert_eq!(pair.a.completion().wr_id, 2);
+    assert!(begin.elapsed() > SOON);
+    pair.close();
+}
+
+pub(crate) fn three_completions_come_at_once() {
+    let pair = Pair::new(4);
+    for n in 0..2 {
+        pair.post(n, n * 8, 8);
+        wait_until(|| {
+            assert!(pair.a.poll().is_none());
+            pair.word(n) == n + 1
+        });
+    }
+    pair.post(2, 16, 8);
+    assert_eq!(pair.a.completion().wr_id, 0);
+    let mut room = [MaybeUninit::uninit(); 4];
+    // SAFETY: the queue is alive.
+    let found = unsafe { ibv_poll_cq(pair.a.queue, &mut room) }.unwrap();
+    assert_eq!(
+        found.iter().map(|done| done.wr_id).collect::<Vec<_>>(),
+        [1, 2]
+    );
+    pair.close();
+}
+
+pub(crate) fn the_third_write_fails() {
+    let pair = Pair::new(4);
+    assert_eq!(third_write(&pair).0, ibv_wc_status::IBV_WC_REM_OP_ERR);
+    assert_eq!(pair.a.state(), ibv_qp_state::IBV_QPS_ERR);
+    pair.close();
+}
+
+pub(crate) fn a_send_waits_for_a_receive() {
+    let pair = Pair::new(4);
+    pair.b
+        .receive(1, &mut [segment(pair.target, 0, 8)])
+        .unwrap();
+    let begin = Instant::now();
+    let send = request(2, ibv_wr_opcode::IBV_WR_SEND, pair.target, 0);
+    pair.a
+        .send(send, &mut [segment(pair.source, 0, 8)])
+        .unwrap();
+    assert_eq!(pair.a.completion().status, SUCCESS);
+    // Two hundred times 0.64 ms, by the RNR timer of the receiver.
+    assert!(begin.elapsed() > SOON, "{:?}", begin.elapsed());
+    assert_eq!(pair.word(0), 1);
+    pair.close();
+}
+
+pub(crate) fn a_queue_overruns() {
+    let pair = Pair::new(8);
+    for n in 0..3 {
+        pair.post(n, n * 8, 8);
+    }
+    assert_eq!(event(&pair.a).0, ibv_event_type::IBV_EVENT_CQ_ERR);
+    pair.close();
+}
+
+pub(crate) fn the_second_registration_is_refused() {
+    let side = Side::new(ibv_qp_type::IBV_QPT_RC);
+    let words = words(4, |_| 0);
+    let register = || {
+        let (address, len) = (words.as_ptr().cast_mut().cast(), size_of_val(&*words));
+        // SAFETY: as in `registered`.
+        unsafe { library().reg_mr(side.domain, address, len, all_access()) }
+    };
+    let first = register().unwrap();
+    assert_eq!(register().unwrap_err().errno(), Errno(libc::ENOMEM));
+    let third = register().unwrap();
+    deregister(first);
+    deregister(third);
+    side.close();
+}
+
+pub(crate) fn the_second_registration_takes_long() {
+    let begin = Instant::now();
+    let pair = Pair::new(4);
+    assert!(begin.elapsed() >= Duration::from_millis(80));
+    pair.close();
+}
+
+pub(crate) fn a_compare_and_swap_finds_another_value() {
+    let pair = Pair::new(4);
+    for (found, after) in [(false, 0), (true, 9)] {
+        let mut swap = request(1, ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP, pair.target, 0);
+        // SAFETY: the region is alive.
+        let rkey = unsafe { pair.target.as_ref() }.rkey;
+        swap.wr.atomic.remote_addr = pair.far.as_ptr().addr() as u64;
+        swap.wr.atomic.compare_add = 0;
+        swap.wr.atomic.swap = 9;
+        swap.wr.atomic.rkey = rkey;
+        pair.a
+            .send(swap, &mut [segment(pair.source, 0, 8)])
+            .unwrap();
+        assert_eq!(pair.a.completion().status, SUCCESS);
+        let original = pair.near[0].load(Ordering::Acquire);
+        assert_eq!((original == 0, pair.word(0)), (found, after));
+    }
+    pair.close();
+}
+
+/// How many words have arrived, of a WRITE of 128.
+fn arrived(pair: &Pair) -> usize {
+    let words = pair.far.iter().zip(&pair.near);
+    let is_there = |(far, near): &(&AtomicU64, &AtomicU64)| {
+        far.load(Ordering::Acquire) == near.load(Ordering::Acquire)
+    };
+    words.filter(is_there).count()
+}
+
+pub(crate) fn the_last_word_is_there_before_the_first() {
+    let pair = Pair::new(128);
+    pair.post(1, 0, 1024);
+    wait_until(|| {
+        assert!(pair.a.poll().is_none(), "before all is there");
+        pair.word(127) == 128
+    });
+    assert_eq!(pair.word(0), 0);
+    assert_eq!(pair.a.completion().status, SUCCESS);
+    assert_eq!(arrived(&pair), 128);
+    pair.close();
+}
+
+pub(crate) fn some_words_are_there_before_all() {
+    let pair = Pair::new(128);
+    pair.post(1, 0, 1024);
+    wait_until(|| {
+        assert!(pair.a.poll().is_none(), "before all is there");
+        (1..128).contains(&arrived(&pair))
+    });
+    assert_eq!(pair.a.completion().status, SUCCESS);
+    assert_eq!(arrived(&pair), 128);
+    pair.close();
+}
+
+pub(crate) fn no_byte_is_there_for_a_while() {
+    let pair = Pair::new(128);
+    let begin = Instant::now();
+    pair.post(1, 0, 1024);
+    while begin.elapsed() < SOON {
+        assert!(pair.a.poll().is_none());
+        assert_eq!(arrived(&pair), 0);
+    }
+    assert_eq!(pair.a.completion().status, SUCCESS);
+    assert_eq!(arrived(&pair), 128);
+    pair.close();
+}
+
+pub(crate) fn no_byte_that_is_read_is_there_for_a_while() {
+    let pair = Pair::new(128);
+    let begin = Instant::now();
+    // The target is all zeros, and the source is not.
+    let read = request(1, ibv_wr_opcode::IBV_WR_RDMA_READ, pair.target, 0);
+    pair.a
+        .send(read, &mut [segment(pair.source, 0, 1024)])
+        .unwrap();
+    while begin.elapsed() < SOON {
+        assert!(pair.a.poll().is_none());
+        assert_eq!(arrived(&pair), 0);
+    }
+    assert_eq!(pair.a.completion().status, SUCCESS);
+    assert_eq!(arrived(&pair), 128);
+    pair.close();
+}
+
+pub(crate) fn write_for_long() {
+    let pair = Pair::new(4);
+    let begin = Instant::now();
+    while begin.elapsed() < LIMIT {
+        pair.write(1);
+    }
+}
+
+pub(crate) fn the_process_stands_still() {
+    let pair = Pair::new(4);
+    let (begin, mut last) = (Instant::now(), Instant::now());
+    while last.elapsed() < Duration::from_millis(200) {
+        assert!(begin.elapsed() < LIMIT, "it never stood still");
+        last = Instant::now();
+        assert_eq!(pair.write(1).0, SUCCESS);
+    }
+    pair.close();
+}
+
+pub(crate) fn write_and_read_a_lot() {
+    let pair = Pair::new(2048);
+    for n in 0..100 {
+        pair.post(n, 0, 6000);
+        assert_eq!(pair.a.completion().status, SUCCESS);
+        let read = request(n, ibv_wr_opcode::IBV_WR_RDMA_READ, pair.target, 0);
+        pair.a
+            .send(read, &mut [segment(pair.source, 8192, 3000)])
+            .unwrap();
+        assert_eq!(pair.a.completion().status, SUCCESS);
+    }
+    for n in 0..375 {
+        let read = pair.near[1024 + n].load(Ordering::Acquire);
+        assert_eq!(read, n as u64 + 1);
+    }
+    pair.close();
+}
+
+pub(crate) fn there_is_no_domain() {
+    let verbs = library();
+    let devices = verbs.devices().unwrap();
+    // SAFETY: a device of the list.
+    let context = unsafe { verbs.ibv_open_device(devices.as_slice()[0]) }.unwrap();
+    // SAFETY: an open context.
+    let domain = unsafe { verbs.ibv_alloc_pd(context.as_ptr()) };
+    assert_eq!(domain.unwrap_err().errno(), Errno(libc::EINVAL));
+}

@@ -1,0 +1,234 @@
+//! Faults on command: each one, as a program of libibverbs sees it. Each case runs in a process of its own, as the
+//! scenario belongs to the process.
+
+#![allow(clippy::unwrap_used)]
+
+#[path = "../library/built.rs"]
+mod built;
+mod faults;
+#[allow(dead_code, reason = "the other test binaries use the rest")]
+#[path = "../library/side.rs"]
+mod side;
+
+use std::env;
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, ExitStatus};
+
+/// In the environment of a child: it is one.
+const CHILD: &str = "GDR_TEST_CHILD";
+
+/// What a child left.
+struct Ran {
+    status: ExitStatus,
+    /// Its log.
+    log: String,
+}
+
+impl Ran {
+    /// The strikes, without what differs from run to run.
+    fn strikes(&self) -> Vec<&str> {
+        let lines = self.log.lines().filter_map(|line| line.split_once(" @ "));
+        lines
+            .map(|(place, _)| place)
+            .filter(|place| place.contains("rule="))
+            .collect()
+    }
+}
+
+/// Runs a test of this binary in a child under a scenario.
+fn run(test: &str, scenario: &str) -> Ran {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("log");
+    let mut child = Command::new(env::current_exe().unwrap());
+    child
+        .args(["--exact", test, "--nocapture"])
+        .env(CHILD, "1")
+        .env("GDR_TEST_LIBRARIES", built::libraries())
+        .env("GDR_CHAOS", scenario)
+        .env("GDR_CHAOS_LOG", &log)
+        .env_remove("GDR_LIBIBVERBS")
+        .env_remove("GDR_WIRE");
+    let output = child.output().unwrap();
+    if output.status.code() == Some(101) {
+        panic!("{}", String::from_utf8_lossy(&output.stderr));
+    }
+    Ran {
+        status: output.status,
+        log: fs::read_to_string(log).unwrap(),
+    }
+}
+
+/// Runs `body` in a child under `scenario`, which has to strike at `places`.
+fn case(test: &str, scenario: &str, places: &[&str], body: fn()) {
+    if env::var_os(CHILD).is_some() {
+        return body();
+    }
+    let ran = run(test, scenario);
+    assert_eq!(ran.status.code(), Some(0), "{}", ran.log);
+    let strikes = ran.strikes();
+    assert_eq!(strikes, places, "{}", ran.log);
+}
+
+/// Declares tests: the name, the scenario, where it strikes, and what the program does.
+macro_rules! cases {
+    ($($name:ident, $scenario:literal, [$($place:literal),* $(,)?], $body:path;)+) => {
+        $(
+            #[test]
+            fn $name() {
+                case(stringify!($name), $scenario, &[$(concat!("gdr-chaos: rule=", $place)),*], $body);
+            }
+        )+
+    };
+}
+
+cases! {
+    a_packet_that_is_lost_too_often_ends_the_connection,
+        "drop times=100 op=2 qp=0 dir=out", ["0 drop qp=0 dir=out kind=write op=2 packet=2"],
+        faults::the_third_write_is_not_answered;
+    a_packet_that_is_lost_once_is_sent_again,
+        "drop op=2 qp=0 dir=out", ["0 drop qp=0 dir=out kind=write op=2 packet=2"],
+        faults::the_third_write_is_sent_again;
+    a_damaged_packet_is_sent_again,
+        "corrupt op=2 qp=0 dir=out", ["0 corrupt qp=0 dir=out kind=write op=2 packet=2"],
+        faults::the_third_write_is_sent_again;
+    a_packet_that_is_damaged_on_arrival_is_sent_again,
+        "corrupt op=2 qp=1 dir=in", ["0 corrupt qp=1 dir=in kind=write op=2 packet=2"],
+        faults::the_third_write_is_sent_again;
+    a_packet_that_comes_twice_is_executed_once,
+        "duplicate copies=3 qp=0 dir=out op=2", ["0 duplicate qp=0 dir=out kind=atomic op=2 packet=2"],
+        faults::atomics_count_once;
+    a_packet_comes_late,
+        "delay by=80ms qp=0 dir=out op=2", ["0 delay qp=0 dir=out kind=write op=2 packet=2 by=80000000ns"],
+        faults::the_third_write_is_slow;
+    a_packet_is_overtaken,
+        "reorder by=10s qp=0 dir=out op=0 max=1",
+        ["0 reorder qp=0 dir=out kind=write op=0 packet=0"],
+        faults::an_unreliable_write_lacks_its_end;
+    a_rate_is_kept,
+        "rate limit=40K qp=0 dir=out", ["0 rate qp=0 dir=out kind=write op=0 packet=0"],
+        faults::writes_are_slow_together;
+    two_queue_pairs_are_reordered,
+        "delay by=80ms qp=0 op=0 dir=in of=write; delay by=1ns qp=1 op=0 dir=in of=write",
+        [
+            "0 delay qp=0 dir=in kind=write op=0 packet=0 by=80000000ns",
+            "1 delay qp=1 dir=in kind=write op=0 packet=0 by=1ns",
+        ],
+        faults::the_second_of_two_writes_arrives_first;
+    a_port_goes_down_and_comes_back,
+        "link-down at=100ms for=300ms", ["0 link-down device begins", "0 link-down device ends"],
+        faults::the_port_goes_down_and_comes_back;
+    an_address_goes_and_comes_back,
+        "gid-change at=100ms for=300ms", ["0 gid-change device begins", "0 gid-change device ends"],
+        faults::the_address_goes_and_comes_back;
+    a_device_fails,
+        "device-fatal after=100", ["0 device-fatal device begins"],
+        faults::the_device_fails;
+    a_request_never_completes,
+        "hang qp=0 queue=send op=2", ["0 hang qp=0 queue=send op=2"],
+        faults::the_third_write_never_completes;
+    a_completion_comes_late,
+        "late by=80ms qp=0 queue=send op=2", ["0 late qp=0 queue=send op=2 by=80000000ns"],
+        faults::the_third_completion_is_late;
+    completions_come_in_bursts,
+        "burst count=3 by=10s qp=0 queue=send op=0..2",
+        ["0 burst qp=0 queue=send op=0", "0 burst qp=0 queue=send op=1", "0 burst qp=0 queue=send op=2"],
+        faults::three_completions_come_at_once;
+    a_completion_has_another_status,
+        "status code=REM_OP_ERR qp=0 queue=send op=2", ["0 status qp=0 queue=send op=2 code=REM_OP_ERR"],
+        faults::the_third_write_fails;
+    a_message_finds_no_receive,
+        "rnr qp=1 op=0 times=200", ["0 rnr qp=1 kind=send op=0"],
+        faults::a_send_waits_for_a_receive;
+    a_completion_queue_has_fewer_entries,
+        "cq-room room=2 op=0", ["0 cq-room cq=0 room=2"],
+        faults::a_queue_overruns;
+    a_registration_is_refused,
+        "refuse-registration op=1 errno=ENOMEM", ["0 refuse-registration registration=1 memory=host"],
+        faults::the_second_registration_is_refused;
+    a_registration_takes_long,
+        "slow-registration op=1 by=80ms", ["0 slow-registration registration=1 memory=host"],
+        faults::the_second_registration_takes_long;
+    a_word_is_contended,
+        "contend qp=1 op=0", ["0 contend qp=1 atomic=0"],
+        faults::a_compare_and_swap_finds_another_value;
+    the_last_bytes_of_a_write_come_first,
+        "place order=reverse by=400ms piece=8 qp=1 op=0", ["0 place qp=1 kind=write op=0 order=reverse"],
+        faults::the_last_word_is_there_before_the_first;
+    the_bytes_of_a_write_come_in_pieces,
+        "place order=shuffle by=400ms piece=8 qp=1 op=0", ["0 place qp=1 kind=write op=0 order=shuffle"],
+        faults::some_words_are_there_before_all;
+    the_bytes_of_a_write_come_at_the_end,
+        "place order=late by=80ms qp=1 op=0", ["0 place qp=1 kind=write op=0 order=late"],
+        faults::no_byte_is_there_for_a_while;
+    the_data_of_a_read_come_at_the_end,
+        "place order=late by=80ms qp=0 op=0 of=read", ["0 place qp=0 kind=read op=0 order=late"],
+        faults::no_byte_that_is_read_is_there_for_a_while;
+}
+
+#[test]
+fn a_process_is_killed() {
+    if env::var_os(CHILD).is_some() {
+        return faults::write_for_long();
+    }
+    let ran = run("a_process_is_killed", "kill at=20ms");
+    assert_eq!(ran.status.signal(), Some(libc::SIGKILL));
+    assert_eq!(ran.strikes(), ["gdr-chaos: rule=0 kill device begins"]);
+}
+
+#[test]
+fn a_process_is_stopped_for_a_while() {
+    case(
+        "a_process_is_stopped_for_a_while",
+        "stop at=20ms for=300ms",
+        &["gdr-chaos: rule=0 stop device begins"],
+        faults::the_process_stands_still,
+    );
+}
+
+/// Of a program with one thread that waits for each of its requests.
+#[test]
+fn a_seed_strikes_the_same_places_ten_times_of_ten() {
+    const NAME: &str = "a_seed_strikes_the_same_places_ten_times_of_ten";
+    if env::var_os(CHILD).is_some() {
+        return faults::write_and_read_a_lot();
+    }
+    let scenario = |seed| {
+        format!(
+            "seed={seed}; drop p=3%; duplicate p=3%; corrupt p=2%; late by=50us jitter=1ms p=5%; place \
+             order=shuffle by=100us p=5%; delay by=10us jitter=100us p=5%"
+        )
+    };
+    let sorted = |ran: &Ran| {
+        let mut strikes: Vec<_> = ran.strikes().into_iter().map(str::to_owned).collect();
+        strikes.sort();
+        strikes
+    };
+    let first = sorted(&run(NAME, &scenario(1)));
+    assert!(first.len() > 20, "{first:?}");
+    for _ in 1..10 {
+        let again = sorted(&run(NAME, &scenario(1)));
+        let other = |strike: &&String| first.contains(strike) != again.contains(strike);
+        let differing: Vec<_> = first.iter().chain(&again).filter(other).collect();
+        assert!(differing.is_empty(), "{differing:#?}");
+        assert_eq!(again.len(), first.len());
+    }
+    assert_ne!(sorted(&run(NAME, &scenario(2))), first);
+}
+
+#[test]
+fn a_scenario_that_cannot_be_read_leaves_no_device() {
+    const NAME: &str = "a_scenario_that_cannot_be_read_leaves_no_device";
+    if env::var_os(CHILD).is_some() {
+        return faults::there_is_no_domain();
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let mut child = Command::new(env::current_exe().unwrap());
+    child
+        .args(["--exact", NAME])
+        .env(CHILD, "1")
+        .env("GDR_TEST_LIBRARIES", built::libraries())
+        .env("GDR_CHAOS", "dorp p=1%")
+        .env("GDR_CHAOS_LOG", folder.path().join("log"));
+    assert!(child.status().unwrap().success());
+}
