@@ -1,0 +1,884 @@
+//! The shadow of a program's objects, which rules look at.
+
+use std::collections::{HashMap, VecDeque};
+
+use serde::{Deserialize, Serialize};
+
+use crate::checksum::Checksum;
+use crate::completion_queue::{Arming, CompletionQueue};
+use crate::finding::{Finding, Findings, Place, StackId};
+use crate::queue_pair::{NewQueuePair, QueuePair, State, Waits};
+use crate::region::{Key, NewRegion, Regions};
+use crate::request::{
+    Completion, FLUSHED, LOCAL_PROTECTION, Operation, Outstanding, REMOTE_ACCESS, Receive, SUCCESS,
+    Segment, Segments, Send, Signal,
+};
+use crate::rule::Rule;
+use crate::writable::{Overlap, Writable};
+
+/// An object of the program, by its address. Nothing is read through it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Object(pub u64);
+
+/// The memory of the program.
+pub trait Memory {
+    /// Adds the bytes of a range to a sum; `None` if a part of it is not mapped.
+    fn sum(&self, sum: Checksum, address: u64, len: u32) -> Option<Checksum>;
+
+    /// Whether all of a range is mapped.
+    fn is_mapped(&self, address: u64, len: u32) -> bool;
+}
+
+/// How long a request may take before it is said that nothing limits it.
+const TICKS_WITHOUT_PROGRESS: u64 = 5;
+
+/// The shadow of the objects of a process.
+#[derive(Debug, Default)]
+pub struct Shadow {
+    regions: Regions,
+    pairs: HashMap<Object, QueuePair>,
+    /// By context and number.
+    numbers: HashMap<(Object, u32), Object>,
+    queues: HashMap<Object, CompletionQueue>,
+    /// The receives of shared queues.
+    shared: HashMap<Object, VecDeque<Outstanding>>,
+    writable: Writable,
+    now: u64,
+    findings: Findings,
+}
+
+impl Shadow {
+    /// Takes what was found since the last call.
+    pub fn take_findings(&mut self) -> Vec<Finding> {
+        self.findings.take()
+    }
+
+    /// Whether there is something to take.
+    pub fn has_findings(&self) -> bool {
+        !self.findings.is_empty()
+    }
+
+    /// A region was registered.
+    pub fn registered(&mut self, region: NewRegion) {
+        self.regions.add(region);
+    }
+
+    /// A region is about to be deregistered.
+    pub fn deregistering(&mut self, region: Object, stack: StackId) {
+        let Some(region) = self.regions.of(region) else {
+            return;
+        };
+        let uses = |it: &Outstanding| {
+            it.uses_memory() && it.segments.iter().any(|it| it.lkey == region.lkey)
+        };
+        let user = self
+            .pairs
+            .values()
+            .filter(|pair| {
+                pair.new.context == region.context
+                    && pair.state.is_working()
+                    && pair.failed.is_none()
+            })
+            .find_map(|pair| {
+                let mut requests = pair.announced().chain(&pair.receives);
+                requests.find(|it| uses(it)).map(|it| (pair, it))
+            });
+        if let Some((pair, request)) = user {
+            let detail = format!(
+                "the region with lkey {:#x} was deregistered, and request {} of {} bytes that names it is \
+                 outstanding",
+                region.lkey,
+                request.id,
+                request.bytes()
+            );
+            let places = vec![place("deregistered", stack), place("posted", request.stack)];
+            self.findings.report(
+                (Rule::DeregisteredWhilePosted, Some(stack)),
+                pair.name(),
+                detail,
+                places,
+            );
+        }
+    }
+
+    /// A region was deregistered.
+    pub fn deregistered(&mut self, region: Object, stack: StackId) {
+        self.regions.remove(region, stack);
+    }
+
+    /// A completion queue was created with room for so many completions, or changed to it.
+    pub fn queue_created(&mut self, queue: Object, size: u32) {
+        let known = self.queues.entry(queue).or_insert(CompletionQueue {
+            size,
+            unpolled_sends: 0,
+            unacknowledged: 0,
+            last_event: StackId(0),
+            arming: Arming::Polled,
+            is_polled: false,
+        });
+        known.size = size;
+    }
+
+    /// A completion queue is about to be destroyed.
+    pub fn queue_destroying(&mut self, queue: Object, stack: StackId) {
+        if let Some(known) = self.queues.get(&queue)
+            && known.unacknowledged != 0
+        {
+            let detail = format!("{} events are not acknowledged", known.unacknowledged);
+            let places = vec![
+                place("destroyed", stack),
+                place("event taken", known.last_event),
+            ];
+            let key = (Rule::EventsUnacknowledged, Some(stack));
+            let name = "completion queue".to_owned();
+            self.findings.report(key, name, detail, places);
+        }
+    }
+
+    /// A completion queue was destroyed.
+    pub fn queue_destroyed(&mut self, queue: Object) {
+        self.queues.remove(&queue);
+    }
+
+    /// The program asked for an event of the next completion.
+    pub fn armed(&mut self, queue: Object, stack: StackId) {
+        // What was posted before can have ended before.
+        let is_used = self.pairs.values().any(|pair| {
+            (pair.new.send_cq == queue && pair.signaled != 0)
+                || (pair.new.receive_cq == queue && self.has_receives(pair))
+        });
+        if let Some(known) = self.queues.get_mut(&queue) {
+            known.arming = match known.is_polled && is_used {
+                true => Arming::Unpolled(stack),
+                false => Arming::Polled,
+            };
+        }
+    }
+
+    fn has_receives(&self, pair: &QueuePair) -> bool {
+        match pair.new.srq {
+            Some(srq) => self.shared.get(&srq).is_some_and(|it| !it.is_empty()),
+            None => !pair.receives.is_empty(),
+        }
+    }
+
+    /// The program is about to wait for an event of one of these queues.
+    pub fn waiting(&mut self, queues: &[Object], stack: StackId) {
+        for queue in queues {
+            let Some(Arming::Unpolled(armed)) = self.queues.get(queue).map(|it| it.arming) else {
+                continue;
+            };
+            let detail =
+                "completions that came between the last poll and ibv_req_notify_cq give no event";
+            let places = vec![place("waits", stack), place("asked for the event", armed)];
+            let key = (Rule::MissedEvent, Some(stack));
+            let name = "completion queue".to_owned();
+            self.findings.report(key, name, detail.to_owned(), places);
+        }
+    }
+
+    /// The program took an event.
+    pub fn event_taken(&mut self, queue: Object, stack: StackId) {
+        if let Some(queue) = self.queues.get_mut(&queue) {
+            queue.unacknowledged = queue.unacknowledged.saturating_add(1);
+            queue.last_event = stack;
+        }
+    }
+
+    /// The program acknowledged events.
+    pub fn events_acknowledged(&mut self, queue: Object, count: u32) {
+        if let Some(queue) = self.queues.get_mut(&queue) {
+            queue.unacknowledged = queue.unacknowledged.saturating_sub(count);
+        }
+    }
+
+    /// The program polled, whether or not there was a completion.
+    pub fn polled(&mut self, queue: Object) {
+        if let Some(queue) = self.queues.get_mut(&queue) {
+            queue.arming = Arming::Polled;
+            queue.is_polled = true;
+        }
+    }
+
+    /// A shared receive queue was created.
+    pub fn shared_queue_created(&mut self, srq: Object) {
+        self.shared.insert(srq, VecDeque::new());
+    }
+
+    /// A shared receive queue was destroyed.
+    pub fn shared_queue_destroyed(&mut self, srq: Object) {
+        if let Some(receives) = self.shared.remove(&srq) {
+            self.forget_all(receives);
+        }
+    }
+
+    /// A queue pair was created.
+    pub fn pair_created(&mut self, new: NewQueuePair) {
+        self.numbers.insert((new.context, new.number), new.object);
+        self.pairs.insert(new.object, QueuePair::new(new));
+    }
+
+    /// A queue pair was destroyed.
+    pub fn pair_destroyed(&mut self, pair: Object) {
+        self.forget_requests(pair);
+        if let Some(pair) = self.pairs.remove(&pair) {
+            self.numbers.remove(&(pair.new.context, pair.new.number));
+        }
+    }
+
+    /// Whether a queue pair is known.
+    pub fn knows(&self, pair: Object) -> bool {
+        self.pairs.contains_key(&pair)
+    }
+
+    /// The program moved a queue pair to a state.
+    pub fn moved(&mut self, object: Object, state: State) {
+        if state == State::Reset {
+            self.forget_requests(object);
+        }
+        if let Some(pair) = self.pairs.get_mut(&object) {
+            pair.state = state;
+            match state {
+                State::Error => pair.failed_by_program = true,
+                State::Reset => (pair.failed_by_program, pair.failed) = (false, None),
+                _ => {}
+            }
+        }
+    }
+
+    /// The program set how long a queue pair waits for its peer (`attr.timeout`).
+    pub fn timeout_set(&mut self, pair: Object, timeout: u8) {
+        if let Some(pair) = self.pairs.get_mut(&pair) {
+            pair.waits.without_timeout = timeout == 0;
+        }
+    }
+
+    /// The program set how often a queue pair waits for a receive of its peer (`attr.rnr_retry`).
+    pub fn rnr_retry_set(&mut self, pair: Object, rnr_retry: u8) {
+        if let Some(pair) = self.pairs.get_mut(&pair) {
+            pair.waits.for_receives = rnr_retry == 7;
+        }
+    }
+
+    /// Forgets what is outstanding, which gives no completion any more.
+    fn forget_requests(&mut self, pair: Object) {
+        let Some(pair) = self.pairs.get_mut(&pair) else {
+            return;
+        };
+        let (sends, receives) = (
+            std::mem::take(&mut pair.sends),
+            std::mem::take(&mut pair.receives),
+        );
+        let signaled = std::mem::take(&mut pair.signaled);
+        let queue = pair.new.send_cq;
+        if let Some(queue) = self.queues.get_mut(&queue) {
+            queue.unpolled_sends = queue.unpolled_sends.saturating_sub(signaled);
+        }
+        self.forget_all(sends.into_iter().chain(receives));
+    }
+
+    fn forget_all(&mut self, requests: impl IntoIterator<Item = Outstanding>) {
+        for request in requests {
+            forget_writable(&mut self.writable, &request);
+        }
+    }
+
+    /// Sends are about to be posted.
+    pub fn sending(&mut self, object: Object, send: &Send<'_>, memory: &impl Memory) {
+        let Some(pair) = self.pairs.get_mut(&object) else {
+            return;
+        };
+        let stack = send.stack;
+        if !pair.state.takes_sends() {
+            let detail = format!("a send is posted in {}", pair.state.name());
+            let key = (Rule::PostNotReady, Some(stack));
+            let places = vec![place("posted", stack)];
+            self.findings.report(key, pair.name(), detail, places);
+        } else if let Some((status, failed)) = pair.failed
+            && !pair.failed_by_program
+        {
+            let detail = format!("a completion with status {status} was polled before");
+            let places = vec![place("posted", stack), place("polled the error", failed)];
+            let key = (Rule::PostInError, Some(stack));
+            self.findings.report(key, pair.name(), detail, places);
+        } else if pair.sends.len() >= pair.new.max_sends as usize && pair.new.max_sends != 0 {
+            let (rule, why) = match pair.signaled {
+                0 => (Rule::UnsignaledOverflow, "none of them is signaled"),
+                _ => (
+                    Rule::SendQueueOverflow,
+                    "none of their completions is polled",
+                ),
+            };
+            let detail = format!(
+                "{} requests are outstanding, the queue has room for {}, and {why}",
+                pair.sends.len() + 1,
+                pair.new.max_sends
+            );
+            let places = vec![place("posted", stack)];
+            self.findings
+                .report((rule, Some(stack)), pair.name(), detail, places);
+            if rule == Rule::UnsignaledOverflow {
+                // The shadow does not grow with a program that never signals.
+                if let Some(oldest) = pair.sends.pop_front() {
+                    forget_writable(&mut self.writable, &oldest);
+                }
+            }
+        }
+        let signal = pair.new.default_signal.or(send.signal);
+        if pair.sends.is_empty() {
+            pair.progress = self.now;
+        }
+        let context = pair.new.context;
+        let checked = Self::check_segments(
+            &self.regions,
+            &mut self.findings,
+            (context, pair),
+            (send.operation, send.segments),
+            stack,
+            memory,
+        );
+        let request = Outstanding {
+            id: send.id,
+            operation: send.operation,
+            signal,
+            segments: checked.segments,
+            sum: checked.sum,
+            stack,
+        };
+        if signal == Signal::Signaled {
+            pair.signaled += 1;
+            if let Some(queue) = self.queues.get_mut(&pair.new.send_cq) {
+                queue.unpolled_sends += 1;
+                if queue.unpolled_sends > queue.size {
+                    let detail = format!(
+                        "{} signaled requests are outstanding, and the completion queue has room for {}",
+                        queue.unpolled_sends, queue.size
+                    );
+                    let key = (Rule::CqOverrun, Some(stack));
+                    let places = vec![place("posted", stack)];
+                    self.findings.report(key, pair.name(), detail, places);
+                }
+            }
+        }
+        let name = |pair: &QueuePair| pair.name();
+        if send.operation == Operation::Scatters {
+            Self::add_writable(
+                &mut self.writable,
+                &mut self.findings,
+                || name(pair),
+                &request,
+            );
+        }
+        pair.sends.push_back(request);
+    }
+
+    /// The library refused the last sends of a queue pair.
+    pub fn sends_refused(&mut self, object: Object, count: usize) {
+        let Some(pair) = self.pairs.get_mut(&object) else {
+            return;
+        };
+        for _ in 0..count {
+            let Some(request) = pair.sends.pop_back() else {
+                return;
+            };
+            if request.signal == Signal::Signaled {
+                pair.signaled = pair.signaled.saturating_sub(1);
+                if let Some(queue) = self.queues.get_mut(&pair.new.send_cq) {
+                    queue.unpolled_sends = queue.unpolled_sends.saturating_sub(1);
+                }
+            }
+            forget_writable(&mut self.writable, &request);
+        }
+    }
+
+    /// Looks at the memory of a request.
+    fn check_segments(
+        regions: &Regions,
+        findings: &mut Findings,
+        (context, pair): (Object, &QueuePair),
+        (operation, segments): (Operation, &[Segment]),
+        stack: StackId,
+        memory: &impl Memory,
+    ) -> Checked {
+        let mut checked = Checked::default();
+        if !matches!(operation, Operation::Gathers | Operation::Scatters) {
+            return checked;
+        }
+        let mut sum = (operation == Operation::Gathers).then(Checksum::new);
+        for segment in segments.iter().filter(|it| it.len != 0) {
+            let mut report = |rule, detail, mut places: Vec<Place>| {
+                places.insert(0, place("posted", stack));
+                findings.report((rule, Some(stack)), pair.name(), detail, places);
+            };
+            let mut offset = None;
+            match regions.key(context, segment.lkey) {
+                Key::Registered(region) if !region.holds(segment) => report(
+                    Rule::OutsideRegion,
+                    format!(
+                        "{} bytes at {:#x} are not inside of the region with lkey {:#x}, which has {} bytes \
+                         from {:#x}",
+                        segment.len, segment.address, segment.lkey, region.len, region.first
+                    ),
+                    Vec::new(),
+                ),
+                Key::Registered(region) => {
+                    if operation == Operation::Scatters && !region.may_be_written() {
+                        let detail = format!(
+                            "the region with lkey {:#x} was registered with access {:#x}",
+                            segment.lkey, region.access
+                        );
+                        report(Rule::NotWritable, detail, Vec::new());
+                    }
+                    offset = region.offset;
+                }
+                Key::Deregistered(at) => report(
+                    Rule::KeyAfterDeregistration,
+                    format!("lkey {:#x} was deregistered", segment.lkey),
+                    vec![place("deregistered", at)],
+                ),
+                Key::Unknown => {}
+            }
+            let Some(offset) = offset else {
+                sum = None;
+                // An address that the CPU does not have is kept for its key only.
+                checked.segments.push(Segment { len: 0, ..*segment });
+                continue;
+            };
+            let segment = Segment {
+                address: segment.address.wrapping_add(offset),
+                ..*segment
+            };
+            sum = sum.and_then(|sum| memory.sum(sum, segment.address, segment.len));
+            checked.segments.push(segment);
+        }
+        checked.sum = sum;
+        checked
+    }
+
+    fn add_writable(
+        writable: &mut Writable,
+        findings: &mut Findings,
+        name: impl Fn() -> String,
+        request: &Outstanding,
+    ) {
+        let stack = request.stack;
+        for segment in &request.segments {
+            match writable.add(segment.address, segment.len.into(), stack) {
+                None => {}
+                Some(Overlap::Same(other)) => {
+                    if findings.is_known(Rule::SameBuffer, stack) {
+                        continue;
+                    }
+                    let detail = format!("{} bytes at {:#x}", segment.len, segment.address);
+                    let places = vec![place("posted", stack), place("posted before", other)];
+                    findings.report((Rule::SameBuffer, Some(stack)), name(), detail, places);
+                }
+                Some(Overlap::Partial {
+                    first,
+                    end,
+                    stack: other,
+                }) => {
+                    let detail = format!(
+                        "{} bytes at {:#x} overlap with {} bytes at {first:#x}",
+                        segment.len,
+                        segment.address,
+                        end - first
+                    );
+                    let places = vec![place("posted", stack), place("posted before", other)];
+                    findings.report((Rule::ReceivesOverlap, Some(stack)), name(), detail, places);
+                }
+            }
+        }
+    }
+
+    /// A receive is about to be posted to a queue pair.
+    pub fn receiving(&mut self, object: Object, receive: &Receive<'_>, memory: &impl Memory) {
+        let Some(pair) = self.pairs.get_mut(&object) else {
+            return;
+        };
+        if pair.state == State::Reset {
+            let detail = "a receive is posted in RESET".to_owned();
+            let key = (Rule::PostNotReady, Some(receive.stack));
+            let places = vec![place("posted", receive.stack)];
+            self.findings.report(key, pair.name(), detail, places);
+        }
+        let request = Self::receive(
+            &self.regions,
+            &mut self.findings,
+            &mut self.writable,
+            pair,
+            receive,
+            memory,
+        );
+        pair.receives.push_back(request);
+    }
+
+    /// A receive is about to be posted to a shared receive queue.
+    pub fn receiving_shared(&mut self, srq: Object, receive: &Receive<'_>, memory: &impl Memory) {
+        let pair = self.pairs.values().find(|it| it.new.srq == Some(srq));
+        let Some(receives) = self.shared.get_mut(&srq) else {
+            return;
+        };
+        let request = match pair {
+            Some(pair) => Self::receive(
+                &self.regions,
+                &mut self.findings,
+                &mut self.writable,
+                pair,
+                receive,
+                memory,
+            ),
+            // Keys are of a context that is not known yet.
+            None => Outstanding {
+                id: receive.id,
+                operation: Operation::Other,
+                signal: Signal::Signaled,
+                segments: Segments::new(),
+                sum: None,
+                stack: receive.stack,
+            },
+        };
+        receives.push_back(request);
+    }
+
+    fn receive(
+        regions: &Regions,
+        findings: &mut Findings,
+        writable: &mut Writable,
+        pair: &QueuePair,
+        receive: &Receive<'_>,
+        memory: &impl Memory,
+    ) -> Outstanding {
+        let checked = Self::check_segments(
+            regions,
+            findings,
+            (pair.new.context, pair),
+            (Operation::Scatters, receive.segments),
+            receive.stack,
+            memory,
+        );
+        let request = Outstanding {
+            id: receive.id,
+            operation: Operation::Scatters,
+            signal: Signal::Signaled,
+            segments: checked.segments,
+            sum: None,
+            stack: receive.stack,
+        };
+        Self::add_writable(writable, findings, || pair.name(), &request);
+        request
+    }
+
+    /// The library refused the last receives of a queue pair.
+    pub fn receives_refused(&mut self, object: Object, count: usize) {
+        for _ in 0..count {
+            let last = self
+                .pairs
+                .get_mut(&object)
+                .and_then(|it| it.receives.pop_back());
+            if let Some(request) = last {
+                forget_writable(&mut self.writable, &request);
+            }
+        }
+    }
+
+    /// The library refused the last receives of a shared receive queue.
+    pub fn shared_receives_refused(&mut self, srq: Object, count: usize) {
+        for _ in 0..count {
+            let last = self.shared.get_mut(&srq).and_then(VecDeque::pop_back);
+            if let Some(request) = last {
+                forget_writable(&mut self.writable, &request);
+            }
+        }
+    }
+
+    /// The program polled a completion. `stack` is asked where it is a part of a finding.
+    pub fn completed(
+        &mut self,
+        (context, queue): (Object, Object),
+        completion: &Completion,
+        memory: &impl Memory,
+        stack: impl Fn() -> StackId,
+    ) {
+        let Some(object) = self.numbers.get(&(context, completion.qpn)).copied() else {
+            return;
+        };
+        let Some(pair) = self.pairs.get_mut(&object) else {
+            return;
+        };
+        let is_error = completion.status != SUCCESS;
+        let is_receive = completion.is_receive.unwrap_or_else(|| {
+            let is_send = pair.sends.iter().any(|it| it.id == completion.id);
+            // A queue for receives only, or a number that no send has.
+            (pair.new.send_cq != queue) || (pair.new.receive_cq == queue && !is_send)
+        });
+        if is_error && completion.status != FLUSHED && pair.failed.is_none() {
+            pair.failed = Some((completion.status, stack()));
+        }
+        if is_error && pair.failed.is_none() && !pair.failed_by_program {
+            pair.failed = Some((completion.status, stack()));
+        }
+        pair.progress = self.now;
+        match is_receive {
+            true => self.receive_completed(object, completion, memory, stack),
+            false => self.send_completed(object, completion, memory, stack),
+        }
+    }
+
+    fn send_completed(
+        &mut self,
+        object: Object,
+        completion: &Completion,
+        memory: &impl Memory,
+        stack: impl Fn() -> StackId,
+    ) {
+        let Some(pair) = self.pairs.get_mut(&object) else {
+            return;
+        };
+        let is_error = completion.status != SUCCESS;
+        let ended = pair
+            .sends
+            .iter()
+            .position(|it| it.id == completion.id && (is_error || it.signal == Signal::Signaled));
+        let Some(ended) = ended else {
+            return;
+        };
+        for at in 0..=ended {
+            let Some(request) = pair.sends.pop_front() else {
+                return;
+            };
+            if request.signal == Signal::Signaled {
+                pair.signaled = pair.signaled.saturating_sub(1);
+                if let Some(queue) = self.queues.get_mut(&pair.new.send_cq) {
+                    queue.unpolled_sends = queue.unpolled_sends.saturating_sub(1);
+                }
+            }
+            forget_writable(&mut self.writable, &request);
+            let findings = &mut self.findings;
+            if is_error && at == ended {
+                Self::explain(&self.regions, findings, pair, &request, completion, &stack);
+                continue;
+            }
+            match request.operation {
+                Operation::Gathers => {
+                    let Some(before) = request.sum else {
+                        continue;
+                    };
+                    let mut sum = Some(Checksum::new());
+                    for segment in &request.segments {
+                        sum = sum.and_then(|sum| memory.sum(sum, segment.address, segment.len));
+                    }
+                    let (rule, what) = match sum {
+                        Some(after) if after == before => continue,
+                        Some(_) => (
+                            Rule::SendBufferChanged,
+                            "are not what they were when it was posted",
+                        ),
+                        None => (Rule::BufferUnmapped, "are no longer mapped"),
+                    };
+                    Self::report_memory(findings, pair, &request, (rule, what), &stack);
+                }
+                Operation::Scatters => {
+                    let is_mapped = |it: &Segment| memory.is_mapped(it.address, it.len);
+                    if !request.segments.iter().all(is_mapped) {
+                        let what = (Rule::BufferUnmapped, "are no longer mapped");
+                        Self::report_memory(findings, pair, &request, what, &stack);
+                    }
+                }
+                Operation::Inline | Operation::Other => {}
+            }
+        }
+    }
+
+    fn report_memory(
+        findings: &mut Findings,
+        pair: &QueuePair,
+        request: &Outstanding,
+        (rule, what): (Rule, &str),
+        stack: &impl Fn() -> StackId,
+    ) {
+        let first = request.segments.first().map_or(0, |it| it.address);
+        let detail = format!(
+            "the {} bytes at {first:#x} of request {} {what}",
+            request.bytes(),
+            request.id
+        );
+        let places = vec![place("posted", request.stack), place("polled", stack())];
+        findings.report((rule, Some(request.stack)), pair.name(), detail, places);
+    }
+
+    /// Says which key a device has refused.
+    fn explain(
+        regions: &Regions,
+        findings: &mut Findings,
+        pair: &QueuePair,
+        request: &Outstanding,
+        completion: &Completion,
+        stack: &impl Fn() -> StackId,
+    ) {
+        let (rule, detail) = match completion.status {
+            LOCAL_PROTECTION => {
+                let keys = request.segments.iter();
+                let unknown = keys
+                    .filter(|it| matches!(regions.key(pair.new.context, it.lkey), Key::Unknown))
+                    .map(|it| format!(": lkey {:#x} is of no region of this device", it.lkey))
+                    .next()
+                    .unwrap_or_default();
+                let detail = format!(
+                    "request {} ended with IBV_WC_LOC_PROT_ERR{unknown}",
+                    request.id
+                );
+                (Rule::LocalProtection, detail)
+            }
+            REMOTE_ACCESS => {
+                let detail = format!("request {} ended with IBV_WC_REM_ACCESS_ERR", request.id);
+                (Rule::RemoteAccess, detail)
+            }
+            _ => return,
+        };
+        let places = vec![place("posted", request.stack), place("polled", stack())];
+        findings.report((rule, Some(request.stack)), pair.name(), detail, places);
+    }
+
+    fn receive_completed(
+        &mut self,
+        object: Object,
+        completion: &Completion,
+        memory: &impl Memory,
+        stack: impl Fn() -> StackId,
+    ) {
+        let Some(pair) = self.pairs.get_mut(&object) else {
+            return;
+        };
+        let receives = match pair.new.srq {
+            Some(srq) => self.shared.get_mut(&srq),
+            None => Some(&mut pair.receives),
+        };
+        let Some(receives) = receives else {
+            return;
+        };
+        let Some(at) = receives.iter().position(|it| it.id == completion.id) else {
+            return;
+        };
+        let Some(request) = receives.remove(at) else {
+            return;
+        };
+        forget_writable(&mut self.writable, &request);
+        let Some(pair) = self.pairs.get(&object) else {
+            return;
+        };
+        let findings = &mut self.findings;
+        if completion.status != SUCCESS {
+            Self::explain(&self.regions, findings, pair, &request, completion, &stack);
+            return;
+        }
+        let is_mapped = |it: &Segment| memory.is_mapped(it.address, it.len);
+        if !request.segments.iter().all(is_mapped) {
+            let what = (Rule::BufferUnmapped, "are no longer mapped");
+            Self::report_memory(findings, pair, &request, what, &stack);
+        }
+    }
+
+    /// A forked child used a queue pair of its parent.
+    pub fn used_after_fork(&mut self, number: u32, stack: StackId) {
+        let places = vec![place("called", stack)];
+        let name = format!("queue pair {number}");
+        let detail = "the device was opened before fork".to_owned();
+        let key = (Rule::AfterFork, Some(stack));
+        self.findings.report(key, name, detail, places);
+    }
+
+    /// Some time has passed, about a second.
+    pub fn tick(&mut self) {
+        self.now += 1;
+        for pair in self.pairs.values() {
+            let Waits {
+                without_timeout,
+                for_receives,
+            } = pair.waits;
+            if !(without_timeout || for_receives)
+                || !pair.state.is_working()
+                || self.now - pair.progress < TICKS_WITHOUT_PROGRESS
+            {
+                continue;
+            }
+            let Some(request) = pair.announced().next() else {
+                continue;
+            };
+            let detail = match (without_timeout, for_receives) {
+                (true, true) => "timeout is 0, and rnr_retry is 7",
+                (true, false) => "timeout is 0",
+                _ => "rnr_retry is 7",
+            };
+            let key = (Rule::WaitsForever, Some(request.stack));
+            let places = vec![place("posted", request.stack)];
+            let detail = detail.to_owned();
+            self.findings.report(key, pair.name(), detail, places);
+        }
+    }
+
+    /// A context was closed, and what it had is gone.
+    pub fn closed(&mut self, context: Object) {
+        self.regions.close(context);
+    }
+
+    /// The program ends.
+    pub fn ending(&mut self) {
+        for pair in self.pairs.values() {
+            let count = pair.signaled;
+            if let Some(request) = pair.announced().next() {
+                let detail = format!("{count} signaled requests");
+                let key = (Rule::CompletionsUnpolled, Some(request.stack));
+                let places = vec![place("posted", request.stack)];
+                self.findings.report(key, pair.name(), detail, places);
+            }
+        }
+        let counts = [
+            ("queue pairs", self.pairs.len()),
+            ("completion queues", self.queues.len()),
+            ("shared receive queues", self.shared.len()),
+            ("memory regions", self.regions.len()),
+        ];
+        let left: Vec<_> = counts
+            .iter()
+            .filter(|(_, count)| *count != 0)
+            .map(|(what, count)| format!("{count} {what}"))
+            .collect();
+        if !left.is_empty() {
+            let key = (Rule::Leaked, None);
+            let name = "process".to_owned();
+            self.findings.report(key, name, left.join(", "), Vec::new());
+        }
+    }
+}
+
+/// The memory of a request that is posted.
+#[derive(Default)]
+struct Checked {
+    segments: Segments,
+    sum: Option<Checksum>,
+}
+
+impl Signal {
+    /// Signaled if one of both is.
+    fn or(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Unsignaled, Self::Unsignaled) => Self::Unsignaled,
+            _ => Self::Signaled,
+        }
+    }
+}
+
+fn place(what: &'static str, stack: StackId) -> Place {
+    Place { what, stack }
+}
+
+/// Forgets the memory that a request lets the device write to.
+fn forget_writable(writable: &mut Writable, request: &Outstanding) {
+    if request.operation == Operation::Scatters {
+        for segment in &request.segments {
+            writable.remove(segment.address, segment.len.into());
+        }
+    }
+}
