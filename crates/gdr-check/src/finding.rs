@@ -71,3 +71,41 @@ impl Findings {
         std::mem::take(&mut self.new)
     }
 }
+
+/// A finding as a process writes it down.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Found {
+    /// The rule.
+    pub rule: Rule,
+    /// The process.
+    pub pid: u32,
+    /// The object.
+    pub object: String,
+    /// What happened.
+    pub detail: String,
+    /// Where, the cause first.
+    pub places: Vec<FoundPlace>,
+}
+
+/// A place with its stack.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FoundPlace {
+    /// What happened there.
+    pub what: String,
+    /// The stack, the innermost call first.
+    pub frames: Vec<FoundFrame>,
+}
+
+/// A call.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FoundFrame {
+    /// The file of the program or the library.
+    pub object: String,
+    /// The address of the call in that file.
+    pub offset: u64,
+    /// The function, if it is known.
+    pub symbol: Option<String>,
+    /// File and line, as in "client.c:17", if they are known.
+    #[serde(default)]
+    pub source: Option<String>,
+}

@@ -19,7 +19,7 @@ mod shadow;
 mod writable;
 
 pub use checksum::Checksum;
-pub use finding::{Finding, Place, StackId};
+pub use finding::{Finding, Found, FoundFrame, FoundPlace, Place, StackId};
 pub use queue_pair::{NewQueuePair, State};
 pub use region::NewRegion;
 pub use request::{Completion, Operation, Receive, Segment, Send, Signal};

@@ -18,8 +18,6 @@ pub struct NewRegion {
     pub object: Object,
     /// The local key.
     pub lkey: u32,
-    /// The key for peers.
-    pub rkey: u32,
     /// The first address that requests name.
     pub first: u64,
     /// The length; `u64::MAX` for the whole address space.
@@ -83,6 +81,12 @@ impl Regions {
         let key = self.by_object.remove(&object)?;
         self.deregistered.insert(key, stack);
         self.by_key.remove(&key)
+    }
+
+    pub(crate) fn forget(&mut self, object: Object) {
+        if let Some(key) = self.by_object.remove(&object) {
+            self.by_key.remove(&key);
+        }
     }
 
     pub(crate) fn key(&self, context: Object, lkey: u32) -> Key<'_> {

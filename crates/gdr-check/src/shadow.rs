@@ -102,6 +102,11 @@ impl Shadow {
         }
     }
 
+    /// A region was registered again, with properties that are not known.
+    pub fn forget_region(&mut self, region: Object) {
+        self.regions.forget(region);
+    }
+
     /// A region was deregistered.
     pub fn deregistered(&mut self, region: Object, stack: StackId) {
         self.regions.remove(region, stack);
@@ -302,27 +307,21 @@ impl Shadow {
             let places = vec![place("posted", stack), place("polled the error", failed)];
             let key = (Rule::PostInError, Some(stack));
             self.findings.report(key, pair.name(), detail, places);
-        } else if pair.sends.len() >= pair.new.max_sends as usize && pair.new.max_sends != 0 {
-            let (rule, why) = match pair.signaled {
-                0 => (Rule::UnsignaledOverflow, "none of them is signaled"),
-                _ => (
-                    Rule::SendQueueOverflow,
-                    "none of their completions is polled",
-                ),
-            };
+        } else if pair.signaled == 0
+            && pair.sends.len() >= pair.new.max_sends as usize
+            && pair.new.max_sends != 0
+        {
             let detail = format!(
-                "{} requests are outstanding, the queue has room for {}, and {why}",
+                "{} requests are outstanding, the queue has room for {}, and none of them is signaled",
                 pair.sends.len() + 1,
                 pair.new.max_sends
             );
+            let key = (Rule::UnsignaledOverflow, Some(stack));
             let places = vec![place("posted", stack)];
-            self.findings
-                .report((rule, Some(stack)), pair.name(), detail, places);
-            if rule == Rule::UnsignaledOverflow {
-                // The shadow does not grow with a program that never signals.
-                if let Some(oldest) = pair.sends.pop_front() {
-                    forget_writable(&mut self.writable, &oldest);
-                }
+            self.findings.report(key, pair.name(), detail, places);
+            // The shadow does not grow with a program that never signals.
+            if let Some(oldest) = pair.sends.pop_front() {
+                forget_writable(&mut self.writable, &oldest);
             }
         }
         let signal = pair.new.default_signal.or(send.signal);
@@ -350,6 +349,8 @@ impl Shadow {
             pair.signaled += 1;
             if let Some(queue) = self.queues.get_mut(&pair.new.send_cq) {
                 queue.unpolled_sends += 1;
+                // Its completion gives the event.
+                queue.arming = Arming::Polled;
                 if queue.unpolled_sends > queue.size {
                     let detail = format!(
                         "{} signaled requests are outstanding, and the completion queue has room for {}",
@@ -371,6 +372,24 @@ impl Shadow {
             );
         }
         pair.sends.push_back(request);
+    }
+
+    /// The library accepted sends of a queue pair.
+    pub fn sends_accepted(&mut self, object: Object) {
+        let Some(pair) = self.pairs.get(&object) else {
+            return;
+        };
+        let (outstanding, most) = (pair.sends.len(), pair.new.max_sends as usize);
+        if let Some(last) = pair.sends.back()
+            && outstanding > most
+            && most != 0
+        {
+            let detail =
+                format!("{outstanding} requests are outstanding, the queue has room for {most}");
+            let key = (Rule::SendQueueOverflow, Some(last.stack));
+            let places = vec![place("posted", last.stack)];
+            self.findings.report(key, pair.name(), detail, places);
+        }
     }
 
     /// The library refused the last sends of a queue pair.
