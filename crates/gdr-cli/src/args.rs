@@ -53,6 +53,7 @@ pub(crate) enum Command {
     Put(commands::put::Options),
     Watch(commands::watch::Options),
     Run(commands::run_program::Options),
+    Check(commands::check::Options),
     Trace(commands::trace::Options),
     Env(commands::env::Options),
     Completions(commands::generate::CompletionsOptions),

@@ -6,8 +6,8 @@ use anyhow::Context;
 
 use crate::args::{Args, Command};
 use crate::commands::{
-    apiperf, collect, compare, copybw, copylat, devices, diff, doctor, env, explain, fix, fleet,
-    generate, get, help, info, loopback, ls, mesh, nics, peermem, perf, plan, pplat, put,
+    apiperf, check, collect, compare, copybw, copylat, devices, diff, doctor, env, explain, fix,
+    fleet, generate, get, help, info, loopback, ls, mesh, nics, peermem, perf, plan, pplat, put,
     run_program, sanity, serve, topo, trace, tune, version, watch,
 };
 use crate::exit::Exit;
@@ -46,6 +46,7 @@ pub(crate) fn run(args: &Args, output: &mut Output) -> anyhow::Result<Exit> {
         Command::Put(options) => put::run(global, options, output),
         Command::Watch(options) => watch::run(global, options, output),
         Command::Run(options) => run_program::run(global, options, output),
+        Command::Check(options) => check::run(global, options, output),
         Command::Trace(options) => trace::run(global, options, output),
         Command::Env(options) => env::run(global, options, output),
         Command::Info(options) => info::run(global, options, output),

@@ -1,6 +1,7 @@
 //! The subcommands, one module each: options and presentation.
 
 pub(crate) mod apiperf;
+pub(crate) mod check;
 pub(crate) mod collect;
 pub(crate) mod compare;
 pub(crate) mod copybw;

@@ -49,30 +49,8 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"))]
 pub(crate) struct Options {
-    /// A device at this address, or at the first address of this interface; more than one as a
-    /// list or by repeating it
-    ///
-    /// Without it, there is a device at 127.0.0.1 and at the first IPv4 and IPv6 address of each
-    /// interface that is up, or as GDR_NICS says.
-    #[arg(
-        long = "device",
-        visible_alias = "nic",
-        value_name = "ADDR|IFACE",
-        value_delimiter = ','
-    )]
-    nics: Vec<String>,
-
-    /// Hide the devices of the installed libibverbs, which is not loaded then
-    #[arg(long)]
-    only_soft: bool,
-
-    /// The devices are near to this GPU, or to any PCI function, in what programs read from /sys
-    ///
-    /// A GPU is its index, its UUID (GPU-...) or its PCI address. NCCL, UCX and others choose the device for a
-    /// GPU by the distance of their PCI functions. Without it, a device is at the PCI function of its network
-    /// interface, or at one of its own that is near to nothing.
-    #[arg(long, value_name = "GPU|PCI-ADDRESS", value_parser = GpuName::parse)]
-    near: Option<GpuName>,
+    #[command(flatten)]
+    devices: Devices,
 
     /// Exit with status 120 unless the program moves bytes by its RDMA devices: at least these (4096, 1G), or
     /// any
@@ -104,11 +82,40 @@ pub(crate) struct Options {
     program: Vec<OsString>,
 }
 
+/// gdr's devices, as a program gets them.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Devices {
+    /// A device at this address, or at the first address of this interface; more than one as a
+    /// list or by repeating it
+    ///
+    /// Without it, there is a device at 127.0.0.1 and at the first IPv4 and IPv6 address of each
+    /// interface that is up, or as GDR_NICS says.
+    #[arg(
+        long = "device",
+        visible_alias = "nic",
+        value_name = "ADDR|IFACE",
+        value_delimiter = ','
+    )]
+    nics: Vec<String>,
+
+    /// Hide the devices of the installed libibverbs, which is not loaded then
+    #[arg(long)]
+    only_soft: bool,
+
+    /// The devices are near to this GPU, or to any PCI function, in what programs read from /sys
+    ///
+    /// A GPU is its index, its UUID (GPU-...) or its PCI address. NCCL, UCX and others choose the device for a
+    /// GPU by the distance of their PCI functions. Without it, a device is at the PCI function of its network
+    /// interface, or at one of its own that is near to nothing.
+    #[arg(long, value_name = "GPU|PCI-ADDRESS", value_parser = GpuName::parse)]
+    near: Option<GpuName>,
+}
+
 pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
     if global.json {
         return Err(UsageError("gdr run has no JSON: it prints nothing itself".to_owned()).into());
     }
-    let mut environment = environment(options)?;
+    let mut environment = environment(&options.devices)?;
     let Some((program, arguments)) = options.program.split_first() else {
         for (name, value) in &environment {
             output.bytes(&[b"export ", name.as_bytes(), b"=", &quoted(value), b"\n"].concat())?;
@@ -141,7 +148,7 @@ const ONLY_SOFT: &str = "GDR_ONLY_SOFT";
 const NEAR: &str = "GDR_VERBS_NEAR";
 
 /// What to add to the environment.
-fn environment(options: &Options) -> Result<Vec<(&'static str, OsString)>> {
+pub(crate) fn environment(devices: &Devices) -> Result<Vec<(&'static str, OsString)>> {
     let library = PreloadLibrary::Verbs.find()?;
     let mut variables = vec![("LD_PRELOAD", prepended("LD_PRELOAD", &library)?)];
     let shadow = library.with_file_name(SHADOW);
@@ -150,19 +157,19 @@ fn environment(options: &Options) -> Result<Vec<(&'static str, OsString)>> {
         let file = LIBIBVERBS;
         return Err(LaunchError::NoLibrary { file, searched }.into());
     }
-    let installed = if options.only_soft { None } else { installed() };
+    let installed = if devices.only_soft { None } else { installed() };
     if has_versions_of(&shadow, installed.as_deref())? {
         let value = prepended("LD_LIBRARY_PATH", &shadow)?;
         variables.push(("LD_LIBRARY_PATH", value));
     }
-    if options.only_soft {
+    if devices.only_soft {
         variables.push((ONLY_SOFT, "1".into()));
     } else if let Some(path) = installed {
         variables.push((SYSTEM, path.into()));
     }
-    if !options.nics.is_empty() {
+    if !devices.nics.is_empty() {
         let all = Device::list_soft()?;
-        for nic in &options.nics {
+        for nic in &devices.nics {
             if !is_local(nic, &all) {
                 return Err(UsageError(format!(
                     "--device {nic}: no address and no interface of this host that is up; `gdr \
@@ -171,9 +178,9 @@ fn environment(options: &Options) -> Result<Vec<(&'static str, OsString)>> {
                 .into());
             }
         }
-        variables.push(("GDR_NICS", options.nics.join(",").into()));
+        variables.push(("GDR_NICS", devices.nics.join(",").into()));
     }
-    if let Some(name) = &options.near {
+    if let Some(name) = &devices.near {
         // Programs have the other statuses.
         let near = pci_address(name).map_err(|error| UsageError(format!("--near: {error}")))?;
         let near = near.to_string();

@@ -120,10 +120,30 @@ fn frame(address: usize) -> Option<Frame> {
         Some(text.to_string_lossy().into_owned())
     };
     let symbol = text(info.dli_sname);
+    let named = text(info.dli_fname)?;
+    // The loader names the program as it was called.
+    let is_program = std::env::args_os().next().is_some_and(|it| *it == *named);
+    let program = is_program.then(|| std::fs::read_link("/proc/self/exe").ok());
+    let object = program
+        .flatten()
+        .map(|it| it.to_string_lossy().into_owned());
     Some(Frame {
-        object: text(info.dli_fname)?,
-        // Addresses in the file of a program that is not position-independent are those in memory.
-        offset: call.checked_sub(base)? as u64,
+        object: object.unwrap_or(named),
+        offset: call.checked_sub(bias(base))? as u64,
         symbol,
     })
+}
+
+/// How far the object at an address in memory is from the addresses in its file.
+fn bias(base: usize) -> usize {
+    /// The offset of `e_type` in the header of elf.h, and the value for programs that are not
+    /// position-independent.
+    const TYPE: usize = 16;
+    const EXECUTABLE: u16 = 2;
+    let kind = ptr::with_exposed_provenance::<u16>(base.wrapping_add(TYPE));
+    // SAFETY: the loader has mapped the header of the object there.
+    match unsafe { kind.read() } {
+        EXECUTABLE => 0,
+        _ => base,
+    }
 }
