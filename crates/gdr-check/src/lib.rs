@@ -8,6 +8,8 @@
 //! A rule fires on what is certain. What the shadow does not know, such as an object that another library
 //! made, makes it silent.
 
+#![forbid(unsafe_code)]
+
 mod checksum;
 mod completion_queue;
 mod finding;
@@ -20,7 +22,7 @@ mod writable;
 
 pub use checksum::Checksum;
 pub use finding::{Finding, Found, FoundFrame, FoundPlace, Place, StackId};
-pub use queue_pair::{NewQueuePair, State};
+pub use queue_pair::{NewQueuePair, Service, State};
 pub use region::NewRegion;
 pub use request::{Completion, Operation, Receive, Segment, Send, Signal};
 pub use rule::{Rule, Severity};

@@ -65,6 +65,15 @@ impl State {
     }
 }
 
+/// Whether a queue pair has a peer that its requests go to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Service {
+    /// It is connected, and the device may send a request again.
+    Connected,
+    /// Each datagram has an address of its own, and is sent once.
+    Datagram,
+}
+
 /// A queue pair that the program created.
 #[derive(Clone, Copy, Debug)]
 pub struct NewQueuePair {
@@ -74,6 +83,8 @@ pub struct NewQueuePair {
     pub object: Object,
     /// Its number.
     pub number: u32,
+    /// Its kind.
+    pub service: Service,
     /// The queue of its sends' completions.
     pub send_cq: Object,
     /// The queue of its receives' completions.

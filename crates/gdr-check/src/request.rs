@@ -98,6 +98,8 @@ pub(crate) struct Outstanding {
     pub(crate) segments: Segments,
     /// The sum of the bytes that the device reads, if the CPU can read them.
     pub(crate) sum: Option<Checksum>,
+    /// How many receives the program had polled when it posted this.
+    pub(crate) receives_before: u64,
     pub(crate) stack: StackId,
 }
 

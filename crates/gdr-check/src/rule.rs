@@ -85,7 +85,7 @@ rules! {
              peer may get old bytes, new bytes or some of each"
         source "ibv_post_send(3): \"The buffers used by a WR can only be safely reused after WR the request \
                 is fully executed and a work completion has been retrieved from the corresponding completion \
-                queue (CQ).\"; IBTA vol. 1, 10.7.3"
+                queue (CQ).\"; IBTA vol. 1, 10.8 (work request processing)"
         remedy "poll the completion of this request, or of a later signaled one of the same queue pair, before \
                 writing to the buffer; small data can be posted with IBV_SEND_INLINE";
     BufferUnmapped "buffer-unmapped" Error:
@@ -98,18 +98,17 @@ rules! {
         "a memory region was deregistered while a request used it"
         why "the request fails with a protection error if the device has not finished it, and a write of the \
              peer that arrives later fails the queue pair"
-        source "IBTA vol. 1, 10.6.6.2 (deregister memory region): outstanding requests that refer to the \
-                region complete in error"
+        source "ibv_dereg_mr(3), ibv_post_send(3); IBTA vol. 1, 10.6 (memory management)"
         remedy "poll the completions of all requests that name the region, or destroy the queue pair, first";
     KeyAfterDeregistration "key-after-deregistration" Error:
         "a request names a local key that was deregistered"
         why "the key may belong to another region by now, and the device uses that memory then"
-        source "ibv_dereg_mr(3); IBTA vol. 1, 10.6.3.3 (keys)"
+        source "ibv_dereg_mr(3); IBTA vol. 1, 10.6 (memory management)"
         remedy "keep the region registered until the last request, or register again and use the new key";
     OutsideRegion "outside-region" Error:
         "a segment is not inside of the region of its key"
         why "the device fails the request with IBV_WC_LOC_PROT_ERR as soon as it gets to these bytes"
-        source "IBTA vol. 1, 10.6.3.1 (bounds of regions)"
+        source "ibv_reg_mr(3); IBTA vol. 1, 10.6 (memory management)"
         remedy "compare address and length of the segment with the arguments of ibv_reg_mr; with ibv_reg_mr_iova \
                 requests name addresses from iova on";
     NotWritable "not-writable" Error:
@@ -121,18 +120,18 @@ rules! {
         "the device refused a request's own memory"
         why "the key is not one of this protection domain, or does not allow the access: it was guessed, or is of \
              another device, domain or region"
-        source "ibv_poll_cq(3), IBV_WC_LOC_PROT_ERR; IBTA vol. 1, 10.10.3"
+        source "ibv_poll_cq(3), IBV_WC_LOC_PROT_ERR; IBTA vol. 1, 10.10 (error handling)"
         remedy "use mr->lkey of a region of the queue pair's protection domain";
     RemoteAccess "remote-access" Error:
         "the peer's device refused the remote key or address"
         why "the key was guessed, is no longer registered, or does not allow the operation or the range"
-        source "ibv_poll_cq(3), IBV_WC_REM_ACCESS_ERR; IBTA vol. 1, 10.10.3 and C9-171"
+        source "ibv_poll_cq(3), IBV_WC_REM_ACCESS_ERR; IBTA vol. 1, 10.10 (error handling)"
         remedy "send rkey, address and length to the peer after registration, and do not deregister before the \
                 peer says that it has finished";
     ReceivesOverlap "receives-overlap" Error:
         "buffers that the device writes to overlap in part"
         why "the later message destroys bytes of the earlier one, in an order that nothing defines"
-        source "IBTA vol. 1, 9.5 and 10.7.3.2 (scatter lists that overlap give undefined data)"
+        source "ibv_post_recv(3): a buffer is the device's until its completion; IBTA vol. 1, 9.5 (ordering)"
         remedy "give each outstanding receive or READ bytes of its own; a common cause is a stride that is shorter \
                 than the length of the segment";
     UnsignaledOverflow "unsignaled-overflow" Error:
@@ -145,31 +144,31 @@ rules! {
         "more requests are outstanding than the send queue holds"
         why "without a polled completion the program cannot know that a place is free: other devices refuse the \
              post with ENOMEM"
-        source "ibv_create_qp(3), cap.max_send_wr; ibv_post_send(3); IBTA vol. 1, 10.8.5"
+        source "ibv_create_qp(3), cap.max_send_wr; IBTA vol. 1, 10.8 (work request processing)"
         remedy "count requests that are posted and not polled, and stay below cap.max_send_wr as ibv_create_qp \
                 returned it";
     CqOverrun "cq-overrun" Error:
         "signaled requests can overrun their completion queue"
         why "when more completions come than the queue holds before the program polls, the queue fails, and all of \
              its queue pairs with it (IBV_EVENT_CQ_ERR)"
-        source "ibv_create_cq(3), ibv_get_async_event(3); IBTA vol. 1, 11.2.8.1 (C11-30)"
+        source "ibv_create_cq(3); ibv_get_async_event(3), IBV_EVENT_CQ_ERR: CQ overrun"
         remedy "create the completion queue with the sum of all requests that can be outstanding at once, or poll \
                 before posting more";
     PostInError "post-in-error" Error:
         "requests are posted to a queue pair after one of them failed"
         why "the queue pair is in the error state: what is posted is flushed and never sent"
-        source "ibv_modify_qp(3); IBTA vol. 1, 10.3.1.5 (Error state)"
+        source "ibv_modify_qp(3); IBTA vol. 1, 10.3.1 (states of queue pairs)"
         remedy "look at wc.status of every completion; reset the queue pair and connect it again, or destroy it";
     PostNotReady "post-not-ready" Error:
         "requests are posted in a state that does not process them"
         why "some devices refuse the post, others accept it and lose the request"
-        source "IBTA vol. 1, 10.3.1 (C10-14 to C10-20) and 10.8.2"
+        source "ibv_modify_qp(3); IBTA vol. 1, 10.3.1 (states of queue pairs)"
         remedy "post receives from INIT on, and sends from RTS on";
     MissedEvent "missed-event" Error:
         "the program waits for an event without polling after it asked for it"
         why "a completion that came before ibv_req_notify_cq gives no event: the program waits for ever if it was \
              the last one"
-        source "ibv_get_cq_event(3), example; ibv_req_notify_cq(3); IBTA vol. 1, 11.4.2.2"
+        source "ibv_get_cq_event(3), example; ibv_req_notify_cq(3)"
         remedy "call ibv_req_notify_cq first, then poll until the queue is empty, then wait";
     EventsUnacknowledged "events-unacknowledged" Error:
         "a completion queue is destroyed with events that are not acknowledged"
@@ -180,17 +179,17 @@ rules! {
     AfterFork "after-fork" Error:
         "a forked child uses a device of its parent"
         why "the child has no mapping of the device and shares descriptors with the parent"
-        source "ibv_fork_init(3): verbs objects of the parent must not be used in the child"
+        source "ibv_fork_init(3) keeps the memory of the parent right, and gives the child no device"
         remedy "open the device in the child, or exec";
     SameBuffer "same-buffer" Note:
         "several outstanding receives or READs have the same buffer"
         why "each message overwrites the one before; right only where nobody reads the data"
-        source "IBTA vol. 1, 10.7.3.2"
+        source "ibv_post_recv(3); IBTA vol. 1, 9.5 (ordering)"
         remedy "give each its own bytes, unless the data is not used";
     WaitsForever "waits-forever" Note:
         "a request did not progress for 5 s, and its queue pair gives up on nothing"
         why "timeout 0 and rnr_retry 7 mean without end: a peer that is gone or posts no receive is never noticed"
-        source "ibv_modify_qp(3), attr.timeout and attr.rnr_retry; IBTA vol. 1, 9.7.6.1.3 and 9.7.5.2.8"
+        source "ibv_modify_qp(3), attr.timeout and attr.rnr_retry; IBTA vol. 1, 9.7.5.2.8 (RNR NAK)"
         remedy "use timeout 14 and retry_cnt 7 as rdma_cm does, and rnr_retry below 7";
     CompletionsUnpolled "completions-unpolled" Note:
         "the program ended and had not polled the completions of signaled requests"

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::checksum::Checksum;
 use crate::completion_queue::{Arming, CompletionQueue};
 use crate::finding::{Finding, Findings, Place, StackId};
-use crate::queue_pair::{NewQueuePair, QueuePair, State, Waits};
+use crate::queue_pair::{NewQueuePair, QueuePair, Service, State, Waits};
 use crate::region::{Key, NewRegion, Regions};
 use crate::request::{
     Completion, FLUSHED, LOCAL_PROTECTION, Operation, Outstanding, REMOTE_ACCESS, Receive, SUCCESS,
@@ -45,6 +45,8 @@ pub struct Shadow {
     shared: HashMap<Object, VecDeque<Outstanding>>,
     writable: Writable,
     now: u64,
+    /// How many receives the program has polled.
+    receives: u64,
     findings: Findings,
 }
 
@@ -343,6 +345,7 @@ impl Shadow {
             signal,
             segments: checked.segments,
             sum: checked.sum,
+            receives_before: self.receives,
             stack,
         };
         if signal == Signal::Signaled {
@@ -555,6 +558,7 @@ impl Shadow {
                 signal: Signal::Signaled,
                 segments: Segments::new(),
                 sum: None,
+                receives_before: 0,
                 stack: receive.stack,
             },
         };
@@ -583,6 +587,7 @@ impl Shadow {
             signal: Signal::Signaled,
             segments: checked.segments,
             sum: None,
+            receives_before: 0,
             stack: receive.stack,
         };
         Self::add_writable(writable, findings, || pair.name(), &request);
@@ -639,6 +644,7 @@ impl Shadow {
             pair.failed = Some((completion.status, stack()));
         }
         pair.progress = self.now;
+        self.receives += u64::from(is_receive);
         match is_receive {
             true => self.receive_completed(object, completion, memory, stack),
             false => self.send_completed(object, completion, memory, stack),
@@ -688,8 +694,20 @@ impl Shadow {
                     for segment in &request.segments {
                         sum = sum.and_then(|sum| memory.sum(sum, segment.address, segment.len));
                     }
+                    let writable = &self.writable;
+                    let may_be_received =
+                        |it: &Segment| writable.may_have_written(it.address, it.len.into());
                     let (rule, what) = match sum {
                         Some(after) if after == before => continue,
+                        // An answer came into the buffer of its question, and not the program changed it.
+                        Some(_) if request.segments.iter().any(may_be_received) => continue,
+                        // A datagram is sent once, and its receipt may have been acknowledged by another one.
+                        Some(_)
+                            if pair.new.service == Service::Datagram
+                                && request.receives_before != self.receives =>
+                        {
+                            continue;
+                        }
                         Some(_) => (
                             Rule::SendBufferChanged,
                             "are not what they were when it was posted",

@@ -1,12 +1,19 @@
 //! The memory that devices may write to: receives and destinations of READs that are outstanding.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::finding::StackId;
 
 /// Ranges of addresses of the process, each with how often it is outstanding.
 #[derive(Debug, Default)]
-pub(crate) struct Writable(BTreeMap<(u64, u64), (u32, StackId)>);
+pub(crate) struct Writable {
+    outstanding: BTreeMap<(u64, u64), (u32, StackId)>,
+    /// The last ones that ended.
+    ended: VecDeque<(u64, u64)>,
+}
+
+/// How many ranges that ended are kept.
+const ENDED: usize = 1024;
 
 /// How a range meets another that is outstanding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,12 +35,12 @@ impl Writable {
             return None;
         }
         let end = first.saturating_add(len);
-        if let Some((count, before)) = self.0.get_mut(&(first, end)) {
+        if let Some((count, before)) = self.outstanding.get_mut(&(first, end)) {
             *count += 1;
             return Some(Overlap::Same(*before));
         }
-        let before = self.0.range(..(first, end)).next_back();
-        let after = self.0.range((first, end)..).next();
+        let before = self.outstanding.range(..(first, end)).next_back();
+        let after = self.outstanding.range((first, end)..).next();
         let other = before.into_iter().chain(after);
         let overlap = other
             .filter(|((other, other_end), _)| *other < end && first < *other_end)
@@ -43,18 +50,31 @@ impl Writable {
                 stack: *stack,
             })
             .next();
-        self.0.insert((first, end), (1, stack));
+        self.outstanding.insert((first, end), (1, stack));
         overlap
     }
 
     pub(crate) fn remove(&mut self, first: u64, len: u64) {
         let key = (first, first.saturating_add(len));
-        if let Some((count, _)) = self.0.get_mut(&key) {
+        if self.ended.len() == ENDED {
+            self.ended.pop_front();
+        }
+        self.ended.push_back(key);
+        if let Some((count, _)) = self.outstanding.get_mut(&key) {
             *count -= 1;
             if *count == 0 {
-                self.0.remove(&key);
+                self.outstanding.remove(&key);
             }
         }
+    }
+}
+
+impl Writable {
+    /// Whether a device may have written to a range lately, or may still do so.
+    pub(crate) fn may_have_written(&self, first: u64, len: u64) -> bool {
+        let end = first.saturating_add(len);
+        let mut all = self.outstanding.keys().chain(&self.ended);
+        all.any(|(other, other_end)| *other < end && first < *other_end)
     }
 }
 
@@ -80,6 +100,7 @@ mod tests {
         assert_eq!(writable.add(100, 10, stack), Some(Overlap::Same(stack)));
         writable.remove(100, 10);
         writable.remove(100, 10);
+        assert!(writable.may_have_written(109, 1) && !writable.may_have_written(10, 80));
         assert_eq!(writable.add(95, 10, stack), None);
     }
 }

@@ -181,12 +181,19 @@ fn read(folder: &Path) -> Result<Vec<Found>, TraceError> {
             if let Ok(mut found) = serde_json::from_str::<Found>(line) {
                 for place in &mut found.places {
                     place.frames.iter_mut().for_each(|it| lines.find(it));
+                    place.frames.retain(|it| !is_of_header(it));
                 }
                 all.push(found);
             }
         }
     }
     Ok(all)
+}
+
+/// Whether a frame is of an inline function of libibverbs, which every program calls.
+fn is_of_header(frame: &FoundFrame) -> bool {
+    let file = frame.source.as_deref().and_then(|it| it.rsplit_once(':'));
+    file.is_some_and(|(file, _)| file.ends_with("infiniband/verbs.h"))
 }
 
 impl<'a> Entry<'a> {

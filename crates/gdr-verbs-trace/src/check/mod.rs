@@ -21,12 +21,14 @@ use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::thread;
 use std::time::Duration;
 
-use gdr_check::{Completion, NewQueuePair, NewRegion, Object, Shadow, Signal, StackId, State};
+use gdr_check::{
+    Completion, NewQueuePair, NewRegion, Object, Service, Shadow, Signal, StackId, State,
+};
 use gdr_process::lock::{lock, try_lock};
 use gdr_process::{PerProcess, ProcessId};
 use gdr_verbs_sys::{
-    ibv_comp_channel, ibv_context, ibv_cq, ibv_mr, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_srq,
-    ibv_wc_opcode,
+    ibv_comp_channel, ibv_context, ibv_cq, ibv_mr, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask,
+    ibv_qp_type, ibv_srq, ibv_wc_opcode,
 };
 
 pub(crate) use gdr_check::Operation;
@@ -241,6 +243,10 @@ pub(crate) unsafe fn pair_created(qp: *mut ibv_qp, max_sends: u32, signal: Signa
         context: object(pair.context),
         object: object(qp),
         number: pair.qp_num,
+        service: match pair.qp_type {
+            ibv_qp_type::IBV_QPT_UD => Service::Datagram,
+            _ => Service::Connected,
+        },
         send_cq: object(pair.send_cq),
         receive_cq: object(pair.recv_cq),
         srq: (!pair.srq.is_null()).then(|| object(pair.srq)),

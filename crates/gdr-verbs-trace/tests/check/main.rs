@@ -3,6 +3,8 @@
 //! A program is a function of this test binary, which runs again as a child with the libraries as users have
 //! them. All use the interface of C.
 
+#![allow(clippy::unwrap_used)]
+
 #[path = "../../../gdr-verbs/tests/library/built.rs"]
 mod built;
 mod link;

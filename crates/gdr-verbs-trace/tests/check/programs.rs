@@ -14,7 +14,10 @@ pub(crate) enum Twin {
 
 use Twin::{Right, Wrong};
 
-pub(crate) const PROGRAMS: &[(Rule, fn(Twin))] = &[
+/// A rule and its program.
+pub(crate) type Program = (Rule, fn(Twin));
+
+pub(crate) const PROGRAMS: &[Program] = &[
     (Rule::SendBufferChanged, send_buffer_changed),
     (Rule::BufferUnmapped, buffer_unmapped),
     (Rule::DeregisteredWhilePosted, deregistered_while_posted),
