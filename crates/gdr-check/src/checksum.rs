@@ -1,6 +1,6 @@
 //! A checksum of buffers, by which a change is seen.
 
-/// The sum of some bytes. It is for finding changes that nobody made on purpose.
+/// The sum of some bytes. It is for finding changes, not for guarding against ones that are made on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checksum {
     lanes: [u64; 4],

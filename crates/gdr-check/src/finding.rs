@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::rule::Rule;
 
-/// The number of a stack, by which whoever took it finds it again.
+/// The number of a stack, by which the caller of the shadow finds it again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct StackId(pub u32);

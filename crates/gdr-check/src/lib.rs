@@ -1,6 +1,6 @@
 //! Rules that verbs programs must keep, over a shadow of a program's objects.
 //!
-//! A [`Shadow`] is told what a program registers, posts, polls, deregisters and destroys, in the order in
+//! A [`Shadow`] gets what a program registers, posts, polls, deregisters and destroys, in the order in
 //! which it happens. It answers with [`Finding`]s: what a program did that the interface of verbs does not
 //! allow, whether or not it went wrong this time. It has no I/O, no clock and no thread: memory is read by
 //! [`Memory`], and time comes as ticks.
@@ -13,6 +13,7 @@
 mod checksum;
 mod completion_queue;
 mod finding;
+mod posting;
 mod queue_pair;
 mod region;
 mod request;

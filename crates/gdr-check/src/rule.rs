@@ -183,7 +183,7 @@ rules! {
         remedy "open the device in the child, or exec";
     SameBuffer "same-buffer" Note:
         "several outstanding receives or READs have the same buffer"
-        why "each message overwrites the one before; right only where nobody reads the data"
+        why "each message overwrites the one before; right only where the data is not read"
         source "ibv_post_recv(3); IBTA vol. 1, 9.5 (ordering)"
         remedy "give each its own bytes, unless the data is not used";
     WaitsForever "waits-forever" Note:
