@@ -3,7 +3,7 @@
 /// The sum of some bytes. It is for finding changes, not for guarding against ones that are made on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checksum {
-    lanes: [u64; 4],
+    lanes: [u64; 8],
 }
 
 impl Checksum {
@@ -16,6 +16,10 @@ impl Checksum {
                 0x1319_8a2e_0370_7344,
                 0xa409_3822_299f_31d0,
                 0x082e_fa98_ec4e_6c89,
+                0x4528_21e6_38d0_1377,
+                0xbe54_66cf_34e9_0c6c,
+                0xc0ac_29b7_c97c_50dd,
+                0x3f84_d5b5_b547_0917,
             ],
         }
     }
@@ -23,12 +27,12 @@ impl Checksum {
     /// Adds bytes.
     #[must_use]
     pub fn with(mut self, bytes: &[u8]) -> Self {
-        let (blocks, rest) = bytes.as_chunks::<32>();
+        let (blocks, rest) = bytes.as_chunks::<64>();
         for block in blocks {
             self.add(block);
         }
         if !rest.is_empty() {
-            let mut last = [0; 32];
+            let mut last = [0; 64];
             last[..rest.len()].copy_from_slice(rest);
             self.add(&last);
         }
@@ -37,7 +41,7 @@ impl Checksum {
         self
     }
 
-    fn add(&mut self, block: &[u8; 32]) {
+    fn add(&mut self, block: &[u8; 64]) {
         let (words, _) = block.as_chunks::<8>();
         for (lane, word) in self.lanes.iter_mut().zip(words) {
             // Odd multipliers lose no bit; the rotation brings high bits down again.
