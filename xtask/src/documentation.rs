@@ -16,6 +16,7 @@ const REPOSITORY: &str = "https://github.com/gdr-rs/gdr/";
 pub(crate) fn run() -> anyhow::Result<ExitCode> {
     let mut results = Results::default();
     results.check("list of checks in docs/checks.md", list_of_checks);
+    results.check("list of rules in docs/check.md", list_of_rules);
     results.check("documentation", rustdoc);
     results.check("links in the documentation", links);
     results.check("pages of the guide", pages);
@@ -33,6 +34,15 @@ fn list_of_checks() -> anyhow::Result<Outcome> {
     command
         .args(["--test", "devices_and_ports", "--"])
         .args(["the_documentation_lists_every_check", "the_guide_answers"])
+        .env("GDR_WRITE_DOCS", "1");
+    Outcome::of(command)
+}
+
+/// Writes the table of docs/check.md from the rules themselves.
+fn list_of_rules() -> anyhow::Result<Outcome> {
+    let mut command = cargo(&["test", "--quiet", "--package", "gdr-check"]);
+    command
+        .args(["--test", "documentation"])
         .env("GDR_WRITE_DOCS", "1");
     Outcome::of(command)
 }

@@ -54,6 +54,7 @@ pub(crate) enum Command {
     Watch(commands::watch::Options),
     Run(commands::run_program::Options),
     Chaos(commands::chaos::Options),
+    Check(commands::check::Options),
     Trace(commands::trace::Options),
     Env(commands::env::Options),
     Completions(commands::generate::CompletionsOptions),

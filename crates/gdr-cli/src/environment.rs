@@ -36,11 +36,11 @@ pub(crate) const VARIABLES: [Entry; 14] = [
     ),
     (
         "GDR_VERBS_LIBRARY",
-        "the verbs library of gdr run and gdr trace, or its folder, instead of that beside gdr",
+        "the verbs library of gdr run, gdr check and gdr trace, or its folder, instead of that beside gdr",
     ),
     (
         "TMPDIR",
-        "where gdr trace makes its folder for the counts of processes",
+        "where gdr trace and gdr check make folders for what processes write",
     ),
     (
         "CUDA_VISIBLE_DEVICES",

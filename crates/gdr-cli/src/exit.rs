@@ -13,9 +13,10 @@ pub(crate) enum Exit {
     Undecided,
     Usage,
     Input,
-    /// `gdr run` or `gdr trace` ran a program that succeeded and did not meet the requirement.
+    /// `gdr run` or `gdr trace` ran a program that succeeded and did not meet the requirement, or `gdr check` found
+    /// something.
     NotMet,
-    /// `gdr run` or `gdr trace` itself failed.
+    /// `gdr run`, `gdr check` or `gdr trace` itself failed.
     Launcher,
     /// The program was found and could not be started.
     NotStarted,
@@ -297,6 +298,26 @@ pub(crate) fn statuses(command: &str) -> Statuses {
             (
                 Exit::Launcher,
                 "gdr's verbs library is missing, or of another version",
+            ),
+            (
+                Exit::NotStarted,
+                "the program cannot be run, or not with the library",
+            ),
+            (Exit::NotFound, "there is no such program"),
+        ],
+        "check" => &[
+            (
+                Exit::Fine,
+                "nothing was found; other statuses are the program's own, of a signal N it is 128 + N",
+            ),
+            (Exit::Usage, USAGE),
+            (
+                Exit::NotMet,
+                "a rule was not kept, whatever the status of the program",
+            ),
+            (
+                Exit::Launcher,
+                "gdr's library is missing or of another version, or the report failed",
             ),
             (
                 Exit::NotStarted,

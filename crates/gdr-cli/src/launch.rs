@@ -18,7 +18,7 @@ use crate::exit::Exit;
 pub(crate) enum PreloadLibrary {
     /// gdr's devices, for `gdr run`.
     Verbs,
-    /// The counts of `gdr trace`.
+    /// The counts of `gdr trace`, and the rules of `gdr check`.
     Trace,
 }
 
@@ -172,13 +172,21 @@ fn beside(file: &str) -> Vec<PathBuf> {
 /// The value of a variable with a path before what it has. The library of `gdr trace` stays before it,
 /// as it counts what goes to the libraries behind.
 pub(crate) fn prepended(variable: &'static str, path: &Path) -> Result<OsString, LaunchError> {
+    in_front(variable, path, &env::var_os(variable).unwrap_or_default())
+}
+
+/// As [`prepended`], before a value.
+pub(crate) fn in_front(
+    variable: &'static str,
+    path: &Path,
+    before: &OsStr,
+) -> Result<OsString, LaunchError> {
     let separators = b": ;\t\n";
     let added = path.as_os_str().as_bytes();
     if added.iter().any(|it| separators.contains(it)) {
         let path = path.to_owned();
         return Err(LaunchError::Separator { path, variable });
     }
-    let before = env::var_os(variable).unwrap_or_default();
     let others = before.as_bytes().split(|byte| *byte == b':');
     // A program that gdr started may start gdr.
     let others = others.filter(|other| !other.is_empty() && *other != added);

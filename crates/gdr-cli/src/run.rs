@@ -6,9 +6,9 @@ use anyhow::Context;
 
 use crate::args::{Args, Command};
 use crate::commands::{
-    apiperf, chaos, collect, compare, copybw, copylat, devices, diff, doctor, env, explain, fix,
-    fleet, generate, get, help, info, loopback, ls, mesh, nics, peermem, perf, plan, pplat, put,
-    run_program, sanity, serve, topo, trace, tune, version, watch,
+    apiperf, chaos, check, collect, compare, copybw, copylat, devices, diff, doctor, env, explain,
+    fix, fleet, generate, get, help, info, loopback, ls, mesh, nics, peermem, perf, plan, pplat,
+    put, run_program, sanity, serve, topo, trace, tune, version, watch,
 };
 use crate::exit::Exit;
 use crate::multicall::Tool;
@@ -47,6 +47,7 @@ pub(crate) fn run(args: &Args, output: &mut Output) -> anyhow::Result<Exit> {
         Command::Watch(options) => watch::run(global, options, output),
         Command::Run(options) => run_program::run(global, options, output),
         Command::Chaos(options) => chaos::run(global, options, output),
+        Command::Check(options) => check::run(global, options, output),
         Command::Trace(options) => trace::run(global, options, output),
         Command::Env(options) => env::run(global, options, output),
         Command::Info(options) => info::run(global, options, output),

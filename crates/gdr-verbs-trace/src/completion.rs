@@ -6,6 +6,7 @@ use std::slice;
 use gdr_trace::MemoryKind;
 use gdr_verbs_sys::{ibv_cq, ibv_wc, ibv_wc_opcode, ibv_wc_status};
 
+use crate::check::{self, Polled};
 use crate::context::Context;
 use crate::library::missing;
 use crate::nesting::keep_quiet;
@@ -66,7 +67,11 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, wc: *mu
     if let Ok(found @ 1..) = usize::try_from(result) {
         keep_quiet(|| {
             // SAFETY: the library has written this many completions.
-            for wc in unsafe { slice::from_raw_parts(wc, found) } {
+            let completions = unsafe { slice::from_raw_parts(wc, found) };
+            // SAFETY: the caller's queue.
+            let of = unsafe { (*cq).context };
+            check::polled(of, cq, completions.iter().map(polled));
+            for wc in completions {
                 let completion = Completed {
                     status: wc.status,
                     opcode: wc.opcode,
@@ -76,6 +81,19 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, wc: *mu
                 count(context, &completion);
             }
         });
+    } else if result == 0 {
+        keep_quiet(|| check::polled_nothing(cq));
     }
     result
+}
+
+/// A completion, as rules look at it.
+fn polled(wc: &ibv_wc) -> Polled {
+    let is_success = wc.status == ibv_wc_status::IBV_WC_SUCCESS;
+    Polled {
+        id: wc.wr_id,
+        status: wc.status.0,
+        qpn: Some(wc.qp_num),
+        opcode: is_success.then_some(wc.opcode),
+    }
 }

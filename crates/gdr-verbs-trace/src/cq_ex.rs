@@ -8,6 +8,7 @@ use gdr_verbs_sys::{
     ibv_wc_status,
 };
 
+use crate::check::{self, Polled};
 use crate::completion::{Completed, count};
 use crate::context::Context;
 use crate::interned::Interned;
@@ -66,6 +67,8 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
             QUEUES.insert(cq.addr() as u64, known as u64);
             queue.start_poll = queue.start_poll.and(Some(start_poll));
             queue.next_poll = queue.next_poll.and(Some(next_poll));
+            // SAFETY: a new queue; the structure begins with the fields of `ibv_cq`.
+            unsafe { check::queue_changed(cq.cast()) };
         });
     }
     cq
@@ -80,6 +83,8 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
     if result == 0 {
         // SAFETY: the queue has a completion.
         keep_quiet(|| unsafe { count_current(cq) });
+    } else {
+        keep_quiet(|| check::polled_nothing(cq.cast()));
     }
     result
 }
@@ -124,5 +129,12 @@ unsafe fn count_current(cq: *mut ibv_cq_ex) {
             _ => 0,
         },
     };
+    let polled = Polled {
+        id: queue.wr_id,
+        status: queue.status.0,
+        qpn: completion.qpn,
+        opcode: queue.read_opcode.filter(|_| is_success).map(|_| opcode),
+    };
+    check::polled(queue.context, cq.cast(), std::iter::once(polled));
     count(context, &completion);
 }

@@ -6,10 +6,11 @@ use std::mem;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use gdr_verbs_sys::{
-    ibv_context, ibv_device, ibv_mr, ibv_mr_init_attr, ibv_pd, ibv_qp, ibv_qp_init_attr,
-    ibv_qp_init_attr_ex, ibv_srq,
+    ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_mr, ibv_mr_init_attr, ibv_pd, ibv_qp,
+    ibv_qp_attr, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_srq,
 };
 
+use crate::completion_queue::{ack_cq_events, create_cq, destroy_cq, get_cq_event, resize_cq};
 use crate::library::{
     COUNT, FUNCTIONS, Function, LIBRARIES, ibv_srq_init_attr, real, set_real, with_functions,
 };
@@ -19,7 +20,7 @@ use crate::mlx5::{
     reg_dmabuf_mr as mlx5_reg_dmabuf_mr,
 };
 use crate::open_context::{close_device, import_device, open_device};
-use crate::queue_pair::{create_qp, destroy_qp};
+use crate::queue_pair::{create_qp, destroy_qp, modify_qp};
 use crate::region::{
     dereg_mr, reg_dmabuf_mr, reg_mr, reg_mr_ex, reg_mr_iova, reg_mr_iova2, rereg_mr,
 };

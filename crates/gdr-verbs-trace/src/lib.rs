@@ -22,7 +22,9 @@
 
 mod c_library;
 mod caller_memory;
+mod check;
 mod completion;
+mod completion_queue;
 mod context;
 mod cq_ex;
 mod exports;

@@ -10,8 +10,8 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use gdr_verbs_sys::{
-    Errno, ibv_context, ibv_device, ibv_mr, ibv_mr_init_attr, ibv_pd, ibv_qp, ibv_qp_init_attr,
-    ibv_qp_init_attr_ex, ibv_srq, ibv_srq_attr,
+    Errno, ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_mr, ibv_mr_init_attr, ibv_pd,
+    ibv_qp, ibv_qp_attr, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_srq, ibv_srq_attr,
 };
 
 use crate::nesting::set_errno;
@@ -61,6 +61,19 @@ macro_rules! with_functions {
                 pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr
             ) -> *mut ibv_qp => null;
             ibv_destroy_qp c"IBVERBS_1.1" = destroy_qp(qp: *mut ibv_qp) -> c_int => error_number;
+            ibv_modify_qp c"IBVERBS_1.1" = modify_qp(
+                qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int
+            ) -> c_int => error_number;
+            ibv_create_cq c"IBVERBS_1.1" = create_cq(
+                context: *mut ibv_context, size: c_int, user: *mut c_void, channel: *mut ibv_comp_channel,
+                vector: c_int
+            ) -> *mut ibv_cq => null;
+            ibv_resize_cq c"IBVERBS_1.1" = resize_cq(cq: *mut ibv_cq, size: c_int) -> c_int => error_number;
+            ibv_destroy_cq c"IBVERBS_1.1" = destroy_cq(cq: *mut ibv_cq) -> c_int => error_number;
+            ibv_get_cq_event c"IBVERBS_1.1" = get_cq_event(
+                channel: *mut ibv_comp_channel, cq: *mut *mut ibv_cq, user: *mut *mut c_void
+            ) -> c_int => minus_one;
+            ibv_ack_cq_events c"IBVERBS_1.1" = ack_cq_events(cq: *mut ibv_cq, count: c_uint) -> () => nothing;
             ibv_create_srq c"IBVERBS_1.1" = create_srq(
                 pd: *mut ibv_pd, attr: *mut ibv_srq_init_attr
             ) -> *mut ibv_srq => null;
@@ -173,6 +186,9 @@ pub(crate) mod missing {
         set_errno(ERROR);
         ptr::null_mut()
     }
+
+    /// Nothing.
+    pub(crate) fn nothing() {}
 
     /// An error number, and errno.
     pub(crate) fn error_number() -> c_int {

@@ -1,7 +1,7 @@
 //! Functions of libmlx5 that open devices, register and create beside libibverbs, and those by which a
 //! program posts by itself.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_int, c_uint, c_void};
 
 use gdr_trace::layout::flag;
 use gdr_verbs_sys::{ibv_context, ibv_device, ibv_qp, ibv_qp_init_attr_ex};
@@ -38,7 +38,7 @@ registering! {
     /// Registers memory by a descriptor.
     reg_dmabuf_mr = mlx5dv_reg_dmabuf_mr(
         pd, offset: u64, len: usize, iova: u64, fd: c_int, access: c_int, mlx5: c_int
-    ) of Wanted::by_dma_buf(fd, iova, len);
+    ) of Wanted::by_dma_buf(fd, iova, len, access as c_uint);
 }
 
 /// # Safety

@@ -8,9 +8,9 @@ use gdr_verbs_sys::{ibv_context, ibv_device, provider_op_field, verbs_context};
 
 use crate::context::{Context, OPEN, RealOperations};
 use crate::library;
-use crate::nesting::{Nesting, keep_errno, quietly};
+use crate::nesting::{Nesting, keep_errno, keep_quiet, quietly};
 use crate::recorder;
-use crate::{completion, cq_ex, post, queue_pair, shared_receive_queue};
+use crate::{check, completion, completion_queue, cq_ex, post, queue_pair, shared_receive_queue};
 
 /// Counts a context that was opened, and takes the place of its operations.
 ///
@@ -23,6 +23,7 @@ pub(crate) unsafe fn opened(context: *mut ibv_context) {
     let Some(recorder) = recorder::current() else {
         return;
     };
+    check::opened();
     static NEXT: AtomicU32 = AtomicU32::new(1);
     // SAFETY: an open context names its device.
     let name = unsafe { CStr::from_ptr((&raw const (*(*context).device).name).cast()) };
@@ -64,6 +65,11 @@ pub(crate) unsafe fn opened(context: *mut ibv_context) {
         .post_srq_recv
         .and(Some(shared_receive_queue::post_srq_recv));
     ops.poll_cq = basic.poll_cq.and(Some(completion::poll_cq));
+    if check::is_on() {
+        ops.req_notify_cq = basic
+            .req_notify_cq
+            .and(Some(completion_queue::req_notify_cq));
+    }
     record.keep(context);
 }
 
@@ -117,8 +123,10 @@ pub(crate) unsafe extern "C" fn close_device<const L: usize>(context: *mut ibv_c
     let record = nesting.is_outermost().then(|| OPEN.remove(key)).flatten();
     // SAFETY: the caller's argument.
     let result = unsafe { library::ibv_close_device(L)(context) };
-    if let (Some(record), true) = (record, result != 0) {
-        OPEN.insert(key, record);
+    match record {
+        Some(record) if result != 0 => OPEN.insert(key, record),
+        Some(_) => drop(keep_quiet(|| check::closed(context))),
+        None => {}
     }
     result
 }

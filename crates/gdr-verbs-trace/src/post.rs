@@ -9,11 +9,12 @@ use gdr_verbs_sys::{
     ibv_qp, ibv_recv_wr, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode as Opcode,
 };
 
+use crate::check::{self, Caller, Posting};
 use crate::context::Context;
 use crate::library::missing;
 use crate::nesting::keep_quiet;
 use crate::queue_pair::{Queue, QueuePair};
-use crate::receive_kinds::{Posting, ReceiveKinds};
+use crate::receive_kinds::{Posting as KindsPosting, ReceiveKinds};
 use crate::region::kind_of;
 
 /// What some requests move.
@@ -27,7 +28,7 @@ struct Tally {
 
 /// The most requests of one chain that are looked at: a list that does not end does not stop the
 /// program here.
-const LONGEST_CHAIN: u64 = 1 << 20;
+pub(crate) const LONGEST_CHAIN: u64 = 1 << 20;
 
 impl Tally {
     const fn new() -> Self {
@@ -139,7 +140,7 @@ fn operation_of(opcode: Opcode) -> Option<Operation> {
 /// # Safety
 /// `list` has `count` entries, if these are not more than `most`.
 #[inline]
-unsafe fn entries<'a>(list: *const ibv_sge, count: c_int, most: u32) -> &'a [ibv_sge] {
+pub(crate) unsafe fn entries<'a>(list: *const ibv_sge, count: c_int, most: u32) -> &'a [ibv_sge] {
     match u32::try_from(count) {
         Ok(count) if (1..=most).contains(&count) && !list.is_null() => {
             // SAFETY: the contract of this function.
@@ -176,6 +177,17 @@ enum Accepted<T> {
     None,
 }
 
+impl<T> Accepted<T> {
+    /// The address of the first request that was refused.
+    fn first_refused(&self, list: *mut T) -> Option<usize> {
+        match self {
+            Self::All => None,
+            Self::Until(bad) => Some(bad.addr()),
+            Self::None => Some(list.addr()),
+        }
+    }
+}
+
 /// Posts in the library behind; returns its result, and what it accepted.
 ///
 /// The program's place for the first request that is refused may hold anything, and a library need not set it.
@@ -208,6 +220,64 @@ unsafe fn post<T>(
     (result, accepted)
 }
 
+/// Defines a function of a table of C that passes its arguments on with where it was called from. It jumps, so
+/// the caller's frame is the one before that of `$with_caller`.
+macro_rules! with_caller {
+    (3 $(#[$about:meta])* $name:ident($($argument:ident: $type:ty),*) => $with_caller:ident) => {
+        $(#[$about])*
+        #[unsafe(naked)]
+        pub(crate) unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
+            #[cfg(target_arch = "x86_64")]
+            core::arch::naked_asm!(
+                "mov rcx, [rsp]",
+                "lea r8, [rsp + 8]",
+                "jmp {with_caller}",
+                with_caller = sym $with_caller,
+            );
+            #[cfg(target_arch = "aarch64")]
+            core::arch::naked_asm!(
+                "mov x3, x30",
+                "mov x4, sp",
+                "b {with_caller}",
+                with_caller = sym $with_caller,
+            );
+        }
+    };
+    (1 $(#[$about:meta])* $name:ident($($argument:ident: $type:ty),*) => $with_caller:ident) => {
+        $(#[$about])*
+        #[unsafe(naked)]
+        pub(crate) unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
+            #[cfg(target_arch = "x86_64")]
+            core::arch::naked_asm!(
+                "mov rsi, [rsp]",
+                "lea rdx, [rsp + 8]",
+                "jmp {with_caller}",
+                with_caller = sym $with_caller,
+            );
+            #[cfg(target_arch = "aarch64")]
+            core::arch::naked_asm!(
+                "mov x1, x30",
+                "mov x2, sp",
+                "b {with_caller}",
+                with_caller = sym $with_caller,
+            );
+        }
+    };
+}
+pub(crate) use with_caller;
+
+with_caller! { 3
+    /// # Safety
+    /// That of `ibv_post_send`.
+    post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad_wr: *mut *mut ibv_send_wr) => post_send_from
+}
+
+with_caller! { 3
+    /// # Safety
+    /// That of `ibv_post_recv`.
+    post_recv(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad_wr: *mut *mut ibv_recv_wr) => post_recv_from
+}
+
 /// Posts, and counts what was accepted.
 ///
 /// A list is read behind the call only, as far as it was accepted: what the library behind refuses may name
@@ -215,10 +285,11 @@ unsafe fn post<T>(
 ///
 /// # Safety
 /// That of `ibv_post_send`.
-pub(crate) unsafe extern "C" fn post_send(
+unsafe extern "C" fn post_send_from(
     qp: *mut ibv_qp,
     wr: *mut ibv_send_wr,
     bad_wr: *mut *mut ibv_send_wr,
+    caller: Caller,
 ) -> c_int {
     let pair = QueuePair::known(qp);
     let known = pair.and_then(QueuePair::context);
@@ -228,8 +299,14 @@ pub(crate) unsafe extern "C" fn post_send(
         // SAFETY: the caller's arguments.
         return unsafe { refuse(wr, bad_wr) };
     };
+    let most = pair.map_or(0, |pair| pair.most_segments(Queue::Send));
+    // SAFETY: the caller's arguments.
+    let posting = keep_quiet(|| unsafe { check::sends(qp, wr, most, caller) }).flatten();
     // SAFETY: the caller's arguments.
     let (result, accepted) = unsafe { post(bad_wr, |bad_wr| real(qp, wr, bad_wr)) };
+    if let Some(posting) = posting {
+        keep_quiet(|| posting.end(accepted.first_refused(wr)));
+    }
     keep_quiet(|| {
         let end = match accepted {
             Accepted::All => std::ptr::null_mut(),
@@ -257,10 +334,11 @@ pub(crate) unsafe extern "C" fn post_send(
 
 /// # Safety
 /// That of `ibv_post_recv`.
-pub(crate) unsafe extern "C" fn post_recv(
+unsafe extern "C" fn post_recv_from(
     qp: *mut ibv_qp,
     wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
+    caller: Caller,
 ) -> c_int {
     let pair = QueuePair::known(qp);
     let known = pair.and_then(QueuePair::context);
@@ -283,7 +361,9 @@ pub(crate) unsafe extern "C" fn post_recv(
     };
     let segments = pair.most_segments(Queue::Receive);
     // SAFETY: the caller's arguments.
-    unsafe { post_receives(context, (ring, segments), wr, bad_wr, call) }
+    let posting = keep_quiet(|| unsafe { check::receives(qp, wr, segments, caller) }).flatten();
+    // SAFETY: the caller's arguments.
+    unsafe { post_receives(context, (ring, segments), (wr, posting), bad_wr, call) }
 }
 
 /// Posts receives in the library behind, and keeps the kinds of their memory, as [`post_send`] does.
@@ -294,13 +374,16 @@ pub(crate) unsafe extern "C" fn post_recv(
 pub(crate) unsafe fn post_receives(
     context: &Context,
     (ring, segments): (&ReceiveKinds, u32),
-    wr: *mut ibv_recv_wr,
+    (wr, checked): (*mut ibv_recv_wr, Option<Posting>),
     bad_wr: *mut *mut ibv_recv_wr,
     call: impl FnOnce(*mut *mut ibv_recv_wr) -> c_int,
 ) -> c_int {
     let posting = ring.begin_post();
     // SAFETY: `bad_wr` is the caller's, and `call` posts with the place that it gets.
     let (result, accepted) = unsafe { post(bad_wr, call) };
+    if let Some(checked) = checked {
+        keep_quiet(|| checked.end(accepted.first_refused(wr)));
+    }
     keep_quiet(|| {
         let end = match accepted {
             Accepted::All => std::ptr::null_mut(),
@@ -319,7 +402,7 @@ pub(crate) unsafe fn post_receives(
 /// The library behind has accepted these receives in the call that goes on.
 unsafe fn record_receives(
     context: &Context,
-    posting: &Posting<'_>,
+    posting: &KindsPosting<'_>,
     segments: u32,
     mut wr: *mut ibv_recv_wr,
     end: *mut ibv_recv_wr,

@@ -11,11 +11,12 @@ use gdr_trace::layout::{CELLS, cell};
 use gdr_trace::{MemoryKind, Operation};
 use gdr_verbs_sys::{__be32, ibv_data_buf, ibv_qp_ex, ibv_sge};
 
+use crate::check::{self, Caller};
 use crate::interned::Interned;
 use crate::key_map::KeyMap;
 use crate::library::missing;
 use crate::nesting::keep_quiet;
-use crate::post::largest;
+use crate::post::{largest, with_caller};
 use crate::queue_pair::{Queue, QueuePair};
 use crate::region::kind_of;
 
@@ -118,6 +119,8 @@ macro_rules! requests {
             unsafe extern "C" fn $name(qp: *mut ibv_qp_ex, $($argument: $type),*) {
                 if let Some(pair) = QueuePair::known(qp.cast()) {
                     pair.builder.begin($operation);
+                    // SAFETY: the caller's queue pair.
+                    keep_quiet(|| unsafe { check::begin(qp, checked($operation)) });
                 }
                 if let Some(real) = functions_of(qp).and_then(|real| real.$name) {
                     // SAFETY: the caller's arguments.
@@ -175,6 +178,17 @@ requests! {
     wr_local_inv(rkey: u32) = None;
 }
 
+/// What a request does with its segments, for rules.
+fn checked(operation: Option<Operation>) -> check::Operation {
+    match operation {
+        Some(Operation::Write | Operation::Send) => check::Operation::Gathers,
+        Some(Operation::Read | Operation::Atomic | Operation::Receive) => {
+            check::Operation::Scatters
+        }
+        None => check::Operation::Other,
+    }
+}
+
 /// The functions, once for all queue pairs that have the same ones.
 static FUNCTIONS: Interned<RealFunctions> = Interned::new();
 
@@ -202,6 +216,7 @@ unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
     // Behind the call, which locks the queue pair.
     if let Some(pair) = QueuePair::known(qp.cast()) {
         pair.builder.reset();
+        keep_quiet(|| check::start(qp));
     }
 }
 
@@ -209,6 +224,7 @@ unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
     // Before the call, which unlocks the queue pair.
     if let Some(pair) = QueuePair::known(qp.cast()) {
         pair.builder.reset();
+        keep_quiet(|| check::start(qp));
     }
     if let Some(real) = functions_of(qp).and_then(|real| real.wr_abort) {
         // SAFETY: the caller's argument.
@@ -216,7 +232,13 @@ unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
     }
 }
 
-unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
+with_caller! { 1
+    /// # Safety
+    /// That of `ibv_wr_complete`.
+    wr_complete(qp: *mut ibv_qp_ex) => wr_complete_from
+}
+
+unsafe extern "C" fn wr_complete_from(qp: *mut ibv_qp_ex, caller: Caller) -> c_int {
     let Some(real) = functions_of(qp).and_then(|real| real.wr_complete) else {
         return missing::error_number();
     };
@@ -233,7 +255,12 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
         })
     });
     // SAFETY: the caller's argument.
+    let posting = pair.and_then(|_| keep_quiet(|| unsafe { check::built(qp, caller) }).flatten());
+    // SAFETY: the caller's argument.
     let result = unsafe { real(qp) };
+    if let Some(posting) = posting {
+        keep_quiet(|| posting.end((result != 0).then_some(0)));
+    }
     keep_quiet(|| {
         let pair = pair?;
         let context = pair.context()?;
@@ -265,7 +292,9 @@ fn add_segments(pair: &QueuePair, list: &[ibv_sge]) {
 
 unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
     if let Some(pair) = QueuePair::known(qp.cast()) {
-        add_segments(pair, &[ibv_sge { addr, length, lkey }]);
+        let list = [ibv_sge { addr, length, lkey }];
+        add_segments(pair, &list);
+        keep_quiet(|| check::segments(qp, &list));
     }
     if let Some(real) = functions_of(qp).and_then(|real| real.wr_set_sge) {
         // SAFETY: the caller's arguments.
@@ -295,12 +324,14 @@ unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *co
         // SAFETY: the caller's list, which the library has read.
         let list = unsafe { elements(list, count, pair.most_segments(Queue::Send)) };
         add_segments(pair, list);
+        keep_quiet(|| check::segments(qp, list));
     }
 }
 
 unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, address: *mut c_void, len: usize) {
     if let Some(pair) = QueuePair::known(qp.cast()) {
         pair.builder.add(MemoryKind::Inline, 1, len as u64);
+        keep_quiet(|| check::inline(qp));
     }
     if let Some(real) = functions_of(qp).and_then(|real| real.wr_set_inline_data) {
         // SAFETY: the caller's arguments.
@@ -322,5 +353,6 @@ unsafe extern "C" fn wr_set_inline_data_list(
         let buffers = unsafe { elements(list, count, pair.most_inline_buffers()) };
         let bytes = buffers.iter().map(|buffer| buffer.length as u64).sum();
         pair.builder.add(MemoryKind::Inline, 1, bytes);
+        keep_quiet(|| check::inline(qp));
     }
 }

@@ -5,12 +5,14 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use gdr_check::Signal;
 use gdr_process::PerProcess;
 use gdr_verbs_sys::{
-    ibv_context, ibv_pd, ibv_qp, ibv_qp_cap, ibv_qp_init_attr, ibv_qp_init_attr_ex,
+    ibv_context, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr, ibv_qp_init_attr_ex,
     ibv_qp_init_attr_mask,
 };
 
+use crate::check;
 use crate::context::Context;
 use crate::key_map::KeyMap;
 use crate::library::{self, missing};
@@ -186,10 +188,12 @@ unsafe fn add(qp: *mut ibv_qp, cap: &ibv_qp_cap) -> Option<&'static QueuePair> {
 /// # Safety
 /// `qp` is null or valid with these sizes, and the program does not have it yet; with `extended` it was created with
 /// flags for the extended interface.
-pub(crate) unsafe fn created(qp: *mut ibv_qp, cap: &ibv_qp_cap, extended: Interface) {
+unsafe fn created(qp: *mut ibv_qp, cap: &ibv_qp_cap, signal: Signal, extended: Interface) {
     if qp.is_null() {
         return;
     }
+    // SAFETY: the contract of this function.
+    unsafe { check::pair_created(qp, cap.max_send_wr, signal) };
     // SAFETY: the contract of this function.
     let Some(pair) = (unsafe { add(qp, cap) }) else {
         return;
@@ -197,6 +201,14 @@ pub(crate) unsafe fn created(qp: *mut ibv_qp, cap: &ibv_qp_cap, extended: Interf
     if extended == Interface::Extended {
         // SAFETY: the contract of this function: the structure is an `ibv_qp_ex`.
         unsafe { qp_ex::replace(qp.cast(), pair) };
+    }
+}
+
+/// Whether requests are signaled that do not say so.
+const fn signal_of(sq_sig_all: c_int) -> Signal {
+    match sq_sig_all {
+        0 => Signal::Unsignaled,
+        _ => Signal::Signaled,
     }
 }
 
@@ -229,7 +241,10 @@ pub(crate) unsafe extern "C" fn create_qp<const L: usize>(
     let qp = unsafe { library::ibv_create_qp(L)(pd, attr) };
     if nesting.is_outermost() && !qp.is_null() {
         // SAFETY: the library has read the attributes, and written the sizes; a new queue pair.
-        keep_quiet(|| unsafe { created(qp, &(*attr).cap, Interface::Basic) });
+        keep_quiet(|| unsafe {
+            let attr = &*attr;
+            created(qp, &attr.cap, signal_of(attr.sq_sig_all), Interface::Basic);
+        });
     }
     qp
 }
@@ -262,10 +277,34 @@ pub(crate) unsafe fn create_extended(
             // SAFETY: the library has read the attributes, and written the sizes.
             let attr = unsafe { &*attr };
             // SAFETY: a new queue pair with this interface.
-            unsafe { created(qp, &attr.cap, Interface::of(attr)) };
+            unsafe {
+                created(
+                    qp,
+                    &attr.cap,
+                    signal_of(attr.sq_sig_all),
+                    Interface::of(attr),
+                )
+            };
         });
     }
     qp
+}
+
+/// # Safety
+/// That of `ibv_modify_qp`.
+pub(crate) unsafe extern "C" fn modify_qp<const L: usize>(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    mask: c_int,
+) -> c_int {
+    let nesting = Nesting::enter();
+    // SAFETY: the caller's arguments.
+    let result = unsafe { library::ibv_modify_qp(L)(qp, attr, mask) };
+    if nesting.is_outermost() && result == 0 {
+        // SAFETY: the library has read the attributes.
+        keep_quiet(|| check::pair_modified(qp, unsafe { &*attr }, mask));
+    }
+    result
 }
 
 /// # Safety
@@ -295,6 +334,7 @@ pub(crate) unsafe extern "C" fn destroy_qp<const L: usize>(qp: *mut ibv_qp) -> c
         }
         return result;
     }
+    keep_quiet(|| check::pair_destroyed(qp));
     let pair = at(record);
     if pair.shared.load(Ordering::Relaxed).is_null()
         && let Some(ring) = pair.receives()

@@ -3,9 +3,12 @@
 use std::ffi::{c_int, c_uint, c_void};
 
 use gdr_trace::MemoryKind;
-use gdr_verbs_sys::{ibv_context, ibv_mr, ibv_mr_init_attr, ibv_mr_init_attr_mask, ibv_pd};
+use gdr_verbs_sys::{
+    ibv_access_flags, ibv_context, ibv_mr, ibv_mr_init_attr, ibv_mr_init_attr_mask, ibv_pd,
+};
 
 use crate::caller_memory;
+use crate::check::{self, Described};
 use crate::context::Context;
 use crate::gpu_memory::gpu_of;
 use crate::key_map::KeyMap;
@@ -52,6 +55,10 @@ pub(crate) struct Wanted {
     address: u64,
     len: usize,
     by: Method,
+    /// The first address that requests name.
+    first: u64,
+    /// The value of `enum ibv_access_flags`.
+    access: c_uint,
 }
 
 /// How a registration names its memory.
@@ -62,20 +69,32 @@ enum Method {
 }
 
 impl Wanted {
-    fn by_address(address: *mut c_void, len: usize) -> Self {
+    fn by_address(address: *mut c_void, len: usize, access: c_uint) -> Self {
+        let address = address.addr() as u64;
+        let is_zero_based =
+            ibv_access_flags(access).contains(ibv_access_flags::IBV_ACCESS_ZERO_BASED);
         Self {
-            address: address.addr() as u64,
+            address,
             len,
             by: Method::Address,
+            first: if is_zero_based { 0 } else { address },
+            access,
         }
     }
 
+    /// Requests name addresses from `first` on.
+    fn from(self, first: u64) -> Self {
+        Self { first, ..self }
+    }
+
     /// `None` for a descriptor that is not valid: the program asks whether there is support.
-    pub(crate) fn by_dma_buf(fd: c_int, iova: u64, len: usize) -> Option<Self> {
+    pub(crate) fn by_dma_buf(fd: c_int, iova: u64, len: usize, access: c_uint) -> Option<Self> {
         (fd >= 0).then_some(Self {
             address: iova,
             len,
             by: Method::DmaBuf,
+            first: iova,
+            access,
         })
     }
 
@@ -85,8 +104,15 @@ impl Wanted {
         let given = unsafe { caller_memory::read(attr) }?;
         let has_fd = given.comp_mask & u64::from(ibv_mr_init_attr_mask::IBV_REG_MR_MASK_FD.0) != 0;
         match has_fd {
-            true => Self::by_dma_buf(given.fd, given.iova, given.length),
-            false => Some(Self::by_address(given.addr, given.length)),
+            true => Self::by_dma_buf(given.fd, given.iova, given.length, given.access as c_uint),
+            false => {
+                let wanted = Self::by_address(given.addr, given.length, given.access as c_uint);
+                let mask = u64::from(ibv_mr_init_attr_mask::IBV_REG_MR_MASK_IOVA.0);
+                Some(match given.comp_mask & mask {
+                    0 => wanted,
+                    _ => wanted.from(given.iova),
+                })
+            }
         }
     }
 
@@ -102,6 +128,22 @@ impl Wanted {
             memory,
             gpu,
             errno,
+        }
+    }
+
+    /// As rules look at it.
+    fn described(&self, kind: MemoryKind) -> Described {
+        let is_whole_space = self.len == usize::MAX;
+        let is_host = kind == MemoryKind::Host && !is_whole_space;
+        Described {
+            first: self.first,
+            len: if is_whole_space {
+                u64::MAX
+            } else {
+                self.len as u64
+            },
+            address: is_host.then_some(self.address),
+            access: self.access,
         }
     }
 
@@ -154,6 +196,7 @@ fn add(context: &Context, wanted: &Wanted, mr: *mut ibv_mr, errno: i32) {
         let key = context.key(region.lkey);
         REGIONS.insert(key, Known { kind, row }.pack());
         KEYS.insert(mr.addr() as u64, key);
+        check::registered(region, mr, &wanted.described(kind));
     }
 }
 
@@ -184,22 +227,22 @@ pub(crate) use registering;
 registering! {
     /// Registers memory by its address.
     reg_mr = ibv_reg_mr(pd, address: *mut c_void, len: usize, access: c_int)
-        of Some(Wanted::by_address(address, len));
+        of Some(Wanted::by_address(address, len, access as c_uint));
 
     /// Registers memory by its address, with an address for requests.
     reg_mr_iova = ibv_reg_mr_iova(
         pd, address: *mut c_void, len: usize, iova: u64, access: c_int
-    ) of Some(Wanted::by_address(address, len));
+    ) of Some(Wanted::by_address(address, len, access as c_uint).from(iova));
 
     /// As [`reg_mr_iova`], with all flags.
     reg_mr_iova2 = ibv_reg_mr_iova2(
         pd, address: *mut c_void, len: usize, iova: u64, access: c_uint
-    ) of Some(Wanted::by_address(address, len));
+    ) of Some(Wanted::by_address(address, len, access).from(iova));
 
     /// Registers memory by a descriptor.
     reg_dmabuf_mr = ibv_reg_dmabuf_mr(
         pd, offset: u64, len: usize, iova: u64, fd: c_int, access: c_int
-    ) of Wanted::by_dma_buf(fd, iova, len);
+    ) of Wanted::by_dma_buf(fd, iova, len, access as c_uint);
 
     /// Registers memory as attributes say.
     reg_mr_ex = ibv_reg_mr_ex(pd, attr: *mut ibv_mr_init_attr) of Wanted::by_attributes(attr);
@@ -247,11 +290,17 @@ pub(crate) unsafe extern "C" fn dereg_mr<const L: usize>(mr: *mut ibv_mr) -> c_i
         .is_outermost()
         .then(|| keep_quiet(|| Forgotten::take(mr)).flatten())
         .flatten();
+    let stack = before
+        .as_ref()
+        .and_then(|_| keep_quiet(|| check::deregistering(mr)).flatten());
     // SAFETY: the caller's argument.
     let result = unsafe { library::ibv_dereg_mr(L)(mr) };
     if let Some(before) = before {
         keep_quiet(|| match result {
-            0 => before.end(),
+            0 => {
+                check::deregistered(mr, stack);
+                before.end();
+            }
             _ => before.put_back(),
         });
     }
@@ -287,13 +336,19 @@ pub(crate) unsafe extern "C" fn rereg_mr<const L: usize>(
         let Some(context) = Context::of_key(before.key).filter(|_| result == 0) else {
             return before.put_back();
         };
+        check::registered_again(mr);
         if flags & CHANGE_TRANSLATION == 0 {
             // SAFETY: the library has registered the region again, and it has its new key.
             let key = context.key(unsafe { (*mr).lkey });
             return Forgotten { key, ..before }.put_back();
         }
         before.end();
-        add(context, &Wanted::by_address(address, len), mr, 0);
+        add(
+            context,
+            &Wanted::by_address(address, len, access as c_uint),
+            mr,
+            0,
+        );
     });
     result
 }

@@ -5,11 +5,12 @@ use std::ptr;
 
 use gdr_verbs_sys::{ibv_context, ibv_pd, ibv_recv_wr, ibv_srq, ibv_srq_init_attr_ex};
 
+use crate::check::{self, Caller};
 use crate::context::Context;
 use crate::key_map::KeyMap;
 use crate::library::{self, ibv_srq_init_attr, missing};
 use crate::nesting::{Nesting, keep_quiet};
-use crate::post::{post_receives, refuse};
+use crate::post::{post_receives, refuse, with_caller};
 use crate::receive_kinds::ReceiveKinds;
 
 /// The rings of queues, by the address of the structure.
@@ -45,6 +46,7 @@ unsafe fn create(
             let ring = ptr::from_ref(ReceiveKinds::take_ring(attr.max_wr));
             QUEUES.insert(srq.addr() as u64, ring.expose_provenance() as u64);
             SEGMENTS.insert(srq.addr() as u64, attr.max_sge.into());
+            check::shared_queue_created(srq);
             Some(())
         });
     }
@@ -94,6 +96,7 @@ pub(crate) unsafe extern "C" fn destroy_srq<const L: usize>(srq: *mut ibv_srq) -
         (Some(known), _) if result != 0 => QUEUES.insert(key, known),
         (Some(_), Some(ring)) => {
             SEGMENTS.remove(key);
+            keep_quiet(|| check::shared_queue_destroyed(srq));
             ring.give_back();
         }
         _ => {}
@@ -101,12 +104,19 @@ pub(crate) unsafe extern "C" fn destroy_srq<const L: usize>(srq: *mut ibv_srq) -
     result
 }
 
+with_caller! { 3
+    /// # Safety
+    /// That of `ibv_post_srq_recv`.
+    post_srq_recv(srq: *mut ibv_srq, wr: *mut ibv_recv_wr, bad_wr: *mut *mut ibv_recv_wr) => post_srq_recv_from
+}
+
 /// # Safety
 /// That of `ibv_post_srq_recv`.
-pub(crate) unsafe extern "C" fn post_srq_recv(
+unsafe extern "C" fn post_srq_recv_from(
     srq: *mut ibv_srq,
     wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
+    caller: Caller,
 ) -> c_int {
     // SAFETY: the caller's queue.
     let context = Context::behind(unsafe { context_of(srq) });
@@ -122,6 +132,16 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     let segments = SEGMENTS.get(srq.addr() as u64).unwrap_or(0) as u32;
     // SAFETY: the caller's arguments.
     let call = |bad_wr| unsafe { real(srq, wr, bad_wr) };
+    // SAFETY: the caller's arguments.
+    let posting = keep_quiet(|| unsafe { check::shared_receives(srq, wr, segments, caller) });
     // SAFETY: `call` posts the caller's list to the queue of this ring.
-    unsafe { post_receives(context, (ring, segments), wr, bad_wr, call) }
+    unsafe {
+        post_receives(
+            context,
+            (ring, segments),
+            (wr, posting.flatten()),
+            bad_wr,
+            call,
+        )
+    }
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod apiperf;
 pub(crate) mod chaos;
+pub(crate) mod check;
 pub(crate) mod collect;
 pub(crate) mod compare;
 pub(crate) mod copybw;

@@ -69,11 +69,11 @@ pub(crate) struct Options {
 /// Why a program ran without a report, or not at all.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TraceError {
-    /// No place for the counts.
-    #[error("no folder for the counts can be made in {}: {source}; name another one in TMPDIR", .folder.display())]
+    /// No place for what processes write.
+    #[error("no folder for what processes write can be made in {}: {source}; name another one in TMPDIR", .folder.display())]
     Folder { folder: PathBuf, source: io::Error },
-    /// The folder of the counts is gone.
-    #[error("the counts in {} cannot be read: {source}", .folder.display())]
+    /// What they wrote is gone.
+    #[error("what the processes wrote in {} cannot be read: {source}", .folder.display())]
     Counts { folder: PathBuf, source: io::Error },
     /// A file of the report.
     #[error("{} cannot be written: {source}", .path.display())]
@@ -167,7 +167,7 @@ fn report(folder: &Path, command: &[OsString], ended: Ended) -> Result<Report, T
 }
 
 /// A path whose `%p` is replaced by the number of this process.
-fn with_pid(path: &Path) -> PathBuf {
+pub(crate) fn with_pid(path: &Path) -> PathBuf {
     match path.to_str() {
         Some(text) => text.replace("%p", &process::id().to_string()).into(),
         None => path.to_owned(),
@@ -175,7 +175,7 @@ fn with_pid(path: &Path) -> PathBuf {
 }
 
 /// Writes a file in one step, so that a program that reads it meanwhile finds all of it.
-fn write_file(path: &Path, text: &str) -> Result<(), TraceError> {
+pub(crate) fn write_file(path: &Path, text: &str) -> Result<(), TraceError> {
     WholeFile::write(path, text.as_bytes()).map_err(|source| TraceError::NotWritten {
         path: path.to_owned(),
         source,

@@ -1,0 +1,244 @@
+//! The rules, each with its source and its remedy.
+
+use std::fmt;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+/// How much a rule that is not kept matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// Correct programs do it, too; it is worth a look.
+    Note,
+    /// It is not allowed, and goes wrong on some device or at some time.
+    Error,
+}
+
+impl fmt::Display for Severity {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Note => "note",
+            Self::Error => "error",
+        })
+    }
+}
+
+/// Declares the rules.
+macro_rules! rules {
+    ($(
+        $name:ident $id:literal $severity:ident: $title:literal
+            why $why:literal
+            source $source:literal
+            remedy $remedy:literal;
+    )*) => {
+        /// A rule that verbs programs must keep.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[non_exhaustive]
+        pub enum Rule {
+            $(
+                #[doc = concat!("`", $id, "`: ", $title, ".")]
+                $name,
+            )*
+        }
+
+        impl Rule {
+            /// All rules, errors first.
+            pub const ALL: &[Self] = &[$(Self::$name),*];
+
+            /// The name that reports and suppressions use.
+            pub const fn id(self) -> &'static str {
+                match self { $(Self::$name => $id),* }
+            }
+
+            /// What the program did.
+            pub const fn title(self) -> &'static str {
+                match self { $(Self::$name => $title),* }
+            }
+
+            /// Why that is wrong.
+            pub const fn why(self) -> &'static str {
+                match self { $(Self::$name => $why),* }
+            }
+
+            /// The document that says so.
+            pub const fn source(self) -> &'static str {
+                match self { $(Self::$name => $source),* }
+            }
+
+            /// What to change.
+            pub const fn remedy(self) -> &'static str {
+                match self { $(Self::$name => $remedy),* }
+            }
+
+            /// How much it matters.
+            pub const fn severity(self) -> Severity {
+                match self { $(Self::$name => Severity::$severity),* }
+            }
+        }
+    };
+}
+
+rules! {
+    SendBufferChanged "send-buffer-changed" Error:
+        "a send buffer changed before its completion was polled"
+        why "the device may read the buffer at any time until then, and again when a packet is lost, so the \
+             peer may get old bytes, new bytes or some of each"
+        source "ibv_post_send(3): \"The buffers used by a WR can only be safely reused after WR the request \
+                is fully executed and a work completion has been retrieved from the corresponding completion \
+                queue (CQ).\"; IBTA vol. 1, 10.8 (work request processing)"
+        remedy "poll the completion of this request, or of a later signaled one of the same queue pair, before \
+                writing to the buffer; small data can be posted with IBV_SEND_INLINE";
+    BufferUnmapped "buffer-unmapped" Error:
+        "memory of a request was unmapped before its completion was polled"
+        why "the device goes on with pages that the process no longer has, or fails the request"
+        source "ibv_post_send(3) and ibv_post_recv(3): buffers are the device's until the completion; \
+                ibv_reg_mr(3)"
+        remedy "poll the completion, then deregister, then unmap or free";
+    DeregisteredWhilePosted "deregistered-while-posted" Error:
+        "a memory region was deregistered while a request used it"
+        why "the request fails with a protection error if the device has not finished it, and a write of the \
+             peer that arrives later fails the queue pair"
+        source "ibv_dereg_mr(3), ibv_post_send(3); IBTA vol. 1, 10.6 (memory management)"
+        remedy "poll the completions of all requests that name the region, or destroy the queue pair, first";
+    KeyAfterDeregistration "key-after-deregistration" Error:
+        "a request names a local key that was deregistered"
+        why "the key may belong to another region by now, and the device uses that memory then"
+        source "ibv_dereg_mr(3); IBTA vol. 1, 10.6 (memory management)"
+        remedy "keep the region registered until the last request, or register again and use the new key";
+    OutsideRegion "outside-region" Error:
+        "a segment is not inside of the region of its key"
+        why "the device fails the request with IBV_WC_LOC_PROT_ERR as soon as it gets to these bytes"
+        source "ibv_reg_mr(3); IBTA vol. 1, 10.6 (memory management)"
+        remedy "compare address and length of the segment with the arguments of ibv_reg_mr; with ibv_reg_mr_iova \
+                requests name addresses from iova on";
+    NotWritable "not-writable" Error:
+        "the device must write to a region without IBV_ACCESS_LOCAL_WRITE"
+        why "receives, READs and atomics that land in such a region fail with IBV_WC_LOC_PROT_ERR"
+        source "ibv_reg_mr(3): \"Local read access is always enabled for the MR\", local write is not"
+        remedy "register the region with IBV_ACCESS_LOCAL_WRITE";
+    LocalProtection "local-protection" Error:
+        "the device refused a request's own memory"
+        why "the key is not one of this protection domain, or does not allow the access: it was guessed, or is of \
+             another device, domain or region"
+        source "ibv_poll_cq(3), IBV_WC_LOC_PROT_ERR; IBTA vol. 1, 10.10 (error handling)"
+        remedy "use mr->lkey of a region of the queue pair's protection domain";
+    RemoteAccess "remote-access" Error:
+        "the peer's device refused the remote key or address"
+        why "the key was guessed, is no longer registered, or does not allow the operation or the range"
+        source "ibv_poll_cq(3), IBV_WC_REM_ACCESS_ERR; IBTA vol. 1, 10.10 (error handling)"
+        remedy "send rkey, address and length to the peer after registration, and do not deregister before the \
+                peer says that it has finished";
+    ReceivesOverlap "receives-overlap" Error:
+        "buffers that the device writes to overlap in part"
+        why "the later message destroys bytes of the earlier one, in an order that nothing defines"
+        source "ibv_post_recv(3): a buffer is the device's until its completion; IBTA vol. 1, 9.5 (ordering)"
+        remedy "give each outstanding receive or READ bytes of its own; a common cause is a stride that is shorter \
+                than the length of the segment";
+    UnsignaledOverflow "unsignaled-overflow" Error:
+        "the send queue is full of requests that are not signaled"
+        why "a place in the queue is free again only when a completion of that request or of a later one is \
+             polled, and none will come: the next post fails for ever"
+        source "ibv_create_qp(3), sq_sig_all; IBTA vol. 1, 10.8.6 (unsignaled completions)"
+        remedy "set IBV_SEND_SIGNALED at least once in each max_send_wr requests, and poll";
+    SendQueueOverflow "send-queue-overflow" Error:
+        "more requests are outstanding than the send queue holds"
+        why "without a polled completion the program cannot know that a place is free: other devices refuse the \
+             post with ENOMEM"
+        source "ibv_create_qp(3), cap.max_send_wr; IBTA vol. 1, 10.8 (work request processing)"
+        remedy "count requests that are posted and not polled, and stay below cap.max_send_wr as ibv_create_qp \
+                returned it";
+    CqOverrun "cq-overrun" Error:
+        "signaled requests can overrun their completion queue"
+        why "when more completions come than the queue holds before the program polls, the queue fails, and all of \
+             its queue pairs with it (IBV_EVENT_CQ_ERR)"
+        source "ibv_create_cq(3); ibv_get_async_event(3), IBV_EVENT_CQ_ERR: CQ overrun"
+        remedy "create the completion queue with the sum of all requests that can be outstanding at once, or poll \
+                before posting more";
+    PostInError "post-in-error" Error:
+        "requests are posted to a queue pair after one of them failed"
+        why "the queue pair is in the error state: what is posted is flushed and never sent"
+        source "ibv_modify_qp(3); IBTA vol. 1, 10.3.1 (states of queue pairs)"
+        remedy "look at wc.status of every completion; reset the queue pair and connect it again, or destroy it";
+    PostNotReady "post-not-ready" Error:
+        "requests are posted in a state that does not process them"
+        why "some devices refuse the post, others accept it and lose the request"
+        source "ibv_modify_qp(3); IBTA vol. 1, 10.3.1 (states of queue pairs)"
+        remedy "post receives from INIT on, and sends from RTS on";
+    MissedEvent "missed-event" Error:
+        "the program waits for an event without polling after it asked for it"
+        why "a completion that came before ibv_req_notify_cq gives no event: the program waits for ever if it was \
+             the last one"
+        source "ibv_get_cq_event(3), example; ibv_req_notify_cq(3)"
+        remedy "call ibv_req_notify_cq first, then poll until the queue is empty, then wait";
+    EventsUnacknowledged "events-unacknowledged" Error:
+        "a completion queue is destroyed with events that are not acknowledged"
+        why "ibv_destroy_cq waits for the acknowledgement, and never returns in the thread that owes it"
+        source "ibv_get_cq_event(3): \"All completion events returned by ibv_get_cq_event() must eventually be \
+                acknowledged with ibv_ack_cq_events(). To avoid races, destroying a CQ will wait\""
+        remedy "call ibv_ack_cq_events for every event taken, before ibv_destroy_cq";
+    AfterFork "after-fork" Error:
+        "a forked child uses a device of its parent"
+        why "the child has no mapping of the device and shares descriptors with the parent"
+        source "ibv_fork_init(3) keeps the memory of the parent right, and gives the child no device"
+        remedy "open the device in the child, or exec";
+    SameBuffer "same-buffer" Note:
+        "several outstanding receives or READs have the same buffer"
+        why "each message overwrites the one before; right only where the data is not read"
+        source "ibv_post_recv(3); IBTA vol. 1, 9.5 (ordering)"
+        remedy "give each its own bytes, unless the data is not used";
+    WaitsForever "waits-forever" Note:
+        "a request did not progress for 5 s, and its queue pair gives up on nothing"
+        why "timeout 0 and rnr_retry 7 mean without end: a peer that is gone or posts no receive is never noticed"
+        source "ibv_modify_qp(3), attr.timeout and attr.rnr_retry; IBTA vol. 1, 9.7.5.2.8 (RNR NAK)"
+        remedy "use timeout 14 and retry_cnt 7 as rdma_cm does, and rnr_retry below 7";
+    CompletionsUnpolled "completions-unpolled" Note:
+        "the program ended and had not polled the completions of signaled requests"
+        why "whether they failed was never looked at"
+        source "ibv_poll_cq(3)"
+        remedy "poll all completions before the end";
+    Leaked "leaked" Note:
+        "objects were not destroyed when the program ended"
+        why "the kernel frees them at the end of the process; a library that is loaded again and again keeps them"
+        source "ibv_close_device(3): it does not release objects of the context"
+        remedy "destroy queue pairs, regions and queues before ibv_close_device";
+}
+
+impl Rule {
+    /// The rule with a name.
+    pub fn from_id(id: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|rule| rule.id() == id)
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.id())
+    }
+}
+
+impl Serialize for Rule {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.id())
+    }
+}
+
+impl<'de> Deserialize<'de> for Rule {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let id = String::deserialize(deserializer)?;
+        Self::from_id(&id).ok_or_else(|| de::Error::custom(format!("{id} is not a rule")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_rule_has_a_name_of_its_own_and_errors_come_first() {
+        for rule in Rule::ALL {
+            assert_eq!(Rule::from_id(rule.id()), Some(*rule));
+            assert!(!rule.source().is_empty() && !rule.remedy().is_empty());
+        }
+        assert!(Rule::ALL.is_sorted_by_key(|rule| std::cmp::Reverse(rule.severity())));
+    }
+}

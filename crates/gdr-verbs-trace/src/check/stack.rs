@@ -1,0 +1,149 @@
+//! Stacks of the program's calls.
+
+use std::collections::HashMap;
+use std::ffi::{CStr, c_void};
+use std::mem;
+use std::ptr;
+
+use gdr_check::StackId;
+
+/// The most frames of a stack that are kept.
+const FRAMES: usize = 48;
+
+/// Where a function of this library was called from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(C)]
+pub(crate) struct Caller {
+    pub(crate) return_address: usize,
+    pub(crate) stack_pointer: usize,
+}
+
+/// Where code is.
+pub(super) struct Frame {
+    /// The file of the program or the library.
+    pub(super) object: String,
+    /// The address in that file.
+    pub(super) offset: u64,
+    pub(super) symbol: Option<String>,
+}
+
+/// The stacks that findings may name. Number 0 is no stack.
+#[derive(Default)]
+pub(super) struct Stacks {
+    /// A stack is walked once for a caller: one that comes back to the same place with the same stack pointer
+    /// came the same way, but for rare programs.
+    callers: HashMap<Caller, StackId>,
+    known: HashMap<Vec<usize>, StackId>,
+    frames: Vec<Vec<usize>>,
+}
+
+impl Stacks {
+    /// Loads what walking a stack needs, outside of any lock.
+    pub(super) fn warm_up() {
+        walked();
+    }
+
+    /// The stack of a caller of this library, which is in a call.
+    #[inline]
+    pub(super) fn of(&mut self, caller: Caller) -> StackId {
+        if let Some(known) = self.callers.get(&caller) {
+            return *known;
+        }
+        let mut frames = walked();
+        // This library's own frames come first.
+        match frames.iter().position(|it| *it == caller.return_address) {
+            Some(own) => drop(frames.drain(..own)),
+            None => frames = vec![caller.return_address],
+        }
+        let stack = self.add(frames);
+        self.callers.insert(caller, stack);
+        stack
+    }
+
+    /// The stack of the program's call that this library is in.
+    pub(super) fn here(&mut self) -> StackId {
+        let mut frames = walked();
+        let own = object_of(Stacks::warm_up as *const c_void as usize).0;
+        let first = frames.iter().position(|it| object_of(*it).0 != own);
+        frames.drain(..first.unwrap_or(frames.len()));
+        self.add(frames)
+    }
+
+    fn add(&mut self, frames: Vec<usize>) -> StackId {
+        if let Some(known) = self.known.get(&frames) {
+            return *known;
+        }
+        self.frames.push(frames.clone());
+        let stack = StackId(self.frames.len() as u32);
+        self.known.insert(frames, stack);
+        stack
+    }
+
+    /// The frames of a stack, the innermost first.
+    pub(super) fn frames(&self, stack: StackId) -> impl Iterator<Item = Frame> {
+        let at = (stack.0 as usize).checked_sub(1);
+        let frames = at.and_then(|at| self.frames.get(at));
+        frames
+            .into_iter()
+            .flatten()
+            .filter_map(|address| frame(*address))
+    }
+}
+
+fn walked() -> Vec<usize> {
+    let mut frames = [ptr::null_mut::<c_void>(); FRAMES];
+    // SAFETY: the array has this many elements.
+    let count = unsafe { libc::backtrace(frames.as_mut_ptr(), FRAMES as i32) };
+    let count = usize::try_from(count).unwrap_or(0);
+    frames.iter().take(count).map(|it| it.addr()).collect()
+}
+
+/// Where the object is in memory that has an address, and what is known of it.
+fn object_of(address: usize) -> (usize, libc::Dl_info) {
+    // SAFETY: all fields may be zero.
+    let mut info: libc::Dl_info = unsafe { mem::zeroed() };
+    // SAFETY: the structure is writable; any address may be looked up.
+    unsafe { libc::dladdr(ptr::without_provenance(address), &mut info) };
+    (info.dli_fbase.addr(), info)
+}
+
+fn frame(address: usize) -> Option<Frame> {
+    // The call is before the address that it returns to.
+    let call = address.checked_sub(1)?;
+    let (base, info) = object_of(call);
+    let text = |text: *const libc::c_char| {
+        if text.is_null() {
+            return None;
+        }
+        // SAFETY: a C string of the loader, which stays as long as the object is loaded.
+        let text = unsafe { CStr::from_ptr(text) };
+        Some(text.to_string_lossy().into_owned())
+    };
+    let symbol = text(info.dli_sname);
+    let named = text(info.dli_fname)?;
+    // The loader names the program as it was called.
+    let is_program = std::env::args_os().next().is_some_and(|it| *it == *named);
+    let program = is_program.then(|| std::fs::read_link("/proc/self/exe").ok());
+    let object = program
+        .flatten()
+        .map(|it| it.to_string_lossy().into_owned());
+    Some(Frame {
+        object: object.unwrap_or(named),
+        offset: call.checked_sub(bias(base))? as u64,
+        symbol,
+    })
+}
+
+/// How far the object at an address in memory is from the addresses in its file.
+fn bias(base: usize) -> usize {
+    /// The offset of `e_type` in the header of elf.h, and the value for programs that are not
+    /// position-independent.
+    const TYPE: usize = 16;
+    const EXECUTABLE: u16 = 2;
+    let kind = ptr::with_exposed_provenance::<u16>(base.wrapping_add(TYPE));
+    // SAFETY: the loader has mapped the header of the object there.
+    match unsafe { kind.read() } {
+        EXECUTABLE => 0,
+        _ => base,
+    }
+}
