@@ -83,6 +83,7 @@ mod lock;
 mod mode;
 mod name;
 mod object;
+mod part;
 mod peer_channel;
 mod protocol;
 mod publisher;
@@ -113,6 +114,7 @@ pub use link_shared::LocalMemory;
 pub use mode::{Checksum, Grantee, InvalidMode, Mode, Rights, WhenFull};
 pub use name::{InvalidName, ObjectName};
 pub use object::{DeviceSlot, Object, ObjectOptions, SlotWriter};
+pub use part::Extent;
 pub use protocol::SERVICE;
 #[doc(hidden)]
 pub use protocol::check_untrusted;

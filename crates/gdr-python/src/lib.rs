@@ -37,6 +37,7 @@ mod device_slot;
 mod dlpack;
 mod dtype;
 mod error;
+mod extents;
 mod gather;
 mod home;
 mod host_memory;
@@ -69,6 +70,8 @@ mod _gdr {
     use crate::device_slot::DeviceSlot;
     #[pymodule_export]
     use crate::error::Error;
+    #[pymodule_export]
+    use crate::extents::Extents;
     #[pymodule_export]
     use crate::gather::Gather;
     #[pymodule_export]

@@ -126,6 +126,29 @@ def test_owners_of_parts_are_read_by_readers_of_others():
             late.join()
 
 
+def test_a_part_moves_its_bytes_only():
+    tall = torch.arange(float(1024 * 1024)).view(1024, 1024)
+    wide = torch.arange(float(64 * 16384)).view(64, 16384)
+    with gdr.torch.publish({"tall": tall, "wide": wide, "odd": torch.ones(3)}, "w") as publisher:
+        publisher.push(4)
+        into = {"tall": torch.empty(256, 1024), "wide": torch.empty(64, 4096)}
+        parts = {"tall": ((1024, 1024), (512, 0)), "wide": ((64, 16384), (0, 8192))}
+        with gdr.torch.Reader(publisher.source, into, parts=parts, timeout=LIMIT_S) as reader:
+            # A quarter of each, and the step.
+            assert reader.nbytes == 2 * (1 << 20) + 8
+            assert reader.pull(timeout=LIMIT_S) == 4
+        assert torch.equal(into["tall"], tall[512:768]) and torch.equal(into["wide"], wide[:, 8192:12288])
+        # Columns of a few bytes are read with those between them.
+        into = {"tall": torch.empty(1024, 2)}
+        parts = {"tall": ((1024, 1024), (0, 7))}
+        with gdr.torch.Reader(publisher.source, into, parts=parts, timeout=LIMIT_S) as reader:
+            assert reader.nbytes == 4 * (1 << 20) + 8
+            reader.pull(timeout=LIMIT_S)
+        assert torch.equal(into["tall"], tall[:, 7:9])
+        with gdr.torch.Reader(publisher.source, timeout=LIMIT_S) as reader:
+            assert reader.nbytes == publisher.nbytes
+
+
 @pytest.mark.parametrize(
     ("state", "error", "words"),
     [
@@ -295,7 +318,10 @@ def test_a_checkpoint_of_a_file_is_pulled_without_a_step(tmp_path):
     with gdr.Home() as home:
         home.object("file", len(content), checksum="sum64").publish_from(content)
         into = {"w": torch.empty(2), "h": torch.empty(3, dtype=torch.uint8)}
-        assert gdr.torch.pull(f"{home.address}/file", into, timeout=LIMIT_S) is None
+        with gdr.torch.Reader(f"{home.address}/file", into, timeout=LIMIT_S) as reader:
+            # All of it, so that the checksum is compared.
+            assert reader.nbytes == len(content)
+            assert reader.pull(timeout=LIMIT_S) is None
         assert into["w"].tolist() == [1.5, 2.5] and into["h"].tolist() == [1, 2, 3]
 
 

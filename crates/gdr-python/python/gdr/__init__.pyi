@@ -149,6 +149,13 @@ class DeviceSlot:
     def __cuda_array_interface__(self) -> dict[str, Any]: ...
 
 @final
+class Extents:
+    def __new__(cls, extents: list[tuple[int, int, int]], /) -> Extents: ...
+    def __len__(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+
+@final
 class Gather:
     def __new__(cls, tensors: list[tuple[_GpuMemory, int]], /) -> Gather: ...
     @property
@@ -273,7 +280,14 @@ class LocalMemory:
 
 @final
 class RemoteObject:
-    def get_into(self, out: LocalMemory | _Memory, /, *, timeout: float = 30.0) -> int: ...
+    def get_into(
+        self,
+        out: LocalMemory | _Memory,
+        /,
+        *,
+        extents: Extents | None = None,
+        timeout: float = 30.0,
+    ) -> int: ...
     def get(self, *, timeout: float = 30.0) -> tuple[int, bytes]: ...
     def read_at(
         self, offset: int, out: LocalMemory | _Memory, /, *, timeout: float = 30.0
