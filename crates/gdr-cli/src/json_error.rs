@@ -331,6 +331,7 @@ codes! {
     Busy => "object_busy",
     RingFull => "ring_full",
     Damaged => "object_damaged",
+    DamagedTensor => "tensor_damaged",
     WrongMode => "object_mode",
     NoMoreEpochs => "no_more_epochs",
     Handle => "object_handle",
@@ -472,7 +473,7 @@ mod tests {
             "object_name object_shape object_slots object_name_in_use object_too_many \
              no_such_object object_size out_of_range object_empty nothing_newer object_stalled \
              object_no_answer object_gone object_denied object_busy ring_full object_damaged \
-             object_mode no_more_epochs object_handle object_protocol transfer object_content \
+             tensor_damaged object_mode no_more_epochs object_handle object_protocol transfer object_content \
              object_tensors os \
              object"
         );

@@ -119,6 +119,18 @@ pub enum Error {
         published: u64,
         received: u64,
     },
+    /// A tensor that is not as its owner read it.
+    #[error(
+        "{tensor} of {name} is damaged in epoch {epoch}: its checksum is {published:#018x}, and that of the \
+         received bytes is {received:#018x}; get it again, and check the memory of both hosts"
+    )]
+    DamagedTensor {
+        name: ObjectName,
+        tensor: String,
+        epoch: Epoch,
+        published: u64,
+        received: u64,
+    },
     /// Bytes that did not arrive as they were put.
     #[error(
         "what was put to {name} arrived damaged, by its checksum, and was not published; put it again, \

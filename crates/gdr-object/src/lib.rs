@@ -95,6 +95,7 @@ mod shared_object;
 mod slot_model;
 mod slots;
 mod tensor_index;
+mod tensor_sums;
 #[cfg(test)]
 mod thread_model;
 mod wait;
@@ -120,6 +121,7 @@ pub use protocol::SERVICE;
 pub use protocol::check_untrusted;
 pub use remote_object::RemoteObject;
 pub use tensor_index::{Dtype, InvalidTensors, TensorEntry, TensorIndex};
+pub use tensor_sums::TensorSums;
 
 // The example of the README is a test.
 #[cfg(doctest)]

@@ -144,14 +144,21 @@ impl RemoteObject {
     /// # Errors
     /// [`Error::Tensors`] if it holds something else; as [`RemoteObject::get_into`].
     pub fn tensors(&self, deadline: Deadline) -> Result<TensorIndex> {
-        let content = self.info().bytes;
-        let index = TensorIndex::read(content, |len| {
+        self.index(|len| {
             let memory = self.0.link.host_memory(len)?;
             self.read_at(0, len, &memory, 0, deadline)?;
             let mut bytes = vec![0; usize::try_from(len).unwrap_or(usize::MAX)];
             memory.buffer().read_at(0, &mut bytes)?;
-            Ok::<_, Error>(bytes)
-        })?;
+            Ok(bytes)
+        })
+    }
+
+    /// Reads which tensors it holds from content of which `beginning` returns the first bytes.
+    pub(crate) fn index(
+        &self,
+        beginning: impl FnMut(u64) -> Result<Vec<u8>>,
+    ) -> Result<TensorIndex> {
+        let index = TensorIndex::read(self.info().bytes, beginning)?;
         index.map_err(|source| Error::Tensors {
             name: self.name().clone(),
             source,

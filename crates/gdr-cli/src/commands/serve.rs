@@ -201,14 +201,16 @@ enum Event<'a> {
 
 pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
     let (mut objects, mut contents) = (options.objects.clone(), options.contents.clone());
+    let mut checkpoints = Vec::new();
     for checkpoint in &options.checkpoints {
         let location = match options.gpu.is_named() {
             true => SpecLocation::Gpu(None, GpuReach::Best),
             false => SpecLocation::Host,
         };
-        let (object, content) = checkpoint.object(location)?;
-        objects.push(object);
-        contents.push(content);
+        let checkpoint = checkpoint.open(location)?;
+        objects.push(checkpoint.object.clone());
+        contents.push(checkpoint.content.clone());
+        checkpoints.push(checkpoint);
     }
     let plans = Plan::make(&objects, &contents)?;
     options.device.prepare();
@@ -233,6 +235,11 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
             publishers.push(Publisher::new(Arc::clone(&object), content));
         }
         let rights = spec.rights;
+        objects.push(Offered { object, rights });
+    }
+    for checkpoint in &checkpoints {
+        let object = Arc::new(checkpoint.offer_sums(&home)?);
+        let rights = Rights::Read;
         objects.push(Offered { object, rights });
     }
     home.open();

@@ -695,6 +695,29 @@ fn the_tensors_of_a_checkpoint_are_listed_and_got_as_a_file() {
     assert_eq!(code(&got), 0, "{}", stderr(&got));
     assert_eq!(fs::read(&copy).unwrap(), bytes);
 
+    // Another owner has the checksums, and a tensor that is not what it was.
+    let sums = text(&files.path("sums"));
+    let got = owner.peer("get", "model.sums", &["-o", &sums]);
+    assert_eq!(code(&got), 0, "{}", stderr(&got));
+    *bytes.last_mut().unwrap() ^= 1;
+    let wrong = files.write("wrong", &bytes);
+    let mut other = Owner::start(&format!(
+        "--object name=model --publish-from model={wrong} \
+         --object name=model.sums,element=u64 --publish-from model.sums={sums}"
+    ));
+    for _ in ["model", "model.sums"] {
+        assert_eq!(other.process.event()["event"], "published");
+    }
+    let refused = other.peer("get", "model", &["--safetensors", &copy, "--json"]);
+    assert_fails(&refused, "tensor_damaged", 2);
+    let error = stdout(&refused);
+    assert!(
+        error.contains("b of model is damaged in epoch 1"),
+        "{error}"
+    );
+    *bytes.last_mut().unwrap() ^= 1;
+    assert_eq!(fs::read(&copy).unwrap(), bytes);
+
     // The other object holds no tensors, and the file stays as it was.
     let refused = owner.peer("ls", "x", &["--json"]);
     assert_fails(&refused, "object_tensors", 2);
