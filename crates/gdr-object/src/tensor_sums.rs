@@ -187,7 +187,7 @@ mod tests {
             checked.map(|index| index.tensors().len())
         };
         assert_eq!(check(&found).unwrap(), 3);
-        // The last byte of each, and an attribute that is none of a tensor.
+        // The last byte of each.
         for tensor in index.tensors().iter().filter(|tensor| tensor.bytes > 0) {
             let mut wrong = content.clone();
             wrong[(tensor.offset + tensor.bytes - 1) as usize] ^= 1;
