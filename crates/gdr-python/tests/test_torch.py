@@ -1,6 +1,5 @@
 """gdr.torch: weights of models in host memory, published and pulled by gdr's own RDMA."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -277,37 +276,76 @@ def test_dtensors_of_four_ranks_are_read_by_three_with_other_parts(tmp_path):
 
 
 TRAINER = """
+import sys
 import gdr.torch, torch
+listen, step = sys.argv[1], int(sys.argv[2])
 state = {"w": torch.zeros(1 << 20)}
-publisher = gdr.torch.publish(state, "w")
-step = 0
+publisher = gdr.torch.publish(state, "w", listen=listen)
 while True:
     step += 1
     state["w"].fill_(step)
     publisher.push(step)
-    if step == 1:
+    if step == int(sys.argv[2]) + 1:
         print(publisher.source, flush=True)
 """
 
 
+def start_trainer(listen="127.0.0.1:0", step=0):
+    """A trainer that pushes without a pause, and its source once it has pushed."""
+    trainer = subprocess.Popen(
+        [sys.executable, "-c", TRAINER, listen, str(step)], stdout=subprocess.PIPE, text=True
+    )
+    return trainer, trainer.stdout.readline().strip()
+
+
+def end(process):
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
 def test_a_trainer_that_is_killed_ends_pulls_with_an_error():
-    with subprocess.Popen(
-        [sys.executable, "-c", TRAINER], stdout=subprocess.PIPE, text=True, env=dict(os.environ)
-    ) as trainer:
-        try:
-            source = trainer.stdout.readline().strip()
-            into = {"w": torch.empty(1 << 20)}
-            with gdr.torch.Reader(source, into, timeout=LIMIT_S) as reader:
-                reader.pull(timeout=LIMIT_S)
-                trainer.send_signal(signal.SIGKILL)
-                with pytest.raises((gdr.Gone, gdr.Stalled, gdr.NoAnswer)):
-                    while True:
-                        step = reader.pull(timeout=5.0)
-                        assert (into["w"] == step).all()
-                # What was pulled last is whole.
-                assert (into["w"] == into["w"][0]).all()
-        finally:
-            trainer.kill()
+    trainer, source = start_trainer()
+    try:
+        into = {"w": torch.empty(1 << 20)}
+        with gdr.torch.Reader(source, into, timeout=LIMIT_S) as reader:
+            reader.pull(timeout=LIMIT_S)
+            trainer.send_signal(signal.SIGKILL)
+            with pytest.raises((gdr.Gone, gdr.Stalled, gdr.NoAnswer)):
+                while True:
+                    step = reader.pull(timeout=5.0)
+                    assert (into["w"] == step).all()
+            # What was pulled last is whole.
+            assert (into["w"] == into["w"][0]).all()
+    finally:
+        end(trainer)
+
+
+def test_a_trainer_that_is_started_again_is_another_one_and_its_steps_are_none_of_the_first():
+    trainer, source = start_trainer(step=1_000_000)
+    try:
+        into = {"w": torch.empty(1 << 20)}
+        with gdr.torch.Reader(source, into, timeout=LIMIT_S) as reader:
+            last = 0
+            with pytest.raises((gdr.Gone, gdr.Stalled, gdr.NoAnswer)):
+                for number, step in enumerate(reader.follow(timeout=LIMIT_S)):
+                    assert step > last
+                    last = step
+                    assert (into["w"] == step).all()
+                    if number == 3:
+                        end(trainer)
+                        trainer, again = start_trainer(source.partition("/")[0])
+                        assert again == source
+            # Nothing of the second run came as a step after the first one's.
+            assert last > 1_000_000 and (into["w"] == last).all()
+            for _ in range(2):
+                with pytest.raises(gdr.Gone) as gone:
+                    reader.pull(timeout=LIMIT_S)
+                assert gone.value.reason == "restarted"
+        assert 0 < gdr.torch.pull(source, into, timeout=LIMIT_S) < 1_000_000
+        assert (into["w"] == into["w"][0]).all()
+    finally:
+        end(trainer)
 
 
 def test_a_checkpoint_of_a_file_is_pulled_without_a_step(tmp_path):
