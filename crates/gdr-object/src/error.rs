@@ -147,6 +147,13 @@ pub enum Error {
     /// An object cannot be published to any more.
     #[error("{name} has reached the last epoch; create it again")]
     NoMoreEpochs { name: ObjectName },
+    /// An epoch that would go back.
+    #[error("{name} has epoch {last}, and {epoch} is not after it; go on with a later one")]
+    EarlierEpoch {
+        name: ObjectName,
+        last: Epoch,
+        epoch: Epoch,
+    },
     /// Bytes that are not a handle.
     #[error("these bytes are not a handle of an object: {0}; take those of `RemoteObject::handle`")]
     Handle(&'static str),

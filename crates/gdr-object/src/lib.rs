@@ -88,6 +88,7 @@ mod peer_channel;
 mod protocol;
 mod publisher;
 mod put;
+mod relay;
 mod remote_object;
 mod service;
 mod shared_object;
@@ -119,6 +120,7 @@ pub use part::Extent;
 pub use protocol::SERVICE;
 #[doc(hidden)]
 pub use protocol::check_untrusted;
+pub use relay::Relay;
 pub use remote_object::RemoteObject;
 pub use tensor_index::{Dtype, InvalidTensors, TensorEntry, TensorIndex};
 pub use tensor_sums::TensorSums;

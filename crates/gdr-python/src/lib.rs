@@ -48,6 +48,7 @@ mod object;
 mod object_error;
 mod object_info;
 mod probe;
+mod relay;
 mod remote_object;
 mod runtime;
 mod security;
@@ -86,6 +87,8 @@ mod _gdr {
     use crate::object::Object;
     #[pymodule_export]
     use crate::probe::probe;
+    #[pymodule_export]
+    use crate::relay::Relay;
     #[pymodule_export]
     use crate::remote_object::RemoteObject;
     #[pymodule_export]

@@ -348,6 +348,47 @@ def test_a_trainer_that_is_started_again_is_another_one_and_its_steps_are_none_o
         end(trainer)
 
 
+def test_relays_serve_what_they_pulled_until_the_trainer_is_gone():
+    trainer, source = start_trainer()
+    wrong = []
+
+    def read(source):
+        into = {"w": torch.empty(1 << 20)}
+        last, epoch = 0, 0
+        with gdr.torch.Reader(source, into, timeout=LIMIT_S) as reader:
+            for _ in range(20):
+                step = reader.pull(timeout=LIMIT_S)
+                if step < last or reader._sources[0].epoch < epoch or (into["w"] != step).any():
+                    wrong.append((source, last, step))
+                last, epoch = step, reader._sources[0].epoch
+
+    try:
+        with gdr.torch.relay(source, timeout=LIMIT_S) as one, gdr.torch.relay(source, "v", timeout=LIMIT_S) as two:
+            assert two.source.endswith("/v") and one.source.endswith("/w")
+            readers = [threading.Thread(target=read, args=[it.source]) for it in (one, one, two, two)]
+            for reader in readers:
+                reader.start()
+            for reader in readers:
+                reader.join()
+            assert not wrong
+            with gdr.torch.Reader(one.source, {"w": torch.empty(1 << 20)}, timeout=LIMIT_S) as reader:
+                reader.pull(timeout=LIMIT_S)
+                assert one.readers == 1 and one.newest > 0
+                one.wait(timeout=0.0)
+                end(trainer)
+                for relay in (one, two):
+                    with pytest.raises((gdr.Gone, gdr.NoAnswer, gdr.Stalled)):
+                        relay.wait(timeout=LIMIT_S)
+                    assert relay.newest is None
+                # The relay has the last push, and does not pass it on as if its trainer were there.
+                with pytest.raises(gdr.Gone):
+                    reader.pull(timeout=LIMIT_S)
+    finally:
+        end(trainer)
+    with pytest.raises(ValueError, match="names no object"):
+        gdr.torch.relay("127.0.0.1:1")
+
+
 def test_a_checkpoint_of_a_file_is_pulled_without_a_step(tmp_path):
     # The header has an odd length, so the elements are aligned in the file by chance only.
     header = b'{"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"h":{"dtype":"U8","shape":[3],"data_offsets":[8,11]}}'

@@ -24,7 +24,7 @@ from gdr._boxes import Box, cover
 from gdr._gdr import DeviceSlot, Error, Extents, Gather, Home, Link, LocalMemory, RemoteObject, TensorIndex
 from gdr._errors import NothingNewer
 
-__all__ = ["Publisher", "Reader", "follow", "publish", "pull"]
+__all__ = ["Publisher", "Reader", "Relay", "follow", "publish", "pull", "relay"]
 
 # The tensor that has the step of a push.
 _STEP = "gdr.step"
@@ -214,7 +214,19 @@ class _Closing:
         self.close()
 
 
-class Publisher(_Closing):
+class _Owner(_Closing):
+    """What has a home of its own, or one that serves more."""
+
+    def __init__(self, listen: str | Home, key: Any, nic: str | None) -> None:
+        self._owns_home = not isinstance(listen, Home)
+        self._home = listen if isinstance(listen, Home) else Home(listen, key=key, nic=nic)
+
+    def _end_home(self) -> None:
+        if self._owns_home:
+            self._home.close()
+
+
+class Publisher(_Owner):
     """The weights that this process publishes. publish() makes it."""
 
     def __init__(
@@ -239,8 +251,7 @@ class Publisher(_Closing):
         }
         attributes = {"format": "pt", _PARTS: json.dumps(boxes, separators=(",", ":"))}
         self._index = TensorIndex([*described, (_STEP, "I64", [])], attributes)
-        self._owns_home = not isinstance(listen, Home)
-        self._home = listen if isinstance(listen, Home) else Home(listen, key=key, nic=nic)
+        super().__init__(listen, key, nic)
         try:
             self._object = self._home.object(
                 name,
@@ -335,10 +346,6 @@ class Publisher(_Closing):
         self._slots.clear()
         self._end_home()
 
-    def _end_home(self) -> None:
-        if self._owns_home:
-            self._home.close()
-
     @property
     def source(self) -> str:
         """What readers pass: address, port and name."""
@@ -372,6 +379,63 @@ def publish(
     gdr.Home, `checksum` as for Home.object().
     """
     return Publisher(state, name, listen=listen, key=key, nic=nic, parts=parts, checksum=checksum)
+
+
+class Relay(_Owner):
+    """Weights that another process publishes, served by this one. relay() makes it."""
+
+    def __init__(
+        self, source: str, name: str | None, *, listen: str | Home, key: Any, nic: str | None, timeout: float
+    ) -> None:
+        super().__init__(listen, key, nic)
+        try:
+            name = name or source.partition("/")[2]
+            self._relay = self._home.relay(name, source, key=key, nic=nic, timeout=timeout)
+        except BaseException:
+            self._end_home()
+            raise
+
+    def wait(self, *, timeout: float = 30.0) -> None:
+        """Waits until the owner is gone, and raises what says so; returns after `timeout` seconds."""
+        self._relay.wait(timeout=timeout)
+
+    def close(self) -> None:
+        """Ends it: readers get gdr.Gone. A second call does nothing."""
+        self._relay.close()
+        self._end_home()
+
+    @property
+    def source(self) -> str:
+        """What readers pass: address, port and name."""
+        return f"{self._home.address}/{self._relay.name}"
+
+    @property
+    def newest(self) -> int | None:
+        """The newest epoch that it offers; None before the first one, and once it has ended."""
+        return self._relay.newest
+
+    @property
+    def readers(self) -> int:
+        """How many links have it open."""
+        return self._relay.readers
+
+
+def relay(
+    source: str,
+    name: str | None = None,
+    *,
+    listen: str | Home = "127.0.0.1:0",
+    key: Any = None,
+    nic: str | None = None,
+    timeout: float = 30.0,
+) -> Relay:
+    """Serves what another process publishes: each push is pulled once, into host memory, and readers pull it
+    from here, under `name`. Relays of relays make a tree.
+
+    An owner that does not answer for `timeout` seconds is taken as gone; once it is, readers get gdr.Gone.
+    `key` is for both sides, the rest as for publish().
+    """
+    return Relay(source, name, listen=listen, key=key, nic=nic, timeout=timeout)
 
 
 class _Source:
