@@ -42,7 +42,7 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Has `home` offer `from` under a name, in host memory. An owner that does not answer for `patience`
+    /// Has `home` offer `from` under a name, in host memory. An owner that does not answer for `limit`
     /// is taken as gone. The link of `from` is for the relay alone.
     ///
     /// # Errors
@@ -51,7 +51,7 @@ impl Relay {
         home: &Home,
         name: ObjectName,
         from: RemoteObject,
-        patience: Duration,
+        limit: Duration,
     ) -> Result<Self> {
         let info = from.info();
         if info.mode != Mode::Latest {
@@ -69,7 +69,7 @@ impl Relay {
             memory: link.host_memory(info.bytes)?,
             from,
             object: Arc::clone(&object),
-            patience,
+            limit,
             stop: Arc::clone(&stop),
         };
         let (send, ended) = channel();
@@ -146,7 +146,7 @@ struct Relayed {
     from: RemoteObject,
     memory: LocalMemory,
     object: Arc<Object>,
-    patience: Duration,
+    limit: Duration,
     stop: Arc<AtomicBool>,
 }
 
@@ -169,7 +169,7 @@ impl Relayed {
             match self.next(last) {
                 Ok(epoch) => last = epoch.or(last),
                 Err(Error::Stalled { .. } | Error::NoAnswer { .. })
-                    if answered.elapsed() < self.patience =>
+                    if answered.elapsed() < self.limit =>
                 {
                     continue;
                 }
@@ -186,7 +186,7 @@ impl Relayed {
             Err(Error::NothingNewer { .. }) => return Ok(None),
             waited => waited?,
         };
-        let limit = Deadline::after(self.patience);
+        let limit = Deadline::after(self.limit);
         let epoch = self.from.get_into(&self.memory, limit)?;
         self.object.continue_at(epoch)?;
         self.object.write_with(limit, |slot| {

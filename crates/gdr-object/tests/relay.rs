@@ -14,7 +14,7 @@ use gdr_object::{Error, GoneReason, Home, Mode, Place, Relay};
 use fixture::{StopOnDrop, home, limit, link, name, row};
 
 const LEN: usize = 256 << 10;
-const PATIENCE: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(60);
 
 fn relay(home: &Home, from: &Home) -> Relay {
     let from = link(from).open(name("w"), limit()).unwrap();

@@ -235,7 +235,7 @@ impl Home {
             ObjectName::new(name).map_err(|error| PyValueError::new_err(error.to_string()))
         };
         let (name, from) = (object(&name)?, object(from)?);
-        let (patience, until) = (limit(timeout)?, deadline(timeout)?);
+        let (limit, until) = (limit(timeout)?, deadline(timeout)?);
         let (owner, security) = (self::address(py, owner)?, security(key)?);
         wait(py, None, {
             let home = Arc::clone(&self.open);
@@ -247,7 +247,7 @@ impl Home {
                 let open = home.lock();
                 let closed = || PyValueError::new_err("the home is closed: open another one");
                 let served = open.as_ref().ok_or_else(closed)?;
-                let relay = gdr_object::Relay::start(&served.home, name, from, patience);
+                let relay = gdr_object::Relay::start(&served.home, name, from, limit);
                 let relay = relay.map_err(IntoException::into_exception)?;
                 drop(open);
                 Ok(Relay::new(relay, home))

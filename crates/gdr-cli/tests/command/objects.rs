@@ -725,3 +725,32 @@ fn the_tensors_of_a_checkpoint_are_listed_and_got_as_a_file() {
     assert_fails(&refused, "object_tensors", 2);
     assert_eq!(fs::read(&copy).unwrap(), bytes);
 }
+
+#[test]
+fn a_relay_offers_the_epochs_of_its_owner_and_ends_with_that() {
+    let files = Files::new();
+    let file = files.write("w", &[7; 3000]);
+    let mut owner = Owner::start(&format!("--object name=w --publish-from {file}"));
+    assert_eq!(owner.process.event()["event"], "published");
+    let relay = Owner::start(&format!("--relay {}/w", owner.address()));
+    let object = &relay.process.first["objects"][0];
+    assert_eq!(
+        (&object["name"], &object["rights"]),
+        (&"w".into(), &"read".into())
+    );
+    let got = relay.peer("get", "w", &["--wait", "60"]);
+    assert_eq!(code(&got), 0, "{}", stderr(&got));
+    assert_eq!(got.stdout, [7; 3000]);
+    let source = format!("{}/w", owner.address());
+    drop(owner);
+    let (status, events, errors) = relay.process.end();
+    assert_eq!(status, Some(2), "{errors}");
+    let error = &events.last().unwrap()["error"];
+    assert_eq!(error["name"], "object_gone", "{error}");
+    let again = peer(
+        "serve",
+        &format!("--relay={source}"),
+        &["--listen=127.0.0.1:0", "--json"],
+    );
+    assert_fails(&again, "connect", 2);
+}
