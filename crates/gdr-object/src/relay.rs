@@ -158,7 +158,7 @@ impl Relayed {
         };
         // The object is closed before it is said.
         drop(self);
-        // Nobody asks for it while the relay is dropped.
+        // While the relay is dropped, no thread waits for it.
         let _ = ended.send(error);
     }
 

@@ -18,7 +18,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 fn relay(home: &Home, from: &Home) -> Relay {
     let from = link(from).open(name("w"), limit()).unwrap();
-    Relay::start(home, name("w"), from, PATIENCE).unwrap()
+    Relay::start(home, name("w"), from, LIMIT).unwrap()
 }
 
 /// Gets from a relay; each byte of an epoch is its number, as the owner counts.
@@ -98,7 +98,7 @@ fn a_relay_ends_at_once_and_is_for_objects_in_latest_mode() {
         .create(name("l"), row(8).mode(Mode::Live), &Place::host())
         .unwrap();
     let from = link(&owner).open(name("l"), limit()).unwrap();
-    let refused = Relay::start(&other, name("l"), from, PATIENCE);
+    let refused = Relay::start(&other, name("l"), from, LIMIT);
     assert!(matches!(refused, Err(Error::WrongMode { .. })));
     drop((object, live));
 }
