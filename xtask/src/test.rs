@@ -56,6 +56,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     results.check("public API", api::check);
     results.check("licences of dependencies", licences);
     results.check("Python package", wheel::check);
+    results.check("gdr.torch", wheel::check_torch);
     fleet_files::record(&mut results);
     verbs_programs::record(&mut results, &verbs_programs::Options::all());
     mesh::record(&mut results, &mesh::Options::all());

@@ -19,6 +19,14 @@ use crate::{sbom, third_party, verbs_library};
 
 /// The packages of PyPI that build and test a wheel.
 const TOOLS: [&str; 2] = ["maturin==1.16.0", "pytest==9.2.0"];
+/// PyTorch for CPUs, of its own index: PyPI's has 3 GB of CUDA.
+const PYTORCH: [&str; 5] = [
+    "--retries=1",
+    "--index-url=https://download.pytorch.org/whl/cpu",
+    "torch==2.9.1",
+    "numpy",
+    "pytest",
+];
 /// The most bytes of a wheel that is published. One for this machine alone is compiled for speed only.
 const MOST_BYTES: u64 = 10_000_000;
 
@@ -43,6 +51,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     if options.check {
         let mut results = Results::default();
         results.check("Python package", check);
+        results.check("gdr.torch", check_torch);
         return Ok(results.close());
     }
     let out = match &options.out {
@@ -79,13 +88,28 @@ pub(crate) fn check() -> anyhow::Result<Outcome> {
         Ok(tools) => tools,
         Err(error) => return Outcome::of_error(error),
     };
-    let package = stage(&Carried::of_host("dev")?, "check")?;
-    let built = workspace::build("dev", &["gdr-python"])?;
-    let module = package.join("python/gdr/_gdr.abi3.so");
-    copy_program(&built.join("lib_gdr.so"), &module)?;
-    let mut tests = pytest(&tools);
-    tests.env("PYTHONPATH", package.join("python"));
+    let mut tests = pytest(&tools, "");
+    tests.env("PYTHONPATH", folder_of_files()?);
     Outcome::of(tests)
+}
+
+/// The tests of `gdr.torch` on such a folder, which need PyTorch.
+pub(crate) fn check_torch() -> anyhow::Result<Outcome> {
+    let environment = match Environment::with("torch", &PYTORCH) {
+        Ok(environment) => environment,
+        Err(error) => return Outcome::of_error(error),
+    };
+    let mut tests = pytest(&environment, "test_torch.py");
+    tests.env("PYTHONPATH", folder_of_files()?);
+    Outcome::of(tests)
+}
+
+/// The folder with the files of a wheel, built without optimization.
+fn folder_of_files() -> anyhow::Result<PathBuf> {
+    let package = stage(&Carried::of_host("dev")?, "check")?.join("python");
+    let built = workspace::build("dev", &["gdr-python"])?;
+    copy_program(&built.join("lib_gdr.so"), &package.join("gdr/_gdr.abi3.so"))?;
+    Ok(package)
 }
 
 /// Builds the wheel in `out` and returns its file.
@@ -200,7 +224,7 @@ fn test_wheel(tools: &Environment, wheel: &Path) -> anyhow::Result<()> {
     pip.args(["-m", "pip", "install", "--quiet", "--no-index", "--no-deps"]);
     pip.arg(wheel);
     succeed(pip)?;
-    let mut tests = pytest(&environment);
+    let mut tests = pytest(&environment, "");
     // pytest alone comes from outside of the environment.
     tests
         .env("PYTHONPATH", tools.packages()?)
@@ -208,12 +232,12 @@ fn test_wheel(tools: &Environment, wheel: &Path) -> anyhow::Result<()> {
     succeed(tests)
 }
 
-/// The tests of the package, on the simulated GPU.
-fn pytest(environment: &Environment) -> Command {
+/// The tests of the package in a file, in all with an empty name, on the simulated GPU.
+fn pytest(environment: &Environment, file: &str) -> Command {
     let mut command = environment.python();
     command
         .args(["-m", "pytest", "-q", "-p", "no:cacheprovider"])
-        .arg(root().join("crates/gdr-python/tests"))
+        .arg(root().join("crates/gdr-python/tests").join(file))
         .env("GDR_BACKEND", "sim")
         .env("PYTHONDONTWRITEBYTECODE", "1");
     command

@@ -216,7 +216,8 @@ pub(crate) fn statuses(command: &str) -> Statuses {
             (Exit::Fine, "served until a signal (Ctrl-C, SIGTERM)"),
             (
                 Exit::Failure,
-                "it could not start, or content could not be read or published",
+                "it could not start, content could not be read or published, or the owner of a \
+                 relayed object is gone",
             ),
             (Exit::Undecided, CLOSED_OR_NO_GPU),
             (Exit::Usage, USAGE),

@@ -334,8 +334,10 @@ codes! {
     Busy => "object_busy",
     RingFull => "ring_full",
     Damaged => "object_damaged",
+    DamagedTensor => "tensor_damaged",
     WrongMode => "object_mode",
     NoMoreEpochs => "no_more_epochs",
+    EarlierEpoch => "earlier_epoch",
     Handle => "object_handle",
     Protocol => "object_protocol",
     Transfer => "transfer",
@@ -475,7 +477,7 @@ mod tests {
             "object_name object_shape object_slots object_name_in_use object_too_many \
              no_such_object object_size out_of_range object_empty nothing_newer object_stalled \
              object_no_answer object_gone object_denied object_busy ring_full object_damaged \
-             object_mode no_more_epochs object_handle object_protocol transfer object_content \
+             tensor_damaged object_mode no_more_epochs earlier_epoch object_handle object_protocol transfer object_content \
              object_tensors os \
              object"
         );

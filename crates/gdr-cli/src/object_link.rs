@@ -59,6 +59,18 @@ impl DeviceOptions {
         let chosen = pair.choose()?;
         Ok((pair, chosen))
     }
+
+    /// Connects to an owner.
+    pub(crate) fn connect(&self, owner: &HostPort, limit: Duration) -> Result<Link> {
+        let (pair, chosen) = self.choose(Vec::new())?;
+        let security = self.security.security()?;
+        let addresses = Addresses::resolve(owner, Side::Connects, security, limit)?;
+        addresses.first(|address| {
+            let device = pair.connector(&chosen, address.ip())?;
+            let options = LinkOptions::new(addresses.security.clone()).device(&device);
+            Ok(Link::connect(address, options, Deadline::after(limit))?)
+        })
+    }
 }
 
 /// The options of the commands that connect to an owner.
@@ -80,15 +92,8 @@ impl LinkArguments {
 
     /// Connects to the owner.
     pub(crate) fn connect(&self, owner: &HostPort) -> Result<Link> {
-        let (pair, chosen) = self.device.choose(Vec::new())?;
-        let security = self.device.security.security()?;
         let limit = Duration::from_secs(self.timeout.into());
-        let addresses = Addresses::resolve(owner, Side::Connects, security, limit)?;
-        addresses.first(|address| {
-            let device = pair.connector(&chosen, address.ip())?;
-            let options = LinkOptions::new(addresses.security.clone()).device(&device);
-            Ok(Link::connect(address, options, self.deadline(0))?)
-        })
+        self.device.connect(owner, limit)
     }
 
     /// The deadline of a step that moves `bytes`.

@@ -88,16 +88,25 @@ impl Kernel {
 }
 
 fn by_cpu(buffer: &Buffer, offset: u64, len: u64) -> Result<u64> {
+    let sum = sum_by(len, |at, piece| buffer.read_at(offset + at, piece))?;
+    Ok(sum.get())
+}
+
+/// The checksum of `len` bytes, of which `read` reads those from an offset on.
+pub(crate) fn sum_by<E>(
+    len: u64,
+    mut read: impl FnMut(u64, &mut [u8]) -> Result<(), E>,
+) -> Result<Sum64, E> {
     let mut bytes = vec![0; PIECE.min(usize::try_from(len).unwrap_or(PIECE))];
     let (mut sum, mut at) = (Sum64::new(len), 0);
     while at < len {
         let left = usize::try_from(len - at).unwrap_or(PIECE);
         let piece = &mut bytes[..left.min(PIECE)];
-        buffer.read_at(offset + at, piece)?;
+        read(at, piece)?;
         sum.add(at, piece);
         at += piece.len() as u64;
     }
-    Ok(sum.get())
+    Ok(sum)
 }
 
 #[cfg(test)]

@@ -119,6 +119,18 @@ pub enum Error {
         published: u64,
         received: u64,
     },
+    /// A tensor that is not as its owner read it.
+    #[error(
+        "{tensor} of {name} is damaged in epoch {epoch}: its checksum is {published:#018x}, and that of the \
+         received bytes is {received:#018x}; get it again, and check the memory of both hosts"
+    )]
+    DamagedTensor {
+        name: ObjectName,
+        tensor: String,
+        epoch: Epoch,
+        published: u64,
+        received: u64,
+    },
     /// Bytes that did not arrive as they were put.
     #[error(
         "what was put to {name} arrived damaged, by its checksum, and was not published; put it again, \
@@ -135,6 +147,13 @@ pub enum Error {
     /// An object cannot be published to any more.
     #[error("{name} has reached the last epoch; create it again")]
     NoMoreEpochs { name: ObjectName },
+    /// An epoch that would go back.
+    #[error("{name} has epoch {last}, and {epoch} is not after it; go on with a later one")]
+    EarlierEpoch {
+        name: ObjectName,
+        last: Epoch,
+        epoch: Epoch,
+    },
     /// Bytes that are not a handle.
     #[error("these bytes are not a handle of an object: {0}; take those of `RemoteObject::handle`")]
     Handle(&'static str),

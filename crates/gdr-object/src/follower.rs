@@ -9,9 +9,9 @@ use crate::binding::{Attempt, Binding};
 use crate::epoch::Epoch;
 use crate::error::{Error, GoneReason, Result};
 use crate::header::{Slot, SlotState};
-use crate::lap::Part;
 use crate::link_channel::Step;
 use crate::link_shared::{LinkState, LocalMemory};
+use crate::part::Part;
 use crate::peer_channel::READ;
 use crate::protocol::{Opened, Request};
 

@@ -5,10 +5,10 @@ use gdr_rdma::{Deadline, RemoteMemory, Stripe};
 use crate::epoch::Epoch;
 use crate::error::{Error, Result};
 use crate::header::{ObjectLine, SlotLine, SlotState};
-use crate::lap::Part;
 use crate::link_channel::{Fault, LINES, Order, Step};
 use crate::link_shared::{LinkShared, LinkState, LocalMemory};
 use crate::mode::Mode;
+use crate::part::Part;
 use crate::protocol::{Domain, Opened};
 use crate::remote_object::RemoteObject;
 

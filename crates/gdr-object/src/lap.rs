@@ -11,6 +11,7 @@ use crate::header::{LINE, ObjectLine, Slot, SlotLine, SlotState};
 use crate::link_channel::{Fault, Lanes, LinkChannel, Order, Step};
 use crate::link_shared::{LinkState, LocalMemory};
 use crate::mode::{Checksum, Mode, Rights};
+use crate::part::Part;
 use crate::protocol::{Opened, Refused, Request, Response};
 
 /// How many times a get is overtaken before it asks for a lease, if the get before needed none.
@@ -50,29 +51,6 @@ pub(crate) enum Lap {
     Overtaken,
     /// Nothing has been published.
     Empty,
-}
-
-/// Bytes of an object, and where they go.
-#[derive(Clone, Copy)]
-pub(crate) struct Part<'a> {
-    /// The first byte in the object.
-    pub(crate) from: u64,
-    pub(crate) len: u64,
-    pub(crate) to: &'a LocalMemory,
-    /// Where the first byte goes.
-    pub(crate) at: u64,
-}
-
-impl<'a> Part<'a> {
-    /// All of an object of `bytes`, to the beginning of `to`.
-    pub(crate) const fn all(bytes: u64, to: &'a LocalMemory) -> Self {
-        Self {
-            from: 0,
-            len: bytes,
-            to,
-            at: 0,
-        }
-    }
 }
 
 impl Binding {
@@ -205,12 +183,11 @@ impl Binding {
         deadline: Deadline,
     ) -> Result<()> {
         let info = &opened.info;
-        let is_checked =
-            info.checksum == Checksum::Sum64 && info.mode != Mode::Live && part.len == info.bytes;
-        if !is_checked {
+        let is_checked = info.checksum == Checksum::Sum64 && info.mode != Mode::Live;
+        let Some(at) = part.whole(info.bytes).filter(|_| is_checked) else {
             return Ok(());
-        }
-        let received = part.to.checksum(part.at, part.len, deadline)?;
+        };
+        let received = part.to.checksum(at, info.bytes, deadline)?;
         if received == line.checksum {
             return Ok(());
         }
@@ -236,18 +213,20 @@ impl Binding {
             RemoteMemory::from(opened.data),
             RemoteMemory::from(opened.header),
         );
-        let start = opened.stride * u64::from(slot.0) + part.from;
+        let start = opened.stride * u64::from(slot.0);
         let fault = |fault| Attempt::Fault {
             fault,
             of: part.len,
         };
-        let mut steps = Vec::new();
-        for (at, len) in Stripe::parts(part.len, 1) {
-            steps.push(Step::Read {
-                from: data.at(start + at),
-                to: part.to.region().segment(part.at + at, len)?,
-                order: Order::Any,
-            });
+        let mut steps = Vec::with_capacity(part.extents().len() + 1);
+        for extent in part.extents() {
+            for (at, len) in Stripe::parts(extent.len, 1) {
+                steps.push(Step::Read {
+                    from: data.at(start + extent.from + at),
+                    to: part.to.region().segment(extent.to + at, len)?,
+                    order: Order::Any,
+                });
+            }
         }
         let mut arrived = 0;
         let lanes = part.to.lanes(part.len, opened);

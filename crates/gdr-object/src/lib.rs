@@ -83,10 +83,12 @@ mod lock;
 mod mode;
 mod name;
 mod object;
+mod part;
 mod peer_channel;
 mod protocol;
 mod publisher;
 mod put;
+mod relay;
 mod remote_object;
 mod service;
 mod shared_object;
@@ -94,6 +96,7 @@ mod shared_object;
 mod slot_model;
 mod slots;
 mod tensor_index;
+mod tensor_sums;
 #[cfg(test)]
 mod thread_model;
 mod wait;
@@ -113,11 +116,14 @@ pub use link_shared::LocalMemory;
 pub use mode::{Checksum, Grantee, InvalidMode, Mode, Rights, WhenFull};
 pub use name::{InvalidName, ObjectName};
 pub use object::{DeviceSlot, Object, ObjectOptions, SlotWriter};
+pub use part::Extent;
 pub use protocol::SERVICE;
 #[doc(hidden)]
 pub use protocol::check_untrusted;
+pub use relay::Relay;
 pub use remote_object::RemoteObject;
 pub use tensor_index::{Dtype, InvalidTensors, TensorEntry, TensorIndex};
+pub use tensor_sums::TensorSums;
 
 // The example of the README is a test.
 #[cfg(doctest)]

@@ -140,6 +140,16 @@ impl Object {
         self.write_with(deadline, |slot| slot.write_at(0, bytes))
     }
 
+    /// Has the next publication be this epoch, for an object that stands for another one, as a
+    /// [`Relay`](crate::Relay) does. The epochs before it are left out.
+    ///
+    /// # Errors
+    /// [`Error::EarlierEpoch`] if it is not after the last one; [`Error::WrongMode`] for an object that is not
+    /// in latest mode.
+    pub fn continue_at(&self, epoch: Epoch) -> Result<()> {
+        self.shared.continue_at(epoch)
+    }
+
     /// Publishes what `write` writes into the next slot. Bytes that it does not write are those of some
     /// earlier epoch, or 0.
     ///

@@ -10,11 +10,11 @@ use crate::epoch::{Epoch, Generation};
 use crate::error::{Error, Result};
 use crate::follower::Follower;
 use crate::info::{Handle, ObjectInfo};
-use crate::lap::Part;
 use crate::link_channel::Step;
 use crate::link_shared::{LinkShared, LinkState, LocalMemory};
 use crate::mode::{Checksum, Rights};
 use crate::name::ObjectName;
+use crate::part::{Extent, Part};
 use crate::protocol::{Opened, Refused, Request, Response};
 use crate::tensor_index::TensorIndex;
 
@@ -115,16 +115,27 @@ impl RemoteObject {
         at: u64,
         deadline: Deadline,
     ) -> Result<Epoch> {
-        self.0.get_part(deadline, |opened| {
-            check_range(offset, len, opened.info.bytes)?;
-            check_range(at, len, to.len())?;
-            Ok(Part {
-                from: offset,
-                len,
-                to,
-                at,
-            })
-        })
+        let extent = Extent {
+            from: offset,
+            len,
+            to: at,
+        };
+        self.get_extents(&[extent], to, deadline)
+    }
+
+    /// Reads parts of the newest epoch, all of one publication, with one posting. Who needs a tenth of an object
+    /// moves a tenth of its bytes, but each extent costs as much as some KiB.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`]; as [`RemoteObject::get_into`].
+    pub fn get_extents(
+        &self,
+        extents: &[Extent],
+        to: &LocalMemory,
+        deadline: Deadline,
+    ) -> Result<Epoch> {
+        self.0
+            .get_part(deadline, |opened| Part::of(extents, opened.info.bytes, to))
     }
 
     /// Reads which tensors the object holds. Epochs of one object have the same tensors until its owner
@@ -133,14 +144,21 @@ impl RemoteObject {
     /// # Errors
     /// [`Error::Tensors`] if it holds something else; as [`RemoteObject::get_into`].
     pub fn tensors(&self, deadline: Deadline) -> Result<TensorIndex> {
-        let content = self.info().bytes;
-        let index = TensorIndex::read(content, |len| {
+        self.index(|len| {
             let memory = self.0.link.host_memory(len)?;
             self.read_at(0, len, &memory, 0, deadline)?;
             let mut bytes = vec![0; usize::try_from(len).unwrap_or(usize::MAX)];
             memory.buffer().read_at(0, &mut bytes)?;
-            Ok::<_, Error>(bytes)
-        })?;
+            Ok(bytes)
+        })
+    }
+
+    /// Reads which tensors it holds from content of which `beginning` returns the first bytes.
+    pub(crate) fn index(
+        &self,
+        beginning: impl FnMut(u64) -> Result<Vec<u8>>,
+    ) -> Result<TensorIndex> {
+        let index = TensorIndex::read(self.info().bytes, beginning)?;
         index.map_err(|source| Error::Tensors {
             name: self.name().clone(),
             source,
@@ -275,13 +293,5 @@ impl fmt::Debug for RemoteObject {
             .field("name", &self.0.name)
             .field("owner", &self.0.link.owner)
             .finish_non_exhaustive()
-    }
-}
-
-/// Fails unless `len` bytes at `offset` are within `size`.
-fn check_range(offset: u64, len: u64, size: u64) -> Result<()> {
-    match offset.checked_add(len) {
-        Some(end) if end <= size => Ok(()),
-        _ => Err(Error::OutOfRange { offset, len, size }),
     }
 }

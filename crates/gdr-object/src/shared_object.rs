@@ -184,6 +184,24 @@ impl SharedObject {
         }
     }
 
+    /// Has the next publication be this epoch.
+    pub(crate) fn continue_at(&self, epoch: Epoch) -> Result<()> {
+        let (name, mode) = (self.name().clone(), self.identity.mode);
+        if mode != Mode::Latest {
+            let operation = "gaps between epochs";
+            return Err(Error::WrongMode {
+                name,
+                mode,
+                operation,
+            });
+        }
+        let slots = &mut lock(&self.state).slots;
+        match (slots.continue_at(epoch), slots.last()) {
+            (false, Some(last)) => Err(Error::EarlierEpoch { name, last, epoch }),
+            _ => Ok(()),
+        }
+    }
+
     fn try_begin(&self, writer: Writer, read: Option<u64>) -> Result<Result<Writing, Refusal>> {
         let mut state = lock(&self.state);
         let State { slots, content, .. } = &mut *state;

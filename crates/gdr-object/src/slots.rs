@@ -113,6 +113,15 @@ impl Slots {
         self.last
     }
 
+    /// Has the next claim be this epoch; false if there was a claim of it or of a later one.
+    pub(crate) fn continue_at(&mut self, epoch: Epoch) -> bool {
+        let is_later = self.last < Some(epoch);
+        if is_later {
+            self.last = Epoch::new(epoch.get() - 1);
+        }
+        is_later
+    }
+
     /// Who has claimed a slot and not ended yet.
     pub(crate) fn writer(&self) -> Option<Writer> {
         self.claims.front().map(|(_, writer, _)| *writer)

@@ -77,6 +77,16 @@ pub enum InvalidTensors {
     /// The header cannot be understood.
     #[error("the header of the tensors is not valid: {0}; write the file again")]
     Header(String),
+    /// The checksums are of other tensors.
+    #[error(
+        "there are {sums} checksums for the header and {tensors} tensors; serve the file again"
+    )]
+    Sums {
+        /// Checksums.
+        sums: usize,
+        /// Tensors.
+        tensors: usize,
+    },
     /// The header describes another number of bytes than there are.
     #[error(
         "the header describes {described} bytes, and there are {content}; write the file again"

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use gdr_object::{
-    Deadline, Epoch, Error, Link, LinkOptions, Place, RemoteObject, Rights, Security,
+    Deadline, Epoch, Error, Extent, Link, LinkOptions, Place, RemoteObject, Rights, Security,
 };
 
 use fixture::{StopOnDrop, home, limit, name, row, two_failed};
@@ -54,6 +54,82 @@ fn parts_of_an_object_are_read_to_where_they_belong() {
         refused.to_string(),
         "w has 100 bytes, and the memory has 10; give memory of that size"
     );
+}
+
+/// The bytes at these offsets, each four long, one behind the other.
+fn fours<const N: usize>(offsets: [u64; N]) -> [Extent; N] {
+    let mut to = 0;
+    offsets.map(|from| {
+        let extent = Extent { from, len: 4, to };
+        to += 4;
+        extent
+    })
+}
+
+#[test]
+fn several_parts_are_read_together_and_each_is_checked() {
+    let home = home();
+    let object = home.create(name("w"), row(100), &Place::host()).unwrap();
+    let link = fixture::link(&home);
+    let remote = link.open(name("w"), limit()).unwrap();
+    let memory = link.host_memory(12).unwrap();
+    let three = fours([96, 0, 50]);
+    let empty = remote.get_extents(&three, &memory, limit());
+    assert!(matches!(empty, Err(Error::Empty { .. })));
+    let bytes: Vec<u8> = (0..100).collect();
+    let epoch = object.publish(&bytes, limit()).unwrap();
+    let none = remote.get_extents(&[], &memory, limit()).unwrap();
+    assert_eq!(none, epoch);
+    remote.get_extents(&three, &memory, limit()).unwrap();
+    let mut seen = [0; 12];
+    memory.buffer().read_at(0, &mut seen).unwrap();
+    assert_eq!(seen, [96, 97, 98, 99, 0, 1, 2, 3, 50, 51, 52, 53]);
+    for wrong in [[0, 97, 0], [0, 0, u64::MAX]] {
+        let refused = remote.get_extents(&fours(wrong), &memory, limit());
+        assert!(matches!(refused, Err(Error::OutOfRange { size: 100, .. })));
+    }
+    let refused = remote.get_extents(&fours([0; 4]), &memory, limit());
+    assert!(matches!(refused, Err(Error::OutOfRange { size: 12, .. })));
+}
+
+#[test]
+fn parts_that_are_read_together_are_of_one_publication() {
+    const LEN: usize = 1 << 20;
+    let home = home();
+    let object = home
+        .create(name("w"), row(LEN as u64), &Place::host())
+        .unwrap();
+    object.publish(&[0; LEN], limit()).unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _stop = StopOnDrop(&stop);
+        scope.spawn(|| {
+            for round in (0..=u8::MAX).cycle() {
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
+                object.publish(&[round; LEN], limit()).unwrap();
+            }
+        });
+        let link = fixture::link(&home);
+        let remote = link.open(name("w"), limit()).unwrap();
+        let mut offset = 0;
+        let spread = [(); 200].map(|()| {
+            offset += 5000;
+            offset
+        });
+        let extents = fours(spread);
+        let memory = link.host_memory(800).unwrap();
+        let mut last = None;
+        for _ in 0..200 {
+            let epoch = remote.get_extents(&extents, &memory, limit()).unwrap();
+            assert!(last <= Some(epoch));
+            last = Some(epoch);
+            let mut bytes = [0; 800];
+            memory.buffer().read_at(0, &mut bytes).unwrap();
+            assert!(bytes.iter().all(|it| *it == bytes[0]));
+        }
+    });
 }
 
 #[test]

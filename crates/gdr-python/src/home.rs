@@ -12,11 +12,14 @@ use pyo3::prelude::*;
 
 use crate::dtype::Dtype;
 use crate::error::IntoException;
+use crate::link::connect;
 use crate::local_memory::Memory;
 use crate::object::Object;
+use crate::relay::Relay;
 use crate::runtime::Runtime;
 use crate::security::{address, device, security};
 use crate::tensor::Access;
+use crate::waiting::{deadline, limit, wait};
 
 /// Serves named memory of this process, which other processes read, write and watch by RDMA.
 ///
@@ -208,6 +211,48 @@ impl Home {
             objects.push(Arc::clone(&object));
             Ok(Object::new(object, Arc::clone(&self.open)))
         })
+    }
+
+    /// Offers an object of another owner under a name, in host memory: each epoch is got once, and readers get it
+    /// from here. `source` is "HOST:PORT/NAME"; the link to its owner, with `key` and `nic` as for Link, is the
+    /// relay's alone. An owner that does not answer for `timeout` seconds is taken as gone.
+    #[pyo3(signature = (name, source, *, key = None, nic = None, timeout = 30.0))]
+    fn relay(
+        &self,
+        py: Python<'_>,
+        name: String,
+        source: &str,
+        key: Option<&Bound<'_, PyAny>>,
+        nic: Option<String>,
+        timeout: f64,
+    ) -> PyResult<Relay> {
+        let no_name = || {
+            let error = format!("{source:?} names no object: pass HOST:PORT/NAME");
+            PyValueError::new_err(error)
+        };
+        let (owner, from) = source.split_once('/').ok_or_else(no_name)?;
+        let object = |name: &str| {
+            ObjectName::new(name).map_err(|error| PyValueError::new_err(error.to_string()))
+        };
+        let (name, from) = (object(&name)?, object(from)?);
+        let (limit, until) = (limit(timeout)?, deadline(timeout)?);
+        let (owner, security) = (self::address(py, owner)?, security(key)?);
+        wait(py, None, {
+            let home = Arc::clone(&self.open);
+            move || {
+                let link = connect(owner, security, nic, until)?;
+                let from = link
+                    .open(from, until)
+                    .map_err(IntoException::into_exception)?;
+                let open = home.lock();
+                let closed = || PyValueError::new_err("the home is closed: open another one");
+                let served = open.as_ref().ok_or_else(closed)?;
+                let relay = gdr_object::Relay::start(&served.home, name, from, limit);
+                let relay = relay.map_err(IntoException::into_exception)?;
+                drop(open);
+                Ok(Relay::new(relay, home))
+            }
+        })?
     }
 
     /// Ends it and its objects: peers get gdr.Gone. A second call does nothing.

@@ -37,6 +37,7 @@ mod device_slot;
 mod dlpack;
 mod dtype;
 mod error;
+mod extents;
 mod gather;
 mod home;
 mod host_memory;
@@ -47,6 +48,7 @@ mod object;
 mod object_error;
 mod object_info;
 mod probe;
+mod relay;
 mod remote_object;
 mod runtime;
 mod security;
@@ -70,6 +72,8 @@ mod _gdr {
     #[pymodule_export]
     use crate::error::Error;
     #[pymodule_export]
+    use crate::extents::Extents;
+    #[pymodule_export]
     use crate::gather::Gather;
     #[pymodule_export]
     use crate::home::Home;
@@ -83,6 +87,8 @@ mod _gdr {
     use crate::object::Object;
     #[pymodule_export]
     use crate::probe::probe;
+    #[pymodule_export]
+    use crate::relay::Relay;
     #[pymodule_export]
     use crate::remote_object::RemoteObject;
     #[pymodule_export]

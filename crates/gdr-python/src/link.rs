@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use gdr_object::{LinkOptions, ObjectName};
+use gdr_object::{Deadline, LinkOptions, ObjectName, Security};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -43,6 +43,21 @@ impl OpenLink {
     }
 }
 
+/// Connects to an owner by the device that `nic` names.
+pub(crate) fn connect(
+    owner: SocketAddr,
+    security: Security,
+    nic: Option<String>,
+    until: Deadline,
+) -> PyResult<gdr_object::Link> {
+    let mut options = LinkOptions::new(security);
+    if let Some(device) = device(nic)? {
+        options = options.device(&device);
+    }
+    let connected = gdr_object::Link::connect(owner, options, until);
+    connected.map_err(IntoException::into_exception)
+}
+
 context_manager!(Link);
 
 #[pymethods]
@@ -58,14 +73,7 @@ impl Link {
     ) -> PyResult<Self> {
         let (owner, security) = (self::address(py, address)?, security(key)?);
         let until = deadline(timeout)?;
-        let link = wait(py, None, move || {
-            let mut options = LinkOptions::new(security);
-            if let Some(device) = device(nic)? {
-                options = options.device(&device);
-            }
-            let connected = gdr_object::Link::connect(owner, options, until);
-            connected.map_err(IntoException::into_exception)
-        })??;
+        let link = wait(py, None, move || connect(owner, security, nic, until))??;
         let open = Arc::new(OpenLink(Mutex::new(Some(link))));
         Ok(Self { owner, open })
     }

@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
 use crate::error::IntoException;
+use crate::extents::Extents;
 use crate::link::OpenLink;
 use crate::local_memory::Operand;
 use crate::object_info;
@@ -53,13 +54,24 @@ impl RemoteObject {
     /// bytes are those of one publication.
     ///
     /// `out` is GPU memory as for map(), host memory (a bytearray, a NumPy array, a CPU tensor), or what
-    /// Link.memory() returned.
-    #[pyo3(signature = (out, /, *, timeout = 30.0))]
-    fn get_into(&self, py: Python<'_>, out: &Bound<'_, PyAny>, timeout: f64) -> PyResult<u64> {
+    /// Link.memory() returned. With `extents`, only these parts are read, to where they say; no checksum is
+    /// compared then.
+    #[pyo3(signature = (out, /, *, extents = None, timeout = 30.0))]
+    fn get_into(
+        &self,
+        py: Python<'_>,
+        out: &Bound<'_, PyAny>,
+        extents: Option<&Bound<'_, Extents>>,
+        timeout: f64,
+    ) -> PyResult<u64> {
         let operand = Operand::of(out, Access::ReadWrite)?;
+        let extents = extents.map(|it| Arc::clone(&it.get().0));
         self.call(py, timeout, move |link, object, until| {
             let memory = operand.register(link)?;
-            number(object.get_into(&memory, until))
+            number(match extents {
+                Some(extents) => object.get_extents(&extents, &memory, until),
+                None => object.get_into(&memory, until),
+            })
         })
     }
 

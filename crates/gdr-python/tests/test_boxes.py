@@ -66,3 +66,37 @@ def test_a_part_outside_of_its_tensor_is_seen():
     assert not Box((3, 0), (2, 3)).within((4, 3))
     assert not Box((-1, 0), (2, 3)).within((4, 3))
     assert not Box((0,), (2,)).within((4, 3))
+
+
+def test_a_part_is_read_in_pieces_or_with_what_is_between_them():
+    shape = (6, 5, 4)
+    for box, (dimension, length), begins in (
+        (Box.whole(shape), (0, 120), [0]),
+        (Box((2, 0, 0), (3, 5, 4)), (0, 60), [40]),
+        (Box((1, 2, 0), (2, 2, 4)), (1, 8), [28, 48]),
+        (Box((4, 3, 1), (2, 2, 3)), (2, 3), [93, 97, 113, 117]),
+        (Box((0, 0, 0), (0, 5, 4)), (0, 0), []),
+    ):
+        assert box.run(shape) == (dimension, length)
+        if length:
+            assert list(box.runs(shape)) == begins
+    assert Box((), ()).run(()) == (0, 1) and list(Box((), ()).runs(())) == [0]
+    part = Box((4, 3, 1), (2, 2, 3))
+    for cost, read in (
+        (0, part),
+        (0.9, part),
+        (5, Box((4, 3, 0), (2, 2, 4))),
+        (30, Box((4, 0, 0), (2, 5, 4))),
+    ):
+        assert part.cheapest(shape, cost) == read, cost
+
+
+def test_the_pieces_of_a_part_are_its_elements():
+    generator = random.Random(8)
+    for _ in range(300):
+        shape = tuple(generator.randrange(1, 6) for _ in range(generator.randrange(0, 4)))
+        box = generator.choice(cut(generator, Box.whole(shape))) if shape else Box((), ())
+        _, length = box.run(shape)
+        found = [begin + at for begin in box.runs(shape) for at in range(length)]
+        elements = itertools.product(*map(range, shape))
+        assert found == [at for at, element in enumerate(elements) if element in points(box)]

@@ -43,6 +43,12 @@ def test_host_memory_is_published_awaited_and_read(home, link):
     part = bytearray(300)
     assert remote.read_at(5, part, timeout=LIMIT_S) == first
     assert part == content[5:305]
+    extents = gdr.Extents([(7, 100, 200), (1000, 200, 0)])
+    assert (len(extents), extents.nbytes) == (2, 300)
+    assert remote.get_into(part, extents=extents, timeout=LIMIT_S) == first
+    assert part == content[1000:1200] + content[7:107]
+    with pytest.raises(ValueError, match="2 bytes at offset 1048575 exceed"):
+        remote.get_into(part, extents=gdr.Extents([((1 << 20) - 1, 2, 0)]), timeout=LIMIT_S)
     second = weights.publish_from(bytearray(1 << 20))
     assert remote.wait_newer(first, timeout=LIMIT_S) == second
     assert remote.get(timeout=LIMIT_S) == (second, bytes(1 << 20))

@@ -1,6 +1,5 @@
 """gdr.torch: weights of models in host memory, published and pulled by gdr's own RDMA."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -124,6 +123,29 @@ def test_owners_of_parts_are_read_by_readers_of_others():
             late.start()
             assert reader.pull(timeout=LIMIT_S) == 4
             late.join()
+
+
+def test_a_part_moves_its_bytes_only():
+    tall = torch.arange(float(1024 * 1024)).view(1024, 1024)
+    wide = torch.arange(float(64 * 16384)).view(64, 16384)
+    with gdr.torch.publish({"tall": tall, "wide": wide, "odd": torch.ones(3)}, "w") as publisher:
+        publisher.push(4)
+        into = {"tall": torch.empty(256, 1024), "wide": torch.empty(64, 4096)}
+        parts = {"tall": ((1024, 1024), (512, 0)), "wide": ((64, 16384), (0, 8192))}
+        with gdr.torch.Reader(publisher.source, into, parts=parts, timeout=LIMIT_S) as reader:
+            # A quarter of each, and the step.
+            assert reader.nbytes == 2 * (1 << 20) + 8
+            assert reader.pull(timeout=LIMIT_S) == 4
+        assert torch.equal(into["tall"], tall[512:768]) and torch.equal(into["wide"], wide[:, 8192:12288])
+        # Columns of a few bytes are read with those between them.
+        into = {"tall": torch.empty(1024, 2)}
+        parts = {"tall": ((1024, 1024), (0, 7))}
+        with gdr.torch.Reader(publisher.source, into, parts=parts, timeout=LIMIT_S) as reader:
+            assert reader.nbytes == 4 * (1 << 20) + 8
+            reader.pull(timeout=LIMIT_S)
+        assert torch.equal(into["tall"], tall[:, 7:9])
+        with gdr.torch.Reader(publisher.source, timeout=LIMIT_S) as reader:
+            assert reader.nbytes == publisher.nbytes
 
 
 @pytest.mark.parametrize(
@@ -254,37 +276,117 @@ def test_dtensors_of_four_ranks_are_read_by_three_with_other_parts(tmp_path):
 
 
 TRAINER = """
+import sys
 import gdr.torch, torch
+listen, step = sys.argv[1], int(sys.argv[2])
 state = {"w": torch.zeros(1 << 20)}
-publisher = gdr.torch.publish(state, "w")
-step = 0
+publisher = gdr.torch.publish(state, "w", listen=listen)
 while True:
     step += 1
     state["w"].fill_(step)
     publisher.push(step)
-    if step == 1:
+    if step == int(sys.argv[2]) + 1:
         print(publisher.source, flush=True)
 """
 
 
+def start_trainer(listen="127.0.0.1:0", step=0):
+    """A trainer that pushes without a pause, and its source once it has pushed."""
+    trainer = subprocess.Popen(
+        [sys.executable, "-c", TRAINER, listen, str(step)], stdout=subprocess.PIPE, text=True
+    )
+    return trainer, trainer.stdout.readline().strip()
+
+
+def end(process):
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
 def test_a_trainer_that_is_killed_ends_pulls_with_an_error():
-    with subprocess.Popen(
-        [sys.executable, "-c", TRAINER], stdout=subprocess.PIPE, text=True, env=dict(os.environ)
-    ) as trainer:
-        try:
-            source = trainer.stdout.readline().strip()
-            into = {"w": torch.empty(1 << 20)}
-            with gdr.torch.Reader(source, into, timeout=LIMIT_S) as reader:
+    trainer, source = start_trainer()
+    try:
+        into = {"w": torch.empty(1 << 20)}
+        with gdr.torch.Reader(source, into, timeout=LIMIT_S) as reader:
+            reader.pull(timeout=LIMIT_S)
+            trainer.send_signal(signal.SIGKILL)
+            with pytest.raises((gdr.Gone, gdr.Stalled, gdr.NoAnswer)):
+                while True:
+                    step = reader.pull(timeout=5.0)
+                    assert (into["w"] == step).all()
+            # What was pulled last is whole.
+            assert (into["w"] == into["w"][0]).all()
+    finally:
+        end(trainer)
+
+
+def test_a_trainer_that_is_started_again_is_another_one_and_its_steps_are_none_of_the_first():
+    trainer, source = start_trainer(step=1_000_000)
+    try:
+        into = {"w": torch.empty(1 << 20)}
+        with gdr.torch.Reader(source, into, timeout=LIMIT_S) as reader:
+            last = 0
+            with pytest.raises((gdr.Gone, gdr.Stalled, gdr.NoAnswer)):
+                for number, step in enumerate(reader.follow(timeout=LIMIT_S)):
+                    assert step > last
+                    last = step
+                    assert (into["w"] == step).all()
+                    if number == 3:
+                        end(trainer)
+                        trainer, again = start_trainer(source.partition("/")[0])
+                        assert again == source
+            # Nothing of the second run came as a step after the first one's.
+            assert last > 1_000_000 and (into["w"] == last).all()
+            for _ in range(2):
+                with pytest.raises(gdr.Gone) as gone:
+                    reader.pull(timeout=LIMIT_S)
+                assert gone.value.reason == "restarted"
+        assert 0 < gdr.torch.pull(source, into, timeout=LIMIT_S) < 1_000_000
+        assert (into["w"] == into["w"][0]).all()
+    finally:
+        end(trainer)
+
+
+def test_relays_serve_what_they_pulled_until_the_trainer_is_gone():
+    trainer, source = start_trainer()
+    wrong = []
+
+    def read(source):
+        into = {"w": torch.empty(1 << 20)}
+        last, epoch = 0, 0
+        with gdr.torch.Reader(source, into, timeout=LIMIT_S) as reader:
+            for _ in range(20):
+                step = reader.pull(timeout=LIMIT_S)
+                if step < last or reader._sources[0].epoch < epoch or (into["w"] != step).any():
+                    wrong.append((source, last, step))
+                last, epoch = step, reader._sources[0].epoch
+
+    try:
+        with gdr.torch.relay(source, timeout=LIMIT_S) as one, gdr.torch.relay(source, "v", timeout=LIMIT_S) as two:
+            assert two.source.endswith("/v") and one.source.endswith("/w")
+            readers = [threading.Thread(target=read, args=[it.source]) for it in (one, one, two, two)]
+            for reader in readers:
+                reader.start()
+            for reader in readers:
+                reader.join()
+            assert not wrong
+            with gdr.torch.Reader(one.source, {"w": torch.empty(1 << 20)}, timeout=LIMIT_S) as reader:
                 reader.pull(timeout=LIMIT_S)
-                trainer.send_signal(signal.SIGKILL)
-                with pytest.raises((gdr.Gone, gdr.Stalled, gdr.NoAnswer)):
-                    while True:
-                        step = reader.pull(timeout=5.0)
-                        assert (into["w"] == step).all()
-                # What was pulled last is whole.
-                assert (into["w"] == into["w"][0]).all()
-        finally:
-            trainer.kill()
+                assert one.readers == 1 and one.newest > 0
+                one.wait(timeout=0.0)
+                end(trainer)
+                for relay in (one, two):
+                    with pytest.raises((gdr.Gone, gdr.NoAnswer, gdr.Stalled)):
+                        relay.wait(timeout=LIMIT_S)
+                    assert relay.newest is None
+                # The relay has the last push, and does not pass it on as if its trainer were there.
+                with pytest.raises(gdr.Gone):
+                    reader.pull(timeout=LIMIT_S)
+    finally:
+        end(trainer)
+    with pytest.raises(ValueError, match="names no object"):
+        gdr.torch.relay("127.0.0.1:1")
 
 
 def test_a_checkpoint_of_a_file_is_pulled_without_a_step(tmp_path):
@@ -295,7 +397,10 @@ def test_a_checkpoint_of_a_file_is_pulled_without_a_step(tmp_path):
     with gdr.Home() as home:
         home.object("file", len(content), checksum="sum64").publish_from(content)
         into = {"w": torch.empty(2), "h": torch.empty(3, dtype=torch.uint8)}
-        assert gdr.torch.pull(f"{home.address}/file", into, timeout=LIMIT_S) is None
+        with gdr.torch.Reader(f"{home.address}/file", into, timeout=LIMIT_S) as reader:
+            # All of it, so that the checksum is compared.
+            assert reader.nbytes == len(content)
+            assert reader.pull(timeout=LIMIT_S) is None
         assert into["w"].tolist() == [1.5, 2.5] and into["h"].tolist() == [1, 2, 3]
 
 

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use gdr_object::{Epoch, Error, LocalMemory, Mode, ObjectInfo, RemoteObject, TensorIndex};
+use gdr_object::{Deadline, Epoch, Error, LocalMemory, Mode, RemoteObject, TensorSums};
 use gdr_process::WholeFile;
 
 use crate::exit::{EXIT_STATUS, Exit, UsageError};
@@ -49,7 +49,7 @@ pub(crate) struct Options {
     output: Option<PathBuf>,
 
     /// As --output, of an object that holds tensors: fails unless what arrived is a whole safetensors
-    /// file
+    /// file, and names a tensor whose checksum is wrong, if its owner is `gdr serve --safetensors`
     #[arg(long, value_name = "FILE", conflicts_with = "output")]
     safetensors: Option<PathBuf>,
 
@@ -105,16 +105,21 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
     let link = options.link.connect(&options.object.owner)?;
     let object = link.open(options.object.name.clone(), options.link.deadline(0))?;
     options.expectation.check(&object.info())?;
+    let sums = match options.safetensors {
+        Some(_) => object.tensor_sums(options.link.deadline(0))?,
+        None => None,
+    };
     let got = Got {
         options,
         object: &object,
         memory: link.host_memory(object.info().bytes)?,
+        sums,
         is_json: global.json,
     };
     match options.follow {
         true => got.follow(&stop, output)?,
         false => {
-            let (epoch, time) = get(options, &object, &got.memory)?;
+            let (epoch, time) = got.newest()?;
             got.deliver(epoch, time, None, output)?;
         }
     }
@@ -126,14 +131,51 @@ struct Got<'a> {
     options: &'a Options,
     object: &'a RemoteObject,
     memory: LocalMemory,
+    /// Of the tensors, if its owner offers any.
+    sums: Option<TensorSums>,
     is_json: bool,
 }
 
 impl Got<'_> {
+    /// Gets the newest epoch; waits for the first one where that is asked for.
+    fn newest(&self) -> Result<(Epoch, Duration)> {
+        let attempt = || {
+            let began = Instant::now();
+            let got = (self.object).get_into(&self.memory, self.limit());
+            Ok((self.name_damaged(got)?, began.elapsed()))
+        };
+        match (attempt(), self.options.wait) {
+            (Err(Error::Empty { .. }), Some(seconds)) => {
+                let limit = Duration::from_secs(seconds.into());
+                (self.object).wait_newer(None, Deadline::after(limit))?;
+                Ok(attempt()?)
+            }
+            (got, _) => Ok(got?),
+        }
+    }
+
+    fn limit(&self) -> Deadline {
+        self.options.link.deadline(self.memory.len())
+    }
+
+    /// Says which tensor is damaged, if an epoch is.
+    fn name_damaged(&self, got: Result<Epoch, Error>) -> Result<Epoch, Error> {
+        if let (Err(Error::Damaged { epoch, .. }), Some(_)) = (&got, &self.sums) {
+            self.check_tensors(*epoch)?;
+        }
+        got
+    }
+
+    /// Fails unless the content is a safetensors file whose tensors are those that its owner read.
+    fn check_tensors(&self, epoch: Epoch) -> Result<(), Error> {
+        let sums = self.sums.as_ref();
+        let checked = (self.object).check_tensors(epoch, &self.memory, sums, self.limit());
+        checked.map(drop)
+    }
+
     /// Gets each epoch, up to a signal.
     fn follow(&self, stop: &AtomicBool, output: &mut Output) -> Result<()> {
         let (options, object) = (self.options, self.object);
-        let limit = || options.link.deadline(self.memory.len());
         let wait = EpochWait {
             object,
             link: &options.link,
@@ -142,17 +184,20 @@ impl Got<'_> {
         };
         // Of a ring every epoch, else the newest one.
         let mut follower = match object.info().mode {
-            Mode::Ring { .. } => Some(object.follow(limit())?),
+            Mode::Ring { .. } => Some(object.follow(self.limit())?),
             _ => None,
         };
         let mut last = follower.as_ref().and_then(|it| it.last());
         let mut got = 0;
         while wait.newer(last)?.is_some() {
             let began = Instant::now();
-            let epoch = match &mut follower {
-                Some(follower) => follower.next_into(&self.memory, limit())?.epoch,
-                None => object.get_into(&self.memory, limit())?,
+            let attempt = match &mut follower {
+                Some(follower) => {
+                    (follower.next_into(&self.memory, self.limit())).map(|it| it.epoch)
+                }
+                None => object.get_into(&self.memory, self.limit()),
             };
+            let epoch = self.name_damaged(attempt)?;
             let before = last.map_or(epoch.get() - 1, Epoch::get);
             let missed = epoch.get().saturating_sub(before + 1);
             self.deliver(epoch, began.elapsed(), Some(missed), output)?;
@@ -181,7 +226,7 @@ impl Got<'_> {
             return Ok(output.flush_content()?);
         };
         if self.options.safetensors.is_some() {
-            check_tensors(&self.memory, &info)?;
+            self.check_tensors(epoch)?;
         }
         save(path, &self.memory, info.bytes)
             .with_context(|| format!("{} cannot be written", path.display()))?;
@@ -197,40 +242,6 @@ impl Got<'_> {
         }
         Ok(())
     }
-}
-
-/// Gets the newest epoch; waits for the first one where that is asked for.
-fn get(
-    options: &Options,
-    object: &RemoteObject,
-    memory: &LocalMemory,
-) -> Result<(Epoch, Duration)> {
-    let attempt = || {
-        let began = Instant::now();
-        let epoch = object.get_into(memory, options.link.deadline(memory.len()))?;
-        Ok((epoch, began.elapsed()))
-    };
-    match (attempt(), options.wait) {
-        (Err(Error::Empty { .. }), Some(seconds)) => {
-            let limit = Duration::from_secs(seconds.into());
-            object.wait_newer(None, gdr_object::Deadline::after(limit))?;
-            Ok(attempt()?)
-        }
-        (got, _) => Ok(got?),
-    }
-}
-
-/// Fails unless the content is a safetensors file.
-fn check_tensors(memory: &LocalMemory, info: &ObjectInfo) -> Result<(), Error> {
-    let index = TensorIndex::read(info.bytes, |len| {
-        let mut bytes = vec![0; usize::try_from(len).unwrap_or(usize::MAX)];
-        memory.buffer().read_at(0, &mut bytes)?;
-        Ok::<_, Error>(bytes)
-    })?;
-    index.map(drop).map_err(|source| Error::Tensors {
-        name: info.name.clone(),
-        source,
-    })
 }
 
 /// Passes the first `len` bytes of `memory` on, part by part.

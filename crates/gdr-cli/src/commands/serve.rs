@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use gdr_object::{
-    Epoch, Grantee, Home, HomeOptions, Object, ObjectInfo, ObjectOptions, Place, Rights, Shape,
+    Deadline, Epoch, Grantee, Home, HomeOptions, Object, ObjectInfo, ObjectName, ObjectOptions,
+    Place, Relay, Rights, Shape,
 };
 use gdr_perf::loopback::{HostPort, TransferPreference};
 use gdr_perf::report::Schema;
@@ -28,7 +29,7 @@ use crate::gpu::GpuOptions;
 use crate::gpu_context::{GpuContext, WithoutGpu};
 use crate::host_source;
 use crate::interrupt::{self, FirstSignal};
-use crate::object_link::DeviceOptions;
+use crate::object_link::{DeviceOptions, ObjectAddress};
 use crate::object_report::{ObjectRow, sheet};
 use crate::object_spec::{ContentSpec, GpuReach, ObjectSpec, SpecLocation};
 use crate::output::Output;
@@ -44,6 +45,7 @@ Examples:
   ./camera | gdr serve --object name=frame,size=8M,mode=ring:16 --publish-from -
   gdr serve --listen 10.0.0.1 --key-file key --object name=a,size=4K --object name=b,size=4K
   gdr serve --safetensors model.safetensors    its tensors: gdr ls 127.0.0.1/model
+  gdr serve --relay node1/model --listen 10.0.0.7 --key-file key    for other readers of it
   gdr serve --object name=w,size=1M --metrics 127.0.0.1:9400    for Prometheus";
 
 const KEYS: &str = "\
@@ -79,7 +81,7 @@ pub(crate) struct Options {
     #[arg(
         long = "object",
         value_name = "KEYS",
-        required_unless_present = "checkpoints"
+        required_unless_present_any = ["checkpoints", "relays"]
     )]
     objects: Vec<ObjectSpec>,
 
@@ -87,6 +89,11 @@ pub(crate) struct Options {
     /// --gpu, where that is given; named after the file, if no name is
     #[arg(long = "safetensors", value_name = "[NAME=]FILE")]
     checkpoints: Vec<CheckpointSpec>,
+
+    /// Offer an object of another owner, too, which each epoch is got from once, for readers that are not all
+    /// to read from that owner: in host memory, under its name. Ends once that owner is gone
+    #[arg(long = "relay", value_name = "HOST[:PORT]/NAME")]
+    relays: Vec<ObjectAddress>,
 
     /// Publish this file to the only object, or to the named one; - is standard input
     #[arg(long = "publish-from", value_name = "[NAME=]FILE")]
@@ -136,6 +143,7 @@ struct Served {
     // Field order is drop order: peers lose the connection before the objects.
     home: Home,
     objects: Vec<Offered>,
+    relays: Vec<Relay>,
 }
 
 /// An object with what every peer may do.
@@ -153,8 +161,21 @@ impl Served {
             if let Some(offered) = offered.find(|it| *it.object.name() == info.name) {
                 info.rights = offered.rights;
             }
+            if self.relays.iter().any(|relay| *relay.name() == info.name) {
+                info.rights = Rights::Read;
+            }
         }
         objects
+    }
+
+    /// How many links have an object open.
+    fn readers(&self, name: &ObjectName) -> usize {
+        let object = self.objects.iter().find(|it| it.object.name() == name);
+        let relay = self.relays.iter().find(|it| it.name() == name);
+        object
+            .map(|it| it.object.readers())
+            .or(relay.map(Relay::readers))
+            .unwrap_or(0)
     }
 
     fn rows(&self) -> Vec<ObjectRow> {
@@ -201,14 +222,16 @@ enum Event<'a> {
 
 pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
     let (mut objects, mut contents) = (options.objects.clone(), options.contents.clone());
+    let mut checkpoints = Vec::new();
     for checkpoint in &options.checkpoints {
         let location = match options.gpu.is_named() {
             true => SpecLocation::Gpu(None, GpuReach::Best),
             false => SpecLocation::Host,
         };
-        let (object, content) = checkpoint.object(location)?;
-        objects.push(object);
-        contents.push(content);
+        let checkpoint = checkpoint.open(location)?;
+        objects.push(checkpoint.object.clone());
+        contents.push(checkpoint.content.clone());
+        checkpoints.push(checkpoint);
     }
     let plans = Plan::make(&objects, &contents)?;
     options.device.prepare();
@@ -235,8 +258,22 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
         let rights = spec.rights;
         objects.push(Offered { object, rights });
     }
+    for checkpoint in &checkpoints {
+        let object = Arc::new(checkpoint.offer_sums(&home)?);
+        let rights = Rights::Read;
+        objects.push(Offered { object, rights });
+    }
+    let relays = options
+        .relays
+        .iter()
+        .map(|from| relay(&home, options, from));
+    let relays = relays.collect::<Result<_>>()?;
     home.open();
-    let served = Arc::new(Served { home, objects });
+    let served = Arc::new(Served {
+        home,
+        objects,
+        relays,
+    });
     let metrics = options
         .metrics
         .map(|address| metrics::serve(address, Arc::downgrade(&served)))
@@ -248,7 +285,7 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
     }
     drop(report);
     let began = Instant::now();
-    wait(global, &stop, &reports, output)?;
+    wait(global, &stop, &reports, &served.relays, output)?;
     if global.json {
         let stats = served.home.stats();
         let event = Event::End {
@@ -285,6 +322,15 @@ fn bind(options: &Options, context: Option<&GpuContext>) -> Result<Home> {
         let options = HomeOptions::new(addresses.security.clone()).closed();
         Ok(Home::bind(address, options.device(&device))?)
     })
+}
+
+/// Has the home offer an object of another owner.
+fn relay(home: &Home, options: &Options, from: &ObjectAddress) -> Result<Relay> {
+    /// How long the owner may take to answer.
+    const LIMIT: Duration = Duration::from_secs(10);
+    let link = options.device.connect(&from.owner, LIMIT)?;
+    let object = link.open(from.name.clone(), Deadline::after(LIMIT))?;
+    Ok(Relay::start(home, from.name.clone(), object, LIMIT)?)
 }
 
 fn create(home: &Home, spec: &ObjectSpec, shape: Shape, place: &Place) -> Result<Object> {
@@ -342,17 +388,24 @@ fn announce(
     sheet(&served.objects()).show(Layout::default(), output)
 }
 
-/// Waits for a signal. A publisher that fails ends it.
+/// Waits for a signal. A publisher that fails ends it, and so does a relay whose owner is gone.
 fn wait(
     global: &Global,
     stop: &AtomicBool,
     reports: &Receiver<publisher::Report>,
+    relays: &[Relay],
     output: &mut Output,
 ) -> Result<()> {
     /// How long a wait is until it is seen that a signal came.
     const LOOK: Duration = Duration::from_millis(100);
     let mut publishers_run = true;
     while !stop.load(Ordering::Relaxed) {
+        for relay in relays {
+            if let Some(error) = relay.wait(Deadline::after(Duration::ZERO)) {
+                return Err(error)
+                    .with_context(|| format!("{} is not relayed any more", relay.name()));
+            }
+        }
         if !publishers_run {
             std::thread::sleep(LOOK);
             continue;

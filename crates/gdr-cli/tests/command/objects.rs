@@ -695,10 +695,62 @@ fn the_tensors_of_a_checkpoint_are_listed_and_got_as_a_file() {
     assert_eq!(code(&got), 0, "{}", stderr(&got));
     assert_eq!(fs::read(&copy).unwrap(), bytes);
 
+    // Another owner has the checksums, and a tensor that is not what it was.
+    let sums = text(&files.path("sums"));
+    let got = owner.peer("get", "model.sums", &["-o", &sums]);
+    assert_eq!(code(&got), 0, "{}", stderr(&got));
+    *bytes.last_mut().unwrap() ^= 1;
+    let wrong = files.write("wrong", &bytes);
+    let mut other = Owner::start(&format!(
+        "--object name=model --publish-from model={wrong} \
+         --object name=model.sums,element=u64 --publish-from model.sums={sums}"
+    ));
+    for _ in ["model", "model.sums"] {
+        assert_eq!(other.process.event()["event"], "published");
+    }
+    let refused = other.peer("get", "model", &["--safetensors", &copy, "--json"]);
+    assert_fails(&refused, "tensor_damaged", 2);
+    let error = stdout(&refused);
+    assert!(
+        error.contains("b of model is damaged in epoch 1"),
+        "{error}"
+    );
+    *bytes.last_mut().unwrap() ^= 1;
+    assert_eq!(fs::read(&copy).unwrap(), bytes);
+
     // The other object holds no tensors, and the file stays as it was.
     let refused = owner.peer("ls", "x", &["--json"]);
     assert_fails(&refused, "object_tensors", 2);
     let refused = owner.peer("get", "x", &["--safetensors", &copy, "--json"]);
     assert_fails(&refused, "object_tensors", 2);
     assert_eq!(fs::read(&copy).unwrap(), bytes);
+}
+
+#[test]
+fn a_relay_offers_the_epochs_of_its_owner_and_ends_with_that() {
+    let files = Files::new();
+    let file = files.write("w", &[7; 3000]);
+    let mut owner = Owner::start(&format!("--object name=w --publish-from {file}"));
+    assert_eq!(owner.process.event()["event"], "published");
+    let relay = Owner::start(&format!("--relay {}/w", owner.address()));
+    let object = &relay.process.first["objects"][0];
+    assert_eq!(
+        (&object["name"], &object["rights"]),
+        (&"w".into(), &"read".into())
+    );
+    let got = relay.peer("get", "w", &["--wait", "60"]);
+    assert_eq!(code(&got), 0, "{}", stderr(&got));
+    assert_eq!(got.stdout, [7; 3000]);
+    let source = format!("{}/w", owner.address());
+    drop(owner);
+    let (status, events, errors) = relay.process.end();
+    assert_eq!(status, Some(2), "{errors}");
+    let error = &events.last().unwrap()["error"];
+    assert_eq!(error["name"], "object_gone", "{error}");
+    let again = peer(
+        "serve",
+        &format!("--relay={source}"),
+        &["--listen=127.0.0.1:0", "--json"],
+    );
+    assert_fails(&again, "connect", 2);
 }

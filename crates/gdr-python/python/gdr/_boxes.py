@@ -1,6 +1,7 @@
 """Parts of tensors: boxes of a global shape, and how those that exist cover those that are wanted."""
 
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 
@@ -42,12 +43,48 @@ class Box(NamedTuple):
         shape = tuple(end - at for end, at in zip(ends, offset))
         return None if any(length <= 0 for length in shape) else Box(offset, shape)
 
+    def inside(self, of: "Box") -> "Box":
+        """This part, as a part of another one that has it."""
+        return Box(tuple(at - outer for at, outer in zip(self.offset, of.offset)), self.shape)
+
     def slices(self, of: "Box") -> tuple[slice, ...]:
         """Where this part is inside of another one."""
-        return tuple(
-            slice(at - outer, at - outer + length)
-            for at, length, outer in zip(self.offset, self.shape, of.offset)
-        )
+        inside = self.inside(of)
+        return tuple(slice(at, at + length) for at, length in zip(inside.offset, self.shape))
+
+    def run(self, shape: Sequence[int]) -> tuple[int, int]:
+        """In a tensor of this shape in C order: along how many dimensions it is not in one piece, and the
+        elements of each piece."""
+        length = 1
+        for dimension in reversed(range(len(shape))):
+            length *= self.shape[dimension]
+            if self.shape[dimension] != shape[dimension]:
+                return dimension, length
+        return 0, length
+
+    def runs(self, shape: Sequence[int]) -> Iterator[int]:
+        """Where its pieces begin in a tensor of this shape: as many elements are before each."""
+        outer, _ = self.run(shape)
+        strides = [1] * len(shape)
+        for dimension in reversed(range(len(shape) - 1)):
+            strides[dimension] = strides[dimension + 1] * shape[dimension + 1]
+        first = sum(at * stride for at, stride in zip(self.offset, strides))
+        steps = (range(0, length * stride, stride) for length, stride in zip(self.shape[:outer], strides))
+        return (first + sum(steps) for steps in itertools.product(*steps))
+
+    def cheapest(self, shape: Sequence[int], cost: float) -> "Box":
+        """What is best read of a tensor of this shape for this part: it alone, or all along its last
+        dimensions, where each piece costs as much as so many elements."""
+        best, least = self, float("inf")
+        for kept in range(len(shape), -1, -1):
+            box = Box(
+                (*self.offset[:kept], *(0 for _ in shape[kept:])), (*self.shape[:kept], *shape[kept:])
+            )
+            _, length = box.run(shape)
+            price = box.count() + cost * (box.count() // max(length, 1))
+            if price < least:
+                best, least = box, price
+        return best
 
 
 def cover(wanted: Box, parts: Sequence[Box]) -> list[tuple[int, Box]]:

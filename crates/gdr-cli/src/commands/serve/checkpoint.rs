@@ -5,9 +5,13 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
-use gdr_object::{Checksum, Element, Mode, ObjectName, Rights, TensorIndex};
+use gdr_object::{
+    Checksum, Deadline, Element, Home, Mode, Object, ObjectName, ObjectOptions, Place, Rights,
+    Shape, TensorIndex, TensorSums,
+};
 
 use crate::object_spec::{ContentSource, ContentSpec, ObjectSpec, SpecLocation};
 
@@ -36,10 +40,19 @@ impl FromStr for CheckpointSpec {
     }
 }
 
+/// A file that is to be served: the object with the tensors, and their checksums.
+pub(super) struct Checkpoint {
+    pub(super) object: ObjectSpec,
+    pub(super) content: ContentSpec,
+    name: ObjectName,
+    sums: TensorSums,
+}
+
 impl CheckpointSpec {
-    /// The object with the tensors, once the file's header was read.
-    pub(super) fn object(&self, location: SpecLocation) -> Result<(ObjectSpec, ContentSpec)> {
-        self.check()
+    /// Reads the file: its header, so that only a checkpoint is served, and the checksums of its tensors.
+    pub(super) fn open(&self, location: SpecLocation) -> Result<Checkpoint> {
+        let (name, sums) = self
+            .sums()
             .with_context(|| format!("{} cannot be served", self.file.display()))?;
         let object = ObjectSpec {
             name: self.name.clone(),
@@ -54,11 +67,16 @@ impl CheckpointSpec {
             name: Some(self.name.clone()),
             source: ContentSource::File(self.file.clone()),
         };
-        Ok((object, content))
+        Ok(Checkpoint {
+            object,
+            content,
+            name,
+            sums,
+        })
     }
 
-    /// Reads the header of the file, so that only a checkpoint is served.
-    fn check(&self) -> Result<TensorIndex> {
+    fn sums(&self) -> Result<(ObjectName, TensorSums)> {
+        let name = TensorSums::name(&self.name)?;
         let file = File::open(&self.file)?;
         let content = file.metadata()?.len();
         let index = TensorIndex::read(content, |len| {
@@ -66,7 +84,22 @@ impl CheckpointSpec {
             file.read_exact_at(&mut bytes, 0)?;
             Ok::<_, io::Error>(bytes)
         });
-        Ok(index??)
+        let sums = TensorSums::of(&index??, |at, piece| file.read_exact_at(piece, at))?;
+        Ok((name, sums))
+    }
+}
+
+impl Checkpoint {
+    /// Makes the object with the checksums, and publishes them.
+    pub(super) fn offer_sums(&self, home: &Home) -> Result<Object> {
+        /// Of a publication to an object that no peer knows yet.
+        const LIMIT: Duration = Duration::from_secs(10);
+        let bytes = self.sums.bytes();
+        let shape = Shape::row(bytes.len() as u64 / Element::U64.size())?;
+        let options = ObjectOptions::new(Element::U64, shape);
+        let object = home.create(self.name.clone(), options, &Place::host())?;
+        object.publish(&bytes, Deadline::after(LIMIT))?;
+        Ok(object)
     }
 }
 
@@ -97,7 +130,9 @@ mod tests {
         ] {
             std::fs::write(&path, bytes).unwrap();
             let spec: CheckpointSpec = path.to_str().unwrap().parse().unwrap();
-            let refused = spec.object(SpecLocation::Host).unwrap_err();
+            let Err(refused) = spec.open(SpecLocation::Host) else {
+                panic!("{bytes:?} is served");
+            };
             let names_file = refused
                 .to_string()
                 .contains("x.safetensors cannot be served");

@@ -19,11 +19,8 @@ pub(super) fn serve(address: SocketAddr, served: Weak<Served>) -> Result<SocketA
         // Without it the command is ending.
         let served = served.upgrade().filter(|_| path == "/metrics")?;
         let objects = served.home.objects();
-        let with_readers = objects.iter().map(|info| {
-            let mut offered = served.objects.iter().map(|it| &it.object);
-            let object = offered.find(|it| *it.name() == info.name);
-            (info, object.map_or(0, |object| object.readers()))
-        });
+        let with_readers = objects.iter();
+        let with_readers = with_readers.map(|info| (info, served.readers(&info.name)));
         Some(render(served.home.stats(), with_readers.collect()))
     };
     http::serve(listener, page).context("a thread cannot be started")?;
