@@ -3,47 +3,20 @@
 //! `cargo xtask test` runs every check that this machine can run and lists those that it cannot;
 //! `cargo xtask gpu-bundle` makes a folder that runs the rest on a machine with a GPU.
 
-mod api;
-mod bindings;
-mod book;
-mod cargo_tests;
-mod dependencies;
-mod documentation;
-mod examples;
-mod fleet_files;
-mod fuzz;
-mod gpu_bundle;
-mod gpu_steps;
-mod install;
-mod install_command;
-mod instructions;
-mod mesh;
-mod models;
-mod msrv;
-mod mutants;
-mod package;
-mod packages;
-mod picture;
-mod python_environment;
-mod release;
-mod results;
-mod running;
-mod sbom;
 mod test;
-mod third_party;
-mod tools;
-mod verbs_bench;
-mod verbs_library;
-mod verbs_programs;
-mod vm;
-mod wheel;
-mod words;
-mod workspace;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
+use suites::{
+    api, examples, fleet_files, fuzz, gpu_bundle, instructions, mesh, models, msrv, mutants,
+    package_check, verbs_bench, verbs_programs, vm, words,
+};
+use xtask_build::{
+    bindings, documentation, install, install_command, package, picture, release, verbs_library,
+    wheel,
+};
 
 /// The tasks of this workspace.
 #[derive(Parser)]
@@ -57,7 +30,7 @@ enum Task {
     Guide,
     /// Run the examples that need no hardware and check the last line of each.
     Examples,
-    /// Check that sources and pages use none of the words of xtask/words.txt.
+    /// Check that sources and pages use none of the words of tests/suites/words.txt.
     Words,
     /// Generate the declarations of gdr-verbs-sys from libibverbs' header.
     Bindings(bindings::Source),
@@ -135,7 +108,7 @@ fn main() -> ExitCode {
         Task::Install(options) => install_command::run(&options),
         Task::InstallGdrapi(options) => install::run(&options),
         Task::VerbsLibrary(options) => verbs_library::run(&options),
-        Task::Package(options) => package::run(&options),
+        Task::Package(options) => packages(&options),
         Task::Picture(options) => picture::run(&options),
         Task::Release(options) => release::run(&options),
         Task::Wheel(options) => wheel::run(&options),
@@ -146,4 +119,12 @@ fn main() -> ExitCode {
         eprintln!("error: {error:#}");
         ExitCode::FAILURE
     })
+}
+
+fn packages(options: &package::Options) -> anyhow::Result<ExitCode> {
+    let packages = package::run(options)?;
+    if options.check {
+        return package_check::run(&packages);
+    }
+    Ok(ExitCode::SUCCESS)
 }

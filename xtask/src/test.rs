@@ -5,14 +5,15 @@ use std::process::{Command, ExitCode};
 
 use anyhow::Context;
 
-use crate::cargo_tests::Targets;
-use crate::gpu_steps::STEPS;
-use crate::results::{Outcome, Results};
-use crate::workspace::{cargo, has_subcommand, root, set_built, target};
-use crate::{
-    api, book, cargo_tests, documentation, examples, fleet_files, fuzz, gpu_bundle, mesh, models,
-    msrv, mutants, picture, verbs_programs, vm, wheel, words,
+use suites::cargo_tests::{self, Targets};
+use suites::gpu_steps::STEPS;
+use suites::{
+    api, examples, fleet_files, fuzz, gpu_bundle, mesh, models, msrv, mutants, verbs_programs, vm,
+    words,
 };
+use xtask_build::results::{Outcome, Results};
+use xtask_build::workspace::{cargo, has_subcommand, root, set_built, target};
+use xtask_build::{book, documentation, picture, wheel};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {

@@ -141,7 +141,8 @@ fn an_endpoint_measures_several_times_with_memory_that_it_registers_once() {
             let (security, thresholds) = (&Security::Loopback, &Thresholds::default());
             let report = endpoint.measure(address, security, plan, thresholds, &mut go_on);
             let row = report.unwrap().rows.remove(0);
-            assert_eq!(row.verified_bytes, Some(2 * 8 * 4097));
+            // The warm-up of 5 ends with a completion, of every fourth.
+            assert_eq!(row.verified_bytes, Some(2 * (8 + 40) * 4097));
         }
     });
     // Both of its areas.
@@ -154,19 +155,22 @@ fn every_verb_and_size_is_measured_and_every_byte_that_was_sent_is_compared() {
         let plan = short(verb);
         let report = measured(&plan, TransferMemory::Host, TransferMemory::Host);
         for row in &report.rows {
-            let (messages, slots) = match (verb.metric(), verb.is_ping_pong()) {
-                (Metric::Bandwidth, _) => (80, 16),
-                (_, true) => (40, 2),
-                (_, false) => (40, 1),
+            // The warm-up of 5 ends with a completion, of every fourth request.
+            let (messages, compared) = match (verb.metric(), verb.is_ping_pong()) {
+                (Metric::Bandwidth, _) => (80, 2 * (8 + 40)),
+                (_, true) => (40, 2 * (5 + 40)),
+                (_, false) => (40, 5 + 40),
             };
             assert_eq!(row.messages, messages, "{verb} {}", row.size);
-            let slots = match row.size {
-                8 if slots == 16 => 2,
-                _ => slots,
+            // The counter of each queue pair, beside the results of atomic operations.
+            let compared = match verb {
+                Verb::AtomicBw => 2,
+                Verb::AtomicLat => 1,
+                _ => compared,
             };
             assert_eq!(
                 row.verified_bytes,
-                Some(slots * row.size),
+                Some(compared * row.size),
                 "{verb} {}",
                 row.size
             );
@@ -203,8 +207,7 @@ fn messages_are_striped_over_all_queue_pairs_and_compared() {
         for row in &report.rows {
             assert_eq!(row.messages, 6 * ends, "{verb} {}", row.size);
             assert_eq!(row.latency.summary.samples, 6);
-            // The last messages, one in each slot.
-            let verified = 8 * ends * row.size;
+            let verified = (5 + 6) * ends * row.size;
             assert_eq!(row.verified_bytes, Some(verified), "{verb} {}", row.size);
         }
     }
@@ -502,7 +505,7 @@ fn peers_of_another_version_and_with_other_plans_are_refused_by_name() {
             error,
             Error::Peer(PeerError::Version {
                 theirs: 99,
-                ours: 3
+                ours: 4
             })
         ),
         "{error}"
@@ -516,7 +519,7 @@ fn peers_of_another_version_and_with_other_plans_are_refused_by_name() {
         sizes: vec![1 << 40],
         ..plan.clone()
     };
-    let error = served(&[&ask(3, &long)]).to_string();
+    let error = served(&[&ask(4, &long)]).to_string();
     assert!(
         error.contains("longer than the registered memory"),
         "{error}"

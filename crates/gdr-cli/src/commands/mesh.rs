@@ -54,7 +54,7 @@ Examples:
 ///
 /// A launcher starts a process for each GPU; its environment has rank, number of ranks and, mostly,
 /// the host of rank 0. The ranks meet at rank 0, which lets pairs measure at the same time that have no
-/// GPU in common, in both directions. All bytes are compared. What a direction should reach is the
+/// GPU in common, in both directions. The last messages are compared. What a direction should reach is the
 /// median of those of its kind: on one host, or between two.
 ///
 /// Rank 0 prints the matrix; all ranks end with its exit status.

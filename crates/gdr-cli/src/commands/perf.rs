@@ -61,8 +61,8 @@ Examples:
 /// Measure bandwidth or latency of RDMA operations between two processes, as perftest does
 ///
 /// Started without a host it is the server, and waits for one client; the client chooses what is
-/// measured, each end its device and its memory (--gpu). Both print the result. With --verify the
-/// bytes of the last message in each slot are compared where they arrived, for every size.
+/// measured, each end its device and its memory (--gpu). Both print the result. With --verify
+/// every byte of every message is compared where it arrived, those of the warm-up too.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"),
@@ -185,7 +185,7 @@ pub(crate) struct Options {
     #[arg(short = 'A', long, visible_alias = "atomic_type", value_enum, value_name = "NAME", default_value_t = Atomic::FetchAndAdd)]
     atomic: Atomic,
 
-    /// Compare the last message in each slot where it arrived, for every size
+    /// Compare every byte of every message where it arrived
     #[arg(long, visible_alias = "data_validation")]
     verify: bool,
 

@@ -134,7 +134,17 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
     let mut last = object.newest(options.link.deadline(0))?;
     let mut view = View::new(global, options, &object, output)?;
     let (mut seen, mut skipped) = (0, 0);
-    while let Some(epoch) = wait.newer(last)? {
+    let mut ended = Ok(());
+    loop {
+        let epoch = match wait.newer(last) {
+            Ok(Some(epoch)) => epoch,
+            Ok(None) => break,
+            // What was seen since the last row is printed first.
+            Err(error) => {
+                ended = Err(error);
+                break;
+            }
+        };
         let (one, epoch) = watch.look(epoch, last)?;
         last = Some(epoch);
         (seen, skipped) = (seen + 1, skipped + one.skipped);
@@ -144,6 +154,7 @@ pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Re
         }
     }
     view.end(watch.began.elapsed(), seen, skipped, output)?;
+    ended?;
     Ok(Exit::Fine)
 }
 

@@ -426,6 +426,11 @@ fn an_idle_object_ends_a_watch_undecided() {
     assert!(error.contains("nothing newer than no epoch"), "{error}");
     let text = stdout(&output);
     assert!(text.contains("nothing published yet"), "{text}");
+    // The events end as in a watch that was not idle.
+    let output = owner.peer("watch", "w", &["--idle", "1", "--json"]);
+    let text = stdout(&output);
+    assert!(text.contains(r#""end""#), "{text}");
+    assert!(text.contains("gdr.error"), "{text}");
 }
 
 #[test]

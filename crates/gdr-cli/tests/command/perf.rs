@@ -38,7 +38,7 @@ fn both_ends_print_what_the_client_chose_and_every_byte_is_compared() {
             text.contains("2 queue pairs, 8 requests in flight each, both ways"),
             "{text}"
         );
-        assert!(text.contains("the last message in each slot, "), "{text}");
+        assert!(text.contains("every byte of every message, "), "{text}");
         let sizes = text
             .lines()
             .filter_map(|line| line.split_whitespace().next());
@@ -62,7 +62,7 @@ fn striped_messages_are_compared_and_the_document_says_that_they_were() {
     let report: Value = serde_json::from_str(&stdout(&output)).unwrap();
     assert_eq!(report["plan"]["striping"], "on");
     assert_eq!(report["rows"][1]["messages"], 20);
-    assert_eq!(report["rows"][1]["verified_bytes"], 16 << 20);
+    assert_eq!(report["rows"][1]["verified_bytes"], (100 + 20) << 20);
     let (status, served) = server.end();
     assert_eq!(status, 0, "{served}");
     let words = "one message after the other striped over them";

@@ -47,7 +47,7 @@ impl MeshSettings {
             amount: Amount::Seconds(self.duration.as_secs_f64()),
             warm_up: 2,
             tx_depth: self.depth(),
-            verify: Verification::On,
+            verify: Verification::Last,
             timeout_ms: self.timeout.as_millis() as u64,
             ..Plan::new(Verb::WriteBw)
         }

@@ -3,8 +3,8 @@
 //!
 //! [`serve`] waits for a peer; [`measure`] connects to it with a [`Plan`] and returns a
 //! [`TransferReport`], which the serving end gets too. Every wait has a deadline. With
-//! [`Verification::On`] the bytes of the last message in each slot are compared where they arrived, for every size, and
-//! each size has other patterns, so that leftover bytes do not pass.
+//! [`Verification::On`] every byte of every message is compared where it arrived, and a message has
+//! another pattern than the one before it in its place, so that leftover bytes do not pass.
 //!
 //! - *Bandwidth*: several requests in flight; the time runs from the first request to the last
 //!   completion. The latencies of a row are those under this load, of requests with a completion. With

@@ -2,12 +2,15 @@
 //! message at a time over several queue pairs.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use gdr_rdma::{AtomicOp, RecvRequest, RemoteMemory, SendRequest, Stripe};
 
 use super::memory::EndMemory;
-use super::plan::{Amount, AtomicKind, Layout, Pattern, Plan, Role, Striping, Verification};
+use super::plan::{
+    Amount, AtomicKind, Layout, Pattern, Plan, Role, Striping, Verification, other_seed,
+};
 use super::queue_pairs::{QueuePairs, Wait, id, of_id};
 use super::report::Observe;
 use super::verb::{Metric, Operation};
@@ -34,6 +37,8 @@ pub(super) struct Pipeline<'a> {
     inline: Vec<u8>,
     /// When requests were posted and completed that are not recorded yet: the next ones go first.
     ended: Vec<(Instant, Instant)>,
+    /// The messages of each queue pair in the current round.
+    round: Range<u64>,
 }
 
 /// The areas of the peer.
@@ -80,6 +85,12 @@ impl<'a> Pipeline<'a> {
             Metric::Bandwidth => (plan.tx_depth.into(), plan.signal_every.into()),
             Metric::Latency => (1, 1),
         };
+        let layout = plan.layout(size);
+        // A round ends with a completion.
+        let every = match plan.has_rounds() {
+            true => every.min(layout.slots),
+            false => every,
+        };
         let of_each = 0..plan.sequences();
         let mut pipeline = Self {
             plan,
@@ -89,13 +100,14 @@ impl<'a> Pipeline<'a> {
             pairs,
             memory,
             remote,
-            layout: plan.layout(size),
+            layout,
             depth,
             every,
             senders: of_each.clone().map(|_| Sender::default()).collect(),
             receivers: of_each.map(|_| Receiver::default()).collect(),
             inline: Vec::new(),
             ended: Vec::new(),
+            round: 0..0,
         };
         pipeline.prepare()?;
         Ok(pipeline)
@@ -109,14 +121,14 @@ impl<'a> Pipeline<'a> {
                 let offset = self.layout.offset(queue_pair, slot);
                 if operation == Operation::Atomic {
                     self.memory.incoming.write(offset, &[0; 8])?;
-                } else if self.plan.verify == Verification::On {
+                } else if self.plan.verify != Verification::Off {
                     if self.plan.has_data_from(self.role) {
                         let own = self.seed(self.role, queue_pair, slot);
                         self.memory.outgoing.fill(offset, self.size, own)?;
                     }
                     if self.plan.has_data_from(self.role.other()) {
                         // What the peer sends must replace other bytes.
-                        let other = !self.seed(self.role.other(), queue_pair, slot);
+                        let other = other_seed(self.seed(self.role.other(), queue_pair, slot));
                         self.memory.incoming.fill(offset, self.size, other)?;
                     }
                 }
@@ -133,6 +145,77 @@ impl<'a> Pipeline<'a> {
             }
         }
         Ok(())
+    }
+
+    /// The most messages of a queue pair in a round: each has a slot of its own.
+    pub(super) fn most_in_round(&self) -> u64 {
+        self.layout.slots / self.every * self.every
+    }
+
+    /// How many messages of a queue pair an amount still lacks, at most as many as a round has.
+    pub(super) fn next_round(&self, amount: Amount, sent: u64, elapsed: Duration) -> u64 {
+        let (most, until) = amount.limits();
+        let goal = most.checked_next_multiple_of(self.every).unwrap_or(most);
+        match until {
+            Some(until) if elapsed >= until => 0,
+            _ => self.most_in_round().min(goal.saturating_sub(sent)),
+        }
+    }
+
+    /// Begins a round: fills memory with its messages. A slot had another pattern before, so that a
+    /// message which does not arrive cannot pass.
+    pub(super) fn begin_round(&mut self, messages: u64) -> Result<()> {
+        if messages == 0 || messages > self.layout.slots {
+            return Err(PeerError::MessageCount.into());
+        }
+        self.round = self.round.end..self.round.end.saturating_add(messages);
+        if self.plan.has_data_from(self.role) {
+            for queue_pair in 0..self.senders.len() {
+                for number in self.round.clone() {
+                    let offset = self.layout.offset(queue_pair, number % self.layout.slots);
+                    let seed = self.seed_of_message(self.role, queue_pair, number);
+                    self.memory.outgoing.fill(offset, self.size, seed)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The pattern of a message, which is not the one of the message before in its slot.
+    fn seed_of_message(&self, sender: Role, queue_pair: usize, number: u64) -> u32 {
+        let seed = self.seed(sender, queue_pair, number % self.layout.slots);
+        match (number / self.layout.slots).is_multiple_of(2) {
+            true => seed,
+            false => other_seed(seed),
+        }
+    }
+
+    /// Compares the messages of the round that arrived at this end; see [`Self::verify`].
+    pub(super) fn verify_round(&self, theirs: &[u64]) -> Result<u64> {
+        let arrived = match self.plan.verb.operation() {
+            Operation::Read => self.messages(),
+            _ => theirs.to_vec(),
+        };
+        let mut bytes = 0;
+        let arrived = arrived.into_iter().enumerate();
+        for (queue_pair, messages) in arrived.filter(|(_, messages)| *messages > 0) {
+            if messages != self.round.end {
+                return Err(PeerError::MessageCount.into());
+            }
+            for number in self.round.clone() {
+                let seed = self.seed_of_message(self.role.other(), queue_pair, number);
+                let offset = self.layout.offset(queue_pair, number % self.layout.slots);
+                let what = format!(
+                    "{} of {} bytes, message {number} of queue pair {queue_pair}",
+                    self.plan.verb.operation_name(),
+                    self.size
+                );
+                let incoming = &self.memory.incoming;
+                incoming.compare(&what, offset, self.size, seed)?;
+                bytes += self.size;
+            }
+        }
+        Ok(bytes)
     }
 
     fn seed(&self, sender: Role, queue_pair: usize, slot: u64) -> u32 {
@@ -476,7 +559,7 @@ impl<'a> Pipeline<'a> {
 
     /// Whether the results of requests are checked.
     fn checks_results(&self) -> bool {
-        self.plan.verify == Verification::On && self.plan.verb.operation() == Operation::Atomic
+        self.plan.verify != Verification::Off && self.plan.verb.operation() == Operation::Atomic
     }
 
     /// Checks the results of the atomics that have completed, up to this number.
@@ -575,5 +658,94 @@ pub(super) fn check_counts(plan: &Plan, counts: &[u64]) -> Result<(), Error> {
     match counts.len() == plan.sequences() as usize {
         true => Ok(()),
         false => Err(PeerError::MessageCount.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::ControlFlow;
+
+    use gdr_rdma::{Device, Mtu, SoftOptions};
+
+    use super::*;
+    use crate::area::TransferMemory;
+    use crate::transfer::Verb;
+    use crate::transfer::memory::LocalEnd;
+
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    fn remote(memory: &EndMemory) -> Remote {
+        Remote {
+            outgoing: memory.outgoing.remote(),
+            incoming: memory.incoming.remote(),
+        }
+    }
+
+    fn message(error: Result<u64>) -> String {
+        match error {
+            Err(error @ Error::WrongData { .. }) => error.to_string(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_wrong_byte_of_any_message_is_found_and_named_and_so_is_a_message_that_did_not_arrive() {
+        let plan = Plan {
+            sizes: vec![37],
+            verify: Verification::On,
+            ..Plan::new(Verb::WriteBw)
+        };
+        let device = || Device::soft_with(SoftOptions::default().port(0)).unwrap();
+        let (here, there) = (device(), device());
+        let domains = [here.protection_domain(), there.protection_domain()];
+        let own = LocalEnd::from(TransferMemory::Host);
+        let [ours, theirs] = [0, 1].map(|end| {
+            let memory = EndMemory::new(&domains[end], &own, plan.area()).unwrap();
+            (QueuePairs::new(&domains[end], &plan).unwrap(), memory)
+        });
+        for (one, other) in [(&ours.0, &theirs.0), (&theirs.0, &ours.0)] {
+            let endpoint = other.all()[0].endpoint();
+            let connected = one.connect(0, &endpoint, Mtu::B1024, &plan, LIMIT);
+            connected.unwrap();
+        }
+        let mut client =
+            Pipeline::new(&plan, Role::Client, 0, &ours.0, &ours.1, remote(&theirs.1)).unwrap();
+        let mut server = Pipeline::new(
+            &plan,
+            Role::Server,
+            0,
+            &theirs.0,
+            &theirs.1,
+            remote(&ours.1),
+        )
+        .unwrap();
+        let most = client.most_in_round();
+        let mut first = 0;
+        // The second round begins in the middle of the slots.
+        for messages in [most / 2, most, most] {
+            client.begin_round(messages).unwrap();
+            server.begin_round(messages).unwrap();
+            let sent = [first + messages];
+            // Nothing has arrived yet.
+            let missing = message(server.verify_round(&sent));
+            assert!(missing.contains(&format!("message {first} ")), "{missing}");
+            let amount = Amount::Iterations(messages);
+            let sending = client.send(amount, None, &mut |_| ControlFlow::Continue(()));
+            sending.unwrap();
+            assert_eq!(server.verify_round(&sent).unwrap(), messages * 37);
+            for number in [first, first + messages / 3, first + messages - 1] {
+                for byte in [0, 13, 36] {
+                    let at = server.layout.offset(0, number % server.layout.slots) + byte;
+                    let mut right = [0];
+                    theirs.1.incoming.read(at, &mut right).unwrap();
+                    theirs.1.incoming.write(at, &[right[0] ^ 1]).unwrap();
+                    let found = message(server.verify_round(&sent));
+                    theirs.1.incoming.write(at, &right).unwrap();
+                    assert!(found.contains(&format!("message {number} ")), "{found}");
+                    assert!(found.contains(&format!("byte {byte} ")), "{found}");
+                }
+            }
+            first += messages;
+        }
     }
 }

@@ -13,6 +13,8 @@ use crate::error::MOST_SECONDS;
 pub const MOST_BYTES: u64 = 1 << 30;
 /// Bytes of all slots of an end, unless one message is longer.
 const SLOT_BYTES: u64 = 64 << 20;
+/// The most messages of a queue pair that are sent before they are compared, unless more are in flight.
+const MOST_OF_ROUND: u64 = 1024;
 /// The distance of slots is a multiple of this: a cache line.
 const ALIGNMENT: u64 = 64;
 /// The most queue pairs, and the most sizes.
@@ -71,7 +73,10 @@ pub enum Verification {
     /// They are not.
     #[default]
     Off,
-    /// After each size, where they arrived: in GPU memory by a kernel.
+    /// The last message in each slot, after each size, where it arrived: in GPU memory by a kernel.
+    Last,
+    /// Every message, those of the warm-up too, where it arrived. Messages go in rounds that are
+    /// compared before their slots are used again.
     On,
 }
 
@@ -440,6 +445,14 @@ impl Plan {
         (self.limit(size) * 4 + measured).saturating_add(Duration::from_millis(ms).min(most))
     }
 
+    /// Whether messages go in rounds, each of which is compared. Results of atomic operations, and
+    /// messages that go back and forth, are compared one by one.
+    pub(super) fn has_rounds(&self) -> bool {
+        self.verify == Verification::On
+            && self.verb.operation() != Operation::Atomic
+            && !self.verb.is_ping_pong()
+    }
+
     /// The slots of one size.
     pub(super) fn layout(&self, size: u64) -> Layout {
         let stride = size.next_multiple_of(ALIGNMENT);
@@ -455,9 +468,12 @@ impl Plan {
             }
             _ => u64::from(self.tx_depth),
         };
+        let fitting = SLOT_BYTES / (stride * sequences);
         let slots = match self.verb.metric() {
+            Metric::Latency if self.has_rounds() => fitting.clamp(1, MOST_OF_ROUND),
             Metric::Latency => 1,
-            Metric::Bandwidth => (SLOT_BYTES / (stride * sequences)).clamp(1, depth),
+            Metric::Bandwidth if self.has_rounds() => fitting.clamp(1, depth.max(MOST_OF_ROUND)),
+            Metric::Bandwidth => fitting.clamp(1, depth),
         };
         Layout {
             stride,
@@ -494,6 +510,18 @@ impl Plan {
         let index = ((of.row as u64 * 2 + end) << 6 | of.queue_pair as u64) << 13 | of.slot;
         pattern_word(self.seed, index)
     }
+}
+
+/// The seed of another pattern: no byte of its first word is the one there, so that a message of 4 bytes
+/// or fewer, too, cannot be taken for another.
+pub(super) fn other_seed(seed: u32) -> u32 {
+    let first = pattern_word(seed, 0).to_le_bytes();
+    let is_other = |candidate: &u32| {
+        let other = pattern_word(*candidate, 0).to_le_bytes();
+        first.iter().zip(other).all(|(one, other)| *one != other)
+    };
+    let mut candidates = (1..).map(|step| seed.wrapping_add(step));
+    candidates.find(is_other).unwrap_or(!seed)
 }
 
 /// The end of a run.
@@ -551,6 +579,16 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
+
+    #[test]
+    fn another_pattern_has_no_byte_of_the_first_word() {
+        for seed in (0..1000).chain([u32::MAX - 1, u32::MAX]) {
+            let (one, other) = (pattern_word(seed, 0), pattern_word(other_seed(seed), 0));
+            let differs = |(one, other): (u8, u8)| one != other;
+            let mut bytes = one.to_le_bytes().into_iter().zip(other.to_le_bytes());
+            assert!(bytes.all(differs), "{seed}");
+        }
+    }
 
     fn stripe(plan: &mut Plan) {
         plan.queue_pairs = 4;

@@ -12,7 +12,7 @@ use crate::memory_facts::MemoryFacts;
 /// What both ends speak, as their greetings name it.
 pub const SERVICE: Service = Service::new("gdr-transfer");
 /// The version of the protocol.
-pub(super) const VERSION: u32 = 3;
+pub(super) const VERSION: u32 = 4;
 
 /// A message. The connecting end sends the first.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -26,12 +26,23 @@ pub(super) enum Message {
     Agreed { mtu: u8 },
     /// An end has filled its memory for the next size and posted its receives.
     Prepared { row: usize },
+    /// The connecting end begins a round: how many messages each queue pair sends, and whether they are
+    /// measured. One of 0 messages ends the rounds of a size.
+    Round { messages: u64, phase: Phase },
     /// An end has sent all of a size: the messages of each queue pair, or those that were striped.
     Sent { messages: Vec<u64> },
     /// The listening end has measured and compared a size.
     Measured(Measured),
     /// The connecting end has judged a size.
     Row(Box<TransferRow>),
+}
+
+/// What messages are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Phase {
+    WarmUp,
+    Measured,
 }
 
 /// What the connecting end asks for.
@@ -75,6 +86,7 @@ pub(super) fn unexpected<T>(message: &Message) -> Result<T> {
         Message::Ready(_) => "ready",
         Message::Agreed { .. } => "agreed",
         Message::Prepared { .. } => "prepared",
+        Message::Round { .. } => "round",
         Message::Sent { .. } => "sent",
         Message::Measured(_) => "measured",
         Message::Row(_) => "row",

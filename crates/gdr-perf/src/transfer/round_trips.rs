@@ -10,11 +10,11 @@ use gdr_rdma::{Buffer, Immediate, PreparedSend, Provider, RecvRequest, SendReque
 
 use super::memory::EndMemory;
 use super::pipeline::{Remote, Sent};
-use super::plan::{Amount, Pattern, Plan, Role, Verification};
+use super::plan::{Amount, Pattern, Plan, Role, Verification, other_seed};
 use super::queue_pairs::{QueuePairs, Wait, id, of_id};
 use super::report::Observe;
 use super::verb::Operation;
-use crate::error::{PeerError, Result, compare};
+use crate::error::{Error, PeerError, Result};
 use crate::stats::Samples;
 
 /// The most requests of which one has a completion.
@@ -61,6 +61,10 @@ pub(super) struct RoundTrips<'a> {
     received: u64,
     /// Receives that completed and are not posted again yet: the answer goes first.
     used_receives: u64,
+    /// The last byte of the message before.
+    seen: u8,
+    /// The first message that was wrong.
+    wrong: Option<Error>,
 }
 
 /// Whether WRITEs have an immediate.
@@ -102,7 +106,7 @@ impl<'a> RoundTrips<'a> {
             _ => Arrival::Receive,
         };
         let is_watched = plan.verb.operation() == Operation::Write && immediate == Immediates::No;
-        let marks = match is_watched || plan.verify == Verification::On {
+        let marks = match is_watched || plan.verify != Verification::Off {
             true => Marks::Read,
             false => Marks::Unread,
         };
@@ -129,10 +133,11 @@ impl<'a> RoundTrips<'a> {
             completed: 0,
             received: 0,
             used_receives: 0,
+            seen: 0,
+            wrong: None,
         };
-        if plan.verify == Verification::On {
-            memory.outgoing.fill(0, size, trips.seed(role))?;
-            memory.incoming.fill(0, size, !trips.seed(role.other()))?;
+        if plan.verify != Verification::Off {
+            memory.incoming.fill(0, size, trips.seed(role.other(), 1))?;
         }
         memory.incoming.write(size - 1, &[0])?;
         if size <= plan.inline.into() && memory.outgoing.host_buffer().is_some() {
@@ -147,14 +152,19 @@ impl<'a> RoundTrips<'a> {
         Ok(trips)
     }
 
-    /// The pattern of what `sender` sends.
-    fn seed(&self, sender: Role) -> u32 {
-        self.plan.pattern(Pattern {
+    /// The pattern of a message of `sender`: the message before had another, so that a message which does
+    /// not arrive cannot pass.
+    fn seed(&self, sender: Role, number: u64) -> u32 {
+        let seed = self.plan.pattern(Pattern {
             row: self.row,
             sender,
             queue_pair: 0,
             slot: 0,
-        })
+        });
+        match number.is_multiple_of(2) {
+            true => seed,
+            false => other_seed(seed),
+        }
     }
 
     fn post_receive(&self) -> Result<()> {
@@ -178,6 +188,7 @@ impl<'a> RoundTrips<'a> {
     fn send(&mut self) -> Result<()> {
         // A copy into GPU memory takes longer than the round trip.
         if self.inline.is_empty() && self.marks == Marks::Read {
+            self.fill()?;
             let mark = mark(self.sent);
             self.memory.outgoing.write(self.size - 1, &[mark])?;
         }
@@ -187,6 +198,17 @@ impl<'a> RoundTrips<'a> {
         }
         self.sent += 1;
         Ok(())
+    }
+
+    /// Fills memory with the next message, if the peer compares it.
+    fn fill(&self) -> Result<()> {
+        match self.plan.verify {
+            Verification::Off => Ok(()),
+            Verification::Last | Verification::On => {
+                let seed = self.seed(self.role, self.sent);
+                self.memory.outgoing.fill(0, self.size, seed)
+            }
+        }
     }
 
     /// The request of the next message, whose bytes are in memory when it is sent, if they are not
@@ -199,6 +221,10 @@ impl<'a> RoundTrips<'a> {
         };
         if self.immediate == Immediates::Yes {
             request = request.immediate(Immediate(u32::from(mark)));
+        }
+        if !self.inline.is_empty() && self.plan.verify != Verification::Off {
+            self.fill()?;
+            self.memory.outgoing.read(0, &mut self.inline)?;
         }
         request = match self.inline.last_mut() {
             Some(last) => {
@@ -234,7 +260,7 @@ impl<'a> RoundTrips<'a> {
             if self.arrival == Arrival::LastByte {
                 for _ in 0..self.looks {
                     if self.is_marked()? {
-                        self.received += 1;
+                        self.take()?;
                         return Ok(true);
                     }
                 }
@@ -248,7 +274,7 @@ impl<'a> RoundTrips<'a> {
                         // The peer's next message would find none.
                         self.post_used_receives()?;
                     }
-                    self.received += 1;
+                    self.take()?;
                     return Ok(true);
                 }
                 Some(completion) => self.completed = of_id(completion.id).1 + 1,
@@ -281,7 +307,57 @@ impl<'a> RoundTrips<'a> {
         let Some(buffer) = buffer else {
             return Ok(false);
         };
-        Ok(buffer.load_u8(self.size - 1)? == mark(self.received))
+        let found = buffer.load_u8(self.size - 1)?;
+        Ok(match self.plan.verify {
+            Verification::Off => found == mark(self.received),
+            // A wrong byte is a message, too.
+            Verification::Last | Verification::On => found != self.seen,
+        })
+    }
+
+    /// Counts a message that arrived, and compares it if the plan says so. What is wrong is kept until
+    /// the rounds end: the peer waits for an answer.
+    fn take(&mut self) -> Result<()> {
+        if self.plan.verify != Verification::Off {
+            let mut last = [0];
+            self.memory.incoming.read(self.size - 1, &mut last)?;
+            [self.seen] = last;
+            match self.compare() {
+                Err(error @ Error::WrongData { .. }) => {
+                    self.wrong = self.wrong.take().or(Some(error))
+                }
+                compared => compared?,
+            }
+        }
+        self.received += 1;
+        Ok(())
+    }
+
+    /// Compares the message that has just arrived.
+    fn compare(&self) -> Result<()> {
+        let body = self.size - 1;
+        if body > 0 {
+            let seed = self.seed(self.role.other(), self.received);
+            let incoming = &self.memory.incoming;
+            incoming.compare(&self.name(), 0, body, seed)?;
+        }
+        let (found, expected) = (self.seen, mark(self.received));
+        match found == expected {
+            true => Ok(()),
+            false => Err(Error::WrongData {
+                what: self.name(),
+                offset: body,
+                expected,
+                found,
+            }),
+        }
+    }
+
+    /// The next message of the peer, for an error.
+    fn name(&self) -> String {
+        let operation = self.plan.verb.operation_name();
+        let number = self.received;
+        format!("{operation} of {} bytes, message {number}", self.size)
     }
 
     /// Takes completions until the queue has room for a request.
@@ -367,32 +443,75 @@ impl<'a> RoundTrips<'a> {
         self.sent
     }
 
-    /// Compares the last message of the peer, which sent `theirs` messages; returns the number of
-    /// bytes.
-    pub(super) fn verify(&self, theirs: u64) -> Result<u64> {
+    /// Checks that each of the `theirs` messages of the peer was compared and right; returns their bytes.
+    pub(super) fn verify(&mut self, theirs: u64) -> Result<u64> {
+        if let Some(wrong) = self.wrong.take() {
+            return Err(wrong);
+        }
         if self.received != theirs || theirs == 0 {
             return Err(PeerError::MessageCount.into());
         }
-        let what = format!("{} of {} bytes", self.plan.verb.operation_name(), self.size);
-        let body = self.size - 1;
-        if body > 0 {
-            let seed = self.seed(self.role.other());
-            self.memory.incoming.compare(&what, 0, body, seed)?;
-        }
-        let mut last = [0];
-        self.memory.incoming.read(body, &mut last)?;
-        compare(
-            &format!("{what}, its last byte"),
-            &[mark(theirs - 1)],
-            &last,
-        )?;
-        Ok(self.size)
+        Ok(self.size.saturating_mul(theirs))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use gdr_rdma::{Device, SoftOptions};
+
     use super::*;
+    use crate::area::TransferMemory;
+    use crate::transfer::Verb;
+    use crate::transfer::memory::LocalEnd;
+
+    /// What the server finds where of 300 messages one is changed as it arrives: not at all by `None`,
+    /// else one bit of a byte.
+    fn found(size: u64, changed: Option<(u64, u64)>) -> Result<u64> {
+        let plan = Plan {
+            sizes: vec![size],
+            verify: Verification::On,
+            ..Plan::new(Verb::WriteLat)
+        };
+        let device = Device::soft_with(SoftOptions::default().port(0)).unwrap();
+        let domain = device.protection_domain();
+        let own = LocalEnd::from(TransferMemory::Host);
+        let memory = EndMemory::new(&domain, &own, plan.area()).unwrap();
+        let pairs = QueuePairs::new(&domain, &plan).unwrap();
+        let remote = Remote {
+            outgoing: memory.outgoing.remote(),
+            incoming: memory.incoming.remote(),
+        };
+        let (role, no) = (Role::Server, Immediates::No);
+        let mut server = RoundTrips::new(&plan, role, 0, &pairs, &memory, remote, no).unwrap();
+        for number in 0..300 {
+            let mut message = vec![0; size as usize];
+            let seed = server.seed(Role::Client, number);
+            memory.outgoing.fill(0, size, seed).unwrap();
+            memory.outgoing.read(0, &mut message).unwrap();
+            message[size as usize - 1] = mark(number);
+            if let Some((_, byte)) = changed.filter(|(changed, _)| *changed == number) {
+                message[byte as usize] ^= 0x80;
+            }
+            memory.incoming.write(0, &message).unwrap();
+            assert!(server.is_marked().unwrap(), "message {number}");
+            server.take().unwrap();
+        }
+        server.verify(300)
+    }
+
+    #[test]
+    fn a_wrong_byte_of_any_message_is_found_and_named() {
+        for size in [1, 2, 37] {
+            assert_eq!(found(size, None).unwrap(), 300 * size);
+            for number in [0, 1, 150, 299] {
+                for byte in [0, size / 2, size - 1] {
+                    let error = found(size, Some((number, byte))).unwrap_err().to_string();
+                    let named = format!("message {number}: byte {byte} is");
+                    assert!(error.contains(&named), "{error}");
+                }
+            }
+        }
+    }
 
     #[test]
     fn two_rounds_in_a_row_have_other_marks_and_none_is_that_of_no_message() {

@@ -1,6 +1,7 @@
 //! The two ends of a measurement.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use gdr_rdma::{Deadline, Device, Listener, Mtu, PeerInfo, ProtectionDomain, Security, Session};
 use rustix::time::{ClockId, clock_gettime};
@@ -8,8 +9,10 @@ use rustix::time::{ClockId, clock_gettime};
 use super::endpoint::TransferEndpoint;
 use super::memory::{EndMemory, LocalEnd};
 use super::pipeline::{Pipeline, Remote, Sent, check_counts};
-use super::plan::{Direction, Plan, PlanError, Role, Verification};
-use super::protocol::{Ask, Measured, Message, Offer, SERVICE, VERSION, immediates, unexpected};
+use super::plan::{Amount, Direction, Plan, PlanError, Role, Verification};
+use super::protocol::{
+    Ask, Measured, Message, Offer, Phase, SERVICE, VERSION, immediates, unexpected,
+};
 use super::queue_pairs::{QueuePairs, Wait};
 use super::report::{
     CpuSeconds, LatencyDistribution, Observe, TransferEnd, TransferEvent, TransferReport,
@@ -295,7 +298,7 @@ impl Work<'_> {
 
     /// Sends the warm-up and the measured messages; records the latter.
     fn send(&mut self, plan: &Plan, samples: &mut Samples, observe: Observe<'_>) -> Result<Busy> {
-        let warm_up = super::plan::Amount::Iterations(plan.warm_up);
+        let warm_up = Amount::Iterations(plan.warm_up);
         if plan.warm_up > 0 {
             match self {
                 Self::InFlight(pipeline) => pipeline.send(warm_up, None, observe)?,
@@ -313,7 +316,7 @@ impl Work<'_> {
         })
     }
 
-    fn verify(&self, theirs: &[u64]) -> Result<u64> {
+    fn verify(&mut self, theirs: &[u64]) -> Result<u64> {
         match self {
             Self::InFlight(pipeline) => pipeline.verify(theirs),
             Self::BackAndForth(trips) => trips.verify(theirs.first().copied().unwrap_or_default()),
@@ -325,6 +328,35 @@ impl Work<'_> {
 struct Busy {
     sent: Sent,
     cpu_seconds: f64,
+}
+
+/// A round of messages that are compared before the next one.
+#[derive(Clone, Copy)]
+struct Round {
+    row: usize,
+    messages: u64,
+    phase: Phase,
+}
+
+/// What an end sent and compared.
+#[derive(Default)]
+struct Rounds {
+    messages: u64,
+    elapsed: Duration,
+    cpu_seconds: f64,
+    verified_bytes: u64,
+}
+
+impl Rounds {
+    /// Adds a round: the bytes of a warm-up were compared, and nothing else of it counts.
+    fn add(&mut self, phase: Phase, round: &Self) {
+        self.verified_bytes = self.verified_bytes.saturating_add(round.verified_bytes);
+        if phase == Phase::Measured {
+            self.messages += round.messages;
+            self.elapsed += round.elapsed;
+            self.cpu_seconds += round.cpu_seconds;
+        }
+    }
 }
 
 /// The CPU time of this process.
@@ -424,11 +456,154 @@ impl End<'_> {
         Ok(messages)
     }
 
-    fn verify(&self, work: &Work<'_>, theirs: &[u64]) -> Result<u64> {
+    fn verify(&self, work: &mut Work<'_>, theirs: &[u64]) -> Result<u64> {
         match self.plan.verify {
-            Verification::On => work.verify(theirs),
+            Verification::Last | Verification::On => work.verify(theirs),
             Verification::Off => Ok(0),
         }
+    }
+
+    /// Sends a round, or waits until the peer has, or both; compares what arrived.
+    fn round(
+        &self,
+        conversation: &mut Conversation,
+        work: &mut Work<'_>,
+        round: Round,
+        samples: &mut Samples,
+        observe: Observe<'_>,
+    ) -> Result<Rounds> {
+        let Work::InFlight(pipeline) = work else {
+            return Err(PeerError::MessageCount.into());
+        };
+        let size = self.plan.sizes[round.row];
+        pipeline.begin_round(round.messages)?;
+        conversation.send(&Message::Prepared { row: round.row })?;
+        self.prepared(conversation, round.row)?;
+        let before = cpu_seconds();
+        let is_both = self.plan.direction == Direction::BothWays;
+        let mut done = Rounds::default();
+        if self.role == Role::Client || is_both {
+            let samples = match round.phase {
+                Phase::Measured => Some(samples),
+                Phase::WarmUp => None,
+            };
+            let sent = pipeline.send(Amount::Iterations(round.messages), samples, observe)?;
+            (done.messages, done.elapsed) = (sent.messages, sent.elapsed);
+            let messages = pipeline.messages();
+            conversation.send(&Message::Sent { messages })?;
+        }
+        let theirs = match self.role == Role::Server || is_both {
+            true => self.peer_sent(conversation, work, size, observe)?,
+            false => vec![0; self.plan.sequences() as usize],
+        };
+        done.cpu_seconds = cpu_seconds() - before;
+        let Work::InFlight(pipeline) = work else {
+            return Err(PeerError::MessageCount.into());
+        };
+        done.verified_bytes = pipeline.verify_round(&theirs)?;
+        Ok(done)
+    }
+
+    /// Sends the warm-up and the measured messages in rounds, and ends them.
+    fn lead_rounds(
+        &self,
+        conversation: &mut Conversation,
+        work: &mut Work<'_>,
+        row: usize,
+        samples: &mut Samples,
+        observe: Observe<'_>,
+    ) -> Result<Rounds> {
+        let mut all = Rounds::default();
+        let warm_up = Amount::Iterations(self.plan.warm_up);
+        for (phase, amount) in [
+            (Phase::WarmUp, warm_up),
+            (Phase::Measured, self.plan.amount),
+        ] {
+            let (mut sent, mut elapsed) = (0, Duration::ZERO);
+            loop {
+                let messages = match work {
+                    Work::InFlight(pipeline) => pipeline.next_round(amount, sent, elapsed),
+                    Work::BackAndForth(_) => 0,
+                };
+                if messages == 0 {
+                    break;
+                }
+                conversation.send(&Message::Round { messages, phase })?;
+                let round = Round {
+                    row,
+                    messages,
+                    phase,
+                };
+                let done = self.round(conversation, work, round, samples, observe)?;
+                sent += messages;
+                elapsed += done.elapsed;
+                all.add(phase, &done);
+            }
+        }
+        conversation.send(&Message::Round {
+            messages: 0,
+            phase: Phase::Measured,
+        })?;
+        Ok(all)
+    }
+
+    /// Follows the rounds of the peer until it ends them.
+    fn follow_rounds(
+        &self,
+        conversation: &mut Conversation,
+        work: &mut Work<'_>,
+        row: usize,
+        observe: Observe<'_>,
+    ) -> Result<Measured> {
+        let limit = self.plan.phase_limit(self.plan.sizes[row]);
+        let mut samples = Samples::new()?;
+        let mut all = Rounds::default();
+        loop {
+            let (messages, phase) = match conversation.receive(limit)? {
+                Message::Round { messages: 0, .. } => break,
+                Message::Round { messages, phase } => (messages, phase),
+                other => return unexpected(&other),
+            };
+            let round = Round {
+                row,
+                messages,
+                phase,
+            };
+            let done = self.round(conversation, work, round, &mut samples, observe)?;
+            all.add(phase, &done);
+        }
+        Ok(Measured {
+            messages: all.messages,
+            seconds: all.elapsed.as_secs_f64(),
+            cpu_seconds: all.cpu_seconds,
+            verified_bytes: all.verified_bytes,
+        })
+    }
+
+    /// Sends the warm-up and the measured messages, and compares what the peer sent meanwhile.
+    fn lead(
+        &self,
+        conversation: &mut Conversation,
+        work: &mut Work<'_>,
+        size: u64,
+        samples: &mut Samples,
+        observe: Observe<'_>,
+    ) -> Result<Rounds> {
+        let Busy { sent, cpu_seconds } = work.send(&self.plan, samples, observe)?;
+        let messages = work.messages();
+        conversation.send(&Message::Sent { messages })?;
+        let theirs = match self.plan.direction {
+            Direction::OneWay if !self.plan.verb.is_ping_pong() => {
+                vec![0; self.plan.sequences() as usize]
+            }
+            _ => self.peer_sent(conversation, work, size, observe)?,
+        };
+        Ok(Rounds {
+            messages: sent.messages,
+            elapsed: sent.elapsed,
+            cpu_seconds,
+            verified_bytes: self.verify(work, &theirs)?,
+        })
     }
 
     fn client_row(
@@ -443,25 +618,19 @@ impl End<'_> {
         let mut work = self.prepare(row)?;
         conversation.send(&Message::Prepared { row })?;
         self.prepared(conversation, row)?;
-        let Busy { sent, cpu_seconds } = work.send(&self.plan, &mut samples, observe)?;
-        let messages = work.messages();
-        conversation.send(&Message::Sent { messages })?;
-        let theirs = match self.plan.direction {
-            Direction::OneWay if !self.plan.verb.is_ping_pong() => {
-                vec![0; self.plan.sequences() as usize]
-            }
-            _ => self.peer_sent(conversation, &mut work, size, observe)?,
+        let own = match self.plan.has_rounds() {
+            true => self.lead_rounds(conversation, &mut work, row, &mut samples, observe)?,
+            false => self.lead(conversation, &mut work, size, &mut samples, observe)?,
         };
-        let own_bytes = self.verify(&work, &theirs)?;
         let measured = match conversation.receive(self.plan.phase_limit(size))? {
             Message::Measured(measured) => measured,
             other => return unexpected(&other),
         };
-        let messages = sent.messages.saturating_add(measured.messages);
+        let messages = own.messages.saturating_add(measured.messages);
         // A clock that does not advance would make the rates infinite.
-        let seconds = sent.elapsed.as_secs_f64().max(measured.seconds).max(1e-9);
+        let seconds = own.elapsed.as_secs_f64().max(measured.seconds).max(1e-9);
         let gb_per_s = messages as f64 * size as f64 / seconds / 1e9;
-        let verified = own_bytes.saturating_add(measured.verified_bytes);
+        let verified = own.verified_bytes.saturating_add(measured.verified_bytes);
         Ok(TransferRow {
             size,
             messages,
@@ -471,10 +640,10 @@ impl End<'_> {
             mpps: messages as f64 / seconds / 1e6,
             latency: LatencyDistribution::of(&samples)?,
             cpu: CpuSeconds {
-                client: cpu_seconds,
+                client: own.cpu_seconds,
                 server: measured.cpu_seconds,
             },
-            verified_bytes: (self.plan.verify == Verification::On).then_some(verified),
+            verified_bytes: (self.plan.verify != Verification::Off).then_some(verified),
             failures: Vec::new(),
         })
     }
@@ -490,6 +659,9 @@ impl End<'_> {
         self.prepared(conversation, row)?;
         let mut work = self.prepare(row)?;
         conversation.send(&Message::Prepared { row })?;
+        if self.plan.has_rounds() {
+            return self.follow_rounds(conversation, &mut work, row, observe);
+        }
         let before = cpu_seconds();
         let mut measured = Measured::default();
         if self.plan.direction == Direction::BothWays {
@@ -506,7 +678,7 @@ impl End<'_> {
             conversation.send(&Message::Sent { messages })?;
         }
         measured.cpu_seconds = cpu_seconds() - before;
-        measured.verified_bytes = self.verify(&work, &theirs)?;
+        measured.verified_bytes = self.verify(&mut work, &theirs)?;
         Ok(measured)
     }
 }

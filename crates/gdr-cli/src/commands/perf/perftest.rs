@@ -313,7 +313,7 @@ const ELSEWHERE: &[(char, &str, &str)] = &[
     (
         ' ',
         "gpu_touch",
-        "--verify compares by a kernel on the GPU, after each size",
+        "--verify compares by a kernel on the GPU, before slots are used again",
     ),
     (' ', "use_musa", MEMORY),
     (' ', "use_musa_bus_id", MEMORY),

@@ -127,7 +127,7 @@ impl Table {
             return Ok(());
         }
         output.line("")?;
-        if report.plan.verify == Verification::On {
+        if report.plan.verify != Verification::Off {
             let bytes: u64 = report
                 .rows
                 .iter()
@@ -137,7 +137,7 @@ impl Table {
                 "verified  ",
                 "          ",
                 &format!(
-                    "the last message in each slot, {bytes} bytes in all, where they arrived: all right"
+                    "every byte of every message, {bytes} bytes in all, where they arrived: all right"
                 ),
             )?;
         }

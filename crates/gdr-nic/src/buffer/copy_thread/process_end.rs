@@ -44,8 +44,9 @@ extern "C" fn leave() {
 /// Ends these threads; returns when none has anything of the driver, or after `limit`.
 pub(super) fn end_all(links: &[Arc<Link>], limit: Duration) {
     let start = Instant::now();
-    let is_left = |link: &Arc<Link>| link.try_end() && link.has_left();
-    while !links.iter().fold(true, |all, link| is_left(link) && all) && start.elapsed() < limit {
+    let is_there = |link: &&Arc<Link>| !(link.try_end() && link.has_left());
+    // Counted, so that all of them are asked at once.
+    while links.iter().filter(is_there).count() > 0 && start.elapsed() < limit {
         thread::yield_now();
     }
 }

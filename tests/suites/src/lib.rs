@@ -1,0 +1,23 @@
+//! Test programs that need more than `cargo test`: other toolchains, a virtual machine, programs of a
+//! distribution, many processes, a GPU. `cargo xtask` runs them by name.
+
+#![allow(missing_docs, reason = "only `cargo xtask` uses it")]
+
+pub mod api;
+pub mod cargo_tests;
+pub mod examples;
+pub mod fleet_files;
+pub mod fuzz;
+pub mod gpu_bundle;
+pub mod gpu_steps;
+pub mod instructions;
+pub mod mesh;
+pub mod models;
+pub mod msrv;
+pub mod mutants;
+pub mod package_check;
+mod running;
+pub mod verbs_bench;
+pub mod verbs_programs;
+pub mod vm;
+pub mod words;
