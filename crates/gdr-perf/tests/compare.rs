@@ -344,7 +344,7 @@ fn a_client_that_vanishes_after_any_message_is_named_as_gone() {
     }
 }
 
-/// Whoever connects and says nothing may be a port scan: the server goes on waiting for a client.
+/// A client that connects and says nothing may be a port scan: the server goes on waiting for a client.
 #[test]
 fn a_client_that_vanishes_without_a_message_is_named_when_no_other_came() {
     let timeouts = Timeouts {

@@ -13,8 +13,9 @@ use xtask_build::results::{Outcome, Results};
 use xtask_build::workspace::{cargo_of, root, target};
 
 /// The crates that other programs use.
-const CRATES: [&str; 14] = [
+const CRATES: [&str; 15] = [
     "gdr-chaos",
+    "gdr-check",
     "gdr-copy",
     "gdr-cuda",
     "gdr-doctor",

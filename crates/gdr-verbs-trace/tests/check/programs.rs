@@ -177,7 +177,7 @@ fn send_queue_overflow(twin: Twin) {
     for number in 0..40_u64 {
         let mut wr = link.write(64);
         wr.wr_id = number;
-        // The device frees places as requests end, polled or not; other devices refuse the post for good.
+        // The device frees places as requests end, polled or not; other devices refuse the post permanently.
         let until = std::time::Instant::now() + std::time::Duration::from_secs(5);
         while !link.a.send(wr, link.a.segment(0, 64)) && std::time::Instant::now() < until {
             assert!(link.b.poll().is_none());
