@@ -99,6 +99,9 @@ api! {
             (*mut Opaque, CUdevice);
         primary_ctx_release:
             "cuDevicePrimaryCtxRelease" @ 11000 or "cuDevicePrimaryCtxRelease_v2", (CUdevice);
+        primary_ctx_get_state:
+            "cuDevicePrimaryCtxGetState" @ 7000 or "cuDevicePrimaryCtxGetState",
+            (CUdevice, *mut u32, *mut i32);
         ctx_get_current: "cuCtxGetCurrent" @ 4000 or "cuCtxGetCurrent", (*mut Opaque);
         ctx_get_device: "cuCtxGetDevice" @ 2000 or "cuCtxGetDevice", (*mut CUdevice);
         ctx_push_current: "cuCtxPushCurrent" @ 4000 or "cuCtxPushCurrent_v2", (Opaque);

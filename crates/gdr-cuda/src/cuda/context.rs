@@ -8,6 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::api::{Api, CUdevice, Opaque};
 use super::{Cuda, check, layout};
 use crate::device::Ordinal;
+use crate::driver::RawStream;
 use crate::error::{CuResult, Error, Result};
 
 /// The primary contexts that this library has retained.
@@ -55,6 +56,11 @@ impl PrimaryContexts {
         check("cuDevicePrimaryCtxRetain", status)?;
         retained.by_device.insert(device, Context(context));
         Ok(Context(context))
+    }
+
+    /// Whether this library has retained the one of `device`.
+    fn has(&self, device: CUdevice) -> bool {
+        self.lock().by_device.contains_key(&device)
     }
 
     /// Releases the contexts. While the process exits, the driver may be deinitialized before.
@@ -157,6 +163,22 @@ impl Cuda {
     pub(super) fn enter(&self, device: Ordinal) -> Result<CurrentContext<'_>> {
         let device = self.device(device)?;
         CurrentContext::push(&self.api, self.contexts.get(&self.api, device)?)
+    }
+
+    /// Makes the primary context of a stream's device current for a scope, if it was not destroyed:
+    /// `cudaDeviceReset` destroys it for the whole process, and the driver does not survive a handle
+    /// of what it was.
+    pub(super) fn enter_of(&self, stream: RawStream) -> Result<CurrentContext<'_>> {
+        let device = self.device(stream.device)?;
+        let (mut flags, mut is_active) = (0, 0);
+        // SAFETY: a device from `cuDeviceGet`, and places for the answers.
+        let status =
+            unsafe { (self.api.primary_ctx_get_state)(device, &mut flags, &mut is_active) };
+        check("cuDevicePrimaryCtxGetState", status)?;
+        if is_active == 0 && self.contexts.has(device) {
+            check("cuCtxPushCurrent", CuResult::CONTEXT_IS_DESTROYED.0)?;
+        }
+        self.enter(stream.device)
     }
 
     /// Makes a context of `device` current for a scope: the thread's current one where that is of this

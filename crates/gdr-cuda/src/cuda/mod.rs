@@ -331,7 +331,7 @@ impl Driver for Cuda {
     }
 
     unsafe fn destroy_stream(&self, stream: RawStream) -> Result<()> {
-        let _current = self.enter(stream.device)?;
+        let _current = self.enter_of(stream)?;
         // SAFETY: the caller's promise: made by `create_stream`, not destroyed yet.
         check("cuStreamDestroy", unsafe {
             (self.api.stream_destroy)(stream_of(stream))
@@ -339,7 +339,7 @@ impl Driver for Cuda {
     }
 
     unsafe fn stream_state(&self, stream: RawStream) -> Result<StreamState> {
-        let _current = self.enter(stream.device)?;
+        let _current = self.enter_of(stream)?;
         // SAFETY: the caller's promise: made by `create_stream`, not destroyed yet.
         let status = unsafe { (self.api.stream_query)(stream_of(stream)) };
         if status == CuResult::NOT_READY.0 {
@@ -385,7 +385,7 @@ impl Driver for Cuda {
         src: *const u8,
         len: usize,
     ) -> Result<()> {
-        let _current = self.enter(stream.device)?;
+        let _current = self.enter_of(stream)?;
         let queue = stream_of(stream);
         // SAFETY: the caller's promise about both ranges and the stream.
         check("cuMemcpyHtoDAsync", unsafe {
@@ -400,7 +400,7 @@ impl Driver for Cuda {
         src: DevicePtr,
         len: usize,
     ) -> Result<()> {
-        let _current = self.enter(stream.device)?;
+        let _current = self.enter_of(stream)?;
         let queue = stream_of(stream);
         // SAFETY: the caller's promise about both ranges and the stream.
         check("cuMemcpyDtoHAsync", unsafe {
@@ -415,7 +415,7 @@ impl Driver for Cuda {
         src: DevicePtr,
         len: u64,
     ) -> Result<()> {
-        let _current = self.enter(stream.device)?;
+        let _current = self.enter_of(stream)?;
         let (call, queue) = ("cuMemcpyDtoDAsync", stream_of(stream));
         let len = size(call, len)?;
         // SAFETY: the caller's promise about both ranges and the stream.
@@ -425,7 +425,7 @@ impl Driver for Cuda {
     }
 
     unsafe fn queue_host_call(&self, stream: RawStream, call: HostCall) -> Result<()> {
-        let _current = self.enter(stream.device)?;
+        let _current = self.enter_of(stream)?;
         let call = Box::into_raw(Box::new(call));
         // SAFETY: the driver calls the function once at most, with this pointer, as the streams of this
         // crate are not captured into graphs.
@@ -464,14 +464,14 @@ impl Driver for Cuda {
         let result = CuResult::NOT_SUPPORTED;
         let missing = Error::Call { call, result };
         let write = self.api.stream_write_value_32.ok_or(missing)?;
-        let _current = self.enter(stream.device)?;
+        let _current = self.enter_of(stream)?;
         let (queue, flags) = (stream_of(stream), layout::WRITE_VALUE_DEFAULT);
         // SAFETY: the caller's promise about the stream and the word.
         check(call, unsafe { write(queue, dst.get(), value, flags) })
     }
 
     unsafe fn fill(&self, stream: RawStream, dst: DevicePtr, value: u8, len: u64) -> Result<()> {
-        let _current = self.enter(stream.device)?;
+        let _current = self.enter_of(stream)?;
         let (call, len) = ("cuMemsetD8Async", size("cuMemsetD8Async", len)?);
         // SAFETY: the caller's promise about the range and the stream.
         let status =

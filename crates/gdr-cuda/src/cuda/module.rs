@@ -95,7 +95,7 @@ impl Cuda {
     /// # Safety
     /// As for [`crate::Driver::launch`].
     pub(super) unsafe fn launch_kernel(&self, stream: RawStream, launch: &Launch) -> Result<()> {
-        let _current = self.enter(stream.device)?;
+        let _current = self.enter_of(stream)?;
         let functions = || self.functions(stream.device);
         match *launch {
             Launch::Fill { dst, words, seed } => {

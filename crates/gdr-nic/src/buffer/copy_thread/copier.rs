@@ -1,6 +1,7 @@
 //! The copy thread's side.
 
 use std::collections::HashMap;
+use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -52,6 +53,7 @@ fn use_driver(link: &Link, gpu: Gpu, peers: PeerCopies) {
                 fail(error);
                 copier.fail_incoming();
             }
+            copier.leave();
         }
         Err(error) => fail(error),
     }
@@ -239,6 +241,15 @@ impl Copier {
                 }
                 progress.copy.leave_out();
             }
+        }
+    }
+
+    /// Releases what it has of the driver, unless its context was destroyed: nothing of it may be used then.
+    fn leave(self) {
+        let is_busy = |it: &gdr_cuda::Error| matches!(it, gdr_cuda::Error::Deadline { .. });
+        let mut looks = self.streams.iter().map(|it| it.wait(Duration::ZERO));
+        if looks.any(|look| look.is_err_and(|error| !is_busy(&error))) {
+            mem::forget(self);
         }
     }
 

@@ -404,3 +404,17 @@ fn before_a_process_ends_its_copy_threads_leave_the_driver() {
     let queued = ahead.copies().queue(&setup.source, 0, 0, PACKET).unwrap();
     assert!(queued.is_none());
 }
+
+#[test]
+fn of_a_context_that_was_destroyed_nothing_is_released() {
+    let driver = SimDriver::new(1);
+    let setup = setup_on(driver.clone(), NEVER_LATE);
+    let link = Arc::clone(&setup.thread.0.link);
+    driver.destroy_context();
+    process_end::end_all(slice::from_ref(&link), FOREVER);
+    assert!(link.has_left());
+    let streams = mem::take(&mut *lock(&link.streams));
+    assert!(streams.iter().all(|stream| Arc::strong_count(stream) == 2));
+    // This test's own would be destroyed with them.
+    mem::forget(streams);
+}
