@@ -204,8 +204,9 @@ const MEASURING: [&str; 14] = [
 ];
 
 /// Commands that print what the machine or the moment makes of them.
-const OTHERS: [&str; 9] = [
+const OTHERS: [&str; 10] = [
     "chaos --fuzz 1 -- true",
+    "check -- true",
     "mesh --simulate --rank 0 --ranks 2 --meet 127.0.0.1:14873 --wait 1",
     "nics --example",
     "perf write-bw --port 14874 --udp-port 14874 --wait 1",
