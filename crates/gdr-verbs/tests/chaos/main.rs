@@ -186,7 +186,8 @@ fn a_process_is_stopped_for_a_while() {
     );
 }
 
-/// Of a program with one thread that waits for each of its requests.
+/// Of a program with one thread that waits for each of its requests. Faults after which packets are sent again are
+/// not among them: when that is depends on how busy the machine is, and so does what else is sent again.
 #[test]
 fn a_seed_strikes_the_same_places_ten_times_of_ten() {
     const NAME: &str = "a_seed_strikes_the_same_places_ten_times_of_ten";
@@ -195,8 +196,7 @@ fn a_seed_strikes_the_same_places_ten_times_of_ten() {
     }
     let scenario = |seed| {
         format!(
-            "seed={seed}; drop p=3%; duplicate p=3%; corrupt p=2%; late by=50us jitter=1ms p=5%; place \
-             order=shuffle by=100us p=5%; delay by=10us jitter=100us p=5%"
+            "seed={seed}; duplicate p=9%; late by=50us jitter=1ms p=9%; place order=shuffle by=100us p=9%"
         )
     };
     let sorted = |ran: &Ran| {
