@@ -82,7 +82,7 @@ pub fn run() -> anyhow::Result<ExitCode> {
     Ok(results.close())
 }
 
-/// Runs every example of [`EXAMPLES`].
+/// Runs every example of the list.
 pub fn all() -> anyhow::Result<Outcome> {
     let mut outcome = Outcome::Passed;
     for example in &EXAMPLES {

@@ -57,7 +57,7 @@ pub fn loom() -> anyhow::Result<Outcome> {
     Outcome::of(command)
 }
 
-/// Runs the tests of [`INTERPRETED`].
+/// Runs the tests of the list.
 pub fn miri() -> anyhow::Result<Outcome> {
     if !has_miri() {
         let reason = "Miri is not installed: rustup +nightly component add miri rust-src";
