@@ -159,7 +159,7 @@ pub struct Rule {
     pub(crate) share: Option<Share>,
     /// Each so many-th is struck.
     pub(crate) every: Option<u64>,
-    /// How many strikes there are at most for a queue pair, or for the process where there is none.
+    /// The most strikes for each queue pair, or for the process where there is none.
     pub most: Option<u64>,
     /// When a fault of a device strikes.
     pub trigger: Option<Trigger>,

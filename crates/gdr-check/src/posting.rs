@@ -126,12 +126,7 @@ impl Shadow {
             let Some(request) = pair.sends.pop_back() else {
                 return;
             };
-            if request.signal == Signal::Signaled {
-                pair.signaled = pair.signaled.saturating_sub(1);
-                if let Some(queue) = self.queues.get_mut(&pair.new.send_cq) {
-                    queue.unpolled_sends = queue.unpolled_sends.saturating_sub(1);
-                }
-            }
+            pair.forget_signal(&request, &mut self.queues);
             forget_writable(&mut self.writable, &request);
         }
     }

@@ -1,7 +1,8 @@
 //! Queue pairs.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
+use crate::completion_queue::CompletionQueue;
 use crate::finding::StackId;
 use crate::request::{Outstanding, Signal};
 use crate::shadow::Object;
@@ -124,6 +125,20 @@ pub(crate) struct Waits {
 }
 
 impl QueuePair {
+    /// Forgets the completion that a request would have been signaled by.
+    pub(crate) fn forget_signal(
+        &mut self,
+        request: &Outstanding,
+        queues: &mut HashMap<Object, CompletionQueue>,
+    ) {
+        if request.signal == Signal::Signaled {
+            self.signaled = self.signaled.saturating_sub(1);
+            if let Some(queue) = queues.get_mut(&self.new.send_cq) {
+                queue.unpolled_sends = queue.unpolled_sends.saturating_sub(1);
+            }
+        }
+    }
+
     pub(crate) const fn new(new: NewQueuePair) -> Self {
         Self {
             new,

@@ -62,7 +62,7 @@ Examples:
 ///
 /// Started without a host it is the server, and waits for one client; the client chooses what is
 /// measured, each end its device and its memory (--gpu). Both print the result. With --verify
-/// every byte of every message is compared where it arrived, those of the warm-up too.
+/// every byte of every message is compared where it arrived, the warm-up included.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"),

@@ -178,9 +178,9 @@ const ONLY_SOFT: &str = "GDR_ONLY_SOFT";
 /// The variable with the PCI function that devices are near to.
 const NEAR: &str = "GDR_VERBS_NEAR";
 
-/// What NCCL takes for granted of a NIC and is not so of these devices, unless the user says otherwise: they
-/// reach the memory of each GPU as fast from wherever they are in the PCI tree, and NCCL 2.28's search for
-/// hardware that GPUs drive themselves ends with a segmentation fault.
+/// Corrects two assumptions of NCCL about NICs, unless the user has set the variables. These devices reach the
+/// memory of every GPU wherever they are in the PCI tree; and NCCL 2.28 ends with a segmentation fault where it
+/// looks for NICs that GPUs drive and finds only these.
 const OF_NCCL: [(&str, &str); 2] = [("NCCL_NET_GDR_LEVEL", "SYS"), ("NCCL_GIN_TYPE", "2")];
 
 /// What to add to the environment.

@@ -167,7 +167,7 @@ impl Cuda {
 
     /// Makes the primary context of a stream's device current for a scope, if it was not destroyed:
     /// `cudaDeviceReset` destroys it for the whole process, and the driver does not survive a handle
-    /// of what it was.
+    /// of what it was. A reset between this look and the call is not noticed.
     pub(super) fn enter_of(&self, stream: RawStream) -> Result<CurrentContext<'_>> {
         let device = self.device(stream.device)?;
         let (mut flags, mut is_active) = (0, 0);
@@ -176,7 +176,8 @@ impl Cuda {
             unsafe { (self.api.primary_ctx_get_state)(device, &mut flags, &mut is_active) };
         check("cuDevicePrimaryCtxGetState", status)?;
         if is_active == 0 && self.contexts.has(device) {
-            check("cuCtxPushCurrent", CuResult::CONTEXT_IS_DESTROYED.0)?;
+            let destroyed = CuResult::CONTEXT_IS_DESTROYED.0;
+            check("cuDevicePrimaryCtxGetState", destroyed)?;
         }
         self.enter(stream.device)
     }

@@ -75,7 +75,7 @@ pub enum Verification {
     Off,
     /// The last message in each slot, after each size, where it arrived: in GPU memory by a kernel.
     Last,
-    /// Every message, those of the warm-up too, where it arrived. Messages go in rounds that are
+    /// Every message where it arrived, the warm-up included. Messages go in rounds that are
     /// compared before their slots are used again.
     On,
 }
