@@ -37,6 +37,11 @@ impl IncomingCopy {
         self.progress.state()
     }
 
+    /// Whether the copy thread and the GPU have come to it, also if it was given up before.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.progress.copy.has_ended()
+    }
+
     /// How many copies of its thread have ended: where that grows, this one waits for its turn only.
     pub(crate) fn ended_of_thread(&self) -> u64 {
         self.thread.ended_incoming()

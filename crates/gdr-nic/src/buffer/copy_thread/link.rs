@@ -52,6 +52,11 @@ pub(super) enum Job {
 }
 
 impl Job {
+    /// Whether the engine waits for it for no longer than a copy takes.
+    pub(super) fn is_copy(&self) -> bool {
+        matches!(self, Self::Read(_) | Self::Incoming(_))
+    }
+
     /// Fails it, as no thread does it.
     fn refuse(self) {
         match self {
@@ -90,12 +95,24 @@ pub(super) struct Link {
 
 #[derive(Debug, Default)]
 pub(super) struct Work {
-    waiting: VecDeque<Job>,
+    /// Copies, which go first: the driver takes longer to open and to close memory than the engine waits.
+    copies: VecDeque<Job>,
+    others: VecDeque<Job>,
     is_blocked: bool,
     /// The engine's side was dropped, or the thread has ended.
     has_ended: bool,
     /// The thread has nothing of the driver any more.
     has_left: bool,
+}
+
+impl Work {
+    fn pop(&mut self) -> Option<Job> {
+        self.copies.pop_front().or_else(|| self.others.pop_front())
+    }
+
+    fn has_jobs(&self) -> bool {
+        !self.copies.is_empty() || !self.others.is_empty()
+    }
 }
 
 impl Link {
@@ -107,7 +124,10 @@ impl Link {
             job.refuse();
             return false;
         }
-        work.waiting.push_back(job);
+        match job.is_copy() {
+            true => work.copies.push_back(job),
+            false => work.others.push_back(job),
+        }
         self.has_work.store(true, Ordering::Release);
         if work.is_blocked {
             self.wake.notify_one();
@@ -120,9 +140,10 @@ impl Link {
         let mut work = lock(&self.work);
         work.has_ended = true;
         work.has_left = true;
-        let waiting = mem::take(&mut work.waiting);
+        let waiting = mem::take(&mut work.copies).into_iter();
+        let waiting = waiting.chain(mem::take(&mut work.others));
         drop(work);
-        waiting.into_iter().for_each(Job::refuse);
+        waiting.for_each(Job::refuse);
     }
 
     /// Whether the word of a copy is there.
@@ -158,9 +179,8 @@ impl Link {
             if work.has_ended {
                 return Next::End;
             }
-            if let Some(job) = work.waiting.pop_front() {
-                self.has_work
-                    .store(!work.waiting.is_empty(), Ordering::Relaxed);
+            if let Some(job) = work.pop() {
+                self.has_work.store(work.has_jobs(), Ordering::Relaxed);
                 return Next::Job(job);
             }
             work.is_blocked = true;
@@ -173,7 +193,7 @@ impl Link {
             let (locked, timeout) = woken.unwrap_or_else(PoisonError::into_inner);
             work = locked;
             work.is_blocked = false;
-            if timeout.timed_out() && work.waiting.is_empty() && !work.has_ended {
+            if timeout.timed_out() && !work.has_jobs() && !work.has_ended {
                 return Next::Look;
             }
         }

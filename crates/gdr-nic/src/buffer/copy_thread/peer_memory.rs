@@ -52,7 +52,7 @@ impl PeerProgress {
 pub(super) struct PeerId(u64);
 
 impl PeerId {
-    fn next() -> Self {
+    pub(super) fn next() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }

@@ -3,6 +3,7 @@
 mod incoming;
 
 use std::slice;
+use std::sync::MutexGuard;
 use std::sync::mpsc::{Sender, channel};
 
 use gdr_cuda::{DeviceBuffer, MemoryKind, Ordinal, SimDriver, Stream};
@@ -79,6 +80,11 @@ fn hold_up(link: &Link) -> Vec<Sender<()>> {
 
 impl CopyThread {
     /// Holds up all of its streams until the senders are dropped.
+    /// Holds up its calls of the driver until the guard is dropped.
+    pub(crate) fn hold_up_calls(&self) -> MutexGuard<'_, ()> {
+        lock(&self.0.link.driver)
+    }
+
     pub(crate) fn hold_up(&self) -> Vec<Sender<()>> {
         hold_up(&self.0.link)
     }
@@ -417,4 +423,29 @@ fn of_a_context_that_was_destroyed_nothing_is_released() {
     assert!(streams.iter().all(|stream| Arc::strong_count(stream) == 2));
     // This test's own would be destroyed with them.
     mem::forget(streams);
+}
+
+#[test]
+fn copies_go_before_memory_that_is_opened_or_closed() {
+    use super::link::Next;
+
+    let Setup { source, .. } = setup(NEVER_LATE);
+    let link = Link::default();
+    let close = || Job::Close {
+        id: super::peer_memory::PeerId::next(),
+    };
+    let copy = HandOver {
+        generation: source.generation(),
+        source,
+        offset: 0,
+        at: 0,
+        len: PACKET,
+        ticket: Ticket(0),
+    };
+    assert!(link.push(close()) && link.push(Job::Read(copy)) && link.push(close()));
+    let order: [bool; 3] = std::array::from_fn(|_| match link.next(true) {
+        Next::Job(job) => job.is_copy(),
+        Next::Look | Next::End => panic!("there are jobs"),
+    });
+    assert_eq!(order, [true, false, false]);
 }

@@ -69,7 +69,7 @@ impl Exports {
                 offer.pause = FIRST_PAUSE;
                 return true;
             }
-            Answer::Pending => return false,
+            Answer::Pending | Answer::Paused => return false,
             Answer::Refused => offer.asked += 1,
         }
         if offer.asked >= offer.pause {

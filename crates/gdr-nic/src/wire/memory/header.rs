@@ -43,6 +43,8 @@ pub(super) enum Answer {
     Imported,
     /// It does not.
     Refused,
+    /// It does not now: it says itself when it does again.
+    Paused,
 }
 
 /// What the consumer writes.
@@ -196,6 +198,7 @@ impl Header {
         match slot.answer.load(Ordering::Relaxed) {
             answer if answer == Answer::Pending as u32 => Answer::Pending,
             answer if answer == Answer::Imported as u32 => Answer::Imported,
+            answer if answer == Answer::Paused as u32 => Answer::Paused,
             _ => Answer::Refused,
         }
     }

@@ -20,6 +20,11 @@ use crate::buffer::{Buffer, CopyThread, IncomingCopy, IncomingState, PeerMemory,
 /// be held up by a kernel that waits for these very bytes. The producer sends them again, by itself.
 const LATE: Duration = Duration::from_micros(500);
 
+/// For how long references to memory are refused after such a record, the first time. Each further time without a copy
+/// of it between multiplies it by four, up to [`LONGEST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_micros(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
 /// What a ring's consumer has imported.
 #[derive(Debug)]
 pub(crate) struct Imports {
@@ -43,9 +48,34 @@ struct Import {
     /// By each GPU of which memory was registered.
     memories: Vec<PeerMemory>,
     answer: Answer,
+    /// Why references to it are refused for a while.
+    pause: Option<Pause>,
+    next_pause: Duration,
+}
+
+/// A copy was late: the driver is held up.
+#[derive(Debug)]
+struct Pause {
+    until: Instant,
+    /// The copy. It ends when the driver is not held up any more. It may not have been handed over.
+    late: Option<IncomingCopy>,
+}
+
+impl Pause {
+    fn has_ended(&self) -> bool {
+        self.late.as_ref().is_none_or(IncomingCopy::has_ended) && Instant::now() >= self.until
+    }
 }
 
 impl Import {
+    /// Has the producer send copies of it until the driver does what `late` waits for.
+    fn pause(&mut self, late: Option<IncomingCopy>) {
+        let until = Instant::now() + self.next_pause;
+        self.pause = Some(Pause { until, late });
+        self.next_pause = (4 * self.next_pause).min(LONGEST_PAUSE);
+        self.answer = Answer::Paused;
+    }
+
     fn has(&self, payload: Extent) -> bool {
         let (base, len) = (self.export.base().get(), self.export.len());
         let offset = payload.addr.checked_sub(base);
@@ -186,10 +216,16 @@ impl Imports {
                     export,
                     memories: memories.collect(),
                     answer: Answer::Pending,
+                    pause: None,
+                    next_pause: FIRST_PAUSE,
                 });
             }
         }
         for import in &mut self.imports {
+            if import.pause.take_if(|pause| pause.has_ended()).is_some() {
+                import.answer = Answer::Imported;
+                header.answer(import.slot, import.number, import.answer);
+            }
             if import.answer == Answer::Pending {
                 let mut states = import.memories.iter().map(PeerMemory::state);
                 import.answer = match states.clone().any(|state| state == PeerState::Pending) {
@@ -256,9 +292,13 @@ impl Imports {
         if are_there {
             return Pending::Waits;
         }
-        self.copies.retain(|run| !run.has_record(position));
-        if !is_lost || std::mem::take(&mut self.is_useless) {
-            self.refuse(payload);
+        let of_record = |run: &mut PlacedRun| run.has_record(position);
+        let late = self.copies.extract_if(.., of_record).last();
+        if is_lost && std::mem::take(&mut self.is_useless) {
+            self.answer(payload, |import| import.answer = Answer::Refused);
+        } else if !is_lost {
+            let mut late = late.map(|run| run.copy);
+            self.answer(payload, |import| import.pause(late.take()));
         }
         Pending::Lost
     }
@@ -271,11 +311,11 @@ impl Imports {
         run.is_some_and(|run| self.ended.follow(run.copy.ended_of_thread()))
     }
 
-    /// Has the producer send copies of some memory, for a while.
-    fn refuse(&mut self, payload: Extent) {
+    /// Changes the answer to what has a payload.
+    fn answer(&mut self, payload: Extent, mut change: impl FnMut(&mut Import)) {
         let header = self.segment.header();
         for import in self.imports.iter_mut().filter(|import| import.has(payload)) {
-            import.answer = Answer::Refused;
+            change(import);
             header.answer(import.slot, import.number, import.answer);
         }
     }
@@ -309,6 +349,8 @@ impl DeviceRun<'_> {
             match run.copy.state() {
                 // The producer gives the memory back after it has made the record void.
                 IncomingState::Complete if imports.segment.header().void_before() <= position => {
+                    let of_payload = imports.imports.iter_mut().filter(|it| it.has(from));
+                    of_payload.for_each(|import| import.next_pause = FIRST_PAUSE);
                     return Ok(());
                 }
                 IncomingState::Complete => imports.is_lost = true,
@@ -512,6 +554,37 @@ mod tests {
         while ends.wait(position) == Pending::Waits {
             std::thread::yield_now();
         }
+    }
+
+    #[test]
+    fn memory_of_a_late_copy_is_referred_to_again_once_the_driver_is_free_and_stays_open() {
+        let mut ends = Ends::new();
+        let thread = ends.thread.clone();
+        for _ in 0..2 {
+            let held = thread.hold_up_calls();
+            assert_eq!(ends.place(1, 0), Err(AccessError::NotYet));
+            while ends.wait(0) == Pending::Waits {
+                std::thread::yield_now();
+            }
+            let answer = |ends: &Ends| ends.segment.header().answer_to(0, 1);
+            let pause = ends.imports.imports[0].pause.as_ref().unwrap().until;
+            while Instant::now() < pause {
+                std::thread::yield_now();
+            }
+            ends.imports.follow(None, Vec::new);
+            assert_eq!(answer(&ends), Answer::Paused, "the driver is held up");
+            drop(held);
+            while answer(&ends) == Answer::Paused {
+                ends.imports.follow(None, Vec::new);
+            }
+            assert_eq!(answer(&ends), Answer::Imported);
+        }
+        let import = &ends.imports.imports[0];
+        assert_eq!(import.next_pause, 16 * FIRST_PAUSE, "no copy was made");
+        assert_eq!(ends.place(1, 0), Err(AccessError::NotYet));
+        ends.await_copy(0);
+        assert_eq!(ends.place(1, 0), Ok(()));
+        assert_eq!(ends.imports.imports[0].next_pause, FIRST_PAUSE);
     }
 
     /// The producer flushes a request, and its program uses the memory again, while the payload is copied.
