@@ -2,6 +2,8 @@
 
 use std::mem::MaybeUninit;
 use std::ptr;
+use std::sync::OnceLock;
+use std::thread;
 
 use crate::error::{Error, Result};
 
@@ -22,6 +24,13 @@ pub fn random_bytes<const N: usize>() -> Result<[u8; N]> {
 /// As [`random_bytes`].
 pub fn random_number() -> Result<u32> {
     random_bytes().map(u32::from_ne_bytes)
+}
+
+/// Whether this process may run on more than one CPU, as far as it was known at the first call.
+pub(crate) fn has_several_cpus() -> bool {
+    // The library opens files for it, those of the process's control group.
+    static SEVERAL: OnceLock<bool> = OnceLock::new();
+    *SEVERAL.get_or_init(|| thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1))
 }
 
 /// Makes the calling thread run soon after it is woken, on a CPU that another thread keeps busy.

@@ -1,12 +1,11 @@
 //! Whether other threads want the CPU of a thread that polls in a loop.
 
 use std::cell::Cell;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::os::involuntary_switches;
+use crate::os::{has_several_cpus, involuntary_switches};
 use crate::shard::clock::{Clock, nanoseconds};
 
 /// A yield that takes longer may have let another thread run. Without another thread it takes well
@@ -24,12 +23,8 @@ pub(crate) struct CpuContention {
 
 impl CpuContention {
     pub(crate) fn new() -> Self {
-        // It is found out once: the library opens files for it, those of the process's control group.
-        static SEVERAL: OnceLock<bool> = OnceLock::new();
-        let several = *SEVERAL
-            .get_or_init(|| thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1));
         Self {
-            quiet: AtomicU32::new(if several { QUIET_YIELDS } else { 0 }),
+            quiet: AtomicU32::new(if has_several_cpus() { QUIET_YIELDS } else { 0 }),
         }
     }
 

@@ -18,6 +18,7 @@ use super::peer_memory::{PeerId, PeerProgress};
 use super::word_at;
 use crate::buffer::read_ahead::Ticket;
 use crate::buffer::read_source::ReadSource;
+use crate::os::has_several_cpus;
 
 /// How long the copy thread looks for work before it sleeps: the time of the next packets of a message.
 const LOOK: Duration = Duration::from_micros(300);
@@ -171,7 +172,10 @@ impl Link {
     /// Waits for the next job; `is_settled` says that no looks at streams are necessary meanwhile.
     pub(super) fn next(&self, is_settled: bool) -> Next {
         let start = Instant::now();
-        while !self.has_work.load(Ordering::Acquire) && start.elapsed() < LOOK {
+        // A thread that yields its only CPU gets it back after the time slices of those that compute; one that sleeps
+        // is woken before them.
+        let looks = has_several_cpus();
+        while looks && !self.has_work.load(Ordering::Acquire) && start.elapsed() < LOOK {
             thread::yield_now();
         }
         let mut work = lock(&self.work);
