@@ -6,13 +6,14 @@ use gdr_roce::{
 };
 
 use crate::device::Device;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::peer::Peer;
 use crate::queue_pair::{QueuePair, Queues};
 use crate::service::{Protocol, Service};
 use crate::shard::posted_requests::PostedRequests;
 use crate::shard::transport::Transport;
-use crate::types::{Domain, SourcePort};
+use crate::types::Domain;
+use gdr_udp::SourcePort;
 
 /// The service of a connection: [`QueuePair<Connection>`](QueuePair) is one end of it, reliable (RC) or
 /// unreliable (UC).
@@ -166,8 +167,8 @@ impl QueuePair<Connection> {
     /// from it.
     ///
     /// # Errors
-    /// [`Error::State`], [`Error::AddressFamily`], [`Error::DeviceFailed`], [`Error::ForkedChild`];
-    /// [`Error::Os`] if the kernel accepts no filter for the peer.
+    /// [`Error::State`], [`SocketError::AddressFamily`](crate::SocketError::AddressFamily), [`Error::DeviceFailed`], [`Error::ForkedChild`];
+    /// [`SocketError::Os`](crate::SocketError::Os) if the kernel accepts no filter for the peer.
     pub fn to_rtr(&self, peer: impl Into<Peer>, attributes: &RtrAttributes) -> Result<()> {
         let peer = self.check_family(peer.into())?;
         let engine = self.engine()?;
@@ -208,10 +209,11 @@ impl QueuePair<Connection> {
         let (local, remote) = (self.device().address().ip(), peer.address.ip());
         match local.is_ipv4() == remote.is_ipv4() {
             true => Ok(peer),
-            false => Err(Error::AddressFamily {
+            false => Err(gdr_udp::Error::AddressFamily {
                 local,
                 peer: remote,
-            }),
+            }
+            .into()),
         }
     }
 }

@@ -101,7 +101,7 @@ impl QueuePair<Datagrams> {
     ///
     /// # Errors
     /// [`Error::State`](crate::Error::State), [`Error::DeviceFailed`](crate::Error::DeviceFailed),
-    /// [`Error::ForkedChild`](crate::Error::ForkedChild); [`Error::Os`](crate::Error::Os) if the kernel
+    /// [`Error::ForkedChild`](crate::Error::ForkedChild); [`SocketError::Os`](crate::SocketError::Os) if the kernel
     /// accepts no filter for it.
     pub fn to_rtr(&self) -> Result<()> {
         self.engine()?.ud_to_rtr(self.qpn())

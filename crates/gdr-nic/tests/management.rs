@@ -12,7 +12,8 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use gdr_nic::{
-    Arrival, Deadline, Device, Error, Management, PeerProcess, PortUse, ReceivedMad, SoftOptions,
+    Arrival, Deadline, Device, Error, Management, PeerProcess, PortUse, ReceivedMad, SocketError,
+    SoftOptions,
 };
 use gdr_roce::cm::{
     CmEvent, CommId, Dreq, IdPair, Manager, Message, Path, Rep, Req, ServiceId, SidrReq, SidrStatus,
@@ -427,6 +428,6 @@ fn a_port_that_is_not_shared_has_no_management_queue_pair() {
     let device = Device::open(&options, None).unwrap();
     assert!(matches!(
         device.management(),
-        Err(Error::PortNotShared { .. })
+        Err(Error::Socket(SocketError::PortNotShared { .. }))
     ));
 }

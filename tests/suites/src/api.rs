@@ -13,7 +13,7 @@ use xtask_build::results::{Outcome, Results};
 use xtask_build::workspace::{cargo_of, root, target};
 
 /// The crates that other programs use.
-const CRATES: [&str; 15] = [
+const CRATES: [&str; 16] = [
     "gdr-chaos",
     "gdr-check",
     "gdr-copy",
@@ -28,6 +28,7 @@ const CRATES: [&str; 15] = [
     "gdr-rdma",
     "gdr-roce",
     "gdr-trace",
+    "gdr-udp",
     "gdr-verbs-sys",
 ];
 

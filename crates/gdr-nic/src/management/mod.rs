@@ -48,14 +48,14 @@ use self::requests::Requests;
 use self::role::Role;
 use self::strays::Strays;
 use self::watched::Watched;
-use crate::deadline::Deadline;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::os;
-use crate::wire::local_socket::{self, Connected, wait_readable};
-use crate::wire::process_fd::ProcessFd;
-use crate::wire::udp::reuseport::drain;
-use crate::wire::udp::socket::accept_without_checksum;
+use gdr_udp::Deadline;
+use gdr_udp::ProcessFd;
+use gdr_udp::accept_without_checksum;
+use gdr_udp::drain;
+use gdr_udp::local_socket::{self, Connected, wait_readable};
 
 /// How many prefixes of identifiers there are.
 const PREFIXES: u16 = 1 << 12;
@@ -144,13 +144,12 @@ impl Device {
     /// Opens the management queue pair, once for each process.
     ///
     /// # Errors
-    /// [`Error::PortNotShared`] unless the device was opened with
-    /// [`PortUse::Shared`](crate::PortUse::Shared); [`Error::ForkedChild`], [`Error::Os`].
+    /// [`SocketError::PortNotShared`](crate::SocketError::PortNotShared) unless the device was opened with
+    /// [`PortUse::Shared`](crate::PortUse::Shared); [`Error::ForkedChild`], [`SocketError::Os`](crate::SocketError::Os).
     pub fn management(&self) -> Result<Management> {
         self.check_process()?;
         let local = self.address();
-        let socket = self.shards().first().socket().management_socket()?;
-        let shared = socket.ok_or(Error::PortNotShared { address: local })?;
+        let shared = self.shards().first().socket().management_socket()?;
         if local.is_ipv6() {
             accept_without_checksum(&shared)
                 .map_err(|source| Error::os("setsockopt(UDP_NO_CHECK6_RX)", source))?;
@@ -269,7 +268,7 @@ impl Management {
     /// Receives requests for a service from here on; returns whether it does, and no other process.
     ///
     /// # Errors
-    /// [`Error::Os`].
+    /// [`SocketError::Os`](crate::SocketError::Os).
     pub fn listen(&self, service: ServiceId) -> Result<bool> {
         let mut services = lock(&self.services);
         if services.contains_key(&service) {

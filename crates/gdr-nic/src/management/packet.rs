@@ -10,7 +10,7 @@ use gdr_roce::wire::icrc::{self, Ip, Path};
 use gdr_roce::wire::{Bth, Deth, Headers, Opcode, Packet};
 use gdr_roce::{PartitionKey, Psn};
 
-use crate::wire::udp::partial_icrc::PartialIcrc;
+use gdr_udp::PartialIcrc;
 
 /// The headers and the ICRC of a packet with a message.
 const LEN: usize = Bth::LEN + Deth::LEN + MAD_LEN + icrc::LEN;

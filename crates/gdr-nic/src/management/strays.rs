@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use gdr_roce::cm::Mad;
 
-use crate::deadline::Deadline;
+use gdr_udp::Deadline;
 
 /// How often a process that listens is sought, and after how long again. A program that takes one connection after
 /// another does not listen in between, and its peer may be quicker.

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use rustix::net::SocketFlags;
 
-use crate::wire::local_socket::wait_readable;
-use crate::wire::process_fd::ProcessFd;
+use gdr_udp::ProcessFd;
+use gdr_udp::local_socket::wait_readable;
 
 /// A name of this process, and the processes that are connected to it. The kernel ends their connections when this one ends
 /// in whatever way.

@@ -18,7 +18,7 @@ use crate::chaos::QpChaos;
 use crate::device_state::DeviceState;
 use crate::error::{Error, Result};
 use crate::os;
-use crate::packets::{PacketPort, SentFrames};
+use crate::packet_port::{PacketPort, SentFrames};
 use crate::peer::Peer;
 use crate::retained::RetainedList;
 use crate::shard::answers;
@@ -32,8 +32,8 @@ use crate::shard::transport::Transport;
 use crate::shard::wakeup::Wakeup;
 use crate::types::{AsyncEvent, Counters};
 use crate::wire::memory::{Passed, RingId, RingSender, RingWishes, Rings, Room, Segment};
-use crate::wire::udp::UdpWire;
-use crate::wire::udp::socket::Socket;
+use gdr_udp::Socket;
+use gdr_udp::UdpWire;
 
 /// How many packets one queue pair sends before the next one sends.
 const QUANTUM: usize = 64;
@@ -80,7 +80,7 @@ pub(crate) struct Engine {
     held_until: u64,
     unfinished: Unfinished,
     device: Arc<DeviceState>,
-    /// Without what the queue pairs count.
+    /// Without what the queue pairs and the wire over UDP count.
     counters: Counters,
     /// The device has failed, and every queue pair was changed to ERR.
     flushed: bool,
@@ -116,7 +116,11 @@ impl Engine {
 
     pub(crate) fn counters(&self) -> Counters {
         let protocol = self.qps.statistics();
+        let by_udp = self.wire.sent();
         Counters {
+            packets_sent: self.counters.packets_sent + by_udp.packets,
+            bytes_sent: self.counters.bytes_sent + by_udp.bytes,
+            sends_failed: self.counters.sends_failed + by_udp.failed_calls,
             sequence_naks_sent: protocol.sequence_naks_sent,
             sequence_naks_received: protocol.sequence_naks_received,
             payload: self.qps.payload(),
@@ -359,7 +363,7 @@ impl Engine {
             self.end_orphans();
         }
         let due = self.expire(now, regions);
-        let unblocked = self.wire.unblock(&mut self.counters);
+        let unblocked = self.wire.unblock();
         for qpn in self.packets.take_waiting() {
             self.schedule(Qpn::new(qpn));
         }
@@ -561,7 +565,7 @@ impl Engine {
 
     /// Sends what was written to the wires.
     fn flush_wires(&mut self) {
-        self.wire.send(&mut self.counters);
+        self.wire.send();
         self.rings.wake_receivers();
     }
 
@@ -639,7 +643,7 @@ impl Engine {
             *any = true;
             if let Some(faults) = &mut qp.chaos {
                 faults.leave(now, &room[..len], to);
-                push_due(faults, now, &mut self.wire, &mut self.counters);
+                push_due(faults, now, &mut self.wire);
                 continue;
             }
             if let Transport::Datagrams(_) = qp.transport {
@@ -660,7 +664,7 @@ impl Engine {
                     }
                 }
             }
-            self.wire.push(to, len, &mut self.counters);
+            self.wire.push(to, len);
         }
         true
     }
@@ -674,7 +678,7 @@ impl Engine {
             self.wire.skip();
             return Ok(false);
         }
-        self.wire.receive()
+        Ok(self.wire.receive()?)
     }
 
     /// Adds a ring on which packets of a device arrive.

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use gdr_copy::block_signals;
 use gdr_nic::cm::{CommId, Manager, ServiceId};
 use gdr_nic::{Arrival, Deadline, Management, PeerProcess, ReceivedMad, Time, random_number};
+use gdr_process::block_signals;
 
 use super::state;
 use crate::device::Device;

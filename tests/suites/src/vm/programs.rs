@@ -29,7 +29,7 @@ const FOREIGN: &str = include_str!("foreign.sh");
 /// The crates whose unit tests run on another architecture: those that touch devices and memory or read
 /// what others wrote. The rest has no code that an architecture could change, and takes as long again
 /// to compile.
-const UNIT_TESTS: [&str; 13] = [
+const UNIT_TESTS: [&str; 14] = [
     "gdr-cli",
     "gdr-copy",
     "gdr-cuda",
@@ -41,6 +41,7 @@ const UNIT_TESTS: [&str; 13] = [
     "gdr-rdma",
     "gdr-roce",
     "gdr-trace",
+    "gdr-udp",
     "gdr-verbs-sys",
     "gdrapi",
 ];

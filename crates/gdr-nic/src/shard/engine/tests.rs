@@ -17,8 +17,9 @@ use crate::shard::clock::nanoseconds;
 use crate::shard::cq_entries::{CqEntries, CqProducer, OnCompletion};
 use crate::shard::region_table::Region;
 use crate::shard::transport::Transport;
-use crate::types::{Domain, SoftOptions, SourcePort};
+use crate::types::{Domain, SoftOptions};
 use crate::wire::memory::References;
+use gdr_udp::{Shards, SourcePort};
 
 /// An engine without a thread, with a queue pair that is connected to itself.
 fn engine() -> (Engine, Qpn) {
@@ -32,9 +33,10 @@ fn engine_with(timeout: AckTimeout) -> (Engine, Qpn) {
 
 /// As [`engine_with`], with what its queue of receives calls.
 fn engine_on(timeout: AckTimeout, on_receive: Option<OnCompletion>) -> (Engine, Qpn) {
-    let here = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    let socket = Arc::new(Socket::bind(here, 1 << 20).unwrap());
-    let options = SoftOptions::default().busy_poll(Duration::ZERO);
+    let options = SoftOptions::default().port(0).receive_buffer(1 << 20);
+    let options = options.busy_poll(Duration::ZERO);
+    let sockets = Socket::bind_shards(&options.socket(), Shards::Exactly(1));
+    let socket = Arc::new(sockets.unwrap().remove(0));
     let device = Arc::new(DeviceState::new(1, &options, None).unwrap());
     let mut engine = Engine::new(Arc::clone(&socket), device).unwrap();
     let qpn = engine.new_qpn().unwrap();

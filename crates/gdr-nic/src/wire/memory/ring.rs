@@ -21,7 +21,7 @@ use gdr_roce::{Extent, PayloadBy};
 
 use super::primitives::{AtomicU32, AtomicU64, fence};
 use super::segment::Segment;
-use crate::deadline::Deadline;
+use gdr_udp::Deadline;
 
 /// The unit in which records take room.
 pub(super) const LINE: usize = 64;
