@@ -9,8 +9,8 @@ use crate::device::Device;
 use crate::error::Result;
 use crate::peer::Peer;
 use crate::queue_pair::{QueuePair, Queues};
-use crate::service::{Protocol, Service};
-use crate::shard::posted_requests::PostedRequests;
+use crate::send_queue::SendQueue;
+use crate::service::Service;
 use crate::shard::transport::Transport;
 use crate::types::Domain;
 use gdr_udp::SourcePort;
@@ -20,7 +20,7 @@ use gdr_udp::SourcePort;
 #[derive(Debug)]
 pub enum Connection {}
 
-impl Protocol for Connection {
+impl Service for Connection {
     type State = gdr_roce::QueuePair;
 
     fn of(transport: &mut Transport) -> Option<&mut Self::State> {
@@ -32,15 +32,14 @@ impl Protocol for Connection {
     }
 }
 
-impl Service for Connection {
-    type SendRequest<'a> = SendRequest<'a>;
-
-    fn post_send(
-        protocol: &mut Self::State,
-        requests: &mut PostedRequests,
-        request: &SendRequest<'_>,
-    ) -> std::result::Result<(), PostError> {
-        protocol.post_send(&SendRequest {
+impl SendQueue<'_, Connection> {
+    /// Posts a request.
+    ///
+    /// # Errors
+    /// [`PostError`]; the request was not posted.
+    pub fn push(&mut self, request: &SendRequest<'_>) -> std::result::Result<(), PostError> {
+        let requests = &mut *self.requests;
+        self.protocol.post_send(&SendRequest {
             id: requests.next(),
             flags: requests.flags(request.flags),
             ..*request

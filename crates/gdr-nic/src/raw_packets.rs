@@ -7,8 +7,8 @@ use gdr_roce::{Capabilities, FrameSendRequest, PostError, Qpn, RawPacketQueuePai
 use crate::device::Device;
 use crate::error::{Error, Foreign, Result};
 use crate::queue_pair::{QueuePair, Queues};
-use crate::service::{Protocol, Service};
-use crate::shard::posted_requests::PostedRequests;
+use crate::send_queue::SendQueue;
+use crate::service::Service;
 use crate::shard::transport::Transport;
 use crate::types::Domain;
 use gdr_udp::FlowId;
@@ -23,7 +23,7 @@ use gdr_udp::FlowRule;
 #[derive(Debug)]
 pub enum RawPackets {}
 
-impl Protocol for RawPackets {
+impl Service for RawPackets {
     type State = RawPacketQueuePair;
 
     fn of(transport: &mut Transport) -> Option<&mut Self::State> {
@@ -35,15 +35,14 @@ impl Protocol for RawPackets {
     }
 }
 
-impl Service for RawPackets {
-    type SendRequest<'a> = FrameSendRequest<'a>;
-
-    fn post_send(
-        protocol: &mut Self::State,
-        requests: &mut PostedRequests,
-        request: &Self::SendRequest<'_>,
-    ) -> result::Result<(), PostError> {
-        protocol.post_send(&FrameSendRequest {
+impl SendQueue<'_, RawPackets> {
+    /// Posts a request.
+    ///
+    /// # Errors
+    /// [`PostError`]; the request was not posted.
+    pub fn push(&mut self, request: &FrameSendRequest<'_>) -> result::Result<(), PostError> {
+        let requests = &mut *self.requests;
+        self.protocol.post_send(&FrameSendRequest {
             id: requests.next(),
             flags: requests.flags(request.flags),
             ..*request

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use gdr_roce::Qpn;
 use libc::{BPF_K, BPF_RET};
-use quinn_udp::{Transmit, UdpSockRef, UdpSocketState};
+use quinn_udp::{UdpSockRef, UdpSocketState};
 use rustix::net::sockopt;
 
 use crate::filter;
@@ -25,7 +25,6 @@ use crate::process_fd::ProcessFd;
 use crate::qpn_range::{MOST_SHARDS, SHARD_SHIFT};
 use crate::reuseport;
 use crate::slot::{QPN_MASK, Slot};
-use crate::socket::send;
 
 /// How many flows there are for each shard of a peer: queue pairs of even and of odd numbers.
 const PER_SHARD: usize = 2;
@@ -95,22 +94,19 @@ impl Flows {
         Some(flow.socket.as_fd())
     }
 
-    /// Sends `transmit` by its flow; `None` if it has none.
-    pub(crate) fn send(&self, transmit: &Transmit<'_>) -> Option<io::Result<()>> {
-        self.blocked.store(MOST, Ordering::Relaxed);
-        let place = place(transmit.contents)?;
-        let flow = self.flows[place].get()?;
-        let sent = send(&flow.socket, &flow.state, transmit);
-        if let Err(error) = &sent
-            && error.kind() == io::ErrorKind::WouldBlock
-        {
-            self.blocked.store(place, Ordering::Relaxed);
-        }
-        Some(sent)
+    /// Records the packet for which the kernel had no room at the last send, if there was one.
+    pub(crate) fn set_blocked(&self, packet: Option<&[u8]>) {
+        let place = packet.and_then(place).unwrap_or(MOST);
+        self.blocked.store(place, Ordering::Relaxed);
     }
 }
 
 impl Flow {
+    /// Its socket, and what the kernel offers for it.
+    pub(crate) fn socket(&self) -> (&ProcessFd, &UdpSocketState) {
+        (&self.socket, &self.state)
+    }
+
     /// The address from which it sends.
     pub(crate) fn local(&self) -> SocketAddr {
         self.local

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use gdr_roce::Qpn;
 
@@ -9,8 +10,8 @@ use crate::error::Result;
 use crate::socket::Socket;
 
 /// The senders whose packets the kernel passes.
-#[derive(Debug, Default)]
-pub(crate) struct PeerFilter {
+pub struct PeerFilter {
+    socket: Arc<Socket>,
     /// The addresses of peers, and how many queue pairs are connected to each.
     peers: HashMap<IpAddr, u32>,
     /// The queue pairs that receive datagrams from any address.
@@ -18,25 +19,36 @@ pub(crate) struct PeerFilter {
 }
 
 impl PeerFilter {
+    pub(crate) fn new(socket: Arc<Socket>) -> Self {
+        Self {
+            socket,
+            peers: HashMap::new(),
+            open_to_all: BTreeSet::new(),
+        }
+    }
+
     /// Whether a queue pair is connected to this address.
     pub(crate) fn is_peer(&self, address: IpAddr) -> bool {
         self.peers.contains_key(&address)
     }
 
     /// Lets the kernel pass packets from this address.
-    pub(crate) fn add_peer(&mut self, socket: &Socket, address: IpAddr) -> Result<()> {
+    ///
+    /// # Errors
+    /// [`Error::Os`](crate::Error::Os).
+    pub fn add_peer(&mut self, address: IpAddr) -> Result<()> {
         let count = self.peers.entry(address).or_default();
         *count += 1;
         if *count > 1 {
             return Ok(());
         }
-        self.apply(socket).inspect_err(|_| {
+        self.apply().inspect_err(|_| {
             self.peers.remove(&address);
         })
     }
 
     /// Reverses one [`PeerFilter::add_peer`].
-    pub(crate) fn remove_peer(&mut self, socket: &Socket, address: IpAddr) {
+    pub fn remove_peer(&mut self, address: IpAddr) {
         let Some(count) = self.peers.get_mut(&address) else {
             return;
         };
@@ -45,35 +57,39 @@ impl PeerFilter {
             return;
         }
         self.peers.remove(&address);
-        self.narrow(socket);
+        self.narrow();
     }
 
     /// Lets the kernel pass packets for this queue pair from any address; returns whether it did not
     /// before.
-    pub(crate) fn open_to_all(&mut self, socket: &Socket, qpn: Qpn) -> Result<bool> {
+    ///
+    /// # Errors
+    /// [`Error::Os`](crate::Error::Os).
+    pub fn open_to_all(&mut self, qpn: Qpn) -> Result<bool> {
         let is_new = self.open_to_all.insert(qpn);
-        self.apply(socket).inspect_err(|_| {
+        self.apply().inspect_err(|_| {
             if is_new {
-                self.close_to_all(socket, qpn);
+                self.close_to_all(qpn);
             }
         })?;
         Ok(is_new)
     }
 
     /// Reverses [`PeerFilter::open_to_all`].
-    pub(crate) fn close_to_all(&mut self, socket: &Socket, qpn: Qpn) {
+    pub fn close_to_all(&mut self, qpn: Qpn) {
         if self.open_to_all.remove(&qpn) {
-            self.narrow(socket);
+            self.narrow();
         }
     }
 
-    fn apply(&self, socket: &Socket) -> Result<()> {
-        socket.accept_from(self.peers.keys(), self.open_to_all.iter())
+    fn apply(&self) -> Result<()> {
+        self.socket
+            .accept_from(self.peers.keys(), self.open_to_all.iter())
     }
 
     /// As [`PeerFilter::apply`], where fewer packets are passed than before.
-    fn narrow(&self, socket: &Socket) {
-        if let Err(error) = self.apply(socket) {
+    fn narrow(&self) {
+        if let Err(error) = self.apply() {
             // The engine drops those packets instead.
             tracing::debug!(%error, "the kernel still passes packets for former queue pairs");
         }

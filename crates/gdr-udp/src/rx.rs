@@ -1,7 +1,8 @@
 //! The receive path: datagrams of the UDP socket, and of the raw socket beside it.
 
 use std::io::IoSliceMut;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 
 use gdr_roce::wire::icrc::Path;
 use gdr_roce::wire::{Grh, Ipv4Datagram, MAX_DATAGRAM, icrc};
@@ -9,6 +10,7 @@ use quinn_udp::RecvMeta;
 
 use crate::error::{Error, Result};
 use crate::partial_icrc::PartialIcrc;
+use crate::peer_filter::PeerFilter;
 use crate::raw_socket::RawSocket;
 use crate::socket::Socket;
 
@@ -121,7 +123,8 @@ impl<'a> Datagram<'a> {
 }
 
 /// Buffers for received datagrams.
-pub(crate) struct Rx {
+pub struct Rx {
+    socket: Arc<Socket>,
     bytes: Box<[u8]>,
     metas: [RecvMeta; RECEIVES],
     count: usize,
@@ -133,7 +136,7 @@ pub(crate) struct Rx {
 }
 
 impl Rx {
-    pub(crate) fn new(socket: &Socket) -> Self {
+    pub(crate) fn new(socket: Arc<Socket>) -> Self {
         Self {
             bytes: vec![0; RECEIVES * RECEIVE_LEN].into_boxed_slice(),
             metas: [RecvMeta::default(); RECEIVES],
@@ -141,16 +144,16 @@ impl Rx {
             wanted: 1,
             partial: PartialIcrc::new(),
             raw: socket.raw().map(|_| RawRx::new()),
+            socket,
         }
     }
 
-    /// Receives what has arrived, without waiting; returns whether there was anything. `is_peer`
-    /// returns whether an address is a peer's.
-    pub(crate) fn receive(
-        &mut self,
-        socket: &Socket,
-        is_peer: impl Fn(IpAddr) -> bool,
-    ) -> Result<bool> {
+    /// Receives what has arrived, without waiting; returns whether there was anything.
+    ///
+    /// # Errors
+    /// [`Error::Os`].
+    pub fn receive(&mut self, peers: &PeerFilter) -> Result<bool> {
+        let socket = &*self.socket;
         self.count = 0;
         let received = if self.wanted == 1 {
             socket
@@ -168,7 +171,7 @@ impl Rx {
         self.wanted = if self.count > 0 { RECEIVES } else { 1 };
         let mut any = self.count > 0;
         if let (Some(rx), Some(raw)) = (&mut self.raw, socket.raw()) {
-            let is_empty = |meta: &RecvMeta| meta.len == 0 && is_peer(meta.addr.ip());
+            let is_empty = |meta: &RecvMeta| meta.len == 0 && peers.is_peer(meta.addr.ip());
             if self.metas[..self.count].iter().any(is_empty) {
                 socket.enable_raw_permanently();
             }
@@ -181,7 +184,7 @@ impl Rx {
     }
 
     /// Forgets what was received.
-    pub(crate) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         self.count = 0;
         if let Some(raw) = &mut self.raw {
             raw.count = 0;
@@ -189,15 +192,13 @@ impl Rx {
     }
 
     /// Whether there are datagrams that were received.
-    pub(crate) fn has_any(&self) -> bool {
+    pub fn has_any(&self) -> bool {
         self.count > 0 || self.raw.as_ref().is_some_and(|raw| raw.count > 0)
     }
 
     /// The datagrams that were received.
-    pub(crate) fn datagrams<'a>(
-        &'a self,
-        socket: &'a Socket,
-    ) -> impl Iterator<Item = Datagram<'a>> {
+    pub fn datagrams(&self) -> impl Iterator<Item = Datagram<'_>> {
+        let socket = &*self.socket;
         let rooms = self.bytes.chunks(RECEIVE_LEN);
         let udp = self.metas[..self.count].iter().zip(rooms);
         let udp = udp.flat_map(move |(meta, room)| {

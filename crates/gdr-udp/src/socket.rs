@@ -438,27 +438,27 @@ impl Socket {
         contents: &[u8],
         segment: Option<usize>,
     ) -> io::Result<()> {
-        let transmit = Transmit {
-            destination: dst,
-            ecn: None,
-            contents,
-            segment_size: segment,
-            src_ip: None,
+        let flow = self.flows.as_ref().and_then(|flows| flows.of(contents));
+        let (socket, state) = flow.map_or((&self.socket, &self.state), Flow::socket);
+        let sent = match segment {
+            None => single_datagram::send(socket.as_fd(), &dst, contents),
+            Some(_) => {
+                let transmit = Transmit {
+                    destination: dst,
+                    ecn: None,
+                    contents,
+                    segment_size: segment,
+                    src_ip: None,
+                };
+                state.try_send(UdpSockRef::from(socket), &transmit)
+            }
         };
-        let by_flow = self.flows.as_ref().and_then(|flows| flows.send(&transmit));
-        by_flow.unwrap_or_else(|| send(&self.socket, &self.state, &transmit))
-    }
-}
-
-/// Sends one or several datagrams by a socket.
-pub(crate) fn send(
-    socket: &ProcessFd,
-    state: &UdpSocketState,
-    transmit: &Transmit<'_>,
-) -> io::Result<()> {
-    match transmit.segment_size {
-        None => single_datagram::send(socket.as_fd(), &transmit.destination, transmit.contents),
-        Some(_) => state.try_send(UdpSockRef::from(socket), transmit),
+        if let Some(flows) = &self.flows {
+            let is_blocked = |error: &io::Error| error.kind() == io::ErrorKind::WouldBlock;
+            let is_blocked = sent.as_ref().is_err_and(is_blocked);
+            flows.set_blocked(is_blocked.then_some(contents));
+        }
+        sent
     }
 }
 

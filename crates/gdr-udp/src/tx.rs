@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use gdr_roce::wire::MAX_DATAGRAM;
 use gdr_roce::wire::icrc::IcrcCache;
@@ -18,7 +19,8 @@ const BATCH: usize = MOST_BYTES + MAX_DATAGRAM;
 /// Packets to one destination for one system call: all of one length, except for the last, which
 /// may be shorter. The queue pairs there have numbers of one slot and one shard: the kernel passes what
 /// is sent together to one socket, by the first packet.
-pub(crate) struct Batch {
+pub struct Batch {
+    socket: Arc<Socket>,
     bytes: Box<[u8]>,
     len: usize,
     dst: SocketAddr,
@@ -29,7 +31,9 @@ pub(crate) struct Batch {
     count: usize,
     /// The last packet is shorter, so none may follow.
     closed: bool,
-    /// The destination and length of a packet behind them, which goes with the next batch.
+    /// The kernel has no room for them.
+    is_blocked: bool,
+    /// The destination and length of a packet behind them, which is kept back as they are.
     carried: Option<(SocketAddr, usize)>,
     icrc: IcrcCache,
     sent: SentDatagrams,
@@ -46,125 +50,148 @@ pub struct SentDatagrams {
     pub failed_calls: u64,
 }
 
-/// The result of sending a batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sent {
-    /// It was sent, or lost as packets may be.
-    Gone,
-    /// The kernel has no room: the batch stays until the socket is writable.
-    Blocked,
-}
-
 impl Batch {
-    pub(crate) fn new(local: SocketAddr) -> Self {
+    pub(crate) fn new(socket: Arc<Socket>) -> Self {
         Self {
             bytes: vec![0; BATCH].into_boxed_slice(),
             len: 0,
-            dst: local,
+            dst: socket.local(),
             steering: None,
             segment: 0,
             count: 0,
             closed: false,
+            is_blocked: false,
             carried: None,
             icrc: IcrcCache::new(),
             sent: SentDatagrams::default(),
+            socket,
         }
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.count == 0
-    }
-
     /// What was sent so far.
-    pub(crate) fn sent(&self) -> SentDatagrams {
+    pub fn sent(&self) -> SentDatagrams {
         self.sent
     }
 
+    /// Whether the kernel has no room for what is to be sent.
+    pub fn is_blocked(&self) -> bool {
+        self.is_blocked
+    }
+
+    /// As if the kernel had no room.
+    pub fn block(&mut self) {
+        self.is_blocked = true;
+    }
+
     /// Room for one packet behind the others.
-    pub(crate) fn room(&mut self) -> &mut [u8] {
+    pub fn room(&mut self) -> &mut [u8] {
         // `len` is at most MOST_BYTES.
         &mut self.bytes[self.len..][..MAX_DATAGRAM]
     }
 
     /// Adds the `len` bytes just written to [`Batch::room`] as a packet to `dst`; sends the others
-    /// first if it cannot go with them. While that is blocked, no packet can be added.
-    pub(crate) fn push(&mut self, socket: &Socket, dst: SocketAddr, len: usize) -> Sent {
+    /// first if it cannot go with them. It leaves at the latest by [`Batch::send`]. While the batch is blocked, no
+    /// packet can be added.
+    pub fn push(&mut self, dst: SocketAddr, len: usize) {
         let fits = self.count == 0
             || (self.dst == dst
                 && self.steering == steering_bits(&self.bytes[self.len..][..len])
-                && socket.is_same_flow(&self.bytes, &self.bytes[self.len..][..len])
+                && self
+                    .socket
+                    .is_same_flow(&self.bytes, &self.bytes[self.len..][..len])
                 && !self.closed
                 && len <= self.segment
                 && self.len + len <= MOST_BYTES
-                && self.count < socket.max_segments());
+                && self.count < self.socket.max_segments());
         if !fits {
-            self.carried = Some((dst, len));
-            return self.send(socket);
+            let behind = self.len;
+            self.send();
+            if self.is_blocked {
+                self.carried = Some((dst, len));
+                return;
+            }
+            self.bytes.copy_within(behind..behind + len, 0);
         }
-        self.append(socket, dst, len);
-        Sent::Gone
-    }
-
-    fn append(&mut self, socket: &Socket, dst: SocketAddr, len: usize) {
         let at = self.len;
         if self.count == 0 {
             (self.dst, self.segment) = (dst, len);
             self.steering = steering_bits(&self.bytes[at..at + len]);
         }
-        socket.seal(&self.icrc, dst, self.count, &mut self.bytes[at..at + len]);
+        let packet = &mut self.bytes[at..at + len];
+        self.socket.seal(&self.icrc, dst, self.count, packet);
         self.closed = len < self.segment;
         self.len += len;
         self.count += 1;
     }
 
-    /// Changes a bit of the check sum of the last packet.
-    pub(crate) fn corrupt_last(&mut self) {
+    /// As [`Batch::push`], of a packet whose check sum is wrong. It leaves alone.
+    pub fn push_corrupt(&mut self, dst: SocketAddr, len: usize) {
+        let packet = self.room()[..len].to_vec();
+        self.send();
+        if self.is_blocked {
+            // It is lost either way.
+            return;
+        }
+        self.room()[..len].copy_from_slice(&packet);
+        self.push(dst, len);
         if let Some(last) = self.bytes[..self.len].last_mut() {
             *last ^= 1;
         }
+        self.send();
     }
 
-    /// Sends the packets, except for one that was carried over.
-    pub(crate) fn send(&mut self, socket: &Socket) -> Sent {
-        if self.count == 0 {
-            return Sent::Gone;
-        }
-        let segment = (self.count > 1).then_some(self.segment);
-        let sent = match socket.send(self.dst, &self.bytes[..self.len], segment) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Sent::Blocked,
-            Err(_) if segment.is_some() => self.send_singly(socket),
-            other => other,
-        };
-        match sent {
-            Ok(()) => {
-                self.sent.packets += self.count as u64;
-                self.sent.bytes += self.len as u64;
-            }
-            Err(error) => {
-                self.sent.failed_calls += 1;
-                let to = self.dst;
-                if self.sent.failed_calls == 1 {
-                    tracing::warn!(%error, %to, "the kernel refuses to send; packets are lost");
-                } else {
-                    tracing::trace!(%error, %to, "sending failed");
+    /// Sends all packets, unless the kernel has no room.
+    pub fn send(&mut self) {
+        while !self.is_blocked && self.count > 0 {
+            let segment = (self.count > 1).then_some(self.segment);
+            let contents = &self.bytes[..self.len];
+            let sent = match self.socket.send(self.dst, contents, segment) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.is_blocked = true;
+                    return;
+                }
+                Err(_) if segment.is_some() => self.send_singly(),
+                other => other,
+            };
+            match sent {
+                Ok(()) => {
+                    self.sent.packets += self.count as u64;
+                    self.sent.bytes += self.len as u64;
+                }
+                Err(error) => {
+                    self.sent.failed_calls += 1;
+                    let to = self.dst;
+                    if self.sent.failed_calls == 1 {
+                        tracing::warn!(%error, %to, "the kernel refuses to send; packets are lost");
+                    } else {
+                        tracing::trace!(%error, %to, "sending failed");
+                    }
                 }
             }
+            let end = std::mem::take(&mut self.len);
+            self.count = 0;
+            if let Some((dst, len)) = self.carried.take() {
+                self.bytes.copy_within(end..end + len, 0);
+                self.push(dst, len);
+            }
         }
-        let end = std::mem::take(&mut self.len);
-        self.count = 0;
-        if let Some((dst, len)) = self.carried.take() {
-            self.bytes.copy_within(end..end + len, 0);
-            self.append(socket, dst, len);
+    }
+
+    /// Tries again to send what the kernel had no room for; returns whether it has some now.
+    pub fn unblock(&mut self) -> bool {
+        let was_blocked = std::mem::take(&mut self.is_blocked);
+        if was_blocked {
+            self.send();
         }
-        Sent::Gone
+        was_blocked && !self.is_blocked
     }
 
     /// Sends each packet by itself, if the kernel or the interface cannot segment. Its identification
     /// field, and so its ICRC, is that of a single packet.
-    fn send_singly(&mut self, socket: &Socket) -> io::Result<()> {
+    fn send_singly(&mut self) -> io::Result<()> {
         for packet in self.bytes[..self.len].chunks_mut(self.segment) {
-            socket.seal(&self.icrc, self.dst, 0, packet);
-            match socket.send(self.dst, packet, None) {
+            self.socket.seal(&self.icrc, self.dst, 0, packet);
+            match self.socket.send(self.dst, packet, None) {
                 // The packet is lost, as packets may be.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 other => other?,
@@ -201,22 +228,19 @@ mod tests {
     /// Sends so many packets by batches; of each that arrives, the number that it was given, and
     /// whether its ICRC holds for the identification that `identification` says.
     fn sent(
-        socket: &Socket,
+        socket: &Arc<Socket>,
         count: usize,
         identification: impl Fn(usize) -> u16,
     ) -> Vec<(usize, bool)> {
         let receiver = receiver();
         let to = receiver.local_addr().unwrap();
-        let mut batch = Batch::new(socket.local());
+        let mut batch = Batch::new(Arc::clone(socket));
         for n in 0..count {
             batch.room()[..LEN].fill(0);
             batch.room()[0] = n as u8;
-            let pushed = batch.push(socket, to, LEN);
-            assert_eq!(pushed, Sent::Gone);
+            batch.push(to, LEN);
         }
-        while !batch.is_empty() {
-            assert_eq!(batch.send(socket), Sent::Gone);
-        }
+        batch.send();
         assert_eq!(
             (batch.sent().packets, batch.sent().failed_calls),
             (count as u64, 0)
@@ -236,7 +260,7 @@ mod tests {
 
     #[test]
     fn a_batch_holds_no_more_than_the_kernel_segments() {
-        let socket = Socket::bind(HERE, 1 << 20).unwrap();
+        let socket = Arc::new(Socket::bind(HERE, 1 << 20).unwrap());
         let most = socket.max_segments();
         if most == 1 {
             skip::skip("this kernel does not segment UDP");
@@ -249,10 +273,10 @@ mod tests {
 
     #[test]
     fn packets_to_queue_pairs_of_two_sockets_are_not_sent_together() {
-        let socket = Socket::bind(HERE, 1 << 20).unwrap();
+        let socket = Arc::new(Socket::bind(HERE, 1 << 20).unwrap());
         let receiver = receiver();
         let to = receiver.local_addr().unwrap();
-        let mut batch = Batch::new(socket.local());
+        let mut batch = Batch::new(Arc::clone(&socket));
         // The last number of a slot, the first of the next one, another of that, and one of the
         // next shard.
         let sent = [
@@ -264,7 +288,7 @@ mod tests {
         for (qpn, sent) in sent {
             batch.room()[..LEN].fill(0);
             batch.room()[4..8].copy_from_slice(&qpn.to_be_bytes());
-            batch.push(&socket, to, LEN);
+            batch.push(to, LEN);
             assert_eq!(batch.sent().packets, sent, "{qpn:#x}");
         }
     }
@@ -278,7 +302,7 @@ mod tests {
             source_port: SourcePort::Any,
         };
         let sockets = Socket::bind_shards(&options, Shards::Exactly(1));
-        let socket = sockets.unwrap().remove(0);
+        let socket = Arc::new(sockets.unwrap().remove(0));
         let receiver = receiver();
         let to = receiver.local_addr().unwrap();
         // Of one shard: two of even numbers, and one of odd.
@@ -286,14 +310,14 @@ mod tests {
         for peer in peers {
             socket.open_flow(Qpn::new(7), Qpn::new(peer));
         }
-        let mut batch = Batch::new(socket.local());
+        let mut batch = Batch::new(Arc::clone(&socket));
         for (peer, sent) in peers.into_iter().zip([0, 0, 2]) {
             batch.room()[..LEN].fill(0);
             batch.room()[4..8].copy_from_slice(&peer.to_be_bytes());
-            batch.push(&socket, to, LEN);
+            batch.push(to, LEN);
             assert_eq!(batch.sent().packets, sent, "{peer:#x}");
         }
-        assert_eq!(batch.send(&socket), Sent::Gone);
+        batch.send();
         let mut bytes = [0; 100];
         let mut received = || receiver.recv_from(&mut bytes).unwrap().1.port();
         let ports = [(); 3].map(|()| received());
@@ -304,8 +328,8 @@ mod tests {
     #[test]
     fn packets_that_the_kernel_does_not_segment_are_sealed_as_single_packets() {
         /// One that sets no checksums, for which Linux refuses to segment.
-        fn without_checksums() -> Socket {
-            let socket = Socket::bind(HERE, 1 << 20).unwrap();
+        fn without_checksums() -> Arc<Socket> {
+            let socket = Arc::new(Socket::bind(HERE, 1 << 20).unwrap());
             let on: libc::c_int = 1;
             // SAFETY: the option takes an int, which lives for the call.
             let answer = unsafe {

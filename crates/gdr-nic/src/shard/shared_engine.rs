@@ -275,7 +275,7 @@ impl SharedEngine {
             return Err(unknown_qp(State::ReadyToSend));
         };
         let outcome = post(&mut queue);
-        let Some(engine) = self.lock_of_caller(engine, left_to_thread) else {
+        let Some(mut engine) = self.lock_of_caller(engine, left_to_thread) else {
             return Ok(outcome);
         };
         self.callers.begin(begin);
@@ -283,7 +283,8 @@ impl SharedEngine {
         if engine.may_defer(qpn) {
             self.callers.end(now);
         } else {
-            self.send_now(engine, now);
+            engine.send(&self.device.regions.read(self.shard), now);
+            self.unlock(engine);
             self.callers.end(self.clock().now());
         }
         Ok(outcome)
