@@ -33,7 +33,7 @@ pub enum Fault {
     /// The next transfer that starts at the device and succeeds has this status, which is `ibv_wc_status`
     /// or any number, and this vendor error.
     EndNext(u32, u32),
-    /// An event is raised: `ibv_event_type`, or any number. It is of the queue pair with this number, or of the device.
+    /// An event is raised: `ibv_event_type`, or any number. It is of the queue pair with this number, or of port 1.
     Raise(u32, Option<u32>),
 }
 
@@ -113,7 +113,7 @@ impl LibraryState {
             }
             Fault::EndNext(status, vendor_err) => device.endings.push_back((status, vendor_err)),
             Fault::Raise(event, number) => {
-                let mut raised = of_port(ibv_event_type(event), 0);
+                let mut raised = of_port(ibv_event_type(event), 1);
                 if let Some(number) = number {
                     raised.element.qp = self.pair_with(id, number);
                 }
