@@ -14,8 +14,8 @@ use crate::region::{Memory, Region};
 use crate::shard::cq_entries::OnCompletion;
 use crate::types::{AsyncEvent, Counters, Domain, SoftOptions};
 use gdr_udp::Deadline;
-use gdr_udp::Integrity;
 use gdr_udp::address;
+use gdr_udp::{Integrity, ProcessFd};
 use gdr_udp::{LinkCondition, LinkState};
 
 /// The engine of one address. A clone is the same one; what is made from it holds it.
@@ -54,6 +54,17 @@ impl Device {
     /// [`Error::ForkedChild`](crate::Error::ForkedChild).
     pub fn check_process(&self) -> Result<()> {
         self.0.check_process()
+    }
+
+    /// The socket for packets to the management queue pair (number 1), which all devices of a shared port have.
+    ///
+    /// # Errors
+    /// [`SocketError::PortNotShared`](crate::SocketError::PortNotShared) unless the device was opened with
+    /// [`PortUse::Shared`](crate::PortUse::Shared); [`Error::ForkedChild`](crate::Error::ForkedChild),
+    /// [`SocketError::Os`](crate::SocketError::Os).
+    pub fn management_socket(&self) -> Result<ProcessFd> {
+        self.check_process()?;
+        Ok(self.shards().first().socket().management_socket()?)
     }
 
     /// The address and port at which it receives.

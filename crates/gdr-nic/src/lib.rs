@@ -23,7 +23,6 @@
 //! | where bytes reach host or GPU memory | `buffer/`: `host`, `direct`, `staged` |
 //! | how two processes of one host exchange packets without the kernel | `wire/memory` |
 //! | how two processes share a port | `gdr_udp`'s `port_group` |
-//! | how they share the management queue pair of an address | `management` |
 //! | whose packets a socket accepts | `gdr_udp`'s `filter`, `peer_filter` |
 //! | when the program's threads drive an engine, and when its own | `shard/progress_thread`, `shard/caller_activity` |
 //!
@@ -100,7 +99,6 @@ mod error;
 mod int_map;
 #[cfg(test)]
 mod loopback;
-mod management;
 mod os;
 pub mod outstanding;
 mod packet_port;
@@ -125,7 +123,6 @@ pub use datagrams::Datagrams;
 pub use device::{Device, WeakDevice};
 pub use device_state::OnEvent;
 pub use error::{Error, Foreign, Result};
-pub use gdr_roce::cm;
 pub use gdr_roce::{
     Access, AckTimeout, AtomicOp, Capabilities, Completion, Data, Event, FrameSendRequest,
     Immediate, Lkey, LossRecovery, Mtu, Operation, PartitionKey, PostError, Psn, Qkey, Qpn,
@@ -139,7 +136,6 @@ pub use gdr_udp::{
     Ipv4Match, Ipv6Match, LinkCondition, LinkEvent, LinkState, LinkWatch, Masked, PortMatch,
     PortSharingError, PortUse, SourcePort, unreachable_hint,
 };
-pub use management::{Arrival, Management, PeerProcess, ReceivedMad};
 pub use os::{random_bytes, random_number};
 pub use peer::Peer;
 pub use queue_pair::{QueuePair, Queues};

@@ -64,3 +64,8 @@ pub use slot::Slot;
 pub use socket::{Socket, accept_without_checksum};
 pub use tx::{Batch, SentDatagrams};
 pub use udp_wire::UdpWire;
+
+// The example of the README is a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,7 +1,6 @@
 //! The queue pair numbers of a socket: those whose packets the kernel passes to it.
 
 use gdr_roce::Qpn;
-use gdr_roce::cm::MANAGEMENT_QPN;
 
 use crate::slot::{QPN_MASK, SLOT_SHIFT, Slot};
 
@@ -61,7 +60,7 @@ impl QpnRange {
 pub(crate) fn steering_bits(packet: &[u8]) -> Option<u32> {
     let word = packet.get(Slot::OFFSET as usize..)?.first_chunk()?;
     let number = u32::from_be_bytes(*word) & QPN_MASK;
-    if number == MANAGEMENT_QPN.get() {
+    if number == Qpn::MANAGEMENT.get() {
         return Some(QPN_MASK);
     }
     Some(number >> SHARD_SHIFT)

@@ -11,7 +11,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use gdr_roce::Qpn;
-use gdr_roce::cm::MANAGEMENT_QPN;
 use libc::{
     BPF_A, BPF_ABS, BPF_ALU, BPF_AND, BPF_K, BPF_LD, BPF_MOD, BPF_RET, BPF_RSH, BPF_W, sock_filter,
 };
@@ -53,7 +52,7 @@ pub(crate) fn by_slot() -> Vec<sock_filter> {
     vec![
         load,
         mask,
-        filter::if_equal(MANAGEMENT_QPN.get(), 0, 1),
+        filter::if_equal(Qpn::MANAGEMENT.get(), 0, 1),
         statement(BPF_RET | BPF_K, MANAGEMENT as u32),
         shift,
         statement(BPF_RET | BPF_A, 0),

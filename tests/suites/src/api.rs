@@ -13,9 +13,10 @@ use xtask_build::results::{Outcome, Results};
 use xtask_build::workspace::{cargo_of, root, target};
 
 /// The crates that other programs use.
-const CRATES: [&str; 16] = [
+const CRATES: [&str; 17] = [
     "gdr-chaos",
     "gdr-check",
+    "gdr-cm",
     "gdr-copy",
     "gdr-cuda",
     "gdr-doctor",

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::thread;
 use std::time::Duration;
 
-use gdr_roce::cm::MANAGEMENT_QPN;
+use gdr_roce::Qpn;
 use rustix::net::sockopt;
 
 use crate::deadline::Deadline;
@@ -91,7 +91,7 @@ impl Creation {
 fn bind_all(address: SocketAddr, limit: Duration) -> Result<Vec<ProcessFd>> {
     let failed = |source| Error::binding(address, source);
     let slots = Slot::all().map(|slot| slot.qpn(u32::MAX));
-    let numbers: Vec<_> = slots.chain([MANAGEMENT_QPN]).collect();
+    let numbers: Vec<_> = slots.chain([Qpn::MANAGEMENT]).collect();
     let first = reuseport::bind_alone(address).map_err(failed)?;
     sockopt::set_socket_reuseport(&first, true)
         .map_err(|errno| Error::os("setsockopt(SO_REUSEPORT)", errno))?;

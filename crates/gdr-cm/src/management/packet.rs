@@ -4,11 +4,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::{MAD_LEN, MANAGEMENT_QKEY, Mad};
 use gdr_process::lock::lock;
-use gdr_roce::cm::{MAD_LEN, MANAGEMENT_QKEY, MANAGEMENT_QPN, Mad};
 use gdr_roce::wire::icrc::{self, Ip, Path};
 use gdr_roce::wire::{Bth, Deth, Headers, Opcode, Packet};
-use gdr_roce::{PartitionKey, Psn};
+use gdr_roce::{PartitionKey, Psn, Qpn};
 
 use gdr_udp::PartialIcrc;
 
@@ -48,7 +48,7 @@ impl Packets {
             partition: PartitionKey::DEFAULT,
             fecn: false,
             becn: false,
-            dest_qpn: MANAGEMENT_QPN,
+            dest_qpn: Qpn::MANAGEMENT,
             ack_request: false,
             filled: false,
             psn: Psn::new(self.next_psn.fetch_add(1, Ordering::Relaxed)),
@@ -56,7 +56,7 @@ impl Packets {
         let mut headers = Headers::new(Opcode::DatagramSend, bth);
         headers.deth = Some(Deth {
             qkey: MANAGEMENT_QKEY,
-            source_qpn: MANAGEMENT_QPN,
+            source_qpn: Qpn::MANAGEMENT,
         });
         let mut packet = [0; LEN];
         let at = headers.emit(MAD_LEN, &mut packet);
@@ -72,7 +72,7 @@ impl Packets {
         let packet = Packet::new(bytes).ok()?;
         let bth = packet.bth();
         let deth = packet.deth()?;
-        if bth.dest_qpn != MANAGEMENT_QPN
+        if bth.dest_qpn != Qpn::MANAGEMENT
             || deth.qkey != MANAGEMENT_QKEY
             || !bth.partition.matches(PartitionKey::DEFAULT)
         {
@@ -105,7 +105,7 @@ fn path(from: SocketAddr, to: SocketAddr) -> Option<Path> {
 
 #[cfg(test)]
 mod tests {
-    use gdr_roce::cm::{IdPair, Message};
+    use crate::{IdPair, Message};
 
     use super::*;
 

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use gdr_roce::cm::Mad;
+use crate::Mad;
 
 use gdr_udp::Deadline;
 

@@ -30,9 +30,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Mutex;
 use std::time::Duration;
 
+use crate::{Addressee, MAD_LEN, Mad, Manager, Message, ServiceId};
 use gdr_process::PeerUser;
 use gdr_process::lock::lock;
-use gdr_roce::cm::{Addressee, MAD_LEN, Mad, Manager, Message, ServiceId};
 use quinn_udp::{UdpSockRef, UdpSocketState};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec};
@@ -48,9 +48,8 @@ use self::requests::Requests;
 use self::role::Role;
 use self::strays::Strays;
 use self::watched::Watched;
-use crate::device::Device;
-use crate::error::{Error, Result};
-use crate::os;
+use gdr_nic::Device;
+use gdr_nic::{Error, Result};
 use gdr_udp::Deadline;
 use gdr_udp::ProcessFd;
 use gdr_udp::accept_without_checksum;
@@ -140,16 +139,15 @@ impl fmt::Debug for Management {
     }
 }
 
-impl Device {
-    /// Opens the management queue pair, once for each process.
+impl Management {
+    /// Opens the management queue pair of a device, once for each process.
     ///
     /// # Errors
-    /// [`SocketError::PortNotShared`](crate::SocketError::PortNotShared) unless the device was opened with
-    /// [`PortUse::Shared`](crate::PortUse::Shared); [`Error::ForkedChild`], [`SocketError::Os`](crate::SocketError::Os).
-    pub fn management(&self) -> Result<Management> {
-        self.check_process()?;
-        let local = self.address();
-        let shared = self.shards().first().socket().management_socket()?;
+    /// [`SocketError::PortNotShared`](gdr_udp::Error::PortNotShared) unless the device was opened with
+    /// [`PortUse::Shared`](gdr_nic::PortUse::Shared); [`Error::ForkedChild`], [`SocketError::Os`](gdr_udp::Error::Os).
+    pub fn open(device: &Device) -> Result<Self> {
+        let local = device.address();
+        let shared = device.management_socket()?;
         if local.is_ipv6() {
             accept_without_checksum(&shared)
                 .map_err(|source| Error::os("setsockopt(UDP_NO_CHECK6_RX)", source))?;
@@ -173,7 +171,7 @@ impl Device {
         let alive = listen(&name(local, &alive_name(prefix))?)?
             .ok_or_else(|| Error::os("taking a name for peers", Errno::ADDRINUSE))?;
         watch(&readiness, alive.as_fd(), WATCHING_PEER)?;
-        Ok(Management {
+        Ok(Self {
             local,
             prefix,
             sender,
@@ -188,7 +186,7 @@ impl Device {
             requests: Mutex::default(),
             wakeup,
             readiness,
-            _device: self.clone(),
+            _device: device.clone(),
         })
     }
 }
@@ -196,7 +194,7 @@ impl Device {
 /// Takes a prefix that no process has. Not always the first one, as a peer may remember the names of a process
 /// that ended.
 fn own_prefix(local: SocketAddr) -> Result<(u16, ProcessFd)> {
-    let first = os::random_number()? as u16;
+    let first = gdr_nic::random_number()? as u16;
     for offset in 0..PREFIXES {
         let prefix = first.wrapping_add(offset) % PREFIXES;
         if let Some(inbox) = listen(&name(local, &prefix.to_string())?)? {
@@ -268,7 +266,7 @@ impl Management {
     /// Receives requests for a service from here on; returns whether it does, and no other process.
     ///
     /// # Errors
-    /// [`SocketError::Os`](crate::SocketError::Os).
+    /// [`SocketError::Os`](gdr_udp::Error::Os).
     pub fn listen(&self, service: ServiceId) -> Result<bool> {
         let mut services = lock(&self.services);
         if services.contains_key(&service) {

@@ -10,10 +10,10 @@ use super::{
     Addressee, CmEvent, CmStateError, CommId, IdPair, IpAddresses, Mad, Manager, Message, Mra,
     Path, Rej, RejectReason, Rejected, Rep, Req, ServiceId, SidrRep, SidrReq, SidrStatus,
 };
-use crate::connection::Reliability;
-use crate::ids::{PartitionKey, Qkey, Qpn};
-use crate::psn::Psn;
-use crate::timer::Time;
+use gdr_roce::Psn;
+use gdr_roce::Reliability;
+use gdr_roce::Time;
+use gdr_roce::{PartitionKey, Qkey, Qpn};
 
 const SERVICE: ServiceId = ServiceId::of_port(0x0106, 7174);
 const NO_DATA: &[u8; Rej::PRIVATE] = &[0; Rej::PRIVATE];

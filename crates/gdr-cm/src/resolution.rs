@@ -9,7 +9,7 @@ use super::mad::Mad;
 use super::manager::{CmStateError, Output};
 use super::message::{CommId, Message, SidrRep, SidrReq};
 use super::retransmission::{Due, Retransmission};
-use crate::timer::Time;
+use gdr_roce::Time;
 
 /// How long an answer is kept for a request that comes again: as long as a peer repeats it.
 const ANSWER_KEPT: Duration = Duration::from_secs(60);

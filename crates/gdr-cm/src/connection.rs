@@ -8,8 +8,8 @@ use super::mad::Mad;
 use super::manager::{CmStateError, Output};
 use super::message::{CommId, Dreq, IdPair, Message, Mra, Rej, RejectReason, Rejected, Rep, Req};
 use super::retransmission::{Due, Retransmission};
-use crate::ids::Qpn;
-use crate::timer::{AckTimeout, Time};
+use gdr_roce::Qpn;
+use gdr_roce::{AckTimeout, Time};
 
 /// How long packets of a connection that ended may be under way: 4.096 us * 2^19.
 const TIME_WAIT: Duration = Duration::from_micros(2_147_484);

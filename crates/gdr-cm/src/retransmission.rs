@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::mad::Mad;
-use crate::timer::Time;
+use gdr_roce::Time;
 
 /// The first wait. Messages of a host nearby are answered much sooner, so a loss costs little.
 const FIRST_WAIT: Duration = Duration::from_millis(250);

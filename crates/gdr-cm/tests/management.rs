@@ -11,13 +11,11 @@ use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use gdr_nic::{
-    Arrival, Deadline, Device, Error, Management, PeerProcess, PortUse, ReceivedMad, SocketError,
-    SoftOptions,
+use gdr_cm::{
+    Arrival, CmEvent, CommId, Dreq, IdPair, Management, Manager, Message, Path, PeerProcess,
+    ReceivedMad, Rep, Req, ServiceId, SidrReq, SidrStatus,
 };
-use gdr_roce::cm::{
-    CmEvent, CommId, Dreq, IdPair, Manager, Message, Path, Rep, Req, ServiceId, SidrReq, SidrStatus,
-};
+use gdr_nic::{Deadline, Device, Error, PortUse, SocketError, SoftOptions};
 use gdr_roce::{PartitionKey, Psn, Qkey, Qpn, Reliability, Time};
 
 /// Longer than any correct wait.
@@ -41,7 +39,7 @@ struct Member {
 
 impl Member {
     fn new(address: IpAddr) -> Self {
-        let management = Arc::new(open(address).management().unwrap());
+        let management = Arc::new(Management::open(&open(address)).unwrap());
         let (send, received) = mpsc::channel();
         let (tell_end, ended) = mpsc::channel();
         let stop = Arc::new(AtomicBool::new(false));
@@ -268,7 +266,7 @@ struct LossyEnd {
 
 impl LossyEnd {
     fn new(address: IpAddr) -> Self {
-        let management = open(address).management().unwrap();
+        let management = Management::open(&open(address)).unwrap();
         Self {
             manager: Manager::new(management.prefix(), 0),
             management,
@@ -427,7 +425,7 @@ fn a_port_that_is_not_shared_has_no_management_queue_pair() {
     let options = SoftOptions::new(IpAddr::from([127, 0, 56, 8]));
     let device = Device::open(&options, None).unwrap();
     assert!(matches!(
-        device.management(),
+        Management::open(&device),
         Err(Error::Socket(SocketError::PortNotShared { .. }))
     ));
 }

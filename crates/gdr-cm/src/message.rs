@@ -2,9 +2,9 @@
 
 use super::ServiceId;
 use super::mad::{Mad, MadError};
-use crate::connection::Reliability;
-use crate::ids::{PartitionKey, Qkey, Qpn};
-use crate::psn::Psn;
+use gdr_roce::Psn;
+use gdr_roce::Reliability;
+use gdr_roce::{PartitionKey, Qkey, Qpn};
 
 /// One side's name of a connection; 0 where a side has none.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Debug)]
@@ -28,7 +28,7 @@ pub struct Path {
     pub flow_label: u32,
     pub traffic_class: u8,
     pub hop_limit: u8,
-    /// An exponent of five bits, as of [`AckTimeout`](crate::AckTimeout).
+    /// An exponent of five bits, as of [`AckTimeout`](gdr_roce::AckTimeout).
     pub ack_timeout: u8,
 }
 
@@ -557,7 +557,7 @@ impl Rej {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cm::MAD_LEN;
+    use crate::MAD_LEN;
     use proptest::prelude::*;
 
     /// A datagram with these bytes behind its header.

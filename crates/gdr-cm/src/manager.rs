@@ -11,7 +11,7 @@ use super::message::{
     CommId, IdPair, Message, Rej, RejectReason, Rejected, Rep, Req, SidrRep, SidrReq, SidrStatus,
 };
 use super::resolution::Resolution;
-use crate::timer::Time;
+use gdr_roce::Time;
 
 /// How many requests of peers may wait for the program. More are dropped, and their peers ask again.
 const MOST_WAITING: usize = 1024;

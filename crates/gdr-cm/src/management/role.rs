@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 
 use super::watched::Watched;
 use super::{connect_to_own, listen, name};
-use crate::error::Result;
+use gdr_nic::Result;
 
 /// The role of this process.
 #[derive(Default)]

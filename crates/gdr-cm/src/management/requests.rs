@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
-use gdr_roce::cm::{CommId, ServiceId};
+use crate::{CommId, ServiceId};
 
 /// How many are remembered.
 const MOST: usize = 1024;
