@@ -5,7 +5,7 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 
 use gdr_roce::Qpn;
 use libc::{
@@ -15,6 +15,7 @@ use libc::{
 
 use crate::qpn_range::QpnRange;
 use crate::slot::{QPN_MASK, Slot};
+use crate::socket_option;
 
 /// The number of bytes that a program keeps: 0 drops the packet, 8 keep the UDP header.
 pub(crate) const DROP: u32 = 0;
@@ -240,6 +241,7 @@ pub(crate) fn set_program(
     filter: &[sock_filter],
 ) -> io::Result<()> {
     /// `sock_fprog` with its padding, which the kernel gets, too.
+    #[derive(Clone, Copy)]
     #[repr(C)]
     struct Program {
         len: u16,
@@ -252,22 +254,7 @@ pub(crate) fn set_program(
         padding: [0; size_of::<usize>() - 2],
         filter: filter.as_ptr(),
     };
-    // SAFETY: the kernel reads at most `len` bytes of the sock_fprog, which lives for the call, as does
-    // the filter that it points to, which has the stated length; it copies both and writes to neither.
-    let result = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            option,
-            (&raw const program).cast(),
-            size_of_val(&program) as libc::socklen_t,
-        )
-    };
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    socket_option::set(socket, (libc::SOL_SOCKET, option), &program)
 }
 
 #[cfg(test)]

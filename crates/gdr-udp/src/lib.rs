@@ -39,6 +39,7 @@ mod rx;
 mod single_datagram;
 mod slot;
 mod socket;
+mod socket_option;
 mod tx;
 mod udp_wire;
 

@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::partial_icrc::PartialIcrc;
 use crate::peer_filter::PeerFilter;
 use crate::raw_socket::RawSocket;
+use crate::single_datagram;
 use crate::socket::Socket;
 
 /// How many merged datagrams one system call receives while many arrive. More would only evict each
@@ -156,8 +157,8 @@ impl Rx {
         let socket = &*self.socket;
         self.count = 0;
         let received = if self.wanted == 1 {
-            socket
-                .receive_one(&mut self.bytes[..RECEIVE_LEN], &mut self.metas[0])
+            let room = &mut self.bytes[..RECEIVE_LEN];
+            single_datagram::receive(socket.as_fd(), room, &mut self.metas[0])
                 .map_err(|error| Error::os("recvmsg", error))
         } else {
             let mut rooms = self.bytes.chunks_mut(RECEIVE_LEN).map(IoSliceMut::new);

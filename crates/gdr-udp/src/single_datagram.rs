@@ -6,12 +6,14 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use quinn_udp::RecvMeta;
 use rustix::net::SendFlags;
 
 use crate::process_fd::ProcessFd;
+use crate::socket::is_nothing_received;
+use crate::socket_option;
 
 /// Room for one control message that holds an int.
 #[derive(Clone, Copy)]
@@ -37,24 +39,19 @@ pub(crate) fn omit_control_messages(socket: &ProcessFd) {
         (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS),
     ];
     let off: libc::c_int = 0;
-    for (level, name) in options {
-        // SAFETY: the options take an int, which lives for the call. One that the socket does not have is
-        // refused, and is off.
-        unsafe {
-            libc::setsockopt(
-                socket.as_raw_fd(),
-                level,
-                name,
-                (&raw const off).cast(),
-                size_of_val(&off) as libc::socklen_t,
-            )
-        };
+    for option in options {
+        // One that the socket does not have is refused, and is off.
+        let _ = socket_option::set(socket.as_fd(), option, &off);
     }
 }
 
-/// Receives one datagram, or several that the kernel merged, from a socket for which
-/// [`omit_control_messages`] was called.
-pub(crate) fn receive(socket: &ProcessFd, room: &mut [u8], meta: &mut RecvMeta) -> io::Result<()> {
+/// Receives one datagram, or several that the kernel merged, without waiting, from a socket for which
+/// [`omit_control_messages`] was called; returns how many.
+pub(crate) fn receive(
+    socket: BorrowedFd<'_>,
+    room: &mut [u8],
+    meta: &mut RecvMeta,
+) -> io::Result<usize> {
     // SAFETY: zeros are valid for these structures of the C library.
     let (mut name, mut control, mut message) = unsafe {
         (
@@ -86,7 +83,11 @@ pub(crate) fn receive(socket: &ProcessFd, room: &mut [u8], meta: &mut RecvMeta) 
         )
     };
     let Ok(len) = usize::try_from(received) else {
-        return Err(io::Error::last_os_error());
+        let error = io::Error::last_os_error();
+        return match is_nothing_received(error.kind()) {
+            true => Ok(0),
+            false => Err(error),
+        };
     };
     // Zeros where the kernel added none.
     let kind = (control.header.cmsg_level, control.header.cmsg_type);
@@ -97,7 +98,7 @@ pub(crate) fn receive(socket: &ProcessFd, room: &mut [u8], meta: &mut RecvMeta) 
         _ => len,
     };
     meta.addr = source(&name)?;
-    Ok(())
+    Ok(1)
 }
 
 /// The address that the kernel wrote, of either family.
@@ -147,7 +148,7 @@ mod tests {
     /// Receives what comes next.
     fn next(socket: &Socket, room: &mut [u8]) -> RecvMeta {
         let mut meta = RecvMeta::default();
-        while socket.receive_one(room, &mut meta).unwrap() == 0 {
+        while receive(socket.as_fd(), room, &mut meta).unwrap() == 0 {
             std::thread::yield_now();
         }
         meta

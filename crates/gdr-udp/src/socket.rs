@@ -26,6 +26,7 @@ use crate::qpn_range::QpnRange;
 use crate::raw_socket::RawSocket;
 use crate::reuseport;
 use crate::single_datagram;
+use crate::socket_option;
 
 /// An unconnected socket that forbids fragmentation. Linux then writes 0 into IPv4's identification
 /// field, and counts up from there over the segments of one send; the ICRC covers that field.
@@ -408,15 +409,6 @@ impl Socket {
         }
     }
 
-    /// As [`Socket::receive`], but only one; returns how many.
-    pub(crate) fn receive_one(&self, room: &mut [u8], meta: &mut RecvMeta) -> io::Result<usize> {
-        match single_datagram::receive(&self.socket, room, meta) {
-            Ok(()) => Ok(1),
-            Err(error) if is_nothing_received(error.kind()) => Ok(0),
-            Err(error) => Err(error),
-        }
-    }
-
     /// Writes the ICRC of a packet, the one at `position` of a segmented send.
     pub(crate) fn seal(
         &self,
@@ -550,21 +542,8 @@ pub(crate) fn is_nothing_received(kind: io::ErrorKind) -> bool {
 /// cards set none, as RoCE's own CRC covers more.
 pub fn accept_without_checksum(socket: &ProcessFd) -> io::Result<()> {
     let on: libc::c_int = 1;
-    // SAFETY: the option takes an int, which lives for the call.
-    let result = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::IPPROTO_UDP,
-            libc::UDP_NO_CHECK6_RX,
-            (&raw const on).cast(),
-            size_of_val(&on) as libc::socklen_t,
-        )
-    };
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    let option = (libc::IPPROTO_UDP, libc::UDP_NO_CHECK6_RX);
+    socket_option::set(socket.as_fd(), option, &on)
 }
 
 #[cfg(test)]

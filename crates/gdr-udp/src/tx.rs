@@ -204,7 +204,6 @@ impl Batch {
 #[cfg(test)]
 mod tests {
     use std::net::{IpAddr, Ipv4Addr, UdpSocket};
-    use std::os::fd::AsRawFd;
     use std::time::Duration;
 
     use gdr_roce::Qpn;
@@ -331,17 +330,8 @@ mod tests {
         fn without_checksums() -> Arc<Socket> {
             let socket = Arc::new(Socket::bind(HERE, 1 << 20).unwrap());
             let on: libc::c_int = 1;
-            // SAFETY: the option takes an int, which lives for the call.
-            let answer = unsafe {
-                libc::setsockopt(
-                    socket.as_fd().as_raw_fd(),
-                    libc::SOL_SOCKET,
-                    libc::SO_NO_CHECK,
-                    (&raw const on).cast(),
-                    size_of_val(&on) as libc::socklen_t,
-                )
-            };
-            assert_eq!(answer, 0, "setsockopt(SO_NO_CHECK)");
+            let option = (libc::SOL_SOCKET, libc::SO_NO_CHECK);
+            crate::socket_option::set(socket.as_fd(), option, &on).unwrap();
             socket
         }
         let to = receiver().local_addr().unwrap();

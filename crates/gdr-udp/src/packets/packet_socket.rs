@@ -11,6 +11,7 @@ use rustix::net::sockopt;
 use super::frame::complete_checksum;
 use crate::error::{Error, Result};
 use crate::process_fd::ProcessFd;
+use crate::socket_option;
 use crate::{address, filter};
 
 /// Ethernet types in `sll_protocol`: all, and one that no frame has (reserved by IANA).
@@ -179,19 +180,9 @@ impl PacketSocket {
         self.loopback == Loopback::AsNetworkCard && is_for_us
     }
 
-    /// Sets an option of packet sockets, whose value is a plain structure of C.
-    fn set_option<T: Copy>(&self, option: c_int, value: &T) -> io::Result<()> {
-        // SAFETY: the kernel reads at most this many bytes of the value, which lives for the call.
-        let result = unsafe {
-            libc::setsockopt(
-                self.socket.as_raw_fd(),
-                libc::SOL_PACKET,
-                option,
-                std::ptr::from_ref(value).cast(),
-                size_of::<T>() as libc::socklen_t,
-            )
-        };
-        checked(result).map(drop)
+    /// Sets an option of packet sockets.
+    fn set_option<T: Copy>(&self, name: c_int, value: &T) -> io::Result<()> {
+        socket_option::set(self.socket.as_fd(), (libc::SOL_PACKET, name), value)
     }
 
     /// Its interface, with an Ethernet type, as an address.
