@@ -200,7 +200,7 @@ fn a_request_that_came_too_early_goes_to_who_listens_next() {
 
 #[test]
 fn a_request_that_its_sender_gives_up_is_undone_where_it_went() {
-    let address = IpAddr::from([127, 0, 56, 14]);
+    let address = IpAddr::from([127, 0, 56, 16]);
     let members = [(); 2].map(|()| Member::new(address));
     let client = Member::new(IpAddr::from([127, 0, 56, 15]));
     for listener in &members {
