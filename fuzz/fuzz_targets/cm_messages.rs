@@ -5,7 +5,7 @@
 use std::net::IpAddr;
 
 use gdr_roce::Time;
-use gdr_roce::cm::{IpAddresses, MAD_LEN, Mad, Manager, Message, ServiceId, SidrReq};
+use gdr_cm::{IpAddresses, MAD_LEN, Mad, Manager, Message, ServiceId, SidrReq};
 use libfuzzer_sys::fuzz_target;
 
 /// What each datagram begins with: version, class and method, as almost all bytes are refused by them.

@@ -252,7 +252,7 @@ codes! {
 
 codes! {
     gdr_rdma::NicError, otherwise "nic";
-    inside: [Copy, Cuda];
+    inside: [Copy, Cuda, Socket];
     EmptyBuffer => "empty_buffer",
     OutOfRange => "out_of_range",
     Misaligned => "misaligned",
@@ -261,19 +261,24 @@ codes! {
     CompletionQueueOverrun => "completion_queue_overrun",
     Post => "post",
     State => "state",
-    PortInUse => "port_in_use",
-    PortSharing => "port_sharing",
     ShardCount => "shard_count",
     WireName => "wire_name",
     TooManyQueuePairs => "too_many_queue_pairs",
+    ForkedChild => "forked_child",
+    DeviceFailed => "device_failed",
+}
+
+codes! {
+    gdr_rdma::SocketError, otherwise "nic";
+    inside: [];
+    PortInUse => "port_in_use",
+    PortSharing => "port_sharing",
     PortDenied => "port_denied",
     AddressNotLocal => "address_not_local",
     AddressNotUnicast => "address_not_unicast",
     AddressFamily => "address_family",
     NoRoute => "network_unreachable",
     MtuTooSmall => "mtu_too_small",
-    ForkedChild => "forked_child",
-    DeviceFailed => "device_failed",
     Os => "os",
 }
 
@@ -459,9 +464,13 @@ mod tests {
         assert_eq!(
             declared(<gdr_rdma::NicError as Codes>::CODES),
             "empty_buffer out_of_range misaligned mapped_elsewhere foreign \
-             completion_queue_overrun post state port_in_use port_sharing shard_count wire_name \
-             too_many_queue_pairs port_denied address_not_local address_not_unicast \
-             address_family network_unreachable mtu_too_small forked_child device_failed os nic"
+             completion_queue_overrun post state shard_count wire_name too_many_queue_pairs \
+             forked_child device_failed nic"
+        );
+        assert_eq!(
+            declared(<gdr_rdma::SocketError as Codes>::CODES),
+            "port_in_use port_sharing port_denied address_not_local address_not_unicast \
+             address_family network_unreachable mtu_too_small os nic"
         );
         assert_eq!(
             declared(<HandshakeError as Codes>::CODES),

@@ -247,7 +247,7 @@ impl Addresses {
 
 /// Whether another address of the same host may work.
 fn is_of_address(error: &anyhow::Error) -> bool {
-    use gdr_rdma::{Awaited, Error, HandshakeStep, NicError};
+    use gdr_rdma::{Awaited, Error, HandshakeStep, NicError, SocketError};
     let of_object = || match error.downcast_ref::<gdr_object::Error>() {
         Some(gdr_object::Error::Rdma(error)) => Some(error),
         _ => error.downcast_ref::<Error>(),
@@ -260,9 +260,9 @@ fn is_of_address(error: &anyhow::Error) -> bool {
         error,
         Some(
             Error::Connect { .. }
-                | Error::Nic(NicError::NoRoute { .. })
-                | Error::Nic(NicError::AddressNotLocal { .. })
-                | Error::Nic(NicError::AddressFamily { .. })
+                | Error::Nic(NicError::Socket(SocketError::NoRoute { .. }))
+                | Error::Nic(NicError::Socket(SocketError::AddressNotLocal { .. }))
+                | Error::Nic(NicError::Socket(SocketError::AddressFamily { .. }))
                 | Error::Deadline(Awaited::Handshake(HandshakeStep::Connect))
         )
     )

@@ -1,7 +1,7 @@
 //! The options and commands of `gdr` that help against an error of a library.
 
 use gdr_perf::{Remedy, loopback, mesh, transfer};
-use gdr_rdma::{HandshakeError, NicError, VerbsError};
+use gdr_rdma::{HandshakeError, NicError, SocketError, VerbsError};
 
 /// The option or command of `gdr` for `remedy`, as the last part of a sentence.
 pub(crate) const fn spelled(remedy: Remedy) -> Option<&'static str> {
@@ -115,7 +115,7 @@ fn of_nic(error: &NicError) -> Option<&'static str> {
     match error {
         NicError::Copy(error) => of_copy(error),
         NicError::Cuda(error) => of_cuda(error),
-        NicError::PortInUse { .. } => Some(
+        NicError::Socket(SocketError::PortInUse { .. }) => Some(
             "a second server of a host needs another address (--bind, --listen), or both ends another --udp-port",
         ),
         _ => None,

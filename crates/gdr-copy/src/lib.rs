@@ -77,7 +77,6 @@ pub use backend::rm::driver_evidence;
 pub use backend::rm::status::RmStatus;
 pub use backend_kind::{BackendChoice, BackendKind, ParseBackendError, Rejected};
 pub use context::{Context, ContextBuilder};
-pub use copier::cpu_pool::block_signals;
 pub use copier::{Allocations, Copier, Transfer};
 pub use cpu::Caching;
 pub use engine_reads::{EngineReads, Lease};

@@ -8,7 +8,7 @@ use std::sync::{Condvar, Mutex, PoisonError};
 
 use gdr_process::lock::lock;
 
-use crate::deadline::Deadline;
+use gdr_udp::Deadline;
 
 /// What a lost entry means for waiting threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

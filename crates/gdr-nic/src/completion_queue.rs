@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use gdr_roce::Completion;
 
-use crate::deadline::Deadline;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::shard::cq_entries::{CqEntries, OnCompletion};
 use crate::types::CqNumber;
+use gdr_udp::Deadline;
 
 /// A completion queue. A clone is the same queue.
 #[derive(Clone, Debug)]

@@ -6,20 +6,21 @@ use gdr_roce::{
 };
 
 use crate::device::Device;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::peer::Peer;
 use crate::queue_pair::{QueuePair, Queues};
-use crate::service::{Protocol, Service};
-use crate::shard::posted_requests::PostedRequests;
+use crate::send_queue::SendQueue;
+use crate::service::Service;
 use crate::shard::transport::Transport;
-use crate::types::{Domain, SourcePort};
+use crate::types::Domain;
+use gdr_udp::SourcePort;
 
 /// The service of a connection: [`QueuePair<Connection>`](QueuePair) is one end of it, reliable (RC) or
 /// unreliable (UC).
 #[derive(Debug)]
 pub enum Connection {}
 
-impl Protocol for Connection {
+impl Service for Connection {
     type State = gdr_roce::QueuePair;
 
     fn of(transport: &mut Transport) -> Option<&mut Self::State> {
@@ -31,15 +32,14 @@ impl Protocol for Connection {
     }
 }
 
-impl Service for Connection {
-    type SendRequest<'a> = SendRequest<'a>;
-
-    fn post_send(
-        protocol: &mut Self::State,
-        requests: &mut PostedRequests,
-        request: &SendRequest<'_>,
-    ) -> std::result::Result<(), PostError> {
-        protocol.post_send(&SendRequest {
+impl SendQueue<'_, Connection> {
+    /// Posts a request.
+    ///
+    /// # Errors
+    /// [`PostError`]; the request was not posted.
+    pub fn push(&mut self, request: &SendRequest<'_>) -> std::result::Result<(), PostError> {
+        let requests = &mut *self.requests;
+        self.protocol.post_send(&SendRequest {
             id: requests.next(),
             flags: requests.flags(request.flags),
             ..*request
@@ -61,8 +61,8 @@ impl Device {
     /// Makes one end of a connection, in RESET.
     ///
     /// # Errors
-    /// [`Error::Foreign`] for completion queues of another device, or a shared receive queue of another
-    /// domain; [`Error::TooManyQueuePairs`], [`Error::DeviceFailed`], [`Error::ForkedChild`].
+    /// [`Error::Foreign`](crate::Error::Foreign) for completion queues of another device, or a shared receive queue of another
+    /// domain; [`Error::TooManyQueuePairs`](crate::Error::TooManyQueuePairs), [`Error::DeviceFailed`](crate::Error::DeviceFailed), [`Error::ForkedChild`](crate::Error::ForkedChild).
     pub fn queue_pair(
         &self,
         domain: Domain,
@@ -116,7 +116,7 @@ impl QueuePair<Connection> {
     /// From RESET to INIT. The peer is allowed `access` at most.
     ///
     /// # Errors
-    /// [`Error::State`], [`Error::ForkedChild`].
+    /// [`Error::State`](crate::Error::State), [`Error::ForkedChild`](crate::Error::ForkedChild).
     pub fn to_init(&self, access: Access) -> Result<()> {
         self.change(State::Init, |protocol| protocol.to_init(access))
     }
@@ -124,7 +124,7 @@ impl QueuePair<Connection> {
     /// Changes what the peer is allowed, in any state but RESET.
     ///
     /// # Errors
-    /// [`Error::ForkedChild`].
+    /// [`Error::ForkedChild`](crate::Error::ForkedChild).
     pub fn set_access(&self, access: Access) -> Result<()> {
         self.set(|protocol| protocol.set_access(access))
     }
@@ -132,7 +132,7 @@ impl QueuePair<Connection> {
     /// Changes the attributes of the requester, but for its PSN.
     ///
     /// # Errors
-    /// [`Error::ForkedChild`].
+    /// [`Error::ForkedChild`](crate::Error::ForkedChild).
     pub fn set_rts_attributes(&self, attributes: &RtsAttributes) -> Result<()> {
         self.set(|protocol| protocol.set_rts_attributes(attributes))
     }
@@ -140,7 +140,7 @@ impl QueuePair<Connection> {
     /// Changes the wait time in RNR NAKs.
     ///
     /// # Errors
-    /// [`Error::ForkedChild`].
+    /// [`Error::ForkedChild`](crate::Error::ForkedChild).
     pub fn set_min_rnr_timer(&self, timer: RnrTimer) -> Result<()> {
         self.set(|protocol| protocol.set_min_rnr_timer(timer))
     }
@@ -148,7 +148,7 @@ impl QueuePair<Connection> {
     /// Changes how many READs and atomics the peer may have outstanding.
     ///
     /// # Errors
-    /// [`Error::ForkedChild`].
+    /// [`Error::ForkedChild`](crate::Error::ForkedChild).
     pub fn set_max_dest_rd_atomic(&self, most: u8) -> Result<()> {
         self.set(|protocol| protocol.set_max_dest_rd_atomic(most))
     }
@@ -166,8 +166,8 @@ impl QueuePair<Connection> {
     /// from it.
     ///
     /// # Errors
-    /// [`Error::State`], [`Error::AddressFamily`], [`Error::DeviceFailed`], [`Error::ForkedChild`];
-    /// [`Error::Os`] if the kernel accepts no filter for the peer.
+    /// [`Error::State`](crate::Error::State), [`SocketError::AddressFamily`](crate::SocketError::AddressFamily), [`Error::DeviceFailed`](crate::Error::DeviceFailed), [`Error::ForkedChild`](crate::Error::ForkedChild);
+    /// [`SocketError::Os`](crate::SocketError::Os) if the kernel accepts no filter for the peer.
     pub fn to_rtr(&self, peer: impl Into<Peer>, attributes: &RtrAttributes) -> Result<()> {
         let peer = self.check_family(peer.into())?;
         let engine = self.engine()?;
@@ -179,7 +179,7 @@ impl QueuePair<Connection> {
     /// From RTR to RTS: requests can be posted.
     ///
     /// # Errors
-    /// [`Error::State`], [`Error::DeviceFailed`], [`Error::ForkedChild`].
+    /// [`Error::State`](crate::Error::State), [`Error::DeviceFailed`](crate::Error::DeviceFailed), [`Error::ForkedChild`](crate::Error::ForkedChild).
     pub fn to_rts(&self, attributes: &RtsAttributes) -> Result<()> {
         let engine = self.engine()?;
         engine.advance_qp::<Connection>(self.qpn(), State::ReadyToSend, |protocol| {
@@ -208,10 +208,11 @@ impl QueuePair<Connection> {
         let (local, remote) = (self.device().address().ip(), peer.address.ip());
         match local.is_ipv4() == remote.is_ipv4() {
             true => Ok(peer),
-            false => Err(Error::AddressFamily {
+            false => Err(gdr_udp::Error::AddressFamily {
                 local,
                 peer: remote,
-            }),
+            }
+            .into()),
         }
     }
 }

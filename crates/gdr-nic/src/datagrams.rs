@@ -8,8 +8,8 @@ use gdr_roce::{Capabilities, Mtu, PostError, Psn, Qkey, State, UdQueuePair, UdSe
 use crate::device::Device;
 use crate::error::Result;
 use crate::queue_pair::{QueuePair, Queues};
-use crate::service::{Protocol, Service};
-use crate::shard::posted_requests::PostedRequests;
+use crate::send_queue::SendQueue;
+use crate::service::Service;
 use crate::shard::transport::Transport;
 use crate::types::Domain;
 
@@ -21,7 +21,7 @@ use crate::types::Domain;
 #[derive(Debug)]
 pub enum Datagrams {}
 
-impl Protocol for Datagrams {
+impl Service for Datagrams {
     type State = UdQueuePair<SocketAddr>;
 
     fn of(transport: &mut Transport) -> Option<&mut Self::State> {
@@ -33,15 +33,17 @@ impl Protocol for Datagrams {
     }
 }
 
-impl Service for Datagrams {
-    type SendRequest<'a> = UdSendRequest<'a, SocketAddr>;
-
-    fn post_send(
-        protocol: &mut Self::State,
-        requests: &mut PostedRequests,
-        request: &Self::SendRequest<'_>,
+impl SendQueue<'_, Datagrams> {
+    /// Posts a request.
+    ///
+    /// # Errors
+    /// [`PostError`]; the request was not posted.
+    pub fn push(
+        &mut self,
+        request: &UdSendRequest<'_, SocketAddr>,
     ) -> result::Result<(), PostError> {
-        protocol.post_send(&UdSendRequest {
+        let requests = &mut *self.requests;
+        self.protocol.post_send(&UdSendRequest {
             id: requests.next(),
             flags: requests.flags(request.flags),
             ..*request
@@ -101,7 +103,7 @@ impl QueuePair<Datagrams> {
     ///
     /// # Errors
     /// [`Error::State`](crate::Error::State), [`Error::DeviceFailed`](crate::Error::DeviceFailed),
-    /// [`Error::ForkedChild`](crate::Error::ForkedChild); [`Error::Os`](crate::Error::Os) if the kernel
+    /// [`Error::ForkedChild`](crate::Error::ForkedChild); [`SocketError::Os`](crate::SocketError::Os) if the kernel
     /// accepts no filter for it.
     pub fn to_rtr(&self) -> Result<()> {
         self.engine()?.ud_to_rtr(self.qpn())

@@ -7,15 +7,16 @@ use gdr_roce::{Access, Mtu};
 
 use crate::buffer::Buffer;
 use crate::completion_queue::CompletionQueue;
-use crate::deadline::Deadline;
 use crate::device_shards::DeviceShards;
 use crate::device_state::OnEvent;
 use crate::error::Result;
-use crate::link::{LinkCondition, LinkState};
 use crate::region::{Memory, Region};
 use crate::shard::cq_entries::OnCompletion;
-use crate::types::{AsyncEvent, Counters, Domain, Integrity, SoftOptions};
-use crate::wire::udp::address;
+use crate::types::{AsyncEvent, Counters, Domain, SoftOptions};
+use gdr_udp::Deadline;
+use gdr_udp::address;
+use gdr_udp::{Integrity, ProcessFd};
+use gdr_udp::{LinkCondition, LinkState};
 
 /// The engine of one address. A clone is the same one; what is made from it holds it.
 #[derive(Clone, Debug)]
@@ -26,8 +27,8 @@ impl Device {
     /// [`Device::poll_event`], a limited number of them.
     ///
     /// # Errors
-    /// [`Error::PortInUse`](crate::Error::PortInUse), [`Error::PortSharing`](crate::Error::PortSharing), [`Error::AddressNotLocal`](crate::Error::AddressNotLocal),
-    /// [`Error::AddressNotUnicast`](crate::Error::AddressNotUnicast), [`Error::ShardCount`](crate::Error::ShardCount), [`Error::Os`](crate::Error::Os).
+    /// [`SocketError::PortInUse`](crate::SocketError::PortInUse), [`SocketError::PortSharing`](crate::SocketError::PortSharing), [`SocketError::AddressNotLocal`](crate::SocketError::AddressNotLocal),
+    /// [`SocketError::AddressNotUnicast`](crate::SocketError::AddressNotUnicast), [`Error::ShardCount`](crate::Error::ShardCount), [`SocketError::Os`](crate::SocketError::Os).
     pub fn open(options: &SoftOptions, on_event: Option<OnEvent>) -> Result<Self> {
         let device = DeviceShards::open(options, on_event)?;
         Ok(Self(Arc::new(device)))
@@ -55,6 +56,17 @@ impl Device {
         self.0.check_process()
     }
 
+    /// The socket for packets to the management queue pair (number 1), which all devices of a shared port have.
+    ///
+    /// # Errors
+    /// [`SocketError::PortNotShared`](crate::SocketError::PortNotShared) unless the device was opened with
+    /// [`PortUse::Shared`](crate::PortUse::Shared); [`Error::ForkedChild`](crate::Error::ForkedChild),
+    /// [`SocketError::Os`](crate::SocketError::Os).
+    pub fn management_socket(&self) -> Result<ProcessFd> {
+        self.check_process()?;
+        Ok(self.shards().first().socket().management_socket()?)
+    }
+
     /// The address and port at which it receives.
     pub fn address(&self) -> SocketAddr {
         self.0.local()
@@ -63,9 +75,9 @@ impl Device {
     /// The largest path MTU of the route to a peer.
     ///
     /// # Errors
-    /// [`Error::AddressFamily`](crate::Error::AddressFamily), [`Error::NoRoute`](crate::Error::NoRoute), [`Error::MtuTooSmall`](crate::Error::MtuTooSmall), [`Error::Os`](crate::Error::Os).
+    /// [`SocketError::AddressFamily`](crate::SocketError::AddressFamily), [`SocketError::NoRoute`](crate::SocketError::NoRoute), [`SocketError::MtuTooSmall`](crate::SocketError::MtuTooSmall), [`SocketError::Os`](crate::SocketError::Os).
     pub fn path_mtu(&self, peer: IpAddr) -> Result<Mtu> {
-        address::path_mtu_to(self.address().ip(), peer)
+        Ok(address::path_mtu_to(self.address().ip(), peer)?)
     }
 
     /// What the engine has counted.
@@ -134,7 +146,7 @@ impl Device {
     ///
     /// # Errors
     /// [`Error::OutOfRange`](crate::Error::OutOfRange) if addresses overflow; [`Error::ForkedChild`](crate::Error::ForkedChild),
-    /// [`Error::Os`](crate::Error::Os).
+    /// [`SocketError::Os`](crate::SocketError::Os).
     ///
     /// # Safety
     /// Until the region is dropped, the memory is valid for reads, and for writes if `access` has
@@ -155,7 +167,7 @@ impl Device {
     /// on.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`](crate::Error::OutOfRange), [`Error::ForkedChild`](crate::Error::ForkedChild), [`Error::Os`](crate::Error::Os).
+    /// [`Error::OutOfRange`](crate::Error::OutOfRange), [`Error::ForkedChild`](crate::Error::ForkedChild), [`SocketError::Os`](crate::SocketError::Os).
     pub fn register_buffer(
         &self,
         domain: Domain,

@@ -12,7 +12,6 @@ use gdr_roce::wire::UDP_PORT;
 use gdr_roce::{Completion, Qpn};
 
 use crate::bounded_queue::BoundedQueue;
-use crate::deadline::Deadline;
 use crate::device_state::{DeviceState, OnEvent};
 use crate::ending_thread::EndingThread;
 use crate::error::{Error, Result};
@@ -21,12 +20,12 @@ use crate::shard::cq_entries::{CqEntries, Producers};
 use crate::shard::region_table::RegionTable;
 use crate::shard::shared_engine::{SharedEngine, pause};
 use crate::shard::srq_context::SrqContext;
-use crate::types::{
-    AsyncEvent, Counters, Integrity, PortUse, Shards, SoftOptions, SourcePort, Wires,
-};
+use crate::types::{AsyncEvent, Counters, SoftOptions, Wires};
 use crate::wire::memory::RingKeeper;
-use crate::wire::udp::qpn_range::MOST_SHARDS;
-use crate::wire::udp::socket::Socket;
+use gdr_udp::Deadline;
+use gdr_udp::MOST_SHARDS;
+use gdr_udp::Socket;
+use gdr_udp::{Integrity, PortUse, Shards, SourcePort};
 
 /// Names the number of shards of devices that are opened without one.
 const VARIABLE: &str = "GDR_SHARDS";
@@ -58,11 +57,7 @@ struct Shard {
 impl DeviceShards {
     /// Opens a device that calls `on_event` for each asynchronous event, instead of queuing it.
     pub(crate) fn open(options: &SoftOptions, on_event: Option<OnEvent>) -> Result<Self> {
-        let ip = options.address.ip();
-        if ip.is_unspecified() || ip.is_multicast() {
-            return Err(Error::AddressNotUnicast(ip));
-        }
-        let sockets = Socket::bind_shards(options, shards(options)?)?;
+        let sockets = Socket::bind_shards(&options.socket(), shards(options)?)?;
         let state = DeviceState::new(sockets.len(), options, on_event)?;
         let mut device = Self {
             state: Arc::new(state),

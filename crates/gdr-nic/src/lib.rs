@@ -18,13 +18,12 @@
 //!
 //! | question | place |
 //! |---|---|
-//! | how a request reaches the wire | `queue_pair`, `send_queue`, `shard/shared_engine`, `shard/engine`, `wire/udp/tx` |
+//! | how a request reaches the wire | `queue_pair`, `send_queue`, `shard/shared_engine`, `shard/engine`, `gdr_udp`'s `tx` |
 //! | where a packet's key is checked | `gdr_roce`'s responder asks `shard/memory`, which looks in `shard/region_table` |
 //! | where bytes reach host or GPU memory | `buffer/`: `host`, `direct`, `staged` |
 //! | how two processes of one host exchange packets without the kernel | `wire/memory` |
-//! | how two processes share a port | `wire/udp/port_group` |
-//! | how they share the management queue pair of an address | `management` |
-//! | whose packets a socket accepts | `wire/udp/filter`, `wire/udp/peer_filter` |
+//! | how two processes share a port | `gdr_udp`'s `port_group` |
+//! | whose packets a socket accepts | `gdr_udp`'s `filter`, `peer_filter` |
 //! | when the program's threads drive an engine, and when its own | `shard/progress_thread`, `shard/caller_activity` |
 //!
 //! # Hooks
@@ -92,20 +91,17 @@ mod chaos;
 mod completion_queue;
 mod connection;
 mod datagrams;
-mod deadline;
 mod device;
 mod device_shards;
 mod device_state;
 mod ending_thread;
 mod error;
 mod int_map;
-mod link;
 #[cfg(test)]
 mod loopback;
-mod management;
 mod os;
 pub mod outstanding;
-mod packets;
+mod packet_port;
 mod peer;
 mod queue_pair;
 mod raw_packets;
@@ -124,11 +120,9 @@ pub use buffer::{Buffer, BufferKind, CopyEngineThreshold, CopyThread, check_rang
 pub use completion_queue::CompletionQueue;
 pub use connection::Connection;
 pub use datagrams::Datagrams;
-pub use deadline::Deadline;
 pub use device::{Device, WeakDevice};
 pub use device_state::OnEvent;
-pub use error::{Error, Foreign, PortSharingError, Result, unreachable_hint};
-pub use gdr_roce::cm;
+pub use error::{Error, Foreign, Result};
 pub use gdr_roce::{
     Access, AckTimeout, AtomicOp, Capabilities, Completion, Data, Event, FrameSendRequest,
     Immediate, Lkey, LossRecovery, Mtu, Operation, PartitionKey, PostError, Psn, Qkey, Qpn,
@@ -136,12 +130,13 @@ pub use gdr_roce::{
     RtrAttributes, RtsAttributes, Segment, SendFlags, SendRequest, State, StateError, Time,
     UdSendRequest, WcOpcode, WcStatus, WrId,
 };
-pub use link::{LinkCondition, LinkEvent, LinkState, LinkWatch};
-pub use management::{Arrival, Management, PeerProcess, ReceivedMad};
-pub use os::{random_bytes, random_number};
-pub use packets::flow::{
-    EthernetMatch, FlowKind, FlowRule, FlowSpec, Ipv4Match, Ipv6Match, Masked, PortMatch,
+pub use gdr_udp::address::{SoftAddress, list as addresses};
+pub use gdr_udp::{
+    Deadline, Error as SocketError, EthernetMatch, FlowKind, FlowRule, FlowSpec, Integrity,
+    Ipv4Match, Ipv6Match, LinkCondition, LinkEvent, LinkState, LinkWatch, Masked, PortMatch,
+    PortSharingError, PortUse, SourcePort, unreachable_hint,
 };
+pub use os::{random_bytes, random_number};
 pub use peer::Peer;
 pub use queue_pair::{QueuePair, Queues};
 pub use raw_packets::{Flow, RawPackets};
@@ -154,10 +149,8 @@ pub use shard::completion_counting::{CompletionCounter, CountedOperation, Counte
 pub use shard::cq_entries::{Announcement, OnCompletion};
 pub use shared_receive_queue::SharedReceiveQueue;
 pub use types::{
-    AsyncEvent, Counters, CqNumber, Domain, Integrity, PayloadBytes, PortUse, SoftOptions,
-    SourcePort, SrqNumber, Wires,
+    AsyncEvent, Counters, CqNumber, Domain, PayloadBytes, SoftOptions, SrqNumber, Wires,
 };
-pub use wire::udp::address::{SoftAddress, list as addresses};
 
 // The example of the README is a test.
 #[cfg(doctest)]

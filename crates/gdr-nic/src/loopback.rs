@@ -12,7 +12,8 @@ use crate::device::Device;
 use crate::error::Result;
 use crate::peer::Peer;
 use crate::queue_pair::{QueuePair, Queues};
-use crate::types::{Domain, SoftOptions, SourcePort};
+use crate::types::{Domain, SoftOptions};
+use gdr_udp::SourcePort;
 
 /// A device at a free port of 127.0.0.1.
 pub(crate) fn device() -> Device {

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 /// Returns random bytes of the kernel: what keys and first PSNs are made of.
 ///
 /// # Errors
-/// [`Error::Os`].
+/// [`SocketError::Os`](crate::SocketError::Os).
 pub fn random_bytes<const N: usize>() -> Result<[u8; N]> {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes)

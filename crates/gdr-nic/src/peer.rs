@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use gdr_roce::LossRecovery;
 
-use crate::types::SourcePort;
+use gdr_udp::SourcePort;
 
 /// The other end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,13 +6,13 @@ use gdr_roce::{Capabilities, FrameSendRequest, PostError, Qpn, RawPacketQueuePai
 
 use crate::device::Device;
 use crate::error::{Error, Foreign, Result};
-use crate::packets::FlowId;
-use crate::packets::flow::FlowRule;
 use crate::queue_pair::{QueuePair, Queues};
-use crate::service::{Protocol, Service};
-use crate::shard::posted_requests::PostedRequests;
+use crate::send_queue::SendQueue;
+use crate::service::Service;
 use crate::shard::transport::Transport;
 use crate::types::Domain;
+use gdr_udp::FlowId;
+use gdr_udp::FlowRule;
 
 /// The service of raw packets: a [`QueuePair<RawPackets>`](QueuePair) sends and receives whole Ethernet
 /// frames at the network interface that has the device's address. It is destroyed with its flows.
@@ -23,7 +23,7 @@ use crate::types::Domain;
 #[derive(Debug)]
 pub enum RawPackets {}
 
-impl Protocol for RawPackets {
+impl Service for RawPackets {
     type State = RawPacketQueuePair;
 
     fn of(transport: &mut Transport) -> Option<&mut Self::State> {
@@ -35,15 +35,14 @@ impl Protocol for RawPackets {
     }
 }
 
-impl Service for RawPackets {
-    type SendRequest<'a> = FrameSendRequest<'a>;
-
-    fn post_send(
-        protocol: &mut Self::State,
-        requests: &mut PostedRequests,
-        request: &Self::SendRequest<'_>,
-    ) -> result::Result<(), PostError> {
-        protocol.post_send(&FrameSendRequest {
+impl SendQueue<'_, RawPackets> {
+    /// Posts a request.
+    ///
+    /// # Errors
+    /// [`PostError`]; the request was not posted.
+    pub fn push(&mut self, request: &FrameSendRequest<'_>) -> result::Result<(), PostError> {
+        let requests = &mut *self.requests;
+        self.protocol.post_send(&FrameSendRequest {
             id: requests.next(),
             flags: requests.flags(request.flags),
             ..*request
@@ -66,8 +65,8 @@ impl Device {
     ///
     /// # Errors
     /// As [`Device::queue_pair`]; [`Error::Foreign`] for a shared receive queue, which raw packets
-    /// cannot use; [`Error::PacketSocketDenied`] without CAP_NET_RAW; [`Error::NotEthernet`];
-    /// [`Error::AddressNotLocal`]; [`Error::Os`].
+    /// cannot use; [`SocketError::PacketSocketDenied`](crate::SocketError::PacketSocketDenied) without CAP_NET_RAW; [`SocketError::NotEthernet`](crate::SocketError::NotEthernet);
+    /// [`SocketError::AddressNotLocal`](crate::SocketError::AddressNotLocal); [`SocketError::Os`](crate::SocketError::Os).
     pub fn raw_packet_queue_pair(
         &self,
         domain: Domain,
@@ -125,7 +124,7 @@ impl QueuePair<RawPackets> {
     /// Lets it receive the frames of a flow.
     ///
     /// # Errors
-    /// [`Error::Os`] if the interface cannot receive such frames; [`Error::DeviceFailed`],
+    /// [`SocketError::Os`](crate::SocketError::Os) if the interface cannot receive such frames; [`Error::DeviceFailed`],
     /// [`Error::ForkedChild`].
     pub fn create_flow(&self, rule: FlowRule) -> Result<Flow> {
         Ok(Flow {

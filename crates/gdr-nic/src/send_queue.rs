@@ -1,16 +1,14 @@
 //! Send queues while the engine is locked.
 
-use gdr_roce::PostError;
-
 use crate::retained::RetainedList;
 use crate::service::Service;
 use crate::shard::posted_requests::PostedRequests;
 use crate::shard::qp_context::QpContext;
 
-/// The send queue of a queue pair whose engine is locked.
+/// The send queue of a queue pair whose engine is locked. `push` posts the requests of its service.
 pub struct SendQueue<'a, S: Service> {
-    protocol: &'a mut S::State,
-    requests: &'a mut PostedRequests,
+    pub(crate) protocol: &'a mut S::State,
+    pub(crate) requests: &'a mut PostedRequests,
 }
 
 impl<'a, S: Service> SendQueue<'a, S> {
@@ -20,14 +18,6 @@ impl<'a, S: Service> SendQueue<'a, S> {
             protocol: S::of(&mut qp.transport)?,
             requests: &mut qp.requests,
         })
-    }
-
-    /// Posts a request.
-    ///
-    /// # Errors
-    /// [`PostError`]; the request was not posted.
-    pub fn push(&mut self, request: &S::SendRequest<'_>) -> Result<(), PostError> {
-        S::post_send(self.protocol, self.requests, request)
     }
 
     /// Lets the request that was posted last retain what owns its memory.

@@ -12,19 +12,17 @@ mod ring;
 mod primitives {
     pub(super) use loom::sync::atomic::{AtomicU32, AtomicU64, fence};
     pub(super) use loom::thread::yield_now;
-}
 
-/// No wait of a model has a limit.
-mod deadline {
+    /// No wait of a model has a limit.
     #[derive(Clone, Copy)]
-    pub(crate) struct Deadline;
+    pub(super) struct Deadline;
 
     impl Deadline {
-        pub(crate) fn after(_: std::time::Duration) -> Self {
+        pub(super) fn after(_: std::time::Duration) -> Self {
             Self
         }
 
-        pub(crate) fn has_passed(self) -> bool {
+        pub(super) fn has_passed(self) -> bool {
             false
         }
     }
@@ -76,10 +74,10 @@ mod segment {
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use deadline::Deadline;
 use gdr_roce::Extent;
 use loom::thread;
 use primitives::AtomicU32;
+use primitives::Deadline;
 use ring::{Consumer, Producer, Record};
 use segment::Segment;
 

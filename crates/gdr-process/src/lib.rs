@@ -17,6 +17,7 @@ mod loader;
 pub mod lock;
 mod peer_user;
 mod process_bound;
+mod signals;
 mod whole_file;
 
 pub use environment::variable;
@@ -24,6 +25,7 @@ pub use fork::{PerProcess, ProcessId};
 pub use loader::{LoadedLibrary, visit_loaded};
 pub use peer_user::PeerUser;
 pub use process_bound::ProcessBound;
+pub use signals::block_signals;
 pub use whole_file::{WholeFile, create_new};
 
 // The example of the README is a test.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use gdr_roce::Mtu;
 use gdr_roce::wire::UDP_PORT;
 
-use crate::error::{Awaited, Error, Feature, NicError, Result};
+use crate::error::{Awaited, Error, Feature, Result, SocketError};
 use crate::provider::verbs::{self, Context, VerbsDevice};
 use crate::provider::{DeviceOps, GpuDma};
 use crate::types::{
@@ -46,8 +46,8 @@ impl Device {
     /// As [`Device::soft`], with options.
     ///
     /// # Errors
-    /// [`NicError::PortInUse`](crate::NicError::PortInUse), [`NicError::PortSharing`](crate::NicError::PortSharing), [`NicError::AddressNotLocal`](crate::NicError::AddressNotLocal),
-    /// [`NicError::AddressNotUnicast`](crate::NicError::AddressNotUnicast), [`NicError::Os`](crate::NicError::Os).
+    /// [`SocketError::PortInUse`](crate::SocketError::PortInUse), [`SocketError::PortSharing`](crate::SocketError::PortSharing), [`SocketError::AddressNotLocal`](crate::SocketError::AddressNotLocal),
+    /// [`SocketError::AddressNotUnicast`](crate::SocketError::AddressNotUnicast), [`SocketError::Os`](crate::SocketError::Os).
     pub fn soft_with(options: SoftOptions) -> Result<Self> {
         Ok(Self(Arc::new(gdr_nic::Device::open(&options, None)?)))
     }
@@ -56,7 +56,7 @@ impl Device {
     /// provider to reach it. Nothing is sent.
     ///
     /// # Errors
-    /// [`NicError::NoRoute`](crate::NicError::NoRoute).
+    /// [`SocketError::NoRoute`](crate::SocketError::NoRoute).
     pub fn soft_address_towards(peer: IpAddr) -> Result<IpAddr> {
         let any: SocketAddr = match peer {
             IpAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
@@ -67,7 +67,7 @@ impl Device {
             socket.connect((peer, UDP_PORT))?;
             socket.local_addr()
         });
-        let failed = |source| NicError::NoRoute { peer, source };
+        let failed = |source| SocketError::NoRoute { peer, source };
         Ok(local.map_err(failed)?.ip())
     }
 
@@ -84,7 +84,7 @@ impl Device {
     /// The addresses of this host at which a device of the soft provider can be opened.
     ///
     /// # Errors
-    /// [`NicError::Os`](crate::NicError::Os).
+    /// [`SocketError::Os`](crate::SocketError::Os).
     pub fn list_soft() -> Result<Vec<SoftAddress>> {
         Ok(gdr_nic::addresses()?)
     }
@@ -154,7 +154,7 @@ impl Device {
     /// knows.
     ///
     /// # Errors
-    /// [`NicError::AddressFamily`](crate::NicError::AddressFamily), [`NicError::NoRoute`](crate::NicError::NoRoute), [`NicError::MtuTooSmall`](crate::NicError::MtuTooSmall), [`NicError::Os`](crate::NicError::Os).
+    /// [`SocketError::AddressFamily`](crate::SocketError::AddressFamily), [`SocketError::NoRoute`](crate::SocketError::NoRoute), [`SocketError::MtuTooSmall`](crate::SocketError::MtuTooSmall), [`SocketError::Os`](crate::SocketError::Os).
     pub fn path_mtu(&self, peer: IpAddr) -> Result<Mtu> {
         self.0.path_mtu(peer)
     }

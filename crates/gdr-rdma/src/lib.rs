@@ -121,8 +121,8 @@ pub use error::{
 };
 pub use gdr_nic::{
     AsyncEvent, Buffer, BufferKind, CopyEngineThreshold, CopyThread, Counters, CqNumber, Deadline,
-    Error as NicError, Integrity, PayloadBytes, PortSharingError, PortUse, SoftAddress,
-    SoftOptions, SourcePort, SrqNumber, Wires,
+    Error as NicError, Integrity, PayloadBytes, PortSharingError, PortUse, SocketError,
+    SoftAddress, SoftOptions, SourcePort, SrqNumber, Wires,
 };
 pub use gdr_roce::{
     Access, AckTimeout, AtomicOp, Capabilities, Completion, Event, Immediate, Lkey, LossRecovery,

@@ -6,7 +6,7 @@ use gdr_roce::{Access, Capabilities, Psn, Qpn, State};
 use smallvec::SmallVec;
 
 use crate::completion_queue::CompletionQueue;
-use crate::error::{Error, Foreign, NicError, Result};
+use crate::error::{Error, Foreign, NicError, Result, SocketError};
 use crate::memory_region::{MemoryRegion, Segment};
 use crate::pair_queues::PairQueues;
 use crate::protection_domain::ProtectionDomain;
@@ -87,7 +87,7 @@ impl ProtectionDomain {
     ///
     /// # Errors
     /// [`NicError::Foreign`](crate::NicError::Foreign) for completion queues of another device, or a shared receive queue of
-    /// another domain; [`NicError::DeviceFailed`](crate::NicError::DeviceFailed), [`NicError::ForkedChild`](crate::NicError::ForkedChild), [`NicError::Os`](crate::NicError::Os),
+    /// another domain; [`NicError::DeviceFailed`](crate::NicError::DeviceFailed), [`NicError::ForkedChild`](crate::NicError::ForkedChild), [`SocketError::Os`](crate::SocketError::Os),
     /// [`Error::Verbs`].
     pub fn queue_pair(&self, options: &QueuePairOptions) -> Result<QueuePair> {
         self.device().check_process()?;
@@ -160,13 +160,13 @@ impl QueuePair {
     /// only from its port.
     ///
     /// # Errors
-    /// [`NicError::State`](crate::NicError::State), [`NicError::AddressFamily`](crate::NicError::AddressFamily), [`NicError::DeviceFailed`](crate::NicError::DeviceFailed),
-    /// [`NicError::ForkedChild`](crate::NicError::ForkedChild); [`NicError::Os`](crate::NicError::Os) if the kernel accepts no filter for the peer;
+    /// [`NicError::State`](crate::NicError::State), [`SocketError::AddressFamily`](crate::SocketError::AddressFamily), [`NicError::DeviceFailed`](crate::NicError::DeviceFailed),
+    /// [`NicError::ForkedChild`](crate::NicError::ForkedChild); [`SocketError::Os`](crate::SocketError::Os) if the kernel accepts no filter for the peer;
     /// [`Error::Verbs`] if a kernel device finds no route to the peer.
     pub fn to_rtr(&self, peer: &Endpoint, options: &ConnectionOptions) -> Result<()> {
         let (local, remote) = (self.domain.device().address().ip(), peer.address.ip());
         if local.is_ipv4() != remote.is_ipv4() {
-            return Err(NicError::AddressFamily {
+            return Err(SocketError::AddressFamily {
                 local,
                 peer: remote,
             }

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::Builder;
 
-use gdr_copy::block_signals;
+use gdr_process::block_signals;
 
 /// A value to be dropped.
 type Garbage = Box<dyn Send>;

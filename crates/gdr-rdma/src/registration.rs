@@ -19,7 +19,7 @@ impl ProtectionDomain {
     /// [`VerbsOptions::skip_verification`](crate::VerbsOptions::skip_verification) turns this off.
     ///
     /// # Errors
-    /// [`Error::LocalWriteMissing`], [`NicError::ForkedChild`](crate::NicError::ForkedChild); [`Error::Verbs`]; [`NicError::Os`](crate::NicError::Os) if
+    /// [`Error::LocalWriteMissing`], [`NicError::ForkedChild`](crate::NicError::ForkedChild); [`Error::Verbs`]; [`SocketError::Os`](crate::SocketError::Os) if
     /// the system provides no random number.
     pub fn register(&self, buffer: &Buffer, access: Access) -> Result<MemoryRegion> {
         self.register_range(buffer, 0, buffer.len(), access)

@@ -4,7 +4,7 @@ use gdr_nic::Datagrams;
 use gdr_roce::{Capabilities, Mtu, PostError, Psn, Qkey, Qpn, State};
 
 use crate::completion_queue::CompletionQueue;
-use crate::error::{Feature, NicError, Result};
+use crate::error::{Feature, Result, SocketError};
 use crate::memory_region::Segment;
 use crate::pair_queues::PairQueues;
 use crate::protection_domain::ProtectionDomain;
@@ -152,7 +152,7 @@ impl UdQueuePair {
     /// From INIT to RTR: datagrams are received, from any address.
     ///
     /// # Errors
-    /// [`NicError::State`](crate::NicError::State), [`NicError::DeviceFailed`](crate::NicError::DeviceFailed), [`NicError::ForkedChild`](crate::NicError::ForkedChild); [`NicError::Os`](crate::NicError::Os) if the
+    /// [`NicError::State`](crate::NicError::State), [`NicError::DeviceFailed`](crate::NicError::DeviceFailed), [`NicError::ForkedChild`](crate::NicError::ForkedChild); [`SocketError::Os`](crate::SocketError::Os) if the
     /// kernel accepts no filter for it.
     pub fn to_rtr(&self) -> Result<()> {
         Ok(self.pair.to_rtr()?)
@@ -161,7 +161,7 @@ impl UdQueuePair {
     /// From RTR to RTS: requests can be posted.
     ///
     /// # Errors
-    /// [`NicError::State`](crate::NicError::State), [`NicError::DeviceFailed`](crate::NicError::DeviceFailed), [`NicError::ForkedChild`](crate::NicError::ForkedChild), [`NicError::Os`](crate::NicError::Os).
+    /// [`NicError::State`](crate::NicError::State), [`NicError::DeviceFailed`](crate::NicError::DeviceFailed), [`NicError::ForkedChild`](crate::NicError::ForkedChild), [`SocketError::Os`](crate::SocketError::Os).
     pub fn to_rts(&self) -> Result<()> {
         Ok(self.pair.to_rts(Psn::new(random_number()?))?)
     }
@@ -175,13 +175,13 @@ impl UdQueuePair {
     /// Posts a request to the send queue. Its packet leaves within this call, if the kernel has room.
     ///
     /// # Errors
-    /// [`NicError::AddressFamily`](crate::NicError::AddressFamily) for an address of another family than the device's;
+    /// [`SocketError::AddressFamily`](crate::SocketError::AddressFamily) for an address of another family than the device's;
     /// [`NicError::Post`](crate::NicError::Post), [`NicError::Foreign`](crate::NicError::Foreign), [`NicError::ForkedChild`](crate::NicError::ForkedChild); the request was not posted.
     pub fn post_send(&self, mut request: UdSendRequest) -> Result<()> {
         let local = self.domain.device().address().ip();
         let peer = request.to.address.ip();
         if local.is_ipv4() != peer.is_ipv4() {
-            return Err(NicError::AddressFamily { local, peer }.into());
+            return Err(SocketError::AddressFamily { local, peer }.into());
         }
         let regions = request.segments().iter().map(Segment::region);
         self.domain.check_regions(regions)?;

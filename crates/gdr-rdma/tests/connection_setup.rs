@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use gdr_rdma::{
     Access, Buffer, ConnectionOptions, Deadline, Device, Endpoint, Error, HandshakeError, Listener,
     Mtu, NicError, PeerInfo, Psn, Qpn, QueuePairOptions, RemoteMemory, Result, Rkey, Security,
-    SendRequest, Service, Session, SharedKey, SoftOptions, SourcePort, WcStatus, WrId,
+    SendRequest, Service, Session, SharedKey, SocketError, SoftOptions, SourcePort, WcStatus, WrId,
 };
 
 /// Nothing here takes a noticeable part of this; a test that hits it is stuck.
@@ -573,7 +573,9 @@ fn a_session_connects_from_the_requested_address() {
     let outcome = Session::connect_from(nowhere, address, &Security::Loopback, soon());
     assert!(matches!(
         outcome,
-        Err(Error::Nic(NicError::AddressNotLocal { .. }))
+        Err(Error::Nic(NicError::Socket(
+            SocketError::AddressNotLocal { .. }
+        )))
     ));
     drop(listener);
     let outcome = Session::connect_from(from, address, &Security::Loopback, soon());

@@ -5,6 +5,9 @@
 pub struct Qpn(u32);
 
 impl Qpn {
+    /// The management queue pair, to which management datagrams are sent.
+    pub const MANAGEMENT: Self = Self(1);
+
     /// The low 24 bits of `number`.
     pub const fn new(number: u32) -> Self {
         Self(number & 0x00ff_ffff)

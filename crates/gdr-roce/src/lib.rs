@@ -14,7 +14,6 @@
 //! - [`Memory`] is the interface to memory regions, which their owner implements. With a wrong key,
 //!   range or permission no byte is copied. [`HeapMemory`] is a simple implementation.
 //! - [`wire`] parses and emits packets, and computes their ICRC.
-//! - [`cm`] sets connections up and ends them.
 //!
 //! ```
 //! use gdr_roce::wire::{MAX_DATAGRAM, Packet};
@@ -117,7 +116,6 @@
 #![forbid(unsafe_code)]
 
 mod attributes;
-pub mod cm;
 mod completion;
 mod connection;
 mod connectionless;

@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use gdr_nic::{Error, PostError};
+use gdr_nic::{Error, PostError, SocketError};
 
 /// A positive errno.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,18 +57,27 @@ impl From<PostError> for Errno {
     }
 }
 
+impl From<SocketError> for Errno {
+    fn from(error: SocketError) -> Self {
+        match error {
+            SocketError::PortInUse { source, .. }
+            | SocketError::PortDenied { source, .. }
+            | SocketError::AddressNotLocal { source, .. }
+            | SocketError::NoRoute { source, .. }
+            | SocketError::PacketSocketDenied { source }
+            | SocketError::Os { source, .. } => Self::of_io(&source),
+            SocketError::NotEthernet { .. } => Self::OPNOTSUPP,
+            _ => Self::INVAL,
+        }
+    }
+}
+
 impl From<Error> for Errno {
     fn from(error: Error) -> Self {
         tracing::debug!(%error, "a verb failed");
         match error {
             Error::Post(refused) => refused.into(),
-            Error::PortInUse { source, .. }
-            | Error::PortDenied { source, .. }
-            | Error::AddressNotLocal { source, .. }
-            | Error::NoRoute { source, .. }
-            | Error::PacketSocketDenied { source }
-            | Error::Os { source, .. } => Self::of_io(&source),
-            Error::NotEthernet { .. } => Self::OPNOTSUPP,
+            Error::Socket(error) => error.into(),
             Error::TooManyQueuePairs { .. } => Self::NOMEM,
             Error::DeviceFailed { .. } | Error::CompletionQueueOverrun { .. } => Self::IO,
             _ => Self::INVAL,

@@ -25,7 +25,7 @@ fn handles_of_the_parent_are_not_passed_on_to_the_installed_library() {
     let (mut near, mut far) = (vec![0_u64; 8], vec![0_u64; 8]);
     let own = Objects::new(verbs, copy.open(0), &mut near);
     let installed = Objects::new(verbs, copy.open(1), &mut far);
-    let of_installed = fake.live("mlx5_0");
+    let of_installed = fake.report().live;
     in_child(|| {
         own.assert_unknown(verbs);
         // The installed library reports handles that it did not return.
@@ -33,7 +33,7 @@ fn handles_of_the_parent_are_not_passed_on_to_the_installed_library() {
         // Its own still reach it.
         // SAFETY: the context is open.
         unsafe { verbs.query_gid(installed.context, 1, 0) }.unwrap();
-        assert_eq!(fake.live("mlx5_0"), of_installed);
+        assert_eq!(fake.report().live, of_installed);
         // Objects of the child are apart from those of the parent.
         let mut words = vec![0; 8];
         let of_child = Objects::new(verbs, copy.open(0), &mut words);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use gdr_rdma::{
     Access, Buffer, Completion, CompletionQueue, ConnectionOptions, Deadline, Device, Error,
     MemoryRegion, NicError, ProtectionDomain, QueuePair, QueuePairOptions, Remote, SendRequest,
-    SoftOptions, WcStatus, WrId,
+    SocketError, SoftOptions, WcStatus, WrId,
 };
 
 pub const FIRST: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 1));
@@ -39,7 +39,7 @@ pub fn soft(address: IpAddr) -> Option<Device> {
 pub fn soft_with(options: SoftOptions, address: IpAddr) -> Option<Device> {
     match Device::soft_with(options) {
         Ok(device) => Some(device),
-        Err(Error::Nic(NicError::AddressNotLocal { .. })) => {
+        Err(Error::Nic(NicError::Socket(SocketError::AddressNotLocal { .. }))) => {
             skip::skip(format_args!("this machine has no {address}"));
             None
         }

@@ -13,15 +13,6 @@ use crate::pair;
 use crate::spec::{DeviceSpec, GpuPath};
 use crate::state::{DeviceId, LibraryState, lock_state};
 
-/// The subject of an event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Element {
-    /// A port, or the device if 0.
-    Port(u8),
-    /// The queue pair with this number.
-    Pair(u32),
-}
-
 /// What happens to a device.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Fault {
@@ -42,8 +33,8 @@ pub enum Fault {
     /// The next transfer that starts at the device and succeeds has this status, which is `ibv_wc_status`
     /// or any number, and this vendor error.
     EndNext(u32, u32),
-    /// An event is raised: `ibv_event_type`, or any number.
-    Raise(u32, Element),
+    /// An event is raised: `ibv_event_type`, or any number. It is of the queue pair with this number, or of port 1.
+    Raise(u32, Option<u32>),
 }
 
 /// A request to the library.
@@ -87,33 +78,24 @@ pub(crate) unsafe extern "C" fn fake_ibverbs_control(
     let request = unsafe { slice::from_raw_parts(request, len) };
     let text = panic::catch_unwind(AssertUnwindSafe(|| {
         let mut library = lock_state();
-        let outcome = serde_json::from_slice(request)
-            .map_err(|error| error.to_string())
-            .and_then(|request| perform(&mut library, request));
+        match serde_json::from_slice(request).expect("a request") {
+            Request::Add(spec) => library.devices.push(Device::new(spec)),
+            Request::Fault(device, fault) => library.change_device(&device, fault),
+            Request::RefuseList(errno) => library.list_errno = errno,
+            Request::GpuMemory { base, size, fd } => library.add_gpu_memory(base, size, fd),
+            Request::Report => {}
+        }
         library.direct_traffic();
-        let mut report = library.report();
-        report.error = outcome.err();
-        serde_json::to_vec(&report).unwrap_or_default()
+        serde_json::to_vec(&library.report()).unwrap_or_default()
     }));
     let text = text.unwrap_or_default();
     // SAFETY: the function accepts this argument by contract, and the text is readable.
     unsafe { reply(user, text.as_ptr(), text.len()) };
 }
 
-fn perform(library: &mut LibraryState, request: Request) -> Result<(), String> {
-    match request {
-        Request::Add(spec) => library.devices.push(Device::new(spec)),
-        Request::Fault(device, fault) => return library.change_device(&device, fault),
-        Request::RefuseList(errno) => library.list_errno = errno,
-        Request::GpuMemory { base, size, fd } => library.add_gpu_memory(base, size, fd)?,
-        Request::Report => {}
-    }
-    Ok(())
-}
-
 impl LibraryState {
-    fn change_device(&mut self, name: &str, fault: Fault) -> Result<(), String> {
-        let id = self.named(name)?;
+    fn change_device(&mut self, name: &str, fault: Fault) {
+        let id = self.named(name);
         let device = &mut self.devices[id];
         match fault {
             Fault::Remove => {
@@ -123,38 +105,30 @@ impl LibraryState {
             Fault::Fatal => self.fail_device(id),
             Fault::Refuse(verb, errno, times) => device.refuse(verb, errno, times),
             Fault::DmaBuf(path) => device.spec.dma_buf = path,
-            Fault::Port(port, state) => return self.set_port(id, port, state),
+            Fault::Port(port, state) => self.set_port(id, port, state),
             Fault::Hold(held) => device.held = held,
             Fault::Detain(detained) => {
                 device.detains = detained;
                 pair::RELEASED.notify_all();
             }
             Fault::EndNext(status, vendor_err) => device.endings.push_back((status, vendor_err)),
-            Fault::Raise(event, element) => {
-                let mut raised = of_port(ibv_event_type(event), 0);
-                match element {
-                    Element::Port(port) => raised.element.port_num = port.into(),
-                    Element::Pair(number) => raised.element.qp = self.pair_with(id, number)?,
+            Fault::Raise(event, number) => {
+                let mut raised = of_port(ibv_event_type(event), 1);
+                if let Some(number) = number {
+                    raised.element.qp = self.pair_with(id, number);
                 }
                 self.raise(id, raised);
             }
         }
-        Ok(())
     }
 
-    fn set_port(&mut self, id: DeviceId, port: u8, state: u32) -> Result<(), String> {
-        let index = usize::from(port).checked_sub(1);
-        let ports = &mut self.devices[id].spec.ports;
-        let Some(spec) = index.and_then(|index| ports.get_mut(index)) else {
-            return Err(format!("there is no port {port}"));
-        };
-        spec.state = state;
+    fn set_port(&mut self, id: DeviceId, port: u8, state: u32) {
+        self.devices[id].spec.ports[usize::from(port) - 1].state = state;
         let event = match ibv_port_state(state) {
             ibv_port_state::IBV_PORT_ACTIVE => ibv_event_type::IBV_EVENT_PORT_ACTIVE,
             _ => ibv_event_type::IBV_EVENT_PORT_ERR,
         };
         self.raise(id, of_port(event, port));
-        Ok(())
     }
 
     /// Fails the device, and raises an event.
@@ -169,10 +143,9 @@ impl LibraryState {
         self.raise(id, of_port(event, 0));
     }
 
-    fn pair_with(&self, id: DeviceId, number: u32) -> Result<*mut ibv_qp, String> {
+    fn pair_with(&self, id: DeviceId, number: u32) -> *mut ibv_qp {
         let mut pairs = self.pairs.iter();
         let found = pairs.find(|(_, pair)| pair.device == id && pair.number == number);
-        let found = found.ok_or_else(|| format!("there is no queue pair {number}"));
-        Ok(ptr::with_exposed_provenance_mut(*found?.0))
+        ptr::with_exposed_provenance_mut(*found.expect("there is the queue pair").0)
     }
 }

@@ -6,7 +6,7 @@ use std::mem::offset_of;
 use std::ptr;
 
 use gdr_verbs_sys::{
-    __be64, ibv_context, ibv_device, ibv_fork_status, ibv_gid, ibv_node_type, ibv_pd,
+    __be64, Verbs, ibv_context, ibv_device, ibv_fork_status, ibv_gid, ibv_node_type, ibv_pd,
     ibv_port_state, ibv_transport_type, verbs_context,
 };
 
@@ -15,7 +15,7 @@ use crate::nic::{self, is_listing, keep_operations};
 use crate::report::Call;
 use crate::spec::{DeviceSpec, PortSpec};
 use crate::state::{DeviceId, Kind, LibraryState, Object, lock_state};
-use crate::verb::{Errno, Outcome, end, make, plain, pointer, status};
+use crate::verb::{Errno, Outcome, end, ends, make, plain, pointer, status};
 use crate::{pair, query, queue, region};
 
 pub(crate) struct Device {
@@ -44,15 +44,6 @@ impl Device {
         object.node_type = ibv_node_type(spec.node_type);
         object.transport_type = ibv_transport_type(spec.transport);
         put_text(&mut object.name, &spec.name);
-        put_text(&mut object.dev_name, "uverbs0");
-        put_text(
-            &mut object.dev_path,
-            "/nonexistent/sys/class/infiniband_verbs/uverbs0",
-        );
-        put_text(
-            &mut object.ibdev_path,
-            "/nonexistent/sys/class/infiniband/fake",
-        );
         let refusals = spec.refusals.iter();
         Self {
             refusals: refusals
@@ -180,24 +171,13 @@ unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_dev
             // SAFETY: the contract of this function.
             unsafe { count.write(found as c_int) };
         }
-        Ok(Box::into_raw(list.into_boxed_slice()).cast())
+        Ok(list.leak().as_mut_ptr())
     })
 }
 
+/// Lists are short, and tests end soon: they are leaked.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
-    if list.is_null() {
-        return;
-    }
-    let mut entries = 1;
-    // SAFETY: the list ends with null.
-    while !unsafe { list.add(entries - 1).read() }.is_null() {
-        entries += 1;
-    }
-    let list = ptr::slice_from_raw_parts_mut(list, entries);
-    // SAFETY: the list is from a box of this length, and is freed once.
-    drop(unsafe { Box::from_raw(list) });
-}
+extern "C" fn ibv_free_device_list(_: *mut *mut ibv_device) {}
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
@@ -276,12 +256,4 @@ extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
     })
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
-    status(|| {
-        // SAFETY: the NIC refuses a domain in use.
-        end(Kind::Domain, "ibv_dealloc_pd", pd, "", |nic| unsafe {
-            nic.ibv_dealloc_pd(pd)
-        })
-    })
-}
+ends!(ibv_dealloc_pd(Domain, ibv_pd));

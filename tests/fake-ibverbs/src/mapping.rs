@@ -1,6 +1,7 @@
 //! Memory that a real device would access by DMA.
 
 use std::ffi::c_int;
+use std::os::fd::BorrowedFd;
 use std::ptr;
 
 use rustix::param::page_size;
@@ -34,10 +35,10 @@ pub(crate) struct File {
 
 impl File {
     pub(crate) fn of(fd: c_int) -> Option<Self> {
-        // SAFETY: a place of the right type, which may be all zeros.
-        let mut status: libc::stat = unsafe { std::mem::zeroed() };
-        // SAFETY: a writable place.
-        (unsafe { libc::fstat(fd, &mut status) } == 0).then_some(Self {
+        // SAFETY: only the kernel looks at the number, which is no negative one.
+        let fd_at = (fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(fd) })?;
+        let status = rustix::fs::fstat(fd_at).ok()?;
+        Some(Self {
             fd,
             device: status.st_dev,
             inode: status.st_ino,

@@ -3,8 +3,8 @@
 use std::ffi::c_int;
 use std::net::Ipv6Addr;
 use std::ptr;
-use std::sync::{Condvar, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Condvar, OnceLock};
+use std::time::Duration;
 
 use gdr_verbs_sys::{
     IBV_LINK_LAYER_INFINIBAND, ibv_ah_attr, ibv_context, ibv_gid, ibv_pd, ibv_qp, ibv_qp_attr,
@@ -310,16 +310,9 @@ pub(crate) static RELEASED: Condvar = Condvar::new();
 const LIMIT: Duration = Duration::from_secs(20);
 
 fn wait_for_release(id: DeviceId) {
-    let until = Instant::now() + LIMIT;
-    let mut library = lock_state();
-    while library.devices[id].detains {
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return;
-        }
-        let waited = RELEASED.wait_timeout(library, left);
-        library = waited.unwrap_or_else(PoisonError::into_inner).0;
-    }
+    let is_detained = |library: &mut LibraryState| library.devices[id].detains;
+    // A panic of another test is reported there.
+    drop(RELEASED.wait_timeout_while(lock_state(), LIMIT, is_detained));
 }
 
 #[unsafe(no_mangle)]

@@ -6,15 +6,15 @@ use std::ptr;
 
 use gdr_verbs_sys::{
     __be16, ibv_atomic_cap, ibv_context, ibv_device_attr, ibv_device_attr_ex, ibv_gid,
-    ibv_gid_entry, ibv_mtu, ibv_odp_general_caps, ibv_odp_transport_cap_bits, ibv_port_attr,
-    ibv_port_state, ibv_query_device_ex_input,
+    ibv_gid_entry, ibv_mtu, ibv_odp_general_caps, ibv_port_attr, ibv_port_state,
+    ibv_query_device_ex_input,
 };
 
 use crate::device::put_text;
 use crate::nic::nic;
 use crate::spec::{DeviceSpec, GidSpec, PortSpec};
 use crate::state::Kind;
-use crate::verb::{Outcome, errno_of, number, on, status};
+use crate::verb::{Outcome, errno_of, forwards, number, on, status};
 
 /// Answers a query of a device by what its specification says.
 fn of_device<T>(
@@ -96,11 +96,6 @@ pub(crate) unsafe extern "C" fn query_device_ex(
             };
             if spec.on_demand {
                 full.odp_caps.general_caps = u64::from(ibv_odp_general_caps::IBV_ODP_SUPPORT.0);
-                let all = ibv_odp_transport_cap_bits::IBV_ODP_SUPPORT_SEND
-                    | ibv_odp_transport_cap_bits::IBV_ODP_SUPPORT_RECV
-                    | ibv_odp_transport_cap_bits::IBV_ODP_SUPPORT_WRITE
-                    | ibv_odp_transport_cap_bits::IBV_ODP_SUPPORT_READ;
-                full.odp_caps.per_transport_caps.rc_odp_caps = all.0;
             }
             // SAFETY: the contract of this function; all of the structure is initialized, for it began
             // as zeros.
@@ -132,10 +127,7 @@ pub(crate) unsafe extern "C" fn query_port(
         max_mtu: ibv_mtu(spec.max_mtu),
         active_mtu: ibv_mtu(spec.active_mtu),
         gid_tbl_len: spec.gid_table as c_int,
-        max_msg_sz: 1 << 30,
-        pkey_tbl_len: 1,
         lid: spec.lid,
-        sm_lid: 1,
         active_width: spec.width,
         active_speed: spec.speed,
         active_speed_ex: u32::from(spec.speed),
@@ -243,13 +235,4 @@ unsafe extern "C" fn _ibv_query_gid_table(
     written as isize
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_query_pkey(
-    context: *mut ibv_context,
-    _: u8,
-    index: c_int,
-    pkey: *mut __be16,
-) -> c_int {
-    // SAFETY: the contract of this function. Each port has the table of the NIC's.
-    status(|| unsafe { nic().ibv_query_pkey(context, 1, index, pkey) }.map_err(errno_of))
-}
+forwards!(ibv_query_pkey(context: *mut ibv_context, port: u8, index: c_int, key: *mut __be16));

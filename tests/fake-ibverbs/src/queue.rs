@@ -3,13 +3,15 @@
 use std::ffi::{c_int, c_uint, c_void};
 
 use gdr_verbs_sys::{
-    ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_wc, ibv_wc_opcode,
-    ibv_wc_status,
+    Verbs, ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_wc,
+    ibv_wc_opcode, ibv_wc_status,
 };
 
 use crate::nic::{nic, operations};
 use crate::state::{Kind, LibraryState, lock_state};
-use crate::verb::{Outcome, end, errno_of, make, minus_one, number, on, pointer, status};
+use crate::verb::{
+    Outcome, end, ends, errno_of, forwards, make, minus_one, number, on, pointer, status,
+};
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
@@ -20,16 +22,7 @@ extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_com
     })
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
-    let verb = "ibv_destroy_comp_channel";
-    status(|| {
-        // SAFETY: the NIC refuses a channel in use.
-        end(Kind::Channel, verb, channel, "", |nic| unsafe {
-            nic.ibv_destroy_comp_channel(channel)
-        })
-    })
-}
+ends!(ibv_destroy_comp_channel(Channel, ibv_comp_channel));
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_cq_event(
@@ -72,21 +65,17 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
     attr: *mut ibv_cq_init_attr_ex,
 ) -> *mut ibv_cq_ex {
     pointer(|| {
-        on(
-            (Kind::Context, context),
-            "ibv_create_cq_ex",
-            "",
-            |library, _| {
-                let create = operations().create_cq_ex.ok_or(libc::EOPNOTSUPP)?;
-                // SAFETY: the contract of this function.
-                let made = unsafe { create(context, attr) };
-                if made.is_null() {
-                    return Err(last_errno());
-                }
-                library.add_object(Kind::Queue, made, context.addr());
-                Ok(made)
-            },
-        )
+        let of = (Kind::Context, context);
+        on(of, "ibv_create_cq_ex", "", |library, _| {
+            let create = operations().create_cq_ex.ok_or(libc::EOPNOTSUPP)?;
+            // SAFETY: the contract of this function.
+            let made = unsafe { create(context, attr) };
+            if made.is_null() {
+                return Err(last_errno());
+            }
+            library.add_object(Kind::Queue, made, context.addr());
+            Ok(made)
+        })
     })
 }
 
@@ -96,16 +85,7 @@ pub(crate) fn last_errno() -> c_int {
     error.raw_os_error().unwrap_or(libc::EIO)
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
-    let detail = format_args!("{cqe} entries");
-    status(|| {
-        on((Kind::Queue, cq), "ibv_resize_cq", detail, |_, _| {
-            // SAFETY: the queue is alive.
-            unsafe { nic().ibv_resize_cq(cq, cqe) }.map_err(errno_of)
-        })
-    })
-}
+forwards!(ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int));
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {

@@ -1,7 +1,5 @@
 //! The report of the library to a test.
 
-use std::collections::BTreeMap;
-
 use serde::{Deserialize, Serialize};
 
 /// A call of a verb. Polling is not recorded.
@@ -17,30 +15,23 @@ pub struct Call {
     pub errno: i32,
 }
 
-/// The numbers of live objects of a device.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Live {
-    /// Open contexts.
-    pub contexts: usize,
-    /// Protection domains.
-    pub domains: usize,
-    /// Memory regions.
-    pub regions: usize,
-    /// Channels of completion events.
-    pub channels: usize,
-    /// Completion queues.
-    pub queues: usize,
-    /// Queue pairs.
-    pub pairs: usize,
+/// What an object is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "they are libibverbs' objects")]
+pub enum Kind {
+    Context,
+    Domain,
+    Region,
+    Channel,
+    Queue,
+    Pair,
 }
 
 /// The report of the library.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
-    /// The error of the request, if it failed.
-    pub error: Option<String>,
-    /// The live objects by device.
-    pub live: BTreeMap<String, Live>,
+    /// The device and the kind of each live object.
+    pub live: Vec<(String, Kind)>,
     /// Every call, in order.
     pub calls: Vec<Call>,
     /// The violations of the API by the program.

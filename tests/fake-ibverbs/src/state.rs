@@ -10,23 +10,13 @@ use gdr_verbs_sys::{ibv_fork_status, ibv_wc};
 use crate::device::{Context, Device};
 use crate::pair::Pair;
 use crate::region::{GpuMemory, Region};
-use crate::report::{Call, Live, Report};
+pub(crate) use crate::report::Kind;
+use crate::report::{Call, Report};
 use crate::spec::DeviceSpec;
 use crate::verb::{Errno, Outcome};
 
 /// An index in [`LibraryState::devices`].
 pub(crate) type DeviceId = usize;
-
-/// What an object is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Context,
-    Domain,
-    Region,
-    Channel,
-    Queue,
-    Pair,
-}
 
 /// An object that the program has a handle of.
 #[derive(Clone, Copy, Debug)]
@@ -75,12 +65,10 @@ impl LibraryState {
         library
     }
 
-    pub(crate) fn named(&self, name: &str) -> Result<DeviceId, String> {
-        let found = self
-            .devices
-            .iter()
-            .position(|device| !device.gone && device.spec.name == name);
-        found.ok_or_else(|| format!("there is no device {name}"))
+    pub(crate) fn named(&self, name: &str) -> DeviceId {
+        let mut devices = self.devices.iter();
+        let found = devices.position(|device| !device.gone && device.spec.name == name);
+        found.unwrap_or_else(|| panic!("there is no device {name}"))
     }
 
     /// Records a violation of the API by the program.
@@ -131,26 +119,10 @@ impl LibraryState {
     }
 
     pub(crate) fn report(&self) -> Report {
-        let mut live = BTreeMap::<String, Live>::new();
-        // A removed device may have a successor of the same name.
-        for device in &self.devices {
-            live.entry(device.spec.name.clone()).or_default();
-        }
-        for object in self.objects.values() {
-            let name = &self.devices[object.device].spec.name;
-            let live = live.entry(name.clone()).or_default();
-            let count = match object.kind {
-                Kind::Context => &mut live.contexts,
-                Kind::Domain => &mut live.domains,
-                Kind::Region => &mut live.regions,
-                Kind::Channel => &mut live.channels,
-                Kind::Queue => &mut live.queues,
-                Kind::Pair => &mut live.pairs,
-            };
-            *count += 1;
-        }
+        let name = |object: &Object| self.devices[object.device].spec.name.clone();
+        let live = self.objects.values();
+        let live = live.map(|object| (name(object), object.kind)).collect();
         Report {
-            error: None,
             live,
             calls: self.calls.clone(),
             violations: self.violations.clone(),

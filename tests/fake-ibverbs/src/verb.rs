@@ -48,13 +48,7 @@ pub(crate) fn status(verb: impl FnOnce() -> Outcome<()>) -> c_int {
 
 /// Runs a verb that returns 0, or -1 with `errno` set.
 pub(crate) fn minus_one(verb: impl FnOnce() -> Outcome<()>) -> c_int {
-    run(verb).map_or_else(
-        |errno| {
-            set_errno(errno);
-            -1
-        },
-        |()| 0,
-    )
+    run(verb).map_err(set_errno).map_or(-1, |()| 0)
 }
 
 /// Runs a verb that returns a number, or a negative `errno`.
@@ -64,10 +58,7 @@ pub(crate) fn number(verb: impl FnOnce() -> Outcome<c_int>) -> c_int {
 
 /// Runs a verb that returns a pointer, or null with `errno` set.
 pub(crate) fn pointer<T>(verb: impl FnOnce() -> Outcome<*mut T>) -> *mut T {
-    run(verb).unwrap_or_else(|errno| {
-        set_errno(errno);
-        ptr::null_mut()
-    })
+    run(verb).map_err(set_errno).unwrap_or(ptr::null_mut())
 }
 
 /// Runs a verb that cannot fail.
@@ -135,3 +126,28 @@ pub(crate) fn end<T>(
         errno_of(error)
     })
 }
+
+/// Defines a verb that ends an object of the NIC, which refuses one in use.
+macro_rules! ends {
+    ($verb:ident($kind:ident, $object:ty)) => {
+        #[unsafe(no_mangle)]
+        extern "C" fn $verb(handle: *mut $object) -> c_int {
+            // SAFETY: the program ends it once.
+            let end_of_nic = |nic: &Verbs| unsafe { nic.$verb(handle) };
+            status(|| end(Kind::$kind, stringify!($verb), handle, "", end_of_nic))
+        }
+    };
+}
+pub(crate) use ends;
+
+/// Defines a verb that the NIC answers.
+macro_rules! forwards {
+    ($verb:ident($($argument:ident: $of_type:ty),*)) => {
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $verb($($argument: $of_type),*) -> c_int {
+            // SAFETY: the contract of this function.
+            status(|| unsafe { nic().$verb($($argument),*) }.map_err(errno_of))
+        }
+    };
+}
+pub(crate) use forwards;

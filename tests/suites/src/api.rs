@@ -13,9 +13,10 @@ use xtask_build::results::{Outcome, Results};
 use xtask_build::workspace::{cargo_of, root, target};
 
 /// The crates that other programs use.
-const CRATES: [&str; 15] = [
+const CRATES: [&str; 17] = [
     "gdr-chaos",
     "gdr-check",
+    "gdr-cm",
     "gdr-copy",
     "gdr-cuda",
     "gdr-doctor",
@@ -28,6 +29,7 @@ const CRATES: [&str; 15] = [
     "gdr-rdma",
     "gdr-roce",
     "gdr-trace",
+    "gdr-udp",
     "gdr-verbs-sys",
 ];
 

@@ -5,10 +5,8 @@
 
 use std::collections::VecDeque;
 use std::fs;
-use std::mem::MaybeUninit;
 use std::num::NonZeroU16;
 use std::panic::{self, AssertUnwindSafe};
-use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread;
@@ -187,7 +185,7 @@ impl CpuPool {
         let cpus = *self.cpus.get_or_init(|| local_cpus(self.gpu));
         let thread = thread::Builder::new().name("gdr-copy".to_owned());
         let started = thread.spawn(move || {
-            block_signals();
+            gdr_process::block_signals();
             if let Some(cpus) = cpus
                 && let Err(error) = sched_setaffinity(None, &cpus)
             {
@@ -265,24 +263,6 @@ fn cpus_in(list: &str) -> impl Iterator<Item = usize> {
             _ => 0..0,
         }
     })
-}
-
-/// Blocks all signals of this thread, which then go to the program's own threads: a handler that ran
-/// here would delay what the thread does for the whole process. For threads of libraries.
-pub fn block_signals() {
-    let mut all = MaybeUninit::uninit();
-    // SAFETY: the first call fills the set, which the others change and read; they affect only this thread.
-    let failed = unsafe {
-        libc::sigfillset(all.as_mut_ptr());
-        // A fault that is blocked ends the process without a word of the program's handler.
-        for fault in [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL] {
-            libc::sigdelset(all.as_mut_ptr(), fault);
-        }
-        libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), ptr::null_mut())
-    };
-    if failed != 0 {
-        tracing::debug!(errno = failed, "pthread_sigmask failed");
-    }
 }
 
 #[cfg(test)]

@@ -12,9 +12,9 @@ use rustix::thread::futex;
 use super::desk::{Desk, Lease, RING_WITH_FLAGS, Request, flag_of, pieces_of};
 use super::pieces::{AHEAD, Pieces};
 use crate::copier::Allocations;
-use crate::copier::cpu_pool::block_signals;
 use crate::error::Result;
 use gdr_process::PerProcess;
+use gdr_process::block_signals;
 
 /// How many reads it serves at one time; further ones are loads.
 pub(super) const DESKS: usize = 8;

@@ -129,7 +129,7 @@ impl Buffer {
     /// Allocates `len` zeroed bytes of host memory, from the start of a page.
     ///
     /// # Errors
-    /// [`Error::EmptyBuffer`], [`Error::Os`].
+    /// [`Error::EmptyBuffer`], [`SocketError::Os`](crate::SocketError::Os).
     pub fn host(len: usize) -> Result<Self> {
         HostMemory::new(len).map(|memory| Self::of(Memory::Host(memory)))
     }

@@ -179,7 +179,7 @@ impl Chaos {
     /// Waits for a registration, or refuses it.
     ///
     /// # Errors
-    /// [`Error::Os`], as the kernel would refuse it.
+    /// [`SocketError::Os`](crate::SocketError::Os), as the kernel would refuse it.
     pub(crate) fn register(&self, memory: Memory, len: u64) -> Result<()> {
         let operation = self.count(Counted::Registration);
         for (number, rule) in self.rules(Class::Registration) {

@@ -10,7 +10,7 @@ use gdr_roce::{Completion, Qpn, WcOpcode, WcStatus};
 
 use crate::bounded_queue::{BoundedQueue, Loss, Pushed};
 use crate::types::CqNumber;
-use crate::wire::udp::qpn_range::MOST_SHARDS;
+use gdr_udp::MOST_SHARDS;
 
 const _: () = assert!(MOST_SHARDS <= u32::BITS as usize);
 

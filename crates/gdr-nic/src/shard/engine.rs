@@ -18,7 +18,7 @@ use crate::chaos::QpChaos;
 use crate::device_state::DeviceState;
 use crate::error::{Error, Result};
 use crate::os;
-use crate::packets::{PacketPort, SentFrames};
+use crate::packet_port::{PacketPort, SentFrames};
 use crate::peer::Peer;
 use crate::retained::RetainedList;
 use crate::shard::answers;
@@ -32,8 +32,8 @@ use crate::shard::transport::Transport;
 use crate::shard::wakeup::Wakeup;
 use crate::types::{AsyncEvent, Counters};
 use crate::wire::memory::{Passed, RingId, RingSender, RingWishes, Rings, Room, Segment};
-use crate::wire::udp::UdpWire;
-use crate::wire::udp::socket::Socket;
+use gdr_udp::Socket;
+use gdr_udp::UdpWire;
 
 /// How many packets one queue pair sends before the next one sends.
 const QUANTUM: usize = 64;
@@ -80,7 +80,7 @@ pub(crate) struct Engine {
     held_until: u64,
     unfinished: Unfinished,
     device: Arc<DeviceState>,
-    /// Without what the queue pairs count.
+    /// Without what the queue pairs and the wire over UDP count.
     counters: Counters,
     /// The device has failed, and every queue pair was changed to ERR.
     flushed: bool,
@@ -116,7 +116,11 @@ impl Engine {
 
     pub(crate) fn counters(&self) -> Counters {
         let protocol = self.qps.statistics();
+        let by_udp = self.wire.batch.sent();
         Counters {
+            packets_sent: self.counters.packets_sent + by_udp.packets,
+            bytes_sent: self.counters.bytes_sent + by_udp.bytes,
+            sends_failed: self.counters.sends_failed + by_udp.failed_calls,
             sequence_naks_sent: protocol.sequence_naks_sent,
             sequence_naks_received: protocol.sequence_naks_received,
             payload: self.qps.payload(),
@@ -140,7 +144,7 @@ impl Engine {
     pub(crate) fn wakeup(&self) -> Wakeup {
         Wakeup {
             at: self.timers.first().map(|(time, _)| *time),
-            when_writable: self.wire.is_blocked(),
+            when_writable: self.wire.batch.is_blocked(),
             when_frames_fit: self.packets.is_blocked(),
         }
     }
@@ -156,7 +160,7 @@ impl Engine {
     /// Whether a poll would do something even if nothing arrives.
     pub(crate) fn has_work(&self) -> bool {
         let has_ready = !(self.qps.ready.is_empty() && self.held.is_empty());
-        let may_send = !self.wire.is_blocked() || self.rings.has_outbound();
+        let may_send = !self.wire.batch.is_blocked() || self.rings.has_outbound();
         may_send && has_ready
             || self.packets.has_looped()
             || self.rings.has_packet()
@@ -173,7 +177,7 @@ impl Engine {
             return Err(Error::TooManyQueuePairs { most: MOST_QPS });
         }
         loop {
-            let qpn = self.wire.socket().own_qpn(self.next_qpn);
+            let qpn = self.wire.socket.own_qpn(self.next_qpn);
             self.next_qpn = self.next_qpn.wrapping_add(1);
             // 0 and 1 belong to the management queue pairs.
             if qpn.get() > 1 && !self.qps.qps.contains_key(&qpn.get()) {
@@ -205,12 +209,12 @@ impl Engine {
             self.timers.remove(&(time, qpn.get()));
         }
         if qp.may_omit_checksum {
-            self.qps.expects_checksum(self.wire.socket());
+            self.qps.expects_checksum(&self.wire.socket);
         }
         if let Some(peer) = qp.peer {
-            self.wire.remove_peer(peer.address.ip());
+            self.wire.peers.remove_peer(peer.address.ip());
         }
-        self.wire.close_to_all(qpn);
+        self.wire.peers.close_to_all(qpn);
         qp.end_references();
         // The receive that it has taken goes back to a shared queue.
         qp.transport.enter_reset();
@@ -234,9 +238,9 @@ impl Engine {
         peer: Peer,
         attributes: &RtrAttributes,
     ) -> Result<()> {
-        self.wire.socket().open_flow(qpn, attributes.dest_qpn);
+        self.wire.socket.open_flow(qpn, attributes.dest_qpn);
         // First, so that the kernel drops none of the packets that are meant for the new state.
-        self.wire.add_peer(peer.address.ip())?;
+        self.wire.peers.add_peer(peer.address.ip())?;
         let ring = self.rings.to(peer.address, attributes.dest_qpn);
         let exports = ring.and_then(|ring| self.rings.exports(ring).cloned());
         let udp_use = ring.is_none().then(|| self.rings.udp_use());
@@ -256,14 +260,14 @@ impl Engine {
             Some(connected)
         });
         if connected.is_err() {
-            self.wire.remove_peer(peer.address.ip());
+            self.wire.peers.remove_peer(peer.address.ip());
         }
         connected
     }
 
     /// Sends the packets of a connection to another address, from which those of the peer then come.
     pub(crate) fn move_peer(&mut self, qpn: Qpn, peer: Peer) -> Result<()> {
-        self.wire.add_peer(peer.address.ip())?;
+        self.wire.peers.add_peer(peer.address.ip())?;
         let qp = self.qps.get_mut(qpn.get());
         let udp_use = self.rings.udp_use();
         let moved = qp.and_then(|qp| {
@@ -275,17 +279,17 @@ impl Engine {
             qp.peer.replace(peer)
         });
         let left = moved.unwrap_or(peer);
-        self.wire.remove_peer(left.address.ip());
+        self.wire.peers.remove_peer(left.address.ip());
         Ok(())
     }
 
     /// Lets a queue pair in INIT receive datagrams, from any address.
     pub(crate) fn open_to_all(&mut self, qpn: Qpn) -> Result<()> {
         // First, as in `connect`.
-        let is_new = self.wire.open_to_all(qpn)?;
+        let is_new = self.wire.peers.open_to_all(qpn)?;
         let opened = self.start(qpn, |qp| Some(qp.transport.datagrams()?.to_rtr()));
         if opened.is_err() && is_new {
-            self.wire.close_to_all(qpn);
+            self.wire.peers.close_to_all(qpn);
         }
         opened
     }
@@ -298,7 +302,7 @@ impl Engine {
     ) -> Result<()> {
         let started = self.qps.start(qpn, to_rtr);
         started.ok_or_else(|| unknown_qp(State::ReadyToReceive))??;
-        self.wire.socket().enable_raw();
+        self.wire.socket.enable_raw();
         Ok(())
     }
 
@@ -341,7 +345,7 @@ impl Engine {
         };
         self.unfinished.fenced.clear();
         self.polls += 1;
-        let is_over = self.polls > self.held_until || self.wire.has_received();
+        let is_over = self.polls > self.held_until || self.wire.rx.has_any();
         if is_over {
             self.release_held(regions);
         }
@@ -359,7 +363,7 @@ impl Engine {
             self.end_orphans();
         }
         let due = self.expire(now, regions);
-        let unblocked = self.wire.unblock(&mut self.counters);
+        let unblocked = self.wire.batch.unblock();
         for qpn in self.packets.take_waiting() {
             self.schedule(Qpn::new(qpn));
         }
@@ -374,7 +378,7 @@ impl Engine {
     fn process(&mut self, now: Time, regions: &Regions) -> bool {
         let mut acceptor = Acceptor {
             now,
-            socket: self.wire.socket(),
+            socket: &self.wire.socket,
             qps: &mut self.qps,
             regions,
             cache: RegionCache::default(),
@@ -382,7 +386,7 @@ impl Engine {
             counters: &mut self.counters,
         };
         let mut accepted = false;
-        for datagram in self.wire.received() {
+        for datagram in self.wire.rx.datagrams() {
             accepted |= acceptor.accept(&datagram);
         }
         let mut of_rings = RingAcceptor {
@@ -391,7 +395,7 @@ impl Engine {
         };
         self.rings.receive(&mut of_rings);
         accepted |= of_rings.accepted;
-        if let Some(socket) = self.wire.socket().packets() {
+        if let Some(socket) = self.wire.socket.packets() {
             accepted |= self.packets.receive(socket, &mut acceptor);
         }
         self.flush();
@@ -561,7 +565,7 @@ impl Engine {
 
     /// Sends what was written to the wires.
     fn flush_wires(&mut self) {
-        self.wire.send(&mut self.counters);
+        self.wire.batch.send();
         self.rings.wake_receivers();
     }
 
@@ -580,7 +584,7 @@ impl Engine {
             DomainMemory::new(regions, &cache, qp.domain, number, &mut self.unfinished);
         memory.exports = exports.as_ref();
         if let Transport::RawPackets(pair) = &mut qp.transport {
-            let (socket, counters) = (self.wire.socket().packets(), &mut self.counters);
+            let (socket, counters) = (self.wire.socket.packets(), &mut self.counters);
             let sent = self.packets.transmit(socket, pair, &mut memory, counters);
             *any |= sent != SentFrames::Blocked;
             return sent == SentFrames::More;
@@ -626,20 +630,20 @@ impl Engine {
                 self.counters.sent_by_memory += 1;
                 continue;
             }
-            if self.wire.is_blocked() {
+            if self.wire.batch.is_blocked() {
                 return true;
             }
             if qp.chaos.as_ref().is_some_and(|faults| faults.is_placing()) {
                 return false;
             }
-            let room = self.wire.room();
+            let room = self.wire.batch.room();
             let Some((len, to)) = qp.poll_transmit(now, &mut memory, room) else {
                 return false;
             };
             *any = true;
             if let Some(faults) = &mut qp.chaos {
                 faults.leave(now, &room[..len], to);
-                push_due(faults, now, &mut self.wire, &mut self.counters);
+                push_due(faults, now, &mut self.wire.batch);
                 continue;
             }
             if let Transport::Datagrams(_) = qp.transport {
@@ -655,12 +659,12 @@ impl Engine {
                         if let Some(requests) = self.device.ring_requests.get()
                             && self.wishes.is_due(to, qpn, now)
                         {
-                            requests.ask(self.wire.socket().range(), to, qpn);
+                            requests.ask(self.wire.socket.range(), to, qpn);
                         }
                     }
                 }
             }
-            self.wire.push(to, len, &mut self.counters);
+            self.wire.batch.push(to, len);
         }
         true
     }
@@ -671,10 +675,10 @@ impl Engine {
         let watches = self.rings.watches();
         let is_due = watches.take_readable() || self.polls.is_multiple_of(POLLS_PER_UDP);
         if watches.suffice() && !is_due {
-            self.wire.skip();
+            self.wire.rx.clear();
             return Ok(false);
         }
-        self.wire.receive()
+        Ok(self.wire.rx.receive(&self.wire.peers)?)
     }
 
     /// Adds a ring on which packets of a device arrive.
@@ -787,7 +791,7 @@ impl Engine {
     /// The socket failed permanently: every queue pair of the device goes to ERR, and none can be
     /// connected.
     pub(crate) fn fail(&mut self, error: &Error) {
-        tracing::error!(%error, local = %self.wire.socket().local(), "the engine cannot go on");
+        tracing::error!(%error, local = %self.wire.socket.local(), "the engine cannot go on");
         self.device.fail(error);
         self.enter_error();
     }

@@ -15,7 +15,7 @@ const SHORT: usize = 4096;
 /// The requests of a queue pair that are posted and not yet complete. The protocol knows them by numbers,
 /// which increase: the program's own identifiers may repeat.
 #[derive(Debug, Default)]
-pub struct PostedRequests {
+pub(crate) struct PostedRequests {
     sends: OutstandingQueue<RetainedList, ()>,
     receives: OutstandingQueue<RetainedList, ()>,
     next_number: u64,

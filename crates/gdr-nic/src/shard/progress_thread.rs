@@ -4,7 +4,7 @@ use std::mem;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use gdr_copy::block_signals;
+use gdr_process::block_signals;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use smallvec::SmallVec;
 
@@ -246,13 +246,13 @@ mod tests {
     use crate::buffer::Buffer;
     use crate::completion_queue::CompletionQueue;
     use crate::connection::Connection;
-    use crate::deadline::Deadline;
     use crate::device::Device;
     use crate::loopback::{connect, connect_to, device, message, pair, post_receive, send};
     use crate::queue_pair::QueuePair;
     use crate::region::Region;
     use crate::shard::shared_engine::PollingWaiter;
     use crate::types::Domain;
+    use gdr_udp::Deadline;
 
     /// A test that takes noticeably long is stuck.
     fn soon() -> Deadline {

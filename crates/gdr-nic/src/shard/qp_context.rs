@@ -20,7 +20,7 @@ use crate::peer::Peer;
 use crate::retained::RetainedList;
 use crate::types::{Counters, Domain};
 use crate::wire::memory::{Exports, Reference, RingId, UdpUse};
-use crate::wire::udp::rx::Datagram;
+use gdr_udp::Datagram;
 
 /// What the engine does with an acknowledgement that a queue pair owes its peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,8 +14,8 @@ use crate::shard::memory::{DomainMemory, Origin, RegionCache, Unfinished};
 use crate::shard::qp_context::QpContext;
 use crate::shard::region_table::Regions;
 use crate::types::{Counters, PayloadBytes};
-use crate::wire::udp::rx::Datagram;
-use crate::wire::udp::socket::Socket;
+use gdr_udp::Datagram;
+use gdr_udp::Socket;
 
 /// The queue pairs, with what is counted and scheduled over all of them.
 #[derive(Default)]

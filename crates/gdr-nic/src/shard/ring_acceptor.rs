@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::shard::memory::Origin;
 use crate::shard::qp_table::{Acceptance, Acceptor};
 use crate::wire::memory::{PacketSink, RingPacket, RingSender, Taken};
-use crate::wire::udp::rx::Datagram;
+use gdr_udp::Datagram;
 
 /// Passes the packets of rings to their queue pairs.
 pub(crate) struct RingAcceptor<'a, 'b> {

@@ -16,7 +16,6 @@ use std::time::{Duration, Instant};
 use gdr_process::lock::{lock, try_lock};
 use gdr_roce::{Capabilities, PacketBudget, Qpn, SharedReceiveQueue, State};
 
-use crate::deadline::Deadline;
 use crate::device_state::DeviceState;
 use crate::ending_thread::EndingThread;
 use crate::error::Result;
@@ -37,9 +36,11 @@ use crate::shard::qp_context::QpContext;
 use crate::shard::qp_table::unknown_qp;
 use crate::shard::srq_context::SrqContext;
 use crate::shard::transport::Transport;
-use crate::types::{Counters, Domain, Integrity, SourcePort};
+use crate::types::{Counters, Domain};
 use crate::wire::memory::{RingId, Watches};
-use crate::wire::udp::socket::Socket;
+use gdr_udp::Deadline;
+use gdr_udp::Socket;
+use gdr_udp::{Integrity, SourcePort};
 
 /// How many idle polls there are between two yields of the CPU, unless other threads want it. A yield
 /// costs as much as a poll.
@@ -274,7 +275,7 @@ impl SharedEngine {
             return Err(unknown_qp(State::ReadyToSend));
         };
         let outcome = post(&mut queue);
-        let Some(engine) = self.lock_of_caller(engine, left_to_thread) else {
+        let Some(mut engine) = self.lock_of_caller(engine, left_to_thread) else {
             return Ok(outcome);
         };
         self.callers.begin(begin);
@@ -282,7 +283,8 @@ impl SharedEngine {
         if engine.may_defer(qpn) {
             self.callers.end(now);
         } else {
-            self.send_now(engine, now);
+            engine.send(&self.device.regions.read(self.shard), now);
+            self.unlock(engine);
             self.callers.end(self.clock().now());
         }
         Ok(outcome)

@@ -6,7 +6,7 @@ use std::time::Duration;
 use gdr_roce::PacketBudget;
 use gdr_roce::wire::UDP_PORT;
 
-use super::SourcePort;
+use gdr_udp::{MOST_SHARDS, PortUse, SocketOptions, SourcePort};
 
 /// How to open a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub struct SoftOptions {
 
 impl SoftOptions {
     /// How many shards a device has at most.
-    pub const MAX_SHARDS: usize = 8;
+    pub const MAX_SHARDS: usize = MOST_SHARDS;
 
     /// Opens at `address`, on RoCE's UDP port 4791.
     pub const fn new(address: IpAddr) -> Self {
@@ -99,13 +99,18 @@ impl SoftOptions {
         self
     }
 
-    /// The UDP ports from which connections send.
-    pub(crate) fn source_port(&self) -> SourcePort {
+    /// How its sockets are opened.
+    pub(crate) fn socket(&self) -> SocketOptions {
         let by_default = match self.address.ip().is_loopback() {
             true => SourcePort::OfAddress,
             false => SourcePort::Any,
         };
-        self.source_port.unwrap_or(by_default)
+        SocketOptions {
+            address: self.address,
+            port_use: self.port_use,
+            receive_buffer: self.receive_buffer,
+            source_port: self.source_port.unwrap_or(by_default),
+        }
     }
 
     /// Sets how many bytes of received packets the kernel is asked to queue for each shard; 8 MiB by
@@ -143,49 +148,4 @@ pub enum Wires {
     All,
     /// UDP, to every peer.
     Udp,
-}
-
-/// Whether other devices of this host use the UDP port of a soft device at the same address.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum PortUse {
-    /// No other device does.
-    #[default]
-    Exclusive,
-    /// Up to 64 devices do, in one or more processes of one user, all of which open it with this.
-    ///
-    /// The kernel passes a datagram to the device that owns the number of the queue pair: the upper
-    /// 6 of its 24 bits are the device's slot in the group. Devices come and go without effect on
-    /// the others, also if their process is killed. Each shared device holds 64 descriptors and one
-    /// more thread, which is idle.
-    ///
-    /// A datagram whose queue pair belongs to another device is dropped and counted, and its sender
-    /// retries. That happens if a network interface merges datagrams for several devices (GRO).
-    Shared,
-}
-
-/// How many shards a device gets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shards {
-    /// As many as the kernel permits, up to this number.
-    AtMost(usize),
-    /// This number.
-    Exactly(usize),
-}
-
-impl Shards {
-    /// The greatest number.
-    pub(crate) const fn most(self) -> usize {
-        match self {
-            Self::AtMost(most) | Self::Exactly(most) => most,
-        }
-    }
-
-    /// The smallest number.
-    pub(crate) const fn fewest(self) -> usize {
-        match self {
-            Self::AtMost(_) => 1,
-            Self::Exactly(number) => number,
-        }
-    }
 }

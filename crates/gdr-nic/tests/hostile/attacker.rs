@@ -8,7 +8,7 @@ use std::time::Duration;
 use gdr_rdma::{
     Access, Buffer, CompletionQueue, ConnectionOptions, Deadline, Device, Endpoint, Error,
     LossRecovery, MemoryRegion, Mtu, NicError, ProtectionDomain, Psn, Qpn, QueuePair,
-    QueuePairOptions, SoftOptions,
+    QueuePairOptions, SocketError, SoftOptions,
 };
 
 use crate::packet::{ACK, Bytes, Received, opcode};
@@ -78,7 +78,7 @@ impl Target {
         // What a queue pair answers is awaited by an answer of another one of the same shard.
         let device = match Device::soft_with(set(SoftOptions::new(here).port(0).shards(1))) {
             Ok(device) => device,
-            Err(Error::Nic(NicError::AddressNotLocal { .. })) => {
+            Err(Error::Nic(NicError::Socket(SocketError::AddressNotLocal { .. }))) => {
                 skip::skip(format_args!("this machine has no {here}"));
                 return None;
             }

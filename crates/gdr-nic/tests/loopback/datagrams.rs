@@ -4,8 +4,8 @@ use std::net::{IpAddr, UdpSocket};
 
 use gdr_rdma::{
     AsyncEvent, CompletionQueue, Device, Error, Event, Immediate, MemoryRegion, Mtu, NicError,
-    PostError, ProtectionDomain, Qkey, Qpn, RecvRequest, SoftOptions, State, UdEndpoint,
-    UdQueuePair, UdQueuePairOptions, UdSendRequest, WcOpcode, WcStatus, Wires, WrId,
+    PostError, ProtectionDomain, Qkey, Qpn, RecvRequest, SocketError, SoftOptions, State,
+    UdEndpoint, UdQueuePair, UdQueuePairOptions, UdSendRequest, WcOpcode, WcStatus, Wires, WrId,
 };
 use gdr_roce::wire::{Grh, UDP_PORT};
 
@@ -336,7 +336,9 @@ fn an_address_of_another_family_or_a_foreign_region_is_refused() {
     let refused = a.pair.post_send(UdSendRequest::new(WrId(0), to));
     assert!(matches!(
         refused,
-        Err(Error::Nic(NicError::AddressFamily { .. }))
+        Err(Error::Nic(NicError::Socket(
+            SocketError::AddressFamily { .. }
+        )))
     ));
     let segment = b.memory(8).segment(0, 8).unwrap();
     let request = UdSendRequest::new(WrId(0), b.pair.endpoint());

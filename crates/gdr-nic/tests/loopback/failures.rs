@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use gdr_rdma::{
     AckTimeout, AsyncEvent, Device, Error, MemoryRegion, NicError, QueuePairOptions, RetryCount,
-    SendRequest, SoftOptions, State, WcStatus, WrId,
+    SendRequest, SocketError, SoftOptions, State, WcStatus, WrId,
 };
 
 use crate::fixture::*;
@@ -113,7 +113,10 @@ fn a_port_in_use_is_reported_with_a_remedy() {
     let Some(first) = device(FIRST) else { return };
     let options = SoftOptions::new(FIRST).port(first.address().port());
     let taken = Device::soft_with(options).expect_err("two on one port");
-    assert!(matches!(taken, Error::Nic(NicError::PortInUse { .. })));
+    assert!(matches!(
+        taken,
+        Error::Nic(NicError::Socket(SocketError::PortInUse { .. }))
+    ));
     assert!(taken.to_string().contains("127.0.0.2"), "{taken}");
     // Another address of this host has the same port free.
     let second = SoftOptions::new(SECOND).port(first.address().port());
@@ -128,14 +131,21 @@ fn addresses_of_no_local_interface_are_refused() {
     let device = |ip: &str| Device::soft_with(SoftOptions::new(ip.parse().unwrap()).port(0));
     for ip in ["0.0.0.0", "::", "224.0.0.1"] {
         assert!(
-            matches!(device(ip), Err(Error::Nic(NicError::AddressNotUnicast(_)))),
+            matches!(
+                device(ip),
+                Err(Error::Nic(NicError::Socket(
+                    SocketError::AddressNotUnicast(_)
+                )))
+            ),
             "{ip}"
         );
     }
     // TEST-NET-1, which no host has.
     assert!(matches!(
         device("192.0.2.1"),
-        Err(Error::Nic(NicError::AddressNotLocal { .. }))
+        Err(Error::Nic(NicError::Socket(
+            SocketError::AddressNotLocal { .. }
+        )))
     ));
 }
 
@@ -147,11 +157,15 @@ fn address_families_do_not_mix() {
     let refused = a.pair.connect(&b.pair.endpoint(), &options());
     assert!(matches!(
         refused,
-        Err(Error::Nic(NicError::AddressFamily { .. }))
+        Err(Error::Nic(NicError::Socket(
+            SocketError::AddressFamily { .. }
+        )))
     ));
     assert!(matches!(
         a.device.path_mtu(V6),
-        Err(Error::Nic(NicError::AddressFamily { .. }))
+        Err(Error::Nic(NicError::Socket(
+            SocketError::AddressFamily { .. }
+        )))
     ));
 }
 

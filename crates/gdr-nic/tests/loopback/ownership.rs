@@ -48,7 +48,10 @@ fn a_dropped_device_releases_its_descriptors_thread_and_port() {
         let options = gdr_rdma::SoftOptions::new(FIRST).port(port);
         match gdr_rdma::Device::soft_with(options) {
             // Another test may have been given it in between.
-            Ok(_) | Err(gdr_rdma::Error::Nic(gdr_rdma::NicError::PortInUse { .. })) => {}
+            Ok(_)
+            | Err(gdr_rdma::Error::Nic(gdr_rdma::NicError::Socket(
+                gdr_rdma::SocketError::PortInUse { .. },
+            ))) => {}
             Err(error) => panic!("{error}"),
         }
     }

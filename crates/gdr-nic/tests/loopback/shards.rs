@@ -6,8 +6,9 @@ use std::thread;
 
 use gdr_rdma::{
     AsyncEvent, Capabilities, CompletionQueue, Device, Error, MemoryRegion, NicError, PortUse,
-    Qkey, QueuePair, QueuePairOptions, RecvRequest, Segment, SendRequest, SoftOptions, Stripe,
-    StripedPart, StripedRange, UdEndpoint, UdQueuePairOptions, UdSendRequest, WcStatus, WrId,
+    Qkey, QueuePair, QueuePairOptions, RecvRequest, Segment, SendRequest, SocketError, SoftOptions,
+    Stripe, StripedPart, StripedRange, UdEndpoint, UdQueuePairOptions, UdSendRequest, WcStatus,
+    WrId,
 };
 
 use crate::fixture::*;
@@ -251,7 +252,10 @@ fn another_device_cannot_join_the_sockets_of_the_shards() {
     for options in [exclusive, shared, exclusive.shards(1)] {
         let refused = Device::soft_with(options);
         assert!(
-            matches!(refused, Err(Error::Nic(NicError::PortInUse { .. }))),
+            matches!(
+                refused,
+                Err(Error::Nic(NicError::Socket(SocketError::PortInUse { .. })))
+            ),
             "{refused:?}"
         );
     }
@@ -259,7 +263,10 @@ fn another_device_cannot_join_the_sockets_of_the_shards() {
     let device = Device::soft_with(shared).unwrap();
     let refused = Device::soft_with(exclusive);
     assert!(
-        matches!(refused, Err(Error::Nic(NicError::PortInUse { .. }))),
+        matches!(
+            refused,
+            Err(Error::Nic(NicError::Socket(SocketError::PortInUse { .. })))
+        ),
         "{refused:?}"
     );
     drop(device);

@@ -16,7 +16,7 @@ use std::os::unix::net::{self, UnixListener};
 
 use gdr_rdma::{
     AckTimeout, ConnectionOptions, Device, Error, Mtu, NicError, PortSharingError, PortUse,
-    RetryCount, SendRequest, SoftOptions, WcStatus, Wires, WrId,
+    RetryCount, SendRequest, SocketError, SoftOptions, WcStatus, Wires, WrId,
 };
 
 use rustix::io::Errno;
@@ -48,7 +48,7 @@ fn hub(address: IpAddr) -> Device {
 
 fn reason(result: gdr_rdma::Result<Device>) -> PortSharingError {
     match result {
-        Err(Error::Nic(NicError::PortSharing { reason, .. })) => reason,
+        Err(Error::Nic(NicError::Socket(SocketError::PortSharing { reason, .. }))) => reason,
         other => panic!("{other:?}"),
     }
 }
@@ -163,7 +163,10 @@ fn devices_of_one_process_share_a_port_with_numbers_of_their_own() {
 #[test]
 fn a_shared_port_and_an_exclusive_one_exclude_each_other() {
     let in_use = |result: gdr_rdma::Result<Device>| {
-        matches!(result, Err(Error::Nic(NicError::PortInUse { .. })))
+        matches!(
+            result,
+            Err(Error::Nic(NicError::Socket(SocketError::PortInUse { .. })))
+        )
     };
     let first = hub(address(5));
     assert!(in_use(Device::soft(address(5))));

@@ -98,9 +98,9 @@ impl SoftSettings {
             let address = Ipv4Addr::from_bits(first.to_bits() + u32::from(step));
             match self.open(address.into()) {
                 Err(
-                    error @ Error::Rdma(gdr_rdma::Error::Nic(gdr_rdma::NicError::PortInUse {
-                        ..
-                    })),
+                    error @ Error::Rdma(gdr_rdma::Error::Nic(gdr_rdma::NicError::Socket(
+                        gdr_rdma::SocketError::PortInUse { .. },
+                    ))),
                 ) => {
                     // Report the first address: rxe uses the port at every address.
                     refusal.get_or_insert(error);
@@ -198,7 +198,7 @@ mod tests {
         assert!(matches!(
             taken,
             Err(Error::Rdma(gdr_rdma::Error::Nic(
-                gdr_rdma::NicError::PortInUse { .. }
+                gdr_rdma::NicError::Socket(gdr_rdma::SocketError::PortInUse { .. })
             )))
         ));
     }

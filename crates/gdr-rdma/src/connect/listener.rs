@@ -14,7 +14,7 @@ use super::handshake::{Handshake, Progress};
 use super::service::{Service, Terms};
 use super::session::{Security, Session};
 use super::stream::late;
-use crate::error::{Error, HandshakeError, HandshakeStep, NicError, Result};
+use crate::error::{Error, HandshakeError, HandshakeStep, Result, SocketError};
 use gdr_nic::Deadline;
 use gdr_process::lock::lock;
 
@@ -54,11 +54,13 @@ impl Listener {
     /// Listens on a TCP address; port 0 takes any.
     ///
     /// # Errors
-    /// [`Error::ListenPortInUse`], [`NicError::AddressNotLocal`](crate::NicError::AddressNotLocal), [`NicError::Os`](crate::NicError::Os).
+    /// [`Error::ListenPortInUse`], [`SocketError::AddressNotLocal`](crate::SocketError::AddressNotLocal), [`SocketError::Os`](crate::SocketError::Os).
     pub fn bind(address: SocketAddr) -> Result<Self> {
         let socket = TcpListener::bind(address).map_err(|source| match source.kind() {
             io::ErrorKind::AddrInUse => Error::ListenPortInUse { address, source },
-            io::ErrorKind::AddrNotAvailable => NicError::AddressNotLocal { address, source }.into(),
+            io::ErrorKind::AddrNotAvailable => {
+                SocketError::AddressNotLocal { address, source }.into()
+            }
             _ => Error::os("listening on a TCP port", source),
         })?;
         socket
@@ -82,7 +84,7 @@ impl Listener {
     /// The address on which it listens.
     ///
     /// # Errors
-    /// [`NicError::Os`](crate::NicError::Os).
+    /// [`SocketError::Os`](crate::SocketError::Os).
     pub fn address(&self) -> Result<SocketAddr> {
         self.socket
             .local_addr()
@@ -99,7 +101,7 @@ impl Listener {
     ///
     /// # Errors
     /// [`Error::Deadline`] if there was no connection, [`Error::NoPeer`] if none was a peer's;
-    /// [`Error::ListenNeedsKey`] at once; [`NicError::Os`](crate::NicError::Os).
+    /// [`Error::ListenNeedsKey`] at once; [`SocketError::Os`](crate::SocketError::Os).
     pub fn accept<'a>(&self, terms: impl Into<Terms<'a>>, deadline: Deadline) -> Result<Session> {
         self.accept_noting(terms, deadline, |_, _| ())
     }
@@ -152,7 +154,7 @@ impl Listener {
     /// [`Listener::accept`].
     ///
     /// # Errors
-    /// [`Error::ListenNeedsKey`]; [`NicError::Os`](crate::NicError::Os).
+    /// [`Error::ListenNeedsKey`]; [`SocketError::Os`](crate::SocketError::Os).
     pub fn check(&self, security: &Security) -> Result<()> {
         let address = self.address()?;
         let ip = address.ip().to_canonical();
@@ -387,6 +389,7 @@ mod tests {
     use std::cell::RefCell;
 
     use super::*;
+    use crate::error::NicError;
 
     /// A listener whose first attempts to accept fail.
     struct Failing {
@@ -455,7 +458,10 @@ mod tests {
         let ended = run(&[libc::EINVAL]);
         assert!(matches!(
             ended,
-            Err(Error::Nic(NicError::Os { call: "accept", .. }))
+            Err(Error::Nic(NicError::Socket(SocketError::Os {
+                call: "accept",
+                ..
+            })))
         ));
     }
 

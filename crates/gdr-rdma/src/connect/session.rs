@@ -12,7 +12,7 @@ use super::message::{FrameHeader, FrameKind, Hello, MOST_PAYLOAD, PeerInfo};
 use super::service::Terms;
 use super::stream::Stream;
 use crate::device::Device;
-use crate::error::{Error, HandshakeError, HandshakeStep, NicError, Result};
+use crate::error::{Error, HandshakeError, HandshakeStep, NicError, Result, SocketError};
 use crate::types::{Endpoint, PeerText};
 use gdr_nic::Deadline;
 use gdr_nic::random_bytes;
@@ -58,7 +58,7 @@ impl Session {
     /// Connects to a [`Listener`](super::Listener).
     ///
     /// # Errors
-    /// [`Error::Connect`], [`Error::Deadline`], [`Error::Handshake`], [`NicError::Os`](crate::NicError::Os). With
+    /// [`Error::Connect`], [`Error::Deadline`], [`Error::Handshake`], [`SocketError::Os`](crate::SocketError::Os). With
     /// [`Security::Loopback`], [`HandshakeError::OtherUser`] if another user's process listens there, before
     /// it receives anything but a greeting.
     pub fn connect<'a>(
@@ -74,7 +74,7 @@ impl Session {
     /// the source address of the connection as this side's RDMA address: give the device's.
     ///
     /// # Errors
-    /// As [`Session::connect`]; [`NicError::AddressNotLocal`](crate::NicError::AddressNotLocal).
+    /// As [`Session::connect`]; [`SocketError::AddressNotLocal`](crate::SocketError::AddressNotLocal).
     pub fn connect_from<'a>(
         from: IpAddr,
         address: SocketAddr,
@@ -105,7 +105,7 @@ impl Session {
         }
         match Self::connect_from(from, address, terms, deadline) {
             // The GID of a NIC need not be an address of this host.
-            Err(Error::Nic(NicError::AddressNotLocal { .. })) => anywhere(),
+            Err(Error::Nic(NicError::Socket(SocketError::AddressNotLocal { .. }))) => anywhere(),
             session => session,
         }
     }
@@ -162,7 +162,7 @@ impl Session {
     /// The TCP address of the peer.
     ///
     /// # Errors
-    /// [`NicError::Os`](crate::NicError::Os).
+    /// [`SocketError::Os`](crate::SocketError::Os).
     pub fn peer(&self) -> Result<SocketAddr> {
         self.stream.peer()
     }
@@ -185,7 +185,7 @@ impl Session {
     /// [`HandshakeError::Mtu`] if the path MTUs differ; [`HandshakeError::OtherAddress`] if the peer
     /// announces another address than its own and did not prove that it has a key;
     /// [`HandshakeError::NotAnAddress`] if no device can have the address;
-    /// [`Error::Deadline`], [`Error::Handshake`], [`NicError::Os`](crate::NicError::Os).
+    /// [`Error::Deadline`], [`Error::Handshake`], [`SocketError::Os`](crate::SocketError::Os).
     pub fn introduce(&mut self, ours: &PeerInfo, deadline: Deadline) -> Result<PeerInfo> {
         let step = HandshakeStep::PeerInfo;
         self.send_frame(FrameKind::PeerInfo, &ours.emit()?, step, deadline)?;
@@ -257,7 +257,7 @@ impl Session {
     /// [`HandshakeError::Refused`].
     ///
     /// # Errors
-    /// [`Error::Deadline`], [`Error::Handshake`], [`NicError::Os`](crate::NicError::Os).
+    /// [`Error::Deadline`], [`Error::Handshake`], [`SocketError::Os`](crate::SocketError::Os).
     pub fn refuse(&mut self, reason: &str, deadline: Deadline) -> Result<()> {
         let reason = cut(reason);
         self.send_frame(FrameKind::Refusal, reason, HandshakeStep::Refusal, deadline)
@@ -267,7 +267,7 @@ impl Session {
     /// sends. A peer that is busy still responds, as its kernel does.
     ///
     /// # Errors
-    /// [`NicError::Os`](crate::NicError::Os).
+    /// [`SocketError::Os`](crate::SocketError::Os).
     pub fn give_up_after(&self, limit: Duration) -> Result<()> {
         self.stream.give_up_after(limit)
     }
@@ -276,7 +276,7 @@ impl Session {
     /// this side waits for something else.
     ///
     /// # Errors
-    /// [`NicError::Os`](crate::NicError::Os).
+    /// [`SocketError::Os`](crate::SocketError::Os).
     pub fn watch(&self) -> Result<Watch> {
         let failed = |source| Error::os("duplicating a TCP socket", source);
         self.stream.duplicate().map(Watch).map_err(failed)
@@ -285,7 +285,7 @@ impl Session {
     /// Waits until the peer has reached the same barrier.
     ///
     /// # Errors
-    /// [`Error::Deadline`], [`Error::Handshake`], [`NicError::Os`](crate::NicError::Os).
+    /// [`Error::Deadline`], [`Error::Handshake`], [`SocketError::Os`](crate::SocketError::Os).
     pub fn barrier(&mut self, deadline: Deadline) -> Result<()> {
         let step = HandshakeStep::Barrier;
         self.send_frame(FrameKind::Barrier, &[], step, deadline)?;
@@ -296,7 +296,7 @@ impl Session {
     /// Sends a message of the program, at most 64 KiB.
     ///
     /// # Errors
-    /// [`HandshakeError::TooLong`], and the message is not sent; [`Error::Deadline`], [`NicError::Os`](crate::NicError::Os).
+    /// [`HandshakeError::TooLong`], and the message is not sent; [`Error::Deadline`], [`SocketError::Os`](crate::SocketError::Os).
     pub fn send(&mut self, message: &[u8], deadline: Deadline) -> Result<()> {
         self.send_frame(FrameKind::Program, message, HandshakeStep::Send, deadline)
     }
@@ -304,7 +304,7 @@ impl Session {
     /// Receives a message that the peer [sent](Session::send).
     ///
     /// # Errors
-    /// [`Error::Deadline`], [`Error::Handshake`], [`NicError::Os`](crate::NicError::Os).
+    /// [`Error::Deadline`], [`Error::Handshake`], [`SocketError::Os`](crate::SocketError::Os).
     pub fn receive(&mut self, deadline: Deadline) -> Result<Vec<u8>> {
         self.receive_frame(FrameKind::Program, HandshakeStep::Receive, deadline)
     }

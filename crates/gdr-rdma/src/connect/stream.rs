@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with, sockopt};
 
-use crate::error::{Awaited, Error, HandshakeError, HandshakeStep, NicError, Result};
+use crate::error::{Awaited, Error, HandshakeError, HandshakeStep, Result, SocketError};
 use gdr_nic::Deadline;
 
 /// A connection whose every read and write ends by a deadline.
@@ -46,7 +46,7 @@ impl Stream {
         };
         if from.is_ipv4() != to.is_ipv4() {
             let (local, peer) = (from, to.ip());
-            return Err(NicError::AddressFamily { local, peer }.into());
+            return Err(SocketError::AddressFamily { local, peer }.into());
         }
         let mut local = SocketAddr::new(from, 0);
         if let (SocketAddr::V6(local), SocketAddr::V6(to)) = (&mut local, to)
@@ -56,7 +56,7 @@ impl Stream {
         }
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(family, SocketType::STREAM, flags, None).map_err(os("socket"))?;
-        bind(&socket, &local).map_err(|errno| NicError::AddressNotLocal {
+        bind(&socket, &local).map_err(|errno| SocketError::AddressNotLocal {
             address: local,
             source: errno.into(),
         })?;
@@ -212,6 +212,7 @@ mod tests {
     use super::*;
     use crate::connect::Session;
     use crate::connect::auth::Side;
+    use crate::error::NicError;
 
     /// Both ends of a loopback connection.
     fn ends() -> (TcpStream, TcpStream) {
@@ -265,7 +266,10 @@ mod tests {
             let is_gone = matches!(of(errno), Error::Handshake(HandshakeError::Gone { .. }));
             assert!(is_gone, "{errno}");
         }
-        assert!(matches!(of(libc::EIO), Error::Nic(NicError::Os { .. })));
+        assert!(matches!(
+            of(libc::EIO),
+            Error::Nic(NicError::Socket(SocketError::Os { .. }))
+        ));
         // ETIMEDOUT of a read ends the connection; it is not the timeout of the read.
         let timed_out = io::Error::from_raw_os_error(libc::ETIMEDOUT);
         let ended = retry_or_fail(timed_out, step).unwrap_err();

@@ -11,8 +11,8 @@ use std::path::PathBuf;
 use gdr_nic::unreachable_hint;
 use gdr_roce::{PostError, StateError, WcStatus};
 
-pub(crate) use gdr_nic::Error as NicError;
 pub use gdr_nic::Foreign;
+pub(crate) use gdr_nic::{Error as NicError, SocketError};
 
 pub use self::handshake::{HandshakeError, HandshakeStep};
 pub use self::verbs::{FlushError, LoopbackError, VerbsError};
@@ -98,6 +98,12 @@ pub enum Error {
     /// The software NIC, a buffer, or a request was refused or failed.
     #[error(transparent)]
     Nic(#[from] gdr_nic::Error),
+}
+
+impl From<SocketError> for Error {
+    fn from(error: SocketError) -> Self {
+        Self::Nic(error.into())
+    }
 }
 
 /// What only some providers offer.

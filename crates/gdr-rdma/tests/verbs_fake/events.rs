@@ -1,7 +1,7 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use fake_ibverbs::{DeviceSpec, Element, Fault};
+use fake_ibverbs::{DeviceSpec, Fault};
 use gdr_rdma::{
     Access, AsyncEvent, Buffer, Deadline, Error, Event, QueuePairOptions, RecvRequest, SendRequest,
     State, VerbsError, WcStatus, WrId,
@@ -107,7 +107,7 @@ fn a_peer_that_may_not_write_here_is_reported_with_its_queue_pair() {
 fn an_event_of_a_newer_kernel_is_reported_by_its_number() {
     let fake = clean_fake();
     let (a, _b) = sides(&fake);
-    fake.fault(&a.name(), Fault::Raise(4242, Element::Port(0)));
+    fake.fault(&a.name(), Fault::Raise(4242, None));
     let event = AsyncEvent::Other { number: 4242 };
     assert_eq!(a.device.wait_event(soon()).unwrap(), event);
 }
@@ -116,10 +116,7 @@ fn an_event_of_a_newer_kernel_is_reported_by_its_number() {
 fn events_that_are_not_read_do_not_keep_a_queue_pair() {
     let fake = clean_fake();
     let (a, _b) = sides(&fake);
-    fake.fault(
-        &a.name(),
-        Fault::Raise(1, Element::Pair(a.pair.qpn().get())),
-    );
+    fake.fault(&a.name(), Fault::Raise(1, Some(a.pair.qpn().get())));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use fake_ibverbs::{DeviceSpec, Fake, GpuPath};
+use fake_ibverbs::{DeviceSpec, Fake, GpuPath, Kind};
 use gdr_cuda::{DeviceBuffer, Gpu, MemoryKind, Ordinal, SimDriver};
 use gdr_rdma::{
     Access, Buffer, Error, MemoryRegion, RecvRequest, RegistrationMethod, SendRequest, VerbsError,
@@ -120,7 +120,7 @@ fn without_a_registration_method_the_reason_of_each_is_reported() {
         for (refusal, word) in refusals.iter().zip(words) {
             assert!(refusal.contains(word), "{refusal}");
         }
-        assert_eq!(fake.live(&side.name()).regions, 0);
+        assert_eq!(fake.live(&side.name(), Kind::Region), 0);
     }
 }
 

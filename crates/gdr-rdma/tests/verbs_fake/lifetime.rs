@@ -1,3 +1,4 @@
+use fake_ibverbs::Kind;
 use gdr_rdma::{SendRequest, WrId};
 
 use crate::fixture::*;
@@ -13,11 +14,11 @@ fn an_outstanding_request_keeps_its_region_registered() {
         .segment(source.segment(0, 4096).unwrap());
     a.pair.post_send(write).unwrap();
     drop(source);
-    assert_eq!(fake.live(&a.name()).regions, 1);
+    assert_eq!(fake.live(&a.name(), Kind::Region), 1);
     hold(&fake, &a.name(), false);
     a.done();
     assert!(bytes(&target) == sent);
-    assert_eq!(fake.live(&a.name()).regions, 0);
+    assert_eq!(fake.live(&a.name(), Kind::Region), 0);
 }
 
 #[test]
@@ -45,9 +46,9 @@ fn a_clone_of_a_region_is_the_same_registration() {
     let (a, _b) = sides(&fake);
     let region = a.memory(64);
     let copies: Vec<_> = (0..8).map(|_| region.clone()).collect();
-    assert_eq!(fake.live(&a.name()).regions, 1);
+    assert_eq!(fake.live(&a.name(), Kind::Region), 1);
     drop(region);
-    assert_eq!(fake.live(&a.name()).regions, 1);
+    assert_eq!(fake.live(&a.name(), Kind::Region), 1);
     drop(copies);
-    assert_eq!(fake.live(&a.name()).regions, 0);
+    assert_eq!(fake.live(&a.name(), Kind::Region), 0);
 }

@@ -3,7 +3,7 @@
 use std::sync::mpsc;
 use std::thread;
 
-use fake_ibverbs::{DeviceSpec, Fake, Fault};
+use fake_ibverbs::{DeviceSpec, Fake, Fault, Kind};
 use gdr_rdma::{CompletionQueue, QueuePair, QueuePairOptions, SendRequest, WrId};
 
 use crate::fixture::*;
@@ -38,7 +38,7 @@ fn a_queue_pair_with_the_number_of_one_being_dropped_completes_its_requests() {
     let old = old.unwrap();
     let number = old.qpn();
     let detain = |detained| fake.fault(&a.name(), Fault::Detain(detained));
-    let pairs = fake.live(&a.name()).pairs;
+    let pairs = fake.live(&a.name(), Kind::Pair);
     detain(true);
     thread::scope(|scope| {
         let (dropped, gone) = mpsc::channel();
@@ -47,7 +47,7 @@ fn a_queue_pair_with_the_number_of_one_being_dropped_completes_its_requests() {
             dropped.send(()).unwrap();
         });
         let end = soon();
-        while fake.live(&a.name()).pairs == pairs {
+        while fake.live(&a.name(), Kind::Pair) == pairs {
             assert!(!end.has_passed());
             thread::yield_now();
         }
@@ -109,6 +109,6 @@ fn a_dropped_queue_pair_releases_its_requests_before_its_completion_queue() {
     let name = a.name();
     let queue = a.queue.clone();
     drop((source, a));
-    assert_eq!(fake.live(&name).regions, 0);
+    assert_eq!(fake.live(&name, Kind::Region), 0);
     assert_eq!(queue.poll().unwrap(), None);
 }

@@ -1,5 +1,6 @@
 //! Requests that are prepared before they are posted.
 
+use fake_ibverbs::Kind;
 use gdr_rdma::{Error, NicError, PostError, SendRequest, WrId};
 
 use crate::fixture::*;
@@ -10,7 +11,7 @@ fn a_prepared_request_keeps_its_region_registered() {
     let (a, b) = sides(&fake);
     let (source, target) = (a.memory(4096), b.memory(4096));
     let sent = fill(&source, 5);
-    let regions = || fake.live(&a.name()).regions;
+    let regions = || fake.live(&a.name(), Kind::Region);
     let write = SendRequest::write(WrId(1), target.remote().at(0))
         .segment(source.segment(0, 4096).unwrap());
     let mut write = a.pair.prepare(write).unwrap();

@@ -13,7 +13,7 @@ mod fixture;
 use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use fake_ibverbs::{Element, Fake, Fault};
+use fake_ibverbs::{Fake, Fault};
 use forked::{check, in_child, refused};
 use gdr_cuda::{DeviceBuffer, Gpu, MemoryKind, Ordinal, RemoteWrites, SimDriver, WritesOrdering};
 use gdr_rdma::{
@@ -73,7 +73,7 @@ fn a_child_is_refused_every_operation_and_its_drops_change_nothing() {
     // A request that is under way, a completion and an event, which stay the parent's.
     hold(&fake, &a.name(), true);
     a.pair.post_send(write()).unwrap();
-    fake.fault(&a.name(), Fault::Raise(4242, Element::Port(0)));
+    fake.fault(&a.name(), Fault::Raise(4242, None));
     let buffer = Buffer::host(64).unwrap();
     in_child(|| {
         let before = count_calls(&fake);

@@ -12,25 +12,39 @@ use crate::sge;
 use crate::wire::{NakCode, Opcode, Packet, Position, Syndrome};
 
 impl Responder {
-    /// Executes the expected packet. On an error the expected PSN does not advance.
-    pub(super) fn execute(
+    /// Executes the expected packet, or sends a NAK; returns whether it was executed. Otherwise the expected PSN does
+    /// not advance.
+    pub(super) fn execute_expected(
         &mut self,
         packet: &Packet<'_>,
         connection: &Connection,
         memory: &mut dyn Memory,
         notifications: &mut Notifications,
-    ) -> Result<(), Nak> {
-        let opcode = packet.opcode();
-        self.check_sequence_and_access(opcode)?;
-        match opcode {
-            Opcode::ReadRequest => self.read(packet, connection, memory),
-            Opcode::CompareSwap | Opcode::FetchAdd => self.atomic(packet, memory),
-            _ => {
-                self.place(packet, connection, memory, notifications)?;
-                self.acknowledge(packet, connection);
-                Ok(())
+    ) -> bool {
+        let (psn, opcode) = (self.expected_psn, packet.opcode());
+        self.nak_sent = false;
+        let executed = match (self.check_sequence_and_access(opcode), opcode) {
+            (Err(nak), _) => Err(nak),
+            (Ok(()), Opcode::ReadRequest) => self.read(packet, connection, memory),
+            (Ok(()), Opcode::CompareSwap | Opcode::FetchAdd) => self.atomic(packet, memory),
+            (Ok(()), _) => self
+                .place(packet, connection, memory, notifications)
+                .map(|()| self.acknowledge(packet, connection)),
+        };
+        match executed {
+            Ok(()) => return true,
+            Err(Nak::NotYet) => {}
+            Err(Nak::ReceiverNotReady) => {
+                self.nak_sent = true;
+                self.send_ack(Syndrome::ReceiverNotReady(self.rnr_timer), psn);
+            }
+            Err(Nak::Fatal(code, status)) => {
+                self.fatal_nak_queued = true;
+                self.responses
+                    .push_back(Response::FatalNak { psn, code, status });
             }
         }
+        false
     }
 
     /// Checks that a packet continues the message in progress, or begins one where there is none, and

@@ -410,32 +410,6 @@ impl Responder {
         is_expected
     }
 
-    /// Executes the expected packet, or sends a NAK; returns whether it was executed.
-    fn execute_expected(
-        &mut self,
-        packet: &Packet<'_>,
-        connection: &Connection,
-        memory: &mut dyn Memory,
-        notifications: &mut Notifications,
-    ) -> bool {
-        let psn = self.expected_psn;
-        self.nak_sent = false;
-        match self.execute(packet, connection, memory, notifications) {
-            Ok(()) => return true,
-            Err(Nak::NotYet) => {}
-            Err(Nak::ReceiverNotReady) => {
-                self.nak_sent = true;
-                self.send_ack(Syndrome::ReceiverNotReady(self.rnr_timer), psn);
-            }
-            Err(Nak::Fatal(code, status)) => {
-                self.fatal_nak_queued = true;
-                self.responses
-                    .push_back(Response::FatalNak { psn, code, status });
-            }
-        }
-        false
-    }
-
     /// Responds to a duplicate request, because the first response may be lost. Memory is not
     /// changed again.
     fn duplicate(&mut self, packet: &Packet<'_>, connection: &Connection) {

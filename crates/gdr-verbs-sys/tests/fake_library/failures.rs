@@ -1,4 +1,4 @@
-use fake_ibverbs::Fault;
+use fake_ibverbs::{Fault, Kind};
 use gdr_verbs_sys::*;
 
 use crate::connection::*;
@@ -175,7 +175,7 @@ fn violations_of_the_api_are_recorded() {
         violations,
         ["ibv_dereg_mr: the region does not exist or was destroyed"]
     );
-    assert_eq!(fake.live("mlx5_0").pairs, 1);
+    assert_eq!(fake.live("mlx5_0", Kind::Pair), 1);
     a.close();
     b.close();
 }

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use gdr_copy::block_signals;
-use gdr_nic::cm::{CommId, Manager, ServiceId};
-use gdr_nic::{Arrival, Deadline, Management, PeerProcess, ReceivedMad, Time, random_number};
+use gdr_cm::{Arrival, CommId, Management, Manager, PeerProcess, ReceivedMad, ServiceId};
+use gdr_nic::{Deadline, Time, random_number};
+use gdr_process::block_signals;
 
 use super::state;
 use crate::device::Device;
@@ -29,7 +29,7 @@ pub(super) struct Agent {
 
 impl Agent {
     pub(super) fn start(device: &Arc<Device>) -> Result<Self, Errno> {
-        let management = Arc::new(device.engine()?.management()?);
+        let management = Arc::new(Management::open(&device.engine()?)?);
         let (receiver, index) = (Arc::clone(&management), device.index());
         thread::Builder::new()
             .name("gdr-cm".to_owned())

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 
-use gdr_nic::cm::{
+use gdr_cm::{
     CommId, IdPair, IpAddresses, Path, Rej, RejectReason, Rep, Req, SidrRep, SidrReq, SidrStatus,
 };
 use gdr_nic::{PartitionKey, Qkey, Qpn, Reliability, random_number};

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use gdr_nic::cm::{CommId, Rep, Req, ServiceId};
+use gdr_cm::{CommId, Rep, Req, ServiceId};
 use gdr_nic::{Psn, Qpn};
 
 use super::abi::ConnectionParameters;

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, Once};
 use std::thread;
 use std::time::Duration;
 
+use gdr_cm::{CmEvent, CommId, IpAddresses, Rep, Req, ServiceId, SidrRep, SidrReq};
 use gdr_copy::PerProcess;
-use gdr_nic::cm::{CmEvent, CommId, IpAddresses, Rep, Req, ServiceId, SidrRep, SidrReq};
 use gdr_nic::{Deadline, Psn, random_number};
 
 use super::abi::{Event, EventAnswer};

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::process::Command;
 use std::ptr;
 
-use fake_ibverbs::Live;
+use fake_ibverbs::Kind::{Channel, Context, Domain, Pair, Queue, Region};
 use gdr_verbs_sys::*;
 use tempfile::TempDir;
 
@@ -32,16 +32,10 @@ fn devices_of_both_libraries_are_listed_and_used_in_one_process() {
         let (mut near, mut far) = (vec![0_u64; 64], vec![0_u64; 64]);
         let own = Objects::new(verbs, copy.open(0), &mut near);
         let installed = Objects::new(verbs, copy.open(1), &mut far);
-        let live = Live {
-            contexts: 1,
-            domains: 1,
-            regions: 1,
-            channels: 1,
-            queues: 1,
-            pairs: 1,
-        };
         // Only those of its own device reached the installed library.
-        assert_eq!(fake.live("mlx5_0"), live, "{file}");
+        for kind in [Context, Domain, Region, Channel, Queue, Pair] {
+            assert_eq!(fake.live("mlx5_0", kind), 1, "{file} {kind:?}");
+        }
         for objects in [&own, &installed] {
             let state = objects.initialized(verbs);
             assert_eq!(state, ibv_qp_state::IBV_QPS_INIT, "{file}");

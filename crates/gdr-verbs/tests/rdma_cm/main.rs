@@ -13,8 +13,8 @@ use std::net::{IpAddr, SocketAddrV4};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use gdr_nic::cm::{CmEvent, IdPair, Manager, Message, Rep, ServiceId};
-use gdr_nic::{Arrival, Deadline, Device, PortUse, Psn, Qkey, Qpn, ReceivedMad, SoftOptions, Time};
+use gdr_cm::{Arrival, CmEvent, IdPair, Management, Manager, Message, ReceivedMad, Rep, ServiceId};
+use gdr_nic::{Deadline, Device, PortUse, Psn, Qkey, Qpn, SoftOptions, Time};
 
 use crate::built::libraries;
 use crate::device::{CONNECT_REQUEST, Cm, DISCONNECTED, ESTABLISHED, REJECTED};
@@ -211,7 +211,7 @@ fn a_process_that_exits_ends_its_connections_for_other_hosts_too() {
     let options = SoftOptions::new(address)
         .port_use(PortUse::Shared)
         .shards(1);
-    let management = Device::open(&options, None).unwrap().management().unwrap();
+    let management = Management::open(&Device::open(&options, None).unwrap()).unwrap();
     // It watches no process, as on another host, and so only messages tell it anything.
     let mut manager = Manager::new(management.prefix(), 0);
     let service = ServiceId::of_port(0x0106, PORT);

@@ -29,8 +29,9 @@ const FOREIGN: &str = include_str!("foreign.sh");
 /// The crates whose unit tests run on another architecture: those that touch devices and memory or read
 /// what others wrote. The rest has no code that an architecture could change, and takes as long again
 /// to compile.
-const UNIT_TESTS: [&str; 13] = [
+const UNIT_TESTS: [&str; 15] = [
     "gdr-cli",
+    "gdr-cm",
     "gdr-copy",
     "gdr-cuda",
     "gdr-doctor",
@@ -41,6 +42,7 @@ const UNIT_TESTS: [&str; 13] = [
     "gdr-rdma",
     "gdr-roce",
     "gdr-trace",
+    "gdr-udp",
     "gdr-verbs-sys",
     "gdrapi",
 ];

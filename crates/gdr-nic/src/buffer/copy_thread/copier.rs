@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use gdr_copy::block_signals;
 use gdr_cuda::{
     ConcreteDriver, Gpu, GuardedCopy, GuardedState, HostBuffer, ImportedMemory, Stream,
 };
+use gdr_process::block_signals;
 #[cfg(test)]
 use gdr_process::lock::lock;
 

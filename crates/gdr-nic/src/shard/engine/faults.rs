@@ -7,8 +7,7 @@ use crate::chaos::{ALARM, DEVICE_ALARM, QpChaos};
 use crate::shard::memory::{DomainMemory, RegionCache};
 use crate::shard::qp_table::Acceptor;
 use crate::shard::region_table::Regions;
-use crate::types::Counters;
-use crate::wire::udp::UdpWire;
+use gdr_udp::Batch;
 
 impl Engine {
     /// Handles a timer that belongs to no queue pair: a fault of one, or of the device.
@@ -35,12 +34,12 @@ impl Engine {
             let unfinished = &mut self.unfinished;
             let mut memory = DomainMemory::new(regions, &cache, qp.domain, number, unfinished);
             faults.place(now, &mut memory);
-            push_due(faults, now, &mut self.wire, &mut self.counters);
+            push_due(faults, now, &mut self.wire.batch);
         }
         self.flush();
         let mut acceptor = Acceptor {
             now,
-            socket: self.wire.socket(),
+            socket: &self.wire.socket,
             qps: &mut self.qps,
             regions,
             cache,
@@ -56,22 +55,17 @@ impl Engine {
 
 /// Sends the packets of a queue pair that are due.
 #[cold]
-pub(super) fn push_due(
-    faults: &mut QpChaos,
-    now: Time,
-    wire: &mut UdpWire,
-    counters: &mut Counters,
-) {
+pub(super) fn push_due(faults: &mut QpChaos, now: Time, batch: &mut Batch) {
     while let Some(packet) = faults.take_outbound(now) {
-        if wire.is_blocked() {
+        if batch.is_blocked() {
             faults.keep_outbound(packet);
             return;
         }
         let len = packet.bytes.len();
-        wire.room()[..len].copy_from_slice(&packet.bytes);
+        batch.room()[..len].copy_from_slice(&packet.bytes);
         match packet.is_corrupt {
-            true => wire.push_corrupt(packet.address, len, counters),
-            false => wire.push(packet.address, len, counters),
+            true => batch.push_corrupt(packet.address, len),
+            false => batch.push(packet.address, len),
         }
     }
 }

@@ -1,4 +1,4 @@
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 
 use gdr_roce::wire::Opcode;
 use gdr_roce::{
@@ -17,8 +17,9 @@ use crate::shard::clock::nanoseconds;
 use crate::shard::cq_entries::{CqEntries, CqProducer, OnCompletion};
 use crate::shard::region_table::Region;
 use crate::shard::transport::Transport;
-use crate::types::{Domain, SoftOptions, SourcePort};
+use crate::types::{Domain, SoftOptions};
 use crate::wire::memory::References;
+use gdr_udp::{Shards, SourcePort};
 
 /// An engine without a thread, with a queue pair that is connected to itself.
 fn engine() -> (Engine, Qpn) {
@@ -32,9 +33,10 @@ fn engine_with(timeout: AckTimeout) -> (Engine, Qpn) {
 
 /// As [`engine_with`], with what its queue of receives calls.
 fn engine_on(timeout: AckTimeout, on_receive: Option<OnCompletion>) -> (Engine, Qpn) {
-    let here = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    let socket = Arc::new(Socket::bind(here, 1 << 20).unwrap());
-    let options = SoftOptions::default().busy_poll(Duration::ZERO);
+    let options = SoftOptions::default().port(0).receive_buffer(1 << 20);
+    let options = options.busy_poll(Duration::ZERO);
+    let sockets = Socket::bind_shards(&options.socket(), Shards::Exactly(1));
+    let socket = Arc::new(sockets.unwrap().remove(0));
     let device = Arc::new(DeviceState::new(1, &options, None).unwrap());
     let mut engine = Engine::new(Arc::clone(&socket), device).unwrap();
     let qpn = engine.new_qpn().unwrap();
@@ -74,7 +76,7 @@ fn engine_on(timeout: AckTimeout, on_receive: Option<OnCompletion>) -> (Engine, 
         loss_recovery: LossRecovery::GoBackN,
     });
     engine.add(qp);
-    let added = engine.wire.add_peer(address.ip());
+    let added = engine.wire.peers.add_peer(address.ip());
     added.unwrap();
     (engine, qpn)
 }
@@ -191,9 +193,7 @@ fn an_acknowledgement_that_was_kept_back_leaves_before_a_later_packet_is_process
     let (mut engine, _) = after_an_answer();
     receive(&mut engine, 3);
     let neighbour = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    neighbour
-        .send_to(&[1], engine.wire.socket().local())
-        .unwrap();
+    neighbour.send_to(&[1], engine.wire.socket.local()).unwrap();
     while engine.counters().malformed == 0 {
         assert_eq!(sent(&engine), 3);
         engine.polls = 0;
@@ -335,7 +335,7 @@ fn a_sleeping_thread_is_woken_for_what_happened_since() {
     engine.timers.insert((now, 8));
     assert!(engine.must_wake(), "it sleeps too long");
     engine.sleep = Some(engine.wakeup());
-    engine.wire.block();
+    engine.wire.batch.block();
     assert!(engine.must_wake(), "room in the socket would not wake it");
 }
 
@@ -402,7 +402,7 @@ fn a_poll_without_an_accepted_packet_counts_as_idle() {
     let turns_for = |engine: &mut Engine, datagram: &[u8]| {
         let received = engine.counters().packets_received;
         neighbour
-            .send_to(datagram, engine.wire.socket().local())
+            .send_to(datagram, engine.wire.socket.local())
             .unwrap();
         while engine.counters().packets_received == received {
             assert!(!engine.poll(&Regions::default(), 0));
@@ -471,26 +471,26 @@ fn naks_for_lost_packets_are_counted_on_both_sides() {
 #[test]
 fn an_empty_datagram_enables_the_raw_socket_only_if_a_peer_sent_it() {
     let (mut engine, _) = engine();
-    if engine.wire.socket().raw().is_none() {
+    if engine.wire.socket.raw().is_none() {
         skip::skip("no raw socket (CAP_NET_RAW)");
         return;
     }
     let many: Vec<_> = (1..=17).map(|n| IpAddr::from([127, 0, 9, n])).collect();
     let open = [].iter();
-    engine.wire.socket().accept_from(many.iter(), open).unwrap();
+    engine.wire.socket.accept_from(many.iter(), open).unwrap();
     for (from, enabled) in [([127, 0, 0, 3], false), ([127, 0, 0, 1], true)] {
         let sender = UdpSocket::bind((Ipv4Addr::from(from), 0)).unwrap();
         let malformed = engine.counters().malformed;
         // The second one shows that the first has been looked at.
         for datagram in [&[][..], &[1]] {
             sender
-                .send_to(datagram, engine.wire.socket().local())
+                .send_to(datagram, engine.wire.socket.local())
                 .unwrap();
         }
         while engine.counters().malformed == malformed {
             engine.poll(&Regions::default(), 0);
         }
-        let raw = engine.wire.socket().raw().unwrap();
+        let raw = engine.wire.socket.raw().unwrap();
         assert_eq!(raw.is_enabled(), enabled, "{from:?}");
     }
 }

@@ -4,12 +4,12 @@ use gdr_roce::{Qpn, RtrAttributes, State, StateError};
 
 use super::SharedEngine;
 use crate::error::Result;
-use crate::packets::FlowId;
-use crate::packets::flow::FlowRule;
 use crate::peer::Peer;
 use crate::retained;
 use crate::service::Service;
 use crate::shard::qp_table::unknown_qp;
+use gdr_udp::FlowId;
+use gdr_udp::FlowRule;
 
 impl SharedEngine {
     pub(crate) fn qp_state(&self, qpn: Qpn) -> State {

@@ -2,8 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::primitives::{AtomicU32, AtomicU64, fence, yield_now};
-use crate::deadline::Deadline;
+use super::primitives::{AtomicU32, AtomicU64, Deadline, fence, yield_now};
 
 /// What both ends know of a ring, at the start of the segment. Each group of fields has cache lines of its
 /// own, two of them, as processors fetch pairs.

@@ -422,8 +422,8 @@ mod tests {
 
     use super::*;
     use crate::buffer::CopyEngineThreshold;
-    use crate::deadline::Deadline;
     use crate::wire::memory::exports::words_of;
+    use gdr_udp::Deadline;
 
     const LEN: u32 = 4096;
     /// Behind the last record, which is one line.

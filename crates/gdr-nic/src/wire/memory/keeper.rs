@@ -8,8 +8,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use gdr_copy::{ProcessId, block_signals};
 use gdr_process::lock::lock;
+use gdr_process::{ProcessId, block_signals};
 use gdr_roce::Qpn;
 use gdr_roce::wire::MAX_DATAGRAM;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
@@ -20,17 +20,17 @@ use super::process_memory::{ProcessMemory, Token};
 use super::rendezvous::{self, Hello, Welcome};
 use super::rings::{RingId, RingSender};
 use super::segment::Segment;
-use crate::deadline::Deadline;
 use crate::ending_thread::EndingThread;
 use crate::error::{Error, Result};
-use crate::link::LinkWatch;
 use crate::shard::engine::ConnectionId;
 use crate::shard::shared_engine::SharedEngine;
-use crate::wire::local_socket::wait_readable;
-use crate::wire::process_fd::ProcessFd;
-use crate::wire::udp::address;
-use crate::wire::udp::qpn_range::QpnRange;
-use crate::wire::udp::slot::Slot;
+use gdr_udp::Deadline;
+use gdr_udp::LinkWatch;
+use gdr_udp::ProcessFd;
+use gdr_udp::QpnRange;
+use gdr_udp::Slot;
+use gdr_udp::address;
+use gdr_udp::local_socket::wait_readable;
 
 /// How many bytes a ring has.
 const RING: usize = 1 << 18;

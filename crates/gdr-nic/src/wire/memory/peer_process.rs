@@ -7,7 +7,7 @@ use gdr_process::PeerUser;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags};
 
-use crate::wire::local_socket::wait_readable;
+use gdr_udp::local_socket::wait_readable;
 
 /// A process of this host, or this one.
 #[derive(Debug)]

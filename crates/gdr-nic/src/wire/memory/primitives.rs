@@ -1,6 +1,8 @@
-//! The atomics of the rings.
+//! The atomics of the rings, and the limits of their waits.
 //!
 //! The model checker compiles `header.rs` and `ring.rs` with other ones, see `tests/loom.rs`.
 
 pub(super) use std::sync::atomic::{AtomicU32, AtomicU64, fence};
 pub(super) use std::thread::yield_now;
+
+pub(super) use gdr_udp::Deadline;

@@ -8,7 +8,7 @@ use gdr_process::lock::lock;
 
 use super::exports::Exports;
 use super::segment::Segment;
-use crate::deadline::Deadline;
+use gdr_udp::Deadline;
 
 /// How long the process that reads may take. It takes longer only if it is stopped.
 const LIMIT: Duration = Duration::from_secs(1);

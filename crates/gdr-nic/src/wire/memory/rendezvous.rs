@@ -19,10 +19,10 @@ use rustix::net::{
 };
 
 use super::process_memory::Token;
-use crate::wire::local_socket::{self, Connected};
-use crate::wire::process_fd::ProcessFd;
-use crate::wire::udp::qpn_range::QpnRange;
-use crate::wire::udp::slot::Slot;
+use gdr_udp::ProcessFd;
+use gdr_udp::QpnRange;
+use gdr_udp::Slot;
+use gdr_udp::local_socket::{self, Connected};
 
 /// What each message begins with. It changes with the messages and with the layout of segments.
 const VERSION: &str = "gdr wire 4";

@@ -19,9 +19,8 @@ use std::time::Duration;
 use gdr_roce::wire::{Bth, Opcode};
 use gdr_roce::{Extent, PayloadBy};
 
-use super::primitives::{AtomicU32, AtomicU64, fence};
+use super::primitives::{AtomicU32, AtomicU64, Deadline, fence};
 use super::segment::Segment;
-use crate::deadline::Deadline;
 
 /// The unit in which records take room.
 pub(super) const LINE: usize = 64;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use gdr_roce::{Qpn, Time};
 
-use crate::wire::udp::slot::Slot;
+use gdr_udp::Slot;
 
 /// How long a device is not asked again for a ring, and how many of them are remembered.
 const ASK_AGAIN: Duration = Duration::from_secs(10);

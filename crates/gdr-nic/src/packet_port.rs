@@ -1,0 +1,229 @@
+//! The engine's part of raw packets: flows, and frames between the packet socket and queue pairs.
+
+use std::io;
+
+use gdr_roce::{Memory, Qpn, RawPacketQueuePair, WcStatus};
+
+use crate::error::{Error, Result};
+use crate::shard::qp_table::Acceptor;
+use crate::types::Counters;
+use gdr_udp::{
+    FlowId, FlowRule, FlowTable, FrameHeaders, Join, LONGEST_FRAME, Membership, PacketSocket, ROOM,
+    SentFrame,
+};
+
+/// How many frames one poll receives.
+const RECEIVES: usize = 64;
+/// How many frames one queue pair sends before the next one sends.
+const SENDS: usize = 64;
+
+/// The raw packets of an engine.
+#[derive(Default)]
+pub(crate) struct PacketPort {
+    flows: FlowTable,
+    /// What the interface receives for the flows.
+    memberships: Vec<Membership>,
+    /// Queue pairs whose next frame waits for room in the socket.
+    waiting: Vec<u32>,
+    /// Frames that were sent and that the interface itself receives, at most [`RECEIVES`].
+    looped: Vec<Vec<u8>>,
+    /// For one frame at a time.
+    room: Vec<u8>,
+}
+
+/// What became of the frames of a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SentFrames {
+    /// All were sent.
+    All,
+    /// There may be more.
+    More,
+    /// The next one waits for room in the socket.
+    Blocked,
+}
+
+impl PacketPort {
+    /// Whether any frame can have a receiver.
+    pub(crate) fn has_flows(&self) -> bool {
+        !self.flows.is_empty()
+    }
+
+    /// Whether frames that were sent wait to be received. Then there are flows.
+    pub(crate) fn has_looped(&self) -> bool {
+        !self.looped.is_empty()
+    }
+
+    /// Whether frames wait for room in the socket.
+    pub(crate) fn is_blocked(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Lets a queue pair receive the frames of a flow.
+    pub(crate) fn add_flow(
+        &mut self,
+        socket: &PacketSocket,
+        qpn: Qpn,
+        rule: FlowRule,
+    ) -> Result<FlowId> {
+        self.make_room();
+        let id = self.flows.add(qpn, rule);
+        let applied = self
+            .apply_memberships(socket)
+            .map_err(|source| Error::os("setsockopt(PACKET_ADD_MEMBERSHIP)", source))
+            .and_then(|()| {
+                let listening = socket.listen();
+                listening.map_err(|source| Error::os("bind(AF_PACKET)", source))
+            });
+        match applied {
+            Ok(()) => Ok(id),
+            Err(error) => {
+                self.remove_flow(socket, id);
+                Err(error)
+            }
+        }
+    }
+
+    pub(crate) fn remove_flow(&mut self, socket: &PacketSocket, id: FlowId) {
+        self.flows.remove(id);
+        self.narrow(socket);
+    }
+
+    /// Removes the flows of a queue pair.
+    pub(crate) fn remove_flows(&mut self, socket: &PacketSocket, qpn: Qpn) {
+        self.flows.remove_all(qpn);
+        self.narrow(socket);
+    }
+
+    /// Lets the interface receive no more than the flows need.
+    fn narrow(&mut self, socket: &PacketSocket) {
+        let mut narrowed = self.apply_memberships(socket);
+        if self.flows.is_empty() {
+            self.looped.clear();
+            self.make_room();
+            narrowed = narrowed.and_then(|()| socket.be_silent(&mut self.room));
+        }
+        if let Err(error) = narrowed {
+            // The frames are dropped here instead.
+            tracing::debug!(%error, "the kernel still passes frames of former flows");
+        }
+    }
+
+    fn apply_memberships(&mut self, socket: &PacketSocket) -> io::Result<()> {
+        let wanted = self.flows.memberships();
+        let old = std::mem::take(&mut self.memberships);
+        for membership in old {
+            match wanted.contains(&membership) {
+                true => self.memberships.push(membership),
+                false => socket.set_membership(membership, Join::Leave)?,
+            }
+        }
+        for membership in wanted {
+            if !self.memberships.contains(&membership) {
+                socket.set_membership(membership, Join::Join)?;
+                self.memberships.push(membership);
+            }
+        }
+        Ok(())
+    }
+
+    fn make_room(&mut self) {
+        self.room.resize(ROOM, 0);
+    }
+
+    /// Passes the frames that have arrived to queue pairs; returns whether any accepted one.
+    pub(crate) fn receive(&mut self, socket: &PacketSocket, acceptor: &mut Acceptor<'_>) -> bool {
+        let mut accepted = false;
+        if self.flows.is_empty() {
+            return accepted;
+        }
+        for frame in std::mem::take(&mut self.looped) {
+            accepted |= steer(&self.flows, &frame, acceptor);
+        }
+        for _ in 0..RECEIVES {
+            let frame = match socket.receive(&mut self.room) {
+                Ok(Some(frame)) => &*frame,
+                Ok(None) => break,
+                // The interface went down, which is reported once, or a frame was of a kind that
+                // the kernel cannot describe.
+                Err(error) => {
+                    tracing::debug!(%error, "receiving a frame failed");
+                    break;
+                }
+            };
+            accepted |= steer(&self.flows, frame, acceptor);
+        }
+        accepted
+    }
+
+    /// Sends frames of a queue pair, by the socket of the device.
+    pub(crate) fn transmit(
+        &mut self,
+        socket: Option<&PacketSocket>,
+        pair: &mut RawPacketQueuePair,
+        memory: &mut dyn Memory,
+        counters: &mut Counters,
+    ) -> SentFrames {
+        let Some(socket) = socket else {
+            return SentFrames::All;
+        };
+        self.make_room();
+        for _ in 0..SENDS {
+            if self.looped.len() >= RECEIVES {
+                break;
+            }
+            let out = &mut self.room[..LONGEST_FRAME];
+            let Some(next) = pair.poll_transmit(memory, out) else {
+                return SentFrames::All;
+            };
+            let frame = &mut out[..next.len];
+            if next.ip_checksum
+                && let Some(headers) = FrameHeaders::parse(frame)
+            {
+                headers.fill_checksums(frame);
+            }
+            let sent = socket.send(frame).unwrap_or_else(|error| {
+                tracing::warn!(%error, "a frame was not sent; see whether the interface is up");
+                SentFrame::Failed
+            });
+            let status = match sent {
+                SentFrame::Sent => WcStatus::Success,
+                SentFrame::TooLong => WcStatus::LocalLength,
+                SentFrame::Failed => WcStatus::LocalOperation,
+                SentFrame::Blocked => {
+                    self.waiting.push(pair.qpn().get());
+                    return SentFrames::Blocked;
+                }
+            };
+            match status {
+                WcStatus::Success => {
+                    counters.frames_sent += 1;
+                    if !self.flows.is_empty() && socket.takes_back(frame) {
+                        self.looped.push(frame.to_vec());
+                    }
+                }
+                _ => counters.sends_failed += 1,
+            }
+            pair.transmitted(status);
+        }
+        SentFrames::More
+    }
+
+    /// The queue pairs whose next frame waited for room in the socket.
+    pub(crate) fn take_waiting(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.waiting)
+    }
+}
+
+/// Passes a frame to the queue pairs that receive it; returns whether any accepted it.
+fn steer(flows: &FlowTable, frame: &[u8], acceptor: &mut Acceptor<'_>) -> bool {
+    let Some(headers) = FrameHeaders::parse(frame) else {
+        return false;
+    };
+    let receivers = flows.receivers(&headers);
+    let checksum_ok = !receivers.is_empty() && headers.checksums_are_right(frame);
+    let mut accepted = false;
+    for qpn in receivers {
+        accepted |= acceptor.accept_frame(qpn, frame, checksum_ok);
+    }
+    accepted
+}

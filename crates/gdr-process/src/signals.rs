@@ -1,0 +1,22 @@
+//! Signals of threads that libraries start.
+
+use std::mem::MaybeUninit;
+use std::ptr;
+
+/// Blocks all signals of this thread, which then go to the program's own threads: a handler that ran
+/// here would delay what the thread does for the whole process. For threads of libraries.
+pub fn block_signals() {
+    let mut all = MaybeUninit::uninit();
+    // SAFETY: the first call fills the set, which the others change and read; they affect only this thread.
+    let failed = unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        // A fault that is blocked ends the process without a word of the program's handler.
+        for fault in [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL] {
+            libc::sigdelset(all.as_mut_ptr(), fault);
+        }
+        libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), ptr::null_mut())
+    };
+    if failed != 0 {
+        tracing::debug!(errno = failed, "pthread_sigmask failed");
+    }
+}

@@ -1,0 +1,72 @@
+//! The sockets of a software RDMA NIC.
+//!
+//! A [`UdpWire`] is one end of the wire over UDP: it sends packets in batches, receives what the kernel merged, and
+//! writes and checks their ICRCs. Its [`Socket`] passes packets of peers only, may share its port with devices of other
+//! processes, and sends from source ports of its own. A [`PacketSocket`] carries whole Ethernet frames, and a
+//! [`LinkWatch`] follows the state of an interface.
+//!
+//! Everything here knows of packets only that each has a destination queue pair and an ICRC. Queue pairs, timers and
+//! memory are above it, in `gdr-nic`; the headers are `gdr-roce`'s.
+//!
+//! # Where to look
+//!
+//! | question | place |
+//! |---|---|
+//! | how packets share a system call | `tx`, `rx` |
+//! | how two processes share a port | `port_group` |
+//! | whose packets a socket accepts | `filter`, `peer_filter` |
+//! | from which port a connection sends | `flows` |
+//! | what a forked child gets of a socket | `process_fd` |
+
+pub mod address;
+mod deadline;
+mod error;
+mod filter;
+mod flows;
+mod integrity;
+mod link;
+pub mod local_socket;
+mod options;
+mod packets;
+mod partial_icrc;
+mod peer_filter;
+mod port_group;
+mod process_fd;
+mod qpn_range;
+mod raw_socket;
+mod reuseport;
+mod rx;
+mod single_datagram;
+mod slot;
+mod socket;
+mod socket_option;
+mod tx;
+mod udp_wire;
+
+pub use deadline::Deadline;
+pub use error::{Error, PortSharingError, Result, unreachable_hint};
+pub use integrity::Integrity;
+pub use link::{LinkCondition, LinkEvent, LinkState, LinkWatch};
+pub use options::{PortUse, Shards, SocketOptions, SourcePort};
+pub use packets::flow::{
+    EthernetMatch, FlowKind, FlowRule, FlowSpec, Ipv4Match, Ipv6Match, Masked, PortMatch,
+};
+pub use packets::frame::Headers as FrameHeaders;
+pub use packets::packet_socket::{Join, LONGEST_FRAME, Membership, PacketSocket, ROOM, SentFrame};
+pub use packets::steering::{FlowId, FlowTable};
+pub use partial_icrc::PartialIcrc;
+pub use peer_filter::PeerFilter;
+pub use process_fd::ProcessFd;
+pub use qpn_range::{MOST_SHARDS, QpnRange};
+pub use raw_socket::RawSocket;
+pub use reuseport::drain;
+pub use rx::{Datagram, Rx};
+pub use slot::Slot;
+pub use socket::{Socket, accept_without_checksum};
+pub use tx::{Batch, SentDatagrams};
+pub use udp_wire::UdpWire;
+
+// The example of the README is a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
