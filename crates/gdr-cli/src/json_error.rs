@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::commands::env;
-use crate::commands::run_program::{ChaosError, RequirementError};
+use crate::commands::run::{ChaosError, RequirementError};
 use crate::commands::trace::TraceError;
 use crate::exit::{Exit, InputError, UsageError};
 use crate::gpu::NoSuchGpu;
