@@ -34,7 +34,8 @@ struct Gdr {
 /// A command line.
 pub(crate) struct CommandLine {
     pub(crate) global: Global,
-    pub(crate) command: Invocation,
+    pub(crate) command: &'static Command,
+    pub(crate) run: Invocation,
 }
 
 /// Where the project is.
@@ -69,7 +70,8 @@ pub(crate) fn parse(given: &[OsString]) -> Result<CommandLine, clap::Error> {
             .ok_or_else(|| clap::Error::new(ErrorKind::MissingSubcommand))?;
         Ok(CommandLine {
             global: Global::from_arg_matches(&matches)?,
-            command: (command.parse)(below)?,
+            command,
+            run: (command.parse)(below)?,
         })
     };
     parsed().map_err(|error: clap::Error| error.format(&mut gdr))
@@ -163,6 +165,19 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_has_an_example_of_itself() {
+        for command in commands::ALL {
+            let is_about_gdr = command.group == Group::About;
+            let (_, examples) = command
+                .examples
+                .split_once("Examples:\n")
+                .unwrap_or_default();
+            let called = format!("gdr {}", command.name);
+            assert!(is_about_gdr || examples.contains(&called), "{called}");
+        }
     }
 
     #[test]

@@ -36,6 +36,8 @@ pub(crate) trait CommandSpec: clap::Args + 'static {
     const TOOL: Option<&'static str> = None;
     /// Returns better words for a usage error, where there are any.
     const INSTEAD: fn(&clap::Error) -> Option<String> = |_| None;
+    /// The statuses of errors that only this command has.
+    const STATUS_OF: fn(&anyhow::Error) -> Option<Exit> = |_| None;
     const RUN: Run<Self>;
 }
 
@@ -48,6 +50,7 @@ pub(crate) struct Command {
     pub(crate) examples: &'static str,
     pub(crate) tool: Option<&'static str>,
     pub(crate) instead: fn(&clap::Error) -> Option<String>,
+    pub(crate) status_of: fn(&anyhow::Error) -> Option<Exit>,
     /// Gives a command of clap the options.
     pub(crate) with_options: fn(clap::Command) -> clap::Command,
     pub(crate) parse: fn(&ArgMatches) -> Result<Invocation, clap::Error>,
@@ -87,6 +90,7 @@ impl Command {
             examples: S::EXAMPLES,
             tool: S::TOOL,
             instead: S::INSTEAD,
+            status_of: S::STATUS_OF,
             with_options: S::augment_args,
             parse: |matches| {
                 let options = S::from_arg_matches(matches)?;

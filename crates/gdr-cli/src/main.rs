@@ -70,18 +70,25 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(CommandLine { global, command }: CommandLine) -> ExitCode {
+fn run(line: CommandLine) -> ExitCode {
+    let CommandLine {
+        global,
+        command,
+        run,
+    } = line;
     let mut output = Output::stdout();
-    let result = log_to_stderr(&global).and_then(|()| command(&global, &mut output));
+    let result = log_to_stderr(&global).and_then(|()| run(&global, &mut output));
+    let status =
+        |error: &anyhow::Error| (command.status_of)(error).unwrap_or_else(|| exit_status(error));
     if let (Err(error), true) = (&result, global.json) {
-        let fault = JsonError::new(error, words(error), exit_status(error));
+        let fault = JsonError::new(error, words(error), status(error));
         // `finish` below reports a failed write.
         let _ = output.json(&fault);
     }
     let written = output.finish();
     let exit = match result {
         Ok(exit) => exit,
-        Err(error) => match exit_status(&error) {
+        Err(error) => match status(&error) {
             // Stopped because standard output is closed.
             Exit::Undecided if written.is_err() => Exit::Undecided,
             exit => {

@@ -90,7 +90,8 @@ impl Tool {
                     called: Called::Gdrcopy,
                     ..Global::from_arg_matches(&matches)?
                 },
-                command: (self.subcommand.parse)(&matches)?,
+                command: self.subcommand,
+                run: (self.subcommand.parse)(&matches)?,
             })
         };
         parsed().map_err(|error: clap::Error| error.format(&mut command))

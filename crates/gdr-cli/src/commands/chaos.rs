@@ -119,6 +119,8 @@ Examples:
   gdr chaos --fuzz 100 -- ./job                    a hundred seeds of faults that a program survives
   gdr chaos --fuzz 20 --chaos 'hang p=1%' -- ./job and of one that ends its requests
   gdr chaos --fuzz 50 --deadline 5 --first 200 -- ./job";
+    const STATUS_OF: fn(&anyhow::Error) -> Option<Exit> =
+        |error| error.downcast_ref().map(ChaosError::exit);
     const RUN: Run<Self> = run;
 }
 

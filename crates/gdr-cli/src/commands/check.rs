@@ -118,6 +118,8 @@ Examples:
   gdr check --notes -- ./app                      also what correct programs do at times
   gdr check --suppress known.txt --sarif out.sarif -- ./app
   gdr check --json -o 'check.%p' -- ./app         the report as JSON, one file for each run";
+    const STATUS_OF: fn(&anyhow::Error) -> Option<Exit> =
+        |error| error.is::<TraceError>().then_some(Exit::Launcher);
     const RUN: Run<Self> = run;
 }
 

@@ -99,6 +99,12 @@ Examples:
   gdr env --for nccl -- ./all_reduce    run a program with them
   gdr env --for ucx --gpu 3 -- ./rank   for a process that uses one GPU
   gdr env --for nvshmem --from node.tar.gz";
+    const STATUS_OF: fn(&anyhow::Error) -> Option<Exit> = |error| {
+        error.downcast_ref().map(|none| match none {
+            NoRail::NoActivePort(_) => Exit::Failure,
+            _ => Exit::Undecided,
+        })
+    };
     const RUN: Run<Self> = run;
 }
 
@@ -213,13 +219,5 @@ fn title(library: CommunicationLibrary) -> &'static str {
         CommunicationLibrary::Nixl => "NIXL",
         CommunicationLibrary::Nvshmem => "NVSHMEM",
         CommunicationLibrary::Mooncake => "Mooncake",
-    }
-}
-
-/// The status of a node for which nothing can be chosen.
-pub(crate) fn exit(error: &NoRail) -> Exit {
-    match error {
-        NoRail::NoActivePort(_) => Exit::Failure,
-        _ => Exit::Undecided,
     }
 }

@@ -14,7 +14,7 @@ use gdr_rdma::{Device, SoftAddress};
 use gdr_trace::Ended;
 
 pub(crate) use self::chaos::{ChaosError, ChaosRun, scenario};
-pub(crate) use self::requirement::RequirementError;
+use self::requirement::RequirementError;
 
 use self::requirement::Requirement;
 use crate::child_program;
@@ -150,6 +150,10 @@ Examples:
   gdr run --require-rdma=1G -- ./kv_cache_test    fails if it silently used TCP
   gdr run --chaos 'drop p=1%' --seed 7 -- ./job     loses packets, the same each time
   eval \"$(gdr run --nic eth0 --print-env)\"        for the programs of this shell";
+    const STATUS_OF: fn(&anyhow::Error) -> Option<Exit> = |error| {
+        let unmet = error.downcast_ref().map(RequirementError::exit);
+        unmet.or_else(|| error.downcast_ref().map(ChaosError::exit))
+    };
     const RUN: Run<Self> = run;
 }
 

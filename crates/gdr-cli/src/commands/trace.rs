@@ -108,6 +108,8 @@ Examples:
   gdr trace --prometheus /var/lib/node_exporter/gdr.prom -- ./app
   gdr trace -- gdr run --nic 127.0.0.1 ib_write_bw    with gdr's own devices
   mpirun -n 8 gdr trace -o 'trace.%p' -- ./app        a report for each rank";
+    const STATUS_OF: fn(&anyhow::Error) -> Option<Exit> =
+        |error| error.is::<TraceError>().then_some(Exit::Launcher);
     const RUN: Run<Self> = run;
 }
 

@@ -231,6 +231,42 @@ pub fn unreachable_hint(source: &io::Error) -> Option<&'static str> {
 }
 
 impl Error {
+    /// Returns the code of this error for programs, such as `empty_buffer`.
+    ///
+    /// A variant that gets another name keeps its code.
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::Copy(error) => error.code(),
+            Self::Cuda(error) => error.code(),
+            Self::EmptyBuffer { .. } => "empty_buffer",
+            Self::OutOfRange { .. } => "out_of_range",
+            Self::Misaligned { .. } => "misaligned",
+            Self::MappedElsewhere { .. } => "mapped_elsewhere",
+            Self::Foreign { .. } => "foreign",
+            Self::CompletionQueueOverrun { .. } => "completion_queue_overrun",
+            Self::Post { .. } => "post",
+            Self::State { .. } => "state",
+            Self::PortInUse { .. } => "port_in_use",
+            Self::PortSharing { .. } => "port_sharing",
+            Self::ShardCount { .. } => "shard_count",
+            Self::WireName { .. } => "wire_name",
+            Self::TooManyQueuePairs { .. } => "too_many_queue_pairs",
+            Self::PortDenied { .. } => "port_denied",
+            Self::AddressNotLocal { .. } => "address_not_local",
+            Self::AddressNotUnicast { .. } => "address_not_unicast",
+            Self::AddressFamily { .. } => "address_family",
+            Self::NoRoute { .. } => "network_unreachable",
+            Self::MtuTooSmall { .. } => "mtu_too_small",
+            Self::ForkedChild { .. } => "forked_child",
+            Self::DeviceFailed { .. } => "device_failed",
+            Self::Os { .. } => "os",
+            Self::PortNotShared { .. }
+            | Self::Chaos { .. }
+            | Self::PacketSocketDenied { .. }
+            | Self::NotEthernet { .. } => "nic",
+        }
+    }
+
     /// The error of a UDP socket that cannot be bound.
     pub(crate) fn binding(address: SocketAddr, source: impl Into<io::Error>) -> Self {
         let source = source.into();
