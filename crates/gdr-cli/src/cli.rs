@@ -1,53 +1,49 @@
-//! The clap command: every command with its exit statuses, and gdr's help in groups.
+//! The command line: gdr with its commands, and the help in groups.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
 
 use clap::builder::StyledStr;
 use clap::error::ErrorKind;
-use clap::{Command, CommandFactory, FromArgMatches, ValueEnum};
+use clap::{CommandFactory, FromArgMatches, Parser, ValueEnum};
 
-use crate::args::Args;
-use crate::commands::perf::perftest;
-use crate::exit::{COMMON_STATUSES, EXIT_STATUS, Statuses, status_lines, statuses};
-use crate::global::{COMMON, Color};
+use crate::command::{Command, Group, Invocation};
+use crate::commands;
+use crate::exit::{COMMON_STATUSES, status_lines};
+use crate::global::{COMMON, Color, Global};
 use crate::output::WIDTH;
 use crate::wrap;
 
-/// The commands in the groups that `gdr --help` shows them in.
-const GROUPS: [(&str, &[&str]); 7] = [
-    ("Prove", &["loopback", "sanity"]),
-    (
-        "Diagnose",
-        &[
-            "doctor", "explain", "topo", "nics", "devices", "info", "collect", "diff", "fleet",
-        ],
-    ),
-    (
-        "Measure",
-        &[
-            "perf", "compare", "mesh", "copybw", "copylat", "apiperf", "pplat", "plan", "tune",
-        ],
-    ),
-    ("Share memory", &["serve", "ls", "get", "put", "watch"]),
-    ("Run programs", &["run", "check", "chaos", "trace", "env"]),
-    ("Manage", &["fix", "peermem"]),
-    ("About gdr", &["help", "version", "completions", "man"]),
-];
+/// RDMA into GPU memory, and GPU memory as CPU memory: prove it, measure it, and find out why it
+/// is off or slow
+#[derive(Debug, Parser)]
+#[command(
+    name = "gdr",
+    version = commands::version::VERSION,
+    propagate_version = true,
+    disable_help_subcommand = true,
+    subcommand_required = true,
+    arg_required_else_help = true,
+    max_term_width = 100
+)]
+struct Gdr {
+    #[command(flatten)]
+    global: Global,
+}
+
+/// A command line.
+pub(crate) struct CommandLine {
+    pub(crate) global: Global,
+    pub(crate) command: &'static Command,
+    pub(crate) run: Invocation,
+}
 
 /// Where the project is.
 const REPOSITORY: &str = env!("CARGO_PKG_REPOSITORY");
 
 /// The whole command.
-pub(crate) fn command() -> Command {
-    let mut command = Args::command();
-    let names: Vec<String> = command
-        .get_subcommands()
-        .map(|command| command.get_name().to_owned())
-        .collect();
-    for name in names {
-        command = command.mut_subcommand(&name, |sub| with_statuses(sub, statuses(&name)));
-    }
+pub(crate) fn command() -> clap::Command {
+    let command = Gdr::command().subcommands(commands::ALL.iter().map(Command::clap));
     let template = template(&command);
     command.help_template(template).after_help(format!(
         "`gdr help COMMAND` has the options, examples and statuses of a command.\n\
@@ -58,19 +54,27 @@ pub(crate) fn command() -> Command {
 }
 
 /// Parses the command line.
-pub(crate) fn parse(given: &[OsString]) -> Result<Args, clap::Error> {
-    let mut command = command().color(color(given).into());
-    let matches = command.try_get_matches_from_mut(given).map_err(|error| {
-        let mut named = given
-            .iter()
-            .filter_map(|name| command.find_subcommand(name));
-        let is_perf = named.next().is_some_and(|first| first.get_name() == "perf");
-        match perftest::instead(&error).filter(|_| is_perf) {
-            Some(words) => command.error(ErrorKind::UnknownArgument, words),
+pub(crate) fn parse(given: &[OsString]) -> Result<CommandLine, clap::Error> {
+    let mut gdr = command().color(color(given).into());
+    let matches = gdr.try_get_matches_from_mut(given).map_err(|error| {
+        let named = given.iter().find_map(|name| Command::named(name.to_str()?));
+        match named.and_then(|command| (command.instead)(&error)) {
+            Some(words) => gdr.error(ErrorKind::UnknownArgument, words),
             None => error,
         }
     })?;
-    Args::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+    let parsed = || {
+        let (command, below) = matches
+            .subcommand()
+            .and_then(|(name, below)| Some((Command::named(name)?, below)))
+            .ok_or_else(|| clap::Error::new(ErrorKind::MissingSubcommand))?;
+        Ok(CommandLine {
+            global: Global::from_arg_matches(&matches)?,
+            command,
+            run: (command.parse)(below)?,
+        })
+    };
+    parsed().map_err(|error: clap::Error| error.format(&mut gdr))
 }
 
 /// The value of `--color`, read before the rest of the command line, whose errors and help are
@@ -93,41 +97,43 @@ pub(crate) fn color(given: &[OsString]) -> Color {
     chosen
 }
 
-fn with_statuses(command: Command, statuses: Statuses) -> Command {
-    let names: Vec<String> = command
-        .get_subcommands()
-        .map(|command| command.get_name().to_owned())
-        .collect();
-    let command = names.iter().fold(command, |command, name| {
-        command.mut_subcommand(name, |sub| with_statuses(sub, statuses))
-    });
-    let lines = format!("Exit status:{}", status_lines(statuses));
-    let help = command.get_after_help().map(ToString::to_string);
-    command.after_help(match help {
-        Some(help) if help.contains(EXIT_STATUS) => help.replace(EXIT_STATUS, &lines),
-        Some(help) => format!("{help}\n\n{lines}"),
-        None => lines,
-    })
+impl Command {
+    /// The command of this name.
+    pub(crate) fn named(name: &str) -> Option<&'static Self> {
+        commands::ALL.iter().find(|command| command.name == name)
+    }
+
+    /// The command as clap takes it, with its examples and statuses.
+    pub(crate) fn clap(&self) -> clap::Command {
+        let statuses = format!("Exit status:{}", status_lines(self.statuses));
+        let command = (self.with_options)(clap::Command::new(self.name));
+        let command = command.mut_subcommands(|below| below.after_help(statuses.clone()));
+        command.after_help(match self.examples {
+            "" => statuses,
+            examples => format!("{examples}\n\n{statuses}"),
+        })
+    }
 }
 
 /// gdr's help template: clap's with the commands in groups.
-fn template(command: &Command) -> StyledStr {
-    let styles = command.get_styles();
+fn template(gdr: &clap::Command) -> StyledStr {
+    let styles = gdr.get_styles();
     let (header, literal) = (styles.get_header(), styles.get_literal());
-    let groups: String = GROUPS
-        .iter()
-        .map(|(group, names)| {
-            let lines: String = names
-                .iter()
-                .filter_map(|name| command.find_subcommand(name))
-                .map(|command| {
-                    let about = command.get_about().map(ToString::to_string);
-                    let name = command.get_name();
-                    let about = wrapped(&about.unwrap_or_default());
-                    format!("  {literal}{name:<12}{literal:#} {about}\n")
-                })
+    let line = |command: &Command| {
+        let name = command.name;
+        let about = gdr.find_subcommand(name).and_then(clap::Command::get_about);
+        let about = wrapped(&about.map(ToString::to_string).unwrap_or_default());
+        format!("  {literal}{name:<12}{literal:#} {about}\n")
+    };
+    let groups: String = Group::ALL
+        .into_iter()
+        .map(|group| {
+            let commands = commands::ALL.iter();
+            let lines: String = commands
+                .filter(|command| command.group == group)
+                .map(line)
                 .collect();
-            format!("{header}{group}:{header:#}\n{lines}\n")
+            format!("{header}{}:{header:#}\n{lines}\n", group.title())
         })
         .collect();
     format!(
@@ -150,6 +156,7 @@ mod tests {
     use snapshot::assert_snapshot;
 
     use super::*;
+    use crate::exit::{Statuses, with_usage};
 
     fn given(line: &str) -> Vec<OsString> {
         line.split(' ').map(OsString::from).collect()
@@ -161,21 +168,22 @@ mod tests {
     }
 
     #[test]
-    fn every_command_is_in_one_group() {
-        let grouped: Vec<_> = GROUPS.iter().flat_map(|(_, names)| *names).collect();
-        for command in command().get_subcommands() {
-            let name = command.get_name();
-            let times = grouped.iter().filter(|grouped| ***grouped == name).count();
-            assert_eq!(times, 1, "{name}");
+    fn every_command_has_an_example_of_itself() {
+        for command in commands::ALL {
+            let is_about_gdr = command.group == Group::About;
+            let (_, examples) = command
+                .examples
+                .split_once("Examples:\n")
+                .unwrap_or_default();
+            let called = format!("gdr {}", command.name);
+            assert!(is_about_gdr || examples.contains(&called), "{called}");
         }
-        assert_eq!(grouped.len(), command().get_subcommands().count());
     }
 
     #[test]
-    fn no_help_has_a_gap_where_the_statuses_belong() {
-        fn look(command: &mut Command) {
+    fn every_help_has_the_statuses_once() {
+        fn look(command: &mut clap::Command) {
             let help = command.render_long_help().to_string();
-            assert!(!help.contains(EXIT_STATUS), "{help}");
             assert_eq!(help.matches("Exit status:").count(), 1, "{help}");
             command.get_subcommands_mut().for_each(look);
         }
@@ -197,9 +205,9 @@ mod tests {
     }
 
     /// Every command with its statuses, arguments and options, below the name of its parent.
-    fn tree(command: &Command, parent: &str, statuses: Statuses, text: &mut String) {
+    fn tree(command: &clap::Command, parent: &str, statuses: Statuses, text: &mut String) {
         let name = format!("{parent}{}", command.get_name());
-        let codes: Vec<_> = statuses
+        let codes: Vec<_> = with_usage(statuses)
             .iter()
             .map(|(exit, _)| exit.code().to_string())
             .collect();
@@ -215,10 +223,9 @@ mod tests {
             text.push_str(&format!("  {}\n", described(argument)));
         }
         for sub in command.get_subcommands() {
-            let own = if parent.is_empty() {
-                super::statuses(sub.get_name())
-            } else {
-                statuses
+            let own = match Command::named(sub.get_name()) {
+                Some(own) if parent.is_empty() => own.statuses,
+                _ => statuses,
             };
             tree(sub, &format!("{name} "), own, text);
         }
@@ -280,9 +287,7 @@ mod tests {
         for tool in crate::multicall::Tool::all() {
             let mut command = tool.command();
             command.build();
-            let subcommand = crate::multicall::Tool::subcommand_of(tool.name);
-            let statuses = statuses(subcommand.unwrap_or_default());
-            tree(&command, "", statuses, &mut text);
+            tree(&command, "", tool.subcommand.statuses, &mut text);
         }
         assert_snapshot!("commands.txt", &text);
     }

@@ -59,6 +59,14 @@ impl NoGpu {
             Self::Unusable { .. } => Exit::Failure,
         }
     }
+
+    /// The code of this error for programs.
+    pub(crate) const fn code(&self) -> &'static str {
+        match self {
+            Self::Absent { .. } => "no_gpu",
+            Self::Unusable { .. } => "gpu_unusable",
+        }
+    }
 }
 
 impl GpuContext {

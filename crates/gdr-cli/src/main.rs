@@ -2,10 +2,10 @@
 
 #![forbid(unsafe_code)]
 
-mod args;
 mod chart;
 mod child_program;
 mod cli;
+mod command;
 mod commands;
 mod counted;
 mod cpu_placement;
@@ -33,7 +33,6 @@ mod output;
 mod progress;
 mod rdma_peer;
 mod remedy;
-mod run;
 mod spelling;
 mod units;
 mod wrap;
@@ -48,7 +47,7 @@ use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::{ParseError, Targets};
 use tracing_subscriber::prelude::*;
 
-use args::Args;
+use cli::CommandLine;
 use commands::version::VERSION;
 use exit::{Exit, UsageError};
 use global::Global;
@@ -66,23 +65,30 @@ fn main() -> ExitCode {
         Name::Unknown(name) => return unknown(&name, &given),
     };
     match parsed {
-        Ok(args) => run(&args),
+        Ok(line) => run(line),
         Err(error) => unparsed(name, &error, &given),
     }
 }
 
-fn run(args: &Args) -> ExitCode {
+fn run(line: CommandLine) -> ExitCode {
+    let CommandLine {
+        global,
+        command,
+        run,
+    } = line;
     let mut output = Output::stdout();
-    let result = log_to_stderr(&args.global).and_then(|()| run::run(args, &mut output));
-    if let (Err(error), true) = (&result, args.global.json) {
-        let fault = JsonError::new(error, words(error), exit_status(error));
+    let result = log_to_stderr(&global).and_then(|()| run(&global, &mut output));
+    let status =
+        |error: &anyhow::Error| (command.status_of)(error).unwrap_or_else(|| exit_status(error));
+    if let (Err(error), true) = (&result, global.json) {
+        let fault = JsonError::new(error, words(error), status(error));
         // `finish` below reports a failed write.
         let _ = output.json(&fault);
     }
     let written = output.finish();
     let exit = match result {
         Ok(exit) => exit,
-        Err(error) => match exit_status(&error) {
+        Err(error) => match status(&error) {
             // Stopped because standard output is closed.
             Exit::Undecided if written.is_err() => Exit::Undecided,
             exit => {

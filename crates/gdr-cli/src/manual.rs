@@ -144,8 +144,8 @@ fn entries(entries: &[Entry]) -> String {
 /// The pages of the parent command and the subcommands; for GDRCopy's tools, gdr's page.
 fn see_also(command: &Command, name: &str) -> String {
     let below = command.get_subcommands().map(page);
-    let above = match (Tool::subcommand_of(name), name.rsplit_once('-')) {
-        (Some(subcommand), _) => vec!["gdr".to_owned(), format!("gdr-{subcommand}")],
+    let above = match (Tool::named(name), name.rsplit_once('-')) {
+        (Some(tool), _) => vec!["gdr".to_owned(), format!("gdr-{}", tool.subcommand.name)],
         (None, Some((above, _))) => vec![above.to_owned()],
         (None, None) => Vec::new(),
     };

@@ -3,21 +3,12 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use clap::{Command, FromArgMatches};
+use clap::FromArgMatches;
 
-use crate::args::{self, Args};
-use crate::cli;
-use crate::commands::{apiperf, copybw, copylat, pplat, sanity};
+use crate::cli::{self, CommandLine};
+use crate::command::Command;
+use crate::commands;
 use crate::global::{Called, Global};
-
-/// GDRCopy's tools, and the subcommands with the same options.
-pub(crate) const TOOLS: [(&str, &str); 5] = [
-    ("gdrcopy_sanity", "sanity"),
-    ("gdrcopy_copybw", "copybw"),
-    ("gdrcopy_copylat", "copylat"),
-    ("gdrcopy_apiperf", "apiperf"),
-    ("gdrcopy_pplat", "pplat"),
-];
 
 /// The prefix of the names of GDRCopy's tools.
 const PREFIX: &str = "gdrcopy_";
@@ -36,7 +27,8 @@ pub(crate) enum Name {
 #[derive(Clone, Copy)]
 pub(crate) struct Tool {
     pub(crate) name: &'static str,
-    subcommand: &'static str,
+    /// The command with the same options.
+    pub(crate) subcommand: &'static Command,
 }
 
 impl Name {
@@ -56,64 +48,53 @@ impl Name {
 }
 
 impl Tool {
-    fn named(name: &str) -> Option<Self> {
+    /// The tool of this name.
+    pub(crate) fn named(name: &str) -> Option<Self> {
         let mut tools = Self::all();
         tools.find(|tool| tool.name == name)
     }
 
-    /// The subcommand behind the tool of this name.
-    pub(crate) fn subcommand_of(name: &str) -> Option<&'static str> {
-        Self::named(name).map(|tool| tool.subcommand)
-    }
-
     /// Every tool.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
-        TOOLS
-            .into_iter()
-            .map(|(name, subcommand)| Self { name, subcommand })
+        commands::ALL.iter().filter_map(|subcommand| {
+            let name = subcommand.tool?;
+            Some(Self { name, subcommand })
+        })
     }
 
     /// The subcommand as a command of its own name.
-    pub(crate) fn command(self) -> Command {
+    pub(crate) fn command(self) -> clap::Command {
         let gdr = cli::command();
         let global = gdr
             .get_arguments()
-            .filter(|argument| argument.is_global_set())
-            .cloned();
-        let global: Vec<_> = global.collect();
-        let own = gdr.find_subcommand(self.subcommand).cloned();
-        let command = own.unwrap_or_else(|| Command::new(self.subcommand));
+            .filter(|argument| argument.is_global_set());
+        let command = self.subcommand.clap();
         let help = command.get_after_help().map(ToString::to_string);
-        let gdr = format!("gdr {}", self.subcommand);
+        let called = format!("gdr {}", self.subcommand.name);
         command
             .name(self.name)
             .bin_name(self.name)
-            .version(crate::commands::version::VERSION)
+            .version(commands::version::VERSION)
             .args(global)
             .max_term_width(100)
-            .after_help(help.unwrap_or_default().replace(&gdr, self.name))
+            .after_help(help.unwrap_or_default().replace(&called, self.name))
     }
 
     /// Parses the command line of this tool.
-    pub(crate) fn parse(self, given: &[OsString]) -> Result<Args, clap::Error> {
+    pub(crate) fn parse(self, given: &[OsString]) -> Result<CommandLine, clap::Error> {
         let mut command = self.command().color(cli::color(given).into());
         let matches = command.try_get_matches_from_mut(given)?;
-        let options = match self.subcommand {
-            "sanity" => sanity::Options::from_arg_matches(&matches).map(args::Command::Sanity),
-            "copybw" => copybw::Options::from_arg_matches(&matches).map(args::Command::Copybw),
-            "copylat" => copylat::Options::from_arg_matches(&matches).map(args::Command::Copylat),
-            "apiperf" => apiperf::Options::from_arg_matches(&matches).map(args::Command::Apiperf),
-            _ => pplat::Options::from_arg_matches(&matches).map(args::Command::Pplat),
-        };
-        options
-            .and_then(|command| {
-                let global = Global {
+        let parsed = || {
+            Ok(CommandLine {
+                global: Global {
                     called: Called::Gdrcopy,
                     ..Global::from_arg_matches(&matches)?
-                };
-                Ok(Args { global, command })
+                },
+                command: self.subcommand,
+                run: (self.subcommand.parse)(&matches)?,
             })
-            .map_err(|error| error.format(&mut command))
+        };
+        parsed().map_err(|error: clap::Error| error.format(&mut command))
     }
 }
 
@@ -127,15 +108,15 @@ mod tests {
 
     #[test]
     fn a_tools_name_stands_for_its_subcommand() {
-        for (tool, subcommand) in TOOLS {
+        let tools: Vec<_> = Tool::all().map(|tool| tool.name).collect();
+        assert_eq!(tools.len(), 5, "{tools:?}");
+        for tool in tools {
             let given = words(&format!("/usr/bin/{tool} --json"));
             let Name::Tool(named) = Name::of(&given) else {
                 panic!("{tool}");
             };
-            let parsed = named.parse(&given).unwrap();
-            assert!(parsed.global.json);
-            let variant = format!("{:?}", parsed.command).to_ascii_lowercase();
-            assert!(variant.starts_with(subcommand), "{tool}: {variant}");
+            assert_eq!(tool, format!("gdrcopy_{}", named.subcommand.name));
+            assert!(named.parse(&given).unwrap().global.json);
         }
         assert!(matches!(Name::of(&words("gdr sanity")), Name::Gdr));
         assert!(matches!(Name::of(&[]), Name::Gdr));

@@ -206,6 +206,44 @@ pub enum Error {
 }
 
 impl Error {
+    /// Returns the code of this error for programs, such as `no_backend`.
+    ///
+    /// A variant that gets another name keeps its code.
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::Gpu(error) => error.code(),
+            Self::NoBackend { .. } => "no_backend",
+            Self::BackendUnavailable { .. } => "backend_unavailable",
+            Self::BackendName { .. } => "backend_name",
+            Self::NotDeviceMemory { .. } => "not_device_memory",
+            Self::PastAllocation { .. } => "past_allocation",
+            Self::EmptyRange { .. } => "empty_range",
+            Self::DeviceNode { .. } => "device_node",
+            Self::Rm { .. } => "rm",
+            Self::SelfTest { .. } => "self_test",
+            Self::NoRoute { .. } => "no_route",
+            Self::ForkedChild { .. } => "forked_child",
+            Self::AlreadyMapped { .. } => "already_mapped",
+            Self::Invalidated { .. } => "invalidated",
+            Self::Caching { .. } => "caching",
+            Self::ForcePcie { .. } => "force_pcie",
+            Self::MapLength { .. } => "map_length",
+            Self::OutOfRange { .. } => "out_of_range",
+            Self::Unaligned { .. } => "unaligned",
+            Self::ModuleVersion { .. } => "module_version",
+            Self::Module { .. } => "module",
+            Self::DmaBufMmap { .. } => "dma_buf_mmap",
+            Self::Routine { .. } => "routine",
+            Self::Os { .. } => "os",
+            Self::Bar1Exhausted { .. }
+            | Self::Incomplete { .. }
+            | Self::Freed { .. }
+            | Self::MappedElsewhere { .. }
+            | Self::PathForbidden { .. }
+            | Self::NoResidentKernel { .. } => "mapping",
+        }
+    }
+
     pub(crate) fn os(call: &'static str, source: impl Into<io::Error>) -> Self {
         Self::Os {
             call,

@@ -208,6 +208,32 @@ pub enum Error {
 }
 
 impl Error {
+    /// Returns the code of this error for programs, such as `library`.
+    ///
+    /// A variant that gets another name keeps its code.
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::Library { .. } => "library",
+            Self::Symbol { .. } => "symbol",
+            Self::Call { .. } => "call",
+            Self::UnknownPointer { .. } => "unknown_pointer",
+            Self::NoSuchDevice { .. } => "no_such_device",
+            Self::OutOfRange { .. } => "out_of_range",
+            Self::Overlap { .. } => "overlap",
+            Self::Misaligned { .. } => "misaligned",
+            Self::ForeignBuffer { .. } => "foreign_buffer",
+            Self::NotDeviceMemory { .. } => "not_device_memory",
+            Self::OtherDevice { .. } => "other_device",
+            Self::PastAllocation { .. } => "past_allocation",
+            Self::Deadline { .. } => "deadline",
+            Self::Os { .. } => "os",
+            Self::ForeignStream { .. }
+            | Self::NotExportable { .. }
+            | Self::OwnExport { .. }
+            | Self::FalseExport { .. } => "cuda",
+        }
+    }
+
     /// The driver's result, where a driver call failed.
     pub fn cu_result(&self) -> Option<CuResult> {
         match self {

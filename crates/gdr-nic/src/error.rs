@@ -94,6 +94,33 @@ pub enum Error {
     Cuda(#[from] gdr_cuda::Error),
 }
 
+impl Error {
+    /// Returns the code of this error for programs, such as `empty_buffer`.
+    ///
+    /// A variant that gets another name keeps its code.
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::Copy(error) => error.code(),
+            Self::Cuda(error) => error.code(),
+            Self::Socket(error) => error.code(),
+            Self::EmptyBuffer => "empty_buffer",
+            Self::OutOfRange { .. } => "out_of_range",
+            Self::Misaligned { .. } => "misaligned",
+            Self::MappedElsewhere { .. } => "mapped_elsewhere",
+            Self::Foreign(_) => "foreign",
+            Self::CompletionQueueOverrun { .. } => "completion_queue_overrun",
+            Self::Post(_) => "post",
+            Self::State(_) => "state",
+            Self::ShardCount { .. } => "shard_count",
+            Self::WireName { .. } => "wire_name",
+            Self::TooManyQueuePairs { .. } => "too_many_queue_pairs",
+            Self::ForkedChild => "forked_child",
+            Self::DeviceFailed { .. } => "device_failed",
+            Self::Chaos { .. } => "nic",
+        }
+    }
+}
+
 /// An object that belongs to another device or protection domain than the one it is used with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]

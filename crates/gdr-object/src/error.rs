@@ -303,6 +303,45 @@ fn advice(status: WcStatus) -> &'static str {
 }
 
 impl Error {
+    /// Returns the code of this error for programs, such as `object_name`.
+    ///
+    /// A variant that gets another name keeps its code.
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::Rdma(error) => error.code(),
+            Self::Copy(error) => error.code(),
+            Self::Cuda(error) => error.code(),
+            Self::Name { .. } => "object_name",
+            Self::Shape { .. } => "object_shape",
+            Self::Slots { .. } => "object_slots",
+            Self::NameInUse { .. } => "object_name_in_use",
+            Self::TooMany { .. } => "object_too_many",
+            Self::NoSuchObject { .. } => "no_such_object",
+            Self::Size { .. } => "object_size",
+            Self::OutOfRange { .. } => "out_of_range",
+            Self::Empty { .. } => "object_empty",
+            Self::NothingNewer { .. } => "nothing_newer",
+            Self::Stalled { .. } => "object_stalled",
+            Self::NoAnswer { .. } => "object_no_answer",
+            Self::Gone { .. } => "object_gone",
+            Self::Denied { .. } => "object_denied",
+            Self::Busy { .. } => "object_busy",
+            Self::RingFull { .. } => "ring_full",
+            Self::Damaged { .. } => "object_damaged",
+            Self::DamagedTensor { .. } => "tensor_damaged",
+            Self::WrongMode { .. } => "object_mode",
+            Self::NoMoreEpochs { .. } => "no_more_epochs",
+            Self::EarlierEpoch { .. } => "earlier_epoch",
+            Self::Handle { .. } => "object_handle",
+            Self::Protocol { .. } => "object_protocol",
+            Self::Transfer { .. } => "transfer",
+            Self::Writer { .. } => "object_content",
+            Self::Tensors { .. } => "object_tensors",
+            Self::Os { .. } => "os",
+            Self::NotOnGpu { .. } | Self::OtherLink { .. } | Self::DamagedPut { .. } => "object",
+        }
+    }
+
     pub(crate) fn gone(what: &ObjectName, why: GoneReason) -> Self {
         let what = format!("the object {what}");
         Self::Gone { what, why }

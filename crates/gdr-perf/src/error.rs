@@ -107,6 +107,30 @@ impl From<gdr_rdma::NicError> for Error {
 }
 
 impl Error {
+    /// Returns the code of this error for programs, such as `no_mappings`.
+    ///
+    /// A variant that gets another name keeps its code.
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::Gpu(error) => error.code(),
+            Self::Copy(error) => error.code(),
+            Self::Rdma(error) => error.code(),
+            Self::NoMappings { .. } => "no_mappings",
+            Self::Peer { .. } => "peer",
+            Self::Transfer { .. } => "transfer",
+            Self::Host { .. } => "host",
+            Self::GpuMemory { .. } => "gpu_memory",
+            Self::Settings { .. } => "settings",
+            Self::WrongData { .. } => "wrong_data",
+            Self::NoAnswer { .. } => "no_answer",
+            Self::OutOfOrder { .. } => "out_of_order",
+            Self::Stopped { .. } => "stopped",
+            Self::Profile { .. } | Self::CopyLibrary { .. } | Self::LonelyRank { .. } => {
+                "measurement"
+            }
+        }
+    }
+
     /// What the caller can change, where the text of the error suggests it.
     pub fn remedy(&self) -> Option<Remedy> {
         match self {

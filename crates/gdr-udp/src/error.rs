@@ -122,6 +122,26 @@ pub fn unreachable_hint(source: &io::Error) -> Option<&'static str> {
 }
 
 impl Error {
+    /// Returns the code of this error for programs, such as `port_in_use`.
+    ///
+    /// A variant that gets another name keeps its code.
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::PortInUse { .. } => "port_in_use",
+            Self::PortSharing { .. } => "port_sharing",
+            Self::PortDenied { .. } => "port_denied",
+            Self::AddressNotLocal { .. } => "address_not_local",
+            Self::AddressNotUnicast { .. } => "address_not_unicast",
+            Self::AddressFamily { .. } => "address_family",
+            Self::NoRoute { .. } => "network_unreachable",
+            Self::MtuTooSmall { .. } => "mtu_too_small",
+            Self::Os { .. } => "os",
+            Self::PortNotShared { .. }
+            | Self::PacketSocketDenied { .. }
+            | Self::NotEthernet { .. } => "nic",
+        }
+    }
+
     /// The error of a UDP socket that cannot be bound.
     pub(crate) fn binding(address: SocketAddr, source: impl Into<io::Error>) -> Self {
         let source = source.into();

@@ -7,7 +7,8 @@ use gdr_perf::sizes::powers_of_two;
 
 use super::gdrcopy_common::{MemoryOptions, Text, introduce};
 use super::measurement::Measurement;
-use crate::exit::{EXIT_STATUS, Exit};
+use crate::command::{CommandSpec, Group, Run};
+use crate::exit::{Exit, MEASUREMENT, Statuses};
 use crate::figures::{Cell, Column, FigureOptions, Figures, SIMULATED};
 use crate::global::Global;
 use crate::gpu::GpuOptions;
@@ -15,18 +16,11 @@ use crate::gpu_context::{GpuContext, WithoutGpu};
 use crate::output::Output;
 use crate::units::{count, size};
 
-const EXAMPLES: &str = "\
-Examples:
-  gdr apiperf                         from 64 KiB to 16 MiB
-  gdr apiperf -s 1G -n 20             up to 1 GiB, 20 rounds each
-  gdr apiperf -a cuMemCreate --json   on VMM memory, for a program";
-
 /// Measure what pinning, mapping, unmapping and unpinning cost (gdrcopy_apiperf)
 ///
 /// Times are means; --json has medians and percentiles too. get_info is timed 100 calls at a
 /// time, because a single call is shorter than reading the clock.
 #[derive(Debug, clap::Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"))]
 pub(crate) struct Options {
     /// The largest size; sizes are the powers of two from 64 KiB on
     #[arg(short = 's', long = "size", value_name = "SIZE", value_parser = size, default_value = "16777216")]
@@ -50,7 +44,19 @@ pub(crate) struct Options {
     gpu: GpuOptions,
 }
 
-pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
+impl CommandSpec for Options {
+    const GROUP: Group = Group::Measure;
+    const STATUSES: Statuses = MEASUREMENT;
+    const EXAMPLES: &'static str = "\
+Examples:
+  gdr apiperf                         from 64 KiB to 16 MiB
+  gdr apiperf -s 1G -n 20             up to 1 GiB, 20 rounds each
+  gdr apiperf -a cuMemCreate --json   on VMM memory, for a program";
+    const TOOL: Option<&'static str> = Some("gdrcopy_apiperf");
+    const RUN: Run<Self> = run;
+}
+
+fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
     let settings = Settings {
         largest: options.largest,
         memory: options.memory.memory(),

@@ -14,18 +14,13 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
-use crate::commands::run_program::{ChaosError, ChaosRun, DeviceOptions, environment, scenario};
-use crate::exit::{EXIT_STATUS, Exit, UsageError};
+use crate::command::{CommandSpec, Group, Run};
+use crate::commands::run::{ChaosError, ChaosRun, DeviceOptions, environment, scenario};
+use crate::exit::{CLOSED, Exit, Statuses, UsageError};
 use crate::global::Global;
 use crate::interrupt::{self, FirstSignal};
 use crate::launch::{LaunchError, examine, found};
 use crate::output::Output;
-
-const EXAMPLES: &str = "\
-Examples:
-  gdr chaos --fuzz 100 -- ./job                    a hundred seeds of faults that a program survives
-  gdr chaos --fuzz 20 --chaos 'hang p=1%' -- ./job and of one that ends its requests
-  gdr chaos --fuzz 50 --deadline 5 --first 200 -- ./job";
 
 /// Faults that a network may have at any time, and that a program should not even notice.
 const DEFAULT: &str = "drop p=0.5%; duplicate p=0.5%; reorder p=0.5%; delay by=20us jitter=500us p=0.5%; late by=20us \
@@ -38,7 +33,6 @@ const DEFAULT: &str = "drop p=0.5%; duplicate p=0.5%; reorder p=0.5%; delay by=2
 /// fails or does not end in time, rules are left out one by one while it still does, and what is left is printed: give it
 /// to `gdr run --chaos` to see more. Without --chaos, the faults are such that networks have at any time.
 #[derive(Debug, clap::Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"))]
 pub(crate) struct Options {
     /// How many seeds
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
@@ -97,7 +91,40 @@ struct Fuzzed<'a> {
     deadline: Duration,
 }
 
-pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
+impl CommandSpec for Options {
+    const GROUP: Group = Group::RunPrograms;
+    const STATUSES: Statuses = &[
+        (Exit::Fine, "the program passes under every seed"),
+        (
+            Exit::Failure,
+            "the program fails or does not end under some seed",
+        ),
+        (Exit::Undecided, CLOSED),
+        (
+            Exit::NotMet,
+            "no process of the program opened a device of gdr",
+        ),
+        (
+            Exit::Launcher,
+            "gdr's verbs library is missing, or of another version",
+        ),
+        (
+            Exit::NotStarted,
+            "the program cannot be run, or not with the library",
+        ),
+        (Exit::NotFound, "there is no such program"),
+    ];
+    const EXAMPLES: &'static str = "\
+Examples:
+  gdr chaos --fuzz 100 -- ./job                    a hundred seeds of faults that a program survives
+  gdr chaos --fuzz 20 --chaos 'hang p=1%' -- ./job and of one that ends its requests
+  gdr chaos --fuzz 50 --deadline 5 --first 200 -- ./job";
+    const STATUS_OF: fn(&anyhow::Error) -> Option<Exit> =
+        |error| error.downcast_ref().map(ChaosError::exit);
+    const RUN: Run<Self> = run;
+}
+
+fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
     if global.json {
         return Err(UsageError("gdr chaos has no JSON".to_owned()).into());
     }

@@ -17,22 +17,15 @@ use serde::Serialize;
 
 use self::source_lines::SourceLines;
 use self::suppressions::Suppressions;
-use super::run_program::{DeviceOptions, environment};
+use super::run::{DeviceOptions, environment};
 use super::trace::{TraceError, with_pid, write_file};
 use crate::child_program;
+use crate::command::{CommandSpec, Group, Run};
 use crate::document;
-use crate::exit::{EXIT_STATUS, Exit};
+use crate::exit::{Exit, Statuses};
 use crate::global::Global;
 use crate::launch::{PreloadLibrary, examine, found, in_front};
 use crate::output::Output;
-
-const EXAMPLES: &str = "\
-Examples:
-  gdr check -- ./app                              with gdr's devices, at all addresses of this host
-  gdr check --nic 127.0.0.1 -- ib_write_bw        a server; its client likewise
-  gdr check --notes -- ./app                      also what correct programs do at times
-  gdr check --suppress known.txt --sarif out.sarif -- ./app
-  gdr check --json -o 'check.%p' -- ./app         the report as JSON, one file for each run";
 
 /// Run a verbs program, and report what it does that RDMA does not allow
 ///
@@ -44,7 +37,6 @@ Examples:
 /// A rule fires on what the program did, whether or not it went wrong this time; correct programs give
 /// no finding. Requests that a program posts to the hardware itself (mlx5dv, DEVX) are not seen.
 #[derive(Debug, clap::Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"))]
 pub(crate) struct Options {
     #[command(flatten)]
     devices: DeviceOptions,
@@ -98,7 +90,40 @@ struct Entry<'a> {
     found: &'a Found,
 }
 
-pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
+impl CommandSpec for Options {
+    const GROUP: Group = Group::RunPrograms;
+    const STATUSES: Statuses = &[
+        (
+            Exit::Fine,
+            "nothing was found; other statuses are the program's own, of a signal N it is 128 + N",
+        ),
+        (
+            Exit::NotMet,
+            "a rule was not kept, whatever the status of the program",
+        ),
+        (
+            Exit::Launcher,
+            "gdr's library is missing or of another version, or the report failed",
+        ),
+        (
+            Exit::NotStarted,
+            "the program cannot be run, or not with the library",
+        ),
+        (Exit::NotFound, "there is no such program"),
+    ];
+    const EXAMPLES: &'static str = "\
+Examples:
+  gdr check -- ./app                              with gdr's devices, at all addresses of this host
+  gdr check --nic 127.0.0.1 -- ib_write_bw        a server; its client likewise
+  gdr check --notes -- ./app                      also what correct programs do at times
+  gdr check --suppress known.txt --sarif out.sarif -- ./app
+  gdr check --json -o 'check.%p' -- ./app         the report as JSON, one file for each run";
+    const STATUS_OF: fn(&anyhow::Error) -> Option<Exit> =
+        |error| error.is::<TraceError>().then_some(Exit::Launcher);
+    const RUN: Run<Self> = run;
+}
+
+fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
     let suppressions = Suppressions::read(&options.suppress)?;
     let library = PreloadLibrary::Trace.find()?;
     let mut environment = environment(&options.devices)?;

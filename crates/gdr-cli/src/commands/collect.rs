@@ -16,20 +16,14 @@ use gdr_perf::report::Schema;
 use gdr_process::{WholeFile, create_new};
 use serde::Serialize;
 
+use crate::command::{CommandSpec, Group, Run};
 use crate::counted::Counted;
 use crate::document::Utc;
-use crate::exit::{EXIT_STATUS, Exit, UsageError};
+use crate::exit::{CLOSED, Exit, Statuses, UsageError};
 use crate::global::Global;
 use crate::host_source;
 use crate::output::Output;
 use crate::progress::{Progress, print_to_stderr};
-
-const EXAMPLES: &str = "\
-Examples:
-  sudo gdr collect                      this node, into a file named after it
-  gdr collect --redact -o node.tar.gz   without names and addresses
-  ssh node sudo gdr collect -o - > node.tar.gz
-  gdr doctor --from node.tar.gz         what the doctor says of it, anywhere";
 
 /// Write the facts about this node into one file
 ///
@@ -37,7 +31,6 @@ Examples:
 /// or was denied, so that `--from FILE` gives the same diagnosis elsewhere. Root can read more: PCI
 /// registers beyond the first 64 bytes, and the kernel log.
 #[derive(Debug, clap::Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"))]
 pub(crate) struct Options {
     /// File to write, `-` for standard output [default: gdr-HOST-TIME.tar.gz]
     #[arg(short, long, value_name = "FILE")]
@@ -77,7 +70,23 @@ struct Report<'a> {
     short_config_spaces: usize,
 }
 
-pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
+impl CommandSpec for Options {
+    const GROUP: Group = Group::Diagnose;
+    const STATUSES: Statuses = &[
+        (Exit::Fine, "the archive is written"),
+        (Exit::Failure, "it could not be written"),
+        (Exit::Undecided, CLOSED),
+    ];
+    const EXAMPLES: &'static str = "\
+Examples:
+  sudo gdr collect                      this node, into a file named after it
+  gdr collect --redact -o node.tar.gz   without names and addresses
+  ssh node sudo gdr collect -o - > node.tar.gz
+  gdr doctor --from node.tar.gz         what the doctor says of it, anywhere";
+    const RUN: Run<Self> = run;
+}
+
+fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
     let to_stdout = options.output.as_deref() == Some(Path::new("-"));
     if to_stdout && global.json {
         let reason = "--json and `-o -` both write to standard output: leave one out";

@@ -19,7 +19,8 @@ use gdr_perf::transfer::TransferMemory;
 use super::measurement::Measurement;
 use super::say_simulated;
 use crate::chart;
-use crate::exit::{EXIT_STATUS, Exit, UsageError};
+use crate::command::{CommandSpec, Group, Run};
+use crate::exit::{Exit, NO_GPU_OR_STOPPED, Statuses, UsageError};
 use crate::figures::FigureOptions;
 use crate::global::Global;
 use crate::gpu::{Allocator, GpuName, GpuOptions};
@@ -34,18 +35,6 @@ use crate::rdma_peer::{
 use crate::units::{count, size};
 use table::Table;
 
-const EXAMPLES: &str = "\
-Examples:
-  gdr compare                                4 bytes to 64 MiB, within this machine
-  gdr compare --smallest 1M --size 1G        larger frames
-  gdr compare --kiro                         frames of 512 MiB, as KIRO's benchmark had
-  gdr compare --from mlx5_0 --to mlx5_1      from one NIC to another
-  gdr compare --gpu 1 --from-gpu 0           frames in memory of one GPU, received by another
-  gdr compare --server --key-file k          the frames of another machine: here they are
-  gdr compare node1 --key-file k             and here is the GPU that receives them
-  gdr compare --csv > frames.csv             the figures for another program
-  gdr compare --svg frames.svg               the times of both modes, as a picture";
-
 /// Compare frames received into GPU memory with frames received into host memory
 ///
 /// A frame is read by RDMA from host memory (or from memory of another GPU), a kernel doubles its 32-bit words, and the result is
@@ -59,7 +48,6 @@ Examples:
 /// A device is a kernel device (mlx5_0, or with its port mlx5_0:2), or an address of this machine,
 /// where gdr itself speaks RoCEv2 over UDP. `gdr devices` lists both.
 #[derive(Debug, clap::Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"))]
 pub(crate) struct Options {
     /// The server with the frames, by name or address
     #[arg(value_name = "HOST[:PORT]")]
@@ -217,7 +205,31 @@ impl Options {
     }
 }
 
-pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
+impl CommandSpec for Options {
+    const GROUP: Group = Group::Measure;
+    const STATUSES: Statuses = &[
+        (Exit::Fine, "measured"),
+        (
+            Exit::Failure,
+            "a transfer failed, a result was wrong, or the run could not start",
+        ),
+        (Exit::Undecided, NO_GPU_OR_STOPPED),
+    ];
+    const EXAMPLES: &'static str = "\
+Examples:
+  gdr compare                                4 bytes to 64 MiB, within this machine
+  gdr compare --smallest 1M --size 1G        larger frames
+  gdr compare --kiro                         frames of 512 MiB, as KIRO's benchmark had
+  gdr compare --from mlx5_0 --to mlx5_1      from one NIC to another
+  gdr compare --gpu 1 --from-gpu 0           frames in memory of one GPU, received by another
+  gdr compare --server --key-file k          the frames of another machine: here they are
+  gdr compare node1 --key-file k             and here is the GPU that receives them
+  gdr compare --csv > frames.csv             the figures for another program
+  gdr compare --svg frames.svg               the times of both modes, as a picture";
+    const RUN: Run<Self> = run;
+}
+
+fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
     let is_alone = options.host.is_none() && !options.server;
     if is_alone && options.security.is_given() {
         let what = "--key-file and --insecure need a peer: give --server, or the name of its host";

@@ -8,7 +8,8 @@ use gdr_perf::sizes::{below_power_of_two, powers_of_two};
 use super::copysweep::{self, Quantity, Sweep, SweepOptions};
 use super::gdrcopy_common::{MemoryOptions, Rival, Text, introduce, show_comparison, show_mapping};
 use super::measurement::Measurement;
-use crate::exit::{EXIT_STATUS, Exit};
+use crate::command::{CommandSpec, Group, Run};
+use crate::exit::{Exit, MEASUREMENT, Statuses};
 use crate::figures::{
     Cell, Column, DURATION, FigureOptions, Figures, RATE, SIMULATED, duration, rate,
 };
@@ -18,17 +19,8 @@ use crate::gpu_context::{GpuContext, WithoutGpu};
 use crate::output::Output;
 use crate::units::{count, six_digits, size};
 
-const EXAMPLES: &str = "\
-Examples:
-  gdr copybw                          128 KiB copies in both directions
-  gdr copybw -l -s 16M                sizes from 1 byte to 8 MiB
-  gdr copybw -l --against cuda        the same by cuMemcpy, and the ratio
-  gdr copybw -a cuMemCreate --json    on VMM memory, for a program
-  gdr copybw --sweep -s 16M           every path side by side, and what the planner chooses";
-
 /// Measure the bandwidth of copies through a mapping (gdrcopy_copybw)
 #[derive(Debug, clap::Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"))]
 pub(crate) struct Options {
     /// Bytes to allocate
     #[arg(short = 's', long = "size", value_name = "SIZE", value_parser = size, default_value = "131072")]
@@ -91,7 +83,21 @@ impl Options {
     }
 }
 
-pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
+impl CommandSpec for Options {
+    const GROUP: Group = Group::Measure;
+    const STATUSES: Statuses = MEASUREMENT;
+    const EXAMPLES: &'static str = "\
+Examples:
+  gdr copybw                          128 KiB copies in both directions
+  gdr copybw -l -s 16M                sizes from 1 byte to 8 MiB
+  gdr copybw -l --against cuda        the same by cuMemcpy, and the ratio
+  gdr copybw -a cuMemCreate --json    on VMM memory, for a program
+  gdr copybw --sweep -s 16M           every path side by side, and what the planner chooses";
+    const TOOL: Option<&'static str> = Some("gdrcopy_copybw");
+    const RUN: Run<Self> = run;
+}
+
+fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
     if options.every_path.is_given() {
         let sweep = Sweep {
             options: &options.every_path,

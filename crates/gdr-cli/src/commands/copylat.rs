@@ -9,7 +9,8 @@ use gdr_perf::timer::Batches;
 use super::copysweep::{self, Quantity, Sweep, SweepOptions};
 use super::gdrcopy_common::{MemoryOptions, Rival, Text, introduce, show_comparison, show_mapping};
 use super::measurement::Measurement;
-use crate::exit::{EXIT_STATUS, Exit, UsageError};
+use crate::command::{CommandSpec, Group, Run};
+use crate::exit::{Exit, MEASUREMENT, Statuses, UsageError};
 use crate::figures::{
     Cell, Column, DURATION, FigureOptions, Figures, RATE, SIMULATED, duration, rate,
 };
@@ -20,20 +21,10 @@ use crate::output::Output;
 use crate::progress::print_to_stderr;
 use crate::units::{count, size};
 
-const EXAMPLES: &str = "\
-Examples:
-  gdr copylat                         sizes from 1 byte to 16 MiB, both directions
-  gdr copylat -s 64K -c               small sizes, and cuMemcpy's own tables
-  gdr copylat -s 1M --against cuda    with the ratio to cuMemcpy
-  gdr copylat --json                  for a program
-  gdr copylat --sweep --svg paths.svg every path side by side, and what the planner chooses
-  gdr copylat --sweep --resident      reads by a kernel that stays on the GPU, too";
-
 /// Measure the latency of copies through a mapping (gdrcopy_copylat)
 ///
 /// A sample is the mean of a batch of copies, up to 100 samples for each size.
 #[derive(Debug, clap::Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"))]
 pub(crate) struct Options {
     /// Measure cuMemcpy too
     #[arg(short = 'c', long)]
@@ -98,7 +89,22 @@ impl Options {
     }
 }
 
-pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
+impl CommandSpec for Options {
+    const GROUP: Group = Group::Measure;
+    const STATUSES: Statuses = MEASUREMENT;
+    const EXAMPLES: &'static str = "\
+Examples:
+  gdr copylat                         sizes from 1 byte to 16 MiB, both directions
+  gdr copylat -s 64K -c               small sizes, and cuMemcpy's own tables
+  gdr copylat -s 1M --against cuda    with the ratio to cuMemcpy
+  gdr copylat --json                  for a program
+  gdr copylat --sweep --svg paths.svg every path side by side, and what the planner chooses
+  gdr copylat --sweep --resident      reads by a kernel that stays on the GPU, too";
+    const TOOL: Option<&'static str> = Some("gdrcopy_copylat");
+    const RUN: Run<Self> = run;
+}
+
+fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
     if options.every_path.is_given() {
         let sweep = Sweep {
             options: &options.every_path,

@@ -7,17 +7,11 @@ mod this_machine;
 
 use anyhow::Result;
 
-use crate::exit::{EXIT_STATUS, Exit};
+use crate::command::{CommandSpec, Group, Run};
+use crate::exit::{CLOSED, Exit, INPUT, Statuses};
 use crate::global::Global;
 use crate::node_args::Which;
 use crate::output::Output;
-
-const EXAMPLES: &str = "\
-Examples:
-  gdr devices                      the names for `gdr loopback --from` and `--to`
-  gdr devices --json               for a program
-  gdr devices --from node.tar.gz   of another node, as `gdr collect` recorded it
-  gdr devices --example            see what it looks like on a node with ten NICs";
 
 /// List the RDMA devices: ports, links, GIDs, and how each would register GPU memory
 ///
@@ -26,13 +20,30 @@ Examples:
 /// device at every address of this machine. Of another node, lists what was recorded, and names the
 /// facts that were not.
 #[derive(Debug, clap::Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"))]
 pub(crate) struct Options {
     #[command(flatten)]
     which: Which,
 }
 
-pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
+impl CommandSpec for Options {
+    const GROUP: Group = Group::Diagnose;
+    const STATUSES: Statuses = &[
+        (Exit::Fine, "listed"),
+        (Exit::Warning, "a device or the library cannot be used"),
+        (Exit::Failure, "it failed"),
+        (Exit::Undecided, CLOSED),
+        (Exit::Input, INPUT),
+    ];
+    const EXAMPLES: &'static str = "\
+Examples:
+  gdr devices                      the names for `gdr loopback --from` and `--to`
+  gdr devices --json               for a program
+  gdr devices --from node.tar.gz   of another node, as `gdr collect` recorded it
+  gdr devices --example            see what it looks like on a node with ten NICs";
+    const RUN: Run<Self> = run;
+}
+
+fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
     let (listing, exit) = if options.which.is_elsewhere() {
         recorded::list(&options.which)?
     } else {

@@ -9,16 +9,11 @@ use gdr_perf::report::Schema;
 use serde::Serialize;
 
 use super::sheet::{Layout, Sheet};
-use crate::exit::{EXIT_STATUS, Exit};
+use crate::command::{CommandSpec, Group, Run};
+use crate::exit::{CLOSED, Exit, INPUT, Statuses};
 use crate::global::Global;
 use crate::node_args::Named;
 use crate::output::Output;
-
-const EXAMPLES: &str = "\
-Examples:
-  gdr diff good.tar.gz bad.tar.gz   what one has and the other has not
-  gdr diff yesterday.tar.gz         this node, now and then
-  gdr fleet *.tar.gz                many nodes at once";
 
 /// Show the differences between two nodes that should be alike
 ///
@@ -26,7 +21,6 @@ Examples:
 /// them, distances, limits and libraries. Names, addresses and counters are not compared. Exits
 /// with 1 if they differ.
 #[derive(Debug, clap::Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"))]
 pub(crate) struct Options {
     /// Archive of `gdr collect`, or a directory with the layout of a node's root
     #[arg(value_name = "A")]
@@ -61,7 +55,24 @@ struct Row {
     b: Option<String>,
 }
 
-pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
+impl CommandSpec for Options {
+    const GROUP: Group = Group::Diagnose;
+    const STATUSES: Statuses = &[
+        (Exit::Fine, "the nodes are alike"),
+        (Exit::Warning, "they differ"),
+        (Exit::Failure, "it failed"),
+        (Exit::Undecided, CLOSED),
+        (Exit::Input, INPUT),
+    ];
+    const EXAMPLES: &'static str = "\
+Examples:
+  gdr diff good.tar.gz bad.tar.gz   what one has and the other has not
+  gdr diff yesterday.tar.gz         this node, now and then
+  gdr fleet *.tar.gz                many nodes at once";
+    const RUN: Run<Self> = run;
+}
+
+fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
     options.layout.check(global)?;
     let mut first = Named::open(&options.first)?;
     let mut second = match &options.second {

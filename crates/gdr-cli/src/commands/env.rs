@@ -13,19 +13,12 @@ use gdr_perf::report::Schema;
 use serde::Serialize;
 
 use super::diff::printable;
-use crate::exit::{EXIT_STATUS, Exit, UsageError};
+use crate::command::{CommandSpec, Group, Run};
+use crate::exit::{Exit, INPUT, Statuses, UsageError};
 use crate::global::Global;
 use crate::launch::{become_program, found, quoted};
 use crate::node_args::{Node, Which};
 use crate::output::Output;
-
-const EXAMPLES: &str = "\
-Examples:
-  gdr env --for nccl                    the variables, with the reason of each
-  eval \"$(gdr env --for nccl,ucx)\"     for the programs of this shell
-  gdr env --for nccl -- ./all_reduce    run a program with them
-  gdr env --for ucx --gpu 3 -- ./rank   for a process that uses one GPU
-  gdr env --for nvshmem --from node.tar.gz";
 
 /// Print the environment variables of NCCL, UCX, NIXL, NVSHMEM and Mooncake that fit this node
 ///
@@ -34,7 +27,6 @@ Examples:
 /// variable is a comment before it. With a program, gdr becomes that program; variables that are set
 /// already keep their values. In a container that hides devices, use an archive of the host (--from).
 #[derive(Debug, clap::Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"))]
 pub(crate) struct Options {
     /// The libraries; without it all of them
     #[arg(long = "for", value_name = "LIBRARY", value_delimiter = ',')]
@@ -84,7 +76,39 @@ struct Report<'a> {
     libraries: &'a [Environment],
 }
 
-pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
+impl CommandSpec for Options {
+    const GROUP: Group = Group::RunPrograms;
+    const STATUSES: Statuses = &[
+        (
+            Exit::Fine,
+            "printed; of a program that is run, all statuses are its own",
+        ),
+        (Exit::Failure, "no port of an RDMA NIC is active"),
+        (
+            Exit::Undecided,
+            "there is no GPU or no RDMA NIC, or too little is known",
+        ),
+        (Exit::Input, INPUT),
+        (Exit::NotStarted, "the program cannot be run"),
+        (Exit::NotFound, "there is no such program"),
+    ];
+    const EXAMPLES: &'static str = "\
+Examples:
+  gdr env --for nccl                    the variables, with the reason of each
+  eval \"$(gdr env --for nccl,ucx)\"     for the programs of this shell
+  gdr env --for nccl -- ./all_reduce    run a program with them
+  gdr env --for ucx --gpu 3 -- ./rank   for a process that uses one GPU
+  gdr env --for nvshmem --from node.tar.gz";
+    const STATUS_OF: fn(&anyhow::Error) -> Option<Exit> = |error| {
+        error.downcast_ref().map(|none| match none {
+            NoRail::NoActivePort(_) => Exit::Failure,
+            _ => Exit::Undecided,
+        })
+    };
+    const RUN: Run<Self> = run;
+}
+
+fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
     if !options.program.is_empty() && global.json {
         let message = "with a program, gdr env prints nothing itself: leave out --json";
         return Err(UsageError(message.to_owned()).into());
@@ -195,13 +219,5 @@ fn title(library: CommunicationLibrary) -> &'static str {
         CommunicationLibrary::Nixl => "NIXL",
         CommunicationLibrary::Nvshmem => "NVSHMEM",
         CommunicationLibrary::Mooncake => "Mooncake",
-    }
-}
-
-/// The status of a node for which nothing can be chosen.
-pub(crate) fn exit(error: &NoRail) -> Exit {
-    match error {
-        NoRail::NoActivePort(_) => Exit::Failure,
-        _ => Exit::Undecided,
     }
 }

@@ -16,19 +16,12 @@ use gdr_perf::report::Schema;
 use owo_colors::OwoColorize;
 use serde::Serialize;
 
+use crate::command::{CommandSpec, Group, Run};
 use crate::counted::Counted;
-use crate::exit::{EXIT_STATUS, Exit, UsageError};
+use crate::exit::{Exit, INPUT, Statuses, UsageError};
 use crate::global::Global;
 use crate::node_args::{Node, Which};
 use crate::output::{Output, WIDTH};
-
-const EXAMPLES: &str = "\
-Examples:
-  gdr explain \"could not insert 'nvidia_peermem': Invalid argument\"
-  gdr explain nccl.log             a whole log, of any length
-  kubectl logs trainer-0 | gdr explain -
-  dmesg | gdr explain
-  gdr explain --list               every cause that is known";
 
 /// The most causes shown for one log.
 const SHOWN: usize = 5;
@@ -41,7 +34,6 @@ const CONNECTIONS: usize = 8;
 /// node confirms it. A log of NCCL, UCX, NVSHMEM or perftest also shows whether GPUDirect RDMA is in
 /// use, and which ranks do not use it. Exits with 3 if no cause is known.
 #[derive(Debug, clap::Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"))]
 pub(crate) struct Options {
     /// The text, or the name of a file with it; `-` or nothing for standard input
     #[arg(value_name = "TEXT")]
@@ -83,7 +75,31 @@ struct Known {
     causes: Vec<&'static Cause>,
 }
 
-pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
+impl CommandSpec for Options {
+    const GROUP: Group = Group::Diagnose;
+    const STATUSES: Statuses = &[
+        (
+            Exit::Fine,
+            "a cause is known, or the log shows whether GPUDirect RDMA is in use",
+        ),
+        (Exit::Failure, "the text cannot be read"),
+        (
+            Exit::Undecided,
+            "no cause is known, or standard output was closed",
+        ),
+        (Exit::Input, INPUT),
+    ];
+    const EXAMPLES: &'static str = "\
+Examples:
+  gdr explain \"could not insert 'nvidia_peermem': Invalid argument\"
+  gdr explain nccl.log             a whole log, of any length
+  kubectl logs trainer-0 | gdr explain -
+  dmesg | gdr explain
+  gdr explain --list               every cause that is known";
+    const RUN: Run<Self> = run;
+}
+
+fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
     if options.list {
         return list(global, output);
     }

@@ -12,18 +12,11 @@ use owo_colors::OwoColorize;
 use serde::Serialize;
 
 use super::doctor::checks;
-use crate::exit::{EXIT_STATUS, Exit, UsageError};
+use crate::command::{CommandSpec, Group, Run};
+use crate::exit::{CLOSED, Exit, INPUT, Statuses, UsageError};
 use crate::global::Global;
 use crate::node_args::Which;
 use crate::output::Output;
-
-const EXAMPLES: &str = "\
-Examples:
-  gdr fix                   print a script of what would be done; change nothing
-  gdr fix acs.path          only what this check found
-  gdr fix --example         what such a script looks like
-  sudo gdr fix --apply      do it, after a yes
-  sudo gdr fix --undo       take back what was done";
 
 /// The default of `--journal`.
 pub(super) const JOURNAL: &str = "/var/lib/gdr/fix.journal";
@@ -35,7 +28,6 @@ pub(super) const JOURNAL: &str = "/var/lib/gdr/fix.journal";
 /// Size, loading modules now and at boot, drop-ins for limits, the rescan of a NIC without a
 /// driver, MTUs. Firmware is never changed.
 #[derive(Debug, clap::Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"))]
 pub(crate) struct Options {
     /// Repair only what these checks found
     #[arg(value_name = "ID", conflicts_with = "undo")]
@@ -108,7 +100,25 @@ impl Left {
     }
 }
 
-pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
+impl CommandSpec for Options {
+    const GROUP: Group = Group::Manage;
+    const STATUSES: Statuses = &[
+        (Exit::Fine, "the script is printed, or every step is done"),
+        (Exit::Failure, "a step failed or was not done"),
+        (Exit::Undecided, CLOSED),
+        (Exit::Input, INPUT),
+    ];
+    const EXAMPLES: &'static str = "\
+Examples:
+  gdr fix                   print a script of what would be done; change nothing
+  gdr fix acs.path          only what this check found
+  gdr fix --example         what such a script looks like
+  sudo gdr fix --apply      do it, after a yes
+  sudo gdr fix --undo       take back what was done";
+    const RUN: Run<Self> = run;
+}
+
+fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
     if options.undo {
         return take_back(global, options, output);
     }

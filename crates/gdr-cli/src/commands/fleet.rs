@@ -10,17 +10,12 @@ use serde::Serialize;
 
 use super::diff::{printable, shown};
 use super::sheet::{Layout, Sheet};
+use crate::command::{CommandSpec, Group, Run};
 use crate::counted::Counted;
-use crate::exit::{EXIT_STATUS, Exit};
+use crate::exit::{CLOSED, Exit, INPUT, Statuses};
 use crate::global::Global;
 use crate::node_args::Named;
 use crate::output::Output;
-
-const EXAMPLES: &str = "\
-Examples:
-  gdr fleet *.tar.gz          every fact on which the nodes do not all agree
-  gdr fleet --json *.tar.gz   the same for a program
-  gdr diff a.tar.gz b.tar.gz  two of them in full";
 
 /// Show which nodes of a fleet differ from the majority, and how
 ///
@@ -28,7 +23,6 @@ Examples:
 /// the usual one, and the other nodes are outliers. A node without the fact does not count. Exits
 /// with 1 if there are outliers.
 #[derive(Debug, clap::Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"))]
 pub(crate) struct Options {
     /// Archives, or directories with the layout of a node's root
     #[arg(value_name = "ARCHIVE", required = true, num_args = 2..)]
@@ -68,7 +62,24 @@ struct Other<'a> {
 /// The most names in a cell of the table.
 const MOST_NAMES: usize = 4;
 
-pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
+impl CommandSpec for Options {
+    const GROUP: Group = Group::Diagnose;
+    const STATUSES: Statuses = &[
+        (Exit::Fine, "the nodes are alike"),
+        (Exit::Warning, "they differ"),
+        (Exit::Failure, "it failed"),
+        (Exit::Undecided, CLOSED),
+        (Exit::Input, INPUT),
+    ];
+    const EXAMPLES: &'static str = "\
+Examples:
+  gdr fleet *.tar.gz          every fact on which the nodes do not all agree
+  gdr fleet --json *.tar.gz   the same for a program
+  gdr diff a.tar.gz b.tar.gz  two of them in full";
+    const RUN: Run<Self> = run;
+}
+
+fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
     options.layout.check(global)?;
     // Only one archive is in memory at a time.
     let mut names = Vec::new();

@@ -9,23 +9,14 @@ use anyhow::{Context, Result};
 use gdr_object::{Deadline, Epoch, Error, LocalMemory, Mode, RemoteObject, TensorSums};
 use gdr_process::WholeFile;
 
-use crate::exit::{EXIT_STATUS, Exit, UsageError};
+use crate::command::{CommandSpec, Group, Run};
+use crate::exit::{Exit, Statuses, UsageError};
 use crate::global::Global;
 use crate::interrupt::{self, FirstSignal};
 use crate::object_link::{EpochWait, Expectation, LinkArguments, ObjectAddress};
 use crate::object_report::Transferred;
 use crate::output::Output;
 use crate::units::count;
-
-const EXAMPLES: &str = "\
-Examples:
-  gdr get 127.0.0.1/weights > weights.bin          the newest epoch
-  gdr get node1/weights -o w.bin --key-file key    from another host; prints what was moved
-  gdr get node1/weights --shape 1024x768 --element f32 --key-file key | ./consume
-  gdr get node1/weights --wait 60 -o w.bin --json  wait until something is published
-  gdr get node1/frames --follow | ./consume        every frame from now on
-  gdr get node1/weights --follow -o w.bin          keep the file up to date
-  gdr get node1/model --safetensors m.safetensors  the tensors of `gdr serve --safetensors`";
 
 /// Bytes that are written at a time.
 const CHUNK: u64 = 1 << 20;
@@ -38,7 +29,6 @@ const CHUNK: u64 = 1 << 20;
 /// With --follow it goes on until Ctrl-C: with each epoch that is newer than the one before, and of a
 /// ring with every epoch that is published from now on. A ring that blocks waits for it.
 #[derive(Debug, clap::Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"))]
 pub(crate) struct Options {
     /// The object: its owner, a slash, and its name [default port: 4791]
     #[arg(value_name = "HOST[:PORT]/NAME")]
@@ -83,7 +73,32 @@ impl Options {
     }
 }
 
-pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
+impl CommandSpec for Options {
+    const GROUP: Group = Group::ShareMemory;
+    const STATUSES: Statuses = &[
+        (Exit::Fine, "every byte is written"),
+        (
+            Exit::Failure,
+            "there is no such object, it is another than expected, or its owner is gone",
+        ),
+        (
+            Exit::Undecided,
+            "nothing is published, or it was stopped (Ctrl-C, SIGTERM, closed output)",
+        ),
+    ];
+    const EXAMPLES: &'static str = "\
+Examples:
+  gdr get 127.0.0.1/weights > weights.bin          the newest epoch
+  gdr get node1/weights -o w.bin --key-file key    from another host; prints what was moved
+  gdr get node1/weights --shape 1024x768 --element f32 --key-file key | ./consume
+  gdr get node1/weights --wait 60 -o w.bin --json  wait until something is published
+  gdr get node1/frames --follow | ./consume        every frame from now on
+  gdr get node1/weights --follow -o w.bin          keep the file up to date
+  gdr get node1/model --safetensors m.safetensors  the tensors of `gdr serve --safetensors`";
+    const RUN: Run<Self> = run;
+}
+
+fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
     if options.file().is_none() {
         let usage = |what: &str| Err(UsageError(what.to_owned()).into());
         if global.json {

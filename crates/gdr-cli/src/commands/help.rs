@@ -3,7 +3,10 @@
 use anyhow::Result;
 use clap::Command;
 
-use crate::exit::{Exit, UsageError};
+use crate::cli;
+use crate::command::{CommandSpec, Group, Run};
+use crate::exit::{Exit, PRINTING, Statuses, UsageError};
+use crate::global::Global;
 use crate::output::Output;
 
 /// Show the help of a command
@@ -14,7 +17,14 @@ pub(crate) struct Options {
     command: Vec<String>,
 }
 
-pub(crate) fn run(options: &Options, mut gdr: Command, output: &mut Output) -> Result<Exit> {
+impl CommandSpec for Options {
+    const GROUP: Group = Group::About;
+    const STATUSES: Statuses = PRINTING;
+    const RUN: Run<Self> = run;
+}
+
+fn run(_: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
+    let mut gdr = cli::command();
     // Gives each command the name that its usage line begins with.
     gdr.build();
     let mut command = &mut gdr;

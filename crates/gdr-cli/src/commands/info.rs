@@ -13,18 +13,13 @@ use serde::Serialize;
 
 use super::say_simulated;
 use super::sheet::Sheet;
-use crate::exit::{EXIT_STATUS, Exit};
+use crate::command::{CommandSpec, Group, Run};
+use crate::exit::{Exit, NO_GPU_OR_CLOSED, Statuses};
 use crate::global::Global;
 use crate::gpu::GpuOptions;
 use crate::gpu_context::{GpuContext, WithoutGpu};
 use crate::output::Output;
 use machine::Machine;
-
-const EXAMPLES: &str = "\
-Examples:
-  gdr info                  which backend, which routes, which GPUs
-  gdr info --backend rm     what this backend would do
-  gdr info --json           for a program";
 
 /// Bytes of the buffers that are mapped to try a route.
 const SCRATCH: u64 = 64 << 10;
@@ -35,7 +30,6 @@ const SCRATCH: u64 = 64 << 10;
 /// tried, not guessed. Exits with 1 if a kind cannot be mapped. The lines about the machine are the
 /// row of this machine in the tables of docs/machines.md.
 #[derive(Debug, clap::Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"))]
 pub(crate) struct Options {
     #[command(flatten)]
     gpu: GpuOptions,
@@ -107,7 +101,23 @@ struct RouteState {
     closed: Option<String>,
 }
 
-pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
+impl CommandSpec for Options {
+    const GROUP: Group = Group::Diagnose;
+    const STATUSES: Statuses = &[
+        (Exit::Fine, "every kind of GPU memory can be mapped"),
+        (Exit::Warning, "some kind cannot be mapped"),
+        (Exit::Failure, "the GPU cannot be used"),
+        (Exit::Undecided, NO_GPU_OR_CLOSED),
+    ];
+    const EXAMPLES: &'static str = "\
+Examples:
+  gdr info                  which backend, which routes, which GPUs
+  gdr info --backend rm     what this backend would do
+  gdr info --json           for a program";
+    const RUN: Run<Self> = run;
+}
+
+fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
     let gpu = GpuContext::open(&options.gpu, WithoutGpu::Exit)?;
     let info = gather(&gpu)?;
     if global.json {

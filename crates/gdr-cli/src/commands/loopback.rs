@@ -19,7 +19,8 @@ use gdr_perf::transfer::TransferMemory;
 use gdr_rdma::Listener;
 
 use super::say_simulated;
-use crate::exit::{EXIT_STATUS, Exit, UsageError};
+use crate::command::{CommandSpec, Group, Run};
+use crate::exit::{Exit, Statuses, UsageError};
 use crate::figures::FigureOptions;
 use crate::global::Global;
 use crate::gpu::{Allocator, GpuName, GpuOptions};
@@ -37,19 +38,6 @@ use crate::units::{count, size};
 use table::Table;
 use text::Lines;
 
-const EXAMPLES: &str = "\
-Examples:
-  gdr loopback                              prove RDMA into GPU memory, within this machine
-  gdr loopback --size 64M --staged          through host memory and the copy engine instead
-  gdr loopback --from mlx5_0 --to mlx5_1    from one NIC to another; --device: within one
-  gdr loopback --gpu 1 --from-gpu 0         from memory of one GPU into that of another
-  gdr loopback --all                        each GPU, by the NIC that is nearest to it
-  gdr loopback --sweep --size 1G            measure direct and staged, 4 bytes to 1 GiB
-  gdr loopback --listen 10.0.0.1 --key-file key     on the machine with the GPU
-  gdr loopback --connect 10.0.0.1 --key-file key    on the other one
-  gdr loopback --inject lost --simulate     what it prints where nothing arrives
-  gdr loopback --simulate --json            without a GPU, for a program";
-
 /// Transfer bytes by RDMA into GPU memory, and prove that they arrived
 ///
 /// Each iteration fills GPU memory with one pattern by a kernel, writes another by RDMA, waits for
@@ -61,7 +49,6 @@ Examples:
 /// (or the name of an interface, or of the machine), where gdr itself speaks RoCEv2 over UDP.
 /// `gdr devices` lists both.
 #[derive(Debug, clap::Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"))]
 pub(crate) struct Options {
     /// RDMA device of this process, which sends and receives: --from and --to name two
     #[arg(
@@ -293,7 +280,32 @@ impl Options {
     }
 }
 
-pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
+impl CommandSpec for Options {
+    const GROUP: Group = Group::Prove;
+    const STATUSES: Statuses = &[
+        (Exit::Fine, "PASS, or everything was measured"),
+        (Exit::Failure, "FAIL, or the run could not start"),
+        (
+            Exit::Undecided,
+            "UNDECIDED: there is no GPU, or it was stopped (Ctrl-C, SIGTERM, closed output)",
+        ),
+    ];
+    const EXAMPLES: &'static str = "\
+Examples:
+  gdr loopback                              prove RDMA into GPU memory, within this machine
+  gdr loopback --size 64M --staged          through host memory and the copy engine instead
+  gdr loopback --from mlx5_0 --to mlx5_1    from one NIC to another; --device: within one
+  gdr loopback --gpu 1 --from-gpu 0         from memory of one GPU into that of another
+  gdr loopback --all                        each GPU, by the NIC that is nearest to it
+  gdr loopback --sweep --size 1G            measure direct and staged, 4 bytes to 1 GiB
+  gdr loopback --listen 10.0.0.1 --key-file key     on the machine with the GPU
+  gdr loopback --connect 10.0.0.1 --key-file key    on the other one
+  gdr loopback --inject lost --simulate     what it prints where nothing arrives
+  gdr loopback --simulate --json            without a GPU, for a program";
+    const RUN: Run<Self> = run;
+}
+
+fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
     options.check()?;
     let alone = options.listen.is_none() && options.connect.is_none();
     if alone && options.security.is_given() {

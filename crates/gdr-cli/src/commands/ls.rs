@@ -10,26 +10,19 @@ use gdr_perf::report::Schema;
 use serde::Serialize;
 
 use super::sheet::{Layout, Sheet};
-use crate::exit::{EXIT_STATUS, Exit};
+use crate::command::{CommandSpec, Group, Run};
+use crate::exit::{Exit, STOPPED, Statuses};
 use crate::global::Global;
 use crate::interrupt::{self, FirstSignal};
 use crate::object_link::{LinkArguments, ObjectAddress};
 use crate::object_report::{ObjectRow, sheet};
 use crate::output::Output;
 
-const EXAMPLES: &str = "\
-Examples:
-  gdr ls 127.0.0.1                      the objects of an owner on this machine
-  gdr ls node1:7000 --key-file key      of another host
-  gdr ls node1/model --key-file key     the tensors of an object
-  gdr ls node1 --key-file key --json | jq -r '.objects[].name'";
-
 /// List the objects that a process offers, or the tensors of one
 ///
 /// The owner is `gdr serve`, or a program that uses the gdr-object library. Objects that this host may
 /// not read are not listed.
 #[derive(Debug, clap::Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"))]
 pub(crate) struct Options {
     /// The owner: name or address, and TCP port [default port: 4791]; with the name of an object, that
     #[arg(value_name = "HOST[:PORT][/NAME]")]
@@ -108,7 +101,23 @@ struct Listing {
     objects: Vec<ObjectRow>,
 }
 
-pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
+impl CommandSpec for Options {
+    const GROUP: Group = Group::ShareMemory;
+    const STATUSES: Statuses = &[
+        (Exit::Fine, "listed"),
+        (Exit::Failure, "the owner was not reached, or is gone"),
+        (Exit::Undecided, STOPPED),
+    ];
+    const EXAMPLES: &'static str = "\
+Examples:
+  gdr ls 127.0.0.1                      the objects of an owner on this machine
+  gdr ls node1:7000 --key-file key      of another host
+  gdr ls node1/model --key-file key     the tensors of an object
+  gdr ls node1 --key-file key --json | jq -r '.objects[].name'";
+    const RUN: Run<Self> = run;
+}
+
+fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
     options.layout.check(global)?;
     options.link.prepare();
     interrupt::flag(FirstSignal::Terminates)?;

@@ -23,7 +23,8 @@ use gdr_perf::transfer::TransferMemory;
 use gdr_rdma::{Device, Listener, Security};
 
 use crate::chart;
-use crate::exit::{EXIT_STATUS, Exit};
+use crate::command::{CommandSpec, Group, Run};
+use crate::exit::{Exit, NO_GPU_OR_CLOSED, Statuses};
 use crate::global::Global;
 use crate::gpu::{Allocator, GpuOptions};
 use crate::gpu_context::{GpuContext, WithoutGpu};
@@ -41,15 +42,6 @@ use self::place::Place;
 /// The percentage of the expected rate that passes.
 const USUAL_LEAST: u32 = 70;
 
-const EXAMPLES: &str = "\
-Examples:
-  srun --ntasks-per-node 8 gdr mesh --key-file key       every GPU of an allocation
-  mpirun -n 8 gdr mesh                                   8 ranks on this machine
-  torchrun --no-python --nproc-per-node 8 gdr mesh       the same
-  gdr mesh --rank 0 --ranks 2 --meet node1 --key-file key     without a launcher, on each node
-  gdr mesh --host-file hosts --key-file key              the same, as pdsh or kubectl exec starts it
-  srun gdr mesh --quick --json --key-file key            in a prolog: the exit status says it";
-
 /// Measure between every two ranks, with GPU memory, and name the slow and the dead ones
 ///
 /// A launcher starts a process for each GPU; its environment has rank, number of ranks and, mostly,
@@ -60,7 +52,6 @@ Examples:
 /// Rank 0 prints the matrix; all ranks end with its exit status.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"),
     mut_arg("gpu", |arg| arg.short(None))
 )]
 pub(crate) struct Options {
@@ -196,7 +187,28 @@ impl Options {
     }
 }
 
-pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
+impl CommandSpec for Options {
+    const GROUP: Group = Group::Measure;
+    const STATUSES: Statuses = &[
+        (Exit::Fine, "every direction reaches the expected rate"),
+        (
+            Exit::Failure,
+            "a rank is slow, absent or dead, bytes are wrong, or the run failed",
+        ),
+        (Exit::Undecided, NO_GPU_OR_CLOSED),
+    ];
+    const EXAMPLES: &'static str = "\
+Examples:
+  srun --ntasks-per-node 8 gdr mesh --key-file key       every GPU of an allocation
+  mpirun -n 8 gdr mesh                                   8 ranks on this machine
+  torchrun --no-python --nproc-per-node 8 gdr mesh       the same
+  gdr mesh --rank 0 --ranks 2 --meet node1 --key-file key     without a launcher, on each node
+  gdr mesh --host-file hosts --key-file key              the same, as pdsh or kubectl exec starts it
+  srun gdr mesh --quick --json --key-file key            in a prolog: the exit status says it";
+    const RUN: Run<Self> = run;
+}
+
+fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
     let place = Place::of(options)?;
     if !matches!(options.provider, Provider::Soft) {
         // Nothing has started a thread yet.

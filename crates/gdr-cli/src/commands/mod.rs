@@ -1,49 +1,69 @@
-//! The subcommands, one module each: options and presentation.
+//! The commands, one module each: options, statuses, help and presentation.
 
-pub(crate) mod apiperf;
-pub(crate) mod chaos;
-pub(crate) mod check;
-pub(crate) mod collect;
-pub(crate) mod compare;
-pub(crate) mod copybw;
-pub(crate) mod copylat;
+mod apiperf;
+mod chaos;
+mod check;
+mod collect;
+mod compare;
+mod completions;
+mod copybw;
+mod copylat;
 mod copysweep;
-pub(crate) mod devices;
-pub(crate) mod diff;
-pub(crate) mod doctor;
+mod devices;
+mod diff;
+mod doctor;
 pub(crate) mod env;
-pub(crate) mod explain;
-pub(crate) mod fix;
-pub(crate) mod fleet;
+mod explain;
+mod fix;
+mod fleet;
 mod gdrcopy_common;
-pub(crate) mod generate;
-pub(crate) mod get;
-pub(crate) mod help;
-pub(crate) mod info;
-pub(crate) mod loopback;
-pub(crate) mod ls;
+mod get;
+mod help;
+mod info;
+mod loopback;
+mod ls;
+mod man;
 mod measurement;
-pub(crate) mod mesh;
-pub(crate) mod nics;
-pub(crate) mod peermem;
-pub(crate) mod perf;
-pub(crate) mod plan;
-pub(crate) mod pplat;
-pub(crate) mod put;
-pub(crate) mod run_program;
-pub(crate) mod sanity;
-pub(crate) mod serve;
+mod mesh;
+mod nics;
+mod peermem;
+mod perf;
+mod plan;
+mod pplat;
+mod put;
+pub(crate) mod run;
+mod sanity;
+mod serve;
 pub(crate) mod sheet;
-pub(crate) mod topo;
+mod topo;
 pub(crate) mod trace;
-pub(crate) mod tune;
+mod tune;
 pub(crate) mod version;
-pub(crate) mod watch;
+mod watch;
 
 use gdr_perf::report::Subject;
 
+use crate::command::Command;
 use crate::gpu_context::GpuContext;
 use crate::output::Output;
+
+/// The commands of these modules.
+macro_rules! commands {
+    ($($name:ident)*) => {
+        [$(Command::of::<$name::Options>(stringify!($name))),*]
+    };
+}
+
+/// Every command, in the order of the help.
+pub(crate) static ALL: &[Command] = &commands![
+    loopback sanity
+    doctor explain topo nics devices info collect diff fleet
+    perf compare mesh copybw copylat apiperf pplat plan tune
+    serve ls get put watch
+    run check chaos trace env
+    fix peermem
+    help version completions man
+];
 
 /// Writes that the GPU is simulated, if it is.
 fn say_simulated(gpu: &GpuContext, output: &mut Output) -> gdr_perf::Result<()> {

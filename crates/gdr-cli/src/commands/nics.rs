@@ -12,19 +12,12 @@ use serde::Serialize;
 
 use super::diff::printable;
 use super::sheet::{Layout, Sheet};
+use crate::command::{CommandSpec, Group, Run};
 use crate::counted::Counted;
-use crate::exit::{EXIT_STATUS, Exit};
+use crate::exit::{Exit, INPUT, Statuses};
 use crate::global::Global;
 use crate::node_args::Which;
 use crate::output::Output;
-
-const EXAMPLES: &str = "\
-Examples:
-  gdr nics               which interface, RDMA device, slot and GPU belong together
-  gdr nics --wide        with MAC address, slot, driver and firmware
-  gdr nics --csv         for a spreadsheet
-  gdr nics --json        for a program
-  gdr nics --from node.tar.gz";
 
 /// The most GPUs that are named as the nearest to one NIC.
 const MOST_NEAREST: usize = 16;
@@ -34,7 +27,6 @@ const MOST_NEAREST: usize = 16;
 /// Combines the output of `ip`, `ethtool`, `ibdev2netdev`, `lspci` and a distance matrix. Leaves out
 /// interfaces that are not PCI functions, and virtual functions without an interface.
 #[derive(Debug, clap::Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"))]
 pub(crate) struct Options {
     #[command(flatten)]
     which: Which,
@@ -77,7 +69,28 @@ struct Nic {
     gpu_class: Option<String>,
 }
 
-pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
+impl CommandSpec for Options {
+    const GROUP: Group = Group::Diagnose;
+    const STATUSES: Statuses = &[
+        (Exit::Fine, "listed"),
+        (Exit::Failure, "it failed"),
+        (
+            Exit::Undecided,
+            "there is no NIC, or standard output was closed",
+        ),
+        (Exit::Input, INPUT),
+    ];
+    const EXAMPLES: &'static str = "\
+Examples:
+  gdr nics               which interface, RDMA device, slot and GPU belong together
+  gdr nics --wide        with MAC address, slot, driver and firmware
+  gdr nics --csv         for a spreadsheet
+  gdr nics --json        for a program
+  gdr nics --from node.tar.gz";
+    const RUN: Run<Self> = run;
+}
+
+fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
     options.layout.check(global)?;
     let node = options.which.open()?;
     let (nics, left_out) = Rows::new(node.source.as_ref(), &node.inventory).all();

@@ -13,25 +13,18 @@ use owo_colors::OwoColorize;
 use serde::Serialize;
 
 use super::fix::{JOURNAL, root};
-use crate::exit::{EXIT_STATUS, Exit};
+use crate::command::{CommandSpec, Group, Run};
+use crate::exit::{Exit, INPUT, Statuses};
 use crate::global::Global;
 use crate::host_source;
 use crate::node_args::Which;
 use crate::output::Output;
-
-const EXAMPLES: &str = "\
-Examples:
-  gdr peermem status         is it there, does it work, and if not, what does
-  sudo gdr peermem load      load it now
-  sudo gdr peermem enable    load it now and at boot
-  sudo gdr peermem disable   no longer at boot";
 
 /// Show and manage the kernel module that lets RDMA NICs register GPU memory
 ///
 /// The module is nvidia_peermem, formerly nv_peer_mem. If it cannot work, shows why, and whether
 /// dma-buf can be used instead.
 #[derive(Debug, clap::Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"))]
 pub(crate) struct Options {
     #[command(subcommand)]
     what: What,
@@ -62,7 +55,31 @@ struct Report {
     peer: PeerMemory,
 }
 
-pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
+impl CommandSpec for Options {
+    const GROUP: Group = Group::Manage;
+    const STATUSES: Statuses = &[
+        (Exit::Fine, "the module is loaded"),
+        (
+            Exit::Warning,
+            "the module is not loaded, and dma-buf can be used instead",
+        ),
+        (Exit::Failure, "neither can be used, or the command failed"),
+        (
+            Exit::Undecided,
+            "too little is known, or standard output was closed",
+        ),
+        (Exit::Input, INPUT),
+    ];
+    const EXAMPLES: &'static str = "\
+Examples:
+  gdr peermem status         is it there, does it work, and if not, what does
+  sudo gdr peermem load      load it now
+  sudo gdr peermem enable    load it now and at boot
+  sudo gdr peermem disable   no longer at boot";
+    const RUN: Run<Self> = run;
+}
+
+fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
     match &options.what {
         What::Status { which } => {
             let node = which.open()?;

@@ -27,9 +27,10 @@ use gdr_rdma::{Device, Provider as ChosenProvider};
 
 use super::say_simulated;
 use crate::chart;
+use crate::command::{CommandSpec, Group, Run};
 use crate::cpu_placement::CpuOptions;
 use crate::document;
-use crate::exit::{EXIT_STATUS, Exit, UsageError};
+use crate::exit::{Exit, NO_GPU_OR_CLOSED, Statuses, UsageError};
 use crate::figures::FigureOptions;
 use crate::global::Global;
 use crate::gpu::{Allocator, GpuOptions};
@@ -46,18 +47,6 @@ use perftest::PerftestOptions;
 use table::Table;
 use waiting::Waiting;
 
-const EXAMPLES: &str = "\
-Examples:
-  gdr perf write-bw                              the server, which waits for a client
-  gdr perf write-bw 127.0.0.1 -a --verify        the client: every size, bytes compared
-  gdr perf read-lat node2 -d mlx5_0 --key-file k       by a NIC, to another host
-  gdr perf send-bw node2 -q 4 -b -D 10 --key-file k    4 queue pairs, both ways, 10 seconds
-  gdr perf write-bw node2 -q 8 --stripe -s 64M --key-file k    each message over 8 queue pairs
-  gdr perf write-bw node2 --gpu 0 --min 80Gbps --max-lat p99=50us --key-file k
-  gdr perf write-bw 127.0.0.1 --use_cuda=0 -F -c RC -D 5 --run_infinitely     by habit of perftest
-  gdr perf write-lat node2 --cpus 4 --bind 10.0.0.1 --key-file k     on CPU 4, from this address
-  gdr perf write-lat 127.0.0.1 -a --json --svg latency.svg";
-
 /// Measure bandwidth or latency of RDMA operations between two processes, as perftest does
 ///
 /// Started without a host it is the server, and waits for one client; the client chooses what is
@@ -65,7 +54,6 @@ Examples:
 /// every byte of every message is compared where it arrived, the warm-up included.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"),
     mut_arg("gpu", |arg| {
         arg.short(None)
             .visible_aliases(["use_cuda", "use_cuda_bus_id"])
@@ -399,7 +387,32 @@ fn open_gpu(options: &Options) -> Result<Option<GpuContext>> {
     GpuContext::open_for_transfer(&options.gpu, WithoutGpu::Fails, transfer).map(Some)
 }
 
-pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
+impl CommandSpec for Options {
+    const GROUP: Group = Group::Measure;
+    const STATUSES: Statuses = &[
+        (Exit::Fine, "measured, and every size keeps the thresholds"),
+        (
+            Exit::Failure,
+            "a size misses a threshold, bytes are wrong, or the run failed",
+        ),
+        (Exit::Undecided, NO_GPU_OR_CLOSED),
+    ];
+    const EXAMPLES: &'static str = "\
+Examples:
+  gdr perf write-bw                              the server, which waits for a client
+  gdr perf write-bw 127.0.0.1 -a --verify        the client: every size, bytes compared
+  gdr perf read-lat node2 -d mlx5_0 --key-file k       by a NIC, to another host
+  gdr perf send-bw node2 -q 4 -b -D 10 --key-file k    4 queue pairs, both ways, 10 seconds
+  gdr perf write-bw node2 -q 8 --stripe -s 64M --key-file k    each message over 8 queue pairs
+  gdr perf write-bw node2 --gpu 0 --min 80Gbps --max-lat p99=50us --key-file k
+  gdr perf write-bw 127.0.0.1 --use_cuda=0 -F -c RC -D 5 --run_infinitely     by habit of perftest
+  gdr perf write-lat node2 --cpus 4 --bind 10.0.0.1 --key-file k     on CPU 4, from this address
+  gdr perf write-lat 127.0.0.1 -a --json --svg latency.svg";
+    const INSTEAD: fn(&clap::Error) -> Option<String> = perftest::instead;
+    const RUN: Run<Self> = run;
+}
+
+fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
     if !matches!(options.provider, Provider::Soft) {
         // Nothing has started a thread yet.
         gdr_rdma::disable_scatter_to_cqe();

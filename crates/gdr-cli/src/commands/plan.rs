@@ -14,7 +14,8 @@ use serde::Serialize;
 
 use super::tune::{StepRow, show_steps, step_rows};
 use super::{describe, say_simulated};
-use crate::exit::{EXIT_STATUS, Exit};
+use crate::command::{CommandSpec, Group, Run};
+use crate::exit::{Exit, NO_GPU_OR_CLOSED, Statuses};
 use crate::global::Global;
 use crate::gpu::GpuOptions;
 use crate::gpu_context::{GpuContext, WithoutGpu};
@@ -24,20 +25,11 @@ use crate::units::{binary, figure, size};
 /// The sizes that are explained where none is given.
 const SIZES: [u64; 5] = [64, 4 << 10, 64 << 10, 1 << 20, 16 << 20];
 
-const EXAMPLES: &str = "\
-Examples:
-  gdr plan                            which path copies of each size take
-  gdr plan 256K 3M                    what copies of these sizes cost on every path
-  gdr plan --threads 1 --no-engine    where only the calling thread may copy
-  gdr plan 4K --resident              where a resident kernel may read, which a program asks for
-  gdr plan --json                     for a program";
-
 /// Explain which path a copy between host and GPU takes
 ///
 /// The choice is by the profile that `gdr tune` measured on this machine, else by built-in costs.
 /// Nothing is measured or copied.
 #[derive(Debug, clap::Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"))]
 pub(crate) struct Options {
     /// Bytes of copies [default: 64, 4K, 64K, 1M and 16M]
     #[arg(value_name = "SIZE", value_parser = size)]
@@ -83,7 +75,24 @@ struct EstimateRow {
     chosen: bool,
 }
 
-pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
+impl CommandSpec for Options {
+    const GROUP: Group = Group::Measure;
+    const STATUSES: Statuses = &[
+        (Exit::Fine, "the choice is printed"),
+        (Exit::Failure, "the GPU or its profile cannot be used"),
+        (Exit::Undecided, NO_GPU_OR_CLOSED),
+    ];
+    const EXAMPLES: &'static str = "\
+Examples:
+  gdr plan                            which path copies of each size take
+  gdr plan 256K 3M                    what copies of these sizes cost on every path
+  gdr plan --threads 1 --no-engine    where only the calling thread may copy
+  gdr plan 4K --resident              where a resident kernel may read, which a program asks for
+  gdr plan --json                     for a program";
+    const RUN: Run<Self> = run;
+}
+
+fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
     let context = GpuContext::open(&options.gpu, WithoutGpu::Exit)?;
     let (target, gpu) = (&context.target, context.target.gpu());
     // The kind of mapping decides on the profile.

@@ -11,7 +11,8 @@ use gdr_perf::timer::Batches;
 
 use super::gdrcopy_common::{MemoryOptions, Text, introduce};
 use super::measurement::Measurement;
-use crate::exit::{EXIT_STATUS, Exit};
+use crate::command::{CommandSpec, Group, Run};
+use crate::exit::{Exit, MEASUREMENT, Statuses};
 use crate::figures::{Cell, Column, DURATION, FigureOptions, Figures, SIMULATED, duration};
 use crate::global::Global;
 use crate::gpu::GpuOptions;
@@ -20,19 +21,11 @@ use crate::output::Output;
 use crate::progress::print_to_stderr;
 use crate::units::{count, six_digits, size};
 
-const EXAMPLES: &str = "\
-Examples:
-  gdr pplat                    round trip of a flag: the CPU writes GPU memory, a kernel answers
-  gdr pplat -s 4K              the same with 4 KiB of data ahead of the flag
-  gdr pplat -m 1 -s 4K         the GPU fills the data and the CPU reads them
-  gdr pplat -C gpumem --json   both flags in GPU memory, for a program";
-
 /// Measure round trips between the CPU and a running kernel (gdrcopy_pplat)
 ///
 /// The CPU's clock measures from before the CPU writes until it has read, in either mode. Filling and
 /// checking the data is not included.
 #[derive(Debug, clap::Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"))]
 pub(crate) struct Options {
     /// Round trips
     #[arg(short = 't', long, value_name = "N", value_parser = count, default_value = "1000")]
@@ -127,7 +120,20 @@ impl Options {
     }
 }
 
-pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
+impl CommandSpec for Options {
+    const GROUP: Group = Group::Measure;
+    const STATUSES: Statuses = MEASUREMENT;
+    const EXAMPLES: &'static str = "\
+Examples:
+  gdr pplat                    round trip of a flag: the CPU writes GPU memory, a kernel answers
+  gdr pplat -s 4K              the same with 4 KiB of data ahead of the flag
+  gdr pplat -m 1 -s 4K         the GPU fills the data and the CPU reads them
+  gdr pplat -C gpumem --json   both flags in GPU memory, for a program";
+    const TOOL: Option<&'static str> = Some("gdrcopy_pplat");
+    const RUN: Run<Self> = run;
+}
+
+fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
     let settings = options.settings();
     let used = Batches::of(settings.iterations).iterations();
     if used != settings.iterations {

@@ -4,7 +4,8 @@ use std::time::Instant;
 
 use anyhow::Result;
 
-use crate::exit::{EXIT_STATUS, Exit};
+use crate::command::{CommandSpec, Group, Run};
+use crate::exit::{Exit, STOPPED, Statuses};
 use crate::global::Global;
 use crate::interrupt::{self, FirstSignal};
 use crate::object_content::ContentReader;
@@ -13,19 +14,12 @@ use crate::object_report::Transferred;
 use crate::object_spec::ContentSource;
 use crate::output::Output;
 
-const EXAMPLES: &str = "\
-Examples:
-  gdr put 127.0.0.1/weights weights.bin            publish a file as the next epoch
-  ./produce | gdr put node1/frame --key-file key   publish what a program writes
-  gdr put node1/weights w.bin --element f32 --shape 1024x768 --key-file key --json";
-
 /// Publish a file as the next epoch of an object of another process
 ///
 /// The file has exactly as many bytes as the object. Readers see the epoch once all of it has arrived;
 /// if the command fails, nothing is published. The owner must permit it: `gdr serve` does for
 /// objects with access=read-write.
 #[derive(Debug, clap::Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"))]
 pub(crate) struct Options {
     /// The object: its owner, a slash, and its name [default port: 4791]
     #[arg(value_name = "HOST[:PORT]/NAME")]
@@ -46,7 +40,25 @@ fn source(text: &str) -> Result<ContentSource, std::convert::Infallible> {
     Ok(ContentSource::new(text))
 }
 
-pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
+impl CommandSpec for Options {
+    const GROUP: Group = Group::ShareMemory;
+    const STATUSES: Statuses = &[
+        (Exit::Fine, "published"),
+        (
+            Exit::Failure,
+            "not permitted, of another size than the object, or its owner is gone",
+        ),
+        (Exit::Undecided, STOPPED),
+    ];
+    const EXAMPLES: &'static str = "\
+Examples:
+  gdr put 127.0.0.1/weights weights.bin            publish a file as the next epoch
+  ./produce | gdr put node1/frame --key-file key   publish what a program writes
+  gdr put node1/weights w.bin --element f32 --shape 1024x768 --key-file key --json";
+    const RUN: Run<Self> = run;
+}
+
+fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
     options.link.prepare();
     interrupt::flag(FirstSignal::Terminates)?;
     let mut content = ContentReader::open(&options.file)?;

@@ -8,26 +8,19 @@ use serde::Serialize;
 
 use super::measurement::Measurement;
 use super::{describe, say_simulated};
-use crate::exit::{EXIT_STATUS, Exit};
+use crate::command::{CommandSpec, Group, Run};
+use crate::exit::{Exit, NO_GPU_OR_STOPPED, Statuses};
 use crate::global::Global;
 use crate::gpu::GpuOptions;
 use crate::gpu_context::{GpuContext, WithoutGpu};
 use crate::output::Output;
 use crate::progress::{Progress, print_to_stderr};
 
-const EXAMPLES: &str = "\
-Examples:
-  gdr sanity                            check everything
-  gdr sanity -v -t data_small_sizes     one check, step by step
-  gdr sanity -e --gpu 1                 the long checks too, on the second GPU
-  gdr sanity --simulate --json          without a GPU, for a program";
-
 /// Check that mappings of GPU memory are correct (gdrcopy_sanity)
 ///
 /// Each check passes, fails with a reason, or is waived with the reason why it cannot run on this
 /// machine. A waived check is not a failure.
 #[derive(Debug, clap::Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"))]
 pub(crate) struct Options {
     /// Print no summary
     #[arg(short = 's', long)]
@@ -49,7 +42,24 @@ pub(crate) struct Options {
     gpu: GpuOptions,
 }
 
-pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
+impl CommandSpec for Options {
+    const GROUP: Group = Group::Prove;
+    const STATUSES: Statuses = &[
+        (Exit::Fine, "no check failed"),
+        (Exit::Failure, "a check failed, or the GPU cannot be used"),
+        (Exit::Undecided, NO_GPU_OR_STOPPED),
+    ];
+    const EXAMPLES: &'static str = "\
+Examples:
+  gdr sanity                            check everything
+  gdr sanity -v -t data_small_sizes     one check, step by step
+  gdr sanity -e --gpu 1                 the long checks too, on the second GPU
+  gdr sanity --simulate --json          without a GPU, for a program";
+    const TOOL: Option<&'static str> = Some("gdrcopy_sanity");
+    const RUN: Run<Self> = run;
+}
+
+fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
     if options.list {
         list(global, output)?;
         return Ok(Exit::Fine);

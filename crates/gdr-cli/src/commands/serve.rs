@@ -23,7 +23,8 @@ use serde::Serialize;
 
 use super::say_simulated;
 use super::sheet::Layout;
-use crate::exit::{EXIT_STATUS, Exit};
+use crate::command::{CommandSpec, Group, Run};
+use crate::exit::{Exit, NO_GPU_OR_CLOSED, Statuses};
 use crate::global::Global;
 use crate::gpu::GpuOptions;
 use crate::gpu_context::{GpuContext, WithoutGpu};
@@ -38,31 +39,6 @@ use checkpoint::CheckpointSpec;
 use plan::Plan;
 use publisher::Publisher;
 
-const EXAMPLES: &str = "\
-Examples:
-  gdr serve --object name=weights,gpu=0,size=1G --publish-from weights.bin
-  gdr serve --object name=kv,shape=32x4096,element=bf16,access=read-write    peers put it
-  ./camera | gdr serve --object name=frame,size=8M,mode=ring:16 --publish-from -
-  gdr serve --listen 10.0.0.1 --key-file key --object name=a,size=4K --object name=b,size=4K
-  gdr serve --safetensors model.safetensors    its tensors: gdr ls 127.0.0.1/model
-  gdr serve --relay node1/model --listen 10.0.0.7 --key-file key    for other readers of it
-  gdr serve --object name=w,size=1M --metrics 127.0.0.1:9400    for Prometheus";
-
-const KEYS: &str = "\
-Keys of --object:
-  name=NAME        1 to 200 letters, digits and -_.:/
-  gpu=GPU          in GPU memory: index, UUID or PCI address; `gpu` alone is that of --gpu.
-                   Without it, in host memory
-  reach=HOW        how a soft device reaches GPU memory: best (a mapping, if there is one) or staged
-  size=SIZE        bytes of an epoch; without size and shape, those of --publish-from
-  shape=AxBxC      elements along each dimension
-  element=TYPE     u8 i8 u16 i16 u32 i32 u64 i64 f8e4m3 f8e5m2 f16 bf16 f32 f64 [default: u8]
-  mode=MODE        latest (whole epochs), live (one copy, may be torn), or ring:SLOTS
-                   [default: latest]
-  when-full=WHAT   of a ring, if a follower is behind: drop-oldest or block [default: drop-oldest]
-  checksum=SUM     of each epoch: none or sum64 [default: none]
-  access=RIGHTS    of peers: read or read-write [default: read]";
-
 /// Offer named memory of this host or its GPUs, for others to get, watch and put by RDMA
 ///
 /// Runs until Ctrl-C or SIGTERM. Peers on this host connect by loopback addresses; for other hosts,
@@ -73,7 +49,6 @@ Keys of --object:
 /// one epoch, and the next ones are the next epoch.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = format!("{KEYS}\n\n{EXAMPLES}\n\n{EXIT_STATUS}"),
     mut_arg("gpu", |arg| arg.short(None))
 )]
 pub(crate) struct Options {
@@ -220,7 +195,44 @@ enum Event<'a> {
     },
 }
 
-pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
+impl CommandSpec for Options {
+    const GROUP: Group = Group::ShareMemory;
+    const STATUSES: Statuses = &[
+        (Exit::Fine, "served until a signal (Ctrl-C, SIGTERM)"),
+        (
+            Exit::Failure,
+            "it could not start, content could not be read or published, or the owner of a \
+                 relayed object is gone",
+        ),
+        (Exit::Undecided, NO_GPU_OR_CLOSED),
+    ];
+    const EXAMPLES: &'static str = "\
+Keys of --object:
+  name=NAME        1 to 200 letters, digits and -_.:/
+  gpu=GPU          in GPU memory: index, UUID or PCI address; `gpu` alone is that of --gpu.
+                   Without it, in host memory
+  reach=HOW        how a soft device reaches GPU memory: best (a mapping, if there is one) or staged
+  size=SIZE        bytes of an epoch; without size and shape, those of --publish-from
+  shape=AxBxC      elements along each dimension
+  element=TYPE     u8 i8 u16 i16 u32 i32 u64 i64 f8e4m3 f8e5m2 f16 bf16 f32 f64 [default: u8]
+  mode=MODE        latest (whole epochs), live (one copy, may be torn), or ring:SLOTS
+                   [default: latest]
+  when-full=WHAT   of a ring, if a follower is behind: drop-oldest or block [default: drop-oldest]
+  checksum=SUM     of each epoch: none or sum64 [default: none]
+  access=RIGHTS    of peers: read or read-write [default: read]
+
+Examples:
+  gdr serve --object name=weights,gpu=0,size=1G --publish-from weights.bin
+  gdr serve --object name=kv,shape=32x4096,element=bf16,access=read-write    peers put it
+  ./camera | gdr serve --object name=frame,size=8M,mode=ring:16 --publish-from -
+  gdr serve --listen 10.0.0.1 --key-file key --object name=a,size=4K --object name=b,size=4K
+  gdr serve --safetensors model.safetensors    its tensors: gdr ls 127.0.0.1/model
+  gdr serve --relay node1/model --listen 10.0.0.7 --key-file key    for other readers of it
+  gdr serve --object name=w,size=1M --metrics 127.0.0.1:9400    for Prometheus";
+    const RUN: Run<Self> = run;
+}
+
+fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
     let (mut objects, mut contents) = (options.objects.clone(), options.contents.clone());
     let mut checkpoints = Vec::new();
     for checkpoint in &options.checkpoints {

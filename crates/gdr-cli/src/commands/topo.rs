@@ -12,31 +12,19 @@ use anyhow::Result;
 use clap::{Subcommand, ValueEnum};
 use gdr_node::render::{self, Vocabulary};
 
-use crate::exit::{EXIT_STATUS, Exit, UsageError};
+use crate::command::{CommandSpec, Group, Run};
+use crate::exit::{Exit, INPUT, Statuses, UsageError};
 use crate::global::Global;
 use crate::node_args::{Known, Node, Which};
 use crate::output::Output;
 use distances::Distances;
-
-const EXAMPLES: &str = "\
-Examples:
-  gdr topo                            the matrix of nvidia-smi topo -m, from sysfs alone
-  gdr topo --as nccl                  the same in NCCL's words
-  gdr topo --format tree              host bridges, switches, links
-  gdr topo --format svg > node.svg    a picture
-  gdr topo why GPU0 mlx5_3            the path between the two, hop by hop
-  gdr topo --from lspci.txt           another node, by `lspci -vvv` of it
-  gdr topo check --from lspci.txt --matrix topo.txt";
 
 /// Show how far apart GPUs and NICs are, and why
 ///
 /// Needs neither NVIDIA's driver nor privileges. NVLinks need NVIDIA's management library, because
 /// sysfs does not have them. Root can also read the ACS bits of ports on the path.
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"),
-    args_conflicts_with_subcommands = true
-)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Options {
     #[command(subcommand)]
     what: Option<What>,
@@ -107,7 +95,31 @@ enum Format {
     NcclXml,
 }
 
-pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
+impl CommandSpec for Options {
+    const GROUP: Group = Group::Diagnose;
+    const STATUSES: Statuses = &[
+        (Exit::Fine, "shown; check: every distance agrees"),
+        (Exit::Warning, "check: not every distance could be compared"),
+        (Exit::Failure, "check: a distance differs"),
+        (
+            Exit::Undecided,
+            "the capture has no PCI tree; check: nothing could be compared",
+        ),
+        (Exit::Input, INPUT),
+    ];
+    const EXAMPLES: &'static str = "\
+Examples:
+  gdr topo                            the matrix of nvidia-smi topo -m, from sysfs alone
+  gdr topo --as nccl                  the same in NCCL's words
+  gdr topo --format tree              host bridges, switches, links
+  gdr topo --format svg > node.svg    a picture
+  gdr topo why GPU0 mlx5_3            the path between the two, hop by hop
+  gdr topo --from lspci.txt           another node, by `lspci -vvv` of it
+  gdr topo check --from lspci.txt --matrix topo.txt";
+    const RUN: Run<Self> = run;
+}
+
+fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
     match &options.what {
         Some(What::Why { a, b, which }) => return why::run(global, which, (a, b), output),
         Some(What::Check { matrix, which }) => return check::run(global, which, matrix, output),

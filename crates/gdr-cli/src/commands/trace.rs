@@ -16,20 +16,12 @@ use serde::Serialize;
 
 use self::port_counters::PortCounters;
 use crate::child_program;
+use crate::command::{CommandSpec, Group, Run};
 use crate::document;
-use crate::exit::{EXIT_STATUS, Exit};
+use crate::exit::{Exit, Statuses};
 use crate::global::Global;
 use crate::launch::{PreloadLibrary, examine, found, prepended};
 use crate::output::Output;
-
-const EXAMPLES: &str = "\
-Examples:
-  gdr trace ./all_reduce_perf -g 8                    a table behind the program's output
-  gdr trace --require direct=95% -- ./app             fails unless 95% of the bytes went direct
-  gdr trace --json -o trace.json -- ./app             the report as JSON, in a file of its own
-  gdr trace --prometheus /var/lib/node_exporter/gdr.prom -- ./app
-  gdr trace -- gdr run --nic 127.0.0.1 ib_write_bw    with gdr's own devices
-  mpirun -n 8 gdr trace -o 'trace.%p' -- ./app        a report for each rank";
 
 /// Run a verbs program, and report which memory its RDMA traffic came from and went to
 ///
@@ -42,7 +34,6 @@ Examples:
 /// themselves (mlx5dv, DEVX) only registrations and the counters of the ports are seen; the report
 /// says so. The counts of a killed process are complete.
 #[derive(Debug, clap::Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"))]
 pub(crate) struct Options {
     /// The least share of direct bytes: direct (95%), or direct=N%; less is exit status 120
     #[arg(long, value_name = "SHARE")]
@@ -88,7 +79,41 @@ struct Document<'a> {
     report: &'a Report,
 }
 
-pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
+impl CommandSpec for Options {
+    const GROUP: Group = Group::RunPrograms;
+    const STATUSES: Statuses = &[
+        (
+            Exit::Fine,
+            "success; other statuses are the program's own, of a signal N it is 128 + N",
+        ),
+        (
+            Exit::NotMet,
+            "the program succeeded, and --require is not met",
+        ),
+        (
+            Exit::Launcher,
+            "gdr's library is missing or of another version, or the report failed",
+        ),
+        (
+            Exit::NotStarted,
+            "the program cannot be run, or not with the library",
+        ),
+        (Exit::NotFound, "there is no such program"),
+    ];
+    const EXAMPLES: &'static str = "\
+Examples:
+  gdr trace ./all_reduce_perf -g 8                    a table behind the program's output
+  gdr trace --require direct=95% -- ./app             fails unless 95% of the bytes went direct
+  gdr trace --json -o trace.json -- ./app             the report as JSON, in a file of its own
+  gdr trace --prometheus /var/lib/node_exporter/gdr.prom -- ./app
+  gdr trace -- gdr run --nic 127.0.0.1 ib_write_bw    with gdr's own devices
+  mpirun -n 8 gdr trace -o 'trace.%p' -- ./app        a report for each rank";
+    const STATUS_OF: fn(&anyhow::Error) -> Option<Exit> =
+        |error| error.is::<TraceError>().then_some(Exit::Launcher);
+    const RUN: Run<Self> = run;
+}
+
+fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
     let library = PreloadLibrary::Trace.find()?;
     let preload = prepended("LD_PRELOAD", &library)?;
     let Some((program, arguments)) = options.program.split_first() else {

@@ -14,18 +14,13 @@ use serde::Serialize;
 
 use super::copysweep::{TIME, measure};
 use super::{describe, say_simulated};
-use crate::exit::{EXIT_STATUS, Exit};
+use crate::command::{CommandSpec, Group, Run};
+use crate::exit::{Exit, MEASUREMENT, Statuses};
 use crate::global::Global;
 use crate::gpu::GpuOptions;
 use crate::gpu_context::{GpuContext, WithoutGpu};
 use crate::output::Output;
 use crate::units::{binary, size};
-
-const EXAMPLES: &str = "\
-Examples:
-  gdr tune                            measure, and write the profile of this machine
-  gdr tune -s 256M --threads 8        larger copies, and more threads
-  gdr tune --dry-run                  measure, and write nothing";
 
 /// Measure what copies cost on this machine, for the choice of their paths
 ///
@@ -34,7 +29,6 @@ Examples:
 /// driver, CPU and kind of mapping: $XDG_STATE_HOME/gdr/copy, or ~/.local/state/gdr/copy. Without one,
 /// built-in costs are used. Nothing but this command measures them.
 #[derive(Debug, clap::Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"))]
 pub(crate) struct Options {
     /// The largest copy
     #[arg(short = 's', long = "size", value_name = "SIZE", value_parser = size, default_value = "64M")]
@@ -109,7 +103,18 @@ struct Document<'a> {
     measured: &'a Report,
 }
 
-pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
+impl CommandSpec for Options {
+    const GROUP: Group = Group::Measure;
+    const STATUSES: Statuses = MEASUREMENT;
+    const EXAMPLES: &'static str = "\
+Examples:
+  gdr tune                            measure, and write the profile of this machine
+  gdr tune -s 256M --threads 8        larger copies, and more threads
+  gdr tune --dry-run                  measure, and write nothing";
+    const RUN: Run<Self> = run;
+}
+
+fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
     let gpu = GpuContext::open(&options.gpu, WithoutGpu::Exit)?;
     let threads = options.threads;
     let max_threads = threads.unwrap_or_else(|| default_threads(gpu.target.gpu()));

@@ -4,7 +4,8 @@ use anyhow::Result;
 use gdr_perf::report::Schema;
 use serde::Serialize;
 
-use crate::exit::Exit;
+use crate::command::{CommandSpec, Group, Run};
+use crate::exit::{Exit, PRINTING, Statuses};
 use crate::global::Global;
 use crate::output::Output;
 
@@ -26,7 +27,13 @@ struct Report {
     commit: Option<&'static str>,
 }
 
-pub(crate) fn run(global: &Global, output: &mut Output) -> Result<Exit> {
+impl CommandSpec for Options {
+    const GROUP: Group = Group::About;
+    const STATUSES: Statuses = PRINTING;
+    const RUN: Run<Self> = run;
+}
+
+fn run(global: &Global, _: &Options, output: &mut Output) -> Result<Exit> {
     if global.json {
         output.json(&Report {
             schema: Schema::first("gdr.version"),

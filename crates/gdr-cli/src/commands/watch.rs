@@ -7,7 +7,8 @@ use gdr_object::{Epoch, LocalMemory, RemoteObject};
 use gdr_perf::report::Schema;
 use serde::Serialize;
 
-use crate::exit::{EXIT_STATUS, Exit};
+use crate::command::{CommandSpec, Group, Run};
+use crate::exit::{Exit, Statuses};
 use crate::figures::{Cell, Column, FigureOptions, Figures};
 use crate::global::Global;
 use crate::interrupt::{self, FirstSignal};
@@ -16,20 +17,12 @@ use crate::object_report::{ObjectRow, rate};
 use crate::output::Output;
 use crate::units::count;
 
-const EXAMPLES: &str = "\
-Examples:
-  gdr watch 127.0.0.1/weights                     a row a second in which an epoch was published
-  gdr watch node1/weights --get --key-file key    get each epoch, too: its latency and bandwidth
-  gdr watch node1/weights --count 1 --key-file key && ./reload     wait for the next epoch
-  gdr watch node1/weights --json --key-file key | jq -c '[.epoch, .skipped]'";
-
 /// Follow the epochs of an object: how often it is published, and how long a get takes
 ///
 /// It is woken by the owner for each epoch; epochs that are published while it is busy are counted as
 /// skipped. It costs the owner nothing else, and does not hold up a ring that blocks. An epoch that
 /// was published before counts as seen.
 #[derive(Debug, clap::Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"))]
 pub(crate) struct Options {
     /// The object: its owner, a slash, and its name [default port: 4791]
     #[arg(value_name = "HOST[:PORT]/NAME")]
@@ -105,7 +98,32 @@ struct Seen {
     gb_per_s: Option<f64>,
 }
 
-pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
+impl CommandSpec for Options {
+    const GROUP: Group = Group::ShareMemory;
+    const STATUSES: Statuses = &[
+        (
+            Exit::Fine,
+            "--count epochs were seen, or a signal ended it (Ctrl-C, SIGTERM)",
+        ),
+        (
+            Exit::Failure,
+            "there is no such object, it is another than expected, or its owner is gone",
+        ),
+        (
+            Exit::Undecided,
+            "nothing newer within --idle, or standard output was closed",
+        ),
+    ];
+    const EXAMPLES: &'static str = "\
+Examples:
+  gdr watch 127.0.0.1/weights                     a row a second in which an epoch was published
+  gdr watch node1/weights --get --key-file key    get each epoch, too: its latency and bandwidth
+  gdr watch node1/weights --count 1 --key-file key && ./reload     wait for the next epoch
+  gdr watch node1/weights --json --key-file key | jq -c '[.epoch, .skipped]'";
+    const RUN: Run<Self> = run;
+}
+
+fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
     options.link.prepare();
     let stop = interrupt::flag(FirstSignal::RequestsStop)?;
     if global.json {

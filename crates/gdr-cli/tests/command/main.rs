@@ -152,26 +152,6 @@ fn running_text_fits_100_columns() {
 }
 
 #[test]
-fn every_help_has_examples_and_the_exit_status() {
-    for subcommand in [
-        "loopback", "sanity", "copybw", "copylat", "apiperf", "pplat", "plan", "tune", "info",
-        "run", "serve", "ls", "get", "put", "watch",
-    ] {
-        for help in ["-h", "--help"] {
-            let output = gdr([subcommand, help]);
-            assert_eq!(code(&output), 0);
-            let text = stdout(&output);
-            assert!(
-                text.contains(&format!("Examples:\n  gdr {subcommand}")),
-                "{text}"
-            );
-            assert!(text.contains("Exit status:\n  0   "), "{text}");
-        }
-    }
-    assert!(stdout(&gdr(["--help"])).contains("64  usage error: the command line is wrong"));
-}
-
-#[test]
 fn a_command_line_that_makes_no_sense_ends_with_64() {
     for line in [
         "",

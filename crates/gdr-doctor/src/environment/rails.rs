@@ -38,6 +38,20 @@ pub enum NoRail {
     },
 }
 
+impl NoRail {
+    /// Returns the code of this error for programs, such as `no_gpu`.
+    ///
+    /// A variant that gets another name keeps its code.
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::NoGpu { .. } => "no_gpu",
+            Self::NoNic { .. } => "no_nic",
+            Self::NoActivePort { .. } => "no_active_port",
+            Self::NoDistance { .. } => "no_distance",
+        }
+    }
+}
+
 /// A port of a NIC that a GPU uses.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Rail {

@@ -97,6 +97,33 @@ pub enum HandshakeError {
     KeyNeeded(IpAddr),
 }
 
+impl HandshakeError {
+    /// Returns the code of this error for programs, such as `handshake_protocol`.
+    ///
+    /// A variant that gets another name keeps its code.
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::Protocol { .. } => "handshake_protocol",
+            Self::Version { .. } => "handshake_version",
+            Self::Service { .. } => "handshake_service",
+            Self::Mtu { .. } => "handshake_mtu",
+            Self::TooLong { .. } => "handshake_too_long",
+            Self::Malformed { .. } => "handshake_malformed",
+            Self::KeyMissing { .. } => "handshake_key_missing",
+            Self::WrongKey { .. } => "handshake_wrong_key",
+            Self::Refused { .. } => "handshake_refused",
+            Self::OtherAddress { .. } => "handshake_other_address",
+            Self::NotAnAddress { .. } => "handshake_not_an_address",
+            Self::Crowded { .. } => "handshake_crowded",
+            Self::Lost { .. } => "handshake_lost",
+            Self::Gone { .. } => "handshake_gone",
+            Self::KeyNeeded { .. } => "handshake_key_needed",
+            Self::OtherUser { .. } => "handshake_other_user",
+            Self::UnknownUser { .. } => "handshake_unknown_user",
+        }
+    }
+}
+
 /// A step of the connection set-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]

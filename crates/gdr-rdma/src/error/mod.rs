@@ -170,6 +170,27 @@ pub enum TransferError {
 }
 
 impl Error {
+    /// Returns the code of this error for programs, such as `local_write_missing`.
+    ///
+    /// A variant that gets another name keeps its code.
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::Handshake(error) => error.code(),
+            Self::Nic(error) => error.code(),
+            Self::LocalWriteMissing { .. } => "local_write_missing",
+            Self::Deadline { .. } => "deadline",
+            Self::Transfer { .. } => "transfer",
+            Self::ListenPortInUse { .. } => "listen_port_in_use",
+            Self::Connect { .. } => "connect",
+            Self::NoPeer { .. } => "no_peer",
+            Self::ListenNeedsKey { .. } => "listen_needs_key",
+            Self::KeyFile { .. } => "key_file",
+            Self::KeyTooShort { .. } => "key_too_short",
+            Self::Verbs { .. } => "verbs",
+            Self::NotOffered { .. } => "rdma",
+        }
+    }
+
     pub(crate) fn os(call: &'static str, source: impl Into<io::Error>) -> Self {
         Self::Nic(NicError::os(call, source))
     }

@@ -16,34 +16,19 @@ use gdr_node::import::topo_matrix::TopoMatrix;
 use gdr_node::{Bdf, DeviceKind};
 use owo_colors::OwoColorize;
 
-use crate::exit::{EXIT_STATUS, Exit, InputError, UsageError};
+use crate::command::{self, CommandSpec, Run};
+use crate::exit::{Exit, INPUT, InputError, Statuses, UsageError};
 use crate::global::Global;
 use crate::node_args::{Known, Node, Which};
 use crate::output::Output;
 use crate::spelling::nearest;
-
-const EXAMPLES: &str = "\
-Examples:
-  gdr doctor                       judge this node
-  gdr doctor --example             see what a report looks like
-  gdr doctor --for nccl            only what matters to NCCL
-  gdr doctor --pair GPU0,mlx5_3    only one GPU and one NIC
-  gdr doctor --only acs.path -v    one check, with its evidence
-  gdr doctor -q --require-gpu      in a job's prologue
-  gdr doctor --inject acs.path     rehearse an alarm: a failure that is marked and not real
-  gdr doctor --format html > r.html
-  gdr doctor list                  every check
-  gdr doctor show acs.path         what a check means and how it judges";
 
 /// Find out why GPUDirect RDMA is off or slow on this node, and how to fix it
 ///
 /// Only reads. Root can read more: without it, PCI registers beyond the first 64 bytes and the kernel
 /// log are reported as unknown.
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"),
-    args_conflicts_with_subcommands = true
-)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Options {
     #[command(subcommand)]
     about: Option<About>,
@@ -158,7 +143,34 @@ fn one_of<T: Copy + Send + Sync + 'static, const N: usize>(
     })
 }
 
-pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
+impl CommandSpec for Options {
+    const GROUP: command::Group = command::Group::Diagnose;
+    const STATUSES: Statuses = &[
+        (Exit::Fine, "nothing is wrong"),
+        (Exit::Warning, "a warning"),
+        (Exit::Failure, "a failure, or what --fail-on names"),
+        (
+            Exit::Undecided,
+            "too little is known, or standard output was closed",
+        ),
+        (Exit::Input, INPUT),
+    ];
+    const EXAMPLES: &'static str = "\
+Examples:
+  gdr doctor                       judge this node
+  gdr doctor --example             see what a report looks like
+  gdr doctor --for nccl            only what matters to NCCL
+  gdr doctor --pair GPU0,mlx5_3    only one GPU and one NIC
+  gdr doctor --only acs.path -v    one check, with its evidence
+  gdr doctor -q --require-gpu      in a job's prologue
+  gdr doctor --inject acs.path     rehearse an alarm: a failure that is marked and not real
+  gdr doctor --format html > r.html
+  gdr doctor list                  every check
+  gdr doctor show acs.path         what a check means and how it judges";
+    const RUN: Run<Self> = run;
+}
+
+fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
     match &options.about {
         Some(About::List) => return show::list(global, output),
         Some(About::Show { ids }) => return show::documentation(global, &checks(ids)?, output),

@@ -436,16 +436,14 @@ pub(crate) fn instead(error: &clap::Error) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
-    use crate::args::Args;
+    use crate::cli;
 
     /// The options of perftest: the versions 4.5-0.17 and 26.07, letters before names.
     const PERFTEST: &str = include_str!("perftest-options.txt");
 
     fn perf() -> clap::Command {
-        let mut gdr = Args::command();
+        let mut gdr = cli::command();
         gdr.build();
         gdr.find_subcommand("perf").unwrap().clone()
     }
@@ -488,7 +486,7 @@ mod tests {
     fn an_option_that_is_not_taken_says_what_helps_instead() {
         let refused = |line: &str| {
             let line = format!("gdr perf write-bw {line}");
-            let parsed = Args::command().try_get_matches_from(line.split_whitespace());
+            let parsed = cli::command().try_get_matches_from(line.split_whitespace());
             instead(&parsed.unwrap_err())
         };
         for (line, words) in [

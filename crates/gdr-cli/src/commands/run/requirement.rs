@@ -23,7 +23,7 @@ pub(super) struct Requirement {
 
 /// The program succeeded, and the requirement is not met.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum RequirementError {
+pub(super) enum RequirementError {
     /// No place for what processes write.
     #[error("no folder can be made in {}: {source}; name another one in TMPDIR", .folder.display())]
     Folder { folder: PathBuf, source: io::Error },
@@ -40,7 +40,7 @@ pub(crate) enum RequirementError {
 
 impl RequirementError {
     /// The status of `gdr run`.
-    pub(crate) const fn exit(&self) -> Exit {
+    pub(super) const fn exit(&self) -> Exit {
         match self {
             Self::Folder { .. } | Self::Unreadable { .. } => Exit::Launcher,
             Self::NoneListed(_) | Self::Unused(_) => Exit::NotMet,

@@ -1,13 +1,16 @@
-//! Shell completions and manual pages.
+//! `gdr completions`: scripts of shells.
 
-use std::path::PathBuf;
-
+use anyhow::Result;
 use clap::builder::PossibleValuesParser;
 use clap::{Command, ValueHint};
 use clap_complete::Shell;
 use gdr_perf::sanity;
 
-use crate::exit::Exit;
+use crate::cli;
+use crate::command::{CommandSpec, Group, Run};
+use crate::exit::{Exit, PRINTING, Statuses};
+use crate::global::Global;
+use crate::multicall::Tool;
 use crate::output::Output;
 
 /// Print the completion script of a shell
@@ -15,29 +18,22 @@ use crate::output::Output;
 /// It completes gdr and GDRCopy's tools under their own names. For bash: gdr completions bash >
 /// ~/.local/share/bash-completion/completions/gdr
 #[derive(Debug, clap::Args)]
-pub(crate) struct CompletionsOptions {
+pub(crate) struct Options {
     /// The shell
     #[arg(value_enum)]
     shell: Shell,
 }
 
-/// Write the manual pages into a directory
-///
-/// To read one: gdr man /tmp/gdr && man -l /tmp/gdr/gdr-doctor.1
-#[derive(Debug, clap::Args)]
-pub(crate) struct ManOptions {
-    /// Directory for the pages
-    #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
-    pub(crate) directory: PathBuf,
+impl CommandSpec for Options {
+    const GROUP: Group = Group::About;
+    const STATUSES: Statuses = PRINTING;
+    const RUN: Run<Self> = run;
 }
 
-pub(crate) fn completions(
-    options: &CompletionsOptions,
-    programs: Vec<(Command, &str)>,
-    output: &mut Output,
-) -> anyhow::Result<Exit> {
+fn run(_: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
     let mut names = Vec::new();
-    for (command, name) in programs {
+    let tools = Tool::all().map(|tool| (tool.command(), tool.name));
+    for (command, name) in std::iter::once((cli::command(), "gdr")).chain(tools) {
         let mut script = Vec::new();
         clap_complete::generate(options.shell, &mut with_values(command), name, &mut script);
         names.push(String::from_utf8(script)?);

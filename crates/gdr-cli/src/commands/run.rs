@@ -14,12 +14,13 @@ use gdr_rdma::{Device, SoftAddress};
 use gdr_trace::Ended;
 
 pub(crate) use self::chaos::{ChaosError, ChaosRun, scenario};
-pub(crate) use self::requirement::RequirementError;
+use self::requirement::RequirementError;
 
 use self::requirement::Requirement;
 use crate::child_program;
+use crate::command::{CommandSpec, Group, Run};
 use crate::elf::{self, Elf};
-use crate::exit::{EXIT_STATUS, Exit, UsageError};
+use crate::exit::{Exit, Statuses, UsageError};
 use crate::global::Global;
 use crate::gpu::GpuName;
 use crate::gpu_context::pci_address;
@@ -28,16 +29,6 @@ use crate::launch::{
 };
 use crate::output::Output;
 use crate::units;
-
-const EXAMPLES: &str = "\
-Examples:
-  gdr run ibv_devinfo -v                          its devices, at all addresses of this host
-  gdr run --nic 127.0.0.1 ib_write_bw             a server, and in another terminal:
-  gdr run --nic 127.0.0.1 ib_write_bw 127.0.0.1   its client
-  gdr run --nic eth0 --only-soft ./nccl_test      without the devices of the host
-  gdr run --require-rdma=1G -- ./kv_cache_test    fails if it silently used TCP
-  gdr run --chaos 'drop p=1%' --seed 7 -- ./job     loses packets, the same each time
-  eval \"$(gdr run --nic eth0 --print-env)\"        for the programs of this shell";
 
 /// Run a program with RDMA devices of gdr's own, without RDMA hardware
 ///
@@ -50,7 +41,6 @@ Examples:
 /// /dev/infiniband, too. Where rdma-core is installed, its devices are
 /// listed behind gdr's, and work as without gdr.
 #[derive(Debug, clap::Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"))]
 pub(crate) struct Options {
     #[command(flatten)]
     devices: DeviceOptions,
@@ -130,7 +120,44 @@ pub(crate) struct DeviceOptions {
     near: Option<GpuName>,
 }
 
-pub(crate) fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
+impl CommandSpec for Options {
+    const GROUP: Group = Group::RunPrograms;
+    const STATUSES: Statuses = &[
+        (
+            Exit::Fine,
+            "the environment is printed; of a program that is run, all statuses are its own",
+        ),
+        (
+            Exit::NotMet,
+            "the program succeeded, and --require-rdma is not met, or the scenario of --chaos was not applied",
+        ),
+        (
+            Exit::Launcher,
+            "gdr's verbs library is missing, or of another version",
+        ),
+        (
+            Exit::NotStarted,
+            "the program cannot be run, or not with the library",
+        ),
+        (Exit::NotFound, "there is no such program"),
+    ];
+    const EXAMPLES: &'static str = "\
+Examples:
+  gdr run ibv_devinfo -v                          its devices, at all addresses of this host
+  gdr run --nic 127.0.0.1 ib_write_bw             a server, and in another terminal:
+  gdr run --nic 127.0.0.1 ib_write_bw 127.0.0.1   its client
+  gdr run --nic eth0 --only-soft ./nccl_test      without the devices of the host
+  gdr run --require-rdma=1G -- ./kv_cache_test    fails if it silently used TCP
+  gdr run --chaos 'drop p=1%' --seed 7 -- ./job     loses packets, the same each time
+  eval \"$(gdr run --nic eth0 --print-env)\"        for the programs of this shell";
+    const STATUS_OF: fn(&anyhow::Error) -> Option<Exit> = |error| {
+        let unmet = error.downcast_ref().map(RequirementError::exit);
+        unmet.or_else(|| error.downcast_ref().map(ChaosError::exit))
+    };
+    const RUN: Run<Self> = run;
+}
+
+fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
     if global.json {
         return Err(UsageError("gdr run has no JSON: it prints nothing itself".to_owned()).into());
     }
