@@ -131,7 +131,6 @@ impl CompletionCounting {
     /// Begins again with a queue pair that was in RESET.
     pub(crate) fn reset(&mut self) {
         self.silent.clear();
-        self.served = Served::default();
     }
 
     /// Remembers a send of this number, which was posted without being signalled.
@@ -160,6 +159,12 @@ impl CompletionCounting {
             self.silent.pop_front();
         }
         !is_silent || completion.status != WcStatus::Success
+    }
+
+    /// Counts the last that a connection has done for the peer, which is about to be reset.
+    pub(crate) fn end_serving(&mut self, served: Served) {
+        self.count_served(served);
+        self.served = Served::default();
     }
 
     /// Counts what the connection has done for the peer since the last call.

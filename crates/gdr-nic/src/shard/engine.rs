@@ -212,6 +212,10 @@ impl Engine {
         }
         self.wire.close_to_all(qpn);
         qp.end_references();
+        let served = qp.transport.served();
+        if let Some(counting) = qp.requests.counting() {
+            counting.end_serving(served);
+        }
         // The receive that it has taken goes back to a shared queue.
         qp.transport.enter_reset();
         Some(qp)
