@@ -13,6 +13,7 @@ use super::packet_line::{Arrival, HeldPacket, PacketLine, Schedule};
 use super::packet_stream::{Headers, PacketNumber, PacketStream, Role};
 use super::{Chaos, Counted, DeviceChaos};
 use crate::device_state::DeviceState;
+use crate::wire::udp::socket::Socket;
 
 /// What becomes of a packet whose turn it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -260,6 +261,11 @@ impl QpChaos {
     /// The next packet that leaves now.
     pub(crate) fn take_outbound(&mut self, now: Time) -> Option<HeldPacket> {
         self.outbound.take(now)
+    }
+
+    /// A packet is processed, or is sent.
+    pub(crate) fn capture(&self, direction: Direction, packet: &HeldPacket, socket: &Socket) {
+        self.chaos.capture(direction, packet, socket);
     }
 
     /// Keeps a packet for which there is no room.

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::mem;
 use std::ops::Add;
 
+use gdr_chaos::Direction;
 use gdr_roce::wire::{Packet, WireError};
 use gdr_roce::{FrameReceived, Qpn, State, StateError, Statistics, Time};
 
@@ -169,6 +170,7 @@ impl Acceptor<'_> {
         while let Some(held) = faults.take_inbound(self.now) {
             self.counters.packets_received += 1;
             self.counters.bytes_received += held.bytes.len() as u64;
+            faults.capture(Direction::In, &held, self.socket);
             if held.is_corrupt {
                 self.counters.icrc_mismatches += 1;
                 continue;

@@ -1,5 +1,6 @@
 //! What an engine does where a scenario has faults.
 
+use gdr_chaos::Direction;
 use gdr_roce::{Qpn, Time};
 
 use super::Engine;
@@ -67,6 +68,7 @@ pub(super) fn push_due(
             faults.keep_outbound(packet);
             return;
         }
+        faults.capture(Direction::Out, &packet, wire.socket());
         let len = packet.bytes.len();
         wire.room()[..len].copy_from_slice(&packet.bytes);
         match packet.is_corrupt {
