@@ -13,7 +13,6 @@ use std::time::Duration;
 
 use gdr_roce::{Qpn, RtrAttributes, State, StateError, Time};
 
-use self::faults::push_due;
 use crate::chaos::QpChaos;
 use crate::device_state::DeviceState;
 use crate::error::{Error, Result};
@@ -187,7 +186,6 @@ impl Engine {
         if let Some(faults) = &self.device.chaos {
             let qpn = qp.transport.qpn();
             qp.add_chaos(QpChaos::new(faults, &self.device, qpn));
-            self.unfinished.has_faults = true;
         }
         self.insert(qp);
     }
@@ -386,8 +384,12 @@ impl Engine {
             counters: &mut self.counters,
         };
         let mut accepted = false;
-        for datagram in self.wire.received() {
-            accepted |= acceptor.accept(&datagram);
+        if self.device.chaos.is_some() {
+            accepted = acceptor.accept_by_chaos(self.wire.received());
+        } else {
+            for datagram in self.wire.received() {
+                accepted |= acceptor.accept(&datagram);
+            }
         }
         let mut of_rings = RingAcceptor {
             acceptor: &mut acceptor,
@@ -589,6 +591,10 @@ impl Engine {
             *any |= sent != SentFrames::Blocked;
             return sent == SentFrames::More;
         }
+        // Once here, and not for each packet.
+        if qp.chaos.is_some() {
+            return self.transmit_by_chaos(qp, regions, now, any);
+        }
         for _ in 0..QUANTUM {
             if !qp.may_transmit() {
                 return false;
@@ -633,19 +639,11 @@ impl Engine {
             if self.wire.is_blocked() {
                 return true;
             }
-            if qp.chaos.as_ref().is_some_and(|faults| faults.is_placing()) {
-                return false;
-            }
             let room = self.wire.room();
             let Some((len, to)) = qp.poll_transmit(now, &mut memory, room) else {
                 return false;
             };
             *any = true;
-            if let Some(faults) = &mut qp.chaos {
-                faults.leave(now, &room[..len], to);
-                push_due(faults, now, &mut self.wire, &mut self.counters);
-                continue;
-            }
             if let Transport::Datagrams(_) = qp.transport {
                 match self.rings.pass(to, &room[..len]) {
                     Passed::InRing => {

@@ -3,9 +3,10 @@
 use gdr_chaos::Direction;
 use gdr_roce::{Qpn, Time};
 
-use super::Engine;
+use super::{Engine, QUANTUM};
 use crate::chaos::{ALARM, DEVICE_ALARM, QpChaos};
 use crate::shard::memory::{DomainMemory, RegionCache};
+use crate::shard::qp_context::QpContext;
 use crate::shard::qp_table::Acceptor;
 use crate::shard::region_table::Regions;
 use crate::types::Counters;
@@ -53,16 +54,49 @@ impl Engine {
         self.schedule(Qpn::new(qpn));
         true
     }
+
+    /// As [`Engine::transmit_one`], through the faults of the queue pair.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn transmit_by_chaos(
+        &mut self,
+        qp: &mut QpContext,
+        regions: &Regions,
+        now: Time,
+        any: &mut bool,
+    ) -> bool {
+        let Some(mut faults) = qp.chaos.take() else {
+            return false;
+        };
+        let cache = RegionCache::default();
+        let number = qp.transport.qpn();
+        let mut memory =
+            DomainMemory::new(regions, &cache, qp.domain, number, &mut self.unfinished);
+        let mut more = true;
+        for _ in 0..QUANTUM {
+            if self.wire.is_blocked() {
+                break;
+            }
+            more = qp.may_transmit() && !faults.is_placing();
+            if !more {
+                break;
+            }
+            let room = self.wire.room();
+            let Some((len, to)) = qp.poll_transmit(now, &mut memory, room) else {
+                more = false;
+                break;
+            };
+            *any = true;
+            faults.leave(now, &room[..len], to);
+            push_due(&mut faults, now, &mut self.wire, &mut self.counters);
+        }
+        qp.chaos = Some(faults);
+        more
+    }
 }
 
 /// Sends the packets of a queue pair that are due.
-#[cold]
-pub(super) fn push_due(
-    faults: &mut QpChaos,
-    now: Time,
-    wire: &mut UdpWire,
-    counters: &mut Counters,
-) {
+fn push_due(faults: &mut QpChaos, now: Time, wire: &mut UdpWire, counters: &mut Counters) {
     while let Some(packet) = faults.take_outbound(now) {
         if wire.is_blocked() {
             faults.keep_outbound(packet);
