@@ -5,7 +5,7 @@
 //! packets go by UDP then: what a ring of shared memory carries has no packets of its own to lose.
 //!
 //! What is decided by chance follows from the seed, the queue pair in the order in which they were made, and the number
-//! of the operation: [`gdr_chaos`]. What depends on time is not decided here: a packet that is sent again is never struck
+//! of the packet or operation: [`gdr_chaos`]. What depends on time is not decided here: a packet that is sent again is never struck
 //! again, unless the rule says how often, and acknowledgements only where a rule names them.
 
 mod capture;

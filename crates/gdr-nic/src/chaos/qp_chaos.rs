@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gdr_chaos::{Class, Direction, Fault, Kinds, Queues, Rule, Site, StatusCode};
-use gdr_roce::{Completion, Memory, Mtu, Psn, Qpn, Time, WcStatus};
+use gdr_roce::{Completion, Memory, Mtu, Psn, Qpn, RtrAttributes, Time, WcStatus};
 
 use super::held_completions::HeldCompletions;
 use super::late_bytes::{LateBytes, LateMemory};
@@ -49,7 +49,7 @@ pub(crate) struct QpChaos {
     number: u64,
     qpn: Qpn,
     /// The path MTU of a connection.
-    pub(crate) mtu: Option<Mtu>,
+    mtu: Option<Mtu>,
     device: Arc<DeviceState>,
     /// By direction and role.
     streams: [[PacketStream; 3]; 2],
@@ -95,6 +95,13 @@ impl QpChaos {
     /// The faults of the same queue pair after it was in RESET.
     pub(crate) fn renewed(&self) -> Self {
         Self::of(&self.chaos, &self.device, self.qpn, self.number)
+    }
+
+    /// The queue pair is connected.
+    pub(crate) fn connect(&mut self, attributes: &RtrAttributes) {
+        self.mtu = Some(attributes.path_mtu);
+        let requests = PacketStream::from(attributes.rq_psn);
+        self.streams[Direction::In as usize][Role::Request as usize] = requests;
     }
 
     /// The time of the device's clock.

@@ -252,7 +252,7 @@ impl Engine {
                 (qp.ring, qp.exports) = (ring, exports);
                 qp.udp_use = udp_use;
                 if let Some(faults) = &mut qp.chaos {
-                    faults.mtu = Some(attributes.path_mtu);
+                    faults.connect(attributes);
                 }
             }
             Some(connected)
