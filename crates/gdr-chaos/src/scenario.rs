@@ -96,12 +96,12 @@ impl Scenario {
             .is_none_or(|share| share.has(self.draw(rule, site, 0)))
     }
 
-    /// A random number that follows from the seed, the rule, the place and a number.
+    /// A random number that follows from the seed, the rule, the queue pair, the part and a number. Which operation a part
+    /// belongs to may be known only later, where packets were lost.
     pub fn draw(&self, rule: usize, site: Site, number: u64) -> u64 {
         let parts = [
             self.rules.get(rule).map_or(0, |rule| rule.key),
             site.queue_pair,
-            site.operation,
             site.part,
             number,
         ];

@@ -55,6 +55,9 @@ pub(crate) enum LaunchError {
     /// A file cannot be read.
     #[error("{} cannot be read: {source}", .path.display())]
     Unreadable { path: PathBuf, source: io::Error },
+    /// A file cannot be written.
+    #[error("{} cannot be written: {source}", .path.display())]
+    NotWritten { path: PathBuf, source: io::Error },
     /// A program that runs with other rights than its caller.
     #[error(
         "{} has more rights than its caller ({why}), and the loader ignores LD_PRELOAD there; run a \

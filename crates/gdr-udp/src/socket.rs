@@ -354,12 +354,7 @@ impl Socket {
     }
 
     /// The header fields that the ICRC covers.
-    pub(crate) fn path(
-        &self,
-        src: SocketAddr,
-        dst: SocketAddr,
-        identification: u16,
-    ) -> Option<Path> {
+    pub fn path(&self, src: SocketAddr, dst: SocketAddr, identification: u16) -> Option<Path> {
         let ip = match (src.ip(), dst.ip()) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => Ip::V4 {
                 src,

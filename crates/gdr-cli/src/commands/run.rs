@@ -118,6 +118,13 @@ pub(crate) struct DeviceOptions {
     /// interface, or at one of its own that is near to nothing.
     #[arg(long, value_name = "GPU|PCI-ADDRESS", value_parser = GpuName::parse)]
     near: Option<GpuName>,
+
+    /// Write the packets of the devices to this file, which Wireshark and tcpdump read
+    ///
+    /// RoCEv2 in a pcap file, as of `tcpdump -i any`: what a device of the program sent and received, once each.
+    /// It needs no privilege. Packets to other devices of this host go by UDP then, and not by shared memory.
+    #[arg(long, value_name = "FILE")]
+    pcap: Option<PathBuf>,
 }
 
 impl CommandSpec for Options {
@@ -149,6 +156,7 @@ Examples:
   gdr run --nic eth0 --only-soft ./nccl_test      without the devices of the host
   gdr run --require-rdma=1G -- ./kv_cache_test    fails if it silently used TCP
   gdr run --chaos 'drop p=1%' --seed 7 -- ./job     loses packets, the same each time
+  gdr run --pcap packets.pcap -- ./job            its packets, for Wireshark
   eval \"$(gdr run --nic eth0 --print-env)\"        for the programs of this shell";
     const STATUS_OF: fn(&anyhow::Error) -> Option<Exit> = |error| {
         let unmet = error.downcast_ref().map(RequirementError::exit);
@@ -204,6 +212,8 @@ const SYSTEM: &str = "GDR_LIBIBVERBS";
 const ONLY_SOFT: &str = "GDR_ONLY_SOFT";
 /// The variable with the PCI function that devices are near to.
 const NEAR: &str = "GDR_VERBS_NEAR";
+/// The variable with the file of packets.
+const PCAP: &str = "GDR_PCAP";
 
 /// Corrects two assumptions of NCCL about NICs, unless the user has set the variables. These devices reach the
 /// memory of every GPU wherever they are in the PCI tree; and NCCL 2.28 ends with a segmentation fault where it
@@ -254,6 +264,15 @@ pub(crate) fn environment(options: &DeviceOptions) -> Result<Vec<(&'static str, 
             .into());
         }
         variables.push((NEAR, near.into()));
+    }
+    if let Some(path) = &options.pcap {
+        // Each device appends to it.
+        let path = std::path::absolute(path)?;
+        fs::File::create(&path).map_err(|source| LaunchError::NotWritten {
+            path: path.clone(),
+            source,
+        })?;
+        variables.push((PCAP, path.into()));
     }
     if options.only_soft || !has_hardware() {
         let unset = OF_NCCL

@@ -1,13 +1,14 @@
-//! Faults on command: what `GDR_CHAOS` says goes wrong.
+//! Faults on command: what `GDR_CHAOS` says goes wrong; and packets in the file that `GDR_PCAP` names.
 //!
 //! A device that is opened under a scenario has a [`DeviceChaos`], and each queue pair of it a [`QpChaos`]. Packets,
 //! completions and registrations pass them on paths of their own, which a device without a scenario never takes. All
 //! packets go by UDP then: what a ring of shared memory carries has no packets of its own to lose.
 //!
 //! What is decided by chance follows from the seed, the queue pair in the order in which they were made, and the number
-//! of the operation: [`gdr_chaos`]. What depends on time is not decided here: a packet that is sent again is never struck
+//! of the packet or operation: [`gdr_chaos`]. What depends on time is not decided here: a packet that is sent again is never struck
 //! again, unless the rule says how often, and acknowledgements only where a rule names them.
 
+mod capture;
 mod device_chaos;
 mod held_completions;
 mod late_bytes;
@@ -17,24 +18,33 @@ mod packet_stream;
 mod qp_chaos;
 mod stopped;
 
+use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use gdr_chaos::{Class, Fault, Memory, Record, RefusedErrno, Rule, Scenario, Site, Strike};
+use gdr_chaos::{
+    Class, Direction, Fault, Memory, Record, RefusedErrno, Rule, Scenario, Site, Strike,
+};
 use gdr_process::lock::lock;
 use rustix::io::Errno;
 
 pub(crate) use self::device_chaos::DeviceChaos;
 pub(crate) use self::qp_chaos::{QpChaos, Verdict};
 
+use self::capture::{Capture, Checksum};
 use self::log::Log;
+use self::packet_line::HeldPacket;
 use crate::error::{Error, Result};
+use gdr_udp::Socket;
 
 /// Has the scenario, in the inline form.
 const VARIABLE: &str = "GDR_CHAOS";
 /// Names the file to which faults are appended; the standard error without it.
 const LOG_VARIABLE: &str = "GDR_CHAOS_LOG";
+/// Names the file to which packets are appended.
+const PCAP_VARIABLE: &str = "GDR_PCAP";
 
 /// The bit of an entry of the engine's timers that is a queue pair's fault, and the entry of the device's.
 pub(crate) const ALARM: u32 = 1 << 31;
@@ -48,11 +58,12 @@ enum Counted {
     Registration,
 }
 
-/// A scenario, as a process runs it.
+/// A scenario, as a process runs it. It has no rules where packets are captured only.
 #[derive(Debug)]
 pub(crate) struct Chaos {
     scenario: Scenario,
     log: Log,
+    capture: Option<Capture>,
     counts: [AtomicU64; 3],
     /// How often rules struck that are of no queue pair, by rule.
     strikes: Mutex<Vec<u64>>,
@@ -62,11 +73,12 @@ pub(crate) struct Chaos {
 }
 
 impl Chaos {
-    pub(crate) fn new(scenario: Scenario, log: Log) -> Self {
+    fn new(scenario: Scenario, log: Log, capture: Option<Capture>) -> Self {
         Self {
             strikes: Mutex::new(vec![0; scenario.rules.len()]),
             scenario,
             log,
+            capture,
             counts: Default::default(),
             start: OnceLock::new(),
             bytes: AtomicU64::new(0),
@@ -76,26 +88,28 @@ impl Chaos {
     /// The scenario of this process, if it has one.
     ///
     /// # Errors
-    /// [`Error::Chaos`]: it cannot be read, or the log cannot be written.
+    /// [`Error::Chaos`]: it cannot be read, or the log or the packets cannot be written.
     pub(crate) fn of_process() -> Result<Option<Arc<Self>>> {
         static CHAOS: Mutex<Option<Arc<Chaos>>> = Mutex::new(None);
-        let Some(text) = gdr_process::variable(VARIABLE).filter(|text| !text.is_empty()) else {
+        let (text, packets) = (variable(VARIABLE), variable(PCAP_VARIABLE));
+        if text.is_none() && packets.is_none() {
             return Ok(None);
-        };
+        }
         let mut chaos = lock(&CHAOS);
         if let Some(chaos) = &*chaos {
             return Ok(Some(Arc::clone(chaos)));
         }
-        let scenario = Scenario::parse(&text.to_string_lossy()).map_err(|error| Error::Chaos {
-            variable: VARIABLE,
-            why: error.to_string(),
-        })?;
-        let path = gdr_process::variable(LOG_VARIABLE).filter(|path| !path.is_empty());
-        let log = Log::open(path.as_deref()).map_err(|error| Error::Chaos {
-            variable: LOG_VARIABLE,
-            why: error.to_string(),
-        })?;
-        let loaded = Arc::new(Self::new(scenario, log));
+        let scenario = match text {
+            Some(text) => Scenario::parse(&text.to_string_lossy()).map_err(of(VARIABLE))?,
+            None => Scenario {
+                seed: 0,
+                rules: Vec::new(),
+            },
+        };
+        let log = Log::open(variable(LOG_VARIABLE).as_deref()).map_err(of(LOG_VARIABLE))?;
+        let capture = packets.map(|path| Capture::open(&path)).transpose();
+        let capture = capture.map_err(of(PCAP_VARIABLE))?;
+        let loaded = Arc::new(Self::new(scenario, log, capture));
         *chaos = Some(Arc::clone(&loaded));
         Ok(Some(loaded))
     }
@@ -140,6 +154,9 @@ impl Chaos {
     }
 
     pub(crate) fn log_begin(&self, device: &str) {
+        if self.scenario.rules.is_empty() {
+            return;
+        }
         self.log.write(&Record::Begun {
             pid: std::process::id(),
             device: device.to_owned(),
@@ -156,6 +173,25 @@ impl Chaos {
             pid: std::process::id(),
             details: format!("t={:.6}{}{details}", time.as_secs_f64(), separator(details)),
         }));
+    }
+
+    /// Writes a packet that has arrived or leaves, if packets are captured.
+    fn capture(&self, direction: Direction, packet: &HeldPacket, socket: &Socket) {
+        let Some(capture) = &self.capture else {
+            return;
+        };
+        let (other, own): (SocketAddr, _) = (packet.address, socket.local());
+        let (from, to) = match direction {
+            Direction::Out => (own, other),
+            Direction::In => (other, own),
+        };
+        let checksum = match packet.is_corrupt {
+            true => Checksum::Wrong,
+            false => Checksum::Right,
+        };
+        if let Some(path) = socket.path(from, to, 0) {
+            capture.write(direction, &path, &packet.bytes, checksum);
+        }
     }
 
     /// How many entries a new completion queue has that was asked for with `capacity`.
@@ -209,6 +245,19 @@ impl Chaos {
             }
         }
         Ok(())
+    }
+}
+
+/// The value of a variable, unless it is empty.
+fn variable(name: &str) -> Option<OsString> {
+    gdr_process::variable(name).filter(|value| !value.is_empty())
+}
+
+/// What makes an error of this variable.
+fn of<E: ToString>(variable: &'static str) -> impl Fn(E) -> Error {
+    move |error| Error::Chaos {
+        variable,
+        why: error.to_string(),
     }
 }
 

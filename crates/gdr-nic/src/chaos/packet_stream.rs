@@ -1,6 +1,6 @@
 //! The packets of a queue pair in one direction, by their numbers.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use gdr_chaos::Kinds;
 use gdr_roce::wire::{Bth, Opcode, Reth};
@@ -29,6 +29,8 @@ pub(super) struct PacketNumber {
 
 /// How many messages responses may belong to: more than READs are outstanding.
 const MOST_STARTS: usize = 256;
+/// How many packets may be outstanding behind later ones: more than a window has.
+const MOST_MISSING: usize = 4096;
 
 /// Packets of one role in one direction.
 #[derive(Debug, Default)]
@@ -36,9 +38,13 @@ pub(super) struct PacketStream {
     /// The sequence number behind the highest that was seen.
     next: Option<Psn>,
     packets: u64,
+    /// Packets before `next` that were not seen.
+    missing: BTreeSet<u64>,
     operations: u64,
     /// The first packets of the last messages.
     starts: VecDeque<u64>,
+    /// The packet before `next` is in the middle of a message.
+    is_within: bool,
     /// Where the READ continues that was requested last: a requester may ask for the parts of one by one.
     read_on: Option<u64>,
 }
@@ -97,42 +103,89 @@ impl Headers {
 }
 
 impl PacketStream {
-    /// The number of a packet; `None` if it, or a later one, was seen before, and for a READ request that continues
-    /// another one: in how many parts a READ is asked for depends on time.
+    /// A stream whose first packet has this sequence number, whether or not it is the first to be seen.
+    pub(super) fn from(first: Psn) -> Self {
+        Self {
+            next: Some(first),
+            ..Self::default()
+        }
+    }
+
+    /// The number of a packet, which follows from its sequence number, in whatever order packets are seen; `None` if it was
+    /// seen before, and for a READ request that continues another one: in how many parts a READ is asked for depends on
+    /// time.
     pub(super) fn number(&mut self, headers: Headers) -> Option<PacketNumber> {
-        let ahead = headers.psn.distance_from(self.next.unwrap_or(headers.psn));
+        let next = self.next.unwrap_or(headers.psn);
+        let (ahead, position) = (headers.psn.distance_from(next), headers.opcode.position());
+        let span = u64::from(headers.span);
         if ahead >= HALF {
-            return None;
+            let packet = self
+                .packets
+                .checked_sub(next.distance_from(headers.psn).into())?;
+            if !self.missing.remove(&packet) {
+                return None;
+            }
+            self.missing
+                .retain(|it| !(packet..packet + span).contains(it));
+            return self.numbered(packet, position.is_first());
+        }
+        let packet = self.packets + u64::from(ahead);
+        self.missing.extend(self.packets..packet);
+        while self.missing.len() > MOST_MISSING {
+            self.missing.pop_first();
+        }
+        if ahead > 0 && !self.is_within && !position.is_first() {
+            // The message that it belongs to has begun in between.
+            self.begin(self.packets);
         }
         self.next = Some(headers.psn.wrapping_add(headers.span));
-        let packet = self.packets + u64::from(ahead);
-        self.packets = packet + u64::from(headers.span);
+        self.packets = packet + span;
+        self.is_within = !position.is_last();
+        // One behind a packet that is missing may be the second part of a READ.
         let continues = headers
             .read
-            .is_some_and(|(from, _)| self.read_on == Some(from));
+            .is_some_and(|(from, _)| ahead > 0 || self.read_on == Some(from));
         self.read_on = headers.read.map(|(_, to)| to);
         if continues {
             return None;
         }
-        let is_first = headers.opcode.position().is_first();
+        self.numbered(packet, position.is_first())
+    }
+
+    /// The number of a packet that is seen for the first time.
+    fn numbered(&mut self, packet: u64, is_first: bool) -> Option<PacketNumber> {
         if is_first {
-            self.operations += 1;
-            self.starts.push_back(packet);
-            if self.starts.len() > MOST_STARTS {
-                self.starts.pop_front();
-            }
+            self.begin(packet);
         }
+        let known = self.of_packet(packet);
         Some(PacketNumber {
-            operation: self.operations.saturating_sub(1),
+            operation: known.map_or(0, |known| known.operation),
             packet,
             is_first,
         })
     }
 
+    /// A message begins with this packet.
+    fn begin(&mut self, packet: u64) {
+        let at = self.starts.partition_point(|start| *start < packet);
+        if self.starts.get(at) == Some(&packet) {
+            return;
+        }
+        self.operations += 1;
+        self.starts.insert(at, packet);
+        if self.starts.len() > MOST_STARTS {
+            self.starts.pop_front();
+        }
+    }
+
     /// The number of the response with this sequence number to one of these requests.
     pub(super) fn response(&self, psn: Psn) -> Option<PacketNumber> {
         let behind = self.next?.distance_from(psn);
-        let packet = self.packets.checked_sub(u64::from(behind))?;
+        self.of_packet(self.packets.checked_sub(u64::from(behind))?)
+    }
+
+    /// The number of a packet of a message whose start is known.
+    fn of_packet(&self, packet: u64) -> Option<PacketNumber> {
         let later = self
             .starts
             .iter()
@@ -170,16 +223,49 @@ mod tests {
         assert_eq!(number(0, Opcode::WriteLast), Some((0, 1)));
         assert_eq!(number(top, Opcode::WriteFirst), None);
         assert_eq!(number(3, Opcode::SendOnly), Some((1, 4)));
-        assert_eq!(number(2, Opcode::SendOnly), None, "a later one was seen");
-        assert_eq!(number(4, Opcode::ReadRequest), Some((2, 5)));
+        assert_eq!(number(2, Opcode::SendOnly), Some((1, 3)), "it comes late");
+        assert_eq!(number(2, Opcode::SendOnly), None);
+        assert_eq!(number(4, Opcode::ReadRequest), Some((3, 5)));
         assert_eq!(number(6, Opcode::ReadRequest), None, "a part of it, again");
         assert_eq!(number(7, Opcode::ReadRequest), None, "it goes on");
-        assert_eq!(number(10, Opcode::SendOnly), Some((3, 11)));
+        assert_eq!(number(10, Opcode::SendOnly), Some((4, 11)));
         let response = |psn| {
             let number = stream.response(Psn::new(psn)).unwrap();
             (number.operation, number.packet, number.is_first)
         };
-        assert_eq!(response(4), (2, 5, true));
-        assert_eq!(response(7), (2, 8, false));
+        assert_eq!(response(4), (3, 5, true));
+        assert_eq!(response(7), (3, 8, false));
+    }
+
+    #[test]
+    fn a_packet_has_the_same_number_in_whatever_order_it_is_seen() {
+        let sent = [
+            (7, Opcode::WriteFirst),
+            (8, Opcode::WriteMiddle),
+            (9, Opcode::WriteLast),
+            (10, Opcode::WriteFirst),
+            (11, Opcode::WriteLast),
+        ];
+        let expected = [(0, 0), (0, 1), (0, 2), (1, 3), (1, 4)];
+        for order in [
+            [0, 1, 2, 3, 4],
+            [2, 1, 0, 4, 3],
+            [1, 2, 0, 3, 4],
+            [0, 2, 4, 1, 3],
+        ] {
+            let mut stream = PacketStream::from(Psn::new(7));
+            for at in order {
+                let (psn, opcode) = sent[at];
+                let headers = Headers {
+                    psn: Psn::new(psn),
+                    opcode,
+                    span: 1,
+                    read: None,
+                };
+                let number = stream.number(headers).unwrap();
+                assert_eq!((number.operation, number.packet), expected[at], "{order:?}");
+                assert_eq!(stream.number(headers), None);
+            }
+        }
     }
 }

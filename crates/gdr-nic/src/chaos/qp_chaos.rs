@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gdr_chaos::{Class, Direction, Fault, Kinds, Queues, Rule, Site, StatusCode};
-use gdr_roce::{Completion, Memory, Mtu, Psn, Qpn, Time, WcStatus};
+use gdr_roce::{Completion, Memory, Mtu, Psn, Qpn, RtrAttributes, Time, WcStatus};
 
 use super::held_completions::HeldCompletions;
 use super::late_bytes::{LateBytes, LateMemory};
@@ -13,6 +13,7 @@ use super::packet_line::{Arrival, HeldPacket, PacketLine, Schedule};
 use super::packet_stream::{Headers, PacketNumber, PacketStream, Role};
 use super::{Chaos, Counted, DeviceChaos};
 use crate::device_state::DeviceState;
+use gdr_udp::Socket;
 
 /// What becomes of a packet whose turn it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +49,7 @@ pub(crate) struct QpChaos {
     number: u64,
     qpn: Qpn,
     /// The path MTU of a connection.
-    pub(crate) mtu: Option<Mtu>,
+    mtu: Option<Mtu>,
     device: Arc<DeviceState>,
     /// By direction and role.
     streams: [[PacketStream; 3]; 2],
@@ -94,6 +95,13 @@ impl QpChaos {
     /// The faults of the same queue pair after it was in RESET.
     pub(crate) fn renewed(&self) -> Self {
         Self::of(&self.chaos, &self.device, self.qpn, self.number)
+    }
+
+    /// The queue pair is connected.
+    pub(crate) fn connect(&mut self, attributes: &RtrAttributes) {
+        self.mtu = Some(attributes.path_mtu);
+        let requests = PacketStream::from(attributes.rq_psn);
+        self.streams[Direction::In as usize][Role::Request as usize] = requests;
     }
 
     /// The time of the device's clock.
@@ -260,6 +268,11 @@ impl QpChaos {
     /// The next packet that leaves now.
     pub(crate) fn take_outbound(&mut self, now: Time) -> Option<HeldPacket> {
         self.outbound.take(now)
+    }
+
+    /// A packet is processed, or is sent.
+    pub(crate) fn capture(&self, direction: Direction, packet: &HeldPacket, socket: &Socket) {
+        self.chaos.capture(direction, packet, socket);
     }
 
     /// Keeps a packet for which there is no room.

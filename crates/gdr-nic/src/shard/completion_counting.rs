@@ -110,6 +110,8 @@ pub(crate) struct CompletionCounting {
     counters: [Option<CompletionCounter>; OPERATIONS],
     /// The numbers of posted sends whose success is counted, and not put into the completion queue.
     silent: VecDeque<u64>,
+    /// Where all completions go, and not into the completion queue, each with whether it is a silent one.
+    diverted: Option<VecDeque<(Completion, bool)>>,
     served: Served,
 }
 
@@ -119,6 +121,7 @@ impl CompletionCounting {
         Self {
             counters: Default::default(),
             silent: VecDeque::new(),
+            diverted: None,
             served,
         }
     }
@@ -131,7 +134,19 @@ impl CompletionCounting {
     /// Begins again with a queue pair that was in RESET.
     pub(crate) fn reset(&mut self) {
         self.silent.clear();
-        self.served = Served::default();
+        if let Some(diverted) = &mut self.diverted {
+            diverted.clear();
+        }
+    }
+
+    /// Keeps all completions from here on for [`CompletionCounting::take_diverted`].
+    pub(crate) fn divert(&mut self) {
+        self.diverted.get_or_insert_default();
+    }
+
+    /// The next completion that was kept, and whether it is a silent one.
+    pub(crate) fn take_diverted(&mut self) -> Option<(Completion, bool)> {
+        self.diverted.as_mut()?.pop_front()
     }
 
     /// Remembers a send of this number, which was posted without being signalled.
@@ -152,14 +167,22 @@ impl CompletionCounting {
         if let Some(counter) = counter {
             counter.count(completion);
         }
-        if completion.opcode.is_receive() {
-            return true;
-        }
-        let is_silent = self.silent.front() == Some(&number);
+        let is_silent = !completion.opcode.is_receive() && self.silent.front() == Some(&number);
         if is_silent {
             self.silent.pop_front();
         }
-        !is_silent || completion.status != WcStatus::Success
+        let is_delivered = !is_silent || completion.status != WcStatus::Success;
+        if let Some(diverted) = &mut self.diverted {
+            diverted.push_back((*completion, !is_delivered));
+            return false;
+        }
+        is_delivered
+    }
+
+    /// Counts the last that a connection has done for the peer, which is about to be reset.
+    pub(crate) fn end_serving(&mut self, served: Served) {
+        self.count_served(served);
+        self.served = Served::default();
     }
 
     /// Counts what the connection has done for the peer since the last call.

@@ -13,7 +13,6 @@ use std::time::Duration;
 
 use gdr_roce::{Qpn, RtrAttributes, State, StateError, Time};
 
-use self::faults::push_due;
 use crate::chaos::QpChaos;
 use crate::device_state::DeviceState;
 use crate::error::{Error, Result};
@@ -191,7 +190,6 @@ impl Engine {
         if let Some(faults) = &self.device.chaos {
             let qpn = qp.transport.qpn();
             qp.add_chaos(QpChaos::new(faults, &self.device, qpn));
-            self.unfinished.has_faults = true;
         }
         self.insert(qp);
     }
@@ -216,6 +214,10 @@ impl Engine {
         }
         self.wire.peers.close_to_all(qpn);
         qp.end_references();
+        let served = qp.transport.served();
+        if let Some(counting) = qp.requests.counting() {
+            counting.end_serving(served);
+        }
         // The receive that it has taken goes back to a shared queue.
         qp.transport.enter_reset();
         Some(qp)
@@ -254,7 +256,7 @@ impl Engine {
                 (qp.ring, qp.exports) = (ring, exports);
                 qp.udp_use = udp_use;
                 if let Some(faults) = &mut qp.chaos {
-                    faults.mtu = Some(attributes.path_mtu);
+                    faults.connect(attributes);
                 }
             }
             Some(connected)
@@ -386,8 +388,12 @@ impl Engine {
             counters: &mut self.counters,
         };
         let mut accepted = false;
-        for datagram in self.wire.rx.datagrams() {
-            accepted |= acceptor.accept(&datagram);
+        if self.device.chaos.is_some() {
+            accepted = acceptor.accept_by_chaos(self.wire.rx.datagrams());
+        } else {
+            for datagram in self.wire.rx.datagrams() {
+                accepted |= acceptor.accept(&datagram);
+            }
         }
         let mut of_rings = RingAcceptor {
             acceptor: &mut acceptor,
@@ -589,6 +595,10 @@ impl Engine {
             *any |= sent != SentFrames::Blocked;
             return sent == SentFrames::More;
         }
+        // Once here, and not for each packet.
+        if qp.chaos.is_some() {
+            return self.transmit_by_chaos(qp, regions, now, any);
+        }
         for _ in 0..QUANTUM {
             if !qp.may_transmit() {
                 return false;
@@ -633,19 +643,11 @@ impl Engine {
             if self.wire.batch.is_blocked() {
                 return true;
             }
-            if qp.chaos.as_ref().is_some_and(|faults| faults.is_placing()) {
-                return false;
-            }
             let room = self.wire.batch.room();
             let Some((len, to)) = qp.poll_transmit(now, &mut memory, room) else {
                 return false;
             };
             *any = true;
-            if let Some(faults) = &mut qp.chaos {
-                faults.leave(now, &room[..len], to);
-                push_due(faults, now, &mut self.wire.batch);
-                continue;
-            }
             if let Transport::Datagrams(_) = qp.transport {
                 match self.rings.pass(to, &room[..len]) {
                     Passed::InRing => {

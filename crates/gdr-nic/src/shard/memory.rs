@@ -56,8 +56,6 @@ pub(crate) struct Unfinished {
     announced: RefCell<AnnouncedReads>,
     pub(crate) copies: PendingCopies,
     pub(crate) bounce: BounceBuffer,
-    /// A scenario has faults for the queue pairs.
-    pub(crate) has_faults: bool,
 }
 
 /// Where [`Contents::At`](gdr_roce::Contents::At) of a packet that was received is.

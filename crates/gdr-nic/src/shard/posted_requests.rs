@@ -151,10 +151,10 @@ impl PostedRequests {
         }
     }
 
-    /// Lets every request complete, also those that are not signalled.
+    /// Lets every request complete, also those that are not signalled, and keeps the completions.
     pub(crate) fn watch_all(&mut self, served: gdr_roce::Served) {
         let new = || Box::new(CompletionCounting::new(served));
-        self.counting.get_or_insert_with(new);
+        self.counting.get_or_insert_with(new).divert();
     }
 
     /// Its counters, if it has any.

@@ -227,8 +227,8 @@ impl QpContext {
         announced
     }
 
-    /// Delivers completions to their queues, or to its faults. Returns whether one was lost, and whether any was
-    /// announced.
+    /// Delivers completions to their queues, or keeps them for its faults. Returns whether one was lost, and whether any
+    /// was announced.
     // The usual caller has no faults.
     #[inline(always)]
     fn deliver(
@@ -257,17 +257,10 @@ impl QpContext {
                     &self.send_completions
                 }
             };
-            if let Some(counting) = self.requests.counting() {
-                let is_silent = !counting.count(&completion, number);
-                if let Some(faults) = &mut self.chaos {
-                    if faults.complete(completion, is_silent) {
-                        self.transport.enter_error();
-                    }
-                    continue;
-                }
-                if is_silent {
-                    continue;
-                }
+            if let Some(counting) = self.requests.counting()
+                && !counting.count(&completion, number)
+            {
+                continue;
             }
             let (pushed, announcement) = queue.push(completion);
             if announcement == Announcement::Sent {
@@ -283,6 +276,25 @@ impl QpContext {
         (lost, announced)
     }
 
+    /// Passes completions to its faults.
+    fn divert(
+        &mut self,
+        faults: &mut QpChaos,
+        completed: &mut RetainedList,
+        overrun: &mut dyn FnMut(&CqEntries),
+    ) {
+        loop {
+            self.deliver(completed, overrun);
+            let counting = self.requests.counting();
+            let Some((completion, is_silent)) = counting.and_then(|it| it.take_diverted()) else {
+                return;
+            };
+            if faults.complete(completion, is_silent) {
+                self.transport.enter_error();
+            }
+        }
+    }
+
     /// As [`QpContext::complete`], through the faults of the queue pair.
     #[cold]
     #[inline(never)]
@@ -292,17 +304,14 @@ impl QpContext {
         timers: &mut BTreeSet<(Time, u32)>,
         overrun: &mut dyn FnMut(&CqEntries),
     ) -> Announcement {
-        let waits = self
-            .chaos
-            .as_ref()
-            .is_some_and(|faults| faults.is_placing());
-        if !waits {
-            self.deliver(completed, overrun);
-        }
         let mut announced = Announcement::None;
-        let Some(faults) = &mut self.chaos else {
+        let Some(mut faults) = self.chaos.take() else {
             return announced;
         };
+        let waits = faults.is_placing();
+        if !waits {
+            self.divert(&mut faults, completed, overrun);
+        }
         loop {
             let has_failed = self.transport.state() == State::Error;
             let next = match waits {
@@ -334,6 +343,7 @@ impl QpContext {
         if let Some(next) = faults.next_of_device() {
             timers.insert((next, DEVICE_ALARM));
         }
+        self.chaos = Some(faults);
         announced
     }
 }

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::mem;
 use std::ops::Add;
 
+use gdr_chaos::Direction;
 use gdr_roce::wire::{Packet, WireError};
 use gdr_roce::{FrameReceived, Qpn, State, StateError, Statistics, Time};
 
@@ -126,17 +127,26 @@ impl Acceptor<'_> {
     /// Passes a datagram to its queue pair; returns whether that accepted it.
     pub(crate) fn accept(&mut self, datagram: &Datagram<'_>) -> bool {
         let packet = Packet::new(datagram.payload);
-        if self.unfinished.has_faults
-            && let Ok(packet) = &packet
-            && self.meet_faults(packet, datagram)
-        {
-            return true;
-        }
         self.accept_packet(packet, datagram, Origin::Packet) == Acceptance::Accepted
     }
 
-    /// Passes a datagram to the faults of its queue pair; returns whether they have taken it.
+    /// As [`Acceptor::accept`] for each of these, through the faults of the queue pairs.
     #[cold]
+    #[inline(never)]
+    pub(crate) fn accept_by_chaos<'d>(
+        &mut self,
+        datagrams: impl Iterator<Item = Datagram<'d>>,
+    ) -> bool {
+        let mut accepted = false;
+        for datagram in datagrams {
+            let met = Packet::new(datagram.payload)
+                .is_ok_and(|packet| self.meet_faults(&packet, &datagram));
+            accepted |= met || self.accept(&datagram);
+        }
+        accepted
+    }
+
+    /// Passes a datagram to the faults of its queue pair; returns whether they have taken it.
     fn meet_faults(&mut self, packet: &Packet<'_>, datagram: &Datagram<'_>) -> bool {
         let qpn = packet.bth().dest_qpn.get();
         let Some(qp) = self.qps.get_mut(qpn) else {
@@ -169,6 +179,7 @@ impl Acceptor<'_> {
         while let Some(held) = faults.take_inbound(self.now) {
             self.counters.packets_received += 1;
             self.counters.bytes_received += held.bytes.len() as u64;
+            faults.capture(Direction::In, &held, self.socket);
             if held.is_corrupt {
                 self.counters.icrc_mismatches += 1;
                 continue;

@@ -38,6 +38,7 @@ pub(crate) const PROGRAMS: &[Program] = &[
     (Rule::SameBuffer, same_buffer),
     (Rule::WaitsForever, waits_forever),
     (Rule::CompletionsUnpolled, completions_unpolled),
+    (Rule::Leaked, leaked),
 ];
 
 const UNSIGNALED: u32 = 0;
@@ -362,4 +363,11 @@ fn completions_unpolled(twin: Twin) {
     let _unused = page();
     // SAFETY: the program ends, with what it registered for that.
     unsafe { libc::exit(0) };
+}
+
+fn leaked(twin: Twin) {
+    let link = Link::new(Sizes::default());
+    if twin == Right {
+        link.close();
+    }
 }

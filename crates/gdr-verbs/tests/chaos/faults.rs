@@ -9,18 +9,18 @@ use gdr_verbs_sys::*;
 use crate::side::*;
 
 const WRITE: ibv_wr_opcode = ibv_wr_opcode::IBV_WR_RDMA_WRITE;
-const SUCCESS: ibv_wc_status = ibv_wc_status::IBV_WC_SUCCESS;
+pub(crate) const SUCCESS: ibv_wc_status = ibv_wc_status::IBV_WC_SUCCESS;
 /// Longer than anything takes that no fault strikes, and shorter than each fault.
 const SOON: Duration = Duration::from_millis(40);
 
 /// Two sides, and a region of some words at each.
-struct Pair {
-    a: Side,
-    b: Side,
-    near: Box<[AtomicU64]>,
-    far: Box<[AtomicU64]>,
-    source: std::ptr::NonNull<ibv_mr>,
-    target: std::ptr::NonNull<ibv_mr>,
+pub(crate) struct Pair {
+    pub(crate) a: Side,
+    pub(crate) b: Side,
+    pub(crate) near: Box<[AtomicU64]>,
+    pub(crate) far: Box<[AtomicU64]>,
+    pub(crate) source: std::ptr::NonNull<ibv_mr>,
+    pub(crate) target: std::ptr::NonNull<ibv_mr>,
 }
 
 fn words(count: u64, word: impl Fn(u64) -> u64) -> Box<[AtomicU64]> {
@@ -35,7 +35,7 @@ fn registered(side: &Side, words: &[AtomicU64]) -> std::ptr::NonNull<ibv_mr> {
 }
 
 /// Connects two sides. A packet that is not answered is sent again after 4.096 us times two to the power of `timeout`.
-fn connect(a: &Side, b: &Side, timeout: u8) {
+pub(crate) fn connect(a: &Side, b: &Side, timeout: u8) {
     for (side, peer) in [(a, b), (b, a)] {
         side.to_init().unwrap();
         side.to_rtr(peer.number()).unwrap();
@@ -46,16 +46,16 @@ fn connect(a: &Side, b: &Side, timeout: u8) {
 }
 
 /// A second.
-const LONG: u8 = 18;
+pub(crate) const LONG: u8 = 18;
 /// A millisecond.
-const SHORT: u8 = 8;
+pub(crate) const SHORT: u8 = 8;
 
 impl Pair {
-    fn new(count: u64) -> Self {
+    pub(crate) fn new(count: u64) -> Self {
         Self::with_timeout(count, LONG)
     }
 
-    fn with_timeout(count: u64, timeout: u8) -> Self {
+    pub(crate) fn with_timeout(count: u64, timeout: u8) -> Self {
         let [a, b] = [(); 2].map(|()| Side::new(ibv_qp_type::IBV_QPT_RC));
         connect(&a, &b, timeout);
         Self::of((a, b), count)
@@ -75,14 +75,21 @@ impl Pair {
     }
 
     /// Posts a WRITE of `len` bytes, to the place where they are in the source.
-    fn post(&self, id: u64, offset: u64, len: u32) {
+    pub(crate) fn post(&self, id: u64, offset: u64, len: u32) {
         let wr = request(id, WRITE, self.target, offset);
         let list = &mut [segment(self.source, offset, len)];
         self.a.send(wr, list).unwrap();
     }
 
+    /// Posts a READ of a range of the target, to this place of the source.
+    pub(crate) fn post_read(&self, id: u64, (from, len): (u64, u32), to: u64) {
+        let read = request(id, ibv_wr_opcode::IBV_WR_RDMA_READ, self.target, from);
+        let list = &mut [segment(self.source, to, len)];
+        self.a.send(read, list).unwrap();
+    }
+
     /// Writes the word of this number; returns its status, and how long it took.
-    fn write(&self, n: u64) -> (ibv_wc_status, Duration) {
+    pub(crate) fn write(&self, n: u64) -> (ibv_wc_status, Duration) {
         let begin = Instant::now();
         self.post(n, n * 8, 8);
         let done = self.a.completion();
@@ -90,11 +97,11 @@ impl Pair {
         (done.status, begin.elapsed())
     }
 
-    fn word(&self, n: u64) -> u64 {
+    pub(crate) fn word(&self, n: u64) -> u64 {
         self.far[n as usize].load(Ordering::Acquire)
     }
 
-    fn close(self) {
+    pub(crate) fn close(self) {
         deregister(self.source);
         deregister(self.target);
         self.a.close();
@@ -460,10 +467,7 @@ pub(crate) fn no_byte_that_is_read_is_there_for_a_while() {
     let pair = Pair::new(128);
     let begin = Instant::now();
     // The target is all zeros, and the source is not.
-    let read = request(1, ibv_wr_opcode::IBV_WR_RDMA_READ, pair.target, 0);
-    pair.a
-        .send(read, &mut [segment(pair.source, 0, 1024)])
-        .unwrap();
+    pair.post_read(1, (0, 1024), 0);
     while begin.elapsed() < SOON {
         assert!(pair.a.poll().is_none());
         assert_eq!(arrived(&pair), 0);
@@ -497,10 +501,7 @@ pub(crate) fn write_and_read_a_lot() {
     for n in 0..100 {
         pair.post(n, 0, 6000);
         assert_eq!(pair.a.completion().status, SUCCESS);
-        let read = request(n, ibv_wr_opcode::IBV_WR_RDMA_READ, pair.target, 0);
-        pair.a
-            .send(read, &mut [segment(pair.source, 8192, 3000)])
-            .unwrap();
+        pair.post_read(n, (0, 3000), 8192);
         assert_eq!(pair.a.completion().status, SUCCESS);
     }
     for n in 0..375 {

@@ -3,9 +3,11 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod bugs;
 #[path = "../library/built.rs"]
 mod built;
 mod faults;
+mod packets;
 #[allow(dead_code, reason = "the other test binaries use the rest")]
 #[path = "../library/side.rs"]
 mod side;
@@ -13,7 +15,12 @@ mod side;
 use std::env;
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, ExitStatus};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use bugs::{BUGS, Bug, Ending, Twin};
+use packets::Way;
 
 /// In the environment of a child: it is one.
 const CHILD: &str = "GDR_TEST_CHILD";
@@ -36,20 +43,25 @@ impl Ran {
     }
 }
 
+/// A test of this binary as a child under a scenario, which appends its log to `log`.
+fn child(test: &str, scenario: &str, log: &Path) -> Command {
+    let mut child = Command::new(env::current_exe().unwrap());
+    child
+        .args(["--exact", test, "--include-ignored", "--nocapture"])
+        .env(CHILD, "1")
+        .env("GDR_TEST_LIBRARIES", built::libraries())
+        .env("GDR_CHAOS", scenario)
+        .env("GDR_CHAOS_LOG", log)
+        .env_remove("GDR_LIBIBVERBS")
+        .env_remove("GDR_WIRE");
+    child
+}
+
 /// Runs a test of this binary in a child under a scenario.
 fn run(test: &str, scenario: &str) -> Ran {
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("log");
-    let mut child = Command::new(env::current_exe().unwrap());
-    child
-        .args(["--exact", test, "--nocapture"])
-        .env(CHILD, "1")
-        .env("GDR_TEST_LIBRARIES", built::libraries())
-        .env("GDR_CHAOS", scenario)
-        .env("GDR_CHAOS_LOG", &log)
-        .env_remove("GDR_LIBIBVERBS")
-        .env_remove("GDR_WIRE");
-    let output = child.output().unwrap();
+    let output = child(test, scenario, &log).output().unwrap();
     if output.status.code() == Some(101) {
         panic!("{}", String::from_utf8_lossy(&output.stderr));
     }
@@ -95,9 +107,6 @@ cases! {
     a_packet_that_is_damaged_on_arrival_is_sent_again,
         "corrupt op=2 qp=1 dir=in", ["0 corrupt qp=1 dir=in kind=write op=2 packet=2"],
         faults::the_third_write_is_sent_again;
-    a_packet_that_comes_twice_is_executed_once,
-        "duplicate copies=3 qp=0 dir=out op=2", ["0 duplicate qp=0 dir=out kind=atomic op=2 packet=2"],
-        faults::atomics_count_once;
     a_packet_comes_late,
         "delay by=80ms qp=0 dir=out op=2", ["0 delay qp=0 dir=out kind=write op=2 packet=2 by=80000000ns"],
         faults::the_third_write_is_slow;
@@ -166,6 +175,26 @@ cases! {
         faults::no_byte_that_is_read_is_there_for_a_while;
 }
 
+/// The packets of a process are in a file, so that the copies are known to have been sent.
+#[test]
+fn a_packet_that_comes_four_times_is_executed_once() {
+    const NAME: &str = "a_packet_that_comes_four_times_is_executed_once";
+    if env::var_os(CHILD).is_some() {
+        return faults::atomics_count_once();
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let [log, file] = ["log", "packets"].map(|name| folder.path().join(name));
+    let mut child = child(NAME, "duplicate copies=3 qp=0 dir=out op=2", &log);
+    assert!(child.env("GDR_PCAP", &file).status().unwrap().success());
+    let packets = packets::of_file(&file);
+    for way in [Way::Out, Way::In] {
+        let of_way = packets.iter().filter(|packet| packet.way == way);
+        let requests = of_way.filter(|packet| packet.opcode == packets::FETCH_ADD);
+        let numbers: Vec<_> = requests.map(|packet| packet.psn).collect();
+        assert_eq!(numbers, [7, 8, 9, 9, 9, 9, 10, 11], "{way:?}");
+    }
+}
+
 #[test]
 fn a_process_is_killed() {
     if env::var_os(CHILD).is_some() {
@@ -186,8 +215,8 @@ fn a_process_is_stopped_for_a_while() {
     );
 }
 
-/// Of a program with one thread that waits for each of its requests. Faults after which packets are sent again are
-/// not among them: when that is depends on how busy the machine is, and so does what else is sent again.
+/// Of a program with one thread that waits for each of its requests. What is sent again, and in which order, depends on
+/// how busy the machine is; what is struck does not.
 #[test]
 fn a_seed_strikes_the_same_places_ten_times_of_ten() {
     const NAME: &str = "a_seed_strikes_the_same_places_ten_times_of_ten";
@@ -196,7 +225,8 @@ fn a_seed_strikes_the_same_places_ten_times_of_ten() {
     }
     let scenario = |seed| {
         format!(
-            "seed={seed}; duplicate p=9%; late by=50us jitter=1ms p=9%; place order=shuffle by=100us p=9%"
+            "seed={seed}; drop p=3%; corrupt p=2%; reorder p=3%; duplicate p=9%; late by=50us jitter=1ms p=9%; place \
+             order=shuffle by=100us p=9%"
         )
     };
     let sorted = |ran: &Ran| {
@@ -223,12 +253,92 @@ fn a_scenario_that_cannot_be_read_leaves_no_device() {
         return faults::there_is_no_domain();
     }
     let folder = tempfile::tempdir().unwrap();
-    let mut child = Command::new(env::current_exe().unwrap());
-    child
-        .args(["--exact", NAME])
-        .env(CHILD, "1")
-        .env("GDR_TEST_LIBRARIES", built::libraries())
-        .env("GDR_CHAOS", "dorp p=1%")
-        .env("GDR_CHAOS_LOG", folder.path().join("log"));
+    let mut child = child(NAME, "dorp p=1%", &folder.path().join("log"));
     assert!(child.status().unwrap().success());
+}
+
+/// Names the bug of a child, and which of both programs it is.
+const BUG: &str = "GDR_TEST_BUG";
+const PROGRAM: &str = "a_program_of_another_test";
+/// How long a program that does not hang takes at most.
+const DEADLINE: Duration = Duration::from_secs(60);
+/// After this a program hangs whose twin takes less than a second.
+const HANGS: Duration = Duration::from_secs(3);
+
+#[test]
+#[ignore = "it is run by the other tests"]
+fn a_program_of_another_test() {
+    let Ok(name) = env::var(BUG) else {
+        return;
+    };
+    let (name, twin) = name.split_once(' ').unwrap();
+    let twin = match twin {
+        "Wrong" => Twin::Wrong,
+        _ => Twin::Right,
+    };
+    let bug = BUGS.iter().find(|bug| bug.name == name).unwrap();
+    (bug.program)(twin);
+}
+
+/// Waits for a child; `None` if it had to be killed.
+fn ended(mut child: Child, limit: Duration) -> Option<ExitStatus> {
+    let until = Instant::now() + limit;
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return Some(status);
+        }
+        if Instant::now() > until {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            return None;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Runs a program ten times at once; returns how each run ended, and its strikes.
+fn ten_runs(bug: &Bug, twin: Twin, limit: Duration) -> Vec<(Option<i32>, Vec<String>)> {
+    let folder = tempfile::tempdir().unwrap();
+    let runs: Vec<_> = (0..10)
+        .map(|run| {
+            let log = folder.path().join(run.to_string());
+            let mut child = child(PROGRAM, bug.scenario, &log);
+            child
+                .env(BUG, format!("{} {twin:?}", bug.name))
+                .stdout(Stdio::null())
+                .stderr(Stdio::null());
+            (child.spawn().unwrap(), log)
+        })
+        .collect();
+    let runs = runs.into_iter().map(|(child, log)| {
+        let status = ended(child, limit).map(|status| status.code().unwrap_or(-1));
+        let log = fs::read_to_string(log).unwrap();
+        let places = log.lines().filter_map(|line| line.split_once(" @ "));
+        let strikes = places.map(|(place, _)| place.to_owned());
+        (status, strikes.filter(|it| it.contains("rule=")).collect())
+    });
+    runs.collect()
+}
+
+#[test]
+fn a_bug_shows_ten_times_of_ten_and_its_twin_is_silent() {
+    built::libraries();
+    for bug in BUGS {
+        let (ending, limit) = match bug.ending {
+            Ending::WrongBytes => (Some(101), DEADLINE),
+            Ending::Hang => (None, HANGS),
+        };
+        for (status, strikes) in ten_runs(bug, Twin::Wrong, limit) {
+            assert_eq!(status, ending, "{}", bug.name);
+            assert!(!strikes.is_empty(), "{} without a fault", bug.name);
+        }
+        for (status, strikes) in ten_runs(bug, Twin::Right, DEADLINE) {
+            assert_eq!(status, Some(0), "the twin of {}", bug.name);
+            assert!(
+                !strikes.is_empty(),
+                "the twin of {} without a fault",
+                bug.name
+            );
+        }
+    }
 }

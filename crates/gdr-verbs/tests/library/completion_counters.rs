@@ -175,6 +175,28 @@ fn requests_are_counted_by_their_operation_at_both_ends_signalled_or_not() {
 }
 
 #[test]
+fn what_was_counted_stays_when_a_queue_pair_is_reset() {
+    let (a, b) = unconnected();
+    let counter = Counter::new(&b, REQUESTS);
+    assert_eq!(counter.attach(&b, &[REMOTE_WRITE]), 0);
+    let (mut near, mut far) = ([7], [0]);
+    let (source, region) = (a.register(&mut near), b.register(&mut far));
+    for written in 1..3 {
+        connect(&a, &b);
+        let wr = request(1, ibv_wr_opcode::IBV_WR_RDMA_WRITE, region, 0);
+        a.send(wr, &mut [segment(source, 0, 8)]).unwrap();
+        assert_eq!(a.completion().status, ibv_wc_status::IBV_WC_SUCCESS);
+        for side in [&a, &b] {
+            side.to_state(ibv_qp_state::IBV_QPS_RESET).unwrap();
+        }
+        assert_eq!(counter.read(), (written, 0));
+    }
+    deregister(region);
+    deregister(source);
+    close(a, b, &[counter]);
+}
+
+#[test]
 fn failures_are_counted_apart_and_reach_the_completion_queue() {
     let (a, b) = unconnected();
     let counter = Counter::new(&a, BYTES);

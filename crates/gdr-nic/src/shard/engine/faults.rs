@@ -1,13 +1,15 @@
 //! What an engine does where a scenario has faults.
 
+use gdr_chaos::Direction;
 use gdr_roce::{Qpn, Time};
 
-use super::Engine;
+use super::{Engine, QUANTUM};
 use crate::chaos::{ALARM, DEVICE_ALARM, QpChaos};
 use crate::shard::memory::{DomainMemory, RegionCache};
+use crate::shard::qp_context::QpContext;
 use crate::shard::qp_table::Acceptor;
 use crate::shard::region_table::Regions;
-use gdr_udp::Batch;
+use gdr_udp::UdpWire;
 
 impl Engine {
     /// Handles a timer that belongs to no queue pair: a fault of one, or of the device.
@@ -34,7 +36,7 @@ impl Engine {
             let unfinished = &mut self.unfinished;
             let mut memory = DomainMemory::new(regions, &cache, qp.domain, number, unfinished);
             faults.place(now, &mut memory);
-            push_due(faults, now, &mut self.wire.batch);
+            push_due(faults, now, &mut self.wire);
         }
         self.flush();
         let mut acceptor = Acceptor {
@@ -51,21 +53,60 @@ impl Engine {
         self.schedule(Qpn::new(qpn));
         true
     }
+
+    /// As [`Engine::transmit_one`], through the faults of the queue pair.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn transmit_by_chaos(
+        &mut self,
+        qp: &mut QpContext,
+        regions: &Regions,
+        now: Time,
+        any: &mut bool,
+    ) -> bool {
+        let Some(mut faults) = qp.chaos.take() else {
+            return false;
+        };
+        let cache = RegionCache::default();
+        let number = qp.transport.qpn();
+        let mut memory =
+            DomainMemory::new(regions, &cache, qp.domain, number, &mut self.unfinished);
+        let mut more = true;
+        for _ in 0..QUANTUM {
+            if self.wire.batch.is_blocked() {
+                break;
+            }
+            more = qp.may_transmit() && !faults.is_placing();
+            if !more {
+                break;
+            }
+            let room = self.wire.batch.room();
+            let Some((len, to)) = qp.poll_transmit(now, &mut memory, room) else {
+                more = false;
+                break;
+            };
+            *any = true;
+            faults.leave(now, &room[..len], to);
+            push_due(&mut faults, now, &mut self.wire);
+        }
+        qp.chaos = Some(faults);
+        more
+    }
 }
 
 /// Sends the packets of a queue pair that are due.
-#[cold]
-pub(super) fn push_due(faults: &mut QpChaos, now: Time, batch: &mut Batch) {
+fn push_due(faults: &mut QpChaos, now: Time, wire: &mut UdpWire) {
     while let Some(packet) = faults.take_outbound(now) {
-        if batch.is_blocked() {
+        if wire.batch.is_blocked() {
             faults.keep_outbound(packet);
             return;
         }
+        faults.capture(Direction::Out, &packet, &wire.socket);
         let len = packet.bytes.len();
-        batch.room()[..len].copy_from_slice(&packet.bytes);
+        wire.batch.room()[..len].copy_from_slice(&packet.bytes);
         match packet.is_corrupt {
-            true => batch.push_corrupt(packet.address, len),
-            false => batch.push(packet.address, len),
+            true => wire.batch.push_corrupt(packet.address, len),
+            false => wire.batch.push(packet.address, len),
         }
     }
 }
