@@ -53,6 +53,7 @@ pub(crate) enum Command {
     Put(commands::put::Options),
     Watch(commands::watch::Options),
     Run(commands::run_program::Options),
+    Net(commands::net::Options),
     Chaos(commands::chaos::Options),
     Check(commands::check::Options),
     Trace(commands::trace::Options),

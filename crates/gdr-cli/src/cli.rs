@@ -30,7 +30,10 @@ const GROUPS: [(&str, &[&str]); 7] = [
         ],
     ),
     ("Share memory", &["serve", "ls", "get", "put", "watch"]),
-    ("Run programs", &["run", "check", "chaos", "trace", "env"]),
+    (
+        "Run programs",
+        &["run", "net", "check", "chaos", "trace", "env"],
+    ),
     ("Manage", &["fix", "peermem"]),
     ("About gdr", &["help", "version", "completions", "man"]),
 ];

@@ -284,6 +284,23 @@ pub(crate) fn statuses(command: &str) -> Statuses {
             ),
             (Exit::NotFound, "there is no such program"),
         ],
+        "net" => &[
+            (
+                Exit::Fine,
+                "success; other statuses are the greatest of the ranks that failed by themselves, of a signal N it is \
+                 128 + N",
+            ),
+            (Exit::Usage, USAGE),
+            (
+                Exit::Launcher,
+                "hosts cannot be made, or gdr's verbs library is missing, or of another version",
+            ),
+            (
+                Exit::NotStarted,
+                "the program cannot be run, or not with the library",
+            ),
+            (Exit::NotFound, "there is no such program"),
+        ],
         "chaos" => &[
             (Exit::Fine, "the program passes under every seed"),
             (

@@ -7,8 +7,8 @@ use anyhow::Context;
 use crate::args::{Args, Command};
 use crate::commands::{
     apiperf, chaos, check, collect, compare, copybw, copylat, devices, diff, doctor, env, explain,
-    fix, fleet, generate, get, help, info, loopback, ls, mesh, nics, peermem, perf, plan, pplat,
-    put, run_program, sanity, serve, topo, trace, tune, version, watch,
+    fix, fleet, generate, get, help, info, loopback, ls, mesh, net, nics, peermem, perf, plan,
+    pplat, put, run_program, sanity, serve, topo, trace, tune, version, watch,
 };
 use crate::exit::Exit;
 use crate::multicall::Tool;
@@ -46,6 +46,7 @@ pub(crate) fn run(args: &Args, output: &mut Output) -> anyhow::Result<Exit> {
         Command::Put(options) => put::run(global, options, output),
         Command::Watch(options) => watch::run(global, options, output),
         Command::Run(options) => run_program::run(global, options, output),
+        Command::Net(options) => net::run(global, options, output),
         Command::Chaos(options) => chaos::run(global, options, output),
         Command::Check(options) => check::run(global, options, output),
         Command::Trace(options) => trace::run(global, options, output),

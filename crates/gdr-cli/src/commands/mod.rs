@@ -24,6 +24,7 @@ pub(crate) mod loopback;
 pub(crate) mod ls;
 mod measurement;
 pub(crate) mod mesh;
+pub(crate) mod net;
 pub(crate) mod nics;
 pub(crate) mod peermem;
 pub(crate) mod perf;

@@ -102,7 +102,7 @@ pub(crate) struct Options {
 }
 
 /// The devices that a program gets.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Default, clap::Args)]
 pub(crate) struct DeviceOptions {
     /// A device at this address, or at the first address of this interface; more than one as a
     /// list or by repeating it

@@ -16,6 +16,7 @@ mod gdrcopy;
 mod guide;
 mod loopback;
 mod mesh;
+mod net;
 mod objects;
 mod perf;
 mod preloaded;
@@ -155,7 +156,7 @@ fn running_text_fits_100_columns() {
 fn every_help_has_examples_and_the_exit_status() {
     for subcommand in [
         "loopback", "sanity", "copybw", "copylat", "apiperf", "pplat", "plan", "tune", "info",
-        "run", "serve", "ls", "get", "put", "watch",
+        "run", "net", "serve", "ls", "get", "put", "watch",
     ] {
         for help in ["-h", "--help"] {
             let output = gdr([subcommand, help]);
