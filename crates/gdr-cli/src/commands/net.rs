@@ -102,7 +102,7 @@ pub(crate) enum NetworkError {
         "hosts need network namespaces, which are not permitted here (unshare(2): {0}); run it as root; or on Ubuntu \
          permit them with `sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0`; in a container of Docker, \
          start that with `--cap-add SYS_ADMIN --cap-add NET_ADMIN --security-opt apparmor=unconfined --security-opt \
-         systempaths=unconfined`; `gdr run --nic 127.0.1.1,127.0.1.2` has several devices on one host and needs none"
+         systempaths=unconfined`; `gdr run --nics N` has several devices on one host and needs none"
     )]
     NotPermitted(#[source] io::Error),
     /// A part of a host.
