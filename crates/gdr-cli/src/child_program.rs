@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -71,16 +71,23 @@ pub(crate) fn run(
             }
         }
     }
-    let status = program.wait().map_err(LaunchError::Wait)?;
-    Ok(match (status.code(), status.signal()) {
+    program
+        .wait()
+        .map(ended)
+        .map_err(|error| LaunchError::Wait(error).into())
+}
+
+/// How a program ended.
+pub(crate) fn ended(status: ExitStatus) -> Ended {
+    match (status.code(), status.signal()) {
         (Some(code), _) => Ended::Status(code),
         (None, Some(signal)) => Ended::Signal(signal),
         (None, None) => Ended::Status(i32::from(u8::MAX)),
-    })
+    }
 }
 
 /// A stream that has a byte once this process got the signal.
-fn announced(signal: i32) -> Result<UnixStream, LaunchError> {
+pub(crate) fn announced(signal: i32) -> Result<UnixStream, LaunchError> {
     let pair = || -> io::Result<UnixStream> {
         let (read, write) = UnixStream::pair()?;
         read.set_nonblocking(true)?;

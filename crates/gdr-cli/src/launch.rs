@@ -10,6 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::commands::net::NetworkError;
 use crate::elf::Elf;
 use crate::exit::Exit;
 
@@ -73,6 +74,9 @@ pub(crate) enum LaunchError {
     /// It was started and cannot be observed.
     #[error("the program cannot be waited for: {0}")]
     Wait(#[source] io::Error),
+    /// There are no hosts to start it on.
+    #[error(transparent)]
+    Network(#[from] NetworkError),
     /// The kernel refused to start it.
     #[error("{} cannot be started: {source}", .path.display())]
     NotStarted { path: PathBuf, source: io::Error },

@@ -1,5 +1,7 @@
 //! Numbers on the command line.
 
+use std::time::Duration;
+
 /// The units of sizes. K, KB and KiB all mean 1024: sizes of memory are powers of two.
 const UNITS: [(char, u32); 5] = [('k', 10), ('m', 20), ('g', 30), ('t', 40), ('p', 50)];
 
@@ -54,6 +56,55 @@ fn scaled(digits: &str, shift: u32) -> Option<u64> {
     }
     let bytes = u128::from(number(whole)?).checked_mul(scale)? + parts / tenths;
     u64::try_from(bytes).ok()
+}
+
+/// A time: `200us`, `3ms` or `2s`.
+pub(crate) fn time(text: &str) -> Result<Duration, String> {
+    const TIMES: [(&str, u64); 4] = [
+        ("ns", 1),
+        ("us", 1_000),
+        ("ms", 1_000_000),
+        ("s", 1_000_000_000),
+    ];
+    let end = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    let (digits, unit) = text.split_at(end);
+    let unit = TIMES.iter().find(|(name, _)| *name == unit);
+    unit.and_then(|(_, unit)| number(digits)?.checked_mul(*unit))
+        .map(Duration::from_nanos)
+        .ok_or_else(|| format!("`{text}` is not a time: give 200us, 3ms or 2s"))
+}
+
+/// Bits in a second: `500K`, `100M` or `10G`, with units of 1000.
+pub(crate) fn bit_rate(text: &str) -> Result<u64, String> {
+    const RATES: [(&str, u64); 4] = [
+        ("", 1),
+        ("K", 1_000),
+        ("M", 1_000_000),
+        ("G", 1_000_000_000),
+    ];
+    let end = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    let (digits, unit) = text.split_at(end);
+    let unit = RATES
+        .iter()
+        .find(|(name, _)| name.eq_ignore_ascii_case(unit));
+    unit.and_then(|(_, unit)| number(digits)?.checked_mul(*unit))
+        .filter(|rate| *rate >= 8)
+        .ok_or_else(|| {
+            format!("`{text}` is not a rate: give bits in a second, such as 100M or 10G")
+        })
+}
+
+/// A share in percent, `0.1%`, as a number from 0 to 1.
+pub(crate) fn share(text: &str) -> Result<f64, String> {
+    let percent = text.strip_suffix('%').and_then(|it| it.parse::<f64>().ok());
+    percent
+        .filter(|percent| (0.0..=100.0).contains(percent))
+        .map(|percent| percent / 100.0)
+        .ok_or_else(|| format!("`{text}` is not a share: give percent, such as 0.1%"))
 }
 
 /// A count, decimal or 0x hexadecimal, at least 1.
@@ -125,6 +176,24 @@ fn significant(value: f64, digits: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_rates_and_shares_have_units() {
+        assert_eq!(time("200us"), Ok(Duration::from_micros(200)));
+        assert_eq!(time("2s"), Ok(Duration::from_secs(2)));
+        assert_eq!(bit_rate("10G"), Ok(10_000_000_000));
+        assert_eq!(bit_rate("400k"), Ok(400_000));
+        assert_eq!(share("0.5%"), Ok(0.005));
+        for bad in ["", "1", "us", "1.5ms", "-1s", "99999999999999s"] {
+            assert!(time(bad).is_err(), "{bad}");
+        }
+        for bad in ["", "G", "7", "1.5G", "1T", "99999999999999G"] {
+            assert!(bit_rate(bad).is_err(), "{bad}");
+        }
+        for bad in ["", "%", "1", "100.1%", "-1%", "NaN%"] {
+            assert!(share(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn sizes_are_read_as_people_write_them() {

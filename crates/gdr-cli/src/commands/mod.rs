@@ -25,6 +25,7 @@ mod ls;
 mod man;
 mod measurement;
 mod mesh;
+pub(crate) mod net;
 mod nics;
 mod peermem;
 mod perf;
@@ -60,7 +61,7 @@ pub(crate) static ALL: &[Command] = &commands![
     doctor explain topo nics devices info collect diff fleet
     perf compare mesh copybw copylat apiperf pplat plan tune
     serve ls get put watch
-    run check chaos trace env
+    run net check chaos trace env
     fix peermem
     help version completions man
 ];

@@ -92,7 +92,7 @@ pub(crate) struct Options {
 }
 
 /// The devices that a program gets.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Default, clap::Args)]
 pub(crate) struct DeviceOptions {
     /// A device at this address, or at the first address of this interface; more than one as a
     /// list or by repeating it
@@ -106,6 +106,10 @@ pub(crate) struct DeviceOptions {
         value_delimiter = ','
     )]
     nics: Vec<String>,
+
+    /// So many devices, the rails gdr0, gdr1 and so on at 127.0.1.1, 127.0.1.2 and so on
+    #[arg(long = "nics", value_name = "N", conflicts_with = "nics", value_parser = clap::value_parser!(u8).range(1..=64))]
+    rails: Option<u8>,
 
     /// Hide the devices of the installed libibverbs, which is not loaded then
     #[arg(long)]
@@ -154,6 +158,7 @@ Examples:
   gdr run --nic 127.0.0.1 ib_write_bw             a server, and in another terminal:
   gdr run --nic 127.0.0.1 ib_write_bw 127.0.0.1   its client
   gdr run --nic eth0 --only-soft ./nccl_test      without the devices of the host
+  gdr run --nics 8 -- ibv_devinfo                 eight rails on this host
   gdr run --require-rdma=1G -- ./kv_cache_test    fails if it silently used TCP
   gdr run --chaos 'drop p=1%' --seed 7 -- ./job     loses packets, the same each time
   gdr run --pcap packets.pcap -- ./job            its packets, for Wireshark
@@ -252,6 +257,10 @@ pub(crate) fn environment(options: &DeviceOptions) -> Result<Vec<(&'static str, 
             }
         }
         variables.push(("GDR_NICS", options.nics.join(",").into()));
+    }
+    if let Some(rails) = options.rails {
+        let addresses: Vec<_> = (1..=rails).map(|rail| format!("127.0.1.{rail}")).collect();
+        variables.push(("GDR_NICS", addresses.join(",").into()));
     }
     if let Some(name) = &options.near {
         // Programs have the other statuses.

@@ -16,6 +16,7 @@ mod gdrcopy;
 mod guide;
 mod loopback;
 mod mesh;
+mod net;
 mod objects;
 mod perf;
 mod preloaded;

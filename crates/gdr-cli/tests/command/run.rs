@@ -51,6 +51,18 @@ fn a_program_runs_with_the_library_and_its_own_arguments() {
 }
 
 #[test]
+fn rails_are_devices_at_loopback_addresses_of_their_own() {
+    let output = ended(run(&["--nics", "3", "sh", "-c", "echo $GDR_NICS"]));
+    assert_eq!(stdout(&output), "127.0.1.1,127.0.1.2,127.0.1.3\n");
+    for wrong in [
+        &["--nics", "0", "true"][..],
+        &["--nics", "2", "--nic", "lo", "true"],
+    ] {
+        assert_eq!(code(&ended(run(wrong))), 64, "{wrong:?}");
+    }
+}
+
+#[test]
 fn what_the_loader_was_given_before_stays_behind_the_library() {
     let mut command = run(&[
         "--only-soft",

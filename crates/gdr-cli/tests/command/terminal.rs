@@ -204,7 +204,7 @@ const MEASURING: [&str; 14] = [
 ];
 
 /// Commands that print what the machine or the moment makes of them.
-const OTHERS: [&str; 10] = [
+const OTHERS: [&str; 11] = [
     "chaos --fuzz 1 -- true",
     "check -- true",
     "mesh --simulate --rank 0 --ranks 2 --meet 127.0.0.1:14873 --wait 1",
@@ -212,6 +212,7 @@ const OTHERS: [&str; 10] = [
     "perf write-bw --port 14874 --udp-port 14874 --wait 1",
     "put 127.0.0.1:1/w /dev/null",
     "run -- true",
+    "net --hosts 1 -- true",
     "trace -- true",
     "tune --simulate --dry-run -s 4 --threads 1",
     "watch 127.0.0.1:1/w",

@@ -1,0 +1,368 @@
+//! `gdr net`: hosts in network namespaces, and a program on each.
+
+mod host;
+mod job;
+mod route_socket;
+
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{self, Write as _};
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use anyhow::Result;
+use gdr_perf::report::Schema;
+use gdr_process::NewNamespaces;
+use gdr_trace::Ended;
+use rustix::io::Errno;
+use serde::Serialize;
+use tempfile::NamedTempFile;
+
+use self::host::{Host, Plan, Program, address, bridge};
+use self::job::{Ending, Job, Stream};
+use self::route_socket::{Impairment, RouteSocket};
+use super::run::{DeviceOptions, environment};
+use crate::command::{CommandSpec, Group, Run};
+use crate::exit::{Exit, Statuses};
+use crate::global::Global;
+use crate::launch::{LaunchError, examine, found};
+use crate::output::Output;
+use crate::units;
+
+/// Run a program on many hosts that are network namespaces of this one
+///
+/// Each host has a network, host name, process ids, /dev/shm and System V objects of its own, an address on each rail
+/// (10.77.RAIL.HOST, host0 is 10.77.0.1), and RDMA devices of gdr at these addresses, as by `gdr run`. The hosts reach
+/// each other, by name too, and nothing else. No privilege is needed where user namespaces are permitted.
+///
+/// The ranks have torchrun's variables: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR and
+/// MASTER_PORT. They get no input, and their lines are marked with the host. When one fails, the others get SIGTERM, and
+/// SIGKILL later; all processes of the hosts end with gdr.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// How many hosts
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=250))]
+    hosts: u8,
+
+    /// How many times the program runs on each host
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=128))]
+    ranks_per_host: u8,
+
+    /// How many rails: interfaces eth0, eth1 and so on of each host, with the devices gdr0, gdr1 and so on
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
+    nics: u8,
+
+    /// How long a packet takes from a host to another one (200us, 1ms); as with the next two, netem does it
+    #[arg(long, value_name = "TIME", value_parser = units::time)]
+    latency: Option<Duration>,
+
+    /// Bits that an interface sends in a second (100M, 10G)
+    #[arg(long, value_name = "BITS", value_parser = units::bit_rate)]
+    rate: Option<u64>,
+
+    /// The share of packets that an interface loses (0.1%)
+    #[arg(long, value_name = "PERCENT", value_parser = units::share)]
+    loss: Option<f64>,
+
+    /// Seconds after which ranks are killed that were told to end
+    #[arg(long, value_name = "SECONDS", default_value_t = 5)]
+    kill_after: u16,
+
+    /// Hold the namespaces of a host: gdr starts itself with it
+    #[arg(long, hide = true)]
+    init: bool,
+
+    /// The program and its arguments
+    #[arg(
+        value_name = "PROGRAM",
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        required_unless_present = "init"
+    )]
+    program: Vec<OsString>,
+}
+
+impl CommandSpec for Options {
+    const GROUP: Group = Group::RunPrograms;
+    const STATUSES: Statuses = &[
+        (
+            Exit::Fine,
+            "success; other statuses are the greatest of the ranks that failed by themselves, of a signal N it is \
+             128 + N",
+        ),
+        (
+            Exit::Launcher,
+            "hosts cannot be made, or gdr's verbs library is missing, or of another version",
+        ),
+        (
+            Exit::NotStarted,
+            "the program cannot be run, or not with the library",
+        ),
+        (Exit::NotFound, "there is no such program"),
+    ];
+    const EXAMPLES: &'static str = "\
+Examples:
+  gdr net --hosts 4 -- ./job                        a rank on each of four hosts
+  gdr net --hosts 4 --ranks-per-host 4 -- python train.py
+  gdr net --hosts 2 --nics 8 -- ibv_devinfo         eight rails
+  gdr net --hosts 2 --latency 1ms --rate 10G --loss 0.1% -- ./job
+  gdr net --hosts 2 -- gdr run --require-rdma -- ./job";
+    const RUN: Run<Self> = run;
+}
+
+/// The port at which rank 0 may listen, torchrun's default.
+const MASTER_PORT: u16 = 29500;
+
+/// Hosts cannot be made on this machine.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NetworkError {
+    /// No namespaces.
+    #[error(
+        "hosts need network namespaces, which are not permitted here (unshare(2): {0}); run it as root; or on Ubuntu \
+         permit them with `sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0`; in a container of Docker, \
+         start that with `--cap-add SYS_ADMIN --cap-add NET_ADMIN --security-opt apparmor=unconfined --security-opt \
+         systempaths=unconfined`; `gdr run --nics N` has several devices on one host and needs none"
+    )]
+    NotPermitted(#[source] io::Error),
+    /// A part of a host.
+    #[error("the kernel refuses {what} to a host: {source}")]
+    Refused {
+        what: &'static str,
+        source: io::Error,
+    },
+    /// No netem.
+    #[error(
+        "--latency, --rate and --loss need the kernel's netem, which refuses: {0}; load it with `sudo modprobe \
+         sch_netem`, or let gdr's devices alone delay and lose packets: `gdr net ... -- gdr run --chaos 'late by=1ms; \
+         drop p=0.1%' -- PROGRAM`"
+    )]
+    Netem(#[source] Errno),
+    /// The first process of a host did not start.
+    #[error(
+        "the first process of a host failed: {0}; a container of Docker needs `--security-opt systempaths=unconfined`"
+    )]
+    Init(#[source] io::Error),
+}
+
+impl NetworkError {
+    fn of<E: Into<io::Error>>(what: &'static str) -> impl Fn(E) -> Self {
+        move |error| Self::Refused {
+            what,
+            source: error.into(),
+        }
+    }
+}
+
+/// The report with `--json`.
+#[derive(Debug, Serialize)]
+struct Report<'a> {
+    #[serde(flatten)]
+    schema: Schema,
+    hosts: u8,
+    rails: u8,
+    ranks: &'a [RankReport],
+    exit: u8,
+}
+
+#[derive(Debug, Serialize)]
+struct RankReport {
+    rank: usize,
+    local_rank: usize,
+    host: String,
+    addresses: Vec<Ipv4Addr>,
+    /// What it ended with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<i32>,
+    /// The signal that ended it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    signal: Option<i32>,
+    /// Whether it was told to end.
+    stopped: bool,
+    seconds: f64,
+}
+
+fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
+    let Some((program, arguments)) = options.program.split_first().filter(|_| !options.init) else {
+        return Ok(host::init());
+    };
+    let path = found(program)?;
+    examine(&path)?;
+    let environment = environment(&DeviceOptions::default())?;
+    let names = names(options).map_err(NetworkError::of("names"))?;
+    let hosts = hosts(options, &names)?;
+    let grace = Duration::from_secs(options.kill_after.into());
+    let stream = match global.json {
+        true => Stream::Error,
+        false => Stream::Output,
+    };
+    let mut job = Job::new(stream, grace)?;
+    for rank in options.ranks() {
+        let mut environment = environment.clone();
+        environment.extend(rank.variables(options));
+        let program = Program {
+            path: path.clone(),
+            name: program.clone(),
+            arguments: arguments.to_vec(),
+            environment,
+        };
+        job.add(rank.label(options), hosts[rank.host].start(program)?)?;
+    }
+    let endings = job.finish(hosts, output)?;
+    let exit = worst(&endings);
+    if global.json {
+        let ranks: Vec<_> = options
+            .ranks()
+            .zip(&endings)
+            .map(|(rank, ending)| rank.report(options, ending))
+            .collect();
+        output.json(&Report {
+            schema: Schema::first("gdr.net"),
+            hosts: options.hosts,
+            rails: options.nics,
+            ranks: &ranks,
+            exit: exit.code(),
+        })?;
+    }
+    Ok(exit)
+}
+
+/// The greatest status of those that were not told to end; where there is none, of the others.
+fn worst(endings: &[Ending]) -> Exit {
+    let of = |is_told| {
+        let some = endings
+            .iter()
+            .filter(move |ending| ending.is_told == is_told);
+        let statuses = some.map(|ending| Exit::of_program(ending.ended).code());
+        statuses.max().unwrap_or_default()
+    };
+    match of(false) {
+        0 => Exit::Program(of(true)),
+        status => Exit::Program(status),
+    }
+}
+
+/// Makes the network between the hosts, and these.
+fn hosts(options: &Options, names: &NamedTempFile) -> Result<Vec<Host>, LaunchError> {
+    // Root needs no user namespace, and a container may permit one or the other.
+    NewNamespaces::Network
+        .enter()
+        .or_else(|_| {
+            NewNamespaces::User.enter()?;
+            NewNamespaces::Network.enter()
+        })
+        .map_err(NetworkError::NotPermitted)?;
+    let between = RouteSocket::open().map_err(NetworkError::of("a netlink socket"))?;
+    for rail in 0..options.nics.into() {
+        between
+            .add_bridge(bridge(rail), &format!("rail{rail}"))
+            .map_err(NetworkError::of("a bridge"))?;
+    }
+    let plan = |host| Plan {
+        host,
+        rails: options.nics.into(),
+        impairment: Impairment {
+            latency: options.latency,
+            rate: options.rate,
+            loss: options.loss,
+        },
+        names: names.path().to_owned(),
+    };
+    let hosts = (0..options.hosts.into()).map(|host| Host::begin(plan(host)));
+    let hosts = hosts.collect::<Result<Vec<_>, _>>()?;
+    hosts.iter().try_for_each(Host::ready)?;
+    Ok(hosts)
+}
+
+/// The names of the hosts, after those that this host has in a file.
+fn names(options: &Options) -> io::Result<NamedTempFile> {
+    let mut text = fs::read_to_string("/etc/hosts").unwrap_or_default();
+    if !text.is_empty() && !text.ends_with('\n') {
+        text.push('\n');
+    }
+    for host in 0..options.hosts.into() {
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "{} host{host}", address(host, 0));
+    }
+    let mut file = NamedTempFile::new()?;
+    file.write_all(text.as_bytes())?;
+    // Others may read names, as those of the host.
+    use std::os::unix::fs::PermissionsExt as _;
+    file.as_file()
+        .set_permissions(fs::Permissions::from_mode(0o644))?;
+    Ok(file)
+}
+
+impl Options {
+    fn ranks(&self) -> impl Iterator<Item = Rank> {
+        let each = usize::from(self.ranks_per_host);
+        (0..usize::from(self.hosts) * each).map(move |rank| Rank {
+            rank,
+            host: rank / each,
+            local: rank % each,
+        })
+    }
+
+    fn addresses(&self, host: usize) -> Vec<Ipv4Addr> {
+        let rails = 0..self.nics.into();
+        rails.map(|rail| address(host, rail)).collect()
+    }
+}
+
+/// A rank of the job.
+#[derive(Clone, Copy, Debug)]
+struct Rank {
+    rank: usize,
+    host: usize,
+    local: usize,
+}
+
+impl Rank {
+    /// What its lines are marked with.
+    fn label(self, options: &Options) -> String {
+        match options.ranks_per_host {
+            1 => format!("host{}", self.host),
+            _ => format!("host{} rank {}", self.host, self.rank),
+        }
+    }
+
+    fn variables(self, options: &Options) -> Vec<(&'static str, OsString)> {
+        let nics: Vec<_> = options.addresses(self.host);
+        let nics: Vec<_> = nics.iter().map(Ipv4Addr::to_string).collect();
+        let (hosts, each) = (
+            usize::from(options.hosts),
+            usize::from(options.ranks_per_host),
+        );
+        let mut variables = vec![
+            ("GDR_NICS", nics.join(",").into()),
+            ("MASTER_ADDR", address(0, 0).to_string().into()),
+        ];
+        let numbers = [
+            ("RANK", self.rank),
+            ("WORLD_SIZE", hosts * each),
+            ("LOCAL_RANK", self.local),
+            ("LOCAL_WORLD_SIZE", each),
+            ("GROUP_RANK", self.host),
+            ("MASTER_PORT", MASTER_PORT.into()),
+        ];
+        variables.extend(numbers.map(|(name, value)| (name, value.to_string().into())));
+        variables
+    }
+
+    fn report(self, options: &Options, ending: &Ending) -> RankReport {
+        let (status, signal) = match ending.ended {
+            Ended::Status(status) => (Some(status), None),
+            Ended::Signal(signal) => (None, Some(signal)),
+        };
+        RankReport {
+            rank: self.rank,
+            local_rank: self.local,
+            host: format!("host{}", self.host),
+            addresses: options.addresses(self.host),
+            status,
+            signal,
+            stopped: ending.is_told,
+            seconds: ending.after.as_secs_f64(),
+        }
+    }
+}

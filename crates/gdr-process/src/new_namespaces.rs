@@ -1,0 +1,52 @@
+//! Namespaces that a thread makes and enters: a network, or a whole host, of its own.
+
+use std::fs;
+use std::io;
+
+use rustix::process::{getegid, geteuid};
+use rustix::thread::{UnshareFlags, unshare_unsafe};
+
+/// New namespaces for the calling thread and the processes that it starts (unshare(2)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NewNamespaces {
+    /// A user namespace, in which the thread has all rights. User and group keep their numbers, and all others
+    /// are unknown there. It needs no privilege, and a process with one thread.
+    User,
+    /// A network namespace.
+    Network,
+    /// What makes a host: network, host name, System V objects, mounts, and, for the processes that the thread
+    /// starts, process ids. The thread can start no threads any more.
+    Host,
+}
+
+impl NewNamespaces {
+    /// Makes and enters them.
+    ///
+    /// # Errors
+    ///
+    /// What unshare(2) reports: `EPERM` where the kernel or a container does not permit it. The maps of a user
+    /// namespace are refused with `EPERM` and `EACCES`.
+    pub fn enter(self) -> io::Result<()> {
+        let (user, group) = (geteuid().as_raw(), getegid().as_raw());
+        let flags = match self {
+            Self::User => UnshareFlags::NEWUSER,
+            Self::Network => UnshareFlags::NEWNET,
+            Self::Host => {
+                UnshareFlags::NEWNET
+                    | UnshareFlags::NEWUTS
+                    | UnshareFlags::NEWIPC
+                    | UnshareFlags::NEWNS
+                    | UnshareFlags::NEWPID
+            }
+        };
+        // SAFETY: none of the flags is CLONE_FILES, so the thread shares its descriptors as before.
+        unsafe { unshare_unsafe(flags) }?;
+        if self == Self::User {
+            // Without this, an unprivileged process may not map its group (user_namespaces(7)).
+            fs::write("/proc/thread-self/setgroups", "deny")?;
+            fs::write("/proc/thread-self/uid_map", format!("{user} {user} 1"))?;
+            fs::write("/proc/thread-self/gid_map", format!("{group} {group} 1"))?;
+        }
+        Ok(())
+    }
+}
