@@ -24,7 +24,7 @@ const PREFIX: &str = "gdrcopy_";
 
 /// The name that this program was started by.
 pub(crate) enum Name {
-    /// The gdr command, under any name but those of GDRCopy's tools.
+    /// The gdr command, under any name except a GDRCopy tool's.
     Gdr,
     /// One of GDRCopy's tools.
     Tool(Tool),
@@ -61,7 +61,7 @@ impl Tool {
         tools.find(|tool| tool.name == name)
     }
 
-    /// The subcommand behind the tool of this name.
+    /// The subcommand for the tool of this name.
     pub(crate) fn subcommand_of(name: &str) -> Option<&'static str> {
         Self::named(name).map(|tool| tool.subcommand)
     }

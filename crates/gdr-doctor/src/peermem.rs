@@ -80,7 +80,7 @@ pub struct PeerMemory {
     /// The loaded modules, of the two.
     pub loaded: Vec<String>,
     /// The version of the loaded one. Its JSON name differs, because `version` in every JSON
-    /// document of gdr is that of the schema.
+    /// document of gdr is the schema's.
     #[serde(rename = "module_version")]
     pub version: Option<String>,
     /// NVIDIA's driver, with its flavour.

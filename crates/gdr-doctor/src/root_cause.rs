@@ -3,8 +3,8 @@
 use crate::check::CheckId;
 use crate::diagnosis::Reported;
 
-/// Sets the cause of every bad finding that another one explains: the worst bad finding with a
-/// related subject among those of the checks that the check or the finding names as causes.
+/// Sets the cause of every bad finding that another one explains: the worst bad finding about a
+/// related subject, from a check that the check or the finding names as a cause.
 pub(crate) fn link(findings: &mut [Reported]) {
     for symptom in 0..findings.len() {
         if !findings[symptom].finding.verdict.is_bad() {

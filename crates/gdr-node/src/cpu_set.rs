@@ -19,9 +19,9 @@ use crate::numa::parse_list;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CpuSet(BTreeSet<u32>);
 
-/// A text that is no list of CPUs.
+/// A text that is not a list of CPUs.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no list of CPUs: give numbers and ranges, such as 0-7,16")]
+#[error("`{0}` is not a list of CPUs: give numbers and ranges, such as 0-7,16")]
 pub struct InvalidCpuSet(String);
 
 impl CpuSet {

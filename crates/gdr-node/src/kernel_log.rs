@@ -121,7 +121,7 @@ fn is_of_kernel(line: &str) -> bool {
         || split.text.contains("+0x") && split.text.contains("/0x")
 }
 
-/// Whether a message without a mark of the kernel begins as those of its drivers do.
+/// Whether a message without the kernel's mark begins as messages of its drivers do.
 fn begins_like_a_driver(text: &str) -> bool {
     const BEGINNINGS: [&str; 30] = [
         "NVRM: ",

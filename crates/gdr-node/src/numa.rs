@@ -37,7 +37,7 @@ impl NumaLayout {
         }
     }
 
-    /// A layout of which only the number of nodes is known, numbered from 0.
+    /// A layout with only the number of nodes known, numbered from 0.
     pub fn of_nodes(count: u32) -> Self {
         Self {
             online: Ok((0..count.min(MOST_NUMBERS)).map(NumaNode).collect()),

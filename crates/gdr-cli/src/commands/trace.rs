@@ -24,7 +24,7 @@ use crate::output::Output;
 
 const EXAMPLES: &str = "\
 Examples:
-  gdr trace ./all_reduce_perf -g 8                    a table behind the program's output
+  gdr trace ./all_reduce_perf -g 8                    a table after the program's output
   gdr trace --require direct=95% -- ./app             fails unless 95% of the bytes went direct
   gdr trace --json -o trace.json -- ./app             the report as JSON, in a file of its own
   gdr trace --prometheus /var/lib/node_exporter/gdr.prom -- ./app
@@ -38,9 +38,9 @@ Examples:
 /// refused, bytes and operations by NIC, queue pair, operation and kind of memory, and completions
 /// with errors. "Direct" are bytes that a NIC reads from or writes to GPU memory itself.
 ///
-/// It works with kernel devices and with those of gdr run. Of programs that post to the hardware
-/// themselves (mlx5dv, DEVX) only registrations and the counters of the ports are seen; the report
-/// says so. The counts of a killed process are complete.
+/// It works with kernel devices and with the devices of gdr run. Of programs that post to the
+/// hardware themselves (mlx5dv, DEVX) only registrations and the counters of the ports are seen;
+/// the report says so. The counts of a killed process are complete.
 #[derive(Debug, clap::Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"))]
 pub(crate) struct Options {

@@ -60,7 +60,7 @@ fn read_tar(stream: impl Read) -> Result<(Origin, Content), ArchiveError> {
     let manifest = match entries.next() {
         Some(Ok(entry)) => manifest(entry)?,
         Some(Err(error)) if is_foreign(&error) => {
-            return Err(ArchiveError::Other("it is no tar file"));
+            return Err(ArchiveError::Other("it is not a tar file"));
         }
         Some(Err(error)) => return Err(failure(&error)),
         None => return Err(ArchiveError::Other("it is empty")),
@@ -83,7 +83,7 @@ fn read_tar(stream: impl Read) -> Result<(Origin, Content), ArchiveError> {
 
 fn manifest(entry: Entry<'_, impl Read>) -> Result<Manifest, ArchiveError> {
     if entry.path_bytes().as_ref() != manifest::NAME.as_bytes() {
-        return Err(ArchiveError::Other("its first entry is no manifest"));
+        return Err(ArchiveError::Other("its first entry is not a manifest"));
     }
     if entry.size() > limits::MANIFEST {
         return Err(ArchiveError::TooLarge(Limit::Manifest));

@@ -44,7 +44,7 @@ pub enum ConfigError {
 /// [`Absence::Denied`], not zero. Each capability has its accessor beside its type:
 /// [`ConfigSpace::acs`], [`ConfigSpace::express`] and so on. A clone shares the bytes.
 ///
-/// Offsets and layouts are those of PCI Express Base Specification 6.0, chapter 7.
+/// Offsets and layouts follow PCI Express Base Specification 6.0, chapter 7.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ConfigSpace {
     bytes: Arc<[u8]>,
@@ -135,7 +135,7 @@ impl ConfigSpace {
 
     /// Where a standard capability begins.
     ///
-    /// A capability behind the fault of a broken list is [`Absence::Missing`], because Linux does
+    /// A capability after the fault of a broken list is [`Absence::Missing`], because Linux does
     /// not find it either; [`CapabilityList::end`] has the fault.
     pub fn find(&self, id: CapabilityId) -> Datum<Offset> {
         self.found(&self.capabilities, id)

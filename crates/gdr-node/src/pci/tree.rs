@@ -149,9 +149,9 @@ impl Tree {
         }
     }
 
-    /// Sets the NUMA node of each function for which it was not collected: to that of its card,
-    /// else to the common node of the other functions below its root bus. Linux puts all functions
-    /// below a host bridge on the bridge's node.
+    /// Sets the NUMA node of each function for which it was not collected: to its card's, else to
+    /// the common node of the other functions below its root bus. Linux puts all functions below a
+    /// host bridge on the bridge's node.
     pub(crate) fn infer_nodes(&mut self) {
         let mut cards: BTreeMap<Bdf, Option<NumaNode>> = BTreeMap::new();
         let mut roots: BTreeMap<RootBus, Option<NumaNode>> = BTreeMap::new();

@@ -56,7 +56,7 @@ impl Absence {
     }
 }
 
-/// Methods of [`Datum`] in addition to those of [`Result`].
+/// Methods that [`Datum`] adds to [`Result`].
 pub trait DatumExt<T> {
     /// The same fact, borrowed; an absence is copied.
     fn by_ref(&self) -> Datum<&T>;

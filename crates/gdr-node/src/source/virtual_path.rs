@@ -68,7 +68,7 @@ pub const DEVICE_NODES: &str = "@dev/nodes";
 pub const LIBRARIES: &str = "@libraries";
 
 /// The IP addresses of interfaces, one a line: `ib0 10.0.0.5`, `ib0 fe80::1`. The name alone stands for
-/// an interface of which all addresses are known.
+/// an interface whose addresses are all known.
 pub const ADDRESSES: &str = "@addresses";
 
 /// The file system at `/dev/shm`: lines of `size` or `free`, a space, and the number of bytes.

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 /// The text is not the name of a class.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is no class of {vocabulary}: expected one of {expected}")]
+#[error("`{text}` is not a class of {vocabulary}: expected one of {expected}")]
 pub struct ParseClassError {
     text: String,
     vocabulary: &'static str,

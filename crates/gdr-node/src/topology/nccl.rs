@@ -346,7 +346,7 @@ impl NcclGraph {
                     };
                     let rank =
                         |path: NcclPath| (path.class, std::cmp::Reverse(path.bandwidth), path.hops);
-                    // Each change lowers a rank, of which there are finitely many.
+                    // Each change lowers a rank, and ranks are finite.
                     if paths[to].is_none_or(|known| rank(new) < rank(known)) {
                         paths[to] = Some(new);
                         if !std::mem::replace(&mut waiting[to], true) {

@@ -81,8 +81,8 @@ impl<'a> Port<'a> {
         RdmaGid::read_all(context.source, self.device, self.port.number)
     }
 
-    /// The interface of the port: that of the same port of the same function, else that of its
-    /// GIDs.
+    /// The interface of the port: the one with the same port of the same function, else the one of
+    /// its GIDs.
     pub(crate) fn netdev<'b>(&self, context: &Context<'b>) -> Option<&'b Netdev> {
         let all = context.inventory.netdevs.as_ref().ok()?;
         let same = self.rdma.netdevs(all);

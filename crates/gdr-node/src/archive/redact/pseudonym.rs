@@ -33,7 +33,7 @@ pub(super) struct Pseudonyms {
 }
 
 impl Pseudonyms {
-    /// The number of a name among those of its kind, from 1.
+    /// The number of a name within its kind, from 1.
     pub(super) fn number(&mut self, kind: Kind, name: &str) -> usize {
         let next = self.names.keys().filter(|(of, _)| *of == kind).count() + 1;
         let name = name.to_ascii_lowercase();
