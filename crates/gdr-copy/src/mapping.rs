@@ -258,7 +258,7 @@ impl Mapping {
     /// A word of 1, 2, 4 or 8 bytes at `offset`, which is stored and loaded whole.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`]; [`Error::Unaligned`] where the address is no multiple of the size.
+    /// [`Error::OutOfRange`]; [`Error::Unaligned`] where the address is not a multiple of the size.
     pub fn flag<T: FlagWord>(&self, offset: u64) -> Result<Flag<'_, T>> {
         let at = self.view.at(offset, size_of::<T>())?;
         Flag::new(at, offset, self.view.origin)

@@ -30,7 +30,7 @@ pub(crate) const READ: u64 = 8;
 pub(crate) struct PeerChannel {
     // Field order is drop order: the queue pair goes before the mailbox that it reaches.
     connected: Mutex<Option<Connected>>,
-    /// For large transfers, beside that of `connected`.
+    /// For large transfers, beside the queue pair of `connected`.
     lanes: Mutex<Vec<Connection>>,
     mailbox: MemoryRegion,
     domain: ProtectionDomain,
@@ -199,7 +199,7 @@ impl Watcher {
     /// The last epoch that the link has read; `None` if it does not follow.
     pub(crate) fn last_read(&self) -> Option<u64> {
         let follows = self.follows.load(Ordering::Acquire);
-        // A mailbox whose process was forked counts as that of no follower.
+        // A mailbox whose process was forked does not count as a follower's.
         follows.then(|| self.channel.last_read(self.cell).ok())?
     }
 }

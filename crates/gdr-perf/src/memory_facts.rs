@@ -74,7 +74,7 @@ impl MemoryFacts {
         }
     }
 
-    /// Refuses a run between this memory and that of `other`, if only one of two GPUs is simulated: its
+    /// Refuses a run between this memory and `other`'s, if only one of two GPUs is simulated: its
     /// result would be about neither.
     pub(crate) fn check_beside(&self, other: &Subject) -> Result<(), SettingsError> {
         match &self.gpu {

@@ -1,7 +1,7 @@
 //! DLPack's structures: how libraries for tensors describe an array to one another.
 //!
-//! The layouts are those of `dlpack.h`, versions 0.2 to 0.8, which every library offers to a consumer
-//! that asks for no version.
+//! The layouts follow `dlpack.h`, versions 0.2 to 0.8, which every library offers to a consumer that
+//! asks for no version.
 
 use std::ffi::{CStr, c_void};
 use std::slice;

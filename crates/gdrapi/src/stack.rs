@@ -6,7 +6,7 @@
 //! it, with the kernel's signal frame in between. So of two calls of one thread the earlier one has
 //! been left when
 //!
-//! - its frame overlaps that of the newer one, on any stack: frames in use do not overlap; or
+//! - its frame overlaps the newer one's, on any stack: frames in use do not overlap; or
 //! - it is below the newer one, both on the stack with which the thread was created; or both on the
 //!   alternate signal stack; or
 //! - it is on the alternate signal stack, and the newer one on the stack with which the thread was

@@ -73,8 +73,8 @@ pub(crate) unsafe fn load_one(host: *mut u8, window: *const u8, len: usize) {
     }
 }
 
-/// Loads a range for which [`is_within_word`] holds: exactly one 8-byte load, of which the bytes
-/// asked for are kept.
+/// Loads a range for which [`is_within_word`] holds: with exactly one 8-byte load, and keeps the
+/// bytes asked for.
 ///
 /// # Safety
 /// The aligned word round `window` is mapped, `host` is valid for `len` bytes and

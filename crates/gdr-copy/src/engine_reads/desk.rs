@@ -22,7 +22,7 @@ const ENDED: u64 = u64::MAX;
 
 /// The distance of two flags: a line of its own for each.
 const FLAG: usize = 64;
-/// Bytes of a ring with the flags behind it.
+/// Bytes of a ring with the flags after it.
 pub(super) const RING_WITH_FLAGS: usize = RING + AHEAD * FLAG;
 
 /// The place of the flag of piece `number` in a ring.

@@ -187,8 +187,8 @@ impl DevicePair {
     /// Opens the devices of both ends in this process. A single kernel device sends to itself.
     ///
     /// # Errors
-    /// Those of [`Device::verbs`] and [`open_both`](super::open_both); [`crate::Error::Settings`] for a device that does
-    /// not exist.
+    /// The errors of [`Device::verbs`] and [`open_both`](super::open_both); [`crate::Error::Settings`] for a device
+    /// that does not exist.
     pub fn both(&self, chosen: &Chosen) -> Result<(Device, Device)> {
         if chosen.provider == Provider::Soft {
             return self.soft().both(soft(&self.from), soft(&self.to));

@@ -166,7 +166,7 @@ pub fn is_this_host(name: &str, limit: Duration) -> bool {
     matches!(own_address(name, limit), Ok(Some(_)))
 }
 
-/// The address of this host that a name stands for: that of an interface or of a host name.
+/// The address of this host that a name stands for: the name of an interface or of a host.
 ///
 /// # Errors
 /// [`Error::Settings`] for the name of another host. An unknown name is `Ok(None)`.

@@ -240,7 +240,7 @@ mod tests {
         outliers(cells, &expected(cells), 0.7)
     }
 
-    /// Eight ranks of which the directions that `is_slow` names have 30 % of the usual rate.
+    /// Eight ranks; the directions that `is_slow` names have 30 % of the usual rate.
     fn with_slow(is_slow: impl Fn(usize, usize) -> bool) -> Vec<Outlier> {
         found(&cells(8, |from, to| {
             Some(usual(from, to) * if is_slow(from, to) { 0.3 } else { 1.0 })

@@ -70,7 +70,7 @@ pub enum InvalidThreshold {
     },
     /// A figure that does not exist.
     #[error(
-        "`{0}` is no figure of latencies: there are min, mean, median, p90, p99, p99.9, p99.99, max"
+        "`{0}` is not a latency figure: there are min, mean, median, p90, p99, p99.9, p99.99, max"
     )]
     Figure(String),
 }

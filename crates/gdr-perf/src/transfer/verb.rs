@@ -41,7 +41,7 @@ pub(super) enum Operation {
 pub enum Metric {
     /// Bytes in a time, several requests in flight.
     Bandwidth,
-    /// The time of one request, or half of that of a round trip.
+    /// The time of one request, or half a round trip's.
     Latency,
 }
 
