@@ -69,7 +69,7 @@ impl<T: Default + Sync> PerProcess<T> {
         Self(AtomicPtr::new(ptr::null_mut()))
     }
 
-    /// The state of this process. That of the parent is never dropped.
+    /// The state of this process. The parent's is never dropped.
     pub fn get(&self) -> &'static T {
         self.get_by(ProcessId::is_current)
     }

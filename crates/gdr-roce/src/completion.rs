@@ -76,7 +76,7 @@ impl WcOpcode {
 }
 
 /// The completion of a request. The requests of one queue complete in the order of posting, except
-/// for those of a [`SharedReceiveQueue`](crate::SharedReceiveQueue).
+/// on a [`SharedReceiveQueue`](crate::SharedReceiveQueue).
 ///
 /// Success of a SEND or WRITE means that the peer has acknowledged all of it, success of a READ or
 /// atomic that the result is in local memory, and success of a receive that the message is. Success

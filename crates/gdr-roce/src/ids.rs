@@ -40,7 +40,7 @@ impl Qkey {
     const CONTROLLED: u32 = 1 << 31;
 
     /// The key that a request with this key sends from a queue pair with the key `own`: if this is
-    /// a controlled one, that of the queue pair (IBTA 10.2.5).
+    /// a controlled one, the queue pair's (IBTA 10.2.5).
     #[must_use]
     pub const fn sent_from(self, own: Self) -> Self {
         if self.0 & Self::CONTROLLED == 0 {

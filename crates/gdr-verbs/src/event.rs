@@ -7,7 +7,7 @@ use gdr_verbs_sys::ibv_event_type;
 
 use crate::event_queue::{EventQueue, Unacknowledged};
 
-/// What an event is about. Addresses are those of the structures of C.
+/// What an event is about. Addresses name C structures.
 #[derive(Clone, Debug)]
 pub(crate) enum Subject {
     Port(u8),

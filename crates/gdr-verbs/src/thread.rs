@@ -4,8 +4,8 @@ use std::cell::Cell;
 
 use gdr_process::ProcessId;
 
-/// A thread, by its number in the kernel. The number of a thread that has ended may be that of a later
-/// one.
+/// A thread, by its number in the kernel. The number of a thread that has ended may be given to a
+/// later one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Thread(libc::pid_t);
 

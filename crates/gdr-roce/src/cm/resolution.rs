@@ -20,7 +20,7 @@ pub(super) struct Resolution {
     pub(super) peer: IpAddr,
     /// The name of this side.
     id: CommId,
-    /// The name that is sent: that of the side that asked.
+    /// The name that is sent: the asking side's.
     pub(super) sent_id: CommId,
     transaction: u64,
     phase: Phase,

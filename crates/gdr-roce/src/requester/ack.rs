@@ -325,14 +325,14 @@ impl Requester {
         }
     }
 
-    /// Goes on behind the packets that were sent before the timer expired, unless they are lost.
+    /// Goes on after the packets that were sent before the timer expired, unless they are lost.
     fn end_probe(&mut self, now: Time, before: Psn) {
         let Some(probe) = self.probe.take() else {
             return;
         };
         let only = self.una == probe.psn.wrapping_add(1);
         if only && probe.next != self.una {
-            // The peer has the packet that was sent again and none behind it.
+            // The peer has the packet that was sent again and none after it.
             self.timed = None;
             self.congestion
                 .lose(now, 0, self.recovery, &self.round_trip);

@@ -16,10 +16,10 @@
 //! than the others.
 //!
 //! Hosts delay packets, too: a thread wakes up late or has no CPU for a time slice. Such delays vary from
-//! one packet to the next, where those of a queue last. With selective retransmission, on a short path,
-//! a wait counts as one in a queue only if it lasts and is longer than the usual variation of the round
-//! trip. The same is true of a path on which round trips differ from one to the next by milliseconds, unless
-//! many packets are lost.
+//! one packet to the next, where a queue's last. With selective retransmission, on a short path, a wait
+//! counts as one in a queue only if it lasts and is longer than the usual variation of the round trip. The
+//! same is true of a path on which round trips differ from one to the next by milliseconds, unless many
+//! packets are lost.
 
 use std::time::Duration;
 
@@ -108,7 +108,7 @@ pub(super) struct Congestion {
 struct Round {
     began: Time,
     acknowledged: u32,
-    /// Whether the window kept packets back: only then the rate is that of the path.
+    /// Whether the window kept packets back: only then is the rate the path's.
     limited: bool,
     /// A loss began or prolonged the pacing.
     lossy: bool,

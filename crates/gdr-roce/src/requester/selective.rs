@@ -84,7 +84,7 @@ impl Requester {
             }
             self.missing.resent.remove(index);
         }
-        // What is behind a gap is acknowledged when the gap is closed, not after a round trip.
+        // What comes after a gap is acknowledged when the gap is closed, not after a round trip.
         self.timed = None;
         if self.queue_missing(psn) {
             let outstanding = self.next.distance_from(self.una);
@@ -117,7 +117,7 @@ impl Requester {
     }
 
     /// Requests the responses again that are missing before `to`, because the peer has answered a
-    /// packet behind them.
+    /// packet after them.
     pub(super) fn request_missing(&mut self, now: Time, to: Psn) {
         let ahead = to.distance_from(self.una);
         let examined = self.examined.distance_from(self.una);
@@ -147,8 +147,8 @@ impl Requester {
         if ahead < PSN_WINDOW { ahead } else { 0 }
     }
 
-    /// The packet whose repetition answers `psn`: of a READ, its request, or that of the first response
-    /// that is missing. `None` if none is.
+    /// The packet whose repetition answers `psn`: for a READ, its request, or a request for the first
+    /// response that is missing. `None` if none is.
     fn first_of_request(&self, psn: Psn) -> Option<Psn> {
         let Some(piece) = self.piece_of(psn) else {
             return Some(psn);

@@ -45,7 +45,7 @@ impl Requester {
         let outstanding = self.next.distance_from(self.una);
         let window = match self.probe {
             Some(_) => 1,
-            // The peer keeps what comes behind a gap, and reports by it whether the gap is closed: it has
+            // The peer keeps what comes after a gap, and reports by it whether the gap is closed: it has
             // some of what is not acknowledged. The pacing limits the rate.
             None if self.missing.is_under_way() => {
                 self.config.max_window.min(2 * self.congestion.window())

@@ -113,7 +113,7 @@ impl Path {
     }
 }
 
-/// The ICRC of `body` behind the headers that `hasher` has seen.
+/// The ICRC of `body` after the headers that `hasher` has seen.
 fn behind(mut hasher: Hasher, body: &[u8]) -> [u8; LEN] {
     /// So many bytes are copied, with the masked field among them, so that a short packet is one piece.
     const COPIED: usize = 64;
@@ -132,7 +132,7 @@ fn behind(mut hasher: Hasher, body: &[u8]) -> [u8; LEN] {
 }
 
 /// Computes ICRCs as [`seal`] and [`matches()`] do, and keeps the CRC of the last headers: most packets of a
-/// latency-bound connection differ from the one before only behind them.
+/// latency-bound connection differ from the one before only after them.
 #[derive(Debug, Default)]
 pub struct IcrcCache {
     /// A path, the length of the UDP payload, and what has seen the headers with both.

@@ -36,7 +36,7 @@ impl Position {
 /// congestion notification.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
-#[allow(missing_docs, reason = "the names are those of the specification")]
+#[allow(missing_docs, reason = "the names come from the specification")]
 pub enum Opcode {
     SendFirst = 0x00,
     SendMiddle = 0x01,
@@ -61,7 +61,7 @@ pub enum Opcode {
     FetchAdd = 0x14,
     SendLastInvalidate = 0x16,
     SendOnlyInvalidate = 0x17,
-    /// SEND of the unreliable connection service. Its opcodes are those of the reliable one and 0x20.
+    /// SEND of the unreliable connection service. Its opcodes are the reliable one's plus 0x20.
     UnreliableSendFirst = 0x20,
     UnreliableSendMiddle = 0x21,
     UnreliableSendLast = 0x22,
@@ -81,7 +81,7 @@ pub enum Opcode {
     CongestionNotification = 0x81,
 }
 
-/// The bits of an opcode that name the service (IBTA 9.2.1), and those of unreliable connections.
+/// The bits of an opcode that name the service (IBTA 9.2.1), and their value for unreliable connections.
 const SERVICE: u8 = 0xe0;
 const UNRELIABLE: u8 = 0x20;
 

@@ -40,7 +40,7 @@ pub(super) unsafe fn otherwise<T: Copy>(
             (0, _) => false,
             (b'/', _) => matches!(path.add(1).read() as u8, b'd' | b's' | b'/' | b'.'),
             (_, libc::AT_FDCWD) => working_folder::own().is_some(),
-            // A descriptor of the tree is no folder to the kernel.
+            // To the kernel, a descriptor of the tree is not a folder.
             _ => errno == Errno::NOTDIR,
         }
     };

@@ -1,5 +1,5 @@
 //! The library beside an installed libibverbs: the devices of both are listed and usable in one
-//! process, and the private functions of the installed one are those of the library in its place.
+//! process, and the private functions are the installed library's.
 
 #![allow(clippy::unwrap_used)]
 
@@ -40,7 +40,7 @@ fn devices_of_both_libraries_are_listed_and_used_in_one_process() {
             queues: 1,
             pairs: 1,
         };
-        // Only those of its own device reached the installed library.
+        // Only calls about its own device reached the installed library.
         assert_eq!(fake.live("mlx5_0"), live, "{file}");
         for objects in [&own, &installed] {
             let state = objects.initialized(verbs);
