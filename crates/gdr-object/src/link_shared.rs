@@ -344,7 +344,7 @@ impl LinkState {
             .ok_or_else(|| link.gone(GoneReason::Disconnected))
     }
 
-    /// Tells the owner which followers have ended; followers of earlier connections ended with their connections.
+    /// Reports to the owner which followers have ended; followers of earlier connections ended with their connections.
     fn send_ended_followers(&mut self, link: &LinkShared, deadline: Deadline) -> Result<()> {
         let ended = std::mem::take(&mut *lock(&link.ended_followers));
         for (connection, object) in ended {

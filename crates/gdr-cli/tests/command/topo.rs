@@ -218,8 +218,8 @@ fn garbage_is_refused_with_its_name_and_a_reason() {
             "neither an archive of a node nor another capture",
         ),
         (b"<system>\x01</system>", "byte 8 is 0x01"),
-        (b"<system>", "no topology of NCCL"),
-        (b"[{}]", "no dump of rdma_topo"),
+        (b"<system>", "not a topology of NCCL"),
+        (b"[{}]", "not a dump of rdma_topo"),
         (b"\x1f\x8b\x08\x00garbage", "cannot be unpacked"),
         (b"00:01.0 PCI bridge: X\n", "which buses are behind"),
     ] {

@@ -41,7 +41,7 @@ pub(super) fn neon() -> &'static Routine {
 }
 
 /// Best first. `ls64` is last because its instructions fault where the memory of the window does
-/// not support them, and no feature bit tells; it is used only by name.
+/// not support them, and no feature bit shows it; it is used only by name.
 pub(super) static ROUTINES: [Routine; 2] = [
     Routine::new(Parts {
         name: "neon",
