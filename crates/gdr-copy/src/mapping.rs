@@ -130,7 +130,7 @@ impl Mapping {
         self.view.len
     }
 
-    /// Whether there are none: the mapping ends before the pinned pointer.
+    /// Returns whether there are none: the mapping ends before the pinned pointer.
     pub fn is_empty(&self) -> bool {
         self.view.len == 0
     }
@@ -322,7 +322,7 @@ impl Slice<'_> {
         self.view.len
     }
 
-    /// Whether it is empty.
+    /// Returns whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.view.len == 0
     }

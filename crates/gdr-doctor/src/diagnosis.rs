@@ -208,8 +208,8 @@ impl Diagnosis {
         Counts::of(&self.findings)
     }
 
-    /// Whether the requirements of GPUDirect RDMA were seen: a GPU and an RDMA NIC with their
-    /// drivers, and dma-buf or a peer-memory module.
+    /// Returns whether the requirements of GPUDirect RDMA were seen: a GPU and an RDMA NIC with
+    /// their drivers, and dma-buf or a peer-memory module.
     pub fn has_the_essentials(&self) -> bool {
         const ESSENTIAL: [&str; 5] = [
             "gpu.present",

@@ -28,7 +28,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// Whether it is a problem to fix.
+    /// Returns whether it is a problem to fix.
     pub const fn is_bad(self) -> bool {
         matches!(self, Self::Warn | Self::Fail)
     }
@@ -112,8 +112,8 @@ impl Subject {
         }
     }
 
-    /// Whether a fault of one may explain a fault of the other: they are equal, share a part, or
-    /// one is the whole node.
+    /// Returns whether a fault of one may explain a fault of the other: they are equal, share a
+    /// part, or one is the whole node.
     pub fn touches(&self, other: &Self) -> bool {
         if matches!(self, Self::Node) || matches!(other, Self::Node) || self == other {
             return true;

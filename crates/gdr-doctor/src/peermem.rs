@@ -198,7 +198,8 @@ fn standing(source: &dyn Source, facts: &Facts, loaded: &[String]) -> (Standing,
     }
 }
 
-/// Whether the module is registered with ib_core: it uses ib_core, or the list of clients has it.
+/// Returns whether the module is registered with ib_core: it uses ib_core, or the list of clients
+/// has it.
 fn registered(source: &dyn Source, facts: &Facts, module: &str) -> Option<bool> {
     let clients = "/sys/kernel/mm/memory_peers";
     if (source.list(clients).ok())
@@ -263,7 +264,7 @@ fn prospect(source: &dyn Source, facts: &Facts) -> (Standing, String) {
     }
 }
 
-/// Whether the kernel's list of modules has it.
+/// Returns whether the kernel's list of modules has it.
 fn shipped(source: &dyn Source) -> Option<bool> {
     let text = source.text(virtual_path::MODULE_FILES).ok()?;
     Some(

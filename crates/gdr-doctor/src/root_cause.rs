@@ -31,7 +31,7 @@ fn explains(findings: &[Reported], cause: usize, symptom: usize) -> bool {
         && cause.finding.subject.touches(&symptom.finding.subject)
 }
 
-/// Whether the chain of causes from `from` contains `to`.
+/// Returns whether the chain of causes from `from` contains `to`.
 fn leads(findings: &[Reported], from: usize, to: usize) -> bool {
     let mut at = Some(from);
     while let Some(index) = at {

@@ -25,17 +25,17 @@ pub struct CpuSet(BTreeSet<u32>);
 pub struct InvalidCpuSet(String);
 
 impl CpuSet {
-    /// Whether there is none.
+    /// Returns whether there is none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether no CPU is in both.
+    /// Returns whether no CPU is in both.
     pub fn is_disjoint(&self, other: &Self) -> bool {
         self.0.is_disjoint(&other.0)
     }
 
-    /// Whether every CPU is in `other` too.
+    /// Returns whether every CPU is in `other` too.
     pub fn is_subset(&self, other: &Self) -> bool {
         self.0.is_subset(&other.0)
     }

@@ -93,8 +93,8 @@ impl NumaLayout {
         }
     }
 
-    /// Whether two nodes share a socket, as the quadrants of an EPYC do (NPS2, NPS4) and the
-    /// clusters of a Xeon (SNC).
+    /// Returns whether two nodes share a socket, as the quadrants of an EPYC do (NPS2, NPS4) and
+    /// the clusters of a Xeon (SNC).
     pub fn same_socket(&self, a: NumaNode, b: NumaNode) -> Option<bool> {
         Some(self.sockets.get(&a)? == self.sockets.get(&b)?)
     }

@@ -198,7 +198,7 @@ impl LinkChannel {
         })
     }
 
-    /// Whether it has fewer queue pairs than large transfers use.
+    /// Returns whether it has fewer queue pairs than large transfers use.
     pub(crate) fn is_narrow(&self) -> bool {
         self.lanes.len() < LANES
     }

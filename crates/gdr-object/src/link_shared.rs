@@ -156,7 +156,7 @@ impl LinkShared {
         lock(&self.ended_followers).push((connection, object));
     }
 
-    /// Whether the call in progress was interrupted.
+    /// Returns whether the call in progress was interrupted.
     fn is_interrupted(&self) -> bool {
         let before = self.interrupts_before.load(Ordering::SeqCst);
         self.interrupts.load(Ordering::SeqCst) != before

@@ -84,7 +84,7 @@ impl PeerChannel {
         Ok(())
     }
 
-    /// Whether the link has as many queue pairs as it may.
+    /// Returns whether the link has as many queue pairs as it may.
     pub(crate) fn is_wide(&self) -> bool {
         lock(&self.lanes).len() + 1 >= LANES
     }
@@ -170,7 +170,8 @@ impl PeerChannel {
 pub(crate) struct Wanted(pub(crate) u64);
 
 impl Wanted {
-    /// Whether this epoch is what the link waits for, and its wait was not `answered` before.
+    /// Returns whether this epoch is what the link waits for, and its wait was not `answered`
+    /// before.
     pub(crate) fn is_answered_by(self, epoch: Epoch, answered: Self) -> bool {
         self.0 != 0 && self.0 <= epoch.get() && answered < self
     }

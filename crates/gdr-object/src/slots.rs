@@ -201,7 +201,7 @@ impl Slots {
         }
     }
 
-    /// Whether the slot of a claim is still that claim's.
+    /// Returns whether the slot of a claim is still that claim's.
     pub(crate) fn holds(&self, claim: Claim) -> bool {
         self.claims.iter().any(|(it, ..)| *it == claim)
     }
@@ -326,7 +326,7 @@ mod tests {
         assert_eq!(slots.lease(here, epoch(2), now, until), slots.newest());
     }
 
-    /// Whether any of six publications takes this slot.
+    /// Returns whether any of six publications takes this slot.
     fn is_overwritten(slots: &mut Slots, slot: Slot, now: Instant) -> bool {
         let claims: Vec<Slot> = (0..6)
             .map(|_| {

@@ -27,7 +27,8 @@ pub enum TransferMemory<'a> {
 }
 
 impl TransferMemory<'_> {
-    /// Whether it is GPU memory that is reached by staging, as far as that is known before it is registered.
+    /// Returns whether it is GPU memory that is reached by staging, as far as that is known before it is
+    /// registered.
     pub(crate) fn is_staged(&self) -> bool {
         match self {
             Self::Host => false,

@@ -125,7 +125,7 @@ impl Arrivals<'_> {
     }
 }
 
-/// Whether a peer has connected and has not said anything.
+/// Returns whether a peer has connected and has not said anything.
 fn is_silence(error: &RdmaError) -> bool {
     matches!(
         error,

@@ -83,7 +83,7 @@ impl MemoryFacts {
         }
     }
 
-    /// Whether figures with this memory describe no hardware.
+    /// Returns whether figures with this memory describe no hardware.
     pub fn is_simulated(&self) -> bool {
         self.gpu.as_ref().is_some_and(|gpu| gpu.simulated)
     }

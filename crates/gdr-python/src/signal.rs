@@ -118,7 +118,7 @@ impl Signal {
     }
 }
 
-/// Whether a counter that wraps around has come to `target`.
+/// Returns whether a counter that wraps around has come to `target`.
 fn is_reached(value: u32, target: u32) -> bool {
     value.wrapping_sub(target).cast_signed() >= 0
 }

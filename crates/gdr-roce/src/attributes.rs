@@ -191,7 +191,7 @@ impl State {
         self.transition(from, Self::ReadyToSend)
     }
 
-    /// Whether packets of a peer are received.
+    /// Returns whether packets of a peer are received.
     pub(crate) const fn is_receiving(self) -> bool {
         matches!(
             self,

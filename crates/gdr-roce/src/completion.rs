@@ -69,7 +69,7 @@ pub enum WcOpcode {
 }
 
 impl WcOpcode {
-    /// Whether the request was on the receive queue.
+    /// Returns whether the request was on the receive queue.
     pub const fn is_receive(self) -> bool {
         matches!(self, Self::Recv | Self::RecvWriteImmediate)
     }

@@ -224,7 +224,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Whether the state is SQD, and requests that were begun are not complete.
+    /// Returns whether the state is SQD, and requests that were begun are not complete.
     pub const fn is_draining(&self) -> bool {
         self.draining
     }
@@ -495,14 +495,15 @@ impl QueuePair {
         }
     }
 
-    /// Whether [`poll_transmit`](Self::poll_transmit) has to be called: if not, no response and no
-    /// request waits to be sent, and it would return `None`.
+    /// Returns whether [`poll_transmit`](Self::poll_transmit) has to be called: if not, no response
+    /// and no request waits to be sent, and it would return `None`.
     pub fn may_transmit(&self) -> bool {
         self.responder.has_responses() || self.requester.has_unsent()
     }
 
-    /// Whether an acknowledgement is all that waits to be sent. Its owner may keep it back for a moment,
-    /// much shorter than the peer's timeout: if the program answers the peer's message, both leave together.
+    /// Returns whether an acknowledgement is all that waits to be sent. Its owner may keep it back for a
+    /// moment, much shorter than the peer's timeout: if the program answers the peer's message, both leave
+    /// together.
     pub fn owes_only_acknowledgement(&self) -> bool {
         self.responder.owed_acknowledgement().is_some() && !self.requester.has_unsent()
     }
@@ -521,7 +522,7 @@ impl QueuePair {
         self.requester.end_peer();
     }
 
-    /// Whether a request may wait to be sent.
+    /// Returns whether a request may wait to be sent.
     pub fn has_unsent_requests(&self) -> bool {
         self.requester.has_unsent()
     }
@@ -561,7 +562,7 @@ impl QueuePair {
         }
     }
 
-    /// Whether request packets were sent that are not acknowledged.
+    /// Returns whether request packets were sent that are not acknowledged.
     pub fn has_outstanding(&self) -> bool {
         self.requester.has_outstanding()
     }

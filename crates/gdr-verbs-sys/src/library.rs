@@ -203,7 +203,7 @@ impl Devices<'_> {
         self.count
     }
 
-    /// Whether the list is empty.
+    /// Returns whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }

@@ -98,8 +98,8 @@ macro_rules! functions {
         /// The functions of libibverbs, each with its name in C. The inline verbs are functions of
         /// this crate, except those that fall back to one of these.
         impl Verbs {
-            /// Whether the loaded libibverbs has this function. The provider of a device may still
-            /// not support it.
+            /// Returns whether the loaded libibverbs has this function. The provider of a device
+            /// may still not support it.
             pub fn has(&self, verb: OptionalVerb) -> bool {
                 match verb {
                     $(OptionalVerb::$variant => self.symbols().$oname.is_some(),)*

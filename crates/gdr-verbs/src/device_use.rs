@@ -70,7 +70,7 @@ fn folder() -> Option<&'static Path> {
     folder.as_deref()
 }
 
-/// Whether someone asks for the file.
+/// Returns whether someone asks for the file.
 pub(crate) fn is_asked_for() -> bool {
     folder().is_some()
 }

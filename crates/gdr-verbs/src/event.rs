@@ -24,7 +24,7 @@ pub(crate) struct Event {
 }
 
 impl Event {
-    /// Whether it is about the object at this address.
+    /// Returns whether it is about the object at this address.
     pub(crate) fn is_about(&self, address: usize) -> bool {
         match self.subject {
             Subject::Port(_) => false,

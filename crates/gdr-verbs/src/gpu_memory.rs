@@ -79,7 +79,7 @@ fn reads_of(value: Option<&OsStr>) -> Result<GpuReads, String> {
     }
 }
 
-/// Whether GPU memory can be taken: the driver is there, and its memory can be mapped.
+/// Returns whether GPU memory can be taken: the driver is there, and its memory can be mapped.
 pub(crate) fn is_supported() -> bool {
     driver().is_some_and(|driver| access(driver, Ordinal(0)).is_ok())
 }

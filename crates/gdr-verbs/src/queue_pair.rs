@@ -64,7 +64,7 @@ impl NicPair {
         Ok(of_each!(self, pair => pair.resume())?)
     }
 
-    /// Whether it finishes requests in SQD.
+    /// Returns whether it finishes requests in SQD.
     fn is_draining(&self) -> bool {
         of_each!(self, pair => pair.is_draining())
     }

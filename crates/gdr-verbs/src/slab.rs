@@ -59,8 +59,8 @@ impl<T> Drop for CObject<T> {
     }
 }
 
-/// Whether a handle is one of this library: of an object that exists or of one that is gone, of this
-/// process or of its parent. It takes no lock.
+/// Returns whether a handle is one of this library: of an object that exists or of one that is gone,
+/// of this process or of its parent. It takes no lock.
 pub(crate) fn is_own<C>(handle: *mut C) -> bool {
     let mut next = CHUNKS.load(Ordering::Acquire);
     // SAFETY: null, or a chunk that was leaked before it was published.

@@ -100,8 +100,8 @@ fn library() -> Option<Library> {
 /// Whether the program may have objects of the installed library.
 static HAS_DEVICES: AtomicBool = AtomicBool::new(false);
 
-/// Whether the installed library has returned a device or a context. Before that each handle that
-/// this library does not know is an error of the program.
+/// Returns whether the installed library has returned a device or a context. Before that each
+/// handle that this library does not know is an error of the program.
 pub(crate) fn has_devices() -> bool {
     HAS_DEVICES.load(Ordering::Acquire)
 }

@@ -28,7 +28,7 @@ impl Thread {
         own
     }
 
-    /// Whether it has ended.
+    /// Returns whether it has ended.
     pub(crate) fn has_ended(self) -> bool {
         // SAFETY: signal 0 is not sent; numbers.
         let asked = unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), self.0, 0) };

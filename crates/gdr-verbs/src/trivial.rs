@@ -38,7 +38,7 @@ extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_context {
     }
 }
 
-/// Whether a descriptor is open and not of a character device.
+/// Returns whether a descriptor is open and not of a character device.
 fn is_of_no_device(fd: c_int) -> bool {
     // SAFETY: numbers; all zeros are valid.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };

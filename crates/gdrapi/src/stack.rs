@@ -151,7 +151,8 @@ impl OwnStack {
         )
     }
 
-    /// Whether a call of the calling thread at `noted` has been left, given a later call at `here`.
+    /// Returns whether a call of the calling thread at `noted` has been left, given a later call at
+    /// `here`.
     pub(crate) fn has_left(&self, noted: Depth, here: Depth) -> bool {
         has_left(noted, here, self.get(), Range::alternate)
     }

@@ -208,7 +208,7 @@ impl Copier {
         }
     }
 
-    /// Whether a range of the mapping lies in the buffer.
+    /// Returns whether a range of the mapping lies in the buffer.
     fn is_in_buffer(&self, offset: u64, len: u64) -> bool {
         let end = self.start.checked_add(offset);
         let end = end.and_then(|at| at.checked_add(len));

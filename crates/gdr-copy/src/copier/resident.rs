@@ -333,7 +333,7 @@ impl State {
         self.cuda.as_ref().map(|cuda| cuda.relax_stream_capture())
     }
 
-    /// Whether the kernel has left, or was never launched.
+    /// Returns whether the kernel has left, or was never launched.
     fn has_left(&self) -> Result<bool> {
         Ok(self.host.load_u32(LEFT)? == self.launch)
     }

@@ -24,7 +24,7 @@ pub trait System {
     /// As of reading it.
     fn read(&self, path: &str) -> io::Result<Option<Vec<u8>>>;
 
-    /// Whether a path exists.
+    /// Returns whether a path exists.
     fn exists(&self, path: &str) -> bool;
 
     /// Writes bytes at an offset of an existing file of sysfs or config space.

@@ -26,7 +26,8 @@ const FOREIGN: [(&[u8], &str); 3] = [
     ),
 ];
 
-/// Whether a file that begins with these bytes is an archive; some hundred of them are enough.
+/// Returns whether a file that begins with these bytes is an archive; some hundred of them are
+/// enough.
 pub(super) fn is_archive(head: &[u8]) -> bool {
     let mut name = [0; manifest::NAME.len()];
     let read = if head.starts_with(&GZIP) {
@@ -234,7 +235,8 @@ fn kind(kind: EntryType) -> &'static str {
     }
 }
 
-/// Whether the first header is wrong, so that the file is not a tar rather than a damaged one.
+/// Returns whether the first header is wrong, so that the file is not a tar rather than a damaged
+/// one.
 fn is_foreign(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::Other && exceeded(error).is_none()
 }

@@ -25,7 +25,7 @@ pub(super) struct BugReport {
     pub(super) smi: Option<Probe<GpuFacts>>,
 }
 
-/// Whether a text is a report.
+/// Returns whether a text is a report.
 pub(super) fn is_report(text: &str) -> bool {
     let head = text.get(..HEAD).unwrap_or(text);
     text.len() <= HEAD && text.contains(TITLE) || head.contains(TITLE)

@@ -78,7 +78,7 @@ enum Kinds {
 }
 
 impl Kinds {
-    /// Whether a device is of a network and whether it is of RDMA.
+    /// Returns whether a device is of a network and whether it is of RDMA.
     fn of(self, device: Node<'_, '_>) -> (bool, bool) {
         let name = device.attribute("name").unwrap_or_default();
         let kind = device.attribute("osdev_type").unwrap_or_default();

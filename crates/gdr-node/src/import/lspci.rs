@@ -70,7 +70,7 @@ impl Listing {
     }
 }
 
-/// Whether a function is on a root bus by its port type, or may be as a bridge without one.
+/// Returns whether a function is on a root bus by its port type, or may be as a bridge without one.
 fn is_on_root_bus(function: &Function) -> bool {
     let port = function.express.as_ref().ok().map(|express| express.port);
     let class = function.identity.class;

@@ -79,7 +79,7 @@ impl ConfigSpace {
         self.bytes.len()
     }
 
-    /// Whether the function no longer answers: its vendor and device IDs read as ones.
+    /// Returns whether the function no longer answers: its vendor and device IDs read as ones.
     pub fn is_gone(&self) -> bool {
         self.header_u32(0) == u32::MAX
     }
@@ -103,7 +103,7 @@ impl ConfigSpace {
         self.bytes[0x0e] & 0x7f
     }
 
-    /// Whether the device has functions besides function 0.
+    /// Returns whether the device has functions besides function 0.
     pub fn is_multi_function(&self) -> bool {
         self.bytes[0x0e] & 0x80 != 0
     }

@@ -114,7 +114,7 @@ impl Tree {
         self.functions.len()
     }
 
-    /// Whether the tree has no functions.
+    /// Returns whether the tree has no functions.
     pub fn is_empty(&self) -> bool {
         self.functions.is_empty()
     }
@@ -130,7 +130,8 @@ impl Tree {
         children.iter().filter_map(|bdf| self.get(*bdf))
     }
 
-    /// Whether a bus counts as a root bus only because the capture lacks the bridges above it.
+    /// Returns whether a bus counts as a root bus only because the capture lacks the bridges above
+    /// it.
     pub fn is_severed(&self, root: RootBus) -> bool {
         self.severed.contains(&root)
     }

@@ -74,7 +74,7 @@ pub const ADDRESSES: &str = "@addresses";
 /// The file system at `/dev/shm`: lines of `size` or `free`, a space, and the number of bytes.
 pub const SHARED_MEMORY: &str = "@shm";
 
-/// Whether a path names a virtual file.
+/// Returns whether a path names a virtual file.
 pub fn is_virtual(path: &str) -> bool {
     path.trim_start_matches('/').starts_with('@')
 }

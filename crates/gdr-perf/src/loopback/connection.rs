@@ -281,7 +281,7 @@ enum Next {
     Ended(Ended),
 }
 
-/// Whether a request may have failed because the peer has ended.
+/// Returns whether a request may have failed because the peer has ended.
 fn is_without_answer(status: WcStatus) -> bool {
     matches!(status, WcStatus::RetryExceeded | WcStatus::WrFlushed)
 }

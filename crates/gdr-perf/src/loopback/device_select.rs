@@ -245,7 +245,7 @@ fn verbs(name: &Option<DeviceName>) -> Option<&str> {
     }
 }
 
-/// Whether `name`, with or without a port, is a kernel device.
+/// Returns whether `name`, with or without a port, is a kernel device.
 fn is_of_kernel(name: &str) -> bool {
     let device = name.split(':').next().unwrap_or(name);
     let listed = Device::list_verbs(&VerbsOptions::new());

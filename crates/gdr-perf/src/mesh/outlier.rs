@@ -84,7 +84,7 @@ pub struct DoctorFinding {
 }
 
 impl RankSide {
-    /// Whether it includes a direction of `rank`.
+    /// Returns whether it includes a direction of `rank`.
     const fn includes(self, rank: usize, from: usize, to: usize) -> bool {
         match self {
             Self::Outgoing => from == rank,
@@ -95,7 +95,7 @@ impl RankSide {
 }
 
 impl OutlierSubject {
-    /// Whether a direction is a part of it.
+    /// Returns whether a direction is a part of it.
     pub const fn includes(self, from: usize, to: usize) -> bool {
         match self {
             Self::Rank { rank, side, .. } => side.includes(rank, from, to),

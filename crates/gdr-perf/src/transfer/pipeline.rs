@@ -557,7 +557,7 @@ impl<'a> Pipeline<'a> {
         Ok(())
     }
 
-    /// Whether the results of requests are checked.
+    /// Returns whether the results of requests are checked.
     fn checks_results(&self) -> bool {
         self.plan.verify != Verification::Off && self.plan.verb.operation() == Operation::Atomic
     }

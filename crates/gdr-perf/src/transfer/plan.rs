@@ -446,8 +446,8 @@ impl Plan {
         (self.limit(size) * 4 + measured).saturating_add(Duration::from_millis(ms).min(most))
     }
 
-    /// Whether messages go in rounds, which are compared one by one. Results of atomic operations,
-    /// and messages that go back and forth, are compared one by one.
+    /// Returns whether messages go in rounds, which are compared one by one. Results of atomic
+    /// operations, and messages that go back and forth, are compared one by one.
     pub(super) fn has_rounds(&self) -> bool {
         self.verify == Verification::On
             && self.verb.operation() != Operation::Atomic
@@ -492,7 +492,8 @@ impl Plan {
             .unwrap_or_default()
     }
 
-    /// Whether bytes of an end arrive at the other one: those that it sends, or offers for READ.
+    /// Returns whether bytes of an end arrive at the other one: those that it sends, or offers for
+    /// READ.
     pub(super) fn has_data_from(&self, role: Role) -> bool {
         let source = match self.verb.operation() {
             Operation::Read => Role::Server,

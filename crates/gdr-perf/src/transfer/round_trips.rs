@@ -301,7 +301,7 @@ impl<'a> RoundTrips<'a> {
         }
     }
 
-    /// Whether the last byte is the next message's.
+    /// Returns whether the last byte is the next message's.
     fn is_marked(&self) -> Result<bool> {
         let buffer: Option<&Buffer> = self.memory.incoming.host_buffer();
         let Some(buffer) = buffer else {

@@ -211,12 +211,12 @@ pub struct Thresholds {
 }
 
 impl Thresholds {
-    /// Whether there are any.
+    /// Returns whether there are any.
     pub fn is_given(&self) -> bool {
         *self != Self::default()
     }
 
-    /// Whether a rate is judged.
+    /// Returns whether a rate is judged.
     pub(super) fn has_rates(&self) -> bool {
         self.minimum_rate.is_some() || self.minimum_mpps.is_some()
     }

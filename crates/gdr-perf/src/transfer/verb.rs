@@ -108,7 +108,7 @@ impl Verb {
         }
     }
 
-    /// Whether both ends send in turn, so that a sample is half of a round trip.
+    /// Returns whether both ends send in turn, so that a sample is half of a round trip.
     pub const fn is_ping_pong(self) -> bool {
         matches!(self, Self::WriteLat | Self::SendLat)
     }

@@ -74,7 +74,7 @@ impl Resolution {
         matches!(self.phase, Phase::Closed)
     }
 
-    /// Whether this side was asked.
+    /// Returns whether this side was asked.
     pub(super) fn is_passive(&self) -> bool {
         matches!(self.phase, Phase::Received(_) | Phase::Answered(..))
     }

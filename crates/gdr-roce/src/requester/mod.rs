@@ -217,7 +217,7 @@ impl Requester {
         self.draining = false;
     }
 
-    /// Whether every request that was begun is complete.
+    /// Returns whether every request that was begun is complete.
     pub(crate) fn is_drained(&self) -> bool {
         let first = self.send_queue.front();
         first.is_none_or(|wqe| wqe.first.is_none())
@@ -280,13 +280,13 @@ impl Requester {
         self.paced_until = None;
     }
 
-    /// Whether packets were sent that are not acknowledged.
+    /// Returns whether packets were sent that are not acknowledged.
     pub(crate) fn has_outstanding(&self) -> bool {
         self.next != self.una
     }
 
-    /// Whether a packet may be sent now or later without a call of the program. If not, a poll does
-    /// nothing.
+    /// Returns whether a packet may be sent now or later without a call of the program. If not, a
+    /// poll does nothing.
     pub(crate) fn has_unsent(&self) -> bool {
         self.cursor < self.send_queue.len()
             || !self.missing.is_empty()
@@ -391,7 +391,7 @@ impl Requester {
         Ok(())
     }
 
-    /// Whether the time without progress is over.
+    /// Returns whether the time without progress is over.
     fn is_out_of_time(&self, now: Time) -> bool {
         match self.attributes.retry_limit {
             RetryLimit::Count(_) => false,

@@ -133,7 +133,7 @@ impl RoundTrip {
         self.shortest.map(Duration::from_nanos)
     }
 
-    /// Whether packets hardly wait in queues.
+    /// Returns whether packets hardly wait in queues.
     pub(super) fn has_empty_queues(&self) -> bool {
         let shortest = self.shortest.unwrap_or_default();
         self.smoothed

@@ -32,7 +32,7 @@ impl Missing {
         }
     }
 
-    /// Whether nothing is to be sent again.
+    /// Returns whether nothing is to be sent again.
     pub(super) fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
@@ -43,7 +43,7 @@ impl Missing {
         same.map(|(_, at)| *at)
     }
 
-    /// Whether a packet that was sent again is not acknowledged.
+    /// Returns whether a packet that was sent again is not acknowledged.
     pub(super) fn is_under_way(&self) -> bool {
         !self.resent.is_empty()
     }
@@ -159,7 +159,8 @@ impl Requester {
             .find(|psn| !self.arrivals.contains(*psn))
     }
 
-    /// Whether the response at `psn` may be the first of a request, and whether it may be another.
+    /// Returns whether the response at `psn` may be the first of a request, and whether it may be
+    /// another.
     pub(super) fn may_begin(&self, psn: Psn) -> &'static [bool] {
         match self.piece_of(psn) {
             Some(piece) if piece.first == psn => &[true],
@@ -170,7 +171,8 @@ impl Requester {
         }
     }
 
-    /// Whether the response at `psn` may be the last of a request, and whether it may be another.
+    /// Returns whether the response at `psn` may be the last of a request, and whether it may be
+    /// another.
     pub(super) fn may_end(&self, psn: Psn) -> &'static [bool] {
         match self.piece_of(psn) {
             Some(piece) if piece.last == psn => &[true],

@@ -57,7 +57,7 @@ impl SendWqe {
         })
     }
 
-    /// Whether a response with data completes the request, rather than an acknowledgement.
+    /// Returns whether a response with data completes the request, rather than an acknowledgement.
     pub(super) const fn expects_response(&self) -> bool {
         matches!(
             self.operation,

@@ -72,8 +72,8 @@ struct ReadRecord {
 }
 
 impl ReadRecord {
-    /// Whether a request repeats this READ: it starts at one of its packets, has the same key and
-    /// the matching address, and does not extend beyond its end.
+    /// Returns whether a request repeats this READ: it starts at one of its packets, has the same
+    /// key and the matching address, and does not extend beyond its end.
     fn includes(&self, psn: Psn, key: Key, extent: Extent, mtu: Mtu) -> bool {
         let index = psn.distance_from(self.psn);
         if index >= self.packets || key != self.key {
@@ -496,7 +496,7 @@ impl Responder {
             .count()
     }
 
-    /// Whether responses that the peer can do without are dropped.
+    /// Returns whether responses that the peer can do without are dropped.
     fn is_response_queue_full(&self) -> bool {
         self.response_room() == 0
     }

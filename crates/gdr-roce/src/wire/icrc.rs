@@ -176,7 +176,8 @@ pub fn seal(path: &Path, datagram: &mut [u8]) {
     }
 }
 
-/// Whether the last four bytes of a datagram are its ICRC. Takes untrusted bytes of any length.
+/// Returns whether the last four bytes of a datagram are its ICRC. Takes untrusted bytes of any
+/// length.
 pub fn matches(path: &Path, datagram: &[u8]) -> bool {
     datagram
         .split_last_chunk::<LEN>()

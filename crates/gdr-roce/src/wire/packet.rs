@@ -224,7 +224,8 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// Whether bytes without a meaning stand where the first packet of the message has its RETH.
+/// Returns whether bytes without a meaning stand where the first packet of the message has its
+/// RETH.
 const fn has_filler(opcode: Opcode, bth: &Bth) -> bool {
     bth.filled && opcode.is_write() && !opcode.has_reth()
 }

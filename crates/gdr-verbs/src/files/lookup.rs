@@ -97,7 +97,8 @@ fn folder(dirfd: c_int) -> Option<Vec<u8>> {
     }
 }
 
-/// Whether a path may lead to a file of this library where the kernel has one, too. `dirfd` is as in openat(2).
+/// Returns whether a path may lead to a file of this library where the kernel has one, too. `dirfd` is as in
+/// openat(2).
 pub(super) fn may_lead_here(dirfd: c_int, path: &[u8]) -> bool {
     match path.first() {
         Some(b'/') => may_be_own(path),

@@ -71,7 +71,7 @@ const STARTS: [&[&str]; 6] = [
     &["sys", "devices", "pci"],
 ];
 
-/// Whether a file of this library may be at an absolute path.
+/// Returns whether a file of this library may be at an absolute path.
 fn may_be_own(path: &[u8]) -> bool {
     let [b'/', rest @ ..] = path else {
         return false;

@@ -33,7 +33,7 @@ static OPEN: AtomicUsize = AtomicUsize::new(0);
 /// The channels of descriptors. The parent's stay its own after a fork.
 static CHANNELS: PerProcess<Mutex<HashMap<RawFd, Arc<Channel>>>> = PerProcess::new();
 
-/// Whether any descriptor is of the device.
+/// Returns whether any descriptor is of the device.
 #[inline]
 fn are_any_open() -> bool {
     OPEN.load(Ordering::Relaxed) != 0

@@ -83,7 +83,7 @@ fn of_kernel(context: &Context<'_>, driver: &NvidiaDriver) -> Finding {
     }
 }
 
-/// Whether another driver is bound to a GPU.
+/// Returns whether another driver is bound to a GPU.
 fn is_kept_out(context: &Context<'_>) -> bool {
     context.gpus().any(|gpu| {
         let function = context.function(gpu.bdf);

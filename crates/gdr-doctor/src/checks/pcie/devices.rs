@@ -5,7 +5,7 @@ use gdr_node::{Bdf, RdmaPort};
 
 use crate::context::{Context, Nic};
 
-/// Whether a function is a GPU or a NIC that the report leaves out.
+/// Returns whether a function is a GPU or a NIC that the report leaves out.
 pub(in crate::checks) fn is_left_out(context: &Context<'_>, bdf: Bdf) -> bool {
     let gpu = (context.inventory.gpus.iter()).any(|gpu| gpu.bdf == bdf);
     let nic = (context.inventory.rdma_functions())

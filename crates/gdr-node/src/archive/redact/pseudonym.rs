@@ -46,7 +46,7 @@ impl Pseudonyms {
         of_kind.map(|(_, name)| name.clone()).collect()
     }
 
-    /// Whether an address of this maker's and one of this device's were seen.
+    /// Returns whether an address of this maker's and one of this device's were seen.
     pub(super) fn knows(&self, maker: [u8; 3], device: [u8; 3]) -> bool {
         self.makers.contains(&global(maker)) && self.devices.contains_key(&device)
     }

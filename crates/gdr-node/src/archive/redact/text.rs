@@ -156,7 +156,8 @@ impl Text {
     }
 }
 
-/// Whether it is worth looking for addresses, which all have something between their digits.
+/// Returns whether it is worth looking for addresses, which all have something between their
+/// digits.
 fn may_hold_addresses(text: &str) -> bool {
     let count = |byte: u8| text.bytes().filter(|b| *b == byte).take(4).count();
     count(b':') > 1 || count(b'-') > 3 || count(b'.') > 2
@@ -243,12 +244,12 @@ fn joins(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_'
 }
 
-/// Whether no letter or digit before or after a match makes it a part of a longer word.
+/// Returns whether no letter or digit before or after a match makes it a part of a longer word.
 fn is_word(text: &str, start: usize, end: usize) -> bool {
     !text[..start].ends_with(joins) && !text[end..].starts_with(joins)
 }
 
-/// Whether groups of hexadecimal digits go on before or after a match: `group` digits and a
+/// Returns whether groups of hexadecimal digits go on before or after a match: `group` digits and a
 /// separator between.
 fn goes_on(text: &str, start: usize, end: usize, separator: char, group: usize) -> bool {
     let is_group = |word: &str| word.len() == group && word.bytes().all(|b| b.is_ascii_hexdigit());

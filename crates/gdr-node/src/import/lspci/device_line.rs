@@ -77,7 +77,7 @@ pub(super) fn class_of(text: &str) -> Option<Class> {
         .or_else(|| Class::from_name(name))
 }
 
-/// Whether what follows an address begins with a class, by its name or its number.
+/// Returns whether what follows an address begins with a class, by its name or its number.
 pub(super) fn has_class(rest: &str) -> bool {
     let quoted = || rest.strip_prefix('"')?.split_once('"');
     match quoted().or_else(|| rest.split_once(": ")) {
