@@ -24,7 +24,7 @@ pub(crate) struct CpuContention {
 
 impl CpuContention {
     pub(crate) fn new() -> Self {
-        // It is found out once: the library opens files for it, those of the process's control group.
+        // It is found out once: the library opens files for it, the files of the process's control group.
         static SEVERAL: OnceLock<bool> = OnceLock::new();
         let several = *SEVERAL
             .get_or_init(|| thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1));
