@@ -122,7 +122,7 @@ fn pick<T: Copy>(from: &[T], at: u8) -> Option<T> {
 }
 
 fn answered(errno: c_int) -> bool {
-    assert!((0..4096).contains(&errno), "{errno} is no errno value");
+    assert!((0..4096).contains(&errno), "{errno} is not an errno value");
     errno == 0
 }
 

@@ -9,7 +9,7 @@ use libfuzzer_sys::fuzz_target;
 
 #[derive(Arbitrary, Debug)]
 struct Input<'a> {
-    /// Numbers at places of an otherwise empty file, so that rows behind the first page are reached.
+    /// Numbers at places of an otherwise empty file, so that rows after the first page are reached.
     numbers: Vec<(u32, u64)>,
     used: [u8; 4],
     raw: &'a [u8],

@@ -59,7 +59,7 @@ enum Task {
     Fuzz(fuzz::Options),
     /// Compile with the oldest Rust that is supported.
     Msrv,
-    /// Run the tests on mutations of the code, each of which must fail. Takes an hour.
+    /// Run the tests on mutations of the code; each must fail. Takes an hour.
     Mutants(mutants::Options),
     /// Install the command, libgdrapi, the verbs libraries, manual pages and completions.
     Install(install_command::Options),

@@ -156,7 +156,7 @@ fn gpu(results: &mut Results) -> anyhow::Result<()> {
         .arg(bundle.join("run.sh"))
         .env("OUT", &folder)
         .current_dir(root());
-    // The outcome of each step is in the summary; the exit status is that of the whole run.
+    // The outcome of each step is in the summary; the exit status is the whole run's.
     Outcome::of(command)?;
     let summary = std::fs::read_to_string(folder.join("summary.tsv"))
         .context("the GPU run wrote no summary")?;

@@ -120,7 +120,7 @@ pub enum Fault {
     },
     /// A bit of a packet is changed, so that its check sum is wrong.
     Corrupt,
-    /// A packet, and all behind it, comes later.
+    /// A packet, and all after it, comes later.
     Delay {
         /// By how much.
         by: Duration,
@@ -158,7 +158,7 @@ pub enum Fault {
         /// For how long.
         lasting: Duration,
     },
-    /// The completion never comes, nor any behind it, until the queue pair is in ERR.
+    /// The completion never comes, nor any after it, until the queue pair is in ERR.
     Hang,
     /// The completion comes late.
     Late {

@@ -5,7 +5,7 @@ use std::fmt;
 /// A line of the log.
 ///
 /// What stands before ` @ ` is the same each time that a seed is run; the process, the numbers that it was given and
-/// the time stand behind.
+/// the time stand after it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
     /// A process has opened a device under the scenario.

@@ -101,7 +101,7 @@ impl Kinds {
         (Self::ACK, "ack"),
     ];
 
-    /// Whether these have all of the others.
+    /// Returns whether these have all of the others.
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
@@ -259,7 +259,7 @@ impl Rule {
         fields.finish(name).map(|()| rule)
     }
 
-    /// Whether it strikes by chance, and not at places that the scenario names.
+    /// Returns whether it strikes by chance, and not at places that the scenario names.
     pub const fn is_random(&self) -> bool {
         self.share.is_some()
     }

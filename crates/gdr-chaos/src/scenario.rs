@@ -79,8 +79,8 @@ impl Scenario {
         Ok(self)
     }
 
-    /// Whether a rule strikes here, as far as seed, share and operation say. The caller knows the queue pair, the
-    /// direction, and how often it has struck.
+    /// Returns whether a rule strikes here, as far as seed, share and operation say. The caller knows the queue
+    /// pair, the direction, and how often it has struck.
     pub fn strikes(&self, rule: usize, site: Site) -> bool {
         let Some(it) = self.rules.get(rule) else {
             return false;

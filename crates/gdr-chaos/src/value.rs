@@ -27,7 +27,7 @@ impl Share {
         (share > 0).then_some(Self(share))
     }
 
-    /// Whether a random number is in this share.
+    /// Returns whether a random number is in this share.
     pub(crate) fn has(self, random: u64) -> bool {
         random % u64::from(Self::ALL) < u64::from(self.0)
     }

@@ -57,7 +57,7 @@ impl State {
         !matches!(self, Self::Reset | Self::Init | Self::ReadyToReceive)
     }
 
-    /// Whether the device processes requests.
+    /// Returns whether the device processes requests.
     pub(crate) const fn is_working(self) -> bool {
         matches!(
             self,

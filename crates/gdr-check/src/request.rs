@@ -109,7 +109,7 @@ impl Outstanding {
         self.segments.iter().map(|it| u64::from(it.len)).sum()
     }
 
-    /// Whether the device reads the segments until the end.
+    /// Returns whether the device reads the segments until the end.
     pub(crate) fn uses_memory(&self) -> bool {
         matches!(self.operation, Operation::Gathers | Operation::Scatters)
     }

@@ -26,7 +26,7 @@ pub trait Memory {
     /// Adds the bytes of a range to a sum; `None` if a part of it is not mapped.
     fn sum(&self, sum: Checksum, address: u64, len: u32) -> Option<Checksum>;
 
-    /// Whether all of a range is mapped.
+    /// Returns whether all of a range is mapped.
     fn is_mapped(&self, address: u64, len: u32) -> bool;
 }
 
@@ -56,7 +56,7 @@ impl Shadow {
         self.findings.take()
     }
 
-    /// Whether there is something to take.
+    /// Returns whether there is something to take.
     pub fn has_findings(&self) -> bool {
         !self.findings.is_empty()
     }
@@ -234,7 +234,7 @@ impl Shadow {
         }
     }
 
-    /// Whether a queue pair is known.
+    /// Returns whether a queue pair is known.
     pub fn knows(&self, pair: Object) -> bool {
         self.pairs.contains_key(&pair)
     }

@@ -70,7 +70,7 @@ impl Writable {
 }
 
 impl Writable {
-    /// Whether a device may have written to a range lately, or may still do so.
+    /// Returns whether a device may have written to a range lately, or may still do so.
     pub(crate) fn may_have_written(&self, first: u64, len: u64) -> bool {
         let end = first.saturating_add(len);
         let mut all = self.outstanding.keys().chain(&self.ended);

@@ -1,4 +1,4 @@
-//! The CPUs that a measurement runs on: by default those of the NUMA node of the NIC, else of the GPU.
+//! The CPUs that a measurement runs on: by default the CPUs of the NIC's NUMA node, else of the GPU's.
 
 use std::fmt;
 use std::fs;
@@ -15,8 +15,8 @@ use crate::exit::UsageError;
 /// The option that chooses CPUs.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct CpuOptions {
-    /// CPUs that this end runs on: a list such as 0-7,16, or `any` [default: those of the NUMA node
-    /// of the NIC, else of the GPU]
+    /// CPUs that this end runs on: a list such as 0-7,16, or `any` [default: the NIC's NUMA node,
+    /// else the GPU's]
     #[arg(long, value_name = "LIST", value_parser = wanted)]
     cpus: Option<WantedCpus>,
 }

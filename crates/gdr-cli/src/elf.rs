@@ -1,6 +1,6 @@
 //! ELF files, as far as `gdr run` reads them: 64-bit little-endian programs and libraries.
 //!
-//! The layouts are those of elf.h.
+//! The layouts come from elf.h.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -48,7 +48,7 @@ impl<'a> Elf<'a> {
     /// The bytes of an exported object.
     pub(crate) fn object(&self, name: &str) -> Option<&'a [u8]> {
         let symbols = self.file_offset(self.entry(DT_SYMTAB)?)?;
-        // The table has no length; linkers put the strings behind it.
+        // The table has no length; linkers put the strings after it.
         let end = self.file_offset(self.entry(DT_STRTAB)?)?;
         let symbols = self.bytes.get(symbols..end)?.chunks_exact(SYM);
         let mut named = symbols.filter(|symbol| {
@@ -66,7 +66,7 @@ impl<'a> Elf<'a> {
         let table = self.entry(DT_VERDEF).and_then(|at| self.file_offset(at));
         let count = self.entry(DT_VERDEFNUM).unwrap_or_default();
         let (mut next, mut versions) = (table, Vec::new());
-        // More than a library has; the number is that of a file.
+        // More than a library has; the number comes from a file.
         for _ in 0..count.min(1000) {
             let Some(definition) = next else { break };
             let field = |at| number(self.bytes, definition.checked_add(at)?, 4);

@@ -3,8 +3,8 @@
 /// A variable or a file, and its purpose.
 pub(crate) type Entry = (&'static str, &'static str);
 
-/// The variables that the command reads. docs/mapping.md has the same table, and those of the
-/// library.
+/// The variables that the command reads. docs/mapping.md has the same table, and the library's
+/// variables.
 pub(crate) const VARIABLES: [Entry; 14] = [
     (
         "GDR_BACKEND",

@@ -99,7 +99,7 @@ impl Exit {
             Self::Usage => 64,
             // EX_NOINPUT.
             Self::Input => 66,
-            // Statuses that a program that is run rarely has itself; from 125 on, those of env(1).
+            // Statuses that a program that is run rarely has itself; from 125 on, as env(1) uses them.
             Self::NotMet => 120,
             Self::Launcher => 125,
             Self::NotStarted => 126,

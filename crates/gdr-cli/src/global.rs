@@ -35,7 +35,7 @@ pub(crate) enum Called {
     /// Its own.
     #[default]
     Gdr,
-    /// That of one of GDRCopy's tools, whose output it then prints.
+    /// The name of one of GDRCopy's tools, whose output it then prints.
     Gdrcopy,
 }
 

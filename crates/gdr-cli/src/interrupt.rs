@@ -15,7 +15,7 @@ use signal_hook::{flag, low_level};
 use crate::exit::Exit;
 use crate::progress::{last_words, print_to_stderr};
 
-/// How long what is running may go on behind the first signal without a word.
+/// How long what is running may go on after the first signal without a word.
 const GRACE: Duration = Duration::from_millis(200);
 
 /// The effect of the first signal.

@@ -83,7 +83,7 @@ pub(crate) enum LaunchError {
 }
 
 impl LaunchError {
-    /// The status, as that of env(1).
+    /// The status, as env(1) has it.
     pub(crate) fn exit(&self) -> Exit {
         match self {
             Self::NotFound(_) => Exit::NotFound,
@@ -177,7 +177,7 @@ fn beside(file: &str) -> Vec<PathBuf> {
 }
 
 /// The value of a variable with a path before what it has. The library of `gdr trace` stays before it,
-/// as it counts what goes to the libraries behind.
+/// as it counts what goes to the libraries after it.
 pub(crate) fn prepended(variable: &'static str, path: &Path) -> Result<OsString, LaunchError> {
     in_front(variable, path, &env::var_os(variable).unwrap_or_default())
 }

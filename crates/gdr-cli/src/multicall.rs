@@ -15,7 +15,7 @@ const PREFIX: &str = "gdrcopy_";
 
 /// The name that this program was started by.
 pub(crate) enum Name {
-    /// The gdr command, under any name but those of GDRCopy's tools.
+    /// The gdr command, under any name except a GDRCopy tool's.
     Gdr,
     /// One of GDRCopy's tools.
     Tool(Tool),

@@ -36,7 +36,7 @@ impl Node {
         }
     }
 
-    /// One of which all else was not collected.
+    /// A node with nothing else collected.
     pub(crate) fn of_devices(inventory: Inventory) -> Self {
         Self {
             source: Box::new(MemorySource::partial()),

@@ -69,7 +69,7 @@ impl ContentReader {
         })
     }
 
-    /// How many bytes the content has. Of what is no regular file, all is read to find out.
+    /// How many bytes the content has. What is not a regular file is read to its end to find out.
     pub(crate) fn measure(&mut self) -> Result<u64, ContentError> {
         let len = match self.len {
             Some(len) => len,

@@ -128,7 +128,7 @@ impl EpochWait<'_> {
                     }
                     answer = self.link.deadline(0);
                 }
-                // The owner has the whole time of a step to answer, not only that of one wait.
+                // The owner has the whole time of a step to answer, not only one wait's.
                 Err(Error::Stalled { .. } | Error::NoAnswer { .. }) if !answer.has_passed() => {}
                 found => return Ok(Some(found?)),
             }

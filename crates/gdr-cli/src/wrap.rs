@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 
 /// The columns of a terminal that does not say how many it has.
 const USUAL: usize = 80;
-/// A column of words beyond this one is no place for the rest of a line.
+/// A column of words beyond this one does not get the rest of a line.
 const MOST_INDENT: usize = 24;
 
 /// Returns the columns of a stream that is a terminal.
@@ -30,7 +30,7 @@ pub(crate) fn width(text: &str) -> usize {
 }
 
 /// Breaks a line that is too long for its place. The rest of it begins below the second column of words,
-/// else two columns behind its indent; the rest of a command of a shell (`$ ...`) is part of it. A word that
+/// else two columns after its indent; the rest of a command of a shell (`$ ...`) is part of it. A word that
 /// is longer than a line is not broken.
 pub(crate) fn folded(line: &str, columns: usize) -> Vec<String> {
     if width(line) <= columns {
@@ -58,7 +58,7 @@ pub(crate) fn folded(line: &str, columns: usize) -> Vec<String> {
     broken(line, columns, &" ".repeat(rest), "", Words::Plain)
 }
 
-/// Breaks each line of a text. Lines with tabs are those of a table, which is written in parts.
+/// Breaks each line of a text. Lines with tabs belong to a table, which is written in parts.
 pub(crate) fn text_folded(text: &str, columns: usize) -> String {
     let mut lines = Vec::new();
     let all: Vec<&str> = text.split('\n').collect();
@@ -71,7 +71,7 @@ pub(crate) fn text_folded(text: &str, columns: usize) -> String {
     lines.join("\n")
 }
 
-/// The columns of a table one below the other, as many beside each other as fit, each behind the first.
+/// The columns of a table one below the other, as many beside each other as fit, each after the first.
 fn table_in_parts(lines: &[&str], columns: usize) -> Vec<String> {
     const TAB: usize = 8;
     let rows: Vec<Vec<&str>> = lines
@@ -89,7 +89,7 @@ fn table_in_parts(lines: &[&str], columns: usize) -> Vec<String> {
     let Some((head, rest)) = widths.split_first() else {
         return Vec::new();
     };
-    // Behind the last cell there is no tab.
+    // After the last cell there is no tab.
     let room = (columns + 1).saturating_sub(*head);
     let mut parts: Vec<(usize, usize)> = Vec::new();
     let (mut from, mut used) = (0, 0);

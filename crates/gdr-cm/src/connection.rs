@@ -108,7 +108,7 @@ impl Connection {
         }
     }
 
-    /// Whether it is over, and the program has given it up.
+    /// Returns whether it is over, and the program has given it up.
     pub(super) fn is_forgotten(&self) -> bool {
         matches!(self.phase, Phase::Closed) && self.owner == Owner::None
     }
@@ -117,7 +117,7 @@ impl Connection {
         matches!(self.phase, Phase::ReqReceived)
     }
 
-    /// Whether the queue pair at the other end is taken by this connection.
+    /// Returns whether the queue pair at the other end is taken by this connection.
     pub(super) fn has_remote(&self, peer: IpAddr, remote: RemotePair) -> bool {
         self.peer == peer
             && self.remote == Some(remote)

@@ -20,7 +20,8 @@ impl ServiceId {
         self.0 as u16
     }
 
-    /// Whether it names an IP port, so that the private data of a request begins with [`IpAddresses`].
+    /// Returns whether it names an IP port, so that the private data of a request begins with
+    /// [`IpAddresses`].
     pub const fn is_ip_port(self) -> bool {
         self.0 >> 24 == Self::IP >> 24
     }

@@ -29,7 +29,7 @@ pub enum MadError {
 pub struct Mad([u8; MAD_LEN]);
 
 impl Mad {
-    /// A datagram of this attribute, with zeros behind its header.
+    /// A datagram of this attribute, with zeros after its header.
     pub(super) fn new(attribute: u16, transaction: u64) -> Self {
         let mut mad = Self([0; MAD_LEN]);
         mad.0[..4].copy_from_slice(&KIND);
@@ -102,7 +102,7 @@ impl Mad {
         self.put(at, &value.to_be_bytes()[1..]);
     }
 
-    /// `width` bits of a byte, the first of which is `from`, counted from the most significant one.
+    /// `width` bits of a byte from bit `from` on, counted from the most significant one.
     pub(super) fn bits(&self, at: usize, from: u32, width: u32) -> u8 {
         let [byte] = self.bytes(at);
         (byte << from) >> (8 - width)

@@ -102,7 +102,7 @@ impl Manager {
         self.services.remove(&service);
     }
 
-    /// Whether it takes requests for a service.
+    /// Returns whether it takes requests for a service.
     pub fn listens(&self, service: ServiceId) -> bool {
         self.services.contains(&service)
     }

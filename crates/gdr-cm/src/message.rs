@@ -1,4 +1,4 @@
-//! The messages. The places of their fields are those of the tables of IBTA chapter 12.
+//! The messages. Their fields are where the tables of IBTA chapter 12 place them.
 
 use super::ServiceId;
 use super::mad::{Mad, MadError};
@@ -560,7 +560,7 @@ mod tests {
     use crate::MAD_LEN;
     use proptest::prelude::*;
 
-    /// A datagram with these bytes behind its header.
+    /// A datagram with these bytes after its header.
     fn mad(attribute: u16, data: &[u8]) -> Mad {
         let mut mad = Mad::new(attribute, 0x55);
         mad.put(0, data);

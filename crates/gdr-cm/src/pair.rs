@@ -73,7 +73,7 @@ fn address(side: usize) -> IpAddr {
     IpAddr::from([127, 0, 0, 1 + side as u8])
 }
 
-/// Two ends, of which 0 connects to 1.
+/// Two ends; end 0 connects to end 1.
 struct Pair<L> {
     ends: [Manager; 2],
     now: Time,

@@ -20,7 +20,7 @@ pub(super) struct Resolution {
     pub(super) peer: IpAddr,
     /// The name of this side.
     id: CommId,
-    /// The name that is sent: that of the side that asked.
+    /// The name that is sent: the asking side's.
     pub(super) sent_id: CommId,
     transaction: u64,
     phase: Phase,
@@ -74,7 +74,7 @@ impl Resolution {
         matches!(self.phase, Phase::Closed)
     }
 
-    /// Whether this side was asked.
+    /// Returns whether this side was asked.
     pub(super) fn is_passive(&self) -> bool {
         matches!(self.phase, Phase::Received(_) | Phase::Answered(..))
     }

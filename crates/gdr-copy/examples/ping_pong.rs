@@ -45,7 +45,7 @@ fn run() -> Result<(), Box<dyn Error>> {
     let context = Context::open_for(&gpu)?;
     println!("{}, backend {}", gpu.info().name, context.backend());
 
-    // Word 0 is `ping`; the kernel's counters are behind it.
+    // Word 0 is `ping`; the kernel's counters follow it.
     let device = gpu.allocate(MemoryKind::Plain, 64)?;
     device.write(0, &[0; 64])?;
     let mapping = context.pin(device.ptr(), device.len())?.map()?;

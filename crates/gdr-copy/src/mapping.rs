@@ -130,7 +130,7 @@ impl Mapping {
         self.view.len
     }
 
-    /// Whether there are none: the mapping ends before the pinned pointer.
+    /// Returns whether there are none: the mapping ends before the pinned pointer.
     pub fn is_empty(&self) -> bool {
         self.view.len == 0
     }
@@ -258,7 +258,7 @@ impl Mapping {
     /// A word of 1, 2, 4 or 8 bytes at `offset`, which is stored and loaded whole.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`]; [`Error::Unaligned`] where the address is no multiple of the size.
+    /// [`Error::OutOfRange`]; [`Error::Unaligned`] where the address is not a multiple of the size.
     pub fn flag<T: FlagWord>(&self, offset: u64) -> Result<Flag<'_, T>> {
         let at = self.view.at(offset, size_of::<T>())?;
         Flag::new(at, offset, self.view.origin)
@@ -322,7 +322,7 @@ impl Slice<'_> {
         self.view.len
     }
 
-    /// Whether it is empty.
+    /// Returns whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.view.len == 0
     }

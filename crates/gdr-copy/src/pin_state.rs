@@ -31,9 +31,9 @@ impl PinState {
         self.is_mapped.store(false, Ordering::Release);
     }
 
-    /// Whether `routine` can be used on this memory where it is mapped as `caching` says. Some
-    /// routines fault on cacheable memory, and simulated memory is cacheable whatever its mapping
-    /// reports.
+    /// Returns whether `routine` can be used on this memory where it is mapped as `caching` says.
+    /// Some routines fault on cacheable memory, and simulated memory is cacheable whatever its
+    /// mapping reports.
     pub(crate) fn accepts(&self, routine: &Routine, caching: Caching) -> bool {
         let uncached = caching != Caching::Cached && self.backend.kind() != BackendKind::Sim;
         uncached || !routine.needs_uncached_mapping()

@@ -76,13 +76,14 @@ impl Pinned {
         self.0.backend.kind()
     }
 
-    /// Whether a [`Mapping`] of this pin exists.
+    /// Returns whether a [`Mapping`] of this pin exists.
     pub fn is_mapped(&self) -> bool {
         self.0.is_mapped.load(Ordering::Acquire)
     }
 
-    /// Whether the memory was freed while it was pinned. That is possible only with `gdrdrv` in its
-    /// non-persistent mode; elsewhere a freed buffer stays allocated until it is unpinned.
+    /// Returns whether the memory was freed while it was pinned. That is possible only with
+    /// `gdrdrv` in its non-persistent mode; elsewhere a freed buffer stays allocated until it is
+    /// unpinned.
     ///
     /// # Errors
     /// [`Error::ForkedChild`]; the module's.

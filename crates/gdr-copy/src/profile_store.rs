@@ -40,7 +40,7 @@ pub enum ProfileError {
         /// Why.
         source: io::Error,
     },
-    /// The file is no profile.
+    /// The file is not a profile.
     #[error("the profile {} cannot be used: {source}; remove it, or measure it again", .path.display())]
     Text {
         /// The file.

@@ -51,7 +51,7 @@ impl Parent {
 }
 
 /// One test at a time: a lock of the standard library that another thread holds at a fork, such as
-/// that of the panic hook, is never free in the child.
+/// the panic hook's, is never free in the child.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)

@@ -1,7 +1,7 @@
 //! The trait of a GPU driver, which NVIDIA's driver and the simulation implement.
 //!
-//! Methods that take raw addresses are `unsafe`: with unified addressing a device address may be that
-//! of pinned host memory, so a copy to an arbitrary one could overwrite the caller's own data.
+//! Methods that take raw addresses are `unsafe`: with unified addressing a device address may name
+//! pinned host memory, so a copy to an arbitrary one could overwrite the caller's own data.
 //! [`crate::Gpu`], [`crate::DeviceBuffer`] and [`crate::Stream`] are the safe owners above it.
 
 use std::any::Any;

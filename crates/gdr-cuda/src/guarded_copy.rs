@@ -13,7 +13,7 @@ pub(crate) const STARTED: u32 = 1;
 pub(crate) const COPIED: u32 = 2;
 pub(crate) const SKIPPED: u32 = 3;
 
-/// The offset of the words of the blocks behind the word that cancels: a cache line, as the CPU polls them.
+/// The offset of the blocks' words after the word that cancels: a cache line, as the CPU polls them.
 pub(crate) const STATES: usize = 64;
 const MOST_BLOCKS: u32 = 32;
 /// What all threads of a block copy at once.

@@ -125,7 +125,7 @@ pub enum Launch {
     Push {
         /// 8-byte aligned; the offsets of requests count from here.
         base: DevicePtr,
-        /// Bytes from there on that requests may name. A line may have up to 7 bytes behind them.
+        /// Bytes from there on that requests may name. A line may have up to 7 bytes after them.
         len: u64,
         /// 8-byte aligned device memory: a [`PushRequest`], or 0 before the first.
         request: DevicePtr,
@@ -166,9 +166,9 @@ impl PushRequest {
     const COUNT_BITS: u32 = 13;
     const OFFSET_BITS: u32 = 35;
 
-    /// A request for `lines` lines from `offset` bytes on. `number` is another than that of the request
-    /// before. `None` where the offset is not a multiple of 8, or a value is outside of its range: 256
-    /// GiB, 1 to 8192 lines.
+    /// A request for `lines` lines from `offset` bytes on. `number` differs from the previous
+    /// request's. `None` where the offset is not a multiple of 8, or a value is outside of its range:
+    /// 256 GiB, 1 to 8192 lines.
     pub fn new(number: NonZeroU16, offset: u64, lines: u64) -> Option<Self> {
         let request = Self {
             number,

@@ -113,7 +113,7 @@ pub struct PointerInfo {
     pub family: Family,
     /// The driver's mapping that contains the allocation, where the driver reports it
     /// (`CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR` and `_SIZE`): small allocations share a mapping of
-    /// 2 MiB, those of a pool one of 32 MiB or more.
+    /// 2 MiB, allocations of a pool one of 32 MiB or more.
     pub mapping: Option<AddressRange>,
 }
 
@@ -130,7 +130,7 @@ impl PointerInfo {
     }
 
     /// The further allocations of a range that starts in this one and ends at `end`: adjacent VMM
-    /// mappings of the same GPU, of which growing buffers are made. `look` is
+    /// mappings of the same GPU, as growing buffers have them. `look` is
     /// [`Driver::pointer_info`](crate::Driver::pointer_info).
     ///
     /// # Errors

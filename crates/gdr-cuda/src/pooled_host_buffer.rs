@@ -20,7 +20,7 @@ static UNUSED: Mutex<Vec<Unused>> = Mutex::new(Vec::new());
 ///
 /// To free page-locked memory, NVIDIA's driver waits for every kernel of the context, and most calls of
 /// all threads wait meanwhile. So memory that comes and goes while the program's kernels run is kept
-/// instead, up to 128 MiB. Its contents at first are those of its last use.
+/// instead, up to 128 MiB. At first it holds what its last use left.
 ///
 /// A clone of the [`Arc`] may be queued on a [`Stream`](crate::Stream); memory that a stream still uses
 /// when this is dropped does not return to the pool.

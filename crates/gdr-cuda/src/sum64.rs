@@ -3,7 +3,7 @@
 /// 2^64 divided by the golden ratio, odd: the step of SplitMix64 (Steele, Lea and Flood, 2014).
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The checksum of some content, of which parts are added in any order.
+/// The checksum of some content, whose parts are added in any order.
 ///
 /// It is the sum, modulo 2^64, of a mixed value for each little-endian word of 8 bytes, which depends
 /// on the word and on its index, and of the length; the last word is filled up with zeros. So a change,
@@ -21,7 +21,7 @@ const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 pub struct Sum64(u64);
 
 impl Sum64 {
-    /// The checksum of content of `len` bytes, none of which was added yet.
+    /// Starts the checksum of content of `len` bytes, before any is added.
     pub const fn new(len: u64) -> Self {
         Self(mix(len))
     }

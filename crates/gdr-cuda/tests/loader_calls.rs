@@ -16,7 +16,7 @@ static CALLS: AtomicU32 = AtomicU32::new(0);
 /// Counts, and calls the C library's function.
 ///
 /// # Safety
-/// That of the C library's function.
+/// As the C library's function requires.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dlopen(file: *const c_char, flags: c_int) -> *mut c_void {
     CALLS.fetch_add(1, Ordering::Relaxed);

@@ -71,7 +71,7 @@ impl Check {
         otherwise: None,
     };
 
-    /// Whether it matters for a workload.
+    /// Returns whether it matters for a workload.
     pub fn serves(&self, workload: Workload) -> bool {
         self.workloads.is_empty() || self.workloads.contains(&workload)
     }

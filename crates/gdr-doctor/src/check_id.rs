@@ -15,7 +15,7 @@ impl fmt::Display for CheckId {
     }
 }
 
-/// The group of a check. The order is that of reports.
+/// The group of a check, in the order of reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Group {
     /// Devices, drivers and kernel modules.

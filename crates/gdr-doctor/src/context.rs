@@ -69,7 +69,7 @@ impl Unit {
         lines.find_map(|line| line.strip_prefix(name)?.strip_prefix('='))
     }
 
-    /// Whether the unit runs.
+    /// Returns whether the unit runs.
     pub(crate) fn is_active(&self) -> bool {
         self.property("ActiveState") == Some("active")
     }
@@ -316,16 +316,16 @@ impl<'a> Context<'a> {
         Ok(())
     }
 
-    /// Whether the functions are from a listing, which may be cut off anywhere: that it has no GPU or
-    /// no NIC does not show that the node has none. sysfs is complete.
+    /// Returns whether the functions are from a listing, which may be cut off anywhere: that it has
+    /// no GPU or no NIC does not show that the node has none. sysfs is complete.
     fn is_listing(&self, tree: &Tree) -> bool {
         let sysfs = self.source.list("/sys/bus/pci/devices");
         sysfs == Err(Absence::NotCollected) && !tree.is_empty()
     }
 
-    /// Whether a listing has only some of the functions, like `lspci -d 10de:` or what `grep` let
-    /// through. A complete one has a host bridge and what every machine has beside bridges, GPUs and
-    /// NICs: storage, USB, system peripherals. sysfs is always complete.
+    /// Returns whether a listing has only some of the functions, like `lspci -d 10de:` or what
+    /// `grep` let through. A complete one has a host bridge and what every machine has beside
+    /// bridges, GPUs and NICs: storage, USB, system peripherals. sysfs is always complete.
     fn is_excerpt(&self, tree: &Tree) -> bool {
         let classes = || tree.functions().map(|function| function.identity.class);
         let has_host_bridge = classes().any(|class| class.is_none_or(|it| it.is_host_bridge()));
@@ -334,8 +334,8 @@ impl<'a> Context<'a> {
         self.is_listing(tree) && !(has_host_bridge && has_others)
     }
 
-    /// Whether a function whose identity is not known for certain may be an RDMA NIC. Beside known
-    /// ones, a function of a maker without RDMA NICs is not taken for one.
+    /// Returns whether a function whose identity is not known for certain may be an RDMA NIC.
+    /// Beside known ones, a function of a maker without RDMA NICs is not taken for one.
     fn may_have_more_nics(&self, tree: &Tree) -> bool {
         let has_nics = !self.inventory.nics().is_empty();
         tree.functions().any(|function| {
@@ -400,18 +400,18 @@ impl<'a> Context<'a> {
         (self.function(bdf)).map_or(Err(Absence::NotCollected), fact)
     }
 
-    /// Whether this is known to be a container.
+    /// Returns whether this is known to be a container.
     pub(crate) fn is_container(&self) -> bool {
         self.facts().container == Ok(Container::Yes)
     }
 
-    /// Whether this is known to be a guest of a hypervisor.
+    /// Returns whether this is known to be a guest of a hypervisor.
     pub(crate) fn is_guest(&self) -> bool {
         self.facts().machine == Ok(Machine::Virtual)
     }
 
-    /// Whether this is known to be a machine whose GPU has no memory of its own and whose NIC is on
-    /// its board (DGX Spark and others with a GB10).
+    /// Returns whether this is known to be a machine whose GPU has no memory of its own and whose
+    /// NIC is on its board (DGX Spark and others with a GB10).
     pub(crate) fn is_spark(&self) -> bool {
         let product = ["product_name", "board_name", "product_family"]
             .iter()

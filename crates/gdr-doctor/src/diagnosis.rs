@@ -169,12 +169,12 @@ pub struct Diagnosis {
     pub purpose: Option<Workload>,
     /// The names of the GPU and the NIC that the report is limited to.
     pub pair: Option<(String, String)>,
-    /// The findings; those of a rehearsal are the last.
+    /// The findings; a rehearsal's come last.
     pub findings: Vec<Reported>,
 }
 
 impl Diagnosis {
-    /// The outcome: that of the worst finding. An unknown finding without a bad one is
+    /// The outcome, which the worst finding decides. An unknown finding without a bad one is
     /// [`Outcome::Undecided`].
     pub fn outcome(&self) -> Outcome {
         let worst = (self.findings.iter())
@@ -208,8 +208,8 @@ impl Diagnosis {
         Counts::of(&self.findings)
     }
 
-    /// Whether the requirements of GPUDirect RDMA were seen: a GPU and an RDMA NIC with their
-    /// drivers, and dma-buf or a peer-memory module.
+    /// Returns whether the requirements of GPUDirect RDMA were seen: a GPU and an RDMA NIC with
+    /// their drivers, and dma-buf or a peer-memory module.
     pub fn has_the_essentials(&self) -> bool {
         const ESSENTIAL: [&str; 5] = [
             "gpu.present",
@@ -270,7 +270,7 @@ pub fn diagnose(context: &Context<'_>, selection: &Selection) -> Diagnosis {
     diagnose_with(checks::all(), context, selection)
 }
 
-/// Runs the checks that were chosen, but for those of which something was found already.
+/// Runs the chosen checks, except any that found something already.
 pub(crate) fn diagnose_instead(
     context: &Context<'_>,
     selection: &Selection,
@@ -342,7 +342,7 @@ fn diagnose_around(
     }
 }
 
-/// A failure of a check that did not happen, about the first subject of which the check found something.
+/// A failure of a check that did not happen, about the first subject that the check found something about.
 fn rehearsed(check: &'static Check, found: &[Reported]) -> Reported {
     let subject = (found.iter())
         .find(|judged| judged.check.id == check.id)

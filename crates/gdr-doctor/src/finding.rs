@@ -9,7 +9,7 @@ use crate::check::CheckId;
 use crate::context::{Nic, Pair};
 use crate::fix::Fix;
 
-/// The verdict of a check. The order is that of severity.
+/// The verdict of a check, in the order of severity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
@@ -28,7 +28,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// Whether it is a problem to fix.
+    /// Returns whether it is a problem to fix.
     pub const fn is_bad(self) -> bool {
         matches!(self, Self::Warn | Self::Fail)
     }
@@ -112,8 +112,8 @@ impl Subject {
         }
     }
 
-    /// Whether a fault of one may explain a fault of the other: they are equal, share a part, or
-    /// one is the whole node.
+    /// Returns whether a fault of one may explain a fault of the other: they are equal, share a
+    /// part, or one is the whole node.
     pub fn touches(&self, other: &Self) -> bool {
         if matches!(self, Self::Node) || matches!(other, Self::Node) || self == other {
             return true;
@@ -211,8 +211,8 @@ pub struct Finding {
     pub absence: Option<Absence>,
     /// Fixes, the best first.
     pub fixes: Vec<Fix>,
-    /// Checks whose bad findings about the same subject explain this one, in addition to those of
-    /// the check.
+    /// Checks whose bad findings about the same subject explain this one, in addition to the
+    /// check's own.
     pub symptom_of: Vec<CheckId>,
 }
 

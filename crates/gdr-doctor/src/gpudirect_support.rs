@@ -41,7 +41,7 @@ impl Support {
         self
     }
 
-    /// Whether it is known to be unsupported.
+    /// Returns whether it is known to be unsupported.
     pub(crate) fn no(&self) -> bool {
         self.is == Ok(false)
     }
@@ -178,7 +178,7 @@ pub(crate) fn dmabuf_of_nic(context: &Context<'_>, nic: &Nic<'_>) -> Support {
     }
 }
 
-/// Whether a pair of GPU and NIC supports dma-buf.
+/// Returns whether a pair of GPU and NIC supports dma-buf.
 pub(crate) fn dmabuf_of_pair(context: &Context<'_>, pair: &Pair<'_>) -> Datum<bool> {
     let gpu = dmabuf_of_gpu(context, pair.gpu.bdf);
     let nic = dmabuf_of_nic(context, &pair.nic);
@@ -188,8 +188,8 @@ pub(crate) fn dmabuf_of_pair(context: &Context<'_>, pair: &Pair<'_>) -> Datum<bo
     gpu.is.and(nic.is)
 }
 
-/// Whether every pair that a job would use supports dma-buf; [`Absence::Missing`] if there is no
-/// pair.
+/// Returns whether every pair that a job would use supports dma-buf; [`Absence::Missing`] if there
+/// is no pair.
 pub(crate) fn dmabuf_everywhere(context: &Context<'_>) -> Datum<bool> {
     let mut everywhere = Err(Absence::Missing);
     for pair in context.nearest_pairs() {
@@ -205,8 +205,8 @@ pub(crate) fn dmabuf_everywhere(context: &Context<'_>) -> Datum<bool> {
     everywhere
 }
 
-/// Whether the peer-memory module of the driver may free pages that the driver has taken back: before
-/// branch 510, but for branch 470, whose late releases have the fix.
+/// Returns whether the peer-memory module of the driver may free pages that the driver has taken
+/// back: before branch 510, but for branch 470, whose late releases have the fix.
 pub(crate) fn frees_twice(context: &Context<'_>) -> Datum<bool> {
     let driver = context.facts().nvidia.by_ref()?;
     let branch = driver.version.0.first().copied().unwrap_or_default();

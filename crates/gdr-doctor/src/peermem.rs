@@ -80,7 +80,7 @@ pub struct PeerMemory {
     /// The loaded modules, of the two.
     pub loaded: Vec<String>,
     /// The version of the loaded one. Its JSON name differs, because `version` in every JSON
-    /// document of gdr is that of the schema.
+    /// document of gdr is the schema's.
     #[serde(rename = "module_version")]
     pub version: Option<String>,
     /// NVIDIA's driver, with its flavour.
@@ -198,7 +198,8 @@ fn standing(source: &dyn Source, facts: &Facts, loaded: &[String]) -> (Standing,
     }
 }
 
-/// Whether the module is registered with ib_core: it uses ib_core, or the list of clients has it.
+/// Returns whether the module is registered with ib_core: it uses ib_core, or the list of clients
+/// has it.
 fn registered(source: &dyn Source, facts: &Facts, module: &str) -> Option<bool> {
     let clients = "/sys/kernel/mm/memory_peers";
     if (source.list(clients).ok())
@@ -263,7 +264,7 @@ fn prospect(source: &dyn Source, facts: &Facts) -> (Standing, String) {
     }
 }
 
-/// Whether the kernel's list of modules has it.
+/// Returns whether the kernel's list of modules has it.
 fn shipped(source: &dyn Source) -> Option<bool> {
     let text = source.text(virtual_path::MODULE_FILES).ok()?;
     Some(

@@ -47,18 +47,18 @@ impl Process {
         }
     }
 
-    /// Whether it runs as root.
+    /// Returns whether it runs as root.
     pub(crate) fn is_root(&self) -> Datum<bool> {
         self.user.by_ref().map(|user| *user == 0)
     }
 
-    /// Whether it has a capability.
+    /// Returns whether it has a capability.
     pub(crate) fn has(&self, capability: Capability) -> Datum<bool> {
         holds(&self.effective, capability)
     }
 
-    /// Whether it or a process that it starts could have a capability: the bounding set, which a
-    /// container is started with. Only processes of root get all of it.
+    /// Returns whether it or a process that it starts could have a capability: the bounding set,
+    /// which a container is started with. Only processes of root get all of it.
     pub(crate) fn could_have(&self, capability: Capability) -> Datum<bool> {
         holds(&self.bounding, capability)
     }

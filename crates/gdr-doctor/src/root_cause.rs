@@ -3,8 +3,8 @@
 use crate::check::CheckId;
 use crate::diagnosis::Reported;
 
-/// Sets the cause of every bad finding that another one explains: the worst bad finding with a
-/// related subject among those of the checks that the check or the finding names as causes.
+/// Sets the cause of every bad finding that another one explains: the worst bad finding about a
+/// related subject, from a check that the check or the finding names as a cause.
 pub(crate) fn link(findings: &mut [Reported]) {
     for symptom in 0..findings.len() {
         if !findings[symptom].finding.verdict.is_bad() {
@@ -31,7 +31,7 @@ fn explains(findings: &[Reported], cause: usize, symptom: usize) -> bool {
         && cause.finding.subject.touches(&symptom.finding.subject)
 }
 
-/// Whether the chain of causes from `from` contains `to`.
+/// Returns whether the chain of causes from `from` contains `to`.
 fn leads(findings: &[Reported], from: usize, to: usize) -> bool {
     let mut at = Some(from);
     while let Some(index) = at {

@@ -11,8 +11,8 @@ use crate::context::{Context, Nic, Pair};
 use crate::finding::{Finding, Subject};
 pub(crate) use crate::judgement::{Judgement, Known, Unjudged};
 
-/// The subjects of a check, and the function that judges one. A finding without a subject gets that
-/// of the call.
+/// The subjects of a check, and the function that judges one. A finding without a subject gets the
+/// call's.
 #[derive(Clone, Copy)]
 pub(crate) enum Scope {
     /// The node as a whole.

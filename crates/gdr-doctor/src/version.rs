@@ -18,7 +18,7 @@ impl Version {
             })
     }
 
-    /// Whether it is at least a version.
+    /// Returns whether it is at least a version.
     pub fn is_at_least(&self, numbers: &[u32]) -> bool {
         self.0.as_slice() >= numbers
     }

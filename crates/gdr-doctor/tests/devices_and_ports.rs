@@ -69,7 +69,7 @@ fn every_bad_finding_says_what_to_do_and_what_it_rests_on() {
     }
 }
 
-/// A node with many faults of settings, each of which a fix can be carried out for.
+/// A node with many wrong settings, which fixes can all mend.
 fn misset() -> MemorySource {
     let little = "Max locked memory         8388608              8388608              bytes\n";
     let nodes = example::healthy()

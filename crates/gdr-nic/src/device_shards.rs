@@ -276,7 +276,7 @@ impl DeviceShards {
     /// Passes the time while only the progress threads have something to do.
     fn pause(&self) {
         let waits = self.idle_waits.fetch_add(1, Ordering::Relaxed);
-        // Other than a poll, this is no system call.
+        // Unlike a poll, this makes no system call.
         if pause(waits, &self.contention, &self.state.clock).is_none() {
             hint::spin_loop();
         }

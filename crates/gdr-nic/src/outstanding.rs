@@ -82,7 +82,7 @@ impl<K, T> OutstandingQueue<K, T> {
         })
     }
 
-    /// Removes the request of this number only: those of a shared queue complete in any order.
+    /// Removes the request of this number only: on a shared queue they complete in any order.
     pub fn remove(&mut self, number: u64) -> Option<Outstanding<K, T>> {
         let index = self
             .0

@@ -19,23 +19,23 @@ use crate::numa::parse_list;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CpuSet(BTreeSet<u32>);
 
-/// A text that is no list of CPUs.
+/// A text that is not a list of CPUs.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no list of CPUs: give numbers and ranges, such as 0-7,16")]
+#[error("`{0}` is not a list of CPUs: give numbers and ranges, such as 0-7,16")]
 pub struct InvalidCpuSet(String);
 
 impl CpuSet {
-    /// Whether there is none.
+    /// Returns whether there is none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether no CPU is in both.
+    /// Returns whether no CPU is in both.
     pub fn is_disjoint(&self, other: &Self) -> bool {
         self.0.is_disjoint(&other.0)
     }
 
-    /// Whether every CPU is in `other` too.
+    /// Returns whether every CPU is in `other` too.
     pub fn is_subset(&self, other: &Self) -> bool {
         self.0.is_subset(&other.0)
     }

@@ -130,8 +130,9 @@ impl Inventory {
     }
 }
 
-/// Whether a function is a physical RDMA NIC that carries data: an InfiniBand or fabric controller,
-/// a network controller by Mellanox, or one whose number, name or driver is an RDMA NIC's.
+/// Returns whether a function is a physical RDMA NIC that carries data: an InfiniBand or fabric
+/// controller, a network controller by Mellanox, or one whose number, name or driver is an RDMA
+/// NIC's.
 pub fn is_rdma_nic(function: &Function) -> bool {
     let identity = &function.identity;
     let Some(class) = identity.class else {

@@ -163,8 +163,8 @@ impl Inventory {
             .filter_map(|device| Some((device, *device.function.as_ref().ok()?)))
     }
 
-    /// Whether the NIC at an address carries data: on baseboards of B200 and later, the first NICs
-    /// manage the NVSwitches and have no network.
+    /// Returns whether the NIC at an address carries data: on baseboards of B200 and later, the
+    /// first NICs manage the NVSwitches and have no network.
     pub fn carries_data(&self, nic: Bdf) -> bool {
         !(self.function(nic)).is_some_and(|function| function.manages_switches)
     }

@@ -77,13 +77,13 @@ impl<'a> Growing<'a> {
     }
 }
 
-/// Whether a line has a mark of the kernel's log or a time before its message, as the first line of a
-/// record has.
+/// Returns whether a line has a mark of the kernel's log or a time before its message, as the first
+/// line of a record has.
 pub fn begins_record(line: &str) -> bool {
     Split::of(line).origin != Origin::Unknown
 }
 
-/// Whether a text is a kernel log: most of its lines are the kernel's.
+/// Returns whether a text is a kernel log: most of its lines are the kernel's.
 pub(crate) fn is_log(text: &str) -> bool {
     const SAMPLE: usize = 200;
     let lines = || {
@@ -121,7 +121,7 @@ fn is_of_kernel(line: &str) -> bool {
         || split.text.contains("+0x") && split.text.contains("/0x")
 }
 
-/// Whether a message without a mark of the kernel begins as those of its drivers do.
+/// Returns whether a message without the kernel's mark begins as messages of its drivers do.
 fn begins_like_a_driver(text: &str) -> bool {
     const BEGINNINGS: [&str; 30] = [
         "NVRM: ",

@@ -37,7 +37,7 @@ impl NumaLayout {
         }
     }
 
-    /// A layout of which only the number of nodes is known, numbered from 0.
+    /// A layout with only the number of nodes known, numbered from 0.
     pub fn of_nodes(count: u32) -> Self {
         Self {
             online: Ok((0..count.min(MOST_NUMBERS)).map(NumaNode).collect()),
@@ -93,8 +93,8 @@ impl NumaLayout {
         }
     }
 
-    /// Whether two nodes share a socket, as the quadrants of an EPYC do (NPS2, NPS4) and the
-    /// clusters of a Xeon (SNC).
+    /// Returns whether two nodes share a socket, as the quadrants of an EPYC do (NPS2, NPS4) and
+    /// the clusters of a Xeon (SNC).
     pub fn same_socket(&self, a: NumaNode, b: NumaNode) -> Option<bool> {
         Some(self.sockets.get(&a)? == self.sockets.get(&b)?)
     }

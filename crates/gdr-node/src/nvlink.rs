@@ -20,8 +20,8 @@ pub struct NvLinks {
 
 /// The NVLinks of a node; empty if NVML did not report them.
 ///
-/// The number between two GPUs is that of their direct links. Two GPUs without direct links that
-/// both have links to switches get the lesser number of those, as in nvidia-smi.
+/// The number between two GPUs counts their direct links. Two GPUs without direct links that both
+/// have links to switches get the lesser number of those, as in nvidia-smi.
 pub(crate) fn read(source: &dyn Source) -> Vec<NvLinks> {
     Probe::read(source, virtual_path::NVML_DEVICES).map_or_else(|_| Vec::new(), |it| between(&it))
 }

@@ -140,7 +140,7 @@ impl RdmaDevice {
 }
 
 impl RdmaPort {
-    /// Whether it is known to carry data.
+    /// Returns whether it is known to carry data.
     pub fn is_active(&self) -> bool {
         self.state == Ok(PortState::Active)
     }

@@ -61,18 +61,18 @@ impl RdmaGid {
         Ok(gids)
     }
 
-    /// Whether packets to it are routable: an IPv4 address, or an IPv6 address that is not
+    /// Returns whether packets to it are routable: an IPv4 address, or an IPv6 address that is not
     /// link-local.
     pub fn is_routable(&self) -> bool {
         self.is_ipv4() || !self.address.is_unicast_link_local()
     }
 
-    /// Whether it stands for an IPv4 address: `::ffff:10.0.0.1`.
+    /// Returns whether it stands for an IPv4 address: `::ffff:10.0.0.1`.
     pub fn is_ipv4(&self) -> bool {
         self.address.to_ipv4_mapped().is_some()
     }
 
-    /// Whether it is for RoCE v2.
+    /// Returns whether it is for RoCE v2.
     pub fn is_v2(&self) -> bool {
         self.version.as_deref() == Some("RoCE v2")
     }

@@ -47,7 +47,7 @@ fn bdf(text: &str) -> Bdf {
     text.parse().unwrap()
 }
 
-/// The GPUs in the order of nvidia-smi, which is that of their addresses.
+/// The GPUs in the order of nvidia-smi, which orders by address.
 fn gpus(tree: &Tree) -> Vec<Bdf> {
     tree.functions()
         .filter(|f| f.identity.is_nvidia_gpu())

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! The frames are in a ring of four slots that blocks: the recorder waits for the other process when
-//! that is four frames behind. The program starts itself as that process.
+//! that lags by four frames. The program starts itself as that process.
 
 use std::env;
 use std::error::Error;

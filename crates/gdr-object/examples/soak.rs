@@ -729,8 +729,8 @@ fn kill_beside_a_reader(peers: &mut Peers, kills: usize, until: Deadline) -> Out
     peers.end()
 }
 
-/// Waits until no link is left but that of the follower, and its threads have ended; with `before`,
-/// until there are no more descriptors and threads than then.
+/// Waits until no link is left but the follower's, and its threads have ended; with `before`, until
+/// there are no more descriptors and threads than then.
 fn settle(links: &AtomicU64, before: Option<Resources>, until: Deadline) -> Outcome<Resources> {
     let mut last = Resources::now()?;
     while !until.has_passed() {

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! The weights are in memory of the first GPU, or of the simulated one with `GDR_BACKEND=sim`. The
-//! trainer queues the publication behind the step, on the same stream, and waits for no reader. The
+//! trainer queues the publication after the step, on the same stream, and waits for no reader. The
 //! program starts itself as the readers; on other hosts they would take the address and a
 //! `Security::Key`.
 

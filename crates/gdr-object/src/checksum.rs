@@ -92,7 +92,7 @@ fn by_cpu(buffer: &Buffer, offset: u64, len: u64) -> Result<u64> {
     Ok(sum.get())
 }
 
-/// The checksum of `len` bytes, of which `read` reads those from an offset on.
+/// Computes the checksum of `len` bytes, which `read` reads from an offset on.
 pub(crate) fn sum_by<E>(
     len: u64,
     mut read: impl FnMut(u64, &mut [u8]) -> Result<(), E>,

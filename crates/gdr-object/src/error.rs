@@ -110,8 +110,8 @@ pub enum Error {
     },
     /// Bytes that do not have the checksum of their epoch.
     #[error(
-        "epoch {epoch} of {name} arrived damaged: its checksum is {published:#018x}, and that of the \
-         received bytes is {received:#018x}; get it again, and check the memory of both hosts"
+        "epoch {epoch} of {name} arrived damaged: its checksum is {published:#018x}, but the \
+         received bytes have {received:#018x}; get it again, and check the memory of both hosts"
     )]
     Damaged {
         name: ObjectName,
@@ -121,8 +121,8 @@ pub enum Error {
     },
     /// A tensor that is not as its owner read it.
     #[error(
-        "{tensor} of {name} is damaged in epoch {epoch}: its checksum is {published:#018x}, and that of the \
-         received bytes is {received:#018x}; get it again, and check the memory of both hosts"
+        "{tensor} of {name} is damaged in epoch {epoch}: its checksum is {published:#018x}, but the \
+         received bytes have {received:#018x}; get it again, and check the memory of both hosts"
     )]
     DamagedTensor {
         name: ObjectName,
@@ -155,7 +155,9 @@ pub enum Error {
         epoch: Epoch,
     },
     /// Bytes that are not a handle.
-    #[error("these bytes are not a handle of an object: {0}; take those of `RemoteObject::handle`")]
+    #[error(
+        "these bytes are not a handle of an object: {0}; take the bytes of `RemoteObject::handle`"
+    )]
     Handle(&'static str),
     /// The peer sent something that this version does not know.
     #[error("the peer at {peer} sent {what}; use the same version of gdr on both sides")]

@@ -172,7 +172,7 @@ fn try_read(
         let from = RemoteMemory::from(opened.header).at(slot.line());
         let to = channel.line(wanted.len())?;
         let order = Order::Any;
-        // The first one waits for all bytes; those behind it begin later.
+        // The first one waits for all bytes; the next ones begin later.
         lines.push(match lines.is_empty() {
             true => Step::line(from, to),
             false => Step::Read { from, to, order },

@@ -1,7 +1,8 @@
 //! The lines of an object's header, which its owner keeps in host memory and readers READ.
 //!
 //! The header is one line for the object and one for each slot, 64 bytes each. All numbers are
-//! little-endian words of 8 bytes, each of which its owner stores and every device reads as a whole.
+//! little-endian words of 8 bytes; the owner stores each word, and every device reads it, as a
+//! whole.
 //!
 //! ```text
 //! object  generation, revision, newest (epoch << 16 | slot; 0: none), 0 ...
@@ -186,7 +187,7 @@ impl Header {
         self.store(NEWEST, epoch.get() << SLOT_BITS | u64::from(slot.0))
     }
 
-    /// Stores a word and a release fence behind it.
+    /// Stores a word, then issues a release fence.
     fn store(&self, at: u64, value: u64) -> gdr_rdma::Result<()> {
         Ok(self.0.write_at(at, &value.to_le_bytes())?)
     }

@@ -344,8 +344,8 @@ impl HomeShared {
         read(&self.objects).get(name).cloned()
     }
 
-    /// What `describe` says of the first `most` objects behind `after`, in the order of their names, of
-    /// which it says anything.
+    /// Returns what `describe` says of objects after `after` in the order of names, `most` at the most;
+    /// objects that it passes over do not count.
     pub(crate) fn describe_behind<T>(
         &self,
         after: Option<&ObjectName>,

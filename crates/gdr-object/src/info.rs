@@ -84,7 +84,7 @@ impl AccessPath {
     /// How [`AccessPath::method`] names memory that is copied to and from host memory.
     pub(crate) const STAGED: &str = "staged";
 
-    /// Whether the bytes pass through host memory.
+    /// Returns whether the bytes pass through host memory.
     pub(crate) fn is_staged(&self) -> bool {
         self.method == Self::STAGED
     }

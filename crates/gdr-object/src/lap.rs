@@ -231,8 +231,8 @@ impl Binding {
         let mut arrived = 0;
         let lanes = part.to.lanes(part.len, opened);
         if lanes == Lanes::All {
-            // A fence orders the READs of one queue pair only: those of all have ended before the
-            // line's is posted.
+            // A fence orders the READs of one queue pair only: all READs, of every queue pair, end
+            // before the line's is posted.
             let moved = channel.run_over(lanes, steps.drain(..), deadline, watch);
             moved.map_err(fault)?;
             arrived = part.len;

@@ -145,7 +145,7 @@ impl Link {
     /// wait for all of them, and returns their epochs. Each is whole; they are not of one moment.
     ///
     /// # Errors
-    /// [`Error::OtherLink`] for an object of another link; the first of those of
+    /// [`Error::OtherLink`] for an object of another link; the first error of
     /// [`RemoteObject::get_into`].
     pub fn get_many(
         &self,

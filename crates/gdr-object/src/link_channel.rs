@@ -19,7 +19,7 @@ const RECEIVES: u64 = 64;
 pub(crate) const LINES: u64 = 1024;
 /// How long a wait lasts until it looks whether the owner is there.
 const LOOK: Duration = Duration::from_millis(20);
-/// The identifiers of receives, which those of sends do not reach.
+/// The identifiers of receives; identifiers of sends stay below them.
 const RECEIVE: WrId = WrId(u64::MAX);
 
 /// One end of a queue pair, with the memory that the owner writes wake-ups to.
@@ -80,7 +80,7 @@ impl Step {
         }
     }
 
-    /// Bytes of the object that it moves; those of headers and words do not count.
+    /// Bytes of the object that it moves; headers and words do not count.
     fn bytes(&self) -> u64 {
         match self {
             Self::Read {
@@ -126,7 +126,7 @@ pub(crate) enum Lanes {
 impl Lanes {
     /// For `bytes` between memory here and an object that its owner reaches as `there` says: all for a
     /// long transfer, unless an end is staged. Staged bytes are gathered in the order of one queue pair;
-    /// those of several are copied in short pieces, which takes four times as long on an H100.
+    /// from several they are copied in short pieces, which takes four times as long on an H100.
     pub(crate) fn of(bytes: u64, here: BufferKind, there: &AccessPath) -> Self {
         let is_staged = here == BufferKind::Staged || there.is_staged();
         match bytes >= Stripe::LONG_TRANSFER && !is_staged {
@@ -198,7 +198,7 @@ impl LinkChannel {
         })
     }
 
-    /// Whether it has fewer queue pairs than large transfers use.
+    /// Returns whether it has fewer queue pairs than large transfers use.
     pub(crate) fn is_narrow(&self) -> bool {
         self.lanes.len() < LANES
     }

@@ -156,7 +156,7 @@ impl LinkShared {
         lock(&self.ended_followers).push((connection, object));
     }
 
-    /// Whether the call in progress was interrupted.
+    /// Returns whether the call in progress was interrupted.
     fn is_interrupted(&self) -> bool {
         let before = self.interrupts_before.load(Ordering::SeqCst);
         self.interrupts.load(Ordering::SeqCst) != before
@@ -249,7 +249,7 @@ impl Control {
         let received = self.session.receive(deadline);
         let bytes = received.map_err(|error| link.control_error(error, "the answer"))?;
         protocol::decode(&bytes)
-            .map_err(|error| link.unexpected(&format!("a message that is no answer: {error}")))
+            .map_err(|error| link.unexpected(&format!("a message that is not an answer: {error}")))
     }
 
     fn connect_channel(
@@ -344,7 +344,7 @@ impl LinkState {
             .ok_or_else(|| link.gone(GoneReason::Disconnected))
     }
 
-    /// Sends the owner which followers have ended; those of earlier connections ended with these.
+    /// Reports to the owner which followers have ended; followers of earlier connections ended with their connections.
     fn send_ended_followers(&mut self, link: &LinkShared, deadline: Deadline) -> Result<()> {
         let ended = std::mem::take(&mut *lock(&link.ended_followers));
         for (connection, object) in ended {

@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// The name of an object: 1 to 200 ASCII letters, digits and `-_.:/`, the first of which is a letter
-/// or digit. It is unique among the objects of one [`Home`](crate::Home).
+/// The name of an object: 1 to 200 ASCII letters, digits and `-_.:/`, beginning with a letter or
+/// digit. It is unique among the objects of one [`Home`](crate::Home).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ObjectName(String);

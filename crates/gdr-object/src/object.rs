@@ -150,11 +150,11 @@ impl Object {
         self.shared.continue_at(epoch)
     }
 
-    /// Publishes what `write` writes into the next slot. Bytes that it does not write are those of some
-    /// earlier epoch, or 0.
+    /// Publishes what `write` writes into the next slot. Bytes that it does not write are left from
+    /// some earlier epoch, or 0.
     ///
     /// # Errors
-    /// As [`Object::publish`]; those of `write`, and nothing is published then.
+    /// As [`Object::publish`]; the errors of `write`, and nothing is published then.
     pub fn write_with(
         &self,
         deadline: Deadline,
@@ -216,10 +216,10 @@ impl Object {
 
     /// As [`Object::publish_from`], with bytes that `queue` has work on `stream` write: kernels that pack
     /// or cast, or several copies. It gets the next slot, and only queues. Bytes that nothing writes are
-    /// those of some earlier epoch, or undefined.
+    /// left from some earlier epoch, or undefined.
     ///
     /// # Errors
-    /// As [`Object::publish_from`]; those of `queue`, and nothing is published then.
+    /// As [`Object::publish_from`]; the errors of `queue`, and nothing is published then.
     pub fn write_on(
         &self,
         stream: &Stream,
@@ -322,8 +322,8 @@ impl Object {
     /// get an error of theirs or open the new memory; epochs go on.
     ///
     /// # Errors
-    /// [`Error::Shape`], [`Error::Busy`]; [`Error::Gone`] if its home was dropped; those of [`Home::create`](crate::Home::create). The object
-    /// stays as it was then.
+    /// [`Error::Shape`], [`Error::Busy`]; [`Error::Gone`] if its home was dropped; the errors of
+    /// [`Home::create`](crate::Home::create). The object stays as it was then.
     pub fn resize(&self, shape: Shape) -> Result<()> {
         self.check_home()?;
         self.shared.resize(shape)

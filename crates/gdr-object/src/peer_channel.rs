@@ -30,7 +30,7 @@ pub(crate) const READ: u64 = 8;
 pub(crate) struct PeerChannel {
     // Field order is drop order: the queue pair goes before the mailbox that it reaches.
     connected: Mutex<Option<Connected>>,
-    /// For large transfers, beside that of `connected`.
+    /// For large transfers, beside the queue pair of `connected`.
     lanes: Mutex<Vec<Connection>>,
     mailbox: MemoryRegion,
     domain: ProtectionDomain,
@@ -84,7 +84,7 @@ impl PeerChannel {
         Ok(())
     }
 
-    /// Whether the link has as many queue pairs as it may.
+    /// Returns whether the link has as many queue pairs as it may.
     pub(crate) fn is_wide(&self) -> bool {
         lock(&self.lanes).len() + 1 >= LANES
     }
@@ -170,7 +170,8 @@ impl PeerChannel {
 pub(crate) struct Wanted(pub(crate) u64);
 
 impl Wanted {
-    /// Whether this epoch is what the link waits for, and its wait was not `answered` before.
+    /// Returns whether this epoch is what the link waits for, and its wait was not `answered`
+    /// before.
     pub(crate) fn is_answered_by(self, epoch: Epoch, answered: Self) -> bool {
         self.0 != 0 && self.0 <= epoch.get() && answered < self
     }
@@ -199,7 +200,7 @@ impl Watcher {
     /// The last epoch that the link has read; `None` if it does not follow.
     pub(crate) fn last_read(&self) -> Option<u64> {
         let follows = self.follows.load(Ordering::Acquire);
-        // A mailbox whose process was forked counts as that of no follower.
+        // A mailbox whose process was forked does not count as a follower's.
         follows.then(|| self.channel.last_read(self.cell).ok())?
     }
 }

@@ -80,7 +80,7 @@ pub(crate) enum Request {
         /// The sender's version of the protocol.
         version: u16,
     },
-    /// The objects behind `after` in the order of names.
+    /// The objects after `after` in the order of names.
     List {
         /// The last name of the page before.
         after: Option<ObjectName>,
@@ -92,7 +92,7 @@ pub(crate) enum Request {
         /// The code of the largest path MTU of the sender's route.
         mtu: u8,
     },
-    /// Another queue pair beside that of [`Request::Connect`], for large transfers.
+    /// A second queue pair beside the one of [`Request::Connect`], for large transfers.
     Widen {
         /// The domain at the owner.
         domain: Domain,
@@ -258,7 +258,7 @@ pub(crate) enum Refused {
 /// A [`BusyReason`] in a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-#[allow(missing_docs, reason = "those of `BusyReason`")]
+#[allow(missing_docs, reason = "`BusyReason` has the same names")]
 pub(crate) enum Obstacle {
     OwnerWrites,
     PeerWrites,

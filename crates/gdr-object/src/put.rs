@@ -159,7 +159,7 @@ mod tests {
         SharedObject::new(identity, shape, &device.protection_domain()).unwrap()
     }
 
-    /// Whether the owner can write the next slot.
+    /// Returns whether the owner can write the next slot.
     fn is_free(object: &SharedObject) -> bool {
         let now = Deadline::after(Duration::ZERO);
         let begun = object.begin(Writer::Owner, now);

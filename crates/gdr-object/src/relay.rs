@@ -46,7 +46,7 @@ impl Relay {
     /// is taken as gone. The link of `from` is for the relay alone.
     ///
     /// # Errors
-    /// [`Error::WrongMode`] for objects that are not in latest mode; those of [`Home::create`].
+    /// [`Error::WrongMode`] for objects that are not in latest mode; the errors of [`Home::create`].
     pub fn start(
         home: &Home,
         name: ObjectName,

@@ -71,7 +71,7 @@ impl RemoteObject {
     }
 
     /// Reads the newest epoch into the beginning of `to` and returns which it is. Except in
-    /// [`Mode::Live`](crate::Mode::Live) the bytes are those of one publication. `to` may change also if the call fails.
+    /// [`Mode::Live`](crate::Mode::Live) the bytes come from one publication. `to` may change also if the call fails.
     ///
     /// If the owner publishes faster than the bytes arrive, a get of an object in latest mode asks the
     /// owner to keep one publication for it.
@@ -153,7 +153,7 @@ impl RemoteObject {
         })
     }
 
-    /// Reads which tensors it holds from content of which `beginning` returns the first bytes.
+    /// Reads which tensors it holds, from the content's first bytes, which `beginning` returns.
     pub(crate) fn index(
         &self,
         beginning: impl FnMut(u64) -> Result<Vec<u8>>,
@@ -188,7 +188,7 @@ impl RemoteObject {
     ///
     /// # Errors
     /// [`Error::Denied`], [`Error::Size`]; [`Error::Busy`] while the owner or another peer publishes, or a
-    /// follower of a ring that blocks is behind; as [`RemoteObject::newest`].
+    /// follower of a ring that blocks lags; as [`RemoteObject::newest`].
     pub fn put_from(&self, from: &LocalMemory, deadline: Deadline) -> Result<Epoch> {
         self.0.attempt(deadline, |state, opened| {
             let (object, bytes) = (opened.object, opened.info.bytes);

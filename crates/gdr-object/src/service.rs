@@ -392,7 +392,7 @@ impl Service {
         })
     }
 
-    /// Ends one of the link's leases. One that has ended already is no error.
+    /// Ends one of the link's leases. Ending one that has ended already is not an error.
     fn release(&mut self, id: ObjectId, epoch: Epoch) {
         let is_meant = |it: &Lease| it.object.identity.id == id && it.epoch == epoch;
         if let Some(held) = self.leases.iter().position(is_meant) {

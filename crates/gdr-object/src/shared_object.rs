@@ -313,7 +313,7 @@ impl SharedObject {
     pub(crate) fn abandon(&self, writing: &Writing) {
         let mut state = lock(&self.state);
         let Writing { claim, content } = writing;
-        // If this fails, the slot stays busy, as which no reader takes it.
+        // If this fails, the slot stays marked as busy, and no reader takes it.
         let marked = content.header.mark(claim.slot, SlotState::Empty);
         if let Err(error) = marked {
             tracing::debug!(%error, "a slot stays busy");

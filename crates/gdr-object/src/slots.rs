@@ -25,7 +25,7 @@ pub(crate) enum Writer {
     /// A peer that puts, as [`Writer::Owner`].
     Peer,
     /// A copy that is queued on this stream. It does not give up once it is queued, and others may be
-    /// queued behind it.
+    /// queued after it.
     Stream(StreamId),
 }
 
@@ -201,13 +201,13 @@ impl Slots {
         }
     }
 
-    /// Whether the slot of a claim is still that claim's.
+    /// Returns whether the slot of a claim is still that claim's.
     pub(crate) fn holds(&self, claim: Claim) -> bool {
         self.claims.iter().any(|(it, ..)| *it == claim)
     }
 
     /// Records that the bytes of a claim are visible; returns the newest epoch if there is a new one.
-    /// In a ring that is the last one behind which none is missing.
+    /// In a ring that is the last one before the first gap.
     pub(crate) fn commit(&mut self, claim: Claim) -> Option<Claim> {
         let before = self.newest;
         if !matches!(self.mode, Mode::Ring { .. }) {
@@ -269,7 +269,7 @@ impl Slots {
         })
     }
 
-    /// Ends a lease, and no other reader's. One that has ended already is no error.
+    /// Ends a lease, and no other reader's. Ending one that has ended already is not an error.
     pub(crate) fn release(&mut self, id: LeaseId) {
         self.end_leases(|lease| lease.id == id);
     }
@@ -326,7 +326,7 @@ mod tests {
         assert_eq!(slots.lease(here, epoch(2), now, until), slots.newest());
     }
 
-    /// Whether any of six publications takes this slot.
+    /// Returns whether any of six publications takes this slot.
     fn is_overwritten(slots: &mut Slots, slot: Slot, now: Instant) -> bool {
         let claims: Vec<Slot> = (0..6)
             .map(|_| {

@@ -103,8 +103,8 @@ impl TensorIndex {
     /// The longest header that is read: enough for half a million tensors.
     const LONGEST_HEADER: u64 = 64 << 20;
 
-    /// Lays tensors out: those of whole 16 bytes first, as GPUs copy these fastest, and the others by the size
-    /// of their elements, to which each one is aligned. `attributes` are stored with them.
+    /// Lays tensors out: tensors of whole 16 bytes first, as GPUs copy these fastest, and the others by the
+    /// size of their elements, to which each one is aligned. `attributes` are stored with them.
     ///
     /// # Errors
     /// [`InvalidTensors::None`], [`InvalidTensors::Twice`], [`InvalidTensors::TooLarge`].
@@ -166,11 +166,11 @@ impl TensorIndex {
         named.map_err(|_| InvalidTensors::Dtype(name.to_owned()))
     }
 
-    /// Reads the header of content of `content` bytes, of which `beginning` returns as many of the first
-    /// ones as it is asked for: once, or a second time for a long header.
+    /// Reads the header of content of `content` bytes. `beginning` returns as many of its first bytes as
+    /// it is asked for: once, or a second time for a long header.
     ///
     /// # Errors
-    /// Those of `beginning`; inside, as [`TensorIndex::parse`].
+    /// The errors of `beginning`; inside, as [`TensorIndex::parse`].
     pub fn read<E>(
         content: u64,
         mut beginning: impl FnMut(u64) -> Result<Vec<u8>, E>,

@@ -34,7 +34,7 @@ impl TensorSums {
     /// Computes them from content that `read` reads: from an offset on, as many bytes as there is room for.
     ///
     /// # Errors
-    /// Those of `read`.
+    /// The errors of `read`.
     pub fn of<E>(
         index: &TensorIndex,
         mut read: impl FnMut(u64, &mut [u8]) -> Result<(), E>,

@@ -89,7 +89,7 @@ fn no_schedule_of_threads_loses_a_wake_up() {
                             seen = found;
                             continue;
                         }
-                        // A wake-up may be that of an earlier wait, which a look has ended.
+                        // A wake-up may belong to an earlier wait, which a look has ended.
                         while seen < wanted.load(Ordering::Relaxed) {
                             let epoch: u64 = woken.recv().expect("a wake-up");
                             wake_ups += 1;

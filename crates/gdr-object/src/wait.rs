@@ -74,7 +74,8 @@ enum Answers {
 }
 
 impl Answers {
-    /// Whether the owner counts as there although the deadline passed when a look had lasted so long.
+    /// Returns whether the owner counts as there although the deadline passed when a look had lasted
+    /// so long.
     fn outlast(self, outstanding: Duration) -> bool {
         self == Self::Some && outstanding < ANSWER
     }

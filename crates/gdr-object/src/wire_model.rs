@@ -2,7 +2,7 @@
 //! queue pairs over a network that loses, repeats and reorders packets, in virtual time.
 //!
 //! The reader posts what a link posts: a READ of the object's line; then READs of the slot's bytes and,
-//! behind a fence, one of the slot's line; a follower also WRITEs what it has read. A READ is answered by
+//! after a fence, one of the slot's line; a follower also WRITEs what it has read. A READ is answered by
 //! several packets, and again when some are lost, so its bytes may be of several moments.
 
 use std::collections::VecDeque;
@@ -26,7 +26,7 @@ const HEADER: Rkey = Rkey(1);
 const SLOTS: Rkey = Rkey(2);
 const READ: Rkey = Rkey(3);
 
-/// Bytes for each word of a slot: those of one packet.
+/// Bytes for each word of a slot: one packet's.
 const PACKET: u64 = 256;
 const SLOT: u64 = PACKET * WORDS as u64;
 

@@ -56,7 +56,7 @@ fn parts_of_an_object_are_read_to_where_they_belong() {
     );
 }
 
-/// The bytes at these offsets, each four long, one behind the other.
+/// The bytes at these offsets, each four long, one after the other.
 fn fours<const N: usize>(offsets: [u64; N]) -> [Extent; N] {
     let mut to = 0;
     offsets.map(|from| {

@@ -27,7 +27,8 @@ pub enum TransferMemory<'a> {
 }
 
 impl TransferMemory<'_> {
-    /// Whether it is GPU memory behind a staging buffer, as far as that is known before it is registered.
+    /// Returns whether it is GPU memory that is reached by staging, as far as that is known before it is
+    /// registered.
     pub(crate) fn is_staged(&self) -> bool {
         match self {
             Self::Host => false,
@@ -43,7 +44,7 @@ impl TransferMemory<'_> {
 /// What is made of GPU memory that a kernel device cannot access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StandIn {
-    /// Nothing: figures of other memory would be no figures of GPU memory.
+    /// Nothing: figures of other memory would say nothing about GPU memory.
     Refused,
     /// Page-locked host memory is registered instead, and copied by [`Area::before_sending`]
     /// and [`Area::after_receiving`].
@@ -147,7 +148,7 @@ impl Area {
         Ok(self.region.segment(offset, len)?)
     }
 
-    /// The bytes at `offset`, and those of the peer with which a striped message exchanges them.
+    /// The bytes at `offset`, and the peer's bytes with which a striped message exchanges them.
     pub(crate) const fn range(&self, offset: u64, remote: Remote, len: u64) -> StripedRange<'_> {
         StripedRange {
             local: &self.region,

@@ -42,7 +42,7 @@ impl Arrivals<'_> {
     /// message that is not an `M` counts, too: it is the mistake of a peer.
     ///
     /// # Errors
-    /// Those of [`Listener::accept`]; if peers connected and none said anything, how the last one failed.
+    /// The errors of [`Listener::accept`]; if peers connected and none said anything, how the last one failed.
     pub(crate) fn first<M: DeserializeOwned + Send + 'static>(self) -> Result<Arrival<M>> {
         let mut last = None;
         let first = self.each(|session, message| {
@@ -66,7 +66,7 @@ impl Arrivals<'_> {
     /// breaks.
     ///
     /// # Errors
-    /// Those of [`Listener::accept`], and of `take`.
+    /// The errors of [`Listener::accept`], and of `take`.
     pub(crate) fn each<M: DeserializeOwned + Send + 'static, R>(
         self,
         mut take: impl FnMut(Session, Result<M>) -> Result<ControlFlow<R>>,
@@ -125,7 +125,7 @@ impl Arrivals<'_> {
     }
 }
 
-/// Whether a peer has connected and has not said anything.
+/// Returns whether a peer has connected and has not said anything.
 fn is_silence(error: &RdmaError) -> bool {
     matches!(
         error,
@@ -201,7 +201,7 @@ mod tests {
         (listener, Vec::with_capacity(count))
     }
 
-    /// The first to speak behind so many who are silent.
+    /// The first to speak after so many who are silent.
     fn first_behind(silent: usize, said: &[u8]) -> Result<String> {
         let (listener, mut strangers) = greeted(silent);
         thread::scope(|scope| {

@@ -75,7 +75,7 @@ impl BenchTarget {
         }
     }
 
-    /// Whether the GPU is simulated.
+    /// Returns whether the GPU is simulated.
     pub fn simulated(&self) -> bool {
         self.gpu.driver().kind() == DriverKind::Simulated
     }

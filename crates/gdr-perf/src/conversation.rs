@@ -73,7 +73,7 @@ impl Conversation {
         self.session.barrier(deadline).map_err(refusal)
     }
 
-    /// Whether the peer sent a message or closed the connection.
+    /// Returns whether the peer sent a message or closed the connection.
     pub(crate) fn is_due(&self) -> bool {
         self.watch.is_due()
     }

@@ -21,7 +21,7 @@ pub struct CopyLibrary {
     file: PathBuf,
     to_mapping: CopyFunction,
     from_mapping: CopyFunction,
-    /// The functions are in it. `None` for those of a test.
+    /// The library that the functions are in; `None` for a test's functions.
     _loaded: Option<Library>,
 }
 

@@ -85,7 +85,7 @@ pub enum Error {
     },
     /// The kernel saw a flag before the data that were written ahead of it.
     #[error(
-        "{mismatches} payload words were not those of their round when the flag was seen; data and \
+        "{mismatches} payload words were not yet of this round when its flag was seen; data and \
          flag arrive out of order on this machine"
     )]
     OutOfOrder { mismatches: u64 },
@@ -338,7 +338,7 @@ pub enum SettingsError {
     MixedProviders { verbs: String, soft: IpAddr },
     /// A simulated GPU at one end and a real one at the other.
     #[error(
-        "the GPU of one end is simulated and that of the other one is real, so the result would be about \
+        "the GPU of one end is simulated and the other end's is real, so the result would be about \
          neither: simulate both, or none"
     )]
     MixedSimulation,
@@ -378,7 +378,7 @@ pub enum SettingsError {
     #[error("a part of {0} of the expected rate: give 0, which judges no rate, to 1 (100%)")]
     LeastPart(String),
     /// A mesh of one rank, or of too many.
-    #[error("{0} ranks are no mesh: give 2 to 4096")]
+    #[error("a mesh of {0} ranks is not possible: give 2 to 4096")]
     Ranks(usize),
     /// A link-local address for a soft device.
     #[error(

@@ -74,7 +74,7 @@ impl MemoryFacts {
         }
     }
 
-    /// Refuses a run between this memory and that of `other`, if only one of two GPUs is simulated: its
+    /// Refuses a run between this memory and `other`'s, if only one of two GPUs is simulated: its
     /// result would be about neither.
     pub(crate) fn check_beside(&self, other: &Subject) -> Result<(), SettingsError> {
         match &self.gpu {
@@ -83,7 +83,7 @@ impl MemoryFacts {
         }
     }
 
-    /// Whether figures with this memory describe no hardware.
+    /// Returns whether figures with this memory describe no hardware.
     pub fn is_simulated(&self) -> bool {
         self.gpu.as_ref().is_some_and(|gpu| gpu.simulated)
     }

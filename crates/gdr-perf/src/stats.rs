@@ -81,7 +81,7 @@ impl Samples {
         self.picoseconds.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.picoseconds.is_empty()
     }

@@ -27,7 +27,7 @@ impl Wire {
         )
     }
 
-    /// The wire of most of `sent` packets, of which so many went by memory; `None` if there are none.
+    /// The wire that most of `sent` packets took, given how many went by memory; `None` if there are none.
     pub(crate) const fn of(sent: u64, by_memory: u64) -> Option<Self> {
         match sent {
             0 => None,

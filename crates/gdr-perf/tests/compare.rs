@@ -301,7 +301,7 @@ fn clients_of_another_version_and_with_other_wishes_are_refused_and_learn_why() 
     );
 }
 
-/// An endpoint without a queue pair behind it any more.
+/// An endpoint whose queue pair is gone.
 fn dead_endpoint(address: IpAddr) -> Endpoint {
     let device = loopback::open_connector(SERVER, Some(address), 0).unwrap();
     let queue = device.completion_queue(8);

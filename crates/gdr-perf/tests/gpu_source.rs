@@ -1,4 +1,4 @@
-//! Transfers out of memory of one simulated GPU into that of another one.
+//! Transfers from one simulated GPU's memory into another's.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 

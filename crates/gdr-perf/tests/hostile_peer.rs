@@ -165,7 +165,7 @@ fn device(address: IpAddr) -> &'static Device {
         .get_or_init(|| loopback::open_connector(SERVER, Some(address), 0).unwrap())
 }
 
-/// An endpoint at this address, without a queue pair behind it any more.
+/// An endpoint at this address whose queue pair is gone.
 fn dead_endpoint(address: IpAddr) -> Endpoint {
     static ENDPOINTS: [OnceLock<Endpoint>; 2] = [OnceLock::new(), OnceLock::new()];
     *ENDPOINTS[usize::from(address == CLIENT)].get_or_init(|| {

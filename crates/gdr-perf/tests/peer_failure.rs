@@ -291,7 +291,7 @@ fn unusable_settings_of_the_peer_are_refused_and_the_peer_gets_the_reason() {
     }
 }
 
-/// An endpoint without a queue pair behind it any more.
+/// An endpoint whose queue pair is gone.
 fn dead_endpoint() -> gdr_rdma::Endpoint {
     let device = loopback::open_connector(LOCALHOST, Some(LOCALHOST), 0).unwrap();
     let queue = device.completion_queue(8);

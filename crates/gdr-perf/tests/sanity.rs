@@ -103,7 +103,7 @@ fn a_mapping_of_a_page_too_far_is_caught() {
     let far = target.with_pin(|context, ptr, len| {
         let page = 64 << 10;
         let far = ptr.checked_add(page).unwrap();
-        // As far as the allocation allows; a backend that is off has room behind it.
+        // As far as the allocation allows; a backend that is off has room after it.
         context
             .pin(far, len)
             .or_else(|_| context.pin(far, len - page))

@@ -39,14 +39,14 @@ impl ProcessId {
         }
     }
 
-    /// Whether the calling process is this one. One relaxed load; it does not detect a child that
-    /// was made by a bare `clone` system call, as [`ProcessId::is_current`] does.
+    /// Returns whether the calling process is this one. One relaxed load; it does not detect a
+    /// child that was made by a bare `clone` system call, as [`ProcessId::is_current`] does.
     #[inline]
     pub fn is_current_fast(&self) -> bool {
         GENERATION.load(Ordering::Relaxed) == self.generation
     }
 
-    /// Whether the calling process is this one. One system call.
+    /// Returns whether the calling process is this one. One system call.
     pub fn is_current(&self) -> bool {
         self.is_current_fast() && std::process::id() == self.pid
     }
@@ -69,7 +69,7 @@ impl<T: Default + Sync> PerProcess<T> {
         Self(AtomicPtr::new(ptr::null_mut()))
     }
 
-    /// The state of this process. That of the parent is never dropped.
+    /// The state of this process. The parent's is never dropped.
     pub fn get(&self) -> &'static T {
         self.get_by(ProcessId::is_current)
     }

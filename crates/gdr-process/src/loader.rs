@@ -115,7 +115,7 @@ impl LoadedLibrary {
         }
     }
 
-    /// Whether it is loaded.
+    /// Returns whether it is loaded.
     ///
     /// The names of the loaded libraries are looked at only if the process has loaded any since the last
     /// time; otherwise this takes well under a microsecond. Nothing is loaded, opened or allocated.

@@ -24,7 +24,7 @@ impl<T> ProcessBound<T> {
         }
     }
 
-    /// Whether this is the process that made the value.
+    /// Returns whether this is the process that made the value.
     pub fn is_own(&self) -> bool {
         self.origin.is_current_fast()
     }

@@ -26,21 +26,21 @@ enum Method {
 
 /// The permissions of a file that only its owner may read.
 const PRIVATE: u32 = 0o600;
-/// The permissions of a new file, of which the umask takes some away.
+/// The permissions of a new file, before the umask takes some away.
 const NEW: u32 = 0o666;
 /// How many names are tried. 64 random bits are not taken twice by chance.
 const ATTEMPTS: usize = 16;
 
 impl WholeFile {
     /// Begins a file that a program writes where its user named it, as a shell's `>` would: it keeps the
-    /// permissions, the owner and the group of a file that it replaces, and a new one has those of the
-    /// umask. A symbolic link stays, and what it names is replaced.
+    /// permissions, the owner and the group of a file that it replaces, and a new one gets its
+    /// permissions from the umask. A symbolic link stays, and what it names is replaced.
     ///
     /// What cannot be replaced so is written as it is, not in one step: a pipe or a device, a file with
     /// several names, and one in a folder where the user may make no file.
     ///
     /// # Errors
-    /// Those of the system.
+    /// The system's errors.
     pub fn replacing(path: &Path) -> io::Result<Self> {
         let before = match fs::metadata(path) {
             Ok(found) => Some(found),
@@ -62,7 +62,7 @@ impl WholeFile {
         if before.nlink() > 1 {
             return in_place();
         }
-        // As for writing into it: the permission to replace it is that of its folder.
+        // As for writing into it: its folder decides whether it may be replaced.
         OpenOptions::new().append(true).open(path)?;
         // No other user may read it before it has the permissions of the old one.
         match Self::beside(place, PRIVATE) {
@@ -78,7 +78,7 @@ impl WholeFile {
     /// Writes a file as [`WholeFile::replacing`] does.
     ///
     /// # Errors
-    /// Those of the system.
+    /// The system's errors.
     pub fn write(path: &Path, content: &[u8]) -> io::Result<()> {
         let mut whole = Self::replacing(path)?;
         whole.file.write_all(content)?;
@@ -89,7 +89,7 @@ impl WholeFile {
     /// replaced, so no other user who may write to the folder chooses which file is written.
     ///
     /// # Errors
-    /// Those of the system.
+    /// The system's errors.
     pub fn private(path: &Path) -> io::Result<Self> {
         Self::beside(path.to_owned(), PRIVATE)
     }
@@ -136,7 +136,7 @@ impl WholeFile {
     /// Puts the file into its place.
     ///
     /// # Errors
-    /// Those of the system; the old file stays, unless it could not be replaced in one step.
+    /// The system's errors; the old file stays, unless it could not be replaced in one step.
     pub fn finish(mut self) -> io::Result<()> {
         let Method::Beside { part, place } = &self.method else {
             return Ok(());
@@ -179,7 +179,7 @@ impl Drop for WholeFile {
 /// Makes a new file in a folder, which is there from the first moment on, and follows no link.
 ///
 /// # Errors
-/// `AlreadyExists` if there is anything of that name, also a symbolic link; else those of the system.
+/// `AlreadyExists` if there is anything of that name, also a symbolic link; else the system's errors.
 pub fn create_new(path: &Path, mode: u32) -> io::Result<File> {
     let mut options = OpenOptions::new();
     // O_CREAT with O_EXCL follows no link; the flag says so to readers and to odd file systems.
@@ -216,7 +216,7 @@ fn random() -> io::Result<u64> {
 /// How many symbolic links lead to a file at most, as for the kernel.
 const MOST_LINKS: usize = 40;
 
-/// The path behind symbolic links, whether there is a file or not.
+/// The path after symbolic links are followed, whether there is a file or not.
 fn target_of(path: &Path) -> io::Result<PathBuf> {
     let mut place = path.to_owned();
     for _ in 0..MOST_LINKS {

@@ -1,7 +1,7 @@
 //! DLPack's structures: how libraries for tensors describe an array to one another.
 //!
-//! The layouts are those of `dlpack.h`, versions 0.2 to 0.8, which every library offers to a consumer
-//! that asks for no version.
+//! The layouts follow `dlpack.h`, versions 0.2 to 0.8, which every library offers to a consumer that
+//! asks for no version.
 
 use std::ffi::{CStr, c_void};
 use std::slice;
@@ -118,8 +118,8 @@ unsafe fn numbers<'a>(start: *const i64, count: usize) -> &'a [i64] {
     unsafe { slice::from_raw_parts(start, count) }
 }
 
-/// Whether the elements of an array are side by side, the last index first. `strides` count elements
-/// or bytes, as the size of one element `1` or more says.
+/// Returns whether the elements of an array are side by side, the last index first. `strides` count
+/// elements or bytes, as the size of one element `1` or more says.
 pub(crate) fn is_contiguous_by(shape: &[i64], strides: &[i64], element: i64) -> bool {
     let mut expected = element;
     for (&length, &stride) in shape.iter().zip(strides).rev() {

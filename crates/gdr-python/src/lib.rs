@@ -11,7 +11,7 @@
 
 #![warn(clippy::disallowed_methods)]
 
-/// Gives a class with a Python method `close` those of a `with` block, which calls it at its end.
+/// Makes a class with a Python method `close` usable in a `with` block, which calls it at its end.
 macro_rules! context_manager {
     ($class:ty) => {
         #[pyo3::pymethods]
@@ -96,7 +96,7 @@ mod _gdr {
     #[pymodule_export]
     use crate::tensor_index::TensorIndex;
 
-    /// Adds what is no class and no function.
+    /// Adds what is neither a class nor a function.
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("__version__", env!("CARGO_PKG_VERSION"))

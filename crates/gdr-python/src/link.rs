@@ -18,8 +18,8 @@ use crate::waiting::{deadline, wait};
 
 /// A connection to an owner of objects.
 ///
-/// `address` is that of Home.address; `key` is the owner's, as for Home. `nic` names an RDMA device;
-/// without one, gdr itself speaks RoCE at the address that leads to the owner.
+/// `address` is the owner's Home.address; `key` is the owner's, as for Home. `nic` names an RDMA
+/// device; without one, gdr itself speaks RoCE at the address that leads to the owner.
 ///
 /// One thread at a time uses a link; others wait for their turn, up to their timeout: open a link for
 /// each thread that waits for long. A link that was disconnected connects again in the next call.

@@ -117,8 +117,8 @@ impl Object {
 
     /// Publishes what work on `stream` writes, as the next epoch, and returns its number. `write` is called
     /// at once with the GPU memory of that epoch, a DeviceSlot, and queues the work; a copy of the tensors of
-    /// `gather`, and the publication, are queued behind it, and nothing is waited for. Only work of this
-    /// call may write to the memory. If `write` raises an exception, nothing is published.
+    /// `gather`, and the publication, are queued after it, and nothing is waited for. Only work of this call
+    /// may write to the memory. If `write` raises an exception, nothing is published.
     ///
     /// `stream` as for publish_from().
     #[pyo3(signature = (write, /, stream = None, *, gather = None))]

@@ -18,7 +18,7 @@ use crate::waiting::{deadline, wait};
 
 /// An object of an owner. Link.open() makes it.
 ///
-/// Ctrl-C ends each of its calls, and those of other threads over the same link. A call that has raised
+/// Ctrl-C ends each of its calls, and calls of other threads over the same link. A call that has raised
 /// an exception writes no more bytes to the memory of this process.
 #[pyclass(frozen, module = "gdr")]
 #[derive(Debug)]
@@ -50,8 +50,8 @@ impl RemoteObject {
 
 #[pymethods]
 impl RemoteObject {
-    /// Reads the newest epoch into the beginning of `out`, and returns its number. But in mode "live" the
-    /// bytes are those of one publication.
+    /// Reads the newest epoch into the beginning of `out`, and returns its number. Except in mode "live",
+    /// the bytes come from one publication.
     ///
     /// `out` is GPU memory as for map(), host memory (a bytearray, a NumPy array, a CPU tensor), or what
     /// Link.memory() returned. With `extents`, only these parts are read, to where they say; no checksum is

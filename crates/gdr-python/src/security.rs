@@ -13,8 +13,8 @@ use crate::error::IntoException;
 /// The TCP port of owners, unless one is given.
 const PORT: u16 = 4791;
 
-/// The peers that a key allows: `None` is those of this host, bytes are the key, and a path is that of
-/// a file with it.
+/// The peers that a key allows: `None` allows this host's, bytes are the key, and a path names a file
+/// with it.
 pub(crate) fn security(key: Option<&Bound<'_, PyAny>>) -> PyResult<Security> {
     let Some(key) = key else {
         return Ok(Security::Loopback);

@@ -118,7 +118,7 @@ impl Signal {
     }
 }
 
-/// Whether a counter that wraps around has come to `target`.
+/// Returns whether a counter that wraps around has come to `target`.
 fn is_reached(value: u32, target: u32) -> bool {
     value.wrapping_sub(target).cast_signed() >= 0
 }
@@ -143,8 +143,8 @@ impl Signal {
     }
 
     /// Queues a write of `value` on `stream`, after the work queued so far, and returns `value`: one more
-    /// than that of the last call unless given. A capture into a CUDA graph records it, too; set
-    /// `value` to 0 before each replay then.
+    /// than the last call's unless given. A capture into a CUDA graph records it, too; set `value` to 0
+    /// before each replay then.
     ///
     /// `stream` is a stream of PyTorch or CuPy, its address, or None for the legacy default stream.
     #[pyo3(signature = (stream = None, /, value = None))]
@@ -177,8 +177,8 @@ impl Signal {
         })
     }
 
-    /// Waits until the signal has `value`, or that of the last record(), and has it or a later one.
-    /// After `timeout` seconds it raises TimeoutError.
+    /// Waits until the signal has reached `value`, by default the last record()'s. After `timeout`
+    /// seconds it raises TimeoutError.
     #[pyo3(signature = (value = None, timeout = 30.0))]
     fn wait(&self, py: Python<'_>, value: Option<u32>, timeout: f64) -> PyResult<()> {
         let limit = waiting::limit(timeout)?;

@@ -43,7 +43,7 @@ impl Access {
 }
 
 impl Tensor {
-    /// Whether an object describes GPU memory rather than memory of the host.
+    /// Returns whether an object describes GPU memory rather than memory of the host.
     pub(crate) fn is_on_gpu(object: &Bound<'_, PyAny>) -> PyResult<bool> {
         let py = object.py();
         if object.is_instance_of::<PyTuple>() {

@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 
 use crate::error::Error;
 
-/// How often a wait lets Python handle signals, such as that of Ctrl-C.
+/// How often a wait lets Python handle signals, such as Ctrl-C's.
 pub(crate) const INTERRUPTIBLE: Duration = Duration::from_millis(50);
 /// How long an interrupted call may take to end. It keeps what it uses if it does not.
 const GRACE: Duration = Duration::from_secs(1);

@@ -107,7 +107,7 @@ fn bandwidth(name: &str, a: IpAddr, b: IpAddr) {
     println!("  receiver {:?}", b.device.counters());
 }
 
-/// Lists of 64-byte WRITEs, of which only the last is signalled.
+/// Lists of 64-byte WRITEs with only the last one signalled.
 fn message_rate(a: IpAddr, b: IpAddr) {
     /// As many as fit a segmented send.
     const LIST: u64 = 32;

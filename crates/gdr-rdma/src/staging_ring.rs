@@ -83,8 +83,9 @@ impl StagingRing {
     /// Makes a ring for all of `gpu`.
     ///
     /// # Errors
-    /// [`NicError::EmptyBuffer`](crate::NicError::EmptyBuffer) for a ring without slots or bytes; [`NicError::Cuda`](crate::NicError::Cuda) if there is no
-    /// page-locked memory; those of [`ProtectionDomain::register`] and of making a queue pair.
+    /// [`NicError::EmptyBuffer`](crate::NicError::EmptyBuffer) for a ring without slots or bytes;
+    /// [`NicError::Cuda`](crate::NicError::Cuda) if there is no page-locked memory; the errors of
+    /// [`ProtectionDomain::register`] and of making a queue pair.
     pub fn new(
         domain: &ProtectionDomain,
         gpu: impl Into<Arc<DeviceBuffer>>,

@@ -104,8 +104,8 @@ impl<'a> Stripe<'a> {
         self
     }
 
-    /// Numbers the requests from `number` on, of which 48 bits are used: completions of earlier numbers
-    /// are none of this stripe.
+    /// Numbers the requests from `number` on, of 48 bits: completions with earlier numbers do not
+    /// belong to this stripe.
     #[must_use]
     pub fn numbered_from(mut self, number: u64) -> Self {
         self.lanes.first = number;
@@ -118,11 +118,11 @@ impl<'a> Stripe<'a> {
         self.lanes.next
     }
 
-    /// Takes as many requests from `parts` as the windows have room for, and posts them. Those of one
-    /// queue pair are in the order of `parts`, which is asked again after its end.
+    /// Takes as many requests from `parts` as the windows have room for, and posts them. One queue
+    /// pair's requests are in the order of `parts`, which is asked again after its end.
     ///
     /// # Errors
-    /// Those of [`QueuePair::post_sends`]. The requests that were taken and not posted are lost.
+    /// The errors of [`QueuePair::post_sends`]. The requests that were taken and not posted are lost.
     pub fn post(&mut self, parts: &mut impl Iterator<Item = StripedPart>) -> Result<()> {
         let mut requests: Vec<Vec<SendRequest>> = vec![Vec::new(); self.pairs.len()];
         while let Some(lane) = self.lanes.idlest()
@@ -183,7 +183,7 @@ impl StripedRange<'_> {
     /// WRITEs of all its parts.
     ///
     /// # Errors
-    /// [`NicError::OutOfRange`](crate::NicError::OutOfRange) if it ends behind the region of this side.
+    /// [`NicError::OutOfRange`](crate::NicError::OutOfRange) if it ends past the region of this side.
     pub fn writes(&self, queue_pairs: usize) -> Result<Vec<StripedPart>> {
         self.requests(queue_pairs, |remote| SendRequest::write(WrId(0), remote))
     }

@@ -72,9 +72,9 @@ impl UdQueuePairOptions {
 /// Each receive gets a header of 40 bytes in front of the message
 /// ([`Grh`](gdr_roce::wire::Grh)), which names the sender's address: an IPv6 header, or 20 zeros and
 /// an IPv4 header. [`Completion::byte_len`](crate::Completion::byte_len) includes it, and
-/// [`Completion::source_qpn`](crate::Completion::source_qpn) is the sender's queue pair. Of that
-/// header, type of service, hop limit and identification are those of the packet only if the raw
-/// socket received it (see [`Integrity::IcrcOrChecksum`](crate::Integrity::IcrcOrChecksum)).
+/// [`Completion::source_qpn`](crate::Completion::source_qpn) is the sender's queue pair. That header
+/// has the packet's type of service, hop limit and identification only if the raw socket received it
+/// (see [`Integrity::IcrcOrChecksum`](crate::Integrity::IcrcOrChecksum)).
 ///
 /// A message that does not fit its receive completes it with
 /// [`WcStatus::LocalLength`](crate::WcStatus::LocalLength), and the queue pair goes on. A request to

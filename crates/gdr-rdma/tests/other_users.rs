@@ -32,7 +32,7 @@ const OVERFLOW: u32 = 65_534;
 /// The part that another process plays, and where, in its environment.
 const PART: &str = "GDR_TEST_PART";
 const PLACE: &str = "GDR_TEST_PLACE";
-/// The beginning of its lines, among those of the test harness.
+/// The beginning of its lines, among the test harness's.
 const LINE: &str = "other: ";
 
 fn deadline() -> Deadline {

@@ -20,7 +20,7 @@ use gdr_roce::{
 
 const LEN: usize = 3000;
 
-/// A queue pair and the memory behind it.
+/// A queue pair and its memory.
 struct Host {
     pair: QueuePair,
     memory: HeapMemory,

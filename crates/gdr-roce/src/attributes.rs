@@ -51,8 +51,7 @@ impl TransportConfig {
     /// Sets the maximum number of unacknowledged packets on a path whose round trip takes half a
     /// millisecond or more, where the window follows the rate of the path times its round trip. With
     /// [`LossRecovery::Selective`](crate::LossRecovery::Selective) the responder keeps up to so many
-    /// packets behind a gap, of the path MTU each. The range is the window to 65536, the default is
-    /// 4096.
+    /// packets after a gap, of the path MTU each. The range is the window to 65536, the default is 4096.
     #[must_use]
     pub const fn with_max_window(mut self, packets: u32) -> Self {
         self.max_window = packets;
@@ -118,7 +117,7 @@ impl Default for TransportConfig {
     }
 }
 
-/// Attributes of the transition from INIT to RTR: those of the responder.
+/// Attributes of the transition from INIT to RTR, which concern the responder.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RtrAttributes {
     /// Queue pair number of the peer.
@@ -134,7 +133,7 @@ pub struct RtrAttributes {
     pub min_rnr_timer: RnrTimer,
 }
 
-/// Attributes of the transition from RTR to RTS: those of the requester.
+/// Attributes of the transition from RTR to RTS, which concern the requester.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RtsAttributes {
     /// First PSN to send: the peer's `rq_psn`.
@@ -192,7 +191,7 @@ impl State {
         self.transition(from, Self::ReadyToSend)
     }
 
-    /// Whether packets of a peer are received.
+    /// Returns whether packets of a peer are received.
     pub(crate) const fn is_receiving(self) -> bool {
         matches!(
             self,

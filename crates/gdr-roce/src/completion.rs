@@ -69,14 +69,14 @@ pub enum WcOpcode {
 }
 
 impl WcOpcode {
-    /// Whether the request was on the receive queue.
+    /// Returns whether the request was on the receive queue.
     pub const fn is_receive(self) -> bool {
         matches!(self, Self::Recv | Self::RecvWriteImmediate)
     }
 }
 
 /// The completion of a request. The requests of one queue complete in the order of posting, except
-/// for those of a [`SharedReceiveQueue`](crate::SharedReceiveQueue).
+/// on a [`SharedReceiveQueue`](crate::SharedReceiveQueue).
 ///
 /// Success of a SEND or WRITE means that the peer has acknowledged all of it, success of a READ or
 /// atomic that the result is in local memory, and success of a receive that the message is. Success

@@ -14,21 +14,21 @@ pub enum Reliability {
     /// The reliable connection service (RC): requests are acknowledged, and repeated if they are not.
     Reliable,
     /// The unreliable connection service (UC): only SEND and WRITE, which complete when they are sent.
-    /// A message of which a packet is lost is dropped.
+    /// A message that loses a packet is dropped.
     Unreliable,
 }
 
 /// How a reliable connection repeats what is lost. Both ends must agree.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub enum LossRecovery {
-    /// As specified: the responder drops what comes behind a gap and reports the gap once; the
+    /// As specified: the responder drops what comes after a gap and reports the gap once; the
     /// requester sends everything from there on again.
     #[default]
     GoBackN,
-    /// Between two ends of this crate: the responder keeps the SENDs, WRITEs and requests that come
-    /// behind a gap, executes them in order when the gap is closed, and reports each missing packet by
-    /// a NAK with its PSN; the requester sends only those again. It places the responses to READs that
-    /// come behind a missing one, and requests only the missing ones again. Packets have the format of the
+    /// Between two ends of this crate: the responder keeps the SENDs, WRITEs and requests that come after
+    /// a gap, executes them in order when the gap is closed, and reports each missing packet by a NAK with
+    /// its PSN; the requester sends only those again. It places the responses to READs that come after a
+    /// missing one, and requests only the missing ones again. Packets have the format of the
     /// specification.
     Selective,
 }

@@ -63,7 +63,7 @@ pub(crate) struct Connectionless<T> {
 }
 
 impl<T> Connectionless<T> {
-    /// Those of a queue pair in RESET.
+    /// The attributes of a queue pair in RESET.
     pub(crate) fn new(qpn: Qpn, caps: Capabilities, receives: ReceiveQueue) -> Self {
         Self {
             qpn,
@@ -118,7 +118,7 @@ impl<T> Connectionless<T> {
         self.flush_sends();
     }
 
-    /// To ERR, from any state but RESET: all requests are flushed but those of a shared queue.
+    /// To ERR, from any state but RESET: all requests are flushed except a shared queue's.
     pub(crate) fn enter_error(&mut self) {
         if matches!(self.state, State::Reset | State::Error) {
             return;

@@ -22,7 +22,7 @@ impl Contents<'_> {
         }
     }
 
-    /// Whether there are no bytes.
+    /// Returns whether there are no bytes.
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -27,8 +27,8 @@ impl PartitionKey {
     /// Full membership of the default partition, usually the only one in a RoCE network.
     pub const DEFAULT: Self = Self(0xffff);
 
-    /// Whether ports with these keys may communicate: they are in the same partition, and at least
-    /// one is a full member.
+    /// Returns whether ports with these keys may communicate: they are in the same partition, and
+    /// at least one is a full member.
     pub const fn matches(self, other: Self) -> bool {
         self.0 & 0x7fff == other.0 & 0x7fff && (self.0 | other.0) & 0x8000 != 0
     }
@@ -43,7 +43,7 @@ impl Qkey {
     const CONTROLLED: u32 = 1 << 31;
 
     /// The key that a request with this key sends from a queue pair with the key `own`: if this is
-    /// a controlled one, that of the queue pair (IBTA 10.2.5).
+    /// a controlled one, the queue pair's (IBTA 10.2.5).
     #[must_use]
     pub const fn sent_from(self, own: Self) -> Self {
         if self.0 & Self::CONTROLLED == 0 {

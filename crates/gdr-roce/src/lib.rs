@@ -81,12 +81,12 @@
 //!
 //! # Guarantees
 //!
-//! Those of a reliable connection:
+//! A reliable connection guarantees:
 //!
 //! - A request that completes with success was executed exactly once and completely; see
 //!   [`Completion`].
-//! - The requests of one queue complete in the order of posting, except for those of a
-//!   [`SharedReceiveQueue`], which complete with the messages that took them.
+//! - The requests of one queue complete in the order of posting, except on a
+//!   [`SharedReceiveQueue`], whose requests complete with the messages that took them.
 //! - A duplicate, late or out-of-order packet changes no memory. The response to a duplicate atomic
 //!   has the original value of its first execution.
 //! - After a failure the queue pair is in ERR, and all its posted requests complete with

@@ -120,8 +120,8 @@ pub trait Memory {
     /// Copies the bytes at `from` to `addr`. What the address in `from` means is between the wire, which has
     /// received [`Contents::At`](crate::Contents::At) it, and the owner of the memory.
     ///
-    /// The message may write `room` bytes from `addr` on, at least those of `from`: what its next packets bring may be
-    /// copied with this one.
+    /// The message may write `room` bytes from `addr` on, at least as many as `from` has: what its next packets bring
+    /// may be copied with this one.
     ///
     /// # Errors
     ///
@@ -139,10 +139,11 @@ pub trait Memory {
     }
 
     /// Decides how the payload of the packet that is being written leaves. `extent` is what
-    /// [`read`](Self::read) would copy for it and for packets behind it, of a message of `message` bytes. Returns how many
-    /// of these bytes leave [by reference](PayloadBy::Reference): none, all, or a multiple of 4096. One packet stands for all
-    /// of them. It is written without payload, and the owner of the memory sends along where the bytes are: they
-    /// do not change until the peer has acknowledged or received them. It is called for no packet that is sent again.
+    /// [`read`](Self::read) would copy for it and for packets after it, of a message of `message` bytes. Returns how
+    /// many of these bytes leave [by reference](PayloadBy::Reference): none, all, or a multiple of 4096. One packet
+    /// stands for all of them. It is written without payload, and the owner of the memory sends along where the bytes
+    /// are: they do not change until the peer has acknowledged or received them. It is called for no packet that is
+    /// sent again.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! How much memory the packets behind gaps may take.
+//! How much memory the packets after gaps may take.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +15,7 @@ pub struct PacketBudget(Arc<Bytes>);
 #[derive(Debug)]
 struct Bytes {
     left: AtomicUsize,
-    /// Those of packets that were dropped since the owner last asked.
+    /// The bytes of packets that were dropped since the owner last asked.
     dropped: AtomicUsize,
 }
 

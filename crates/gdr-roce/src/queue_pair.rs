@@ -18,7 +18,7 @@ use crate::timer::{RnrTimer, Time};
 use crate::wire::{MAX_DATAGRAM, Opcode, Packet};
 
 /// How many request packets go before an acknowledgement that waits: about as many as leave by one
-/// system call, of which the shorter acknowledgement can be the last packet.
+/// system call, whose last packet may be the shorter acknowledgement.
 const REQUESTS_AHEAD: u32 = 16;
 
 /// One end of a connection: a requester and a responder. The connection is reliable unless
@@ -77,8 +77,8 @@ impl QueuePair {
     /// Creates one end of an unreliable connection (UC), in RESET. It takes its receives from `shared`
     /// if that is given.
     ///
-    /// It sends SENDs and WRITEs only, each of which completes when its last packet was sent. Nothing
-    /// is acknowledged or repeated. A message is dropped if one of its packets is lost, if it is not
+    /// It sends SENDs and WRITEs only, and each completes when its last packet was sent. Nothing is
+    /// acknowledged or repeated. A message is dropped if one of its packets is lost, if it is not
     /// permitted or does not fit, or if it needs a receive and none is posted; the receive that it has
     /// taken is used by the next message. A receive whose segments are not registered completes with
     /// [`WcStatus::LocalProtection`](crate::WcStatus::LocalProtection), and the state changes to ERR. A
@@ -119,7 +119,7 @@ impl QueuePair {
         }
     }
 
-    /// Counts the packets that it keeps behind a gap against `budget`, which several queue pairs may have.
+    /// Counts the packets that it keeps after a gap against `budget`, which several queue pairs may have.
     /// Without this each has [`PacketBudget::DEFAULT`] for itself.
     #[must_use]
     pub fn with_packet_budget(mut self, budget: &PacketBudget) -> Self {
@@ -224,7 +224,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Whether the state is SQD, and requests that were begun are not complete.
+    /// Returns whether the state is SQD, and requests that were begun are not complete.
     pub const fn is_draining(&self) -> bool {
         self.draining
     }
@@ -444,9 +444,9 @@ impl QueuePair {
     }
 
     /// Writes the next packet to the start of `out` and returns its length, or `None` if there is
-    /// no packet to send. An acknowledgement goes behind the first requests that are ready, with which it can
-    /// leave by one system call. The last four bytes are zeros;
-    /// [`wire::icrc::seal`](crate::wire::icrc::seal) replaces them with the ICRC.
+    /// no packet to send. An acknowledgement goes after the first requests that are ready, so that all can
+    /// leave by one system call. The last four bytes are zeros; [`wire::icrc::seal`](crate::wire::icrc::seal)
+    /// replaces them with the ICRC.
     ///
     /// # Panics
     ///
@@ -495,14 +495,15 @@ impl QueuePair {
         }
     }
 
-    /// Whether [`poll_transmit`](Self::poll_transmit) has to be called: if not, no response and no
-    /// request waits to be sent, and it would return `None`.
+    /// Returns whether [`poll_transmit`](Self::poll_transmit) has to be called: if not, no response
+    /// and no request waits to be sent, and it would return `None`.
     pub fn may_transmit(&self) -> bool {
         self.responder.has_responses() || self.requester.has_unsent()
     }
 
-    /// Whether an acknowledgement is all that waits to be sent. Its owner may keep it back for a moment,
-    /// much shorter than the peer's timeout: if the program answers the peer's message, both leave together.
+    /// Returns whether an acknowledgement is all that waits to be sent. Its owner may keep it back for a
+    /// moment, much shorter than the peer's timeout: if the program answers the peer's message, both leave
+    /// together.
     pub fn owes_only_acknowledgement(&self) -> bool {
         self.responder.owed_acknowledgement().is_some() && !self.requester.has_unsent()
     }
@@ -521,7 +522,7 @@ impl QueuePair {
         self.requester.end_peer();
     }
 
-    /// Whether a request may wait to be sent.
+    /// Returns whether a request may wait to be sent.
     pub fn has_unsent_requests(&self) -> bool {
         self.requester.has_unsent()
     }
@@ -561,7 +562,7 @@ impl QueuePair {
         }
     }
 
-    /// Whether request packets were sent that are not acknowledged.
+    /// Returns whether request packets were sent that are not acknowledged.
     pub fn has_outstanding(&self) -> bool {
         self.requester.has_outstanding()
     }

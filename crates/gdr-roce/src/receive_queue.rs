@@ -66,7 +66,7 @@ impl ReceiveQueue {
         }
     }
 
-    /// Adds a request to a queue of this queue pair that has room for `max`, of which `in_use` are
+    /// Adds a request to a queue of this queue pair that has room for `max`, where `in_use` are
     /// taken and not complete.
     pub(crate) fn post(
         &mut self,
@@ -100,7 +100,7 @@ impl ReceiveQueue {
         }
     }
 
-    /// Takes all requests that end with this queue pair: those of a shared queue do not.
+    /// Takes all requests that end with this queue pair; a shared queue's do not.
     pub(crate) fn take_own(&mut self) -> VecDeque<RecvWqe> {
         match self {
             Self::Own(queue) => std::mem::take(queue),

@@ -102,7 +102,7 @@ pub struct UdSendRequest<'a, A> {
     pub to: A,
     /// The queue pair that receives it.
     pub dest_qpn: Qpn,
-    /// The queue key to send. If its highest bit is set, that of the queue pair is sent.
+    /// The queue key to send. If its highest bit is set, the queue pair's is sent (IBTA 10.2.5).
     pub qkey: Qkey,
     /// Delivered in the completion of the receive.
     pub immediate: Option<Immediate>,

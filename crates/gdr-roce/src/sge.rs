@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn check_looks_at_the_bytes_of_the_message_and_at_nothing_behind_them() {
-        // The second segment begins inside of the region and ends behind it; the third has no key.
+        // The second segment begins inside of the region and ends past it; the third has no key.
         let (memory, [inside, mut beyond, mut foreign]) = segments([(0, 8), (60, 8), (0, 4)]);
         foreign.lkey = crate::ids::Lkey(1);
         let check =

@@ -76,7 +76,7 @@ impl SharedReceiveQueue {
         self.lock().queue.len()
     }
 
-    /// Whether every request was taken.
+    /// Returns whether every request was taken.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -105,7 +105,7 @@ impl SharedReceiveQueue {
         self.lock().limit
     }
 
-    /// Whether the queue fell below the limit since the last call (`SRQ_LIMIT_REACHED`).
+    /// Returns whether the queue fell below the limit since the last call (`SRQ_LIMIT_REACHED`).
     pub fn poll_limit_reached(&self) -> bool {
         std::mem::take(&mut self.lock().limit_reached)
     }

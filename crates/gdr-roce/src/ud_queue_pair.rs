@@ -22,7 +22,7 @@ use crate::wire::{Deth, Grh, Headers, ImmDt, MAX_DATAGRAM, Opcode, Packet};
 pub enum UdReceived {
     /// It has completed a receive, with success or not.
     Completed,
-    /// Dropped: its queue key is not that of the queue pair.
+    /// Dropped: its queue key is not the queue pair's.
     WrongQkey,
     /// Dropped: no receive was posted.
     NoReceive,
@@ -43,7 +43,7 @@ struct Datagram<A> {
 /// A queue pair of the unreliable datagram service (UD): it sends messages of one packet to any
 /// queue pair, and receives from any. Nothing is acknowledged or repeated.
 ///
-/// Each receive gets the [`Grh`] first, 40 bytes, and the message behind it. A datagram is dropped
+/// Each receive gets the [`Grh`] first, 40 bytes, and the message after it. A datagram is dropped
 /// if its queue key is wrong or no receive is posted. A message that does not fit its receive
 /// completes it with [`WcStatus::LocalLength`] and places nothing; the state does not change, as a
 /// peer could do that at any time.
@@ -176,7 +176,7 @@ impl<A: Copy> UdQueuePair<A> {
     }
 
     /// Changes the state to ERR, from any state but RESET. Posted requests complete with
-    /// [`WcStatus::WrFlushed`], except for those of a shared receive queue.
+    /// [`WcStatus::WrFlushed`], except on a shared receive queue.
     pub fn to_error(&mut self) {
         self.queues.enter_error();
     }

@@ -14,7 +14,7 @@ use gdr_roce::{
 };
 
 const MTU: u32 = Mtu::B1024.bytes() as u32;
-/// Where the bit is by which an acknowledgement says of which kind its sender is.
+/// Where the bit is by which an acknowledgement says what kind its sender is.
 const FLAGS: usize = 8;
 const FILLED: u8 = 0x40;
 
@@ -56,7 +56,7 @@ fn send(pair: &mut Pair) -> Vec<Vec<u8>> {
     packets
 }
 
-/// Delivers what side 1 has to send, with or without the bit that says of which kind it is; returns whether
+/// Delivers what side 1 has to send, with or without the bit that says what kind it is; returns whether
 /// that was anything.
 fn answer(pair: &mut Pair, bit: u8) -> bool {
     let mut any = false;

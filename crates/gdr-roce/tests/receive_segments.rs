@@ -270,7 +270,7 @@ fn shares(pieces: &[Piece], stored: usize) -> Vec<usize> {
     shares.collect()
 }
 
-/// What the regions hold from their begin on, as far as the segments name them, one behind the other.
+/// What the regions hold from their begin on, as far as the segments name them, one after the other.
 fn contents(memory: &HeapMemory, pieces: &[Piece], shares: &[usize]) -> Vec<u8> {
     let segments = target(pieces).segments;
     let mut all = Vec::new();
@@ -324,7 +324,7 @@ proptest! {
         } else {
             prop_assert_eq!(done.status, WcStatus::LocalProtection);
         }
-        // Whatever is behind the message makes no difference.
+        // Whatever follows the message makes no difference.
         let mut other = pieces.clone();
         for (piece, share) in other.iter_mut().zip(&shares) {
             if *share == 0 {

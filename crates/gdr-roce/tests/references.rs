@@ -343,7 +343,7 @@ fn messages_of_many_packets_take_few_and_survive_the_loss_of_any() {
 }
 
 impl Pair {
-    /// Moves a message, of which a packet with a reference is lost; returns how many there are, and how many times
+    /// Moves a message that loses a packet with a reference; returns how many there are, and how many times
     /// nothing happened until a timer expired.
     fn lose(&mut self, lost: u32, kind: u32) -> (u32, u32) {
         let (remote, immediate) = (self.remote(), None);
@@ -466,7 +466,7 @@ fn reads_are_requested_in_long_pieces_while_their_responses_are_merged() {
         }
         lengths
     };
-    // Those of the last are copied by the receiver itself.
+    // The receiver itself copies the last one's.
     for (most, longest, too_early) in [(u32::MAX, 1024, 1), (1024, 64, 1), (u32::MAX, 64, 0)] {
         let mut pair = Pair::with(PACKETS * 1024, LossRecovery::Selective);
         (pair.most, pair.too_early) = (most, too_early);

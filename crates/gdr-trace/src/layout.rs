@@ -8,7 +8,7 @@ use crate::{MemoryKind, Operation};
 
 /// The first bytes of a file.
 pub const MAGIC: [u8; 8] = *b"gdrtrace";
-/// The version of the layout that this crate writes and reads, 4 bytes behind the magic number.
+/// The version of the layout that this crate writes and reads, 4 bytes after the magic number.
 pub const VERSION: u32 = 1;
 /// The first field of a row that is complete.
 pub const READY: u32 = 1;

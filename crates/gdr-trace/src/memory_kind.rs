@@ -40,7 +40,7 @@ impl MemoryKind {
         Self::ALL.get(number).copied()
     }
 
-    /// Whether a NIC that uses it reads or writes a GPU's memory itself.
+    /// Returns whether a NIC that uses it reads or writes a GPU's memory itself.
     pub const fn is_direct(self) -> bool {
         matches!(self, Self::GpuByAddress | Self::DmaBuf)
     }

@@ -92,7 +92,7 @@ impl Series {
     }
 }
 
-/// A label's value, of which Prometheus escapes three characters.
+/// Writes a label's value, with the three characters escaped that Prometheus escapes.
 fn label(text: &str) -> String {
     text.replace('\\', "\\\\")
         .replace('"', "\\\"")

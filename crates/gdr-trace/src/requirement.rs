@@ -20,7 +20,7 @@ impl Requirement {
         self.direct_percent
     }
 
-    /// Whether the traffic has that share. Without any traffic it has not.
+    /// Returns whether the traffic has that share. Without any traffic it has not.
     pub fn is_met(&self, traffic: &Traffic) -> bool {
         traffic
             .direct_percent()

@@ -85,7 +85,7 @@ unsafe fn address(raw: *const libc::sockaddr) -> Option<IpAddr> {
     }
 }
 
-/// The MTU of an interface, from a socket: `/sys` may be that of another network namespace, as in a
+/// The MTU of an interface, from a socket: `/sys` may belong to another network namespace, as in a
 /// process that has entered one.
 fn link_mtu(interface: &str) -> Option<u32> {
     let (family, kind) = (net::AddressFamily::INET, net::SocketType::DGRAM);

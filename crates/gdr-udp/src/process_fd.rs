@@ -27,7 +27,7 @@ impl From<OwnedFd> for ProcessFd {
 
 impl Drop for ProcessFd {
     fn drop(&mut self) {
-        // Before the descriptor closes: its number may then be that of another file.
+        // Before the descriptor closes: its number may then belong to another file.
         self.entry.fd.store(FREE, Ordering::Relaxed);
     }
 }
@@ -117,7 +117,7 @@ extern "C" fn in_child() {
         if fd == FREE {
             continue;
         }
-        // SAFETY: the number is that of a descriptor of the parent which no code of this process uses:
+        // SAFETY: the number belongs to a descriptor of the parent which no code of this process uses:
         // what the parent opened fails in a child. Where there is no eventfd (too many descriptors) it
         // closes, and the first to be closed makes room.
         unsafe {

@@ -188,7 +188,7 @@ pub fn drain(socket: BorrowedFd<'_>) {
     const MOST: usize = 1 << 20;
     for _ in 0..MOST {
         let received = rustix::net::recv(socket, &mut [0_u8; 1], RecvFlags::DONTWAIT);
-        // Other errors are those of earlier sends.
+        // Other errors come from earlier sends.
         if received.is_err_and(|error| error == Errno::AGAIN) {
             break;
         }

@@ -4,7 +4,7 @@ use gdr_roce::Qpn;
 
 /// How many devices can share a port.
 pub(crate) const SLOTS: usize = 64;
-/// The place of the socket for management datagrams behind those of the slots.
+/// The place of the socket for management datagrams, after the slots' sockets.
 pub(crate) const MANAGEMENT: usize = SLOTS;
 /// How many sockets a group has.
 pub(crate) const SOCKETS: usize = SLOTS + 1;

@@ -121,7 +121,7 @@ macro_rules! flags {
                 Self(self.0 | other.0)
             }
 
-            /// Whether this set contains all flags of `other`.
+            /// Returns whether this set contains all flags of `other`.
             pub const fn contains(self, other: Self) -> bool {
                 self.0 & other.0 == other.0
             }

@@ -51,7 +51,7 @@ extern "C" fn unexpected() {
 ///
 /// # Safety
 ///
-/// Each address is that of a function with the type of the one that it replaces.
+/// Each address names a function with the type of the one that it replaces.
 pub(crate) unsafe fn library(
     functions: &[(&str, *const ())],
     missing: &[&str],

@@ -96,7 +96,7 @@ impl Verbs {
             library: file.into(),
             reason: reason(&error),
         })?;
-        // SAFETY: the addresses are those of the library, which has the right functions by contract
+        // SAFETY: the addresses belong to the library, which has the right functions by contract
         // and is never unloaded (below).
         let symbols = unsafe { Symbols::fill(|name| find(&library, name)) };
         // A library that is not libibverbs is not unloaded either: it may have started threads.
@@ -203,7 +203,7 @@ impl Devices<'_> {
         self.count
     }
 
-    /// Whether the list is empty.
+    /// Returns whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }

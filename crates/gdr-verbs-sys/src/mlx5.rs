@@ -72,7 +72,7 @@ impl Mlx5 {
             NonNull::new(symbol.as_raw_ptr())
         };
         let (is_supported, create_qp) = (find("mlx5dv_is_supported")?, find("mlx5dv_create_qp")?);
-        // SAFETY: by contract the addresses are those of functions with these types.
+        // SAFETY: by contract the addresses name functions with these types.
         Some(unsafe {
             Self {
                 is_supported: mem::transmute::<*mut std::ffi::c_void, IsSupported>(
@@ -97,7 +97,7 @@ impl Mlx5 {
             let Ok(library) = library else {
                 continue;
             };
-            // SAFETY: functions with these names are those of libmlx5; the library is not unloaded
+            // SAFETY: functions with these names belong to libmlx5; the library is not unloaded
             // (below).
             let found = unsafe { Self::of(&library) };
             mem::forget(library);

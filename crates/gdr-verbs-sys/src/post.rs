@@ -84,8 +84,7 @@ pub unsafe fn ibv_post_recv(
 ///
 /// # Errors
 ///
-/// The queue has failed, because of an overflow or with its device. The number is that of the
-/// provider.
+/// The queue has failed, because of an overflow or with its device. The provider chose the number.
 ///
 /// # Safety
 ///
@@ -125,7 +124,7 @@ pub enum Notify {
 ///
 /// # Errors
 ///
-/// Those of the device.
+/// The device's errors.
 ///
 /// # Safety
 ///

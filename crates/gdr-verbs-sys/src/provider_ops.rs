@@ -99,7 +99,7 @@ mod tests {
         context.query_rt_values = Some(query_rt_values);
     }
 
-    /// Whether the operations `query_port` and `query_rt_values` are found.
+    /// Returns whether the operations `query_port` and `query_rt_values` are found.
     fn found(provider: &Provider) -> (bool, bool) {
         // SAFETY: the context is valid, and the macro takes the type from the field.
         unsafe {

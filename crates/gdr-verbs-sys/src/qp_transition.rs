@@ -47,7 +47,7 @@ impl QpTransition {
         Some(Self { required, optional })
     }
 
-    /// Whether `ibv_modify_qp` takes these attributes, which may include `IBV_QP_STATE`.
+    /// Returns whether `ibv_modify_qp` takes these attributes, which may include `IBV_QP_STATE`.
     pub fn permits(&self, given: Mask) -> bool {
         let known = self.required | self.optional | Mask::IBV_QP_STATE;
         given.contains(self.required) && known.contains(given)

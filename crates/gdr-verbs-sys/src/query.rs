@@ -49,7 +49,7 @@ impl Verbs {
     ///
     /// # Errors
     ///
-    /// Those of the device.
+    /// The device's errors.
     ///
     /// # Safety
     ///
@@ -125,7 +125,7 @@ impl Verbs {
         // SAFETY: `entries` has room for this many entries of this size.
         let count = unsafe { self._ibv_query_gid_table(context, first, room, 0, size) }?;
         // SAFETY: all entries are initialized above, any bytes are a valid GID entry, and the borrow
-        // is that of `entries`.
+        // is `entries`'s.
         Ok(unsafe { slice::from_raw_parts_mut(first, count.min(room)) })
     }
 }

@@ -43,16 +43,16 @@ macro_rules! functions {
             ///
             /// # Safety
             ///
-            /// Each address is that of the function of libibverbs with this name, or of a function
-            /// with its type and meaning, and is valid for the life of the process.
+            /// Each address names the function of libibverbs with this name, or of a function with
+            /// its type and meaning, and is valid for the life of the process.
             pub(crate) unsafe fn fill(
                 find: impl Fn(&str) -> Option<NonNull<c_void>>,
             ) -> Result<Self, &'static str> {
                 Ok(Self {
                     $($name: {
                         let address = find(stringify!($name)).ok_or(stringify!($name))?;
-                        // SAFETY: the address is that of this function by contract, and its type
-                        // is that of the header, as checked above.
+                        // SAFETY: the address names this function by contract, and its type is the
+                        // header's, as checked above.
                         unsafe {
                             mem::transmute::<
                                 *mut c_void,
@@ -98,8 +98,8 @@ macro_rules! functions {
         /// The functions of libibverbs, each with its name in C. The inline verbs are functions of
         /// this crate, except those that fall back to one of these.
         impl Verbs {
-            /// Whether the loaded libibverbs has this function. The provider of a device may still
-            /// not support it.
+            /// Returns whether the loaded libibverbs has this function. The provider of a device
+            /// may still not support it.
             pub fn has(&self, verb: OptionalVerb) -> bool {
                 match verb {
                     $(OptionalVerb::$variant => self.symbols().$oname.is_some(),)*
@@ -110,8 +110,8 @@ macro_rules! functions {
                 $(#[$doc])*
                 #[inline]
                 $vis unsafe fn $name(&self $(, $arg: $type)*) -> rust_type!($($ret)+) {
-                    // SAFETY: address and type are those of the library; the rest is the contract
-                    // of this method.
+                    // SAFETY: address and type come from the library; the rest is the contract of
+                    // this method.
                     let ret = unsafe { (self.symbols().$name)($($arg),*) };
                     from_ret!($($ret)+, stringify!($name), ret)
                 }

@@ -1,6 +1,6 @@
 //! Functions of the loaded C library, from its symbol table.
 //!
-//! The layouts are those of elf.h and link.h.
+//! The layouts come from elf.h and link.h.
 
 use std::ffi::{CStr, c_void};
 use std::ops::ControlFlow;
@@ -101,7 +101,7 @@ unsafe fn symbol(info: &libc::dl_phdr_info, name: &CStr) -> *mut c_void {
 /// The value of a symbol.
 ///
 /// # Safety
-/// The tables are those of a loaded object.
+/// The tables belong to a loaded object.
 unsafe fn search(
     strings: *const u8,
     symbols: *const Symbol,
@@ -113,9 +113,9 @@ unsafe fn search(
     });
     // SAFETY: the header of the table: buckets, first symbol, words of the Bloom filter, its shift.
     let [buckets, first, filter, _] = unsafe { hashes.cast::<[u32; 4]>().read() };
-    // SAFETY: the filter has words of 8 bytes, and the buckets are behind it.
+    // SAFETY: the filter has words of 8 bytes, and the buckets follow it.
     let bucket_table = unsafe { hashes.add(4 + 2 * filter as usize) };
-    // SAFETY: the chains are behind the buckets.
+    // SAFETY: the chains follow the buckets.
     let chains = unsafe { bucket_table.add(buckets as usize) };
     // SAFETY: one of the buckets.
     let mut at = unsafe {

@@ -1,6 +1,6 @@
 //! Memory that a program named in a call that failed.
 //!
-//! The library behind may have refused the call without reading it, so it may not be there.
+//! The real library may have refused the call without reading it, so it may not be there.
 
 use std::mem::MaybeUninit;
 

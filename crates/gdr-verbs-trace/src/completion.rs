@@ -55,7 +55,7 @@ pub(crate) fn count(context: &Context, completion: &Completed) {
 }
 
 /// # Safety
-/// That of `ibv_poll_cq`.
+/// As for `ibv_poll_cq`.
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, wc: *mut ibv_wc) -> c_int {
     // SAFETY: the caller's queue.
     let context = Context::behind(unsafe { (*cq).context });

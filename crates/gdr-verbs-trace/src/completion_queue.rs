@@ -10,7 +10,7 @@ use crate::library::{self, missing};
 use crate::nesting::{Nesting, keep_quiet};
 
 /// # Safety
-/// That of `ibv_create_cq`.
+/// As for `ibv_create_cq`.
 pub(crate) unsafe extern "C" fn create_cq<const L: usize>(
     context: *mut ibv_context,
     size: c_int,
@@ -29,7 +29,7 @@ pub(crate) unsafe extern "C" fn create_cq<const L: usize>(
 }
 
 /// # Safety
-/// That of `ibv_resize_cq`.
+/// As for `ibv_resize_cq`.
 pub(crate) unsafe extern "C" fn resize_cq<const L: usize>(cq: *mut ibv_cq, size: c_int) -> c_int {
     // SAFETY: the caller's arguments.
     let result = unsafe { library::ibv_resize_cq(L)(cq, size) };
@@ -41,7 +41,7 @@ pub(crate) unsafe extern "C" fn resize_cq<const L: usize>(cq: *mut ibv_cq, size:
 }
 
 /// # Safety
-/// That of `ibv_destroy_cq`.
+/// As for `ibv_destroy_cq`.
 pub(crate) unsafe extern "C" fn destroy_cq<const L: usize>(cq: *mut ibv_cq) -> c_int {
     let nesting = Nesting::enter();
     if nesting.is_outermost() {
@@ -57,7 +57,7 @@ pub(crate) unsafe extern "C" fn destroy_cq<const L: usize>(cq: *mut ibv_cq) -> c
 }
 
 /// # Safety
-/// That of `ibv_get_cq_event`.
+/// As for `ibv_get_cq_event`.
 pub(crate) unsafe extern "C" fn get_cq_event<const L: usize>(
     channel: *mut ibv_comp_channel,
     cq: *mut *mut ibv_cq,
@@ -75,7 +75,7 @@ pub(crate) unsafe extern "C" fn get_cq_event<const L: usize>(
 }
 
 /// # Safety
-/// That of `ibv_ack_cq_events`.
+/// As for `ibv_ack_cq_events`.
 pub(crate) unsafe extern "C" fn ack_cq_events<const L: usize>(cq: *mut ibv_cq, count: c_uint) {
     keep_quiet(|| check::events_acknowledged(cq, count));
     // SAFETY: the caller's arguments.
@@ -83,7 +83,7 @@ pub(crate) unsafe extern "C" fn ack_cq_events<const L: usize>(cq: *mut ibv_cq, c
 }
 
 /// # Safety
-/// That of `ibv_req_notify_cq`.
+/// As for `ibv_req_notify_cq`.
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
     // SAFETY: the caller's queue.
     let context = Context::behind(unsafe { (*cq).context });

@@ -17,7 +17,7 @@ pub(crate) struct Context {
     pub(crate) nic: u32,
     /// Its number, which keys of this context's objects begin with.
     pub(crate) id: u32,
-    /// The functions of the library behind.
+    /// The functions of the real library.
     pub(crate) real: RealOperations,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct RealOperations {
 /// The contexts that are open, by the address of the structure.
 pub(crate) static OPEN: KeyMap = KeyMap::new();
 /// The contexts that were open, too: what a program calls through the structure of one that was closed goes
-/// to the library behind all the same.
+/// to the real library all the same.
 pub(crate) static REPLACED: KeyMap = KeyMap::new();
 /// By their own number.
 static NUMBERED: KeyMap = KeyMap::new();

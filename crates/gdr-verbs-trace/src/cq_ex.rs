@@ -27,8 +27,8 @@ struct RealFunctions {
     next_poll: Option<NextPoll>,
 }
 
-/// The functions that were in queues, by the address of the structure. Those of a queue that was destroyed
-/// stay: what a program calls through it goes to the library behind all the same.
+/// The functions that were in queues, by the address of the structure. A destroyed queue's stay: what a
+/// program calls through it goes to the real library all the same.
 static QUEUES: KeyMap = KeyMap::new();
 
 /// The functions, once for all queues that have the same ones.
@@ -42,7 +42,7 @@ fn functions_of(cq: *mut ibv_cq_ex) -> Option<&'static RealFunctions> {
 }
 
 /// # Safety
-/// That of `ibv_create_cq_ex`.
+/// As for `ibv_create_cq_ex`.
 pub(crate) unsafe extern "C" fn create_cq_ex(
     context: *mut ibv_context,
     attr: *mut ibv_cq_init_attr_ex,

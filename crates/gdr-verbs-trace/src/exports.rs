@@ -56,7 +56,7 @@ macro_rules! export {
 
             $(
                 /// # Safety
-                /// That of the function with this name behind this library.
+                /// As for the real library's function of this name.
                 #[unsafe(no_mangle)]
                 unsafe extern "C" fn $name($($argument: $type),*) -> $ret {
                     // SAFETY: the contract of this function.

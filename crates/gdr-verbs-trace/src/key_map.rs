@@ -92,7 +92,7 @@ impl Slots {
         let Some((mut hole, _)) = self.find(key) else {
             return;
         };
-        // Entries behind the hole that belong before it move into it, so no search ends early.
+        // Entries after the hole that belong before it move into it, so no search ends early.
         let mask = self.entries.len() - 1;
         let mut at = hole;
         loop {

@@ -2,21 +2,22 @@
 //!
 //! The crate exports C functions only. `cargo xtask verbs-library` installs it as
 //! `libgdr-verbs-trace.so`, which `gdr trace` puts in front of libibverbs by `LD_PRELOAD`. Each
-//! function of libibverbs that it exports calls the same function behind it, and counts the result:
+//! function of libibverbs that it exports calls the same function of the real library, which is
+//! what the program would call without it, and counts the result:
 //!
-//! - Functions that are linked are found behind it by `dlsym(RTLD_NEXT)`, those that a program looks
-//!   up in a library that it loaded are replaced in the answers of `dlsym` and `dlvsym`, which it
-//!   exports, too (`symbol_lookup`).
+//! - Linked functions are found by `dlsym(RTLD_NEXT)`. Where a program looks functions up in a
+//!   library that it loaded, they are replaced in the answers of `dlsym` and `dlvsym`, which this
+//!   library exports, too (`symbol_lookup`).
 //! - Inline functions of libibverbs' header go through tables of functions in contexts, queue pairs
 //!   and extended completion queues. Those tables get functions of this crate when the object is made
 //!   (`open_context`, `queue_pair`, `cq_ex`).
 //!
 //! The counts are in a file in the folder that `GDR_TRACE_FOLDER` names, which the process maps
-//! (`recorder`; the layout is that of `gdr_trace::layout`). Without the variable nothing is counted
-//! and nothing is replaced in any table.
+//! (`recorder`, in the layout of `gdr_trace::layout`). Without the variable nothing is counted and
+//! nothing is replaced in any table.
 //!
-//! Nothing here changes what a program sees: results, errno and the order of calls are those of the
-//! library behind.
+//! Nothing here changes what a program sees: results, errno and the order of calls are the real
+//! library's.
 
 #![warn(clippy::disallowed_methods)]
 

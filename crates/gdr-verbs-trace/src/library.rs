@@ -1,6 +1,6 @@
-//! The functions of libibverbs and libmlx5 that are counted, and where they are behind this library.
+//! The functions of libibverbs and libmlx5 that are counted, and where the real ones are.
 //!
-//! Number 0 of the libraries is what the loader finds behind this one for linked programs. The others
+//! Number 0 of the libraries is what the loader finds after this one for linked programs. The others
 //! are libraries that the program loaded by name and looked functions up in. Each function of this
 //! crate exists once for each number, so it knows which library to call.
 
@@ -174,7 +174,7 @@ pub(crate) fn look_up_all() {
     }
 }
 
-/// What functions return that do not exist behind this library, each by the convention of its name.
+/// What functions return that no real library has, each by the convention of its name.
 pub(crate) mod missing {
     use super::{Errno, c_int, ptr, set_errno};
 

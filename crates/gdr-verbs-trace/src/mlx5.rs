@@ -12,7 +12,7 @@ use crate::region::{Wanted, registering};
 use crate::{open_context, queue_pair, recorder};
 
 /// # Safety
-/// That of `mlx5dv_open_device`.
+/// As for `mlx5dv_open_device`.
 pub(crate) unsafe extern "C" fn open_device<const L: usize>(
     device: *mut ibv_device,
     attr: *mut c_void,
@@ -22,7 +22,7 @@ pub(crate) unsafe extern "C" fn open_device<const L: usize>(
 }
 
 /// # Safety
-/// That of `mlx5dv_create_qp`.
+/// As for `mlx5dv_create_qp`.
 pub(crate) unsafe extern "C" fn create_qp<const L: usize>(
     context: *mut ibv_context,
     attr: *mut ibv_qp_init_attr_ex,
@@ -42,7 +42,7 @@ registering! {
 }
 
 /// # Safety
-/// That of `mlx5dv_init_obj`.
+/// As for `mlx5dv_init_obj`.
 pub(crate) unsafe extern "C" fn init_obj<const L: usize>(object: *mut c_void, kinds: u64) -> c_int {
     /// `MLX5DV_OBJ_QP`, `MLX5DV_OBJ_SRQ` and `MLX5DV_OBJ_RWQ` of infiniband/mlx5dv.h.
     const QUEUES: u64 = 1 | 1 << 2 | 1 << 3;
@@ -54,7 +54,7 @@ pub(crate) unsafe extern "C" fn init_obj<const L: usize>(object: *mut c_void, ki
 }
 
 /// # Safety
-/// That of `mlx5dv_devx_obj_create`.
+/// As for `mlx5dv_devx_obj_create`.
 pub(crate) unsafe extern "C" fn devx_obj_create<const L: usize>(
     context: *mut ibv_context,
     input: *const c_void,

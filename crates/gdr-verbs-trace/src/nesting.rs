@@ -12,7 +12,7 @@ thread_local! {
     static DEPTH: Cell<u32> = const { Cell::new(0) };
 }
 
-/// A call that goes on in the library behind, until this is dropped.
+/// A call that goes on in the real library, until this is dropped.
 pub(crate) struct Nesting {
     is_outermost: bool,
 }

@@ -1,4 +1,4 @@
-//! Functions behind this library, and the C library's `dlsym` and `dlvsym`.
+//! Functions of the real library, and the C library's `dlsym` and `dlvsym`.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::mem;

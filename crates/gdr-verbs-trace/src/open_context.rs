@@ -27,7 +27,7 @@ pub(crate) unsafe fn opened(context: *mut ibv_context) {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     // SAFETY: an open context names its device.
     let name = unsafe { CStr::from_ptr((&raw const (*(*context).device).name).cast()) };
-    // SAFETY: the contract of this function; the types are those of the fields.
+    // SAFETY: the contract of this function; the types are the fields'.
     let (create_qp, create_cq, create_srq) = unsafe {
         (
             provider_op_field(context, offset_of!(verbs_context, create_qp_ex), |it| {
@@ -86,7 +86,7 @@ unsafe fn replace<F: Copy>(field: Option<*mut Option<F>>, with: F) -> Option<F> 
     Some(before)
 }
 
-/// Opens a context in the library behind, and counts it.
+/// Opens a context in the real library, and counts it.
 pub(crate) fn open(call: impl FnOnce() -> *mut ibv_context) -> *mut ibv_context {
     let nesting = Nesting::enter();
     quietly(|| keep_errno(library::look_up_all));
@@ -99,7 +99,7 @@ pub(crate) fn open(call: impl FnOnce() -> *mut ibv_context) -> *mut ibv_context 
 }
 
 /// # Safety
-/// That of `ibv_open_device`.
+/// As for `ibv_open_device`.
 pub(crate) unsafe extern "C" fn open_device<const L: usize>(
     device: *mut ibv_device,
 ) -> *mut ibv_context {
@@ -108,18 +108,18 @@ pub(crate) unsafe extern "C" fn open_device<const L: usize>(
 }
 
 /// # Safety
-/// That of `ibv_import_device`.
+/// As for `ibv_import_device`.
 pub(crate) unsafe extern "C" fn import_device<const L: usize>(fd: c_int) -> *mut ibv_context {
     // SAFETY: the caller's argument.
     open(|| unsafe { library::ibv_import_device(L)(fd) })
 }
 
 /// # Safety
-/// That of `ibv_close_device`.
+/// As for `ibv_close_device`.
 pub(crate) unsafe extern "C" fn close_device<const L: usize>(context: *mut ibv_context) -> c_int {
     let nesting = Nesting::enter();
     let key = context.addr() as u64;
-    // Before the call: behind it the address may be another context's.
+    // Before the call: after it the address may be another context's.
     let record = nesting.is_outermost().then(|| OPEN.remove(key)).flatten();
     // SAFETY: the caller's argument.
     let result = unsafe { library::ibv_close_device(L)(context) };

@@ -52,7 +52,7 @@ impl Tally {
     /// Adds what the requests from `wr` up to `end` move, each of at most `segments` segments.
     ///
     /// # Safety
-    /// The library behind has accepted these requests in the call that goes on.
+    /// The real library has accepted these requests in the call that goes on.
     #[inline]
     unsafe fn add_chain(
         &mut self,
@@ -80,7 +80,7 @@ impl Tally {
         }
     }
 
-    /// Adds a request: its bytes by the memory of each segment, and itself by that of the largest.
+    /// Adds a request: its bytes by the memory of each segment, and itself by the largest segment's memory.
     #[inline]
     fn add_segments(&mut self, context: &Context, operation: Operation, list: &[ibv_sge]) {
         match list {
@@ -134,8 +134,8 @@ fn operation_of(opcode: Opcode) -> Option<Operation> {
     })
 }
 
-/// The scatter/gather list of a request. One with more than `most` segments is none: the library behind
-/// accepts it only for operations that do not read it.
+/// The scatter/gather list of a request. One with more than `most` segments counts as empty: the real
+/// library accepts it only for operations that do not read it.
 ///
 /// # Safety
 /// `list` has `count` entries, if these are not more than `most`.
@@ -188,7 +188,7 @@ impl<T> Accepted<T> {
     }
 }
 
-/// Posts in the library behind; returns its result, and what it accepted.
+/// Posts in the real library; returns its result, and what it accepted.
 ///
 /// The program's place for the first request that is refused may hold anything, and a library need not set it.
 /// So the library gets one in which that is seen.
@@ -221,7 +221,7 @@ unsafe fn post<T>(
 }
 
 /// Defines a function of a table of C that passes its arguments on with where it was called from. It jumps, so
-/// the caller's frame is the one before that of `$with_caller`.
+/// the caller's frame is the one before `$with_caller`'s.
 macro_rules! with_caller {
     (3 $(#[$about:meta])* $name:ident($($argument:ident: $type:ty),*) => $with_caller:ident) => {
         $(#[$about])*
@@ -268,23 +268,23 @@ pub(crate) use with_caller;
 
 with_caller! { 3
     /// # Safety
-    /// That of `ibv_post_send`.
+    /// As for `ibv_post_send`.
     post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad_wr: *mut *mut ibv_send_wr) => post_send_from
 }
 
 with_caller! { 3
     /// # Safety
-    /// That of `ibv_post_recv`.
+    /// As for `ibv_post_recv`.
     post_recv(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad_wr: *mut *mut ibv_recv_wr) => post_recv_from
 }
 
 /// Posts, and counts what was accepted.
 ///
-/// A list is read behind the call only, as far as it was accepted: what the library behind refuses may name
+/// A list is read after the call only, as far as it was accepted: what the real library refuses may name
 /// memory that is not there. The list is the caller's until this returns.
 ///
 /// # Safety
-/// That of `ibv_post_send`.
+/// As for `ibv_post_send`.
 unsafe extern "C" fn post_send_from(
     qp: *mut ibv_qp,
     wr: *mut ibv_send_wr,
@@ -333,7 +333,7 @@ unsafe extern "C" fn post_send_from(
 }
 
 /// # Safety
-/// That of `ibv_post_recv`.
+/// As for `ibv_post_recv`.
 unsafe extern "C" fn post_recv_from(
     qp: *mut ibv_qp,
     wr: *mut ibv_recv_wr,
@@ -366,10 +366,10 @@ unsafe extern "C" fn post_recv_from(
     unsafe { post_receives(context, (ring, segments), (wr, posting), bad_wr, call) }
 }
 
-/// Posts receives in the library behind, and keeps the kinds of their memory, as [`post_send`] does.
+/// Posts receives in the real library, and keeps the kinds of their memory, as [`post_send`] does.
 ///
 /// # Safety
-/// That of `ibv_post_recv`. `call` posts the list to a queue with this ring, whose receives have at most
+/// As for `ibv_post_recv`. `call` posts the list to a queue with this ring, whose receives have at most
 /// this many segments.
 pub(crate) unsafe fn post_receives(
     context: &Context,
@@ -399,7 +399,7 @@ pub(crate) unsafe fn post_receives(
 /// Records the receives from `wr` up to `end`.
 ///
 /// # Safety
-/// The library behind has accepted these receives in the call that goes on.
+/// The real library has accepted these receives in the call that goes on.
 unsafe fn record_receives(
     context: &Context,
     posting: &KindsPosting<'_>,

@@ -192,8 +192,8 @@ fn checked(operation: Option<Operation>) -> check::Operation {
 /// The functions, once for all queue pairs that have the same ones.
 static FUNCTIONS: Interned<RealFunctions> = Interned::new();
 
-/// The functions that were in queue pairs, by the address of the structure. Those of a queue pair that was
-/// destroyed stay: what a program calls through it goes to the library behind all the same.
+/// The functions that were in queue pairs, by the address of the structure. A destroyed queue pair's stay:
+/// what a program calls through it goes to the real library all the same.
 static QUEUE_PAIRS: KeyMap = KeyMap::new();
 
 /// A queue pair's own functions.
@@ -213,7 +213,7 @@ unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
         // SAFETY: the caller's argument.
         unsafe { real(qp) };
     }
-    // Behind the call, which locks the queue pair.
+    // After the call, which locks the queue pair.
     if let Some(pair) = QueuePair::known(qp.cast()) {
         pair.builder.reset();
         keep_quiet(|| check::start(qp));
@@ -234,7 +234,7 @@ unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
 
 with_caller! { 1
     /// # Safety
-    /// That of `ibv_wr_complete`.
+    /// As for `ibv_wr_complete`.
     wr_complete(qp: *mut ibv_qp_ex) => wr_complete_from
 }
 
@@ -302,7 +302,7 @@ unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length
     }
 }
 
-/// The elements of a list of the caller. One with more than `most` is none: the library behind refuses the
+/// The elements of a list of the caller. A longer one counts as empty: the real library refuses the
 /// request without reading it.
 ///
 /// # Safety

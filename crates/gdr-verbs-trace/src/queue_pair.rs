@@ -28,11 +28,11 @@ pub(crate) struct QueuePair {
     /// The number of the queue pair.
     number: AtomicU32,
     /// The most segments of a request of the send queue and of the receive queue. A request that says more is
-    /// refused, or has segments that the library behind does not read.
+    /// refused, or has segments that the real library does not read.
     segments: [AtomicU32; 2],
     /// The most bytes of inline data.
     inline: AtomicU32,
-    /// The kinds of its own receives, or of those of its shared receive queue.
+    /// The kinds of its own receives, or of its shared receive queue's.
     receives: Slot,
     /// Whether the ring is of a shared receive queue, by its address.
     shared: AtomicPtr<()>,
@@ -42,7 +42,7 @@ pub(crate) struct QueuePair {
 
 /// By the address of the structure.
 static PAIRS: KeyMap = KeyMap::new();
-/// By the number of the context and that of the queue pair.
+/// By the numbers of the context and of the queue pair.
 static NUMBERS: KeyMap = KeyMap::new();
 /// Those that are not in use. A forked child has a list of its own.
 static FREE: PerProcess<Mutex<Vec<&'static QueuePair>>> = PerProcess::new();
@@ -220,7 +220,7 @@ pub(crate) enum Interface {
 }
 
 impl Interface {
-    /// That of a queue pair that is created with these attributes.
+    /// Returns it for a queue pair that is created with these attributes.
     pub(crate) fn of(attr: &ibv_qp_init_attr_ex) -> Self {
         let flags = ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS.0;
         match attr.comp_mask & flags {
@@ -231,7 +231,7 @@ impl Interface {
 }
 
 /// # Safety
-/// That of `ibv_create_qp`.
+/// As for `ibv_create_qp`.
 pub(crate) unsafe extern "C" fn create_qp<const L: usize>(
     pd: *mut ibv_pd,
     attr: *mut ibv_qp_init_attr,
@@ -250,7 +250,7 @@ pub(crate) unsafe extern "C" fn create_qp<const L: usize>(
 }
 
 /// # Safety
-/// That of `ibv_create_qp_ex`.
+/// As for `ibv_create_qp_ex`.
 pub(crate) unsafe extern "C" fn create_qp_ex(
     context: *mut ibv_context,
     attr: *mut ibv_qp_init_attr_ex,
@@ -262,7 +262,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     unsafe { create_extended(attr, || real(context, attr)) }
 }
 
-/// Creates a queue pair in the library behind, and counts it.
+/// Creates a queue pair in the real library, and counts it.
 ///
 /// # Safety
 /// `attr` is null or readable; `call` returns null or a queue pair that was made with it.
@@ -291,7 +291,7 @@ pub(crate) unsafe fn create_extended(
 }
 
 /// # Safety
-/// That of `ibv_modify_qp`.
+/// As for `ibv_modify_qp`.
 pub(crate) unsafe extern "C" fn modify_qp<const L: usize>(
     qp: *mut ibv_qp,
     attr: *mut ibv_qp_attr,
@@ -308,11 +308,11 @@ pub(crate) unsafe extern "C" fn modify_qp<const L: usize>(
 }
 
 /// # Safety
-/// That of `ibv_destroy_qp`.
+/// As for `ibv_destroy_qp`.
 pub(crate) unsafe extern "C" fn destroy_qp<const L: usize>(qp: *mut ibv_qp) -> c_int {
     let nesting = Nesting::enter();
     let address = qp.addr() as u64;
-    // Before the call: behind it address and number may be another queue pair's.
+    // Before the call: after it address and number may be another queue pair's.
     let record = nesting
         .is_outermost()
         .then(|| PAIRS.remove(address))

@@ -3,7 +3,7 @@
 //! A completion names its queue pair and its length, and not the memory. Receives of a queue complete
 //! in the order in which they were posted, so the kinds wait in a ring of that order.
 //!
-//! A kind is recorded when the library behind has accepted the receive, and the receive may complete in
+//! A kind is recorded when the real library has accepted the receive, and the receive may complete in
 //! another thread before that. So the two meet in the entry of their number, in either order: the thread that
 //! comes second counts the receive.
 
@@ -140,7 +140,7 @@ impl ReceiveKinds {
         &self.entries[number as usize & (self.entries.len() - 1)]
     }
 
-    /// Begins a post: from before the library behind sees it until its kinds are recorded.
+    /// Begins a post: from before the real library sees it until its kinds are recorded.
     pub(crate) fn begin_post(&self) -> Posting<'_> {
         self.posting.fetch_add(1, Ordering::AcqRel);
         Posting(self)

@@ -133,7 +133,7 @@ impl Recorder {
         unsafe { AtomicU64::from_ptr(self.base.add(at).cast()) }
     }
 
-    /// Writes bytes and zeros behind them, cut to their room.
+    /// Writes bytes and zeros after them, cut to their room.
     fn text(&self, from: usize, to: usize, bytes: &[u8]) {
         let mut rest = bytes.iter();
         for at in (from..to).step_by(8) {

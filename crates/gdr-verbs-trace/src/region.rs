@@ -157,7 +157,7 @@ impl Wanted {
     }
 }
 
-/// Registers in the library behind, and counts what is wanted.
+/// Registers in the real library, and counts what is wanted.
 ///
 /// # Safety
 /// `call` returns null or a new region.
@@ -190,7 +190,7 @@ pub(crate) unsafe fn register(
 fn add(context: &Context, wanted: &Wanted, mr: *mut ibv_mr, errno: i32) {
     let registration = wanted.registration(context, errno);
     let row = context.recorder.add_region(registration, wanted.bytes());
-    // SAFETY: null, or a region that the library behind has just returned.
+    // SAFETY: null, or a region that the real library has just returned.
     if let Some(region) = unsafe { mr.as_ref() } {
         let kind = registration.memory;
         let key = context.key(region.lkey);
@@ -200,7 +200,7 @@ fn add(context: &Context, wanted: &Wanted, mr: *mut ibv_mr, errno: i32) {
     }
 }
 
-/// Defines functions that register by the library behind, and count it:
+/// Defines functions that register by the real library, and count it:
 /// `name = function behind(domain, arguments) of what is wanted`.
 macro_rules! registering {
     ($(
@@ -210,14 +210,14 @@ macro_rules! registering {
         $(#[$about])*
         ///
         /// # Safety
-        #[doc = concat!("That of `", stringify!($real), "`.")]
+        #[doc = concat!("The contract of `", stringify!($real), "`.")]
         pub(crate) unsafe extern "C" fn $own<const L: usize>(
             $pd: *mut gdr_verbs_sys::ibv_pd,
             $($argument: $type),*
         ) -> *mut gdr_verbs_sys::ibv_mr {
             // SAFETY: the caller's arguments.
             let call = || unsafe { $crate::library::$real(L)($pd $(, $argument)*) };
-            // SAFETY: the library behind returns null or a new region.
+            // SAFETY: the real library returns null or a new region.
             unsafe { $crate::region::register($pd, || $wanted, call) }
         }
     )*};
@@ -282,10 +282,10 @@ impl Forgotten {
 }
 
 /// # Safety
-/// That of `ibv_dereg_mr`.
+/// As for `ibv_dereg_mr`.
 pub(crate) unsafe extern "C" fn dereg_mr<const L: usize>(mr: *mut ibv_mr) -> c_int {
     let nesting = Nesting::enter();
-    // Before the call: behind it the address and the key may be another region's.
+    // Before the call: after it the address and the key may be another region's.
     let before = nesting
         .is_outermost()
         .then(|| keep_quiet(|| Forgotten::take(mr)).flatten())
@@ -313,7 +313,7 @@ const CHANGE_TRANSLATION: c_int = 1;
 /// A region that gets other memory counts as a registration; one that gets other rights does not.
 ///
 /// # Safety
-/// That of `ibv_rereg_mr`.
+/// As for `ibv_rereg_mr`.
 pub(crate) unsafe extern "C" fn rereg_mr<const L: usize>(
     mr: *mut ibv_mr,
     flags: c_int,

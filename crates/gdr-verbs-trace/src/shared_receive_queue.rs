@@ -27,7 +27,7 @@ pub(crate) fn receives_of(srq: *mut ibv_srq) -> Option<&'static ReceiveKinds> {
     Some(unsafe { &*ring })
 }
 
-/// Creates a queue in the library behind, and traces it.
+/// Creates a queue in the real library, and traces it.
 ///
 /// # Safety
 /// `attr` is null or readable; `call` returns null or a queue that was made with it.
@@ -61,7 +61,7 @@ unsafe fn context_of(srq: *mut ibv_srq) -> *mut ibv_context {
 }
 
 /// # Safety
-/// That of `ibv_create_srq`.
+/// As for `ibv_create_srq`.
 pub(crate) unsafe extern "C" fn create_srq<const L: usize>(
     pd: *mut ibv_pd,
     attr: *mut ibv_srq_init_attr,
@@ -71,7 +71,7 @@ pub(crate) unsafe extern "C" fn create_srq<const L: usize>(
 }
 
 /// # Safety
-/// That of `ibv_create_srq_ex`.
+/// As for `ibv_create_srq_ex`.
 pub(crate) unsafe extern "C" fn create_srq_ex(
     context: *mut ibv_context,
     attr: *mut ibv_srq_init_attr_ex,
@@ -84,7 +84,7 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
 }
 
 /// # Safety
-/// That of `ibv_destroy_srq`.
+/// As for `ibv_destroy_srq`.
 pub(crate) unsafe extern "C" fn destroy_srq<const L: usize>(srq: *mut ibv_srq) -> c_int {
     let nesting = Nesting::enter();
     let key = srq.addr() as u64;
@@ -106,12 +106,12 @@ pub(crate) unsafe extern "C" fn destroy_srq<const L: usize>(srq: *mut ibv_srq) -
 
 with_caller! { 3
     /// # Safety
-    /// That of `ibv_post_srq_recv`.
+    /// As for `ibv_post_srq_recv`.
     post_srq_recv(srq: *mut ibv_srq, wr: *mut ibv_recv_wr, bad_wr: *mut *mut ibv_recv_wr) => post_srq_recv_from
 }
 
 /// # Safety
-/// That of `ibv_post_srq_recv`.
+/// As for `ibv_post_srq_recv`.
 unsafe extern "C" fn post_srq_recv_from(
     srq: *mut ibv_srq,
     wr: *mut ibv_recv_wr,

@@ -1,4 +1,4 @@
-//! `dlsym` and `dlvsym`, in whose answers counted functions take the place of those behind.
+//! `dlsym` and `dlvsym`, in whose answers counted functions take the place of the real ones.
 //!
 //! Programs such as NCCL load libibverbs by name and look its functions up, past every library that
 //! was preloaded. This library exports both functions. It passes calls on by a jump, so the C library
@@ -29,7 +29,7 @@ struct Answer {
 macro_rules! lookup_function {
     ($name:ident, $decide:ident, ($($argument:ident: $type:ty),*)) => {
         /// # Safety
-        /// That of the function of the C library.
+        /// As for the function of the C library.
         #[unsafe(naked)]
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name($($argument: $type),*) -> *mut c_void {
@@ -80,7 +80,7 @@ lookup_function!(
 );
 
 /// # Safety
-/// The arguments are those of `dlsym`.
+/// The arguments are `dlsym`'s.
 unsafe extern "C" fn decide_dlsym(handle: *mut c_void, name: *const c_char) -> Answer {
     let Some(real) = real_dlsym() else {
         return Answer::of(missing as *const c_void);
@@ -96,7 +96,7 @@ unsafe extern "C" fn decide_dlsym(handle: *mut c_void, name: *const c_char) -> A
 }
 
 /// # Safety
-/// The arguments are those of `dlvsym`.
+/// The arguments are `dlvsym`'s.
 unsafe extern "C" fn decide_dlvsym(
     handle: *mut c_void,
     name: *const c_char,

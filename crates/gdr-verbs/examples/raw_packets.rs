@@ -7,7 +7,7 @@
 //!
 //! The arguments are the device that receives and the one that sends. Frames go from host and from GPU
 //! memory to both; each is checked where it arrived, with its checksums and with the bytes before and
-//! behind it. Needs an NVIDIA GPU and CAP_NET_RAW; exits with 77 without a GPU.
+//! after it. Needs an NVIDIA GPU and CAP_NET_RAW; exits with 77 without a GPU.
 
 use std::error::Error;
 use std::ffi::{CStr, c_void};
@@ -35,7 +35,7 @@ const IP: usize = 14;
 const UDP: usize = IP + 20;
 const PAYLOAD: usize = UDP + 8;
 const LEN: usize = PAYLOAD + 1400;
-/// Bytes before and behind the place of a frame, and what is in them.
+/// Bytes before and after the place of a frame, and what is in them.
 const GUARD: usize = 64;
 const ROOM: usize = GUARD + LEN + GUARD;
 const BEFORE: u8 = 0x55;
@@ -306,7 +306,7 @@ impl End {
         rule.ip.mask.dst_ip = u32::MAX;
         rule.udp.val.dst_port = PORT.to_be();
         rule.udp.mask.dst_port = u16::MAX;
-        // SAFETY: the queue pair is alive, and the specifications are behind the attributes.
+        // SAFETY: the queue pair is alive, and the specifications follow the attributes.
         let flow = unsafe { ibv_create_flow(self.pair, (&raw mut rule).cast()) }?;
         Ok(flow.as_ptr())
     }
@@ -342,7 +342,7 @@ fn frame(number: u8) -> Vec<u8> {
     frame
 }
 
-/// The sum of 16-bit words in one's complement; that of bytes with their checksum is 0xffff.
+/// Computes the sum of 16-bit words in one's complement; bytes with their checksum sum to 0xffff.
 fn sum<'a>(bytes: impl IntoIterator<Item = &'a [u8]>) -> u32 {
     let words = bytes.into_iter().flat_map(|part| part.chunks(2));
     let words =

@@ -144,7 +144,7 @@ unsafe fn path_to_sender(
         )
     };
     attr.grh.dgid = match source_v4 {
-        // Version 4 behind 20 bytes without a meaning, version 6 at the begin.
+        // Version 4 comes after 20 bytes without a meaning, version 6 at the beginning.
         (version, v4) if version >> 4 == 4 && first >> 4 != 6 => ibv_gid {
             raw: std::net::Ipv4Addr::from(v4).to_ipv6_mapped().octets(),
         },

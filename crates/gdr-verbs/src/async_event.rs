@@ -56,8 +56,8 @@ unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
     plain((), || {
         // SAFETY: the contract of this function.
         let read = unsafe { event.read() };
-        // SAFETY: all members of the union are numbers or addresses. Those of objects are at the same
-        // place, and a number is not in the table.
+        // SAFETY: all members of the union are numbers or addresses. Objects' addresses are at the
+        // same place, and a number is not in the table.
         let object = unsafe { read.element.qp };
         if let Ok(unacknowledged) = ASYNC_EVENTS.get(object) {
             unacknowledged.acknowledge(1);

@@ -61,7 +61,7 @@ impl Mapping {
         }
     }
 
-    /// Whether `len` bytes at `address` are within it.
+    /// Returns whether `len` bytes at `address` are within it.
     fn contains(&self, address: *mut c_void, len: usize) -> bool {
         let offset = address.addr().checked_sub(self.start.addr().get());
         let room = offset.and_then(|offset| self.len.checked_sub(offset));

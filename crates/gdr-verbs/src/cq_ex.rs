@@ -51,7 +51,7 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
         let (own, channel) = (attr.cq_context, attr.channel);
         let queue = Queue::create(context, entries, own, channel, vector, pollers)?;
         let object = queue.as_ptr().cast::<ibv_cq_ex>();
-        // SAFETY: a new queue, of which the program does not know yet.
+        // SAFETY: a new queue, which the program does not know yet.
         fill(unsafe { &mut *object }, attr.wc_flags);
         Ok(object)
     })

@@ -29,8 +29,8 @@ pub(crate) const MOST_REQUESTS: u32 = 1 << 15;
 pub(crate) const MOST_SEGMENTS: u32 = 32;
 /// The most inline bytes of a request.
 pub(crate) const MOST_INLINE: u32 = 1024;
-/// The bytes inline that every queue pair takes: those of one entry, which other providers have room for. The programs
-/// of librdmacm send so many without asking for them.
+/// The bytes inline that every queue pair takes: as many as fit one entry, which other providers have room for. The
+/// programs of librdmacm send so many without asking for them.
 pub(crate) const LEAST_INLINE: u32 = 16;
 /// The most READs and atomics that a queue pair has outstanding.
 pub(crate) const MOST_READS: u8 = 16;
@@ -101,7 +101,7 @@ type QueueOwner = (Subject, Arc<EventQueue<event::Event>>);
 /// Who receives the events of a queue pair.
 pub(crate) struct PairOwner {
     pub(crate) subject: Subject,
-    /// Those of its context.
+    /// The attributes of its context.
     pub(crate) events: Arc<EventQueue<event::Event>>,
     /// Whether the program asked for the event of its change to SQD.
     pub(crate) announces_drain: bool,
@@ -119,7 +119,7 @@ static DEVICES: LazyLock<Vec<Arc<Device>>> = LazyLock::new(|| {
         .collect()
 });
 
-/// The number of the first character device, after those of the kernel.
+/// The number of the first character device, after the kernel's.
 fn first_node() -> u32 {
     let nodes = files::hidden(|| fs::read_dir(NODES));
     let numbers = nodes.into_iter().flatten().filter_map(|node| {
@@ -334,7 +334,7 @@ impl InstalledList {
     fn new() -> Self {
         let mut found: c_int = 0;
         let count = &raw mut found;
-        // It finds its devices in the kernel's files, or would take this library's for those of the kernel.
+        // It finds its devices in the kernel's files, or would take this library's for the kernel's.
         let list = files::hidden(|| call_system!(ibv_get_device_list(count)));
         let list = list.unwrap_or(ptr::null_mut());
         if found > 0 {
@@ -370,7 +370,7 @@ impl Drop for InstalledList {
     }
 }
 
-/// The devices of this library, and behind them those of the installed libibverbs.
+/// Lists the devices of this library, then the installed libibverbs' ones.
 ///
 /// # Safety
 /// `count` is null or writable.

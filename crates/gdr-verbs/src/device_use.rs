@@ -57,7 +57,7 @@ struct Record {
     steps: Vec<Step>,
     /// The bytes of the packets of engines, each as it was last counted.
     engines: Vec<(nic::WeakDevice, u64)>,
-    /// Those of engines that are closed.
+    /// The counters of engines that are closed.
     closed: u64,
 }
 
@@ -70,7 +70,7 @@ fn folder() -> Option<&'static Path> {
     folder.as_deref()
 }
 
-/// Whether someone asks for the file.
+/// Returns whether someone asks for the file.
 pub(crate) fn is_asked_for() -> bool {
     folder().is_some()
 }

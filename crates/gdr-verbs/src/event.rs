@@ -7,7 +7,7 @@ use gdr_verbs_sys::ibv_event_type;
 
 use crate::event_queue::{EventQueue, Unacknowledged};
 
-/// What an event is about. Addresses are those of the structures of C.
+/// What an event is about. Addresses name C structures.
 #[derive(Clone, Debug)]
 pub(crate) enum Subject {
     Port(u8),
@@ -24,7 +24,7 @@ pub(crate) struct Event {
 }
 
 impl Event {
-    /// Whether it is about the object at this address.
+    /// Returns whether it is about the object at this address.
     pub(crate) fn is_about(&self, address: usize) -> bool {
         match self.subject {
             Subject::Port(_) => false,

@@ -1,4 +1,4 @@
-//! Queues of events behind a descriptor that programs poll.
+//! Queues of events with a descriptor that programs poll.
 
 use std::collections::VecDeque;
 use std::io::IoSliceMut;
@@ -28,7 +28,7 @@ impl<T> EventQueue<T> {
         Self::with_flags(EventfdFlags::empty())
     }
 
-    /// A queue that is behind a descriptor of something else.
+    /// A queue that shares a descriptor of something else.
     pub(crate) fn nonblocking() -> Result<Self, Errno> {
         Self::with_flags(EventfdFlags::NONBLOCK)
     }

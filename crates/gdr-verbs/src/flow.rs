@@ -39,7 +39,7 @@ impl Flow {
 }
 
 /// # Safety
-/// Behind `attr` are as many specifications as it says, each of the size that it says.
+/// After `attr` come as many specifications as it says, each of the size that it says.
 pub(crate) unsafe extern "C" fn create_flow(
     qp: *mut ibv_qp,
     attr: *mut ibv_flow_attr,

@@ -1,8 +1,8 @@
 //! The GIDs of a port.
 //!
 //! A device has one GID, its address. Programs written for network cards name it by other indices than
-//! 0: with Linux's rxe the GID of an IPv4 address is at 1, and with mlx5 that of RoCE v2 is at 3. So
-//! several indices name it.
+//! 0: with Linux's rxe the GID of an IPv4 address is at 1, and with mlx5 the one of RoCE v2 is at 3.
+//! So several indices name it.
 //!
 //! The table that is listed has the first entry only, as in `/sys/class/infiniband`: programs that choose
 //! among entries have nothing to choose.

@@ -79,7 +79,7 @@ fn reads_of(value: Option<&OsStr>) -> Result<GpuReads, String> {
     }
 }
 
-/// Whether GPU memory can be taken: the driver is there, and its memory can be mapped.
+/// Returns whether GPU memory can be taken: the driver is there, and its memory can be mapped.
 pub(crate) fn is_supported() -> bool {
     driver().is_some_and(|driver| access(driver, Ordinal(0)).is_ok())
 }
@@ -98,7 +98,7 @@ struct Copies {
 }
 
 impl GpuAccess {
-    /// Those of this environment.
+    /// The settings of this environment.
     fn open(gpu: &Gpu) -> gdr_copy::Result<Self> {
         let thread = match reads() {
             Ok(GpuReads::PeerToPeer) => Some(CopyThread::new(gpu)),
@@ -171,7 +171,7 @@ fn map_pages(access: &GpuAccess, address: usize, len: usize) -> Result<Buffer, E
     Ok(Buffer::direct(mapping)?)
 }
 
-/// A mapping of which long messages are copied.
+/// A mapping from which long messages are copied.
 fn copied(mapping: &Arc<Mapping>, copies: &Copies) -> gdr_nic::Result<Buffer> {
     let gpu = copies.thread.gpu();
     // SAFETY: the program keeps memory allocated while it is registered, as `ibv_reg_mr` asks of it. If it

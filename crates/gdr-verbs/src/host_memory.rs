@@ -44,7 +44,7 @@ enum Rights {
     ReadWrite,
 }
 
-/// Whether this process has mapped all of the range with these rights.
+/// Returns whether this process has mapped all of the range with these rights.
 fn is_mapped(start: usize, end: usize, wanted: Rights) -> bool {
     let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let mut reached = start;
@@ -82,7 +82,7 @@ fn parse(line: &str) -> Option<(usize, usize, &str)> {
 mod tests {
     use super::*;
 
-    /// Whether all of this memory is mapped, without the help of `madvise`.
+    /// Returns whether all of this memory is mapped, without the help of `madvise`.
     fn mapped(address: *const u8, len: usize, wanted: Rights) -> bool {
         is_mapped(address.addr(), address.addr() + len, wanted)
     }

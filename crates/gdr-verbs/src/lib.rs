@@ -15,10 +15,10 @@
 //!
 //! # Handles
 //!
-//! An installed libibverbs stays in use: its devices are listed behind those of this library, and a
-//! call about a handle that this library never returned goes to it, once it has listed a device. A call
-//! with a handle of this library never does, whatever other handles it has. Functions of a later
-//! libibverbs, which this library lacks, find functions that refuse behind its contexts.
+//! An installed libibverbs stays in use: its devices are listed after this library's, and a call about
+//! a handle that this library never returned goes to it, once it has listed a device. A call with a
+//! handle of this library never does, whatever other handles it has. Functions of a later libibverbs,
+//! which this library lacks, find functions in its contexts that refuse.
 //!
 //! Every handle is looked up in a table before it is used: one that was never returned, whose object
 //! was destroyed, or that is of the parent of a forked process, gives `EINVAL`. Handles of the last two

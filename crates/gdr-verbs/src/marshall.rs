@@ -1,4 +1,4 @@
-//! Structures of the kernel's interface, which librdmacm turns into those of libibverbs.
+//! Structures of the kernel's interface, which librdmacm turns into libibverbs' ones.
 
 use gdr_verbs_sys::{
     ibv_ah_attr, ibv_gid, ibv_global_route, ibv_mig_state, ibv_mtu, ibv_qp_attr, ibv_qp_cap,

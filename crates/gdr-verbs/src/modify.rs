@@ -62,7 +62,7 @@ const STANDARD: u32 = (Mask::IBV_QP_DEST_QPN.0 << 1) - 1;
 
 /// Changes a queue pair; `stored` has the attributes that were set before.
 fn modify(pair: &Pair, stored: &ibv_qp_attr, attr: &ibv_qp_attr, mask: Mask) -> Result<(), Errno> {
-    // As the kernel: rate limits, and whatever comes behind them.
+    // As the kernel: rate limits, and whatever comes after them.
     if mask.0 & !STANDARD != 0 {
         return Err(Errno::OPNOTSUPP);
     }

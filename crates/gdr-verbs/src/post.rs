@@ -158,7 +158,7 @@ unsafe fn with_data(
     }
     let mut gathered = Gathered::new();
     for sge in list {
-        // SAFETY: as those of a single entry.
+        // SAFETY: as for a single entry.
         gathered.extend_from_slice(unsafe { bytes_at(sge.addr, sge.length as usize) });
     }
     Ok(push(Data::Inline(&gathered))?)

@@ -23,16 +23,16 @@ const KNOWN: u64 = KNOWN_OF_UC
     | Operations::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP.0 as u64
     | Operations::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD.0 as u64;
 
-/// Those of unreliable connections.
+/// The operations of unreliable connections.
 const KNOWN_OF_UC: u64 = KNOWN_OF_UD
     | Operations::IBV_QP_EX_WITH_RDMA_WRITE.0 as u64
     | Operations::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM.0 as u64;
 
-/// Those of datagrams.
+/// The operations of datagrams.
 const KNOWN_OF_UD: u64 =
     Operations::IBV_QP_EX_WITH_SEND.0 as u64 | Operations::IBV_QP_EX_WITH_SEND_WITH_IMM.0 as u64;
 
-/// Those of raw packets.
+/// The operations of raw packets.
 const KNOWN_OF_RAW_PACKETS: u64 = Operations::IBV_QP_EX_WITH_SEND.0 as u64;
 
 /// Requests between `ibv_wr_start` and `ibv_wr_complete`.

@@ -64,7 +64,7 @@ impl NicPair {
         Ok(of_each!(self, pair => pair.resume())?)
     }
 
-    /// Whether it finishes requests in SQD.
+    /// Returns whether it finishes requests in SQD.
     fn is_draining(&self) -> bool {
         of_each!(self, pair => pair.is_draining())
     }
@@ -203,7 +203,7 @@ impl Pair {
         let send_cq = Queue::of(wanted.send_cq)?;
         let recv_cq = Queue::of(wanted.recv_cq)?;
         if shared.is_some() {
-            // They are those of a queue that it has not.
+            // They concern a queue that it does not have.
             (wanted.cap.max_recv_wr, wanted.cap.max_recv_sge) = (0, 0);
         }
         check(&wanted.cap)?;

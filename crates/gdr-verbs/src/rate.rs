@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-/// Code, multiple of 2.5 Gb/s, and Mb/s of each rate; -1 where it is no multiple.
+/// Code, multiple of 2.5 Gb/s, and Mb/s of each rate; -1 where it is not a multiple.
 const RATES: [(c_int, c_int, c_int); 22] = [
     (2, 1, 2500),
     (5, 2, 5000),

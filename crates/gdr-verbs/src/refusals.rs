@@ -1,5 +1,5 @@
-//! What a function of the installed libibverbs finds behind a context of this library: every release
-//! has functions that this library does not know yet, and a program may reach them with its objects.
+//! What a function of the installed libibverbs finds in a context of this library: every release has
+//! functions that this library does not know yet, and a program may reach them with its objects.
 
 use std::ffi::c_void;
 use std::sync::Once;
@@ -12,7 +12,7 @@ use crate::ret::set_errno;
 /// More words than libibverbs has in `verbs_ex_private`.
 const WORDS: usize = 512;
 
-/// libibverbs calls the driver of a device through a table behind `verbs_context.priv`, whose order
+/// libibverbs calls the driver of a device through a table at `verbs_context.priv`, whose order
 /// differs between releases: here every entry refuses.
 static REFUSALS: [extern "C" fn() -> *mut c_void; WORDS] = [refuse; WORDS];
 

@@ -50,9 +50,9 @@ impl Region {
 /// What a registration permits.
 ///
 /// # Errors
-/// `EINVAL` for rights of the peer that this side lacks; those of [`rights`]. `EOPNOTSUPP` for memory
-/// windows, on-demand paging and FLUSH, as Linux's `ib_check_mr_access` answers for a device without
-/// them: a region with such a flag promises that its operation works.
+/// `EINVAL` for rights of the peer that this side lacks; the errors of [`rights`]. `EOPNOTSUPP` for
+/// memory windows, on-demand paging and FLUSH, as Linux's `ib_check_mr_access` answers for a device
+/// without them: a region with such a flag promises that its operation works.
 fn access(flags: c_uint) -> Result<Access, Errno> {
     let access = rights(flags)?;
     let of_peer = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;

@@ -19,7 +19,7 @@ pub(crate) type Gathered = SmallVec<[u8; 256]>;
 
 /// A request in a list of requests.
 pub(crate) trait Request {
-    /// The request behind it; null if it is the last one.
+    /// The next request; null if it is the last one.
     fn next(&self) -> *mut Self;
 }
 

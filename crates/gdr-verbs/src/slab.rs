@@ -1,6 +1,6 @@
 //! Memory of the structures of C to which programs have handles.
 //!
-//! Its chunks are never returned to the allocator, so an address in one of them is that of a structure
+//! Its chunks are never returned to the allocator, so an address in one of them belongs to a structure
 //! of this library: one that exists, one that was destroyed, or one of the parent of a forked process.
 //! None of these may be passed on to the installed libibverbs, which reads the structure of a handle and
 //! calls the functions that it finds there.
@@ -59,8 +59,8 @@ impl<T> Drop for CObject<T> {
     }
 }
 
-/// Whether a handle is one of this library: of an object that exists or of one that is gone, of this
-/// process or of its parent. It takes no lock.
+/// Returns whether a handle is one of this library: of an object that exists or of one that is gone,
+/// of this process or of its parent. It takes no lock.
 pub(crate) fn is_own<C>(handle: *mut C) -> bool {
     let mut next = CHUNKS.load(Ordering::Acquire);
     // SAFETY: null, or a chunk that was leaked before it was published.
@@ -114,8 +114,8 @@ const LARGEST: u32 = 10;
 /// The slots of the first chunk of a class. Each further one has as many as there are.
 const FIRST: usize = 32;
 
-/// How many slots of a class stay unused behind the last one that a structure left. Until then a stale
-/// handle is invalid, and not that of another object.
+/// How many slots of a class stay unused after the last one that a structure left. Until then a stale
+/// handle is invalid, and does not name another object.
 const HELD: usize = 4096;
 
 /// The slots of a class that no structure is in.

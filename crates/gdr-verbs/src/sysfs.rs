@@ -52,7 +52,7 @@ unsafe extern "C" fn ibv_read_sysfs_file(
                 .copy_from_nonoverlapping(bytes.as_ptr(), bytes.len())
         };
         if bytes.len() < size {
-            // SAFETY: there is room behind the bytes.
+            // SAFETY: there is room after the bytes.
             unsafe { room.add(bytes.len()).write(0) };
         }
         Ok(bytes.len() as c_int)

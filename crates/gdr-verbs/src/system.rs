@@ -1,6 +1,6 @@
 //! The installed libibverbs, which has the devices that are not this library's own.
 //!
-//! `GDR_LIBIBVERBS` names it, as for all of gdr. Without the variable it is the libibverbs behind this
+//! `GDR_LIBIBVERBS` names it, as for all of gdr. Without the variable it is the libibverbs after this
 //! library in the search order of the loader, which the program or another library is linked with.
 //! With `GDR_ONLY_SOFT` there is no such library.
 
@@ -31,7 +31,7 @@ unsafe impl Send for Library {}
 unsafe impl Sync for Library {}
 
 impl Library {
-    /// Loads the library at a path. `flags` are added to those of dlopen(3).
+    /// Loads the library at a path. `flags` are added to the usual ones of dlopen(3).
     fn open(path: &CStr, flags: c_int) -> Option<Self> {
         // SAFETY: libibverbs may be loaded at any time; the path is a C string.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | flags) };
@@ -50,7 +50,7 @@ impl Library {
         found
     }
 
-    /// Not this library itself, of which the program may have loaded two files.
+    /// Not this library itself, which the program may have loaded from two files.
     fn unless_own(self) -> Option<Self> {
         self.symbol(c"gdr_verbs_version").is_none().then_some(self)
     }
@@ -72,7 +72,7 @@ impl Library {
         library?.unless_own()
     }
 
-    /// The library behind this one in the search order.
+    /// The library after this one in the search order.
     fn next() -> Option<Self> {
         let name = c"ibv_get_device_list";
         // SAFETY: a C string.
@@ -100,8 +100,8 @@ fn library() -> Option<Library> {
 /// Whether the program may have objects of the installed library.
 static HAS_DEVICES: AtomicBool = AtomicBool::new(false);
 
-/// Whether the installed library has returned a device or a context. Before that each handle that
-/// this library does not know is an error of the program.
+/// Returns whether the installed library has returned a device or a context. Before that each
+/// handle that this library does not know is an error of the program.
 pub(crate) fn has_devices() -> bool {
     HAS_DEVICES.load(Ordering::Acquire)
 }
@@ -154,7 +154,7 @@ impl Function {
 /// The function at an address, of the type of `_like`.
 ///
 /// # Safety
-/// There is a function of this type, which is that of a function pointer.
+/// There is a function of this type, and the type is a function pointer.
 pub(crate) unsafe fn function<F: Copy>(_like: F, address: NonNull<c_void>) -> F {
     const { assert!(size_of::<F>() == size_of::<NonNull<c_void>>()) };
     // SAFETY: the contract of this function.
@@ -175,7 +175,7 @@ macro_rules! call_system {
         static FUNCTION: $crate::system::Function =
             $crate::system::Function::new(concat!(stringify!($function), "\0"));
         FUNCTION.address().map(|address| {
-            // SAFETY: the functions of one name have one type, which is that of libibverbs' header,
+            // SAFETY: the functions of one name have one type, which libibverbs' header declares,
             // and the arguments come from a caller who keeps its rules.
             unsafe {
                 let own = $function as unsafe extern "C" fn($($crate::system::inferred!($argument)),*) -> _;
@@ -217,8 +217,9 @@ struct PrivateFunction {
     target: *mut *mut c_void,
 }
 
-/// Makes the private functions jump to those of the installed library. It is the initializer of
-/// the library that takes libibverbs' place, and runs before those of the libraries that need it.
+/// Makes the private functions jump to the installed library's. It is the initializer of the
+/// library that takes libibverbs' place, and runs before the initializers of the libraries that
+/// need it.
 ///
 /// # Safety
 /// The table of `private.S` from `entry` to `end`, and its variable.

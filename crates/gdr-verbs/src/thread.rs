@@ -4,8 +4,8 @@ use std::cell::Cell;
 
 use gdr_process::ProcessId;
 
-/// A thread, by its number in the kernel. The number of a thread that has ended may be that of a later
-/// one.
+/// A thread, by its number in the kernel. The number of a thread that has ended may be given to a
+/// later one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Thread(libc::pid_t);
 
@@ -28,7 +28,7 @@ impl Thread {
         own
     }
 
-    /// Whether it has ended.
+    /// Returns whether it has ended.
     pub(crate) fn has_ended(self) -> bool {
         // SAFETY: signal 0 is not sent; numbers.
         let asked = unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), self.0, 0) };

@@ -1,7 +1,7 @@
-//! Functions of libibverbs with nothing behind them: those that the device does not support fail as
-//! the header says, and those for programs that fork have nothing to do, because no page is pinned,
-//! and the engine of a process is useless in its children. All are passed on if they are about
-//! objects of the installed library.
+//! Functions of libibverbs without an implementation: what the device does not support fails as the
+//! header says, and those for programs that fork have nothing to do, because no page is pinned, and
+//! the engine of a process is useless in its children. All are passed on if they are about objects
+//! of the installed library.
 
 use std::ffi::{c_int, c_void};
 
@@ -25,7 +25,7 @@ extern "C" fn ibv_detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_context {
-    // That of a device of this library is an event descriptor, and cannot be imported.
+    // For a device of this library it is an event descriptor, and cannot be imported.
     if is_of_no_device(cmd_fd) {
         return unsupported_pointer();
     }
@@ -38,7 +38,7 @@ extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_context {
     }
 }
 
-/// Whether a descriptor is open and not of a character device.
+/// Returns whether a descriptor is open and not of a character device.
 fn is_of_no_device(fd: c_int) -> bool {
     // SAFETY: numbers; all zeros are valid.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };

@@ -34,7 +34,7 @@ fn handles_of_the_parent_are_not_passed_on_to_the_installed_library() {
         // SAFETY: the context is open.
         unsafe { verbs.query_gid(installed.context, 1, 0) }.unwrap();
         assert_eq!(fake.report().live, of_installed);
-        // Objects of the child are apart from those of the parent.
+        // Objects of the child are apart from the parent's.
         let mut words = vec![0; 8];
         let of_child = Objects::new(verbs, copy.open(0), &mut words);
         assert_ne!(of_child.domain, own.domain);

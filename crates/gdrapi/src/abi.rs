@@ -1,4 +1,4 @@
-//! The types and numbers of `gdrapi.h`, byte for byte those of GDRCopy 2.6.
+//! The types and numbers of `gdrapi.h`, byte for byte as in GDRCopy 2.6.
 //!
 //! `include/gdrapi.h` declares the same in C; the tests compare the two.
 

@@ -382,7 +382,7 @@ impl Domain {
             return None;
         }
         let cell = record.first_cell(here)?;
-        // As in `protect`. The copy that finds `symmetric` set, behind the announcement, runs a fence.
+        // As in `protect`. The copy that finds `symmetric` set, after the announcement, runs a fence.
         cell.what.store(seen.cast(), Ordering::Release);
         thread_fence();
         let is_asymmetric = !self.symmetric.load(Ordering::Relaxed);

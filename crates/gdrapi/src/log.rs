@@ -39,7 +39,7 @@ pub(crate) fn error_from_a_copy(line: &'static str) {
     if !ERRORS.load(Ordering::Relaxed) {
         return;
     }
-    // SAFETY: the pointer and length are those of a string; `errno` is this thread's.
+    // SAFETY: the pointer and length come from one string; `errno` is this thread's.
     unsafe {
         let errno = libc::__errno_location();
         let before = *errno;
@@ -137,7 +137,7 @@ impl Visit for Line {
 /// Writes by one system call and without the lock of `std::io::stderr`: lines of several threads do
 /// not mix, and a forked child does not wait for a lock of its parent.
 fn write_line(line: &str) {
-    // SAFETY: the pointer and length are those of a string. An error cannot be reported.
+    // SAFETY: the pointer and length come from one string. An error cannot be reported.
     unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
 }
 

@@ -9,8 +9,8 @@
 //!
 //! A copy that is not long costs one comparison more. Reads by the copy engine keep what the interface
 //! promises of copies: the calling thread takes no lock, allocates nothing and waits for nothing
-//! ([`EngineReads`]). Copies to the GPU are stores: a store that the engine makes later could come behind
-//! a later one, and could fail. Copies by several threads take locks, and must not be made in signal
+//! ([`EngineReads`]). Copies to the GPU are stores: a store that the engine makes later could land after
+//! a newer one, and could fail. Copies by several threads take locks, and must not be made in signal
 //! handlers, or be left by a jump.
 use std::ffi::OsStr;
 use std::num::NonZeroU16;
@@ -51,7 +51,7 @@ struct Costs {
 }
 
 impl Costs {
-    /// Those of this mapping: a profile is read, and a GPU is described, once in a process.
+    /// The long copies of this mapping: a profile is read, and a GPU is described, once in a process.
     fn of(
         mapping: &Mapping,
         driver: &Arc<dyn Driver>,
@@ -190,7 +190,7 @@ impl LongCopies {
     /// Copies from `offset` of the mapping.
     ///
     /// # Safety
-    /// `host` is valid for writing `len` bytes, and does not overlap the mapping. The lease is that of
+    /// `host` is valid for writing `len` bytes, and does not overlap the mapping. The lease belongs to
     /// the cell that protects the mapping.
     pub(crate) unsafe fn read(
         &self,

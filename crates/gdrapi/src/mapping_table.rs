@@ -137,7 +137,7 @@ impl MappingTable {
             )
         }?;
         // SAFETY: the range was made above. Before Linux 4.14 this fails, and only children of fork()
-        // find no table (see `ENTRIES`), not those of a bare clone system call.
+        // find no table (see `ENTRIES`), not children of a bare clone system call.
         let _ = unsafe { rustix::mm::madvise(table, bytes, Advice::LinuxWipeOnFork) };
         let entries = NonNull::new(table.cast()).ok_or(rustix::io::Errno::NOMEM)?;
         Ok(Self {
@@ -215,8 +215,9 @@ impl MappingTable {
 #[inline(always)]
 fn entry_of(handle: u64) -> Option<&'static AtomicPtr<PublishedMapping>> {
     let entries = NonNull::new(ENTRIES.load(Ordering::Relaxed))?;
-    // SAFETY: the table has SLOTS entries, of which `likely_slot` names one, is never unmapped, and
-    // zero pages are null pointers. A relaxed load is enough: the kernel initialized the table.
+    // SAFETY: the table has SLOTS entries, and `likely_slot` names one of them; it is never
+    // unmapped, and zero pages are null pointers. A relaxed load is enough: the kernel initialized
+    // the table.
     Some(unsafe { entries.add(likely_slot(handle)).as_ref() })
 }
 
@@ -234,10 +235,10 @@ pub(crate) trait Host: Copy {
     /// The length from which on copies in this direction are long.
     fn long_from(mapping: &PublishedMapping) -> usize;
 
-    /// As [`Host::copy`], on another path; `offset` is that of the address in the pinned range.
+    /// As [`Host::copy`], on another path; `offset` is where the address lies in the pinned range.
     ///
     /// # Safety
-    /// As there; the lease is that of the cell that protects the mapping.
+    /// As there; the lease belongs to the cell that protects the mapping.
     unsafe fn copy_long(
         self,
         copies: &LongCopies,

@@ -97,8 +97,8 @@ impl PinnedBuffer {
             .invalidated()?)
     }
 
-    /// Maps the first `size` bytes of the pinned pages and returns the address. `driver` is that of the
-    /// GPU, for long copies.
+    /// Maps the first `size` bytes of the pinned pages and returns the address. `driver` is the GPU's,
+    /// for long copies.
     pub(crate) fn map(
         &self,
         table: &MappingTable,

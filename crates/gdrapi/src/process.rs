@@ -38,7 +38,7 @@ pub(crate) struct Process {
 static PROCESS: AtomicPtr<Process> = AtomicPtr::new(ptr::null_mut());
 
 impl Process {
-    /// The state, which may be that of a parent.
+    /// The state, which may belong to a parent.
     #[inline(always)]
     pub(crate) fn any() -> Option<&'static Self> {
         // SAFETY: null, or from `Box::into_raw` and never freed; published complete by a

@@ -6,7 +6,7 @@
 //! it, with the kernel's signal frame in between. So of two calls of one thread the earlier one has
 //! been left when
 //!
-//! - its frame overlaps that of the newer one, on any stack: frames in use do not overlap; or
+//! - its frame overlaps the newer one's, on any stack: frames in use do not overlap; or
 //! - it is below the newer one, both on the stack with which the thread was created; or both on the
 //!   alternate signal stack; or
 //! - it is on the alternate signal stack, and the newer one on the stack with which the thread was
@@ -151,7 +151,8 @@ impl OwnStack {
         )
     }
 
-    /// Whether a call of the calling thread at `noted` has been left, given a later call at `here`.
+    /// Returns whether a call of the calling thread at `noted` has been left, given a later call at
+    /// `here`.
     pub(crate) fn has_left(&self, noted: Depth, here: Depth) -> bool {
         has_left(noted, here, self.get(), Range::alternate)
     }

@@ -100,7 +100,7 @@ fn declarations(header: &str) -> String {
             text.push(' ');
         }
         text.push_str(&line);
-        // A declaration ends with `;`; that of a type is on one line up to it.
+        // A declaration ends with `;`; a type's is on one line up to it.
         open = !line.starts_with('#')
             && !line.ends_with(';')
             && line != "extern \"C\" {"

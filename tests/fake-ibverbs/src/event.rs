@@ -1,4 +1,4 @@
-//! Asynchronous events: those that a test raises, before those of the NIC.
+//! Asynchronous events: first the ones that a test raises, then the NIC's.
 
 use std::collections::VecDeque;
 use std::ffi::c_int;

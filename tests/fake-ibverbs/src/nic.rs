@@ -1,4 +1,4 @@
-//! The libibverbs behind the fake: that of the software NIC.
+//! The libibverbs that the fake calls: the software NIC's.
 
 use std::cell::Cell;
 use std::ffi::{CStr, OsStr, c_int, c_void};
@@ -12,7 +12,7 @@ use gdr_verbs_sys::{Verbs, ibv_context, ibv_gid, verbs_context};
 
 use crate::verb::{Outcome, errno_of};
 
-/// The file of the library, beside that of the fake.
+/// The file of the library, beside the fake's.
 pub(crate) const FILE: &str = "libgdr_verbs.so";
 
 thread_local! {
@@ -74,7 +74,7 @@ pub(crate) fn gid(context: *mut ibv_context) -> Outcome<ibv_gid> {
     Ok(entry.map_err(errno_of)?.gid)
 }
 
-/// The operations of the NIC's contexts, all of which have the same.
+/// The operations that all of the NIC's contexts share.
 pub(crate) struct Operations(verbs_context);
 
 // SAFETY: of the structure only its functions are used.
@@ -86,7 +86,7 @@ static OPERATIONS: OnceLock<Operations> = OnceLock::new();
 
 /// Keeps the operations of a context before they are replaced.
 pub(crate) fn keep_operations(context: &verbs_context) {
-    // SAFETY: plain data, whose functions are those of a library that stays loaded.
+    // SAFETY: plain data, whose functions belong to a library that stays loaded.
     OPERATIONS.get_or_init(|| Operations(unsafe { ptr::from_ref(context).read() }));
 }
 

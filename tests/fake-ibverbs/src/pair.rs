@@ -22,7 +22,7 @@ const FIRST_REUSED: u32 = 0x11;
 
 pub(crate) struct Pair {
     pub(crate) device: DeviceId,
-    /// The number that the program sees, and that of the NIC.
+    /// The number that the program sees, and the NIC's.
     pub(crate) number: u32,
     pub(crate) nic_number: u32,
     /// Whether small messages are written to completions.
@@ -77,7 +77,7 @@ impl LibraryState {
         self.pairs.insert(qp.addr(), pair);
     }
 
-    /// Whether the port of a queue pair and that of its peer are up.
+    /// Whether the ports of a queue pair and of its peer are up.
     fn reaches(&self, pair: &Pair) -> bool {
         let (near, route) = (&self.devices[pair.device], &pair.route);
         if !near.port(pair.port).is_some_and(|port| near.is_up(port)) {
@@ -359,7 +359,7 @@ fn modify(qp: *mut ibv_qp, attr: ibv_qp_attr, mask: Mask) -> Outcome<()> {
     Ok(())
 }
 
-/// Changes a queue pair of the NIC, with the path and the peer that the NIC has for those of the program.
+/// Changes a queue pair of the NIC, with the NIC's path and peer in place of the program's.
 fn modify_pair(
     library: &LibraryState,
     (qp, context): (*mut ibv_qp, usize),

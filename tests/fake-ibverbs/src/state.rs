@@ -1,4 +1,4 @@
-//! The state of the library, behind one lock.
+//! The state of the library, under one lock.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Display;

@@ -16,8 +16,8 @@ pub const MIDDLE: &str = "): ";
 
 /// Prints that the test which calls this does not run, or only in part, and why.
 ///
-/// The test has to call it on its own thread, whose name is that of the test. With one thread for
-/// all tests that name is not known, and the line names the place of the call.
+/// The test has to call it on its own thread, which has the test's name. With one thread for all
+/// tests that name is not known, and the line names the place of the call.
 #[track_caller]
 pub fn skip(reason: impl Display) {
     let thread = thread::current();

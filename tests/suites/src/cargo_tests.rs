@@ -70,7 +70,7 @@ pub fn over_udp(results: &mut Results, programs: &[&str]) -> anyhow::Result<()> 
 #[derive(Default)]
 struct Run {
     outcomes: Outcomes,
-    /// What cargo says is to be passed to run the programs again of which a test failed.
+    /// What cargo says is to be passed to rerun the programs with a failed test.
     failed_targets: Vec<Vec<String>>,
     /// Cargo ended by itself.
     ended: bool,

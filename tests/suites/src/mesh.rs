@@ -202,7 +202,7 @@ impl Mesh {
         command
     }
 
-    /// Ranks with the variables of a launcher, all of which are as they should be.
+    /// Ranks with the variables of a launcher, all as they should be.
     fn launched(&self, ranks: usize, variables: Variables) -> anyhow::Result<()> {
         let options = format!("{ANY_RATE} --meet localhost:{}", self.port);
         let commands = (0..ranks).map(|rank| {
@@ -260,7 +260,7 @@ impl Mesh {
         judged
     }
 
-    /// Six hosts, of which one sends so slowly that it is far below all others on any machine.
+    /// Six hosts; one sends so slowly that it is far below all others on any machine.
     fn throttled(&self) -> anyhow::Result<()> {
         const RANKS: usize = 6;
         const SLOW: usize = 2;

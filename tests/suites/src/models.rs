@@ -46,7 +46,7 @@ pub fn run_miri() -> anyhow::Result<ExitCode> {
     Ok(results.close())
 }
 
-/// Runs the models, which replace the library's atomics by those of loom.
+/// Runs the models, which replace the library's atomics by loom's.
 pub fn loom() -> anyhow::Result<Outcome> {
     let packages = ["--package", "gdrapi", "--package", "gdr-nic"];
     let mut command = cargo(&["test", "--test", "loom"]);

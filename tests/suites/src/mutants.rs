@@ -195,7 +195,7 @@ pub fn run(options: &Options) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Whether cargo's output is that of at least one test.
+/// Whether cargo's output shows at least one test.
 fn ran_any(output: &str) -> bool {
     let run = |line: &str| line.starts_with("running ") && !line.starts_with("running 0 ");
     output.lines().any(run)

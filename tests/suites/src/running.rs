@@ -145,7 +145,7 @@ fn lists_listener(table: &str, port: u16) -> bool {
     })
 }
 
-/// Reads the kernel's table of Unix sockets, among whose names are those of the services that gdr's processes listen for.
+/// Reads the kernel's table of Unix sockets, which names the services that gdr's processes listen for.
 fn lists_service(table: &str, port: u16) -> bool {
     // The port spaces of TCP and UDP.
     let services = ["106", "111"].map(|space| format!("/cm/service/{space}{port:04x}"));

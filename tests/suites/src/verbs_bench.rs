@@ -21,7 +21,7 @@ use xtask_build::results::Unavailable;
 
 /// After this a measurement failed.
 const LIMIT: Duration = Duration::from_secs(60);
-/// The least bandwidth of perftest, as a share of that of each command of gdr.
+/// The least bandwidth of perftest, as a share of each gdr command's.
 const LEAST_SHARE: f64 = 0.9;
 
 /// One measurement by several programs.
@@ -254,7 +254,7 @@ fn gdr_loopback(setup: &Setup) -> anyhow::Result<f64> {
     }
     let text = fs::read_to_string(&output)
         .with_context(|| format!("{} cannot be read", output.display()))?;
-    // Behind warnings, if there are any.
+    // After warnings, if there are any.
     let document = text.find('{').map_or("", |start| &text[start..]);
     let sweep: Sweep = serde_json::from_str(document)
         .with_context(|| format!("gdr loopback printed no sweep: {text}"))?;

@@ -48,9 +48,9 @@ const ACK_TIMEOUT: &str = "18";
 /// It has no option for it.
 const PORT_OF_UDADDY: u16 = 7174;
 
-/// The command lines, behind variables of their environment and an option of `gdr run`. Those without a port run alone, the others
-/// as server and client. Where these have options of their own, they are the two halves of a line, in which `ADDRESS` and `PORT`
-/// are replaced.
+/// The command lines, after variables of their environment and an option of `gdr run`. Those without a port run alone,
+/// the others as server and client. Where these have options of their own, they are the two halves of a line, in which
+/// `ADDRESS` and `PORT` are replaced.
 const CASES: &[&str] = &[
     PAGE,
     "ibv_devices",
@@ -347,7 +347,7 @@ impl Setup {
         }
         fs::create_dir(&counts).with_context(|| counts.display().to_string())?;
         for end in ["server", "client"] {
-            // The output of the case before, of which this case may have none.
+            // The output of the case before, none of which this case may have.
             File::create(self.file(end)).context("the output of a program")?;
         }
         let start = Instant::now();

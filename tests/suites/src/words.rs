@@ -17,7 +17,7 @@ const EXTENSIONS: [&str; 6] = ["rs", "md", "toml", "sh", "c", "h"];
 /// Folders that hold no source: build output, bundles and the inputs of fuzzing.
 const SKIPPED: [&str; 4] = ["target", "dist", "corpus", "artifacts"];
 
-/// The record of what was renamed, and the page that says which word is used instead of which.
+/// The record of what was renamed, and the page that says which word is used instead of another.
 const NOT_SEARCHED: [&str; 2] = ["CHANGELOG.md", "docs/GLOSSARY.md"];
 
 /// Where a word is a name: the user without privileges.

@@ -25,7 +25,7 @@ const ROUNDS: usize = 3;
 /// What takes longer has failed: on a path that loses packets a wait may be long.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The paths: name and netem's words. The short queue holds 20 packets of the path MTU behind a link
+/// The paths: name and netem's words. The short queue holds 20 packets of the path MTU before a link
 /// that is slower than both subjects.
 const PATHS: [(&str, &str); 7] = [
     ("no fault", "limit 10000"),

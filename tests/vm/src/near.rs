@@ -16,7 +16,7 @@ pub const NAMESPACE: &str = "near";
 /// there.
 ///
 /// # Errors
-/// If the namespace does not exist, and those of `work`.
+/// If the namespace does not exist, and the errors of `work`.
 pub fn in_near<T: Send>(work: impl FnOnce() -> anyhow::Result<T> + Send) -> anyhow::Result<T> {
     // In a separate thread, which need not return to the other namespace.
     thread::scope(|scope| {
@@ -48,7 +48,7 @@ pub const SECOND_LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
 /// A device of the soft provider at this address of the near host.
 ///
 /// # Errors
-/// Those of [`Device::soft`].
+/// The errors of [`Device::soft`].
 pub fn device(ip: IpAddr) -> anyhow::Result<Device> {
     device_with(SoftOptions::new(ip))
 }
@@ -56,7 +56,7 @@ pub fn device(ip: IpAddr) -> anyhow::Result<Device> {
 /// As [`device`], with options.
 ///
 /// # Errors
-/// Those of [`Device::soft_with`].
+/// The errors of [`Device::soft_with`].
 pub fn device_with(options: SoftOptions) -> anyhow::Result<Device> {
     in_near(move || Ok(Device::soft_with(options)?))
 }

@@ -36,7 +36,7 @@ impl Netem {
     pub fn enable_for_management(words: &str) -> anyhow::Result<Self> {
         /// All packets go to the first band, but for those that the filter selects.
         const BANDS: &str = "root handle 1: prio bands 2 priomap 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0";
-        /// The destination in the BTH, behind the headers of IP and UDP, and that UDP it is.
+        /// The destination in the BTH, after the headers of IP and UDP, and the check that it is UDP.
         const FILTER: &str = "parent 1: protocol ip u32 match ip protocol 17 0xff \
                               match u32 1 0xffffff at 32 flowid 1:2";
         let netem = Self(());

@@ -150,7 +150,7 @@ fn gid(ip: IpAddr) -> [u8; 16] {
 /// The rxe device with this name by the verbs provider, at the GID of this address.
 ///
 /// # Errors
-/// Those of [`gdr_rdma::Device::verbs`].
+/// The errors of [`gdr_rdma::Device::verbs`].
 pub fn verbs_device(name: &str, ip: IpAddr) -> anyhow::Result<gdr_rdma::Device> {
     let index = Device::open(name)?.gid_index(ip)?;
     let options = VerbsOptions::new().device(name).gid_index(index.into());
@@ -190,7 +190,7 @@ impl RxeDatagrams {
     /// memory.
     ///
     /// # Errors
-    /// Those of libibverbs.
+    /// The errors of libibverbs.
     pub fn new(device: &Arc<Device>, ip: IpAddr, qkey: u32, len: usize) -> anyhow::Result<Self> {
         let verbs = device.verbs;
         let context = device.context.as_ptr();
@@ -280,7 +280,7 @@ impl RxeDatagrams {
     /// Creates an address handle of a peer.
     ///
     /// # Errors
-    /// Those of libibverbs.
+    /// The errors of libibverbs.
     pub fn address_handle(&self, peer: IpAddr) -> anyhow::Result<AddressHandle<'_>> {
         let functions = AhFunctions::load()?;
         let mut address = self.address(peer)?;
@@ -297,7 +297,7 @@ impl RxeDatagrams {
     /// address handle must live until the completion: rxe looks it up when it sends.
     ///
     /// # Errors
-    /// Those of libibverbs.
+    /// The errors of libibverbs.
     pub fn send_datagram(
         &self,
         id: u64,

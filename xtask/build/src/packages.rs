@@ -208,7 +208,7 @@ impl Apt {
         Ok(select_libraries(names, &output))
     }
 
-    /// Returns the package behind a metapackage: the newest kernel for `linux-image-amd64`.
+    /// Returns the package that a metapackage stands for: the newest kernel for `linux-image-amd64`.
     pub fn behind(&self, name: &str, prefix: &str) -> anyhow::Result<Option<String>> {
         let output = self.cache(&["depends", "--important"], &[name])?;
         Ok(output

@@ -30,7 +30,7 @@ const SCREEN: [Shown; 2] = [
     Shown {
         command: "gdr loopback --simulate --provider soft -i 2",
         most: 30,
-        // Details, of which one is there or not by what is measured, and rates of no hardware.
+        // Details that are there or not by what is measured, and rates of no hardware.
         without: &[
             "provider ",
             "reached ",

@@ -28,7 +28,7 @@ const PRELOAD: &str = "libgdr-verbs.so";
 const SHADOW: &str = "shadow";
 const LIBRARY: &str = "libibverbs.so.1";
 const LINK: &str = "libibverbs.so";
-/// Functions in assembly: those of several versions, and the private ones of libibverbs.
+/// Functions in assembly: functions with several versions, and libibverbs' private ones.
 const VERSIONS: &str = "versions.S";
 const PRIVATE: &str = "private.S";
 

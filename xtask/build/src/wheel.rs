@@ -272,7 +272,7 @@ impl Carried {
         })
     }
 
-    /// Those of packages.
+    /// Takes the programs of packages.
     fn of_packages(programs: &Programs) -> Self {
         Self {
             gdr: programs.gdr.clone(),
@@ -291,7 +291,7 @@ fn stage(carried: &Carried, name: &str) -> anyhow::Result<PathBuf> {
     }
     let source = root().join("crates/gdr-python");
     let python = package.join("python/gdr");
-    // The layout below it is that of an installation, by which `gdr run` finds its libraries.
+    // Below it, files lie as in an installation, so `gdr run` finds its libraries.
     for part in ["bin", "lib"] {
         make_folder(&python.join(part))?;
     }

@@ -62,8 +62,8 @@ pub(crate) struct Options {
     )]
     server: bool,
 
-    /// Address at which the server listens [default: that of a named soft device, else 127.0.0.1,
-    /// or all with a key]
+    /// Address at which the server listens [default: a named soft device's, else 127.0.0.1, or all
+    /// with a key]
     #[arg(long, value_name = "HOST[:PORT]", requires = "server")]
     bind: Option<HostPort>,
 
@@ -162,7 +162,7 @@ impl Options {
         self.memory.unwrap_or(Allocator::Plain).into()
     }
 
-    /// The memory of the frames, if that of this GPU.
+    /// The memory of the frames, if it is this GPU's.
     fn source<'a>(&self, gpu: Option<&'a BenchTarget>) -> TransferMemory<'a> {
         match gpu {
             Some(gpu) => {
@@ -190,8 +190,7 @@ impl Options {
         };
         if preset.sizes.is_empty() {
             return Err(UsageError(format!(
-                "there is no frame from {} to {} bytes: give --smallest a value from 4 to that of \
-                 --size",
+                "there is no frame from {} to {} bytes: give --smallest a value from 4 to --size",
                 self.smallest, self.size
             )));
         }

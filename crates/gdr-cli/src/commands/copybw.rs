@@ -26,7 +26,7 @@ pub(crate) struct Options {
     #[arg(short = 's', long = "size", value_name = "SIZE", value_parser = size, default_value = "131072")]
     buffer: u64,
 
-    /// Bytes of each copy; with -l the bound of the sizes [default: that of -s]
+    /// Bytes of each copy; with -l the bound of the sizes [default: the value of -s]
     #[arg(short = 'c', long = "copy-size", value_name = "SIZE", value_parser = size)]
     copy: Option<u64>,
 

@@ -160,7 +160,7 @@ fn of_gpu(node: &Node, rails: Rails, name: &str) -> Result<Rails> {
     let gpu = rails.gpus.iter().find(|gpu| gpu.pci == bdf);
     match gpu.map(|gpu| gpu.gpu).filter(|_| kind == DeviceKind::Gpu) {
         Some(gpu) => Ok(rails.only(gpu)),
-        None => Err(usage(format!("{bdf} is no GPU of this node")).into()),
+        None => Err(usage(format!("{bdf} is not a GPU of this node")).into()),
     }
 }
 
@@ -206,7 +206,7 @@ fn print(all: &[Environment], output: &mut Output) -> Result<()> {
     Ok(())
 }
 
-/// Whether every shell takes a value as it is. zsh looks for a command behind `=`.
+/// Whether every shell takes a value as it is. zsh looks for a command after `=`.
 fn is_plain(value: &str) -> bool {
     let plain = |it: char| it.is_ascii_alphanumeric() || "_-.,:/".contains(it);
     !value.is_empty() && value.chars().all(plain)

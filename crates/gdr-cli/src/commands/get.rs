@@ -23,8 +23,8 @@ const CHUNK: u64 = 1 << 20;
 
 /// Write the newest content of an object to standard output or a file
 ///
-/// The bytes are those of one epoch, whole, except of objects in live mode. They arrive before the
-/// first one is written: a transfer that fails writes nothing.
+/// The bytes are one whole epoch, except of objects in live mode. They arrive before the first one
+/// is written: a transfer that fails writes nothing.
 ///
 /// With --follow it goes on until Ctrl-C: with each epoch that is newer than the one before, and of a
 /// ring with every epoch that is published from now on. A ring that blocks waits for it.

@@ -295,7 +295,7 @@ Examples:
   gdr loopback                              prove RDMA into GPU memory, within this machine
   gdr loopback --size 64M --staged          through host memory and the copy engine instead
   gdr loopback --from mlx5_0 --to mlx5_1    from one NIC to another; --device: within one
-  gdr loopback --gpu 1 --from-gpu 0         from memory of one GPU into that of another
+  gdr loopback --gpu 1 --from-gpu 0         from one GPU's memory into another's
   gdr loopback --all                        each GPU, by the NIC that is nearest to it
   gdr loopback --sweep --size 1G            measure direct and staged, 4 bytes to 1 GiB
   gdr loopback --listen 10.0.0.1 --key-file key     on the machine with the GPU

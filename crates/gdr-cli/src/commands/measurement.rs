@@ -37,7 +37,7 @@ impl Measurement {
         Self::with(global, total, Progress::on_stderr())
     }
 
-    /// Starts a measurement with the given progress bar. Behind a signal, a part that takes long is not
+    /// Starts a measurement with the given progress bar. After a signal, a part that takes long is not
     /// waited for.
     pub(super) fn with(global: &Global, total: usize, progress: Progress) -> Result<Self> {
         let so_far = Arc::new(Mutex::new(SoFar {

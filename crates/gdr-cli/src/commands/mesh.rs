@@ -47,7 +47,7 @@ const USUAL_LEAST: u32 = 70;
 /// A launcher starts a process for each GPU; its environment has rank, number of ranks and, mostly,
 /// the host of rank 0. The ranks meet at rank 0, which lets pairs measure at the same time that have no
 /// GPU in common, in both directions. The last messages are compared. What a direction should reach is the
-/// median of those of its kind: on one host, or between two.
+/// median of its kind: on one host, or between two.
 ///
 /// Rank 0 prints the matrix; all ranks end with its exit status.
 #[derive(Debug, clap::Args)]
@@ -63,7 +63,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N")]
     ranks: Option<usize>,
 
-    /// Number of this rank among those of this host, from 0, which chooses its GPU [default: the
+    /// Number of this rank within this host, from 0, which chooses its GPU [default: the
     /// launcher's]
     #[arg(long, value_name = "N")]
     local_rank: Option<usize>,
@@ -175,7 +175,7 @@ impl Options {
         Ok(pair.settle()?)
     }
 
-    /// The GPU whose memory this rank uses: by default that of its number on this host.
+    /// The GPU whose memory this rank uses: by default the one of its number on this host.
     fn open_gpu(&self, place: &Place) -> Result<Option<GpuContext>> {
         if self.host_memory {
             return Ok(None);

@@ -101,9 +101,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N", value_parser = shards())]
     shards: Option<u8>,
 
-    /// Address at which the server listens [default: that of a named soft device, else 127.0.0.1,
-    /// or all with a key], or from which the client connects, at any port [default: that of its
-    /// device]
+    /// Address at which the server listens [default: a named soft device's, else 127.0.0.1, or all
+    /// with a key], or from which the client connects, at any port [default: its device's]
     #[arg(long, visible_alias = "bind_source_ip", value_name = "HOST[:PORT]")]
     bind: Option<HostPort>,
 
@@ -181,7 +180,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "RATE", value_parser = minimum)]
     min: Option<MinimumRate>,
 
-    /// Fail if the latency of a size is longer: 10us is that of the median; or p99=25us, max=1ms
+    /// Fail if the latency of a size is longer: 10us limits the median; or p99=25us, max=1ms
     #[arg(long, value_name = "TIME", value_parser = maximum, value_delimiter = ',')]
     max_lat: Vec<MaximumLatency>,
 

@@ -38,8 +38,8 @@ use crate::units;
 ///
 /// Programs that are linked with libibverbs use gdr's in its place (LD_PRELOAD), and so do those that
 /// load it by name, as NCCL does (LD_LIBRARY_PATH). Programs find the devices in /sys/class/infiniband and
-/// /dev/infiniband, too. Where rdma-core is installed, its devices are
-/// listed behind gdr's, and work as without gdr.
+/// /dev/infiniband, too. Where rdma-core is installed, its devices are listed after gdr's, and work as
+/// without gdr.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     #[command(flatten)]
@@ -48,8 +48,9 @@ pub(crate) struct Options {
     /// Exit with status 120 unless the program moves bytes by its RDMA devices: at least these (4096, 1G), or
     /// any
     ///
-    /// Each process that lists devices has to; the message says how far one came that did not. Bytes are those
-    /// of packets in both directions. gdr waits for the program, and passes SIGTERM and SIGHUP on.
+    /// Each process that lists devices has to reach it; the message says how far one came that did not.
+    /// Bytes are counted in packets of both directions. gdr waits for the program, and passes SIGTERM and
+    /// SIGHUP on.
     #[arg(
         long,
         value_name = "BYTES",

@@ -209,15 +209,15 @@ impl CommandSpec for Options {
     const EXAMPLES: &'static str = "\
 Keys of --object:
   name=NAME        1 to 200 letters, digits and -_.:/
-  gpu=GPU          in GPU memory: index, UUID or PCI address; `gpu` alone is that of --gpu.
+  gpu=GPU          in GPU memory: index, UUID or PCI address; `gpu` alone is the GPU of --gpu.
                    Without it, in host memory
   reach=HOW        how a soft device reaches GPU memory: best (a mapping, if there is one) or staged
-  size=SIZE        bytes of an epoch; without size and shape, those of --publish-from
+  size=SIZE        bytes of an epoch; without size and shape, the size of --publish-from
   shape=AxBxC      elements along each dimension
   element=TYPE     u8 i8 u16 i16 u32 i32 u64 i64 f8e4m3 f8e5m2 f16 bf16 f32 f64 [default: u8]
   mode=MODE        latest (whole epochs), live (one copy, may be torn), or ring:SLOTS
                    [default: latest]
-  when-full=WHAT   of a ring, if a follower is behind: drop-oldest or block [default: drop-oldest]
+  when-full=WHAT   of a ring, if a follower lags: drop-oldest or block [default: drop-oldest]
   checksum=SUM     of each epoch: none or sum64 [default: none]
   access=RIGHTS    of peers: read or read-write [default: read]
 

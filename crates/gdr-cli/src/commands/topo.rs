@@ -32,7 +32,7 @@ pub(crate) struct Options {
     #[command(flatten)]
     which: Which,
 
-    /// Names of distances: those of nvidia-smi, unless the capture is NCCL's
+    /// Names of distances: nvidia-smi's, unless the capture is NCCL's
     #[arg(long = "as", value_enum, value_name = "TOOL")]
     words: Option<Tool>,
 

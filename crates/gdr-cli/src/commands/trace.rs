@@ -30,9 +30,9 @@ use crate::output::Output;
 /// refused, bytes and operations by NIC, queue pair, operation and kind of memory, and completions
 /// with errors. "Direct" are bytes that a NIC reads from or writes to GPU memory itself.
 ///
-/// It works with kernel devices and with those of gdr run. Of programs that post to the hardware
-/// themselves (mlx5dv, DEVX) only registrations and the counters of the ports are seen; the report
-/// says so. The counts of a killed process are complete.
+/// It works with kernel devices and with the devices of gdr run. Of programs that post to the
+/// hardware themselves (mlx5dv, DEVX) only registrations and the counters of the ports are seen;
+/// the report says so. The counts of a killed process are complete.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     /// The least share of direct bytes: direct (95%), or direct=N%; less is exit status 120

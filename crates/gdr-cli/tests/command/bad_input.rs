@@ -138,7 +138,7 @@ fn a_host_file_that_cannot_be_used_is_named() {
     let many = file("many", "localhost slots=4\n");
     for (options, words) in [
         (file("empty", "# nothing\n"), "names no host"),
-        (file("word", "a b c\n"), "line 1, `a b c`, is no host"),
+        (file("word", "a b c\n"), "line 1, `a b c`, is not a host"),
         (file("slots", "a slots=x\n"), "line 1 has `x` ranks"),
         (
             file("others", "198.51.100.1\n198.51.100.2\n"),

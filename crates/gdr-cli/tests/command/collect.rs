@@ -273,7 +273,7 @@ fn files_that_are_no_archives_are_refused_by_name() {
     let good = fs::read(files.archive("good", &example::node())).unwrap();
     for (name, bytes, word) in [
         ("cut.tar.gz", &good[..good.len() / 2], "cut off"),
-        ("text", &b"hello world"[..], "no archive"),
+        ("text", &b"hello world"[..], "an archive of a node"),
         ("empty", b"", "empty"),
         ("x.tar.zst", b"\x28\xb5\x2f\xfd", "zstd"),
     ] {

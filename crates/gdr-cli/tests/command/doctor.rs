@@ -26,7 +26,7 @@ fn the_example_is_labelled_and_is_the_same_every_time() {
     assert!(text.starts_with("This is the example node"), "{text}");
     let report = || {
         let mut report: Value = serde_json::from_str(&stdout(&doctor("--example --json"))).unwrap();
-        // The time is that of the run.
+        // The time is the run's.
         assert!(report["time"].take().is_string(), "{report}");
         report
     };

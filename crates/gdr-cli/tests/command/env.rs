@@ -101,7 +101,7 @@ fn one_gpu_gets_its_own_nic() {
     let output = env("--example --for ucx --gpu mlx5_1");
     assert_eq!(code(&output), 64);
     assert!(
-        stderr(&output).contains("is no GPU of this node"),
+        stderr(&output).contains("is not a GPU of this node"),
         "{}",
         stderr(&output)
     );

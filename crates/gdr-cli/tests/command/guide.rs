@@ -100,7 +100,10 @@ fn every_command_of_the_guide_runs_or_is_marked() {
                 (format!("gdr {own} --help"), false)
             }
         };
-        assert!(text.contains("gdr "), "{page}: {text} is no command of gdr");
+        assert!(
+            text.contains("gdr "),
+            "{page}: {text} is not a command of gdr"
+        );
         let output = shell(folder.path(), &command);
         let most = if reports { 3 } else { 0 };
         let status = code(&output);

@@ -345,7 +345,7 @@ fn cpus_and_addresses_that_this_process_does_not_have_are_named() {
     let _server = serve(14909, "");
     for (line, status, words) in [
         ("--cpus 65000", 64, "this process may run on"),
-        ("--cpus two", 64, "is no list of CPUs"),
+        ("--cpus two", 64, "is not a list of CPUs"),
         ("--bind ::1", 64, "names no IPv4 address"),
         ("--bind 192.0.2.1", 2, "192.0.2.1"),
     ] {

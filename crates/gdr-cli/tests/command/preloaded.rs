@@ -43,7 +43,7 @@ pub(super) fn libraries(version: &str) -> TempDir {
     folder
 }
 
-/// Those of the version of `gdr`.
+/// The libraries of `gdr`'s version.
 pub(super) fn library() -> &'static Path {
     static LIBRARIES: OnceLock<TempDir> = OnceLock::new();
     LIBRARIES

@@ -184,7 +184,7 @@ fn a_capture_may_come_on_standard_input() {
     let refused = piped(&["nics", "--from", "-"], b"hello\n");
     assert_eq!(code(&refused), 66);
     assert!(
-        stderr(&refused).contains("no other capture"),
+        stderr(&refused).contains("nor another capture"),
         "{}",
         stderr(&refused)
     );
@@ -213,10 +213,13 @@ fn captures_without_what_is_asked_for_say_so() {
 #[test]
 fn garbage_is_refused_with_its_name_and_a_reason() {
     for (content, word) in [
-        (&b"hello\n"[..], "no archive of a node and no other capture"),
+        (
+            &b"hello\n"[..],
+            "neither an archive of a node nor another capture",
+        ),
         (b"<system>\x01</system>", "byte 8 is 0x01"),
-        (b"<system>", "no topology of NCCL"),
-        (b"[{}]", "no dump of rdma_topo"),
+        (b"<system>", "not a topology of NCCL"),
+        (b"[{}]", "not a dump of rdma_topo"),
         (b"\x1f\x8b\x08\x00garbage", "cannot be unpacked"),
         (b"00:01.0 PCI bridge: X\n", "which buses are behind"),
     ] {

@@ -96,7 +96,7 @@ pub(crate) trait Pin: Send + Sync + Debug {
 
     fn route(&self) -> Route;
 
-    /// Whether the memory was freed while it was pinned.
+    /// Returns whether the memory was freed while it was pinned.
     fn invalidated(&self) -> Result<bool> {
         Ok(false)
     }

@@ -52,8 +52,8 @@ pub(crate) fn locate(look: LookUp<'_>, request: &PinRequest) -> Result<Located> 
     Err(refusal)
 }
 
-/// Whether the range may begin before its allocation: its first address is unallocated, or in
-/// another, shorter allocation.
+/// Returns whether the range may begin before its allocation: its first address is unallocated, or
+/// in another, shorter allocation.
 fn may_begin_later(refusal: &Error) -> bool {
     matches!(
         refusal,

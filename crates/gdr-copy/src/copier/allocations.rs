@@ -16,7 +16,7 @@ pub struct Allocations {
 }
 
 impl Allocations {
-    /// Those of `buffer` now.
+    /// Returns the allocations of `buffer` as they are now.
     ///
     /// # Errors
     /// [`Error::Gpu`] where the driver knows no memory.

@@ -84,7 +84,7 @@ impl CopyEngine {
         Ok(stream)
     }
 
-    /// Whether a copy that `start` returned is complete.
+    /// Returns whether a copy that `start` returned is complete.
     pub(super) fn is_complete(&self, stream: &Stream) -> Result<bool> {
         let _relaxed = self.relax_capture();
         Ok(stream.is_idle()?)

@@ -133,7 +133,7 @@ impl CpuPool {
         let helpers = usize::from(threads.get() - 1).min(pieces.saturating_sub(1)) as u16;
         let work: *const (dyn Fn(usize) + Sync + '_) = work;
         // SAFETY: only the lifetime changes. The function is called for pieces below `pieces` only,
-        // each of which `wait` waits for, so no call is left when this function returns.
+        // and `wait` waits for each of them, so no call is left when this function returns.
         let work = Work(unsafe {
             std::mem::transmute::<
                 *const (dyn Fn(usize) + Sync + '_),

@@ -37,10 +37,10 @@ const LIMIT: Duration = Duration::from_secs(20);
 ///
 /// # Order
 /// A call returns when its bytes have arrived: as after [`Mapping::write_at`] a kernel launched
-/// afterwards sees what a write stored, and a read returns values no older than the call, those of
-/// earlier writes of this thread included, whichever paths they took. Calls of several threads at
-/// once are in no order. Unlike [`Mapping::write_at`], a write of more than 8 bytes promises no order
-/// of its bytes.
+/// afterwards sees what a write stored, and a read returns values no older than the call, which
+/// includes what this thread wrote before, whichever paths the writes took. Calls of several threads
+/// at once are in no order. Unlike [`Mapping::write_at`], a write of more than 8 bytes promises no
+/// order of its bytes.
 ///
 /// # The copy engine
 /// Its copies wait neither for kernels of the program nor for its streams, and do not affect its
@@ -173,7 +173,7 @@ impl Copier {
     ///
     /// # Errors
     /// [`Error::NoResidentKernel`] for a simulated GPU, one before Volta, or a buffer of more than 256
-    /// GiB; [`Error::Gpu`]; those of [`Context::pin_buffer`].
+    /// GiB; [`Error::Gpu`]; the errors of [`Context::pin_buffer`].
     pub fn allow_resident_kernel(&mut self, context: &Context) -> Result<()> {
         let allocations = Arc::clone(&self.allocations);
         self.resident = Some(ResidentKernel::new(allocations, context)?);
@@ -208,7 +208,7 @@ impl Copier {
         }
     }
 
-    /// Whether a range of the mapping lies in the buffer.
+    /// Returns whether a range of the mapping lies in the buffer.
     fn is_in_buffer(&self, offset: u64, len: u64) -> bool {
         let end = self.start.checked_add(offset);
         let end = end.and_then(|at| at.checked_add(len));
@@ -638,7 +638,7 @@ impl Copier {
     }
 }
 
-/// The error of a copy of `len` bytes, of which the first `copied` were copied.
+/// Returns the error of a copy of `len` bytes after the first `copied` were copied.
 fn incomplete(copied: u64, len: u64, source: Error) -> Error {
     match source {
         freed @ Error::Freed { .. } if copied == 0 => freed,
@@ -650,7 +650,7 @@ fn incomplete(copied: u64, len: u64, source: Error) -> Error {
     }
 }
 
-/// The error of a batch of `len` bytes, of which the pieces before have `done`.
+/// Returns the error of a batch of `len` bytes after its first pieces, `done` bytes in all.
 fn of_batch(error: Error, done: u64, len: u64) -> Error {
     let (copied, source) = match error {
         Error::Incomplete { copied, source, .. } => (done + copied, source),

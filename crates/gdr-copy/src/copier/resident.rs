@@ -318,7 +318,7 @@ impl State {
     #[cold]
     fn check_progress(&self, pending: &mut Pending) -> Result<()> {
         let _relaxed = self.relax_capture();
-        // Its errors are those of the kernel.
+        // Its errors are the kernel's.
         self.stream.is_idle()?;
         let began = *pending.began.get_or_insert_with(Instant::now);
         if began.elapsed() >= pending.limit {
@@ -333,7 +333,7 @@ impl State {
         self.cuda.as_ref().map(|cuda| cuda.relax_stream_capture())
     }
 
-    /// Whether the kernel has left, or was never launched.
+    /// Returns whether the kernel has left, or was never launched.
     fn has_left(&self) -> Result<bool> {
         Ok(self.host.load_u32(LEFT)? == self.launch)
     }
@@ -356,7 +356,7 @@ impl State {
             life_ns: LIFE.as_nanos() as u64,
         };
         // SAFETY: the request and the host memory are kept until the stream is idle, by `drop` below.
-        // The buffer is read for requests only, for each of which a call of `read` waits.
+        // The buffer is read for requests only, and a call of `read` waits for each of them.
         unsafe { self.stream.launch(&push) }?;
         drop(relaxed);
         self.launch = launch;

@@ -78,7 +78,7 @@ unsafe impl Sync for RingCopy<'_> {}
 impl<'a> RingCopy<'a> {
     /// # Safety
     /// Until this is dropped, `host` is valid for reading the bytes of the plan, and for writing them
-    /// where they come from the GPU. It is no page-locked memory of this crate.
+    /// where they come from the GPU. It is not page-locked memory of this crate.
     pub(super) unsafe fn new(
         ring: &'a Ring,
         buffer: &'a DeviceBuffer,

@@ -44,7 +44,7 @@ impl Transfer {
         self.len
     }
 
-    /// Whether the copy is complete. Never waits.
+    /// Returns whether the copy is complete. Never waits.
     ///
     /// # Errors
     /// As [`Transfer::wait`], without the deadline.

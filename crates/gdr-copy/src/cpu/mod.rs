@@ -87,7 +87,7 @@ pub enum Caching {
     /// Write-combined (x86-64) or Normal non-cacheable (aarch64): weakly ordered, any access size,
     /// bytes round a range may be read.
     WriteCombined,
-    /// Ordinary coherent memory, such as a GPU behind a coherent link or host memory in its place.
+    /// Ordinary coherent memory, such as a GPU on a coherent link or host memory in its place.
     Cached,
     /// Device memory (aarch64): naturally aligned words only, and nothing may be read that was not
     /// asked for.

@@ -104,19 +104,19 @@ impl Routine {
         self.0.name
     }
 
-    /// Whether it loads by instructions that may be answered from a buffer, so that data no older
-    /// than the call needs [`fresh_load_fence`](super::fence::fresh_load_fence) first.
+    /// Returns whether it loads by instructions that may be answered from a buffer, so that data no
+    /// older than the call needs [`fresh_load_fence`](super::fence::fresh_load_fence) first.
     pub const fn has_streaming_loads(&self) -> bool {
         matches!(self.0.loads, Loads::Streaming)
     }
 
-    /// Whether its instructions fault on ordinary (cacheable) memory, so that it can only be used
-    /// on a real window.
+    /// Returns whether its instructions fault on ordinary (cacheable) memory, so that it can only
+    /// be used on a real window.
     pub const fn needs_uncached_mapping(&self) -> bool {
         matches!(self.0.requires, MappingRequirement::Uncached)
     }
 
-    /// Whether it stores 16 bytes at once by the vector register that every x86-64 has, as
+    /// Returns whether it stores 16 bytes at once by the vector register that every x86-64 has, as
     /// [`copy_few_to`](super::copy_few_to) does.
     pub fn has_store_of_16(&self) -> bool {
         cfg!(target_arch = "x86_64") && self != &PORTABLE
@@ -183,7 +183,8 @@ impl Routine {
         }
     }
 
-    /// Whether [`load`](Self::load) of this range may be answered from a buffer of older data.
+    /// Returns whether [`load`](Self::load) of this range may be answered from a buffer of older
+    /// data.
     #[inline(always)]
     pub(super) fn may_load_stale(&self, window: *const u8, len: usize) -> bool {
         self.has_streaming_loads() && !scalar::is_within_word(window.addr(), len)

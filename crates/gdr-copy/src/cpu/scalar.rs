@@ -27,13 +27,13 @@ pub(crate) unsafe fn load_word<T: Copy>(host: *mut u8, window: *const u8) {
     }
 }
 
-/// Whether `len` bytes at `addr` are one naturally aligned word of 1, 2, 4 or 8 bytes.
+/// Returns whether `len` bytes at `addr` are one naturally aligned word of 1, 2, 4 or 8 bytes.
 #[inline(always)]
 pub(crate) fn is_word(addr: usize, len: usize) -> bool {
     matches!(len, 1 | 2 | 4 | 8) && addr & (len - 1) == 0
 }
 
-/// Whether `len` bytes at `addr` (not none) lie in one aligned 8-byte word.
+/// Returns whether `len` bytes at `addr` (not none) lie in one aligned 8-byte word.
 #[inline(always)]
 pub(crate) fn is_within_word(addr: usize, len: usize) -> bool {
     len.wrapping_sub(1) < 8 && addr % 8 + len <= 8
@@ -73,8 +73,8 @@ pub(crate) unsafe fn load_one(host: *mut u8, window: *const u8, len: usize) {
     }
 }
 
-/// Loads a range for which [`is_within_word`] holds: exactly one 8-byte load, of which the bytes
-/// asked for are kept.
+/// Loads a range for which [`is_within_word`] holds: with exactly one 8-byte load, and keeps the
+/// bytes asked for.
 ///
 /// # Safety
 /// The aligned word round `window` is mapped, `host` is valid for `len` bytes and

@@ -22,7 +22,7 @@ const ENDED: u64 = u64::MAX;
 
 /// The distance of two flags: a line of its own for each.
 const FLAG: usize = 64;
-/// Bytes of a ring with the flags behind it.
+/// Bytes of a ring with the flags after it.
 pub(super) const RING_WITH_FLAGS: usize = RING + AHEAD * FLAG;
 
 /// The place of the flag of piece `number` in a ring.
@@ -106,7 +106,7 @@ impl Desk {
         (flag.load(Ordering::Acquire) == wanted).then_some(ring)
     }
 
-    /// Whether piece `number` is outstanding. For the reader.
+    /// Returns whether piece `number` is outstanding. For the reader.
     pub(super) fn is_queued(&self, number: usize) -> bool {
         number < self.queued.load(Ordering::Relaxed)
     }
@@ -118,7 +118,7 @@ impl Desk {
         self.copied.store(ENDED, Ordering::SeqCst);
     }
 
-    /// Whether the copy engine may still read for the reader, which has stopped.
+    /// Returns whether the copy engine may still read for the reader, which has stopped.
     pub(super) fn is_read(&self) -> bool {
         let is_taken = self.state.load(Ordering::SeqCst) & THREAD != 0;
         let queued = self.queued.load(Ordering::SeqCst);
@@ -140,7 +140,7 @@ impl Desk {
         }
     }
 
-    /// Whether there is a request to take.
+    /// Returns whether there is a request to take.
     pub(super) fn is_posted(&self) -> bool {
         self.state.load(Ordering::SeqCst) & POSTED != 0
     }
@@ -172,7 +172,8 @@ impl Desk {
         self.queued.store(first, Ordering::Release);
     }
 
-    /// Whether piece `number` may be queued now: its reader still wants it. If not, no later one may.
+    /// Returns whether piece `number` may be queued now: its reader still wants it. If not, no later
+    /// one may.
     pub(super) fn may_queue(&self, number: usize, end: u64) -> bool {
         // See `stop`.
         self.queued.store(number + 1, Ordering::SeqCst);
@@ -183,7 +184,7 @@ impl Desk {
         is_wanted
     }
 
-    /// Whether the reader still uses the desk. For the thread.
+    /// Returns whether the reader still uses the desk. For the thread.
     pub(super) fn has_reader(&self) -> bool {
         self.state.load(Ordering::SeqCst) & READER != 0
     }
@@ -198,7 +199,7 @@ impl Desk {
         self.state.fetch_and(!THREAD, Ordering::Release);
     }
 
-    /// Whether the thread works on a request for this source.
+    /// Returns whether the thread works on a request for this source.
     pub(super) fn serves(&self, source: u64) -> bool {
         self.state.load(Ordering::SeqCst) & THREAD != 0
             && self.source.load(Ordering::Relaxed) == source

@@ -335,7 +335,7 @@ impl Job {
         Ok(true)
     }
 
-    /// Whether the reader, for which the next piece waits, is there and takes pieces.
+    /// Returns whether the reader, for which the next piece waits, is there and takes pieces.
     fn has_progress(&mut self, desk: &Desk) -> bool {
         let copied = desk.copied();
         if copied != self.copied {
@@ -370,7 +370,7 @@ impl Job {
         Ok(())
     }
 
-    /// Whether the next piece to arrive has.
+    /// Returns whether the next piece to arrive has.
     fn has_arrived(&self, ring: &Ring) -> Result<bool> {
         let behind = (self.next - self.arrived) as u32;
         let flag = ring.next_flag.wrapping_sub(behind);

@@ -12,7 +12,7 @@
 //! 1 ms in the call that queues a piece; [`EngineReads`] waits for that when it is dropped.
 //!
 //! # Order
-//! Over PCIe the first loads of a read come behind the stores that its thread made before, and their bytes
+//! Over PCIe the first loads of a read come after the stores that its thread made before, and their bytes
 //! come back when these have arrived; the request, which is posted then, reads what was stored.
 
 mod desk;
@@ -228,7 +228,7 @@ impl Reader {
     /// They are at `from`, in page-locked memory that nothing writes.
     unsafe fn take(&self, from: *const u8, at: u64, end: u64) {
         let len = (end - at) as usize;
-        // SAFETY: the caller's promise, and that of `read`: `host` has the bytes of the read, is ordinary
+        // SAFETY: the caller's promise, and `read`'s: `host` has the bytes of the read, is ordinary
         // memory, and not in a ring. The routine accepts ordinary memory.
         unsafe {
             let to = self.host.add(at as usize);

@@ -12,9 +12,9 @@ use HostMemory::{PageLocked, Pageable};
 /// The kinds of machines with built-in costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Machine {
-    /// A GPU behind PCIe, whose mapping is write-combined or device memory.
+    /// A GPU on PCIe, whose mapping is write-combined or device memory.
     Pcie,
-    /// A GPU behind a coherent link, whose memory the CPU caches.
+    /// A GPU on a coherent link, whose memory the CPU caches.
     Coherent,
     /// The simulation: its mappings are host memory.
     Simulated,
@@ -53,8 +53,8 @@ const QUEUED_COPY: f64 = 2.5e3;
 
 /// H200 on PCIe Gen5 x16, AVX-512, driver 580.159.04: stores 64 B in 119 ns and 4 MiB at 17 GB/s by
 /// one thread, 31 GB/s by two and 34 GB/s by four; loads at 0.8 GB/s a thread; cuMemcpy of page-locked
-/// memory 6.8 us, and 83 us for 4 MiB. Pageable memory adds the CPU's copy at 10 GB/s, of which all
-/// but the first chunk overlaps with the engine's. Several threads add a wake-up.
+/// memory 6.8 us, and 83 us for 4 MiB. Pageable memory adds the CPU's copy at 10 GB/s; all but its
+/// first chunk overlaps with the engine's. Several threads add a wake-up.
 const PCIE: &[Costs] = &[
     (
         ToGpu,

@@ -50,8 +50,8 @@ impl Calibration {
         self.queued_copy_ns = (ns.is_finite() && ns > 0.0).then_some(ns);
     }
 
-    /// The cost of a short copy by the copy engine that is one of several in its queue: less than that
-    /// of a single one, because the waits overlap. Nanoseconds; `None` where it is not known.
+    /// The cost of a short copy by the copy engine that is one of several in its queue: less than a
+    /// single one costs, because the waits overlap. Nanoseconds; `None` where it is not known.
     pub fn queued_copy_ns(&self) -> Option<f64> {
         self.queued_copy_ns
     }

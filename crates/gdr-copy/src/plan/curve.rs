@@ -12,14 +12,14 @@ pub struct CostPoint {
 /// What copies cost on one path: measured points, straight lines between them.
 ///
 /// A longer copy never costs less: a point that is below the one before it (noise of the
-/// measurement) is raised to it. Below the first point the cost is that of the first; above the last
+/// measurement) is raised to it. Below the first point the cost stays at its value; above the last
 /// it grows in proportion to the length.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CostCurve {
     points: Vec<CostPoint>,
 }
 
-/// Points that are no curve.
+/// Points that do not make a curve.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidCurve {
@@ -32,7 +32,7 @@ pub enum InvalidCurve {
     /// A length twice.
     #[error("the cost curve has two points of {0} bytes")]
     Twice(u64),
-    /// A cost that is no positive number.
+    /// A cost that is not a positive number.
     #[error("a copy of {len} bytes cannot cost {ns} ns: give a positive number")]
     Cost {
         /// Bytes.

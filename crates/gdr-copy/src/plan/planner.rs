@@ -78,7 +78,7 @@ impl PathLimits {
         Self { resident, ..self }
     }
 
-    /// Whether copies may take `path`.
+    /// Returns whether copies may take `path`.
     pub fn allow(&self, path: CopyPath) -> bool {
         match path {
             CopyPath::Cpu { threads } => threads <= self.max_threads,

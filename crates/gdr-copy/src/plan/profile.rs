@@ -73,12 +73,12 @@ pub struct Profile {
     pub calibration: Calibration,
 }
 
-/// A text that is no profile.
+/// A text that is not a profile.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParseProfileError {
     /// The first line is another one.
-    #[error("the first line is not `{FORMAT}`: the file is of another version, or no profile")]
+    #[error("the first line is not `{FORMAT}`: the file is of another version, or not a profile")]
     Format,
     /// A field of the key is missing.
     #[error("line {line} is not `{name}: ...`")]
@@ -102,7 +102,7 @@ pub enum ParseProfileError {
         /// Which.
         source: ParsePathError,
     },
-    /// Points are no curve.
+    /// The points do not make a curve.
     #[error(transparent)]
     Curve(#[from] InvalidCurve),
     /// The file has more lines than a profile.

@@ -1,7 +1,7 @@
 //! The table of driver functions, and how they are found.
 //!
-//! Types and values are those of `cuda.h` (CUDA 13); a version is the first in which a function has
-//! the signature declared here, as a parameter of `cuGetProcAddress`.
+//! Types and values follow `cuda.h` (CUDA 13); a version is the first in which a function has the
+//! signature declared here, as a parameter of `cuGetProcAddress`.
 
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_uchar, c_uint, c_void};
 use std::mem;
@@ -85,7 +85,7 @@ api! {
         device_get_count: "cuDeviceGetCount" @ 2000 or "cuDeviceGetCount", (*mut c_int);
         device_get_name: "cuDeviceGetName" @ 2000 or "cuDeviceGetName",
             (*mut c_char, c_int, CUdevice);
-        /// Since CUDA 11.4 the UUID is that of a MIG instance, not of the GPU that it is a part of.
+        /// Since CUDA 11.4 the UUID names a MIG instance, not the GPU that it is a part of.
         device_get_uuid: "cuDeviceGetUuid" @ 11040 or "cuDeviceGetUuid_v2",
             (*mut CUuuid, CUdevice);
         device_get_attribute: "cuDeviceGetAttribute" @ 2000 or "cuDeviceGetAttribute",

@@ -102,7 +102,7 @@ impl Cuda {
     /// and copies in `call` use that context, too.
     ///
     /// # Errors
-    /// The driver's, and those of `call`.
+    /// The driver's errors, and the errors of `call`.
     pub fn with_pointer_context<T>(
         &self,
         device: Ordinal,

@@ -34,7 +34,7 @@ impl Cuda {
     /// all kernels of the context, which may never end. Other memory is freed.
     ///
     /// # Errors
-    /// The driver's, and those of `work`.
+    /// The driver's errors, and the errors of `work`.
     pub fn with_probe_memory<T>(
         &self,
         device: Ordinal,

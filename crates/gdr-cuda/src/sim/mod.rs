@@ -38,7 +38,7 @@ const TOTAL_MEMORY: u64 = 4 << 30;
 /// The addresses of a heap, above all addresses that Linux uses by default (2^47 on x86-64, 2^48 on
 /// aarch64): a device address that is used as a CPU address faults.
 const HEAP_SPAN: u64 = 1 << 48;
-/// The heap of page-locked memory is at the fifth span, those of the GPUs follow it.
+/// The heap of page-locked memory is at the fifth span, the GPUs' heaps follow it.
 const HOST_HEAP: u64 = 5 * HEAP_SPAN;
 /// The heap of memory of other processes.
 const IMPORT_HEAP: u64 = 4 * HEAP_SPAN;

@@ -104,7 +104,8 @@ fn shown<T: ToString, S: Serializer>(value: &T, serializer: S) -> Result<S::Ok, 
     serializer.serialize_str(&value.to_string())
 }
 
-/// Whether the lists that variables are can hold a name: they separate by commas and colons.
+/// Returns whether the lists that variables are can hold a name: they separate by commas and
+/// colons.
 fn is_plain(name: &str) -> bool {
     let plain = |character: char| character.is_ascii_alphanumeric() || "_-.".contains(character);
     !name.is_empty() && name.chars().all(plain)

@@ -134,16 +134,17 @@ pub(super) fn ucx(environment: &mut Environment, rails: &Rails) {
             "UCX_MAX_RNDV_RAILS",
             most.to_string(),
             match most {
-                1 => "each GPU has one NIC; with the default of 2 a transfer also uses that of \
-                      another GPU"
-                    .to_owned(),
+                1 => {
+                    "each GPU has one NIC; with the default of 2 a transfer also uses another GPU's"
+                        .to_owned()
+                }
                 most => format!("a GPU has {most} NICs of its own"),
             },
         );
     }
 }
 
-/// NIXL has no variable for NICs: its UCX backend takes those of UCX.
+/// NIXL has no variable for NICs: its UCX backend takes UCX's.
 pub(super) fn nixl(environment: &mut Environment, rails: &Rails) {
     environment.remark("for NIXL's default backend, UCX, which takes these variables of UCX");
     ucx(environment, rails);
@@ -206,8 +207,7 @@ pub(super) fn mooncake(environment: &mut Environment, rails: &Rails, context: &C
         );
     } else {
         environment.remark(
-            "MC_IB_PORT is left out: Mooncake uses one port number for all NICs, and those of the \
-             list differ",
+            "MC_IB_PORT is left out: Mooncake uses one port number for all NICs, and the NICs of the list differ in it",
         );
     }
     gid_index(

@@ -58,7 +58,7 @@ fn after_escape(after: &[u8]) -> &[u8] {
     }
 }
 
-/// Whether there is encoded data.
+/// Returns whether there is encoded data.
 fn has_encoded(line: &[u8]) -> bool {
     let mut start = 0;
     // A run that is long enough fills this window, so most bytes of short words are skipped.
@@ -95,8 +95,8 @@ fn is_encoding(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'=')
 }
 
-/// Whether a line begins as lines of logs do: with a time, a host, a level. What does not may be
-/// the rest of the line before.
+/// Returns whether a line begins as lines of logs do: with a time, a host, a level. What does not
+/// may be the rest of the line before.
 pub(super) fn has_log_prefix(line: &[u8]) -> bool {
     let Some(first) = line.first() else {
         return false;

@@ -51,7 +51,7 @@ fn line() -> impl Strategy<Value = Vec<u8>> {
         "{\"log\":\"",
     ]);
     let ends = select(vec!["\n", "\n", "\r\n", "\\n", " "]);
-    // What is put in somewhere: the ends of lines that were wrapped, and what is no text.
+    // What is put in somewhere: the ends of lines that were wrapped, and bytes that are not text.
     let breaks: Vec<&'static [u8]> = vec![b"", b"", b"\n", b"\r\n", b"\r", b"\x01", b"\xff\xfe"];
     (
         prefixes,

@@ -243,7 +243,7 @@ struct Record {
 }
 
 impl Record {
-    /// Whether it is one that NVIDIA's driver prints in several lines.
+    /// Returns whether it is one that NVIDIA's driver prints in several lines.
     fn is_of_gpu(&self) -> bool {
         static OPENING: LazyLock<Finder<'static>> =
             LazyLock::new(|| Finder::new("NVRM: The NVIDIA"));
@@ -679,13 +679,14 @@ impl State {
     }
 }
 
-/// Whether NVIDIA's driver is named, as before the lines that it prints.
+/// Returns whether NVIDIA's driver is named, as before the lines that it prints.
 fn names_driver(line: &[u8]) -> bool {
     line.split(|byte| *byte == b':')
         .any(|part| part.ends_with(b"NVRM"))
 }
 
-/// Whether what matched on a line, which is 0 where it never did, belongs to what stands here.
+/// Returns whether what matched on a line, which is 0 where it never did, belongs to what stands
+/// here.
 fn together(on: Option<usize>, number: usize) -> bool {
     on.is_some_and(|on| on != 0 && number.saturating_sub(on) <= TOGETHER)
 }

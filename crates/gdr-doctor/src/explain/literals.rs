@@ -45,7 +45,7 @@ impl<L> Need<L> {
         }
     }
 
-    /// Whether a text that has the literals for which `has` is true meets it.
+    /// Returns whether a text that has the literals for which `has` is true meets it.
     pub(super) fn is_met(&self, has: &impl Fn(&L) -> bool) -> bool {
         match self {
             Self::Literal(literal) => has(literal),
@@ -132,8 +132,8 @@ fn of_literal(text: &str) -> Option<Need<String>> {
     })
 }
 
-/// Whether times and addresses contain the text by chance: each line of a log would seem to be of
-/// another kind.
+/// Returns whether times and addresses contain the text by chance: each line of a log would seem to
+/// be of another kind.
 fn is_part_of_numbers(text: &str) -> bool {
     let is_of_words = |byte: u8| byte.is_ascii_alphabetic() && !byte.is_ascii_hexdigit();
     text.len() < SURELY_NO_NUMBER && !text.bytes().any(is_of_words)
@@ -148,7 +148,7 @@ mod tests {
         Some(need.rarest().into_iter().map(str::to_owned).collect())
     }
 
-    /// Whether a text with these literals may match.
+    /// Returns whether a text with these literals may match.
     fn is_met(expression: &str, literals: &[&str]) -> bool {
         let need = required(expression).unwrap();
         need.is_met(&|literal| literals.contains(&literal.as_str()))

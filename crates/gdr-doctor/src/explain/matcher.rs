@@ -38,8 +38,8 @@ pub(super) struct Matcher {
     always: Vec<usize>,
 }
 
-/// The candidates for texts of late, by the literals that these contained: the lines of a log are of
-/// a few kinds, and those of a storm of very few.
+/// The candidates for recent texts, by the literals that these contained: a log has few kinds of
+/// lines, and a storm very few.
 #[derive(Debug, Default)]
 pub(super) struct Candidates(Vec<Option<(Hits, Vec<usize>)>>);
 
@@ -66,7 +66,7 @@ impl Hits {
         self.0.fill(0);
     }
 
-    /// Adds those of another text.
+    /// Adds another text's.
     pub(super) fn add(&mut self, other: &Self) {
         if self.0.len() < other.0.len() {
             self.0.resize(other.0.len(), 0);
@@ -190,8 +190,8 @@ impl Matcher {
         }
     }
 
-    /// Adds the literals that contain the byte at an offset: those that neither what stands before
-    /// the byte nor what stands behind it contains.
+    /// Adds the literals that contain the byte at an offset: literals that neither the text before
+    /// the byte nor the text after it contains.
     pub(super) fn search_around(&self, text: &[u8], at: usize, hits: &mut Hits) {
         let start = (at + 1).saturating_sub(literals::LONGEST);
         let end = (at + literals::LONGEST).min(text.len());

@@ -112,7 +112,7 @@ pub enum Kind {
 /// Reads from a line what it says beyond its cause.
 pub type Detail = fn(&[u8]) -> Option<String>;
 
-/// What may lie behind an error text.
+/// What may have caused an error text.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Cause {
     /// Its stable name.

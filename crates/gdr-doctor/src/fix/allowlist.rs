@@ -28,10 +28,10 @@ pub enum Refusal {
     #[error("bits {0:#06x} of {1} are not among those that are changed here")]
     Bits(u16, Register),
     /// The file is not in a directory for drop-ins.
-    #[error("{0} is no drop-in of a folder that is written here")]
+    #[error("{0} is not a drop-in file in a folder that is written here")]
     Place(String),
     /// The name is not valid.
-    #[error("`{0}` is no name of a {1}")]
+    #[error("`{0}` is not a valid name of a {1}")]
     Name(String, &'static str),
 }
 

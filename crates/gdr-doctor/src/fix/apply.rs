@@ -37,7 +37,7 @@ pub enum ApplyError {
     #[error("{0} is not there: run the diagnosis again, the node has changed")]
     Gone(String),
     /// A driver is bound to the function.
-    #[error("the driver {driver} holds {bdf}: removing it would take it from who uses it")]
+    #[error("the driver {driver} holds {bdf}: removing it would take it away from its users")]
     InUse {
         /// The function.
         bdf: Bdf,

@@ -180,7 +180,7 @@ pub enum JournalError {
         path: PathBuf,
     },
     /// The file is not a journal.
-    #[error("{} line {line} is no journal's: {why}; mend or move the file", path.display())]
+    #[error("{} line {line} is not a journal entry: {why}; repair or move the file", path.display())]
     Garbage {
         /// The file.
         path: PathBuf,

@@ -118,7 +118,7 @@ impl fmt::Display for Register {
 #[serde(tag = "kind", rename_all = "kebab-case")]
 #[allow(missing_docs, reason = "the names say it")]
 pub enum Action {
-    /// Set the bits in `mask` of a register to those of `value`.
+    /// Set the bits in `mask` of a register as in `value`.
     WriteConfig {
         #[serde(serialize_with = "as_text")]
         bdf: Bdf,

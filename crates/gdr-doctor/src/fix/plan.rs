@@ -34,8 +34,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// A plan for the root causes of a diagnosis, or only for those of some checks. An action that
-    /// several findings need is in the plan once.
+    /// A plan for the root causes of a diagnosis, or only for the causes of some checks. An action
+    /// that several findings need is in the plan once.
     pub fn new(diagnosis: &Diagnosis, only: &[CheckId]) -> Self {
         let mut seen: Vec<Action> = Vec::new();
         let mut steps = Vec::new();

@@ -15,7 +15,7 @@ const COMMAND_TIMEOUT: Duration = Duration::from_secs(60);
 /// Poll interval while waiting for a child.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// The operations that a plan needs to change a node. Paths are those of the node.
+/// The operations that a plan needs to change a node. Paths are the node's.
 pub trait System {
     /// The content of a file; `None` if it does not exist.
     ///
@@ -24,7 +24,7 @@ pub trait System {
     /// As of reading it.
     fn read(&self, path: &str) -> io::Result<Option<Vec<u8>>>;
 
-    /// Whether a path exists.
+    /// Returns whether a path exists.
     fn exists(&self, path: &str) -> bool;
 
     /// Writes bytes at an offset of an existing file of sysfs or config space.
@@ -87,7 +87,7 @@ impl LiveSystem {
 
     fn modprobe(&self, arguments: &[&str]) -> io::Result<()> {
         if self.root != Path::new("/") {
-            return Err(io::Error::other("modules are those of the running machine"));
+            return Err(io::Error::other("modules belong to the running machine"));
         }
         let mut child = Command::new("modprobe")
             .args(arguments)
@@ -151,7 +151,7 @@ impl System for LiveSystem {
         let place = self.place(path);
         let folder = place
             .parent()
-            .ok_or_else(|| io::Error::other("it is no file's path"))?;
+            .ok_or_else(|| io::Error::other("it is not the path of a file"))?;
         fs::create_dir_all(folder)?;
         // Who may read what was there may read what takes its place, and no others.
         let mut file = WholeFile::replacing(&place)?;

@@ -133,7 +133,7 @@ fn file(
     Ok(Undone::Restored(path.to_owned()))
 }
 
-/// Whether the machine was restarted since.
+/// Returns whether the machine was restarted since.
 fn rebooted(when: Option<&str>, system: &dyn System) -> bool {
     match (when, boot(system)) {
         (Some(when), Some(now)) => when != now,

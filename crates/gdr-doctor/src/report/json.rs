@@ -23,7 +23,7 @@ struct Report<'a> {
     /// The GPU and the NIC that alone were judged.
     pair: Option<[&'a str; 2]>,
     about: &'a About,
-    /// The checks of which a failure is rehearsed; empty otherwise.
+    /// The checks whose failure is rehearsed; empty otherwise.
     rehearsal: Vec<CheckId>,
     outcome: Outcome,
     /// What it comes to, in a sentence.

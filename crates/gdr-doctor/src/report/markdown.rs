@@ -155,7 +155,7 @@ fn everything(out: &mut String, diagnosis: &Diagnosis) {
     }
 }
 
-/// A text of which nothing is markup.
+/// Escapes a text, so that nothing in it is markup.
 fn plain(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

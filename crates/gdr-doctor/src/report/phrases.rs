@@ -7,7 +7,7 @@ use crate::diagnosis::{Counts, Diagnosis, Outcome, REHEARSAL, Reported};
 use crate::finding::{Subject, Verdict};
 use crate::fix::{Effect, Fix, Persistence, Privilege, Risk, Shown};
 
-/// What to call the node: its name, else that of the capture.
+/// What to call the node: its name, else the capture's.
 pub(super) fn node(diagnosis: &Diagnosis) -> &str {
     let capture = diagnosis.about.capture.as_ref();
     (diagnosis.host.as_deref())
@@ -148,7 +148,7 @@ pub(super) fn not_known(diagnosis: &Diagnosis) -> Vec<String> {
             denied.join(", ")
         ));
     }
-    // Of a group of which nothing is known its name is enough.
+    // For a group about which nothing is known, its name is enough.
     let silent: Vec<Group> = (diagnosis.groups().into_iter())
         .filter(|(_, counts)| counts.fine() + counts.warn + counts.fail == 0)
         .map(|(group, _)| group)

@@ -112,7 +112,7 @@ fn about(out: &mut String, diagnosis: &Diagnosis) {
     }
 }
 
-/// A label's value, of which Prometheus escapes three characters.
+/// Writes a label's value, with the three characters escaped that Prometheus escapes.
 pub fn label(text: &str) -> String {
     text.replace('\\', "\\\\")
         .replace('"', "\\\"")

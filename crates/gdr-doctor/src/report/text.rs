@@ -58,7 +58,7 @@ impl Style {
     }
 }
 
-/// The columns of a mark with a blank behind it.
+/// The columns of a mark with a blank after it.
 const MARK: usize = 5;
 
 const fn mark_of(verdict: Verdict) -> (&'static str, &'static str) {

@@ -99,7 +99,7 @@ impl CopyStream {
 }
 
 /// The copies of a [`ReadAhead`](super::read_ahead::ReadAhead) by the thread that reads: it makes the calls
-/// of the driver, and waits for them. The number of a ticket is that of a stream.
+/// of the driver, and waits for them. A ticket has the number of a stream.
 #[derive(Debug)]
 pub(super) struct Streams {
     streams: Vec<CopyStream>,

@@ -56,7 +56,7 @@ const RING: usize = 16 * CHUNK;
 const SLOTS: usize = 64;
 /// The length of the cache line in bytes that each word has for itself.
 const LINE: usize = 64;
-/// The word of the trial behind those of the slots.
+/// The word of the trial, after the slots' words.
 const TRIAL: usize = SLOTS;
 
 /// The offset of the words of copies of other processes' memory.
@@ -300,7 +300,7 @@ impl Ticket {
         (self.0 % SLOTS as u64) as usize
     }
 
-    /// The value of the slot's word when the copy is complete. Those of a slot grow, and wrap around.
+    /// The value of the slot's word when the copy is complete. A slot's values grow, and wrap around.
     fn word(self) -> u32 {
         (self.0 / SLOTS as u64 + 1) as u32
     }
@@ -371,7 +371,7 @@ impl Handed {
         tickets.iter().all(|ticket| self.is_complete(*ticket))
     }
 
-    /// Whether a late copy holds up those behind it.
+    /// Whether a late copy holds up the next ones.
     fn is_held_up(&mut self) -> bool {
         self.late = self.late.filter(|late| !self.is_complete(*late));
         self.late.is_some()

@@ -54,14 +54,14 @@ pub(super) struct PacketStream {
 pub(super) struct Headers {
     pub(super) psn: Psn,
     pub(super) opcode: Opcode,
-    /// How many sequence numbers it has: a READ request has those of its responses.
+    /// How many sequence numbers it has: a READ request has as many as its responses.
     pub(super) span: u32,
     /// The first and the last address of a READ request.
     pub(super) read: Option<(u64, u64)>,
 }
 
 impl Headers {
-    /// Those of a packet on a connection with this path MTU.
+    /// Returns the headers of a packet on a connection with this path MTU.
     pub(super) fn of(packet: &[u8], mtu: Option<Mtu>) -> Option<Self> {
         let (psn, opcode) = {
             let bth = Bth::parse(packet.first_chunk()?);

@@ -10,7 +10,7 @@ const LONGEST_GAP: Duration = Duration::from_micros(5);
 /// A program with fewer calls in an interval does not poll, even if they took all of its time.
 const FEWEST_CALLS: u64 = 4;
 
-/// The calls in which threads of the program drive the engine. Times are those of the device's clock.
+/// The calls in which threads of the program drive the engine. Times are read from the device's clock.
 #[derive(Debug, Default)]
 pub(crate) struct CallerActivity {
     calls: AtomicU64,

@@ -49,7 +49,7 @@ impl CountedOperation {
     }
 }
 
-/// Counts completions of any number of queue pairs, those of requests that were not signalled too. A
+/// Counts completions of any number of queue pairs, also of requests that were not signalled. A
 /// clone is the same counter. Every value wraps from `u64::MAX` to 0.
 ///
 /// What a completion promises is true once it is counted: values are read with acquire ordering.

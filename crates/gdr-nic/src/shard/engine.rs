@@ -267,7 +267,7 @@ impl Engine {
         connected
     }
 
-    /// Sends the packets of a connection to another address, from which those of the peer then come.
+    /// Sends the packets of a connection to another address, from which the peer's then come.
     pub(crate) fn move_peer(&mut self, qpn: Qpn, peer: Peer) -> Result<()> {
         self.wire.peers.add_peer(peer.address.ip())?;
         let qp = self.qps.get_mut(qpn.get());

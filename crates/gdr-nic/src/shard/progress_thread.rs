@@ -25,7 +25,7 @@ const LONGEST_YIELD: Duration = Duration::from_millis(1);
 const FIRST_CALM: Duration = Duration::from_millis(100);
 const LONGEST_CALM: Duration = Duration::from_secs(1);
 /// For so long after the last packet, the thread looks after its timers every [`TICK`]: a thread that
-/// posts need not wake it for a timer that is later, such as that of most acknowledgements.
+/// posts need not wake it for a timer that is later, such as most acknowledgements' timers.
 const ACTIVE: Duration = Duration::from_millis(100);
 const TICK: Duration = Duration::from_millis(4);
 
@@ -39,7 +39,7 @@ pub(crate) fn run(engine: &SharedEngine) {
 struct ProgressThread<'a> {
     engine: &'a SharedEngine,
     sampler: Sampler,
-    /// Times are those of the device's clock.
+    /// Times are read from the device's clock.
     last_work: u64,
     /// For how long after work the thread polls without sleeping.
     busy_poll: u64,

@@ -94,7 +94,7 @@ impl QpContext {
 
     /// The same queue pair, which is in RESET, and what its requests retained. Its completions that
     /// were not taken are removed: a program that resets a queue pair after a failure does not
-    /// expect those of the requests that were flushed.
+    /// expect completions of the requests that were flushed.
     pub(crate) fn into_fresh(mut self) -> (Self, RetainedList) {
         // Completions that the protocol has not delivered belong to the time before.
         let mut retained = RetainedList::new();

@@ -121,7 +121,7 @@ impl Transport {
         of_each!(self, qp => qp.post_recv(request))
     }
 
-    /// Whether packets were sent that are not acknowledged. Only those of connections ever are.
+    /// Whether packets were sent that are not acknowledged. Only connections' packets ever are.
     pub(crate) fn has_outstanding(&self) -> bool {
         match self {
             Self::Connection(roce) => roce.has_outstanding(),

@@ -48,7 +48,7 @@ pub struct Counters {
     pub sends_failed: u64,
     /// Asynchronous events that were lost because 1024 others were waiting to be taken.
     pub events_lost: u64,
-    /// Polls of the device, by its own thread and those of the program.
+    /// Polls of the device, by its own thread and the program's.
     pub looks: u64,
     /// Bytes of the requests that were posted, and of the receives that completed.
     pub payload: PayloadBytes,

@@ -233,7 +233,7 @@ fn packets_behind_a_gap_are_kept_only_for_a_peer_that_retransmits_selectively() 
             let connection = target.connect_with(recovery);
             target.send(&target.write(&connection, FIRST_PSN + 1, 16, 16));
             assert_eq!(target.answers(), [said(FIRST_PSN, NAK_SEQUENCE)]);
-            target.assert_untouched(&"a packet behind a gap");
+            target.assert_untouched(&"a packet after a gap");
             target.send(&target.write(&connection, FIRST_PSN, 0, 16));
             let last = target.answers().pop();
             assert_eq!(last, Some(said(FIRST_PSN + kept, ACK)), "{recovery:?}");

@@ -15,7 +15,7 @@ pub enum ArchiveError {
     File { path: PathBuf, source: io::Error },
     /// It is a file of another kind.
     #[error(
-        "this is no archive of a node: {0}; `gdr collect` makes one, and other captures are read \
+        "this is not an archive of a node: {0}; `gdr collect` makes one, and other captures are read \
          by `gdr topo --from`"
     )]
     Other(&'static str),

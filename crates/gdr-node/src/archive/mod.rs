@@ -65,8 +65,8 @@ impl Archive {
         Self { origin, content }
     }
 
-    /// Whether a file that begins with these bytes is an archive. One KiB is enough. The rest may
-    /// still be damaged.
+    /// Returns whether a file that begins with these bytes is an archive. One KiB is enough. The
+    /// rest may still be damaged.
     pub fn is_archive(head: &[u8]) -> bool {
         read::is_archive(head)
     }

@@ -26,7 +26,8 @@ const FOREIGN: [(&[u8], &str); 3] = [
     ),
 ];
 
-/// Whether a file that begins with these bytes is an archive; some hundred of them are enough.
+/// Returns whether a file that begins with these bytes is an archive; some hundred of them are
+/// enough.
 pub(super) fn is_archive(head: &[u8]) -> bool {
     let mut name = [0; manifest::NAME.len()];
     let read = if head.starts_with(&GZIP) {
@@ -60,7 +61,7 @@ fn read_tar(stream: impl Read) -> Result<(Origin, Content), ArchiveError> {
     let manifest = match entries.next() {
         Some(Ok(entry)) => manifest(entry)?,
         Some(Err(error)) if is_foreign(&error) => {
-            return Err(ArchiveError::Other("it is no tar file"));
+            return Err(ArchiveError::Other("it is not a tar file"));
         }
         Some(Err(error)) => return Err(failure(&error)),
         None => return Err(ArchiveError::Other("it is empty")),
@@ -83,7 +84,7 @@ fn read_tar(stream: impl Read) -> Result<(Origin, Content), ArchiveError> {
 
 fn manifest(entry: Entry<'_, impl Read>) -> Result<Manifest, ArchiveError> {
     if entry.path_bytes().as_ref() != manifest::NAME.as_bytes() {
-        return Err(ArchiveError::Other("its first entry is no manifest"));
+        return Err(ArchiveError::Other("its first entry is not a manifest"));
     }
     if entry.size() > limits::MANIFEST {
         return Err(ArchiveError::TooLarge(Limit::Manifest));
@@ -234,7 +235,8 @@ fn kind(kind: EntryType) -> &'static str {
     }
 }
 
-/// Whether the first header is wrong, so that the file is not a tar rather than a damaged one.
+/// Returns whether the first header is wrong, so that the file is not a tar rather than a damaged
+/// one.
 fn is_foreign(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::Other && exceeded(error).is_none()
 }

@@ -129,7 +129,7 @@ fn other_files_are_refused_by_what_they_are() {
         (&b"\x28\xb5\x2f\xfd...."[..], "zstd"),
         (b"BZh91AY", "bzip2"),
         (b"", "empty"),
-        (&[b'x'; 2048], "no tar"),
+        (&[b'x'; 2048], "not a tar"),
     ] {
         let error = refusal(bytes).to_string();
         assert!(error.contains(word), "{error}");

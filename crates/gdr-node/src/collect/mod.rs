@@ -108,7 +108,7 @@ fn expand(source: &dyn Source, pattern: &str) -> Vec<String> {
     paths
 }
 
-/// Reads the CPU affinity of the interrupts of network devices; those of all devices are too many.
+/// Reads the CPU affinity of network devices' interrupts; all devices have too many.
 fn interrupts(source: &dyn Source, inventory: &Inventory) {
     const NETWORK: u32 = 0x02;
     let functions = inventory.tree.as_ref().ok().into_iter();

@@ -185,7 +185,7 @@ fn value(facts: &Facts, key: &Key) -> Option<Datum<String>> {
     Some(Err(Absence::Missing))
 }
 
-/// Whether the subjects of an area are things that may not be there.
+/// Returns whether the subjects of an area are things that may not be there.
 fn needs_thing(area: Area) -> bool {
     matches!(area, Area::Gpus | Area::Nics | Area::Ports)
 }

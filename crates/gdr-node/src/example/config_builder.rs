@@ -138,7 +138,7 @@ impl ConfigBuilder {
         self.set_extended_half(ExtendedId::ACS, 6, control.bits(), 0xffff)
     }
 
-    /// Whether ATS is on.
+    /// Returns whether ATS is on.
     pub fn ats(&mut self, enabled: bool) -> &mut Self {
         self.set_extended_half(ExtendedId::ATS, 6, u16::from(enabled) << 15, 0x8000)
     }
@@ -167,17 +167,17 @@ impl ConfigBuilder {
         self.set_express_half(0x08, size_code(bytes) << 12, 7 << 12)
     }
 
-    /// Whether it may set relaxed ordering.
+    /// Returns whether it may set relaxed ordering.
     pub fn relaxed_ordering(&mut self, on: bool) -> &mut Self {
         self.set_express_half(0x08, u16::from(on) << 4, 1 << 4)
     }
 
-    /// Whether it uses 8-bit tags.
+    /// Returns whether it uses 8-bit tags.
     pub fn extended_tags(&mut self, on: bool) -> &mut Self {
         self.set_express_half(0x08, u16::from(on) << 8, 1 << 8)
     }
 
-    /// Whether it sends requests with 10-bit tags.
+    /// Returns whether it sends requests with 10-bit tags.
     pub fn ten_bit_tags(&mut self, on: bool) -> &mut Self {
         self.set_express_half(0x28, u16::from(on) << 12, 1 << 12)
     }

@@ -1,4 +1,4 @@
-//! The GPUs of the example: H100 with 80 GB, behind switches.
+//! The GPUs of the example: H100 with 80 GB, below switches.
 
 use gdr_pci::Bdf;
 

@@ -60,7 +60,7 @@ pub const GPUS: [&str; 8] = [
     "0000:ba:00.0",
 ];
 
-/// The switch ports above the GPUs, that of GPU0 first.
+/// The switch ports above the GPUs, GPU0's first.
 pub const GPU_PORTS: [&str; 8] = [
     "0000:17:00.0",
     "0000:17:02.0",
@@ -86,8 +86,8 @@ pub const NICS: [&str; 10] = [
     "0000:bb:00.0",
 ];
 
-/// The ports above the NICs, that of mlx5_0 first: root ports for mlx5_0 and mlx5_5, ports of
-/// switches for the others.
+/// The ports above the NICs, mlx5_0's first: root ports for mlx5_0 and mlx5_5, ports of switches
+/// for the others.
 pub const NIC_PORTS: [&str; 10] = [
     "0000:05:01.0",
     "0000:17:01.0",
@@ -210,7 +210,7 @@ fn address(bus: u8, device: u8) -> Bdf {
     }
 }
 
-/// Puts in a port behind which the buses up to `last` are.
+/// Adds a port with the buses up to `last` behind it.
 fn port(
     node: MemorySource,
     above: &str,

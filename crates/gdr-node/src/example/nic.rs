@@ -68,7 +68,7 @@ fn kind(number: usize) -> Kind {
     }
 }
 
-/// Whether mlx5 of this number is Ethernet.
+/// Returns whether mlx5 of this number is Ethernet.
 fn is_ethernet(number: usize) -> bool {
     matches!(number, 0 | 5)
 }

@@ -80,8 +80,8 @@ impl Assembly {
     ///
     /// # Errors
     ///
-    /// Those of the readers, and [`ImportError::Unknown`] for a file that is not a capture. Files
-    /// in a tar that are not captures are skipped.
+    /// The readers' errors, and [`ImportError::Unknown`] for a file that is not a capture. Files in
+    /// a tar that are not captures are skipped.
     pub fn add(&mut self, name: &str, bytes: &[u8]) -> Result<(), ImportError> {
         match Container::open(bytes)? {
             Container::Text(text) => self.add_text(&text),
@@ -122,7 +122,7 @@ impl Assembly {
             self.left_out.push(LeftOut::File {
                 name: name.to_owned(),
                 why: match why {
-                    ImportError::Unknown => "it is no capture of a known kind".to_owned(),
+                    ImportError::Unknown => "it is not a capture of a known kind".to_owned(),
                     why => why.to_string(),
                 },
             });

@@ -25,7 +25,7 @@ pub(super) struct BugReport {
     pub(super) smi: Option<Probe<GpuFacts>>,
 }
 
-/// Whether a text is a report.
+/// Returns whether a text is a report.
 pub(super) fn is_report(text: &str) -> bool {
     let head = text.get(..HEAD).unwrap_or(text);
     text.len() <= HEAD && text.contains(TITLE) || head.contains(TITLE)
@@ -210,7 +210,7 @@ ____________________________________________
         assert_eq!(report.smi.unwrap().devices[0].ecc_enabled, Some(true));
         assert!(report.pages.contains("01:00.0 3D controller"));
         assert_eq!(report.nvlinks, [2]);
-        // A directory of which only a part is there is not listed as if it were whole.
+        // A directory that is there only in part is not listed as if it were whole.
         assert_eq!(
             report.files.list("/sys/bus/pci/devices"),
             Err(Absence::NotCollected)

@@ -119,8 +119,8 @@ impl Capture {
     ///
     /// # Errors
     ///
-    /// Those of the readers; [`ImportError::Binary`] for a file that is neither text nor
-    /// compressed; [`ImportError::Unknown`] for text of an unknown format.
+    /// The readers' errors; [`ImportError::Binary`] for a file that is neither text nor compressed;
+    /// [`ImportError::Unknown`] for text of an unknown format.
     pub fn read(bytes: &[u8]) -> Result<Self, ImportError> {
         match Container::open(bytes)? {
             Container::Tar(unpacked) => {

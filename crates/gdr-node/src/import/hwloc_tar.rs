@@ -13,7 +13,7 @@ const MOST_ENTRIES: usize = 250_000;
 const MOST_CONTENT: usize = 64 << 20;
 /// The most bytes that are unpacked, headers and padding included.
 const MOST_UNPACKED: u64 = 256 << 20;
-/// The most files beside those of the node, and the most bytes of one.
+/// The most files beside the node's, and the most bytes of one.
 const MOST_OTHERS: usize = 1024;
 const MOST_OTHER: u64 = 16 << 20;
 /// The longest path and the longest target of a link, `PATH_MAX` of Linux.

@@ -18,7 +18,7 @@ use crate::source::Absence;
 /// # Errors
 ///
 /// [`ImportError::TooLong`], [`ImportError::TooDeep`], and [`ImportError::HwlocXml`] for what is
-/// no XML or no topology with PCI functions.
+/// not XML, or not a topology with PCI functions.
 pub fn read(text: &str) -> Result<Inventory, ImportError> {
     check_length(text)?;
     check_depth(text)?;
@@ -78,7 +78,7 @@ enum Kinds {
 }
 
 impl Kinds {
-    /// Whether a device is of a network and whether it is of RDMA.
+    /// Returns whether a device is of a network and whether it is of RDMA.
     fn of(self, device: Node<'_, '_>) -> (bool, bool) {
         let name = device.attribute("name").unwrap_or_default();
         let kind = device.attribute("osdev_type").unwrap_or_default();
@@ -334,6 +334,6 @@ mod tests {
         let error = read("<topology version=\"3.0\"><object type=\"Machine\"/></topology>");
         let words = error.unwrap_err().to_string();
         assert!(words.contains("no PCI functions"), "{words}");
-        assert!(!words.contains("no XML of hwloc"), "{words}");
+        assert!(!words.contains("not hwloc's XML"), "{words}");
     }
 }

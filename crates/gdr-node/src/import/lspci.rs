@@ -36,8 +36,8 @@ pub struct Listing {
 impl Listing {
     /// The tree that the functions form by their bus numbers.
     ///
-    /// A function whose record has no NUMA node gets that of the other functions of its card or of
-    /// its host bridge. Root buses whose bridges are missing from a partial listing are
+    /// A function whose record has no NUMA node takes it from the other functions of its card, or
+    /// from its host bridge. Root buses whose bridges are missing from a partial listing are
     /// [severed](Tree::is_severed).
     pub fn into_tree(self) -> Tree {
         let is_first = |function: &Function| {
@@ -70,7 +70,7 @@ impl Listing {
     }
 }
 
-/// Whether a function is on a root bus by its port type, or may be as a bridge without one.
+/// Returns whether a function is on a root bus by its port type, or may be as a bridge without one.
 fn is_on_root_bus(function: &Function) -> bool {
     let port = function.express.as_ref().ok().map(|express| express.port);
     let class = function.identity.class;
@@ -262,8 +262,8 @@ struct Headline<'a> {
 }
 
 /// `3b:00.0 3D controller: ...`, with `-PP` after the addresses of the bridges above it, or
-/// `Slot: 3b:00.0` of `-vmm`. Where the listing was indented, the class shows that this is no other
-/// line with an address.
+/// `Slot: 3b:00.0` of `-vmm`. Where the listing was indented, the class shows that this is not some
+/// other line with an address.
 fn headline(line: &str) -> Option<Headline<'_>> {
     let inside = line.trim_start();
     let slot = ["Slot:", "Device:"];

@@ -31,10 +31,10 @@ pub const MAX_TEXT: usize = 64 << 20;
 #[non_exhaustive]
 pub enum ImportError {
     /// It is longer than [`MAX_TEXT`].
-    #[error("the text has {0} bytes, of which {MAX_TEXT} can be read; cut it to what matters")]
+    #[error("the text has {0} bytes, and at most {MAX_TEXT} can be read; cut it to what matters")]
     TooLong(usize),
     /// It has no line of the expected format.
-    #[error("this is no {expected}: {found}; pass the output of `{command}`")]
+    #[error("this is not a {expected}: {found}; pass the output of `{command}`")]
     #[allow(missing_docs, reason = "the names say it")]
     NotRecognized {
         expected: &'static str,
@@ -42,16 +42,16 @@ pub enum ImportError {
         command: &'static str,
     },
     /// It is not XML.
-    #[error("this is no topology of NCCL: {0}; pass what NCCL_TOPO_DUMP_FILE wrote")]
+    #[error("this is not a topology of NCCL: {0}; pass what NCCL_TOPO_DUMP_FILE wrote")]
     Xml(String),
     /// Its elements are nested too deeply.
     #[error(
-        "this is no topology of NCCL: elements are nested more than {0} deep; pass what \
+        "this is not a topology of NCCL: elements are nested more than {0} deep; pass what \
          NCCL_TOPO_DUMP_FILE wrote"
     )]
     TooDeep(usize),
     /// It is not XML of hwloc.
-    #[error("this is no XML of hwloc: {0}; pass what `lstopo --of xml` wrote")]
+    #[error("this is not hwloc's XML: {0}; pass what `lstopo --of xml` wrote")]
     HwlocXml(String),
     /// It is XML of hwloc without the PCI part.
     #[error(
@@ -60,7 +60,7 @@ pub enum ImportError {
     )]
     HwlocWithoutPci,
     /// It is not a dump of `rdma_topo`.
-    #[error("this is no dump of rdma_topo: {0}; pass the output of `rdma_topo dump`")]
+    #[error("this is not a dump of rdma_topo: {0}; pass the output of `rdma_topo dump`")]
     Dump(String),
     /// A packed file is cut off or wrong.
     #[error("the file cannot be unpacked: {0}; copy it again")]
@@ -73,7 +73,7 @@ pub enum ImportError {
     Path(String),
     /// It has bytes that are not text.
     #[error(
-        "the file is no text: byte {at} is {byte:#04x}; pass the text itself, or an archive of \
+        "the file is not text: byte {at} is {byte:#04x}; pass the text itself, or an archive of \
          `gdr collect` or hwloc-gather-topology"
     )]
     #[allow(missing_docs, reason = "the names say it")]
@@ -86,7 +86,7 @@ pub enum ImportError {
     Empty,
     /// Its format is not known.
     #[error(
-        "this is no archive of a node and no other capture of one; pass an archive of `gdr collect`, or what \
+        "this is neither an archive of a node nor another capture of one; pass an archive of `gdr collect`, or what \
          `lspci -D -nn -vvv`, `nvidia-smi topo -m`, `nvidia-smi -q`, dmesg, NCCL_TOPO_DUMP_FILE, \
          hwloc-gather-topology, `lstopo --of xml`, `rdma_topo dump`, ibstat or `ibdev2netdev -v` wrote"
     )]

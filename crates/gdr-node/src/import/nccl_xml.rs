@@ -9,10 +9,10 @@ use crate::pci::{Class, DeviceId, Identity, Link, LinkSpeed, LinkWidth, VendorId
 /// The deepest nesting of elements. Machines have less than a dozen switches in a row.
 const MOST_DEPTH: usize = 64;
 
-/// The most elements and pieces of text in a file. Those of whole racks have some thousands.
+/// The most elements and pieces of text in a file. Files of whole racks have some thousands.
 pub(super) const MOST_NODES: u32 = 1 << 16;
 
-/// The most CPUs in a file, each of which is joined to all others of its host.
+/// The most CPUs in a file; each is joined to all others of its host.
 const MOST_CPUS: usize = 512;
 
 /// A topology as NCCL writes it.

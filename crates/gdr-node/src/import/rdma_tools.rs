@@ -263,7 +263,7 @@ impl RdmaTools {
             return None;
         }
         let mut node = MemorySource::partial();
-        // Not below /sys/bus/pci, whose list would be that of all functions of the node.
+        // Not below /sys/bus/pci, whose list would name all functions of the node.
         let link = |at: Bdf| format!("../../../devices/{at}");
         for (name, device) in &self.devices {
             let path = format!("/sys/class/infiniband/{name}");

@@ -62,7 +62,7 @@ fn add(node: MemorySource, item: &Item) -> Result<MemorySource, String> {
         .filter(|_| path.starts_with("/sys/devices/") && path.len() < 4096)
         .filter(|_| path.split('/').all(|name| !matches!(name, "." | "..")))
         .and_then(|name| name.parse().ok())
-        .ok_or("its realpath is no PCI function's")?;
+        .ok_or("its realpath does not name a PCI function")?;
     let config = unpack(&item.config)?;
     let mut node = node
         .link_to(&format!("/sys/bus/pci/devices/{bdf}"), path)
@@ -123,7 +123,7 @@ fn identity(modalias: &str) -> Vec<(&'static str, String)> {
 }
 
 fn unpack(text: &str) -> Result<Vec<u8>, String> {
-    let packed = base64(text).ok_or("its config is no base64")?;
+    let packed = base64(text).ok_or("its config is not base64")?;
     let mut config = Vec::new();
     ZlibDecoder::new(packed.as_slice())
         .take(MOST_CONFIG + 1)
@@ -217,7 +217,7 @@ mod tests {
             ("[{}]".to_owned(), "missing field"),
             (dump("/etc/passwd", &good), "function 0: its realpath"),
             (dump("/sys/devices/../0000:41:00.0", &good), "its realpath"),
-            (dump(AT, "?"), "no base64"),
+            (dump(AT, "?"), "not base64"),
             (dump(AT, "AAAA"), "function 0: its config"),
             (dump(AT, &zlib(&vec![0; 100_000])), "more than 4096"),
         ] {

@@ -217,7 +217,7 @@ fn add_process(device: &mut GpuFacts, process: GpuProcess) {
     }
 }
 
-/// The program in a path, of which long ones are cut off at the left: `...envs/run/bin/python`.
+/// The program in a path; long paths are cut off at the left: `...envs/run/bin/python`.
 fn program(path: &str) -> Option<String> {
     let name = path.rsplit('/').next().unwrap_or(path).trim();
     (!name.is_empty() && name != "N/A").then(|| name.to_owned())

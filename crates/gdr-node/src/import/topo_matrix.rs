@@ -18,9 +18,9 @@ const MOST_MATRICES: usize = 256;
 /// The tables of a text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Matrices {
-    /// Those of distances, in order.
+    /// The words for distances, in order.
     pub all: Vec<TopoMatrix>,
-    /// Those of peer access, in order.
+    /// The words for peer access, in order.
     pub peer_access: Vec<PeerMatrix>,
     /// The parts that were not read.
     pub left_out: Vec<LeftOut>,
@@ -42,7 +42,7 @@ pub struct TopoMatrix {
 pub struct Row {
     /// The device.
     pub device: String,
-    /// Its class to each device, in the order of the columns; `None` for a cell that is no class.
+    /// Its class to each device, in the order of the columns; `None` for a cell that is not a class.
     pub classes: Vec<Option<SmiClass>>,
     /// The CPU affinity as printed: `0-63,128-191`.
     pub cpu_affinity: Option<String>,
@@ -105,7 +105,7 @@ impl fmt::Display for PeerAccess {
 
 /// The text is not a status of `nvidia-smi topo -p2p`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("this is no word of `nvidia-smi topo -p2p`: expected X, OK, CNS, GNS, TNS, DR, NS or U")]
+#[error("this is not a word of `nvidia-smi topo -p2p`: expected X, OK, CNS, GNS, TNS, DR, NS or U")]
 pub struct ParsePeerAccessError;
 
 impl FromStr for PeerAccess {
@@ -127,7 +127,7 @@ impl TopoMatrix {
     }
 
     /// The class of every device to every other, in the order of the columns. Where an excerpt
-    /// lacks a row, it is that of the column.
+    /// lacks a row, the column's is used.
     pub fn classes(&self) -> Vec<Vec<Option<SmiClass>>> {
         let rows: BTreeMap<&str, &Row> = (self.rows.iter())
             .map(|row| (row.device.as_str(), row))
@@ -257,7 +257,7 @@ impl Reading {
         let kind = match self.kind {
             Some(kind) => kind,
             None => {
-                // A lone `X` is a distance: that of the only device.
+                // A lone `X` is a distance: the only device's to itself.
                 let kind = if is_distance || self.columns.len() == 1 {
                     Kind::Distances
                 } else {
@@ -382,7 +382,7 @@ fn names_of(word: &str) -> impl Iterator<Item = &str> + Clone {
     pieces(word, begins)
 }
 
-/// The cells in a word of a row, of which a page that lost blanks has several (`PIXNODE`).
+/// The cells in a word of a row; a page that lost blanks has several in one (`PIXNODE`).
 fn cells_of(word: &str) -> impl Iterator<Item = &str> + Clone {
     const CLASSES: [&str; 7] = ["NV", "PIX", "PXB", "PHB", "NODE", "SYS", "X"];
     let is_glued = word.parse::<SmiClass>().is_err()

@@ -32,7 +32,7 @@ struct Files {
     given: OnceCell<Datum<Directory>>,
 }
 
-/// The machine that this process runs on: its files and those of [`virtual_path`].
+/// The machine that this process runs on: its files and the files of [`virtual_path`].
 ///
 /// Virtual files that need a library (CUDA, NVML, verbs) are added with [`ThisNode::with`] and are
 /// [`Absence::NotCollected`] otherwise. Each virtual file is produced by its first read and cached.

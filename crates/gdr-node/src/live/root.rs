@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn a_root_with_sysfs_in_it_is_whole() {
-        // The root of this machine by another name, as a container gets that of its host.
+        // The root of this machine by another name, as a container gets its host's.
         let root = LiveRoot::at("/proc/self/root/");
         let mounted = rustix::fs::statfs("/sys").is_ok_and(|it| i128::from(it.f_type) == SYSFS);
         if !mounted {

@@ -8,8 +8,8 @@ use crate::source::Datum;
 
 bitflags::bitflags! {
     /// The services, one bit each, as in the capability and in its control register
-    /// (PCI Express Base Specification 6.0, 7.7.11; bit 7 and above are enhanced ACS, of which
-    /// the two fields of two bits are kept as they are).
+    /// (PCI Express Base Specification 6.0, 7.7.11; bit 7 and above are enhanced ACS, whose two
+    /// fields of two bits are kept as they are).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct AcsBits: u16 {
         /// Source validation: requests with a bus number that is not below the port are blocked.

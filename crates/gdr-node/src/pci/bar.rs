@@ -29,7 +29,7 @@ const IO: u64 = 0x100;
 const MEM: u64 = 0x200;
 const PREFETCH: u64 = 0x2000;
 
-/// Reads sysfs `resource`: `start end flags`, one line a range, of which the first six are BARs.
+/// Reads sysfs `resource`: `start end flags`, one line a range; the first six are BARs.
 pub(crate) fn parse_resource(text: &str) -> Vec<Bar> {
     let hex = |word: &str| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok();
     let bar = |(number, line): (usize, &str)| {

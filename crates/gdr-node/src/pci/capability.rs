@@ -1,14 +1,14 @@
 //! Capability lists of config space: where each capability begins.
 //!
-//! Layouts are those of PCI Express Base Specification 6.0, 7.5.3 and 7.6. The pointers come from
-//! the device or from a capture, so a list is followed only to offsets where a capability can be,
-//! and to each of them once.
+//! Layouts follow PCI Express Base Specification 6.0, 7.5.3 and 7.6. The pointers come from the
+//! device or from a capture, so a list is followed only to offsets where a capability can be, and
+//! to each of them once.
 
 use std::fmt;
 
-/// Size of the header in bytes; standard capabilities lie behind it.
+/// Size of the header in bytes; standard capabilities follow it.
 pub(super) const HEADER: usize = 0x40;
-/// Size of the config space of conventional PCI in bytes; extended capabilities lie behind it.
+/// Size of the config space of conventional PCI in bytes; extended capabilities follow it.
 const CONVENTIONAL: usize = 0x100;
 /// Capabilities that fit between the header and the end of conventional space.
 const MOST_STANDARD: usize = 48;

@@ -44,7 +44,7 @@ pub enum ConfigError {
 /// [`Absence::Denied`], not zero. Each capability has its accessor beside its type:
 /// [`ConfigSpace::acs`], [`ConfigSpace::express`] and so on. A clone shares the bytes.
 ///
-/// Offsets and layouts are those of PCI Express Base Specification 6.0, chapter 7.
+/// Offsets and layouts follow PCI Express Base Specification 6.0, chapter 7.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ConfigSpace {
     bytes: Arc<[u8]>,
@@ -79,7 +79,7 @@ impl ConfigSpace {
         self.bytes.len()
     }
 
-    /// Whether the function no longer answers: its vendor and device IDs read as ones.
+    /// Returns whether the function no longer answers: its vendor and device IDs read as ones.
     pub fn is_gone(&self) -> bool {
         self.header_u32(0) == u32::MAX
     }
@@ -103,7 +103,7 @@ impl ConfigSpace {
         self.bytes[0x0e] & 0x7f
     }
 
-    /// Whether the device has functions besides function 0.
+    /// Returns whether the device has functions besides function 0.
     pub fn is_multi_function(&self) -> bool {
         self.bytes[0x0e] & 0x80 != 0
     }
@@ -135,7 +135,7 @@ impl ConfigSpace {
 
     /// Where a standard capability begins.
     ///
-    /// A capability behind the fault of a broken list is [`Absence::Missing`], because Linux does
+    /// A capability after the fault of a broken list is [`Absence::Missing`], because Linux does
     /// not find it either; [`CapabilityList::end`] has the fault.
     pub fn find(&self, id: CapabilityId) -> Datum<Offset> {
         self.found(&self.capabilities, id)

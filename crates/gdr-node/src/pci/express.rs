@@ -49,7 +49,7 @@ impl PortType {
         }
     }
 
-    /// Whether its link leads away from the root. These ports apply ACS to peer traffic.
+    /// Returns whether its link leads away from the root. These ports apply ACS to peer traffic.
     pub fn is_downstream(self) -> bool {
         matches!(self, Self::RootPort | Self::SwitchDownstream)
     }

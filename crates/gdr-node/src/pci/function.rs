@@ -36,8 +36,8 @@ pub struct BusRange {
 }
 
 impl BusRange {
-    /// Whether a bus is behind the bridge. A bridge that firmware did not configure has secondary
-    /// bus 0 and no buses behind it.
+    /// Returns whether a bus is behind the bridge. A bridge that firmware did not configure has
+    /// secondary bus 0 and no buses behind it.
     pub fn contains(self, bus: u8) -> bool {
         self.secondary != 0 && (self.secondary..=self.subordinate).contains(&bus)
     }
@@ -126,12 +126,12 @@ impl Function {
         }
     }
 
-    /// Whether it is a bridge to other buses.
+    /// Returns whether it is a bridge to other buses.
     pub fn is_bridge(&self) -> bool {
         self.bridge.is_some() || self.identity.class.is_some_and(|class| class.is_bridge())
     }
 
-    /// Whether it is a virtual function.
+    /// Returns whether it is a virtual function.
     pub fn is_virtual(&self) -> bool {
         self.physical_function.is_ok()
     }

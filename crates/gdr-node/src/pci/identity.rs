@@ -171,22 +171,22 @@ impl Class {
         (self.0 >> 8) as u16
     }
 
-    /// Whether it is a display, 3D or compute device.
+    /// Returns whether it is a display, 3D or compute device.
     pub fn is_gpu(self) -> bool {
         self.base() == 0x03
     }
 
-    /// Whether it is a network device of any kind.
+    /// Returns whether it is a network device of any kind.
     pub fn is_network(self) -> bool {
         self.base() == 0x02
     }
 
-    /// Whether it is a bridge from PCI to PCI.
+    /// Returns whether it is a bridge from PCI to PCI.
     pub fn is_bridge(self) -> bool {
         self.subclass() == 0x0604
     }
 
-    /// Whether it is a bridge from the CPU to PCI.
+    /// Returns whether it is a bridge from the CPU to PCI.
     pub fn is_host_bridge(self) -> bool {
         self.subclass() == 0x0600
     }
@@ -216,7 +216,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Whether it is a GPU of NVIDIA.
+    /// Returns whether it is a GPU of NVIDIA.
     pub fn is_nvidia_gpu(&self) -> bool {
         self.vendor == Some(VendorId::NVIDIA) && self.class.is_some_and(Class::is_gpu)
     }
@@ -274,13 +274,13 @@ impl Identity {
         })
     }
 
-    /// Whether it is a network device.
+    /// Returns whether it is a network device.
     pub fn is_network(&self) -> bool {
         self.class.is_some_and(Class::is_network)
     }
 
-    /// Whether it may be a GPU of NVIDIA, by what is known of it. Names decide only if they say
-    /// more than a number.
+    /// Returns whether it may be a GPU of NVIDIA, by what is known of it. Names decide only if they
+    /// say more than a number.
     pub fn may_be_nvidia_gpu(&self) -> bool {
         let name = self.name.as_deref();
         (self.vendor.is_none() || self.class.is_none())
@@ -291,7 +291,7 @@ impl Identity {
             }
     }
 
-    /// Whether it may be an RDMA NIC, by what is known of it, as [`may_be_nvidia_gpu`].
+    /// Returns whether it may be an RDMA NIC, by what is known of it, as [`may_be_nvidia_gpu`].
     ///
     /// [`may_be_nvidia_gpu`]: Self::may_be_nvidia_gpu
     pub fn may_be_rdma_nic(&self) -> bool {
@@ -302,7 +302,7 @@ impl Identity {
             && !name.is_some_and(naming::is_other)
     }
 
-    /// Whether its maker makes RDMA NICs, or is not known.
+    /// Returns whether its maker makes RDMA NICs, or is not known.
     pub fn maker_may_make_rdma_nics(&self) -> bool {
         match self.vendor {
             Some(vendor) => VendorId::RDMA.contains(&vendor),
@@ -310,7 +310,7 @@ impl Identity {
         }
     }
 
-    /// Whether it is a device that only a hypervisor shows, by its number or its name.
+    /// Returns whether it is a device that only a hypervisor shows, by its number or its name.
     pub fn is_emulated(&self) -> bool {
         // Virtio alone does not tell: BlueField shows its devices to bare machines.
         const WORDS: [&str; 5] = ["QEMU", "82441FX", "VMware", "Hyper-V", "XenSource"];

@@ -165,9 +165,9 @@ pub(crate) fn class(
     }
 }
 
-/// Whether a product other than NVIDIA's is an RDMA NIC for certain, by its number in drivers of
-/// Linux: Amazon's EFA (`efa`), Alibaba's eRDMA (`erdma`), VMware's (`vmw_pvrdma`), Intel's and
-/// Cornelis' Omni-Path (`hfi1`).
+/// Returns whether a product other than NVIDIA's is an RDMA NIC for certain, by its number in
+/// drivers of Linux: Amazon's EFA (`efa`), Alibaba's eRDMA (`erdma`), VMware's (`vmw_pvrdma`),
+/// Intel's and Cornelis' Omni-Path (`hfi1`).
 pub(crate) fn is_rdma_product(vendor: VendorId, device: DeviceId) -> bool {
     matches!(
         (vendor, device.0),
@@ -178,7 +178,7 @@ pub(crate) fn is_rdma_product(vendor: VendorId, device: DeviceId) -> bool {
     )
 }
 
-/// Whether a name says that this is an RDMA NIC.
+/// Returns whether a name says that this is an RDMA NIC.
 pub(crate) fn names_rdma_nic(name: &str) -> bool {
     has(
         name,
@@ -191,12 +191,12 @@ pub(crate) fn names_rdma_nic(name: &str) -> bool {
     )
 }
 
-/// Whether a name says that this is neither a GPU nor a network card.
+/// Returns whether a name says that this is neither a GPU nor a network card.
 pub(crate) fn is_other(name: &str) -> bool {
     has(name, &OTHER) && !has(name, &NETWORK)
 }
 
-/// Whether a name says nothing but a number.
+/// Returns whether a name says nothing but a number.
 pub(crate) fn is_number(name: &str) -> bool {
     name.starts_with("Device ") || pair(name.trim()).is_some()
 }

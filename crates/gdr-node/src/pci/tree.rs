@@ -114,7 +114,7 @@ impl Tree {
         self.functions.len()
     }
 
-    /// Whether the tree has no functions.
+    /// Returns whether the tree has no functions.
     pub fn is_empty(&self) -> bool {
         self.functions.is_empty()
     }
@@ -130,7 +130,8 @@ impl Tree {
         children.iter().filter_map(|bdf| self.get(*bdf))
     }
 
-    /// Whether a bus counts as a root bus only because the capture lacks the bridges above it.
+    /// Returns whether a bus counts as a root bus only because the capture lacks the bridges above
+    /// it.
     pub fn is_severed(&self, root: RootBus) -> bool {
         self.severed.contains(&root)
     }
@@ -149,9 +150,9 @@ impl Tree {
         }
     }
 
-    /// Sets the NUMA node of each function for which it was not collected: to that of its card,
-    /// else to the common node of the other functions below its root bus. Linux puts all functions
-    /// below a host bridge on the bridge's node.
+    /// Sets the NUMA node of each function for which it was not collected: to its card's, else to
+    /// the common node of the other functions below its root bus. Linux puts all functions below a
+    /// host bridge on the bridge's node.
     pub(crate) fn infer_nodes(&mut self) {
         let mut cards: BTreeMap<Bdf, Option<NumaNode>> = BTreeMap::new();
         let mut roots: BTreeMap<RootBus, Option<NumaNode>> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! The matrix of `nvidia-smi topo -m`, in its terms or in those of NCCL or UCX.
+//! The matrix of `nvidia-smi topo -m`, in its own terms, or in NCCL's or UCX's.
 
 use std::fmt::Write;
 
@@ -15,12 +15,12 @@ pub const MOST_DEVICES: usize = 4096;
 /// The vocabulary of the classes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Vocabulary {
-    /// Those of nvidia-smi: PIX, PXB, PHB, NODE, SYS.
+    /// nvidia-smi's: PIX, PXB, PHB, NODE, SYS.
     #[default]
     Smi,
-    /// Those of NCCL: PIX, PXB, PHB, SYS.
+    /// NCCL's: PIX, PXB, PHB, SYS.
     Nccl,
-    /// Those of UCX: default, phb, node, sys.
+    /// UCX's: default, phb, node, sys.
     Ucx,
 }
 

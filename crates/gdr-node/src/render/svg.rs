@@ -28,7 +28,7 @@ const MOST_SWITCHES: usize = 16;
 /// What the words in the table stand for.
 const LEGEND: [&str; 2] = [
     "NV# NVLinks, PIX one switch, PXB several switches, PHB one host bridge, NODE one NUMA node,",
-    "SYS across NUMA nodes. Rows of NICs are those of the columns.",
+    "SYS across NUMA nodes. Rows of NICs match the columns.",
 ];
 /// The most characters of a model's name in a box.
 const MOST_MODEL: usize = 18;

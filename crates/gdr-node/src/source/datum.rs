@@ -40,7 +40,7 @@ pub enum Absence {
 }
 
 impl Absence {
-    /// Whether the node may have it nevertheless.
+    /// Returns whether the node may have it nevertheless.
     pub const fn is_unknown(self) -> bool {
         !matches!(self, Self::Missing)
     }
@@ -56,12 +56,12 @@ impl Absence {
     }
 }
 
-/// Methods of [`Datum`] in addition to those of [`Result`].
+/// Methods that [`Datum`] adds to [`Result`].
 pub trait DatumExt<T> {
     /// The same fact, borrowed; an absence is copied.
     fn by_ref(&self) -> Datum<&T>;
 
-    /// Whether the fact is neither read nor known to be absent.
+    /// Returns whether the fact is neither read nor known to be absent.
     fn is_unknown(&self) -> bool;
 
     /// The fact as text, or why it is absent.

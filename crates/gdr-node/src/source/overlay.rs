@@ -14,7 +14,7 @@ impl Overlay {
         self.layers.push(layer);
     }
 
-    /// Whether there is no capture.
+    /// Returns whether there is no capture.
     pub fn is_empty(&self) -> bool {
         self.layers.is_empty()
     }

@@ -68,13 +68,13 @@ pub const DEVICE_NODES: &str = "@dev/nodes";
 pub const LIBRARIES: &str = "@libraries";
 
 /// The IP addresses of interfaces, one a line: `ib0 10.0.0.5`, `ib0 fe80::1`. The name alone stands for
-/// an interface of which all addresses are known.
+/// an interface whose addresses are all known.
 pub const ADDRESSES: &str = "@addresses";
 
 /// The file system at `/dev/shm`: lines of `size` or `free`, a space, and the number of bytes.
 pub const SHARED_MEMORY: &str = "@shm";
 
-/// Whether a path names a virtual file.
+/// Returns whether a path names a virtual file.
 pub fn is_virtual(path: &str) -> bool {
     path.trim_start_matches('/').starts_with('@')
 }

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 /// The text is not the name of a class.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is no class of {vocabulary}: expected one of {expected}")]
+#[error("`{text}` is not a class of {vocabulary}: expected one of {expected}")]
 pub struct ParseClassError {
     text: String,
     vocabulary: &'static str,
@@ -120,7 +120,7 @@ impl NcclClass {
         ("DIS", Self::Dis),
     ];
 
-    /// Whether NCCL lets the network reach a GPU's memory at this distance unless
+    /// Returns whether NCCL lets the network reach a GPU's memory at this distance unless
     /// `NCCL_NET_GDR_LEVEL` overrides it. For a relay through another GPU (PXN) the distance of
     /// that GPU decides, which is never more than this.
     pub fn is_gdr_by_default(self) -> bool {

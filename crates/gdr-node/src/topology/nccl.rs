@@ -145,8 +145,8 @@ impl NcclGraph {
             .collect()
     }
 
-    /// Whether NCCL may use GPUDirect RDMA between two devices: `None` if its file has no `gdr`
-    /// for either, `Some(false)` if it has `gdr="0"` for one.
+    /// Returns whether NCCL may use GPUDirect RDMA between two devices: `None` if its file has no
+    /// `gdr` for either, `Some(false)` if it has `gdr="0"` for one.
     pub fn is_gdr_allowed(&self, gpu: Bdf, nic: Bdf) -> Option<bool> {
         let (gpu, nic) = (self.index(gpu)?, self.index(nic)?);
         match (self.nodes[gpu].gdr, self.nodes[nic].gdr) {
@@ -295,8 +295,8 @@ impl NcclGraph {
         self.nodes[gpu].gdr != Some(false) && self.nodes[nic].gdr != Some(false)
     }
 
-    /// Whether a GPU has a chip-to-chip link to its CPU and this is one of its nearest network
-    /// devices that is attached to a CPU.
+    /// Returns whether a GPU has a chip-to-chip link to its CPU and this is one of its nearest
+    /// network devices that is attached to a CPU.
     fn is_p2c(&self, gpu: usize, to_nic: &[Option<NcclPath>]) -> bool {
         let Some(cpu) = self.nodes[gpu]
             .wires
@@ -346,7 +346,7 @@ impl NcclGraph {
                     };
                     let rank =
                         |path: NcclPath| (path.class, std::cmp::Reverse(path.bandwidth), path.hops);
-                    // Each change lowers a rank, of which there are finitely many.
+                    // Each change lowers a rank, and ranks are finite.
                     if paths[to].is_none_or(|known| rank(new) < rank(known)) {
                         paths[to] = Some(new);
                         if !std::mem::replace(&mut waiting[to], true) {

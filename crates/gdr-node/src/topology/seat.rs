@@ -25,7 +25,7 @@ pub(super) struct Seat {
     pub(super) numa: Datum<NumaNode>,
     /// That node, or the only one of the machine.
     pub(super) node: Option<NumaNode>,
-    /// The NUMA node on which NCCL puts it: that of the last function it comes to on its path up.
+    /// The NUMA node on which NCCL puts it: the last function's on its path up.
     nccl_cpu: Option<NumaNode>,
     is_gpu: bool,
 }

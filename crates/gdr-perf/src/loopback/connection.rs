@@ -281,7 +281,7 @@ enum Next {
     Ended(Ended),
 }
 
-/// Whether a request may have failed because the peer has ended.
+/// Returns whether a request may have failed because the peer has ended.
 fn is_without_answer(status: WcStatus) -> bool {
     matches!(status, WcStatus::RetryExceeded | WcStatus::WrFlushed)
 }
@@ -445,7 +445,7 @@ mod tests {
             Connection::new(&domain).unwrap(),
         );
         let [own, others] = [&link, &other].map(|link| Some(link.pair().qpn().get()));
-        // The numbers are those of `enum ibv_event_type`.
+        // The numbers come from `enum ibv_event_type`.
         for (event, element, says) in [
             (
                 1,
@@ -469,7 +469,7 @@ mod tests {
                 None => assert_eq!(said, None, "{event}"),
             }
         }
-        // An event without meaning for the run does not hide the one behind it.
+        // An event without meaning for the run does not hide the next one.
         for event in [9, 10] {
             fake.fault("mlx5_0", Fault::Raise(event, None));
         }

@@ -21,7 +21,7 @@ const TRIES: u8 = 100;
 /// receiver has `port`, the sender a free one.
 ///
 /// # Errors
-/// Those of [`Device::soft_with`].
+/// The errors of [`Device::soft_with`].
 pub fn open_both(from: Option<IpAddr>, to: Option<IpAddr>, port: u16) -> Result<(Device, Device)> {
     SoftSettings::new(port).both(from, to)
 }
@@ -29,7 +29,7 @@ pub fn open_both(from: Option<IpAddr>, to: Option<IpAddr>, port: u16) -> Result<
 /// Opens the device of the end that listens on `listen`: at `to`, by default at the same address.
 ///
 /// # Errors
-/// [`Error::Settings`] when no single address is named; those of [`Device::soft_with`].
+/// [`Error::Settings`] when no single address is named; the errors of [`Device::soft_with`].
 pub fn open_listener(listen: IpAddr, to: Option<IpAddr>, port: u16) -> Result<Device> {
     SoftSettings::new(port).listener(listen, to)
 }
@@ -38,7 +38,7 @@ pub fn open_listener(listen: IpAddr, to: Option<IpAddr>, port: u16) -> Result<De
 /// which this host reaches the peer. If that is the peer's own address, this end uses a free port.
 ///
 /// # Errors
-/// Those of [`Device::soft_with`]; [`gdr_rdma::NicError::NoRoute`] without a route to the peer.
+/// The errors of [`Device::soft_with`]; [`gdr_rdma::NicError::NoRoute`] without a route to the peer.
 pub fn open_connector(peer: IpAddr, from: Option<IpAddr>, port: u16) -> Result<Device> {
     SoftSettings::new(port).connector(peer, from)
 }

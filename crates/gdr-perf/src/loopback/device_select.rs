@@ -187,8 +187,8 @@ impl DevicePair {
     /// Opens the devices of both ends in this process. A single kernel device sends to itself.
     ///
     /// # Errors
-    /// Those of [`Device::verbs`] and [`open_both`](super::open_both); [`crate::Error::Settings`] for a device that does
-    /// not exist.
+    /// The errors of [`Device::verbs`] and [`open_both`](super::open_both); [`crate::Error::Settings`] for a device
+    /// that does not exist.
     pub fn both(&self, chosen: &Chosen) -> Result<(Device, Device)> {
         if chosen.provider == Provider::Soft {
             return self.soft().both(soft(&self.from), soft(&self.to));
@@ -245,7 +245,7 @@ fn verbs(name: &Option<DeviceName>) -> Option<&str> {
     }
 }
 
-/// Whether `name`, with or without a port, is a kernel device.
+/// Returns whether `name`, with or without a port, is a kernel device.
 fn is_of_kernel(name: &str) -> bool {
     let device = name.split(':').next().unwrap_or(name);
     let listed = Device::list_verbs(&VerbsOptions::new());

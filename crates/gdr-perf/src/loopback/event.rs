@@ -92,7 +92,7 @@ impl<'a> Observer<'a> {
         self.notify(Event::Step { number, step })
     }
 
-    /// Whether the peer sent a message or closed the connection while this end waits for
+    /// Returns whether the peer sent a message or closed the connection while this end waits for
     /// completions.
     pub(super) fn is_interrupted(&self) -> bool {
         self.watch.as_ref().is_some_and(Watch::is_due)

@@ -151,8 +151,8 @@ fn resolve(host: &str, limit: Duration) -> Result<Vec<IpAddr>> {
     Ok(addresses)
 }
 
-/// Whether a name or an address stands for this host: it is the host's name, with or without its domain,
-/// or one of its addresses. A name that cannot be resolved within `limit` does not.
+/// Returns whether a name or an address stands for this host: it is the host's name, with or without its
+/// domain, or one of its addresses. A name that cannot be resolved within `limit` does not.
 pub fn is_this_host(name: &str, limit: Duration) -> bool {
     if let Ok(ip) = name.parse::<IpAddr>() {
         let own = Device::list_soft().unwrap_or_default();
@@ -166,7 +166,7 @@ pub fn is_this_host(name: &str, limit: Duration) -> bool {
     matches!(own_address(name, limit), Ok(Some(_)))
 }
 
-/// The address of this host that a name stands for: that of an interface or of a host name.
+/// The address of this host that a name stands for: the name of an interface or of a host.
 ///
 /// # Errors
 /// [`Error::Settings`] for the name of another host. An unknown name is `Ok(None)`.
@@ -200,7 +200,8 @@ pub(super) fn own_address(name: &str, limit: Duration) -> Result<Option<IpAddr>>
     }
 }
 
-/// Whether `text` is the MAC address of an interface, as `ip`, `ethtool` or Windows write it.
+/// Returns whether `text` is the MAC address of an interface, as `ip`, `ethtool` or Windows write
+/// it.
 fn has_mac(interface: &str, text: &str) -> bool {
     let path = format!("/sys/class/net/{interface}/address");
     std::fs::read_to_string(path)

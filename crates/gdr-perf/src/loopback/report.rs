@@ -520,7 +520,7 @@ impl Ended {
         }
     }
 
-    /// Whether all requests succeeded.
+    /// Returns whether all requests succeeded.
     pub fn is_done(&self) -> bool {
         matches!(self, Self::Done { .. })
     }

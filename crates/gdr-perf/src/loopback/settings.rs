@@ -15,7 +15,7 @@ pub(super) const MESSAGE: u64 = 16 << 20;
 /// transfers in a second.
 const BYTES_PER_SECOND: u64 = 64 << 20;
 
-/// What becomes of the bytes behind the completions, in a rehearsal of a failure.
+/// What becomes of the bytes after the completions, in a rehearsal of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fault {

@@ -53,7 +53,7 @@ impl PeerSession {
         receive(&mut self.stream, Deadline::after(limit))
     }
 
-    /// Exchanges the endpoints of all queue pairs with those of the peer's device, and the regions.
+    /// Exchanges the endpoints of all queue pairs with the peer's, and the regions.
     fn introduce_all(
         &mut self,
         device: &Device,

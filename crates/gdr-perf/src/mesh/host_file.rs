@@ -1,7 +1,7 @@
 //! The hosts of a mesh that no launcher starts, by a file as `mpirun` takes it.
 //!
 //! Each line has the name or the address of a host, and how many ranks run there: `gpu01`,
-//! `gpu01 slots=8` (Open MPI) or `gpu01:8` (MPICH); 1 if it is left out. Behind `#` is a comment. The ranks
+//! `gpu01 slots=8` (Open MPI) or `gpu01:8` (MPICH); 1 if it is left out. A comment follows `#`. The ranks
 //! are numbered in the order of the lines.
 
 use std::str::FromStr;
@@ -36,7 +36,7 @@ pub struct HostPlace {
 pub enum HostFileError {
     /// Something else than a host and a number of ranks.
     #[error(
-        "line {line}, `{text}`, is no host: give a name or an address, and behind it slots=N if N ranks \
+        "line {line}, `{text}`, is not a host: give a name or an address, then slots=N if N ranks \
          run there"
     )]
     Line { line: usize, text: String },
@@ -91,7 +91,7 @@ fn host(line: usize, text: &str) -> Result<Host, HostFileError> {
         (_, Some(word)) => (name, Some(word.strip_prefix("slots=").ok_or_else(wrong)?)),
         (_, None) => (name, None),
     };
-    // Open MPI has `max_slots=N` behind it, which limits what others may start there.
+    // Open MPI has `max_slots=N` after it, which limits what others may start there.
     let is_known = |word: &str| word.starts_with("max_slots=") || word.starts_with("max-slots=");
     let is_name = |c: char| c.is_ascii_alphanumeric() || "-._:".contains(c);
     if name.is_empty() || !name.chars().all(is_name) || !words.all(is_known) {
@@ -204,10 +204,10 @@ gpu02:4
             ("a\nb slots=0", "line 2 has `0` ranks"),
             ("a:x", "line 1 has `x` ranks"),
             ("a slots=5000", "line 1 has `5000` ranks"),
-            ("a 8", "line 1, `a 8`, is no host"),
-            ("a slots=2 fast", "is no host"),
+            ("a 8", "line 1, `a 8`, is not a host"),
+            ("a slots=2 fast", "is not a host"),
             ("\n\u{e9}", "line 2"),
-            (":8", "is no host"),
+            (":8", "is not a host"),
             ("a:4096\nb", "more than 4096 ranks"),
         ] {
             let error = text.parse::<HostFile>().unwrap_err().to_string();

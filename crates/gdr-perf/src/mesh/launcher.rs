@@ -42,7 +42,7 @@ pub struct Launch {
     pub rank: usize,
     /// The number of ranks; `None` where the launcher does not say it.
     pub ranks: Option<usize>,
-    /// The rank among those of this host, from 0.
+    /// The rank within this host, from 0.
     pub local_rank: Option<usize>,
     /// Where rank 0 runs, where the launcher says it.
     pub first_host: Option<String>,

@@ -114,7 +114,7 @@ pub(super) fn part_of_expected(cell: &Cell, expected: &[Expected]) -> Option<f64
 pub(super) mod tests {
     use super::*;
 
-    /// The cells of ranks of which four are on each host; those without a rate failed.
+    /// The cells of ranks, four on each host; a cell without a rate failed.
     pub(in super::super) fn cells(
         ranks: usize,
         rate: impl Fn(usize, usize) -> Option<f64>,

@@ -42,7 +42,7 @@ pub struct RankSetup<'a> {
 ///
 /// # Errors
 /// [`Error::Settings`](crate::Error::Settings); no coordinator accepts in time, or it ends early. A
-/// partner that fails is no error here: the coordinator has it in its report.
+/// partner that fails is not an error here: the coordinator has it in its report.
 pub fn join(
     setup: RankSetup<'_>,
     coordinator: SocketAddr,

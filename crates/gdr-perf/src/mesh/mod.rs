@@ -5,10 +5,10 @@
 //! each its partners, round by round ([`rounds`]), so that no two pairs of a round share a GPU or a NIC.
 //! Every transfer is one of [`crate::transfer`], with its bytes compared.
 //!
-//! What a direction should reach is the median of those of its kind ([`Link`]); those below a part of
-//! it, and those that failed, are [`Outlier`]s, of which each rank reports what the doctor finds on its
-//! host. Every wait has a deadline: a rank that was killed is
-//! named in the report, and all others end.
+//! What a direction should reach is the median of its kind ([`Link`]). Directions below a part of it,
+//! and directions that failed, are [`Outlier`]s; each rank reports what the doctor finds on its host
+//! about them. Every wait has a deadline: a rank that was killed is named in the report, and all others
+//! end.
 
 mod coordinator;
 mod host_file;

@@ -84,7 +84,7 @@ pub struct DoctorFinding {
 }
 
 impl RankSide {
-    /// Whether it includes a direction of `rank`.
+    /// Returns whether it includes a direction of `rank`.
     const fn includes(self, rank: usize, from: usize, to: usize) -> bool {
         match self {
             Self::Outgoing => from == rank,
@@ -95,7 +95,7 @@ impl RankSide {
 }
 
 impl OutlierSubject {
-    /// Whether a direction is a part of it.
+    /// Returns whether a direction is a part of it.
     pub const fn includes(self, from: usize, to: usize) -> bool {
         match self {
             Self::Rank { rank, side, .. } => side.includes(rank, from, to),
@@ -240,7 +240,7 @@ mod tests {
         outliers(cells, &expected(cells), 0.7)
     }
 
-    /// Eight ranks of which the directions that `is_slow` names have 30 % of the usual rate.
+    /// Eight ranks; the directions that `is_slow` names have 30 % of the usual rate.
     fn with_slow(is_slow: impl Fn(usize, usize) -> bool) -> Vec<Outlier> {
         found(&cells(8, |from, to| {
             Some(usual(from, to) * if is_slow(from, to) { 0.3 } else { 1.0 })

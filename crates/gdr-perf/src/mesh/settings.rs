@@ -53,8 +53,8 @@ impl MeshSettings {
         }
     }
 
-    /// Requests in flight: those of a few MiB keep any link busy, and a slow one takes not much longer
-    /// than the measured time until they are complete.
+    /// Requests in flight: a few MiB keep any link busy, and a slow one takes not much longer than the
+    /// measured time until they are complete.
     fn depth(&self) -> u32 {
         (IN_FLIGHT / self.size.max(1)).clamp(LEAST_DEPTH, MOST_DEPTH) as u32
     }

@@ -175,8 +175,8 @@ fn child(context: &Context, idle: &Pinned, mapping: &Mapping) -> i32 {
     status
 }
 
-/// Whether the first page of a window is mapped in this process; the others came and went with
-/// it.
+/// Returns whether the first page of a window is mapped in this process; the others came and went
+/// with it.
 pub(super) fn is_mapped((start, _): (*mut u8, u64)) -> bool {
     let mut resident = 0_u8;
     // SAFETY: `mincore` does not access the address, and writes one byte for one page.
@@ -226,7 +226,7 @@ fn in_child(work: impl FnOnce() -> i32, limit: Duration) -> Outcome<i32> {
     }
 }
 
-/// Whether `child` ends within `limit`.
+/// Returns whether `child` ends within `limit`.
 fn wait_for(child: Pid, limit: Duration) -> Outcome<bool> {
     let fd = pidfd_open(child, PidfdFlags::empty()).map_err(std::io::Error::from)?;
     let limit = Timespec::try_from(limit)?;

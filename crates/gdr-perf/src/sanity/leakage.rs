@@ -35,7 +35,8 @@ impl Holdings {
     }
 }
 
-/// Whether a line of `/proc/PID/maps` is a shared mapping: the fourth letter of its second field.
+/// Returns whether a line of `/proc/PID/maps` is a shared mapping: the fourth letter of its second
+/// field.
 fn is_shared(line: &str) -> bool {
     line.split_whitespace()
         .nth(1)

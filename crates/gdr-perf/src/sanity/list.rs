@@ -358,7 +358,7 @@ fn of_site(&(name, run, proves): &SiteCheck, effort: Effort) -> Check {
     }
 }
 
-/// Every check, the ordinary ones in alphabetical order and then those of an extended run.
+/// Every check: the ordinary ones in alphabetical order, then an extended run's.
 pub fn all() -> Vec<Check> {
     const OWN: [MemoryKind; 3] = [MemoryKind::Plain, MemoryKind::VmmPosixFd, MemoryKind::Vmm];
     let mut checks: Vec<Check> = OF_SITE.iter().map(|c| of_site(c, Effort::Normal)).collect();
@@ -495,7 +495,7 @@ mod tests {
         }
         let kinds = named(&["basic_small_buffers_mapping"]).unwrap();
         assert_eq!(kinds.len(), MemoryKind::DEVICE.len());
-        // A word that several checks begin with is no name.
+        // A word that several checks begin with does not name one.
         assert!(named(&["leakage"]).is_err());
         assert_eq!(named(&["basic"]).unwrap().len(), MemoryKind::DEVICE.len());
     }

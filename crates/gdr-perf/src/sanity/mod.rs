@@ -74,7 +74,7 @@ impl Check {
         self.proves
     }
 
-    /// Whether it belongs to the checks that only an extended run makes.
+    /// Returns whether it belongs to the checks that only an extended run makes.
     pub fn is_extended(&self) -> bool {
         self.effort == Effort::Extended
     }

@@ -94,7 +94,7 @@ pub(super) fn past_the_end(target: &BenchTarget, kind: MemoryKind) -> Outcome {
     pattern::require_same_memory(&target.map(&buffer)?, &buffer, 50)
 }
 
-/// No bytes are no range.
+/// No bytes do not make a range.
 pub(super) fn zero_length(target: &BenchTarget) -> Outcome {
     let buffer = allocate(target, MemoryKind::Plain, 64 * KIB)?;
     let empty = |error: &Error| matches!(error, Error::EmptyRange { .. });

@@ -19,7 +19,7 @@ use crate::report::CpuPlacement;
 ///
 /// The memory is allocated and registered for the first measurement, and again only for one that needs
 /// another length. Each measurement has queue pairs of its own, and writes to the memory before its first
-/// request, so bytes of one before do not pass as those of the next.
+/// request, so bytes of one do not pass as the next one's.
 pub struct TransferEndpoint<'a> {
     // The regions go before their domain.
     registered: Option<(u64, EndMemory)>,

@@ -14,7 +14,7 @@ use crate::report::CpuPlacement;
 pub struct LocalEnd<'a> {
     /// Its memory.
     pub memory: TransferMemory<'a>,
-    /// The address from which it connects; `None` for that of its device, or with a key any.
+    /// The address from which it connects; `None` for its device's, or with a key any.
     pub connect_from: Option<IpAddr>,
     /// The CPUs that its process was bound to, for the report.
     pub cpus: Option<CpuPlacement>,

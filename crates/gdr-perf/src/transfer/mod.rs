@@ -8,8 +8,8 @@
 //!
 //! - *Bandwidth*: several requests in flight; the time runs from the first request to the last
 //!   completion. The latencies of a row are those under this load, of requests with a completion. With
-//!   [`Striping::On`] one message is in flight, in parts over all queue pairs, and a latency is that of
-//!   a whole message.
+//!   [`Striping::On`] one message is in flight, in parts over all queue pairs, and a latency is a whole
+//!   message's.
 //! - *Latency*: WRITE and SEND go back and forth, and a sample is half of a round trip; READs and
 //!   atomic operations are posted one by one, and a sample is the time from one to the next.
 

@@ -294,8 +294,8 @@ impl<'a> Pipeline<'a> {
     /// than its own length: its worker runs on for a moment after a completion, and a request that is
     /// posted by then needs no wake-up. All that need not be done then is done while the next request is
     /// in flight. A sample is the time from one post to the next, as perftest's is, and the clock is read
-    /// behind the post: where a read stands in the period does not change its length. Only the last
-    /// sample ends with a completion.
+    /// after the post: where a read stands in the period does not change its length. Only the last sample
+    /// ends with a completion.
     fn send_one_by_one(
         &mut self,
         amount: Amount,
@@ -557,7 +557,7 @@ impl<'a> Pipeline<'a> {
         Ok(())
     }
 
-    /// Whether the results of requests are checked.
+    /// Returns whether the results of requests are checked.
     fn checks_results(&self) -> bool {
         self.plan.verify != Verification::Off && self.plan.verb.operation() == Operation::Atomic
     }

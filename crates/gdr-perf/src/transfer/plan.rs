@@ -51,7 +51,7 @@ pub enum Direction {
     /// The connecting end.
     #[default]
     OneWay,
-    /// Both ends at the same time; figures are those of both together.
+    /// Both ends at the same time; figures count both together.
     BothWays,
 }
 
@@ -219,7 +219,8 @@ pub enum PlanError {
     Mtu(u32),
     /// A path MTU that the path does not carry.
     #[error(
-        "the path carries packets of {path} bytes, not {asked}: leave out the path MTU, or raise that of the interfaces"
+        "the path carries packets of {path} bytes, not {asked}: leave out the path MTU, or \
+         raise the interfaces' MTU"
     )]
     LongMtu { asked: usize, path: usize },
     /// A lowest rate where latency is measured.
@@ -445,8 +446,8 @@ impl Plan {
         (self.limit(size) * 4 + measured).saturating_add(Duration::from_millis(ms).min(most))
     }
 
-    /// Whether messages go in rounds, each of which is compared. Results of atomic operations, and
-    /// messages that go back and forth, are compared one by one.
+    /// Returns whether messages go in rounds, which are compared one by one. Results of atomic
+    /// operations, and messages that go back and forth, are compared one by one.
     pub(super) fn has_rounds(&self) -> bool {
         self.verify == Verification::On
             && self.verb.operation() != Operation::Atomic
@@ -491,7 +492,8 @@ impl Plan {
             .unwrap_or_default()
     }
 
-    /// Whether bytes of an end arrive at the other one: those that it sends, or offers for READ.
+    /// Returns whether bytes of an end arrive at the other one: those that it sends, or offers for
+    /// READ.
     pub(super) fn has_data_from(&self, role: Role) -> bool {
         let source = match self.verb.operation() {
             Operation::Read => Role::Server,
@@ -544,7 +546,7 @@ impl Role {
     }
 }
 
-/// Which pattern: that of the bytes which `sender` sends, or offers for READ, from a slot.
+/// Which pattern: the bytes that `sender` sends, or offers for READ, from a slot.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pattern {
     pub(super) row: usize,

@@ -17,7 +17,7 @@ use super::verb::Operation;
 use crate::error::{Error, PeerError, Result};
 use crate::stats::Samples;
 
-/// The most requests of which one has a completion.
+/// The most requests for one completion.
 const MOST_UNSIGNALLED: u64 = 64;
 
 /// How often an end looks at its memory between two polls of the queue of a kernel device, which
@@ -85,7 +85,7 @@ enum Marks {
     Unread,
 }
 
-/// The last byte of a message, which differs from that of the round before.
+/// The last byte of a message, which differs from the round before.
 fn mark(round: u64) -> u8 {
     (round % 255) as u8 + 1
 }
@@ -301,7 +301,7 @@ impl<'a> RoundTrips<'a> {
         }
     }
 
-    /// Whether the last byte is that of the next message.
+    /// Returns whether the last byte is the next message's.
     fn is_marked(&self) -> Result<bool> {
         let buffer: Option<&Buffer> = self.memory.incoming.host_buffer();
         let Some(buffer) = buffer else {
@@ -396,8 +396,8 @@ impl<'a> RoundTrips<'a> {
         let mut posted = start;
         loop {
             self.send()?;
-            // A sample is the time from one message to the next, as perftest's is. Behind the post the
-            // look at the clock, as all else, takes no time of the round trip.
+            // A sample is the time from one message to the next, as perftest's is. After the post,
+            // reading the clock and all else takes no time of the round trip.
             let now = Instant::now();
             if messages > 0 {
                 keep(now.saturating_duration_since(posted));

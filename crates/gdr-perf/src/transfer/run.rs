@@ -36,7 +36,7 @@ use crate::wire::Wire;
 /// # Errors
 /// [`crate::Error::Settings`] for a plan that cannot be measured; [`crate::Error::Peer`] if the peer refuses;
 /// [`crate::Error::Transfer`] for a request that fails or misses its deadline; [`crate::Error::WrongData`] for bytes
-/// that did not arrive; those of the connection and of the memory.
+/// that did not arrive; the errors of the connection and of the memory.
 pub fn measure<'a>(
     device: &Device,
     peer: SocketAddr,

@@ -70,7 +70,7 @@ pub enum InvalidThreshold {
     },
     /// A figure that does not exist.
     #[error(
-        "`{0}` is no figure of latencies: there are min, mean, median, p90, p99, p99.9, p99.99, max"
+        "`{0}` is not a latency figure: there are min, mean, median, p90, p99, p99.9, p99.99, max"
     )]
     Figure(String),
 }
@@ -211,12 +211,12 @@ pub struct Thresholds {
 }
 
 impl Thresholds {
-    /// Whether there are any.
+    /// Returns whether there are any.
     pub fn is_given(&self) -> bool {
         *self != Self::default()
     }
 
-    /// Whether a rate is judged.
+    /// Returns whether a rate is judged.
     pub(super) fn has_rates(&self) -> bool {
         self.minimum_rate.is_some() || self.minimum_mpps.is_some()
     }

@@ -41,7 +41,7 @@ pub(super) enum Operation {
 pub enum Metric {
     /// Bytes in a time, several requests in flight.
     Bandwidth,
-    /// The time of one request, or half of that of a round trip.
+    /// The time of one request, or half a round trip's.
     Latency,
 }
 
@@ -108,7 +108,7 @@ impl Verb {
         }
     }
 
-    /// Whether both ends send in turn, so that a sample is half of a round trip.
+    /// Returns whether both ends send in turn, so that a sample is half of a round trip.
     pub const fn is_ping_pong(self) -> bool {
         matches!(self, Self::WriteLat | Self::SendLat)
     }

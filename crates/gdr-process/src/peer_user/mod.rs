@@ -100,13 +100,13 @@ impl Namespace {
         }
     }
 
-    /// Whether the number may be reported for users that have another one.
+    /// Returns whether the number may be reported for users that have another one.
     fn stands_for_others(&self, number: u32) -> bool {
         number == self.overflow && !self.maps_all
     }
 }
 
-/// Whether a `uid_map` maps every user to the same number, as in the first user namespace.
+/// Returns whether a `uid_map` maps every user to the same number, as in the first user namespace.
 fn is_identity(map: &str) -> bool {
     let numbers = map.split_whitespace().map(str::parse);
     numbers.eq([Ok(0), Ok(0), Ok(u32::MAX)])

@@ -156,7 +156,7 @@ impl SessionKey {
             .into()
     }
 
-    /// Whether `proof` is that of `side`, in constant time.
+    /// Whether `proof` is `side`'s, in constant time.
     pub(super) fn proves(&self, side: Side, proof: &[u8; TAG]) -> bool {
         digest(&self.0, &[b"proof", side.label()])
             .verify_slice(proof)
@@ -171,7 +171,7 @@ impl SessionKey {
             .into()
     }
 
-    /// Whether `tag` is that of this frame, in constant time.
+    /// Whether `tag` belongs to this frame, in constant time.
     pub(super) fn tags(
         &self,
         side: Side,
@@ -186,8 +186,8 @@ impl SessionKey {
     }
 
     fn frame(&self, side: Side, number: u64, header: &[u8], payload: &[u8]) -> Hmac<Sha256> {
-        // The header has a fixed length and states that of the payload, so the boundaries of the parts
-        // are unambiguous.
+        // The header has a fixed length and states the payload's, so the boundaries of the parts are
+        // unambiguous.
         let number = number.to_le_bytes();
         digest(&self.0, &[b"frame", side.label(), &number, header, payload])
     }

@@ -383,7 +383,7 @@ mod tests {
             introduction in introductions(), cut in 1usize..32,
         ) {
             let bytes = introduction.emit().unwrap();
-            // Without only its last byte it is valid: that of a peer that is not of this crate.
+            // Without only its last byte it is valid, as a peer writes it that is not of this crate.
             let whole = FIXED + introduction.regions.len() * REGION;
             let cut = whole.saturating_sub(cut);
             prop_assert!(PeerInfo::parse(&bytes[..cut]).is_err());

@@ -25,7 +25,7 @@ pub(super) const REFUSED: u8 = 0;
 /// The longest reason of a refusal in bytes.
 const MOST_REASON: usize = 1000;
 
-/// UDP ports below this are those of well-known services; RDMA devices do not use them.
+/// UDP ports below this belong to well-known services (RFC 6335); RDMA devices do not use them.
 const FIRST_PORT: u16 = 1024;
 
 /// Which peers are accepted.
@@ -214,7 +214,7 @@ impl Session {
             let (ours, theirs) = (ours.path_mtu, theirs.path_mtu);
             return Err(HandshakeError::Mtu { ours, theirs });
         }
-        // A link-local address is valid only on one interface: that of the TCP connection.
+        // A link-local address is valid only on one interface: the TCP connection's.
         if let (SocketAddr::V6(address), SocketAddr::V6(tcp)) = (&mut theirs.endpoint.address, peer)
             && address.ip().is_unicast_link_local()
         {

@@ -83,7 +83,7 @@ pub(super) fn verify(
     let into = SendRequest::write(WrId(2), region.remote().at(0));
     let mut moved = link.transfer(into.segment(link.host.segment(0, len)?));
     if moved.is_ok() {
-        // The copy below is work of the GPU, as that of a program would be.
+        // The copy below is work of the GPU, as a program's would be.
         match FlushPolicy::of(gpu.gpu().info()).0 {
             FlushPolicy::Ordered => {}
             FlushPolicy::Driver if gpu.flush_remote_writes().is_ok() => {}

@@ -57,6 +57,7 @@ impl Requester {
             Syndrome::Nak(NakCode::SequenceError) => {
                 self.statistics.sequence_naks_received += 1;
                 match (self.recovery, self.recovery_now()) {
+                    // A NAK names the first packet that is missing, so it acknowledges all before it.
                     (LossRecovery::GoBackN, _) => {
                         self.acknowledge(now, psn, notifications)?;
                         self.recover(now, notifications)
@@ -72,6 +73,8 @@ impl Requester {
                 }
             }
             Syndrome::Nak(code) => {
+                // The status is about the request at `psn`. As long as a response to an earlier READ is missing,
+                // that READ must complete first, so its loss is recovered before the request fails.
                 self.acknowledge(now, psn, notifications)?;
                 if self.una != psn {
                     return self.recover(now, notifications);
@@ -127,6 +130,8 @@ impl Requester {
             if wqe.expects_response() {
                 self.arrivals.advance(self.una);
                 let placed = self.arrivals.placed();
+                // A later acknowledgement does not stand for the bytes: without its responses a READ has nothing
+                // to complete with.
                 if placed == 0 {
                     break;
                 }
@@ -138,9 +143,12 @@ impl Requester {
                 continue;
             }
             let executed = end.distance_from(self.una);
+            // PSNs are numbers modulo 2^24: a distance of half of them or more is one backwards, of an
+            // acknowledgement that is older than `una`.
             if executed == 0 || executed >= PSN_WINDOW {
                 break;
             }
+            // Part of a message: its packets leave the window, and the request stays until the last one.
             if wqe_end.distance_from(self.una) > executed {
                 self.una = end;
                 break;
@@ -179,6 +187,7 @@ impl Requester {
                 return Ok(());
             }
         }
+        // A duplicate of a response whose request has completed.
         let Some((index, wqe)) = self.request_at(psn) else {
             return Ok(());
         };
@@ -247,6 +256,7 @@ impl Requester {
     /// Completes the first request of the send queue.
     pub(super) fn complete(&mut self, notifications: &mut Notifications) {
         if let Some(wqe) = self.send_queue.pop_front() {
+            // The cursors are places in the queue, whose front has just gone.
             self.cursor = self.cursor.saturating_sub(1);
             if let Some(probe) = &mut self.probe {
                 probe.cursor = probe.cursor.saturating_sub(1);
@@ -286,6 +296,8 @@ impl Requester {
         if let Some((psn, sent)) = self.timed
             && psn.distance_from(before) < moved
         {
+            // The timed packet was sent once only, so this acknowledgement answers that transmission (Karn's
+            // algorithm, RFC 6298, section 3).
             self.timed = None;
             self.expirations = 0;
             self.round_trip.sample(now, now.saturating_since(sent));
@@ -325,14 +337,14 @@ impl Requester {
         }
     }
 
-    /// Goes on behind the packets that were sent before the timer expired, unless they are lost.
+    /// Goes on after the packets that were sent before the timer expired, unless they are lost.
     fn end_probe(&mut self, now: Time, before: Psn) {
         let Some(probe) = self.probe.take() else {
             return;
         };
         let only = self.una == probe.psn.wrapping_add(1);
         if only && probe.next != self.una {
-            // The peer has the packet that was sent again and none behind it.
+            // The peer has the packet that was sent again and none after it.
             self.timed = None;
             self.congestion
                 .lose(now, 0, self.recovery, &self.round_trip);
@@ -377,12 +389,15 @@ impl Requester {
         timer: RnrTimer,
         notifications: &mut Notifications,
     ) -> Result<(), ConnectionFailed> {
+        // Packets that were under way when the first one was refused are refused, too: one failed
+        // attempt, which counts once.
         if self.rnr_wait_until.is_some() {
             return Ok(());
         }
         match &mut self.rnr_retries_left {
             Some(0) => return self.fail(WcStatus::RnrRetryExceeded, notifications),
             Some(left) => *left -= 1,
+            // `None` is the count 7 of the attributes: without a limit.
             None => {}
         }
         // An RNR NAK shows that the peer is alive, so it resets the retry count.
@@ -390,6 +405,7 @@ impl Requester {
         self.expirations = 0;
         self.progress_at = now;
         self.attempt_at = now;
+        // The peer dropped the refused packet and all after it.
         self.rewind();
         self.rnr_wait_until = Some(now + timer.duration());
         Ok(())

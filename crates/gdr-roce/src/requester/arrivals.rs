@@ -36,7 +36,7 @@ impl Arrivals {
         self.placed.iter().take_while(|placed| **placed).count() as u32
     }
 
-    /// Whether the response at `psn` is placed.
+    /// Returns whether the response at `psn` is placed.
     pub(super) fn contains(&self, psn: Psn) -> bool {
         let at = psn.distance_from(self.first) as usize;
         self.placed.get(at).copied().unwrap_or_default()

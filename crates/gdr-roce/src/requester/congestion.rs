@@ -16,10 +16,10 @@
 //! than the others.
 //!
 //! Hosts delay packets, too: a thread wakes up late or has no CPU for a time slice. Such delays vary from
-//! one packet to the next, where those of a queue last. With selective retransmission, on a short path,
-//! a wait counts as one in a queue only if it lasts and is longer than the usual variation of the round
-//! trip. The same is true of a path on which round trips differ from one to the next by milliseconds, unless
-//! many packets are lost.
+//! one packet to the next, where a queue's last. With selective retransmission, on a short path, a wait
+//! counts as one in a queue only if it lasts and is longer than the usual variation of the round trip. The
+//! same is true of a path on which round trips differ from one to the next by milliseconds, unless many
+//! packets are lost.
 
 use std::time::Duration;
 
@@ -68,7 +68,7 @@ pub(super) enum Payloads {
     Merged,
 }
 
-/// Whether hosts cause most of the round-trip time and of its variation.
+/// Returns whether hosts cause most of the round-trip time and of its variation.
 fn is_short(round_trip: &RoundTrip) -> bool {
     round_trip
         .shortest()
@@ -108,7 +108,7 @@ pub(super) struct Congestion {
 struct Round {
     began: Time,
     acknowledged: u32,
-    /// Whether the window kept packets back: only then the rate is that of the path.
+    /// Whether the window kept packets back: only then is the rate the path's.
     limited: bool,
     /// A loss began or prolonged the pacing.
     lossy: bool,
@@ -372,9 +372,9 @@ impl Congestion {
         self.acknowledged = 0;
     }
 
-    /// Whether packets wait in queues, or would if the whole window was used: a burst of responses is
-    /// lost before a round trip shows it. How long a wait counts depends on the path alone, so that all
-    /// flows that share it notice the same congestion.
+    /// Returns whether packets wait in queues, or would if the whole window was used: a burst of
+    /// responses is lost before a round trip shows it. How long a wait counts depends on the path
+    /// alone, so that all flows that share it notice the same congestion.
     fn is_congested(&self, queueing: Duration, hosts: Duration, round_trip: &RoundTrip) -> bool {
         let (Some(minimum), Some(path)) =
             (round_trip.minimum(), self.path_packets(hosts, round_trip))
@@ -387,7 +387,8 @@ impl Congestion {
         queueing > hosts.max(minimum / 2)
     }
 
-    /// Whether more packets are lost than a faulty link loses: a queue is too short for the window.
+    /// Returns whether more packets are lost than a faulty link loses: a queue is too short for the
+    /// window.
     fn loses_many(&self) -> bool {
         let [acknowledged, lost] = self.recent;
         lost > self.window / 4 && lost > acknowledged / 4

@@ -84,12 +84,12 @@ pub(crate) struct Requester {
     /// The peer is of this crate: it takes [filled](crate::wire::Bth::filled) packets, and soon acknowledges
     /// messages that do not request it.
     is_of_own_kind: bool,
-    /// The PSN behind the last packet that refers to its payload and is not acknowledged. The peer keeps none of them behind
-    /// a gap.
+    /// The PSN after the last packet that refers to its payload and is not acknowledged. The peer keeps none of them
+    /// after a gap.
     merged_until: Option<Psn>,
     /// With [`LossRecovery::Selective`], what is to be sent again.
     missing: Missing,
-    /// Likewise, the responses that are placed behind a missing one.
+    /// Likewise, the responses that are placed after a missing one.
     arrivals: Arrivals,
     /// All requests before it were executed by the peer, or it is `una`.
     executed: Psn,
@@ -102,7 +102,7 @@ pub(crate) struct Requester {
     pub(crate) statistics: Statistics,
 }
 
-/// Where transmission goes on if the packets behind a probe were not lost.
+/// Where transmission goes on if the packets after a probe were not lost.
 #[derive(Clone, Copy, Debug)]
 struct Probe {
     /// The packet that was sent again.
@@ -217,7 +217,7 @@ impl Requester {
         self.draining = false;
     }
 
-    /// Whether every request that was begun is complete.
+    /// Returns whether every request that was begun is complete.
     pub(crate) fn is_drained(&self) -> bool {
         let first = self.send_queue.front();
         first.is_none_or(|wqe| wqe.first.is_none())
@@ -280,13 +280,13 @@ impl Requester {
         self.paced_until = None;
     }
 
-    /// Whether packets were sent that are not acknowledged.
+    /// Returns whether packets were sent that are not acknowledged.
     pub(crate) fn has_outstanding(&self) -> bool {
         self.next != self.una
     }
 
-    /// Whether a packet may be sent now or later without a call of the program. If not, a poll does
-    /// nothing.
+    /// Returns whether a packet may be sent now or later without a call of the program. If not, a
+    /// poll does nothing.
     pub(crate) fn has_unsent(&self) -> bool {
         self.cursor < self.send_queue.len()
             || !self.missing.is_empty()
@@ -350,7 +350,7 @@ impl Requester {
         Ok(())
     }
 
-    /// How a packet that is lost now is recovered: those behind it that refer to their payload are lost, too.
+    /// How a packet that is lost now is recovered: packets after it that refer to their payload are lost, too.
     fn recovery_now(&self) -> LossRecovery {
         match self.merged_until {
             Some(_) => LossRecovery::GoBackN,
@@ -391,7 +391,7 @@ impl Requester {
         Ok(())
     }
 
-    /// Whether the time without progress is over.
+    /// Returns whether the time without progress is over.
     fn is_out_of_time(&self, now: Time) -> bool {
         match self.attributes.retry_limit {
             RetryLimit::Count(_) => false,
@@ -425,7 +425,7 @@ impl Requester {
         self.missing.clear();
         self.examined = self.una;
         self.probe = None;
-        // An acknowledgement of a packet that was sent twice may be that of either.
+        // An acknowledgement of a packet that was sent twice may answer either.
         self.timed = None;
         self.retransmit_at = None;
     }

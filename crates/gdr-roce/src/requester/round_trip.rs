@@ -8,8 +8,8 @@ use crate::timer::{Time, nanoseconds};
 /// timeout that was not needed costs one packet.
 const SHORTEST_TIMEOUT: Duration = Duration::from_millis(2);
 
-/// A jitter that short queues of links cannot cause: that of hosts whose threads wait milliseconds for a CPU
-/// or a timer.
+/// A jitter that short queues of links cannot cause, but hosts can, whose threads wait milliseconds for a
+/// CPU or a timer.
 const HOST_JITTER: Duration = Duration::from_micros(500);
 
 /// For how long the shortest round trip counts, at least; a route may become longer.
@@ -17,7 +17,7 @@ const MINIMUM_AGE: Duration = Duration::from_secs(5);
 
 /// The round-trip time of a connection, as in RFC 6298.
 ///
-/// All times are in nanoseconds: a short message waits for this arithmetic, and that of [`Duration`] takes
+/// All times are in nanoseconds: a short message waits for this arithmetic, and [`Duration`]'s takes
 /// several times as many instructions.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RoundTrip {
@@ -31,13 +31,13 @@ pub(super) struct RoundTrip {
     jitter: u64,
     /// The shortest one of the connection.
     shortest: Option<u64>,
-    /// The shortest one since `minimum_since`, and that of the period before.
+    /// The shortest one since `minimum_since`, and the shortest of the period before.
     minimum: Option<u64>,
     earlier_minimum: Option<u64>,
     minimum_since: Time,
 }
 
-/// The mean of which one part in `2^shift` is `new`.
+/// The mean with one part in `2^shift` replaced by `new`.
 const fn mean(old: u64, new: u64, shift: u32) -> u64 {
     old - (old >> shift) + (new >> shift)
 }
@@ -74,7 +74,8 @@ impl RoundTrip {
     }
 
     /// Takes the time from the latest transmission of a packet that was sent more than once, if none was
-    /// measured; returns whether it did. The answer may be to an earlier transmission, so it is no minimum.
+    /// measured; returns whether it did. The answer may be to an earlier transmission, so it does not count
+    /// as a minimum.
     pub(super) fn guess(&mut self, time: Duration) -> bool {
         let unknown = self.smoothed.is_none();
         if unknown {
@@ -95,7 +96,7 @@ impl RoundTrip {
         self.smoothed.map(Duration::from_nanos)
     }
 
-    /// The shortest recent round trip: that of a packet that waited in no queue.
+    /// The shortest recent round trip, as a packet takes it that waited in no queue.
     pub(super) fn minimum(&self) -> Option<Duration> {
         let both = [self.minimum, self.earlier_minimum];
         both.into_iter().flatten().min().map(Duration::from_nanos)
@@ -132,7 +133,7 @@ impl RoundTrip {
         self.shortest.map(Duration::from_nanos)
     }
 
-    /// Whether packets hardly wait in queues.
+    /// Returns whether packets hardly wait in queues.
     pub(super) fn has_empty_queues(&self) -> bool {
         let shortest = self.shortest.unwrap_or_default();
         self.smoothed

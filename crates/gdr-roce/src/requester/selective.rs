@@ -32,7 +32,7 @@ impl Missing {
         }
     }
 
-    /// Whether nothing is to be sent again.
+    /// Returns whether nothing is to be sent again.
     pub(super) fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
@@ -43,7 +43,7 @@ impl Missing {
         same.map(|(_, at)| *at)
     }
 
-    /// Whether a packet that was sent again is not acknowledged.
+    /// Returns whether a packet that was sent again is not acknowledged.
     pub(super) fn is_under_way(&self) -> bool {
         !self.resent.is_empty()
     }
@@ -84,7 +84,7 @@ impl Requester {
             }
             self.missing.resent.remove(index);
         }
-        // What is behind a gap is acknowledged when the gap is closed, not after a round trip.
+        // What comes after a gap is acknowledged when the gap is closed, not after a round trip.
         self.timed = None;
         if self.queue_missing(psn) {
             let outstanding = self.next.distance_from(self.una);
@@ -117,7 +117,7 @@ impl Requester {
     }
 
     /// Requests the responses again that are missing before `to`, because the peer has answered a
-    /// packet behind them.
+    /// packet after them.
     pub(super) fn request_missing(&mut self, now: Time, to: Psn) {
         let ahead = to.distance_from(self.una);
         let examined = self.examined.distance_from(self.una);
@@ -147,8 +147,8 @@ impl Requester {
         if ahead < PSN_WINDOW { ahead } else { 0 }
     }
 
-    /// The packet whose repetition answers `psn`: of a READ, its request, or that of the first response
-    /// that is missing. `None` if none is.
+    /// The packet whose repetition answers `psn`: for a READ, its request, or a request for the first
+    /// response that is missing. `None` if none is.
     fn first_of_request(&self, psn: Psn) -> Option<Psn> {
         let Some(piece) = self.piece_of(psn) else {
             return Some(psn);
@@ -159,7 +159,8 @@ impl Requester {
             .find(|psn| !self.arrivals.contains(*psn))
     }
 
-    /// Whether the response at `psn` may be the first of a request, and whether it may be another.
+    /// Returns whether the response at `psn` may be the first of a request, and whether it may be
+    /// another.
     pub(super) fn may_begin(&self, psn: Psn) -> &'static [bool] {
         match self.piece_of(psn) {
             Some(piece) if piece.first == psn => &[true],
@@ -170,7 +171,8 @@ impl Requester {
         }
     }
 
-    /// Whether the response at `psn` may be the last of a request, and whether it may be another.
+    /// Returns whether the response at `psn` may be the last of a request, and whether it may be
+    /// another.
     pub(super) fn may_end(&self, psn: Psn) -> &'static [bool] {
         match self.piece_of(psn) {
             Some(piece) if piece.last == psn => &[true],

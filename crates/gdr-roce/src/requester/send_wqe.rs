@@ -19,7 +19,7 @@ pub(super) struct SendWqe {
     pub(super) payload: Payload,
     /// Length of the message in bytes.
     pub(super) len: u32,
-    /// Number of PSNs that the request takes; of a READ, that of its responses.
+    /// Number of PSNs that the request takes; for a READ, as many as its responses.
     pub(super) packets: u32,
     /// First PSN, from the first transmission on.
     pub(super) first: Option<Psn>,
@@ -57,7 +57,7 @@ impl SendWqe {
         })
     }
 
-    /// Whether a response with data completes the request, rather than an acknowledgement.
+    /// Returns whether a response with data completes the request, rather than an acknowledgement.
     pub(super) const fn expects_response(&self) -> bool {
         matches!(
             self.operation,

@@ -45,7 +45,7 @@ impl Requester {
         let outstanding = self.next.distance_from(self.una);
         let window = match self.probe {
             Some(_) => 1,
-            // The peer keeps what comes behind a gap, and reports by it whether the gap is closed: it has
+            // The peer keeps what comes after a gap, and reports by it whether the gap is closed: it has
             // some of what is not acknowledged. The pacing limits the rate.
             None if self.missing.is_under_way() => {
                 self.config.max_window.min(2 * self.congestion.window())
@@ -70,6 +70,7 @@ impl Requester {
         let first = match wqe.first {
             Some(first) => first,
             None => {
+                // A fenced request waits for the results of the READs and atomics before it.
                 let fenced =
                     wqe.flags.contains(SendFlags::FENCE) && !self.outstanding_reads.is_empty();
                 if fenced || self.draining {
@@ -81,6 +82,7 @@ impl Requester {
                 self.next
             }
         };
+        // Nothing is outstanding: what the path carried before the pause may no longer hold.
         if self.highest == self.una {
             let idle_since = self.progress_at;
             self.congestion.restart(now, idle_since, &self.round_trip);
@@ -107,6 +109,7 @@ impl Requester {
                 self.congestion.limit();
                 return Ok(None);
             }
+            // The peer keeps resources for so many READs and atomics only, and refuses more.
             if self.reads_sent >= usize::from(self.attributes.max_rd_atomic) {
                 self.congestion.limit_reads();
                 return Ok(None);
@@ -168,6 +171,8 @@ impl Requester {
             }
             (headers, payload, packets, by)
         };
+        // The first packet fixes the request's PSNs, and every repetition uses the same ones: the peer
+        // knows duplicates by them.
         wqe.first = Some(first);
         let written = match by {
             PayloadBy::Reference => Ok(emit_empty(&headers, out)),
@@ -181,6 +186,8 @@ impl Requester {
         if index + packets == wqe.packets {
             self.cursor += 1;
         }
+        // Only a packet that is sent for the first time is timed: the answer to a repeated one may be to
+        // either transmission. Without a request for it, the acknowledgement may wait for a later packet.
         if new && self.timed.is_none() && headers.bth.ack_request {
             self.timed = Some((self.next, now));
         }
@@ -189,6 +196,7 @@ impl Requester {
         if by == PayloadBy::Reference {
             self.merged_until = Some(self.next);
         }
+        // Compared by distance from `una`, since PSNs wrap around.
         if self.next.distance_from(self.una) > self.highest.distance_from(self.una) {
             self.highest = self.next;
         }

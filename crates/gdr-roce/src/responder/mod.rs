@@ -72,8 +72,8 @@ struct ReadRecord {
 }
 
 impl ReadRecord {
-    /// Whether a request repeats this READ: it starts at one of its packets, has the same key and
-    /// the matching address, and does not extend beyond its end.
+    /// Returns whether a request repeats this READ: it starts at one of its packets, has the same
+    /// key and the matching address, and does not extend beyond its end.
     fn includes(&self, psn: Psn, key: Key, extent: Extent, mtu: Mtu) -> bool {
         let index = psn.distance_from(self.psn);
         if index >= self.packets || key != self.key {
@@ -159,7 +159,7 @@ pub(crate) struct Responder {
     /// The latest READs, at most `max_rd_atomic`; only these can be repeated.
     reads: VecDeque<ReadRecord>,
     responses: VecDeque<Response>,
-    /// A NAK that ends the connection is queued, behind the responses to the requests before it.
+    /// A NAK that ends the connection is queued, after the responses to the requests before it.
     /// Further packets are dropped.
     fatal_nak_queued: bool,
     /// Number of packets since the last acknowledgement.
@@ -333,7 +333,7 @@ impl Responder {
         self.acknowledge_at = is_owed.then(|| self.acknowledge_at.unwrap_or(now + LATEST_ACK));
     }
 
-    /// Executes the packets that were kept behind the one at `psn`, up to the next gap.
+    /// Executes the packets that were kept after the one at `psn`, up to the next gap.
     fn execute_kept(
         &mut self,
         now: Time,
@@ -365,9 +365,9 @@ impl Responder {
         }
     }
 
-    /// Keeps a packet behind a gap, and reports the packets of the gap as missing: each once, and
-    /// the first gap again as long as packets come without it. A fault may take a gap's packets together, and so
-    /// its report, or what is sent again.
+    /// Keeps a packet after a gap, and reports the packets of the gap as missing: each once, and the first gap
+    /// again as long as packets come without it. A fault may take a gap's packets together, and so its report,
+    /// or what is sent again.
     fn keep(&mut self, now: Time, packet: &Packet<'_>) {
         let ahead = packet.bth().psn.distance_from(self.expected_psn);
         let most = MOST_REPORTED.min(self.response_room());
@@ -455,7 +455,7 @@ impl Responder {
                 });
             }
         } else {
-            // The PSN must not be that of a later READ or atomic, which only its own response can
+            // The PSN must not belong to a later READ or atomic, which only its own response can
             // complete: rxe would complete a READ by an acknowledgement with its PSN, without
             // placing any bytes.
             self.send_ack(Syndrome::ACK, self.duplicate_ack_psn);
@@ -470,7 +470,7 @@ impl Responder {
             .count()
     }
 
-    /// Whether responses that the peer can do without are dropped.
+    /// Returns whether responses that the peer can do without are dropped.
     fn is_response_queue_full(&self) -> bool {
         self.response_room() == 0
     }

@@ -65,7 +65,7 @@ impl Reassembly {
     }
 
     /// Takes the next packet that is to be reported as missing, by its distance from the expected one:
-    /// each that something is kept behind, once, and the expected one in any case.
+    /// each that a kept packet follows, once, and the expected one in any case.
     pub(super) fn next_unreported(&mut self) -> Option<u32> {
         let last = self.packets.last_key_value();
         let end = last.map_or(self.expected + 1, |(last, _)| *last);

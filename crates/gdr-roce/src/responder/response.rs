@@ -73,7 +73,7 @@ impl Response {
         }
     }
 
-    /// Whether a response with this PSN is still to be sent.
+    /// Returns whether a response with this PSN is still to be sent.
     pub(super) const fn will_send(&self, wanted: Psn) -> bool {
         match self {
             Self::Read {
@@ -87,7 +87,7 @@ impl Response {
         }
     }
 
-    /// Whether this is the response to a new READ or atomic.
+    /// Returns whether this is the response to a new READ or atomic.
     pub(super) const fn counts_as_outstanding(&self) -> bool {
         matches!(
             self,
@@ -139,7 +139,7 @@ enum Emitted {
 }
 
 impl Responder {
-    /// Whether the next response is a READ response. Only READs have many response packets.
+    /// Returns whether the next response is a READ response. Only READs have many response packets.
     pub(crate) fn is_reading(&self) -> bool {
         matches!(self.responses.front(), Some(Response::Read { .. }))
     }

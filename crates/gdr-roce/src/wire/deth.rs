@@ -9,7 +9,7 @@ use crate::ids::{Qkey, Qpn};
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Deth {
-    /// The queue key, which must be that of the receiver.
+    /// The queue key, which must be the receiver's.
     pub qkey: Qkey,
     /// Number of the queue pair that sent the datagram.
     pub source_qpn: Qpn,

@@ -113,7 +113,7 @@ impl Path {
     }
 }
 
-/// The ICRC of `body` behind the headers that `hasher` has seen.
+/// The ICRC of `body` after the headers that `hasher` has seen.
 fn behind(mut hasher: Hasher, body: &[u8]) -> [u8; LEN] {
     /// So many bytes are copied, with the masked field among them, so that a short packet is one piece.
     const COPIED: usize = 64;
@@ -132,7 +132,7 @@ fn behind(mut hasher: Hasher, body: &[u8]) -> [u8; LEN] {
 }
 
 /// Computes ICRCs as [`seal`] and [`matches()`] do, and keeps the CRC of the last headers: most packets of a
-/// latency-bound connection differ from the one before only behind them.
+/// latency-bound connection differ from the one before only after them.
 #[derive(Debug, Default)]
 pub struct IcrcCache {
     /// A path, the length of the UDP payload, and what has seen the headers with both.
@@ -176,7 +176,8 @@ pub fn seal(path: &Path, datagram: &mut [u8]) {
     }
 }
 
-/// Whether the last four bytes of a datagram are its ICRC. Takes untrusted bytes of any length.
+/// Returns whether the last four bytes of a datagram are its ICRC. Takes untrusted bytes of any
+/// length.
 pub fn matches(path: &Path, datagram: &[u8]) -> bool {
     datagram
         .split_last_chunk::<LEN>()

@@ -21,12 +21,12 @@ impl Position {
         }
     }
 
-    /// Whether the packet is the first of its message.
+    /// Returns whether the packet is the first of its message.
     pub const fn is_first(self) -> bool {
         matches!(self, Self::First | Self::Only)
     }
 
-    /// Whether the packet is the last of its message.
+    /// Returns whether the packet is the last of its message.
     pub const fn is_last(self) -> bool {
         matches!(self, Self::Last | Self::Only)
     }
@@ -36,7 +36,7 @@ impl Position {
 /// congestion notification.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
-#[allow(missing_docs, reason = "the names are those of the specification")]
+#[allow(missing_docs, reason = "the names come from the specification")]
 pub enum Opcode {
     SendFirst = 0x00,
     SendMiddle = 0x01,
@@ -61,7 +61,7 @@ pub enum Opcode {
     FetchAdd = 0x14,
     SendLastInvalidate = 0x16,
     SendOnlyInvalidate = 0x17,
-    /// SEND of the unreliable connection service. Its opcodes are those of the reliable one and 0x20.
+    /// SEND of the unreliable connection service. Its opcodes are the reliable one's plus 0x20.
     UnreliableSendFirst = 0x20,
     UnreliableSendMiddle = 0x21,
     UnreliableSendLast = 0x22,
@@ -81,7 +81,7 @@ pub enum Opcode {
     CongestionNotification = 0x81,
 }
 
-/// The bits of an opcode that name the service (IBTA 9.2.1), and those of unreliable connections.
+/// The bits of an opcode that name the service (IBTA 9.2.1), and their value for unreliable connections.
 const SERVICE: u8 = 0xe0;
 const UNRELIABLE: u8 = 0x20;
 
@@ -181,7 +181,7 @@ impl Opcode {
         }
     }
 
-    /// Whether the packet belongs to the unreliable connection service.
+    /// Returns whether the packet belongs to the unreliable connection service.
     pub const fn is_unreliable_connection(self) -> bool {
         self.byte() & SERVICE == UNRELIABLE
     }
@@ -220,7 +220,7 @@ impl Opcode {
         }
     }
 
-    /// Whether the packet is a response, for the requester, rather than a request.
+    /// Returns whether the packet is a response, for the requester, rather than a request.
     pub const fn is_response(self) -> bool {
         matches!(
             self,
@@ -233,12 +233,12 @@ impl Opcode {
         )
     }
 
-    /// Whether the packet belongs to the unreliable datagram service.
+    /// Returns whether the packet belongs to the unreliable datagram service.
     pub const fn is_datagram(self) -> bool {
         matches!(self, Self::DatagramSend | Self::DatagramSendImmediate)
     }
 
-    /// Whether the packet is part of a SEND of a connection.
+    /// Returns whether the packet is part of a SEND of a connection.
     pub const fn is_send(self) -> bool {
         matches!(
             self.reliable(),
@@ -253,7 +253,7 @@ impl Opcode {
         )
     }
 
-    /// Whether the packet is part of a WRITE.
+    /// Returns whether the packet is part of a WRITE.
     pub const fn is_write(self) -> bool {
         matches!(
             self.reliable(),
@@ -266,12 +266,12 @@ impl Opcode {
         )
     }
 
-    /// Whether the packet is a READ response.
+    /// Returns whether the packet is a READ response.
     pub const fn is_read_response(self) -> bool {
         self.is_response() && self.has_payload()
     }
 
-    /// Whether payload may follow the headers.
+    /// Returns whether payload may follow the headers.
     pub const fn has_payload(self) -> bool {
         !matches!(
             self,
@@ -283,12 +283,12 @@ impl Opcode {
         )
     }
 
-    /// Whether a DETH follows the BTH.
+    /// Returns whether a DETH follows the BTH.
     pub const fn has_deth(self) -> bool {
         self.is_datagram()
     }
 
-    /// Whether a RETH follows the BTH.
+    /// Returns whether a RETH follows the BTH.
     pub const fn has_reth(self) -> bool {
         matches!(
             self.reliable(),
@@ -296,7 +296,7 @@ impl Opcode {
         )
     }
 
-    /// Whether an AETH follows the BTH.
+    /// Returns whether an AETH follows the BTH.
     pub const fn has_aeth(self) -> bool {
         matches!(
             self,
@@ -308,7 +308,7 @@ impl Opcode {
         )
     }
 
-    /// Whether immediate data follows.
+    /// Returns whether immediate data follows.
     pub const fn has_immediate(self) -> bool {
         matches!(
             self.reliable(),
@@ -320,17 +320,17 @@ impl Opcode {
         )
     }
 
-    /// Whether an IETH follows.
+    /// Returns whether an IETH follows.
     pub const fn has_ieth(self) -> bool {
         matches!(self, Self::SendLastInvalidate | Self::SendOnlyInvalidate)
     }
 
-    /// Whether an AtomicETH follows.
+    /// Returns whether an AtomicETH follows.
     pub const fn has_atomic(self) -> bool {
         matches!(self, Self::CompareSwap | Self::FetchAdd)
     }
 
-    /// Whether an AtomicAckETH follows.
+    /// Returns whether an AtomicAckETH follows.
     pub const fn has_atomic_ack(self) -> bool {
         matches!(self, Self::AtomicAcknowledge)
     }

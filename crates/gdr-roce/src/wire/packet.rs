@@ -66,8 +66,8 @@ impl<'a> Packet<'a> {
         })
     }
 
-    /// As [`new`](Self::new), for a datagram of `extent`, of which `start` has at least the headers or all bytes: its
-    /// payload is not looked at.
+    /// As [`new`](Self::new), for a datagram of `extent`, whose headers at least are in `start`: its payload is not
+    /// looked at.
     ///
     /// # Errors
     ///
@@ -84,8 +84,8 @@ impl<'a> Packet<'a> {
         })
     }
 
-    /// As [`new`](Self::new), for a packet whose payload was passed by reference. If that is longer than the path MTU, the
-    /// packet stands for several, each of which has a PSN.
+    /// As [`new`](Self::new), for a packet whose payload was passed by reference. If that is longer than the path MTU,
+    /// the packet stands for several, and each has a PSN.
     ///
     /// # Errors
     ///
@@ -224,7 +224,8 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// Whether bytes without a meaning stand where the first packet of the message has its RETH.
+/// Returns whether bytes without a meaning stand where the first packet of the message has its
+/// RETH.
 const fn has_filler(opcode: Opcode, bth: &Bth) -> bool {
     bth.filled && opcode.is_write() && !opcode.has_reth()
 }

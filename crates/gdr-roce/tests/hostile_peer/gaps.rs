@@ -1,4 +1,4 @@
-//! Packets behind a gap that the peer never closes: what is kept of them, what they bring, and for how long.
+//! Packets after a gap that the peer never closes: what is kept of them, what they bring, and for how long.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::target::{MTU, Sent, Target, headers, plain, reth, seal};
 /// The most reports of missing packets for one packet.
 const MOST_REPORTED: usize = 32;
 
-/// A target that keeps packets behind a gap, within `bytes`.
+/// A target that keeps packets after a gap, within `bytes`.
 fn target(bytes: usize) -> (Target, PacketBudget) {
     let budget = PacketBudget::new(bytes);
     (sharing(&budget), budget)
@@ -194,7 +194,7 @@ fn kept_packets_are_let_go_after_a_time_without_progress_and_reported_again() {
         until > Time::EPOCH + Duration::from_millis(500),
         "a repetition may take as long"
     );
-    // Packets behind the gap are no progress.
+    // Packets after the gap do not count as progress.
     target.receive(&quiet(3, MTU));
     assert_eq!(target.qp.next_deadline(), Some(until));
     target.qp.handle_deadline(until);

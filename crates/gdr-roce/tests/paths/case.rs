@@ -185,8 +185,8 @@ impl Bottleneck {
         }
     }
 
-    /// Two flows of which the second begins at `offset`: the difference of their rates, as a part of
-    /// the mean, and the part of the link that they use.
+    /// Two flows; the second begins at `offset`: the difference of their rates, as a part of the
+    /// mean, and the part of the link that they use.
     pub(crate) fn share(
         &self,
         operation: Direct,

@@ -8,8 +8,8 @@ use gdr_roce::Time;
 
 use crate::fixture::Random;
 
-/// Bytes on an Ethernet link besides those of a RoCE datagram: preamble, MAC header and FCS,
-/// inter-packet gap, IPv4 and UDP header.
+/// Bytes on an Ethernet link besides a RoCE datagram's: preamble, MAC header and FCS, inter-packet
+/// gap, IPv4 and UDP header.
 const OVERHEAD: u64 = 8 + 18 + 12 + 20 + 8;
 
 /// The properties of a link, the same in both directions.
@@ -25,7 +25,7 @@ pub(crate) struct Link {
     pub(crate) lose: u32,
     /// How many are lost at a time: as of the packets that one system call sends.
     pub(crate) burst: u32,
-    /// Packets of 10,000 that arrive later than those behind them.
+    /// Packets of 10,000 that arrive later than their successors.
     pub(crate) reorder: u32,
     /// How much later, at most.
     pub(crate) late: Duration,

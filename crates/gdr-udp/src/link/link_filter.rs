@@ -43,7 +43,7 @@ pub(super) fn program(device: &SoftAddress, state: &LinkState) -> Vec<sock_filte
 /// Runs `body`, which ends with a return, for messages of this kind.
 fn section(program: &mut Vec<sock_filter>, kind: u16, body: &[sock_filter]) {
     program.push(statement(BPF_LD | BPF_H | BPF_ABS, KIND));
-    // A load takes a number in network byte order, and those of netlink are in host byte order.
+    // A load takes a number in network byte order, and netlink's are in host byte order.
     program.push(if_equal(kind.to_be().into(), 0, body.len() as u8));
     program.extend(body);
 }

@@ -160,7 +160,7 @@ impl LinkWatch {
         state
     }
 
-    /// Asks for the interface with this index, or for that of the name if it is 0.
+    /// Asks for the interface with this index, or for the one of the name if it is 0.
     fn ask(&mut self, index: u32) -> io::Result<Option<Interface>> {
         let Some(socket) = &self.requests else {
             return Err(io::ErrorKind::Unsupported.into());

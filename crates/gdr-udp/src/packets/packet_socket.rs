@@ -77,8 +77,8 @@ enum Loopback {
     /// The interface receives every frame that it sends, and so does this socket.
     ByInterface,
     /// The interface sends them away. A network card passes a frame for its own address, or for a group,
-    /// back to its receivers. So the frames of other sockets are taken as they leave, and those of this
-    /// one, which the kernel does not show it, by its owner.
+    /// back to its receivers. So the frames of other sockets are taken as they leave, and this one's,
+    /// which the kernel does not show it, by its owner.
     AsNetworkCard,
 }
 

@@ -23,7 +23,7 @@ pub(super) type Receivers = SmallVec<[Qpn; 4]>;
 /// The flows of a device.
 #[derive(Default)]
 pub struct FlowTable {
-    /// Those of lower priority numbers come first.
+    /// Lower priority numbers come first.
     flows: Vec<Flow>,
     next: u64,
 }

@@ -22,7 +22,7 @@ const FIRST_PROOF: Duration = Duration::from_millis(200);
 const LONGER: u32 = 2;
 /// How long a device tries to make a group or to find another one's.
 const CREATE_LIMIT: Duration = Duration::from_secs(10);
-/// How long a port may be in use until it is looked whether its sockets are those of a group.
+/// How long a port may be in use until a look shows whether its sockets belong to a group.
 const IN_USE_LIMIT: Duration = Duration::from_millis(300);
 /// The time between two attempts.
 const CREATE_INTERVAL: Duration = Duration::from_millis(5);

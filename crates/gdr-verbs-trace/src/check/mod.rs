@@ -3,7 +3,7 @@
 //! Rules are in gdr-check, and know nothing of C. Without `GDR_CHECK_FOLDER` no function here does more than
 //! look at one flag.
 //!
-//! A post holds the lock of the shadow until the library behind has accepted it, since another thread may poll
+//! A post holds the lock of the shadow until the real library has accepted it, since another thread may poll
 //! its completion at once. The shadow gets a completion before the program does. So the shadow sees what the program
 //! can know, in an order that the program can have.
 

@@ -22,7 +22,7 @@ pub(super) struct Built {
     segments: Vec<Segment>,
 }
 
-/// A post that the shadow knows and the library behind may refuse. Others wait until it is dropped.
+/// A post that the shadow knows and the real library may refuse. Others wait until it is dropped.
 #[must_use]
 pub(crate) struct Posting {
     state: MutexGuard<'static, CheckerState>,
@@ -115,7 +115,7 @@ unsafe fn state_for(
 /// Sends are about to be posted, each of at most `most` segments.
 ///
 /// # Safety
-/// That of `ibv_post_send`.
+/// As for `ibv_post_send`.
 #[inline]
 pub(crate) unsafe fn sends(
     qp: *mut ibv_qp,
@@ -155,7 +155,7 @@ pub(crate) unsafe fn sends(
 /// Receives are about to be posted, each of at most `most` segments.
 ///
 /// # Safety
-/// That of `ibv_post_recv`.
+/// As for `ibv_post_recv`.
 pub(crate) unsafe fn receives(
     qp: *mut ibv_qp,
     wr: *mut ibv_recv_wr,
@@ -171,7 +171,7 @@ pub(crate) unsafe fn receives(
 /// As [`receives`], to a shared receive queue.
 ///
 /// # Safety
-/// That of `ibv_post_srq_recv`.
+/// As for `ibv_post_srq_recv`.
 pub(crate) unsafe fn shared_receives(
     srq: *mut ibv_srq,
     wr: *mut ibv_recv_wr,
@@ -185,7 +185,7 @@ pub(crate) unsafe fn shared_receives(
 }
 
 /// # Safety
-/// The list is that of a post.
+/// The list is a post's.
 unsafe fn all_receives(
     mut state: MutexGuard<'static, CheckerState>,
     queue: Queue,

@@ -27,7 +27,7 @@ pub(super) struct Frame {
     pub(super) symbol: Option<String>,
 }
 
-/// The stacks that findings may name. Number 0 is no stack.
+/// The stacks that findings may name. Number 0 stands for none.
 #[derive(Default)]
 pub(super) struct Stacks {
     /// A stack is walked once for a caller: one that comes back to the same place with the same stack pointer

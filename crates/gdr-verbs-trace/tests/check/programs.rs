@@ -203,7 +203,7 @@ fn cq_overrun(twin: Twin) {
 
 fn post_in_error(twin: Twin) {
     let link = Link::new(Sizes::default());
-    // A receive that is flushed when the program itself ends the connection is no failure.
+    // A receive that is flushed when the program itself ends the connection did not fail.
     link.a.receive(9, link.a.segment(0, 64));
     if twin == Wrong {
         let mut wr = link.write(64);

@@ -192,7 +192,7 @@ fn requests_are_counted_by_operation_and_by_the_memory_of_their_keys() {
         pairs[0].traffic,
         [
             cell(Operation::Send, MemoryKind::Inline, 1, 8),
-            // The operation is that of the larger segment, and each has its own bytes.
+            // The larger segment decides the operation's kind, and each has its own bytes.
             cell(Operation::Write, MemoryKind::DmaBuf, 1, 4096),
             cell(Operation::Read, MemoryKind::DmaBuf, 1, 100),
             cell(Operation::Atomic, MemoryKind::Unknown, 1, 32),
@@ -218,7 +218,7 @@ fn requests_that_a_post_refuses_are_counted_as_refused() {
         pair.traffic,
         [cell(Operation::Send, MemoryKind::Host, 1, 70)]
     );
-    // The one at which the post stopped; those behind it are not looked at.
+    // The one at which the post stopped; the ones after it are not looked at.
     assert_eq!(pair.refused_requests, 1);
 }
 

@@ -1,7 +1,7 @@
 //! A library with the functions of libibverbs, whose device does nothing at once.
 //!
 //! It is loaded as a program loads libibverbs by name: its functions are looked up by `dlsym`, which is
-//! that of gdr-verbs-trace in a program that is linked with it.
+//! gdr-verbs-trace's in a program that is linked with it.
 #![allow(
     clippy::unwrap_used,
     reason = "a test or a measurement that fails is over"
@@ -21,7 +21,7 @@ use gdr_verbs_sys::{
     verbs_context,
 };
 
-/// The functions of the library, each of which calls a function of this file.
+/// The functions of the library; each calls a function of this file.
 const FUNCTIONS: [(&str, *const ()); 9] = [
     ("ibv_open_device", open_device as *const ()),
     ("ibv_close_device", close_device as *const ()),
@@ -179,7 +179,7 @@ unsafe extern "C" fn reg_mr(
     _access: c_int,
 ) -> *mut ibv_mr {
     static NEXT: AtomicU32 = AtomicU32::new(100);
-    // Addresses below a page are no domains.
+    // Addresses below a page do not name domains.
     if length == REFUSED_LEN || pd.addr() < 4096 {
         // SAFETY: the errno of this thread.
         unsafe { *libc::__errno_location() = Errno::EFAULT.0 };
@@ -231,7 +231,7 @@ unsafe extern "C" fn reg_dmabuf_mr(
     unsafe { reg_mr(pd, ptr::null_mut(), len, access) }
 }
 
-/// Addresses below a page are no regions.
+/// Addresses below a page do not name regions.
 unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
     if mr.addr() < 4096 { GONE.0 } else { 0 }
 }

@@ -1,4 +1,4 @@
-//! Calls that the library behind refuses: what they name need not be there.
+//! Calls that the real library refuses: what they name need not be there.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;

@@ -107,7 +107,7 @@ fn new_descriptor(path: &str) -> Result<OwnedFd, Errno> {
     handle::new(path, &[], 0o755, Inherited::No)
 }
 
-/// The entries of a folder by their names, with those of the kernel, which count more.
+/// The entries of a folder by their names, together with the kernel's, which take precedence.
 fn entries(path: &str) -> Result<Vec<libc::dirent>, Errno> {
     let mut all = BTreeMap::new();
     for name in [c".", c".."] {

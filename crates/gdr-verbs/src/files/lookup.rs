@@ -40,7 +40,7 @@ pub(super) unsafe fn otherwise<T: Copy>(
             (0, _) => false,
             (b'/', _) => matches!(path.add(1).read() as u8, b'd' | b's' | b'/' | b'.'),
             (_, libc::AT_FDCWD) => working_folder::own().is_some(),
-            // A descriptor of the tree is no folder to the kernel.
+            // To the kernel, a descriptor of the tree is not a folder.
             _ => errno == Errno::NOTDIR,
         }
     };
@@ -97,7 +97,8 @@ fn folder(dirfd: c_int) -> Option<Vec<u8>> {
     }
 }
 
-/// Whether a path may lead to a file of this library where the kernel has one, too. `dirfd` is as in openat(2).
+/// Returns whether a path may lead to a file of this library where the kernel has one, too. `dirfd` is as in
+/// openat(2).
 pub(super) fn may_lead_here(dirfd: c_int, path: &[u8]) -> bool {
     match path.first() {
         Some(b'/') => may_be_own(path),

@@ -1,16 +1,16 @@
 //! The files of this library's devices in `/sys` and `/dev`, for programs that look there.
 //!
 //! Programs find devices in `/sys/class/infiniband`, check that `/dev/infiniband/uverbsN` is a character
-//! device, and compute from the PCI function behind `device` which device is near to a GPU. The kernel has no
-//! such files for this library's devices. So the library for `LD_PRELOAD` replaces the functions of the C
+//! device, and compute from the PCI function that `device` names which device is near to a GPU. The kernel has
+//! no such files for this library's devices. So the library for `LD_PRELOAD` replaces the functions of the C
 //! library that open, list and examine files ([`open`], [`listing`], [`status`], [`links`]), and they answer as
 //! if the files were there.
 //!
 //! The kernel is asked first: its files stay as they are, and a call that succeeds costs nothing more. Where
 //! it has nothing, and only if the path begins as one of this library's files may ([`may_be_own`]), the
 //! [`tree`] is asked. So a call for any other path allocates nothing, takes no lock and leaves errno as the
-//! kernel set it; and as the functions behind are called without anything to drop, a thread may be cancelled
-//! in them as without this library.
+//! kernel set it; and as the C library's functions are called without anything to drop, a thread may be
+//! cancelled in them as without this library.
 //!
 //! An open file is a sealed memfd with what the file had when it was opened, an open folder an empty one: its
 //! name shows which file it is ([`handle`]), in every process that inherits it. Opening a character device
@@ -61,7 +61,7 @@ use self::device_files::{Attribute, Content, Facts};
 use self::tree::Tree;
 use crate::device::Device;
 
-/// Where files of this library may be: the first names of a path, of which the last one may go on.
+/// Where files of this library may be: the first names of a path; the last one may go on.
 const STARTS: [&[&str]; 6] = [
     &["dev", "infiniband"],
     &["sys", "class", "infiniband"],
@@ -71,7 +71,7 @@ const STARTS: [&[&str]; 6] = [
     &["sys", "devices", "pci"],
 ];
 
-/// Whether a file of this library may be at an absolute path.
+/// Returns whether a file of this library may be at an absolute path.
 fn may_be_own(path: &[u8]) -> bool {
     let [b'/', rest @ ..] = path else {
         return false;

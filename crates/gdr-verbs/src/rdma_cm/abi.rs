@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
-/// A command behind its header. What it is too short for is zero, as in the structures of librdmacm.
+/// A command after its header. What it is too short for is zero, as in the structures of librdmacm.
 pub(super) struct Fields<'a>(pub(super) &'a [u8]);
 
 impl Fields<'_> {
@@ -146,7 +146,7 @@ impl ConnectionParameters {
         }
     }
 
-    /// The private data, in the room of a message behind what is there already; `None` if it does not fit.
+    /// The private data, in the room of a message after what is there already; `None` if it does not fit.
     pub(super) fn private_in<const N: usize>(
         &self,
         mut room: [u8; N],
@@ -173,7 +173,7 @@ impl EventAnswer {
         answer
     }
 
-    /// The parameters of a connection: its private data, and the eight bytes behind their length.
+    /// The parameters of a connection: its private data, and the eight bytes after their length.
     pub(super) fn connection(&mut self, qpn: u32, private_data: &[u8], terms: [u8; 6]) {
         self.u32(PARAMETERS, qpn);
         self.put(PARAMETERS + 8, private_data);

@@ -52,8 +52,8 @@ impl Channel {
         fd.map_err(|error| Errno::of_io(&error))
     }
 
-    /// Whether a descriptor is still of this channel, and was not closed and opened again for something else
-    /// by a way that this library does not see.
+    /// Returns whether a descriptor is still of this channel, and was not closed and opened again for
+    /// something else by a way that this library does not see.
     pub(super) fn is_at(&self, status: &Stat) -> bool {
         self.identity == identity_of(status)
     }

@@ -723,7 +723,7 @@ mod tests {
     use super::*;
     use gdr_nic::Psn;
 
-    /// Those of a connection on the way to RTR and RTS.
+    /// The attributes of a connection on the way to RTR and RTS.
     fn attributes() -> [Answer<144>; 2] {
         let channel = Arc::new(Channel::new().unwrap());
         let space = PortSpace::of(0x0106).unwrap();

@@ -30,10 +30,10 @@ pub(crate) const NUMBER: (u32, u32) = (10, 122);
 /// How many descriptors of the device there are, in this process and in those that it was forked from.
 static OPEN: AtomicUsize = AtomicUsize::new(0);
 
-/// The channels of descriptors. Those of the parent of a forked process stay its own.
+/// The channels of descriptors. The parent's stay its own after a fork.
 static CHANNELS: PerProcess<Mutex<HashMap<RawFd, Arc<Channel>>>> = PerProcess::new();
 
-/// Whether any descriptor is of the device.
+/// Returns whether any descriptor is of the device.
 #[inline]
 fn are_any_open() -> bool {
     OPEN.load(Ordering::Relaxed) != 0
@@ -149,7 +149,7 @@ pub(crate) unsafe fn opened(found: c_int, path: *const c_char, flags: c_int) -> 
 enum Written {
     /// They are for another descriptor.
     Elsewhere,
-    /// They ask for an event. The channel, of which this is a counted reference, stays open while the program waits, as
+    /// They ask for an event. The channel, to which this is a counted reference, stays open while the program waits, as
     /// a file of the kernel does: another thread may close the descriptor. A thread that is cancelled leaves it.
     Waits(*const Channel),
     Done(ssize_t),

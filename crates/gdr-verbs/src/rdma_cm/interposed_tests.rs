@@ -161,7 +161,7 @@ fn a_command_has_the_bytes_that_its_header_says() {
     let with_id = |len| [header(len), words(&[id])].concat();
     // It exists, and has no connection.
     assert_eq!(write(fd, &with_id(4)), Err(libc::EINVAL));
-    // The bytes behind the command are none of it, and the identifier 0 does not exist.
+    // The bytes after the command do not belong to it, and the identifier 0 does not exist.
     assert_eq!(write(fd, &with_id(0)), Err(libc::ENOENT));
     for short in [
         &with_id(5)[..],

@@ -10,7 +10,7 @@
 //! - [`command`] reads commands and writes answers, by the layouts in [`abi`];
 //! - [`id`] is a communication identifier (`rdma_cm_id`);
 //! - [`agent`] connects the identifiers of a device with the management queue pair of its address;
-//! - [`state`] has all of them behind one lock.
+//! - [`state`] keeps all of them under one lock.
 //!
 //! Not there are multicast groups (`EOPNOTSUPP`), addresses of the family AF_IB, and paths that a program
 //! sets. A process that exits ends its connections. That one was killed its peers on the same host notice; those on

@@ -28,7 +28,7 @@ pub(super) struct State {
     pub(super) agents: BTreeMap<c_int, Agent>,
 }
 
-/// Those of the parent of a forked process stay its own.
+/// The parent's stay its own after a fork.
 static STATE: PerProcess<Mutex<State>> = PerProcess::new();
 
 /// Calls a function with the state, which is locked meanwhile.

@@ -53,7 +53,7 @@ fn the_path_of_a_received_datagram_makes_a_handle() {
     deregister(region);
     let header = words.as_mut_ptr().cast();
     let mut path = ibv_ah_attr::default();
-    // SAFETY: completion and header are those of a datagram.
+    // SAFETY: completion and header belong to a datagram.
     unsafe {
         let init = verbs::ibv_init_ah_from_wc;
         assert_eq!(init(b.context, 1, &mut wc, header, &mut path), 0);

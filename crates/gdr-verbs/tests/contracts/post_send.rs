@@ -127,7 +127,7 @@ fn a_handle_of_nothing_and_a_state_that_cannot_send_name_the_first_request() {
     let side = Side::new(ibv_qp_type::IBV_QPT_RC);
     assert_eq!(post(&side, &mut list(2)), (libc::EINVAL, Some(0)));
     let (mut list, mut bad) = (list(2), ptr::null_mut());
-    // SAFETY: the context is open; the handle is that of no queue pair.
+    // SAFETY: the context is open; the handle names no queue pair.
     let status = unsafe {
         let post = (*side.context).ops.post_send.unwrap();
         post(side.queue.cast(), list.as_mut_ptr(), &mut bad)

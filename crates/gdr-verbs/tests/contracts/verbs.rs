@@ -23,7 +23,7 @@ macro_rules! verbs {
 
         $(
             /// # Safety
-            /// As its manual page says. Handles may be those of nothing.
+            /// As its manual page says. Handles may name nothing.
             pub(crate) unsafe fn $name($($argument: $type),*) $(-> $returned)? {
                 type Function = unsafe extern "C" fn($($type),*) $(-> $returned)?;
                 let found = || address(concat!(stringify!($name), "\0"));

@@ -117,7 +117,7 @@ fn batches_of_two_threads_are_whole_and_complete_once() {
             queued.fetch_sub(1, Ordering::Relaxed);
         }
     });
-    // No request of another batch is between those of one.
+    // No request of another batch is between the requests of one.
     for whole in seen.chunks(4) {
         let first = whole[0];
         assert_eq!(first % 4, 0);
@@ -187,7 +187,7 @@ fn nothing_is_executed_before_complete_returns_success() {
     side.close();
 }
 
-/// Requests of which one cannot be posted, and the errno of the batch.
+/// Requests that cannot all be posted, and the errno of the batch.
 type Refused = (unsafe fn(*mut ibv_qp_ex), Errno);
 
 /// # Safety

@@ -67,8 +67,8 @@ impl List {
         }
     }
 
-    /// Whether this is the interface of 2005: its functions in `IBVERBS_1.0` call those of
-    /// `IBVERBS_1.1` of the same names, and no program of this century's processors has them.
+    /// Whether this is the interface of 2005: its functions in `IBVERBS_1.0` call the functions of
+    /// `IBVERBS_1.1` with the same names, and no program of this century's processors has them.
     fn is_of_2005(&self, function: &Function) -> bool {
         let newer = Function {
             node: "IBVERBS_1.1".to_owned(),

@@ -111,7 +111,7 @@ fn functions_are_found_without_their_version() {
     }
 }
 
-/// Functions whose arguments are no objects of a device.
+/// Functions whose arguments are not objects of a device.
 const WITHOUT_OBJECTS: [&str; 23] = [
     "ibv_copy_ah_attr_from_kern",
     "ibv_copy_path_rec_from_kern",

@@ -1,5 +1,5 @@
 //! The library beside an installed libibverbs: the devices of both are listed and usable in one
-//! process, and the private functions of the installed one are those of the library in its place.
+//! process, and the private functions are the installed library's.
 
 #![allow(clippy::unwrap_used)]
 
@@ -32,7 +32,7 @@ fn devices_of_both_libraries_are_listed_and_used_in_one_process() {
         let (mut near, mut far) = (vec![0_u64; 64], vec![0_u64; 64]);
         let own = Objects::new(verbs, copy.open(0), &mut near);
         let installed = Objects::new(verbs, copy.open(1), &mut far);
-        // Only those of its own device reached the installed library.
+        // Only calls about its own device reached the installed library.
         for kind in [Context, Domain, Region, Channel, Queue, Pair] {
             assert_eq!(fake.live("mlx5_0", kind), 1, "{file} {kind:?}");
         }

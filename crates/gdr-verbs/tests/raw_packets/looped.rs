@@ -66,8 +66,8 @@ fn send(sender: &End, addresses: &[[u8; 6]]) {
     }
 }
 
-/// Two devices at addresses of one interface: that of the sender, and one with a socket of its own, as
-/// another process has it.
+/// Two devices at addresses of one interface: the sender, and one with a socket of its own, as another
+/// process has it.
 pub(crate) fn by_an_interface(
     verbs: &'static Verbs,
     device: *mut ibv_device,

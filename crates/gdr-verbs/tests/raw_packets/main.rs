@@ -309,7 +309,7 @@ impl End {
         rule.ip.mask.dst_ip = u32::MAX;
         rule.udp.val.dst_port = port.to_be();
         rule.udp.mask.dst_port = u16::MAX;
-        // SAFETY: the queue pair is alive, and the specifications are behind the attributes.
+        // SAFETY: the queue pair is alive, and the specifications follow the attributes.
         let flow = unsafe { ibv_create_flow(self.pair, (&raw mut rule).cast()) };
         flow.unwrap().as_ptr()
     }
@@ -349,7 +349,7 @@ fn frame(port: u16) -> Vec<u8> {
     frame
 }
 
-/// The sum of 16-bit words in one's complement; that of a header with its checksum is 0xffff.
+/// Computes the sum of 16-bit words in one's complement; a header with its checksum sums to 0xffff.
 fn sum(header: &[u8]) -> u16 {
     let words = header
         .chunks(2)

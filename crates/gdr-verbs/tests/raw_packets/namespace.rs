@@ -160,7 +160,7 @@ impl Message {
         if received < 20 {
             return Err(io::Error::last_os_error());
         }
-        // `struct nlmsgerr` behind the header: a negative error number, or 0.
+        // `struct nlmsgerr` after the header: a negative error number, or 0.
         let error = i32::from_ne_bytes([answer[16], answer[17], answer[18], answer[19]]);
         match error {
             0 => Ok(()),

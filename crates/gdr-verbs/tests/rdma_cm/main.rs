@@ -124,7 +124,7 @@ fn server() {
     }
 }
 
-/// Connects a queue pair, of which no other process of its address has the number.
+/// Connects a queue pair whose number no other process of its address has.
 fn connect(cm: &Cm, number: u32) -> u32 {
     const NUMBERS: u32 = 1 << 12;
     let of_process = std::process::id() % NUMBERS * NUMBERS;

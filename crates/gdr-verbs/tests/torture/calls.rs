@@ -169,7 +169,7 @@ impl Caller {
         if !is_free(place) {
             return;
         }
-        // SAFETY: the list is freed once; the descriptor is that of a new context.
+        // SAFETY: the list is freed once; the descriptor belongs to a new context.
         unsafe {
             let list = verbs::ibv_get_device_list(&mut 0);
             let context = verbs::ibv_open_device(list.read());
@@ -239,7 +239,7 @@ impl Caller {
         let ((address, len), access) = (self.range(), self.access());
         let place = REGIONS.place(&mut self.random);
         if is_free(place) {
-            // SAFETY: as in `close`; memory is checked, and that of the arena stays mapped.
+            // SAFETY: as in `close`; memory is checked, and the arena's stays mapped.
             keep(place, unsafe {
                 verbs::ibv_reg_mr(domain, address, len, access)
             });

@@ -1,4 +1,4 @@
-//! Handles that all threads share. Those of destroyed objects stay for a while.
+//! Handles that all threads share. Handles of destroyed objects stay for a while.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};

@@ -218,7 +218,7 @@ fn program() {
         return skip("it is run by the other tests");
     };
     let threads: u32 = variable(THREADS).unwrap_or(1);
-    // It adds libraries of its own, and its memory counts as that of the program.
+    // It adds libraries of its own, and its memory counts as the program's.
     let preload = env::var("LD_PRELOAD").unwrap_or_default();
     let under_valgrind = preload.contains("vgpreload");
     println!("{SEED}={seed}, {threads} threads, {seconds} seconds");
@@ -264,7 +264,7 @@ fn program() {
     });
     let (then, now) = (grown.unwrap_or_else(resident), resident());
     println!(
-        "{} calls, of which {} succeeded, and {forks} forks in {:.1} s; {then} and {now} KiB",
+        "{} calls ({} succeeded) and {forks} forks in {:.1} s; {then} and {now} KiB",
         calls.load(Ordering::Relaxed),
         calls::succeeded(),
         begin.elapsed().as_secs_f64(),

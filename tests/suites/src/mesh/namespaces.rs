@@ -19,7 +19,7 @@ const BRIDGE: &str = "mesh";
 
 /// The hosts and their network.
 pub(super) struct Namespaces {
-    /// Those of the hosts go before the one of the bridge.
+    /// Dropped before the bridge.
     hosts: Vec<Running>,
     bridge: Running,
 }

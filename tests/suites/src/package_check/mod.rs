@@ -292,7 +292,7 @@ fn resolved_rpms(rpms: &[&Path]) -> anyhow::Result<()> {
     let mut index = Command::new("createrepo_c");
     index.arg("--quiet").arg(&repository);
     printed(index)?;
-    // Those of this machine do not apply.
+    // This machine's do not apply.
     let settings = repository.join("dnf.conf");
     fs::write(&settings, "")?;
     let dnf = |arguments: &[&str]| -> anyhow::Result<String> {

@@ -49,7 +49,7 @@ const GUEST_PACKAGES: [&str; 8] = [
     "perftest",
     "rdmacm-utils",
 ];
-/// Those of the programs in these packages that the guest runs.
+/// The programs of these packages that the guest runs.
 const GUEST_PROGRAMS: [&str; 21] = [
     "busybox",
     "ip",

@@ -40,8 +40,8 @@ pub struct Options {
         default_missing_value = "rxe"
     )]
     bench: Option<Benchmark>,
-    /// The architecture of the guest. That of 64-bit Arm runs unit tests of the crates and the programs of
-    /// the archive, cross-compiled, instead of the tests on rxe.
+    /// The architecture of the guest. A guest of 64-bit Arm runs unit tests of the crates and the programs
+    /// of the archive, cross-compiled, instead of the tests on rxe.
     #[arg(
         long,
         value_enum,

@@ -18,7 +18,7 @@ use xtask_build::workspace::{self, cargo, root, succeed, target};
 const PACKAGE: &str = "gdr-vm-tests";
 /// The profile of the tests, see the workspace's `Cargo.toml`.
 const PROFILE: &str = "vm";
-/// The profile of benchmarks: that of the programs that are installed.
+/// The profile of benchmarks, which installed programs have too.
 const MEASURED: &str = workspace::PROFILE;
 /// The verbs library that `gdr run` looks for, and the one beside it that takes libibverbs' place.
 const LIBRARY: &str = "libgdr-verbs.so";
@@ -290,7 +290,7 @@ impl Program {
         }
     }
 
-    /// Lists the names of its tests. Those of another architecture are not known without a guest.
+    /// Lists the names of its tests. Another architecture's are not known without a guest.
     pub(crate) fn list(&self, filters: &[String]) -> anyhow::Result<Vec<String>> {
         match self.kind {
             Kind::Benchmark(name) => return Ok(vec![name.to_owned()]),

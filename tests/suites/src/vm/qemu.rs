@@ -17,7 +17,7 @@ use xtask_build::package::Architecture;
 /// The program, and the folder of its parts if it is not installed.
 #[derive(Clone, Debug)]
 pub(crate) struct Qemu {
-    /// That of the guests.
+    /// The guests' architecture.
     pub(crate) architecture: Architecture,
     pub(crate) program: PathBuf,
     /// The folder that its packages are unpacked in.
@@ -65,7 +65,7 @@ pub(crate) struct Boot<'a> {
 pub(crate) struct Machine {
     child: Child,
     output: Receiver<Vec<u8>>,
-    /// What was received behind the last line.
+    /// What was received after the last line.
     begun: Vec<u8>,
 }
 
@@ -194,7 +194,7 @@ struct Board {
     /// The CPU that is translated.
     translated_cpu: &'static str,
     megabytes: &'static str,
-    /// The kernel's names of the two serial lines: that of its console, and that of the tests.
+    /// The kernel's names of the two serial lines: its console's, and the tests'.
     console: &'static str,
     tests: &'static str,
     /// The second line.

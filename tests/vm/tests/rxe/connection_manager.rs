@@ -269,7 +269,7 @@ fn connect_with_losses(client: Host, server: Host) -> anyhow::Result<()> {
 }
 
 /// Twenty datagram services where a tenth of the messages is lost. Only with a server of gdr: the kernel takes a
-/// request that comes again for a new one if its answer was lost, of which udaddy expects no more than twenty.
+/// request that comes again for a new one if its answer was lost, and udaddy expects no more than twenty.
 #[test]
 #[ignore = "runs in the VM"]
 fn datagram_services_of_soft_are_found_where_messages_are_lost() {

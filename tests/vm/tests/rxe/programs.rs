@@ -24,7 +24,7 @@ fn program(host: Host, line: &str, port: u16) -> anyhow::Result<Command> {
         Host::Soft => ("gdr0", 0),
         Host::Rxe => ("rxe0", rxe_gid_index()?),
     };
-    // Programs see kernel devices beside those of gdr.
+    // Programs see kernel devices beside gdr's.
     command.args(["-d", device]);
     let gid_index = gid_index.to_string();
     if program.starts_with("ibv") {

@@ -16,7 +16,7 @@ pub enum Architecture {
 impl Architecture {
     pub const ALL: [Self; 2] = [Self::X86, Self::Arm];
 
-    /// That of the machine which this runs on.
+    /// Returns the architecture of the machine that this runs on.
     pub fn of_this_machine() -> Option<Self> {
         Self::ALL
             .into_iter()

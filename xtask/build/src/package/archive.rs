@@ -10,8 +10,8 @@ use tar::{Builder, EntryType, Header};
 
 use super::layout::{Content, Item};
 
-/// Writes the files to an archive, below a folder of this name, with this time (in seconds since
-/// 1970) as that of each.
+/// Writes the files to an archive, below a folder of this name, each with this time (in seconds
+/// since 1970).
 pub(crate) fn write(items: &[Item], folder: &str, time: u64, archive: &Path) -> anyhow::Result<()> {
     let file = File::create(archive).with_context(|| archive.display().to_string())?;
     // Neither name nor time: the header of gzip is then the same everywhere.

@@ -24,7 +24,7 @@ const LEAST_NAMES: usize = 2;
 pub struct BuildPaths(Vec<(PathBuf, &'static str)>);
 
 impl BuildPaths {
-    /// Those of packages that this process makes.
+    /// Returns the paths of packages that this process makes.
     pub fn of_this_machine() -> Self {
         let mut folders = vec![(root().to_owned(), CHECKOUT)];
         folders.extend((!target().starts_with(root())).then(|| (target(), BUILT)));
@@ -91,7 +91,7 @@ impl BuildPaths {
     }
 }
 
-/// Whether `path` occurs in `bytes`, with nothing behind it that makes it the name of another folder.
+/// Whether `path` occurs in `bytes`, with nothing after it that makes it the name of another folder.
 fn contains(bytes: &[u8], path: &[u8]) -> bool {
     let Some(first) = path.first() else {
         return false;

@@ -74,8 +74,8 @@ pub(crate) struct Folders {
 }
 
 impl Folders {
-    /// Those of the archive. It is used where it is unpacked, or install.sh copies it and puts the
-    /// prefix into units and scripts.
+    /// Returns the folders of the archive. It is used where it is unpacked, or install.sh copies it
+    /// and puts the prefix into units and scripts.
     pub(crate) fn archive() -> Self {
         Self {
             below: "",
@@ -88,7 +88,7 @@ impl Folders {
         }
     }
 
-    /// Those of Debian.
+    /// Returns Debian's folders.
     pub(crate) fn debian(architecture: Architecture) -> Self {
         Self {
             below: "usr",
@@ -101,7 +101,7 @@ impl Folders {
         }
     }
 
-    /// Those of distributions with RPM.
+    /// Returns the folders of distributions with RPM.
     pub(crate) fn rpm() -> Self {
         Self {
             lib: "lib64".into(),
@@ -193,7 +193,7 @@ impl List<'_> {
         self.copy(&root().join(source).join("_gdr"), zsh, DATA)
     }
 
-    /// The units, none of which is enabled, and drop-ins that administrators may copy to /etc.
+    /// The units, all disabled, and drop-ins that administrators may copy to /etc.
     fn services(&mut self) -> anyhow::Result<()> {
         let units = Path::new("lib/systemd/system");
         for unit in [
@@ -301,7 +301,7 @@ pub(crate) fn archive_root(programs: &Programs) -> anyhow::Result<Vec<Item>> {
     Ok(items)
 }
 
-/// The pages that are installed: those of users, and what they link to.
+/// The pages that are installed: the users' pages, and what they link to.
 fn pages_of_documentation() -> anyhow::Result<Vec<PathBuf>> {
     let mut pages: Vec<PathBuf> = ["", "docs", "docs/h200"]
         .into_iter()

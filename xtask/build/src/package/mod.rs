@@ -196,8 +196,8 @@ fn archive_of(
     Ok(file)
 }
 
-/// The time of everything in packages, in seconds since 1970: `SOURCE_DATE_EPOCH`, else that of the
-/// last commit.
+/// The time of everything in packages, in seconds since 1970: `SOURCE_DATE_EPOCH`, else the last
+/// commit's.
 pub fn source_time() -> anyhow::Result<u64> {
     if let Ok(named) = std::env::var("SOURCE_DATE_EPOCH") {
         return named

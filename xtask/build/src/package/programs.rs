@@ -17,7 +17,7 @@ use crate::tools::Tools;
 use crate::verbs_library::{self, Linker};
 use crate::workspace::{PROFILE, root, succeed, target};
 
-/// That of Red Hat Enterprise Linux 8 and of Debian 10. Ubuntu 20.04 has 2.31.
+/// The glibc of Red Hat Enterprise Linux 8 and of Debian 10. Ubuntu 20.04 has 2.31.
 pub const OLDEST_GLIBC: Glibc = Glibc(2, 28);
 
 /// How large the command may be.

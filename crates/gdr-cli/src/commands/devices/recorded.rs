@@ -65,7 +65,7 @@ pub(super) fn list(which: &Which) -> Result<(Listing, Exit)> {
 struct Gaps(Vec<String>);
 
 impl Gaps {
-    /// Notes a fact that the node may have; one that it does not have is no gap.
+    /// Notes a fact that the node may have; one that it does not have is not a gap.
     fn note(&mut self, what: impl Display, absence: Absence) {
         match absence {
             Absence::Missing => {}
@@ -268,7 +268,7 @@ fn hexadecimal(text: &str) -> Option<u16> {
     u16::from_str_radix(text.strip_prefix("0x")?, 16).ok()
 }
 
-/// The type of a GID. The kernel has one name for those of InfiniBand and of RoCE v1.
+/// The type of a GID. The kernel has one name for InfiniBand's and RoCE v1's.
 fn kind(gid: &RdmaGid, link_layer: Option<LinkLayer>) -> Option<GidType> {
     match (gid.version.as_deref()?, link_layer?) {
         ("IB/RoCE v1", LinkLayer::InfiniBand) => Some(GidType::InfiniBand),

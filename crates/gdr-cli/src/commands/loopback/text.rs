@@ -286,7 +286,7 @@ impl Lines {
             )),
             _ => {
                 if report.injected.is_some() {
-                    output.line("REHEARSAL: the fault was injected behind the completions")?;
+                    output.line("REHEARSAL: the fault was injected after the completions")?;
                 }
                 let cause = report.cause.as_ref();
                 let what = cause.map_or("for an unknown reason", |cause| &cause.what);

@@ -15,7 +15,7 @@ pub(super) fn of_this_rank(gpu: Option<&GpuContext>, device: &Device) -> Vec<Doc
     let real = gpu.filter(|gpu| gpu.simulated.is_none());
     let gpu = real.map(|gpu| gpu.target.gpu().info().bdf);
     let kernel = device.provider() != Provider::Soft;
-    // The name of a kernel device may have its port behind it.
+    // The name of a kernel device may have its port after it.
     let name = device.name().split(':').next().unwrap_or_default();
     let mut functions = inventory.rdma_functions().filter(|_| kernel);
     let nic = functions.find(|(rdma, _)| rdma.name == name);

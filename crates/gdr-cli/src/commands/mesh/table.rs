@@ -99,7 +99,7 @@ pub(super) fn write(report: &MeshReport, crowd: Option<Crowd>, output: &mut Outp
     })
 }
 
-/// The matrix in lines, of which the first has the ranks that were written to.
+/// The matrix in lines; the first has the ranks that were written to.
 fn matrix(report: &MeshReport) -> Vec<String> {
     let line = |head: String, cells: Vec<String>| {
         let cells: String = cells.iter().map(|cell| format!(" {cell:>8}")).collect();
@@ -328,7 +328,7 @@ mod tests {
             "{picture}"
         );
         assert!(picture.contains("the link has 4 of 16 lanes"), "{picture}");
-        // What a peer sent is no markup.
+        // What a peer sent is not markup.
         assert!(
             picture.contains("&lt;b&gt;") && !picture.contains("<b>"),
             "{picture}"

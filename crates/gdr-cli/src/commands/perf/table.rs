@@ -10,7 +10,7 @@ use crate::commands::describe;
 use crate::figures::{Cell, Column, FigureOptions, Figures, SIMULATED};
 use crate::output::Output;
 
-/// The columns of a row: those of the measured figure are always shown.
+/// The columns of a row: the measured figure's are always shown.
 fn columns(metric: Metric) -> Vec<Column> {
     let rates: fn(_, _, _) -> Column = match metric {
         Metric::Bandwidth => Column::new,

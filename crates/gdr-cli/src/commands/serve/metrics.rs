@@ -72,7 +72,7 @@ fn render(stats: HomeStats, objects: Vec<(&ObjectInfo, usize)>) -> String {
         (
             "requests_malformed_total",
             "counter",
-            "Malformed messages, each of which ended a connection.",
+            "Malformed messages; each ended a connection.",
             stats.requests_malformed,
         ),
     ] {

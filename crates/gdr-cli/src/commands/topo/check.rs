@@ -52,7 +52,7 @@ pub(super) fn run(
         .with_context(|| matrix.display().to_string())?;
     if matrices.len() > 1 {
         anstream::eprintln!(
-            "note: {} has {} matrices, of which the first is compared",
+            "note: {} has {} matrices; the first is compared",
             matrix.display(),
             matrices.len()
         );
@@ -141,7 +141,7 @@ fn on_one_node(matrix: &TopoMatrix) -> bool {
     named.len() <= 1 && named.iter().all(|node| node.parse::<u32>().is_ok()) && no_sys
 }
 
-/// Which of our NICs one of theirs is, where ours have no names: that of the same place, where
+/// Which of our NICs one of theirs is, where ours have no names: the one at the same place, where
 /// both have as many. Where they have not, an order pairs the wrong ones.
 fn counted(ours: &Cells, theirs: &TopoMatrix, name: &str) -> Option<usize> {
     let ours: Vec<usize> = (0..ours.devices.len())

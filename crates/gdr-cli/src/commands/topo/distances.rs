@@ -625,7 +625,7 @@ mod tests {
                     GPU1\tNV4\t X \tSYS\tSYS\n\nNIC Legend:\n\n  NIC0: mlx5_0\n";
         let found = Distances::new(&topo_matrix::read(text).unwrap(), &[]);
         let matrix = &found.matrices[0];
-        // Rows that an excerpt lacks are those of the columns.
+        // Rows that an excerpt lacks are taken from the columns.
         assert_eq!(words(&matrix.classes[2]), ["PIX", "SYS", "X", "?"]);
         assert_eq!(matrix.nearest[0].nics, ["mlx5_0"]);
         assert_eq!(matrix.nearest[1].nics, ["mlx5_0", "NIC1"]);

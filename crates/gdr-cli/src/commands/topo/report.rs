@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::exit::Exit;
 
-/// The most pairs with their sentences, of which a server with forty devices has 780.
+/// The most pairs with their sentences: a server with forty devices has 780 pairs.
 const MOST_PAIRS: usize = 1 << 16;
 
 /// The most NICs that are named as the nearest to one GPU.
@@ -158,7 +158,7 @@ impl Report {
     }
 }
 
-/// The pairs with a GPU, then those of two NICs, and how many are left out.
+/// The pairs with a GPU, then pairs of two NICs, and how many are left out.
 fn pairs(inventory: &Inventory, devices: &[Device]) -> (Vec<Pair>, usize) {
     let Ok(topology) = inventory.topology() else {
         return (Vec::new(), 0);

@@ -81,7 +81,7 @@ pub(super) fn show_rates(measured: &[Rate], output: &mut Output) -> Result<()> {
 #[derive(Serialize)]
 struct Hop {
     place: String,
-    /// `root port` and the like; absent for what is no function.
+    /// `root port` and the like; absent for what is not a function.
     port: Option<String>,
     link: Option<String>,
     link_capable: Option<String>,

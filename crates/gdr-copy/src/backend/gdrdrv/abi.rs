@@ -2,7 +2,7 @@
 //!
 //! From GDRCopy 2.6, `src/gdrdrv/gdrdrv.h`. All fields are in the host's byte order. Most request
 //! numbers were declared with a pointer instead of the structure, so the size encoded in them is 8
-//! and not that of the structure; the module compares the whole number.
+//! and not the structure's; the module compares the whole number.
 
 use std::mem::{offset_of, size_of};
 
@@ -79,8 +79,8 @@ pub(super) unsafe trait Argument: Sized {
     const REQUEST: Request;
 
     fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: the implementor promises initialized bytes of which any pattern is a value,
-        // and the slice borrows them for as long as `self` is borrowed.
+        // SAFETY: the implementor promises initialized bytes, valid in any pattern, and the slice
+        // borrows them for as long as `self` is borrowed.
         unsafe { std::slice::from_raw_parts_mut((&raw mut *self).cast(), size_of::<Self>()) }
     }
 }

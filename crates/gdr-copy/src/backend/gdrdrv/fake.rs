@@ -130,7 +130,7 @@ impl FakeModule {
             .collect()
     }
 
-    /// Whether a mapping of the range exists in this process.
+    /// Returns whether a mapping of the range exists in this process.
     pub(super) fn is_mapped(&self, handle: u64) -> bool {
         self.0.is_mapped(handle)
     }

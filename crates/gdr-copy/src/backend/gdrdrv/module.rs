@@ -123,7 +123,7 @@ impl Module {
             .map(drop)
     }
 
-    /// Whether the memory was freed while it was pinned (non-persistent mode only).
+    /// Returns whether the memory was freed while it was pinned (non-persistent mode only).
     pub(super) fn freed(&self, handle: Handle) -> Result<bool> {
         let query = abi::CallbackFlag {
             handle: handle.0,

@@ -27,7 +27,7 @@ pub(super) struct Device {
 /// allocation, and the serial number of an allocation is never reused, so the pair is unique.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Identity {
-    /// `None` where the object is one of several behind a range; its size is not cached then.
+    /// `None` where several objects back the range; its size is not cached then.
     pub(super) buffer: Option<BufferId>,
     pub(super) client: Handle,
     pub(super) object: Handle,

@@ -1,4 +1,4 @@
-//! A range as parts of memory objects: those of another client, and references of our own.
+//! A range as parts of memory objects: another client's objects, and our own references to them.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub(super) struct Extent {
     pub(super) len: u64,
 }
 
-/// Why extents cannot be those of a range.
+/// Why extents cannot cover a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ExtentError {
     #[error("the range has no memory object")]

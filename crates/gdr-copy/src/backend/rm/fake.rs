@@ -31,9 +31,9 @@ pub(super) struct State {
     pub(super) views: HashMap<u64, View>,
     /// CUDA's objects besides [`CUDA_OBJECT`]: handle to bytes.
     pub(super) cuda_objects: HashMap<u32, u64>,
-    /// Those of them that are not on a GPU.
+    /// CUDA's objects that are not on a GPU.
     pub(super) in_host_memory: Vec<u32>,
-    /// The object of CUDA behind each object of the library.
+    /// CUDA's object for each object of the library.
     behind: HashMap<u32, u32>,
     /// The objects of CUDA in a descriptor, each with its type.
     pub(super) descriptors: HashMap<i32, Vec<(u8, u32)>>,

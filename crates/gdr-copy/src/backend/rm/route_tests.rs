@@ -27,7 +27,7 @@ impl Machine {
     fn new() -> Self {
         let driver = FakeDriver::new();
         let cuda = FakeCuda::new(&driver);
-        // Its own verdicts; those of the library are kept for the process.
+        // Its own verdicts: the library keeps its verdicts for the whole process.
         let verdicts: &'static Verdicts = Box::leak(Box::new(PerProcess::new()));
         let backend = RmBackend::over(cuda.clone(), driver.clone(), verdicts).unwrap();
         Self {
@@ -117,7 +117,7 @@ fn a_route_to_other_memory_is_never_used() {
         ipc_offset_fits_mapping: true,
         ..WrongAnswers::default()
     };
-    // Both directions are compared: here CUDA reads the CPU's bytes, but the CPU not those of CUDA.
+    // Both directions are compared: here CUDA reads the CPU's bytes, but the CPU does not read CUDA's.
     let one_way = WrongAnswers {
         lost_writes: true,
         ..WrongAnswers::default()

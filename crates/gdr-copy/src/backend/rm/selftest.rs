@@ -26,7 +26,7 @@ pub(super) static VERDICTS: Verdicts = PerProcess::new();
 /// By route and GPU: passed, or why not.
 pub(super) type Verdicts = PerProcess<Mutex<HashMap<(Route, Bdf), Result<(), String>>>>;
 
-/// Tests `route` on the GPU behind `device`, on which `user`'s memory is, or returns the earlier
+/// Tests `route` on the GPU of `device`, which holds `user`'s memory, or returns the earlier
 /// verdict.
 pub(super) fn prove(
     verdicts: &Verdicts,
@@ -131,7 +131,7 @@ fn try_kind(
     Ok(())
 }
 
-/// Bytes that differ from those of other buffers and positions.
+/// Bytes that differ from the bytes of other buffers and at other positions.
 fn pattern(seed: u8, len: usize) -> Vec<u8> {
     (0..len)
         .map(|i| {

@@ -40,8 +40,8 @@ pub(super) fn neon() -> &'static Routine {
     neon
 }
 
-/// Best first. `ls64` is last because its instructions fault where the memory behind the window
-/// does not support them, for which there is no feature bit; it is used only by name.
+/// Best first. `ls64` is last because its instructions fault where the memory of the window does
+/// not support them, and no feature bit shows it; it is used only by name.
 pub(super) static ROUTINES: [Routine; 2] = [
     Routine::new(Parts {
         name: "neon",

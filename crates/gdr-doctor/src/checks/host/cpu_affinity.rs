@@ -50,7 +50,7 @@ fn judge(context: &Context<'_>, function: &Function, allowed: &CpuSet, shown: &s
     let near_text = text.ok().unwrap_or_default();
     let finding = if allowed.is_disjoint(&near) {
         Finding::warn(format!(
-            "this process may run only on CPUs {shown}, none of which is near it"
+            "this process may run only on CPUs {shown}, and none is near it"
         ))
         .fix(Fix::user(
             "Run on CPUs near it",

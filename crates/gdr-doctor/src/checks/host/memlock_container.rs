@@ -79,7 +79,7 @@ fn relevant(status: &str) -> String {
     lines.join(", ")
 }
 
-/// The fix for all users of all containers, including those of Kubernetes.
+/// The fix for all users of all containers, including Kubernetes' ones.
 fn runtime() -> Fix {
     Fix {
         effect: Effect::AtRestart,

@@ -141,7 +141,7 @@ fn logins(context: &Context<'_>, limit: Limit) -> Finding {
     }
 }
 
-/// Whether a line of limits.conf removes the limit for all users: `* - memlock unlimited`.
+/// Returns whether a line of limits.conf removes the limit for all users: `* - memlock unlimited`.
 fn lifts(line: &str) -> bool {
     let words: Vec<&str> = line.split_whitespace().collect();
     matches!(

@@ -149,7 +149,7 @@ impl<'a> Kind<'a> {
         self.last = message;
     }
 
-    /// Whether the events reach a rate. Events without a time may.
+    /// Returns whether the events reach a rate. Events without a time may.
     fn reaches(&self, rate: Rate) -> bool {
         if self.events.len() < rate.events {
             return false;
@@ -209,7 +209,7 @@ fn subject(context: &Context<'_>, bdf: Bdf) -> Subject {
     }
 }
 
-/// Whether a driver of GPUs or RDMA NICs logged a message.
+/// Returns whether a driver of GPUs or RDMA NICs logged a message.
 fn is_of_driver(text: &str) -> bool {
     const DRIVERS: [&str; 4] = ["nvidia 0", "mlx5_core 0", "bnxt_en 0", "efa 0"];
     DRIVERS.iter().any(|driver| text.starts_with(driver))

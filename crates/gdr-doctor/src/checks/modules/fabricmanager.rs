@@ -65,7 +65,7 @@ fn run(context: &Context<'_>) -> Judgement {
         .evidence(PID, pid.shown()))
 }
 
-/// Whether CUDA lists GPUs, which it does only after the fabric is configured.
+/// Returns whether CUDA lists GPUs, which it does only after the fabric is configured.
 fn answers(context: &Context<'_>) -> bool {
     (context.facts().cuda.as_ref().ok())
         .is_some_and(|cuda| cuda.error.is_none() && !cuda.devices.is_empty())

@@ -99,7 +99,8 @@ fn no_node(context: &Context<'_>) -> Finding {
     }
 }
 
-/// Whether every user may read and write the node of a line such as `0666 236:0 rw /dev/gdrdrv`.
+/// Returns whether every user may read and write the node of a line such as `0666 236:0 rw
+/// /dev/gdrdrv`.
 fn is_open(line: &str) -> bool {
     let mode = line.split_whitespace().next();
     mode.and_then(|mode| u32::from_str_radix(mode, 8).ok())

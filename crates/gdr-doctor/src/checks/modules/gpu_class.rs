@@ -101,8 +101,8 @@ fn before_kepler(context: &Context<'_>, gpu: Bdf) -> Option<(&'static str, Strin
         .then(|| ("chip", chip.to_owned()))
 }
 
-/// Whether a device ID is Kepler or later (PCI ID database): GK107, GK110, GK104 and GK208 have IDs
-/// between those of Fermi; all later chips have higher ones.
+/// Returns whether a device ID is Kepler or later (PCI ID database): the IDs of GK107, GK110, GK104
+/// and GK208 lie between Fermi's; all later chips have higher ones.
 const fn is_kepler_or_later(device: u16) -> bool {
     matches!(device, 0x0fc0..=0x0fff | 0x1001..=0x103f | 0x1180..=0x11ff | 0x1280..=u16::MAX)
 }

@@ -59,8 +59,8 @@ fn run(context: &Context<'_>) -> Judgement {
     Ok(finding)
 }
 
-/// Whether a GPU is known to be older than Turing (compute capability 7.5), the first generation
-/// that the open modules support.
+/// Returns whether a GPU is known to be older than Turing (compute capability 7.5), the first
+/// generation that the open modules support.
 fn before_turing(context: &Context<'_>) -> bool {
     let Some(cuda) = context.facts().cuda.as_ref().ok() else {
         return false;

@@ -68,7 +68,7 @@ fn run(context: &Context<'_>) -> Judgement {
     Ok(finding)
 }
 
-/// Whether nvidia-smi reports the persistence mode of every GPU as on.
+/// Returns whether nvidia-smi reports the persistence mode of every GPU as on.
 fn persistence_mode(context: &Context<'_>) -> Option<bool> {
     let answer = context.facts().nvml.as_ref().ok()?;
     let modes: Option<Vec<bool>> = answer.devices.iter().map(|gpu| gpu.persistence).collect();

@@ -62,8 +62,7 @@ fn run(context: &Context<'_>) -> Judgement {
         )
         .fix(Fix::manual(
             "In a container, use the host's libraries",
-            "remove the driver's libraries from the image; the NVIDIA Container Toolkit mounts \
-             those of the host",
+            "remove the driver's libraries from the image; the NVIDIA Container Toolkit mounts the host's",
         ))
     };
     Ok(finding

@@ -26,7 +26,7 @@ fn run(context: &Context<'_>) -> Judgement {
     let path = "/proc/driver/nvidia/version";
     let driver = match facts.nvidia.by_ref() {
         Err(Absence::Missing) => {
-            // Without a driver, a machine of which no PCI function is known may have no GPU.
+            // Without a driver, a machine whose PCI functions are unknown may have no GPU.
             if context.inventory.gpus.is_empty() {
                 let tree = context.inventory.tree.by_ref();
                 tree.known("which GPUs there are, and the driver is not loaded")?;
@@ -83,7 +83,7 @@ fn of_kernel(context: &Context<'_>, driver: &NvidiaDriver) -> Finding {
     }
 }
 
-/// Whether another driver is bound to a GPU.
+/// Returns whether another driver is bound to a GPU.
 fn is_kept_out(context: &Context<'_>) -> bool {
     context.gpus().any(|gpu| {
         let function = context.function(gpu.bdf);

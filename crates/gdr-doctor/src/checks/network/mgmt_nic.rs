@@ -70,8 +70,8 @@ fn run(context: &Context<'_>) -> Judgement {
     })
 }
 
-/// Whether a value of NCCL_IB_HCA selects a device. Names are prefixes, unless the list begins with
-/// `=`; `^` excludes the listed devices; `:1` names a port.
+/// Returns whether a value of NCCL_IB_HCA selects a device. Names are prefixes, unless the list
+/// begins with `=`; `^` excludes the listed devices; `:1` names a port.
 fn takes(filter: &str, name: &str) -> bool {
     let (excludes, list) = match filter.strip_prefix('^') {
         Some(rest) => (true, rest),

@@ -52,7 +52,7 @@ fn judge(context: &Context<'_>, port: &Port<'_>) -> Judgement {
 fn retrain() -> Fix {
     Fix::manual(
         "Retrain the link",
-        "reseat the cable and the transceivers, then swap them with those of a fast port to find \
+        "reseat the cable and the transceivers, then swap them with a fast port's to find \
          out whether the cable or the port is bad; check the speed of the switch port; `mlxlink -d \
          DEVICE` shows the capabilities of both ends",
     )

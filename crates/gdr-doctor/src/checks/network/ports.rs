@@ -26,12 +26,12 @@ impl<'a> Port<'a> {
         }
     }
 
-    /// Whether its link is Ethernet, so that its protocol is RoCE or iWARP.
+    /// Returns whether its link is Ethernet, so that its protocol is RoCE or iWARP.
     pub(crate) fn is_ethernet(&self) -> bool {
         (self.port.link_layer.as_ref().ok()).is_some_and(|it| it == "Ethernet")
     }
 
-    /// Whether its link is InfiniBand.
+    /// Returns whether its link is InfiniBand.
     pub(crate) fn is_infiniband(&self) -> bool {
         (self.port.link_layer.as_ref().ok()).is_some_and(|it| it == "InfiniBand")
     }
@@ -40,12 +40,12 @@ impl<'a> Port<'a> {
         self.port.is_active()
     }
 
-    /// Whether the physical link works.
+    /// Returns whether the physical link works.
     pub(crate) fn is_linked(&self) -> bool {
         (self.port.physical_state.as_ref().ok()).is_some_and(|state| state == "LinkUp")
     }
 
-    /// Whether its NIC is the nearest of a GPU, or no GPU is known.
+    /// Returns whether its NIC is the nearest of a GPU, or no GPU is known.
     pub(crate) fn serves_a_gpu(&self, context: &Context<'_>) -> bool {
         let pairs = context.nearest_pairs();
         pairs.is_empty() || pairs.iter().any(|pair| pair.nic.name == self.device)
@@ -81,8 +81,8 @@ impl<'a> Port<'a> {
         RdmaGid::read_all(context.source, self.device, self.port.number)
     }
 
-    /// The interface of the port: that of the same port of the same function, else that of its
-    /// GIDs.
+    /// The interface of the port: the one with the same port of the same function, else the one of
+    /// its GIDs.
     pub(crate) fn netdev<'b>(&self, context: &Context<'b>) -> Option<&'b Netdev> {
         let all = context.inventory.netdevs.as_ref().ok()?;
         let same = self.rdma.netdevs(all);
@@ -119,7 +119,7 @@ pub(crate) enum Which {
 }
 
 impl Which {
-    /// Whether a port is one of them.
+    /// Returns whether a port is one of them.
     pub(crate) fn has(self, port: &Port<'_>) -> bool {
         match self {
             Self::Every => true,

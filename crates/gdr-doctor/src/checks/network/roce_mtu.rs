@@ -10,7 +10,7 @@ const FOR_2048: u32 = 2200;
 pub(super) const CHECK: Check = Check {
     id: CheckId("roce.mtu"),
     title: "RoCE ports send packets of 4096 bytes",
-    why: "The MTU of RoCE follows that of the interface: with 1500 the packets have 1024 bytes, \
+    why: "The MTU of RoCE follows the interface's: with 1500 the packets have 1024 bytes, \
           with 4200 or more they have 4096. Small packets cost bandwidth. All nodes must have the \
           same MTU, or transfers fail with \"local access violation work queue error\".",
     inputs: "/sys/class/net/*/mtu of the interfaces of active Ethernet ports.",

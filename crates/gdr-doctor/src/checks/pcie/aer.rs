@@ -147,8 +147,8 @@ fn count(context: &Context<'_>, end: &Function, counted: &mut Counted) -> Datum<
         return Ok(());
     };
     match &end.aer {
-        // Registers keep errors until they are cleared, and firmware clears some of them. They are
-        // no reason to fail.
+        // Registers keep errors until they are cleared, and firmware clears some of them. They do
+        // not justify a failure.
         Ok(aer) => {
             counted.known = true;
             let of_the_link = |name: &&str| !NOT_OF_THE_LINK.contains(name);

@@ -5,7 +5,7 @@ use gdr_node::{Bdf, RdmaPort};
 
 use crate::context::{Context, Nic};
 
-/// Whether a function is a GPU or a NIC that the report leaves out.
+/// Returns whether a function is a GPU or a NIC that the report leaves out.
 pub(in crate::checks) fn is_left_out(context: &Context<'_>, bdf: Bdf) -> bool {
     let gpu = (context.inventory.gpus.iter()).any(|gpu| gpu.bdf == bdf);
     let nic = (context.inventory.rdma_functions())
@@ -36,8 +36,8 @@ pub(in crate::checks) fn data_rates(nic: &Nic<'_>) -> Vec<Bandwidth> {
 ///
 /// For InfiniBand up to FDR, Linux shows the signalling rate; for later speeds, the data rate
 /// (`rate_show` in `drivers/infiniband/core/sysfs.c`, which ignores the coding of FDR10 and EDR).
-/// The coding of SDR, DDR and QDR is 8b/10b, that of FDR 64b/66b. Ethernet ports show the names of
-/// InfiniBand's speeds with data rates.
+/// SDR, DDR and QDR are coded 8b/10b, FDR 64b/66b. Ethernet ports show the names of InfiniBand's
+/// speeds with data rates.
 fn data_rate(port: &RdmaPort) -> Option<Bandwidth> {
     let text = port.rate.as_ref().ok()?;
     let bytes = u64::from(gigabits(text)?) * 125_000_000;

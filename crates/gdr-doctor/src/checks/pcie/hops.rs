@@ -92,8 +92,8 @@ fn device_control(function: &Function) -> Option<u16> {
     config.half(at.plus(DEVICE_CONTROL)).ok()
 }
 
-/// Sets the bits `mask` of a function's Device Control to those of `value`. The change can be
-/// undone if the register was read.
+/// Sets the bits `mask` of a function's Device Control as in `value`. The change can be undone if
+/// the register was read.
 pub(super) fn write_device_control(function: &Function, mask: u16, value: u16) -> Action {
     let bdf = function.bdf;
     match device_control(function) {

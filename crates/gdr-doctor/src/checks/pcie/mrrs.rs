@@ -61,8 +61,8 @@ fn judge(_: &Context<'_>, nic: &Nic<'_>, function: &Function) -> Judgement {
     Ok(finding)
 }
 
-/// Whether small reads slow down a NIC: by the rate of its ports or, if they are not known, by its
-/// link.
+/// Returns whether small reads slow down a NIC: by the rate of its ports or, if they are not known,
+/// by its link.
 fn is_fast(nic: &Nic<'_>, function: &Function) -> bool {
     match (fastest_port(nic), nic.rdma) {
         (Some(rate), _) => rate >= FAST,

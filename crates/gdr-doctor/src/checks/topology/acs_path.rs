@@ -132,8 +132,8 @@ fn run(context: &Context<'_>) -> Result<Vec<Finding>, Unjudged> {
     Ok(findings)
 }
 
-/// Whether a pair seems to be directly on a root bus and the machine is not known to be bare metal:
-/// a listing may leave out bridges.
+/// Returns whether a pair seems to be directly on a root bus and the machine is not known to be
+/// bare metal: a listing may leave out bridges.
 fn is_hidden(context: &Context<'_>, pair: &Pair<'_>) -> bool {
     pair.relation.notes.contains(&Note::FlatBus)
         && context.facts().machine.as_ref().ok() != Some(&Machine::Bare)

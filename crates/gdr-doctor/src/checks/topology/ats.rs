@@ -78,7 +78,7 @@ fn of_host(context: &Context<'_>, function: &Function) -> Judgement {
     ))
 }
 
-/// Whether a GPU is assigned to a guest.
+/// Returns whether a GPU is assigned to a guest.
 fn gpu_is_handed(context: &Context<'_>) -> Datum<bool> {
     let gpus = &context.inventory.gpus;
     if gpus.iter().any(|gpu| is_handed(context, gpu.bdf)) {

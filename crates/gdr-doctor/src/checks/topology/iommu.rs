@@ -58,7 +58,7 @@ pub(super) fn domain(context: &Context<'_>, bdf: Bdf) -> (String, Datum<Domain>)
     }
 }
 
-/// Whether no IOMMU is active.
+/// Returns whether no IOMMU is active.
 fn off(context: &Context<'_>) -> Datum<bool> {
     match context.source.list(UNITS) {
         Ok(units) => Ok(units.is_empty()),

@@ -85,7 +85,8 @@ fn is_fault(line: &str) -> bool {
     intel || amd || arm
 }
 
-/// Whether a line names a function, with its domain or, in domain 0, without it as DMAR does.
+/// Returns whether a line names a function, with its domain or, in domain 0, without it as DMAR
+/// does.
 fn names(line: &str, bdf: Bdf) -> bool {
     let whole = bdf.to_string();
     if line.contains(&whole) {

@@ -122,8 +122,8 @@ fn translated(context: &Context<'_>, device: &Device, pairs: &[&Pair<'_>]) -> Fi
         ))
 }
 
-/// Whether a device's requests are translated beforehand: a NIC with ATS on, or a GPU whose DMA
-/// function has ATS on.
+/// Returns whether a device's requests are translated beforehand: a NIC with ATS on, or a GPU whose
+/// DMA function has ATS on.
 fn is_translated_beforehand(context: &Context<'_>, paths: &[direct::DirectPath], bdf: Bdf) -> bool {
     let ats = |bdf: Bdf| {
         context

@@ -45,7 +45,7 @@ pub(super) const CHECKS: &[&Check] = &[
     &ats::CHECK,
 ];
 
-/// Whether a device is bound to a driver that assigns it to guests.
+/// Returns whether a device is bound to a driver that assigns it to guests.
 fn is_handed(context: &Context<'_>, bdf: Bdf) -> bool {
     let function = context.function(bdf);
     let driver = function.and_then(|function| function.driver.as_ref().ok());

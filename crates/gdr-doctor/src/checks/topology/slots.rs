@@ -50,7 +50,7 @@ pub(super) fn nearer_to(context: &Context<'_>, gpu: Bdf, than: &Relation) -> Vec
     near
 }
 
-/// The address in a slot's file (`0000:41:00`), as that of function 0 of a card there.
+/// The address in a slot's file (`0000:41:00`), as the address of function 0 of a card there.
 fn address(context: &Context<'_>, slot: &str) -> Option<Bdf> {
     let text = context.text(&format!("{SLOTS}/{slot}/address")).ok()?;
     format!("{text}.0").parse().ok()

@@ -186,7 +186,7 @@ fn some_of(pairs: &[&Pair<'_>]) -> String {
     }
 }
 
-/// Whether a GPU of this name is connected to its CPU by NVLink-C2C.
+/// Returns whether a GPU of this name is connected to its CPU by NVLink-C2C.
 fn has_chip_link(name: &str) -> bool {
     ["GH200", "GB200", "GB300", "GB10"]
         .iter()

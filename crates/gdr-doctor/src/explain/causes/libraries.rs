@@ -405,7 +405,7 @@ pub(super) const CAUSES: &[Cause] = &[
     Cause {
         id: "shared-memory-small",
         title: "Shared memory of the container is too small",
-        why: "NCCL's ranks of a node meet in /dev/shm, of which Docker gives 64 MiB.",
+        why: "NCCL's ranks of a node meet in /dev/shm, and Docker gives it 64 MiB.",
         patterns: &[
             sure(r"/dev/shm/nccl\S*.{0,80}no space left on device"),
             sure(r"error while creating shared memory segment"),

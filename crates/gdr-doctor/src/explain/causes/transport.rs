@@ -210,8 +210,7 @@ pub(super) const CAUSES: &[Cause] = &[
         id: "flush-error",
         kind: Kind::Consequence,
         title: "This error follows from another: look at the first one",
-        why: "Status 5 (flushed, vendor error 249) is what all work gets that was queued behind \
-              the work that failed.",
+        why: "Status 5 (flushed, vendor error 249) is what all work gets that was queued after the work that failed.",
         patterns: &[
             sure(vendor!("249|0xf9")),
             sure(syndrome!("5")),
@@ -256,7 +255,7 @@ pub(super) const CAUSES: &[Cause] = &[
         id: "receiver-not-ready",
         title: "The receiver had posted no receive when the message came (RNR)",
         why: "Status 13: the peer answered `receiver not ready` until the retries were used up. The \
-              peer's program hangs, posts too few receives, or is far behind; it is not a fault of the \
+              peer's program hangs, posts too few receives, or lags far; it is not a fault of the \
               network.",
         patterns: &[
             sure(
@@ -309,8 +308,7 @@ pub(super) const CAUSES: &[Cause] = &[
         id: "queue-operation",
         title: "The NIC refused a request or ran into a fault of the queue itself",
         why: "A local QP operation error (status 2), or an asynchronous fatal event of a queue: the \
-              request does not fit the queue pair (size, access, atomics on GPU memory), or memory \
-              behind it went away.",
+              request does not fit the queue pair (size, access, atomics on GPU memory), or its memory went away.",
         patterns: &[
             sure(r"invalid request local work queue error|local work queue catastrophic error"),
             sure(

@@ -1,4 +1,4 @@
-//! The end of copy threads, also before that of the process by `exit`.
+//! The end of copy threads, also before the process ends by `exit`.
 //!
 //! What the driver's library destroys at the end of a process, or with a context, is not safe from a thread that
 //! calls the driver meanwhile.

@@ -250,7 +250,7 @@ fn copies_go_on_with_the_first_packet_after_a_late_one_is_complete() {
             setup.packet(packet * PACKET);
         }
         let asked = setup.handed() - handed;
-        assert!(asked <= 2, "{first}: {asked} copies behind a late one");
+        assert!(asked <= 2, "{first}: {asked} copies after a late one");
         drop(held);
         setup.settle();
         setup.set_limit(NEVER_LATE);

@@ -463,7 +463,7 @@ fn naks_for_lost_packets_are_counted_on_both_sides() {
     assert_eq!(
         engine.counters(),
         counters,
-        "those of the former queue pair are kept"
+        "the former queue pair's are kept"
     );
 }
 

@@ -36,7 +36,7 @@ pub(crate) struct Imports {
     ended: Ended,
     /// The payload of the last record cannot be copied now.
     is_lost: bool,
-    /// Nor can those of others that go to the same memory.
+    /// Nor can other payloads that go to the same memory.
     is_useless: bool,
 }
 

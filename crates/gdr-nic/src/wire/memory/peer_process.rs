@@ -21,7 +21,7 @@ impl PeerProcess {
     /// The process that has connected a Unix socket, or listened for it.
     ///
     /// # Errors
-    /// `ESRCH` if it is not visible here: it is in another PID namespace, or has ended. Those of `pidfd_open(2)`.
+    /// `ESRCH` if it is not visible here: it is in another PID namespace, or has ended. The errors of `pidfd_open(2)`.
     pub(super) fn of_unix(socket: BorrowedFd<'_>) -> Result<Self, Errno> {
         let (_, pid) = PeerUser::of_unix(socket);
         let pid = Pid::from_raw(pid).ok_or(Errno::SRCH)?;
@@ -33,7 +33,7 @@ impl PeerProcess {
         self.pid
     }
 
-    /// Whether it has ended. If not, its number was that of no other process before.
+    /// Whether it has ended. If not, no other process had its number before.
     pub(super) fn has_ended(&self) -> bool {
         wait_readable(self.descriptor.as_fd(), Duration::ZERO)
     }

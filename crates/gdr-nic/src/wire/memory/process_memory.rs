@@ -73,7 +73,7 @@ impl ProcessMemory {
         rustix::process::pidfd_getfd(self.0.as_fd(), number, flags)
     }
 
-    /// Whether what was read before was the memory of the process: its number is not that of another one since.
+    /// Whether what was read before was the memory of the process: no other one has its number since.
     pub(crate) fn was_read(&self) -> bool {
         !self.0.has_ended()
     }

@@ -16,7 +16,7 @@ const LIMIT: Duration = Duration::from_secs(1);
 /// A record that refers to memory of this process.
 #[derive(Clone, Debug)]
 pub(crate) struct Reference {
-    /// That of a ring that has not ended.
+    /// The segment of a ring that has not ended.
     segment: Weak<Segment>,
     /// The position behind the record.
     end: u64,

@@ -33,7 +33,7 @@ pub(super) struct Pseudonyms {
 }
 
 impl Pseudonyms {
-    /// The number of a name among those of its kind, from 1.
+    /// The number of a name within its kind, from 1.
     pub(super) fn number(&mut self, kind: Kind, name: &str) -> usize {
         let next = self.names.keys().filter(|(of, _)| *of == kind).count() + 1;
         let name = name.to_ascii_lowercase();
@@ -46,7 +46,7 @@ impl Pseudonyms {
         of_kind.map(|(_, name)| name.clone()).collect()
     }
 
-    /// Whether an address of this maker's and one of this device's were seen.
+    /// Returns whether an address of this maker's and one of this device's were seen.
     pub(super) fn knows(&self, maker: [u8; 3], device: [u8; 3]) -> bool {
         self.makers.contains(&global(maker)) && self.devices.contains_key(&device)
     }

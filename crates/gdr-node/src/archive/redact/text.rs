@@ -95,7 +95,7 @@ impl Text {
         }
         let mut words: Vec<String> = hosts
             .iter()
-            // With the domains behind it.
+            // With the domains after it.
             .map(|host| format!(r"{}(?:\.[A-Za-z0-9-]+)*", regex::escape(host)))
             .chain(users.iter().map(|user| regex::escape(user)))
             .collect();
@@ -156,7 +156,8 @@ impl Text {
     }
 }
 
-/// Whether it is worth to look for addresses, of which all have something between their digits.
+/// Returns whether it is worth looking for addresses, which all have something between their
+/// digits.
 fn may_hold_addresses(text: &str) -> bool {
     let count = |byte: u8| text.bytes().filter(|b| *b == byte).take(4).count();
     count(b':') > 1 || count(b'-') > 3 || count(b'.') > 2
@@ -199,7 +200,7 @@ fn of_run(run: &str, all: &mut Pseudonyms) -> Option<String> {
         return Some(format!("{number:064x}"));
     }
     // Most numbers of this length are not addresses. Without a prefix that marks an address, only
-    // those of known devices are replaced.
+    // the addresses of known devices are replaced.
     let is_known = all.knows(*bytes.first_chunk::<3>()?, *bytes.last_chunk::<3>()?);
     if !is_known && (lead.is_empty() || lead == "0x") {
         return None;
@@ -243,12 +244,12 @@ fn joins(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_'
 }
 
-/// Whether no letter or digit before or after a match makes it a part of a longer word.
+/// Returns whether no letter or digit before or after a match makes it a part of a longer word.
 fn is_word(text: &str, start: usize, end: usize) -> bool {
     !text[..start].ends_with(joins) && !text[end..].starts_with(joins)
 }
 
-/// Whether groups of hexadecimal digits go on before or after a match: `group` digits and a
+/// Returns whether groups of hexadecimal digits go on before or after a match: `group` digits and a
 /// separator between.
 fn goes_on(text: &str, start: usize, end: usize, separator: char, group: usize) -> bool {
     let is_group = |word: &str| word.len() == group && word.bytes().all(|b| b.is_ascii_hexdigit());
@@ -272,7 +273,7 @@ fn address(
 ) -> Option<String> {
     let whole = found.get_match();
     let (start, end) = (whole.start(), whole.end());
-    // `0x` is no part of a number.
+    // `0x` does not belong to a number.
     let begins = !text[..start].ends_with(joins) || text[..start].ends_with("0x");
     if !begins || text[end..].starts_with(joins) {
         return None;

@@ -27,7 +27,7 @@ pub(super) fn identity(headline: &str) -> Identity {
         .unwrap_or(name)
         .trim();
     let (vendor, device) = naming::ids(name);
-    // The numbers are no part of a name; a device without one is `Device [10de:2330]`.
+    // The numbers do not belong to the name; a device without one is `Device [10de:2330]`.
     let plain = match name.rsplit_once(" [") {
         Some((plain, numbers)) if numbers.contains(':') && !plain.ends_with("Device") => plain,
         _ => name,
@@ -59,7 +59,7 @@ pub(super) fn of_parts(class: &str, vendor: &str, device: &str) -> Identity {
     }
 }
 
-/// A name and the number in brackets behind it: `3D controller [0302]`.
+/// A name and the number in brackets after it: `3D controller [0302]`.
 fn numbered(text: &str) -> (&str, Option<u16>) {
     match text.rsplit_once(" [") {
         Some((name, number)) => (name, hex(number.trim_end_matches(']'))),
@@ -77,7 +77,7 @@ pub(super) fn class_of(text: &str) -> Option<Class> {
         .or_else(|| Class::from_name(name))
 }
 
-/// Whether what follows an address begins with a class, by its name or its number.
+/// Returns whether what follows an address begins with a class, by its name or its number.
 pub(super) fn has_class(rest: &str) -> bool {
     let quoted = || rest.strip_prefix('"')?.split_once('"');
     match quoted().or_else(|| rest.split_once(": ")) {

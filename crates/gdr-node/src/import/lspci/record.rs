@@ -67,7 +67,7 @@ impl Record {
         }
     }
 
-    /// Whether it has the details of `-v`, so that what it leaves out does not exist.
+    /// Returns whether it has the details of `-v`, so that what it leaves out does not exist.
     pub(super) fn is_verbose(&self) -> bool {
         self.capabilities != Capabilities::Silent
     }
@@ -370,7 +370,7 @@ fn settle<T>(fact: &mut Datum<T>, denied: bool, is_named: bool) {
     }
 }
 
-/// Whether a line that lost its leading blanks is one of a record all the same.
+/// Returns whether a line that lost its leading blanks is one of a record all the same.
 fn is_detail(words: &str) -> bool {
     const BEGINNINGS: [&str; 46] = [
         "Class:",
@@ -433,8 +433,8 @@ fn is_detail(words: &str) -> bool {
     is_register || is_flag || BEGINNINGS.iter().any(|start| words.starts_with(start))
 }
 
-/// Whether a line is a property of the function itself, with any indentation: lspci uses one tab,
-/// some captures use blanks.
+/// Returns whether a line is a property of the function itself, with any indentation: lspci uses
+/// one tab, some captures use blanks.
 fn is_top_level(words: &str) -> bool {
     const LABELS: [&str; 15] = [
         "Class:",

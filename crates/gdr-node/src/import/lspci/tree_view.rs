@@ -113,8 +113,8 @@ impl TreeView {
         bus
     }
 
-    /// Follows a line from its beginning, or from behind the mark of a branch; false where its
-    /// end is invalid.
+    /// Follows a line from its beginning, or from after a branch's mark; false where its end is
+    /// invalid.
     fn follow(
         &mut self,
         line: &str,
@@ -202,7 +202,7 @@ impl TreeView {
     }
 }
 
-/// What a line begins with behind its blanks and bars; `None` for one that is of no drawing.
+/// What a line begins with after its blanks and bars; `None` for a line outside of the drawing.
 fn start(line: &str) -> Option<Start> {
     let is_root = |rest: &str| {
         let inside = rest.strip_prefix('[').and_then(|rest| rest.split_once(']'));

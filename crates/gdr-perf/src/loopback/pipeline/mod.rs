@@ -60,8 +60,9 @@ pub enum PipelineEvent<'a> {
 /// Measures frames from `source` at `from` to the GPU at `to`, both in this process.
 ///
 /// # Errors
-/// Those of the setup; [`crate::Error::Transfer`] for a READ that fails or misses its deadline;
-/// [`crate::Error::WrongData`] for a wrong result; [`crate::Error::Stopped`] if `observe` breaks.
+/// The errors of the setup; [`crate::Error::Transfer`] for a READ that fails or misses its
+/// deadline; [`crate::Error::WrongData`] for a wrong result; [`crate::Error::Stopped`] if `observe`
+/// breaks.
 pub fn compare(
     target: &BenchTarget,
     from: &Device,

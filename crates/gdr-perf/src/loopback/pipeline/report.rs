@@ -83,7 +83,7 @@ pub struct PipelineRow {
     pub staged: FrameFigures,
     /// Received into GPU memory; `None` if it was not measured.
     pub direct: Option<FrameFigures>,
-    /// The median of the staged mode divided by that of the direct one.
+    /// The staged mode's median divided by the direct one's.
     pub ratio: Option<f64>,
 }
 

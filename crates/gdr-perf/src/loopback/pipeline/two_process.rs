@@ -29,8 +29,8 @@ type Observe<'a> = &'a mut dyn FnMut(PipelineEvent<'_>) -> ControlFlow<()>;
 /// as the RDMA address.
 ///
 /// # Errors
-/// Those of [`super::compare`]; [`crate::Error::Peer`] if the peer refuses, breaks the protocol or has
-/// another version; those of the connection.
+/// The errors of [`super::compare`]; [`crate::Error::Peer`] if the peer refuses, breaks the protocol
+/// or has another version; the errors of the connection.
 pub fn compare_with(
     target: &BenchTarget,
     device: &Device,

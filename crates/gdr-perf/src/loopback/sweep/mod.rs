@@ -76,8 +76,8 @@ struct Host {
 /// process.
 ///
 /// # Errors
-/// Those of the setup; [`Error::Transfer`](crate::Error::Transfer) for a request that fails or misses
-/// its deadline; [`Error::WrongData`](crate::Error::WrongData) for bytes that did not arrive;
+/// The errors of the setup; [`Error::Transfer`](crate::Error::Transfer) for a request that fails or
+/// misses its deadline; [`Error::WrongData`](crate::Error::WrongData) for bytes that did not arrive;
 /// [`Error::Stopped`](crate::Error::Stopped) if `observe` breaks.
 pub fn sweep(
     target: &BenchTarget,
@@ -160,7 +160,7 @@ fn measure(
         let (before, first) = runs.split_at_mut(turn as usize % paths.len());
         let mut order: Vec<_> = first.iter_mut().chain(before).collect();
         if turn.is_multiple_of(2) {
-            // What comes behind a path without the GPU finds that idle.
+            // What follows a path without the GPU finds the GPU idle.
             order.reverse();
         }
         for (run, figures) in order {

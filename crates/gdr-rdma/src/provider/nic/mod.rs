@@ -1,5 +1,5 @@
 //! The provider of the software NIC: `gdr-nic` with requests that keep their memory registered. The types
-//! are those of that crate, and so are the methods that an implementation here calls by its own name.
+//! belong to that crate, and so do the methods that an implementation here calls by its own name.
 
 mod completion_queue;
 mod device;

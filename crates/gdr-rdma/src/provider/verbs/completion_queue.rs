@@ -59,7 +59,7 @@ struct State {
 }
 
 /// Outstanding requests of queue pairs, ordered by QPN. Every completion is looked up here, mostly among
-/// few queue pairs, where the search of a list takes less time than that of a tree.
+/// few queue pairs, where a list is searched faster than a tree.
 #[derive(Debug, Default)]
 struct QueuePairTable(Vec<(u32, Arc<OutstandingRequests>)>);
 
@@ -163,7 +163,7 @@ impl VerbsCompletionQueue {
         };
         // Completions of destroyed queue pairs are dropped.
         let mut first = translate(wc, &state.qps);
-        // The usual case, of which the latency of a message is a part: one completion, for the caller.
+        // The usual case, which the latency of a message includes: one completion, for the caller.
         if let Some(completion) = &first
             && brought_bytes(completion)
             && !self.context.flushes().is_empty()
@@ -190,7 +190,7 @@ impl VerbsCompletionQueue {
         Ok(state.polled.pop_front())
     }
 
-    /// Reads the events of the channel, each of which must be acknowledged.
+    /// Reads the events of the channel, and each must be acknowledged.
     fn drain_channel(&self, raw: &Raw) {
         let verbs = self.context.verbs();
         let (mut queue, mut context) = (ptr::null_mut(), ptr::null_mut());

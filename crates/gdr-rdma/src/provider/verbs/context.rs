@@ -360,7 +360,7 @@ impl Context {
                 event: event_of_pair,
             }
         };
-        // SAFETY: any bytes are a number; it is used only for types of which the union holds one.
+        // SAFETY: any bytes are a number; it is used only for types that the union can hold.
         let number = unsafe { event.element.port_num };
         let port = u8::try_from(number).unwrap_or(0);
         match event.event_type {

@@ -59,8 +59,8 @@ impl OutstandingRequests {
     /// Locks the table until requests are posted and added to it.
     ///
     /// The requests of a queue complete in the order in which they were posted. The lock is held
-    /// over both steps, so that the order of the device and that of the table are the same, and
-    /// so that a request is in the table before its completion is looked up.
+    /// over both steps, so that the device and the table have the same order, and so that a request
+    /// is in the table before its completion is looked up.
     pub(super) fn begin_post(&self) -> Posting<'_> {
         Posting(lock(&self.0))
     }

@@ -317,7 +317,7 @@ mod tests {
         assert_eq!((export_seen(), FIRST.calls()), (1, 2));
         assert_eq!(current_target(), first);
 
-        // A hook that is installed during an export stays, and the hooks behind it still work.
+        // A hook that is installed during an export stays, and the hooks it calls still work.
         let later = || {
             let second = hook_of(&SECOND, second);
             export();
@@ -328,7 +328,7 @@ mod tests {
         assert_eq!(current_target(), second);
         assert_eq!((export(), SECOND.calls(), FIRST.calls()), (0, 2, 4));
 
-        // Our hooks before and behind that one: it sees the call once, and we record it once.
+        // Our hook calls that one and is called by it: it sees the call once, and we record it once.
         assert_eq!((export_seen(), SECOND.calls(), FIRST.calls()), (1, 3, 5));
         assert_eq!(current_target(), second);
 

@@ -241,7 +241,7 @@ fn the_copy_thread_closes_memory_after_its_last_user_is_gone() {
     while open() > 0 {
         thread::yield_now();
     }
-    assert_eq!(end(&copy), IncomingState::Complete, "behind its copies");
+    assert_eq!(end(&copy), IncomingState::Complete, "after its copies");
 }
 
 #[test]
@@ -269,7 +269,7 @@ fn page_locked_memory_gets_copies_until_its_registration_ends() {
     drop(held);
     settle(&thread);
     host.read(0, &mut bytes).unwrap();
-    assert_eq!(bytes, expected, "nothing is written behind it");
+    assert_eq!(bytes, expected, "nothing is written after it");
 }
 
 #[test]

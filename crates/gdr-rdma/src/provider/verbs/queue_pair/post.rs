@@ -33,7 +33,7 @@ struct Checked {
 impl VerbsQueuePair {
     /// Posts requests in order, up to the first that is refused.
     pub(super) fn post_send_list(&self, requests: &mut [SendRequest]) -> (usize, Result<()>) {
-        // The usual case, of which the latency of a message is a part: one call of the library.
+        // The usual case, which the latency of a message includes: one call of the library.
         if let [request] = requests {
             return match self.post_one(request) {
                 Ok(()) => (1, Ok(())),
