@@ -211,11 +211,34 @@ topology() {
     return $status
 }
 
+# four NAME WORDS... -- COMMAND...: four.py on four GPUs, each rank by the command.
+four() {
+    local name=$1 words=() rank ranks=() status=0 packages=$OUT/wheel
+    shift
+    while [ "$1" != -- ]; do words+=("$1") && shift; done
+    shift
+    [ "$(nvidia-smi -L 2>/dev/null | wc -l)" -ge 4 ] || skip "fewer than four GPUs"
+    command -v python3 >/dev/null && python3 -c 'import torch' 2>/dev/null || skip "no PyTorch"
+    local port=$((20000 + RANDOM % 10000))
+    for rank in 0 1 2 3; do
+        env RANK=$rank WORLD_SIZE=4 DEVICE=$rank MASTER_ADDR=127.0.0.1 MASTER_PORT=$port PYTHONPATH="$packages" \
+            NCCL_HOSTID="host$rank" NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 NCCL_SOCKET_IFNAME=lo \
+            NCCL_IB_GID_INDEX=0 NCCL_NET_GDR_LEVEL=SYS NCCL_GIN_TYPE=2 \
+            "$@" python3 "$HERE/four.py" "${words[@]}" >"$OUT/$name.rank.$rank.jsonl" &
+        ranks+=($!)
+    done
+    for rank in "${ranks[@]}"; do
+        wait "$rank" || status=$?
+    done
+    cat "$OUT/$name".rank.?.jsonl
+    return $status
+}
+
 two_gpus() {
     [ "$(nvidia-smi -L 2>/dev/null | wc -l)" -ge 2 ] || skip "one GPU"
 }
 export -f skip with_program a_warning_is_fine without_privileges nccl nccl_direct nccl_gdrcopy traced perf between_gpus visible topology mesh wheel
-export -f two_gpus
+export -f two_gpus four
 
 # The machine. Commands and files that do not exist here are left out.
 {

@@ -35,6 +35,9 @@ const OBJECTS: &str = include_str!("../bundle/objects.py");
 /// Weights of a model, from one process to another.
 const WEIGHTS: &str = include_str!("../bundle/weights.py");
 
+/// NCCL's collectives, objects and weights on four GPUs.
+const FOUR: &str = include_str!("../bundle/four.py");
+
 /// The Python package beside PyTorch.
 const WHEEL: &str = include_str!("../bundle/wheel.py");
 
@@ -70,6 +73,7 @@ pub fn make(out: &Path) -> anyhow::Result<()> {
     fs::write(out.join("nccl.py"), NCCL)?;
     fs::write(out.join("objects.py"), OBJECTS)?;
     fs::write(out.join("weights.py"), WEIGHTS)?;
+    fs::write(out.join("four.py"), FOUR)?;
     fs::write(out.join("wheel.py"), WHEEL)?;
     match wheel::build(PROFILE, &out.join("wheel")) {
         Ok(_) => {}
