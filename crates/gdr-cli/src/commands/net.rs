@@ -65,7 +65,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "PERCENT", value_parser = units::share)]
     loss: Option<f64>,
 
-    /// Seconds after which ranks are killed that were told to end
+    /// Seconds after which ranks that were asked to end are killed
     #[arg(long, value_name = "SECONDS", default_value_t = 5)]
     kill_after: u16,
 
@@ -177,7 +177,7 @@ struct RankReport {
     /// The signal that ended it.
     #[serde(skip_serializing_if = "Option::is_none")]
     signal: Option<i32>,
-    /// Whether it was told to end.
+    /// Whether it was asked to end.
     stopped: bool,
     seconds: f64,
 }
@@ -227,12 +227,12 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
     Ok(exit)
 }
 
-/// The greatest status of those that were not told to end; where there is none, of the others.
+/// The greatest status of those that were not asked to end; where there is none, of the others.
 fn worst(endings: &[Ending]) -> Exit {
-    let of = |is_told| {
+    let of = |was_asked| {
         let some = endings
             .iter()
-            .filter(move |ending| ending.is_told == is_told);
+            .filter(move |ending| ending.was_asked == was_asked);
         let statuses = some.map(|ending| Exit::of_program(ending.ended).code());
         statuses.max().unwrap_or_default()
     };
@@ -361,7 +361,7 @@ impl Rank {
             addresses: options.addresses(self.host),
             status,
             signal,
-            stopped: ending.is_told,
+            stopped: ending.was_asked,
             seconds: ending.after.as_secs_f64(),
         }
     }

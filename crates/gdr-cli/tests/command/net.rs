@@ -168,22 +168,22 @@ fn all_processes_of_the_hosts_end_when_gdr_is_killed() {
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
-    let (said, told) = channel();
+    let (say, said) = channel();
     thread::spawn(move || {
         let mut held = BufReader::new(File::open(fifo).unwrap());
         for _ in 0..2 {
             held.read_line(&mut String::new()).unwrap();
         }
-        said.send(()).unwrap();
+        say.send(()).unwrap();
         // Until no process has it open.
         held.read_to_end(&mut Vec::new()).unwrap();
-        said.send(()).unwrap();
+        say.send(()).unwrap();
     });
     let wait = Duration::from_secs(60);
-    told.recv_timeout(wait).unwrap();
+    said.recv_timeout(wait).unwrap();
     gdr.kill().unwrap();
     gdr.wait().unwrap();
-    told.recv_timeout(wait).unwrap();
+    said.recv_timeout(wait).unwrap();
 }
 
 #[test]

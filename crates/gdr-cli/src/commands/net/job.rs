@@ -42,8 +42,8 @@ enum Event {
 pub(super) struct Ending {
     pub(super) ended: Ended,
     pub(super) after: Duration,
-    /// Whether it was told to end, because another one had failed or by a signal.
-    pub(super) is_told: bool,
+    /// Whether it was asked to end, because another one had failed or by a signal.
+    pub(super) was_asked: bool,
 }
 
 impl Ending {
@@ -76,7 +76,7 @@ pub(super) struct Job {
     streams: usize,
     output: Stream,
     started: Instant,
-    /// How long ranks may go on after they were told to end.
+    /// How long ranks may go on after they were asked to end.
     grace: Duration,
     phase: Phase,
 }
@@ -85,7 +85,7 @@ pub(super) struct Job {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Running,
-    /// They were told to end, and are killed at this time.
+    /// They were asked to end, and are killed at this time.
     Ending(Instant),
     Killed,
 }
@@ -193,15 +193,15 @@ impl Job {
     }
 
     fn ended(&mut self, index: usize, ended: Ended) {
-        let is_told = self.phase != Phase::Running;
+        let was_asked = self.phase != Phase::Running;
         let ending = Ending {
             ended,
             after: self.started.elapsed(),
-            is_told,
+            was_asked,
         };
         let rank = &mut self.ranks[index];
         rank.ending = Some(ending);
-        let is_first = !ending.is_success() && !is_told;
+        let is_first = !ending.is_success() && !was_asked;
         if is_first && self.ranks.iter().any(|rank| rank.ending.is_none()) {
             print_to_stderr(format_args!(
                 "gdr net: {} {ending}; the others get SIGTERM, and SIGKILL after {} s",
