@@ -38,7 +38,7 @@ pub fn open_listener(listen: IpAddr, to: Option<IpAddr>, port: u16) -> Result<De
 /// which this host reaches the peer. If that is the peer's own address, this end uses a free port.
 ///
 /// # Errors
-/// The errors of [`Device::soft_with`]; [`gdr_rdma::NicError::NoRoute`] without a route to the peer.
+/// The errors of [`Device::soft_with`]; [`gdr_rdma::SocketError::NoRoute`] without a route to the peer.
 pub fn open_connector(peer: IpAddr, from: Option<IpAddr>, port: u16) -> Result<Device> {
     SoftSettings::new(port).connector(peer, from)
 }
