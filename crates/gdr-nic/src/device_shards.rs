@@ -122,7 +122,7 @@ impl DeviceShards {
         self.shards.len()
     }
 
-    /// The shards, of which there is at least one.
+    /// The shards, at least one.
     fn engines(&self) -> impl DoubleEndedIterator<Item = &SharedEngine> {
         self.shards.iter().map(|shard| &*shard.engine)
     }

@@ -28,7 +28,7 @@ pub fn random_number() -> Result<u32> {
 
 /// Whether this process may run on more than one CPU, as far as it was known at the first call.
 pub(crate) fn has_several_cpus() -> bool {
-    // The library opens files for it, those of the process's control group.
+    // The library opens files of the process's control group for it.
     static SEVERAL: OnceLock<bool> = OnceLock::new();
     *SEVERAL.get_or_init(|| thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1))
 }

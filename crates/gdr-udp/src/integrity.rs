@@ -9,7 +9,7 @@ pub enum Integrity {
     /// RoCE's own CRC over headers and payload, end to end.
     Icrc,
     /// The same over IPv4, with a raw socket (CAP_NET_RAW), for packets without a UDP checksum:
-    /// those of network cards and of Linux's rxe. For packets with a UDP checksum, such as this
+    /// network cards and Linux's rxe send such. For packets with a UDP checksum, such as this
     /// crate's own, the kernel verifies that checksum, and this process verifies 16 bits of the
     /// ICRC as in [`Integrity::PartialIcrc`].
     IcrcOrChecksum,

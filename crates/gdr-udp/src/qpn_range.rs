@@ -6,9 +6,8 @@ use crate::slot::{QPN_MASK, SLOT_SHIFT, Slot};
 
 /// How many shards a device has at most.
 pub const MOST_SHARDS: usize = 8;
-/// How many bits of a queue pair number are below those of the shard, which end below the slot's. So
-/// the numbers that a socket takes in order differ in none of
-/// the bits above.
+/// How many bits of a queue pair number are below the bits of the shard, which end below the slot's. So
+/// the numbers that a socket takes in order are equal in all bits above.
 pub(crate) const SHARD_SHIFT: u32 = 15;
 const SHARD_MASK: u32 = MOST_SHARDS as u32 - 1;
 const _: () = assert!(MOST_SHARDS << SHARD_SHIFT == 1 << SLOT_SHIFT);

@@ -15,7 +15,7 @@
 //! some packets.
 //!
 //! A datagram with a checksum never has 0 in that field: UDP transmits a sum of 0 as 0xffff, and if
-//! a network card is to compute the sum, the field holds that of the pseudo header, which is not 0.
+//! a network card is to compute the sum, the field holds the sum of the pseudo header, which is not 0.
 //! And Linux neither merges nor segments datagrams without a checksum
 //! (`udp_gro_receive_segment`, `udp_send_skb`), so each is one packet here.
 
@@ -154,7 +154,7 @@ impl RawSocket {
         self.socket.as_fd()
     }
 
-    /// Receives one packet, without waiting; returns its length, at most that of `room`.
+    /// Receives one packet, without waiting; returns its length, at most the length of `room`.
     pub(crate) fn receive(&self, room: &mut [u8]) -> io::Result<Option<usize>> {
         match rustix::net::recv(&self.socket, room, RecvFlags::DONTWAIT) {
             Ok((len, _)) => Ok(Some(len)),

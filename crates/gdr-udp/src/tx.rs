@@ -187,7 +187,7 @@ impl Batch {
     }
 
     /// Sends each packet by itself, if the kernel or the interface cannot segment. Its identification
-    /// field, and so its ICRC, is that of a single packet.
+    /// field, and so its ICRC, are as for a single packet.
     fn send_singly(&mut self) -> io::Result<()> {
         for packet in self.bytes[..self.len].chunks_mut(self.segment) {
             self.socket.seal(&self.icrc, self.dst, 0, packet);

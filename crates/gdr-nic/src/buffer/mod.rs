@@ -1,7 +1,7 @@
 //! Buffers: memory that stays valid during every operation on it.
 //!
 //! GPU memory that the CPU does not map is accessed through page-locked memory, in three places that
-//! are no single type because room in each is free again at another event: in [`staged`] (received
+//! are not a single type because room in each is free again at another event: in [`staged`] (received
 //! bytes, which the CPU gathers) when the copies of all slots are complete; in [`read_ahead`] (bytes
 //! to send, of any length) at once, because they can be read again; in
 //! [`StagingRing`](crate::StagingRing) (registered memory, which the NIC accesses) when a slot's

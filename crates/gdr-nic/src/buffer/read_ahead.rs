@@ -320,7 +320,7 @@ impl<C: Copies + ?Sized> ReadAhead<C> {
         self.chunks.iter_mut().rev().find(has)
     }
 
-    /// Queues the chunk behind that of `offset`, if its request goes on.
+    /// Queues the chunk after the one with `offset`, if its request goes on.
     fn go_on(&mut self, source: &Arc<ReadSource>, offset: u64) -> Result<()> {
         let Some(chunk) = self.chunk(source.id(), offset) else {
             return Ok(());

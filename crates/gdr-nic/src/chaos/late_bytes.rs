@@ -117,7 +117,7 @@ impl LateBytes {
     }
 }
 
-/// Memory of which a message writes nothing yet, and whose words others change for a moment.
+/// Memory to which a message writes nothing yet, and whose words others change for a moment.
 pub(crate) struct LateMemory<'a> {
     pub(crate) memory: &'a mut dyn Memory,
     pub(super) late: Option<&'a mut LateBytes>,

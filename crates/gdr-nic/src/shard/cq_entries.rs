@@ -36,7 +36,7 @@ pub(crate) struct CqEntries {
     /// How many queue pairs of each shard add entries; one that does for its sends and its receives
     /// counts twice.
     producers: Mutex<[u32; MOST_SHARDS]>,
-    /// A bit for each shard of which there are any: each post and each poll looks at it.
+    /// A bit for each shard that has any: each post and each poll looks at it.
     shards: AtomicU32,
     /// The device's sum of bytes of receives whose completions were removed.
     untaken: Arc<AtomicU64>,

@@ -13,7 +13,7 @@ use crate::types::{Domain, SrqNumber};
 /// A shared receive queue: the protocol's part and its outstanding requests.
 ///
 /// Requests are posted without the engine's lock. The lock of the requests is never held while
-/// another one is waited for, except for that of the protocol's queue.
+/// another one is waited for, except for the lock of the protocol's queue.
 #[derive(Debug)]
 pub(crate) struct SrqContext {
     number: SrqNumber,

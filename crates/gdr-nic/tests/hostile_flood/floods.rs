@@ -151,6 +151,6 @@ fn memory_of_packets_that_were_kept_goes_back_to_the_operating_system() {
         connection.pair.to_error();
     }
     let grown = resident().saturating_sub(before);
-    // Of 16 MiB, those of the last queue pair are too few.
+    // The last queue pair has only a small part of the 16 MiB.
     assert!(grown < 10 << 20, "{grown} bytes more");
 }

@@ -25,7 +25,7 @@ const FLAGS: u32 = HEADER as u32 + 8;
 const ADDRESS_FLAGS: u32 = HEADER as u32 + 2;
 
 /// Passes the message that says that the activity of the interface, or the presence of the address, is
-/// no longer that of `state`.
+/// no longer the one of `state`.
 pub(super) fn program(device: &SoftAddress, state: &LinkState) -> Vec<sock_filter> {
     let mut program = Vec::new();
     section(&mut program, libc::RTM_NEWLINK, &link(device, state));

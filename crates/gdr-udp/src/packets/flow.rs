@@ -4,7 +4,7 @@ use std::ops::BitAnd;
 
 use super::frame::{Headers, Network, Protocol};
 
-/// A value of which only the bits of a mask are compared. The default is equal to every value.
+/// A value that is compared in the bits of a mask only. The default is equal to every value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Masked<T> {
     /// The value.

@@ -191,7 +191,7 @@ struct Search {
     address: SocketAddr,
     deadline: Deadline,
     asked: Vec<Asked>,
-    /// The slots of which the kernel does not tell whose they are.
+    /// The slots whose owner the kernel does not name.
     crowded: Vec<Slot>,
     /// How often each may still be asked.
     left: [usize; SLOTS],

@@ -60,7 +60,7 @@ impl Creation {
     /// Binds the sockets of a new group, by slot and with the one for management datagrams. They hold one
     /// datagram each. Returns `None`, after a
     /// moment, if sockets are bound at the address: another device makes the group, or the kernel is still
-    /// closing those of a process that was the last member of an earlier one.
+    /// closing the sockets of a process that was the last member of an earlier one.
     pub(super) fn attempt(&mut self) -> Result<Option<Vec<ProcessFd>>> {
         match bind_all(self.address, self.proof) {
             Ok(sockets) => Ok(Some(sockets)),

@@ -403,7 +403,7 @@ fn before_a_process_ends_its_copy_threads_leave_the_driver() {
     process_end::end_all(slice::from_ref(&link), FOREVER);
     drop(held);
     assert!(link.has_left());
-    // Of the handles only those of this test are left.
+    // Only this test's own handles are left.
     let streams = mem::take(&mut *lock(&link.streams));
     assert!(streams.iter().all(|stream| Arc::strong_count(stream) == 1));
     let mut ahead = lock(&setup.thread.0.ahead);

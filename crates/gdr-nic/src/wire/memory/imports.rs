@@ -45,7 +45,7 @@ struct Import {
     slot: usize,
     number: u64,
     export: DeviceExport,
-    /// By each GPU of which memory was registered.
+    /// By each GPU with registered memory.
     memories: Vec<PeerMemory>,
     answer: Answer,
     /// Why references to it are refused for a while.

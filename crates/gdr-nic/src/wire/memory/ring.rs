@@ -401,7 +401,7 @@ impl Consumer {
         self.next.taken.store(self.taken, Ordering::Relaxed);
     }
 
-    /// Takes the next record, of which the start is copied to `start`. Between the first one that refers to the
+    /// Takes the next record and copies its start to `start`. Between the first one that refers to the
     /// memory of the producer and [`Consumer::end_reads`], the producer waits before it gives that memory away.
     /// Not so for memory of a GPU, about which `is_in_device` decides: a copy of it that has ended is worth nothing if
     /// the record [was made void](Consumer::is_void).

@@ -167,7 +167,7 @@ pub(crate) trait PacketSink {
     /// Copies what the packets refer to that were taken since the last call. Fails if something could not be read.
     fn read_sender(&mut self, sender: &RingSender) -> Result<()>;
 
-    /// The threads that import GPU memory of senders: one for each GPU of which memory is registered.
+    /// The threads that import GPU memory of senders: one for each GPU with registered memory.
     fn copy_threads(&self) -> Vec<CopyThread>;
 }
 
