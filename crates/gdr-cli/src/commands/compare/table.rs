@@ -219,6 +219,10 @@ pub(super) fn sentence(crossing: Crossing) -> String {
         Crossing::Direct => "direct is faster at every measured size".to_owned(),
         Crossing::Staged => "staged is faster at every measured size".to_owned(),
         Crossing::DirectBelow(bytes) => format!("direct is faster below {}", about(bytes)),
+        Crossing::Unclear => {
+            "there is no clear difference: the modes differ by less than the model is wrong by"
+                .to_owned()
+        }
         Crossing::DirectFrom(bytes) => format!("direct is faster from {} on", about(bytes)),
     }
 }

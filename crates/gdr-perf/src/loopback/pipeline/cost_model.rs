@@ -25,6 +25,8 @@ pub enum Crossing {
     DirectBelow(u64),
     /// The direct mode from this many bytes on.
     DirectFrom(u64),
+    /// Neither: at the smallest and at the largest size the modes differ by no more than the models' own errors.
+    Unclear,
 }
 
 impl CostModel {
@@ -75,19 +77,29 @@ impl CostModel {
     pub fn duration_ns(&self, size: u64) -> f64 {
         self.fixed_ns + self.ns_per_byte * size as f64
     }
+
+    /// Whether the durations of two models differ by more than what the models are wrong by.
+    fn differs(&self, other: &Self, size: u64) -> bool {
+        let [own, others] = [self, other].map(|model| model.duration_ns(size));
+        (own - others).abs() > own * self.worst_error + others * other.worst_error
+    }
 }
 
 impl Crossing {
     /// The size at which the faster mode changes; `None` if one mode is faster at every size.
     pub const fn bytes(self) -> Option<u64> {
         match self {
-            Self::Direct | Self::Staged => None,
+            Self::Direct | Self::Staged | Self::Unclear => None,
             Self::DirectBelow(bytes) | Self::DirectFrom(bytes) => Some(bytes),
         }
     }
 
     /// Compares two models at sizes from `smallest` to `largest`.
     pub fn between(direct: &CostModel, staged: &CostModel, smallest: u64, largest: u64) -> Self {
+        // Two lines are farthest from each other at an end.
+        if !direct.differs(staged, smallest) && !direct.differs(staged, largest) {
+            return Self::Unclear;
+        }
         let is_faster = |size| direct.duration_ns(size) < staged.duration_ns(size);
         match (is_faster(smallest), is_faster(largest)) {
             (true, true) => return Self::Direct,
@@ -150,9 +162,20 @@ mod tests {
         let cheaper = between((1.0, 0.1), (2.0, 0.1), 1 << 20);
         assert_eq!(cheaper, Crossing::Direct);
         let equal = between((2.0, 0.1), (2.0, 0.1), 1 << 20);
-        assert_eq!(equal, Crossing::Staged);
+        assert_eq!(equal, Crossing::Unclear);
         let meets_beyond = between(quick_start, quick_bytes, 100);
         assert_eq!(meets_beyond, Crossing::Direct);
+    }
+
+    #[test]
+    fn modes_that_differ_by_less_than_their_errors_have_no_clear_difference() {
+        let of = |fixed, worst_error| CostModel {
+            worst_error,
+            ..model(fixed, 0.001)
+        };
+        let between = |error| Crossing::between(&of(95.0, error), &of(100.0, error), 4, 100);
+        assert_eq!(between(0.02), Crossing::Direct);
+        assert_eq!(between(0.03), Crossing::Unclear);
     }
 
     proptest! {
