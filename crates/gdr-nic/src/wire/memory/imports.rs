@@ -574,7 +574,9 @@ mod tests {
             ends.imports.follow(None, Vec::new);
             assert_eq!(answer(&ends), Answer::Paused, "the driver is held up");
             drop(held);
+            let deadline = Deadline::after(Duration::from_secs(60));
             while answer(&ends) == Answer::Paused {
+                assert!(!deadline.has_passed(), "the driver is free");
                 ends.imports.follow(None, Vec::new);
             }
             assert_eq!(answer(&ends), Answer::Imported);
