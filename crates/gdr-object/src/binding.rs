@@ -7,13 +7,13 @@ use gdr_rdma::{Deadline, RemoteMemory};
 use crate::epoch::Generation;
 use crate::error::{BusyReason, Error, GoneReason, Result};
 use crate::header::header_len;
-use crate::lap::LeaseHistory;
 use crate::link_channel::Fault;
 use crate::link_shared::{LinkShared, LinkState};
 use crate::lock::lock;
 use crate::mode::Rights;
 use crate::name::ObjectName;
 use crate::protocol::{Opened, Refused, Request, Response};
+use crate::seqlock_read::LeaseHistory;
 
 /// How many failures of the connection a call survives.
 const FAULTS: u32 = 3;

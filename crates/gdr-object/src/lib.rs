@@ -74,7 +74,6 @@ mod get_many;
 mod header;
 mod home;
 mod info;
-mod lap;
 mod link;
 mod link_channel;
 mod link_shared;
@@ -90,6 +89,7 @@ mod publisher;
 mod put;
 mod relay;
 mod remote_object;
+mod seqlock_read;
 mod service;
 mod shared_object;
 #[cfg(test)]

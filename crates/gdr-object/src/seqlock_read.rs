@@ -15,7 +15,7 @@ use crate::part::Part;
 use crate::protocol::{Opened, Refused, Request, Response};
 
 /// How many times a get is overtaken before it asks for a lease, if the get before needed none.
-const LAPS: u32 = 4;
+const MOST_OVERTAKEN: u32 = 4;
 /// After how many leases it is tried without one again.
 const LEASES: u32 = 16;
 
@@ -26,9 +26,9 @@ pub(crate) struct LeaseHistory(AtomicU32);
 
 impl LeaseHistory {
     /// How many times the next get reads without a lease at first.
-    fn laps(&self) -> u32 {
+    fn tries(&self) -> u32 {
         match self.0.load(Ordering::Relaxed) {
-            0 => LAPS,
+            0 => MOST_OVERTAKEN,
             leases if leases % LEASES == 0 => 1,
             _ => 0,
         }
@@ -44,7 +44,7 @@ impl LeaseHistory {
 }
 
 /// What one reading of an object found.
-pub(crate) enum Lap {
+pub(crate) enum SeqlockRead {
     /// These bytes, whole.
     Whole(Epoch),
     /// The owner overwrote the slot meanwhile.
@@ -59,30 +59,30 @@ impl Binding {
         deadline: Deadline,
         part: impl Fn(&Opened) -> Result<Part<'a>>,
     ) -> Result<Epoch> {
-        let (mut overtaken, laps) = (0, self.leases.laps());
+        let (mut overtaken, tries) = (0, self.leases.tries());
         self.attempt(deadline, |state, opened| {
             let part = part(opened)?;
             let lanes = part.to.lanes(part.len, opened);
             loop {
-                if overtaken >= laps
+                if overtaken >= tries
                     && opened.info.mode == Mode::Latest
-                    && let Some(epoch) = self.lap_with_lease(state, opened, part, deadline)?
+                    && let Some(epoch) = self.read_with_lease(state, opened, part, deadline)?
                 {
                     self.leases.needed();
                     return Ok(epoch);
                 }
                 let (channel, watch) =
                     state.channel_for(&self.link, opened.domain, lanes, deadline)?;
-                match self.lap(channel, watch, opened, part, deadline)? {
-                    Lap::Whole(epoch) => {
+                match self.try_read(channel, watch, opened, part, deadline)? {
+                    SeqlockRead::Whole(epoch) => {
                         self.leases.not_needed();
                         return Ok(epoch);
                     }
-                    Lap::Empty => {
+                    SeqlockRead::Empty => {
                         let name = self.name.clone();
                         return Err(Error::Empty { name }.into());
                     }
-                    Lap::Overtaken => overtaken += 1,
+                    SeqlockRead::Overtaken => overtaken += 1,
                 }
                 if deadline.has_passed() {
                     let fault = Fault::Deadline { done: 0 };
@@ -96,31 +96,31 @@ impl Binding {
     }
 
     /// Reads the newest epoch once.
-    pub(crate) fn lap(
+    pub(crate) fn try_read(
         &self,
         channel: &mut LinkChannel,
         watch: &Watch,
         opened: &Opened,
         part: Part<'_>,
         deadline: Deadline,
-    ) -> Result<Lap, Attempt> {
+    ) -> Result<SeqlockRead, Attempt> {
         let line = self.object_line(channel, watch, opened, [], deadline)?;
         let Some((epoch, slot)) = line.newest else {
-            return Ok(Lap::Empty);
+            return Ok(SeqlockRead::Empty);
         };
         let line = self.read_slot(channel, watch, opened, slot, part, deadline)?;
         match line.state {
             SlotState::Whole(whole) if whole == epoch => {
                 self.check_sum(opened, part, epoch, &line, deadline)?;
-                Ok(Lap::Whole(epoch))
+                Ok(SeqlockRead::Whole(epoch))
             }
-            _ if opened.info.mode == Mode::Live => Ok(Lap::Whole(epoch)),
-            _ => Ok(Lap::Overtaken),
+            _ if opened.info.mode == Mode::Live => Ok(SeqlockRead::Whole(epoch)),
+            _ => Ok(SeqlockRead::Overtaken),
         }
     }
 
     /// Reads an epoch that the owner keeps meanwhile; `None` if it cannot now.
-    pub(crate) fn lap_with_lease(
+    pub(crate) fn read_with_lease(
         &self,
         state: &mut LinkState,
         opened: &Opened,
@@ -314,7 +314,7 @@ mod tests {
             let binding = remote.binding();
             binding.attempt(limit(), |state, opened| {
                 let part = Part::all(len, &memory);
-                binding.lap_with_lease(state, opened, part, limit())
+                binding.read_with_lease(state, opened, part, limit())
             })
         };
         object.publish(&[1; 8], limit()).unwrap();
@@ -327,16 +327,16 @@ mod tests {
     #[test]
     fn after_a_lease_gets_ask_for_one_first_and_try_without_at_times() {
         let history = LeaseHistory::default();
-        assert_eq!(history.laps(), LAPS);
+        assert_eq!(history.tries(), MOST_OVERTAKEN);
         let tried: Vec<_> = (0..2 * LEASES)
             .map(|_| {
                 history.needed();
-                history.laps()
+                history.tries()
             })
             .collect();
-        let without = tried.iter().filter(|laps| **laps > 0).count();
+        let without = tried.iter().filter(|tries| **tries > 0).count();
         assert_eq!((without, tried[0]), (2, 0));
         history.not_needed();
-        assert_eq!(history.laps(), LAPS);
+        assert_eq!(history.tries(), MOST_OVERTAKEN);
     }
 }
