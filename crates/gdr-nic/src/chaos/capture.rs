@@ -7,6 +7,7 @@
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use gdr_chaos::Direction;
@@ -38,7 +39,11 @@ pub(crate) enum Checksum {
 
 /// The file. Each packet is one system call, so that processes may share it.
 #[derive(Debug)]
-pub(super) struct Capture(File);
+pub(super) struct Capture {
+    file: File,
+    /// Set when a packet was not written. What follows a part of one could not be read.
+    has_failed: AtomicBool,
+}
 
 impl Capture {
     /// Appends to the file at `path`. The first process writes its header.
@@ -49,7 +54,10 @@ impl Capture {
             file.write_all(&header())?;
         }
         flock(&file, FlockOperation::Unlock)?;
-        Ok(Self(file))
+        Ok(Self {
+            file,
+            has_failed: AtomicBool::new(false),
+        })
     }
 
     /// Writes a packet.
@@ -63,8 +71,13 @@ impl Capture {
         let time = SystemTime::now().duration_since(UNIX_EPOCH);
         let time = time.unwrap_or_default();
         let times = [time.as_secs() as u32, time.subsec_nanos()];
-        // There is no one to tell if it fails.
-        let _ = (&self.0).write_all(&record(times, direction, path, datagram, checksum));
+        let packet = record(times, direction, path, datagram, checksum);
+        if !self.has_failed.load(Ordering::Relaxed)
+            && let Err(error) = (&self.file).write_all(&packet)
+            && !self.has_failed.swap(true, Ordering::Relaxed)
+        {
+            tracing::warn!(%error, "the capture of packets ends here; give it a place with more room");
+        }
     }
 }
 

@@ -130,7 +130,9 @@ impl PacketStream {
             return self.numbered(packet, position.is_first());
         }
         let packet = self.packets + u64::from(ahead);
-        self.missing.extend(self.packets..packet);
+        // A peer may skip half of all sequence numbers.
+        let first = packet.saturating_sub(MOST_MISSING as u64);
+        self.missing.extend(first.max(self.packets)..packet);
         while self.missing.len() > MOST_MISSING {
             self.missing.pop_first();
         }
@@ -235,6 +237,22 @@ mod tests {
         };
         assert_eq!(response(4), (3, 5, true));
         assert_eq!(response(7), (3, 8, false));
+    }
+
+    #[test]
+    fn a_packet_far_ahead_takes_no_more_memory_than_one_window() {
+        let mut stream = PacketStream::from(Psn::new(0));
+        let far = Headers {
+            psn: Psn::new((1 << 23) - 1),
+            opcode: Opcode::SendOnly,
+            span: 1,
+            read: None,
+        };
+        let number = stream.number(far).unwrap();
+        assert_eq!(number.packet, (1 << 23) - 1);
+        let oldest = number.packet - MOST_MISSING as u64;
+        assert_eq!(stream.missing.len(), MOST_MISSING);
+        assert_eq!(stream.missing.first(), Some(&oldest));
     }
 
     #[test]
