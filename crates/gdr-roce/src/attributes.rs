@@ -6,6 +6,10 @@ use crate::mtu::Mtu;
 use crate::psn::Psn;
 use crate::timer::{AckTimeout, RetryLimit, RnrRetry, RnrTimer};
 
+/// How many atomics two queue pairs of this crate may have outstanding, where their program permits fewer but any: NCCL
+/// permits one, and waits for dozens. The responder keeps a result of 16 bytes for each.
+pub(crate) const ATOMICS_OF_OWN_KIND: usize = 16;
+
 /// Sizes of a queue pair, as in `struct ibv_qp_cap`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Capabilities {

@@ -9,8 +9,8 @@ use std::time::Duration;
 use fixture::{BASE, Pair, Settings, pair, path};
 use gdr_roce::wire::{Packet, icrc};
 use gdr_roce::{
-    Access, AckTimeout, Data, Immediate, Mtu, Operation, RecvRequest, Remote, Segment, SendFlags,
-    SendRequest, WrId,
+    Access, AckTimeout, AtomicOp, Data, Immediate, Mtu, Operation, RecvRequest, Remote, Segment,
+    SendFlags, SendRequest, WcStatus, WrId,
 };
 
 const MTU: u32 = Mtu::B1024.bytes() as u32;
@@ -172,4 +172,116 @@ fn a_connection_that_ends_acknowledges_what_it_has_executed() {
     assert!(answer(&mut pair, FILLED));
     assert!(!pair.net.sides[0].qp.has_outstanding());
     assert!(!pair.net.sides[1].qp.acknowledge());
+}
+
+/// Connects with one READ or atomic outstanding, as NCCL does.
+fn connected_for_one_atomic() -> Pair {
+    let settings = Settings {
+        max_rd_atomic: 1,
+        ..Settings::default()
+    };
+    pair(&settings, 4096, Access::all())
+}
+
+fn add_one(pair: &mut Pair) {
+    let segments = [Segment {
+        lkey: pair.lkeys[0],
+        addr: BASE + 8,
+        len: 8,
+    }];
+    let request = SendRequest {
+        id: WrId(0),
+        operation: Operation::Atomic {
+            remote: Remote {
+                rkey: pair.rkeys[1],
+                addr: BASE,
+            },
+            op: AtomicOp::FetchAdd { add: 1 },
+        },
+        data: Data::Segments(&segments),
+        flags: SendFlags::SIGNALLED,
+    };
+    pair.net.sides[0].qp.post_send(&request).unwrap();
+}
+
+#[test]
+fn atomics_are_pipelined_once_the_peer_is_known() {
+    let mut pair = connected_for_one_atomic();
+    (0..3).for_each(|_| add_one(&mut pair));
+    assert_eq!(send(&mut pair).len(), 1, "the peer may keep one result");
+    assert!(answer(&mut pair, FILLED));
+    assert_eq!(send(&mut pair).len(), 2);
+    assert!(answer(&mut pair, FILLED));
+
+    (0..20).for_each(|_| add_one(&mut pair));
+    assert_eq!(send(&mut pair).len(), 16);
+    assert!(answer(&mut pair, FILLED));
+    assert_eq!(send(&mut pair).len(), 4);
+    assert!(answer(&mut pair, FILLED));
+    let completions = pair.net.completions(0);
+    assert_eq!(completions.len(), 23);
+    assert!(
+        completions
+            .iter()
+            .all(|one| one.status == WcStatus::Success)
+    );
+    let word = &pair.net.sides[1].memory.bytes(pair.lkeys[1]).unwrap()[..8];
+    let was = u64::from_ne_bytes([1; 8]);
+    assert_eq!(word, (was + 23).to_ne_bytes());
+}
+
+#[test]
+fn atomics_wait_for_each_other_where_the_peer_is_of_another_kind() {
+    let mut pair = connected_for_one_atomic();
+    (0..3).for_each(|_| add_one(&mut pair));
+    for _ in 0..3 {
+        assert_eq!(send(&mut pair).len(), 1);
+        assert!(answer(&mut pair, 0));
+    }
+}
+
+#[test]
+fn lost_results_of_pipelined_atomics_are_repeated() {
+    let mut pair = connected_for_one_atomic();
+    add_one(&mut pair);
+    send(&mut pair);
+    assert!(answer(&mut pair, FILLED));
+    (0..16).for_each(|_| add_one(&mut pair));
+    let requests = send(&mut pair);
+    assert_eq!(requests.len(), 16);
+    while pair.net.poll(1).is_some() {}
+    for packet in &requests {
+        pair.net.deliver(1, packet);
+    }
+    assert!(answer(&mut pair, FILLED));
+    assert_eq!(pair.net.completions(0).len(), 17);
+    let word = &pair.net.sides[1].memory.bytes(pair.lkeys[1]).unwrap()[..8];
+    let was = u64::from_ne_bytes([1; 8]);
+    assert_eq!(word, (was + 17).to_ne_bytes(), "each is done once");
+}
+
+#[test]
+fn a_pipelined_atomic_beyond_the_results_that_are_kept_is_refused() {
+    for (filled, granted) in [(FILLED, 16), (0, 1)] {
+        let mut pair = connected_for_one_atomic();
+        add_one(&mut pair);
+        let mut packet = send(&mut pair).remove(0);
+        // The one that was sent has its answer queued.
+        let mut psn = Packet::new(&packet).unwrap().bth().psn;
+        let mut refused_after = 1;
+        loop {
+            psn = psn.wrapping_add(1);
+            packet[FLAGS] = packet[FLAGS] & !FILLED | filled;
+            packet[9..12].copy_from_slice(&psn.get().to_be_bytes()[1..]);
+            icrc::seal(&path(), &mut packet);
+            pair.net.deliver(1, &packet);
+            let word = &pair.net.sides[1].memory.bytes(pair.lkeys[1]).unwrap()[..8];
+            let was = u64::from_ne_bytes([1; 8]);
+            if word != (was + refused_after + 1).to_ne_bytes() {
+                break;
+            }
+            refused_after += 1;
+        }
+        assert_eq!(refused_after, granted);
+    }
 }

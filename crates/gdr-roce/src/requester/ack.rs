@@ -32,6 +32,7 @@ impl Requester {
             // The request was acknowledged before, or was never sent.
             return Ok(());
         }
+        self.is_of_own_kind |= packet.bth().filled;
         let opcode = packet.opcode();
         if opcode.is_read_response() || opcode.has_atomic_ack() {
             return self.read_or_atomic_response(now, packet, connection, memory, notifications);
@@ -39,7 +40,6 @@ impl Requester {
         let Some(aeth) = packet.aeth() else {
             return Ok(());
         };
-        self.is_of_own_kind |= packet.bth().filled;
         match aeth.syndrome {
             Syndrome::Ack { .. } => {
                 let end = psn.wrapping_add(1);

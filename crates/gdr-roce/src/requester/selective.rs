@@ -232,7 +232,11 @@ impl Requester {
         };
         let index = wqe.first.map_or(0, |first| psn.distance_from(first));
         let (headers, payload) = match piece {
-            Some(_) => (wqe.read_request(connection, psn, index, packets), 0),
+            Some(_) => {
+                let mut headers = wqe.read_request(connection, psn, index, packets);
+                headers.bth.filled = self.is_of_own_kind && wqe.is_atomic();
+                (headers, 0)
+            }
             None => {
                 let ack_request = true;
                 wqe.request_packet(connection, psn, index, 1, ack_request)

@@ -57,6 +57,11 @@ impl SendWqe {
         })
     }
 
+    /// Returns whether this is an atomic.
+    pub(super) const fn is_atomic(&self) -> bool {
+        matches!(self.operation, Operation::Atomic { .. })
+    }
+
     /// Returns whether a response with data completes the request, rather than an acknowledgement.
     pub(super) const fn expects_response(&self) -> bool {
         matches!(

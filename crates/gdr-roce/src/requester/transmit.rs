@@ -3,6 +3,7 @@
 use super::congestion::Payloads;
 use super::send_wqe::SendWqe;
 use super::{ReadPiece, Requester};
+use crate::attributes::ATOMICS_OF_OWN_KIND;
 use crate::completion::WcStatus;
 use crate::connection::{Connection, ConnectionFailed, Notifications, emit, emit_empty};
 use crate::memory::{AtomicOp, Memory, PayloadBy};
@@ -110,7 +111,13 @@ impl Requester {
                 return Ok(None);
             }
             // The peer keeps resources for so many READs and atomics only, and refuses more.
-            if self.reads_sent >= usize::from(self.attributes.max_rd_atomic) {
+            let most = usize::from(self.attributes.max_rd_atomic);
+            let pipelined = self.is_of_own_kind && wqe.is_atomic();
+            let most = match pipelined {
+                true => most.max(ATOMICS_OF_OWN_KIND),
+                false => most,
+            };
+            if self.reads_sent >= most {
                 self.congestion.limit_reads();
                 return Ok(None);
             }
@@ -123,12 +130,9 @@ impl Requester {
                 });
             }
             self.reads_sent += 1;
-            (
-                wqe.read_request(connection, self.next, index, packets),
-                0,
-                packets,
-                PayloadBy::Copy,
-            )
+            let mut headers = wqe.read_request(connection, self.next, index, packets);
+            headers.bth.filled = pipelined;
+            (headers, 0, packets, PayloadBy::Copy)
         } else {
             let mtu = connection.mtu;
             let chosen = match new {

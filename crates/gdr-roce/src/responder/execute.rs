@@ -289,7 +289,11 @@ impl Responder {
         let Some(atomic) = packet.atomic() else {
             return Err(Nak::INVALID);
         };
-        if self.outstanding_reads() >= self.max_rd_atomic || !atomic.addr.is_multiple_of(8) {
+        let most = match packet.bth().filled {
+            true => self.most_atomics(),
+            false => self.max_rd_atomic,
+        };
+        if self.outstanding_reads() >= most || !atomic.addr.is_multiple_of(8) {
             return Err(Nak::INVALID);
         }
         let key = Key::Remote(atomic.rkey);
@@ -310,7 +314,7 @@ impl Responder {
         };
         let original = memory.atomic(key, atomic.addr, op).map_err(Nak::remote)?;
         let psn = self.expected_psn;
-        if self.atomics.len() >= self.max_rd_atomic {
+        if self.atomics.len() >= self.most_atomics() {
             self.atomics.pop_front();
         }
         self.atomics.push_back((psn, original));

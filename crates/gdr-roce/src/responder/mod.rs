@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use crate::attributes::{Capabilities, RtrAttributes, TransportConfig};
+use crate::attributes::{ATOMICS_OF_OWN_KIND, Capabilities, RtrAttributes, TransportConfig};
 use crate::completion::WcStatus;
 use crate::connection::{Connection, LossRecovery, Notifications};
 use crate::error::PostError;
@@ -154,7 +154,7 @@ pub(crate) struct Responder {
     /// A sequence error NAK or RNR NAK for `expected_psn` was sent. No other is sent before a packet
     /// with this PSN arrives.
     nak_sent: bool,
-    /// The latest atomics and their results, at most `max_rd_atomic`.
+    /// The latest atomics and their results, at most [`most_atomics`](Self::most_atomics).
     atomics: VecDeque<(Psn, u64)>,
     /// The latest READs, at most `max_rd_atomic`; only these can be repeated.
     reads: VecDeque<ReadRecord>,
@@ -468,6 +468,15 @@ impl Responder {
             .iter()
             .filter(|response| response.counts_as_outstanding())
             .count()
+    }
+
+    /// How many results of atomics are kept, for a peer that has them outstanding.
+    fn most_atomics(&self) -> usize {
+        match self.max_rd_atomic {
+            // The program permits none.
+            0 => 0,
+            most => most.max(ATOMICS_OF_OWN_KIND),
+        }
     }
 
     /// Returns whether responses that the peer can do without are dropped.

@@ -257,6 +257,7 @@ impl Response {
                 headers.atomic_ack = Some(AtomicAckEth {
                     original: *original,
                 });
+                headers.bth.filled = true;
                 Emitted::Last(emit_empty(&headers, out))
             }
             Self::Read {

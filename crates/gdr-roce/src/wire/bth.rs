@@ -34,8 +34,9 @@ pub struct Bth {
     pub ack_request: bool,
     /// A reserved bit, which other implementations leave 0 and ignore. On a middle or last packet of a WRITE: there
     /// are [`Reth::LEN`](super::Reth::LEN) bytes without a meaning where the first packet has its RETH, so that
-    /// all have one length, as the kernel wants of what it sends by one call. On an acknowledgement: the sender
-    /// takes such packets, and soon acknowledges messages that do not request it.
+    /// all have one length, as the kernel wants of what it sends by one call. On an acknowledgement, an atomic's
+    /// included: the sender takes such packets, soon acknowledges messages that do not request it, and keeps results of
+    /// as many atomics as two queue pairs of this crate may have outstanding. On an atomic: it may be one of so many.
     pub filled: bool,
     /// The packet sequence number.
     pub psn: Psn,
