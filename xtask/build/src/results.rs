@@ -10,6 +10,9 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use rustix::param::clock_ticks_per_second;
 
+/// How many of the lines that a failed test printed are repeated at the end.
+const LINES_OF_FAILURE: usize = 6;
+
 /// How many of the test programs are listed, the slowest first.
 const LISTED: usize = 12;
 
@@ -18,6 +21,8 @@ const LISTED: usize = 12;
 pub struct Results {
     passed: usize,
     failed: Vec<String>,
+    /// What failed tests printed first.
+    printed: BTreeMap<String, Vec<String>>,
     /// Tests that failed and passed when they ran again. They are among those that passed.
     passed_again: Vec<String>,
     skipped: Vec<Skip>,
@@ -134,6 +139,9 @@ impl Results {
         }
         for name in &self.failed {
             println!("FAILED: {name}");
+            for line in self.printed.get(name).into_iter().flatten() {
+                println!("    {line}");
+            }
         }
         println!("{}", self.totals());
         if self.failed.is_empty() {
@@ -236,6 +244,10 @@ pub struct Outcomes {
     pub ended: Vec<(String, Outcome)>,
     /// Tests that say themselves that they did not run, and why. The harness takes them for passed.
     skipped: Vec<(String, String)>,
+    /// The first lines that failed tests printed.
+    printed: BTreeMap<String, Vec<String>>,
+    /// The test whose lines follow.
+    printing: Option<String>,
 }
 
 impl Outcomes {
@@ -245,11 +257,27 @@ impl Outcomes {
             self.ended.push((name.to_owned(), outcome));
         } else if let Some((name, reason)) = skip::parse(line) {
             self.skipped.push((name.to_owned(), reason.to_owned()));
+        } else if let Some(name) = printed_by(line) {
+            self.printing = Some(name.to_owned());
+        } else if line == "failures:" {
+            self.printing = None;
+        } else if let Some(name) = &self.printing
+            && !line.trim().is_empty()
+        {
+            let lines = self.printed.entry(name.clone()).or_default();
+            if lines.len() < LINES_OF_FAILURE {
+                lines.push(line.to_owned());
+            }
         }
     }
 
     pub fn has_failed(&self) -> bool {
         !self.failed().is_empty()
+    }
+
+    /// Whether the test of this name has ended.
+    pub fn has_ended(&self, name: &str) -> bool {
+        self.ended.iter().any(|(ended, _)| ended == name)
     }
 
     /// The names of the tests that failed.
@@ -260,22 +288,27 @@ impl Outcomes {
         self.ended.iter().filter_map(failed).collect()
     }
 
-    /// Takes the failed tests for passed that passed when they ran again; returns their names.
-    pub fn replace(&mut self, again: &Self) -> Vec<String> {
+    /// Takes the failed tests for passed that passed in a second run, and adds those that ran in it only; returns the
+    /// names of the former.
+    pub fn replace(&mut self, again: Self) -> Vec<String> {
         let mut names = Vec::new();
-        for (name, outcome) in &mut self.ended {
-            let passed =
-                |(other, outcome): &(String, Outcome)| other == name && *outcome == Outcome::Passed;
-            if *outcome == Outcome::Failed && again.ended.iter().any(passed) {
-                *outcome = Outcome::Passed;
-                names.push(name.clone());
+        for (name, outcome) in again.ended {
+            match self.ended.iter_mut().find(|(other, _)| *other == name) {
+                None => self.ended.push((name, outcome)),
+                Some((_, first)) => {
+                    if *first == Outcome::Failed && outcome == Outcome::Passed {
+                        *first = Outcome::Passed;
+                        names.push(name);
+                    }
+                }
             }
         }
+        self.skipped.extend(again.skipped);
         names
     }
 
     /// Records each test once.
-    pub fn record(self, results: &mut Results) {
+    pub fn record(mut self, results: &mut Results) {
         let mut skipped: BTreeMap<_, _> = self.skipped.into_iter().collect();
         for (name, outcome) in self.ended {
             let reason = (outcome == Outcome::Passed).then(|| skipped.remove(&name));
@@ -283,6 +316,11 @@ impl Outcomes {
                 Some(reason) => Outcome::Skipped { reason },
                 None => outcome,
             };
+            if outcome == Outcome::Failed
+                && let Some(lines) = self.printed.remove(&name)
+            {
+                results.printed.insert(name.clone(), lines);
+            }
             results.record(&name, outcome);
         }
         // Parts of tests that the harness named otherwise.
@@ -290,6 +328,11 @@ impl Outcomes {
             results.record(&name, Outcome::Skipped { reason });
         }
     }
+}
+
+/// The test whose output follows a line of the test harness.
+fn printed_by(line: &str) -> Option<&str> {
+    line.strip_prefix("---- ")?.strip_suffix(" stdout ----")
 }
 
 /// Why a test is ignored that runs later in the same `cargo xtask test`, in the guest.
@@ -378,6 +421,7 @@ mod tests {
                 ended("three", Outcome::Passed),
             ],
             skipped: vec![skip("two"), skip("tests/icrc.rs:7:5")],
+            ..Outcomes::default()
         };
         let mut results = Results::default();
         assert!(!outcomes.has_failed());
@@ -386,10 +430,42 @@ mod tests {
         let outcomes = Outcomes {
             ended: vec![ended("four", Outcome::Failed)],
             skipped: vec![skip("four")],
+            ..Outcomes::default()
         };
         assert!(outcomes.has_failed());
         outcomes.record(&mut results);
         assert_eq!(results.totals(), "2 passed, 1 failed, 3 skipped");
+    }
+
+    #[test]
+    fn the_first_lines_of_a_failed_test_are_kept() {
+        let mut outcomes = Outcomes::default();
+        for line in [
+            "test a::b ... FAILED",
+            "test a::c ... ok",
+            "failures:",
+            "---- a::b stdout ----",
+            "",
+            "thread 'a::b' panicked at src/a.rs:7:5:",
+            "the queue is empty",
+            "left: 1",
+            "failures:",
+            "    a::b",
+        ] {
+            outcomes.read(line);
+        }
+        let mut results = Results::default();
+        outcomes.record(&mut results);
+        let lines = &results.printed["a::b"];
+        assert_eq!(
+            lines[..2],
+            [
+                "thread 'a::b' panicked at src/a.rs:7:5:",
+                "the queue is empty"
+            ]
+        );
+        assert_eq!(lines.len(), 3);
+        assert_eq!(results.printed.len(), 1);
     }
 
     #[test]
@@ -407,11 +483,15 @@ mod tests {
             ended: vec![
                 ended("late", Outcome::Passed),
                 ended("wrong", Outcome::Failed),
+                ended("not reached", Outcome::Passed),
+                ended("broken", Outcome::Failed),
             ],
             ..Outcomes::default()
         };
-        assert_eq!(tests.replace(&again), ["late"]);
-        assert!(tests.failed().contains("wrong"));
-        assert_eq!(tests.failed().len(), 1);
+        assert_eq!(tests.replace(again), ["late"]);
+        assert_eq!(Vec::from_iter(tests.failed()), ["broken", "wrong"]);
+        let mut results = Results::default();
+        tests.record(&mut results);
+        assert_eq!(results.totals(), "3 passed, 2 failed, 0 skipped");
     }
 }

@@ -106,14 +106,25 @@ fn boot_and_run(results: &mut Results, options: &Options) -> anyhow::Result<()> 
             return Ok(());
         }
     };
-    let failed: Vec<_> = tests.outcomes.failed().into_iter().collect();
-    if tests.cause.is_none() && (1..=MOST_REPEATED).contains(&failed.len()) {
-        println!("\nonce more, in a new guest: {}", failed.join(", "));
+    let mut left: Vec<_> = tests.outcomes.failed().into_iter().collect();
+    let few_failed = left.len() <= MOST_REPEATED;
+    // A kernel that crashed in a test has kept those after it from running.
+    if let Some(cause) = &tests.cause {
+        println!("\n{cause}");
+        let all = program.list(&options.filters)?;
+        left.extend(
+            all.into_iter()
+                .filter(|name| !tests.outcomes.has_ended(name)),
+        );
+    }
+    if few_failed && !left.is_empty() {
+        println!("\nonce more, in a new guest: {}", left.join(", "));
         // Without a second guest the first result stands.
-        if let Ok(again) = in_a_guest(&program, options, &failed)? {
-            for name in tests.outcomes.replace(&again.outcomes) {
+        if let Ok(again) = in_a_guest(&program, options, &left)? {
+            for name in tests.outcomes.replace(again.outcomes) {
                 results.passed_again(&name);
             }
+            tests.cause = again.cause;
         }
     }
     tests.outcomes.record(results);
