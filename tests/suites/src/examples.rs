@@ -18,7 +18,7 @@ struct Example {
 /// The GPU is simulated for all of them, so that the outcome is the same on every machine. The
 /// examples that need a GPU are steps of the GPU bundle; the C program is compiled and run by the
 /// tests of `install-gdrapi`.
-const EXAMPLES: [Example; 11] = [
+const EXAMPLES: [Example; 12] = [
     Example {
         package: "gdr-cuda",
         name: "copy_and_print",
@@ -38,6 +38,11 @@ const EXAMPLES: [Example; 11] = [
         package: "gdr-rdma",
         name: "write_between_processes",
         last_line: "received: written by another process",
+    },
+    Example {
+        package: "gdr-rdma",
+        name: "gpu_initiated",
+        last_line: "100 rounds each, from one kernel's flag to the other's (simulated)",
     },
     Example {
         package: "gdr-object",

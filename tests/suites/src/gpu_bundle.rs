@@ -16,10 +16,11 @@ use xtask_build::wheel;
 use xtask_build::workspace::{self, PROFILE, cargo, root, succeed, target};
 
 /// Examples that are steps of the GPU run, by package.
-const EXAMPLES: [(&str, &str); 7] = [
+const EXAMPLES: [(&str, &str); 8] = [
     ("gdr-copy", "reads"),
     ("gdrapi", "overhead"),
     ("gdr-object", "measure"),
+    ("gdr-rdma", "gpu_initiated"),
     ("gdr-rdma", "resident_kernel"),
     ("gdr-rdma", "posted_stores"),
     ("gdr-rdma", "shards"),

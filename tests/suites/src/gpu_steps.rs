@@ -70,6 +70,13 @@ pub const STEPS: &[Step] = &[
         command: r#""$HERE/bin/resident_kernel""#,
     },
     Step {
+        name: "kernels that send to each other by way of the CPU",
+        file: "gpu-initiated",
+        prints: Prints::Text,
+        limit_s: 120,
+        command: r#""$HERE/bin/gpu_initiated""#,
+    },
+    Step {
         name: "stores into GPU memory right before a post",
         file: "posted-stores",
         prints: Prints::Text,
