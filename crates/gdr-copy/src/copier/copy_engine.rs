@@ -75,6 +75,8 @@ impl CopyEngine {
         if let Some(stream) = kept {
             match queue(&stream) {
                 Ok(()) => return Ok(stream),
+                // Kept streams end with their context (`cudaDeviceReset`), so the others are gone,
+                // too.
                 Err(gdr_cuda::Error::Call { .. }) => lock(&self.streams).clear(),
                 Err(error) => return Err(error.into()),
             }

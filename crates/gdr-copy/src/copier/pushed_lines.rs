@@ -80,6 +80,8 @@ impl PushedLines {
                 let line = line.cast::<u64>();
                 [line, line.add(1)].map(|half| AtomicU64::from_ptr(half).load(Ordering::Relaxed))
             };
+            // Compared after all loads were made: a test after each would keep the next one from
+            // being in flight.
             others |= (first >> 32 ^ number) | (second >> 32 ^ number);
             *word = first & 0xffff_ffff | second << 32;
         }

@@ -30,6 +30,7 @@ impl Rings {
         let (driver, device) = (Arc::downgrade(gpu.driver()), gpu.info().ordinal);
         let mut known = lock(&KNOWN);
         known.retain(|it| it.rings.strong_count() > 0);
+        // The driver as well as the number: a simulated GPU has the number of a real one.
         let is_same = |it: &&Known| it.device == device && Weak::ptr_eq(&it.driver, &driver);
         let found = known.iter().find(is_same);
         if let Some(rings) = found.and_then(|it| it.rings.upgrade()) {
