@@ -83,6 +83,8 @@ impl BarMapping {
                 caching,
             )?
         } else {
+            // The whole range first, without access, so that no other mapping gets between the
+            // parts.
             // SAFETY: as above.
             let at = unsafe {
                 rustix::mm::mmap_anonymous(

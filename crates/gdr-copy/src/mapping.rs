@@ -44,6 +44,7 @@ unsafe impl Sync for View {}
 impl View {
     #[inline]
     fn at(&self, offset: u64, len: usize) -> Result<*mut u8> {
+        // By a difference, because the sum of offset and length may overflow.
         let fits = (len as u64) <= self.len && offset <= self.len - len as u64;
         if !fits {
             return Err(Error::OutOfRange {
@@ -113,6 +114,7 @@ impl Mapping {
         let view = View {
             // A mapping may end before the pinned pointer; then it has no bytes.
             base: bar.as_ptr().wrapping_add(skip.min(mapped) as usize),
+            // The last page may go beyond the range, to memory that was not pinned for the caller.
             len: mapped.saturating_sub(skip).min(state.len),
             caching: bar.caching(),
             routine: state.routine(bar.caching()),

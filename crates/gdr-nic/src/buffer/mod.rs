@@ -433,8 +433,8 @@ impl Buffer {
             // SAFETY: the caller's promise.
             Memory::Host(memory) => unsafe { memory.store_shared(offset, bytes, len) },
             Memory::Direct(_) | Memory::Staged(_) => {
-                // There must be no reference to bytes that another process may change, and both
-                // kinds store from one.
+                // Both kinds store from a reference, and no reference may point to bytes that another
+                // process may change.
                 let copy = bounce.bytes(len);
                 // SAFETY: the caller's promise, for at most `len` bytes.
                 unsafe { volatile_copy::load(bytes, copy) };

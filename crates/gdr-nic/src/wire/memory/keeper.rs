@@ -218,7 +218,7 @@ impl RingKeeper {
     /// Makes a ring from an engine to the device that has a queue pair, unless there is one or that device is
     /// not of this host and user. It takes some system calls the first time.
     pub(crate) fn reach(&self, engine: &Arc<SharedEngine>, to: SocketAddr, qpn: Qpn) {
-        // First without the lock, because most connections find a ring.
+        // First without the list of silent devices, because most connections find a ring.
         if !self.is_present.load(Ordering::Acquire) || engine.lock().rings.to(to, qpn).is_some() {
             return;
         }
@@ -226,7 +226,7 @@ impl RingKeeper {
         silent.retain(|(_, since)| since.elapsed() < SILENCE);
         let device = (to, Slot::of(qpn));
         let is_silent = silent.iter().any(|(silent, _)| *silent == device);
-        // Looked for once more: another thread may have made it before this one had the lock.
+        // Looked for once more: another thread may have made it before this one had the list.
         if is_silent || engine.lock().rings.to(to, qpn).is_some() {
             return;
         }
