@@ -169,6 +169,7 @@ fn check(
     let routine = Routine::best();
     debug_assert_eq!(start.get() + skip, ptr.get());
 
+    // At both ends: with a wrong offset or length one of them would be other memory.
     for at in [0, len - PROBE as u64] {
         let device_at = ptr.checked_add(at).ok_or(Failure::Address)?;
         // SAFETY: `skip + at + PROBE <= skip + len`, which the mapping covers: the extents are the
@@ -186,6 +187,7 @@ fn check(
             return Err(Failure::CpuBytes(at));
         }
 
+        // Other bytes than the CPU's, which must not pass as CUDA's.
         let written = pattern(!seed, PROBE);
         probe.write(device_at, &written, LIMIT)?;
         // SAFETY: as above, the other way round.

@@ -100,6 +100,7 @@ impl Export {
         let client = Handle(field(CLIENT)?);
         self.total = field(TOTAL)? as usize;
         let (count, index) = (field(COUNT)? as usize, field(INDEX)? as usize);
+        // The calls of an export come in order, so another index shows that one was missed.
         if count > MAX_OBJECTS || index != self.sources.len() {
             return Err(HookError::Index { count, index });
         }

@@ -150,6 +150,7 @@ pub(super) fn export_of<T>(
     let made = {
         let patched = slots.redirect(detour)?;
         let recording = RecorderGuard;
+        // For this call only: other exports of the thread are not recorded.
         RECORDER.set(&mut export);
         let made = call();
         drop(recording);
