@@ -53,6 +53,7 @@ impl View {
                 mapped: self.len,
             });
         }
+        // A forked child does not inherit the mapping, and may have other memory there.
         if !self.origin.is_current_fast() {
             return Err(Error::ForkedChild);
         }
@@ -289,6 +290,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        // First the munmap: after `unmapped` the pin may be mapped again.
         self.bar = None;
         self.state.unmapped();
     }

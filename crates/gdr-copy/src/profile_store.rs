@@ -110,6 +110,7 @@ impl ProfileStore {
         let path = self.path(&profile.key);
         let write = |path: &Path| {
             fs::create_dir_all(&self.folder)?;
+            // Under its name only when it is whole, as another process may read it at any time.
             let mut file = WholeFile::private(path)?;
             file.write_all(profile.to_string().as_bytes())?;
             file.finish()

@@ -71,6 +71,7 @@ impl CopyEngine {
             CopyDirection::ToGpu => stream.queue_write(host, host_offset, buffer, offset, len),
             CopyDirection::FromGpu => stream.queue_read(buffer, offset, host, host_offset, len),
         };
+        // Unlocked again before the driver is called, which may wait.
         let kept = lock(&self.streams).pop();
         if let Some(stream) = kept {
             match queue(&stream) {

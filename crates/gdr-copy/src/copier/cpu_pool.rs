@@ -254,6 +254,7 @@ pub(crate) fn local_cpus(function: Bdf) -> Option<CpuSet> {
     let list = fs::read_to_string(path).ok()?;
     let allowed = sched_getaffinity(None).ok()?;
     let mut local = CpuSet::new();
+    // A program may be bound to some CPUs, and its helpers stay on them.
     for cpu in cpus_in(&list) {
         if cpu < CpuSet::MAX_CPU && allowed.is_set(cpu) {
             local.set(cpu);

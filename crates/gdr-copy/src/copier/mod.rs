@@ -296,6 +296,7 @@ impl Copier {
     /// GPU.
     unsafe fn copy(&self, plan: &CopyPlan, offset: u64, host: *mut u8) -> Result<()> {
         let len = plan.request().len;
+        // Before anything is copied: a range outside is an error, and a forked child has no window.
         let window = self.window_at(offset, len)?;
         match (plan.path(), &self.engine) {
             (CopyPath::CopyEngine, Some(engine)) => {
@@ -373,6 +374,7 @@ impl Copier {
         // As for the copy engine: the request is a store after those so far.
         self.mapping.flush();
         let (start, len) = (self.start + offset, plan.request().len);
+        // The memory for the lines of a request is limited, so each piece is a request of its own.
         for piece in plan.pieces() {
             let at = start + piece.start..start + piece.end;
             // SAFETY: the piece is a part of the plan.
@@ -593,6 +595,7 @@ impl Copier {
     ) -> Result<()> {
         let mut done = 0;
         for (offset, host, piece) in pieces {
+            // Piece by piece, so that a long one among short ones still takes the engine.
             let plan = self.plan(direction, HostMemory::Pageable, offset, piece as u64);
             let copied = match plan.path() {
                 // SAFETY: the caller's promise.

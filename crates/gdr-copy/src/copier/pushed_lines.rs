@@ -55,6 +55,7 @@ impl PushedLines {
     #[inline]
     pub(super) fn prefetch(self, at: u64) {
         #[cfg(target_arch = "x86_64")]
+        // Four lines are one cache line, so a group is two.
         for line in [at, at + GROUP as u64 / 2] {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 

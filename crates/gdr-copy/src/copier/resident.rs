@@ -234,6 +234,7 @@ impl State {
             }
             let line = at * PushRequest::LINE;
             let group_end = line + GROUP as u64 * PushRequest::LINE;
+            // A whole group inside the range is stored without a look at its single bytes.
             if line >= skip && group_end <= skip + len {
                 if at + AHEAD < stored {
                     self.lines().prefetch(at + AHEAD);
@@ -345,6 +346,7 @@ impl State {
 
     /// Launches the kernel, which does not serve the request with number `last`.
     fn launch(&mut self, last: u16) -> Result<()> {
+        // As around every call of the driver, so that a stream capture elsewhere stays valid.
         let relaxed = self.relax_capture();
         let host = self.host.gpu_ptr();
         let launch = self.launch.wrapping_add(1);
@@ -376,6 +378,7 @@ impl Drop for State {
         let _relaxed = self.relax_capture();
         // The word 0 ends the kernel at once. Without it, it leaves a little later.
         let ended = self.request.write_at(0, &0_u64.to_le_bytes());
+        // A kernel that still runs uses the memory that is freed next.
         let left = self.stream.wait(LEAVE_LIMIT);
         if ended.is_err() || left.is_err() {
             tracing::debug!(?ended, ?left, "a resident kernel did not leave");

@@ -104,6 +104,8 @@ impl<'a> RingCopy<'a> {
     /// Queues what needs no other piece, before the first [`RingCopy::copy_piece`].
     pub(super) fn begin(&self) {
         if self.request.plan.request().direction == CopyDirection::FromGpu {
+            // The engine needs nothing from the host to fill the slots, so all of them begin at
+            // once.
             (0..SLOTS.min(self.len())).for_each(|at| self.queue(at));
         }
     }

@@ -65,6 +65,7 @@ impl Desk {
             .store(ptr::from_ref(self).cast_mut(), Ordering::Relaxed);
         // A handler that leaves the read from here on finds the desk in the lease.
         compiler_fence(Ordering::SeqCst);
+        // A lease is aligned to 8 bytes, so the low bits of its address are free for the flags.
         let (free, claimed) = (0, lease.address() | READER);
         let order = (Ordering::Acquire, Ordering::Relaxed);
         let swapped = self.state.compare_exchange(free, claimed, order.0, order.1);

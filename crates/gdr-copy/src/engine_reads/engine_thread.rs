@@ -115,6 +115,7 @@ impl EngineThread {
         if len >= WORTH_WAKING {
             return true;
         }
+        // In microseconds since the start, so that one atomic word has the time.
         let now = now.saturating_duration_since(self.started).as_micros() as u64;
         let last = self.last_short.swap(now, Ordering::Relaxed);
         let in_a_row = u128::from(now.saturating_sub(last)) < IN_A_ROW.as_micros();
@@ -286,6 +287,7 @@ impl Ring {
     fn new(gpu: &Gpu) -> Result<Self> {
         let memory = Arc::new(gpu.register_host(RING_WITH_FLAGS)?);
         for number in 0..AHEAD {
+            // The flags of pieces begin at 1.
             memory.store_u32(flag_of(number), 0)?;
         }
         Ok(Self {
@@ -323,6 +325,7 @@ impl Job {
             self.moved = Instant::now();
         }
         if self.arrived < self.next {
+            // Seldom, because it is a call of the driver.
             if self.asked.elapsed() >= LATE {
                 self.asked = Instant::now();
                 // After a failure the driver never writes the flag, and only the stream shows the
@@ -335,6 +338,7 @@ impl Job {
             }
             return Ok(false);
         }
+        // The next piece waits for room in the ring, which only the reader makes.
         if !self.is_stopped && self.next < self.pieces.count() {
             self.is_stopped = !self.has_progress(desk);
             return Ok(false);
@@ -369,6 +373,8 @@ impl Job {
             }
             self.next += 1;
             let flag = ring.next_flag;
+            // Counted on from request to request: a flag that an earlier piece left is another
+            // number.
             ring.next_flag = flag.wrapping_add(1);
             let (place, len) = (self.pieces.place(piece.start), piece.end - piece.start);
             let (buffer, memory) = (self.source.buffer(), &ring.memory);

@@ -203,6 +203,7 @@ impl Reader {
     fn go_on(&self, desk: &Desk, pieces: &Pieces, mut at: u64) -> u64 {
         let mut taken = 0;
         while at < self.len {
+            // The loads may be inside a piece: when it arrives, the rest of it is taken.
             let number = pieces.with(at);
             match desk.arrived(number) {
                 Some(ring) => {
@@ -239,6 +240,7 @@ impl Reader {
         // memory, and not in a ring. The routine accepts ordinary memory.
         unsafe {
             let to = self.host.add(at as usize);
+            // A routine that needs an uncached mapping would fault on the memory of the program.
             if self.len as usize >= UNCACHED && !self.routine.needs_uncached_mapping() {
                 cpu::copy_to(self.routine, Caching::WriteCombined, to, from, len);
             } else {

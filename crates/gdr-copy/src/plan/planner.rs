@@ -136,6 +136,7 @@ impl CopyPlan {
         let len = request.len;
         let between = |wanted: u64, limits: Range<u64>| {
             let wanted = wanted.clamp(limits.start, limits.end);
+            // Whole multiples, so that each piece after the first begins at an aligned address.
             wanted.next_multiple_of(ALIGNMENT)
         };
         let chunk = match (path, request.host) {

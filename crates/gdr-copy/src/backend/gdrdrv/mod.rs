@@ -226,6 +226,7 @@ impl Pin for GdrdrvPin {
 
         // Only after the mmap does the module know the kind of the mapping.
         let info = module.info(*raw)?;
+        // A mapping of other memory must not reach the caller.
         if info.va != self.va || info.len != self.len {
             return Err(unexpected("another range than the one that was pinned"));
         }

@@ -61,6 +61,7 @@ impl Range {
                 info: first,
                 further,
             }),
+            // A gap follows. The caller can only shorten the range, so that is the error.
             Err(_) => Err(past),
         }
     }

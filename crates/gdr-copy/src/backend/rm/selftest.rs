@@ -117,6 +117,7 @@ fn try_kind(
         let ptr = probe.allocate(kind, len)?;
         let middle = ptr.checked_add(len / 2).ok_or(Failure::Address)?;
         for (part, ptr, len) in [("all", ptr, len), ("half", middle, len / 2)] {
+            // Different for each part, so that the bytes of another one do not pass.
             let seed = 16 * number as u8 + part.len() as u8;
             check(cuda, device, &*probe, route, ptr, len, seed).map_err(|failure| {
                 Failure::Buffer {

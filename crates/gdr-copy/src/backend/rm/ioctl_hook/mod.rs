@@ -92,6 +92,7 @@ fn detour(current: Target) -> Result<Detour, HookError> {
     };
     for (&hook, target) in hooks {
         let taken = target.load(Ordering::Acquire);
+        // No other thread takes the place meanwhile, because the caller holds the lock.
         if taken.is_null() {
             target.store(wanted, Ordering::Release);
         }
