@@ -82,6 +82,7 @@ impl ContextBuilder {
     /// # Errors
     /// [`Error::NoBackend`] or [`Error::BackendUnavailable`], with every reason.
     pub fn open(self) -> Result<Context> {
+        // Before the backend is opened, whose files belong to this process.
         let origin = ProcessId::current();
         let (backend, choice) = match self.backend {
             Some(kind) => {

@@ -224,6 +224,7 @@ impl Shared {
             }
             let job = match state.jobs.front_mut() {
                 Some((job, helpers)) => {
+                    // Never below 0, because a job leaves the queue with its last helper.
                     *helpers -= 1;
                     let (job, is_last) = (Arc::clone(job), *helpers == 0);
                     if is_last {

@@ -53,6 +53,7 @@ impl Rings {
     /// Only after a copy that succeeded: the streams of others may not be idle.
     pub(super) fn keep(&self, ring: Ring) {
         let mut rings = lock(&self.0);
+        // Copies at the same time may have made more, and the surplus ends here.
         if rings.len() < MOST_KEPT {
             rings.push(ring);
         }

@@ -298,6 +298,7 @@ impl Planner {
     /// copies are queued with it; `None` if that is not known or it may not be used.
     pub fn queued_reads_from(&self) -> Option<u64> {
         let (direction, host) = (CopyDirection::FromGpu, HostMemory::PageLocked);
+        // A queued read gains wherever a single one does, so only shorter ones are searched.
         let single = self.copy_engine_from(direction, host)?;
         let queued = self.calibration.queued_copy_ns()?;
         let loads = self.calibration.curve(&Series {

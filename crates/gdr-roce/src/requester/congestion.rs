@@ -278,8 +278,7 @@ impl Congestion {
             return;
         }
         // Congestion avoidance: one packet more in a round trip (RFC 5681, 3.1), counted by
-        // acknowledged packets and not by acknowledgements, each of which may stand for many
-        // (RFC 3465, 2.1).
+        // acknowledged packets, because one acknowledgement may stand for many (RFC 3465, 2.1).
         self.acknowledged += packets;
         while self.acknowledged >= self.window && self.window < limit {
             self.acknowledged -= self.window;

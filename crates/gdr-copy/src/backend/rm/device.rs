@@ -38,6 +38,7 @@ const MAX_SIZES: usize = 4096;
 
 impl Device {
     pub(super) fn open(client: Arc<Client>, card: Card) -> Result<Self> {
+        // First, because it attaches the GPU to the driver, where the objects below are allocated.
         let node = client.open_gpu(card.minor)?;
         let root = client.handle();
         let mut id = GpuIdInfo {

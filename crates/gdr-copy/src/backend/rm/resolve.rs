@@ -304,6 +304,7 @@ fn by_dma_buf_call(
     let exported = sources
         .iter()
         .try_fold(0u64, |sum, source| sum.checked_add(source.len));
+    // A range that was exported in part would be mapped with a gap, or with other memory after it.
     if exported != Some(end - from.get()) {
         return Err(RouteError::ExportLength {
             exported,

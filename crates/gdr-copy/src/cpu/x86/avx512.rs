@@ -173,6 +173,7 @@ unsafe fn store_part(window: *mut u8, host: *const u8, skip: usize, len: usize) 
             16 if skip.is_multiple_of(16) => Streaming::store_16(window, host),
             32 if skip.is_multiple_of(32) => Streaming::store_32(window, host),
             _ => {
+                // `len` is at most 63, so the shift does not overflow.
                 let mask = ((1u64 << len) - 1) << skip;
                 asm!(
                     "kmovq k1, {mask}",

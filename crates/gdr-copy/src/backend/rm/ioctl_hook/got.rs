@@ -125,6 +125,7 @@ unsafe extern "C" fn visit(
             _ => {}
         }
     }
+    // The result below, which is not 0, ends the walk.
     search.found = Some(object);
     1
 }
