@@ -433,8 +433,8 @@ impl Buffer {
             // SAFETY: the caller's promise.
             Memory::Host(memory) => unsafe { memory.store_shared(offset, bytes, len) },
             Memory::Direct(_) | Memory::Staged(_) => {
-                // Both kinds store from a reference, and no reference may point to bytes that another
-                // process may change.
+                // Both kinds store from a reference, and no reference may point to bytes that
+                // another process may change.
                 let copy = bounce.bytes(len);
                 // SAFETY: the caller's promise, for at most `len` bytes.
                 unsafe { volatile_copy::load(bytes, copy) };

@@ -722,7 +722,7 @@ impl Engine {
         doorbell: OwnedFd,
     ) -> RingId {
         let ring = self.rings.add_inbound(segment, sender, doorbell);
-        // With the mutex held: the thread cannot fall asleep in between.
+        // With the mutex held: the thread cannot begin its sleep in between.
         if self.sleep.is_some() {
             // The sender shall wake the progress thread, which sleeps already. It has sent nothing yet.
             self.rings.sleep();

@@ -363,7 +363,7 @@ impl SharedEngine {
         // Taken while locked and released when not: the last segment of a region ends it, which
         // waits for the engine's table.
         let completed = mem::take(&mut engine.completed);
-        // Also while locked: afterwards the thread may fall asleep on an older state.
+        // Also while locked: afterwards the thread may begin its sleep on an older state.
         let wake = engine.must_wake();
         drop(engine);
         retained::release(completed);

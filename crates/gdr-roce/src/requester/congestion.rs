@@ -401,8 +401,8 @@ impl Congestion {
         // The first loss ends slow start, which may have gone far beyond what the path holds: all
         // of that goes. A later loss takes half at most.
         let least = if self.paced { half } else { 0 };
-        // The window loses three tenths at least, as with CUBIC (RFC 9438, 4.6): an estimate that is
-        // too high must not leave it as it was.
+        // The window loses three tenths at least, as with CUBIC (RFC 9438, 4.6): an estimate that
+        // is too high must not leave it as it was.
         let most = self.window * 7 / 10;
         self.window = path.min(most).max(least).max(SMALLEST);
         self.acknowledged = 0;
