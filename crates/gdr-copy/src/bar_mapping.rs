@@ -83,6 +83,8 @@ impl BarMapping {
                 caching,
             )?
         } else {
+            // The whole range first, without access, so that no other mapping gets between the
+            // parts.
             // SAFETY: as above.
             let at = unsafe {
                 rustix::mm::mmap_anonymous(
@@ -128,6 +130,7 @@ impl BarMapping {
     fn own(at: *mut std::ffi::c_void, len: usize, caching: Caching) -> Result<Self> {
         let base = NonNull::new(at.cast())
             .ok_or_else(|| Error::os("mmap", std::io::Error::from_raw_os_error(libc::ENOMEM)))?;
+        // The sum is for the text of an error only, so no order is needed.
         MAPPED.fetch_add(len as u64, Ordering::Relaxed);
         Ok(Self {
             base,

@@ -82,6 +82,7 @@ impl ContextBuilder {
     /// # Errors
     /// [`Error::NoBackend`] or [`Error::BackendUnavailable`], with every reason.
     pub fn open(self) -> Result<Context> {
+        // Before the backend is opened, whose files belong to this process.
         let origin = ProcessId::current();
         let (backend, choice) = match self.backend {
             Some(kind) => {
@@ -113,6 +114,7 @@ impl ContextBuilder {
 
     fn first_that_works(&self) -> Result<(Arc<dyn Backend>, BackendChoice)> {
         let mut tried = Vec::new();
+        // In the order of preference. Opening one shows whether this machine has it.
         for kind in BackendKind::ORDER {
             match self.try_backend(kind) {
                 Ok(backend) => {
@@ -123,6 +125,7 @@ impl ContextBuilder {
                     };
                     return Ok((backend, choice));
                 }
+                // Kept, because without any backend the reasons are the error.
                 Err(error) => tried.push(Rejected {
                     backend: kind,
                     reason: error.to_string(),
@@ -241,6 +244,7 @@ impl Context {
     /// # Errors
     /// As [`Context::pin`].
     pub fn pin_with(&self, ptr: DevicePtr, len: u64, options: PinOptions) -> Result<Pinned> {
+        // The files of the backend belong to the process that opened them.
         only_in(&self.origin)?;
         let request = PinRequest::new(ptr, len, options)?;
         Pinned::new(self.backend.clone(), self.origin, &request, None)

@@ -96,6 +96,7 @@ impl<T: FlagWord> Flag<'_, T> {
     #[inline]
     pub fn load_acquire(&self) -> T {
         let value = self.load();
+        // After the load, so that later reads do not come from a buffer that was filled before it.
         fence::fresh_load_fence();
         value
     }

@@ -42,6 +42,7 @@ fn own_cpu() -> &'static str {
 /// How many threads a copy to or from `gpu` may use unless the program says otherwise: one for each
 /// CPU next to the GPU that this process may use, but no more than 4.
 pub fn default_threads(gpu: &Gpu) -> NonZeroU16 {
+    // Where the node of the GPU is not known, any CPU of the process is as good.
     let cpus = local_cpus(gpu.info().bdf).or_else(|| sched_getaffinity(None).ok());
     let count = cpus.map_or(1, |cpus| cpus.count());
     let most = u16::try_from(count)
@@ -76,6 +77,7 @@ fn cpu_name(cpuinfo: &str) -> Option<String> {
         let found = lines.find(|(key, _)| key.trim() == name);
         found.map(|(_, value)| value.trim().to_owned())
     };
+    // On aarch64 the kernel has numbers instead of a name.
     field("model name").or_else(|| {
         let (implementer, part) = (field("CPU implementer")?, field("CPU part")?);
         Some(format!("implementer {implementer} part {part}"))

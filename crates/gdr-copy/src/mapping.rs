@@ -44,6 +44,7 @@ unsafe impl Sync for View {}
 impl View {
     #[inline]
     fn at(&self, offset: u64, len: usize) -> Result<*mut u8> {
+        // By a difference, because the sum of offset and length may overflow.
         let fits = (len as u64) <= self.len && offset <= self.len - len as u64;
         if !fits {
             return Err(Error::OutOfRange {
@@ -52,6 +53,7 @@ impl View {
                 mapped: self.len,
             });
         }
+        // A forked child does not inherit the mapping, and may have other memory there.
         if !self.origin.is_current_fast() {
             return Err(Error::ForkedChild);
         }
@@ -113,6 +115,7 @@ impl Mapping {
         let view = View {
             // A mapping may end before the pinned pointer; then it has no bytes.
             base: bar.as_ptr().wrapping_add(skip.min(mapped) as usize),
+            // The last page may go beyond the range, to memory that was not pinned for the caller.
             len: mapped.saturating_sub(skip).min(state.len),
             caching: bar.caching(),
             routine: state.routine(bar.caching()),
@@ -287,6 +290,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        // First the munmap: after `unmapped` the pin may be mapped again.
         self.bar = None;
         self.state.unmapped();
     }

@@ -114,6 +114,7 @@ impl Pinned {
             .checked_next_multiple_of(host_page())
             .filter(|&len| len > 0 && len <= available)
             .ok_or(Error::MapLength { wanted, available })?;
+        // Before the driver maps it, so that only one of two threads does.
         if state.is_mapped.swap(true, Ordering::AcqRel) {
             return Err(Error::AlreadyMapped);
         }

@@ -59,6 +59,7 @@ impl ProfileStore {
     pub fn of_user() -> Result<Self, ProfileError> {
         let absolute = |name: &str| {
             let path = gdr_process::variable(name).map(PathBuf::from);
+            // The XDG specification has relative paths ignored.
             path.filter(|path| path.is_absolute())
         };
         let state = absolute("XDG_STATE_HOME")
@@ -97,6 +98,7 @@ impl ProfileStore {
         let profile: Profile = text
             .parse()
             .map_err(|source| ProfileError::Text { path, source })?;
+        // Two machines may share a file name, which has only the first letters of each field.
         Ok((profile.key == *key).then_some(profile))
     }
 
@@ -108,6 +110,7 @@ impl ProfileStore {
         let path = self.path(&profile.key);
         let write = |path: &Path| {
             fs::create_dir_all(&self.folder)?;
+            // Under its name only when it is whole, as another process may read it at any time.
             let mut file = WholeFile::private(path)?;
             file.write_all(profile.to_string().as_bytes())?;
             file.finish()

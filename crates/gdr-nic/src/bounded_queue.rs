@@ -83,6 +83,7 @@ impl<T: Copy> BoundedQueue<T> {
         let mut entries = lock(&self.entries);
         if entries.queue.len() >= self.capacity() {
             entries.lost += 1;
+            // All threads, because after a fatal loss every wait ends.
             self.arrived.notify_all();
             return match entries.lost {
                 1 => Pushed::FirstLost,
@@ -90,7 +91,9 @@ impl<T: Copy> BoundedQueue<T> {
             };
         }
         entries.queue.push_back(entry);
+        // With the lock held, so that an older length never follows a newer one.
         self.len.store(entries.queue.len(), Ordering::Release);
+        // Without a sleeper the wake-up would be a system call for nothing.
         if entries.sleepers > 0 {
             self.arrived.notify_one();
         }

@@ -255,6 +255,7 @@ impl DeviceShards {
             None => self.watch(entries, deadline),
         };
         polled.or_else(|| {
+            // The program sleeps from here on, so the progress threads must drive the engines.
             self.leave_to_thread();
             entries.pop_wait(deadline)
         })

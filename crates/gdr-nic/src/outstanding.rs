@@ -66,6 +66,7 @@ impl<K, T> OutstandingQueue<K, T> {
     /// one of this number last. An unknown number removes nothing.
     pub fn complete(&mut self, number: u64) -> impl Iterator<Item = Outstanding<K, T>> {
         let mut ended = match self.0.front() {
+            // Nearly always the first one, for which a search would take longer.
             Some(first) if first.number == number => 1,
             _ => match self
                 .0

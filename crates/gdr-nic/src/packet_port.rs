@@ -66,6 +66,7 @@ impl PacketPort {
         rule: FlowRule,
     ) -> Result<FlowId> {
         self.make_room();
+        // The flow first, because the memberships follow from all flows.
         let id = self.flows.add(qpn, rule);
         let applied = self
             .apply_memberships(socket)
@@ -168,6 +169,8 @@ impl PacketPort {
         };
         self.make_room();
         for _ in 0..SENDS {
+            // What loops back is received by the next poll, and must not grow without a bound until
+            // then.
             if self.looped.len() >= RECEIVES {
                 break;
             }

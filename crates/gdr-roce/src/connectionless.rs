@@ -198,6 +198,7 @@ impl<T> Connectionless<T> {
         if self.state == State::Reset {
             return Err(PostError::State(self.state));
         }
+        // A receive is taken and completed by one packet, so none is in use in between.
         self.receives.post(request, 0, self.caps.max_recv_wr)?;
         if self.state == State::Error {
             self.flush_receives();

@@ -132,6 +132,7 @@ impl Payload {
     ) -> Result<(), AccessError> {
         match self {
             Self::Segments(segments) => sge::scatter(memory, segments, offset, contents),
+            // Not reached: inline data for a response is refused when it is posted.
             Self::Inline(_) => Err(AccessError::Permission),
         }
     }

@@ -208,6 +208,7 @@ impl QueuePair {
             .transition(State::ReadyToSend, State::SendQueueDrained)?;
         self.requester.drain();
         self.draining = true;
+        // If nothing is outstanding, no later call would report it.
         self.report_drained();
         Ok(())
     }
@@ -285,6 +286,7 @@ impl QueuePair {
         self.draining = false;
         self.requester.flush(&mut self.notifications);
         self.responder.flush(&mut self.notifications);
+        // After the last completion: from here on the program may end what its shared receives use.
         if self.responder.shared_receives().is_some() {
             self.notifications.events.push_back(Event::LastWqeReached);
         }
@@ -294,6 +296,7 @@ impl QueuePair {
     /// was not [polled](Self::poll_completion) completes with
     /// [`LocalOperation`](crate::WcStatus::LocalOperation), and nothing of it is acknowledged.
     pub fn fail_placement(&mut self) {
+        // A completion that was polled cannot be taken back, so only the others change.
         for completion in &mut self.notifications.completions {
             let has_bytes = completion.opcode.is_receive() || completion.opcode == WcOpcode::Read;
             if has_bytes && completion.status == WcStatus::Success {
@@ -307,6 +310,7 @@ impl QueuePair {
     fn stop_sends(&mut self) {
         self.state = State::SendQueueError;
         self.draining = false;
+        // It may have been draining, and must begin requests again when it returns to RTS.
         self.requester.resume();
         self.requester.flush(&mut self.notifications);
     }
@@ -372,6 +376,7 @@ impl QueuePair {
             return Err(PostError::State(self.state));
         }
         self.responder.post(request, &self.caps)?;
+        // It was posted for the checks, which are the same in every state.
         if self.state == State::Error {
             self.responder.flush(&mut self.notifications);
         }
@@ -408,6 +413,8 @@ impl QueuePair {
                 .requester
                 .receive(now, packet, connection, memory, notifications),
             state if state.is_receiving() && !opcode.is_response() => {
+                // The last message of the connection manager may be lost; the first packet shows as
+                // well that the peer is in RTS.
                 if self.state == State::ReadyToReceive && !self.established {
                     self.established = true;
                     notifications
@@ -462,6 +469,8 @@ impl QueuePair {
             "out holds {} bytes, not {MAX_DATAGRAM}",
             out.len()
         );
+        // The limit: a program that always has requests would hold the acknowledgement back for
+        // ever.
         let goes_behind = self.requests_ahead < REQUESTS_AHEAD && self.requester.has_unsent();
         let owed = self.responder.owed_acknowledgement();
         if let Some(owed) = owed.filter(|_| goes_behind) {
@@ -475,6 +484,8 @@ impl QueuePair {
             }
         }
         self.requests_ahead = 0;
+        // A long READ of the peer has thousands of responses, and must not stop the requests of
+        // this side.
         let reading = self.responder.is_reading();
         let request_first = reading && self.request_next;
         self.request_next = !request_first;
@@ -487,6 +498,7 @@ impl QueuePair {
         match response {
             Polled::Packet(len) => Some(len),
             Polled::FatalNak(len) => {
+                // The NAK is in `out` already, so ERR does not drop it with the other responses.
                 self.to_error();
                 Some(len)
             }
@@ -553,6 +565,8 @@ impl QueuePair {
                 len
             }
             Err(ConnectionFailed) => {
+                // Without acknowledgements a failed request says nothing about what is received, so
+                // only the send queue stops (IBTA 10.3.1.6).
                 match self.connection.reliability {
                     Reliability::Reliable => self.to_error(),
                     Reliability::Unreliable => self.stop_sends(),

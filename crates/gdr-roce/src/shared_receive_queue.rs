@@ -120,6 +120,8 @@ impl SharedReceiveQueue {
     }
 
     pub(crate) fn put_back(&self, receive: RecvWqe) {
+        // Even if others were posted since and the queue is full: it had a place when it was
+        // posted.
         self.lock().queue.push_front(receive);
     }
 }

@@ -43,6 +43,7 @@ pub(crate) fn locate(look: LookUp<'_>, request: &PinRequest) -> Result<Located> 
             Ok(located) => return Ok(located),
             // Another allocation may follow.
             Err(Error::PastAllocation { base, size, .. }) => {
+                // One byte further at least, so that the search ends.
                 let end = base.get().saturating_add(size).max(next + 1);
                 next = end.checked_next_multiple_of(SMALL_STEP).unwrap_or(last);
             }

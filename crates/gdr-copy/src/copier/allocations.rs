@@ -53,6 +53,7 @@ impl Allocations {
         for (allocation, id) in &self.all {
             let start = allocation.base.get();
             let overlaps = start < at(range.end) && at(range.start) < start + allocation.size;
+            // An allocation that the range does not touch may be freed.
             if !overlaps {
                 continue;
             }

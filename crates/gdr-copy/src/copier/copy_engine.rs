@@ -71,10 +71,13 @@ impl CopyEngine {
             CopyDirection::ToGpu => stream.queue_write(host, host_offset, buffer, offset, len),
             CopyDirection::FromGpu => stream.queue_read(buffer, offset, host, host_offset, len),
         };
+        // Unlocked again before the driver is called, which may wait.
         let kept = lock(&self.streams).pop();
         if let Some(stream) = kept {
             match queue(&stream) {
                 Ok(()) => return Ok(stream),
+                // Kept streams end with their context (`cudaDeviceReset`), so the others are gone,
+                // too.
                 Err(gdr_cuda::Error::Call { .. }) => lock(&self.streams).clear(),
                 Err(error) => return Err(error.into()),
             }

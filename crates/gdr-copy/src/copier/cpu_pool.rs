@@ -74,6 +74,8 @@ impl Job {
     /// Does pieces until none is left to begin.
     fn help(&self) {
         loop {
+            // The number only divides the pieces among threads, so no order is needed: `done`
+            // orders what they write.
             let piece = self.next.fetch_add(1, Ordering::Relaxed);
             if piece >= self.pieces {
                 return;
@@ -86,6 +88,8 @@ impl Job {
             }
             // Pairs with the load in `wait`: its thread sees what the piece wrote.
             if self.done.fetch_add(1, Ordering::AcqRel) + 1 == self.pieces {
+                // A thread that waits has checked `is_done` with this lock held. So it is either
+                // before the check or already in its wait, and is woken.
                 drop(lock(&self.all_done));
                 self.last.notify_all();
             }
@@ -130,6 +134,7 @@ impl CpuPool {
     /// # Panics
     /// If a call panicked, after all others have returned.
     pub(crate) fn run(&self, threads: NonZeroU16, pieces: usize, work: &(dyn Fn(usize) + Sync)) {
+        // The caller does pieces as well, and a helper without one would be woken for nothing.
         let helpers = usize::from(threads.get() - 1).min(pieces.saturating_sub(1)) as u16;
         let work: *const (dyn Fn(usize) + Sync + '_) = work;
         // SAFETY: only the lifetime changes. The function is called for pieces below `pieces` only,
@@ -153,6 +158,7 @@ impl CpuPool {
             self.call_for(&job, helpers);
         }
         job.help();
+        // A helper that comes late must not find the job: its function ends with this call.
         if helpers > 0 {
             let mut state = lock(&self.shared.state);
             state.jobs.retain(|(other, _)| !Arc::ptr_eq(other, &job));
@@ -168,11 +174,13 @@ impl CpuPool {
     fn call_for(&self, job: &Arc<Job>, helpers: u16) {
         let mut state = lock(&self.shared.state);
         state.jobs.push_back((Arc::clone(job), helpers));
+        // With the lock held, so that two copies at once do not start more than are needed.
         for _ in state.workers..helpers {
             if self.start_worker() {
                 state.workers += 1;
             }
         }
+        // Unlocked first, or each helper would wake up only to wait for the lock.
         drop(state);
         for _ in 0..helpers {
             self.shared.wake.notify_one();
@@ -216,6 +224,7 @@ impl Shared {
             }
             let job = match state.jobs.front_mut() {
                 Some((job, helpers)) => {
+                    // Never below 0, because a job leaves the queue with its last helper.
                     *helpers -= 1;
                     let (job, is_last) = (Arc::clone(job), *helpers == 0);
                     if is_last {
@@ -246,6 +255,7 @@ pub(crate) fn local_cpus(function: Bdf) -> Option<CpuSet> {
     let list = fs::read_to_string(path).ok()?;
     let allowed = sched_getaffinity(None).ok()?;
     let mut local = CpuSet::new();
+    // A program may be bound to some CPUs, and its helpers stay on them.
     for cpu in cpus_in(&list) {
         if cpu < CpuSet::MAX_CPU && allowed.is_set(cpu) {
             local.set(cpu);

@@ -143,6 +143,7 @@ impl Copier {
             CopyEngineUse::Allowed => Some(Arc::new(CopyEngine::new(Arc::clone(&allocations)))),
             CopyEngineUse::Forbidden => None,
         };
+        // Forbidden until `allow_resident_kernel` has launched one.
         let limits = planner.limits().with_resident(ResidentUse::Forbidden);
         Ok(Self {
             mapping,
@@ -204,6 +205,8 @@ impl Copier {
         let request = self.request(direction, host, offset, len);
         match self.is_in_buffer(offset, len) {
             true => self.planner.plan(&request),
+            // Beyond the buffer no allocation is known, so only the CPU can copy, through the
+            // mapping.
             false => CopyPlan::on(CopyPath::ONE_THREAD, request),
         }
     }
@@ -293,6 +296,7 @@ impl Copier {
     /// GPU.
     unsafe fn copy(&self, plan: &CopyPlan, offset: u64, host: *mut u8) -> Result<()> {
         let len = plan.request().len;
+        // Before anything is copied: a range outside is an error, and a forked child has no window.
         let window = self.window_at(offset, len)?;
         match (plan.path(), &self.engine) {
             (CopyPath::CopyEngine, Some(engine)) => {
@@ -370,6 +374,7 @@ impl Copier {
         // As for the copy engine: the request is a store after those so far.
         self.mapping.flush();
         let (start, len) = (self.start + offset, plan.request().len);
+        // The memory for the lines of a request is limited, so each piece is a request of its own.
         for piece in plan.pieces() {
             let at = start + piece.start..start + piece.end;
             // SAFETY: the piece is a part of the plan.
@@ -515,11 +520,14 @@ impl Copier {
         host_offset: usize,
         len: usize,
     ) -> Result<Transfer> {
+        // Both ranges are checked before anything starts, so that an error leaves everything as it
+        // was.
         let window = self.mapping.window_at(offset, len)?;
         let memory = host.part(host_offset, len)?;
         let direction = plan.request().direction;
         match (plan.path(), &self.engine) {
             (CopyPath::CopyEngine, Some(engine)) if len > 0 => {
+                // As in `copy`: stores so far leave the CPU before the engine begins.
                 self.mapping.flush();
                 let at = self.start + offset;
                 let stream = engine.start(direction, at, host, host_offset, len)?;
@@ -552,6 +560,7 @@ impl Copier {
         });
         // SAFETY: slices are readable.
         unsafe { self.copy_batch(CopyDirection::ToGpu, pieces, len) }?;
+        // One fence after all pieces: with one after each, their stores would not gather.
         self.mapping.flush();
         Ok(())
     }
@@ -565,6 +574,7 @@ impl Copier {
     pub fn read_batch(&self, pieces: &mut [(u64, &mut [u8])]) -> Result<()> {
         let lens = pieces.iter().map(|(offset, bytes)| (*offset, bytes.len()));
         let len = self.check_batch(lens)?;
+        // One fence before all pieces, so that their loads overlap.
         self.mapping.begin_reads();
         let pieces = pieces
             .iter_mut()
@@ -585,6 +595,7 @@ impl Copier {
     ) -> Result<()> {
         let mut done = 0;
         for (offset, host, piece) in pieces {
+            // Piece by piece, so that a long one among short ones still takes the engine.
             let plan = self.plan(direction, HostMemory::Pageable, offset, piece as u64);
             let copied = match plan.path() {
                 // SAFETY: the caller's promise.

@@ -55,6 +55,7 @@ impl PushedLines {
     #[inline]
     pub(super) fn prefetch(self, at: u64) {
         #[cfg(target_arch = "x86_64")]
+        // Four lines are one cache line, so a group is two.
         for line in [at, at + GROUP as u64 / 2] {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 
@@ -80,6 +81,8 @@ impl PushedLines {
                 let line = line.cast::<u64>();
                 [line, line.add(1)].map(|half| AtomicU64::from_ptr(half).load(Ordering::Relaxed))
             };
+            // Compared after all loads were made: a test after each would keep the next one from
+            // being in flight.
             others |= (first >> 32 ^ number) | (second >> 32 ^ number);
             *word = first & 0xffff_ffff | second << 32;
         }

@@ -116,6 +116,7 @@ impl ResidentKernel {
                 "its requests reach 256 GiB, and the buffer is longer",
             ));
         }
+        // Without it the calls below would end a stream capture of the program.
         let _relaxed = cuda.relax_stream_capture();
         Self::start(Arc::clone(&allocations), context, Some(Arc::clone(&cuda)))
     }
@@ -131,7 +132,9 @@ impl ResidentKernel {
         // At its end the kernel has left, so nothing has to wait for kernels of the program.
         request_memory.free_unwaited();
         let request = context.pin_buffer(&request_memory)?.map()?;
+        // The memory may have a word of its last user, which the kernel must not take as a request.
         request.write_at(0, &0_u64.to_le_bytes())?;
+        // Requests count whole lines, and the first one may begin before the buffer.
         let base = buffer.ptr().get() / PushRequest::LINE * PushRequest::LINE;
         let host = PooledHostBuffer::new(gpu, HOST_MEMORY)?;
         // It may have lines of its last use.
@@ -152,6 +155,7 @@ impl ResidentKernel {
             }),
             allocations,
         };
+        // The first read loads the kernel, which takes long, and shows here whether it works.
         let mut byte = 0;
         // SAFETY: one byte.
         unsafe { this.read(0..1, &mut byte, FIRST_LIMIT) }?;
@@ -210,6 +214,7 @@ impl State {
         self.number = number.get();
         // One store of an aligned word, so the kernel never sees a part of it.
         self.request.write_at(0, &request.word().to_le_bytes())?;
+        // After the request was stored: a kernel that leaves now may not have seen it.
         if self.has_left()? {
             self.launch(before)?;
         }
@@ -229,6 +234,7 @@ impl State {
             }
             let line = at * PushRequest::LINE;
             let group_end = line + GROUP as u64 * PushRequest::LINE;
+            // A whole group inside the range is stored without a look at its single bytes.
             if line >= skip && group_end <= skip + len {
                 if at + AHEAD < stored {
                     self.lines().prefetch(at + AHEAD);
@@ -318,7 +324,7 @@ impl State {
     #[cold]
     fn check_progress(&self, pending: &mut Pending) -> Result<()> {
         let _relaxed = self.relax_capture();
-        // Its errors are the kernel's.
+        // The kernel is alone on the stream, so an error of the stream is the kernel's.
         self.stream.is_idle()?;
         let began = *pending.began.get_or_insert_with(Instant::now);
         if began.elapsed() >= pending.limit {
@@ -340,6 +346,7 @@ impl State {
 
     /// Launches the kernel, which does not serve the request with number `last`.
     fn launch(&mut self, last: u16) -> Result<()> {
+        // As around every call of the driver, so that a stream capture elsewhere stays valid.
         let relaxed = self.relax_capture();
         let host = self.host.gpu_ptr();
         let launch = self.launch.wrapping_add(1);
@@ -358,7 +365,9 @@ impl State {
         // SAFETY: the request and the host memory are kept until the stream is idle, by `drop` below.
         // The buffer is read for requests only, and a call of `read` waits for each of them.
         unsafe { self.stream.launch(&push) }?;
+        // The guard borrows `self`, which changes below.
         drop(relaxed);
+        // Only now: a launch that failed left no kernel that would write this number.
         self.launch = launch;
         Ok(())
     }
@@ -369,6 +378,7 @@ impl Drop for State {
         let _relaxed = self.relax_capture();
         // The word 0 ends the kernel at once. Without it, it leaves a little later.
         let ended = self.request.write_at(0, &0_u64.to_le_bytes());
+        // A kernel that still runs uses the memory that is freed next.
         let left = self.stream.wait(LEAVE_LIMIT);
         if ended.is_err() || left.is_err() {
             tracing::debug!(?ended, ?left, "a resident kernel did not leave");

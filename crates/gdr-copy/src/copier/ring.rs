@@ -104,6 +104,8 @@ impl<'a> RingCopy<'a> {
     /// Queues what needs no other piece, before the first [`RingCopy::copy_piece`].
     pub(super) fn begin(&self) {
         if self.request.plan.request().direction == CopyDirection::FromGpu {
+            // The engine needs nothing from the host to fill the slots, so all of them begin at
+            // once.
             (0..SLOTS.min(self.len())).for_each(|at| self.queue(at));
         }
     }
@@ -114,10 +116,13 @@ impl<'a> RingCopy<'a> {
             CopyDirection::FromGpu => {
                 if self.arrives(at) {
                     self.copy_by_cpu(at);
+                    // The slot is free: its next piece is queued at once, so that the engine does
+                    // not wait for a CPU.
                     self.queue(at + SLOTS);
                 }
             }
             CopyDirection::ToGpu => {
+                // The engine must have read the piece that was in the slot before.
                 let is_free = at.checked_sub(SLOTS).is_none_or(|user| self.arrives(user));
                 if is_free && self.goes_on(at) {
                     self.copy_by_cpu(at);
@@ -132,6 +137,8 @@ impl<'a> RingCopy<'a> {
     pub(super) fn finish(self) -> Result<(), (u64, Error)> {
         if self.request.plan.request().direction == CopyDirection::ToGpu {
             let end = self.len().min(self.stop.load(Ordering::Relaxed));
+            // Only the last piece of each slot: the earlier ones were waited for when their slots
+            // were used again.
             for at in end.saturating_sub(SLOTS)..end {
                 self.arrives(at);
             }
@@ -153,6 +160,7 @@ impl<'a> RingCopy<'a> {
 
     fn fail(&self, at: usize, error: Error) {
         let mut first = self.error.lock().unwrap_or_else(PoisonError::into_inner);
+        // The first failure in the order of the bytes decides how many were copied for certain.
         if first.as_ref().is_none_or(|(other, _)| at < *other) {
             self.stop.fetch_min(at, Ordering::Relaxed);
             *first = Some((at, error));
@@ -193,6 +201,7 @@ impl<'a> RingCopy<'a> {
         if !self.goes_on(at) {
             return false;
         }
+        // A slot has a stream of its own, so this waits for no other piece.
         match self.ring.streams[slot].wait(self.left()) {
             Ok(()) => true,
             Err(error) => {

@@ -30,6 +30,7 @@ impl Rings {
         let (driver, device) = (Arc::downgrade(gpu.driver()), gpu.info().ordinal);
         let mut known = lock(&KNOWN);
         known.retain(|it| it.rings.strong_count() > 0);
+        // The driver as well as the number: a simulated GPU has the number of a real one.
         let is_same = |it: &&Known| it.device == device && Weak::ptr_eq(&it.driver, &driver);
         let found = known.iter().find(is_same);
         if let Some(rings) = found.and_then(|it| it.rings.upgrade()) {
@@ -52,6 +53,7 @@ impl Rings {
     /// Only after a copy that succeeded: the streams of others may not be idle.
     pub(super) fn keep(&self, ring: Ring) {
         let mut rings = lock(&self.0);
+        // Copies at the same time may have made more, and the surplus ends here.
         if rings.len() < MOST_KEPT {
             rings.push(ring);
         }

@@ -55,6 +55,7 @@ impl Transfer {
         let is_complete = engine
             .is_complete(stream)
             .map_err(|source| self.incomplete(source))?;
+        // The stream goes back only now: the next copy on it must not wait for this one.
         if is_complete {
             self.end();
         }

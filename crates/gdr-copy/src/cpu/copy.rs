@@ -128,6 +128,7 @@ unsafe fn load_block<A: Access>(host: *mut u8, window: *const u8, len: usize, bl
     let skip = window.addr() % block;
     let start = window.wrapping_sub(skip);
     let mut whole = LineBuffer::new();
+    // Where a part of the block is wanted, the rest must not reach the memory after `host`.
     let to = if len == block {
         host
     } else {
@@ -181,6 +182,8 @@ unsafe fn load_span<A: Access>(host: *mut u8, window: *const u8, len: usize) {
         first_line.as_mut_ptr()
     };
     let mut left = span.lines;
+    // As long as more lines are left than one group has, so that the last line is always in the
+    // group below, with its own place.
     while left > A::LINES_IN_FLIGHT {
         let lines = A::LINES_IN_FLIGHT;
         let last = to.wrapping_add((lines - 1) * LINE);

@@ -172,6 +172,7 @@ pub unsafe fn copy_few_to(window: *mut u8, host: *const u8, len: usize) {
     trace::step!(trace::STORE);
     // SAFETY: the caller's promise, and what each condition says.
     unsafe {
+        // A word goes by one store of its width, so that no observer sees a part of it.
         if scalar::is_word(window.addr(), len) {
             scalar::store_one(window, host, len);
         } else if cfg!(target_arch = "x86_64") && len == 16 {
@@ -201,6 +202,7 @@ pub unsafe fn copy_from(
     window: *const u8,
     len: usize,
 ) {
+    // The stronger fence costs more, so only loads that a buffer may answer have it.
     if caching == Caching::WriteCombined && routine.may_load_stale(window, len) {
         fence::fresh_load_fence();
     } else {

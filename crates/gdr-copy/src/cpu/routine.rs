@@ -135,6 +135,7 @@ impl Routine {
     /// - If [`needs_uncached_mapping`](Self::needs_uncached_mapping), the window is mapped so.
     #[inline]
     pub unsafe fn store(&self, window: *mut u8, host: *const u8, len: usize) {
+        // One store, whichever the routine: flags and doorbells must not be seen in parts.
         if scalar::is_word(window.addr(), len) {
             // SAFETY: the caller's promise, and the range is one word.
             unsafe { scalar::store_one(window, host, len) }
@@ -295,6 +296,8 @@ impl RoutineChoice {
                 reason: ChoiceReason::BestSupported,
             };
         };
+        // Among all that are compiled in, so that one that this CPU cannot run has a reason of its
+        // own.
         match all().find(|routine| asked == routine.name()) {
             Some(routine) if (routine.0.detect)() => Self {
                 routine,

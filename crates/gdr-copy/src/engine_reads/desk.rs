@@ -65,6 +65,7 @@ impl Desk {
             .store(ptr::from_ref(self).cast_mut(), Ordering::Relaxed);
         // A handler that leaves the read from here on finds the desk in the lease.
         compiler_fence(Ordering::SeqCst);
+        // A lease is aligned to 8 bytes, so the low bits of its address are free for the flags.
         let (free, claimed) = (0, lease.address() | READER);
         let order = (Ordering::Acquire, Ordering::Relaxed);
         let swapped = self.state.compare_exchange(free, claimed, order.0, order.1);
@@ -79,6 +80,7 @@ impl Desk {
         self.copied.store(copied, Ordering::Relaxed);
         self.first.store(0, Ordering::Relaxed);
         self.queued.store(0, Ordering::Relaxed);
+        // Last, because it shows all of the above to the thread.
         self.state.fetch_or(POSTED, Ordering::SeqCst);
     }
 
@@ -129,7 +131,9 @@ impl Desk {
     /// Ends the reader's use, if it holds this lease. Withdraws a request that the thread has not taken.
     fn leave(&self, lease: usize) {
         let mut state = self.state.load(Ordering::Relaxed);
+        // Only with this lease: another reader may have claimed the desk since.
         while state & READER != 0 && state & !FLAGS == lease {
+            // The part of the thread stays until it has finished.
             let left = state & THREAD;
             let order = (Ordering::SeqCst, Ordering::Relaxed);
             let swapped = self.state.compare_exchange(state, left, order.0, order.1);
@@ -179,6 +183,7 @@ impl Desk {
         self.queued.store(number + 1, Ordering::SeqCst);
         let is_wanted = self.has_reader() && self.copied.load(Ordering::SeqCst) < end;
         if !is_wanted {
+            // Taken back, so that `is_read` waits for no piece that is not queued.
             self.queued.store(number, Ordering::SeqCst);
         }
         is_wanted

@@ -97,6 +97,7 @@ impl EngineThread {
 
     /// Allows them no longer, and waits until the copy engine does nothing for them.
     pub(super) fn remove(&self, source: u64) {
+        // First, so that no request for it begins any more.
         lock(&self.sources).remove(&source);
         let start = Instant::now();
         while self.desks.iter().any(|desk| desk.serves(source)) {
@@ -114,6 +115,7 @@ impl EngineThread {
         if len >= WORTH_WAKING {
             return true;
         }
+        // In microseconds since the start, so that one atomic word has the time.
         let now = now.saturating_duration_since(self.started).as_micros() as u64;
         let last = self.last_short.swap(now, Ordering::Relaxed);
         let in_a_row = u128::from(now.saturating_sub(last)) < IN_A_ROW.as_micros();
@@ -136,6 +138,8 @@ impl EngineThread {
     }
 
     fn sleep(&self) {
+        // First the word, and then the look at the desks. A reader posts, and then looks at the
+        // word.
         self.waiting.store(1, Ordering::SeqCst);
         while self.waiting.load(Ordering::SeqCst) != 0 {
             if self.desks.iter().any(Desk::is_posted) {
@@ -157,6 +161,7 @@ impl EngineThread {
         let mut worked = Instant::now();
         loop {
             let mut is_busy = false;
+            // Without waiting at any desk, so that a slow read does not hold up the others.
             for (desk, seat) in self.desks.iter().zip(&mut seats) {
                 is_busy |= self.advance(desk, seat, gpu);
             }
@@ -219,6 +224,8 @@ impl EngineThread {
         let Some(source) = source else {
             return Ok(None);
         };
+        // The allocation may have been freed, and its address used again, since the source was
+        // added.
         source.check(request.offset..request.offset.saturating_add(request.len))?;
         if seat.ring.as_ref().is_some_and(|ring| ring.is_broken) {
             // The reader that could still look at it has left: there is another one.
@@ -230,6 +237,7 @@ impl EngineThread {
         let (Some(ring), copied) = (&seat.ring, desk.copied()) else {
             return Ok(None);
         };
+        // The reader has loaded the rest by the time a piece would arrive.
         if request.len.saturating_sub(copied) < LEAST {
             return Ok(None);
         }
@@ -279,6 +287,7 @@ impl Ring {
     fn new(gpu: &Gpu) -> Result<Self> {
         let memory = Arc::new(gpu.register_host(RING_WITH_FLAGS)?);
         for number in 0..AHEAD {
+            // The flags of pieces begin at 1.
             memory.store_u32(flag_of(number), 0)?;
         }
         Ok(Self {
@@ -316,8 +325,11 @@ impl Job {
             self.moved = Instant::now();
         }
         if self.arrived < self.next {
+            // Seldom, because it is a call of the driver.
             if self.asked.elapsed() >= LATE {
                 self.asked = Instant::now();
+                // After a failure the driver never writes the flag, and only the stream shows the
+                // error.
                 ring.stream.is_idle()?;
                 if self.moved.elapsed() >= LIMIT {
                     let (what, limit) = ("a piece of a read", LIMIT);
@@ -326,6 +338,7 @@ impl Job {
             }
             return Ok(false);
         }
+        // The next piece waits for room in the ring, which only the reader makes.
         if !self.is_stopped && self.next < self.pieces.count() {
             self.is_stopped = !self.has_progress(desk);
             return Ok(false);
@@ -350,6 +363,7 @@ impl Job {
             && self.next - self.arrived < AHEAD
         {
             let (number, piece) = (self.next, self.pieces.range(self.next));
+            // The place still has bytes that the reader has not taken.
             if desk.copied() < self.pieces.free_after(number) {
                 return Ok(());
             }
@@ -359,12 +373,15 @@ impl Job {
             }
             self.next += 1;
             let flag = ring.next_flag;
+            // Counted on from request to request: a flag that an earlier piece left is another
+            // number.
             ring.next_flag = flag.wrapping_add(1);
             let (place, len) = (self.pieces.place(piece.start), piece.end - piece.start);
             let (buffer, memory) = (self.source.buffer(), &ring.memory);
             let from = self.offset + piece.start;
             ring.stream
                 .queue_read(buffer, from, memory, place, len as usize)?;
+            // On the same stream after the copy, so that the flag shows that the bytes are there.
             ring.stream.queue_flag(memory, flag_of(number), flag)?;
         }
         Ok(())

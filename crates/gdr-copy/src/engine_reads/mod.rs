@@ -122,12 +122,15 @@ impl EngineReads {
             .checked_add(reader.len)
             .is_some_and(|end| end <= self.len);
         let first = reader.first_block();
+        // Earlier stores leave the CPU first. The loads of the first block then arrive after them,
+        // and the request is posted after the loads (see the module page).
         self.mapping.flush();
         reader.load(0, first);
         let is_worth =
             is_in_buffer && first < reader.len && self.thread.is_worth(reader.len, Instant::now());
         let claimed = is_worth.then(|| self.thread.claim(lease));
         let Some(desk) = claimed.flatten() else {
+            // A claim that failed leaves a desk in the lease.
             lease.end();
             reader.load(first, reader.len);
             return Ok(());
@@ -138,9 +141,11 @@ impl EngineReads {
             len: reader.len,
         };
         desk.post(request, first);
+        // After the request: a thread that is about to sleep looks for one once more.
         self.thread.wake();
         let taken = reader.go_on(desk, &pieces_of(&request, self.buffer), first);
         desk.stop();
+        // What is in progress reads memory that the caller may free next.
         wait_briefly(|| !desk.is_read());
         lease.end();
         self.taken.fetch_add(taken, Ordering::Relaxed);
@@ -167,6 +172,7 @@ struct Reader {
 impl Reader {
     /// Bytes of the first block, which ends with a line.
     fn first_block(&self) -> u64 {
+        // Up to the end of a line, so that all later loads begin with one.
         let into_line = self.window.addr() as u64 % 64;
         self.len.min(BLOCK - into_line)
     }
@@ -197,6 +203,7 @@ impl Reader {
     fn go_on(&self, desk: &Desk, pieces: &Pieces, mut at: u64) -> u64 {
         let mut taken = 0;
         while at < self.len {
+            // The loads may be inside a piece: when it arrives, the rest of it is taken.
             let number = pieces.with(at);
             match desk.arrived(number) {
                 Some(ring) => {
@@ -217,6 +224,7 @@ impl Reader {
                     at = end;
                 }
             }
+            // Only now may the thread use the places of these bytes again.
             desk.progress(at);
         }
         taken
@@ -232,6 +240,7 @@ impl Reader {
         // memory, and not in a ring. The routine accepts ordinary memory.
         unsafe {
             let to = self.host.add(at as usize);
+            // A routine that needs an uncached mapping would fault on the memory of the program.
             if self.len as usize >= UNCACHED && !self.routine.needs_uncached_mapping() {
                 cpu::copy_to(self.routine, Caching::WriteCombined, to, from, len);
             } else {

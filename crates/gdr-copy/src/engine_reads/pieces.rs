@@ -25,10 +25,12 @@ pub(super) struct Pieces {
 impl Pieces {
     /// Of a read of `len` bytes at a GPU address.
     pub(super) fn of(address: u64, len: u64) -> Self {
+        // As many pieces as may be queued, so that a short read has several in flight.
         let chunk = len / AHEAD as u64;
         Self {
             skip: address % ALIGNMENT,
             len,
+            // A power of two divides the ring, so that no piece goes over its end.
             chunk: chunk.clamp(SHORTEST, LONGEST).next_power_of_two(),
         }
     }

@@ -63,6 +63,7 @@ impl CostCurve {
                 return Err(InvalidCurve::Cost { len: *len, ns: *ns });
             }
             before = Some(*len);
+            // Searches rely on costs that never fall, so what is lower by noise is raised.
             highest = highest.max(*ns);
             *ns = highest;
         }
@@ -92,6 +93,7 @@ impl CostCurve {
                 low.ns + part * (high.ns - low.ns)
             }
             (None, Some(first)) => first.ns,
+            // Beyond the measurements the bytes decide, and a fixed cost does not matter.
             (Some(last), None) => last.ns * (len as f64 / last.len as f64),
             (None, None) => unreachable!("`new` refuses a curve without points"),
         }

@@ -136,9 +136,11 @@ impl CopyPlan {
         let len = request.len;
         let between = |wanted: u64, limits: Range<u64>| {
             let wanted = wanted.clamp(limits.start, limits.end);
+            // Whole multiples, so that each piece after the first begins at an aligned address.
             wanted.next_multiple_of(ALIGNMENT)
         };
         let chunk = match (path, request.host) {
+            // One piece, because two would not overlap.
             (CopyPath::ONE_THREAD, _) | (CopyPath::CopyEngine, HostMemory::PageLocked) => u64::MAX,
             (CopyPath::Cpu { threads }, _) => {
                 let pieces = u64::from(threads.get()) * PIECES_PER_THREAD;
@@ -193,6 +195,7 @@ impl CopyPlan {
         let chunk = self.chunk.get();
         let first = match chunk {
             u64::MAX => len,
+            // Shorter by what is before it, so that all others begin at a multiple.
             _ => chunk - address % ALIGNMENT,
         };
         Pieces {
@@ -295,6 +298,7 @@ impl Planner {
     /// copies are queued with it; `None` if that is not known or it may not be used.
     pub fn queued_reads_from(&self) -> Option<u64> {
         let (direction, host) = (CopyDirection::FromGpu, HostMemory::PageLocked);
+        // A queued read gains wherever a single one does, so only shorter ones are searched.
         let single = self.copy_engine_from(direction, host)?;
         let queued = self.calibration.queued_copy_ns()?;
         let loads = self.calibration.curve(&Series {
@@ -329,6 +333,7 @@ impl Planner {
         };
         let (loads, engine) = (curve(CopyPath::ONE_THREAD)?, curve(CopyPath::CopyEngine)?);
         let is_faster = |len| engine.ns(len) + extra_ns <= loads.ns(len);
+        // If the engine is not faster for the largest copy, it never is.
         match (is_faster(least), is_faster(LARGEST)) {
             (true, _) => Some(least),
             (false, true) => Some(crossing(least, LARGEST, is_faster)),
@@ -375,11 +380,13 @@ fn steps(
         .map(|(series, curve)| (series.path, curve))
         .collect();
     if curves.is_empty() {
+        // Nothing that is allowed was measured, and the calling thread can always copy.
         let (from, path) = (0, CopyPath::ONE_THREAD);
         return vec![Step { from, path }];
     }
     let points = curves.iter().flat_map(|(_, curve)| curve.points());
     let mut sizes: BTreeSet<u64> = points.map(|point| point.len).collect();
+    // Curves may also cross before the first measured size, or after the last one.
     sizes.extend([1, LARGEST]);
     let sizes: Vec<u64> = sizes.into_iter().collect();
 
@@ -393,6 +400,8 @@ fn steps(
         let (mut least, mut from) = (f64::INFINITY, 0);
         let mut chosen = Vec::with_capacity(curves.len());
         for (at, sum) in sums.iter_mut().enumerate() {
+            // The choice moves forward only, so the path of the size before is this one or an
+            // earlier one.
             if *sum < least {
                 (least, from) = (*sum, at);
             }
@@ -405,6 +414,7 @@ fn steps(
         .min_by(|a, b| sums[*a].total_cmp(&sums[*b]))
         .unwrap_or(0);
     let mut by_size = vec![path; sizes.len()];
+    // Backwards from the best end, by the choices that were noted for each size.
     for at in (1..sizes.len()).rev() {
         path = before[at][path];
         by_size[at - 1] = path;
@@ -418,6 +428,7 @@ fn steps(
         let (low, high) = (by_size[at - 1], by_size[at]);
         if low != high {
             let (low, high) = (curves[low].1, curves[high].1);
+            // Both sizes were measured, but the curves cross somewhere between them.
             let from = crossing(sizes[at - 1], sizes[at], |len| high.ns(len) <= low.ns(len));
             let path = curves[by_size[at]].0;
             steps.push(Step { from, path });

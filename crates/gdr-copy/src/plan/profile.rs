@@ -138,6 +138,7 @@ impl FromStr for Profile {
     type Err = ParseProfileError;
 
     fn from_str(text: &str) -> Result<Self, ParseProfileError> {
+        // Before anything is parsed: the file may be anything, and each point takes memory.
         if text.lines().nth(MOST_LINES).is_some() {
             return Err(ParseProfileError::TooLong);
         }
@@ -169,6 +170,8 @@ impl FromStr for Profile {
             match &mut current {
                 Some((same, points)) if *same == series => points.push(point),
                 _ => {
+                    // The points of a series are next to each other, so another series ends this
+                    // one.
                     if let Some((series, points)) = current.replace((series, vec![point])) {
                         calibration.set(series, CostCurve::new(points)?);
                     }

@@ -117,9 +117,11 @@ impl CopyThread {
     pub(super) fn shared(gpu: &Gpu) -> Self {
         static ALL: Mutex<Vec<Weak<ProcessBound<OfGpu>>>> = Mutex::new(Vec::new());
         let mut all = lock(&ALL);
+        // Only weak references are kept, so that a thread ends with its last buffer.
         all.retain(|thread| thread.strong_count() > 0);
         let threads = all.iter().filter_map(Weak::upgrade);
         let known = threads
+            // In a forked child the thread of the parent does not exist.
             .filter(|it| it.is_own())
             .find(|it| it.gpu.is_same(gpu));
         if let Some(known) = known {
@@ -267,6 +269,7 @@ impl CopyThread {
             are_copied && (reads.is_empty() || lock(&self.0.ahead).copies().are_complete(&reads))
         };
         let start = Instant::now();
+        // By polls, because the GPU writes a word at the end of a copy, and wakes no thread.
         while !have_ended() {
             if start.elapsed() >= limit {
                 tracing::debug!("copies of memory that is deregistered are still in progress");
@@ -332,10 +335,13 @@ impl Handed {
             return;
         }
         let (link, gpu, peers) = (Arc::clone(&self.link), self.gpu.clone(), self.peers);
+        // Before the thread can call the driver, as the process may end at any time.
         process_end::watch(&self.link);
         let thread = Builder::new().name("gdr-rdma-copy".to_owned());
         if let Err(error) = thread.spawn(move || copier::serve(&link, gpu, peers)) {
             self.link.has_failed.store(true, Ordering::Relaxed);
+            // What was handed over already must fail, and not wait for a thread that does not
+            // exist.
             self.link.close();
             tracing::warn!(%error, "there is no thread to copy GPU memory; it is loaded by CPU");
         }
@@ -356,6 +362,7 @@ impl Handed {
     fn next_ticket(&mut self, memory: &ReadSource) -> Option<Ticket> {
         self.place().filter(|_| !memory.is_lost())?;
         let ticket = Ticket(self.next);
+        // The word of a slot shows one copy at a time.
         let before = self.slots[ticket.slot()];
         (!self.is_held_up() && before.is_none_or(|before| self.is_complete(before)))
             .then_some(ticket)
@@ -418,6 +425,7 @@ impl Copies for Handed {
         if !self.link.push(Job::Read(copy)) {
             return Ok(None);
         }
+        // Only for what the thread has taken: the word of another ticket would never be written.
         self.next += 1;
         self.slots[ticket.slot()] = Some(ticket);
         Ok(Some(ticket))
@@ -431,9 +439,11 @@ impl Copies for Handed {
             if self.is_complete(ticket) {
                 return Ok(Arrival::Complete);
             }
+            // A driver that is held up costs one wait, and not one for each packet.
             if is_held_up {
                 return Ok(Arrival::Late);
             }
+            // The clock is read only if the copy is not there already.
             let start: &mut Instant = start.get_or_insert_with(Instant::now);
             if start.elapsed() >= self.limit {
                 self.late = Some(ticket);

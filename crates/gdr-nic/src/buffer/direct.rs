@@ -173,6 +173,7 @@ impl EngineReads {
             self.forget(offset, len);
             return Ok(());
         }
+        // A load first: a store for each request would take the cache line from other threads.
         if !self.is_used.load(Ordering::SeqCst) {
             self.is_used.store(true, Ordering::SeqCst);
         }
@@ -216,9 +217,11 @@ impl EngineReads {
         len: u64,
     ) -> Option<IncomingCopy> {
         let (at, part) = self.part(offset, len);
+        // All of it or nothing, because the GPU that copies reaches the allocation only.
         if part < len {
             return None;
         }
+        // Before the hand-over, so that an end of the registration waits for the copy.
         self.is_used.store(true, Ordering::SeqCst);
         let into = IncomingTarget::Device(Arc::clone(&self.source));
         self.thread.begin_incoming(peer, from_addr, into, at, len)
@@ -450,6 +453,7 @@ impl Direct {
                 caller: Caller::Reader,
                 ..
             }) if bytes.len() as u64 >= thresholds.alone => {
+                // Stores so far leave the CPU before the driver's copy begins.
                 self.mapping.flush();
                 Ok(source.buffer().read(range.start + offset, bytes)?)
             }
@@ -465,6 +469,8 @@ impl Direct {
         self.mapping.read_at(offset, &mut word)?;
         let before = u64::from_ne_bytes(word);
         let after = operation.apply(before);
+        // Without a change nothing is stored, so that a value that another writer has stored
+        // meanwhile stays.
         if after != before {
             self.write(offset, &after.to_ne_bytes())?;
         }

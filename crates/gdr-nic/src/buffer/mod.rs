@@ -334,6 +334,7 @@ impl Buffer {
         match &**self.0 {
             Memory::Host(memory) => {
                 memory.store(offset, bytes)?;
+                // A thread that loads a word afterwards, by acquire, must see the bytes.
                 memory.release();
                 Ok(())
             }
@@ -432,6 +433,8 @@ impl Buffer {
             // SAFETY: the caller's promise.
             Memory::Host(memory) => unsafe { memory.store_shared(offset, bytes, len) },
             Memory::Direct(_) | Memory::Staged(_) => {
+                // Both kinds store from a reference, and no reference may point to bytes that
+                // another process may change.
                 let copy = bounce.bytes(len);
                 // SAFETY: the caller's promise, for at most `len` bytes.
                 unsafe { volatile_copy::load(bytes, copy) };

@@ -209,6 +209,8 @@ impl<C: Copies + ?Sized> ReadAhead<C> {
     pub(super) fn expect(&mut self, source: &Arc<ReadSource>, offset: u64, len: u64) -> Result<()> {
         self.forget(source.id(), offset, len);
         if self.requests.len() == REQUESTS {
+            // A request that was announced so long ago and not served was most likely given up by
+            // its peer.
             self.requests.pop_front();
         }
         let end = offset + len;
@@ -218,6 +220,7 @@ impl<C: Copies + ?Sized> ReadAhead<C> {
             end,
         });
         let is_idle = !self.chunks.iter().any(Chunk::is_pending);
+        // With no copy in progress the first packets wait for this one, so it is short.
         let first = match is_idle && len > 2 * FIRST as u64 {
             true => FIRST,
             false => CHUNK,
@@ -265,6 +268,7 @@ impl<C: Copies + ?Sized> ReadAhead<C> {
             let needs = |request: &Request| {
                 request.source == id && request.next <= offset && offset < request.end
             };
+            // The latest one, whose bytes must be the newest.
             let Some(at) = self.requests.iter().rposition(needs) else {
                 return Ok(false);
             };
@@ -283,6 +287,7 @@ impl<C: Copies + ?Sized> ReadAhead<C> {
         if progress == Progress::Pending && self.wait(ticket)? == Arrival::Late {
             return Ok(false);
         }
+        // What was copied may be memory of another owner by now; the mapping keeps the old one.
         if source.is_lost() {
             return Ok(false);
         }
@@ -358,6 +363,7 @@ impl<C: Copies + ?Sized> ReadAhead<C> {
         replace: Replace,
     ) -> Result<bool> {
         let len = (range.end - range.start).min(longest as u64) as usize;
+        // A chunk is one range of the ring, so what is left at its end stays unused.
         let at = match self.head + len > self.copies.ring_len() {
             true => 0,
             false => self.head,
@@ -377,6 +383,7 @@ impl<C: Copies + ?Sized> ReadAhead<C> {
         let Some(ticket) = self.copies.queue(source, range.start, at, len)? else {
             return Ok(false);
         };
+        // Only now: as long as no copy was queued, the old chunks can still be served.
         self.chunks.retain(|chunk| !chunk.uses(&room));
         self.head = room.end;
         self.chunks.push_back(Chunk {

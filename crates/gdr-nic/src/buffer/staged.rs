@@ -81,6 +81,7 @@ impl Staged {
         let mut at = offset;
         while !rest.is_empty() {
             let follows = at == state.gathered.offset + state.gathered.len as u64;
+            // A slot leaves by one copy, so its bytes follow each other.
             if state.gathered.len == CHUNK || (state.gathered.len > 0 && !follows) {
                 state.submit(self.source.buffer())?;
             }
@@ -189,6 +190,7 @@ impl State {
 
     /// Submits the gathered bytes and waits for all copies.
     fn drain(&mut self, buffer: &DeviceBuffer) -> Result<()> {
+        // Nothing was gathered, and nothing was queued since the last wait.
         if self.gathered.len == 0 && self.slot == 0 {
             return Ok(());
         }

@@ -25,6 +25,7 @@ impl CallerActivity {
     pub(crate) fn begin(&self, now: u64) -> u64 {
         // Calls of several threads may overlap; the gap is 0 then.
         let gap = now.saturating_sub(self.last.load(Ordering::Relaxed));
+        // A short gap is between two calls of a loop that polls, and the engine misses nothing.
         if gap > nanoseconds(LONGEST_GAP) {
             self.absent.fetch_add(gap, Ordering::Relaxed);
         }
@@ -71,6 +72,7 @@ impl Interval {
     /// Whether the program polled all the time. One that waits for bytes in memory, or computes, in
     /// between depends on the progress thread.
     pub(crate) fn is_polled(&self) -> bool {
+        // A tenth may be missed: a thread that is interrupted now and then still polls.
         self.calls >= FEWEST_CALLS && self.absent <= self.len / 10
     }
 

@@ -167,6 +167,7 @@ impl CompletionCounting {
         if let Some(counter) = counter {
             counter.count(completion);
         }
+        // Sends complete in order, so only the first silent one can be this one.
         let is_silent = !completion.opcode.is_receive() && self.silent.front() == Some(&number);
         if is_silent {
             self.silent.pop_front();

@@ -24,6 +24,7 @@ pub(crate) struct CpuContention {
 impl CpuContention {
     pub(crate) fn new() -> Self {
         Self {
+            // With one CPU every other thread wants it, until yields show otherwise.
             quiet: AtomicU32::new(if has_several_cpus() { QUIET_YIELDS } else { 0 }),
         }
     }
@@ -47,10 +48,12 @@ impl CpuContention {
     /// Records a yield; returns how long another thread had the CPU. `has_switched` asks the kernel
     /// whether one ran, which takes a system call.
     fn record(&self, yielded: u64, has_switched: impl FnOnce() -> bool) -> u64 {
+        // The clock first: most yields are short, and to ask the kernel takes a system call.
         let (quiet, lost) = match yielded > nanoseconds(SWITCH) && has_switched() {
             true => (0, yielded),
             false => {
                 let quiet = self.quiet.load(Ordering::Relaxed) + 1;
+                // The count stops at the bound, so that it cannot wrap.
                 (quiet.min(QUIET_YIELDS), 0)
             }
         };
@@ -112,6 +115,7 @@ impl LostTime {
 
     /// Counts up to the end of a yield; returns what the window showed if it is full.
     pub(crate) fn record(&mut self, yielded: Yielded) -> Option<Cpu> {
+        // What passed before the thread polled is not polling time.
         let since = self.counted.replace(yielded.end).unwrap_or(yielded.end);
         self.polled += yielded.end.saturating_sub(since);
         self.lost += yielded.lost;
@@ -122,6 +126,7 @@ impl LostTime {
             true => Cpu::Shared,
             false => Cpu::Own,
         };
+        // Each window stands alone, so that a thread that has stopped computing is forgotten.
         (self.polled, self.lost) = (0, 0);
         Some(cpu)
     }

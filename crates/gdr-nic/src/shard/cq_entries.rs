@@ -99,6 +99,7 @@ impl CqEntries {
             (Pushed::Stored, Some(Hook(call))) => call(&completion),
             (Pushed::Stored, None) => Announcement::None,
             (Pushed::FirstLost | Pushed::Lost, _) => {
+                // The bytes have arrived, but the program never takes their completion.
                 self.count_untaken(&completion);
                 Announcement::None
             }
@@ -142,6 +143,8 @@ impl CqEntries {
     /// Changes how many queue pairs of a shard add entries.
     fn count_producers(&self, shard: usize, change: impl FnOnce(u32) -> u32) {
         let mut producers = lock(&self.producers);
+        // The bit changes with the count, under the lock, so that two changes of a shard do not
+        // cross.
         producers[shard] = change(producers[shard]);
         let bit = 1 << shard;
         match producers[shard] {

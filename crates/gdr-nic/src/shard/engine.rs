@@ -115,6 +115,8 @@ impl Engine {
 
     pub(crate) fn counters(&self) -> Counters {
         let protocol = self.qps.statistics();
+        // The batch counts what it sends, so that a packet is not counted in two places on the hot
+        // path.
         let by_udp = self.wire.batch.sent();
         Counters {
             packets_sent: self.counters.packets_sent + by_udp.packets,
@@ -159,6 +161,8 @@ impl Engine {
     /// Whether a poll would do something even if nothing arrives.
     pub(crate) fn has_work(&self) -> bool {
         let has_ready = !(self.qps.ready.is_empty() && self.held.is_empty());
+        // With the socket full, a queue pair that is ready can send nothing, unless its packets go
+        // by a ring.
         let may_send = !self.wire.batch.is_blocked() || self.rings.has_outbound();
         may_send && has_ready
             || self.packets.has_looped()
@@ -201,6 +205,7 @@ impl Engine {
     /// Removes a queue pair. Its number stays on the ready list until that comes to it.
     pub(crate) fn remove(&mut self, qpn: Qpn) -> Option<Box<QpContext>> {
         let mut qp = self.qps.qps.remove(&qpn.get())?;
+        // The device counts since it was opened, so what the queue pair counted must outlive it.
         self.qps.retired += qp.transport.statistics();
         self.qps.retired_payload += mem::take(&mut qp.requests.payload);
         if let Some(time) = qp.timer {
@@ -213,6 +218,7 @@ impl Engine {
             self.wire.peers.remove_peer(peer.address.ip());
         }
         self.wire.peers.close_to_all(qpn);
+        // The peer may still read memory by reference, and the program is about to free it.
         qp.end_references();
         let served = qp.transport.served();
         if let Some(counting) = qp.requests.counting() {
@@ -245,6 +251,7 @@ impl Engine {
         self.wire.peers.add_peer(peer.address.ip())?;
         let ring = self.rings.to(peer.address, attributes.dest_qpn);
         let exports = ring.and_then(|ring| self.rings.exports(ring).cloned());
+        // A connection without a ring keeps the polls of UDP going.
         let udp_use = ring.is_none().then(|| self.rings.udp_use());
         let connected = self.start(qpn, |qp| {
             let roce = qp.transport.connection()?;
@@ -262,6 +269,7 @@ impl Engine {
             Some(connected)
         });
         if connected.is_err() {
+            // The peer was added above, and a connection that failed must not leave it.
             self.wire.peers.remove_peer(peer.address.ip());
         }
         connected
@@ -273,6 +281,7 @@ impl Engine {
         let qp = self.qps.get_mut(qpn.get());
         let udp_use = self.rings.udp_use();
         let moved = qp.and_then(|qp| {
+            // The ring leads to the old address.
             (qp.ring, qp.exports) = (None, None);
             qp.udp_use = Some(udp_use);
             if let Some(roce) = qp.transport.connection() {
@@ -337,6 +346,8 @@ impl Engine {
     /// otherwise a stranger could keep threads awake. It begins at `now`, a time of the device's clock.
     pub(crate) fn poll(&mut self, regions: &Regions, now: u64) -> bool {
         if self.is_failed() {
+            // Once for each shard: another one may have failed first, and this one then still has
+            // its queue pairs to flush.
             return !self.flushed && self.flush_all(regions);
         }
         let received = self.receive();
@@ -345,8 +356,11 @@ impl Engine {
             Ok(true) => self.now(),
             Ok(false) | Err(_) => time(now),
         };
+        // The fences of the last poll do not order the reads of this one.
         self.unfinished.fenced.clear();
         self.polls += 1;
+        // With a packet, the program is likely to be given a completion and to answer, so what is
+        // kept leaves before it.
         let is_over = self.polls > self.held_until || self.wire.rx.has_any();
         if is_over {
             self.release_held(regions);
@@ -361,6 +375,7 @@ impl Engine {
                 true
             }
         };
+        // After the packets: what a peer sent before it ended is received first.
         if !self.orphans.is_empty() {
             self.end_orphans();
         }
@@ -378,6 +393,8 @@ impl Engine {
 
     /// Passes the received packets to their queue pairs; returns whether any was accepted.
     fn process(&mut self, now: Time, regions: &Regions) -> bool {
+        // One acceptor for all packets of a poll, so that its cache of the last region serves all
+        // of them.
         let mut acceptor = Acceptor {
             now,
             socket: &self.wire.socket,
@@ -404,6 +421,8 @@ impl Engine {
         if let Some(socket) = self.wire.socket.packets() {
             accepted |= self.packets.receive(socket, &mut acceptor);
         }
+        // Before anything is acknowledged or completed: the peer, and the program, rely on the
+        // bytes from then on.
         self.flush();
         accepted
     }
@@ -422,6 +441,7 @@ impl Engine {
         while let Some(&(time, qpn)) = self.timers.first()
             && time <= now
         {
+            // Removed before it is handled, because the queue pair may set an earlier one.
             self.timers.pop_first();
             let Some(qp) = self.qps.qps.get_mut(&qpn) else {
                 any |= self.expire_fault(qpn, now, regions);
@@ -436,6 +456,8 @@ impl Engine {
                     any = true;
                     qp.timer = None;
                     qp.transport.handle_deadline(now);
+                    // The queue pair may have a packet or a completion now, and both leave with the
+                    // next transmission.
                     schedule(&mut self.qps.ready, qp);
                 }
                 None => {}
@@ -481,6 +503,7 @@ impl Engine {
 
     /// As [`Engine::acknowledge`], of all queue pairs.
     pub(crate) fn acknowledge_all(&mut self, regions: &Regions) {
+        // A device that closes waits for no answer of the program.
         for qp in self.qps.qps.values_mut() {
             if qp.transport.acknowledge() {
                 qp.acknowledgement = Acknowledgement::Released;
@@ -497,6 +520,7 @@ impl Engine {
             if qp.transport.has_unsent_requests() {
                 qp.answers.send(self.polls);
             }
+            // It sends anyway, and its acknowledgement leaves with that.
             if mem::replace(&mut qp.acknowledgement, Acknowledgement::Due) == Acknowledgement::Kept
             {
                 let qpn = qp.transport.qpn().get();
@@ -536,6 +560,7 @@ impl Engine {
             return any;
         }
         let mut now = Some(now);
+        // With several queue pairs ready, their packets leave together by one system call.
         let alone = self.qps.ready.len() == 1;
         // None is added or removed meanwhile. They are back before anything else looks.
         let mut qps = mem::take(&mut self.qps.qps);
@@ -565,6 +590,7 @@ impl Engine {
             }
         }
         self.qps.qps = qps;
+        // What the last queue pairs wrote, and all if there were several.
         self.flush_wires();
         any
     }
@@ -604,12 +630,16 @@ impl Engine {
                 return false;
             }
             if let Some(ring) = qp.ring {
+                // Room is for one packet, so each asks again: the receiver may have taken some
+                // meanwhile.
                 let room = match self.rings.room(ring, memory.qpn) {
                     Room::Free { bytes, payload } => {
                         memory.payload_by = payload;
                         bytes
                     }
                     Room::Full => return false,
+                    // The receiver is gone, so what is outstanding is sent again by the network,
+                    // which the peer may still answer.
                     Room::Ended => {
                         (qp.ring, qp.exports, memory.exports) = (None, None, None);
                         if let Transport::Connection(roce) = &mut qp.transport {
@@ -641,6 +671,7 @@ impl Engine {
                 continue;
             }
             if self.wire.batch.is_blocked() {
+                // Still ready: the socket may take packets when it is polled next.
                 return true;
             }
             let room = self.wire.batch.room();
@@ -691,6 +722,7 @@ impl Engine {
         doorbell: OwnedFd,
     ) -> RingId {
         let ring = self.rings.add_inbound(segment, sender, doorbell);
+        // With the mutex held: the thread cannot begin its sleep in between.
         if self.sleep.is_some() {
             // The sender shall wake the progress thread, which sleeps already. It has sent nothing yet.
             self.rings.sleep();
@@ -710,10 +742,13 @@ impl Engine {
     fn end_orphans(&mut self) {
         let (rings, qps, polls) = (&self.rings, &mut self.qps, self.polls);
         self.orphans.retain(|Orphan { connection, since }| {
+            // Two whole polls, so that at least one has received by the socket and by the rings
+            // since the peer ended.
             if polls < since + 2 || rings.has_packet_from(connection.peer) {
                 return true;
             }
             if let Some(qp) = qps.qps.get_mut(&connection.qpn.get())
+                // The number may belong to another connection by now.
                 && qp.peer.is_some_and(|peer| peer.address == connection.peer)
                 && let Some(transport) = qp.transport.connection()
             {
@@ -726,6 +761,7 @@ impl Engine {
 
     /// Ends a ring, and returns the connections that sent on it. They go on over UDP.
     pub(crate) fn close_ring(&mut self, ring: RingId) -> Vec<ConnectionId> {
+        // The ring may have been one that was asked for; a new one may be asked for at once.
         self.wishes.clear();
         let of_ring = self.qps.qps.values().filter(|qp| qp.ring == Some(ring));
         let connections = of_ring.filter_map(|qp| {
@@ -741,6 +777,8 @@ impl Engine {
 
     /// Lets the progress thread sleep until `wakeup`; returns whether it may.
     pub(crate) fn sleep(&mut self, wakeup: Wakeup) -> bool {
+        // A packet came after the last poll. Its sender saw no request for a wake-up, so the thread
+        // must not sleep.
         if !self.rings.sleep() {
             self.rings.wake();
             return false;
@@ -760,6 +798,7 @@ impl Engine {
     /// whether a completion was announced.
     fn settle(&mut self, qp: &mut QpContext) -> Announcement {
         if qp.transport.state() == State::Error {
+            // From here on the program may free the memory, although the peer could still read it.
             qp.end_references();
         }
         let (device, qpn) = (&self.device, qp.transport.qpn());
@@ -795,6 +834,7 @@ impl Engine {
     pub(crate) fn fail(&mut self, error: &Error) {
         tracing::error!(%error, local = %self.wire.socket.local(), "the engine cannot go on");
         self.device.fail(error);
+        // One failure ends the whole device; the other shards notice it at their next poll.
         self.enter_error();
     }
 

@@ -133,6 +133,8 @@ impl<'a, 'r> DomainMemory<'a, 'r> {
         access: Access,
     ) -> Result<(&'r Region, u64), AccessError> {
         let region = self.lookup(number(key)).ok_or(AccessError::UnknownKey)?;
+        // The address is the peer's, and its end may overflow, so nothing is added before it is
+        // checked.
         let offset = addr
             .checked_sub(region.addr)
             .filter(|offset| offset.checked_add(len).is_some_and(|end| end <= region.len))
@@ -153,6 +155,7 @@ impl<'a, 'r> DomainMemory<'a, 'r> {
                 region
             }
         };
+        // A key of another domain must look like one that does not exist.
         (region.domain == self.domain).then_some(region)
     }
 
@@ -177,6 +180,7 @@ impl<'a, 'r> DomainMemory<'a, 'r> {
             }
             None => PayloadBy::Copy,
         };
+        // Once for each key: the packets of a message all ask.
         self.device_key.set(Some((number(key), by)));
         by
     }
@@ -199,6 +203,7 @@ const DEVICE_REFERENCE_FROM: u32 = 16 << 10;
 impl Memory for DomainMemory<'_, '_> {
     fn check(&self, key: Key, extent: Extent, access: Access) -> Result<(), AccessError> {
         let len = u64::from(extent.len);
+        // Before the first byte is copied, so that a message is refused as a whole.
         let (region, offset) = self.find(key, extent.addr, len, access)?;
         let reads = match key {
             Key::Local(_) => access.is_empty(),
@@ -247,6 +252,8 @@ impl Memory for DomainMemory<'_, '_> {
         if done == out.len() {
             return Ok(());
         }
+        // One fence in a poll is enough for all reads from a region: what the device wrote before
+        // the poll began is visible after it.
         if !self.unfinished.fenced.contains(&number(key)) {
             buffer.begin_reads();
             self.unfinished.fenced.push(number(key));
@@ -258,6 +265,7 @@ impl Memory for DomainMemory<'_, '_> {
     fn write(&mut self, key: Key, addr: u64, bytes: &[u8]) -> Result<(), AccessError> {
         let (region, offset) = self.find(key, addr, bytes.len() as u64, writing(key))?;
         let placed = region.buffer.place(offset, bytes);
+        // Also if it failed: a part of the bytes may be written, and has to be flushed.
         self.unfinished.dirty.add(&region.buffer, self.qpn);
         placed.map_err(|error| failed("writing", &error))
     }
@@ -274,12 +282,14 @@ impl Memory for DomainMemory<'_, '_> {
             Origin::Packet => return Err(AccessError::Failed),
             Origin::Device(run) => {
                 let in_region = region.offset + region.len - offset;
+                // The copy may go beyond this packet, but never beyond the region.
                 let room = u32::try_from(in_region).map_or(room, |most| most.min(room));
                 let placed = run.place(&region.buffer, offset, from, room);
                 self.is_too_early |= placed == Err(AccessError::NotYet);
                 return placed;
             }
             Origin::Record(record) => {
+                // The peer wrote the reference, so it may point anywhere.
                 let before = from.addr.checked_sub(record.addr);
                 let is_inside = before
                     .and_then(|before| before.checked_add(from.len.into()))
@@ -309,6 +319,7 @@ impl Memory for DomainMemory<'_, '_> {
         extent: Extent,
         message: u32,
     ) -> Result<u32, AccessError> {
+        // A short message is copied: a reference costs its receiver a system call.
         if message < REFERENCE_FROM {
             return Ok(0);
         }

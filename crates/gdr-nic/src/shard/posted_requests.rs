@@ -61,6 +61,7 @@ impl PostedRequests {
                 let len = segments.iter().map(|segment| segment.len as usize).sum();
                 (len, len)
             }
+            // Inline data is short, and was copied already.
             Data::Inline(bytes) => (bytes.len(), 0),
         };
         self.deferred = self.deferred.saturating_add(SHORT.max(deferred));

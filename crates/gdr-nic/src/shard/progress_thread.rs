@@ -31,6 +31,7 @@ const TICK: Duration = Duration::from_millis(4);
 
 /// Drives the engine until the device is dropped.
 pub(crate) fn run(engine: &SharedEngine) {
+    // A signal handler of the program must not run on this thread.
     block_signals();
     shorten_time_slice();
     ProgressThread::new(engine).run();
@@ -105,13 +106,18 @@ impl<'a> ProgressThread<'a> {
 
     /// Leaves the engine to threads of the program for a while.
     fn yield_engine(&mut self) {
+        // Before the engine is left: the sleep of this thread would make each post wake it.
         self.wake_up();
         self.lost_time.pause();
+        // Before it waits: a caller that stops polling looks at this to know whether to wake the
+        // thread.
         self.engine.set_yielded(true);
         let wake = PollFd::from_borrowed_fd(self.engine.wake_fd().as_fd(), PollFlags::IN);
         let woken = wait_for(&mut [wake], Some(self.next_yield));
         self.engine.set_yielded(false);
+        // The polls of this thread would disturb the others, so it looks less and less often.
         self.next_yield = (2 * self.next_yield).min(LONGEST_YIELD);
+        // The yield is not idle time: the busy polling begins after it.
         self.last_work = self.now();
         if woken {
             self.engine.clear_wake();
@@ -125,6 +131,8 @@ impl<'a> ProgressThread<'a> {
         if now < self.calm_until {
             return false;
         }
+        // The engine must not hold a sleep while this thread polls: others would wake it for
+        // nothing.
         self.wake_up();
         self.lost_time.poll(now);
         if self.engine.try_poll(now) {
@@ -160,6 +168,7 @@ impl<'a> ProgressThread<'a> {
     fn poll_and_sleep(&mut self) {
         self.lost_time.pause();
         let shared = self.engine;
+        // Locked last, so that a thread of the program which has something to send goes first.
         let mut engine = shared.lock_last();
         engine.wake_up();
         // A wake-up does not restart the busy polling: it may be for a stranger's packet.
@@ -170,6 +179,8 @@ impl<'a> ProgressThread<'a> {
         if engine.has_work() {
             return shared.unlock(engine);
         }
+        // The state is taken, and the sleep noted, in one locked section: what is posted afterwards
+        // wakes this thread.
         let mut wakeup = engine.wakeup();
         if now.saturating_sub(self.last_work) < nanoseconds(ACTIVE) {
             let tick = engine.now() + TICK;
@@ -191,11 +202,13 @@ impl<'a> ProgressThread<'a> {
                 shared.socket().as_fd(),
                 PollFlags::IN,
             ));
+            // A blocked socket becomes writable without a packet, so it is waited for apart.
             if wakeup.when_writable {
                 let blocked = shared.socket().blocked_fd();
                 all.push(PollFd::from_borrowed_fd(blocked, PollFlags::OUT));
             }
             let raw = shared.socket().raw();
+            // Packets without a UDP checksum come by the raw socket only.
             all.extend(raw.map(|raw| PollFd::from_borrowed_fd(raw.as_fd(), PollFlags::IN)));
             let of_packets = match wakeup.when_frames_fit {
                 true => PollFlags::IN | PollFlags::OUT,
@@ -204,6 +217,7 @@ impl<'a> ProgressThread<'a> {
             let packets = shared.socket().packets();
             all.extend(packets.map(|packets| PollFd::new(packets, of_packets)));
         }
+        // A failed engine has no timers to handle: only a call wakes it.
         let timeout = timeout.filter(|_| !failed);
         if wait_for(&mut all, timeout) {
             shared.clear_wake();

@@ -100,12 +100,15 @@ impl QpContext {
         let mut retained = RetainedList::new();
         self.complete(&mut retained, &mut BTreeSet::new(), &mut |_| {});
         let (send, recv) = (self.send_completions, self.recv_completions);
+        // The program must not read the result of an old request as the result of a new one with
+        // the same identifier.
         for queue in [&send, &recv] {
             queue.remove(self.transport.qpn());
         }
         retained.extend(self.requests.reset());
         let mut fresh = Self::new(self.transport, self.domain, send, recv);
         fresh.srq = self.srq;
+        // The engine's list may have the number already, and must not have it twice.
         fresh.is_ready = self.is_ready;
         fresh.requests = self.requests;
         fresh.chaos = self.chaos.map(|faults| Box::new(faults.renewed()));
@@ -127,6 +130,7 @@ impl QpContext {
 
     /// Whether RoCE packets may come from `source`. Any host may send datagrams.
     pub(crate) fn accepts(&self, source: SocketAddr) -> bool {
+        // The address as well as the number: any host could guess the number.
         match &self.transport {
             Transport::Connection(_) => self.peer.is_some_and(|peer| peer.sends_from(source)),
             Transport::Datagrams(_) => true,
@@ -155,6 +159,8 @@ impl QpContext {
                 }
             }
             Transport::Datagrams(roce) => {
+                // A datagram without its network header cannot be placed: the receive begins with
+                // it.
                 let Some(grh) = datagram.grh() else {
                     return Acceptance::Ignored;
                 };
@@ -222,6 +228,7 @@ impl QpContext {
         if lost && self.transport.state() != State::Error {
             // As in libibverbs: with completions lost, the state of its requests is unknown.
             self.transport.enter_error();
+            // The fresh overruns are not reported: the first one was.
             self.complete(completed, timers, &mut |_| {});
         }
         announced
@@ -242,6 +249,8 @@ impl QpContext {
             self.requests.payload.receive += received_bytes(&completion);
             let queue = match (completion.opcode.is_receive(), &self.srq) {
                 (true, Some(srq)) => {
+                    // The protocol knows the request by a number of its own; the program gets the
+                    // identifier that it chose.
                     if let Some(request) = srq.complete(number) {
                         completion.id = request.id;
                         completed.extend(request.retained);

@@ -61,6 +61,7 @@ impl QpTable {
         let started = to_rtr(qp)?;
         if started.is_ok() {
             schedule(&mut self.ready, qp);
+            // Until a packet shows a checksum, those without one have to be received, too.
             qp.may_omit_checksum = true;
             self.may_omit_checksum += 1;
         }
@@ -70,6 +71,8 @@ impl QpTable {
     /// Records that the peer of a queue pair sets UDP checksums, or that the queue pair is gone.
     pub(crate) fn expects_checksum(&mut self, socket: &Socket) {
         self.may_omit_checksum -= 1;
+        // The raw socket receives a copy of each packet, so it is disabled with the last peer that
+        // may need it.
         if self.may_omit_checksum == 0 {
             socket.disable_raw();
         }
@@ -158,6 +161,7 @@ impl Acceptor<'_> {
         let Some(faults) = &mut qp.chaos else {
             return false;
         };
+        // Faults see the packet as the network brought it, before the queue pair does.
         faults.arrive(self.now, datagram.payload, datagram.source);
         let has_checksum =
             qp.peer.is_some() && datagram.shows_checksums() && mem::take(&mut qp.may_omit_checksum);
@@ -202,6 +206,8 @@ impl Acceptor<'_> {
             {
                 continue;
             }
+            // The faults stand between the protocol and the memory, so that they decide when bytes
+            // are placed.
             roce.receive(self.now, &packet, &mut faults.memory(&held, &mut memory));
             faults.processed(self.now, &held);
             faults.place(self.now, &mut memory);
@@ -225,6 +231,8 @@ impl Acceptor<'_> {
         };
         let qpn = packet.bth().dest_qpn;
         let Some(qp) = self.qps.get_mut(qpn.get()) else {
+            // Usual after a queue pair has ended, and any host can send one: it is counted and
+            // dropped.
             self.counters.unknown_queue_pair += 1;
             return Acceptance::Ignored;
         };

@@ -131,6 +131,7 @@ impl Drop for TableEntry {
         }
         // Waits until each engine releases its read guard: from here on none finds the buffer.
         let mut region = None;
+        // In the reverse order of `insert_at`: the key is free when the first table has lost it.
         for table in self.table.tables.iter().rev() {
             region = lock::write(&table.0).remove(&self.key);
         }

@@ -39,6 +39,7 @@ impl PacketSink for RingAcceptor<'_, '_> {
         let is_answer = |packet: &Packet<'_>| packet.opcode() == Opcode::Acknowledge;
         let copied = match origin {
             Origin::Sender => Ok(()),
+            // An acknowledgement touches no memory, so nothing has to be copied before it.
             _ if parsed.as_ref().is_ok_and(is_answer) => Ok(()),
             Origin::Packet | Origin::Record(_) | Origin::Device(_) => self.read_sender(sender),
         };

@@ -141,6 +141,7 @@ impl SharedEngine {
             yielded: AtomicBool::new(false),
             stop: AtomicBool::new(false),
         });
+        // Before the thread runs, so that no acknowledgement is left when the process ends.
         process_end::watch(&shared);
         let for_thread = Arc::clone(&shared);
         let thread = EndingThread::start("gdr-nic", move || progress_thread::run(&for_thread))?;
@@ -150,6 +151,7 @@ impl SharedEngine {
     /// Asks the progress thread to end.
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
+        // After the flag: the thread must see it when it wakes.
         self.wake();
     }
 
@@ -234,6 +236,8 @@ impl SharedEngine {
     /// Destroys a queue pair: from here on it neither sends, receives nor completes anything.
     pub(crate) fn destroy_qp(&self, qpn: Qpn) {
         let mut engine = self.lock();
+        // A peer that is not answered would repeat, and then fail with a message that this side has
+        // taken.
         engine.acknowledge(qpn, &self.device.regions.read(self.shard));
         if let Some(packets) = self.socket.packets() {
             engine.packets.remove_flows(packets, qpn);
@@ -252,6 +256,7 @@ impl SharedEngine {
         if self.check_process().is_err() {
             return;
         }
+        // The process is ending: a thread that holds the lock may never run again.
         let engine = try_lock(&self.engine);
         if let Some((engine, regions)) = engine.zip(self.device.regions.try_read(self.shard)) {
             self.guard(engine).acknowledge_all(&regions);
@@ -355,7 +360,10 @@ impl SharedEngine {
     /// Unlocks the engine, releases completed requests, and wakes the progress thread if it sleeps
     /// too long.
     pub(crate) fn unlock(&self, mut engine: EngineGuard<'_>) {
+        // Taken while locked and released when not: the last segment of a region ends it, which
+        // waits for the engine's table.
         let completed = mem::take(&mut engine.completed);
+        // Also while locked: afterwards the thread may begin its sleep on an older state.
         let wake = engine.must_wake();
         drop(engine);
         retained::release(completed);
@@ -369,6 +377,8 @@ impl SharedEngine {
     /// was anything to do. Packets of strangers and damaged packets do not count.
     pub(crate) fn try_poll(&self, now: u64) -> bool {
         self.looks.fetch_add(1, Ordering::Relaxed);
+        // The program waits for the lock, so a poll gives way. Not for ever: callers that take
+        // turns would keep every packet out.
         if self.lock_waiters.load(Ordering::Relaxed) > 0
             && self.polls_given_way.fetch_add(1, Ordering::Relaxed) < POLLS_GIVEN_WAY
         {
@@ -381,6 +391,7 @@ impl SharedEngine {
             true => 1,
             false => POLLS_UNCHECKED,
         };
+        // Checked without the lock, so that idle threads do not take it from each other.
         if idle >= unchecked && !self.may_have_work(now) {
             return false;
         }
@@ -444,6 +455,7 @@ impl SharedEngine {
 
     /// Ends a ring whose other end is gone; returns the connections that sent on it.
     pub(crate) fn close_ring(&self, ring: RingId) -> Vec<ConnectionId> {
+        // The lock orders this with a poll that sends on the ring.
         let mut engine = self.lock();
         let connections = engine.close_ring(ring);
         self.unlock(engine);
@@ -472,6 +484,7 @@ impl SharedEngine {
         let worked = self.try_poll(begin);
         let yielded = match worked {
             true => None,
+            // A yield is a system call, so it is left out as long as packets come.
             false => pause(polls, &self.contention, self.clock()),
         };
         let end = yielded.map_or_else(|| self.clock().now(), |yielded| yielded.end);
@@ -486,6 +499,7 @@ impl SharedEngine {
         deadline: Deadline,
         take: &dyn Fn() -> Option<T>,
     ) -> Option<T> {
+        // Counted before the check, so that the progress thread leaves the engine to this one.
         let _polling = PollingWaiter::new(self);
         if self.check_process().is_err() {
             return None;
@@ -503,9 +517,11 @@ impl SharedEngine {
             if worked {
                 last_work = now;
             } else if now.saturating_sub(last_work) >= longest {
+                // Nothing comes: the caller sleeps then, and the progress thread takes over.
                 return None;
             }
             if now >= end {
+                // Once more after the deadline: the last poll may have brought it.
                 return take();
             }
         }
@@ -513,6 +529,8 @@ impl SharedEngine {
 
     /// Makes the progress thread drive the engine: the program is about to wait elsewhere.
     pub(crate) fn leave_to_thread(&self) {
+        // Only while it yields: otherwise it drives the engine already, and the wake-up would be a
+        // wasted system call.
         if self.yielded.load(Ordering::Acquire) {
             self.wake();
         }
@@ -520,6 +538,7 @@ impl SharedEngine {
 
     /// Locks the engine for a call of the program.
     pub(crate) fn lock(&self) -> EngineGuard<'_> {
+        // Shown before the first try, so that a thread that polls gives way.
         let waiter = self.lock_waiter();
         // A panic within a poll is a defect of the engine; what it leaves is still memory-safe,
         // and its peers notice by their own timers.
@@ -538,6 +557,7 @@ impl SharedEngine {
     /// who wait: to be woken would take longer.
     fn spin_for_lock(&self) -> Option<MutexGuard<'_, Engine>> {
         let first = try_lock(&self.engine);
+        // With another thread on this CPU, spinning would keep the holder from running.
         if first.is_some() || self.contention.is_present() {
             return first;
         }

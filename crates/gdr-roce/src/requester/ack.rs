@@ -32,6 +32,8 @@ impl Requester {
             // The request was acknowledged before, or was never sent.
             return Ok(());
         }
+        // Other implementations leave this reserved bit 0, so one packet with it is enough to know
+        // the peer; a READ response without it changes nothing.
         self.is_of_own_kind |= packet.bth().filled;
         let opcode = packet.opcode();
         if opcode.is_read_response() || opcode.has_atomic_ack() {
@@ -42,12 +44,16 @@ impl Requester {
         };
         match aeth.syndrome {
             Syndrome::Ack { .. } => {
+                // An ACK stands for all packets up to its own, so that a lost one needs no
+                // repetition (IBTA 9.7.5).
                 let end = psn.wrapping_add(1);
                 self.acknowledge(now, end, notifications)?;
                 // A READ or atomic before `end` blocks the acknowledgement: its response is lost.
                 if self.una == end {
                     Ok(())
                 } else if self.recovery == LossRecovery::Selective {
+                    // The peer has executed the requests, so only the responses that are lost are
+                    // requested again.
                     self.request_missing(now, end);
                     Ok(())
                 } else {
@@ -63,6 +69,8 @@ impl Requester {
                         self.recover(now, notifications)
                     }
                     (LossRecovery::Selective, LossRecovery::Selective) => {
+                        // Nothing before it is acknowledged: the peer reports every gap, and an
+                        // earlier one may still be open.
                         self.resend(now, psn);
                         Ok(())
                     }
@@ -82,6 +90,7 @@ impl Requester {
                 let status = match code {
                     NakCode::RemoteAccess => WcStatus::RemoteAccess,
                     NakCode::RemoteOperation => WcStatus::RemoteOperation,
+                    // A sequence error does not reach this match: an arm above handles it.
                     NakCode::InvalidRequest | NakCode::SequenceError => {
                         WcStatus::RemoteInvalidRequest
                     }
@@ -90,12 +99,15 @@ impl Requester {
             }
             Syndrome::ReceiverNotReady(timer) => {
                 self.statistics.rnr_naks_received += 1;
+                // As every NAK, it acknowledges the requests before the refused one (IBTA 9.7.5).
                 self.acknowledge(now, psn, notifications)?;
                 if self.una != psn {
                     return self.recover(now, notifications);
                 }
                 self.receiver_not_ready(now, timer, notifications)
             }
+            // What a later version means by it is unknown, so the packet is dropped as if it were
+            // lost.
             Syndrome::Reserved(_) => Ok(()),
         }
     }
@@ -110,6 +122,8 @@ impl Requester {
     ) -> Result<(), ConnectionFailed> {
         let before = self.una;
         self.advance(end, notifications);
+        // Without progress the timer and the retry count must not begin again: a peer that only
+        // repeats an old ACK would keep a dead connection alive.
         if self.una == before {
             Ok(())
         } else {
@@ -160,6 +174,7 @@ impl Requester {
 
     /// Notes that the peer has executed all requests before `end`; returns up to where it has.
     fn execute_before(&mut self, end: Psn) -> Psn {
+        // The network may reorder acknowledgements, so a later one may be for less.
         if end.distance_from(self.una) > self.executed.distance_from(self.una) {
             self.executed = end;
         }
@@ -183,6 +198,7 @@ impl Requester {
                 return self.recover_before(psn, now, notifications);
             }
             self.request_missing(now, psn);
+            // A repeated request may be answered twice; the first copy counts.
             if self.arrivals.contains(psn) {
                 return Ok(());
             }
@@ -205,12 +221,16 @@ impl Requester {
             (Operation::Read { .. }, None) => {
                 let mtu = connection.mtu.bytes() as u32;
                 let offset = index * mtu;
+                // A packet may stand for many by reference, but for no more than `MOST_MERGED`: a
+                // longer one fails the check of its length below.
                 let expected = (wqe.len - offset).min(packets.min(MOST_MERGED) * mtu);
                 let in_order = self.may_begin(psn).contains(&position.is_first())
                     && self.may_end(last).contains(&position.is_last());
                 (offset, expected, in_order)
             }
             (Operation::Atomic { .. }, Some(_)) => (0, wqe.len, true),
+            // A response to the other kind of request fails the check below: the peer broke the
+            // protocol.
             (Operation::Read { .. }, Some(_)) | (Operation::Atomic { .. }, None) => (0, 0, false),
             // The request expects an acknowledgement only.
             (Operation::Send { .. } | Operation::Write { .. }, _) => return Ok(()),
@@ -219,12 +239,15 @@ impl Requester {
         let granted = packet
             .aeth()
             .is_none_or(|aeth| matches!(aeth.syndrome, Syndrome::Ack { .. }));
+        // Before any byte is placed: an invalid response must not change the memory of the program.
         if !in_order || !granted || contents.len() != expected as usize {
             return self.fail(WcStatus::BadResponse, notifications);
         }
         match wqe.payload.place(memory, offset, contents) {
             Ok(()) => {}
             Err(AccessError::NotYet) => {
+                // It arrives when the copy is over and the packet is passed again: until then it is
+                // not placed.
                 self.congestion.follow(Payloads::Merged);
                 return Ok(());
             }
@@ -232,12 +255,15 @@ impl Requester {
         }
         match contents {
             _ if packets > 1 => self.congestion.leave_carried(),
+            // The rest of a message may be short enough to be carried, and says nothing about long
+            // ones.
             _ if position.is_last() => {}
             Contents::Bytes(_) => self.congestion.follow(Payloads::Carried),
             Contents::At(_) => self.congestion.follow(Payloads::InPlace),
         }
         self.arrivals.insert(psn, packets);
         let before = self.una;
+        // It came after a gap: `una` stays until the missing response arrives.
         if before != psn {
             return Ok(());
         }
@@ -284,6 +310,8 @@ impl Requester {
             self.cursor = 0;
             self.reads_sent = 0;
         }
+        // Before the READs below are counted: it restores their number from before the timer
+        // expired.
         self.end_probe(now, before);
         while self
             .outstanding_reads
@@ -291,6 +319,7 @@ impl Requester {
             .is_some_and(|piece| piece.last.distance_from(before) < moved)
         {
             self.outstanding_reads.pop_front();
+            // After a rewind some of them may not have been sent again, so the count may be at 0.
             self.reads_sent = self.reads_sent.saturating_sub(1);
         }
         if let Some((psn, sent)) = self.timed
@@ -299,9 +328,12 @@ impl Requester {
             // The timed packet was sent once only, so this acknowledgement answers that transmission (Karn's
             // algorithm, RFC 6298, section 3).
             self.timed = None;
+            // A measurement ends the back-off of the timer (RFC 6298, 5).
             self.expirations = 0;
             self.round_trip.sample(now, now.saturating_since(sent));
         }
+        // On a path that loses most packets no packet may ever be timed; an approximate round trip
+        // is better than none.
         if let Some(sent) = self.missing.resent_at(before)
             && self.round_trip.guess(now.saturating_since(sent))
         {
@@ -312,6 +344,8 @@ impl Requester {
             .filter(|until| until.distance_from(before) > moved);
         self.missing.acknowledge(before, moved);
         self.arrivals.advance(self.una);
+        // Both marks are places in the window. Left before `una`, their distance would be almost
+        // 2^24.
         for mark in [&mut self.executed, &mut self.examined] {
             if mark.distance_from(before) < moved {
                 *mark = self.una;
@@ -320,6 +354,7 @@ impl Requester {
         self.congestion.acknowledge(now, moved, &self.round_trip);
         self.resend_next(now);
         self.recovering = false;
+        // The limits count attempts without progress, so progress gives all of them back.
         self.retries = 0;
         self.expirations = self.expirations.min(BACKOFF_KEPT);
         self.progress_at = now;
@@ -331,6 +366,8 @@ impl Requester {
         } else {
             self.retransmit_time(now)
         };
+        // A request that cannot be sent waits until all before it are complete. Now it is the first
+        // one.
         match self.send_queue.front().and_then(|wqe| wqe.failed) {
             Some(status) => self.fail(status, notifications),
             None => Ok(()),

@@ -16,6 +16,7 @@ impl Arrivals {
     /// Follows `una`: what is before it is forgotten. There are no entries ahead of the packets that were
     /// sent, so their number is bounded by the window.
     pub(super) fn advance(&mut self, una: Psn) {
+        // `una` only moves forward while anything is placed.
         let passed = una.distance_from(self.first) as usize;
         self.placed.drain(..passed.min(self.placed.len()));
         self.first = una;
@@ -26,6 +27,7 @@ impl Arrivals {
         let begin = psn.distance_from(self.first) as usize;
         let end = begin + packets as usize;
         if end > self.placed.len() {
+            // The gap in front of them stays open, to be requested again.
             self.placed.resize(end, false);
         }
         self.placed.range_mut(begin..end).for_each(|at| *at = true);

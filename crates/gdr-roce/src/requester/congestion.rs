@@ -152,9 +152,12 @@ impl Congestion {
             self.payloads = payloads;
             // What shared memory holds need not be found out.
             self.window = match payloads {
+                // What shared memory carried says nothing about the network, so a longer window is
+                // not kept.
                 Payloads::Carried => self.window.min(self.usual),
                 Payloads::InPlace | Payloads::Merged => self.usual,
             };
+            // In shared memory no packet is lost that the pacing would save.
             self.paced &= payloads == Payloads::Carried;
         }
     }
@@ -173,7 +176,11 @@ impl Congestion {
     /// packets of a window are spread over the round trip.
     pub(super) fn share(&self, longest: u32) -> u32 {
         match self.paced {
+            // At least four acknowledgements in a round trip, so that the window moves in small
+            // steps and not in bursts.
             true => longest.min(self.window / 4).max(1),
+            // At least two while the window still grows, so that it does not run empty before the
+            // first one arrives.
             false if self.window < self.usual => longest.min(self.window / 2).max(1),
             false => longest,
         }
@@ -184,6 +191,8 @@ impl Congestion {
     pub(super) fn read_share(&self, longest: u32, requests: u8) -> u32 {
         let requests = u32::from(requests.max(1));
         let filling = match (self.window > self.usual, self.payloads) {
+            // The peer keeps resources for only so many requests: to fill a longer window, each is
+            // for more.
             (true, Payloads::Carried | Payloads::InPlace) => self.window.div_ceil(requests),
             (true, Payloads::Merged) => self.window.div_ceil(requests.min(MERGED_READS)),
             (false, _) => 0,
@@ -196,6 +205,8 @@ impl Congestion {
         if !self.paced {
             return None;
         }
+        // Packets may leave ahead of the pacing by a burst, so that not each of them waits for a
+        // timer.
         let ahead = self.interval(round_trip).saturating_mul(BURST);
         let may = Time::since_epoch(self.sent_until.elapsed().saturating_sub(ahead));
         if may <= now {
@@ -208,6 +219,8 @@ impl Congestion {
     /// Counts packets that are sent at `now`.
     pub(super) fn sent(&mut self, now: Time, packets: u32, round_trip: &RoundTrip) {
         if self.paced {
+            // What a late caller did not send in time is not saved up any longer: it would leave as
+            // one burst.
             let earliest = Time::since_epoch(now.elapsed().saturating_sub(self.catch_up));
             let time = self.interval(round_trip).saturating_mul(packets);
             self.sent_until = self.sent_until.max(earliest) + time;
@@ -240,23 +253,32 @@ impl Congestion {
         let was_limited = self.round.limited && self.payloads != Payloads::Carried;
         let elapsed = now.saturating_since(self.round.began);
         let smoothed = round_trip.smoothed().unwrap_or_default();
+        // A round takes one round trip, so that its rate counts each packet of a window once.
         if elapsed >= smoothed {
             self.end_round(now, elapsed, smoothed);
+            // Twice as long as the copying side needs to stay busy: the window only makes packets
+            // wait.
             if self.payloads == Payloads::Merged && round_trip.latest() > 2 * BUSY_ROUND {
                 self.window = self.window.min((self.window / 2).max(self.usual));
             }
         }
         let limit = self.longest_on(round_trip);
+        // A window that was not used up shows nothing about the path, so it does not grow
+        // (RFC 9438, 5.8).
         if self.window >= limit || !(self.round.limited || was_limited) {
             return;
         }
         let empty = round_trip.has_empty_queues();
         if !self.paced {
+            // Slow start: one packet more for each acknowledged one doubles the window in a round
+            // trip (RFC 5681, 3.1).
             if self.window < self.usual || empty || self.payloads == Payloads::Merged {
                 self.window = (self.window + packets).min(limit);
             }
             return;
         }
+        // Congestion avoidance: one packet more in a round trip (RFC 5681, 3.1), counted by
+        // acknowledged packets, because one acknowledgement may stand for many (RFC 3465, 2.1).
         self.acknowledged += packets;
         while self.acknowledged >= self.window && self.window < limit {
             self.acknowledged -= self.window;
@@ -276,6 +298,7 @@ impl Congestion {
             },
             Some(shortest) if shortest >= LONG_PATH => {
                 let path = self.packets_in(shortest);
+                // Twice, so that the window still fills the path after a loss has halved it.
                 path.saturating_mul(2).min(self.longest).max(self.usual)
             }
             _ => self.usual,
@@ -287,6 +310,8 @@ impl Congestion {
         self.catch_up = CATCH_UP;
         let paused = now.saturating_since(paused_since);
         let is_long = round_trip.smoothed().is_some_and(|time| paused > time);
+        // RFC 5681, 4.1 shortens the window after a pause, too: no acknowledgements are left that
+        // would space the packets of a longer one.
         if is_long && self.payloads != Payloads::Merged {
             self.window = self.window.min(self.usual);
         }
@@ -302,12 +327,15 @@ impl Congestion {
         let nanos = elapsed.as_nanos().max(1) as u64;
         let rate = u64::from(acknowledged) * 1_000_000_000 / nanos;
         // A much longer round shows an outage, not the rate of the path.
+        // A round that the program did not fill measures the program, so only a higher rate counts.
         if elapsed < smoothed * 4 && (limited || rate > self.rate()) {
             self.rates[self.next_rate] = rate;
             self.next_rate = (self.next_rate + 1) % RATES;
         }
         self.recent = self.recent.map(|packets| packets / 2);
         self.calm_rounds = if lossy { 0 } else { self.calm_rounds + 1 };
+        // Only a window that is back at its usual length, with no loss for long, may leave in
+        // bursts again.
         self.paced &= self.window < self.usual || self.calm_rounds < CALM;
         self.round = Round {
             began: now,
@@ -325,6 +353,8 @@ impl Congestion {
         recovery: LossRecovery,
         round_trip: &RoundTrip,
     ) {
+        // Packets in shared memory are not lost, so one that is sent again there does not show
+        // congestion.
         if self.payloads != Payloads::Carried {
             return;
         }
@@ -345,6 +375,8 @@ impl Congestion {
         self.recent[1] = self.recent[1].saturating_add(1);
         let is_congested =
             self.is_congested(queueing, hosts, round_trip) || jitter.is_some() && self.loses_many();
+        // Further losses among the packets of one window are of the same congestion (RFC 6582, 3.2;
+        // RFC 6675, 5).
         let first = !self.round.lossy && self.before_reduction == 0;
         if first && is_congested {
             self.reduce(hosts, round_trip);
@@ -366,7 +398,11 @@ impl Congestion {
     fn reduce(&mut self, hosts: Duration, round_trip: &RoundTrip) {
         let half = self.window / 2;
         let path = self.path_packets(hosts, round_trip).unwrap_or(half) + SMALLEST;
+        // The first loss ends slow start, which may have gone far beyond what the path holds: all
+        // of that goes. A later loss takes half at most.
         let least = if self.paced { half } else { 0 };
+        // The window loses three tenths at least, as with CUBIC (RFC 9438, 4.6): an estimate that
+        // is too high must not leave it as it was.
         let most = self.window * 7 / 10;
         self.window = path.min(most).max(least).max(SMALLEST);
         self.acknowledged = 0;
@@ -379,6 +415,8 @@ impl Congestion {
         let (Some(minimum), Some(path)) =
             (round_trip.minimum(), self.path_packets(hosts, round_trip))
         else {
+            // Nothing is measured yet, so the loss counts as congestion, as every loss does in
+            // RFC 5681.
             return true;
         };
         if self.window > 2 * (path + BURST) {
@@ -419,6 +457,8 @@ impl Congestion {
         let smoothed = round_trip.smoothed().unwrap_or_default();
         match self.rate() {
             _ if self.before_reduction > 0 => smoothed / self.window,
+            // No rate is measured yet: the window in a round trip takes its place, a fifth less as
+            // well.
             0 => smoothed * 4 / (self.window * 5),
             rate => Duration::from_nanos(800_000_000 / rate),
         }

@@ -123,6 +123,8 @@ struct ReadPiece {
 
 impl Requester {
     pub(crate) fn new(qpn: Qpn, config: TransportConfig) -> Self {
+        // With a window of one packet each would wait for a round trip. 2^16 is far below half of
+        // the PSN space: from there on a new packet looks like a duplicate (IBTA 9.7.2).
         let window = config.window.clamp(2, 1 << 16);
         let max_window = config.max_window.clamp(window, 1 << 16);
         let attributes = RtsAttributes {
@@ -138,6 +140,8 @@ impl Requester {
             config: TransportConfig {
                 window,
                 max_window,
+                // A request for more responses than the window has would wait until nothing else is
+                // outstanding.
                 read_packets: config.read_packets.clamp(1, window),
                 ..config
             },
@@ -255,6 +259,7 @@ impl Requester {
         mtu: Mtu,
         notifications: &mut Notifications,
     ) -> Result<(), PostError> {
+        // An invalid request is refused in ERR as it is in RTS.
         let wqe = SendWqe::new(request, caps, mtu)?;
         notifications
             .completions
@@ -290,6 +295,7 @@ impl Requester {
     pub(crate) fn has_unsent(&self) -> bool {
         self.cursor < self.send_queue.len()
             || !self.missing.is_empty()
+            // A poll fails these, although it sends nothing.
             || self.peer_has_ended && !self.send_queue.is_empty()
     }
 
@@ -324,6 +330,8 @@ impl Requester {
         now: Time,
         notifications: &mut Notifications,
     ) -> Result<(), ConnectionFailed> {
+        // The timeout of the program is the unit of its retry count. The measured timer is shorter:
+        // it expires several times in one attempt.
         let attempt_ends = self.attributes.timeout.duration();
         if attempt_ends.is_some_and(|wait| now >= self.attempt_at + wait) {
             self.count_retry(now, notifications)?;
@@ -336,6 +344,8 @@ impl Requester {
             return Ok(());
         }
         self.statistics.retransmissions += 1;
+        // While a probe is outstanding, transmission still goes on where it stopped before the
+        // first one.
         let probe = self.probe.unwrap_or(Probe {
             psn: self.una,
             next: self.next,
@@ -345,6 +355,7 @@ impl Requester {
         // Only the packet that is sent again may be acknowledged for either of its transmissions.
         let timed = self.timed.filter(|(psn, _)| *psn != self.una);
         self.rewind();
+        // After `rewind`, which forgets both.
         self.timed = timed;
         self.probe = Some(probe);
         Ok(())
@@ -401,17 +412,26 @@ impl Requester {
 
     /// When to retransmit a packet that is sent at `now`. `None` means never.
     fn retransmit_time(&self, now: Time) -> Option<Time> {
+        // Exponent 0: the program wants no timer, so nothing is sent again without an answer
+        // (IBTA 9.7.6.1.3).
         let wait = self.attributes.timeout.duration()?;
         let measured = self.round_trip.timeout();
+        // A measured time longer than the timeout of the program does not count: it must fail as
+        // early as the program expects.
         let first = measured.map_or(wait, |measured| measured.min(wait));
+        // The timer doubles with each expiration (RFC 6298, 5.5). Beyond 2^16 every limit below is
+        // reached, and the shift cannot overflow.
         let backoff = first.saturating_mul(1 << self.expirations.min(16));
         let at = match self.attributes.retry_limit {
+            // Not after the end of the attempt, when a retry counts.
             RetryLimit::Count(_) => (now + backoff.min(wait)).min(self.attempt_at + wait),
             RetryLimit::NoProgressFor(limit) => {
                 let longest = wait.max(RetryLimit::MAX_BACKOFF);
+                // Not after the end of the time without progress, when the connection fails.
                 (now + backoff.min(longest)).min(self.progress_at + limit)
             }
         };
+        // The limits above may be over: the timer expires at once.
         Some(at.max(now))
     }
 
@@ -422,6 +442,7 @@ impl Requester {
         self.reads_sent = 0;
         self.since_ack_request = 0;
         self.recovering = true;
+        // Everything from `una` on is sent again in any case.
         self.missing.clear();
         self.examined = self.una;
         self.probe = None;

@@ -59,13 +59,18 @@ impl RoundTrip {
         match self.smoothed {
             None => {
                 self.smoothed = Some(measured);
+                // RFC 6298, 2.2: there is no second measurement to differ from.
                 self.variation = measured / 2;
             }
             Some(smoothed) => {
+                // Before the mean changes: the variation is the distance from the old one
+                // (RFC 6298, 2.3).
                 self.variation = mean(self.variation, smoothed.abs_diff(measured), 2);
                 self.smoothed = Some(mean(smoothed, measured, 3));
             }
         }
+        // Two periods, so that there is always a minimum: the old one counts until the new one is
+        // as old.
         if now.saturating_since(self.minimum_since) >= MINIMUM_AGE {
             self.earlier_minimum = self.minimum.take();
             self.minimum_since = now;
@@ -77,6 +82,7 @@ impl RoundTrip {
     /// measured; returns whether it did. The answer may be to an earlier transmission, so it does not count
     /// as a minimum.
     pub(super) fn guess(&mut self, time: Duration) -> bool {
+        // The guess never replaces a measurement (Karn's algorithm, RFC 6298, 3).
         let unknown = self.smoothed.is_none();
         if unknown {
             let time = nanoseconds(time);
@@ -135,6 +141,8 @@ impl RoundTrip {
 
     /// Returns whether packets hardly wait in queues.
     pub(super) fn has_empty_queues(&self) -> bool {
+        // A guess may be shorter than every round trip that was measured, so the difference may be
+        // below 0.
         let shortest = self.shortest.unwrap_or_default();
         self.smoothed
             .is_some_and(|smoothed| smoothed - shortest.min(smoothed) <= shortest / 4)
@@ -142,6 +150,8 @@ impl RoundTrip {
 
     /// How long to wait for an acknowledgement, once a round trip was measured.
     pub(super) fn timeout(&self) -> Option<Duration> {
+        // RFC 6298, 2.3. The least of 2.4, one second, would exceed the timeouts that verbs
+        // programs set.
         let margin = self.variation.saturating_mul(4);
         let margin = margin.max(nanoseconds(SHORTEST_TIMEOUT));
         Some(Duration::from_nanos(self.smoothed?.saturating_add(margin)))

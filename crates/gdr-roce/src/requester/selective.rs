@@ -25,6 +25,7 @@ impl Missing {
 
     /// Forgets the `packets` from `first` on, which are acknowledged.
     pub(super) fn acknowledge(&mut self, first: Psn, packets: u32) {
+        // Without a loss, which is the usual case, an acknowledgement costs two comparisons.
         if !self.queue.is_empty() || !self.resent.is_empty() {
             self.queue.retain(|psn| psn.distance_from(first) >= packets);
             self.resent
@@ -53,6 +54,7 @@ impl Requester {
     /// Sends the packet at `psn` again, because the peer misses it. A packet that was sent again less
     /// than a round trip ago may still be under way.
     pub(super) fn resend(&mut self, now: Time, psn: Psn) {
+        // It was acknowledged since, or a rewind sends it again in any case.
         if psn.distance_from(self.una) >= self.next.distance_from(self.una) {
             return;
         }
@@ -78,6 +80,8 @@ impl Requester {
             .iter()
             .position(|(sent, _)| *sent == psn);
         if let Some(index) = resent {
+            // The answer to a repetition takes a round trip: an earlier report was sent before the
+            // peer had it.
             let on_its_way = |(_, at): &(Psn, Time)| now.saturating_since(*at) < smoothed;
             if self.missing.resent.get(index).is_some_and(on_its_way) {
                 return;
@@ -86,6 +90,7 @@ impl Requester {
         }
         // What comes after a gap is acknowledged when the gap is closed, not after a round trip.
         self.timed = None;
+        // A packet that is queued counted as lost when it was queued.
         if self.queue_missing(psn) {
             let outstanding = self.next.distance_from(self.una);
             self.congestion
@@ -106,10 +111,13 @@ impl Requester {
     /// Sends the first unacknowledged packet and the last one again: if the peer has the last one, it
     /// reports every other one that it misses.
     pub(super) fn resend_ends(&mut self, now: Time) {
+        // As the tail loss probe of RFC 8985, 7: a lost last packet leaves no gap that the peer
+        // would report.
         for psn in [self.una, self.next.wrapping_sub(1)] {
             let Some(psn) = self.first_of_request(psn) else {
                 continue;
             };
+            // The timer has expired, so its repetition is lost, too, however late that was sent.
             self.missing.resent.retain(|(sent, _)| *sent != psn);
             self.queue_missing(psn);
         }
@@ -122,6 +130,7 @@ impl Requester {
         let ahead = to.distance_from(self.una);
         let examined = self.examined.distance_from(self.una);
         if ahead > examined {
+            // By index, because `resend_at` borrows all of the requester.
             for at in 0..self.outstanding_reads.len() {
                 let Some(piece) = self.outstanding_reads.get(at).copied() else {
                     break;
@@ -130,11 +139,15 @@ impl Requester {
                 let ends = (self.ahead_of_una(piece.last) + 1).min(ahead);
                 let missing = (begins..ends)
                     .map(|ahead| self.una.wrapping_add(ahead))
+                    // Only the first gap of each piece: when it is closed, the next one blocks
+                    // `una`, and is requested then.
                     .find(|psn| !self.arrivals.contains(*psn));
                 if let Some(psn) = missing {
                     self.resend_at(now, psn);
                 }
             }
+            // Each PSN is examined once. Otherwise each packet after a late response would request
+            // it again.
             self.examined = to;
         }
         // Its repetition may be lost, too.
@@ -219,6 +232,7 @@ impl Requester {
         notifications: &mut Notifications,
     ) -> Result<Option<usize>, ConnectionFailed> {
         let Some(psn) = self.next_missing() else {
+            // What was queued has arrived since.
             return Ok(None);
         };
         let piece = self.piece_of(psn);
@@ -234,10 +248,14 @@ impl Requester {
         let (headers, payload) = match piece {
             Some(_) => {
                 let mut headers = wqe.read_request(connection, psn, index, packets);
+                // The first transmission may be lost. So this one, too, says that it may be one of
+                // more atomics than the program permits.
                 headers.bth.filled = self.is_of_own_kind && wqe.is_atomic();
                 (headers, 0)
             }
             None => {
+                // The window stands still until it is acknowledged, so the answer must not wait for
+                // other packets.
                 let ack_request = true;
                 wqe.request_packet(connection, psn, index, 1, ack_request)
             }
@@ -247,6 +265,7 @@ impl Requester {
         let Ok(len) = emit(&headers, payload, out, fill) else {
             return self.cannot_send_at(cursor, notifications);
         };
+        // The answer may be to either transmission (Karn's algorithm, RFC 6298, 3).
         if self.timed.is_some_and(|(timed, _)| timed == psn) {
             self.timed = None;
         }

@@ -38,10 +38,12 @@ impl SendWqe {
             request.operation,
             Operation::Read { .. } | Operation::Atomic { .. }
         );
+        // Inline data is copied when it is posted, so a response would have no memory to go to.
         if expects_response && matches!(request.data, Data::Inline(_)) {
             return Err(PostError::InlineResponse);
         }
         let (payload, len) = Payload::new(request.data, caps)?;
+        // Both atomic operations are on 64 bits (IBTA 9.4.5).
         if matches!(request.operation, Operation::Atomic { .. }) && len != 8 {
             return Err(PostError::AtomicLength(len.into()));
         }
@@ -75,6 +77,7 @@ impl SendWqe {
         let access = if self.expects_response() {
             Access::LOCAL_WRITE
         } else {
+            // What is sent is only read, which every region permits.
             Access::empty()
         };
         self.payload.check(memory, self.len as usize, access)

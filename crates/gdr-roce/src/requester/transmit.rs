@@ -26,16 +26,20 @@ impl Requester {
         if self.peer_has_ended {
             return match self.send_queue.is_empty() {
                 true => Ok(None),
+                // The first one is enough: the failure changes the state to ERR, which flushes the
+                // others.
                 false => self
                     .fail(WcStatus::RetryExceeded, notifications)
                     .map(|()| None),
             };
         }
+        // The peer still has no receive: it would refuse the packet, and a retry would be lost.
         if self.rnr_wait_until.is_some_and(|until| now < until) {
             return Ok(None);
         }
         self.rnr_wait_until = None;
         self.paced_until = None;
+        // Before new packets: a gap that stays open stops the peer, and with it the window.
         if !self.missing.is_empty() {
             if let Some(until) = self.congestion.wait(now, &self.round_trip) {
                 self.paced_until = Some(until);
@@ -45,6 +49,8 @@ impl Requester {
         }
         let outstanding = self.next.distance_from(self.una);
         let window = match self.probe {
+            // Until an answer shows whether the other packets are lost, only the first one is sent
+            // again.
             Some(_) => 1,
             // The peer keeps what comes after a gap, and reports by it whether the gap is closed: it has
             // some of what is not acknowledged. The pacing limits the rate.
@@ -56,6 +62,8 @@ impl Requester {
         let Some(wqe) = self.send_queue.get_mut(self.cursor) else {
             return Ok(None);
         };
+        // It completes with its error after those before it. Requests are executed in order, so
+        // nothing after it is sent.
         if wqe.failed.is_some() {
             return Ok(None);
         }
@@ -63,6 +71,7 @@ impl Requester {
             self.congestion.limit_by_window();
             return Ok(None);
         }
+        // After the window: a wait for the window ends by an acknowledgement, and needs no timer.
         if let Some(until) = self.congestion.wait(now, &self.round_trip) {
             self.congestion.limit();
             self.paced_until = Some(until);
@@ -74,9 +83,12 @@ impl Requester {
                 // A fenced request waits for the results of the READs and atomics before it.
                 let fenced =
                     wqe.flags.contains(SendFlags::FENCE) && !self.outstanding_reads.is_empty();
+                // SQD finishes requests that were begun, and begins none (IBTA 10.3.1.5).
                 if fenced || self.draining {
                     return Ok(None);
                 }
+                // All of it before the first packet: a message that ends halfway would leave the
+                // peer inside it.
                 if wqe.check(memory).is_err() {
                     return self.cannot_send(notifications);
                 }
@@ -92,6 +104,9 @@ impl Requester {
         }
         let index = self.next.distance_from(first);
         let offset = index * connection.mtu.bytes() as u32;
+        // Not while repetitions are outstanding: what comes after a gap is acknowledged when the
+        // gap is closed, so it cannot be timed, and the peer does not keep what refers to its
+        // payload.
         let new = self.next == self.highest && !self.missing.is_under_way();
         let (headers, payload, packets, by) = if wqe.expects_response() {
             // A repeated READ request ends where the first one ended, so that the peer finds it
@@ -106,12 +121,16 @@ impl Requester {
                     (wqe.packets - index).min(piece)
                 }
             };
+            // With nothing outstanding no acknowledgement will make room, so the request goes in
+            // any case.
             if outstanding > 0 && outstanding + packets > window {
                 self.congestion.limit();
                 return Ok(None);
             }
             // The peer keeps resources for so many READs and atomics only, and refuses more.
             let most = usize::from(self.attributes.max_rd_atomic);
+            // A peer of this crate keeps more results of atomics than the program permits; each has
+            // 16 bytes.
             let pipelined = self.is_of_own_kind && wqe.is_atomic();
             let most = match pipelined {
                 true => most.max(ATOMICS_OF_OWN_KIND),
@@ -135,6 +154,8 @@ impl Requester {
             (headers, 0, packets, PayloadBy::Copy)
         } else {
             let mtu = connection.mtu;
+            // What is sent again has a copy: the peer keeps nothing after a gap that refers to its
+            // payload.
             let chosen = match new {
                 true => wqe
                     .payload
@@ -161,6 +182,8 @@ impl Requester {
             // The program does not see the end of a request that is not signalled.
             let is_waited_for =
                 wqe.flags.contains(SendFlags::SIGNALLED) || !self.is_of_own_kind || self.draining;
+            // The last packet that the window allows must request one, or both ends would wait. So
+            // must the first one of a connection, whose round trip sets the timer.
             let ack_request = self.since_ack_request >= interval
                 || index + packets == wqe.packets && is_waited_for
                 || outstanding + packets >= window
@@ -170,6 +193,7 @@ impl Requester {
             }
             let (mut headers, payload) =
                 wqe.request_packet(connection, self.next, index, packets, ack_request);
+            // Only full ones: the kernel cuts what one call sends into datagrams of one length.
             if self.is_of_own_kind && payload == mtu.bytes() {
                 headers.fill();
             }
@@ -204,6 +228,7 @@ impl Requester {
         if self.next.distance_from(self.una) > self.highest.distance_from(self.una) {
             self.highest = self.next;
         }
+        // One timer for all outstanding packets: it starts when none is running (RFC 6298, 5.1).
         if self.retransmit_at.is_none() {
             self.retransmit_at = self.retransmit_time(now);
         }
@@ -270,6 +295,7 @@ impl SendWqe {
         };
         let mut headers = connection.headers(opcode, psn);
         headers.bth.ack_request = ack_request;
+        // Only the last packet completes a receive, so only it can wake the program.
         headers.bth.solicited = position.is_last() && self.flags.contains(SendFlags::SOLICITED);
         headers.reth = reth;
         headers.immediate = immediate.map(ImmDt);

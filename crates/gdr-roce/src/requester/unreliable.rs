@@ -20,6 +20,7 @@ impl Requester {
         };
         let first = match wqe.first {
             Some(first) => first,
+            // A message that was begun is finished in SQD, too: the peer would drop half of one.
             None if self.draining => return Ok(None),
             None if wqe.check(memory).is_err() => {
                 self.fail(WcStatus::LocalProtection, notifications)?;

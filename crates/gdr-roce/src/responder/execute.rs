@@ -22,6 +22,7 @@ impl Responder {
         notifications: &mut Notifications,
     ) -> bool {
         let (psn, opcode) = (self.expected_psn, packet.opcode());
+        // The expected packet has arrived, so the next gap may be reported.
         self.nak_sent = false;
         let executed = match (self.check_sequence_and_access(opcode), opcode) {
             (Err(nak), _) => Err(nak),
@@ -33,12 +34,18 @@ impl Responder {
         };
         match executed {
             Ok(()) => return true,
+            // Neither an answer nor an error: the owner passes the packet again when its bytes are
+            // copied.
             Err(Nak::NotYet) => {}
             Err(Nak::ReceiverNotReady) => {
+                // What follows the packet was sent before the peer knows of the NAK, and is sent
+                // again with it: one NAK is enough.
                 self.nak_sent = true;
                 self.send_ack(Syndrome::ReceiverNotReady(self.rnr_timer), psn);
             }
             Err(Nak::Fatal(code, status)) => {
+                // In the order of requests: the peer treats a NAK as the answer to all before it,
+                // so their responses go first.
                 self.fatal_nak_queued = true;
                 self.responses
                     .push_back(Response::FatalNak { psn, code, status });
@@ -64,6 +71,8 @@ impl Responder {
             _ if opcode.is_write() => Access::REMOTE_WRITE,
             _ => Access::empty(),
         };
+        // What the queue pair does not permit is an invalid request; an access error is about a
+        // region.
         if self.access.contains(needed) {
             Ok(())
         } else {
@@ -82,11 +91,14 @@ impl Responder {
         let (opcode, len) = (packet.opcode(), packet.contents().len());
         let packets = packet.contents().packets(connection.mtu);
         let most = packets as usize * connection.mtu.bytes();
+        // Only the last packet of a message may be short, and none but an only one is empty: the
+        // peer counts PSNs by full packets.
         let fits = match opcode.position() {
             Position::First | Position::Middle => len == most,
             Position::Last => (1..=most).contains(&len),
             Position::Only => len <= most,
         };
+        // The expected PSN must not advance by a number that only the peer knows.
         if !fits || packets > MOST_MERGED {
             return Err(Nak::INVALID);
         }
@@ -103,10 +115,13 @@ impl Responder {
             self.msn = self.msn.wrapping_next();
         }
         let packets = packet.contents().packets(connection.mtu);
+        // A packet that stands for several takes as many PSNs, and its acknowledgement is for the
+        // last one.
         let psn = self.expected_psn.wrapping_add(packets - 1);
         self.expected_psn = psn.wrapping_add(1);
         self.duplicate_ack_psn = psn;
         self.unacknowledged += packets;
+        // A peer that requests none would fill its window and wait for its timer.
         if packet.bth().ack_request || self.unacknowledged >= self.ack_interval {
             self.unacknowledged = 0;
             self.send_ack(Syndrome::ACK, psn);
@@ -128,6 +143,8 @@ impl Responder {
         };
         let payload = packet.contents();
         let end = u64::from(*placed) + payload.len() as u64;
+        // The sender's request is invalid, and the receiver's receive is too short: each side gets
+        // its own status.
         if end > receive.capacity || end > MAX_DMA_LEN.into() {
             return Err(Nak::Fatal(NakCode::InvalidRequest, WcStatus::LocalLength));
         }
@@ -217,9 +234,11 @@ impl Responder {
         if !fits || len > MAX_DMA_LEN {
             return Err(Nak::INVALID);
         }
+        // Once, for the whole message: what the WRITE may not reach must not be written in part.
         if packet.reth().is_some() {
             check(memory, key, Extent { addr, len }, Access::REMOTE_WRITE).map_err(Nak::remote)?;
         }
+        // An empty WRITE needs no valid key (IBTA C9-88), so the memory must not see the key.
         if !payload.is_empty() {
             payload
                 .store(memory, key, addr, left)
@@ -250,6 +269,7 @@ impl Responder {
         let Some(reth) = packet.reth() else {
             return Err(Nak::INVALID);
         };
+        // The peer was allowed fewer, and the queue of responses has no other bound.
         if self.outstanding_reads() >= self.max_rd_atomic || reth.dma_len > MAX_DMA_LEN {
             return Err(Nak::INVALID);
         }
@@ -264,6 +284,7 @@ impl Responder {
         let packets = connection.mtu.packets(reth.dma_len);
         self.msn = self.msn.wrapping_next();
         let psn = self.expected_psn;
+        // A peer repeats only what it has outstanding, and that is at most so many.
         if self.reads.len() >= self.max_rd_atomic {
             self.reads.pop_front();
         }
@@ -281,6 +302,7 @@ impl Responder {
             self.msn,
             RequestKind::New,
         ));
+        // As many PSNs as responses, which use them: the next request comes after all of them.
         self.expected_psn = psn.wrapping_add(packets);
         Ok(())
     }
@@ -289,6 +311,8 @@ impl Responder {
         let Some(atomic) = packet.atomic() else {
             return Err(Nak::INVALID);
         };
+        // The bit says that the peer is of this crate, where more are allowed than the program
+        // sets.
         let most = match packet.bth().filled {
             true => self.most_atomics(),
             false => self.max_rd_atomic,
@@ -312,6 +336,8 @@ impl Responder {
                 add: atomic.swap_or_add,
             }
         };
+        // Kept before it is answered: a repetition of the request must get this result, and not be
+        // executed again (IBTA 9.4.5).
         let original = memory.atomic(key, atomic.addr, op).map_err(Nak::remote)?;
         let psn = self.expected_psn;
         if self.atomics.len() >= self.most_atomics() {

@@ -183,6 +183,7 @@ impl Responder {
             rnr_timer: RnrTimer::new(0),
             ack_interval: config.ack_interval,
             reassembly: None,
+            // No packet of a peer with the same window is too far ahead.
             max_kept: config.max_window.max(config.window).clamp(2, 1 << 16),
             budget: PacketBudget::default(),
             since_nak: 0,
@@ -260,6 +261,8 @@ impl Responder {
 
     pub(crate) fn connect(&mut self, attributes: &RtrAttributes) {
         self.expected_psn = attributes.rq_psn;
+        // A duplicate before the first request is acknowledged with the PSN before it, which no
+        // request has.
         self.duplicate_ack_psn = attributes.rq_psn.wrapping_sub(1);
         self.max_rd_atomic = attributes.max_dest_rd_atomic.into();
         self.rnr_timer = attributes.min_rnr_timer;
@@ -270,6 +273,7 @@ impl Responder {
         request: &RecvRequest<'_>,
         caps: &Capabilities,
     ) -> Result<(), PostError> {
+        // A receive that a message has taken occupies its place in the queue until it completes.
         let in_use = usize::from(matches!(self.message, Message::Send { .. }));
         self.receives.post(request, in_use, caps.max_recv_wr)
     }
@@ -294,6 +298,7 @@ impl Responder {
         if let Some(kept) = &mut self.reassembly {
             kept.clear();
         }
+        // First the receive in use, because receives complete in the order of posting.
         self.end_message(WcStatus::WrFlushed, notifications);
         for receive in self.receives.take_own() {
             let flushed = receive.failed(WcStatus::WrFlushed, self.qpn);
@@ -315,6 +320,7 @@ impl Responder {
         }
         let psn = packet.bth().psn;
         if psn != self.expected_psn {
+            // Half of the PSN space is before the expected one, and half after it (IBTA 9.7.2).
             if psn.compare(self.expected_psn).is_lt() {
                 self.duplicate(packet, connection);
             } else if self.reassembly.is_some() {
@@ -329,7 +335,10 @@ impl Responder {
         if executed && self.reassembly.is_some() {
             self.execute_kept(now, psn, connection, memory, notifications);
         }
+        // Within a message more packets follow at once, and their acknowledgement includes this
+        // one.
         let is_owed = self.unacknowledged > 0 && matches!(self.message, Message::None);
+        // The oldest one decides: later messages must not postpone it.
         self.acknowledge_at = is_owed.then(|| self.acknowledge_at.unwrap_or(now + LATEST_ACK));
     }
 
@@ -350,15 +359,19 @@ impl Responder {
             let Some(datagram) = kept.take_expected() else {
                 break;
             };
+            // Not reached: it was a valid packet when it was kept.
             let Ok(packet) = Packet::new(&datagram) else {
                 break;
             };
             if !self.execute_expected(&packet, connection, memory, notifications) {
+                // This packet is gone, and the peer sends it again; those after it are still kept.
                 return;
             }
             any = true;
         }
         if any {
+            // The peer waits for the end of the gap, so the acknowledgement does not wait for the
+            // interval.
             self.since_nak = 0;
             self.unacknowledged = 0;
             self.send_ack(Syndrome::ACK, self.duplicate_ack_psn);
@@ -370,6 +383,7 @@ impl Responder {
     /// or what is sent again.
     fn keep(&mut self, now: Time, packet: &Packet<'_>) {
         let ahead = packet.bth().psn.distance_from(self.expected_psn);
+        // What finds no room is reported when the next packet arrives.
         let most = MOST_REPORTED.min(self.response_room());
         let Some(kept) = &mut self.reassembly else {
             return;
@@ -413,6 +427,7 @@ impl Responder {
     /// Responds to a duplicate request, because the first response may be lost. Memory is not
     /// changed again.
     fn duplicate(&mut self, packet: &Packet<'_>, connection: &Connection) {
+        // A peer that repeats a request for ever must not let the queue grow.
         if self.is_response_queue_full() {
             return;
         }
@@ -428,6 +443,7 @@ impl Responder {
                 .reads
                 .iter()
                 .any(|read| read.includes(psn, key, extent, connection.mtu));
+            // A response that is still queued answers the repetition, too.
             let coming = self
                 .responses
                 .iter()
@@ -486,6 +502,7 @@ impl Responder {
 
     /// How many more of them are queued at most.
     fn response_room(&self) -> usize {
+        // A response to each of them, and one to its repetition.
         let most = MAX_QUEUED_RESPONSES + 2 * self.max_rd_atomic;
         most.saturating_sub(self.responses.len())
     }
@@ -508,6 +525,7 @@ impl Responder {
             ) if positive => {
                 *last = ack;
             }
+            // The timer of the peer brings the packet again, and then there may be room.
             _ if full => {}
             _ => self.responses.push_back(ack),
         }

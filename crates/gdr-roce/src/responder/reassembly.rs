@@ -46,7 +46,9 @@ impl Reassembly {
     /// Keeps the packet `ahead` of the expected one. It is dropped if it is kept already, is too far
     /// ahead, or exceeds the budget.
     pub(super) fn keep(&mut self, now: Time, ahead: u32, datagram: &[u8]) {
+        // Numbers of 64 bits do not wrap as PSNs do, so that the map has their order.
         let number = self.expected + u64::from(ahead);
+        // What is further ahead was not sent by a peer that keeps to its window.
         if ahead >= self.most || self.packets.contains_key(&number) {
             return;
         }
@@ -55,6 +57,8 @@ impl Reassembly {
         };
         self.held += size;
         self.packets.insert(number, datagram.into());
+        // The first packet decides: if later ones prolonged it, a peer that never closes the gap
+        // would hold the memory for ever.
         self.until.get_or_insert(now + KEPT_FOR);
     }
 
@@ -94,6 +98,8 @@ impl Reassembly {
             let datagram = passed.remove();
             self.let_go(&datagram);
         }
+        // The expected packet came, so the peer still repeats what is missing: the others may wait
+        // again.
         self.until = (!self.packets.is_empty()).then(|| now + KEPT_FOR);
     }
 

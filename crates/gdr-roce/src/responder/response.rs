@@ -287,6 +287,7 @@ impl Response {
                 let len = extent.len.min(merged.max(1) * mtu.bytes() as u32);
                 let position = Position::of(*index, merged.max(1), *packets);
                 let mut headers = connection.headers(Opcode::read_response(position), *psn);
+                // A middle response has none, and `emit` leaves it out.
                 headers.aeth = Some(Aeth {
                     syndrome: Syndrome::ACK,
                     msn: *msn,
@@ -300,6 +301,8 @@ impl Response {
                 };
                 let sent = match sent {
                     Ok(sent) => sent,
+                    // None of its bytes was sent, so the request fails as if the check had refused
+                    // it.
                     Err(error) if *request == RequestKind::New => {
                         return Emitted::MemoryError(error, *psn);
                     }

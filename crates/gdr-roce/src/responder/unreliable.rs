@@ -34,10 +34,13 @@ impl Responder {
                 self.expected_psn = psn.wrapping_add(packet.contents().packets(connection.mtu));
                 Ok(())
             }
+            // Only an error of this side fails the queue pair: a peer must not be able to end it by
+            // a packet.
             Err(Nak::Fatal(_, WcStatus::LocalProtection)) => {
                 self.end_message(WcStatus::LocalProtection, notifications);
                 Err(ConnectionFailed)
             }
+            // The owner passes the packet again, and the receive stays in use until then.
             Err(Nak::NotYet) => Ok(()),
             Err(_) => {
                 self.put_back();

@@ -69,6 +69,7 @@ impl Path {
     /// A length above 65507 does not fit the length fields and is truncated; such a datagram cannot
     /// be sent.
     fn headers(&self, udp_len: usize) -> Hasher {
+        // Ones everywhere: what is not written below is masked by them.
         let mut bytes = [0xff; LRH_LEN + V6_LEN + UDP_LEN];
         let udp_total = (udp_len + UDP_LEN) as u16;
         let end = match self.ip {
@@ -79,6 +80,7 @@ impl Path {
                 dont_fragment,
             } => {
                 let ip = &mut bytes[LRH_LEN..LRH_LEN + V4_LEN];
+                // Version 4, five words: with IP options the ICRC would cover a longer header.
                 ip[0] = 0x45;
                 ip[2..4].copy_from_slice(&udp_total.wrapping_add(V4_LEN as u16).to_be_bytes());
                 ip[4..6].copy_from_slice(&identification.to_be_bytes());
@@ -89,6 +91,7 @@ impl Path {
                 LRH_LEN + V4_LEN
             }
             Ip::V6 { src, dst } => {
+                // Version 6 in the upper half; the traffic class and the flow label stay masked.
                 let ip = &mut bytes[LRH_LEN..LRH_LEN + V6_LEN];
                 ip[0] = 0x6f;
                 ip[4..6].copy_from_slice(&udp_total.to_be_bytes());
@@ -122,12 +125,14 @@ fn behind(mut hasher: Hasher, body: &[u8]) -> [u8; LEN] {
     let copy = &mut copy[..start.len()];
     copy.copy_from_slice(start);
     if let Some(header) = copy.first_chunk_mut::<{ Bth::LEN }>() {
+        // FECN, BECN and reserved bits: a router may set FECN.
         header[4] = 0xff;
     }
     hasher.update(copy);
     if !rest.is_empty() {
         hasher.update(rest);
     }
+    // The least significant byte goes first, as in the CRC of Ethernet.
     hasher.finalize().to_le_bytes()
 }
 

@@ -66,6 +66,8 @@ impl<'a> Ipv4Datagram<'a> {
             return Err(Ipv4Error::Protocol(ip[9]));
         }
         let fragment = field(ip, 6);
+        // The reserved flag, more fragments and the offset: in a fragment the datagram is not
+        // whole.
         if fragment & !DONT_FRAGMENT != 0 {
             return Err(Ipv4Error::Fragment(fragment));
         }

@@ -110,6 +110,7 @@ impl<'a> Packet<'a> {
             return Err(truncated(Bth::LEN + icrc::LEN));
         };
         let bth = Bth::parse(header);
+        // Before the opcode, whose meaning belongs to the version.
         if bth.version != 0 {
             return Err(WireError::Version(bth.version));
         }
@@ -117,6 +118,7 @@ impl<'a> Packet<'a> {
         let extensions = extensions_len(opcode, &bth);
         let tail = usize::from(bth.pad) + icrc::LEN;
         let headers = Bth::LEN + extensions;
+        // All lengths are compared here, once: no accessor reaches beyond its slice afterwards.
         if len < headers + tail || rest.len() < extensions {
             return Err(truncated(headers + tail));
         }
@@ -203,6 +205,7 @@ impl<'a> Packet<'a> {
     pub fn atomic_ack(&self) -> Option<AtomicAckEth> {
         let present = self.opcode.has_atomic_ack();
         present
+            // After the AETH, so it is the last header.
             .then(|| self.extensions.last_chunk().map(AtomicAckEth::parse))
             .flatten()
     }
@@ -349,6 +352,7 @@ impl Headers {
                 }
             });
         }
+        // A filler may have the RETH again, as receivers do not read it.
         if opcode.has_reth() || has_filler(opcode, &self.bth) {
             put(out, &mut at, |to| {
                 if let Some(reth) = self.reth {

@@ -64,6 +64,7 @@ impl DmaBufBackend {
     fn gpu(&self, ordinal: Ordinal) -> Result<&DeviceInfo> {
         let gpus = match self.gpus.get() {
             Some(gpus) => gpus,
+            // Asked outside of `get_or_init`, whose function cannot fail.
             None => {
                 let gpus = self.exporter.devices()?;
                 self.gpus.get_or_init(|| gpus)

@@ -38,6 +38,7 @@ impl DeviceNode {
 
 impl Device for DeviceNode {
     fn call(&self, request: Request, argument: &mut [u8]) -> io::Result<()> {
+        // The module writes as many bytes as its structure has, however long this slice is.
         if argument.len() != request.size() {
             return Err(io::ErrorKind::InvalidInput.into());
         }

@@ -221,9 +221,12 @@ impl Pin for GdrdrvPin {
         // Write-combined until the module has reported the kind.
         let mapping = BarMapping::map(&[range], Caching::WriteCombined)
             .map_err(|error| self.explain(error))?
+            // The module must not unpin what is still mapped.
             .keeping(self.handle.clone());
 
+        // Only after the mmap does the module know the kind of the mapping.
         let info = module.info(*raw)?;
+        // A mapping of other memory must not reach the caller.
         if info.va != self.va || info.len != self.len {
             return Err(unexpected("another range than the one that was pinned"));
         }

@@ -57,6 +57,7 @@ impl Module {
         if version < abi::OLDEST {
             return Err(too_old(dotted(version)));
         }
+        // The other way round: the module names the oldest API that it accepts.
         if minimum > abi::API {
             return Err(Error::ModuleVersion {
                 found: dotted(version),
@@ -90,6 +91,7 @@ impl Module {
         };
         match self.device.call(Request::GetAttribute, query.bytes()) {
             Ok(()) => Ok(Some(query.value)),
+            // A module with attributes may not have this one, and says so by an invalid argument.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(None),
             Err(error) => Err(refusal(Request::GetAttribute, error)),
         }

@@ -42,6 +42,7 @@ impl Client {
     pub(super) fn open(ioctl: Arc<dyn RmIoctl>) -> Result<Self> {
         let control = open_node(&*ioctl, Node::Control)?;
         let mut version = abi::ApiVersion {
+            // `NV_RM_API_VERSION_CMD_QUERY`: the driver reports its version, and compares none.
             cmd: u32::from(b'2'),
             reply: 0,
             version: [0; 64],
@@ -124,6 +125,7 @@ impl Client {
             status: 0,
         };
         self.escape(Escape::RmAlloc, &mut alloc, what)?;
+        // The kernel's call succeeds also where the driver refuses: its status is in the structure.
         check("NV_ESC_RM_ALLOC", what, alloc.status)?;
         Ok(alloc.object)
     }

@@ -38,6 +38,7 @@ const MAX_SIZES: usize = 4096;
 
 impl Device {
     pub(super) fn open(client: Arc<Client>, card: Card) -> Result<Self> {
+        // First, because it attaches the GPU to the driver, where the objects below are allocated.
         let node = client.open_gpu(card.minor)?;
         let root = client.handle();
         let mut id = GpuIdInfo {
@@ -108,11 +109,13 @@ impl Device {
         if let Some(&size) = sizes().get(&identity) {
             return Ok(size);
         }
+        // Not locked during the question, which is a call of the driver: two threads may both ask.
         let size = ask()?;
         if identity.buffer.is_none() {
             return Ok(size);
         }
         let mut sizes = sizes();
+        // All at once: the buffers that a program pins repeatedly are soon here again.
         if sizes.len() >= MAX_SIZES {
             sizes.clear();
         }
@@ -131,6 +134,7 @@ impl Device {
         let answer = self
             .client
             .control(self.subdevice, &mut info, "the size of BAR1");
+        // The driver counts in KiB.
         let kib = |entry: IndexedInfo| u64::from(entry.data) << 10;
         answer
             .inspect_err(|error| tracing::debug!("{error}"))

@@ -57,6 +57,7 @@ pub(super) fn widen(
     for extent in &extents {
         let size = extent.memory.size();
         let Extent { offset, len, .. } = *extent;
+        // A route that found the wrong object is likely to fail here, before anything is mapped.
         if offset.checked_add(len).is_none_or(|end| end > size) {
             return Err(ExtentError::PastObject { len, offset, size });
         }

@@ -37,6 +37,7 @@ impl Memory {
             }
             other => Err(other),
         })?;
+        // Owned before its size is asked for, so that an error frees it.
         let mut memory = Self {
             device: device.clone(),
             parent,
@@ -90,6 +91,7 @@ impl Memory {
                 status: RmStatus::NOT_SUPPORTED,
             });
         }
+        // The driver counts pages of 4 KiB.
         Ok(u64::from(size) << 12)
     }
 
@@ -121,6 +123,7 @@ impl Memory {
         let Error::Rm { status, .. } = &error else {
             return error;
         };
+        // A full BAR1 has either of these statuses.
         if ![RmStatus::NO_MEMORY, RmStatus::INSUFFICIENT_RESOURCES].contains(status) {
             return error;
         }

@@ -90,6 +90,7 @@ impl RmBackend {
         let gpus = match self.gpus.get() {
             Some(gpus) => gpus,
             None => {
+                // Asked outside of `get_or_init`, whose function cannot fail.
                 let gpus = self.cuda.devices()?;
                 self.gpus.get_or_init(|| gpus)
             }
@@ -100,6 +101,7 @@ impl RmBackend {
             .ok_or(gdr_cuda::Error::NoSuchDevice { ordinal, count })?
             .bdf;
 
+        // Locked while the GPU is opened, so that two threads do not both open it.
         let mut devices = self
             .devices
             .lock()
@@ -131,11 +133,15 @@ impl RmBackend {
         let mut unproved = None;
         for route in resolve::ROUTES {
             match resolve::by_route(&*self.cuda, device, range, route) {
+                // On memory of this library, before the route is used on the caller's.
                 Ok(extents) => match self.prove(device, range, route) {
                     Ok(()) => {
+                        // With the references taken: from here on the memory cannot be given to
+                        // another owner.
                         resolve::unchanged(&*self.cuda, range)?;
                         return Ok((extents, route));
                     }
+                    // The next route may pass its test.
                     Err(error) => unproved = Some(error),
                 },
                 Err(reason) => refused.push((route, reason.to_string())),
@@ -253,6 +259,7 @@ impl Pin for RmPin {
             Some(same) => same,
             None => Mapped::new(&self.extents, len)?,
         };
+        // The driver has decided, so the caller's choice can only be compared.
         only(BackendKind::Rm, current.caching, caching)?;
         let mapping = current.bar_mapping()?;
         *mapped = Some(current);

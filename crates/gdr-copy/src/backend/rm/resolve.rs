@@ -61,6 +61,7 @@ impl Range {
                 info: first,
                 further,
             }),
+            // A gap follows. The caller can only shorten the range, so that is the error.
             Err(_) => Err(past),
         }
     }
@@ -152,6 +153,7 @@ pub(super) fn by_route(
 }
 
 fn by_posix_fd(cuda: &dyn CudaCalls, device: &Arc<Device>, range: &Range) -> Routed<Vec<Extent>> {
+    // The driver may not report the family: such memory is tried as well.
     if ![Family::Vmm, Family::Unknown].contains(&range.info.family) {
         return Err(RouteError::NotVmm);
     }
@@ -225,6 +227,7 @@ pub(super) fn import(device: &Arc<Device>, fd: &OwnedFd) -> Routed<Memory> {
             client.free(device.handle(), object);
         }
     }
+    // All are owned by now, so that an error frees the others, too.
     let mut video = video.into_iter().collect::<Result<Vec<_>, _>>()?;
     match (video.pop(), video.len()) {
         (Some(memory), 0) => Ok(memory),
@@ -250,6 +253,7 @@ fn by_ipc_handle(cuda: &dyn CudaCalls, device: &Arc<Device>, range: &Range) -> R
     let hint = ipc::parse(&handle, std::process::id(), size)?;
     // CUDA documents an attribute for the mapping that contains the allocation.
     let offset = hint.source.offset;
+    // The handle's layout is not documented, so what it says has to agree with what CUDA documents.
     if let Some(mapping) = mapping
         && mapping.base.checked_add(offset) != Some(base)
     {
@@ -300,6 +304,7 @@ fn by_dma_buf_call(
     let exported = sources
         .iter()
         .try_fold(0u64, |sum, source| sum.checked_add(source.len));
+    // A range that was exported in part would be mapped with a gap, or with other memory after it.
     if exported != Some(end - from.get()) {
         return Err(RouteError::ExportLength {
             exported,
@@ -307,6 +312,7 @@ fn by_dma_buf_call(
         });
     }
     let mut extents: Vec<Extent> = Vec::new();
+    // What was exported only because the export begins with the chunk is left out.
     let mut skip = start.get() - from.get();
     for ObjectRange {
         client,
@@ -348,6 +354,7 @@ pub(super) fn unchanged(cuda: &dyn CudaCalls, range: &Range) -> Result<(), Error
     let further = range.further.iter().map(|info| (info.base, info));
     for (ptr, before) in [(range.ptr, &range.info)].into_iter().chain(further) {
         match cuda.pointer_info(ptr) {
+            // The serial number: the address alone may belong to a later allocation.
             Ok(info) if info.buffer == before.buffer => {}
             Ok(_) => return Err(gdr_cuda::Error::UnknownPointer { ptr }.into()),
             Err(error) => return Err(error.into()),

@@ -117,6 +117,7 @@ fn try_kind(
         let ptr = probe.allocate(kind, len)?;
         let middle = ptr.checked_add(len / 2).ok_or(Failure::Address)?;
         for (part, ptr, len) in [("all", ptr, len), ("half", middle, len / 2)] {
+            // Different for each part, so that the bytes of another one do not pass.
             let seed = 16 * number as u8 + part.len() as u8;
             check(cuda, device, &*probe, route, ptr, len, seed).map_err(|failure| {
                 Failure::Buffer {
@@ -169,6 +170,7 @@ fn check(
     let routine = Routine::best();
     debug_assert_eq!(start.get() + skip, ptr.get());
 
+    // At both ends: with a wrong offset or length one of them would be other memory.
     for at in [0, len - PROBE as u64] {
         let device_at = ptr.checked_add(at).ok_or(Failure::Address)?;
         // SAFETY: `skip + at + PROBE <= skip + len`, which the mapping covers: the extents are the
@@ -186,6 +188,7 @@ fn check(
             return Err(Failure::CpuBytes(at));
         }
 
+        // Other bytes than the CPU's, which must not pass as CUDA's.
         let written = pattern(!seed, PROBE);
         probe.write(device_at, &written, LIMIT)?;
         // SAFETY: as above, the other way round.

@@ -101,6 +101,7 @@ impl Access for Ls64 {
         // SAFETY: the trait's contract.
         unsafe {
             match lines {
+                // The only line of a group goes to `last`.
                 1 => load_line(group.last, group.window),
                 _ => load_two_lines(group),
             }

@@ -167,10 +167,13 @@ unsafe fn store_part(window: *mut u8, host: *const u8, skip: usize, len: usize) 
     // masked load or store touches, and faults on, only the bytes whose mask bit is set: the range.
     unsafe {
         match len {
+            // A word goes by a store of its own width, as in every routine, so that it is never
+            // torn.
             _ if scalar::is_word(skip, len) => scalar::store_one(window, host, len),
             16 if skip.is_multiple_of(16) => Streaming::store_16(window, host),
             32 if skip.is_multiple_of(32) => Streaming::store_32(window, host),
             _ => {
+                // `len` is at most 63, so the shift does not overflow.
                 let mask = ((1u64 << len) - 1) << skip;
                 asm!(
                     "kmovq k1, {mask}",

@@ -55,6 +55,7 @@ pub(super) unsafe fn store_16(window: *mut u8, host: *const u8) {
 }
 
 fn has_avx512() -> bool {
+    // F alone is not enough: byte masks need BW, and the forms of 16 and 32 bytes need VL.
     is_x86_feature_detected!("avx512f")
         && is_x86_feature_detected!("avx512bw")
         && is_x86_feature_detected!("avx512vl")

@@ -105,6 +105,7 @@ impl Copier {
         const VALUE: u32 = 1;
         // The engine may read it after the program has destroyed the context.
         let memory = Arc::new(gpu.register_host(guard_at(INCOMING + 1))?);
+        // The word of a ticket is at least 1, so 0 shows that nothing is complete.
         for slot in 0..=TRIAL {
             memory.store_u32(word_at(slot), 0)?;
         }
@@ -210,6 +211,7 @@ impl Copier {
             len,
             progress,
         } = work;
+        // It may have been given up, or the memory freed, while it waited for this thread.
         let is_wanted = progress.state() == IncomingState::InProgress && !into.is_lost();
         let peer = self.peers.get(&peer).filter(|_| is_wanted);
         // Last, as a look may wait for the program.
@@ -220,6 +222,7 @@ impl Copier {
         self.next_stream = (stream + 1) % STREAMS;
         let (memory, copy) = (&peer.memory, &progress.copy);
         let queued = into.queue_copy(&self.streams[stream], memory, from, at, len, copy);
+        // The memory may have been freed, and its address used again, before the copy was queued.
         let is_same = into.look(at, len);
         if !is_same {
             progress.fail();
@@ -246,6 +249,7 @@ impl Copier {
 
     /// Releases what it has of the driver, unless its context was destroyed: nothing of it may be used then.
     fn leave(self) {
+        // A stream that is busy belongs to a context that exists.
         let is_busy = |it: &gdr_cuda::Error| matches!(it, gdr_cuda::Error::Deadline { .. });
         let mut looks = self.streams.iter().map(|it| it.wait(Duration::ZERO));
         if looks.any(|look| look.is_err_and(|error| !is_busy(&error))) {
@@ -277,6 +281,7 @@ impl Copier {
         let (slot, word) = (word_at(copy.ticket.slot()), copy.ticket.word());
         let is_wanted = source.generation() == copy.generation && !source.is_lost();
         if !is_wanted || !source.look(*offset, *len) {
+            // The word all the same: it makes the place in the ring free.
             return self.memory.store_u32(slot, word);
         }
         let stream = &self.streams[(copy.ticket.0 % STREAMS as u64) as usize];

@@ -130,6 +130,7 @@ impl Link {
             false => work.others.push_back(job),
         }
         self.has_work.store(true, Ordering::Release);
+        // A thread that looks needs no wake-up, which would be a system call.
         if work.is_blocked {
             self.wake.notify_one();
         }
@@ -151,6 +152,7 @@ impl Link {
     pub(super) fn is_complete(&self, ticket: Ticket) -> bool {
         let memory = self.memory.get();
         let word = memory.and_then(|memory| memory.load_u32(word_at(ticket.slot())).ok());
+        // By the difference, because the values of a slot wrap around.
         word.is_some_and(|word| word.wrapping_sub(ticket.word()).cast_signed() >= 0)
     }
 
@@ -184,6 +186,8 @@ impl Link {
                 return Next::End;
             }
             if let Some(job) = work.pop() {
+                // With the lock held, as `push` sets it. Otherwise it could deny a job that was
+                // added in between.
                 self.has_work.store(work.has_jobs(), Ordering::Relaxed);
                 return Next::Job(job);
             }
@@ -197,6 +201,7 @@ impl Link {
             let (locked, timeout) = woken.unwrap_or_else(PoisonError::into_inner);
             work = locked;
             work.is_blocked = false;
+            // A job, or the end, may have come together with the time-out.
             if timeout.timed_out() && !work.has_jobs() && !work.has_ended {
                 return Next::Look;
             }

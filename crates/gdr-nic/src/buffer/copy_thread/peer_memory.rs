@@ -97,6 +97,7 @@ impl PeerMemory {
             id,
             export,
             progress,
+            // Weak: memory that is open does not keep the link of its thread alive.
             link: Arc::downgrade(link),
         })))
     }
@@ -123,6 +124,7 @@ impl PeerMemory {
 
     /// The offset of `len` bytes at `address` of the other process.
     pub(super) fn offset_of(&self, address: u64, len: u64) -> Option<u64> {
+        // The address is from the other process, and its end may overflow.
         let offset = address.checked_sub(self.0.export.base().get())?;
         let end = offset.checked_add(len)?;
         (end <= self.0.export.len()).then_some(offset)

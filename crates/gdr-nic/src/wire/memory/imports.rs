@@ -78,6 +78,7 @@ impl Import {
 
     fn has(&self, payload: Extent) -> bool {
         let (base, len) = (self.export.base().get(), self.export.len());
+        // The address is from the other process, so nothing is added before it is checked.
         let offset = payload.addr.checked_sub(base);
         offset
             .and_then(|offset| offset.checked_add(payload.len.into()))
@@ -188,6 +189,7 @@ impl Imports {
     ) {
         let header = self.segment.header();
         if self.have_changed() {
+            // Read before the exports: a change after this is followed by the next call.
             self.seen = header.exports_changed();
             let threads = threads();
             for slot in 0..EXPORTS {
@@ -200,6 +202,7 @@ impl Imports {
                 {
                     continue;
                 }
+                // The producer uses the slot for something else, so the old export has ended.
                 self.imports.retain(|import| import.slot != slot);
                 let Some((number, words)) = export else {
                     continue;
@@ -223,6 +226,7 @@ impl Imports {
         }
         for import in &mut self.imports {
             if import.pause.take_if(|pause| pause.has_ended()).is_some() {
+                // The producer may refer to it again.
                 import.answer = Answer::Imported;
                 header.answer(import.slot, import.number, import.answer);
             }
@@ -295,8 +299,10 @@ impl Imports {
         let of_record = |run: &mut PlacedRun| run.has_record(position);
         let late = self.copies.extract_if(.., of_record).last();
         if is_lost && std::mem::take(&mut self.is_useless) {
+            // For ever: no thread of this process can copy this memory.
             self.answer(payload, |import| import.answer = Answer::Refused);
         } else if !is_lost {
+            // The copy that is late shows, when it ends, that the driver goes on.
             let mut late = late.map(|run| run.copy);
             self.answer(payload, |import| import.pause(late.take()));
         }
@@ -353,6 +359,7 @@ impl DeviceRun<'_> {
                     of_payload.for_each(|import| import.next_pause = FIRST_PAUSE);
                     return Ok(());
                 }
+                // The record is void: the memory may have changed while it was copied.
                 IncomingState::Complete => imports.is_lost = true,
                 IncomingState::InProgress => {}
                 IncomingState::Failed => imports.is_lost = true,

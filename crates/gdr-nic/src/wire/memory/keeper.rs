@@ -136,11 +136,13 @@ impl Asked {
     fn finish(self) -> std::result::Result<Watched, Errno> {
         let (reaches, [doorbell]) = rendezvous::receive_welcome(self.socket.as_fd())?;
         let segment = Arc::new(self.segment);
+        // Locked for this step only: the wait for the answer was without the lock.
         let mut engine = self.engine.lock();
         let ring = engine
             .rings
             .add_outbound(segment, self.to, reaches, doorbell);
         drop(engine);
+        // Without it the connections to a process that has ended fail by their own timers.
         let process = PeerProcess::of_unix(self.socket.as_fd()).ok();
         tracing::debug!(to = %self.to, from = %self.engine.local(), "a ring to a device of this host");
         Ok(Watched {
@@ -216,6 +218,7 @@ impl RingKeeper {
     /// Makes a ring from an engine to the device that has a queue pair, unless there is one or that device is
     /// not of this host and user. It takes some system calls the first time.
     pub(crate) fn reach(&self, engine: &Arc<SharedEngine>, to: SocketAddr, qpn: Qpn) {
+        // First without the list of silent devices, because most connections find a ring.
         if !self.is_present.load(Ordering::Acquire) || engine.lock().rings.to(to, qpn).is_some() {
             return;
         }
@@ -223,6 +226,7 @@ impl RingKeeper {
         silent.retain(|(_, since)| since.elapsed() < SILENCE);
         let device = (to, Slot::of(qpn));
         let is_silent = silent.iter().any(|(silent, _)| *silent == device);
+        // Looked for once more: another thread may have made it before this one had the list.
         if is_silent || engine.lock().rings.to(to, qpn).is_some() {
             return;
         }
@@ -231,6 +235,8 @@ impl RingKeeper {
             Ok(None) => {}
             Err(error) => {
                 tracing::debug!(%error, %to, "no ring to a device of this host; packets go by UDP");
+                // Each further connection would wait for the whole limit, so the device is left
+                // alone for a while.
                 silent.push((device, Instant::now()));
             }
         }
@@ -274,6 +280,8 @@ fn listen(engines: &[Arc<SharedEngine>]) -> std::result::Result<Option<Vec<Proce
     let mut listeners = Vec::new();
     for engine in engines {
         let (address, range) = (engine.local(), engine.socket().range());
+        // Shards of one port share a name, and one listener serves them. Each slot has a name of
+        // its own.
         if !listeners.is_empty() && !range.is_slot() {
             break;
         }
@@ -342,7 +350,8 @@ impl Thread {
             if self.follow_address() {
                 continue;
             }
-            // Before the list changes.
+            // By position in each list: `end` adds to `left`, `greet` and `finish` add to `rings`,
+            // and `accept` adds to `new`, so each list is handled before it grows.
             self.end_connections(&ready.left);
             self.end(&ready.rings);
             self.greet(&ready.new);
@@ -400,6 +409,7 @@ impl Thread {
         if !self.is_present.load(Ordering::Acquire) || engine.lock().rings.to(to, qpn).is_some() {
             return;
         }
+        // The older question is dropped: a late answer to it would make a second ring.
         self.asked.retain(|asked| {
             (asked.to, asked.slot) != (to, Slot::of(qpn)) || !Arc::ptr_eq(&asked.engine, engine)
         });
@@ -430,6 +440,7 @@ impl Thread {
         let limit = first.and_then(|limit| Timespec::try_from(limit).ok());
         if let Err(errno) = rustix::event::poll(&mut all, limit.as_ref()) {
             tracing::trace!(%errno, "poll of the thread of the rings ended early");
+            // After a failure the kernel has not written them.
             all.iter_mut().for_each(PollFd::clear_revents);
         }
         let mut ready = all.iter().skip(1).map(|fd| !fd.revents().is_empty());
@@ -516,6 +527,7 @@ impl Thread {
         let engine = engine.ok_or(Errno::HOSTUNREACH)?;
         let segment = Arc::new(Segment::open(&segment)?);
         let memory = memory_of(socket.as_fd(), hello.token);
+        // Before the answer, so that the first packet may refer to memory.
         if memory.is_some() {
             segment.header().accept_references();
         }
@@ -524,6 +536,7 @@ impl Thread {
             memory,
         };
         let welcome = Welcome::to(engine.socket().range());
+        // Before the answer: packets come as soon as the sender has it.
         let ring = engine.lock().add_inbound(segment, sender, doorbell);
         let sent = rendezvous::send(socket.as_fd(), &welcome, &[engine.wake_fd().as_fd()]);
         if let Err(errno) = sent {
@@ -546,6 +559,8 @@ impl Thread {
                 Ok(None) => {}
                 Err(errno) => {
                     tracing::debug!(%errno, "accepting a device of this host failed");
+                    // Without a pause the same connection would be ready at once, again and again.
+                    // A request ends the pause.
                     wait_readable(self.notify.as_fd(), ACCEPT_PAUSE);
                 }
             }

@@ -111,6 +111,7 @@ unsafe fn read_some(pid: Pid, from: u64, parts: &[libc::iovec]) -> Result<usize,
     // SAFETY: the kernel writes to the parts only, and checks the address in the other process.
     let copied = unsafe { libc::process_vm_readv(pid, parts.as_ptr(), count, &remote, 1, 0) };
     match usize::try_from(copied) {
+        // The first page cannot be read: something was asked for, so 0 is not the end.
         Ok(0) => Err(Errno::FAULT),
         Ok(copied) => Ok(copied),
         Err(_) => {

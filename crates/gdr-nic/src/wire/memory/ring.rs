@@ -52,6 +52,7 @@ fn taken(len: usize) -> usize {
 /// Whether the other end asked to be woken. It is asked for once: the caller wakes it, though it may just have asked
 /// again.
 pub(super) fn take_request(asked: &AtomicU32) -> bool {
+    // Usually only a load, because a store would move the cache line from the other processor.
     let is_asked = asked.load(Ordering::Relaxed) != 0;
     if is_asked {
         asked.store(0, Ordering::Relaxed);
@@ -106,7 +107,10 @@ impl Producer {
         if self.fits() {
             return Ok(true);
         }
+        // Pairs with the release of the consumer: it has read what is overwritten next.
         let head = self.segment.header().head().load(Ordering::Acquire);
+        // A position that goes back, or is beyond what was written, would make room where unread
+        // records are.
         if head < self.head || head > self.tail {
             return Err(Broken);
         }
@@ -133,6 +137,7 @@ impl Producer {
         let offset = self.offset();
         let to_end = self.segment.ring_len() - offset;
         if let (Some(first), Some(this)) = (self.segment.word(0), self.segment.word(offset)) {
+            // Cleared before the mark leads the consumer there.
             first.store(0, Ordering::Relaxed);
             this.store(WRAP, Ordering::Release);
             self.tail += to_end as u64;
@@ -169,6 +174,8 @@ impl Producer {
             self.segment.word(offset),
             self.segment.word(offset + taken(len)),
         ) {
+            // Before the release below: otherwise the consumer would take old bytes after this
+            // record as a length.
             next.store(0, Ordering::Relaxed);
             this.store(len as u32 | flag, Ordering::Release);
             self.tail += taken(len) as u64;
@@ -195,6 +202,8 @@ impl Producer {
 
     /// Asks the consumer to wake this end when there is room. The caller looks for room once more.
     pub(super) fn ask_for_room(&self) {
+        // Stored before the caller looks for room again. The consumer gives room back before it
+        // looks for this request.
         self.segment.header().waiting().store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
@@ -357,16 +366,21 @@ impl Consumer {
         let segment = &self.next.segment;
         let mut run = Run::new(first, payload, self.taken, most);
         let mut at = self.taken;
+        // Once around at most: the other process could write references everywhere, and the search
+        // would not end.
         while at - self.taken < segment.ring_len() as u64 {
             // The length of a ring is a power of two.
             let offset = at as usize & (segment.ring_len() - 1);
             let word = segment.word(offset);
             let word = word.map_or(0, |word| word.load(Ordering::Acquire));
+            // At the start a wrap would lead to itself.
             if word == WRAP && offset != 0 {
                 at += (segment.ring_len() - offset) as u64;
                 continue;
             }
             let len = (word & !REFERENCE) as usize;
+            // Only a record that refers to memory continues another one, and it has a header at
+            // least.
             if word & REFERENCE == 0 || !(Bth::LEN + REFERENCE_LEN..=SHORT).contains(&len) {
                 break;
             }
@@ -416,6 +430,7 @@ impl Consumer {
         let mut len = self.next.length()?;
         if len == WRAP {
             let offset = self.next.offset();
+            // A wrap at the start leads to itself for ever.
             if offset == 0 {
                 return Err(Broken);
             }
@@ -430,6 +445,8 @@ impl Consumer {
         if len > self.most || refers && !(REFERENCE_LEN..=SHORT).contains(&len) {
             return Err(Broken);
         }
+        // A short record is copied whole, so that the other process cannot change a header after it
+        // was checked.
         let copied = if len > SHORT { START } else { len };
         let (segment, offset) = (&self.next.segment, self.next.offset());
         // The word of the next record is inside the ring, too.
@@ -471,9 +488,12 @@ impl Consumer {
             return Record::InDevice(len, payload);
         }
         let segment = &self.next.segment;
+        // Once for all records of a quantum: from here to `end_reads` the producer waits before it
+        // gives memory away.
         let void_before = *self
             .void_before
             .get_or_insert_with(|| segment.header().begin_reads());
+        // The producer has made older references void, and may have given their memory away.
         match self.taken >= void_before {
             true => Record::Referring(len, payload),
             false => Record::Void,
@@ -509,6 +529,7 @@ impl Consumer {
         }
         self.given_back = until;
         let segment = &self.next.segment;
+        // The release ends all reads of the room that is given back.
         segment.header().head().store(until, Ordering::Release);
         // The producer stores that it waits, and then looks for room.
         fence(Ordering::SeqCst);
@@ -522,6 +543,8 @@ impl Consumer {
             .segment
             .header()
             .consumer_idle()
+            // Stored before the caller looks for a record again. The producer adds one before it
+            // looks for this request.
             .store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }

@@ -110,6 +110,7 @@ impl Watches {
 
     /// Returns whether a datagram was seen since the last call.
     pub(crate) fn take_readable(&self) -> bool {
+        // A load first: a swap in each poll would take the cache line from the other threads.
         self.readable.load(Ordering::Relaxed) && self.readable.swap(false, Ordering::Relaxed)
     }
 
@@ -124,6 +125,7 @@ impl Watches {
     fn change(&self, change: impl FnOnce(&mut Vec<(RingId, RecordWatch)>)) {
         let mut rings = lock::write(&self.rings);
         change(&mut rings);
+        // With the lock held, so that an older list never sets the count.
         self.count.store(rings.len(), Ordering::Relaxed);
     }
 }
@@ -296,6 +298,8 @@ impl Rings {
         match self.outbound.iter().position(|ring| ring.id == id) {
             Some(at) => {
                 let ring = self.outbound.swap_remove(at);
+                // The receiver may be about to read memory of this process, which the program now
+                // gets back.
                 ring.producer.void_references();
                 ring.waiting
             }
@@ -306,6 +310,7 @@ impl Rings {
     fn end_closed(&mut self) {
         let watches = &self.watches;
         self.inbound.retain(|ring| {
+            // What has arrived is still taken, so the ring ends only when it is empty.
             let ends = ring.is_closing && !ring.consumer.has_record();
             if ends {
                 watches.change(|all| all.retain(|(id, _)| *id != ring.id));
@@ -345,6 +350,7 @@ impl Rings {
 
     /// Room for a packet of a queue pair.
     pub(crate) fn room(&mut self, id: RingId, qpn: Qpn) -> Room<'_> {
+        // Nearly always the ring of the last call: a queue pair sends several packets at a time.
         if self.outbound.get(self.at).is_none_or(|ring| ring.id != id) {
             match self.outbound.iter().position(|ring| ring.id == id) {
                 Some(at) => self.at = at,
@@ -363,6 +369,8 @@ impl Rings {
             Err(Broken) => return Room::Ended,
         }
         let producer = &mut self.outbound[self.at].producer;
+        // The receiver decides: it refuses references once it could not read the memory of this
+        // process.
         let payload = match producer.segment().header().takes_references() {
             true => PayloadBy::Reference,
             false => PayloadBy::Copy,
@@ -414,6 +422,7 @@ impl Rings {
     /// Wakes the receivers that sleep.
     pub(crate) fn wake_receivers(&mut self) {
         for ring in &mut self.outbound {
+            // Once after all packets of a poll, because a wake-up is a system call.
             if std::mem::take(&mut ring.is_touched) && ring.producer.must_wake() {
                 wake(&ring.doorbell);
             }
@@ -439,6 +448,8 @@ impl Rings {
 
     /// Asks senders to wake the progress thread for packets; returns whether it may sleep: none has arrived.
     pub(crate) fn sleep(&self) -> bool {
+        // First the request, and then the look: a sender that adds a packet in between sees the
+        // request.
         self.inbound.iter().for_each(|ring| ring.consumer.sleep());
         !self.has_packet()
     }
@@ -455,8 +466,10 @@ impl Inbound {
         let memory = self.sender.memory.as_ref();
         self.imports.follow(memory, || sink.copy_threads());
         if self.is_closing {
+            // Their payloads were in memory of the sender, which is gone.
             self.stalled.clear();
         }
+        // First, because the packets of a queue pair are passed in order.
         self.stalled.pass(&mut self.imports, &self.sender, sink);
         let mut start = [0; _];
         let mut referred = 0;
@@ -471,6 +484,8 @@ impl Inbound {
                 Ok(None) => break,
                 Err(Broken) => {
                     tracing::warn!(source = %self.sender.address, "a ring is broken; packets come by UDP");
+                    // The other end did not follow the rules, so nothing that it writes is read any
+                    // more.
                     self.consumer.stop();
                     self.is_closing = true;
                     break;
@@ -480,8 +495,10 @@ impl Inbound {
                 continue;
             };
             let qpn = header.dest_qpn;
+            // A record of its queue pair waits, so this one waits after it.
             if self.stalled.has(qpn) {
                 if !self.stall(qpn, position, record, &start) {
+                    // It stays in the ring with all after it, and is taken again by a later poll.
                     self.consumer.go_back(position);
                     break;
                 }
@@ -522,6 +539,7 @@ impl Inbound {
                     break;
                 }
             }
+            // Early, so that the sender has room while the rest is taken.
             if self.consumer.has_taken(GIVE_BACK) {
                 self.give_back(sink);
             }
@@ -551,6 +569,8 @@ impl Inbound {
 
     /// Gives the room of what was taken back, once nothing of it is needed.
     fn give_back(&mut self, sink: &mut impl PacketSink) {
+        // Before the room is given back: with it the sender may give the memory away that its
+        // records refer to.
         let copied = sink.read_sender(&self.sender);
         self.refuse_if_failed(copied);
         self.consumer.end_reads();
@@ -572,6 +592,7 @@ impl Outbound {
     /// Whether there is room. If not, the receiver wakes the progress thread when there is.
     fn has_room(&mut self) -> std::result::Result<bool, Broken> {
         Ok(self.producer.has_room()? || {
+            // Before the second look: a receiver that gives room back in between sees the request.
             self.producer.ask_for_room();
             self.producer.has_room()?
         })

@@ -45,11 +45,13 @@ impl Segment {
 
     /// Maps the segment of another process, if its size can never change.
     pub(super) fn open(fd: &OwnedFd) -> Result<Self, Errno> {
+        // Without seals the other process could shorten the file while this one reads it.
         if !rustix::fs::fcntl_get_seals(fd)?.contains(SEALS) {
             return Err(Errno::PERM);
         }
         let len = rustix::fs::fstat(fd)?.st_size;
         let ring = usize::try_from(len).unwrap_or(0).saturating_sub(HEADER);
+        // The offset of a position is its low bits, which needs a power of two.
         if !(SMALLEST..=LARGEST).contains(&ring) || !ring.is_power_of_two() {
             return Err(Errno::INVAL);
         }

@@ -94,12 +94,14 @@ impl Export {
         let unknown = || HookError::Layout(bytes.len());
         let layout = LAYOUTS
             .iter()
+            // The driver accepts its own layout only, so the size shows which one it is.
             .find(|l| l.size == bytes.len())
             .ok_or_else(unknown)?;
         let field = |at| u32_at(bytes, at).ok_or_else(unknown);
         let client = Handle(field(CLIENT)?);
         self.total = field(TOTAL)? as usize;
         let (count, index) = (field(COUNT)? as usize, field(INDEX)? as usize);
+        // The calls of an export come in order, so another index shows that one was missed.
         if count > MAX_OBJECTS || index != self.sources.len() {
             return Err(HookError::Index { count, index });
         }
@@ -122,6 +124,7 @@ impl Export {
         if self.sources.is_empty() {
             return Err(HookError::NotSeen);
         }
+        // Without the rest a part of the range would be missing in the mapping.
         if self.sources.len() != self.total {
             return Err(HookError::Incomplete {
                 seen: self.sources.len(),

@@ -125,6 +125,7 @@ unsafe extern "C" fn visit(
             _ => {}
         }
     }
+    // The result below, which is not 0, ends the walk.
     search.found = Some(object);
     1
 }
@@ -168,6 +169,8 @@ impl Slots {
             return Err(HookError::NoTable("symbol table"));
         }
         let mut slots = Vec::new();
+        // A library that is linked without a procedure linkage table has its entries in the second
+        // one.
         for (table, size) in [(DT_JMPREL, DT_PLTRELSZ), (DT_RELA, DT_RELASZ)] {
             let count = tables[size as usize] as usize / size_of::<libc::Elf64_Rela>();
             let table = address(table) as *const libc::Elf64_Rela;

@@ -92,6 +92,7 @@ fn detour(current: Target) -> Result<Detour, HookError> {
     };
     for (&hook, target) in hooks {
         let taken = target.load(Ordering::Acquire);
+        // No other thread takes the place meanwhile, because the caller holds the lock.
         if taken.is_null() {
             target.store(wanted, Ordering::Release);
         }
@@ -150,6 +151,7 @@ pub(super) fn export_of<T>(
     let made = {
         let patched = slots.redirect(detour)?;
         let recording = RecorderGuard;
+        // For this call only: other exports of the thread are not recorded.
         RECORDER.set(&mut export);
         let made = call();
         drop(recording);
