@@ -40,8 +40,7 @@ impl Responder {
             Err(Nak::ReceiverNotReady) => {
                 // What follows the packet was sent before the peer knows of the NAK, and is sent
                 // again with it: one NAK is enough.
-                self.nak_sent = true;
-                self.send_ack(Syndrome::ReceiverNotReady(self.rnr_timer), psn);
+                self.send_nak(Syndrome::ReceiverNotReady(self.rnr_timer));
             }
             Err(Nak::Fatal(code, status)) => {
                 // In the order of requests: the peer treats a NAK as the answer to all before it,

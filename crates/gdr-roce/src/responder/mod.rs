@@ -326,8 +326,7 @@ impl Responder {
             } else if self.reassembly.is_some() {
                 self.keep(now, packet);
             } else if !self.nak_sent {
-                self.nak_sent = true;
-                self.send_ack(Syndrome::Nak(NakCode::SequenceError), self.expected_psn);
+                self.send_nak(Syndrome::Nak(NakCode::SequenceError));
             }
             return;
         }
@@ -418,8 +417,7 @@ impl Responder {
     pub(crate) fn refuse_not_ready(&mut self, psn: Psn) -> bool {
         let is_expected = psn == self.expected_psn;
         if is_expected {
-            self.nak_sent = true;
-            self.send_ack(Syndrome::ReceiverNotReady(self.rnr_timer), psn);
+            self.send_nak(Syndrome::ReceiverNotReady(self.rnr_timer));
         }
         is_expected
     }
@@ -505,6 +503,12 @@ impl Responder {
         // A response to each of them, and one to its repetition.
         let most = MAX_QUEUED_RESPONSES + 2 * self.max_rd_atomic;
         most.saturating_sub(self.responses.len())
+    }
+
+    /// Queues a NAK of the expected packet. Where there is no room, the next packet brings it again.
+    fn send_nak(&mut self, syndrome: Syndrome) {
+        self.nak_sent = !self.is_response_queue_full();
+        self.send_ack(syndrome, self.expected_psn);
     }
 
     /// Queues an ACK or NAK. An ACK replaces a queued ACK, which it includes.

@@ -1,5 +1,7 @@
 //! Invalid requests.
 
+use std::iter;
+
 use gdr_roce::wire::{Bth, Headers, Ieth, NakCode, Opcode, Reth, Syndrome, icrc};
 use gdr_roce::{Access, PartitionKey, Qpn, RecvRequest, Rkey, Segment, State, WcStatus, WrId};
 
@@ -105,6 +107,29 @@ fn a_gap_gets_one_sequence_error_nak_and_a_duplicate_only_an_ack() {
         target.poll(),
         nak(NakCode::SequenceError, (expected + 1) & 0xff_ffff)
     );
+}
+
+#[test]
+fn a_gap_that_is_noticed_while_the_response_queue_is_full_is_reported_later() {
+    let mut target = Target::new();
+    let rkey = target.open.1;
+    for _ in 0..200 {
+        // No receive is posted, so each SEND gets an RNR NAK; a duplicate WRITE in between.
+        target.receive(&plain(Opcode::SendOnly, 0, 4));
+        target.receive(&reth(Opcode::WriteOnly, 0xff_ffff, rkey, BASE, 4, 4));
+    }
+    let gap = reth(Opcode::WriteOnly, 3, rkey, BASE, 4, 4);
+    let reported = nak(NakCode::SequenceError, target.first);
+    target.receive(&gap);
+    let sent: Vec<_> =
+        iter::from_fn(|| Some(target.poll()).filter(|a| *a != Sent::Nothing)).collect();
+    assert!(
+        !sent.contains(&reported),
+        "the queue has room: {}",
+        sent.len()
+    );
+    target.receive(&gap);
+    assert_eq!(target.poll(), reported);
 }
 
 #[test]
