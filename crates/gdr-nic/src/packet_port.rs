@@ -111,20 +111,24 @@ impl PacketPort {
 
     fn apply_memberships(&mut self, socket: &PacketSocket) -> io::Result<()> {
         let wanted = self.flows.memberships();
-        let old = std::mem::take(&mut self.memberships);
-        for membership in old {
-            match wanted.contains(&membership) {
-                true => self.memberships.push(membership),
-                false => socket.set_membership(membership, Join::Leave)?,
+        let mut result = Ok(());
+        // What cannot be left stays in the list, so that it is left later.
+        self.memberships.retain(|membership| {
+            if wanted.contains(membership) {
+                return true;
             }
-        }
+            let left = socket.set_membership(*membership, Join::Leave);
+            let stays = left.is_err();
+            result = std::mem::replace(&mut result, Ok(())).and(left);
+            stays
+        });
         for membership in wanted {
             if !self.memberships.contains(&membership) {
                 socket.set_membership(membership, Join::Join)?;
                 self.memberships.push(membership);
             }
         }
-        Ok(())
+        result
     }
 
     fn make_room(&mut self) {

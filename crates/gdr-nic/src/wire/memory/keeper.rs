@@ -37,7 +37,7 @@ const RING: usize = 1 << 18;
 const _: () = assert!(RING > 8 * MAX_DATAGRAM);
 /// How long a device that connects waits for the other one's answer.
 const ANSWER_LIMIT: Duration = Duration::from_millis(200);
-/// How long a device that did not answer is not asked again.
+/// How long a device that did not answer is not asked again, and how long its answer is waited for.
 const SILENCE: Duration = Duration::from_secs(10);
 /// How long a process may take to end once its descriptors are closed.
 const ENDING: Duration = Duration::from_secs(2);
@@ -97,6 +97,8 @@ struct Asked {
     to: SocketAddr,
     slot: Slot,
     segment: Segment,
+    /// When it is asked no longer.
+    until: Deadline,
     /// The other process reads it before it answers.
     _token: Box<u64>,
 }
@@ -128,6 +130,7 @@ impl Asked {
             to,
             slot: Slot::of(qpn),
             segment,
+            until: Deadline::after(SILENCE),
             _token: secret,
         }))
     }
@@ -436,7 +439,9 @@ impl Thread {
             .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
             .collect();
         // EINTR and the like end the wait early.
-        let first = self.left.iter().map(|left| left.until.remaining()).min();
+        let left = self.left.iter().map(|left| left.until);
+        let asked = self.asked.iter().map(|asked| asked.until);
+        let first = left.chain(asked).map(|until| until.remaining()).min();
         let limit = first.and_then(|limit| Timespec::try_from(limit).ok());
         if let Err(errno) = rustix::event::poll(&mut all, limit.as_ref()) {
             tracing::trace!(%errno, "poll of the thread of the rings ended early");
@@ -461,6 +466,8 @@ impl Thread {
             .into_iter()
             .partition::<Vec<_>, _>(|_| ready.next().copied().unwrap_or(false));
         self.asked = waiting;
+        // A device that never answers would keep a segment of each that asks it.
+        self.asked.retain(|asked| !asked.until.has_passed());
         for asked in answered {
             match asked.finish() {
                 Ok(ring) => self.rings.push(ring),

@@ -526,11 +526,12 @@ impl Inbound {
             if let Record::InDevice(_, payload) = record {
                 let waits = taken == Taken::NotYet
                     && self.imports.wait(position, Instant::now(), payload) == Pending::Waits;
-                match waits {
-                    true => {
-                        self.stall(qpn, position, record, &start);
-                    }
-                    false => self.imports.pass(header),
+                if !waits {
+                    self.imports.pass(header);
+                } else if !self.stall(qpn, position, record, &start) {
+                    // As above: too many others wait.
+                    self.consumer.go_back(position);
+                    break;
                 }
             }
             if let Record::Referring(_, payload) = record {
