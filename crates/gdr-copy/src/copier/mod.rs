@@ -559,10 +559,11 @@ impl Copier {
             (*offset, host, bytes.len())
         });
         // SAFETY: slices are readable.
-        unsafe { self.copy_batch(CopyDirection::ToGpu, pieces, len) }?;
-        // One fence after all pieces: with one after each, their stores would not gather.
+        let copied = unsafe { self.copy_batch(CopyDirection::ToGpu, pieces, len) };
+        // One fence after all pieces: with one after each, their stores would not gather. After a failure too, whose error
+        // counts bytes that have arrived.
         self.mapping.flush();
-        Ok(())
+        copied
     }
 
     /// Copies many pieces of GPU memory, in no order, with one fence for all short ones: their loads
