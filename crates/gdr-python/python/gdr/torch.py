@@ -620,6 +620,7 @@ class Reader(_Closing):
     def _bind(self, wanted: dict[str, _Local], mapping: Mapping[str, str] | Callable[[str], str] | None) -> None:
         """Finds out which published part is copied to which part of which tensor."""
         self._device = next(iter(wanted.values())).tensor.device
+        _refuse_shared(wanted)
         published = {name for source in self._sources for name in source.boxes}
         plan: list[tuple[torch.Tensor, int, str, Box, Box]] = []
         for name, it in wanted.items():
@@ -736,6 +737,21 @@ def follow(source: str | Sequence[str], into: _State, *, timeout: float = 30.0, 
 def _left(until: float) -> float:
     """Seconds up to a deadline."""
     return max(0.0, until - time.monotonic())
+
+
+def _refuse_shared(wanted: dict[str, _Local]) -> None:
+    """Refuses a tensor that has a part of another one's memory: the later copy of the two would be left there.
+
+    Tensors that have all of it in common are tied, and those with gaps may lie in each other's.
+    """
+    extents = sorted(
+        (tensor.data_ptr(), tensor.data_ptr() + tensor.numel() * tensor.element_size(), name)
+        for name, (tensor, _, _) in wanted.items()
+        if tensor.is_contiguous() and tensor.numel()
+    )
+    for (start, end, name), (later, later_end, other) in zip(extents, extents[1:]):
+        if later < end and (start, end) != (later, later_end):
+            raise ValueError(f"{name} and {other} share a part of their memory: pass tensors that have their own")
 
 
 def _overlaps_itself(tensor: torch.Tensor) -> bool:
