@@ -92,6 +92,15 @@ names! {
     Permission = "EPERM",
 }
 
+names! {
+    /// What the check sum of a changed packet is.
+    Icrc:
+    /// The one of the bytes before, so that the receiver drops the packet.
+    Wrong = "wrong",
+    /// The one of the changed bytes: nothing but a comparison of the message finds it.
+    Mended = "mended",
+}
+
 impl PlacementOrder {
     pub(crate) const ALL: &[Self] = &[Self::Reverse, Self::Shuffle, Self::Late];
 
@@ -118,8 +127,11 @@ pub enum Fault {
         /// How many more times.
         copies: u32,
     },
-    /// A bit of a packet is changed, so that its check sum is wrong.
-    Corrupt,
+    /// A bit of a packet is changed: with a check sum that is mended, one of its payload.
+    Corrupt {
+        /// The check sum.
+        icrc: Icrc,
+    },
     /// A packet, and all after it, comes later.
     Delay {
         /// By how much.
@@ -244,7 +256,7 @@ impl Fault {
         match self {
             Self::Drop { .. } => "drop",
             Self::Duplicate { .. } => "duplicate",
-            Self::Corrupt => "corrupt",
+            Self::Corrupt { .. } => "corrupt",
             Self::Delay { .. } => "delay",
             Self::Reorder { .. } => "reorder",
             Self::Rate { .. } => "rate",
@@ -271,7 +283,7 @@ impl Fault {
         match self {
             Self::Drop { .. }
             | Self::Duplicate { .. }
-            | Self::Corrupt
+            | Self::Corrupt { .. }
             | Self::Delay { .. }
             | Self::Reorder { .. }
             | Self::Rate { .. } => Class::Packet,

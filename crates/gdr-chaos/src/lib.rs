@@ -34,7 +34,7 @@ mod scenario;
 mod value;
 
 pub use error::{Place, Problem, ScenarioError};
-pub use fault::{Class, Fault, PlacementOrder, RefusedErrno, StatusCode};
+pub use fault::{Class, Fault, Icrc, PlacementOrder, RefusedErrno, StatusCode};
 pub use record::{Record, Strike};
 pub use rule::{Direction, Kinds, Memory, Queues, Rule, Trigger};
 pub use scenario::{Scenario, Site};

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::error::{Problem, ScenarioError};
-use crate::fault::{Class, Fault, PlacementOrder, RefusedErrno, StatusCode};
+use crate::fault::{Class, Fault, Icrc, PlacementOrder, RefusedErrno, StatusCode};
 use crate::fields::Fields;
 use crate::value::{Share, duration_text, size_text};
 
@@ -293,7 +293,13 @@ fn fault(name: &'static str, fields: &mut Fields) -> Result<Fault, ScenarioError
         "duplicate" => Fault::Duplicate {
             copies: fields.number("copies", 1)?.unwrap_or(1),
         },
-        "corrupt" => Fault::Corrupt,
+        "corrupt" => {
+            let (all, text) = (Icrc::ALL, Icrc::name);
+            let icrc = fields.get("icrc", &one_of(all, text), |it| named(all, text, it))?;
+            Fault::Corrupt {
+                icrc: icrc.unwrap_or(Icrc::Wrong),
+            }
+        }
         "delay" => Fault::Delay {
             by: by(fields)?,
             jitter: jitter(fields)?,
@@ -405,7 +411,12 @@ impl fmt::Display for Rule {
                 write!(f, " order={} piece={piece}", order.name())?;
                 time(f, "by", by)?;
             }
-            Fault::Corrupt | Fault::DeviceFatal | Fault::Kill | Fault::Hang | Fault::Contend => {}
+            Fault::Corrupt { icrc: Icrc::Mended } => f.write_str(" icrc=mended")?,
+            Fault::Corrupt { icrc: Icrc::Wrong }
+            | Fault::DeviceFatal
+            | Fault::Kill
+            | Fault::Hang
+            | Fault::Contend => {}
         }
         match self.trigger {
             Some(Trigger::At(at)) => time(f, "at", at)?,

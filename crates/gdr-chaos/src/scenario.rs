@@ -323,7 +323,7 @@ mod tests {
         let of = |faults: &'static str, keys: BoxedStrategy<String>| (Just(faults), keys);
         prop_oneof![
             of(
-                "drop|corrupt|duplicate copies=4|reorder behind=2 by=3us|rate limit=10M",
+                "drop|corrupt|corrupt icrc=mended|duplicate copies=4|reorder behind=2 by=3us|rate limit=10M",
                 packet
             ),
             of(

@@ -1,6 +1,7 @@
 //! The engine of one address.
 
 use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU64;
 use std::sync::{Arc, Weak};
 
 use gdr_roce::{Access, Mtu};
@@ -70,6 +71,13 @@ impl Device {
     /// The address and port at which it receives.
     pub fn address(&self) -> SocketAddr {
         self.0.local()
+    }
+
+    /// Limits what it sends to all peers together, over UDP and by shared memory, to a number of bytes in a second:
+    /// requests, answers to READs of peers, and acknowledgements, with their headers. After a pause, 10 ms of the rate
+    /// may leave at once, and at least 64 KiB. Frames of raw packet queue pairs do not count.
+    pub fn limit_sending(&self, bytes_per_second: Option<NonZeroU64>) {
+        self.0.state().send_limit.set(bytes_per_second);
     }
 
     /// The largest path MTU of the route to a peer.

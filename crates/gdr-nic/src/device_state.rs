@@ -16,6 +16,7 @@ use crate::error::{Error, Result};
 use crate::shard::clock::Clock;
 use crate::shard::cq_entries::{CqEntries, OnCompletion};
 use crate::shard::region_table::RegionTable;
+use crate::shard::send_limit::SendLimit;
 use crate::shard::srq_context::SrqContext;
 use crate::types::{AsyncEvent, SoftOptions};
 use crate::wire::memory::RingRequests;
@@ -47,6 +48,7 @@ pub(crate) struct DeviceState {
     wakes: Box<[OwnedFd]>,
     /// Where engines ask for rings to devices of this host, if the device has some.
     pub(crate) ring_requests: OnceLock<RingRequests>,
+    pub(crate) send_limit: SendLimit,
     /// The faults that a scenario has for it.
     pub(crate) chaos: Option<DeviceChaos>,
     /// Why a socket was lost. No shard moves bytes then.
@@ -75,6 +77,7 @@ impl DeviceState {
             untaken: Arc::default(),
             wakes: (0..shards).map(eventfd).collect::<Result<_>>()?,
             ring_requests: OnceLock::new(),
+            send_limit: SendLimit::default(),
             chaos: Chaos::of_process()?.map(DeviceChaos::new),
             failure: OnceLock::new(),
         })

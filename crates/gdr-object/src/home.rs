@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
+use std::num::NonZeroU64;
 use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
@@ -37,6 +38,7 @@ pub(crate) const LOOK: Duration = Duration::from_millis(100);
 pub struct HomeOptions {
     security: Security,
     device: Option<Device>,
+    limit: Option<NonZeroU64>,
     most_peers: usize,
     most_peers_of_one: Option<usize>,
     most_objects: usize,
@@ -58,6 +60,7 @@ impl HomeOptions {
         Self {
             security,
             device: None,
+            limit: None,
             most_peers: 256,
             most_peers_of_one: None,
             most_objects: 1 << 16,
@@ -68,6 +71,13 @@ impl HomeOptions {
     /// Serves over this device.
     pub fn device(mut self, device: &Device) -> Self {
         self.device = Some(device.clone());
+        self
+    }
+
+    /// Limits what its device sends to all peers together, in bytes in a second ([`Device::limit_sending`]): readers
+    /// share it. One that gets nothing for 10 s fails. Without it, a device keeps the limit that it has.
+    pub fn limit(mut self, bytes_per_second: NonZeroU64) -> Self {
+        self.limit = Some(bytes_per_second);
         self
     }
 
@@ -175,13 +185,16 @@ impl Home {
     /// on a free UDP port.
     ///
     /// # Errors
-    /// [`Error::Rdma`]: the address or the port cannot be used, or a key is needed there.
+    /// [`Error::Rdma`]: the address or the port cannot be used, a key is needed there, or the device has no limit.
     pub fn bind(address: SocketAddr, options: HomeOptions) -> Result<Self> {
         let listener = Listener::bind(address)?;
         let device = match options.device {
             Some(device) => device,
             None => Device::soft_with(SoftOptions::new(address.ip()).port(0))?,
         };
+        if options.limit.is_some() {
+            device.limit_sending(options.limit)?;
+        }
         let os = |source| Error::Os {
             call: "getrandom",
             source,

@@ -1,6 +1,7 @@
 //! Owners of objects.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gdr_cuda::Ordinal;
@@ -25,8 +26,9 @@ use crate::waiting::{deadline, limit, wait};
 ///
 /// `address` is the IP address and the port to listen at; port 0 takes any. `key` is a shared key
 /// (bytes, at least 16, or the path of a file with them); without one, only
-/// processes of the same user on this host, and of root, are accepted. `nic` names an RDMA device; without one, gdr itself speaks RoCE at the address. RDMA
-/// packets are neither encrypted nor authenticated.
+/// processes of the same user on this host, and of root, are accepted. `nic` names an RDMA device; without one, gdr itself speaks RoCE at the address.
+/// `limit` is how many bytes it sends in a second, at most, to all readers together, which a network card does not
+/// keep to: `nic` then fails. RDMA packets are neither encrypted nor authenticated.
 ///
 /// It serves until it is closed, or neither it nor one of its objects is used any more.
 #[pyclass(frozen, module = "gdr")]
@@ -122,18 +124,22 @@ context_manager!(Home);
 #[pymethods]
 impl Home {
     #[new]
-    #[pyo3(signature = (address = "127.0.0.1:0", *, key = None, nic = None))]
+    #[pyo3(signature = (address = "127.0.0.1:0", *, key = None, nic = None, limit = None))]
     fn new(
         py: Python<'_>,
         address: &str,
         key: Option<&Bound<'_, PyAny>>,
         nic: Option<String>,
+        limit: Option<NonZeroU64>,
     ) -> PyResult<Self> {
         let (address, security) = (self::address(py, address)?, security(key)?);
         py.detach(|| {
             let mut options = HomeOptions::new(security);
             if let Some(device) = device(nic)? {
                 options = options.device(&device);
+            }
+            if let Some(limit) = limit {
+                options = options.limit(limit);
             }
             let home = gdr_object::Home::bind(address, options);
             let home = home.map_err(IntoException::into_exception)?;

@@ -182,6 +182,13 @@ def test_failures_have_classes_and_fields(home, link):
         last.newest(timeout=LIMIT_S)
 
 
+def test_a_home_with_a_limit_serves():
+    with gdr.Home(limit=10**9) as home:
+        home.object("w", 8).publish_from(bytes(range(8)))
+        with gdr.Link(home.address) as link:
+            assert link.open("w").get(timeout=LIMIT_S)[1] == bytes(range(8))
+
+
 def test_arguments_that_are_wrong_are_named(home, link):
     for name in ["no.such.host.invalid", "localhost:port", "x" * 300]:
         with pytest.raises(ValueError, match="is not an address, and no host has this name"):
@@ -190,6 +197,9 @@ def test_arguments_that_are_wrong_are_named(home, link):
         gdr.Link(local.address.replace("127.0.0.1", "localhost")).close()
     with pytest.raises(TypeError, match="a float is not a key"):
         gdr.Link(home.address, key=1.5)
+    for limit, error in [(0, ValueError), (-1, OverflowError), (1.5, TypeError)]:
+        with pytest.raises(error):
+            gdr.Home(limit=limit)
     for arguments, text in [
         ({"mode": "newest"}, '"newest" is not a mode'),
         ({"mode": "ring:1"}, "2 to 4096 slots"),

@@ -164,6 +164,43 @@ def test_what_cannot_be_published_names_the_tensor(state, error, words):
         gdr.torch.publish(state, "w")
 
 
+class Elsewhere(torch.Tensor):
+    """A tensor that says that it is in memory of a GPU."""
+
+    device = property(lambda self: torch.device("cuda:0"))
+
+
+def test_a_tensor_on_another_device_than_the_others_is_named():
+    cpu, gpu = torch.zeros(2), torch.zeros(2).as_subclass(Elsewhere)
+    for common, other, words in (
+        (cpu, gpu, "c is on cuda:0, and other tensors on cpu"),
+        (gpu, cpu, "c is on cpu, and other tensors on cuda:0"),
+    ):
+        state = {"a": common, "b": common, "c": other}
+        with pytest.raises(ValueError, match=words):
+            gdr.torch.publish(state, "w")
+        with gdr.torch.publish({name: torch.zeros(2) for name in state}, "w") as publisher:
+            publisher.push(1)
+            with pytest.raises(ValueError, match=words):
+                gdr.torch.pull(publisher.source, state, timeout=LIMIT_S)
+
+
+def test_a_limit_is_of_a_home_and_serves():
+    state = {"w": torch.arange(4.0)}
+    with gdr.torch.publish(state, "w", limit=10**9) as publisher:
+        publisher.push(1)
+        into = {"w": torch.empty(4)}
+        assert gdr.torch.pull(publisher.source, into, timeout=LIMIT_S) == 1
+        assert torch.equal(into["w"], state["w"])
+    with gdr.Home() as home:
+        for offer in (
+            lambda: gdr.torch.publish(state, "w", listen=home, limit=1),
+            lambda: gdr.torch.relay(f"{home.address}/w", listen=home, limit=1),
+        ):
+            with pytest.raises(ValueError, match="limit is of a home"):
+                offer()
+
+
 def test_tensors_without_elements_have_a_step():
     with gdr.torch.publish({"a": torch.empty(0)}, "w") as publisher:
         publisher.push(5)
@@ -181,6 +218,16 @@ def test_what_cannot_be_pulled_names_the_tensor():
         ):
             with pytest.raises(ValueError, match=words):
                 gdr.torch.pull(publisher.source, into, timeout=LIMIT_S)
+        memory = torch.empty(20)
+        with gdr.torch.publish({"a": torch.zeros(4), "b": torch.ones(4)}, "two") as two:
+            two.push(1)
+            into = {"a": memory[:4], "b": memory[2:6]}
+            with pytest.raises(ValueError, match="a and b share a part of their memory"):
+                gdr.torch.pull(two.source, into, timeout=LIMIT_S)
+            # Beside each other, and in each other's gaps.
+            for into in ({"a": memory[:4], "b": memory[4:8]}, {"a": memory[:8:2], "b": memory[1:9:2]}):
+                gdr.torch.pull(two.source, into, timeout=LIMIT_S)
+                assert torch.equal(into["a"], torch.zeros(4)) and torch.equal(into["b"], torch.ones(4))
         with pytest.raises(ValueError, match="names no object"):
             gdr.torch.pull("127.0.0.1:1", {"w": torch.empty(4, 3)})
 

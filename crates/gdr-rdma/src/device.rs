@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use gdr_roce::Mtu;
@@ -157,6 +158,18 @@ impl Device {
     /// [`SocketError::AddressFamily`](crate::SocketError::AddressFamily), [`SocketError::NoRoute`](crate::SocketError::NoRoute), [`SocketError::MtuTooSmall`](crate::SocketError::MtuTooSmall), [`SocketError::Os`](crate::SocketError::Os).
     pub fn path_mtu(&self, peer: IpAddr) -> Result<Mtu> {
         self.0.path_mtu(peer)
+    }
+
+    /// Limits what it sends to all peers together, over UDP and by shared memory, to a number of bytes in a second, or
+    /// ends the limit: requests, answers to READs of peers, and acknowledgements, with their headers. After a pause,
+    /// 10 ms of the rate may leave at once, and at least 64 KiB.
+    ///
+    /// # Errors
+    /// [`Error::NotOffered`] for a kernel device, whose hardware answers READs.
+    pub fn limit_sending(&self, bytes_per_second: Option<NonZeroU64>) -> Result<()> {
+        self.nic(Feature::SendLimit)?
+            .limit_sending(bytes_per_second);
+        Ok(())
     }
 
     /// The provider's device.

@@ -7,6 +7,7 @@ mod plan;
 mod publisher;
 
 use std::net::SocketAddr;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -19,6 +20,7 @@ use gdr_object::{
 };
 use gdr_perf::loopback::{HostPort, TransferPreference};
 use gdr_perf::report::Schema;
+use gdr_perf::transfer::{InvalidThreshold, MinimumRate};
 use serde::Serialize;
 
 use super::say_simulated;
@@ -35,6 +37,7 @@ use crate::object_report::{ObjectRow, sheet};
 use crate::object_spec::{ContentSpec, GpuReach, ObjectSpec, SpecLocation};
 use crate::output::Output;
 use crate::rdma_peer::{Addresses, Side, check_listener, nearest_nics};
+use crate::units::figure;
 use checkpoint::CheckpointSpec;
 use plan::Plan;
 use publisher::Publisher;
@@ -78,6 +81,10 @@ pub(crate) struct Options {
     #[arg(long, value_name = "HOST[:PORT]", default_value = "127.0.0.1")]
     listen: HostPort,
 
+    /// Send no more than this to all readers together: 2GB/s, 10Gbps. Of devices in software
+    #[arg(long, value_name = "RATE", value_parser = bytes_per_second)]
+    limit: Option<NonZeroU64>,
+
     /// Answer Prometheus at http://ADDR/metrics, without a key
     #[arg(long, value_name = "ADDR:PORT")]
     metrics: Option<SocketAddr>,
@@ -99,6 +106,15 @@ impl Options {
         let transfer = TransferPreference::Auto;
         GpuContext::open_for_transfer(&self.gpu, WithoutGpu::Fails, transfer).map(Some)
     }
+}
+
+/// The bytes in a second of a rate, at least one.
+fn bytes_per_second(text: &str) -> Result<NonZeroU64, String> {
+    let MinimumRate { gb_per_s } = text
+        .parse()
+        .map_err(|error: InvalidThreshold| error.to_string())?;
+    NonZeroU64::new((gb_per_s * 1e9) as u64)
+        .ok_or_else(|| format!("`{text}` is less than a byte in a second"))
 }
 
 /// Where an object goes.
@@ -179,6 +195,8 @@ enum Event<'a> {
         /// Which peers are accepted: `loopback`, `key` or `any`.
         peers: &'static str,
         metrics: Option<SocketAddr>,
+        /// What is sent to all readers together, at most.
+        limit_bytes_per_s: Option<NonZeroU64>,
         simulated: bool,
         objects: Vec<ObjectRow>,
     },
@@ -228,6 +246,7 @@ Examples:
   gdr serve --listen 10.0.0.1 --key-file key --object name=a,size=4K --object name=b,size=4K
   gdr serve --safetensors model.safetensors    its tensors: gdr ls 127.0.0.1/model
   gdr serve --relay node1/model --listen 10.0.0.7 --key-file key    for other readers of it
+  gdr serve --safetensors model.safetensors --limit 2GB/s    the rest is left to the program
   gdr serve --object name=w,size=1M --metrics 127.0.0.1:9400    for Prometheus";
     const RUN: Run<Self> = run;
 }
@@ -331,8 +350,13 @@ fn bind(options: &Options, context: Option<&GpuContext>) -> Result<Home> {
         let device = pair.listener(&chosen, address.ip())?;
         check_listener(&device, address, &addresses.security)?;
         // A peer that connects at once is to find the objects.
-        let options = HomeOptions::new(addresses.security.clone()).closed();
-        Ok(Home::bind(address, options.device(&device))?)
+        let mut home = HomeOptions::new(addresses.security.clone())
+            .closed()
+            .device(&device);
+        if let Some(limit) = options.limit {
+            home = home.limit(limit);
+        }
+        Ok(Home::bind(address, home)?)
     })
 }
 
@@ -380,6 +404,7 @@ fn announce(
             rdma_address: device.address(),
             peers: options.device.security.peers(),
             metrics,
+            limit_bytes_per_s: options.limit,
             simulated: context.is_some_and(|gpu| gpu.simulated.is_some()),
             objects: served.rows(),
         };
@@ -394,6 +419,10 @@ fn announce(
         device.name()
     );
     output.paragraph("", "  ", &text)?;
+    if let Some(limit) = options.limit {
+        let rate = figure(limit.get() as f64 / 1e9);
+        output.line(format_args!("at most {rate} GB/s to all readers together"))?;
+    }
     if let Some(address) = metrics {
         output.line(format_args!("metrics at http://{address}/metrics"))?;
     }

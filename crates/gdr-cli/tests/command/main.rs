@@ -434,9 +434,10 @@ fn completions_know_names_and_gdrcopys_tools() {
             words[words.len() - 1],
             words[words.len() - 2],
         );
-        let output = std::process::Command::new("bash")
-            .args(["-c", &program])
-            .output();
+        // It is longer than an argument may be.
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), program).unwrap();
+        let output = std::process::Command::new("bash").arg(file.path()).output();
         stdout(&output.unwrap())
     };
     assert_eq!(complete(&["gdr", "sanity", "--backend", "dm"]), "dmabuf\n");

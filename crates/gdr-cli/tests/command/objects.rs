@@ -380,6 +380,17 @@ fn a_file_without_a_size_is_one_epoch() {
 }
 
 #[test]
+fn an_owner_says_what_it_sends_at_most() {
+    let owner = Owner::start("--object name=w,size=4K --limit 80Mbps");
+    assert_eq!(owner.process.first["limit_bytes_per_s"], 10_000_000);
+    for rate in ["5", "3us", "0.000001Mbps"] {
+        let refused = gdr(["serve", "--object", "name=w,size=4K", "--limit", rate]);
+        assert_eq!(code(&refused), 64, "{}", stderr(&refused));
+        assert!(stderr(&refused).contains("--limit"), "{}", stderr(&refused));
+    }
+}
+
+#[test]
 fn an_owner_that_is_killed_ends_its_watchers_with_an_error() {
     let owner = Owner::start("--object name=w,size=1M,access=read-write");
     let watch = owner.watch("w", &["--get"]);

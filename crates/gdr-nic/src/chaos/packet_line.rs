@@ -53,6 +53,8 @@ pub(super) struct Schedule {
     /// How many more times.
     pub(super) copies: u32,
     pub(super) is_corrupt: bool,
+    /// A byte of which a bit is changed, under a check sum that is right.
+    pub(super) changed: Option<usize>,
 }
 
 impl PacketLine {
@@ -81,6 +83,9 @@ impl PacketLine {
             due,
             behind,
         };
+        if let Some(byte) = schedule.changed.and_then(|at| held.bytes.get_mut(at)) {
+            *byte ^= 1;
+        }
         let before = match schedule.overtaken {
             Some(_) => None,
             // Those that it has just passed leave behind it.

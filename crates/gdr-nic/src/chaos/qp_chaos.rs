@@ -1,16 +1,18 @@
 //! Faults of a queue pair.
 
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gdr_chaos::{Class, Direction, Fault, Kinds, Queues, Rule, Site, StatusCode};
+use gdr_chaos::{Class, Direction, Fault, Icrc, Kinds, Queues, Rule, Site, StatusCode};
+use gdr_roce::wire::{AtomicAckEth, Packet, icrc};
 use gdr_roce::{Completion, Memory, Mtu, Psn, Qpn, RtrAttributes, Time, WcStatus};
 
 use super::held_completions::HeldCompletions;
 use super::late_bytes::{LateBytes, LateMemory};
 use super::packet_line::{Arrival, HeldPacket, PacketLine, Schedule};
-use super::packet_stream::{Headers, PacketNumber, PacketStream, Role};
+use super::packet_stream::{Headers, PacketStream, Role};
 use super::{Chaos, Counted, DeviceChaos};
 use crate::device_state::DeviceState;
 use gdr_udp::Socket;
@@ -161,7 +163,12 @@ impl QpChaos {
         }
         let mut schedule = Schedule::default();
         if let Some(number) = number {
-            self.choose(direction, headers, number, address, &mut schedule);
+            let packet = Arrival {
+                bytes,
+                address,
+                number: Some(number),
+            };
+            self.choose(direction, headers, packet, &mut schedule);
         }
         if self.is_lost(direction, role, headers.psn) {
             return;
@@ -183,15 +190,18 @@ impl QpChaos {
         &mut self,
         direction: Direction,
         headers: Headers,
-        number: PacketNumber,
-        address: SocketAddr,
+        packet: Arrival<'_>,
         schedule: &mut Schedule,
     ) {
         let (chaos, kind) = (Arc::clone(&self.chaos), headers.kind());
+        let Some(number) = packet.number else {
+            return;
+        };
         for (at, rule) in chaos.rules(Class::Packet) {
             let selected = rule.direction.is_none_or(|wanted| wanted == direction)
                 && rule.kinds.contains(kind)
-                && rule.peer.is_none_or(|wanted| wanted == address.ip());
+                && rule.peer.is_none_or(|wanted| wanted == packet.address.ip())
+                && (rule.fault != MENDED || !payload(packet.bytes).is_empty());
             let site = self.site(number.operation, number.packet);
             if !selected || !self.strikes(at, rule, site) {
                 continue;
@@ -205,7 +215,14 @@ impl QpChaos {
                     left: times,
                 }),
                 Fault::Duplicate { copies } => schedule.copies += copies,
-                Fault::Corrupt => schedule.is_corrupt = true,
+                Fault::Corrupt { icrc: Icrc::Wrong } => schedule.is_corrupt = true,
+                Fault::Corrupt { icrc: Icrc::Mended } => {
+                    let payload = payload(packet.bytes);
+                    let len = payload.len().max(1) as u64;
+                    let byte = (self.chaos.scenario.draw(at, site, 1) % len) as usize;
+                    how = format!(" byte={byte}");
+                    schedule.changed = Some(payload.start + byte);
+                }
                 Fault::Delay { by, jitter } => {
                     let delay = by + self.jitter(at, site, jitter);
                     how = format!(" by={}ns", delay.as_nanos());
@@ -508,6 +525,21 @@ impl QpChaos {
     pub(crate) fn next_of_device(&self) -> Option<Time> {
         self.device_chaos()?.next(self.now())
     }
+}
+
+const MENDED: Fault = Fault::Corrupt { icrc: Icrc::Mended };
+
+/// Where the payload of a packet is, or the result of an atomic.
+fn payload(bytes: &[u8]) -> Range<usize> {
+    let Ok(packet) = Packet::new(bytes) else {
+        return 0..0;
+    };
+    let end = bytes.len() - icrc::LEN - usize::from(packet.bth().pad);
+    let len = match packet.atomic_ack() {
+        Some(_) => AtomicAckEth::LEN,
+        None => packet.payload().len(),
+    };
+    end - len..end
 }
 
 fn status_of(code: StatusCode) -> WcStatus {

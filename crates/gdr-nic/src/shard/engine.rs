@@ -78,6 +78,8 @@ pub(crate) struct Engine {
     held: Vec<u32>,
     held_until: u64,
     unfinished: Unfinished,
+    /// Until when a queue pair waits for the limit of the device.
+    limited_until: Option<Time>,
     device: Arc<DeviceState>,
     /// Without what the queue pairs and the wire over UDP count.
     counters: Counters,
@@ -105,6 +107,7 @@ impl Engine {
             held: Vec::new(),
             held_until: 0,
             unfinished: Unfinished::default(),
+            limited_until: None,
             device,
             counters: Counters::default(),
             flushed: false,
@@ -144,7 +147,13 @@ impl Engine {
     /// What the progress thread has to wait for, besides packets.
     pub(crate) fn wakeup(&self) -> Wakeup {
         Wakeup {
-            at: self.timers.first().map(|(time, _)| *time),
+            at: [
+                self.timers.first().map(|(time, _)| *time),
+                self.limited_until,
+            ]
+            .into_iter()
+            .flatten()
+            .min(),
             when_writable: self.wire.batch.is_blocked(),
             when_frames_fit: self.packets.is_blocked(),
         }
@@ -163,7 +172,8 @@ impl Engine {
         let has_ready = !(self.qps.ready.is_empty() && self.held.is_empty());
         // With the socket full, a queue pair that is ready can send nothing, unless its packets go
         // by a ring.
-        let may_send = !self.wire.batch.is_blocked() || self.rings.has_outbound();
+        let may_send = (!self.wire.batch.is_blocked() || self.rings.has_outbound())
+            && self.limited_until.is_none_or(|until| until <= self.now());
         may_send && has_ready
             || self.packets.has_looped()
             || self.rings.has_packet()
@@ -555,6 +565,7 @@ impl Engine {
     /// Sends for every ready queue pair in turn, and settles what it completed.
     fn transmit(&mut self, regions: &Regions, now: Time) -> bool {
         let mut any = false;
+        self.limited_until = None;
         if self.qps.ready.is_empty() {
             self.flush_wires();
             return any;
@@ -625,9 +636,17 @@ impl Engine {
         if qp.chaos.is_some() {
             return self.transmit_by_chaos(qp, regions, now, any);
         }
+        let limit = self.device.send_limit.rate();
+        if let Some(rate) = limit {
+            memory.longest_reference = rate.longest_reference();
+        }
         for _ in 0..QUANTUM {
             if !qp.may_transmit() {
                 return false;
+            }
+            if let Some(until) = qp.limited_until(&self.device.send_limit, limit, now) {
+                self.limited_until = Some(until);
+                return true;
             }
             if let Some(ring) = qp.ring {
                 // Room is for one packet, so each asks again: the receiver may have taken some
@@ -653,10 +672,10 @@ impl Engine {
                     return false;
                 };
                 *any = true;
-                self.counters.bytes_sent += len as u64;
+                let mut bytes = len as u64;
                 match memory.offer.take() {
                     Some(offer) => {
-                        self.counters.bytes_sent += u64::from(offer.payload.len);
+                        bytes += u64::from(offer.payload.len);
                         let reference = self.rings.push_reference(len, offer.payload);
                         self.counters.sent_by_reference += 1;
                         if let Some(reference) = reference {
@@ -666,8 +685,10 @@ impl Engine {
                     }
                     None => self.rings.push(len),
                 }
+                self.counters.bytes_sent += bytes;
                 self.counters.packets_sent += 1;
                 self.counters.sent_by_memory += 1;
+                self.device.send_limit.count(limit, now, bytes);
                 continue;
             }
             if self.wire.batch.is_blocked() {
@@ -679,6 +700,7 @@ impl Engine {
                 return false;
             };
             *any = true;
+            self.device.send_limit.count(limit, now, len as u64);
             if let Transport::Datagrams(_) = qp.transport {
                 match self.rings.pass(to, &room[..len]) {
                     Passed::InRing => {

@@ -91,6 +91,8 @@ pub(crate) struct DomainMemory<'a, 'r> {
     pub(crate) is_too_early: bool,
     /// How payloads may leave.
     pub(crate) payload_by: PayloadBy,
+    /// The most bytes that one packet refers to.
+    pub(crate) longest_reference: u32,
     /// What the peer may import.
     pub(crate) exports: Option<&'a Arc<Exports>>,
     /// Whether the peer takes references to the region with this key, which is GPU memory.
@@ -117,6 +119,7 @@ impl<'a, 'r> DomainMemory<'a, 'r> {
             origin: Origin::Packet,
             is_too_early: false,
             payload_by: PayloadBy::Copy,
+            longest_reference: u32::MAX,
             exports: None,
             device_key: Cell::default(),
             offer: None,
@@ -332,6 +335,7 @@ impl Memory for DomainMemory<'_, '_> {
             }
             None => return Ok(0),
         };
+        let len = len.min(self.longest_reference);
         let payload = Extent { addr, len };
         self.offer = Some(Offer { key, payload });
         Ok(len)
@@ -429,6 +433,7 @@ mod tests {
             origin: Origin::Packet,
             is_too_early: false,
             payload_by: PayloadBy::Copy,
+            longest_reference: u32::MAX,
             exports: None,
             device_key: Cell::default(),
             offer: None,

@@ -30,6 +30,7 @@ pub(crate) mod qp_context;
 pub(crate) mod qp_table;
 pub(crate) mod region_table;
 pub(crate) mod ring_acceptor;
+pub(crate) mod send_limit;
 pub(crate) mod shared_engine;
 pub(crate) mod srq_context;
 pub(crate) mod transport;

@@ -12,6 +12,7 @@ use super::cq_entries::{Announcement, CqEntries, CqProducer, Producers, received
 use super::memory::DomainMemory;
 use super::posted_requests::PostedRequests;
 use super::qp_table::Acceptance;
+use super::send_limit::{SendLimit, SendRate};
 use super::srq_context::SrqContext;
 use super::transport::Transport;
 use crate::bounded_queue::Pushed;
@@ -183,6 +184,18 @@ impl QpContext {
             Transport::Datagrams(_) => true,
             Transport::RawPackets(_) => false,
         }
+    }
+
+    /// Until when it waits for the limit of the device; `None` if it may send now. An acknowledgement counts, and never
+    /// waits, or the peer would send again what has arrived.
+    pub(crate) fn limited_until(
+        &self,
+        limit: &SendLimit,
+        rate: Option<SendRate>,
+        now: Time,
+    ) -> Option<Time> {
+        let until = limit.wait(rate?, now)?;
+        (!self.transport.owes_only_acknowledgement()).then_some(until)
     }
 
     /// Writes the next RoCE packet to `out`; returns its length and where it goes.

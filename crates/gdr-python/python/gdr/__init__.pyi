@@ -180,7 +180,12 @@ class TensorIndex:
 @final
 class Home:
     def __new__(
-        cls, address: str = "127.0.0.1:0", *, key: _Key | None = None, nic: str | None = None
+        cls,
+        address: str = "127.0.0.1:0",
+        *,
+        key: _Key | None = None,
+        nic: str | None = None,
+        limit: int | None = None,
     ) -> Home: ...
     def object(
         self,

@@ -217,9 +217,11 @@ class _Closing:
 class _Owner(_Closing):
     """What has a home of its own, or one that serves more."""
 
-    def __init__(self, listen: str | Home, key: Any, nic: str | None) -> None:
+    def __init__(self, listen: str | Home, key: Any, nic: str | None, limit: int | None) -> None:
         self._owns_home = not isinstance(listen, Home)
-        self._home = listen if isinstance(listen, Home) else Home(listen, key=key, nic=nic)
+        if isinstance(listen, Home) and limit is not None:
+            raise ValueError("limit is of a home: pass it to the gdr.Home that listens")
+        self._home = listen if isinstance(listen, Home) else Home(listen, key=key, nic=nic, limit=limit)
 
     def _end_home(self) -> None:
         if self._owns_home:
@@ -237,6 +239,7 @@ class Publisher(_Owner):
         listen: str | Home,
         key: Any = None,
         nic: str | None = None,
+        limit: int | None = None,
         parts: _Parts | None = None,
         checksum: str = "none",
     ) -> None:
@@ -251,7 +254,7 @@ class Publisher(_Owner):
         }
         attributes = {"format": "pt", _PARTS: json.dumps(boxes, separators=(",", ":"))}
         self._index = TensorIndex([*described, (_STEP, "I64", [])], attributes)
-        super().__init__(listen, key, nic)
+        super().__init__(listen, key, nic, limit)
         try:
             self._object = self._home.object(
                 name,
@@ -369,25 +372,36 @@ def publish(
     listen: str | Home = "127.0.0.1:0",
     key: Any = None,
     nic: str | None = None,
+    limit: int | None = None,
     parts: _Parts | None = None,
     checksum: str = "none",
 ) -> Publisher:
     """Offers the weights of a module, or a dict of tensors, under a name; push() publishes them.
 
     `listen` is the address and port, or a gdr.Home that serves more. `parts` says which tensors are parts
-    of larger ones: {name: (global shape, offset)}; of a DTensor it is known. `key` and `nic` as for
-    gdr.Home, `checksum` as for Home.object().
+    of larger ones: {name: (global shape, offset)}; of a DTensor it is known. `key`, `nic` and `limit`, bytes in
+    a second to all readers together, as for gdr.Home, `checksum` as for Home.object().
     """
-    return Publisher(state, name, listen=listen, key=key, nic=nic, parts=parts, checksum=checksum)
+    return Publisher(
+        state, name, listen=listen, key=key, nic=nic, limit=limit, parts=parts, checksum=checksum
+    )
 
 
 class Relay(_Owner):
     """Weights that another process publishes, served by this one. relay() makes it."""
 
     def __init__(
-        self, source: str, name: str | None, *, listen: str | Home, key: Any, nic: str | None, timeout: float
+        self,
+        source: str,
+        name: str | None,
+        *,
+        listen: str | Home,
+        key: Any,
+        nic: str | None,
+        limit: int | None,
+        timeout: float,
     ) -> None:
-        super().__init__(listen, key, nic)
+        super().__init__(listen, key, nic, limit)
         try:
             name = name or source.partition("/")[2]
             self._relay = self._home.relay(name, source, key=key, nic=nic, timeout=timeout)
@@ -427,6 +441,7 @@ def relay(
     listen: str | Home = "127.0.0.1:0",
     key: Any = None,
     nic: str | None = None,
+    limit: int | None = None,
     timeout: float = 30.0,
 ) -> Relay:
     """Serves what another process publishes: each push is pulled once, into host memory, and readers pull it
@@ -435,7 +450,7 @@ def relay(
     An owner that does not answer for `timeout` seconds is taken as gone; once it is, readers get gdr.Gone.
     `key` is for both sides, the rest as for publish().
     """
-    return Relay(source, name, listen=listen, key=key, nic=nic, timeout=timeout)
+    return Relay(source, name, listen=listen, key=key, nic=nic, limit=limit, timeout=timeout)
 
 
 class _Source:
@@ -605,6 +620,7 @@ class Reader(_Closing):
     def _bind(self, wanted: dict[str, _Local], mapping: Mapping[str, str] | Callable[[str], str] | None) -> None:
         """Finds out which published part is copied to which part of which tensor."""
         self._device = next(iter(wanted.values())).tensor.device
+        _refuse_shared(wanted)
         published = {name for source in self._sources for name in source.boxes}
         plan: list[tuple[torch.Tensor, int, str, Box, Box]] = []
         for name, it in wanted.items():
@@ -721,6 +737,21 @@ def follow(source: str | Sequence[str], into: _State, *, timeout: float = 30.0, 
 def _left(until: float) -> float:
     """Seconds up to a deadline."""
     return max(0.0, until - time.monotonic())
+
+
+def _refuse_shared(wanted: dict[str, _Local]) -> None:
+    """Refuses a tensor that has a part of another one's memory: the later copy of the two would be left there.
+
+    Tensors that have all of it in common are tied, and those with gaps may lie in each other's.
+    """
+    extents = sorted(
+        (tensor.data_ptr(), tensor.data_ptr() + tensor.numel() * tensor.element_size(), name)
+        for name, (tensor, _, _) in wanted.items()
+        if tensor.is_contiguous() and tensor.numel()
+    )
+    for (start, end, name), (later, later_end, other) in zip(extents, extents[1:]):
+        if later < end and (start, end) != (later, later_end):
+            raise ValueError(f"{name} and {other} share a part of their memory: pass tensors that have their own")
 
 
 def _overlaps_itself(tensor: torch.Tensor) -> bool:

@@ -114,6 +114,8 @@ pub enum Feature {
     SharedReceiveQueues,
     /// Queue pairs for unreliable datagrams.
     Datagrams,
+    /// A limit of the rate at which the device sends.
+    SendLimit,
 }
 
 impl fmt::Display for Feature {
@@ -121,6 +123,7 @@ impl fmt::Display for Feature {
         f.write_str(match self {
             Self::SharedReceiveQueues => "shared receive queues",
             Self::Datagrams => "queue pairs for datagrams",
+            Self::SendLimit => "limit of the rate at which a device sends",
         })
     }
 }

@@ -1,7 +1,10 @@
 use std::net::Ipv4Addr;
+use std::num::NonZeroU64;
 
 use fake_ibverbs::{DeviceSpec, GidSpec, PortSpec};
-use gdr_rdma::{Access, Buffer, Device, GidType, Mtu, RegistrationMethod, VerbsOptions};
+use gdr_rdma::{
+    Access, Buffer, Device, Error, Feature, GidType, Mtu, RegistrationMethod, VerbsOptions,
+};
 
 use crate::fixture::*;
 
@@ -26,6 +29,16 @@ fn the_gid_of_roce_v2_over_ipv4_is_chosen_and_the_reason_kept() {
     );
     assert!(chosen.why.contains("RoCE v2"), "{}", chosen.why);
     assert!(device.address().is_ipv4());
+}
+
+#[test]
+fn what_hardware_sends_has_no_limit() {
+    let fake = clean_fake();
+    let device = open(&fake, &roce());
+    let refused = device.limit_sending(NonZeroU64::new(1 << 30)).unwrap_err();
+    assert!(matches!(refused, Error::NotOffered(Feature::SendLimit)));
+    let text = refused.to_string();
+    assert!(text.contains("no limit of the rate"), "{text}");
 }
 
 #[test]

@@ -72,6 +72,7 @@ impl Engine {
         let mut memory =
             DomainMemory::new(regions, &cache, qp.domain, number, &mut self.unfinished);
         let mut more = true;
+        let limit = self.device.send_limit.rate();
         for _ in 0..QUANTUM {
             if self.wire.batch.is_blocked() {
                 break;
@@ -80,12 +81,17 @@ impl Engine {
             if !more {
                 break;
             }
+            if let Some(until) = qp.limited_until(&self.device.send_limit, limit, now) {
+                self.limited_until = Some(until);
+                break;
+            }
             let room = self.wire.batch.room();
             let Some((len, to)) = qp.poll_transmit(now, &mut memory, room) else {
                 more = false;
                 break;
             };
             *any = true;
+            self.device.send_limit.count(limit, now, len as u64);
             faults.leave(now, &room[..len], to);
             push_due(&mut faults, now, &mut self.wire);
         }
