@@ -32,6 +32,7 @@ mod object_spec;
 mod output;
 mod progress;
 mod rdma_peer;
+mod rdma_requirement;
 mod remedy;
 mod spelling;
 mod units;

@@ -15,6 +15,9 @@ pub struct Report {
     pub total: Traffic,
     /// What was required, and whether it was reached.
     pub requirement: Option<Outcome>,
+    /// Why the processes did not move the bytes that were required of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unmet_rdma: Option<String>,
     /// The processes that opened a device.
     pub processes: Vec<ProcessTrace>,
     /// What the ports of kernel devices moved in this time, whatever process it was for.
@@ -131,6 +134,7 @@ impl Report {
             ended,
             total,
             requirement: None,
+            unmet_rdma: None,
             processes,
             ports: Vec::new(),
             unreadable: Vec::new(),

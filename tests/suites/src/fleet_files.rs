@@ -1,12 +1,15 @@
 //! `cargo xtask fleet-files`: the scripts and manifests of `contrib/`, checked by their linters.
 
+use std::env;
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 use xtask_build::package::contrib;
 use xtask_build::python_environment::Environment;
 use xtask_build::results::{Outcome, Results, Unavailable, is_missing};
-use xtask_build::workspace::root;
+use xtask_build::verbs_library;
+use xtask_build::workspace::{self, root, target};
 
 /// The linters of PyPI: the second has the schemas of Kubernetes with it.
 const LINTERS: [&str; 2] = ["yamllint==1.38.0", "kubernetes-validate==1.37.0"];
@@ -25,6 +28,7 @@ pub fn record(results: &mut Results) {
     results.check("scripts for fleets", scripts);
     results.check("YAML for fleets", yaml);
     results.check("manifests of Kubernetes", manifests);
+    results.check("tests of pytest with RDMA devices", pytest);
 }
 
 fn scripts() -> anyhow::Result<Outcome> {
@@ -70,6 +74,30 @@ fn manifests() -> anyhow::Result<Outcome> {
     validate.args(["-m", "kubernetes_validate", "--strict", "--quiet"]);
     validate.args(objects);
     Outcome::of(validate)
+}
+
+/// Runs the example of `contrib/ci` as its page has it.
+fn pytest() -> anyhow::Result<Outcome> {
+    let environment = match Environment::with("pytest", &["pytest==9.2.0"]) {
+        Ok(environment) => environment,
+        Err(error) => return Outcome::of_error(error),
+    };
+    let library = target().join("verbs-programs");
+    verbs_library::build("dev", &library)?;
+    let folder = workspace::build("dev", &["gdr-cli"])?;
+    let mut path = OsString::from(&folder);
+    path.push(":");
+    path.push(env::var_os("PATH").unwrap_or_default());
+    let mut gdr = Command::new(folder.join("gdr"));
+    gdr.args(["run", "--nic", "127.0.0.1", "--"])
+        .arg(environment.python().get_program())
+        .args(["-m", "pytest", "-q", "-p", "no:cacheprovider"])
+        .arg(root().join("contrib/ci"))
+        .env("PATH", path)
+        .env("GDR_VERBS_LIBRARY", library)
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .env("RDMA_REQUIRED", "1");
+    Outcome::of(gdr)
 }
 
 /// The files below `contrib/` with an extension.

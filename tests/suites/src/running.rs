@@ -16,10 +16,19 @@ const LISTEN_INTERVAL: Duration = Duration::from_millis(5);
 /// what it has printed until then.
 const PRINTED: usize = 30;
 
+/// How a server ends after its client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ServerEnd {
+    ByItself,
+    /// It serves others until it is killed.
+    Killed,
+}
+
 /// Runs a server, and its client once the server listens at a port of TCP or rdma_cm, with a file for the output
 /// of each; returns what failed.
 pub(crate) fn serve(
     port: u16,
+    end: ServerEnd,
     [server, client]: [Command; 2],
     [server_output, client_output]: [PathBuf; 2],
     deadline: Instant,
@@ -33,6 +42,9 @@ pub(crate) fn serve(
     let mut client = Running::start(client, client_output)?;
     if let Some(failure) = client.failure(deadline)? {
         return Ok(Some(format!("the client {failure}")));
+    }
+    if end == ServerEnd::Killed {
+        return Ok(None);
     }
     let failure = server.failure(deadline)?;
     Ok(failure.map(|failure| format!("the server {failure}")))

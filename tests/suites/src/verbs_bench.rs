@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use serde::Deserialize;
 
-use crate::running::{Running, free_port, print_end, serve};
+use crate::running::{Running, ServerEnd, free_port, print_end, serve};
 use crate::verbs_programs::{Profile, Setup};
 use xtask_build::results::Unavailable;
 
@@ -292,6 +292,7 @@ fn printed(setup: &Setup, name: &str, port: u16, ends: [Command; 2]) -> anyhow::
     let names = ["server", "client"];
     let failure = serve(
         port,
+        ServerEnd::ByItself,
         ends,
         names.map(|end| setup.file(end)),
         Instant::now() + LIMIT,

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
-use crate::running::{Running, free_port, print_end, serve};
+use crate::running::{Running, ServerEnd, free_port, print_end, serve};
 use xtask_build::packages::{Apt, cache, locked, once};
 use xtask_build::results::{Outcome, Results, Unavailable};
 use xtask_build::verbs_library;
@@ -49,8 +49,8 @@ const ACK_TIMEOUT: &str = "18";
 const PORT_OF_UDADDY: u16 = 7174;
 
 /// The command lines, after variables of their environment and an option of `gdr run`. Those without a port run alone,
-/// the others as server and client. Where these have options of their own, they are the two halves of a line, in which
-/// `ADDRESS` and `PORT` are replaced.
+/// the others as server and client. Where these have options of their own, they are the two halves of a line.
+/// `ADDRESS`, `PORT` and `FILE` are replaced.
 const CASES: &[&str] = &[
     PAGE,
     "ibv_devices",
@@ -110,6 +110,10 @@ const CASES: &[&str] = &[
     "rdma_xserver -p PORT | rdma_xclient -p PORT -s ADDRESS",
     "rstream -b ADDRESS -p PORT -T v -S 64 -C 10 -I 100 | rstream -s ADDRESS -p PORT -T v -S 64 -C 10 -I 100",
     "rstream -b ADDRESS -p PORT -T b -S 200000 -C 10 -I 10 | rstream -s ADDRESS -p PORT -T b -S 200000 -C 10 -I 10",
+    "riostream -b ADDRESS -p PORT -S 1000 -C 10 -I 10 | riostream -s ADDRESS -p PORT -S 1000 -C 10 -I 10",
+    "rcopy -p PORT | rcopy /etc/passwd ADDRESS:FILE -p PORT",
+    "cmtime -b ADDRESS -p PORT -c 20 | cmtime -s ADDRESS -p PORT -c 20",
+    "mckey -m 239.1.1.1 -b ADDRESS -s -C 5",
     "ucx_info -d",
     "UCX_TLS=rc_v ucx_perftest -t tag_lat -s 8 -n 200 -w 10",
     "UCX_TLS=rc_v ucx_perftest -t tag_bw -s 300000 -n 100 -w 10",
@@ -187,7 +191,15 @@ const EXPECTED: [(&str, [&str; 3]); 2] = [
 
 /// What the library does not support yet: command lines that begin with this fail. One that passes is
 /// an error, so that this list stays true.
-const GAPS: [(&str, &str); 1] = [("ibv_xsrq_pingpong", "extended reliable connections (XRC)")];
+const GAPS: [(&str, &str); 2] = [
+    ("ibv_xsrq_pingpong", "extended reliable connections (XRC)"),
+    ("mckey", "multicast"),
+];
+
+/// Programs that run alone.
+const ALONE: [&str; 5] = ["ibv_devices", "ibv_devinfo", "mckey", "ucx_info", PAGE];
+/// Servers that do not end with their client.
+const SERVING_ON: [&str; 2] = ["cmtime", "rcopy"];
 
 /// Which command lines to run.
 #[derive(Debug, clap::Args)]
@@ -352,9 +364,10 @@ impl Setup {
         }
         let start = Instant::now();
         let deadline = start + LIMIT;
-        let is_alone = line.contains("ibv_dev") || line.starts_with("ucx_info") || line == PAGE;
+        let is_alone = ALONE.contains(&program(line));
         let failure = if is_alone {
-            let mut program = Running::start(self.case_command(case, line), self.file("client"))?;
+            let command = self.case_command(case, &self.completed(line, 0));
+            let mut program = Running::start(command, self.file("client"))?;
             program.failure(deadline)?
         } else {
             self.serve(case, deadline)?
@@ -389,12 +402,8 @@ impl Setup {
             true => PORT_OF_UDADDY,
             false => free_port(self.address)?,
         };
-        let address = self.address.to_string();
         let ends = if let Some((server, client)) = line.split_once(" | ") {
-            [server, client].map(|end| {
-                let end = end.replace("ADDRESS", &address);
-                self.case_command(case, &end.replace("PORT", &port.to_string()))
-            })
+            [server, client].map(|end| self.case_command(case, &self.completed(end, port)))
         } else {
             let mut ends = [(); 2].map(|()| self.case_command(case, line));
             for end in &mut ends {
@@ -403,15 +412,23 @@ impl Setup {
                     end.args(["-u", ACK_TIMEOUT]);
                 }
             }
-            ends[1].arg(address);
+            ends[1].arg(self.address.to_string());
             ends
         };
-        serve(
-            port,
-            ends,
-            [self.file("server"), self.file("client")],
-            deadline,
-        )
+        let end = match SERVING_ON.contains(&program(line)) {
+            true => ServerEnd::Killed,
+            false => ServerEnd::ByItself,
+        };
+        let files = [self.file("server"), self.file("client")];
+        serve(port, end, ends, files, deadline)
+    }
+
+    /// A command line of this address, and of this port.
+    fn completed(&self, line: &str, port: u16) -> String {
+        let copy = self.file("copy").display().to_string();
+        let line = line.replace("ADDRESS", &self.address.to_string());
+        line.replace("PORT", &port.to_string())
+            .replace("FILE", &copy)
     }
 
     /// The program of a command line and its arguments, under `gdr run`.
@@ -495,6 +512,13 @@ fn words(line: &str) -> (Vec<(&str, &str)>, Peekable<Split<'_, char>>) {
     (variables, words)
 }
 
+/// The program of a command line; of a server, where there are two.
+fn program(line: &str) -> &str {
+    let (_, mut words) = words(line);
+    words.next_if(|word| word.starts_with("--"));
+    words.next().unwrap_or_default()
+}
+
 /// What a program should have printed and did not.
 fn missing(line: &str, output: &Path) -> anyhow::Result<Option<String>> {
     let Some((_, texts)) = EXPECTED.iter().find(|(start, _)| line.starts_with(start)) else {
@@ -509,6 +533,75 @@ fn missing(line: &str, output: &Path) -> anyhow::Result<Option<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The table of the page: a row for each program, with the options of its command lines.
+    fn table() -> String {
+        let mut rows: Vec<(&str, Vec<String>)> = Vec::new();
+        for line in CASES.iter().filter(|line| **line != PAGE) {
+            let options = match line.split_once(" | ") {
+                Some((server, client)) if program(server) != program(client) => {
+                    format!("with {}", program(client))
+                }
+                Some((_, client)) => options(client),
+                None => options(line),
+            };
+            match rows.iter_mut().find(|(name, _)| *name == program(line)) {
+                Some((_, all)) => all.push(options),
+                None => rows.push((program(line), vec![options])),
+            }
+        }
+        let rows = rows.into_iter().map(|(name, mut options)| {
+            options.retain(|options| !options.is_empty());
+            let options = options.join(", ");
+            let gap = GAPS.iter().find(|(start, _)| name.starts_with(start));
+            let result = gap.map_or_else(|| "works".to_owned(), |(_, what)| format!("gap: {what}"));
+            format!("| `{name}` | {options} | {result} |\n")
+        });
+        format!(
+            "| program | with | |\n|---|---|---|\n{}",
+            rows.collect::<String>()
+        )
+    }
+
+    /// The variables and options of a command line, without what every one of its program needs.
+    fn options(line: &str) -> String {
+        let (variables, words) = words(line);
+        let variables = variables
+            .iter()
+            .map(|(name, value)| format!("{name}={value}"));
+        let words = words.map(str::to_owned);
+        let mut shown: Vec<_> = variables.chain(words).collect();
+        shown.retain(|word| word != "-F" && word != program(line));
+        for place in ["ADDRESS", "PORT"] {
+            if let Some(at) = shown.iter().position(|word| word == place) {
+                shown.drain(at.saturating_sub(1)..=at);
+            }
+        }
+        match shown.is_empty() {
+            true => String::new(),
+            false => format!("`{}`", shown.join(" ")),
+        }
+    }
+
+    /// `cargo xtask docs` sets `GDR_WRITE_DOCS`, which writes the table in place of checking it.
+    #[test]
+    fn the_page_lists_every_program() {
+        const BEFORE: &str = "<!-- programs -->\n";
+        const AFTER: &str = "<!-- end of programs -->\n";
+        let path = root().join("docs/run.md");
+        let page = fs::read_to_string(&path).unwrap();
+        let (head, rest) = page.split_once(BEFORE).unwrap();
+        let (listed, tail) = rest.split_once(AFTER).unwrap();
+        let table = table();
+        if std::env::var_os("GDR_WRITE_DOCS").is_some() {
+            fs::write(&path, format!("{head}{BEFORE}{table}{AFTER}{tail}")).unwrap();
+            return;
+        }
+        assert!(
+            listed == table,
+            "docs/run.md is old: run `cargo xtask docs`"
+        );
+    }
 
     #[test]
     fn a_gap_is_skipped_by_name_and_fails_when_it_passes() {

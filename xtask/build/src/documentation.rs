@@ -17,6 +17,7 @@ pub fn run() -> anyhow::Result<ExitCode> {
     let mut results = Results::default();
     results.check("list of checks in docs/checks.md", list_of_checks);
     results.check("list of rules in docs/check.md", list_of_rules);
+    results.check("list of programs in docs/run.md", list_of_programs);
     results.check("documentation", rustdoc);
     results.check("links in the documentation", links);
     results.check("pages of the guide", pages);
@@ -30,20 +31,27 @@ pub fn run() -> anyhow::Result<ExitCode> {
 /// Writes the tables of docs/checks.md from the checks themselves, and docs/faq.md from what `gdr
 /// explain` knows.
 fn list_of_checks() -> anyhow::Result<Outcome> {
-    let mut command = cargo(&["test", "--quiet", "--package", "gdr-doctor"]);
-    command
-        .args(["--test", "devices_and_ports", "--"])
-        .args(["the_documentation_lists_every_check", "the_guide_answers"])
-        .env("GDR_WRITE_DOCS", "1");
-    Outcome::of(command)
+    let names = ["the_documentation_lists_every_check", "the_guide_answers"];
+    written_by(
+        "gdr-doctor",
+        &["--test", "devices_and_ports", "--", names[0], names[1]],
+    )
 }
 
 /// Writes the table of docs/check.md from the rules themselves.
 fn list_of_rules() -> anyhow::Result<Outcome> {
-    let mut command = cargo(&["test", "--quiet", "--package", "gdr-check"]);
-    command
-        .args(["--test", "documentation"])
-        .env("GDR_WRITE_DOCS", "1");
+    written_by("gdr-check", &["--test", "documentation"])
+}
+
+/// Writes the table of docs/run.md from the list of programs that are run.
+fn list_of_programs() -> anyhow::Result<Outcome> {
+    written_by("suites", &["--lib", "the_page_lists_every_program"])
+}
+
+/// Has tests write what they otherwise compare.
+fn written_by(package: &str, tests: &[&str]) -> anyhow::Result<Outcome> {
+    let mut command = cargo(&["test", "--quiet", "--package", package]);
+    command.args(tests).env("GDR_WRITE_DOCS", "1");
     Outcome::of(command)
 }
 

@@ -19,7 +19,7 @@ use rustix::io::Errno;
 use serde::Serialize;
 use tempfile::NamedTempFile;
 
-use self::host::{Host, Plan, Program, address, bridge};
+use self::host::{Host, Plan, Program, address, bridge, interface};
 use self::job::{Ending, Job, Stream};
 use self::route_socket::{Impairment, RouteSocket};
 use super::run::{DeviceOptions, environment};
@@ -253,14 +253,14 @@ fn hosts(options: &Options, names: &NamedTempFile) -> Result<Vec<Host>, LaunchEr
         })
         .map_err(NetworkError::NotPermitted)?;
     let between = RouteSocket::open().map_err(NetworkError::of("a netlink socket"))?;
-    for rail in 0..options.nics.into() {
+    for rail in 0..options.nics {
         between
             .add_bridge(bridge(rail), &format!("rail{rail}"))
             .map_err(NetworkError::of("a bridge"))?;
     }
     let plan = |host| Plan {
         host,
-        rails: options.nics.into(),
+        rails: options.nics,
         impairment: Impairment {
             latency: options.latency,
             rate: options.rate,
@@ -304,7 +304,7 @@ impl Options {
     }
 
     fn addresses(&self, host: usize) -> Vec<Ipv4Addr> {
-        let rails = 0..self.nics.into();
+        let rails = 0..self.nics;
         rails.map(|rail| address(host, rail)).collect()
     }
 }
@@ -327,8 +327,8 @@ impl Rank {
     }
 
     fn variables(self, options: &Options) -> Vec<(&'static str, OsString)> {
-        let nics: Vec<_> = options.addresses(self.host);
-        let nics: Vec<_> = nics.iter().map(Ipv4Addr::to_string).collect();
+        // By name they are the same on all hosts: launchers hand their environment on.
+        let nics: Vec<_> = (0..options.nics).map(interface).collect();
         let (hosts, each) = (
             usize::from(options.hosts),
             usize::from(options.ranks_per_host),

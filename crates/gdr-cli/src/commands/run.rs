@@ -1,7 +1,6 @@
 //! `gdr run`: starts a program with gdr's verbs library.
 
 mod chaos;
-mod requirement;
 
 use std::env;
 use std::ffi::OsString;
@@ -14,9 +13,6 @@ use gdr_rdma::{Device, SoftAddress};
 use gdr_trace::Ended;
 
 pub(crate) use self::chaos::{ChaosError, ChaosRun, scenario};
-use self::requirement::RequirementError;
-
-use self::requirement::Requirement;
 use crate::child_program;
 use crate::command::{CommandSpec, Group, Run};
 use crate::elf::{self, Elf};
@@ -28,6 +24,7 @@ use crate::launch::{
     LaunchError, PreloadLibrary, become_program, examine, found, prepended, quoted,
 };
 use crate::output::Output;
+use crate::rdma_requirement::{Requirement, RequirementError};
 use crate::units;
 
 /// Run a program with RDMA devices of gdr's own, without RDMA hardware

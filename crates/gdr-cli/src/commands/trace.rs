@@ -11,7 +11,7 @@ use std::process;
 use anyhow::Result;
 use gdr_perf::report::Schema;
 use gdr_process::WholeFile;
-use gdr_trace::{Ended, ProcessTrace, Report, Requirement};
+use gdr_trace::{Ended, ProcessTrace, Report};
 use serde::Serialize;
 
 use self::port_counters::PortCounters;
@@ -22,6 +22,9 @@ use crate::exit::{Exit, Statuses};
 use crate::global::Global;
 use crate::launch::{PreloadLibrary, examine, found, prepended};
 use crate::output::Output;
+use crate::progress::print_to_stderr;
+use crate::rdma_requirement::{Requirement, RequirementError};
+use crate::units;
 
 /// Run a verbs program, and report which memory its RDMA traffic came from and went to
 ///
@@ -37,7 +40,21 @@ use crate::output::Output;
 pub(crate) struct Options {
     /// The least share of direct bytes: direct (95%), or direct=N%; less is exit status 120
     #[arg(long, value_name = "SHARE")]
-    require: Option<Requirement>,
+    require: Option<gdr_trace::Requirement>,
+
+    /// Exit with status 120 unless the program moves bytes by RDMA devices: at least these (4096, 1G), or any
+    ///
+    /// Each process that opens a device has to reach it, and with gdr's devices each that lists them; the message
+    /// says how far one came that did not.
+    #[arg(
+        long,
+        value_name = "BYTES",
+        value_parser = units::size,
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "1"
+    )]
+    require_rdma: Option<u64>,
 
     /// Write the report here instead of standard output; %p is gdr's process number
     #[arg(short, long, value_name = "FILE")]
@@ -88,7 +105,7 @@ impl CommandSpec for Options {
         ),
         (
             Exit::NotMet,
-            "the program succeeded, and --require is not met",
+            "the program succeeded, and --require or --require-rdma is not met",
         ),
         (
             Exit::Launcher,
@@ -104,12 +121,15 @@ impl CommandSpec for Options {
 Examples:
   gdr trace ./all_reduce_perf -g 8                    a table behind the program's output
   gdr trace --require direct=95% -- ./app             fails unless 95% of the bytes went direct
+  gdr trace --require-rdma=1G -- ./app                fails if it used TCP, and says how far it came
   gdr trace --json -o trace.json -- ./app             the report as JSON, in a file of its own
   gdr trace --prometheus /var/lib/node_exporter/gdr.prom -- ./app
   gdr trace -- gdr run --nic 127.0.0.1 ib_write_bw    with gdr's own devices
   mpirun -n 8 gdr trace -o 'trace.%p' -- ./app        a report for each rank";
-    const STATUS_OF: fn(&anyhow::Error) -> Option<Exit> =
-        |error| error.is::<TraceError>().then_some(Exit::Launcher);
+    const STATUS_OF: fn(&anyhow::Error) -> Option<Exit> = |error| {
+        let failed = error.is::<TraceError>().then_some(Exit::Launcher);
+        failed.or_else(|| error.downcast_ref().map(RequirementError::exit))
+    };
     const RUN: Run<Self> = run;
 }
 
@@ -128,15 +148,27 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
             folder: std::env::temp_dir(),
             source,
         })?;
-    let environment = vec![
+    let mut environment = vec![
         ("LD_PRELOAD", preload),
         ("GDR_TRACE_FOLDER", folder.path().into()),
     ];
+    let rdma = options.require_rdma.map(Requirement::new).transpose()?;
+    if let Some(rdma) = &rdma {
+        let (variable, folder) = rdma.variable();
+        environment.push((variable, folder.to_owned()));
+    }
     let before = PortCounters::read();
     let ended = child_program::run(&path, program, arguments, environment)?;
     let mut report = report(folder.path(), &options.program, ended)?;
     report.ports = PortCounters::read().since(&before);
-    let met = options.require.as_ref().map(|it| report.require(it));
+    let is_direct = options.require.as_ref().is_none_or(|it| report.require(it));
+    let checked = rdma.map_or(Ok(()), |rdma| rdma.check_traced(&report));
+    if let Err(error) = checked {
+        if error.exit() != Exit::NotMet {
+            return Err(error.into());
+        }
+        report.unmet_rdma = Some(error.to_string());
+    }
     if let Some(path) = &options.prometheus {
         write_file(&with_pid(path), &report.prometheus())?;
     }
@@ -153,15 +185,14 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
         Some(path) => write_file(&with_pid(path), &text)?,
         None => output.bytes(text.as_bytes())?,
     }
-    Ok(exit(ended, met))
-}
-
-/// The status: the program's own, unless it succeeded and the requirement is not met.
-fn exit(ended: Ended, met: Option<bool>) -> Exit {
-    match ended {
-        Ended::Status(0) if met == Some(false) => Exit::NotMet,
-        ended => Exit::of_program(ended),
+    if let Some(unmet) = report.unmet_rdma.filter(|_| ended == Ended::Status(0)) {
+        print_to_stderr(format_args!("gdr trace: {unmet}"));
+        return Ok(Exit::NotMet);
     }
+    Ok(match ended {
+        Ended::Status(0) if !is_direct => Exit::NotMet,
+        ended => Exit::of_program(ended),
+    })
 }
 
 /// What the processes have counted.
@@ -205,18 +236,4 @@ pub(crate) fn write_file(path: &Path, text: &str) -> Result<(), TraceError> {
         path: path.to_owned(),
         source,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_failure_of_the_program_counts_more_than_a_requirement() {
-        assert_eq!(exit(Ended::Status(0), None), Exit::Program(0));
-        assert_eq!(exit(Ended::Status(0), Some(true)), Exit::Program(0));
-        assert_eq!(exit(Ended::Status(0), Some(false)), Exit::NotMet);
-        assert_eq!(exit(Ended::Status(3), Some(false)), Exit::Program(3));
-        assert_eq!(exit(Ended::Signal(9), None).code(), 137);
-    }
 }

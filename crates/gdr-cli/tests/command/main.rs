@@ -4,6 +4,7 @@
 
 mod bad_input;
 mod chaos;
+mod ci_files;
 mod collect;
 mod compare;
 mod copies;

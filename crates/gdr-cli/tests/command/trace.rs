@@ -98,6 +98,46 @@ fn a_requirement_is_the_status_of_a_program_that_succeeded() {
 }
 
 #[test]
+fn a_program_that_moved_nothing_by_rdma_is_named_with_how_far_it_came() {
+    let folder = tempfile::tempdir().unwrap();
+    let moved = leave(&counts(folder.path(), 90, 10));
+    let listed = "printf 'listed\\n' > $GDR_VERBS_USE/$$-1.use";
+    for (option, script, status, part) in [
+        ("--require-rdma=100", &*moved, 0, ""),
+        (
+            "--require-rdma=101",
+            &moved,
+            120,
+            "process 7 moved 100 bytes, and 101 are required",
+        ),
+        (
+            "--require-rdma",
+            "true",
+            120,
+            "no process opened an RDMA device",
+        ),
+        (
+            "--require-rdma",
+            listed,
+            120,
+            "listed the devices and opened none",
+        ),
+        ("--require-rdma", "exit 4", 4, ""),
+    ] {
+        let output = trace(&[option, "--", "sh", "-c", script]);
+        let said = stderr(&output);
+        assert_eq!(code(&output), status, "{option} {script}: {said}");
+        assert_eq!(said.is_empty(), part.is_empty(), "{said}");
+        assert!(said.contains(part), "{said}");
+        assert!(stdout(&output).starts_with("gdr trace: "));
+    }
+    let output = trace(&["--json", "--require-rdma", "--", "true"]);
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let unmet = document["unmet_rdma"].as_str().unwrap();
+    assert!(unmet.contains("opened an RDMA device"), "{unmet}");
+}
+
+#[test]
 fn documents_and_metrics_are_written_where_they_are_wanted() {
     let folder = tempfile::tempdir().unwrap();
     let script = leave(&counts(folder.path(), 9000, 1000)) + "; echo mine";

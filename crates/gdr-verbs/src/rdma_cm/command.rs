@@ -206,6 +206,12 @@ fn with_port(address: SocketAddr) -> Result<SocketAddr, Errno> {
     }
 }
 
+/// Returns whether an address stands for any. As in the kernel, one of loopback does: libfabric binds to it. One
+/// that a device has stands for that.
+fn is_any(ip: IpAddr) -> bool {
+    ip.is_unspecified() || ip.is_loopback() && Device::at(ip).is_none()
+}
+
 fn bind(
     state: &mut State,
     channel: &Arc<Channel>,
@@ -218,7 +224,7 @@ fn bind(
         return Err(Errno::INVAL);
     }
     let device = match address.ip() {
-        any if any.is_unspecified() => None,
+        any if is_any(any) => None,
         ip => {
             let device = Device::at(ip).ok_or(Errno::NODEV)?;
             state.agent(&device)?;
@@ -266,7 +272,7 @@ fn resolve_address(
         return Err(Errno::INVAL);
     }
     let bound = id.source.or(source);
-    let given = bound.map(|it| it.ip()).filter(|ip| !ip.is_unspecified());
+    let given = bound.map(|it| it.ip()).filter(|ip| !is_any(*ip));
     let Some(device) = device_to(given, destination.ip()) else {
         state.report(handle, Event::AddrError, -libc::ENODEV);
         return Ok(None);
@@ -392,8 +398,7 @@ fn listen(state: &mut State, channel: &Arc<Channel>, handle: u32) -> Result<Repl
     let is_meant = |device: &&Arc<Device>| {
         let own = device.nic().address;
         match source.ip() {
-            IpAddr::V4(Ipv4Addr::UNSPECIFIED) => own.is_ipv4(),
-            IpAddr::V6(Ipv6Addr::UNSPECIFIED) => true,
+            any if is_any(any) => any.is_ipv6() || own.is_ipv4(),
             ip => ip == own,
         }
     };

@@ -122,8 +122,14 @@ pub(crate) unsafe fn opened(found: c_int, path: *const c_char, flags: c_int) -> 
             return found;
         }
     }
-    // SAFETY: the kernel has read the path.
-    if unsafe { libc::strcmp(path, PATH.as_ptr()) } != 0 {
+    // SAFETY: the kernel has read the path: it has a first byte, and one after any but the last. Most paths differ from
+    // the device's in these.
+    let is_it = unsafe {
+        path.read() as u8 == b'/'
+            && path.add(1).read() as u8 == b'd'
+            && libc::strcmp(path, PATH.as_ptr()) == 0
+    };
+    if !is_it {
         return found;
     }
     plain(found, || {

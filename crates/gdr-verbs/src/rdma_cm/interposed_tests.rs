@@ -14,6 +14,7 @@ const DESTROY_ID: u32 = 1;
 const DISCONNECT: u32 = 10;
 const GET_EVENT: u32 = 12;
 const MIGRATE_ID: u32 = 18;
+const BIND: u32 = 20;
 const RESOLVE_ADDR: u32 = 21;
 
 fn open() -> c_int {
@@ -140,6 +141,23 @@ fn the_device_is_a_character_device_with_identifiers_until_it_is_closed() {
     close(again);
     assert_eq!(destroy(other, id), Err(libc::ENOENT));
     close(other);
+}
+
+#[test]
+fn a_loopback_address_that_no_device_has_stands_for_any() {
+    let fd = open();
+    for (address, expected) in [
+        ([127, 0, 99, 9], Ok(())),
+        ([203, 0, 113, 1], Err(libc::ENODEV)),
+    ] {
+        let mut payload = words(&[create(fd, 4).unwrap(), 16]);
+        let mut storage = [0; 128];
+        storage[..2].copy_from_slice(&(libc::AF_INET as u16).to_ne_bytes());
+        storage[4..8].copy_from_slice(&address);
+        payload.extend(storage);
+        assert_eq!(send(fd, BIND, &payload, 0), expected);
+    }
+    close(fd);
 }
 
 #[test]

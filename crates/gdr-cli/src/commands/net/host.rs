@@ -35,20 +35,25 @@ use crate::launch::LaunchError;
 const MTU: u32 = 9000;
 
 /// The bridge of a rail, in the namespace between the hosts.
-pub(super) const fn bridge(rail: usize) -> Index {
+pub(super) const fn bridge(rail: u8) -> Index {
     Index(100 + rail as u32)
 }
 
 /// The address of a host on a rail.
-pub(super) fn address(host: usize, rail: usize) -> Ipv4Addr {
-    Ipv4Addr::new(10, 77, rail as u8, host as u8 + 1)
+pub(super) fn address(host: usize, rail: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 77, rail, host as u8 + 1)
+}
+
+/// The interface of a host on a rail.
+pub(super) fn interface(rail: u8) -> String {
+    format!("eth{rail}")
 }
 
 /// What a host is made by.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) host: usize,
-    pub(super) rails: usize,
+    pub(super) rails: u8,
     pub(super) impairment: Impairment,
     /// The file that is `/etc/hosts` there.
     pub(super) names: PathBuf,
@@ -229,12 +234,12 @@ fn connect(plan: &Plan, between: &RouteSocket) -> Result<(), NetworkError> {
     own.set_up(Index::LOOPBACK)
         .map_err(NetworkError::of("the loopback interface"))?;
     for rail in 0..plan.rails {
-        let port = (plan.host * plan.rails + rail) as u32;
-        let near = Index(2 + rail as u32);
+        let port = plan.host as u32 * u32::from(plan.rails) + u32::from(rail);
+        let near = Index(2 + u32::from(rail));
         let cable = Cable {
             port: (Index(1000 + port), format!("port{port}")),
             bridge: bridge(rail),
-            peer: (near, format!("eth{rail}")),
+            peer: (near, interface(rail)),
             peer_namespace: &namespace,
             mtu: MTU,
         };

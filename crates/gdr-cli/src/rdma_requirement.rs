@@ -6,6 +6,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use gdr_trace::{PortTraffic, ProcessTrace, Report};
 use tempfile::TempDir;
 
 use crate::exit::Exit;
@@ -15,7 +16,7 @@ const FOLDER: &str = "GDR_VERBS_USE";
 
 /// What a program must move by gdr's devices.
 #[derive(Debug)]
-pub(super) struct Requirement {
+pub(crate) struct Requirement {
     /// Each process that listed the devices moves so many bytes.
     bytes: u64,
     folder: TempDir,
@@ -23,7 +24,7 @@ pub(super) struct Requirement {
 
 /// The program succeeded, and the requirement is not met.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum RequirementError {
+pub(crate) enum RequirementError {
     /// No place for what processes write.
     #[error("no folder can be made in {}: {source}; name another one in TMPDIR", .folder.display())]
     Folder { folder: PathBuf, source: io::Error },
@@ -39,8 +40,8 @@ pub(super) enum RequirementError {
 }
 
 impl RequirementError {
-    /// The status of `gdr run`.
-    pub(super) const fn exit(&self) -> Exit {
+    /// The status of `gdr run` and `gdr trace`.
+    pub(crate) const fn exit(&self) -> Exit {
         match self {
             Self::Folder { .. } | Self::Unreadable { .. } => Exit::Launcher,
             Self::NoneListed(_) | Self::Unused(_) => Exit::NotMet,
@@ -62,7 +63,7 @@ struct Use {
 }
 
 impl Requirement {
-    pub(super) fn new(bytes: u64) -> Result<Self, RequirementError> {
+    pub(crate) fn new(bytes: u64) -> Result<Self, RequirementError> {
         let made = tempfile::Builder::new().prefix("gdr-run-").tempdir();
         let folder = made.map_err(|source| RequirementError::Folder {
             folder: std::env::temp_dir(),
@@ -72,21 +73,46 @@ impl Requirement {
     }
 
     /// What the library has to know.
-    pub(super) fn variable(&self) -> (&'static str, &OsStr) {
+    pub(crate) fn variable(&self) -> (&'static str, &OsStr) {
         (FOLDER, self.folder.path().as_os_str())
     }
 
     /// Decides after all processes have ended.
-    pub(super) fn check(&self) -> Result<(), RequirementError> {
-        let folder = self.folder.path();
-        let processes = read(folder).map_err(|source| RequirementError::Unreadable {
-            folder: folder.to_owned(),
-            source,
-        })?;
-        self.judge(&processes)
+    pub(crate) fn check(&self) -> Result<(), RequirementError> {
+        self.judge(
+            &self.processes()?,
+            "no process asked for RDMA devices: the program uses none, or it is statically linked or cleared \
+             LD_PRELOAD",
+        )
     }
 
-    fn judge(&self, processes: &BTreeMap<u32, Use>) -> Result<(), RequirementError> {
+    /// As [`Requirement::check`], with what a trace saw of all devices.
+    pub(crate) fn check_traced(&self, report: &Report) -> Result<(), RequirementError> {
+        let mut processes = self.processes()?;
+        for traced in &report.processes {
+            let process = processes.entry(traced.pid).or_default();
+            process.add_trace(traced, &report.ports);
+        }
+        self.judge(
+            &processes,
+            "no process opened an RDMA device: the program uses none or chose another transport, or it is \
+             statically linked or cleared LD_PRELOAD",
+        )
+    }
+
+    fn processes(&self) -> Result<BTreeMap<u32, Use>, RequirementError> {
+        let folder = self.folder.path();
+        read(folder).map_err(|source| RequirementError::Unreadable {
+            folder: folder.to_owned(),
+            source,
+        })
+    }
+
+    fn judge(
+        &self,
+        processes: &BTreeMap<u32, Use>,
+        none: &'static str,
+    ) -> Result<(), RequirementError> {
         let asked = || {
             processes
                 .iter()
@@ -99,10 +125,7 @@ impl Requirement {
                      that gdr can replace: its own copy of rdma-core, linked statically, would have none of \
                      gdr's devices"
                 }
-                false => {
-                    "no process asked for RDMA devices: the program uses none, or it is statically linked or \
-                     cleared LD_PRELOAD"
-                }
+                false => none,
             };
             return Err(RequirementError::NoneListed(why));
         }
@@ -152,6 +175,25 @@ impl Use {
             has_queue_pair: self.has_queue_pair || other.has_queue_pair,
             is_ready: self.is_ready || other.is_ready,
             bytes,
+        }
+    }
+
+    /// Adds what a trace saw. Of a device of the kernel the counters of the ports count too: a process into whose
+    /// memory others write posts nothing.
+    fn add_trace(&mut self, traced: &ProcessTrace, ports: &[PortTraffic]) {
+        let is_own = |port: &&PortTraffic| traced.nics.iter().any(|nic| nic.name == port.nic);
+        let of_ports = ports.iter().filter(is_own).fold(0_u64, |sum, port| {
+            let both = port.sent_bytes.saturating_add(port.received_bytes);
+            sum.saturating_add(both)
+        });
+        let posted = traced.queue_pairs.iter().map(|pair| pair.bytes());
+        let moved = posted.fold(0, u64::saturating_add).max(of_ports);
+        self.is_listed = true;
+        self.is_opened = true;
+        self.has_queue_pair |= !traced.queue_pairs.is_empty();
+        if moved > 0 {
+            self.is_ready = true;
+            self.bytes = Some(self.bytes.unwrap_or(0).max(moved));
         }
     }
 
@@ -208,6 +250,8 @@ fn read(folder: &Path) -> io::Result<BTreeMap<u32, Use>> {
 
 #[cfg(test)]
 mod tests {
+    use gdr_trace::Ended;
+
     use super::*;
 
     fn verdict(bytes: u64, files: &[(&str, &str)]) -> String {
@@ -271,5 +315,42 @@ mod tests {
         let files = [("7-a.use", "listed\nopened\nqueue-pair\nready\n")];
         assert_eq!(verdict(1, &files), "met");
         assert!(verdict(2, &files).contains("before its bytes were counted"));
+    }
+
+    #[test]
+    fn a_process_into_whose_memory_others_write_has_moved_what_the_ports_of_its_device_did() {
+        use gdr_trace::layout::{self, header, nic};
+        let mut file = vec![0; layout::FILE_LEN];
+        let mut put = |at: usize, bytes: &[u8]| file[at..at + bytes.len()].copy_from_slice(bytes);
+        put(0, &layout::MAGIC);
+        put(header::VERSION, &layout::VERSION.to_le_bytes());
+        for table in [layout::NICS, layout::QUEUE_PAIRS] {
+            put(header::USED + 4 * table.number, &1_u32.to_le_bytes());
+            put(table.offset + table.row, &layout::READY.to_le_bytes());
+        }
+        put(
+            layout::NICS.offset + layout::NICS.row + nic::NAME,
+            b"mlx5_0",
+        );
+        let pair = layout::QUEUE_PAIRS.offset + layout::QUEUE_PAIRS.row;
+        put(pair + layout::queue_pair::NIC, &1_u32.to_le_bytes());
+        put(pair + layout::queue_pair::QPN, &7_u32.to_le_bytes());
+        let traced = ProcessTrace::parse(&file).unwrap();
+        let verdict = |nic: &str| {
+            let mut report = Report::new(Vec::new(), Ended::Status(0), vec![traced.clone()]);
+            report.ports.push(PortTraffic {
+                nic: nic.to_owned(),
+                port: 1,
+                sent_bytes: 100,
+                received_bytes: 4000,
+            });
+            let requirement = Requirement::new(4100).unwrap();
+            requirement
+                .check_traced(&report)
+                .map_err(|error| error.to_string())
+        };
+        assert_eq!(verdict("mlx5_0"), Ok(()));
+        let unmet = verdict("mlx5_1").unwrap_err();
+        assert!(unmet.contains("connected none"), "{unmet}");
     }
 }
