@@ -3,12 +3,13 @@
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
-use gdr_roce::{Access, AccessError, AtomicOp, Extent, Key, Memory, PayloadBy, Qpn};
+use gdr_roce::{Access, AccessError, AtomicOp, Extent, Key, Memory, PayloadBy, Qpn, Rkey};
 
 use crate::buffer::{BounceBuffer, Buffer, Queued};
 use crate::shard::announced_reads::AnnouncedReads;
 use crate::shard::pending_copies::PendingCopies;
 use crate::shard::region_table::{Region, Regions};
+use crate::shard::window_binding::Binding;
 use crate::types::Domain;
 use crate::wire::memory::{DeviceRun, Exports, MOST_READ, Reference};
 
@@ -132,7 +133,7 @@ impl<'a, 'r> DomainMemory<'a, 'r> {
         len: u64,
         access: Access,
     ) -> Result<(&'r Region, u64), AccessError> {
-        let region = self.lookup(number(key)).ok_or(AccessError::UnknownKey)?;
+        let region = self.lookup(key).ok_or(AccessError::UnknownKey)?;
         let offset = addr
             .checked_sub(region.addr)
             .filter(|offset| offset.checked_add(len).is_some_and(|end| end <= region.len))
@@ -143,17 +144,28 @@ impl<'a, 'r> DomainMemory<'a, 'r> {
         Ok((region, region.offset + offset))
     }
 
-    /// Returns the region of this domain that has `key`.
-    fn lookup(&self, key: u32) -> Option<&'r Region> {
+    /// Returns the region of this domain, or the memory window of this queue pair, that has `key`.
+    fn lookup(&self, key: Key) -> Option<&'r Region> {
+        let number = number(key);
         let region = match self.cache.0.get() {
-            Some((last, region)) if last == key => region,
+            Some((last, region)) if last == number => region,
             _ => {
-                let region = &**self.regions.get(&key)?;
-                self.cache.0.set(Some((key, region)));
+                let region = &**self.regions.get(&number)?;
+                self.cache.0.set(Some((number, region)));
                 region
             }
         };
-        (region.domain == self.domain).then_some(region)
+        let permits = |binding: &Binding| binding.permits(key, self.domain, self.qpn);
+        (region.domain == self.domain || region.binding.as_ref().is_some_and(permits))
+            .then_some(region)
+    }
+
+    /// The binding of the memory window that has this key.
+    fn binding(&self, rkey: Rkey) -> Result<&'r Binding, AccessError> {
+        let region = self.regions.get(&rkey.0);
+        region
+            .and_then(|region| region.binding.as_ref())
+            .ok_or(AccessError::UnknownKey)
     }
 
     /// How a message of `len` bytes in GPU memory leaves.
@@ -183,7 +195,7 @@ impl<'a, 'r> DomainMemory<'a, 'r> {
 
     /// Notes that what was offered is now in a ring.
     pub(crate) fn refer(&self, offer: &Offer, reference: Reference) {
-        if let Some(region) = self.lookup(number(offer.key)) {
+        if let Some(region) = self.lookup(offer.key) {
             region.references.add(reference);
         }
     }
@@ -229,6 +241,14 @@ impl Memory for DomainMemory<'_, '_> {
             begun.map_err(|error| failed("reading", &error))?;
         }
         Ok(())
+    }
+
+    fn check_region(&self, key: Key, access: Access) -> Result<(), AccessError> {
+        let region = self.lookup(key).ok_or(AccessError::UnknownKey)?;
+        match region.access.contains(access) {
+            true => Ok(()),
+            false => Err(AccessError::Permission),
+        }
     }
 
     fn read(&mut self, key: Key, addr: u64, out: &mut [u8]) -> Result<(), AccessError> {
@@ -333,6 +353,14 @@ impl Memory for DomainMemory<'_, '_> {
             .atomic(offset, op)
             .map_err(|error| failed("an atomic operation on", &error))
     }
+
+    fn bind(&mut self, rkey: Rkey) -> Result<(), AccessError> {
+        self.binding(rkey)?.begin(rkey.0, self.domain, self.qpn)
+    }
+
+    fn invalidate(&mut self, rkey: Rkey) -> Result<(), AccessError> {
+        self.binding(rkey)?.end(rkey.0, self.domain, self.qpn)
+    }
 }
 
 /// The right that a read of the bytes at a key needs.
@@ -359,6 +387,9 @@ fn number(key: Key) -> u32 {
 }
 
 fn failed(what: &str, error: &crate::Error) -> AccessError {
+    if let crate::Error::NotMapped { .. } = error {
+        return AccessError::OutOfRange;
+    }
     tracing::warn!(%error, "{what} a buffer failed");
     AccessError::Failed
 }
@@ -366,7 +397,7 @@ fn failed(what: &str, error: &crate::Error) -> AccessError {
 #[cfg(test)]
 mod tests {
     use gdr_cuda::{Gpu, MemoryKind, Ordinal, SimDriver};
-    use gdr_roce::{Lkey, Rkey};
+    use gdr_roce::Lkey;
 
     use super::*;
     use crate::buffer::CopyEngineThreshold;
@@ -392,6 +423,7 @@ mod tests {
             access: Access::all(),
             buffer: buffer.clone(),
             references: References::default(),
+            binding: None,
         };
         let regions = Regions::from_iter([(77, Arc::new(region))]);
         let mut unfinished = Unfinished::default();

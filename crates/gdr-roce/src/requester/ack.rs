@@ -211,9 +211,12 @@ impl Requester {
                 (offset, expected, in_order)
             }
             (Operation::Atomic { .. }, Some(_)) => (0, wqe.len, true),
+            (Operation::AtomicWrite { .. } | Operation::Flush { .. }, None) => {
+                (0, 0, position.is_first() && position.is_last())
+            }
             (Operation::Read { .. }, Some(_)) | (Operation::Atomic { .. }, None) => (0, 0, false),
             // The request expects an acknowledgement only.
-            (Operation::Send { .. } | Operation::Write { .. }, _) => return Ok(()),
+            _ => return Ok(()),
         };
         // Middle responses of a READ have no AETH.
         let granted = packet
@@ -222,7 +225,11 @@ impl Requester {
         if !in_order || !granted || contents.len() != expected as usize {
             return self.fail(WcStatus::BadResponse, notifications);
         }
-        match wqe.payload.place(memory, offset, contents) {
+        let placed = match contents.is_empty() {
+            true => Ok(()),
+            false => wqe.payload.place(memory, offset, contents),
+        };
+        match placed {
             Ok(()) => {}
             Err(AccessError::NotYet) => {
                 self.congestion.follow(Payloads::Merged);

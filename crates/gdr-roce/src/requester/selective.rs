@@ -232,7 +232,10 @@ impl Requester {
         };
         let index = wqe.first.map_or(0, |first| psn.distance_from(first));
         let (headers, payload) = match piece {
-            Some(_) => (wqe.read_request(connection, psn, index, packets), 0),
+            Some(_) => (
+                wqe.read_request(connection, psn, index, packets),
+                wqe.response_request_payload(),
+            ),
             None => {
                 let ack_request = true;
                 wqe.request_packet(connection, psn, index, 1, ack_request)
