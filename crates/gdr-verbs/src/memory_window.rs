@@ -102,8 +102,8 @@ impl Prepared {
             region.check_window(&window.domain, range.access)?;
         }
         let of_nic = region.as_deref().map(Region::nic);
-        // SAFETY: a region ends only after it has cancelled its windows, which the line below tells it of; both
-        // are of one domain, and so of one device.
+        // SAFETY: a region ends only after it has cancelled its windows, and learns of this one below; both are of
+        // one domain, and so of one device.
         unsafe { lock(&window.window).prepare(key, of_nic, range) }?;
         if let Some(region) = &region {
             region.add_window(&window, key);

@@ -147,7 +147,7 @@ fn invalidate(side: &Side, opcode: ibv_wr_opcode, rkey: u32) {
 }
 
 #[test]
-fn a_window_of_type_1_permits_its_range_and_rights_until_it_is_bound_anew() {
+fn a_window_of_type_1_permits_its_range_and_rights_until_it_is_bound_again() {
     for (word, opcode, expected) in [
         (1, ibv_wr_opcode::IBV_WR_RDMA_WRITE, SUCCESS),
         (3, ibv_wr_opcode::IBV_WR_RDMA_WRITE, SUCCESS),
