@@ -48,6 +48,11 @@ impl CompletionQueue {
         self.entries.number()
     }
 
+    /// Gives each completion from here on its [`time`](Completion::time), by the system's monotonic clock.
+    pub fn take_times(&self) {
+        self.entries.take_times();
+    }
+
     /// How many completions it holds at most.
     pub fn capacity(&self) -> usize {
         self.entries.capacity()

@@ -47,8 +47,11 @@ impl SendQueue<'_, Connection> {
         let len = requests.add_send(request.id, request.data, request.flags);
         let payload = &mut requests.payload;
         let counted = match request.operation {
-            Operation::Send { .. } => &mut payload.send,
-            Operation::Write { .. } => &mut payload.write,
+            Operation::Send { .. } | Operation::SendInvalidate { .. } => &mut payload.send,
+            Operation::Bind { .. } | Operation::Invalidate { .. } | Operation::Flush { .. } => {
+                return Ok(());
+            }
+            Operation::Write { .. } | Operation::AtomicWrite { .. } => &mut payload.write,
             Operation::Read { .. } => &mut payload.read,
             Operation::Atomic { .. } => &mut payload.atomic,
         };

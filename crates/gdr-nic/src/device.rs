@@ -11,6 +11,7 @@ use crate::completion_queue::CompletionQueue;
 use crate::device_shards::DeviceShards;
 use crate::device_state::OnEvent;
 use crate::error::Result;
+use crate::memory_window::MemoryWindow;
 use crate::region::{Memory, Region};
 use crate::shard::cq_entries::OnCompletion;
 use crate::types::{AsyncEvent, Counters, Domain, SoftOptions};
@@ -185,6 +186,15 @@ impl Device {
     ) -> Result<Region> {
         self.check_process()?;
         Region::of_buffer(&self.0, domain, (buffer, offset, len), iova, access)
+    }
+
+    /// Makes a memory window, which is not bound.
+    ///
+    /// # Errors
+    /// [`Error::ForkedChild`](crate::Error::ForkedChild), [`SocketError::Os`](crate::SocketError::Os).
+    pub fn memory_window(&self, domain: Domain) -> Result<MemoryWindow> {
+        self.check_process()?;
+        MemoryWindow::new(&self.0, domain)
     }
 
     /// Makes a completion queue, which calls `on_completion` after each completion that it stored.

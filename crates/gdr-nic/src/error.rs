@@ -40,6 +40,9 @@ pub enum Error {
         /// The GPU address at which the allocation begins.
         allocated: u64,
     },
+    /// Memory of [`Buffer::on_demand`](crate::Buffer::on_demand) that is not there.
+    #[error("nothing is mapped at {address:#x}, or not for this access; map it first")]
+    NotMapped { address: u64 },
     /// Objects of two devices or protection domains in one call.
     #[error("{0}")]
     Foreign(Foreign),
@@ -107,6 +110,7 @@ impl Error {
             Self::OutOfRange { .. } => "out_of_range",
             Self::Misaligned { .. } => "misaligned",
             Self::MappedElsewhere { .. } => "mapped_elsewhere",
+            Self::NotMapped { .. } => "not_mapped",
             Self::Foreign(_) => "foreign",
             Self::CompletionQueueOverrun { .. } => "completion_queue_overrun",
             Self::Post(_) => "post",

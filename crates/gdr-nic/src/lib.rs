@@ -99,6 +99,7 @@ mod error;
 mod int_map;
 #[cfg(test)]
 mod loopback;
+mod memory_window;
 mod os;
 pub mod outstanding;
 mod packet_port;
@@ -123,6 +124,7 @@ pub use datagrams::Datagrams;
 pub use device::{Device, WeakDevice};
 pub use device_state::OnEvent;
 pub use error::{Error, Foreign, Result};
+pub use gdr_roce::wire::Feth;
 pub use gdr_roce::{
     Access, AckTimeout, AtomicOp, Capabilities, Completion, Data, Event, FrameSendRequest,
     Immediate, Lkey, LossRecovery, Mtu, Operation, PartitionKey, PostError, Psn, Qkey, Qpn,
@@ -136,6 +138,7 @@ pub use gdr_udp::{
     Ipv4Match, Ipv6Match, LinkCondition, LinkEvent, LinkState, LinkWatch, Masked, PortMatch,
     PortSharingError, PortUse, SourcePort, unreachable_hint,
 };
+pub use memory_window::{MemoryWindow, WindowRange};
 pub use os::{random_bytes, random_number};
 pub use peer::Peer;
 pub use queue_pair::{QueuePair, Queues};
@@ -145,6 +148,7 @@ pub use region::{Memory, Region};
 pub use retained::{Retained, RetainedList};
 pub use send_queue::SendQueue;
 pub use service::Service;
+pub use shard::clock::monotonic_clock;
 pub use shard::completion_counting::{CompletionCounter, CountedOperation, CounterUnit};
 pub use shard::cq_entries::{Announcement, OnCompletion};
 pub use shared_receive_queue::SharedReceiveQueue;

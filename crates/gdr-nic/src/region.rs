@@ -63,11 +63,7 @@ impl Region {
         iova: u64,
         access: Access,
     ) -> Result<Self> {
-        static BYTE: AtomicU8 = AtomicU8::new(0);
-        let address = NonNull::from(&BYTE).cast();
-        // SAFETY: the byte lives as long as the process; nothing in a region of no bytes is accessed.
-        let buffer = unsafe { Buffer::host_from_owner(address, 1, ()) }?;
-        Self::of_buffer(device, domain, (buffer, 0, 0), iova, access)
+        Self::of_buffer(device, domain, (untouched()?, 0, 0), iova, access)
     }
 
     pub(crate) fn of_buffer(
@@ -94,6 +90,7 @@ impl Region {
             access,
             buffer,
             references: References::default(),
+            binding: None,
         };
         RegionTable::insert(device.regions(), region).map(Self)
     }
@@ -110,8 +107,47 @@ impl Region {
         }
     }
 
+    /// The part of it that a memory window shows.
+    pub(crate) fn part(&self, addr: u64, len: u64) -> Result<region_table::Region> {
+        let whole = self.0.region().ok_or(Error::ForkedChild)?;
+        let before = addr.wrapping_sub(whole.addr);
+        check_range(before, len, whole.len)?;
+        Ok(region_table::Region {
+            domain: whole.domain,
+            addr,
+            len,
+            offset: whole.offset + before,
+            access: whole.access,
+            buffer: whole.buffer.clone(),
+            references: References::default(),
+            binding: None,
+        })
+    }
+
     /// The key by which requests of both sides name it: random, and never 0.
     pub fn key(&self) -> u32 {
         self.0.key()
     }
+}
+
+/// A buffer for regions of no bytes, in which nothing is accessed.
+fn untouched() -> Result<Buffer> {
+    static BYTE: AtomicU8 = AtomicU8::new(0);
+    let address = NonNull::from(&BYTE).cast();
+    // SAFETY: the byte lives as long as the process.
+    unsafe { Buffer::host_from_owner(address, 1, ()) }
+}
+
+/// A region of no bytes, of a domain that no queue pair is of.
+pub(crate) fn nothing() -> Result<region_table::Region> {
+    Ok(region_table::Region {
+        domain: Domain::new(),
+        addr: 0,
+        len: 0,
+        offset: 0,
+        access: Access::empty(),
+        buffer: untouched()?,
+        references: References::default(),
+        binding: None,
+    })
 }

@@ -119,7 +119,7 @@ impl SendRequest {
             Operation::Send { immediate } | Operation::Write { immediate, .. } => {
                 *immediate = Some(value);
             }
-            Operation::Read { .. } | Operation::Atomic { .. } => {}
+            _ => {}
         }
         self
     }

@@ -1,8 +1,9 @@
 //! Completions of requests, and events of queue pairs.
 
 use std::fmt;
+use std::num::NonZeroU64;
 
-use crate::ids::{Immediate, Qpn, WrId};
+use crate::ids::{Immediate, Qpn, Rkey, WrId};
 
 /// The result of a request, as in `enum ibv_wc_status`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -29,6 +30,8 @@ pub enum WcStatus {
     RetryExceeded,
     /// `RNR_RETRY_EXC_ERR`: the peer had no receive posted for the message.
     RnrRetryExceeded,
+    /// `MW_BIND_ERR`: the memory window is of another queue pair, or is bound already.
+    WindowBind,
     /// `LOC_QP_OP_ERR`, `GENERAL_ERR` and other errors of a hardware or kernel device. The
     /// [`QueuePair`](crate::QueuePair) of this crate returns it for bytes that
     /// [did not get to their place](crate::QueuePair::fail_placement).
@@ -48,6 +51,7 @@ impl fmt::Display for WcStatus {
             Self::RemoteOperation => "remote operation error: the peer failed",
             Self::RetryExceeded => "retries exceeded: the peer does not respond",
             Self::RnrRetryExceeded => "receiver not ready: the peer posted no receive",
+            Self::WindowBind => "memory window bind error: it is bound, or of another queue pair",
             Self::LocalOperation => "local operation error: the device failed",
         })
     }
@@ -62,6 +66,10 @@ pub enum WcOpcode {
     Read,
     FetchAdd,
     CompareSwap,
+    AtomicWrite,
+    Flush,
+    BindWindow,
+    Invalidate,
     /// A receive that a SEND has filled, or a receive that failed.
     Recv,
     /// A receive that a WRITE with immediate has consumed. Its segments are unchanged.
@@ -93,6 +101,10 @@ pub struct Completion {
     pub byte_len: u32,
     /// The immediate data of the received message.
     pub immediate: Option<Immediate>,
+    /// The key of the memory window that the received message has ended.
+    pub invalidated: Option<Rkey>,
+    /// When it came to its completion queue, in nanoseconds of a clock of the queue's owner; `None` here.
+    pub time: Option<NonZeroU64>,
     /// Whether the sender set [`SendFlags::SOLICITED`](crate::SendFlags::SOLICITED).
     pub solicited: bool,
     /// The queue pair of the request.

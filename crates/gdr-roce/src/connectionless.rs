@@ -33,6 +33,8 @@ impl<T> SendWqe<T> {
                 _ => 0,
             },
             immediate: None,
+            invalidated: None,
+            time: None,
             solicited: false,
             qpn,
             source_qpn: None,

@@ -1,6 +1,6 @@
 //! The interface to memory regions.
 
-use crate::ids::Key;
+use crate::ids::{Key, Rkey};
 
 bitflags::bitflags! {
     /// Access rights of a memory region or a queue pair, as in `enum ibv_access_flags`.
@@ -14,6 +14,10 @@ bitflags::bitflags! {
         const REMOTE_READ = 1 << 2;
         /// The peer may do atomic operations.
         const REMOTE_ATOMIC = 1 << 3;
+        /// The peer may make what it wrote visible to all.
+        const FLUSH_GLOBAL = 1 << 4;
+        /// The peer may make what it wrote outlast a loss of power.
+        const FLUSH_PERSISTENT = 1 << 5;
     }
 }
 
@@ -102,6 +106,16 @@ pub trait Memory {
     /// Any [`AccessError`]. `extent` is untrusted: its end may overflow.
     fn check(&self, key: Key, extent: Extent, access: Access) -> Result<(), AccessError>;
 
+    /// As [`check`](Self::check), of no range: the peer means all of the region.
+    ///
+    /// # Errors
+    ///
+    /// Any [`AccessError`]. By default [`AccessError::UnknownKey`]: no region has such accesses.
+    fn check_region(&self, key: Key, access: Access) -> Result<(), AccessError> {
+        let _ = (key, access);
+        Err(AccessError::UnknownKey)
+    }
+
     /// Copies the bytes at `addr` to `out`.
     ///
     /// # Errors
@@ -164,4 +178,25 @@ pub trait Memory {
     ///
     /// As for [`check`](Self::check); needs `REMOTE_ATOMIC`.
     fn atomic(&mut self, key: Key, addr: u64, op: AtomicOp) -> Result<u64, AccessError>;
+
+    /// Begins the memory window with this key.
+    ///
+    /// # Errors
+    ///
+    /// [`AccessError::UnknownKey`] unless it is a window of this queue pair, and of type 1 or not bound. By default
+    /// there are no windows.
+    fn bind(&mut self, rkey: Rkey) -> Result<(), AccessError> {
+        let _ = rkey;
+        Err(AccessError::UnknownKey)
+    }
+
+    /// Ends the memory window with this key: no access by it is permitted from here on.
+    ///
+    /// # Errors
+    ///
+    /// [`AccessError::UnknownKey`] unless it is a window of type 2 that this queue pair has bound.
+    fn invalidate(&mut self, rkey: Rkey) -> Result<(), AccessError> {
+        let _ = rkey;
+        Err(AccessError::UnknownKey)
+    }
 }

@@ -35,6 +35,8 @@ impl RecvWqe {
             opcode: WcOpcode::Recv,
             byte_len: 0,
             immediate: None,
+            invalidated: None,
+            time: None,
             solicited: false,
             qpn,
             source_qpn: None,

@@ -1,7 +1,9 @@
 //! Work requests.
 
+use crate::completion::WcOpcode;
 use crate::ids::{Immediate, Lkey, Qkey, Qpn, Rkey, WrId};
 use crate::memory::AtomicOp;
+use crate::wire::Feth;
 
 /// A range of local memory, as `struct ibv_sge`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -51,6 +53,55 @@ pub enum Operation {
         /// The operation.
         op: AtomicOp,
     },
+    /// Sends a message, and ends a memory window of type 2 of the peer.
+    SendInvalidate {
+        /// The key of the window.
+        rkey: Rkey,
+    },
+    /// Writes eight bytes to the memory of the peer at once.
+    AtomicWrite {
+        /// The address, a multiple of eight.
+        remote: Remote,
+    },
+    /// Makes what was written to the memory of the peer visible there. It has no data.
+    Flush {
+        /// The first byte.
+        remote: Remote,
+        /// How many bytes.
+        len: u32,
+        /// Where they are to be visible, and whether they are all of the region.
+        what: Feth,
+    },
+    /// Begins a memory window of this side. It has no data, and begins when all requests before it are
+    /// complete.
+    Bind {
+        /// The key of the window.
+        rkey: Rkey,
+    },
+    /// Ends a memory window of type 2 of this side, in the same way.
+    Invalidate {
+        /// The key of the window.
+        rkey: Rkey,
+    },
+}
+
+impl Operation {
+    /// The operation of its completion.
+    pub const fn completed_as(&self) -> WcOpcode {
+        match self {
+            Self::Send { .. } | Self::SendInvalidate { .. } => WcOpcode::Send,
+            Self::Write { .. } => WcOpcode::Write,
+            Self::Read { .. } => WcOpcode::Read,
+            Self::Atomic { op, .. } => match op {
+                AtomicOp::FetchAdd { .. } => WcOpcode::FetchAdd,
+                AtomicOp::CompareSwap { .. } => WcOpcode::CompareSwap,
+            },
+            Self::AtomicWrite { .. } => WcOpcode::AtomicWrite,
+            Self::Flush { .. } => WcOpcode::Flush,
+            Self::Bind { .. } => WcOpcode::BindWindow,
+            Self::Invalidate { .. } => WcOpcode::Invalidate,
+        }
+    }
 }
 
 /// The local data of a request.

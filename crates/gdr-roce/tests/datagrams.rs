@@ -152,6 +152,8 @@ fn a_message_arrives_behind_the_network_header_with_its_sender() {
         opcode: WcOpcode::Recv,
         byte_len: 45,
         immediate: Some(Immediate(0xdead_beef)),
+        invalidated: None,
+        time: None,
         solicited: true,
         qpn: PEER,
         source_qpn: Some(OWN),

@@ -38,6 +38,8 @@
 
 #![warn(clippy::disallowed_methods)]
 
+#[allow(missing_docs, non_camel_case_types, reason = "the names of the header")]
+mod attributes;
 #[allow(missing_docs, non_camel_case_types, non_snake_case, clippy::all)]
 mod bindings;
 mod cq_ex;

@@ -2,6 +2,9 @@
 
 pub use libc::{pthread_cond_t, pthread_mutex_t, timespec};
 
+pub use crate::attributes::{
+    ibv_alloc_dm_attr, ibv_dm, ibv_mw_bind, ibv_parent_domain_init_attr, ibv_td, ibv_td_init_attr,
+};
 pub use crate::flow::{ibv_flow, ibv_flow_attr};
 
 /// Declares types of libibverbs that are used only through pointers.
@@ -19,28 +22,22 @@ macro_rules! opaque {
 opaque! {
     _compat_ibv_port_attr
     ibv_ah
-    ibv_alloc_dm_attr
     ibv_buf
     ibv_counter_attach_attr
     ibv_counters
     ibv_counters_init_attr
-    ibv_dm
     ibv_dmah
     ibv_dmah_init_attr
     ibv_flow_action
     ibv_flow_action_esp_attr
     ibv_modify_cq_attr
-    ibv_mw_bind
     ibv_ops_wr
-    ibv_parent_domain_init_attr
     ibv_qp_open_attr
     ibv_qp_rate_limit_attr
     ibv_rwq_ind_table
     ibv_rwq_ind_table_init_attr
     ibv_srq
     ibv_srq_init_attr_ex
-    ibv_td
-    ibv_td_init_attr
     ibv_wq
     ibv_wq_attr
     ibv_wq_init_attr

@@ -21,6 +21,7 @@ pub(crate) fn status_of(completion: &Completion) -> ibv_wc_status {
         WcStatus::RemoteOperation => ibv_wc_status::IBV_WC_REM_OP_ERR,
         WcStatus::RetryExceeded => ibv_wc_status::IBV_WC_RETRY_EXC_ERR,
         WcStatus::RnrRetryExceeded => ibv_wc_status::IBV_WC_RNR_RETRY_EXC_ERR,
+        WcStatus::WindowBind => ibv_wc_status::IBV_WC_MW_BIND_ERR,
         _ => ibv_wc_status::IBV_WC_LOC_QP_OP_ERR,
     }
 }
@@ -32,6 +33,10 @@ pub(crate) fn opcode_of(completion: &Completion) -> ibv_wc_opcode {
         WcOpcode::Read => ibv_wc_opcode::IBV_WC_RDMA_READ,
         WcOpcode::FetchAdd => ibv_wc_opcode::IBV_WC_FETCH_ADD,
         WcOpcode::CompareSwap => ibv_wc_opcode::IBV_WC_COMP_SWAP,
+        WcOpcode::AtomicWrite => ibv_wc_opcode::IBV_WC_ATOMIC_WRITE,
+        WcOpcode::Flush => ibv_wc_opcode::IBV_WC_FLUSH,
+        WcOpcode::BindWindow => ibv_wc_opcode::IBV_WC_BIND_MW,
+        WcOpcode::Invalidate => ibv_wc_opcode::IBV_WC_LOCAL_INV,
         WcOpcode::Recv => ibv_wc_opcode::IBV_WC_RECV,
         WcOpcode::RecvWriteImmediate => ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM,
     }
@@ -41,6 +46,9 @@ pub(crate) fn flags_of(completion: &Completion) -> c_uint {
     let mut flags = ibv_wc_flags::NONE;
     if completion.immediate.is_some() {
         flags |= ibv_wc_flags::IBV_WC_WITH_IMM;
+    }
+    if completion.invalidated.is_some() {
+        flags |= ibv_wc_flags::IBV_WC_WITH_INV;
     }
     // Also for connections, as rxe and mlx5 have it. Only datagrams have it in their memory.
     if completion.has_network_header {
@@ -52,9 +60,13 @@ pub(crate) fn flags_of(completion: &Completion) -> c_uint {
     flags.0
 }
 
-/// The immediate in network byte order; 0 if there is none.
+/// The immediate in network byte order, or the key that was invalidated; 0 if there is neither.
 pub(crate) fn immediate_of(completion: &Completion) -> u32 {
-    completion.immediate.map_or(0, |value| value.0.to_be())
+    match (completion.immediate, completion.invalidated) {
+        (Some(value), _) => value.0.to_be(),
+        (None, Some(key)) => key.0,
+        (None, None) => 0,
+    }
 }
 
 /// The number of the queue pair that sent a datagram.

@@ -35,6 +35,8 @@ pub(crate) struct Queue {
     users: Users,
     /// From `ibv_start_poll` to `ibv_end_poll`: the completion that the functions between them read.
     polling: Section<Option<Completion>>,
+    /// The parent domain that it was made in.
+    _parent: Option<Use>,
 }
 
 pub(crate) static QUEUES: Table<Queue> = Table::new();
@@ -97,6 +99,7 @@ impl Queue {
         channel: *mut ibv_comp_channel,
         comp_vector: c_int,
         pollers: section::Users,
+        parent: Option<Use>,
     ) -> Result<Arc<Self>, Errno> {
         let context = Context::of(context)?;
         let vectors = 0..1;
@@ -157,6 +160,7 @@ impl Queue {
             unacknowledged: Arc::default(),
             users: Users::default(),
             polling: Section::new(pollers),
+            _parent: parent,
         });
         let unacknowledged = [
             (&ASYNC_EVENTS, &created.unacknowledged),
@@ -223,7 +227,15 @@ extern "C" fn ibv_create_cq(
     forward!(unless is_of_own, ibv_create_cq(context, entries, cq_context, channel, comp_vector));
     pointer(|| {
         let pollers = section::Users::AnyThread;
-        let queue = Queue::create(context, entries, cq_context, channel, comp_vector, pollers)?;
+        let queue = Queue::create(
+            context,
+            entries,
+            cq_context,
+            channel,
+            comp_vector,
+            pollers,
+            None,
+        )?;
         Ok(queue.as_ptr())
     })
 }

@@ -16,7 +16,7 @@ use crate::device_use::{self, Step};
 use crate::errno::Errno;
 use crate::event::{self, Event, Subject};
 use crate::event_queue::EventQueue;
-use crate::slab::CObject;
+use crate::slab::{CObject, is_inherited};
 use crate::table::Table;
 
 /// An open device.
@@ -72,6 +72,16 @@ impl Context {
 
     pub(crate) fn of(context: *mut ibv_context) -> Result<Arc<Self>, Errno> {
         CONTEXTS.get(context)
+    }
+
+    /// The device of a context, also of one that a parent of this process opened: with hardware, too, a forked child
+    /// may go on asking for what needs no engine.
+    pub(crate) fn device_of(context: *mut ibv_context) -> Result<Arc<Device>, Errno> {
+        match is_inherited(context) {
+            // SAFETY: the memory of handles stays, and the device in it is looked up.
+            true => Device::of(unsafe { (*context).device }),
+            false => Ok(Arc::clone(Self::of(context)?.device())),
+        }
     }
 
     pub(crate) fn as_ptr(&self) -> *mut ibv_context {

@@ -1,8 +1,10 @@
 //! Extended completion queues, which return one completion at a time.
 
 use std::ffi::{c_int, c_uint};
+use std::num::NonZeroU64;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use gdr_nic::Completion;
+use gdr_nic::{Completion, monotonic_clock};
 use gdr_verbs_sys::{
     __be32, ibv_context, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_cq_init_attr_mask,
     ibv_create_cq_attr_flags, ibv_create_cq_wc_flags as Fields, ibv_poll_cq_attr, ibv_wc_opcode,
@@ -11,6 +13,7 @@ use gdr_verbs_sys::{
 use crate::completion;
 use crate::completion_queue::Queue;
 use crate::device::Device;
+use crate::domain::Domain;
 use crate::errno::Errno;
 use crate::ret::{plain, pointer, status};
 use crate::section::{self, Inside};
@@ -22,7 +25,12 @@ const KNOWN_FIELDS: u64 = Fields::IBV_WC_EX_WITH_BYTE_LEN.0 as u64
     | Fields::IBV_WC_EX_WITH_SRC_QP.0 as u64
     | Fields::IBV_WC_EX_WITH_SLID.0 as u64
     | Fields::IBV_WC_EX_WITH_SL.0 as u64
-    | Fields::IBV_WC_EX_WITH_DLID_PATH_BITS.0 as u64;
+    | Fields::IBV_WC_EX_WITH_DLID_PATH_BITS.0 as u64
+    | TIMES;
+
+/// The times of completions.
+const TIMES: u64 = Fields::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP.0 as u64
+    | Fields::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK.0 as u64;
 
 /// # Safety
 /// `attr` is readable.
@@ -33,11 +41,12 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
     pointer(|| {
         // SAFETY: the contract of this function.
         let attr = unsafe { &*attr };
-        let masks = ibv_cq_init_attr_mask::IBV_CQ_INIT_ATTR_MASK_FLAGS.0;
-        let with_flags = attr.comp_mask & masks != 0;
+        let flags = ibv_cq_init_attr_mask::IBV_CQ_INIT_ATTR_MASK_FLAGS.0;
+        let domain = ibv_cq_init_attr_mask::IBV_CQ_INIT_ATTR_MASK_PD.0;
+        let with_flags = attr.comp_mask & flags != 0;
         let known = ibv_create_cq_attr_flags::IBV_CREATE_CQ_ATTR_SINGLE_THREADED.0;
         if attr.wc_flags & !KNOWN_FIELDS != 0
-            || attr.comp_mask & !masks != 0
+            || attr.comp_mask & !(flags | domain) != 0
             || with_flags && attr.flags & !known != 0
         {
             return Err(Errno::OPNOTSUPP);
@@ -48,8 +57,16 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
             true => section::Users::OneThread,
             false => section::Users::AnyThread,
         };
+        let parent = match attr.comp_mask & domain {
+            0 => None,
+            // SAFETY: the mask says that the field is there.
+            _ => Some(Domain::of(attr.parent_domain)?.users().add()),
+        };
         let (own, channel) = (attr.cq_context, attr.channel);
-        let queue = Queue::create(context, entries, own, channel, vector, pollers)?;
+        let queue = Queue::create(context, entries, own, channel, vector, pollers, parent)?;
+        if attr.wc_flags & TIMES != 0 {
+            queue.nic().take_times();
+        }
         let object = queue.as_ptr().cast::<ibv_cq_ex>();
         // SAFETY: a new queue, which the program does not know yet.
         fill(unsafe { &mut *object }, attr.wc_flags);
@@ -83,6 +100,12 @@ fn fill(cq: &mut ibv_cq_ex, fields: u64) {
     }
     if has(Fields::IBV_WC_EX_WITH_SL) {
         cq.read_sl = Some(read_sl);
+    }
+    if has(Fields::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP) {
+        cq.read_completion_ts = Some(read_completion_ts);
+    }
+    if has(Fields::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK) {
+        cq.read_completion_wallclock_ns = Some(read_completion_wallclock_ns);
     }
     if has(Fields::IBV_WC_EX_WITH_DLID_PATH_BITS) {
         cq.read_dlid_path_bits = Some(read_no_bits);
@@ -156,6 +179,20 @@ extern "C" fn read_opcode(cq: *mut ibv_cq_ex) -> ibv_wc_opcode {
 
 extern "C" fn read_byte_len(cq: *mut ibv_cq_ex) -> u32 {
     read(cq, |current, _| current.byte_len)
+}
+
+/// By the device's clock, which counts nanoseconds.
+extern "C" fn read_completion_ts(cq: *mut ibv_cq_ex) -> u64 {
+    read(cq, |current, _| current.time.map_or(0, NonZeroU64::get))
+}
+
+/// By the clock of the host as it is set now.
+extern "C" fn read_completion_wallclock_ns(cq: *mut ibv_cq_ex) -> u64 {
+    let time = read_completion_ts(cq);
+    let since = Duration::from_nanos(monotonic_clock().saturating_sub(time));
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let then = now.unwrap_or_default().saturating_sub(since);
+    u64::try_from(then.as_nanos()).unwrap_or(u64::MAX)
 }
 
 extern "C" fn read_imm_data(cq: *mut ibv_cq_ex) -> __be32 {

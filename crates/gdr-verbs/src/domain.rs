@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use gdr_nic as nic;
-use gdr_verbs_sys::{ibv_context, ibv_pd};
+use gdr_verbs_sys::{ibv_context, ibv_parent_domain_init_attr, ibv_pd, ibv_td, ibv_td_init_attr};
 
 use crate::context::Context;
 use crate::errno::Errno;
@@ -20,6 +20,9 @@ pub(crate) struct Domain {
     context: Arc<Context>,
     domain: nic::Domain,
     users: Users,
+    /// The domain that a parent domain is of.
+    _parent: Option<Use>,
+    _threads: Option<Use>,
 }
 
 /// How many objects use another one, which cannot be destroyed meanwhile.
@@ -92,22 +95,123 @@ extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
         let context = Context::of(context)?;
         // Fails here, rather than later, if the address is in use.
         context.engine()?;
-        // SAFETY: a pointer and a number.
-        let object = unsafe {
-            CObject::<ibv_pd>::new(|pd| {
-                pd.context = context.as_ptr();
-                pd.handle = next_handle();
-            })
+        Ok(insert(context, nic::Domain::new(), None, None))
+    })
+}
+
+fn insert(
+    context: Arc<Context>,
+    domain: nic::Domain,
+    parent: Option<Use>,
+    threads: Option<Use>,
+) -> *mut ibv_pd {
+    // SAFETY: a pointer and a number.
+    let object = unsafe {
+        CObject::<ibv_pd>::new(|pd| {
+            pd.context = context.as_ptr();
+            pd.handle = next_handle();
+        })
+    };
+    let handle = object.as_ptr();
+    let domain = Domain {
+        object,
+        context,
+        domain,
+        users: Users::default(),
+        _parent: parent,
+        _threads: threads,
+    };
+    DOMAINS.insert(handle, Arc::new(domain));
+    handle
+}
+
+/// Makes a parent domain: another handle of a protection domain, whose objects may be used together. Its
+/// functions that allocate memory are never called: a provider calls them for queues that its device
+/// reads, and there are none.
+///
+/// # Safety
+/// `attr` is readable.
+pub(crate) unsafe extern "C" fn alloc_parent_domain(
+    context: *mut ibv_context,
+    attr: *mut ibv_parent_domain_init_attr,
+) -> *mut ibv_pd {
+    pointer(|| {
+        let context = Context::of(context)?;
+        // SAFETY: the contract of this function: these fields are always there.
+        let (pd, td, mask) = unsafe { ((*attr).pd, (*attr).td, (*attr).comp_mask) };
+        if mask & !(PARENT_DOMAIN_ALLOCATORS | PARENT_DOMAIN_CONTEXT) != 0 {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let parent = Domain::of(pd)?;
+        let threads = match td.is_null() {
+            true => None,
+            false => Some(THREAD_DOMAINS.get(td)?),
         };
-        let handle = object.as_ptr();
-        let domain = Domain {
-            object,
+        let is_of_device = threads
+            .as_ref()
+            .is_none_or(|threads| Arc::ptr_eq(&threads.context, &context));
+        if !parent.is_of(&context) || !is_of_device {
+            return Err(Errno::INVAL);
+        }
+        let threads = threads.map(|threads| threads.users.add());
+        Ok(insert(
             context,
-            domain: nic::Domain::new(),
+            parent.nic(),
+            Some(parent.users().add()),
+            threads,
+        ))
+    })
+}
+
+/// `IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS` and `IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT`.
+const PARENT_DOMAIN_ALLOCATORS: u32 = 1;
+const PARENT_DOMAIN_CONTEXT: u32 = 1 << 1;
+
+/// A thread domain: a promise of the program that one thread uses the objects in it. Nothing is done
+/// with it.
+pub(crate) struct ThreadDomain {
+    _object: CObject<ibv_td>,
+    context: Arc<Context>,
+    users: Users,
+}
+
+pub(crate) static THREAD_DOMAINS: Table<ThreadDomain> = Table::new();
+
+impl ThreadDomain {
+    pub(crate) fn is_of(&self, context: &Arc<Context>) -> bool {
+        Arc::ptr_eq(&self.context, context)
+    }
+}
+
+/// # Safety
+/// `attr` is readable.
+pub(crate) unsafe extern "C" fn alloc_td(
+    context: *mut ibv_context,
+    attr: *mut ibv_td_init_attr,
+) -> *mut ibv_td {
+    pointer(|| {
+        let context = Context::of(context)?;
+        // SAFETY: the contract of this function.
+        if unsafe { (*attr).comp_mask } != 0 {
+            return Err(Errno::OPNOTSUPP);
+        }
+        // SAFETY: a pointer.
+        let object = unsafe { CObject::<ibv_td>::new(|td| td.context = context.as_ptr()) };
+        let handle = object.as_ptr();
+        let domain = ThreadDomain {
+            _object: object,
+            context,
             users: Users::default(),
         };
-        DOMAINS.insert(handle, Arc::new(domain));
+        THREAD_DOMAINS.insert(handle, Arc::new(domain));
         Ok(handle)
+    })
+}
+
+pub(crate) extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
+    status(|| {
+        THREAD_DOMAINS.get(td)?.users.check_unused()?;
+        THREAD_DOMAINS.remove(td).map(drop)
     })
 }
 

@@ -31,6 +31,7 @@ impl Errno {
     pub(crate) const NOTDIR: Self = Self(libc::ENOTDIR);
     pub(crate) const NXIO: Self = Self(libc::ENXIO);
     pub(crate) const OPNOTSUPP: Self = Self(libc::EOPNOTSUPP);
+    pub(crate) const PERM: Self = Self(libc::EPERM);
     pub(crate) const RANGE: Self = Self(libc::ERANGE);
 
     pub(crate) const fn get(self) -> c_int {

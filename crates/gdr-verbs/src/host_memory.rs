@@ -17,15 +17,24 @@ const POPULATE_WRITE: i32 = 23;
 /// # Errors
 /// `EFAULT`; `EINVAL` for no bytes.
 pub(crate) fn check(memory: Memory, access: Access) -> Result<(), Errno> {
+    let rights = match access.contains(Access::LOCAL_WRITE) {
+        true => Rights::ReadWrite,
+        false => Rights::Read,
+    };
+    populate(memory, rights)
+}
+
+/// As [`check`], for an access with these rights.
+pub(crate) fn populate(memory: Memory, rights: Rights) -> Result<(), Errno> {
     let end = memory.address.checked_add(memory.len);
     let end = end
         .filter(|end| *end > memory.address)
         .ok_or(Errno::INVAL)?;
     let page = rustix::param::page_size();
     let start = memory.address & !(page - 1);
-    let (rights, advice) = match access.contains(Access::LOCAL_WRITE) {
-        true => (Rights::ReadWrite, POPULATE_WRITE),
-        false => (Rights::Read, POPULATE_READ),
+    let advice = match rights {
+        Rights::ReadWrite => POPULATE_WRITE,
+        Rights::Read => POPULATE_READ,
     };
     let start_ptr = std::ptr::with_exposed_provenance_mut(start);
     // SAFETY: the advice changes no contents, and fails for what is not mapped.
@@ -39,7 +48,7 @@ pub(crate) fn check(memory: Memory, access: Access) -> Result<(), Errno> {
 
 /// How memory is accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Rights {
+pub(crate) enum Rights {
     Read,
     ReadWrite,
 }

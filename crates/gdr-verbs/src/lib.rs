@@ -31,6 +31,7 @@
 #![warn(clippy::disallowed_methods)]
 
 mod address_handle;
+mod advice;
 mod async_event;
 mod buffer;
 mod channel;
@@ -41,6 +42,7 @@ mod context;
 mod counters;
 mod cq_ex;
 mod device;
+mod device_memory;
 mod device_use;
 mod domain;
 mod errno;
@@ -52,6 +54,7 @@ mod gid_table;
 mod gpu_memory;
 mod host_memory;
 mod marshall;
+mod memory_window;
 mod modify;
 mod nics;
 mod open;

@@ -12,8 +12,9 @@ use crate::ret::{minus_one, pointer};
 use crate::slab::is_own;
 use crate::system::forward;
 use crate::{
-    address_handle, channel, completion, completion_counter, completion_queue, cq_ex, domain, flow,
-    post, query, queue_pair, region, shared_receive_queue,
+    address_handle, advice, channel, completion, completion_counter, completion_queue, cq_ex,
+    device_memory, domain, flow, memory_window, post, query, queue_pair, region,
+    shared_receive_queue,
 };
 
 /// The value of `ibv_context.abi_compat` in a context that is part of a `verbs_context`.
@@ -28,8 +29,19 @@ fn set_operations(context: &mut verbs_context) {
     ops.req_notify_cq = Some(completion_queue::req_notify_cq);
     ops.post_send = Some(post::post_send);
     ops.post_recv = Some(post::post_recv);
+    ops.alloc_mw = Some(memory_window::alloc_mw);
+    ops.bind_mw = Some(memory_window::bind_mw);
+    ops.dealloc_mw = Some(memory_window::dealloc_mw);
     ops.post_srq_recv = Some(shared_receive_queue::post_srq_recv);
     context.priv_ = refusals();
+    context.alloc_dm = Some(device_memory::alloc_dm);
+    context.free_dm = Some(device_memory::free_dm);
+    context.reg_dm_mr = Some(device_memory::reg_dm_mr);
+    context.alloc_null_mr = Some(device_memory::alloc_null_mr);
+    context.advise_mr = Some(advice::advise_mr);
+    context.alloc_parent_domain = Some(domain::alloc_parent_domain);
+    context.alloc_td = Some(domain::alloc_td);
+    context.dealloc_td = Some(domain::dealloc_td);
     context.query_port = Some(query::query_port);
     context.query_device_ex = Some(query::query_device_ex);
     context.query_rt_values = Some(query::query_rt_values);
@@ -68,8 +80,11 @@ extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
         queues.iter().for_each(|queue| queue.leave());
         drop(queues);
         drop(channel::CHANNELS.remove_all(|channel| channel.is_of(&closed)));
+        drop(memory_window::WINDOWS.remove_all(|window| window.is_of(&closed)));
         drop(region::REGIONS.remove_all(|region| region.is_of(&closed)));
+        drop(device_memory::MEMORIES.remove_all(|memory| memory.is_of(&closed)));
         drop(domain::DOMAINS.remove_all(|domain| domain.is_of(&closed)));
+        drop(domain::THREAD_DOMAINS.remove_all(|domain| domain.is_of(&closed)));
         Ok(())
     })
 }
@@ -97,17 +112,17 @@ mod tests {
         assert_eq!(context.priv_, refusals());
         assert_filled!(context,
             query_port query_device_ex query_rt_values create_cq_ex create_qp_ex ibv_create_flow
-            ibv_destroy_flow;
-            without free_buf alloc_buf dm_export_dmabuf_fd reg_mr_ex dealloc_dmah alloc_dmah advise_mr
-            alloc_null_mr read_counters attach_counters_point_flow create_counters destroy_counters
-            reg_dm_mr alloc_dm free_dm modify_flow_action_esp destroy_flow_action
-            create_flow_action_esp modify_qp_rate_limit alloc_parent_domain dealloc_td alloc_td
+            ibv_destroy_flow advise_mr alloc_null_mr reg_dm_mr alloc_dm free_dm alloc_parent_domain
+            dealloc_td alloc_td;
+            without free_buf alloc_buf dm_export_dmabuf_fd reg_mr_ex dealloc_dmah alloc_dmah
+            read_counters attach_counters_point_flow create_counters destroy_counters
+            modify_flow_action_esp destroy_flow_action
+            create_flow_action_esp modify_qp_rate_limit
             modify_cq post_srq_ops destroy_rwq_ind_table create_rwq_ind_table destroy_wq modify_wq
             create_wq open_qp get_srq_num create_srq_ex open_xrcd close_xrcd
         );
         assert_filled!(context.context.ops,
-            poll_cq req_notify_cq post_srq_recv post_send post_recv;
-            without alloc_mw bind_mw dealloc_mw
+            poll_cq req_notify_cq post_srq_recv post_send post_recv alloc_mw bind_mw dealloc_mw; without
         );
         // A slot that the list above does not name would be one of a later header.
         let slots = 41 * size_of::<usize>();

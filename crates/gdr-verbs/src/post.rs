@@ -7,6 +7,7 @@ use gdr_nic::{Data, FrameSendRequest, Operation, RecvRequest, SendRequest};
 use gdr_verbs_sys::{ibv_qp, ibv_recv_wr, ibv_send_flags, ibv_send_wr, ibv_wr_opcode};
 
 use crate::errno::Errno;
+use crate::memory_window::Prepared;
 use crate::queue_pair::{NicPair, Pair};
 use crate::request::{
     Destination, Gathered, Segments, bytes_at, entries, flags, post_each, segment,
@@ -16,8 +17,15 @@ use crate::ret::status;
 /// The operation of a request.
 fn operation(wr: &ibv_send_wr) -> Result<Operation, Errno> {
     // SAFETY: of each union, the members are numbers, and the opcode says which one was set.
-    let (rdma, atomic, immediate) =
-        unsafe { (wr.wr.rdma, wr.wr.atomic, wr.__bindgen_anon_1.imm_data) };
+    let (rdma, atomic, immediate, named) = unsafe {
+        let which = wr.__bindgen_anon_1;
+        (
+            wr.wr.rdma,
+            wr.wr.atomic,
+            which.imm_data,
+            Rkey(which.invalidate_rkey),
+        )
+    };
     let remote = Remote {
         rkey: Rkey(rdma.rkey),
         addr: rdma.remote_addr,
@@ -49,8 +57,20 @@ fn operation(wr: &ibv_send_wr) -> Result<Operation, Errno> {
                 add: atomic.compare_add,
             },
         },
+        ibv_wr_opcode::IBV_WR_SEND_WITH_INV => Operation::SendInvalidate { rkey: named },
+        ibv_wr_opcode::IBV_WR_LOCAL_INV => Operation::Invalidate { rkey: named },
         _ => return Err(Errno::OPNOTSUPP),
     })
+}
+
+/// The window that a request binds, if it does.
+fn window(pair: &Pair, wr: &ibv_send_wr) -> Result<Option<Prepared>, Errno> {
+    if wr.opcode != ibv_wr_opcode::IBV_WR_BIND_MW {
+        return Ok(None);
+    }
+    // SAFETY: the opcode says that this member is set.
+    let bind = unsafe { wr.__bindgen_anon_2.bind_mw };
+    Prepared::of_type_2(pair, bind.mw, bind.rkey, &bind.bind_info).map(Some)
 }
 
 /// # Safety
@@ -69,7 +89,12 @@ pub(crate) unsafe extern "C" fn post_send(
             match pair.nic() {
                 NicPair::Connection(nic) => nic.post_sends(|queue| {
                     let post = |wr: &ibv_send_wr| {
-                        let (operation, (id, flags)) = (operation(wr)?, parts(wr));
+                        let window = window(&pair, wr)?;
+                        let operation = match &window {
+                            Some(window) => window.operation(),
+                            None => operation(wr)?,
+                        };
+                        let (id, flags) = parts(wr);
                         let push = |data: Data<'_>| {
                             queue.push(&SendRequest {
                                 id,
@@ -79,7 +104,11 @@ pub(crate) unsafe extern "C" fn post_send(
                             })
                         };
                         // SAFETY: a request of the caller's list.
-                        unsafe { with_data(&pair, wr, push) }
+                        unsafe { with_data(&pair, wr, push) }?;
+                        if let Some(window) = window {
+                            window.posted();
+                        }
+                        Ok(())
                     };
                     // SAFETY: `next` is the caller's list.
                     unsafe { post_each(&mut next, most, post) }

@@ -3,14 +3,15 @@
 use std::ffi::{c_int, c_void};
 use std::slice;
 
-use gdr_nic::{AtomicOp, Immediate, Lkey, Remote, Rkey, WrId};
+use gdr_nic::{AtomicOp, Feth, Immediate, Lkey, Remote, Rkey, WrId};
 use gdr_nic::{Data, FrameSendRequest, Operation, Segment, SendFlags, SendRequest};
 use gdr_verbs_sys::{
-    __be32, ibv_ah, ibv_data_buf, ibv_qp, ibv_qp_create_send_ops_flags as Operations, ibv_qp_ex,
-    ibv_qp_type, ibv_sge,
+    __be32, ibv_ah, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp,
+    ibv_qp_create_send_ops_flags as Operations, ibv_qp_ex, ibv_qp_type, ibv_sge,
 };
 
 use crate::errno::Errno;
+use crate::memory_window::Prepared;
 use crate::queue_pair::{NicPair, Pair};
 use crate::request::{Destination, Gathered, Segments, bytes_at, flags, segment};
 use crate::ret::{plain, status};
@@ -21,12 +22,17 @@ use crate::system::forward;
 const KNOWN: u64 = KNOWN_OF_UC
     | Operations::IBV_QP_EX_WITH_RDMA_READ.0 as u64
     | Operations::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP.0 as u64
-    | Operations::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD.0 as u64;
+    | Operations::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD.0 as u64
+    | Operations::IBV_QP_EX_WITH_SEND_WITH_INV.0 as u64
+    | Operations::IBV_QP_EX_WITH_FLUSH.0 as u64
+    | Operations::IBV_QP_EX_WITH_ATOMIC_WRITE.0 as u64;
 
 /// The operations of unreliable connections.
 const KNOWN_OF_UC: u64 = KNOWN_OF_UD
     | Operations::IBV_QP_EX_WITH_RDMA_WRITE.0 as u64
-    | Operations::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM.0 as u64;
+    | Operations::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM.0 as u64
+    | Operations::IBV_QP_EX_WITH_LOCAL_INV.0 as u64
+    | Operations::IBV_QP_EX_WITH_BIND_MW.0 as u64;
 
 /// The operations of datagrams.
 const KNOWN_OF_UD: u64 =
@@ -36,12 +42,14 @@ const KNOWN_OF_UD: u64 =
 const KNOWN_OF_RAW_PACKETS: u64 = Operations::IBV_QP_EX_WITH_SEND.0 as u64;
 
 /// Requests between `ibv_wr_start` and `ibv_wr_complete`.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Builder {
     /// Their memory is used again by the next batch.
     requests: Vec<Built>,
     /// The first error; the whole batch is refused then.
     failed: Option<Errno>,
+    /// The memory windows that they bind.
+    windows: Vec<Prepared>,
 }
 
 #[derive(Debug)]
@@ -104,6 +112,21 @@ pub(crate) fn fill(qp: &mut ibv_qp_ex, kind: ibv_qp_type, operations: u64) -> Re
     if has(Operations::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD) {
         qp.wr_atomic_fetch_add = Some(wr_atomic_fetch_add);
     }
+    if has(Operations::IBV_QP_EX_WITH_SEND_WITH_INV) {
+        qp.wr_send_inv = Some(wr_send_inv);
+    }
+    if has(Operations::IBV_QP_EX_WITH_FLUSH) {
+        qp.wr_flush = Some(wr_flush);
+    }
+    if has(Operations::IBV_QP_EX_WITH_ATOMIC_WRITE) {
+        qp.wr_atomic_write = Some(wr_atomic_write);
+    }
+    if has(Operations::IBV_QP_EX_WITH_LOCAL_INV) {
+        qp.wr_local_inv = Some(wr_local_inv);
+    }
+    if has(Operations::IBV_QP_EX_WITH_BIND_MW) {
+        qp.wr_bind_mw = Some(wr_bind_mw);
+    }
     Ok(())
 }
 
@@ -137,6 +160,7 @@ impl Builder {
     fn clear(&mut self) {
         self.requests.clear();
         self.failed = None;
+        self.windows.clear();
     }
 
     fn fail(&mut self, errno: Errno) {
@@ -152,6 +176,9 @@ extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
                 Some(errno) => Err(errno),
                 None => post(&pair, &builder.requests),
             };
+            if posted.is_ok() {
+                builder.windows.drain(..).for_each(Prepared::posted);
+            }
             builder.clear();
             posted
         })?
@@ -277,6 +304,85 @@ unsafe extern "C" fn wr_send_imm(qp: *mut ibv_qp_ex, value: __be32) {
     let immediate = immediate(value);
     // SAFETY: as for `wr_send`.
     unsafe { add(qp, Operation::Send { immediate }) };
+}
+
+unsafe extern "C" fn wr_send_inv(qp: *mut ibv_qp_ex, rkey: u32) {
+    let rkey = Rkey(rkey);
+    // SAFETY: as for `wr_send`.
+    unsafe { add(qp, Operation::SendInvalidate { rkey }) };
+}
+
+/// `IBV_FLUSH_GLOBAL` and `IBV_FLUSH_PERSISTENT`.
+const GLOBAL: u8 = 1;
+const PERSISTENT: u8 = 1 << 1;
+
+unsafe extern "C" fn wr_flush(
+    qp: *mut ibv_qp_ex,
+    rkey: u32,
+    addr: u64,
+    len: usize,
+    placement: u8,
+    selectivity: u8,
+) {
+    let what = Feth {
+        global: placement & GLOBAL != 0,
+        persistent: placement & PERSISTENT != 0,
+        selectivity,
+    };
+    let len = u32::try_from(len).ok();
+    let is_known = placement & !(GLOBAL | PERSISTENT) == 0
+        && placement != 0
+        && [Feth::RANGE, Feth::REGION].contains(&selectivity);
+    if len.is_none() || !is_known {
+        plain((), || build(qp, |_, builder| builder.fail(Errno::INVAL)));
+    }
+    let operation = Operation::Flush {
+        remote: remote(rkey, addr),
+        len: len.unwrap_or(0),
+        what,
+    };
+    // SAFETY: as for `wr_send`.
+    unsafe { add(qp, operation) };
+}
+
+unsafe extern "C" fn wr_atomic_write(
+    qp: *mut ibv_qp_ex,
+    rkey: u32,
+    addr: u64,
+    word: *const c_void,
+) {
+    let remote = remote(rkey, addr);
+    // SAFETY: as for `wr_send`.
+    unsafe { add(qp, Operation::AtomicWrite { remote }) };
+    let place = (word.expose_provenance() as u64, 8);
+    // SAFETY: eight bytes are readable, as libibverbs demands.
+    set(qp, |pair| unsafe { gather(pair, [place].into_iter()) });
+}
+
+unsafe extern "C" fn wr_local_inv(qp: *mut ibv_qp_ex, rkey: u32) {
+    let rkey = Rkey(rkey);
+    // SAFETY: as for `wr_send`.
+    unsafe { add(qp, Operation::Invalidate { rkey }) };
+}
+
+unsafe extern "C" fn wr_bind_mw(
+    qp: *mut ibv_qp_ex,
+    mw: *mut ibv_mw,
+    rkey: u32,
+    info: *const ibv_mw_bind_info,
+) {
+    plain((), || {
+        build(qp, |pair, builder| {
+            // SAFETY: readable, as libibverbs demands.
+            match Prepared::of_type_2(pair, mw, rkey, unsafe { &*info }) {
+                Ok(window) => builder.windows.push(window),
+                Err(errno) => builder.fail(errno),
+            }
+        })
+    });
+    let rkey = Rkey(rkey);
+    // SAFETY: as for `wr_send`.
+    unsafe { add(qp, Operation::Bind { rkey }) };
 }
 
 unsafe extern "C" fn wr_rdma_write(qp: *mut ibv_qp_ex, rkey: u32, addr: u64) {

@@ -4,11 +4,13 @@ use std::ffi::{c_int, c_void};
 use std::mem::offset_of;
 use std::ptr;
 use std::sync::Arc;
+use std::time::Duration;
 
-use gdr_nic::LinkCondition;
+use gdr_nic::{LinkCondition, monotonic_clock};
 use gdr_verbs_sys::{
     __be16, IBV_LINK_LAYER_ETHERNET, ibv_atomic_cap, ibv_context, ibv_device_attr,
-    ibv_device_attr_ex, ibv_device_cap_flags, ibv_mtu, ibv_port_attr, ibv_port_cap_flags,
+    ibv_device_attr_ex, ibv_device_cap_flags, ibv_mtu, ibv_odp_caps, ibv_odp_caps__bindgen_ty_1,
+    ibv_odp_general_caps, ibv_odp_transport_cap_bits, ibv_port_attr, ibv_port_cap_flags,
     ibv_port_state, ibv_qp, ibv_query_device_ex_input, ibv_values_ex, ibv_values_mask,
     ibv_wr_opcode,
 };
@@ -16,6 +18,7 @@ use gdr_verbs_sys::{
 use crate::completion_queue::MOST_ENTRIES;
 use crate::context::Context;
 use crate::device::{Device, GIDS_LISTED, MOST_READS, MOST_REQUESTS, MOST_SEGMENTS, put_text};
+use crate::device_memory;
 use crate::errno::Errno;
 use crate::queue_pair::Pair;
 use crate::ret::{minus_one, number, status, status_and_errno, unsupported};
@@ -28,6 +31,11 @@ const MOST_BYTES: u32 = 1 << 30;
 pub(crate) const MANY: c_int = 1 << 20;
 /// `IBV_RAW_PACKET_CAP_IP_CSUM`.
 const RAW_PACKET_CAP_IP_CSUM: u32 = 1 << 2;
+/// `IB_UVERBS_DEVICE_FLUSH_GLOBAL` and `IB_UVERBS_DEVICE_ATOMIC_WRITE`.
+const FLUSH_GLOBAL: u64 = 1 << 38;
+const ATOMIC_WRITE: u64 = 1 << 40;
+/// The frequency of the device's clock in kHz: it counts nanoseconds.
+const CLOCK: u64 = 1_000_000;
 /// The only port.
 pub(crate) const PORT: u32 = 1;
 /// 4x and 25 Gb/s a lane: 100 Gb/s, in the codes of the specification.
@@ -57,6 +65,8 @@ fn device_attributes(device: &Device) -> ibv_device_attr {
             | ibv_device_cap_flags::IBV_DEVICE_SYS_IMAGE_GUID
             | ibv_device_cap_flags::IBV_DEVICE_PORT_ACTIVE_EVENT
             | ibv_device_cap_flags::IBV_DEVICE_SRQ_RESIZE
+            | ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW
+            | ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW_TYPE_2B
             | ibv_device_cap_flags::IBV_DEVICE_RAW_IP_CSUM
             | ibv_device_cap_flags::IBV_DEVICE_MANAGED_FLOW_STEERING)
             .0,
@@ -65,6 +75,7 @@ fn device_attributes(device: &Device) -> ibv_device_attr {
         max_cq: MANY,
         max_cqe: MOST_ENTRIES,
         max_mr: MANY,
+        max_mw: MANY,
         max_pd: MANY,
         max_qp_rd_atom: reads,
         max_res_rd_atom: reads * MANY,
@@ -110,6 +121,29 @@ unsafe extern "C" fn ibv_query_device(
     })
 }
 
+/// Every operation works on memory that is paged on demand.
+fn on_demand_paging() -> ibv_odp_caps {
+    use ibv_odp_transport_cap_bits as Bits;
+    let datagrams =
+        Bits::IBV_ODP_SUPPORT_SEND | Bits::IBV_ODP_SUPPORT_RECV | Bits::IBV_ODP_SUPPORT_SRQ_RECV;
+    let unreliable = datagrams | Bits::IBV_ODP_SUPPORT_WRITE;
+    let reliable = unreliable
+        | Bits::IBV_ODP_SUPPORT_READ
+        | Bits::IBV_ODP_SUPPORT_ATOMIC
+        | Bits::IBV_ODP_SUPPORT_FLUSH
+        | Bits::IBV_ODP_SUPPORT_ATOMIC_WRITE;
+    let general =
+        ibv_odp_general_caps::IBV_ODP_SUPPORT | ibv_odp_general_caps::IBV_ODP_SUPPORT_IMPLICIT;
+    ibv_odp_caps {
+        general_caps: general.0.into(),
+        per_transport_caps: ibv_odp_caps__bindgen_ty_1 {
+            rc_odp_caps: reliable.0,
+            uc_odp_caps: unreliable.0,
+            ud_odp_caps: datagrams.0,
+        },
+    }
+}
+
 /// # Safety
 /// `size` bytes at `attr` are writable.
 pub(crate) unsafe extern "C" fn query_device_ex(
@@ -119,11 +153,18 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     size: usize,
 ) -> c_int {
     status(|| {
-        let context = Context::of(context)?;
+        let device = Context::device_of(context)?;
         let whole = ibv_device_attr_ex {
-            orig_attr: device_attributes(context.device()),
+            orig_attr: device_attributes(&device),
             phys_port_cnt_ex: PORT,
+            device_cap_flags_ex: u64::from(device_attributes(&device).device_cap_flags)
+                | FLUSH_GLOBAL
+                | ATOMIC_WRITE,
             raw_packet_caps: RAW_PACKET_CAP_IP_CSUM,
+            completion_timestamp_mask: u64::MAX,
+            hca_core_clock: CLOCK,
+            odp_caps: on_demand_paging(),
+            max_dm_size: device_memory::MOST_BYTES,
             ..Default::default()
         };
         // SAFETY: the contract of this function.
@@ -270,10 +311,11 @@ pub(crate) unsafe extern "C" fn query_rt_values(
         let values = unsafe { &mut *values };
         let wanted = ibv_values_mask(values.comp_mask);
         if wanted.contains(ibv_values_mask::IBV_VALUES_MASK_RAW_CLOCK) {
-            // Completions have no time stamps to compare a clock with.
-            return Err(Errno::OPNOTSUPP);
+            let now = Duration::from_nanos(monotonic_clock());
+            values.raw_clock.tv_sec = now.as_secs().cast_signed();
+            values.raw_clock.tv_nsec = now.subsec_nanos().into();
         }
-        values.comp_mask = 0;
+        values.comp_mask &= ibv_values_mask::IBV_VALUES_MASK_RAW_CLOCK.0;
         Ok(())
     })
 }

@@ -1,11 +1,11 @@
 //! Memory regions.
 
 use std::ffi::{c_int, c_uint, c_void};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use gdr_nic as nic;
 use gdr_nic::Access;
-use gdr_verbs_sys::{ibv_access_flags, ibv_mr, ibv_pd};
+use gdr_verbs_sys::{ibv_access_flags, ibv_mr, ibv_pd, ibv_sge};
 
 use crate::buffer::Buffer;
 use crate::context::Context;
@@ -13,7 +13,8 @@ use crate::device::lock;
 use crate::domain::{Domain, Use, next_handle};
 use crate::errno::Errno;
 use crate::gpu_memory::{self, Place};
-use crate::host_memory;
+use crate::host_memory::{self, Rights};
+use crate::memory_window::Window;
 use crate::ret::{pointer, status, status_and_errno};
 use crate::slab::{CObject, is_own};
 use crate::system::forward;
@@ -25,15 +26,25 @@ pub(crate) struct Region {
     context: Arc<Context>,
     region: nic::Region,
     registered: Mutex<Registered>,
+    /// The memory windows that are bound to it, or will be, by key.
+    windows: Mutex<Vec<(Weak<Window>, u32)>>,
 }
 
 /// What `ibv_rereg_mr` replaces.
 struct Registered {
-    wanted: Wanted,
-    /// The buffer that its memory is of.
-    buffer: Option<Arc<Buffer>>,
+    /// `None` for memory that a program does not name by an address, and cannot register again.
+    wanted: Option<Wanted>,
+    keeps: Option<Keeps>,
     domain: Arc<Domain>,
     _use: Use,
+}
+
+/// What lives as long as the registration.
+pub(crate) enum Keeps {
+    /// The buffer that its memory is of.
+    Buffer(#[expect(dead_code, reason = "kept only to be dropped")] Arc<Buffer>),
+    /// Device memory.
+    Use(#[expect(dead_code, reason = "kept only to be dropped")] Use),
 }
 
 // SAFETY: the address that was registered is only passed on.
@@ -42,6 +53,65 @@ unsafe impl Send for Wanted {}
 pub(crate) static REGIONS: Table<Region> = Table::new();
 
 impl Region {
+    pub(crate) fn has_key(&self, lkey: u32) -> bool {
+        self.region.key() == lkey
+    }
+
+    pub(crate) fn nic(&self) -> &nic::Region {
+        &self.region
+    }
+
+    /// Checks that a memory window of a domain may have these rights.
+    pub(crate) fn check_window(&self, domain: &Domain, rights: Access) -> Result<(), Errno> {
+        let registered = lock(&self.registered);
+        let access = registered.wanted.ok_or(Errno::INVAL)?.access;
+        let writes = rights.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
+        let is_right = registered.domain.nic() == domain.nic()
+            && has(access, ibv_access_flags::IBV_ACCESS_MW_BIND)
+            && !has(access, ibv_access_flags::IBV_ACCESS_ZERO_BASED)
+            && (!writes || has(access, ibv_access_flags::IBV_ACCESS_LOCAL_WRITE));
+        is_right.then_some(()).ok_or(Errno::INVAL)
+    }
+
+    pub(crate) fn add_window(&self, window: &Arc<Window>, key: u32) {
+        lock(&self.windows).push((Arc::downgrade(window), key));
+    }
+
+    /// Lets no request bind a window to it any more; `EBUSY` while one is bound.
+    fn cancel_windows(&self) -> Result<(), Errno> {
+        let is_bound = |(window, key): &(Weak<Window>, u32)| {
+            window.upgrade().is_some_and(|window| !window.cancel(*key))
+        };
+        let mut windows = lock(&self.windows);
+        windows.retain(is_bound);
+        windows.is_empty().then_some(()).ok_or(Errno::BUSY)
+    }
+
+    /// The address of a range of on-demand memory that is accessed with these rights.
+    ///
+    /// # Errors
+    /// `EPERM` for a region of another domain, or that is not writable; `EINVAL` for one that is not
+    /// on-demand; `EFAULT` for a range outside of it.
+    pub(crate) fn on_demand_range(
+        &self,
+        domain: &Domain,
+        range: &ibv_sge,
+        rights: Option<Rights>,
+    ) -> Result<usize, Errno> {
+        let registered = lock(&self.registered);
+        let wanted = registered.wanted.filter(Wanted::is_on_demand);
+        let wanted = wanted.ok_or(Errno::INVAL)?;
+        let writes = rights == Some(Rights::ReadWrite);
+        let may_write = has(wanted.access, ibv_access_flags::IBV_ACCESS_LOCAL_WRITE);
+        if registered.domain.nic() != domain.nic() || writes && !may_write {
+            return Err(Errno::PERM);
+        }
+        let offset = range.addr.checked_sub(wanted.iova).ok_or(Errno::FAULT)?;
+        nic::check_range(offset, range.length.into(), wanted.len as u64)
+            .map_err(|_| Errno::FAULT)?;
+        Ok(wanted.address.addr() + offset as usize)
+    }
+
     pub(crate) fn is_of(&self, context: &Arc<Context>) -> bool {
         Arc::ptr_eq(&self.context, context)
     }
@@ -51,27 +121,19 @@ impl Region {
 ///
 /// # Errors
 /// `EINVAL` for rights of the peer that this side lacks; the errors of [`rights`]. `EOPNOTSUPP` for
-/// memory windows, on-demand paging and FLUSH, as Linux's `ib_check_mr_access` answers for a device
-/// without them: a region with such a flag promises that its operation works.
-fn access(flags: c_uint) -> Result<Access, Errno> {
+/// persistent FLUSH, as Linux's `ib_check_mr_access` answers for a device without it: a region with such a
+/// flag promises that its bytes outlast a loss of power.
+pub(crate) fn access(flags: c_uint) -> Result<Access, Errno> {
     let access = rights(flags)?;
     let of_peer = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
     if access.intersects(of_peer) && !access.contains(Access::LOCAL_WRITE) {
         return Err(Errno::INVAL);
     }
-    if flags & ABSENT.0 != 0 {
+    if access.contains(Access::FLUSH_PERSISTENT) {
         return Err(Errno::OPNOTSUPP);
     }
     Ok(access)
 }
-
-/// The flags of operations that the device does not have.
-const ABSENT: ibv_access_flags = ibv_access_flags(
-    ibv_access_flags::IBV_ACCESS_MW_BIND.0
-        | ibv_access_flags::IBV_ACCESS_ON_DEMAND.0
-        | ibv_access_flags::IBV_ACCESS_FLUSH_GLOBAL.0
-        | ibv_access_flags::IBV_ACCESS_FLUSH_PERSISTENT.0,
-);
 
 /// The rights among access flags. In a queue pair each known flag is right, as with rxe
 /// (`RXE_ACCESS_SUPPORTED_QP`) and mlx5: programs set all that they may need, and what the device does
@@ -88,7 +150,10 @@ pub(crate) fn rights(flags: c_uint) -> Result<Access, Errno> {
         | Flags::IBV_ACCESS_REMOTE_ATOMIC
         | Flags::IBV_ACCESS_ZERO_BASED
         | Flags::IBV_ACCESS_HUGETLB
-        | ABSENT
+        | Flags::IBV_ACCESS_ON_DEMAND
+        | Flags::IBV_ACCESS_MW_BIND
+        | Flags::IBV_ACCESS_FLUSH_GLOBAL
+        | Flags::IBV_ACCESS_FLUSH_PERSISTENT
         | Flags(OPTIONAL);
     if !known.contains(flags) {
         return Err(Errno::INVAL);
@@ -99,6 +164,8 @@ pub(crate) fn rights(flags: c_uint) -> Result<Access, Errno> {
         (Flags::IBV_ACCESS_REMOTE_WRITE, Access::REMOTE_WRITE),
         (Flags::IBV_ACCESS_REMOTE_READ, Access::REMOTE_READ),
         (Flags::IBV_ACCESS_REMOTE_ATOMIC, Access::REMOTE_ATOMIC),
+        (Flags::IBV_ACCESS_FLUSH_GLOBAL, Access::FLUSH_GLOBAL),
+        (Flags::IBV_ACCESS_FLUSH_PERSISTENT, Access::FLUSH_PERSISTENT),
     ] {
         rights.set(right, flags.contains(flag));
     }
@@ -121,7 +188,7 @@ pub(crate) struct Wanted {
 impl Wanted {
     /// Memory that requests name by its address, or from 0 on if the program wants that.
     pub(crate) fn at_its_address(address: *mut c_void, len: usize, access: c_uint) -> Self {
-        let zero_based = ibv_access_flags(access).contains(ibv_access_flags::IBV_ACCESS_ZERO_BASED);
+        let zero_based = has(access, ibv_access_flags::IBV_ACCESS_ZERO_BASED);
         Self {
             address,
             len,
@@ -130,16 +197,34 @@ impl Wanted {
         }
     }
 
+    /// Returns whether it is the whole address space: an implicit region, as ibv_reg_mr(3) names it.
+    fn is_implicit(&self) -> bool {
+        self.is_on_demand() && self.address.is_null() && self.len == usize::MAX
+    }
+
+    pub(crate) fn is_on_demand(&self) -> bool {
+        has(self.access, ibv_access_flags::IBV_ACCESS_ON_DEMAND)
+    }
+
     fn register(&self, domain: &Domain) -> Result<nic::Region, Errno> {
         let access = access(self.access)?;
         let engine = domain.context().engine()?;
         let address = self.address.expose_provenance();
+        if self.is_implicit() {
+            if self.iova != 0 || has(self.access, ibv_access_flags::IBV_ACCESS_ZERO_BASED) {
+                return Err(Errno::INVAL);
+            }
+            return on_demand(domain, *self, access);
+        }
         if self.len > 0
             && let Place::Gpu(ordinal) = gpu_memory::place(address)
         {
             let buffer = gpu_memory::map(ordinal, address, self.len)?;
             let all = (buffer, 0, self.len as u64);
             return Ok(engine.register_buffer(domain.nic(), all, self.iova, access)?);
+        }
+        if self.is_on_demand() && self.len > 0 {
+            return on_demand(domain, *self, access);
         }
         let memory = nic::Memory {
             address,
@@ -155,6 +240,19 @@ impl Wanted {
     }
 }
 
+fn has(access: c_uint, flag: ibv_access_flags) -> bool {
+    ibv_access_flags(access).contains(flag)
+}
+
+/// Registers memory whose pages may come and go.
+fn on_demand(domain: &Domain, wanted: Wanted, access: Access) -> Result<nic::Region, Errno> {
+    let (address, len) = (wanted.address.addr() as u64, wanted.len as u64);
+    // SAFETY: no Rust code refers to memory of a program of C.
+    let buffer = unsafe { nic::Buffer::on_demand(address, len) }?;
+    let engine = domain.context().engine()?;
+    Ok(engine.register_buffer(domain.nic(), (buffer, 0, len), wanted.iova, access)?)
+}
+
 /// Makes a region, which keeps the buffer that its memory is of.
 pub(crate) fn register(
     domain: &Arc<Domain>,
@@ -162,14 +260,32 @@ pub(crate) fn register(
     buffer: Option<Arc<Buffer>>,
 ) -> Result<*mut ibv_mr, Errno> {
     let region = wanted.register(domain)?;
+    let described = (wanted.address, wanted.len);
+    Ok(insert(
+        domain,
+        region,
+        described,
+        Some(wanted),
+        buffer.map(Keeps::Buffer),
+    ))
+}
+
+/// Gives a program a registration, which it knows by this address and length.
+pub(crate) fn insert(
+    domain: &Arc<Domain>,
+    region: nic::Region,
+    (address, len): (*mut c_void, usize),
+    wanted: Option<Wanted>,
+    keeps: Option<Keeps>,
+) -> *mut ibv_mr {
     let context = Arc::clone(domain.context());
     // SAFETY: pointers and numbers.
     let object = unsafe {
         CObject::<ibv_mr>::new(|mr| {
             mr.context = context.as_ptr();
             mr.pd = domain.as_ptr();
-            mr.addr = wanted.address;
-            mr.length = wanted.len;
+            mr.addr = address;
+            mr.length = len;
             mr.handle = next_handle();
             mr.lkey = region.key();
             mr.rkey = region.key();
@@ -180,15 +296,16 @@ pub(crate) fn register(
         _object: object,
         context,
         region,
+        windows: Mutex::default(),
         registered: Mutex::new(Registered {
             wanted,
-            buffer,
+            keeps,
             _use: domain.users().add(),
             domain: Arc::clone(domain),
         }),
     };
     REGIONS.insert(handle, Arc::new(registered));
-    Ok(handle)
+    handle
 }
 
 #[unsafe(no_mangle)]
@@ -324,9 +441,9 @@ unsafe extern "C" fn ibv_rereg_mr(
             return Err(Errno::INVAL);
         }
         let region = REGIONS.get(mr)?;
+        region.cancel_windows()?;
         let mut registered = lock(&region.registered);
-        let mut wanted = registered.wanted;
-        let mut buffer = registered.buffer.clone();
+        let mut wanted = registered.wanted.ok_or(Errno::OPNOTSUPP)?;
         if flags & CHANGE_ACCESS != 0 {
             wanted.access = access.cast_unsigned();
         }
@@ -334,7 +451,6 @@ unsafe extern "C" fn ibv_rereg_mr(
             wanted.address = address;
             wanted.len = len;
             wanted.iova = Wanted::at_its_address(address, len, wanted.access).iova;
-            buffer = None;
         }
         let domain = match flags & CHANGE_PD {
             0 => Arc::clone(&registered.domain),
@@ -350,21 +466,24 @@ unsafe extern "C" fn ibv_rereg_mr(
             (*mr).addr = wanted.address;
             (*mr).length = wanted.len;
         }
-        *registered = Registered {
-            wanted,
-            buffer,
-            _use: domain.users().add(),
-            domain,
-        };
+        if flags & CHANGE_TRANSLATION != 0 {
+            registered.keeps = None;
+        }
+        registered.wanted = Some(wanted);
+        registered._use = domain.users().add();
+        registered.domain = domain;
         Ok(())
     });
     if changed == 0 { 0 } else { ERR_INPUT }
 }
 
 /// Ends a region. Requests that are half done fail; when this returns, the engine does not touch its
-/// memory any more.
+/// memory any more. `EBUSY` while a memory window is bound to it.
 #[unsafe(no_mangle)]
 extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     forward!(unless is_own(mr), ibv_dereg_mr(mr));
-    status(|| REGIONS.remove(mr).map(drop))
+    status(|| {
+        REGIONS.get(mr)?.cancel_windows()?;
+        REGIONS.remove(mr).map(drop)
+    })
 }

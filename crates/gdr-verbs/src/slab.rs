@@ -13,7 +13,7 @@ use std::ptr::{self, NonNull};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use gdr_copy::PerProcess;
+use gdr_copy::{PerProcess, ProcessId};
 
 use crate::device::lock;
 
@@ -62,20 +62,30 @@ impl<T> Drop for CObject<T> {
 /// Returns whether a handle is one of this library: of an object that exists or of one that is gone,
 /// of this process or of its parent. It takes no lock.
 pub(crate) fn is_own<C>(handle: *mut C) -> bool {
+    chunk_of(handle).is_some()
+}
+
+/// Returns whether a handle is one of this library in a parent of this process.
+pub(crate) fn is_inherited<C>(handle: *mut C) -> bool {
+    chunk_of(handle).is_some_and(|chunk| !chunk.origin.is_current())
+}
+
+fn chunk_of<C>(handle: *mut C) -> Option<&'static Chunk> {
     let mut next = CHUNKS.load(Ordering::Acquire);
     // SAFETY: null, or a chunk that was leaked before it was published.
     while let Some(chunk) = unsafe { next.as_ref() } {
         if chunk.addresses.contains(&handle.addr()) {
-            return true;
+            return Some(chunk);
         }
         next = chunk.next;
     }
-    false
+    None
 }
 
 /// Memory that has been taken from the allocator.
 struct Chunk {
     addresses: Range<usize>,
+    origin: ProcessId,
     /// The chunk that was taken before it.
     next: *mut Chunk,
 }
@@ -93,6 +103,7 @@ impl Chunk {
         let first = memory.addr().get();
         let chunk = Box::leak(Box::new(Self {
             addresses: first..first + layout.size(),
+            origin: ProcessId::current(),
             next: CHUNKS.load(Ordering::Relaxed),
         }));
         while let Err(newer) =

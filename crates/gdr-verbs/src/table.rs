@@ -28,6 +28,11 @@ impl<T: Send + Sync> Table<T> {
         objects.unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The first object that is `wanted`.
+    pub(crate) fn find(&self, wanted: impl Fn(&T) -> bool) -> Option<Arc<T>> {
+        self.read().values().find(|object| wanted(object)).cloned()
+    }
+
     pub(crate) fn insert<C>(&self, handle: *mut C, object: Arc<T>) {
         self.write().insert(handle.addr(), object);
     }

@@ -279,15 +279,7 @@ impl HostMemory {
 
     /// Applies an atomic operation to the word at `offset`; returns its previous value.
     pub(super) fn atomic(&self, offset: u64, operation: AtomicOp) -> Result<u64> {
-        let word = self.word(offset)?;
-        Ok(match operation {
-            AtomicOp::FetchAdd { add } => word.fetch_add(add, Ordering::AcqRel),
-            AtomicOp::CompareSwap { compare, swap } => {
-                match word.compare_exchange(compare, swap, Ordering::AcqRel, Ordering::Acquire) {
-                    Ok(before) | Err(before) => before,
-                }
-            }
-        })
+        Ok(apply(self.word(offset)?, operation))
     }
 
     fn word(&self, offset: u64) -> Result<&AtomicU64> {
@@ -304,6 +296,18 @@ impl HostMemory {
         }
         let alignment = align_of::<T>() as u64;
         Err(Error::Misaligned { offset, alignment })
+    }
+}
+
+/// Applies an atomic operation to a word; returns its previous value.
+pub(super) fn apply(word: &AtomicU64, operation: AtomicOp) -> u64 {
+    match operation {
+        AtomicOp::FetchAdd { add } => word.fetch_add(add, Ordering::AcqRel),
+        AtomicOp::CompareSwap { compare, swap } => {
+            match word.compare_exchange(compare, swap, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(before) | Err(before) => before,
+            }
+        }
     }
 }
 

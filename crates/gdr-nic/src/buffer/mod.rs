@@ -12,6 +12,7 @@ mod copy_stream;
 mod copy_thread;
 mod direct;
 mod host;
+mod on_demand;
 mod read_ahead;
 mod read_source;
 mod staged;
@@ -31,6 +32,7 @@ pub use self::copy_thread::CopyThread;
 pub(crate) use self::copy_thread::{IncomingCopy, IncomingState, PeerMemory, PeerState};
 use self::direct::Direct;
 use self::host::HostMemory;
+use self::on_demand::OnDemand;
 use self::staged::Staged;
 pub(crate) use self::volatile_copy::last_word;
 use crate::error::{Error, Result};
@@ -123,6 +125,9 @@ enum Memory {
     Host(HostMemory),
     Direct(Direct),
     Staged(Staged),
+    OnDemand(OnDemand),
+    /// Reads give zeros, and writes go nowhere.
+    Null,
 }
 
 impl Buffer {
@@ -264,6 +269,23 @@ impl Buffer {
         Staged::new(buffer.into()).map(|staged| Self::of(Memory::Staged(staged)))
     }
 
+    /// Names `len` bytes of this process's memory that need not be mapped. The kernel copies them: an access
+    /// to what is not mapped then fails, with [`Error::NotMapped`].
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] if addresses overflow.
+    ///
+    /// # Safety
+    /// There are no references to bytes that are written.
+    pub unsafe fn on_demand(address: u64, len: u64) -> Result<Self> {
+        OnDemand::new(address, len).map(|memory| Self::of(Memory::OnDemand(memory)))
+    }
+
+    /// As many bytes as there are addresses: reads give zeros, and what is written goes nowhere.
+    pub fn null() -> Self {
+        Self::of(Memory::Null)
+    }
+
     fn of(memory: Memory) -> Self {
         Self(Arc::new(ProcessBound::new(memory)))
     }
@@ -283,13 +305,15 @@ impl Buffer {
             Memory::Host(memory) => memory.len() as u64,
             Memory::Direct(memory) => memory.len(),
             Memory::Staged(memory) => memory.len(),
+            Memory::OnDemand(memory) => memory.len(),
+            Memory::Null => u64::MAX,
         }
     }
 
     /// Where its bytes are.
     pub fn kind(&self) -> BufferKind {
         match &**self.0 {
-            Memory::Host(_) => BufferKind::Host,
+            Memory::Host(_) | Memory::OnDemand(_) | Memory::Null => BufferKind::Host,
             Memory::Direct(_) => BufferKind::Direct,
             Memory::Staged(_) => BufferKind::Staged,
         }
@@ -301,6 +325,8 @@ impl Buffer {
             Memory::Host(memory) => memory.address(),
             Memory::Direct(memory) => memory.address(),
             Memory::Staged(memory) => memory.address(),
+            Memory::OnDemand(memory) => memory.address(),
+            Memory::Null => 0,
         }
     }
 
@@ -309,7 +335,7 @@ impl Buffer {
     pub fn long_reads_from(&self) -> Option<u64> {
         match &**self.0 {
             Memory::Direct(memory) => memory.long_reads_from(),
-            Memory::Host(_) | Memory::Staged(_) => None,
+            _ => None,
         }
     }
 
@@ -317,9 +343,9 @@ impl Buffer {
     /// and if only its mapping is known.
     pub fn device_memory(&self) -> Option<(&Arc<DeviceBuffer>, u64)> {
         match &**self.0 {
-            Memory::Host(_) => None,
             Memory::Direct(memory) => memory.device_memory(),
             Memory::Staged(memory) => Some((memory.device_buffer(), 0)),
+            _ => None,
         }
     }
 
@@ -340,6 +366,7 @@ impl Buffer {
             }
             Memory::Direct(memory) => memory.write(offset, bytes),
             Memory::Staged(memory) => memory.write(offset, bytes),
+            Memory::OnDemand(_) | Memory::Null => self.place(offset, bytes),
         }
     }
 
@@ -355,6 +382,7 @@ impl Buffer {
             Memory::Host(memory) => memory.load(offset, bytes),
             Memory::Direct(memory) => memory.read(offset, bytes),
             Memory::Staged(memory) => memory.read(offset, bytes),
+            Memory::OnDemand(_) | Memory::Null => self.fetch(offset, bytes),
         }
     }
 
@@ -414,6 +442,8 @@ impl Buffer {
             Memory::Host(memory) => memory.store(offset, bytes),
             Memory::Direct(memory) => memory.store(offset, bytes),
             Memory::Staged(memory) => memory.store(offset, bytes),
+            Memory::OnDemand(memory) => memory.store(offset, bytes),
+            Memory::Null => Ok(()),
         }
     }
 
@@ -432,7 +462,7 @@ impl Buffer {
         match &**self.0 {
             // SAFETY: the caller's promise.
             Memory::Host(memory) => unsafe { memory.store_shared(offset, bytes, len) },
-            Memory::Direct(_) | Memory::Staged(_) => {
+            _ => {
                 // Both kinds store from a reference, and no reference may point to bytes that
                 // another process may change.
                 let copy = bounce.bytes(len);
@@ -475,7 +505,7 @@ impl Buffer {
     pub(crate) fn shared_address(&self, offset: u64) -> Option<u64> {
         match &**self.0 {
             Memory::Host(memory) => memory.can_be_read().then(|| memory.address() + offset),
-            Memory::Direct(_) | Memory::Staged(_) => None,
+            _ => None,
         }
     }
 
@@ -484,7 +514,7 @@ impl Buffer {
         match &**self.0 {
             Memory::Direct(memory) => memory.copy_thread(),
             Memory::Host(memory) => memory.copy_thread(),
-            Memory::Staged(_) => None,
+            _ => None,
         }
     }
 
@@ -492,7 +522,7 @@ impl Buffer {
     pub(crate) fn export(&self) -> Option<&Arc<ExportedMemory>> {
         match &**self.0 {
             Memory::Direct(memory) => memory.export(),
-            Memory::Host(_) | Memory::Staged(_) => None,
+            _ => None,
         }
     }
 
@@ -509,7 +539,7 @@ impl Buffer {
         match &**self.0 {
             Memory::Direct(memory) => memory.begin_copy_from(offset, peer, from_addr, len),
             Memory::Host(memory) => memory.begin_copy_from(offset, peer, from_addr, len),
-            Memory::Staged(_) => None,
+            _ => None,
         }
     }
 
@@ -519,6 +549,7 @@ impl Buffer {
             Memory::Host(memory) => memory.release(),
             Memory::Direct(memory) => memory.flush(),
             Memory::Staged(memory) => memory.flush()?,
+            Memory::OnDemand(_) | Memory::Null => {}
         }
         Ok(())
     }
@@ -527,7 +558,7 @@ impl Buffer {
     pub(crate) fn queues_reads(&self) -> bool {
         match &**self.0 {
             Memory::Direct(memory) => memory.has_copies(),
-            Memory::Host(_) | Memory::Staged(_) => false,
+            _ => false,
         }
     }
 
@@ -535,25 +566,23 @@ impl Buffer {
     /// are no older than this call, and have what this thread placed before the last [`Buffer::flush`].
     pub(crate) fn expect_read(&self, offset: u64, len: u64, queued: Queued) -> Result<()> {
         match &**self.0 {
-            Memory::Host(_) => Ok(()),
             Memory::Direct(memory) => memory.expect_read(offset, len, queued),
             Memory::Staged(memory) => memory.expect_read(offset, len),
+            Memory::Host(_) | Memory::OnDemand(_) | Memory::Null => Ok(()),
         }
     }
 
     /// As [`Buffer::expect_read`], for a request that most likely fetches nothing: nothing is copied for it.
     pub(crate) fn forget_reads(&self, offset: u64, len: u64) {
-        match &**self.0 {
-            Memory::Direct(memory) => memory.forget_reads(offset, len),
-            Memory::Host(_) | Memory::Staged(_) => {}
+        if let Memory::Direct(memory) = &**self.0 {
+            memory.forget_reads(offset, len);
         }
     }
 
     /// The bytes that this thread fetches by later loads are no older than this call.
     pub(crate) fn begin_reads(&self) {
-        match &**self.0 {
-            Memory::Direct(memory) => memory.begin_reads(),
-            Memory::Host(_) | Memory::Staged(_) => {}
+        if let Memory::Direct(memory) = &**self.0 {
+            memory.begin_reads();
         }
     }
 
@@ -563,7 +592,7 @@ impl Buffer {
         match &**self.0 {
             Memory::Direct(memory) => memory.end_reads(),
             Memory::Host(memory) => memory.end_copies(),
-            Memory::Staged(_) => {}
+            _ => {}
         }
     }
 
@@ -572,7 +601,7 @@ impl Buffer {
     pub(crate) fn fences(&self) -> u32 {
         match &**self.0 {
             Memory::Direct(memory) => memory.fences(),
-            Memory::Host(_) | Memory::Staged(_) => 0,
+            _ => 0,
         }
     }
 
@@ -581,7 +610,7 @@ impl Buffer {
     pub(crate) fn flushes(&self) -> u32 {
         match &**self.0 {
             Memory::Direct(memory) => memory.flushes(),
-            Memory::Host(_) | Memory::Staged(_) => 0,
+            _ => 0,
         }
     }
 
@@ -590,6 +619,7 @@ impl Buffer {
         match &**self.0 {
             Memory::Host(memory) => memory.is_of_driver(),
             Memory::Direct(_) | Memory::Staged(_) => true,
+            Memory::OnDemand(_) | Memory::Null => false,
         }
     }
 
@@ -604,7 +634,7 @@ impl Buffer {
     pub(crate) fn fetch_ahead(&self, offset: u64, bytes: &mut [u8]) -> Result<usize> {
         match &**self.0 {
             Memory::Direct(memory) => memory.load_ahead(offset, bytes),
-            Memory::Host(_) | Memory::Staged(_) => Ok(0),
+            _ => Ok(0),
         }
     }
 
@@ -615,6 +645,11 @@ impl Buffer {
             Memory::Host(memory) => memory.load(offset, bytes),
             Memory::Direct(memory) => memory.load(offset, bytes),
             Memory::Staged(memory) => memory.load(offset, bytes),
+            Memory::OnDemand(memory) => memory.load(offset, bytes),
+            Memory::Null => {
+                bytes.fill(0);
+                Ok(())
+            }
         }
     }
 
@@ -624,6 +659,8 @@ impl Buffer {
             Memory::Host(memory) => memory.atomic(offset, operation),
             Memory::Direct(memory) => memory.atomic(offset, operation),
             Memory::Staged(memory) => memory.atomic(offset, operation),
+            Memory::OnDemand(memory) => memory.atomic(offset, operation),
+            Memory::Null => Ok(0),
         }
     }
 }

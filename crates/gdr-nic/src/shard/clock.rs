@@ -16,17 +16,18 @@ pub(crate) struct Clock {
 impl Clock {
     /// A clock that starts now.
     pub(crate) fn start() -> Self {
-        let epoch = monotonic();
+        let epoch = monotonic_clock();
         Self { epoch }
     }
 
     /// Nanoseconds since the start.
     pub(crate) fn now(&self) -> u64 {
-        monotonic().wrapping_sub(self.epoch)
+        monotonic_clock().wrapping_sub(self.epoch)
     }
 }
 
-fn monotonic() -> u64 {
+/// Nanoseconds of the system's monotonic clock, by which completions have their [`time`](gdr_roce::Completion::time).
+pub fn monotonic_clock() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     // Neither is ever negative on the monotonic clock.
     let (seconds, nanoseconds) = (now.tv_sec as u64, now.tv_nsec as u64);

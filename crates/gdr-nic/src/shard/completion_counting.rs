@@ -44,7 +44,12 @@ impl CountedOperation {
             WcOpcode::Recv | WcOpcode::RecvWriteImmediate => Some(Self::Recv),
             WcOpcode::Read => Some(Self::Read),
             WcOpcode::Write => Some(Self::Write),
-            WcOpcode::FetchAdd | WcOpcode::CompareSwap => None,
+            WcOpcode::FetchAdd
+            | WcOpcode::CompareSwap
+            | WcOpcode::AtomicWrite
+            | WcOpcode::Flush
+            | WcOpcode::BindWindow
+            | WcOpcode::Invalidate => None,
         }
     }
 }

@@ -1,14 +1,16 @@
 //! The entries of a completion queue, and the shards that add to them.
 
 use std::fmt;
+use std::num::NonZeroU64;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use gdr_process::lock::lock;
 use gdr_roce::{Completion, Qpn, WcOpcode, WcStatus};
 
 use crate::bounded_queue::{BoundedQueue, Loss, Pushed};
+use crate::shard::clock::monotonic_clock;
 use crate::types::CqNumber;
 use gdr_udp::MOST_SHARDS;
 
@@ -33,6 +35,8 @@ pub(crate) struct CqEntries {
     number: CqNumber,
     queue: BoundedQueue<Completion>,
     on_completion: Option<Hook>,
+    /// Whether each entry has its time.
+    is_timed: AtomicBool,
     /// How many queue pairs of each shard add entries; one that does for its sends and its receives
     /// counts twice.
     producers: Mutex<[u32; MOST_SHARDS]>,
@@ -79,10 +83,16 @@ impl CqEntries {
             number: CqNumber::new(),
             queue: BoundedQueue::new(capacity, Loss::Fatal),
             on_completion: on_completion.map(Hook),
+            is_timed: AtomicBool::new(false),
             producers: Mutex::default(),
             shards: AtomicU32::new(0),
             untaken,
         }
+    }
+
+    /// Gives each later entry its time.
+    pub(crate) fn take_times(&self) {
+        self.is_timed.store(true, Ordering::Relaxed);
     }
 
     /// Its number, which its events carry.
@@ -93,7 +103,10 @@ impl CqEntries {
     /// Adds an entry, which is lost if there is no room.
     // For the usual one of its two callers.
     #[inline(always)]
-    pub(crate) fn push(&self, completion: Completion) -> (Pushed, Announcement) {
+    pub(crate) fn push(&self, mut completion: Completion) -> (Pushed, Announcement) {
+        if self.is_timed.load(Ordering::Relaxed) {
+            completion.time = NonZeroU64::new(monotonic_clock());
+        }
         let pushed = self.queue.push(completion);
         let announcement = match (pushed, &self.on_completion) {
             (Pushed::Stored, Some(Hook(call))) => call(&completion),

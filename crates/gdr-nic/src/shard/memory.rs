@@ -3,12 +3,13 @@
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
-use gdr_roce::{Access, AccessError, AtomicOp, Extent, Key, Memory, PayloadBy, Qpn};
+use gdr_roce::{Access, AccessError, AtomicOp, Extent, Key, Memory, PayloadBy, Qpn, Rkey};
 
 use crate::buffer::{BounceBuffer, Buffer, Queued};
 use crate::shard::announced_reads::AnnouncedReads;
 use crate::shard::pending_copies::PendingCopies;
 use crate::shard::region_table::{Region, Regions};
+use crate::shard::window_binding::Binding;
 use crate::types::Domain;
 use crate::wire::memory::{DeviceRun, Exports, MOST_READ, Reference};
 
@@ -135,7 +136,7 @@ impl<'a, 'r> DomainMemory<'a, 'r> {
         len: u64,
         access: Access,
     ) -> Result<(&'r Region, u64), AccessError> {
-        let region = self.lookup(number(key)).ok_or(AccessError::UnknownKey)?;
+        let region = self.lookup(key).ok_or(AccessError::UnknownKey)?;
         // The address is the peer's, and its end may overflow, so nothing is added before it is
         // checked.
         let offset = addr
@@ -148,18 +149,29 @@ impl<'a, 'r> DomainMemory<'a, 'r> {
         Ok((region, region.offset + offset))
     }
 
-    /// Returns the region of this domain that has `key`.
-    fn lookup(&self, key: u32) -> Option<&'r Region> {
+    /// Returns the region of this domain, or the memory window of this queue pair, that has `key`.
+    fn lookup(&self, key: Key) -> Option<&'r Region> {
+        let number = number(key);
         let region = match self.cache.0.get() {
-            Some((last, region)) if last == key => region,
+            Some((last, region)) if last == number => region,
             _ => {
-                let region = &**self.regions.get(&key)?;
-                self.cache.0.set(Some((key, region)));
+                let region = &**self.regions.get(&number)?;
+                self.cache.0.set(Some((number, region)));
                 region
             }
         };
+        let permits = |binding: &Binding| binding.permits(key, self.domain, self.qpn);
         // A key of another domain must look like one that does not exist.
-        (region.domain == self.domain).then_some(region)
+        (region.domain == self.domain || region.binding.as_ref().is_some_and(permits))
+            .then_some(region)
+    }
+
+    /// The binding of the memory window that has this key.
+    fn binding(&self, rkey: Rkey) -> Result<&'r Binding, AccessError> {
+        let region = self.regions.get(&rkey.0);
+        region
+            .and_then(|region| region.binding.as_ref())
+            .ok_or(AccessError::UnknownKey)
     }
 
     /// How a message of `len` bytes in GPU memory leaves.
@@ -190,7 +202,7 @@ impl<'a, 'r> DomainMemory<'a, 'r> {
 
     /// Notes that what was offered is now in a ring.
     pub(crate) fn refer(&self, offer: &Offer, reference: Reference) {
-        if let Some(region) = self.lookup(number(offer.key)) {
+        if let Some(region) = self.lookup(offer.key) {
             region.references.add(reference);
         }
     }
@@ -237,6 +249,14 @@ impl Memory for DomainMemory<'_, '_> {
             begun.map_err(|error| failed("reading", &error))?;
         }
         Ok(())
+    }
+
+    fn check_region(&self, key: Key, access: Access) -> Result<(), AccessError> {
+        let region = self.lookup(key).ok_or(AccessError::UnknownKey)?;
+        match region.access.contains(access) {
+            true => Ok(()),
+            false => Err(AccessError::Permission),
+        }
     }
 
     fn read(&mut self, key: Key, addr: u64, out: &mut [u8]) -> Result<(), AccessError> {
@@ -348,6 +368,14 @@ impl Memory for DomainMemory<'_, '_> {
             .atomic(offset, op)
             .map_err(|error| failed("an atomic operation on", &error))
     }
+
+    fn bind(&mut self, rkey: Rkey) -> Result<(), AccessError> {
+        self.binding(rkey)?.begin(rkey.0, self.domain, self.qpn)
+    }
+
+    fn invalidate(&mut self, rkey: Rkey) -> Result<(), AccessError> {
+        self.binding(rkey)?.end(rkey.0, self.domain, self.qpn)
+    }
 }
 
 /// The right that a read of the bytes at a key needs.
@@ -374,6 +402,9 @@ fn number(key: Key) -> u32 {
 }
 
 fn failed(what: &str, error: &crate::Error) -> AccessError {
+    if let crate::Error::NotMapped { .. } = error {
+        return AccessError::OutOfRange;
+    }
     tracing::warn!(%error, "{what} a buffer failed");
     AccessError::Failed
 }
@@ -381,7 +412,7 @@ fn failed(what: &str, error: &crate::Error) -> AccessError {
 #[cfg(test)]
 mod tests {
     use gdr_cuda::{Gpu, MemoryKind, Ordinal, SimDriver};
-    use gdr_roce::{Lkey, Rkey};
+    use gdr_roce::Lkey;
 
     use super::*;
     use crate::buffer::CopyEngineThreshold;
@@ -407,6 +438,7 @@ mod tests {
             access: Access::all(),
             buffer: buffer.clone(),
             references: References::default(),
+            binding: None,
         };
         let regions = Regions::from_iter([(77, Arc::new(region))]);
         let mut unfinished = Unfinished::default();

@@ -35,3 +35,4 @@ pub(crate) mod shared_engine;
 pub(crate) mod srq_context;
 pub(crate) mod transport;
 mod wakeup;
+pub(crate) mod window_binding;

@@ -10,6 +10,7 @@ use crate::buffer::Buffer;
 use crate::error::Result;
 use crate::int_map::IntMap;
 use crate::os;
+use crate::shard::window_binding::Binding;
 use crate::types::Domain;
 use crate::wire::memory::References;
 
@@ -26,6 +27,8 @@ pub(crate) struct Region {
     pub(crate) buffer: Buffer,
     /// To its bytes, in rings.
     pub(crate) references: References,
+    /// Of the key of a memory window.
+    pub(crate) binding: Option<Binding>,
 }
 
 /// The regions of a device, by key.
@@ -77,6 +80,15 @@ impl RegionTable {
         }
     }
 
+    /// Adds a region under this key, unless another one has it.
+    pub(crate) fn insert_as(table: &Arc<Self>, key: u32, region: Region) -> Option<TableEntry> {
+        let is_new = key != 0 && table.insert_at(key, &Arc::new(region));
+        is_new.then(|| TableEntry {
+            key,
+            table: Arc::clone(table),
+        })
+    }
+
     /// Adds a region to all tables, unless the key is taken.
     fn insert_at(&self, key: u32, region: &Arc<Region>) -> bool {
         for (shard, table) in self.tables.iter().enumerate() {
@@ -101,6 +113,11 @@ pub(crate) struct TableEntry {
 impl TableEntry {
     pub(crate) fn key(&self) -> u32 {
         self.key
+    }
+
+    /// The region.
+    pub(crate) fn region(&self) -> Option<Arc<Region>> {
+        self.table.read(0).get(&self.key).cloned()
     }
 
     /// Puts the region of another entry of the same table under this key, and ends the one that was

@@ -21,6 +21,8 @@ pub(crate) mod opcode {
     pub(crate) const COMPARE_SWAP: u8 = 0x13;
     pub(crate) const FETCH_ADD: u8 = 0x14;
     pub(crate) const SEND_ONLY_INVALIDATE: u8 = 0x17;
+    pub(crate) const FLUSH: u8 = 0x1c;
+    pub(crate) const ATOMIC_WRITE: u8 = 0x1d;
 }
 
 /// AETH syndromes.

@@ -1,6 +1,6 @@
 //! Requests that break the rules, from the true peer's socket.
 
-use gdr_rdma::{LossRecovery, State};
+use gdr_rdma::{LossRecovery, RecvRequest, State, WrId};
 
 use crate::attacker::{Connection, FIRST_PSN, LEN, MTU, QPN, Target, V4, V6, everywhere, send};
 use crate::packet::{ACK, Bytes, NAK_ACCESS, NAK_INVALID, NAK_SEQUENCE, RNR_NAK, Received, opcode};
@@ -183,8 +183,9 @@ fn messages_without_a_first_or_last_packet_place_nothing() {
 fn other_services_and_reserved_opcodes_are_dropped() {
     everywhere(|target| {
         let connection = target.connect();
-        let reliable = 0x00..=0x17_u8;
-        for byte in (0..=u8::MAX).filter(|byte| !reliable.contains(byte)) {
+        let reliable =
+            |byte: &u8| matches!(*byte, 0x00..=0x17 | opcode::FLUSH | opcode::ATOMIC_WRITE);
+        for byte in (0..=u8::MAX).filter(|byte| !reliable(byte)) {
             for len in [0, 4, 16, 28, 64, MTU] {
                 let packet = Bytes::new(byte, connection.qpn, FIRST_PSN)
                     .reth(target.region.addr(), target.region.rkey().0, 16)
@@ -319,9 +320,8 @@ fn keys_are_not_invalidated_for_a_peer() {
         refused(
             target,
             |to| {
-                Bytes::new(opcode::SEND_ONLY_INVALIDATE, to.qpn, FIRST_PSN)
-                    .raw(&rkey.to_be_bytes())
-                    .payload(&[0xbb; 8])
+                to.pair.post_recv(RecvRequest::new(WrId(1))).unwrap();
+                Bytes::new(opcode::SEND_ONLY_INVALIDATE, to.qpn, FIRST_PSN).raw(&rkey.to_be_bytes())
             },
             NAK_INVALID,
         );
@@ -520,4 +520,43 @@ fn all_queue_pairs_of_a_device_share_its_reorder_buffer() {
             assert_eq!(last, Some(said(FIRST_PSN + kept, ACK)));
         }
     }
+}
+
+#[test]
+fn a_flush_without_its_right_and_an_atomic_write_of_no_word_are_refused() {
+    everywhere(|target| {
+        let (addr, rkey) = (target.region.addr(), target.region.rkey().0);
+        // The connections of these tests have no right to FLUSH.
+        for feth in [0_u32, 1, 2, 3, 0x11, 0x31] {
+            refused(
+                target,
+                |to| {
+                    Bytes::new(opcode::FLUSH, to.qpn, FIRST_PSN)
+                        .raw(&feth.to_be_bytes())
+                        .reth(addr, rkey, 16)
+                },
+                NAK_INVALID,
+            );
+        }
+        for (at, announced, sent) in [(4, 8, 8), (0, 16, 8), (0, 8, 4), (0, 8, 16), (0, 4, 4)] {
+            refused(
+                target,
+                |to| {
+                    Bytes::new(opcode::ATOMIC_WRITE, to.qpn, FIRST_PSN)
+                        .reth(addr + at, rkey, announced)
+                        .payload(&vec![0xbb; sent])
+                },
+                NAK_INVALID,
+            );
+        }
+        refused(
+            target,
+            |to| {
+                Bytes::new(opcode::ATOMIC_WRITE, to.qpn, FIRST_PSN)
+                    .reth(addr, rkey ^ 1, 8)
+                    .payload(&[0xbb; 8])
+            },
+            NAK_ACCESS,
+        );
+    });
 }

@@ -251,7 +251,7 @@ impl Requester {
                 // The first transmission may be lost. So this one, too, says that it may be one of
                 // more atomics than the program permits.
                 headers.bth.filled = self.is_of_own_kind && wqe.is_atomic();
-                (headers, 0)
+                (headers, wqe.response_request_payload())
             }
             None => {
                 // The window stands still until it is acknowledged, so the answer must not wait for

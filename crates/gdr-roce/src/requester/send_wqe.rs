@@ -1,10 +1,10 @@
 //! Work queue elements of the send queue.
 
 use crate::attributes::Capabilities;
-use crate::completion::{Completion, WcOpcode, WcStatus};
+use crate::completion::{Completion, WcStatus};
 use crate::error::PostError;
 use crate::ids::{Qpn, WrId};
-use crate::memory::{Access, AccessError, AtomicOp, Memory};
+use crate::memory::{Access, AccessError, Memory};
 use crate::mtu::Mtu;
 use crate::payload::Payload;
 use crate::psn::Psn;
@@ -34,17 +34,17 @@ impl SendWqe {
         caps: &Capabilities,
         mtu: Mtu,
     ) -> Result<Self, PostError> {
-        let expects_response = matches!(
-            request.operation,
-            Operation::Read { .. } | Operation::Atomic { .. }
-        );
         // Inline data is copied when it is posted, so a response would have no memory to go to.
-        if expects_response && matches!(request.data, Data::Inline(_)) {
+        if fills_memory(request.operation) && matches!(request.data, Data::Inline(_)) {
             return Err(PostError::InlineResponse);
         }
         let (payload, len) = Payload::new(request.data, caps)?;
-        // Both atomic operations are on 64 bits (IBTA 9.4.5).
-        if matches!(request.operation, Operation::Atomic { .. }) && len != 8 {
+        let is_word = matches!(
+            request.operation,
+            Operation::Atomic { .. } | Operation::AtomicWrite { .. }
+        );
+        // Atomic operations are on 64 bits (IBTA 9.4.5).
+        if is_word && len != 8 {
             return Err(PostError::AtomicLength(len.into()));
         }
         Ok(Self {
@@ -64,17 +64,26 @@ impl SendWqe {
         matches!(self.operation, Operation::Atomic { .. })
     }
 
-    /// Returns whether a response with data completes the request, rather than an acknowledgement.
+    /// Returns whether a response of its own completes the request, rather than an acknowledgement.
     pub(super) const fn expects_response(&self) -> bool {
+        fills_memory(self.operation)
+            || matches!(
+                self.operation,
+                Operation::AtomicWrite { .. } | Operation::Flush { .. }
+            )
+    }
+
+    /// Returns whether it is executed here, without a packet.
+    pub(super) const fn is_local(&self) -> bool {
         matches!(
             self.operation,
-            Operation::Read { .. } | Operation::Atomic { .. }
+            Operation::Bind { .. } | Operation::Invalidate { .. }
         )
     }
 
     /// Checks the local bytes: all that are sent, or that the response fills.
     pub(super) fn check(&self, memory: &dyn Memory) -> Result<(), AccessError> {
-        let access = if self.expects_response() {
+        let access = if fills_memory(self.operation) {
             Access::LOCAL_WRITE
         } else {
             // What is sent is only read, which every region permits.
@@ -87,25 +96,15 @@ impl SendWqe {
         Completion {
             id: self.id,
             status,
-            opcode: match self.operation {
-                Operation::Send { .. } => WcOpcode::Send,
-                Operation::Write { .. } => WcOpcode::Write,
-                Operation::Read { .. } => WcOpcode::Read,
-                Operation::Atomic {
-                    op: AtomicOp::FetchAdd { .. },
-                    ..
-                } => WcOpcode::FetchAdd,
-                Operation::Atomic {
-                    op: AtomicOp::CompareSwap { .. },
-                    ..
-                } => WcOpcode::CompareSwap,
-            },
+            opcode: self.operation.completed_as(),
             byte_len: if matches!(status, WcStatus::Success) {
                 self.len
             } else {
                 0
             },
             immediate: None,
+            invalidated: None,
+            time: None,
             solicited: false,
             qpn,
             source_qpn: None,
@@ -113,4 +112,9 @@ impl SendWqe {
             ip_checksum_ok: false,
         }
     }
+}
+
+/// Returns whether the response has data, for the segments.
+const fn fills_memory(operation: Operation) -> bool {
+    matches!(operation, Operation::Read { .. } | Operation::Atomic { .. })
 }

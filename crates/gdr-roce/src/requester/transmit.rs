@@ -9,9 +9,9 @@ use crate::connection::{Connection, ConnectionFailed, Notifications, emit, emit_
 use crate::memory::{AtomicOp, Memory, PayloadBy};
 use crate::payload::MOST_MERGED;
 use crate::psn::Psn;
-use crate::request::{Operation, SendFlags};
+use crate::request::{Operation, Remote, SendFlags};
 use crate::timer::Time;
-use crate::wire::{AtomicEth, Headers, ImmDt, Opcode, Position, Reth};
+use crate::wire::{AtomicEth, Headers, Ieth, ImmDt, Opcode, Position, Reth};
 
 impl Requester {
     /// Writes the next request packet to `out`, if one may be sent at `now`.
@@ -66,6 +66,14 @@ impl Requester {
         // nothing after it is sent.
         if wqe.failed.is_some() {
             return Ok(None);
+        }
+        if wqe.is_local() {
+            if self.cursor > 0 || self.draining {
+                return Ok(None);
+            }
+            self.execute_local(memory, notifications)?;
+            // The next request, if any, has packets.
+            return self.poll(now, connection, memory, out, notifications);
         }
         if outstanding >= window {
             self.congestion.limit_by_window();
@@ -151,7 +159,12 @@ impl Requester {
             self.reads_sent += 1;
             let mut headers = wqe.read_request(connection, self.next, index, packets);
             headers.bth.filled = pipelined;
-            (headers, 0, packets, PayloadBy::Copy)
+            (
+                headers,
+                wqe.response_request_payload(),
+                packets,
+                PayloadBy::Copy,
+            )
         } else {
             let mtu = connection.mtu;
             // What is sent again has a copy: the peer keeps nothing after a gap that refers to its
@@ -235,6 +248,29 @@ impl Requester {
         Ok(Some(len))
     }
 
+    /// Executes the first requests of the send queue that need no packet.
+    pub(super) fn execute_local(
+        &mut self,
+        memory: &mut dyn Memory,
+        notifications: &mut Notifications,
+    ) -> Result<(), ConnectionFailed> {
+        loop {
+            let executed = match self.send_queue.front().map(|wqe| wqe.operation) {
+                Some(Operation::Bind { rkey }) => {
+                    memory.bind(rkey).map_err(|_| WcStatus::WindowBind)
+                }
+                Some(Operation::Invalidate { rkey }) => memory
+                    .invalidate(rkey)
+                    .map_err(|_| WcStatus::LocalOperation),
+                _ => return Ok(()),
+            };
+            match executed {
+                Ok(()) => self.complete(notifications),
+                Err(status) => self.fail(status, notifications)?,
+            }
+        }
+    }
+
     /// Fails the request at the cursor because its segments are not registered. The requests
     /// before it may still succeed, so it completes after them.
     fn cannot_send(
@@ -288,10 +324,14 @@ impl SendWqe {
             Operation::Send { immediate } => {
                 (Opcode::send(position, immediate.is_some()), immediate, None)
             }
-            // Not reached: `read_request` makes these packets.
-            Operation::Read { .. } | Operation::Atomic { .. } => {
-                (Opcode::send(position, false), None, None)
-            }
+            Operation::SendInvalidate { .. } => (Opcode::send_invalidate(position), None, None),
+            // Not reached: `read_request` makes these packets, or there are none.
+            Operation::Read { .. }
+            | Operation::Atomic { .. }
+            | Operation::AtomicWrite { .. }
+            | Operation::Flush { .. }
+            | Operation::Bind { .. }
+            | Operation::Invalidate { .. } => (Opcode::send(position, false), None, None),
         };
         let mut headers = connection.headers(opcode, psn);
         headers.bth.ack_request = ack_request;
@@ -299,10 +339,22 @@ impl SendWqe {
         headers.bth.solicited = position.is_last() && self.flags.contains(SendFlags::SOLICITED);
         headers.reth = reth;
         headers.immediate = immediate.map(ImmDt);
+        headers.invalidate = match self.operation {
+            Operation::SendInvalidate { rkey } if position.is_last() => Some(Ieth(rkey)),
+            _ => None,
+        };
         (headers, (self.len - index * mtu).min(merged * mtu) as usize)
     }
 
-    /// Headers of an atomic, or of a READ request for `packets` responses from `index` on.
+    /// The bytes of payload of such a request.
+    pub(super) const fn response_request_payload(&self) -> usize {
+        match self.operation {
+            Operation::AtomicWrite { .. } => self.len as usize,
+            _ => 0,
+        }
+    }
+
+    /// Headers of a request that is answered by a response of its own, for a READ for `packets` responses from `index` on.
     pub(super) fn read_request(
         &self,
         connection: &Connection,
@@ -311,6 +363,11 @@ impl SendWqe {
         packets: u32,
     ) -> Headers {
         let mtu = connection.mtu.bytes() as u32;
+        let reth = |remote: Remote, dma_len| Reth {
+            addr: remote.addr,
+            rkey: remote.rkey,
+            dma_len,
+        };
         let (opcode, reth, atomic) = match self.operation {
             Operation::Atomic { remote, op } => {
                 let (opcode, swap_or_add, compare) = match op {
@@ -325,6 +382,10 @@ impl SendWqe {
                 };
                 (opcode, None, Some(atomic))
             }
+            Operation::AtomicWrite { remote } => {
+                (Opcode::AtomicWrite, Some(reth(remote, self.len)), None)
+            }
+            Operation::Flush { remote, len, .. } => (Opcode::Flush, Some(reth(remote, len)), None),
             Operation::Read { remote } | Operation::Write { remote, .. } => {
                 let reth = Reth {
                     // Wraps only if the range is invalid; the peer refuses such a range.
@@ -334,11 +395,15 @@ impl SendWqe {
                 };
                 (Opcode::ReadRequest, Some(reth), None)
             }
-            Operation::Send { .. } => (Opcode::ReadRequest, None, None),
+            _ => (Opcode::ReadRequest, None, None),
         };
         let mut headers = connection.headers(opcode, psn);
         headers.bth.ack_request = true;
         headers.reth = reth;
+        headers.feth = match self.operation {
+            Operation::Flush { what, .. } => Some(what),
+            _ => None,
+        };
         headers.atomic = atomic;
         headers
     }

@@ -18,6 +18,13 @@ impl Requester {
         let Some(wqe) = self.send_queue.front_mut() else {
             return Ok(None);
         };
+        if wqe.is_local() {
+            if self.draining {
+                return Ok(None);
+            }
+            self.execute_local(memory, notifications)?;
+            return self.poll_unreliable(connection, memory, out, notifications);
+        }
         let first = match wqe.first {
             Some(first) => first,
             // A message that was begun is finished in SQD, too: the peer would drop half of one.

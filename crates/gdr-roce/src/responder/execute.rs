@@ -9,7 +9,7 @@ use crate::memory::{Access, AccessError, AtomicOp, Extent, Memory};
 use crate::payload::MOST_MERGED;
 use crate::receive_queue::RecvWqe;
 use crate::sge;
-use crate::wire::{NakCode, Opcode, Packet, Position, Syndrome};
+use crate::wire::{Feth, Ieth, NakCode, Opcode, Packet, Position, Syndrome};
 
 impl Responder {
     /// Executes the expected packet, or sends a NAK; returns whether it was executed. Otherwise the expected PSN does
@@ -28,6 +28,8 @@ impl Responder {
             (Err(nak), _) => Err(nak),
             (Ok(()), Opcode::ReadRequest) => self.read(packet, connection, memory),
             (Ok(()), Opcode::CompareSwap | Opcode::FetchAdd) => self.atomic(packet, memory),
+            (Ok(()), Opcode::AtomicWrite) => self.atomic_write(packet, memory),
+            (Ok(()), Opcode::Flush) => self.flush_range(packet, memory),
             (Ok(()), _) => self
                 .place(packet, connection, memory, notifications)
                 .map(|()| self.acknowledge(packet, connection)),
@@ -61,12 +63,13 @@ impl Responder {
             Message::Send { .. } => opcode.is_send() && !opcode.position().is_first(),
             Message::Write { .. } => opcode.is_write() && !opcode.position().is_first(),
         };
-        if !in_sequence || opcode.has_ieth() {
+        if !in_sequence {
             return Err(Nak::INVALID);
         }
         let needed = match opcode {
             Opcode::ReadRequest => Access::REMOTE_READ,
             Opcode::CompareSwap | Opcode::FetchAdd => Access::REMOTE_ATOMIC,
+            Opcode::AtomicWrite => Access::REMOTE_WRITE,
             _ if opcode.is_write() => Access::REMOTE_WRITE,
             _ => Access::empty(),
         };
@@ -133,6 +136,11 @@ impl Responder {
         memory: &mut dyn Memory,
         notifications: &mut Notifications,
     ) -> Result<(), Nak> {
+        let invalidated = packet.invalidate().map(|Ieth(rkey)| rkey);
+        // What the peer has asked to READ by this key is sent first. It repeats the SEND meanwhile.
+        if invalidated.is_some_and(|rkey| self.is_read_by(Key::Remote(rkey))) {
+            return Err(Nak::ReceiverNotReady);
+        }
         if packet.opcode().position().is_first() {
             let receive = self.receives.take().ok_or(Nak::ReceiverNotReady)?;
             self.message = Message::Send { receive, placed: 0 };
@@ -165,6 +173,9 @@ impl Responder {
         }
         stored.map_err(Nak::local)?;
         *placed = end as u32;
+        if let Some(rkey) = invalidated {
+            memory.invalidate(rkey).map_err(|_| Nak::INVALID)?;
+        }
         if packet.opcode().position().is_last()
             && let Message::Send { receive, placed } =
                 std::mem::replace(&mut self.message, Message::None)
@@ -281,6 +292,12 @@ impl Responder {
         );
         check(memory, key, extent, Access::REMOTE_READ).map_err(Nak::remote)?;
         let packets = connection.mtu.packets(reth.dma_len);
+        self.respond(key, extent, packets);
+        Ok(())
+    }
+
+    /// Queues the responses to a READ, or to a request that is answered like one of no bytes.
+    fn respond(&mut self, key: Key, extent: Extent, packets: u32) {
         self.msn = self.msn.wrapping_next();
         let psn = self.expected_psn;
         // A peer repeats only what it has outstanding, and that is at most so many.
@@ -303,6 +320,48 @@ impl Responder {
         ));
         // As many PSNs as responses, which use them: the next request comes after all of them.
         self.expected_psn = psn.wrapping_add(packets);
+    }
+
+    /// Writes eight bytes at once.
+    fn atomic_write(&mut self, packet: &Packet<'_>, memory: &mut dyn Memory) -> Result<(), Nak> {
+        let (contents, Some(reth)) = (packet.contents(), packet.reth()) else {
+            return Err(Nak::INVALID);
+        };
+        let is_word = contents.len() == 8 && reth.dma_len == 8 && reth.addr.is_multiple_of(8);
+        if self.outstanding_reads() >= self.max_rd_atomic || !is_word {
+            return Err(Nak::INVALID);
+        }
+        let (key, addr) = (Key::Remote(reth.rkey), reth.addr);
+        check(memory, key, Extent { addr, len: 8 }, Access::REMOTE_WRITE).map_err(Nak::remote)?;
+        contents.store(memory, key, addr, 8).map_err(Nak::remote)?;
+        self.respond(key, Extent { addr, len: 0 }, 1);
+        Ok(())
+    }
+
+    /// Checks a FLUSH. What was written is visible before any response leaves, so nothing else is done.
+    fn flush_range(&mut self, packet: &Packet<'_>, memory: &dyn Memory) -> Result<(), Nak> {
+        let (Some(feth), Some(reth)) = (packet.feth(), packet.reth()) else {
+            return Err(Nak::INVALID);
+        };
+        let mut access = Access::empty();
+        access.set(Access::FLUSH_GLOBAL, feth.global);
+        access.set(Access::FLUSH_PERSISTENT, feth.persistent);
+        let is_full = self.outstanding_reads() >= self.max_rd_atomic;
+        if is_full || access.is_empty() || !self.access.contains(access) {
+            return Err(Nak::INVALID);
+        }
+        let (key, addr) = (Key::Remote(reth.rkey), reth.addr);
+        let extent = Extent {
+            addr,
+            len: reth.dma_len,
+        };
+        match feth.selectivity {
+            Feth::RANGE => check(memory, key, extent, access),
+            Feth::REGION => memory.check_region(key, access),
+            _ => return Err(Nak::INVALID),
+        }
+        .map_err(Nak::remote)?;
+        self.respond(key, Extent { addr, len: 0 }, 1);
         Ok(())
     }
 
@@ -369,6 +428,8 @@ impl Responder {
             opcode,
             byte_len,
             immediate: packet.immediate().map(|immediate| immediate.0),
+            invalidated: packet.invalidate().map(|Ieth(rkey)| rkey),
+            time: None,
             solicited: packet.bth().solicited,
             qpn: self.qpn,
             source_qpn: None,

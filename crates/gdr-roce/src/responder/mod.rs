@@ -24,7 +24,7 @@ use crate::request::RecvRequest;
 use crate::shared_receive_queue::SharedReceiveQueue;
 use crate::statistics::{Served, Statistics};
 use crate::timer::{RnrTimer, Time};
-use crate::wire::{NakCode, Packet, Syndrome};
+use crate::wire::{NakCode, Opcode, Packet, Syndrome};
 use reassembly::Reassembly;
 pub(crate) use response::Polled;
 use response::{RequestKind, Response};
@@ -431,10 +431,15 @@ impl Responder {
         }
         let psn = packet.bth().psn;
         if let Some(reth) = packet.reth().filter(|_| !packet.opcode().is_write()) {
-            let packets = connection.mtu.packets(reth.dma_len);
+            let len = match packet.opcode() {
+                Opcode::ReadRequest => reth.dma_len,
+                // Answered like a READ of no bytes.
+                _ => 0,
+            };
+            let packets = connection.mtu.packets(len);
             let extent = Extent {
                 addr: reth.addr,
-                len: reth.dma_len,
+                len,
             };
             let key = Key::Remote(reth.rkey);
             let known = self
@@ -491,6 +496,13 @@ impl Responder {
             0 => 0,
             most => most.max(ATOMICS_OF_OWN_KIND),
         }
+    }
+
+    /// Returns whether responses to a READ by this key are still to be sent.
+    fn is_read_by(&self, wanted: Key) -> bool {
+        let reads =
+            |response: &Response| matches!(response, Response::Read { key, .. } if *key == wanted);
+        self.responses.iter().any(reads)
     }
 
     /// Returns whether responses that the peer can do without are dropped.

@@ -61,6 +61,9 @@ pub enum Opcode {
     FetchAdd = 0x14,
     SendLastInvalidate = 0x16,
     SendOnlyInvalidate = 0x17,
+    /// Makes written bytes visible. Like the atomic WRITE, it is answered by an empty READ response.
+    Flush = 0x1c,
+    AtomicWrite = 0x1d,
     /// SEND of the unreliable connection service. Its opcodes are the reliable one's plus 0x20.
     UnreliableSendFirst = 0x20,
     UnreliableSendMiddle = 0x21,
@@ -87,7 +90,7 @@ const UNRELIABLE: u8 = 0x20;
 
 impl Opcode {
     /// All opcodes.
-    pub const ALL: [Self; 38] = [
+    pub const ALL: [Self; 40] = [
         Self::SendFirst,
         Self::SendMiddle,
         Self::SendLast,
@@ -111,6 +114,8 @@ impl Opcode {
         Self::FetchAdd,
         Self::SendLastInvalidate,
         Self::SendOnlyInvalidate,
+        Self::Flush,
+        Self::AtomicWrite,
         Self::UnreliableSendFirst,
         Self::UnreliableSendMiddle,
         Self::UnreliableSendLast,
@@ -147,6 +152,16 @@ impl Opcode {
             (Position::Last, true) => Self::SendLastImmediate,
             (Position::Only, false) => Self::SendOnly,
             (Position::Only, true) => Self::SendOnlyImmediate,
+        }
+    }
+
+    /// The opcode of a packet of a SEND with invalidate.
+    pub const fn send_invalidate(position: Position) -> Self {
+        match position {
+            Position::First => Self::SendFirst,
+            Position::Middle => Self::SendMiddle,
+            Position::Last => Self::SendLastInvalidate,
+            Position::Only => Self::SendOnlyInvalidate,
         }
     }
 
@@ -280,7 +295,13 @@ impl Opcode {
                 | Self::AtomicAcknowledge
                 | Self::CompareSwap
                 | Self::FetchAdd
+                | Self::Flush
         )
+    }
+
+    /// Returns whether a FETH follows the BTH.
+    pub const fn has_feth(self) -> bool {
+        matches!(self, Self::Flush)
     }
 
     /// Returns whether a DETH follows the BTH.
@@ -288,11 +309,16 @@ impl Opcode {
         self.is_datagram()
     }
 
-    /// Returns whether a RETH follows the BTH.
+    /// Returns whether a RETH follows the BTH, or the FETH behind it.
     pub const fn has_reth(self) -> bool {
         matches!(
             self.reliable(),
-            Self::WriteFirst | Self::WriteOnly | Self::WriteOnlyImmediate | Self::ReadRequest
+            Self::WriteFirst
+                | Self::WriteOnly
+                | Self::WriteOnlyImmediate
+                | Self::ReadRequest
+                | Self::Flush
+                | Self::AtomicWrite
         )
     }
 

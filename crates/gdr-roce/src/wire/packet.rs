@@ -1,6 +1,6 @@
 //! The whole datagram: the headers of its opcode, payload, padding, ICRC.
 
-use super::{Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Ieth, ImmDt, Opcode, Reth, icrc};
+use super::{Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Feth, Ieth, ImmDt, Opcode, Reth, icrc};
 use crate::contents::Contents;
 use crate::memory::Extent;
 use crate::mtu::Mtu;
@@ -177,11 +177,23 @@ impl<'a> Packet<'a> {
             .flatten()
     }
 
+    /// The FETH, if the opcode has one.
+    pub fn feth(&self) -> Option<Feth> {
+        let present = self.opcode.has_feth();
+        present
+            .then(|| self.extensions.first_chunk().map(Feth::parse))
+            .flatten()
+    }
+
     /// The RETH, if the opcode has one.
     pub fn reth(&self) -> Option<Reth> {
         let present = self.opcode.has_reth();
+        let bytes = match self.opcode.has_feth() {
+            true => self.extensions.get(Feth::LEN..)?,
+            false => self.extensions,
+        };
         present
-            .then(|| self.extensions.first_chunk().map(Reth::parse))
+            .then(|| bytes.first_chunk().map(Reth::parse))
             .flatten()
     }
 
@@ -242,6 +254,9 @@ const fn extensions_len(opcode: Opcode, bth: &Bth) -> usize {
     if opcode.has_deth() {
         len += Deth::LEN;
     }
+    if opcode.has_feth() {
+        len += Feth::LEN;
+    }
     if opcode.has_reth() {
         len += Reth::LEN;
     }
@@ -272,6 +287,7 @@ pub struct Headers {
     pub opcode: Opcode,
     pub bth: Bth,
     pub deth: Option<Deth>,
+    pub feth: Option<Feth>,
     pub reth: Option<Reth>,
     pub aeth: Option<Aeth>,
     pub atomic: Option<AtomicEth>,
@@ -287,6 +303,7 @@ impl Headers {
             opcode,
             bth,
             deth: None,
+            feth: None,
             reth: None,
             aeth: None,
             atomic: None,
@@ -302,6 +319,7 @@ impl Headers {
             opcode: packet.opcode,
             bth: packet.bth,
             deth: packet.deth(),
+            feth: packet.feth(),
             reth: packet.reth(),
             aeth: packet.aeth(),
             atomic: packet.atomic(),
@@ -349,6 +367,13 @@ impl Headers {
             put(out, &mut at, |to| {
                 if let Some(deth) = self.deth {
                     deth.emit(to);
+                }
+            });
+        }
+        if opcode.has_feth() {
+            put(out, &mut at, |to| {
+                if let Some(feth) = self.feth {
+                    feth.emit(to);
                 }
             });
         }
@@ -521,6 +546,7 @@ mod tests {
                 atomic: opcode.has_atomic().then(|| AtomicEth::parse(&atomic)),
                 atomic_ack: opcode.has_atomic_ack().then(|| AtomicAckEth::parse(&ack)),
                 immediate: opcode.has_immediate().then(|| ImmDt::parse(&word)),
+                feth: opcode.has_feth().then(|| Feth::parse(&word)),
                 invalidate: opcode.has_ieth().then(|| Ieth::parse(&word)),
                 ..Headers::new(opcode, bth)
             };

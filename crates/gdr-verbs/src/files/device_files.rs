@@ -163,6 +163,8 @@ impl Facts {
         for (name, text) in &self.place.shown {
             add_text(tree, place, name, text.trim_end());
         }
+        // Programs look here for the interface of a device.
+        tree.add(&format!("{place}/net/{}", self.interface), Node::Folder);
         let subsystem = format!("{}bus/pci", up_to_sys(place));
         tree.add(&format!("{place}/subsystem"), Node::Link(subsystem));
         let below = place.trim_start_matches("/sys/");

@@ -1,6 +1,7 @@
 //! The commands of librdmacm.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::ptr;
 use std::sync::Arc;
 
 use gdr_cm::{
@@ -656,7 +657,8 @@ fn queue_pair_attributes(id: &Id, state: u32) -> Result<Answer<144>, Errno> {
             answer
                 .u32(28, terms.psn.get())
                 .put(130, &[terms.initiator_depth]);
-            let repetition = [terms.ack_timeout, terms.retry_count, terms.rnr_retry_count];
+            let ack_timeout = id.ack_timeout.unwrap_or(terms.ack_timeout);
+            let repetition = [ack_timeout, terms.retry_count, terms.rnr_retry_count];
             answer.put(134, &repetition);
         }
         _ => return Err(Errno::INVAL),
@@ -670,13 +672,21 @@ fn set_option(
     channel: &Arc<Channel>,
     fields: &Fields<'_>,
 ) -> Result<Reply, Errno> {
-    /// `RDMA_OPTION_ID`, whose options 0 to 3 are type of service, reuse of addresses, one family only, and
-    /// the timeout of acknowledgements. They are accepted, and change nothing.
+    /// `RDMA_OPTION_ID`, whose options 0 to 2 are type of service, reuse of addresses and one family only. They
+    /// are accepted, and change nothing. Option 3 is the timeout of acknowledgements.
     const LEVEL_ID: u32 = 0;
-    const LAST_OF_ID: u32 = 3;
-    state.id(channel, fields.u32(8))?;
-    match (fields.u32(12), fields.u32(16)) {
-        (LEVEL_ID, 0..=LAST_OF_ID) => Ok(None),
+    const ACK_TIMEOUT: u32 = 3;
+    let id = state.id(channel, fields.u32(8))?;
+    match (fields.u32(12), fields.u32(16), fields.u32(20)) {
+        (LEVEL_ID, 0..ACK_TIMEOUT, _) => Ok(None),
+        (LEVEL_ID, ACK_TIMEOUT, 1) => {
+            let value = ptr::with_exposed_provenance::<u8>(fields.u64(0) as usize);
+            // SAFETY: librdmacm passes the address of a value of this length.
+            let timeout = unsafe { value.as_ref() }.ok_or(Errno::FAULT)?;
+            id.ack_timeout = Some(*timeout & 0x1f);
+            Ok(None)
+        }
+        (LEVEL_ID, ACK_TIMEOUT, _) => Err(Errno::INVAL),
         _ => Err(Errno::NOSYS),
     }
 }

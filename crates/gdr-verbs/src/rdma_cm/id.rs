@@ -68,6 +68,8 @@ pub(super) struct Id {
     pub(super) psn: Psn,
     /// What its queue pair is connected with.
     pub(super) terms: Option<Terms>,
+    /// The timeout of acknowledgements that the program has set.
+    pub(super) ack_timeout: Option<u8>,
 }
 
 impl Id {
@@ -85,6 +87,7 @@ impl Id {
             reported: 0,
             psn,
             terms: None,
+            ack_timeout: None,
         }
     }
 }

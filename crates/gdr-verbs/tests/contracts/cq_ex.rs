@@ -211,8 +211,8 @@ fn a_creation_that_fails_returns_null_and_sets_errno() {
         cqe: 4,
         ..Default::default()
     };
-    /// `IBV_WC_EX_WITH_COMPLETION_TIMESTAMP`.
-    const TIMESTAMP: u64 = 1 << 7;
+    /// `IBV_WC_EX_WITH_FLOW_TAG`.
+    const FLOW_TAG: u64 = 1 << 9;
     /// `IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN`.
     const IGNORE_OVERRUN: u32 = 2;
     let refused = [
@@ -233,7 +233,7 @@ fn a_creation_that_fails_returns_null_and_sets_errno() {
         ),
         (
             ibv_cq_init_attr_ex {
-                wc_flags: TIMESTAMP,
+                wc_flags: FLOW_TAG,
                 ..wanted()
             },
             Errno::EOPNOTSUPP,

@@ -202,12 +202,12 @@ fn a_batch_with_an_error_or_that_is_aborted_posts_nothing() {
 #[test]
 fn operations_that_the_service_has_not_are_refused_at_creation() {
     let read = Operations::IBV_QP_EX_WITH_RDMA_READ;
-    let invalidate = Operations::IBV_QP_EX_WITH_LOCAL_INV;
+    let segments = Operations::IBV_QP_EX_WITH_TSO;
     let write = Operations::IBV_QP_EX_WITH_RDMA_WRITE;
     let refused = [
         (ibv_qp_type::IBV_QPT_UC, read),
         (ibv_qp_type::IBV_QPT_UD, write),
-        (ibv_qp_type::IBV_QPT_RC, invalidate),
+        (ibv_qp_type::IBV_QPT_RC, segments),
     ];
     let side = Side::new(ibv_qp_type::IBV_QPT_RC);
     for (kind, operations) in refused {
@@ -264,4 +264,142 @@ fn a_resized_queue_keeps_its_completions_and_is_not_made_smaller_than_they_are()
     let ids: Vec<_> = (0..16).map(|_| side.completion().wr_id).collect();
     assert_eq!(ids, (0..16).collect::<Vec<_>>());
     side.close();
+}
+
+/// The status and the operation of the next completion.
+fn next(queue: *mut ibv_cq_ex) -> (ibv_wc_status, ibv_wc_opcode) {
+    start(queue);
+    // SAFETY: the queue is being polled.
+    unsafe {
+        let next = ((*queue).status, ibv_wc_read_opcode(queue).unwrap());
+        ibv_end_poll(queue).unwrap();
+        next
+    }
+}
+
+#[test]
+fn an_atomic_write_stores_a_word_and_a_flush_needs_its_right() {
+    use ibv_access_flags as Flags;
+    let operations = Operations::IBV_QP_EX_WITH_FLUSH | Operations::IBV_QP_EX_WITH_ATOMIC_WRITE;
+    let flushed = Flags::IBV_ACCESS_FLUSH_GLOBAL;
+    for (of_region, selectivity, placement, expected) in [
+        (flushed, 0, 1, ibv_wc_status::IBV_WC_SUCCESS),
+        (flushed, 1, 1, ibv_wc_status::IBV_WC_SUCCESS),
+        (Flags(0), 0, 1, ibv_wc_status::IBV_WC_REM_ACCESS_ERR),
+        (Flags(0), 1, 1, ibv_wc_status::IBV_WC_REM_ACCESS_ERR),
+        // The queue pair has no right to persistent FLUSH.
+        (flushed, 0, 2, ibv_wc_status::IBV_WC_REM_INV_REQ_ERR),
+    ] {
+        let (a, queue, pair) = extended(ibv_qp_type::IBV_QPT_RC, operations);
+        let (b, _, _) = extended(ibv_qp_type::IBV_QPT_RC, operations);
+        for side in [&a, &b] {
+            let (mut attr, mask) = side.change_to(ibv_qp_state::IBV_QPS_INIT, 0);
+            attr.qp_access_flags = (all_access() | flushed).0;
+            side.modify(&mut attr, mask).unwrap();
+        }
+        a.to_rtr(b.number()).unwrap();
+        b.to_rtr(a.number()).unwrap();
+        a.to_rts().unwrap();
+        b.to_rts().unwrap();
+        let mut far = [1_u64; 4];
+        let address = far.as_mut_ptr().cast();
+        // SAFETY: the words live until the region is deregistered.
+        let target = unsafe { library().reg_mr(b.domain, address, 32, all_access() | of_region) };
+        let target = target.unwrap();
+        let to = segment(target, 8, 8);
+        let word = 0x1122_3344_5566_7788_u64;
+        // SAFETY: the queue pair is alive, and so is the word until the call returns.
+        unsafe {
+            ibv_wr_start(pair).unwrap();
+            (*pair).wr_flags = ibv_send_flags::IBV_SEND_SIGNALED.0;
+            ((*pair).wr_atomic_write.unwrap())(pair, to.lkey, to.addr, (&raw const word).cast());
+            ((*pair).wr_flush.unwrap())(pair, to.lkey, to.addr, 16, placement, selectivity);
+            ibv_wr_complete(pair).unwrap();
+        }
+        let written = (
+            ibv_wc_status::IBV_WC_SUCCESS,
+            ibv_wc_opcode::IBV_WC_ATOMIC_WRITE,
+        );
+        assert_eq!(next(queue), written);
+        assert_eq!(far, [1, word, 1, 1]);
+        let (status, opcode) = next(queue);
+        assert_eq!(status, expected, "{of_region:?} {selectivity} {placement}");
+        if status == ibv_wc_status::IBV_WC_SUCCESS {
+            assert_eq!(opcode, ibv_wc_opcode::IBV_WC_FLUSH);
+        }
+        deregister(target);
+        a.close();
+        b.close();
+    }
+}
+
+#[test]
+fn completions_have_the_time_at_which_they_came() {
+    use ibv_create_cq_wc_flags as Fields;
+    let (a, b) = sides();
+    let fields = Fields::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP
+        | Fields::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
+    let mut wanted = ibv_cq_init_attr_ex {
+        cqe: 16,
+        wc_flags: u64::from(fields.0),
+        ..Default::default()
+    };
+    // SAFETY: the context is open; the first queue pair and its queue are not used any more.
+    let (a, queue) = unsafe {
+        a.close_pair();
+        library().ibv_destroy_cq(a.queue).unwrap();
+        let queue = ibv_create_cq_ex(a.context, &mut wanted).unwrap();
+        let cq = ibv_cq_ex_to_cq(queue).as_ptr();
+        let mut attr = ibv_qp_init_attr {
+            send_cq: cq,
+            recv_cq: cq,
+            qp_type: a.kind,
+            ..Default::default()
+        };
+        attr.cap.max_send_wr = 4;
+        let pair = library().ibv_create_qp(a.domain, &mut attr).unwrap();
+        let queue_pair = pair.as_ptr();
+        (
+            Side {
+                pair: queue_pair,
+                queue: cq,
+                ..a
+            },
+            queue.as_ptr(),
+        )
+    };
+    b.to_state(ibv_qp_state::IBV_QPS_RESET).unwrap();
+    connect(&a, &b);
+    let clock = || {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        now.unwrap().as_nanos() as u64
+    };
+    let (begin, mut last) = (clock(), 0);
+    for _ in 0..3 {
+        let mut wr = ibv_send_wr {
+            opcode: ibv_wr_opcode::IBV_WR_RDMA_WRITE,
+            send_flags: ibv_send_flags::IBV_SEND_SIGNALED.0,
+            ..Default::default()
+        };
+        wr.wr.rdma.rkey = 1;
+        a.send(wr, &mut []).unwrap();
+        start(queue);
+        // SAFETY: the queue is being polled.
+        let (device, wall) = unsafe {
+            let device = ibv_wc_read_completion_ts(queue).unwrap();
+            let times = (device, ibv_wc_read_completion_wallclock_ns(queue).unwrap());
+            ibv_end_poll(queue).unwrap();
+            times
+        };
+        assert!(device > last);
+        // The clocks are read one after the other.
+        let second = 1_000_000_000;
+        assert!(
+            (begin - second..clock() + second).contains(&wall),
+            "{begin} {wall}"
+        );
+        last = device;
+    }
+    a.close();
+    b.close();
 }

@@ -358,6 +358,7 @@ fn requests_posted_outside_a_poll_are_read_behind_a_fence_of_their_own() {
         access: Access::all(),
         buffer: buffer.clone(),
         references: References::default(),
+        binding: None,
     };
     let regions = Regions::from_iter([(77, Arc::new(region))]);
     let post = |engine: &mut Engine| {

@@ -312,6 +312,8 @@ fn translate(wc: &ibv_wc, qps: &QueuePairTable) -> Option<Completion> {
             opcode: posted.opcode,
             byte_len: posted.len,
             immediate: None,
+            invalidated: None,
+            time: None,
             solicited: false,
             qpn: Qpn::new(wc.qp_num),
             source_qpn: None,
@@ -344,6 +346,8 @@ fn translate(wc: &ibv_wc, qps: &QueuePairTable) -> Option<Completion> {
         } else {
             None
         },
+        invalidated: None,
+        time: None,
         solicited: false,
         qpn: Qpn::new(wc.qp_num),
         source_qpn: None,

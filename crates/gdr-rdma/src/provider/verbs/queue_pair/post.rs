@@ -100,7 +100,7 @@ impl VerbsQueuePair {
     fn check(&self, request: &SendRequest, sges: &mut SmallVec<[ibv_sge; 2]>) -> Result<Posted> {
         Ok(Posted {
             id: request.id,
-            opcode: opcode(&request.operation),
+            opcode: request.operation.completed_as(),
             len: self.sges(&request.operation, &request.data, sges)?,
         })
     }
@@ -356,19 +356,6 @@ fn send_flags(flags: SendFlags) -> u32 {
     all
 }
 
-/// The opcode of a request's completion.
-fn opcode(operation: &Operation) -> WcOpcode {
-    match operation {
-        Operation::Send { .. } => WcOpcode::Send,
-        Operation::Write { .. } => WcOpcode::Write,
-        Operation::Read { .. } => WcOpcode::Read,
-        Operation::Atomic { op, .. } => match op {
-            AtomicOp::FetchAdd { .. } => WcOpcode::FetchAdd,
-            AtomicOp::CompareSwap { .. } => WcOpcode::CompareSwap,
-        },
-    }
-}
-
 /// Adds a request to the batch that was started.
 ///
 /// # Safety
@@ -419,6 +406,8 @@ unsafe fn describe_extended(
                     ibv_wr_atomic_cmp_swp(qp, remote.rkey.0, remote.addr, compare, swap)?;
                 }
             },
+            // A `SendRequest` has no other operations.
+            _ => {}
         }
         match data {
             Data::Inline(bytes) => {
@@ -492,5 +481,7 @@ fn describe_operation(operation: &Operation, wr: &mut ibv_send_wr) {
             wr.wr.atomic.compare_add = compare_add;
             wr.wr.atomic.swap = swap;
         }
+        // A `SendRequest` has no other operations.
+        _ => {}
     }
 }
