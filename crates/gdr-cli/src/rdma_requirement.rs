@@ -178,7 +178,7 @@ impl Use {
         }
     }
 
-    /// Adds what a trace saw. Of a device of the kernel the counters of the ports count too: a process into whose
+    /// Adds what a trace saw. Of a kernel device the counters of the ports count too: a process into whose
     /// memory others write posts nothing.
     fn add_trace(&mut self, traced: &ProcessTrace, ports: &[PortTraffic]) {
         let is_own = |port: &&PortTraffic| traced.nics.iter().any(|nic| nic.name == port.nic);

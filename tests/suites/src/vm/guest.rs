@@ -22,7 +22,7 @@ const KERNELS: [&str; 2] = ["linux-image-6.12", "linux-image"];
 
 /// rxe needs `crc32_generic`, but requests it under the name of the algorithm, so it is not among
 /// rxe's dependencies.
-const MODULES: [&str; 13] = [
+const MODULES: [&str; 14] = [
     "crc32_generic",
     "crc32_pclmul",
     "crc32c_generic",
@@ -32,6 +32,7 @@ const MODULES: [&str; 13] = [
     "rdma_ucm",
     "siw",
     "veth",
+    "bridge",
     "sch_netem",
     "sch_prio",
     "cls_u32",

@@ -10,6 +10,7 @@ mod conformance;
 mod connection_manager;
 mod datagrams;
 mod faults;
+mod hosts;
 mod objects;
 mod programs;
 mod registration;
