@@ -35,7 +35,6 @@ mod rdma_peer;
 mod remedy;
 mod spelling;
 mod units;
-mod wrap;
 
 use std::ffi::OsString;
 use std::io;

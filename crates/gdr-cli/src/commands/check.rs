@@ -267,7 +267,7 @@ fn text(findings: &[Found], suppressed: usize, width: usize) -> String {
     let mut explained = BTreeSet::new();
     let paragraph = |lines: &mut Vec<String>, first: &str, text: &str| {
         let rest = " ".repeat(first.len());
-        let filled = crate::wrap::filled(text, width.saturating_sub(first.len()).max(20));
+        let filled = gdr_render::wrap::filled(text, width.saturating_sub(first.len()).max(20));
         for (number, line) in filled.iter().enumerate() {
             let before = if number == 0 { first } else { &rest };
             lines.push(format!("{before}{line}"));

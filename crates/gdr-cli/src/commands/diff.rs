@@ -6,9 +6,10 @@ use anyhow::Result;
 use gdr_node::compare::{Area, Difference, Facts, differences};
 use gdr_node::{Absence, Datum, DatumExt};
 use gdr_perf::report::Schema;
+use gdr_render::Table;
 use serde::Serialize;
 
-use super::sheet::{Layout, Sheet};
+use super::layout::Layout;
 use crate::command::{CommandSpec, Group, Run};
 use crate::exit::{CLOSED, Exit, INPUT, Statuses};
 use crate::global::Global;
@@ -102,14 +103,14 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
     }
     if !found.differ.is_empty() || options.layout.is_csv() {
         let heads = [printable(&first.name), printable(&second.name)];
-        let mut sheet = Sheet::new(&["area", "fact", &heads[0], &heads[1]]).keep_whole(&[0]);
+        let mut table = Table::new(&["area", "fact", &heads[0], &heads[1]]).keep_whole(&[0]);
         let mut area = None;
         for difference in &found.differ {
             let key = &difference.key;
             // Every line of CSV is complete.
             let is_new = area != Some(key.area) || options.layout.is_csv();
             area = Some(key.area);
-            sheet.row(vec![
+            table.row(vec![
                 if is_new {
                     key.area.to_string()
                 } else {
@@ -120,7 +121,7 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
                 shown(&difference.second),
             ]);
         }
-        sheet.show(options.layout, output)?;
+        options.layout.show(&table, output)?;
         if options.layout.is_csv() {
             return Ok(exit);
         }

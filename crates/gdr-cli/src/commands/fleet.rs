@@ -6,10 +6,11 @@ use anyhow::Result;
 use gdr_node::Datum;
 use gdr_node::compare::{Area, Facts, Outliers, outliers, suspects};
 use gdr_perf::report::Schema;
+use gdr_render::Table;
 use serde::Serialize;
 
 use super::diff::{printable, shown};
-use super::sheet::{Layout, Sheet};
+use super::layout::Layout;
 use crate::command::{CommandSpec, Group, Run};
 use crate::counted::Counted;
 use crate::exit::{CLOSED, Exit, INPUT, Statuses};
@@ -112,7 +113,7 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
         output.line(alike)?;
         return Ok(exit);
     }
-    let mut sheet = Sheet::new(&["area", "fact", "usual", "outliers"]).keep_whole(&[0]);
+    let mut table = Table::new(&["area", "fact", "usual", "outliers"]).keep_whole(&[0]);
     let mut area = None;
     for outliers in &found {
         let is_new = area != Some(outliers.key.area) || options.layout.is_csv();
@@ -139,9 +140,9 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
             })
             .collect();
         let key = printable(&outliers.key.to_string());
-        sheet.row(vec![title, key, usual, others.join("; ")]);
+        table.row(vec![title, key, usual, others.join("; ")]);
     }
-    sheet.show(options.layout, output)?;
+    options.layout.show(&table, output)?;
     if options.layout.is_csv() {
         return Ok(exit);
     }

@@ -21,8 +21,8 @@ use gdr_perf::loopback::{HostPort, TransferPreference};
 use gdr_perf::report::Schema;
 use serde::Serialize;
 
+use super::layout::Layout;
 use super::say_simulated;
-use super::sheet::Layout;
 use crate::command::{CommandSpec, Group, Run};
 use crate::exit::{Exit, NO_GPU_OR_CLOSED, Statuses};
 use crate::global::Global;
@@ -31,7 +31,7 @@ use crate::gpu_context::{GpuContext, WithoutGpu};
 use crate::host_source;
 use crate::interrupt::{self, FirstSignal};
 use crate::object_link::{DeviceOptions, ObjectAddress};
-use crate::object_report::{ObjectRow, sheet};
+use crate::object_report::{ObjectRow, table};
 use crate::object_spec::{ContentSpec, GpuReach, ObjectSpec, SpecLocation};
 use crate::output::Output;
 use crate::rdma_peer::{Addresses, Side, check_listener, nearest_nics};
@@ -397,7 +397,7 @@ fn announce(
     if let Some(address) = metrics {
         output.line(format_args!("metrics at http://{address}/metrics"))?;
     }
-    sheet(&served.objects()).show(Layout::default(), output)
+    Layout::default().show(&table(&served.objects()), output)
 }
 
 /// Waits for a signal. A publisher that fails ends it, and so does a relay whose owner is gone.
