@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use gdr_node::Datum;
-use gdr_node::compare::{Area, Facts, Outliers, outliers, suspects};
+use gdr_node::compare::{Category, Facts, Outliers, outliers, suspects};
 use gdr_perf::report::Schema;
 use gdr_render::Table;
 use serde::Serialize;
@@ -45,7 +45,7 @@ struct Report<'a> {
 /// `usual_count` no value is usual.
 #[derive(Debug, Serialize)]
 struct Row<'a> {
-    area: Area,
+    category: Category,
     subject: &'a str,
     fact: &'a str,
     usual: Option<&'a str>,
@@ -113,16 +113,16 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
         output.line(alike)?;
         return Ok(exit);
     }
-    let mut table = Table::new(&["area", "fact", "usual", "outliers"]).keep_whole(&[0]);
-    let mut area = None;
+    let mut table = Table::new(&["category", "fact", "usual", "outliers"]).keep_whole(&[0]);
+    let mut category = None;
     for outliers in &found {
-        let is_new = area != Some(outliers.key.area) || options.layout.is_csv();
+        let is_new = category != Some(outliers.key.category) || options.layout.is_csv();
         let title = if is_new {
-            outliers.key.area.to_string()
+            outliers.key.category.to_string()
         } else {
             String::new()
         };
-        area = Some(outliers.key.area);
+        category = Some(outliers.key.category);
         let usual = match &outliers.usual {
             Some(value) => format!(
                 "{} ({} of {})",
@@ -195,7 +195,7 @@ fn row<'a>(outliers: &'a Outliers, names: &'a [String]) -> Row<'a> {
         value.as_ref().ok().map(String::as_str)
     }
     Row {
-        area: outliers.key.area,
+        category: outliers.key.category,
         subject: &outliers.key.subject,
         fact: &outliers.key.name,
         usual: outliers.usual.as_ref().and_then(known),
