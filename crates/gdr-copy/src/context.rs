@@ -295,6 +295,7 @@ impl Context {
 #[cfg(test)]
 mod tests {
     use gdr_cuda::MemoryKind;
+    use snapshot::assert_contains;
 
     use super::*;
 
@@ -316,10 +317,7 @@ mod tests {
         }
         for other in [BackendKind::Rm, BackendKind::DmaBuf, BackendKind::Gdrdrv] {
             let refused = Context::builder().backend(other).gpu(&gpu).unwrap_err();
-            assert!(
-                refused.to_string().contains("only sim reaches"),
-                "{refused}"
-            );
+            assert_contains!(refused.to_string(), "only sim reaches", "{refused}");
         }
     }
 
@@ -354,9 +352,6 @@ mod tests {
             .backend(BackendKind::Sim)
             .open()
             .unwrap_err();
-        assert!(
-            refused.to_string().contains("asked for by name"),
-            "{refused}"
-        );
+        assert_contains!(refused.to_string(), "asked for by name", "{refused}");
     }
 }

@@ -208,6 +208,8 @@ fn read(folder: &Path) -> io::Result<BTreeMap<u32, Use>> {
 
 #[cfg(test)]
 mod tests {
+    use snapshot::assert_contains;
+
     use super::*;
 
     fn verdict(bytes: u64, files: &[(&str, &str)]) -> String {
@@ -240,7 +242,7 @@ mod tests {
             ("", "no process asked"),
         ] {
             let found = verdict(1, &[("7-ab.use", steps)]);
-            assert!(found.contains(part), "{steps}: {found}");
+            assert_contains!(found, part, "{steps}");
         }
         assert!(verdict(1, &[]).contains("no process asked"));
     }

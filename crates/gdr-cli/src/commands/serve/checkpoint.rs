@@ -106,6 +106,7 @@ impl Checkpoint {
 #[cfg(test)]
 mod tests {
     use gdr_object::InvalidTensors;
+    use snapshot::assert_contains;
 
     use super::*;
 
@@ -115,7 +116,7 @@ mod tests {
         assert_eq!(named("a/model-1.safetensors").unwrap(), "model-1");
         assert_eq!(named("w=a/model.safetensors").unwrap(), "w");
         let refused = named("a/my model.safetensors").unwrap_err();
-        assert!(refused.contains("give NAME=FILE"), "{refused}");
+        assert_contains!(refused, "give NAME=FILE");
     }
 
     #[test]
