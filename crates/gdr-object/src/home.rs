@@ -469,12 +469,12 @@ impl Acceptor {
         counts
             .links_displaced
             .fetch_add(displaced, Ordering::Relaxed);
-        let (shared, seat) = (Arc::clone(&self.shared), Arc::clone(&admitted.seat));
+        let (shared, record) = (Arc::clone(&self.shared), Arc::clone(&admitted.record));
         let service = thread::Builder::new().name("gdr-object-link".to_owned());
-        match service.spawn(move || Service::run(shared, seat, session)) {
+        match service.spawn(move || Service::run(shared, record, session)) {
             Ok(thread) => {
                 counts.links_accepted.fetch_add(1, Ordering::Relaxed);
-                self.links.add(admitted.seat, thread);
+                self.links.add(admitted.record, thread);
             }
             Err(error) => {
                 counts.links_refused.fetch_add(1, Ordering::Relaxed);
