@@ -113,7 +113,7 @@ fn next_part(
     let slots = u64::from(opened.info.mode.slots());
     let after = last.map_or(0, Epoch::get);
     let part = Part::all(bytes, to);
-    let lanes = to.lanes(bytes, opened);
+    let pairs = to.pairs(bytes, opened);
     let mut next = after + 1;
     loop {
         let seen = Epoch::new(next - 1);
@@ -125,7 +125,7 @@ fn next_part(
         // The slot of the oldest epoch may be the one that is being overwritten.
         next = next.max((newest.get() + 1).saturating_sub(slots).max(1));
         let slot = Slot(((next - 1) % slots) as u16);
-        let (channel, watch) = state.channel_for(&binding.link, opened.domain, lanes, deadline)?;
+        let (channel, watch) = state.channel_for(&binding.link, opened.domain, pairs, deadline)?;
         let line = binding.read_slot(channel, watch, opened, slot, part, deadline)?;
         if let Some(epoch) = Epoch::new(next)
             && line.state == SlotState::Whole(epoch)

@@ -14,7 +14,7 @@ use crate::checksum::Summer;
 use crate::connection::path_mtu;
 use crate::epoch::Generation;
 use crate::error::{BusyReason, Error, GoneReason, Result};
-use crate::link_channel::{Lanes, LinkChannel};
+use crate::link_channel::{LinkChannel, QueuePairs};
 use crate::lock::{Turn, Turns, lock};
 use crate::protocol::{self, Domain, ObjectId, Opened, Request, Response, SERVICE, VERSION};
 
@@ -41,8 +41,8 @@ impl LocalMemory {
     }
 
     /// The queue pairs for `bytes` between this memory and an object.
-    pub(crate) fn lanes(&self, bytes: u64, opened: &Opened) -> Lanes {
-        Lanes::of(bytes, self.buffer().kind(), &opened.info.path)
+    pub(crate) fn pairs(&self, bytes: u64, opened: &Opened) -> QueuePairs {
+        QueuePairs::of(bytes, self.buffer().kind(), &opened.info.path)
     }
 
     pub(crate) fn region(&self) -> &MemoryRegion {
@@ -402,18 +402,18 @@ impl LinkState {
         }
     }
 
-    /// As [`LinkState::channel`], with all queue pairs that a transfer over `lanes` uses.
+    /// As [`LinkState::channel`], with all queue pairs that a transfer over `pairs` uses.
     pub(crate) fn channel_for(
         &mut self,
         link: &LinkShared,
         domain: Domain,
-        lanes: Lanes,
+        pairs: QueuePairs,
         deadline: Deadline,
     ) -> Result<(&mut LinkChannel, &Watch)> {
         self.channel(link, domain, deadline)?;
         if let (Some(channel), Some(control)) =
             (&mut self.channels[domain.index()], &mut self.control)
-            && lanes == Lanes::All
+            && pairs == QueuePairs::All
         {
             while channel.is_narrow() {
                 if let Err(error) = control.widen(link, domain, channel, deadline) {
