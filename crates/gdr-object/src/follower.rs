@@ -74,14 +74,14 @@ impl Drop for Follower<'_> {
         const LIMIT: Duration = Duration::from_secs(1);
         let deadline = Deadline::after(LIMIT);
         let (link, object) = (&self.object.link, self.object.opened().object);
-        let Ok(mut turn) = link.turn(deadline) else {
+        let Ok(mut state) = link.lock(deadline) else {
             // It may be used for hours, and a ring that blocks would wait as long.
             link.unfollow_later(self.connection, object);
             return;
         };
-        if turn.connections == self.connection {
+        if state.connections == self.connection {
             let unfollow = Request::Unfollow { object };
-            if let Err(error) = turn.ask(link, &unfollow, deadline) {
+            if let Err(error) = state.ask(link, &unfollow, deadline) {
                 tracing::debug!(%error, "a follower ended without the owner's answer");
             }
         }
@@ -138,7 +138,7 @@ fn next_part(
             let missed = next - after - 1;
             return Ok(Received { epoch, missed });
         }
-        // It was overwritten. Each turn reads, and no read begins after the deadline.
+        // It was overwritten. Each round reads, and no read begins after the deadline.
         next += 1;
     }
 }
@@ -169,9 +169,9 @@ mod tests {
         let followed = link.open(name, limit()).unwrap();
         let follower = followed.follow(limit()).unwrap();
         // As a long transfer of another thread does.
-        let turn = follower.object.link.turn(limit()).unwrap();
+        let state = follower.object.link.lock(limit()).unwrap();
         drop(follower);
-        drop(turn);
+        drop(state);
         link.list(limit()).unwrap();
         // More than the slots: a ring with this follower would block.
         for _ in 0..5 {

@@ -394,7 +394,7 @@ mod tests {
         let home = home.unwrap();
         let link = LinkShared::new(home.address(), Security::Loopback, home.device().clone());
         let limit = Deadline::after(Duration::from_secs(60));
-        let mut state = link.turn(limit).unwrap();
+        let mut state = link.lock(limit).unwrap();
         let (channel, watch) = state.channel(&link, Domain::ReadOnly, limit).unwrap();
         let store = |channel: &LinkChannel| Step::Store {
             word: 1,
