@@ -15,12 +15,12 @@ use super::protocol::{Ask, Message, Ready, SERVICE, receive, send, unexpected};
 use super::report::{Cause, End, Iteration, Outcome, PacketCounter, Packets, Path, Report};
 use super::requester::Requester;
 use super::settings::{Destination, Settings};
-use crate::area::TransferMemory;
 use crate::bench_target::BenchTarget;
 use crate::conversation::{AFTERMATH, arrivals, check_end, common_mtu, known_mtu, reach};
 use crate::error::{Error, PeerError, Result};
 use crate::memory_facts::{Memory, MemoryFacts};
 use crate::peer_message::refusal;
+use crate::registered_buffer::TransferMemory;
 
 /// The time that a message may take in addition to its step.
 const MESSAGE_DELAY: Duration = Duration::from_secs(3);
