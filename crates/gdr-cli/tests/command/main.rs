@@ -25,10 +25,10 @@ mod server;
 mod shape;
 mod simulation;
 mod snapshots;
-mod strangers;
 mod terminal;
 mod topo;
 mod trace;
+mod unknown_peers;
 mod verbs;
 mod verdicts;
 

@@ -327,11 +327,11 @@ fn agree(
     })
 }
 
-fn greet(session: &Session, strangers: u64, observer: &mut Observer<'_>) -> Result<()> {
+fn greet(session: &Session, failed_connections: u64, observer: &mut Observer<'_>) -> Result<()> {
     observer.notify(Event::Connected {
         peer: session.peer()?,
         authenticated: session.is_authenticated(),
-        strangers,
+        failed_connections,
     })
 }
 
