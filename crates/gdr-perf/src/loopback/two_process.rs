@@ -129,7 +129,7 @@ pub fn listen(
     observer.notify(Event::Listening(listener.address()?))?;
     let terms = security.with_service(SERVICE);
     let (session, asked) = arrivals(listener, terms, timeouts).first()?;
-    greet(&session, listener.failed(), &mut observer)?;
+    report_peer(&session, listener.failed(), &mut observer)?;
     let mut session = PeerSession {
         stream: session,
         limit: timeouts.step,
@@ -244,7 +244,7 @@ pub fn connect(
     let mut observer = Observer::new(observe);
     let terms = security.with_service(SERVICE);
     let session = reach(device, peer, terms, settings.timeout)?;
-    greet(&session, 0, &mut observer)?;
+    report_peer(&session, 0, &mut observer)?;
     let mut session = PeerSession {
         stream: session,
         limit: settings.peer_limit(),
@@ -327,7 +327,11 @@ fn agree(
     })
 }
 
-fn greet(session: &Session, failed_connections: u64, observer: &mut Observer<'_>) -> Result<()> {
+fn report_peer(
+    session: &Session,
+    failed_connections: u64,
+    observer: &mut Observer<'_>,
+) -> Result<()> {
     observer.notify(Event::Connected {
         peer: session.peer()?,
         authenticated: session.is_authenticated(),
