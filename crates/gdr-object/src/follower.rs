@@ -149,23 +149,23 @@ mod tests {
 
     use super::*;
     use crate::{
-        Element, Home, HomeOptions, Link, LinkOptions, Mode, ObjectName, ObjectOptions, Place,
-        Shape, WhenFull,
+        Element, Link, LinkOptions, Mode, ObjectName, ObjectOptions, ObjectServer, Place,
+        ServerOptions, Shape, WhenFull,
     };
 
     #[test]
     fn a_follower_that_ends_while_its_link_is_used_leaves_its_ring_with_the_next_call() {
         let limit = || Deadline::after(Duration::from_secs(20));
         let address = "127.0.0.1:0".parse().unwrap();
-        let home = Home::bind(address, HomeOptions::new(Security::Loopback)).unwrap();
+        let server = ObjectServer::bind(address, ServerOptions::new(Security::Loopback)).unwrap();
         let ring = ObjectOptions::new(Element::U8, Shape::row(8).unwrap()).mode(Mode::Ring {
             slots: 2,
             when_full: WhenFull::Block,
         });
         let name = ObjectName::new("ring").unwrap();
-        let ring = home.create(name.clone(), ring, &Place::host()).unwrap();
+        let ring = server.create(name.clone(), ring, &Place::host()).unwrap();
         let options = LinkOptions::new(Security::Loopback);
-        let link = Link::connect(home.address(), options, limit()).unwrap();
+        let link = Link::connect(server.address(), options, limit()).unwrap();
         let followed = link.open(name, limit()).unwrap();
         let follower = followed.follow(limit()).unwrap();
         // As a long transfer of another thread does.

@@ -185,7 +185,7 @@ impl Link {
     }
 }
 
-/// More objects than an owner has: 16 times as many as [`HomeOptions`](crate::HomeOptions) allows by default.
+/// More objects than an owner has: 16 times as many as [`ServerOptions`](crate::ServerOptions) allows by default.
 const MOST_LISTED: usize = 1 << 20;
 
 /// Adds an answer to the objects that earlier ones listed, up to `most` in all.
@@ -217,14 +217,14 @@ impl fmt::Debug for Link {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Home, HomeOptions, ObjectOptions, Place, Shape};
+    use crate::{ObjectOptions, ObjectServer, Place, ServerOptions, Shape};
 
     #[test]
     fn a_list_is_in_order_and_has_an_end() {
         let address = "127.0.0.1:0".parse().unwrap();
-        let home = Home::bind(address, HomeOptions::new(Security::Loopback)).unwrap();
+        let server = ObjectServer::bind(address, ServerOptions::new(Security::Loopback)).unwrap();
         let options = ObjectOptions::new(crate::Element::U8, Shape::row(8).unwrap());
-        let object = home
+        let object = server
             .create(ObjectName::new("a").unwrap(), options, &Place::host())
             .unwrap();
         let named = |name: &str| ObjectInfo {

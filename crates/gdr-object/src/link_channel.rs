@@ -365,7 +365,7 @@ mod tests {
     use super::*;
     use crate::link_shared::LinkShared;
     use crate::protocol::Domain;
-    use crate::{Home, HomeOptions};
+    use crate::{ObjectServer, ServerOptions};
 
     #[test]
     fn the_read_of_a_line_waits_for_the_reads_before_it() {
@@ -387,12 +387,16 @@ mod tests {
 
     #[test]
     fn nothing_is_posted_after_the_deadline() {
-        let home = Home::bind(
+        let server = ObjectServer::bind(
             "127.0.0.1:0".parse().unwrap(),
-            HomeOptions::new(Security::Loopback),
+            ServerOptions::new(Security::Loopback),
         );
-        let home = home.unwrap();
-        let link = LinkShared::new(home.address(), Security::Loopback, home.device().clone());
+        let server = server.unwrap();
+        let link = LinkShared::new(
+            server.address(),
+            Security::Loopback,
+            server.device().clone(),
+        );
         let limit = Deadline::after(Duration::from_secs(60));
         let mut state = link.lock(limit).unwrap();
         let (channel, watch) = state.channel(&link, Domain::ReadOnly, limit).unwrap();

@@ -292,7 +292,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        Element, Home, HomeOptions, Link, LinkOptions, ObjectName, ObjectOptions, Place, Shape,
+        Element, Link, LinkOptions, ObjectName, ObjectOptions, ObjectServer, Place, ServerOptions,
+        Shape,
     };
 
     fn limit() -> Deadline {
@@ -302,12 +303,14 @@ mod tests {
     #[test]
     fn a_get_that_fails_under_a_lease_releases_it() {
         let address = "127.0.0.1:0".parse().unwrap();
-        let home = Home::bind(address, HomeOptions::new(Security::Loopback)).unwrap();
+        let server = ObjectServer::bind(address, ServerOptions::new(Security::Loopback)).unwrap();
         let options = ObjectOptions::new(Element::U8, Shape::row(8).unwrap());
         let name = ObjectName::new("w").unwrap();
-        let object = home.create(name.clone(), options, &Place::host()).unwrap();
+        let object = server
+            .create(name.clone(), options, &Place::host())
+            .unwrap();
         let options = LinkOptions::new(Security::Loopback);
-        let link = Link::connect(home.address(), options, limit()).unwrap();
+        let link = Link::connect(server.address(), options, limit()).unwrap();
         let remote = link.open(name, limit()).unwrap();
         let memory = link.host_memory(8).unwrap();
         let get = |len: u64| {

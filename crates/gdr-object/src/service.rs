@@ -12,10 +12,10 @@ use gdr_rdma::{Deadline, Session};
 use crate::connection::{CELLS, LANES, common_mtu};
 use crate::epoch::Epoch;
 use crate::error::{BusyReason, Error, Result};
-use crate::home::{HomeShared, LOOK};
 use crate::link_table::LinkRecord;
 use crate::mode::{Mode, Rights};
 use crate::name::ObjectName;
+use crate::object_server::{LOOK, ServerShared};
 use crate::peer_channel::{PeerChannel, Watcher};
 use crate::protocol::{
     self, Domain, ObjectId, Obstacle, Opened, PAGE, Refused, Request, Response, VERSION,
@@ -35,7 +35,7 @@ const LEASES: u16 = 64;
 
 /// The state of one link at its owner. All of it ends with the link.
 pub(crate) struct Service {
-    shared: Arc<HomeShared>,
+    shared: Arc<ServerShared>,
     record: Arc<LinkRecord>,
     session: Session,
     peer: SocketAddr,
@@ -85,13 +85,13 @@ impl From<Refused> for Failure {
 }
 
 impl Service {
-    /// Serves a link until it closes the connection, breaks the protocol, or the home ends.
-    pub(crate) fn run(shared: Arc<HomeShared>, record: Arc<LinkRecord>, session: Session) {
+    /// Serves a link until it closes the connection, breaks the protocol, or the server ends.
+    pub(crate) fn run(shared: Arc<ServerShared>, record: Arc<LinkRecord>, session: Session) {
         let Err(error) = Self::new(shared, record, session).and_then(|mut service| service.serve());
         tracing::info!(%error, "a link ended");
     }
 
-    fn new(shared: Arc<HomeShared>, record: Arc<LinkRecord>, session: Session) -> Result<Self> {
+    fn new(shared: Arc<ServerShared>, record: Arc<LinkRecord>, session: Session) -> Result<Self> {
         session.give_up_after(GIVE_UP_AFTER)?;
         Ok(Self {
             peer: session.peer()?,
@@ -128,7 +128,7 @@ impl Service {
         }
     }
 
-    /// The next request, which begins by the deadline if there is one. The end of the home ends the
+    /// The next request, which begins by the deadline if there is one. The end of the server ends the
     /// connection, and so this wait.
     fn next(&mut self, deadline: Option<Deadline>) -> Result<Request> {
         // At each turn, and not only when the link sends nothing: it may send without a pause.

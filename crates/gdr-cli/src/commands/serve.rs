@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use gdr_object::{
-    Deadline, Epoch, Grantee, Home, HomeOptions, Object, ObjectInfo, ObjectName, ObjectOptions,
-    Place, Relay, Rights, Shape,
+    Deadline, Epoch, Grantee, Object, ObjectInfo, ObjectName, ObjectOptions, ObjectServer, Place,
+    Relay, Rights, ServerOptions, Shape,
 };
 use gdr_perf::loopback::{HostPort, TransferPreference};
 use gdr_perf::report::Schema;
@@ -116,7 +116,7 @@ fn place(spec: &ObjectSpec, context: Option<&GpuContext>) -> Result<Place> {
 /// An owner with its objects.
 struct Served {
     // Field order is drop order: peers lose the connection before the objects.
-    home: Home,
+    server: ObjectServer,
     objects: Vec<Offered>,
     relays: Vec<Relay>,
 }
@@ -130,7 +130,7 @@ struct Offered {
 impl Served {
     /// The objects, as peers see them.
     fn objects(&self) -> Vec<ObjectInfo> {
-        let mut objects = self.home.objects();
+        let mut objects = self.server.objects();
         for info in &mut objects {
             let mut offered = self.objects.iter();
             if let Some(offered) = offered.find(|it| *it.object.name() == info.name) {
@@ -259,11 +259,11 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
         let (shape, content) = plan.open()?;
         ready.push((plan.spec, place, shape, content));
     }
-    let home = bind(options, context.as_ref())?;
+    let server = bind(options, context.as_ref())?;
     let mut objects = Vec::new();
     let mut publishers = Vec::new();
     for (spec, place, shape, content) in ready {
-        let object = Arc::new(create(&home, spec, shape, &place)?);
+        let object = Arc::new(create(&server, spec, shape, &place)?);
         if let Some(content) = content {
             publishers.push(Publisher::new(Arc::clone(&object), content));
         }
@@ -271,18 +271,18 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
         objects.push(Offered { object, rights });
     }
     for checkpoint in &checkpoints {
-        let object = Arc::new(checkpoint.offer_sums(&home)?);
+        let object = Arc::new(checkpoint.offer_sums(&server)?);
         let rights = Rights::Read;
         objects.push(Offered { object, rights });
     }
     let relays = options
         .relays
         .iter()
-        .map(|from| relay(&home, options, from));
+        .map(|from| relay(&server, options, from));
     let relays = relays.collect::<Result<_>>()?;
-    home.open();
+    server.open();
     let served = Arc::new(Served {
-        home,
+        server,
         objects,
         relays,
     });
@@ -299,7 +299,7 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
     let began = Instant::now();
     wait(global, &stop, &reports, &served.relays, output)?;
     if global.json {
-        let stats = served.home.stats();
+        let stats = served.server.stats();
         let event = Event::End {
             seconds: began.elapsed().as_secs_f64(),
             links_accepted: stats.links_accepted,
@@ -314,7 +314,7 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
 }
 
 /// Listens, with a device that is near the GPU.
-fn bind(options: &Options, context: Option<&GpuContext>) -> Result<Home> {
+fn bind(options: &Options, context: Option<&GpuContext>) -> Result<ObjectServer> {
     let nearest = match context {
         Some(gpu) if gpu.simulated.is_none() => {
             nearest_nics(gpu.target.gpu(), &host_source::this_node())
@@ -331,26 +331,27 @@ fn bind(options: &Options, context: Option<&GpuContext>) -> Result<Home> {
         let device = pair.listener(&chosen, address.ip())?;
         check_listener(&device, address, &addresses.security)?;
         // A peer that connects at once is to find the objects.
-        let options = HomeOptions::new(addresses.security.clone()).closed();
-        Ok(Home::bind(address, options.device(&device))?)
+        let options = ServerOptions::new(addresses.security.clone()).closed();
+        Ok(ObjectServer::bind(address, options.device(&device))?)
     })
 }
 
-/// Has the home offer an object of another owner.
-fn relay(home: &Home, options: &Options, from: &ObjectAddress) -> Result<Relay> {
+/// Has the server offer an object of another owner.
+fn relay(server: &ObjectServer, options: &Options, from: &ObjectAddress) -> Result<Relay> {
     /// How long the owner may take to answer.
     const LIMIT: Duration = Duration::from_secs(10);
     let link = options.device.connect(&from.owner, LIMIT)?;
     let object = link.open(from.name.clone(), Deadline::after(LIMIT))?;
-    Ok(Relay::start(home, from.name.clone(), object, LIMIT)?)
+    Ok(Relay::start(server, from.name.clone(), object, LIMIT)?)
 }
 
-fn create(home: &Home, spec: &ObjectSpec, shape: Shape, place: &Place) -> Result<Object> {
+fn create(server: &ObjectServer, spec: &ObjectSpec, shape: Shape, place: &Place) -> Result<Object> {
     let options = ObjectOptions::new(spec.element, shape)
         .mode(spec.mode)
         .checksum(spec.checksum)
         .grant(Grantee::Everyone, spec.rights);
-    home.create(spec.name.clone(), options, place)
+    server
+        .create(spec.name.clone(), options, place)
         .with_context(|| format!("the object {} cannot be made", spec.name))
 }
 
@@ -370,12 +371,12 @@ fn announce(
     metrics: Option<SocketAddr>,
     output: &mut Output,
 ) -> Result<()> {
-    let home = &served.home;
-    let device = home.device();
+    let server = &served.server;
+    let device = server.device();
     if global.json {
         let event = Event::Serving {
-            address: home.address(),
-            generation: home.generation().to_string(),
+            address: server.address(),
+            generation: server.generation().to_string(),
             device: device.name(),
             rdma_address: device.address(),
             peers: options.device.security.peers(),
@@ -390,7 +391,7 @@ fn announce(
     }
     let text = format!(
         "serving at {} by {}; Ctrl-C ends it",
-        home.address(),
+        server.address(),
         device.name()
     );
     output.paragraph("", "  ", &text)?;

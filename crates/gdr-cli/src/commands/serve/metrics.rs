@@ -4,7 +4,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Weak;
 
 use anyhow::{Context, Result};
-use gdr_object::{Epoch, HomeStats, ObjectInfo};
+use gdr_object::{Epoch, ObjectInfo, ServerStats};
 use gdr_render::prometheus::Kind::{Counter, Gauge};
 use gdr_render::prometheus::{Metrics, labels};
 
@@ -18,17 +18,17 @@ pub(super) fn serve(address: SocketAddr, served: Weak<Served>) -> Result<SocketA
     let page = move |path: &str| {
         // Without it the command is ending.
         let served = served.upgrade().filter(|_| path == "/metrics")?;
-        let objects = served.home.objects();
+        let objects = served.server.objects();
         let with_readers = objects.iter();
         let with_readers = with_readers.map(|info| (info, served.readers(&info.name)));
-        Some(render(served.home.stats(), with_readers.collect()))
+        Some(render(served.server.stats(), with_readers.collect()))
     };
     http::serve(listener, page).context("a thread cannot be started")?;
     Ok(bound)
 }
 
 /// The text of a page.
-fn render(stats: HomeStats, objects: Vec<(&ObjectInfo, usize)>) -> String {
+fn render(stats: ServerStats, objects: Vec<(&ObjectInfo, usize)>) -> String {
     let mut metrics = Metrics::default();
     for (name, kind, help, value) in [
         ("objects", Gauge, "Objects.", stats.objects),
