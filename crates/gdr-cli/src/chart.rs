@@ -1,11 +1,11 @@
 //! Curves over the sizes of messages, as SVG.
 
-use std::fmt::{Display, Write as _};
+use std::fmt::Display;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use gdr_node::render::Escaped;
 use gdr_process::WholeFile;
+use gdr_render::svg::{Element, Number};
 
 use crate::units::{binary, figure};
 
@@ -89,55 +89,30 @@ impl Chart {
             .map(|panel| panel.legend_height() + panel.height + GAP)
             .sum();
         let height = top + panels - GAP + BOTTOM;
-        let mut text = format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" \
-             width=\"{WIDTH}\" height=\"{height}\" font-family=\"system-ui, 'DejaVu Sans', \
-             sans-serif\" font-size=\"12\">\n<rect width=\"{WIDTH}\" height=\"{height}\" \
-             fill=\"white\"/>\n"
-        );
+        let mut text = String::new();
         self.heading(&mut text);
         let sizes = self.sizes();
         let first = top + self.panels.first().map_or(0.0, Panel::legend_height);
         for panel in &self.panels {
             top += panel.legend_height();
-            let plot = Plot::new(panel, sizes, top);
-            plot.draw(&mut text);
+            Plot::new(panel, sizes, top).draw(&mut text);
             top += panel.height + GAP;
         }
         let bottom = top - GAP;
         self.draw_sizes(&mut text, sizes, bottom);
         self.draw_mark(&mut text, sizes, first, bottom);
-        text + "</svg>\n"
+        on_white((WIDTH, height), &text)
     }
 
     fn heading(&self, text: &mut String) {
-        put(
-            text,
-            format_args!(
-                "<text x=\"{LEFT}\" y=\"28\" font-size=\"16\" font-weight=\"600\">{}</text>",
-                Escaped(&shortened(&self.title))
-            ),
-        );
+        title((LEFT, 28.0), shortened(&self.title)).put(text);
         let mut y = 28.0;
         for note in &self.notes {
             y += LINE;
-            put(
-                text,
-                format_args!(
-                    "<text x=\"{LEFT}\" y=\"{y}\" fill=\"{FAINT}\">{}</text>",
-                    Escaped(&shortened(note))
-                ),
-            );
+            faint((LEFT, y), shortened(note)).put(text);
         }
         if self.is_simulated {
-            y += LINE;
-            put(
-                text,
-                format_args!(
-                    "<text x=\"{LEFT}\" y=\"{y}\" fill=\"{WARNING}\">SIMULATED: these figures \
-                     describe no hardware</text>"
-                ),
-            );
+            simulated((LEFT, y + LINE)).put(text);
         }
     }
 
@@ -156,26 +131,12 @@ impl Chart {
     /// Writes powers of two below the last panel, with a line in each panel.
     fn draw_sizes(&self, text: &mut String, sizes: Sizes, bottom: f64) {
         for size in sizes.labels() {
-            put(
-                text,
-                format_args!(
-                    "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
-                    sizes.x(size),
-                    bottom + 18.0,
-                    binary(size)
-                ),
-            );
+            let at = (sizes.x(size), bottom + 18.0);
+            Element::text(at, binary(size)).centered().put(text);
         }
-        put(
-            text,
-            format_args!(
-                "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\" fill=\"{FAINT}\">bytes of {}\
-                 </text>",
-                (LEFT + WIDTH - RIGHT) / 2.0,
-                bottom + 42.0,
-                self.sizes_of
-            ),
-        );
+        let middle = ((LEFT + WIDTH - RIGHT) / 2.0, bottom + 42.0);
+        let words = format!("bytes of {}", self.sizes_of);
+        faint(middle, words).centered().put(text);
     }
 
     fn draw_mark(&self, text: &mut String, sizes: Sizes, top: f64, bottom: f64) {
@@ -188,17 +149,16 @@ impl Chart {
             true => (x - 6.0, "end"),
             false => (x + 6.0, "start"),
         };
-        put(
-            text,
-            format_args!(
-                "<line x1=\"{x:.1}\" y1=\"{top}\" x2=\"{x:.1}\" y2=\"{bottom}\" \
-                 stroke=\"{FAINT}\" stroke-dasharray=\"5 4\"/>\n<text x=\"{at:.1}\" y=\"{:.1}\" \
-                 text-anchor=\"{anchor}\" fill=\"{FAINT}\" paint-order=\"stroke\" stroke=\"white\" \
-                 stroke-width=\"4\">{}</text>",
-                bottom - 8.0,
-                Escaped(meaning)
-            ),
-        );
+        Element::line((x, top), (x, bottom))
+            .with("stroke", FAINT)
+            .with("stroke-dasharray", "5 4")
+            .put(text);
+        faint((at, bottom - 8.0), meaning)
+            .with("text-anchor", anchor)
+            .with("paint-order", "stroke")
+            .with("stroke", "white")
+            .with("stroke-width", 4)
+            .put(text);
     }
 }
 
@@ -234,10 +194,31 @@ pub(crate) fn write(path: &Path, svg: &str) -> Result<()> {
         .with_context(|| format!("the picture cannot be written to {}", path.display()))
 }
 
-/// Writes a line.
-pub(crate) fn put(text: &mut String, line: impl Display) {
-    // Writing to a String does not fail.
-    let _ = writeln!(text, "{line}");
+/// A picture of this size on white, with the letters of charts.
+pub(crate) fn on_white(size: (f64, f64), content: &str) -> String {
+    let background = Element::rect((0.0, 0.0), size).with("fill", "white");
+    let root = Element::root(size)
+        .with("font-family", "system-ui, DejaVu Sans, sans-serif")
+        .with("font-size", 12)
+        .lines(&format!("{background}\n{content}"));
+    format!("{root}\n")
+}
+
+/// The title of a picture.
+pub(crate) fn title(at: (f64, f64), words: impl Display) -> Element {
+    let text = Element::text(at, words).with("font-size", 16);
+    text.with("font-weight", 600)
+}
+
+/// A text beside what is shown.
+pub(crate) fn faint(at: (f64, f64), words: impl Display) -> Element {
+    Element::text(at, words).with("fill", FAINT)
+}
+
+/// The note about a simulated GPU.
+pub(crate) fn simulated(at: (f64, f64)) -> Element {
+    let words = "SIMULATED: these figures describe no hardware";
+    Element::text(at, words).with("fill", WARNING)
 }
 
 /// The beginning of a text that is too long for the picture.
@@ -333,49 +314,30 @@ impl<'a> Plot<'a> {
 
     fn draw_axes(&self, text: &mut String) {
         let (top, right, height) = (self.top, WIDTH - RIGHT, self.panel.height);
+        let across = |y| Element::line((LEFT, y), (right, y));
         for value in self.panel.scale.ticks(self.range) {
             let Some(y) = self.y(value) else { continue };
-            put(
-                text,
-                format_args!(
-                    "<line x1=\"{LEFT}\" y1=\"{y:.1}\" x2=\"{right}\" y2=\"{y:.1}\" \
-                     stroke=\"{GRID}\"/>\n<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
-                    LEFT - 8.0,
-                    y + 4.0,
-                    figure(value)
-                ),
-            );
+            across(y).with("stroke", GRID).put(text);
+            let label = Element::text((LEFT - 8.0, y + 4.0), figure(value));
+            label.with("text-anchor", "end").put(text);
         }
         for size in self.sizes.labels() {
             let x = self.sizes.x(size);
-            put(
-                text,
-                format_args!(
-                    "<line x1=\"{x:.1}\" y1=\"{top}\" x2=\"{x:.1}\" y2=\"{:.1}\" stroke=\"{GRID}\"/>",
-                    top + height
-                ),
-            );
+            let line = Element::line((x, top), (x, top + height));
+            line.with("stroke", GRID).put(text);
         }
         if let Some(y) = self.panel.baseline.and_then(|value| self.y(value)) {
-            put(
-                text,
-                format_args!(
-                    "<line x1=\"{LEFT}\" y1=\"{y:.1}\" x2=\"{right}\" y2=\"{y:.1}\" \
-                     stroke=\"{FAINT}\" stroke-width=\"1.5\"/>"
-                ),
-            );
+            let line = across(y).with("stroke", FAINT);
+            line.with("stroke-width", 1.5).put(text);
         }
+        Element::rect((LEFT, top), (right - LEFT, height))
+            .with("fill", "none")
+            .with("stroke", FAINT)
+            .put(text);
         let (x, middle) = (24.0, top + height / 2.0);
-        put(
-            text,
-            format_args!(
-                "<rect x=\"{LEFT}\" y=\"{top}\" width=\"{:.1}\" height=\"{height}\" fill=\"none\" \
-                 stroke=\"{FAINT}\"/>\n<text x=\"{x}\" y=\"{middle:.1}\" text-anchor=\"middle\" \
-                 fill=\"{FAINT}\" transform=\"rotate(-90 {x} {middle:.1})\">{}</text>",
-                right - LEFT,
-                self.panel.title
-            ),
-        );
+        let turned = format!("rotate(-90 {x} {})", Number(middle));
+        let title = faint((x, middle), self.panel.title).centered();
+        title.with("transform", turned).put(text);
     }
 
     fn draw_curve(&self, text: &mut String, curve: &Curve) {
@@ -387,26 +349,22 @@ impl<'a> Plot<'a> {
             .collect();
         let line: Vec<String> = points
             .iter()
-            .map(|(size, _, y)| format!("{:.1},{y:.1}", self.sizes.x(*size)))
+            .map(|(size, _, y)| format!("{},{}", Number(self.sizes.x(*size)), Number(*y)))
             .collect();
-        put(
-            text,
-            format_args!(
-                "<polyline fill=\"none\" stroke=\"{color}\" stroke-width=\"2\" points=\"{}\"/>",
-                line.join(" ")
-            ),
-        );
+        Element::new("polyline")
+            .with("fill", "none")
+            .with("stroke", color)
+            .with("stroke-width", 2)
+            .with("points", line.join(" "))
+            .put(text);
         for (size, value, y) in points {
-            put(
-                text,
-                format_args!(
-                    "<circle cx=\"{:.1}\" cy=\"{y:.1}\" r=\"3.5\" fill=\"{color}\"><title>{size} \
-                     bytes: {}, {}</title></circle>",
-                    self.sizes.x(size),
-                    (curve.show)(value),
-                    curve.name
-                ),
-            );
+            let (shown, name) = ((curve.show)(value), &curve.name);
+            Element::new("circle")
+                .pair(["cx", "cy"], (self.sizes.x(size), y))
+                .with("r", 3.5)
+                .with("fill", color)
+                .titled(format_args!("{size} bytes: {shown}, {name}"))
+                .put(text);
         }
     }
 
@@ -414,29 +372,16 @@ impl<'a> Plot<'a> {
     fn draw_legend(&self, text: &mut String) {
         let first = self.top - self.panel.legend_height() + 4.0;
         if !self.panel.heading.is_empty() {
-            put(
-                text,
-                format_args!(
-                    "<text x=\"{LEFT}\" y=\"{first:.1}\" font-weight=\"600\">{}</text>",
-                    Escaped(&self.panel.heading)
-                ),
-            );
+            let heading = Element::text((LEFT, first), &self.panel.heading);
+            heading.with("font-weight", 600).put(text);
         }
         for (x, line, curve) in self.panel.legend() {
             let y = first + LINE * line;
-            put(
-                text,
-                format_args!(
-                    "<line x1=\"{x:.1}\" y1=\"{:.1}\" x2=\"{:.1}\" y2=\"{:.1}\" stroke=\"{}\" \
-                     stroke-width=\"3\"/>\n<text x=\"{:.1}\" y=\"{y:.1}\">{}</text>",
-                    y - 4.0,
-                    x + 22.0,
-                    y - 4.0,
-                    curve.color,
-                    x + 28.0,
-                    curve.name
-                ),
-            );
+            Element::line((x, y - 4.0), (x + 22.0, y - 4.0))
+                .with("stroke", curve.color)
+                .with("stroke-width", 3)
+                .put(text);
+            Element::text((x + 28.0, y), &curve.name).put(text);
         }
     }
 }
@@ -495,6 +440,8 @@ fn round_steps(least: f64, most: f64) -> Vec<f64> {
 
 #[cfg(test)]
 mod tests {
+    use snapshot::assert_contains;
+
     use super::*;
 
     fn chart(scale: Scale, points: Vec<(u64, f64)>) -> Chart {
@@ -541,10 +488,7 @@ mod tests {
         let svg = chart(Scale::Linear, vec![(4, 1.0)]).svg();
         assert!(svg.contains("a &lt; b") && svg.contains("here &amp; there"));
         assert!(!svg.contains(&"x".repeat(200)));
-        assert!(
-            svg.contains("<title>4 bytes: 1 us, median</title>"),
-            "{svg}"
-        );
+        assert_contains!(svg, "<title>4 bytes: 1 us, median</title>");
     }
 
     #[test]

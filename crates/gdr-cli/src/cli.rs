@@ -11,8 +11,7 @@ use crate::command::{Command, Group, Invocation};
 use crate::commands;
 use crate::exit::{COMMON_STATUSES, status_lines};
 use crate::global::{COMMON, Color, Global};
-use crate::output::WIDTH;
-use crate::wrap;
+use crate::output::{WIDTH, terminal_columns};
 
 /// RDMA into GPU memory, and GPU memory as CPU memory: prove it, measure it, and find out why it
 /// is off or slow
@@ -146,8 +145,8 @@ fn template(gdr: &clap::Command) -> StyledStr {
 /// Wraps text to the width beside the names of commands.
 fn wrapped(text: &str) -> String {
     const BESIDE: usize = 15;
-    let columns = wrap::columns(io::stdout()).map_or(WIDTH, |columns| columns.min(WIDTH));
-    let lines = wrap::filled(text, columns.saturating_sub(BESIDE));
+    let columns = terminal_columns(io::stdout()).map_or(WIDTH, |columns| columns.min(WIDTH));
+    let lines = gdr_render::wrap::filled(text, columns.saturating_sub(BESIDE));
     lines.join(&format!("\n{:BESIDE$}", ""))
 }
 

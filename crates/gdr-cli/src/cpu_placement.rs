@@ -201,6 +201,7 @@ fn bind(cpus: &CpuSet) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use gdr_node::{LiveRoot, MemorySource, example};
+    use snapshot::assert_contains;
 
     use super::*;
 
@@ -272,10 +273,7 @@ mod tests {
         let (cpus, why) = choose(None, &nic, None, &inventory, &near).unwrap();
         assert_eq!(cpus, near);
         let why = why.unwrap();
-        assert!(
-            why.contains("may not run on the CPUs of NUMA node"),
-            "{why}"
-        );
+        assert_contains!(why, "may not run on the CPUs of NUMA node");
         let listed = |list: &str| {
             let wanted = wanted(list).unwrap();
             choose(Some(&wanted), &nic, None, &inventory, &set("0-3"))
@@ -283,7 +281,7 @@ mod tests {
         assert_eq!(listed("1,3").unwrap().0, set("1,3"));
         assert_eq!(listed("any").unwrap().0, set("0-3"));
         let refused = listed("3-4").unwrap_err().to_string();
-        assert!(refused.contains("may run on 0-3"), "{refused}");
+        assert_contains!(refused, "may run on 0-3");
         listed("").unwrap_err();
         wanted("two").unwrap_err();
     }

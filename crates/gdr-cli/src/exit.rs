@@ -57,6 +57,11 @@ pub(crate) const PRINTING: Statuses = &[
 ];
 
 // Meanings that several commands share.
+pub(crate) const CANNOT_RUN: &str = "the program cannot be run, or not with the library";
+pub(crate) const NO_PROGRAM: &str = "there is no such program";
+pub(crate) const NO_VERBS_LIBRARY: &str = "gdr's verbs library is missing, or of another version";
+pub(crate) const NO_LIBRARY_OR_REPORT: &str =
+    "gdr's library is missing or of another version, or the report failed";
 pub(crate) const CLOSED: &str = "stopped: standard output was closed";
 pub(crate) const STOPPED: &str = "stopped (Ctrl-C, SIGTERM, closed output)";
 pub(crate) const NO_GPU_OR_CLOSED: &str = "there is no GPU, or standard output was closed";

@@ -274,6 +274,7 @@ pub(crate) struct NoSuchGpu {
 #[cfg(test)]
 mod tests {
     use gdr_cuda::{Driver, SimDriver};
+    use snapshot::assert_contains;
 
     use super::*;
 
@@ -333,7 +334,7 @@ mod tests {
         };
         assert_eq!(demand(&required, None), Demand::Required);
         let error = required.wanted(Some("sim")).unwrap_err();
-        assert!(error.to_string().contains("GDR_BACKEND"), "{error}");
+        assert_contains!(error.to_string(), "GDR_BACKEND", "{error}");
         let both = GpuOptions {
             backend: Some(Backend::Named(BackendKind::Sim)),
             ..required
@@ -408,7 +409,7 @@ mod tests {
         }
         let other = GpuName::parse("ffff:ff:1f.7").unwrap().find(&gpus);
         let words = other.unwrap_err().to_string();
-        assert!(words.contains("no GPU is at ffff:ff:1f.7"), "{words}");
+        assert_contains!(words, "no GPU is at ffff:ff:1f.7");
         assert!(words.contains(&gpus[1].bdf.to_string()), "{words}");
     }
 }

@@ -36,7 +36,6 @@ mod rdma_requirement;
 mod remedy;
 mod spelling;
 mod units;
-mod wrap;
 
 use std::ffi::OsString;
 use std::io;

@@ -168,6 +168,8 @@ fn escape(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use snapshot::assert_contains;
+
     use super::*;
 
     fn page_of(command: &Command) -> String {
@@ -195,16 +197,13 @@ mod tests {
                 "{section}"
             );
         }
-        assert!(
-            text.contains("[\\fB\\-s\\fR|\\fB\\-\\-size\\fR \\fISIZE\\fR]"),
-            "{text}"
-        );
+        assert_contains!(text, "[\\fB\\-s\\fR|\\fB\\-\\-size\\fR \\fISIZE\\fR]");
         let version = format!("gdr {}", env!("CARGO_PKG_VERSION"));
         assert!(
             text.lines()
                 .any(|line| line.starts_with(".TH") && line.contains(&version))
         );
-        assert!(text.contains("EXAMPLES\"\n.nf\n  gdr copybw "), "{text}");
+        assert_contains!(text, "EXAMPLES\"\n.nf\n  gdr copybw ");
         assert!(!text.contains(".SH EXTRA"), "{text}");
     }
 

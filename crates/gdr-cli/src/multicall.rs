@@ -100,6 +100,8 @@ impl Tool {
 
 #[cfg(test)]
 mod tests {
+    use snapshot::assert_contains;
+
     use super::*;
 
     fn words(line: &str) -> Vec<OsString> {
@@ -130,11 +132,8 @@ mod tests {
         for tool in Tool::all() {
             tool.command().debug_assert();
             let help = tool.command().render_long_help().to_string();
-            assert!(
-                help.contains(&format!("Usage: {} [OPTIONS]", tool.name)),
-                "{help}"
-            );
-            assert!(help.contains("--json"), "{help}");
+            assert_contains!(help, format!("Usage: {} [OPTIONS]", tool.name));
+            assert_contains!(help, "--json");
             assert!(
                 !help.contains("gdr sanity") && !help.contains("gdr copy"),
                 "{help}"

@@ -158,6 +158,8 @@ impl ContentReader {
 mod tests {
     use std::path::Path;
 
+    use snapshot::assert_contains;
+
     use super::*;
 
     fn open(path: &Path) -> Result<ContentReader, ContentError> {
@@ -188,7 +190,7 @@ mod tests {
         assert_eq!(take(&mut content, 3).unwrap(), b"def");
         assert!(content.has_more().unwrap());
         let error = take(&mut content, 3).unwrap_err().to_string();
-        assert!(error.contains("ended after 1 of the 3 bytes"), "{error}");
+        assert_contains!(error, "ended after 1 of the 3 bytes");
     }
 
     #[test]
@@ -205,14 +207,11 @@ mod tests {
     fn no_file_an_empty_file_and_a_folder_are_named() {
         let folder = tempfile::tempdir().unwrap();
         let missing = open(&folder.path().join("none")).err().unwrap().to_string();
-        assert!(
-            missing.contains("none cannot be read: No such file"),
-            "{missing}"
-        );
+        assert_contains!(missing, "none cannot be read: No such file");
         let empty = tempfile::NamedTempFile::new().unwrap();
         let error = open(empty.path()).unwrap().measure().unwrap_err();
         assert!(matches!(error, ContentError::Empty { .. }));
         let error = open(folder.path()).unwrap().has_more().unwrap_err();
-        assert!(error.to_string().contains("cannot be read"), "{error}");
+        assert_contains!(error.to_string(), "cannot be read", "{error}");
     }
 }

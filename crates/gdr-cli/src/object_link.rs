@@ -214,6 +214,7 @@ impl Expectation {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use snapshot::assert_contains;
 
     use super::*;
 
@@ -237,7 +238,7 @@ mod tests {
             ("fe80::1/w", "link-local"),
         ] {
             let error = text.parse::<ObjectAddress>().unwrap_err();
-            assert!(error.contains(words), "{text}: {error}");
+            assert_contains!(error, words, "{text}");
         }
     }
 

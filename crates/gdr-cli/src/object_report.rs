@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use gdr_object::{Checksum, Element, Epoch, Location, Mode, ObjectInfo, Rights, WhenFull};
 use gdr_perf::report::Schema;
+use gdr_render::Table;
 use serde::Serialize;
 
-use crate::commands::sheet::Sheet;
 use crate::units::figure;
 
 /// An object in a document.
@@ -95,13 +95,13 @@ impl ObjectRow {
 }
 
 /// A table of objects.
-pub(crate) fn sheet(objects: &[ObjectInfo]) -> Sheet {
+pub(crate) fn table(objects: &[ObjectInfo]) -> Table {
     let heads = [
         "name", "elements", "bytes", "mode", "epoch", "rights", "memory", "path",
     ];
-    let mut sheet = Sheet::new(&heads).keep_whole(&[2, 4]);
+    let mut table = Table::new(&heads).keep_whole(&[2, 4]);
     for info in objects {
-        sheet.row(vec![
+        table.row(vec![
             info.name.to_string(),
             format!("{}{}", info.element, info.shape),
             info.bytes.to_string(),
@@ -113,7 +113,7 @@ pub(crate) fn sheet(objects: &[ObjectInfo]) -> Sheet {
             info.path.to_string(),
         ]);
     }
-    sheet
+    table
 }
 
 /// What a get or a put moved: `gdr.get`, `gdr.put`.

@@ -301,6 +301,7 @@ impl FromStr for ContentSpec {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use snapshot::assert_contains;
 
     use gdr_object::WhenFull;
 
@@ -407,7 +408,7 @@ mod tests {
             ("name=w,size=4,rights=read", "the keys are name, gpu"),
         ] {
             let error = refused(text).to_string();
-            assert!(error.contains(words), "{text}: {error}");
+            assert_contains!(error, words, "{text}");
         }
     }
 

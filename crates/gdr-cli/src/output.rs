@@ -1,16 +1,18 @@
 //! Standard output, with its first error.
 
 use std::fmt;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::ops::ControlFlow;
+use std::os::fd::AsFd;
 
 use gdr_perf::{Error, Result};
+use gdr_render::Table;
+use gdr_render::wrap::{self, width};
 use owo_colors::OwoColorize;
 use serde::Serialize;
 
 use crate::document;
 use crate::progress::{self, print_to_stderr};
-use crate::wrap::{self, width};
 
 /// Standard output. [`Output::finish`] returns the first error; after it every write is
 /// [`Error::Stopped`].
@@ -32,7 +34,7 @@ impl Output {
             error: None,
             is_simulated: false,
             is_in_lines: false,
-            columns: wrap::columns(io::stdout()),
+            columns: terminal_columns(io::stdout()),
         }
     }
 
@@ -78,6 +80,12 @@ impl Output {
             is_empty = false;
         }
         self.line(&line)
+    }
+
+    /// Writes a table, no wider than running text.
+    pub(crate) fn table(&mut self, table: &Table) -> Result<()> {
+        let lines = table.lines(self.width());
+        self.bytes(format!("{}\n", lines.join("\n")).as_bytes())
     }
 
     /// Writes that the GPU is simulated and why: here and, by [`Output::finish`], in the last line.
@@ -167,6 +175,18 @@ pub(crate) fn flow(written: Result<()>) -> ControlFlow<()> {
         Ok(()) => ControlFlow::Continue(()),
         Err(_) => ControlFlow::Break(()),
     }
+}
+
+/// The columns of a terminal that does not say how many it has.
+const USUAL_COLUMNS: usize = 80;
+
+/// Returns the columns of a stream that is a terminal.
+pub(crate) fn terminal_columns(stream: impl AsFd + IsTerminal) -> Option<usize> {
+    stream.is_terminal().then(|| {
+        let size = rustix::termios::tcgetwinsize(stream).ok();
+        let columns = size.map_or(0, |size| usize::from(size.ws_col));
+        if columns == 0 { USUAL_COLUMNS } else { columns }
+    })
 }
 
 /// The most characters of a line of running text.

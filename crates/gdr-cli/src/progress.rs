@@ -5,7 +5,9 @@ use std::io::{self, IsTerminal, Write};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::wrap;
+use gdr_render::wrap;
+
+use crate::output::terminal_columns;
 
 /// No bar is shown before this time.
 const DELAY: Duration = Duration::from_secs(1);
@@ -46,7 +48,7 @@ pub(crate) fn suspend<R>(print: impl FnOnce() -> R) -> R {
 /// Writes a line to standard error, past any progress bar; on a terminal in as many as it takes there.
 pub(crate) fn print_to_stderr(line: impl fmt::Display) {
     let mut line = format!("{line}\n");
-    if let Some(columns) = wrap::columns(io::stderr()) {
+    if let Some(columns) = terminal_columns(io::stderr()) {
         line = wrap::text_folded(&line, columns);
     }
     // A closed standard error cannot be reported anywhere.
@@ -67,7 +69,7 @@ pub(crate) struct Stderr;
 
 impl Write for Stderr {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match (wrap::columns(io::stderr()), std::str::from_utf8(bytes)) {
+        match (terminal_columns(io::stderr()), std::str::from_utf8(bytes)) {
             (Some(columns), Ok(text)) => {
                 let text = wrap::text_folded(text, columns);
                 suspend(|| io::stderr().write_all(text.as_bytes()))?;
@@ -120,7 +122,7 @@ impl Progress {
             return;
         }
         // The last column would move the cursor to the next line.
-        let columns = wrap::columns(io::stderr()).unwrap_or_default();
+        let columns = terminal_columns(io::stderr()).unwrap_or_default();
         let bar = bar(done, total, what, columns.saturating_sub(1));
         let mut shown = shown();
         draw(&format!("{CLEAR}{bar}"));

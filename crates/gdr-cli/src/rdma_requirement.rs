@@ -251,6 +251,7 @@ fn read(folder: &Path) -> io::Result<BTreeMap<u32, Use>> {
 #[cfg(test)]
 mod tests {
     use gdr_trace::Ended;
+    use snapshot::assert_contains;
 
     use super::*;
 
@@ -284,7 +285,7 @@ mod tests {
             ("", "no process asked"),
         ] {
             let found = verdict(1, &[("7-ab.use", steps)]);
-            assert!(found.contains(part), "{steps}: {found}");
+            assert_contains!(found, part, "{steps}");
         }
         assert!(verdict(1, &[]).contains("no process asked"));
     }

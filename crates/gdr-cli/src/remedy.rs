@@ -142,6 +142,7 @@ const fn of_cuda(error: &gdr_cuda::Error) -> Option<&'static str> {
 mod tests {
     use anyhow::Context;
     use gdr_cuda::Ordinal;
+    use snapshot::assert_contains;
 
     use super::*;
 
@@ -166,8 +167,8 @@ mod tests {
     #[test]
     fn a_registration_that_every_method_refuses_leads_to_the_doctor_and_the_module() {
         for remedy in forms(|| VerbsError::GpuRegistration(vec!["dma-buf: no".into()]).into()) {
-            assert!(remedy.contains("`gdr doctor`"), "{remedy}");
-            assert!(remedy.contains("`gdr peermem status`"), "{remedy}");
+            assert_contains!(remedy, "`gdr doctor`");
+            assert_contains!(remedy, "`gdr peermem status`");
         }
     }
 
@@ -179,7 +180,7 @@ mod tests {
             index: 99,
         };
         for remedy in forms(|| error().into()) {
-            assert!(remedy.contains("`gdr devices`"), "{remedy}");
+            assert_contains!(remedy, "`gdr devices`");
         }
     }
 
@@ -195,7 +196,7 @@ mod tests {
         for error in errors {
             let remedy = of(&error).unwrap();
             for part in ["--gpu", "index", "UUID", "PCI address", "`gdr info`"] {
-                assert!(remedy.contains(part), "{error:?}: {remedy}");
+                assert_contains!(remedy, part, "{error:?}");
             }
         }
     }

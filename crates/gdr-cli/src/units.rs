@@ -175,6 +175,8 @@ fn significant(value: f64, digits: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    use snapshot::assert_contains;
+
     use super::*;
 
     #[test]
@@ -238,10 +240,7 @@ mod tests {
             "20000000000000000000",
             "1é",
         ] {
-            assert!(
-                size(bad).unwrap_err().contains(&format!("`{bad}`")),
-                "{bad}"
-            );
+            assert_contains!(size(bad).unwrap_err(), format!("`{bad}`"), "{bad}");
         }
     }
 

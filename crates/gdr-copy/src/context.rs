@@ -299,6 +299,7 @@ impl Context {
 #[cfg(test)]
 mod tests {
     use gdr_cuda::MemoryKind;
+    use snapshot::assert_contains;
 
     use super::*;
 
@@ -320,10 +321,7 @@ mod tests {
         }
         for other in [BackendKind::Rm, BackendKind::DmaBuf, BackendKind::Gdrdrv] {
             let refused = Context::builder().backend(other).gpu(&gpu).unwrap_err();
-            assert!(
-                refused.to_string().contains("only sim reaches"),
-                "{refused}"
-            );
+            assert_contains!(refused.to_string(), "only sim reaches", "{refused}");
         }
     }
 
@@ -358,9 +356,6 @@ mod tests {
             .backend(BackendKind::Sim)
             .open()
             .unwrap_err();
-        assert!(
-            refused.to_string().contains("asked for by name"),
-            "{refused}"
-        );
+        assert_contains!(refused.to_string(), "asked for by name", "{refused}");
     }
 }

@@ -328,6 +328,8 @@ fn routes(refused: &[(Route, String)]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use snapshot::assert_contains;
+
     use super::*;
 
     #[test]
@@ -338,10 +340,10 @@ mod tests {
         };
         for errno in [libc::ENOENT, libc::ENXIO, libc::ENODEV] {
             let gdrdrv = text("/dev/gdrdrv", errno);
-            assert!(gdrdrv.contains("modprobe gdrdrv"), "{gdrdrv}");
+            assert_contains!(gdrdrv, "modprobe gdrdrv");
             assert!(!gdrdrv.contains("nvidia-smi"), "{gdrdrv}");
             let nvidia = text("/dev/nvidiactl", errno);
-            assert!(nvidia.contains("nvidia-modprobe"), "{nvidia}");
+            assert_contains!(nvidia, "nvidia-modprobe");
             assert!(!nvidia.contains("gdrdrv"), "{nvidia}");
         }
         assert!(text("/dev/gdrdrv", libc::EIO).contains("messages of gdrdrv"));

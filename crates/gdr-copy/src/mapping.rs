@@ -352,6 +352,8 @@ impl Slice<'_> {
 
 #[cfg(test)]
 mod tests {
+    use snapshot::assert_contains;
+
     use super::*;
     use crate::backend::fake::FakeBackend;
     use crate::cpu::FOR_UNCACHED_ONLY;
@@ -380,7 +382,7 @@ mod tests {
             match set {
                 Ok(()) => assert_eq!(mapping.routine(), &FOR_UNCACHED_ONLY),
                 Err(error) => {
-                    assert!(error.to_string().contains("portable"), "{error}");
+                    assert_contains!(error.to_string(), "portable", "{error}");
                     assert_eq!(mapping.routine(), before);
                 }
             }

@@ -185,6 +185,7 @@ pub fn built_in_calibration(mapping: &Mapping) -> (Calibration, CalibrationSourc
 #[cfg(test)]
 mod tests {
     use gdr_cuda::{MemoryKind, Ordinal, SimDriver};
+    use snapshot::assert_contains;
 
     use super::*;
     use crate::context::Context;
@@ -230,7 +231,7 @@ mod tests {
         assert_eq!(store.load(&profile.key).unwrap(), Some(profile.clone()));
         fs::write(&path, "something else").unwrap();
         let error = store.load(&profile.key).unwrap_err().to_string();
-        assert!(error.contains("first line"), "{error}");
+        assert_contains!(error, "first line");
         fs::remove_dir_all(folder).unwrap();
     }
 

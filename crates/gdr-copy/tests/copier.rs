@@ -12,6 +12,7 @@ use gdr_copy::plan::{
 };
 use gdr_copy::{Context, Copier, Error};
 use gdr_cuda::{DeviceBuffer, Gpu, HostBuffer, MemoryKind, Ordinal, SimDriver};
+use snapshot::assert_contains;
 
 const LEN: usize = 5 << 20;
 /// For what must come, however slow the machine is.
@@ -251,10 +252,7 @@ fn a_simulated_gpu_has_no_resident_kernel_and_the_planner_leaves_it_out() {
         matches!(refused, Error::NoResidentKernel { .. }),
         "{refused}"
     );
-    assert!(
-        refused.to_string().contains("the GPU is simulated"),
-        "{refused}"
-    );
+    assert_contains!(refused.to_string(), "the GPU is simulated", "{refused}");
     for len in [1, 4 << 10, 32 << 10] {
         let plan = copier.plan(CopyDirection::FromGpu, HostMemory::PageLocked, 0, len);
         assert_ne!(plan.path(), CopyPath::Resident);
@@ -368,10 +366,7 @@ fn a_destroyed_context_ends_a_copy(threads: NonZeroU16) {
         assert!(*copied == 0 || ends.contains(copied), "{copied}");
         let copied = *copied as usize;
         assert!(seen[..copied] == bytes[..copied], "{copied}");
-        assert!(
-            error.to_string().contains("CONTEXT_IS_DESTROYED"),
-            "{error}"
-        );
+        assert_contains!(error.to_string(), "CONTEXT_IS_DESTROYED", "{error}");
 
         driver.destroy_context_after(queued);
         let error = copier
@@ -404,10 +399,7 @@ fn a_copy_that_runs_when_the_context_is_destroyed_ends_with_an_error() {
     ] {
         let is_whole = matches!(error, Error::Incomplete { copied: 0, len, .. } if len == 1 << 20);
         assert!(is_whole, "{error}");
-        assert!(
-            error.to_string().contains("CONTEXT_IS_DESTROYED"),
-            "{error}"
-        );
+        assert_contains!(error.to_string(), "CONTEXT_IS_DESTROYED", "{error}");
     }
     let refused = copier.read_at_by(CopyPath::CopyEngine, 0, &mut vec![0; LEN]);
     assert!(matches!(refused, Err(Error::Incomplete { copied: 0, .. })));

@@ -459,6 +459,7 @@ impl<'a> Context<'a> {
 #[cfg(test)]
 mod tests {
     use gdr_node::{MemorySource, example, virtual_path};
+    use snapshot::assert_contains;
 
     use super::*;
 
@@ -491,6 +492,6 @@ mod tests {
                 .contains("there is no NVIDIA GPU")
         );
         let unread = usable(&MemorySource::partial()).unwrap_err();
-        assert!(unread.contains("not collected"), "{unread}");
+        assert_contains!(unread, "not collected");
     }
 }

@@ -378,6 +378,7 @@ fn source_in(capture: &Capture, path: &str) -> String {
 #[cfg(test)]
 mod tests {
     use gdr_node::{Inventory, MemorySource};
+    use snapshot::assert_contains;
 
     use super::*;
     use crate::runner::{Scope, Unjudged};
@@ -457,7 +458,7 @@ mod tests {
             assert!(!real.contains("rehearsal=\"yes\""), "{real}");
         }
         let metrics = prometheus::render(&diagnosis);
-        assert!(metrics.contains("\ngdr_doctor_rehearsal 2\n"), "{metrics}");
+        assert_contains!(metrics, "\ngdr_doctor_rehearsal 2\n");
         assert!(
             metrics.contains("check=\"acs.path\",") && metrics.contains("rehearsal=\"yes\"} 1\n"),
             "{metrics}"

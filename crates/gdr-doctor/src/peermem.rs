@@ -328,6 +328,7 @@ fn dma_buf(source: &dyn Source, facts: &Facts) -> (DmaBuf, String) {
 #[cfg(test)]
 mod tests {
     use gdr_node::{MemorySource, example};
+    use snapshot::assert_contains;
 
     use super::*;
 
@@ -372,11 +373,7 @@ mod tests {
     fn the_drivers_version_is_written_as_nvidia_writes_it() {
         let peer = PeerMemory::read(&example::healthy());
         assert_eq!(peer.driver, Ok("580.95.05 (open)".into()));
-        assert!(
-            peer.dma_buf_because.contains("580.95.05"),
-            "{}",
-            peer.dma_buf_because
-        );
+        assert_contains!(peer.dma_buf_because, "580.95.05");
     }
 
     #[test]
@@ -402,7 +399,7 @@ mod tests {
         let node = unloaded().file(virtual_path::SYMBOLS, "ib_register_client [ib_core]\n");
         let peer = PeerMemory::read(&node);
         assert_eq!(peer.standing, Standing::Impossible);
-        assert!(peer.because.contains("dma-buf"), "{}", peer.because);
+        assert_contains!(peer.because, "dma-buf");
         let node = unloaded().denied(virtual_path::SYMBOLS);
         assert_eq!(standing(&node), Standing::Unknown);
         let node = unloaded().without("/proc/driver/nvidia");

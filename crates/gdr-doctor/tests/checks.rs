@@ -12,6 +12,7 @@ use gdr_node::import::{Assembled, Assembly, lspci};
 use gdr_node::pci::AcsBits;
 use gdr_node::{Errno, Inventory, MemorySource, NumaLayout, Source, example, virtual_path};
 use proptest::prelude::*;
+use snapshot::assert_contains;
 
 use findings::{bad, lines};
 
@@ -49,7 +50,7 @@ fn without_sysfs_no_device_is_missed_and_the_mount_is_named() {
     });
     assert_eq!(present.len(), 2);
     for line in present {
-        assert!(line.contains("sysfs is not mounted at /sys"), "{line}");
+        assert_contains!(line, "sysfs is not mounted at /sys");
     }
 }
 

@@ -14,6 +14,7 @@ use gdr_doctor::{Context, Diagnosis, Group, Selection, Verdict, diagnose};
 use gdr_node::import::lspci;
 use gdr_node::pci::{LinkSpeed, LinkWidth};
 use gdr_node::{Inventory, LiveRoot, MemorySource, NumaLayout, Source, example, virtual_path};
+use snapshot::assert_contains;
 use tempfile::TempDir;
 
 use findings::{bad, lines};
@@ -105,7 +106,7 @@ fn settings_that_are_wrong_become_a_script() {
         "ip link set dev enp6s0np0 mtu 9000",
         "modprobe ib_uverbs",
     ] {
-        assert!(script.contains(line), "no {line} in\n{script}");
+        assert_contains!(script, line, "no {line} in\n");
     }
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("fix.sh");

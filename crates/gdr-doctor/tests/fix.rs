@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use gdr_doctor::fix::{ApplyError, Done, Journal, LiveSystem, System, Undone, apply, undo};
 use gdr_doctor::{Action, Register};
+use snapshot::assert_contains;
 
 const PORT: &str = "0000:40:01.1";
 const ACS_CONTROL: usize = 0x126;
@@ -205,10 +206,7 @@ fn a_register_that_ignores_what_is_written_is_noticed() {
     let error = node.apply(&acs_off()).unwrap_err();
     assert!(matches!(error, ApplyError::Ignored { .. }));
     let said = error.to_string();
-    assert!(
-        said.contains("was written 0x0011 and reads 0x001d"),
-        "{said}"
-    );
+    assert_contains!(said, "was written 0x0011 and reads 0x001d");
     // It is in the journal, and there is nothing to take back.
     assert!(matches!(node.undo()[..], [Ok(Undone::Nothing(_))]));
 }
@@ -272,10 +270,7 @@ fn a_function_that_a_driver_holds_is_not_removed() {
             bdf: PORT.parse().unwrap(),
         })
         .unwrap_err();
-    assert!(
-        error.to_string().contains("mlx5_core holds 0000:40:01.1"),
-        "{error}"
-    );
+    assert_contains!(error.to_string(), "mlx5_core holds 0000:40:01.1", "{error}");
     assert!(node.journal().standing().is_empty());
 }
 
@@ -315,10 +310,9 @@ fn what_is_gone_is_named() {
             mtu: 9000,
         })
         .unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .contains("/sys/class/net/gone0/mtu is not there"),
+    assert_contains!(
+        error.to_string(),
+        "/sys/class/net/gone0/mtu is not there",
         "{error}"
     );
 }

@@ -155,6 +155,8 @@ const RDMA_DRIVERS: [&str; 4] = ["efa", "erdma", "hfi1", "vmw_pvrdma"];
 
 #[cfg(test)]
 mod tests {
+    use snapshot::assert_contains;
+
     use super::*;
     use crate::example;
 
@@ -168,6 +170,6 @@ mod tests {
         assert_eq!(inventory.device(example::NICS[3]), Ok(nic));
         assert_eq!(inventory.device("gpu1").unwrap().name, "GPU1");
         let error = inventory.device("mlx5_99").unwrap_err().to_string();
-        assert!(error.contains("there are GPU0, GPU1"), "{error}");
+        assert_contains!(error, "there are GPU0, GPU1");
     }
 }

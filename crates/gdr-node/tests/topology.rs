@@ -8,6 +8,7 @@ use gdr_node::topology::{
     Ancestor, NcclClass, NcclGraph, Note, Place, Relation, SmiClass, Topology, UcxClass,
 };
 use gdr_node::{Absence, Bdf, Datum, NumaLayout, import::nccl_xml};
+use snapshot::assert_contains;
 
 fn bdf(text: &str) -> Bdf {
     text.parse().unwrap()
@@ -133,7 +134,7 @@ fn the_way_over_a_host_bridge_ends_at_root_ports() {
         relation.ports,
         ["40:03.1", "40:01.1", "41:00.0", "42:00.0"].map(bdf)
     );
-    assert!(relation.why.contains("pci0000:40"), "{}", relation.why);
+    assert_contains!(relation.why, "pci0000:40");
     // 3500 MB/s, or 19200 MB/s shared among the six names that differ.
     let bandwidth = relation.ucx.bandwidth.unwrap().0;
     assert_eq!(bandwidth, 19_200 * (1 << 20) / 6);
@@ -150,7 +151,7 @@ fn the_way_between_sockets_passes_both_nodes() {
         .filter(|place| matches!(place, Place::Node(_)))
         .collect();
     assert_eq!(nodes, [Place::Node(NumaNode(1)), Place::Node(NumaNode(0))]);
-    assert!(relation.why.contains("NUMA node 1"), "{}", relation.why);
+    assert_contains!(relation.why, "NUMA node 1");
 }
 
 #[test]
@@ -232,7 +233,7 @@ fn without_proximity_one_node_is_taken_and_of_several_none() {
             .notes
             .contains(&Note::ProximityUnknown(bdf("21:00.0")))
     );
-    assert!(unknown.why.contains("not known"), "{}", unknown.why);
+    assert_contains!(unknown.why, "not known");
 }
 
 #[test]
@@ -280,7 +281,7 @@ fn an_address_that_is_not_there_is_named() {
     let error = Topology::new(&tree, &numa)
         .relation(bdf("43:00.0"), bdf("99:00.0"))
         .unwrap_err();
-    assert!(error.to_string().contains("0000:99:00.0"), "{error}");
+    assert_contains!(error.to_string(), "0000:99:00.0", "{error}");
 }
 
 fn graph(inside: &str) -> NcclGraph {

@@ -14,8 +14,8 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use gdr_object::{
-    Deadline, Element, Home, HomeOptions, Link, LinkOptions, Mode, ObjectName, ObjectOptions,
-    Place, Rights, Security, Shape, WhenFull,
+    Deadline, Element, Link, LinkOptions, Mode, ObjectName, ObjectOptions, ObjectServer, Place,
+    Rights, Security, ServerOptions, Shape, WhenFull,
 };
 
 /// Pixels of a frame.
@@ -44,20 +44,23 @@ fn run() -> Result<(), Box<dyn Error>> {
 }
 
 fn record() -> Result<(), Box<dyn Error>> {
-    let home = Home::bind("127.0.0.1:0".parse()?, HomeOptions::new(Security::Loopback))?;
+    let server = ObjectServer::bind(
+        "127.0.0.1:0".parse()?,
+        ServerOptions::new(Security::Loopback),
+    )?;
     let ring = Mode::Ring {
         slots: 4,
         when_full: WhenFull::Block,
     };
     let options = ObjectOptions::new(Element::U8, Shape::new(FRAME)?).mode(ring);
-    let frames = home.create(ObjectName::new("frames")?, options, &Place::host())?;
+    let frames = server.create(ObjectName::new("frames")?, options, &Place::host())?;
     // The other process puts its number of frames here when it follows, and when it has ended.
     let options = ObjectOptions::new(Element::U64, Shape::row(1)?)
         .grant(gdr_object::Grantee::Everyone, Rights::ReadWrite);
-    let processed = home.create(ObjectName::new("processed")?, options, &Place::host())?;
+    let processed = server.create(ObjectName::new("processed")?, options, &Place::host())?;
 
     let mut other = Command::new(env::current_exe()?)
-        .arg(home.address().to_string())
+        .arg(server.address().to_string())
         .spawn()?;
     while processed.newest().is_none() {
         if other.try_wait()?.is_some() {

@@ -21,8 +21,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use gdr_cuda::{DeviceBuffer, DriverKind, Gpu, MemoryKind, Ordinal, open_driver, pattern_word};
 use gdr_object::{
-    Checksum, Deadline, Element, Grantee, Home, HomeOptions, Link, LinkOptions, LocalMemory,
-    Object, ObjectName, ObjectOptions, Place, RemoteObject, Rights, Security, Shape,
+    Checksum, Deadline, Element, Grantee, Link, LinkOptions, LocalMemory, Object, ObjectName,
+    ObjectOptions, ObjectServer, Place, RemoteObject, Rights, Security, ServerOptions, Shape,
 };
 use gdr_rdma::{Buffer, BufferKind, Device, SoftOptions};
 use serde_json::{Value, json};
@@ -90,14 +90,17 @@ fn own(bytes: u64) -> Outcome {
         "gpu",
         json!({ "name": gpu_name, "simulated": is_simulated }),
     );
-    let home = Home::bind("127.0.0.1:0".parse()?, HomeOptions::new(Security::Loopback))?;
+    let server = ObjectServer::bind(
+        "127.0.0.1:0".parse()?,
+        ServerOptions::new(Security::Loopback),
+    )?;
     let source = gpu.allocate(MemoryKind::Plain, bytes)?;
     let stream = gpu.stream()?;
     stream.fill_pattern(&source, 0, bytes / 4, SEED, LIMIT)?;
     let row =
         || -> Outcome<ObjectOptions> { Ok(ObjectOptions::new(Element::U8, Shape::row(bytes)?)) };
     let create = |name: &str, options: ObjectOptions, place: &Place| -> Outcome<Object> {
-        Ok(home.create(ObjectName::new(name)?, options, place)?)
+        Ok(server.create(ObjectName::new(name)?, options, place)?)
     };
     publish(
         &gpu,
@@ -112,7 +115,9 @@ fn own(bytes: u64) -> Outcome {
             return Ok(());
         };
         let mut child = Command::new(env::current_exe()?);
-        let child = child.args([part, &*home.address().to_string()]).args(rest);
+        let child = child
+            .args([part, &*server.address().to_string()])
+            .args(rest);
         match child.status()? {
             status if status.success() => Ok(()),
             status => Err(format!("the reader failed: {status}").into()),

@@ -15,8 +15,8 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use gdr_object::{
-    Deadline, Element, Home, HomeOptions, Link, LinkOptions, Mode, ObjectName, ObjectOptions,
-    Place, Security, Shape,
+    Deadline, Element, Link, LinkOptions, Mode, ObjectName, ObjectOptions, ObjectServer, Place,
+    Security, ServerOptions, Shape,
 };
 
 const LAST: u64 = 1000;
@@ -43,11 +43,14 @@ fn run() -> Result<(), Box<dyn Error>> {
 }
 
 fn change() -> Result<(), Box<dyn Error>> {
-    let home = Home::bind("127.0.0.1:0".parse()?, HomeOptions::new(Security::Loopback))?;
+    let server = ObjectServer::bind(
+        "127.0.0.1:0".parse()?,
+        ServerOptions::new(Security::Loopback),
+    )?;
     let options = ObjectOptions::new(Element::U64, Shape::new([])?).mode(Mode::Live);
-    let step = home.create(ObjectName::new("step")?, options, &Place::host())?;
+    let step = server.create(ObjectName::new("step")?, options, &Place::host())?;
     let mut watcher = Command::new(env::current_exe()?)
-        .arg(home.address().to_string())
+        .arg(server.address().to_string())
         .spawn()?;
     for number in 1..=LAST {
         step.publish(&number.to_le_bytes(), deadline())?;

@@ -27,9 +27,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use gdr_object::{
-    Deadline, Element, Epoch, Error as ObjectError, Follower, Home, HomeOptions, Link, LinkOptions,
-    LocalMemory, Mode, Object, ObjectName, ObjectOptions, Place, RemoteObject, Security, Shape,
-    WhenFull,
+    Deadline, Element, Epoch, Error as ObjectError, Follower, Link, LinkOptions, LocalMemory, Mode,
+    Object, ObjectName, ObjectOptions, ObjectServer, Place, RemoteObject, Security, ServerOptions,
+    Shape, WhenFull,
 };
 
 type Outcome<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
@@ -134,14 +134,17 @@ fn word(generation: u64, object: &str, epoch: u64) -> u64 {
 
 /// An owner with its objects.
 struct Owner {
-    home: Home,
+    server: ObjectServer,
     objects: Vec<(Object, u64)>,
     random: Random,
 }
 
 impl Owner {
     fn start(folder: &Path, index: usize, objects: usize, seed: u64) -> Outcome<Self> {
-        let home = Home::bind("127.0.0.1:0".parse()?, HomeOptions::new(Security::Loopback))?;
+        let server = ObjectServer::bind(
+            "127.0.0.1:0".parse()?,
+            ServerOptions::new(Security::Loopback),
+        )?;
         let mut all = Vec::new();
         for at in 0..objects {
             let name = if at == 0 {
@@ -161,11 +164,11 @@ impl Owner {
                     when_full: WhenFull::Block,
                 });
             }
-            let object = home.create(ObjectName::new(name)?, options, &Place::host())?;
+            let object = server.create(ObjectName::new(name)?, options, &Place::host())?;
             all.push((object, 0));
         }
         let mut owner = Self {
-            home,
+            server,
             objects: all,
             random: Random(seed),
         };
@@ -175,13 +178,13 @@ impl Owner {
         // Readers find it by this file, which is there at once.
         let file = folder.join(index.to_string());
         let new = file.with_extension("new");
-        fs::write(&new, owner.home.address().to_string())?;
+        fs::write(&new, owner.server.address().to_string())?;
         fs::rename(new, file)?;
         Ok(owner)
     }
 
     fn publish(&mut self, at: usize) -> Outcome {
-        let generation = self.home.generation().get();
+        let generation = self.server.generation().get();
         let (object, last) = &mut self.objects[at];
         let next = *last + 1;
         let word = word(generation, object.name().as_str(), next).to_le_bytes();
@@ -643,7 +646,7 @@ fn run(plan: Plan) -> Outcome {
     };
     let owners = plan.owners();
     let mut owner = Owner::start(&folder, owners, plan.objects / owners, plan.seed)?;
-    let address = owner.home.address();
+    let address = owner.server.address();
     let (stop, stop_owner) = (AtomicBool::new(false), AtomicBool::new(false));
     let links = AtomicU64::new(0);
     let (before, after) = thread::scope(|scope| {
@@ -652,7 +655,7 @@ fn run(plan: Plan) -> Outcome {
                 if let Err(error) = owner.step() {
                     return ledger.fail(format!("the owner that lives: {error}"));
                 }
-                links.store(owner.home.stats().links, Ordering::Relaxed);
+                links.store(owner.server.stats().links, Ordering::Relaxed);
                 thread::sleep(PAUSE);
             }
         });

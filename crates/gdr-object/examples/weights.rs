@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use gdr_cuda::{Gpu, MemoryKind, Ordinal, open_driver, pattern_word};
 use gdr_object::{
-    Deadline, Element, Home, HomeOptions, Link, LinkOptions, ObjectName, ObjectOptions, Place,
-    Security, Shape,
+    Deadline, Element, Link, LinkOptions, ObjectName, ObjectOptions, ObjectServer, Place, Security,
+    ServerOptions, Shape,
 };
 
 /// 32-bit words of the weights.
@@ -49,9 +49,12 @@ fn run() -> Result<(), Box<dyn Error>> {
 
 fn train() -> Result<(), Box<dyn Error>> {
     let gpu = Gpu::open(open_driver()?, Ordinal(0))?;
-    let home = Home::bind("127.0.0.1:0".parse()?, HomeOptions::new(Security::Loopback))?;
+    let server = ObjectServer::bind(
+        "127.0.0.1:0".parse()?,
+        ServerOptions::new(Security::Loopback),
+    )?;
     let options = ObjectOptions::new(Element::F32, Shape::new([512, WORDS / 512])?);
-    let weights = home.create(ObjectName::new("weights")?, options, &Place::gpu(&gpu))?;
+    let weights = server.create(ObjectName::new("weights")?, options, &Place::gpu(&gpu))?;
     let info = weights.info()?;
     println!(
         "weights: {} bytes in {}, {}",
@@ -60,7 +63,7 @@ fn train() -> Result<(), Box<dyn Error>> {
 
     let start = || -> Result<Child, Box<dyn Error>> {
         let mut reader = Command::new(env::current_exe()?);
-        Ok(reader.arg(home.address().to_string()).spawn()?)
+        Ok(reader.arg(server.address().to_string()).spawn()?)
     };
     let mut readers = [start()?, start()?];
     let stream = gpu.stream()?;

@@ -71,18 +71,18 @@ impl Binding {
         generation: Option<Generation>,
         deadline: Deadline,
     ) -> Result<Self> {
-        let mut turn = link.turn(deadline)?;
-        let current = turn.control(&link, deadline)?.generation;
+        let mut state = link.lock(deadline)?;
+        let current = state.control(&link, deadline)?.generation;
         if generation.is_some_and(|wanted| wanted != current) {
             return Err(Error::gone(&name, GoneReason::Restarted));
         }
-        let opened = ask_for(&mut turn, &link, &name, deadline)?;
+        let opened = ask_for(&mut state, &link, &name, deadline)?;
         let bound = Bound {
             opened,
             generation: current,
-            connection: turn.connections,
+            connection: state.connections,
         };
-        drop(turn);
+        drop(state);
         Ok(Self {
             link,
             name,
@@ -108,18 +108,18 @@ impl Binding {
         deadline: Deadline,
         mut call: impl FnMut(&mut LinkState, &Opened) -> Result<R, Attempt>,
     ) -> Result<R> {
-        let mut turn = self.link.turn(deadline)?;
+        let mut state = self.link.lock(deadline)?;
         let (mut faults, mut is_stale) = (0, false);
         loop {
-            let opened = self.refresh(&mut turn, is_stale, deadline)?;
-            let (fault, of) = match call(&mut turn, &opened) {
+            let opened = self.refresh(&mut state, is_stale, deadline)?;
+            let (fault, of) = match call(&mut state, &opened) {
                 Ok(result) => return Ok(result),
                 Err(Attempt::Failed(error)) => return Err(error),
                 Err(Attempt::Fault { fault, of }) => (Some(fault), of),
                 Err(Attempt::Stale) => (None, 0),
             };
             // Requests may be outstanding: they end with the queue pair.
-            turn.drop_channel(opened.domain);
+            state.drop_channel(opened.domain);
             faults += 1;
             is_stale = true;
             match fault {
@@ -128,7 +128,7 @@ impl Binding {
                     return Err(Error::Stalled { name, done, of });
                 }
                 Some(Fault::Closed) => {
-                    turn.disconnect();
+                    state.disconnect();
                     return Err(Error::gone(&self.name, self.link.disconnected()));
                 }
                 Some(Fault::Device(error)) => return Err(error.into()),
@@ -148,19 +148,19 @@ impl Binding {
     /// What the owner says of the object, asked for again if that may have changed.
     pub(crate) fn refresh(
         &self,
-        turn: &mut LinkState,
+        state: &mut LinkState,
         is_stale: bool,
         deadline: Deadline,
     ) -> Result<Opened> {
-        let current = turn.control(&self.link, deadline)?.generation;
+        let current = state.control(&self.link, deadline)?.generation;
         let bound = lock(&self.bound).clone();
         if current != bound.generation {
             return Err(Error::gone(&self.name, GoneReason::Restarted));
         }
-        if !is_stale && turn.connections == bound.connection {
+        if !is_stale && state.connections == bound.connection {
             return Ok(bound.opened);
         }
-        let opened = match ask_for(turn, &self.link, &self.name, deadline) {
+        let opened = match ask_for(state, &self.link, &self.name, deadline) {
             Err(Error::NoSuchObject { .. }) => {
                 return Err(Error::gone(&self.name, GoneReason::Closed));
             }
@@ -171,7 +171,7 @@ impl Binding {
         }
         *lock(&self.bound) = Bound {
             opened: opened.clone(),
-            connection: turn.connections,
+            connection: state.connections,
             ..bound
         };
         Ok(opened)
@@ -185,13 +185,13 @@ impl Binding {
 
 /// Opens an object by its name.
 fn ask_for(
-    turn: &mut LinkState,
+    state: &mut LinkState,
     link: &LinkShared,
     name: &ObjectName,
     deadline: Deadline,
 ) -> Result<Opened> {
     let request = Request::Open { name: name.clone() };
-    match turn.ask(link, &request, deadline)? {
+    match state.ask(link, &request, deadline)? {
         Response::Opened(opened) => {
             let mut opened = *opened;
             opened.info = opened.info.printable();

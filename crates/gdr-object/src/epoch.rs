@@ -61,7 +61,7 @@ impl From<Epoch> for u64 {
     }
 }
 
-/// Identifies one run of an owner: a random number that each [`Home`](crate::Home) takes when it
+/// Identifies one run of an owner: a random number that each [`ObjectServer`](crate::ObjectServer) takes when it
 /// starts. What was opened at an owner that has ended is not found at the next one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Generation(pub(crate) u64);

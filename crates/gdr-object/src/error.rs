@@ -203,8 +203,8 @@ impl From<gdr_rdma::NicError> for Error {
 pub enum GoneReason {
     /// The owner closed the object.
     Closed,
-    /// This process closed the home of the object.
-    HomeClosed,
+    /// This process closed the server of the object.
+    ServerClosed,
     /// The owner's process was started again: what it had before does not exist.
     Restarted,
     /// The owner closed the connection or its process ended.
@@ -219,8 +219,8 @@ impl fmt::Display for GoneReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Closed => "its owner closed it; open it again if the owner creates it again",
-            Self::HomeClosed => {
-                "this process closed its home, so no peer reaches it; create it in another home"
+            Self::ServerClosed => {
+                "this process closed its server, so no peer reaches it; create it in another server"
             }
             Self::Restarted => {
                 "its owner was started again, and nothing of the former run exists; open it again"

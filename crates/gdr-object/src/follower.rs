@@ -74,14 +74,14 @@ impl Drop for Follower<'_> {
         const LIMIT: Duration = Duration::from_secs(1);
         let deadline = Deadline::after(LIMIT);
         let (link, object) = (&self.object.link, self.object.opened().object);
-        let Ok(mut turn) = link.turn(deadline) else {
+        let Ok(mut state) = link.lock(deadline) else {
             // It may be used for hours, and a ring that blocks would wait as long.
             link.unfollow_later(self.connection, object);
             return;
         };
-        if turn.connections == self.connection {
+        if state.connections == self.connection {
             let unfollow = Request::Unfollow { object };
-            if let Err(error) = turn.ask(link, &unfollow, deadline) {
+            if let Err(error) = state.ask(link, &unfollow, deadline) {
                 tracing::debug!(%error, "a follower ended without the owner's answer");
             }
         }
@@ -113,7 +113,7 @@ fn next_part(
     let slots = u64::from(opened.info.mode.slots());
     let after = last.map_or(0, Epoch::get);
     let part = Part::all(bytes, to);
-    let lanes = to.lanes(bytes, opened);
+    let pairs = to.pairs(bytes, opened);
     let mut next = after + 1;
     loop {
         let seen = Epoch::new(next - 1);
@@ -125,7 +125,7 @@ fn next_part(
         // The slot of the oldest epoch may be the one that is being overwritten.
         next = next.max((newest.get() + 1).saturating_sub(slots).max(1));
         let slot = Slot(((next - 1) % slots) as u16);
-        let (channel, watch) = state.channel_for(&binding.link, opened.domain, lanes, deadline)?;
+        let (channel, watch) = state.channel_for(&binding.link, opened.domain, pairs, deadline)?;
         let line = binding.read_slot(channel, watch, opened, slot, part, deadline)?;
         if let Some(epoch) = Epoch::new(next)
             && line.state == SlotState::Whole(epoch)
@@ -138,7 +138,7 @@ fn next_part(
             let missed = next - after - 1;
             return Ok(Received { epoch, missed });
         }
-        // It was overwritten. Each turn reads, and no read begins after the deadline.
+        // It was overwritten. Each round reads, and no read begins after the deadline.
         next += 1;
     }
 }
@@ -149,29 +149,29 @@ mod tests {
 
     use super::*;
     use crate::{
-        Element, Home, HomeOptions, Link, LinkOptions, Mode, ObjectName, ObjectOptions, Place,
-        Shape, WhenFull,
+        Element, Link, LinkOptions, Mode, ObjectName, ObjectOptions, ObjectServer, Place,
+        ServerOptions, Shape, WhenFull,
     };
 
     #[test]
     fn a_follower_that_ends_while_its_link_is_used_leaves_its_ring_with_the_next_call() {
         let limit = || Deadline::after(Duration::from_secs(20));
         let address = "127.0.0.1:0".parse().unwrap();
-        let home = Home::bind(address, HomeOptions::new(Security::Loopback)).unwrap();
+        let server = ObjectServer::bind(address, ServerOptions::new(Security::Loopback)).unwrap();
         let ring = ObjectOptions::new(Element::U8, Shape::row(8).unwrap()).mode(Mode::Ring {
             slots: 2,
             when_full: WhenFull::Block,
         });
         let name = ObjectName::new("ring").unwrap();
-        let ring = home.create(name.clone(), ring, &Place::host()).unwrap();
+        let ring = server.create(name.clone(), ring, &Place::host()).unwrap();
         let options = LinkOptions::new(Security::Loopback);
-        let link = Link::connect(home.address(), options, limit()).unwrap();
+        let link = Link::connect(server.address(), options, limit()).unwrap();
         let followed = link.open(name, limit()).unwrap();
         let follower = followed.follow(limit()).unwrap();
         // As a long transfer of another thread does.
-        let turn = follower.object.link.turn(limit()).unwrap();
+        let state = follower.object.link.lock(limit()).unwrap();
         drop(follower);
-        drop(turn);
+        drop(state);
         link.list(limit()).unwrap();
         // More than the slots: a ring with this follower would block.
         for _ in 0..5 {

@@ -32,9 +32,9 @@ pub(crate) fn get_many(
     for batch in gets.chunks(LINES as usize) {
         let mut found = vec![None; batch.len()];
         {
-            let mut turn = link.turn(deadline)?;
+            let mut state = link.lock(deadline)?;
             for domain in [Domain::ReadOnly, Domain::Writable] {
-                read(link, &mut turn, domain, batch, &mut found, deadline)?;
+                read(link, &mut state, domain, batch, &mut found, deadline)?;
             }
         }
         for ((object, memory), found) in batch.iter().zip(found) {

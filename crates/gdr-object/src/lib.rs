@@ -1,6 +1,6 @@
 //! Named memory of hosts and GPUs, served by its owner and read, written and followed by RDMA.
 //!
-//! A [`Home`] is a process that owns objects: tensors, frames, scalars, in host memory or in memory of
+//! A [`ObjectServer`] is a process that owns objects: tensors, frames, scalars, in host memory or in memory of
 //! a GPU. It publishes to them; each publication has an [`Epoch`]. A [`Link`] opens objects of an owner
 //! by name and gets the newest epoch, waits for the next, follows all of them, or puts one. There is
 //! no service but the owners themselves.
@@ -13,7 +13,7 @@
 //! use std::time::Duration;
 //!
 //! use gdr_object::{
-//!     Deadline, Element, Home, HomeOptions, Link, LinkOptions, ObjectName, ObjectOptions, Place,
+//!     Deadline, Element, ObjectServer, ServerOptions, Link, LinkOptions, ObjectName, ObjectOptions, Place,
 //!     Security, Shape,
 //! };
 //!
@@ -22,13 +22,13 @@
 //! let name = ObjectName::new("weights")?;
 //!
 //! // The owner. With a shared key instead of `Loopback`, peers may be on other hosts.
-//! let home = Home::bind("127.0.0.1:0".parse().unwrap(), HomeOptions::new(Security::Loopback))?;
+//! let server = ObjectServer::bind("127.0.0.1:0".parse().unwrap(), ServerOptions::new(Security::Loopback))?;
 //! let options = ObjectOptions::new(Element::F32, Shape::new([2, 3])?);
-//! let weights = home.create(name.clone(), options, &Place::host())?;
+//! let weights = server.create(name.clone(), options, &Place::host())?;
 //! let first = weights.publish(&[7; 24], limit())?;
 //!
 //! // A reader, as a rule in another process.
-//! let link = Link::connect(home.address(), LinkOptions::new(Security::Loopback), limit())?;
+//! let link = Link::connect(server.address(), LinkOptions::new(Security::Loopback), limit())?;
 //! let object = link.open(name, limit())?;
 //! let memory = link.host_memory(object.info().bytes)?;
 //! assert_eq!(object.get_into(&memory, limit())?, first);
@@ -72,7 +72,6 @@ mod error;
 mod follower;
 mod get_many;
 mod header;
-mod home;
 mod info;
 mod link;
 mod link_channel;
@@ -82,6 +81,7 @@ mod lock;
 mod mode;
 mod name;
 mod object;
+mod object_server;
 mod part;
 mod peer_channel;
 mod protocol;
@@ -109,13 +109,13 @@ pub use epoch::{Epoch, Generation, InvalidEpoch};
 pub use error::{BusyReason, Error, GoneReason, Result};
 pub use follower::{Follower, Received};
 pub use gdr_rdma::{Buffer, Deadline, Device, Security, SharedKey};
-pub use home::{Home, HomeOptions, HomeStats};
 pub use info::{AccessPath, Handle, Location, ObjectInfo};
 pub use link::{Link, LinkOptions};
 pub use link_shared::LocalMemory;
 pub use mode::{Checksum, Grantee, InvalidMode, Mode, Rights, WhenFull};
 pub use name::{InvalidName, ObjectName};
 pub use object::{DeviceSlot, Object, ObjectOptions, SlotWriter};
+pub use object_server::{ObjectServer, ServerOptions, ServerStats};
 pub use part::Extent;
 pub use protocol::SERVICE;
 #[doc(hidden)]

@@ -64,7 +64,7 @@ impl Link {
             }
         };
         let link = Self(Arc::new(LinkShared::new(owner, options.security, device)));
-        link.0.turn(deadline)?.control(&link.0, deadline)?;
+        link.0.lock(deadline)?.control(&link.0, deadline)?;
         Ok(link)
     }
 
@@ -83,8 +83,8 @@ impl Link {
     /// # Errors
     /// As [`Link::list`].
     pub fn generation(&self, deadline: Deadline) -> Result<Generation> {
-        let mut turn = self.0.turn(deadline)?;
-        Ok(turn.control(&self.0, deadline)?.generation)
+        let mut state = self.0.lock(deadline)?;
+        Ok(state.control(&self.0, deadline)?.generation)
     }
 
     /// Ends the calls in progress over this link in all threads, soon, with [`Error::Gone`]: for a program
@@ -101,11 +101,11 @@ impl Link {
     /// # Errors
     /// [`Error::Gone`], [`Error::NoAnswer`], [`Error::Busy`], [`Error::Rdma`].
     pub fn list(&self, deadline: Deadline) -> Result<Vec<ObjectInfo>> {
-        let mut turn = self.0.turn(deadline)?;
+        let mut state = self.0.lock(deadline)?;
         let (mut all, mut more) = (Vec::new(), true);
         while more {
             let after = all.last().map(|last: &ObjectInfo| last.name.clone());
-            match turn.ask(&self.0, &Request::List { after }, deadline)? {
+            match state.ask(&self.0, &Request::List { after }, deadline)? {
                 Response::Objects {
                     objects,
                     more: is_more,
@@ -185,7 +185,7 @@ impl Link {
     }
 }
 
-/// More objects than an owner has: 16 times as many as [`HomeOptions`](crate::HomeOptions) allows by default.
+/// More objects than an owner has: 16 times as many as [`ServerOptions`](crate::ServerOptions) allows by default.
 const MOST_LISTED: usize = 1 << 20;
 
 /// Adds an answer to the objects that earlier ones listed, up to `most` in all.
@@ -217,14 +217,14 @@ impl fmt::Debug for Link {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Home, HomeOptions, ObjectOptions, Place, Shape};
+    use crate::{ObjectOptions, ObjectServer, Place, ServerOptions, Shape};
 
     #[test]
     fn a_list_is_in_order_and_has_an_end() {
         let address = "127.0.0.1:0".parse().unwrap();
-        let home = Home::bind(address, HomeOptions::new(Security::Loopback)).unwrap();
+        let server = ObjectServer::bind(address, ServerOptions::new(Security::Loopback)).unwrap();
         let options = ObjectOptions::new(crate::Element::U8, Shape::row(8).unwrap());
-        let object = home
+        let object = server
             .create(ObjectName::new("a").unwrap(), options, &Place::host())
             .unwrap();
         let named = |name: &str| ObjectInfo {

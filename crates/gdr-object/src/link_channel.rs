@@ -28,7 +28,7 @@ pub(crate) struct LinkChannel {
     // Field order is drop order: once the queue pairs are gone, nothing is written to memory any more.
     /// Queue pairs with one completion queue. The first one has the wake-ups; the others are for large
     /// transfers.
-    lanes: Vec<Connection>,
+    pairs: Vec<Connection>,
     /// For wake-ups: the newest epoch of each open object.
     mailbox: MemoryRegion,
     /// For header lines.
@@ -118,12 +118,12 @@ impl From<Step> for StripedPart {
 
 /// Over which queue pairs of a channel bytes of an object move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lanes {
+pub(crate) enum QueuePairs {
     First,
     All,
 }
 
-impl Lanes {
+impl QueuePairs {
     /// For `bytes` between memory here and an object that its owner reaches as `there` says: all for a
     /// long transfer, unless an end is staged. Staged bytes are gathered in the order of one queue pair;
     /// from several they are copied in short pieces, which takes four times as long on an H100.
@@ -189,7 +189,7 @@ impl LinkChannel {
         }
         let cells = connection.connect(session, mtu, mailbox.remote(), deadline)?;
         Ok(Self {
-            lanes: vec![connection],
+            pairs: vec![connection],
             mailbox,
             lines,
             cells,
@@ -200,7 +200,7 @@ impl LinkChannel {
 
     /// Returns whether it has fewer queue pairs than large transfers use.
     pub(crate) fn is_narrow(&self) -> bool {
-        self.lanes.len() < LANES
+        self.pairs.len() < LANES
     }
 
     /// Connects another queue pair to the owner, which has agreed to do so.
@@ -211,9 +211,9 @@ impl LinkChannel {
         mtu: Mtu,
         deadline: Deadline,
     ) -> Result<()> {
-        let lane = Connection::with_queue(domain, self.lanes[0].queue.clone())?;
+        let lane = Connection::with_queue(domain, self.pairs[0].queue.clone())?;
         lane.connect(session, mtu, self.mailbox.remote(), deadline)?;
-        self.lanes.push(lane);
+        self.pairs.push(lane);
         Ok(())
     }
 
@@ -254,28 +254,28 @@ impl LinkChannel {
     /// Executes all steps, in any order, over these queue pairs.
     pub(crate) fn run_over(
         &mut self,
-        lanes: Lanes,
+        pairs: QueuePairs,
         steps: impl IntoIterator<Item = Step>,
         deadline: Deadline,
         owner: &Watch,
     ) -> Result<(), Fault> {
-        let count = match lanes {
-            Lanes::First => 1,
-            Lanes::All => self.lanes.len(),
+        let count = match pairs {
+            QueuePairs::First => 1,
+            QueuePairs::All => self.pairs.len(),
         };
         self.execute(count, steps, deadline, owner)
     }
 
-    /// Executes all steps over the first `lanes` queue pairs.
+    /// Executes all steps over the first `pairs` queue pairs.
     fn execute(
         &mut self,
-        lanes: usize,
+        pairs: usize,
         steps: impl IntoIterator<Item = Step>,
         deadline: Deadline,
         owner: &Watch,
     ) -> Result<(), Fault> {
         let mut parts = steps.into_iter().map(StripedPart::from).peekable();
-        let pairs = self.lanes.iter().take(lanes).map(|lane| &lane.pair);
+        let pairs = self.pairs.iter().take(pairs).map(|lane| &lane.pair);
         let mut stripe = Stripe::over(pairs).numbered_from(self.next);
         let mut looked = Instant::now();
         loop {
@@ -290,7 +290,7 @@ impl LinkChannel {
             }
             stripe.post(&mut parts)?;
             self.next = stripe.next_number();
-            let next = self.wake_ups.wait(&self.lanes[0], deadline, owner)?;
+            let next = self.wake_ups.wait(&self.pairs[0], deadline, owner)?;
             let Some(completion) = next else {
                 let done = stripe.moved();
                 return Err(Fault::Deadline { done });
@@ -310,7 +310,7 @@ impl LinkChannel {
     pub(crate) fn post(&mut self, step: Step) -> Result<(), Fault> {
         let id = WrId(self.next);
         self.next += 1;
-        Ok(self.lanes[0].pair.post_send(step.request(id))?)
+        Ok(self.pairs[0].pair.post_send(step.request(id))?)
     }
 
     /// Waits for a wake-up, or anything else that happens; returns at the deadline, too.
@@ -319,7 +319,7 @@ impl LinkChannel {
         deadline: Deadline,
         owner: &Watch,
     ) -> Result<(), Fault> {
-        let waited = self.wake_ups.wait(&self.lanes[0], deadline, owner);
+        let waited = self.wake_ups.wait(&self.pairs[0], deadline, owner);
         waited.map(drop)
     }
 }
@@ -365,7 +365,7 @@ mod tests {
     use super::*;
     use crate::link_shared::LinkShared;
     use crate::protocol::Domain;
-    use crate::{Home, HomeOptions};
+    use crate::{ObjectServer, ServerOptions};
 
     #[test]
     fn the_read_of_a_line_waits_for_the_reads_before_it() {
@@ -387,14 +387,18 @@ mod tests {
 
     #[test]
     fn nothing_is_posted_after_the_deadline() {
-        let home = Home::bind(
+        let server = ObjectServer::bind(
             "127.0.0.1:0".parse().unwrap(),
-            HomeOptions::new(Security::Loopback),
+            ServerOptions::new(Security::Loopback),
         );
-        let home = home.unwrap();
-        let link = LinkShared::new(home.address(), Security::Loopback, home.device().clone());
+        let server = server.unwrap();
+        let link = LinkShared::new(
+            server.address(),
+            Security::Loopback,
+            server.device().clone(),
+        );
         let limit = Deadline::after(Duration::from_secs(60));
-        let mut state = link.turn(limit).unwrap();
+        let mut state = link.lock(limit).unwrap();
         let (channel, watch) = state.channel(&link, Domain::ReadOnly, limit).unwrap();
         let store = |channel: &LinkChannel| Step::Store {
             word: 1,
@@ -405,7 +409,7 @@ mod tests {
         let late = channel.run([store(channel)], passed, watch);
         assert!(matches!(late, Err(Fault::Deadline { done: 0 })), "{late:?}");
         let next = Deadline::after(Duration::from_millis(200));
-        let completion = channel.lanes[0].queue.wait(next);
+        let completion = channel.pairs[0].queue.wait(next);
         assert!(completion.is_err(), "{completion:?}");
     }
 
@@ -417,15 +421,15 @@ mod tests {
             why: String::new(),
         };
         let long = Stripe::LONG_TRANSFER;
-        for (bytes, here, there, lanes) in [
-            (long, BufferKind::Host, "host", Lanes::All),
-            (long, BufferKind::Direct, "direct", Lanes::All),
-            (long - 1, BufferKind::Host, "host", Lanes::First),
-            (long, BufferKind::Staged, "host", Lanes::First),
-            (long, BufferKind::Host, "staged", Lanes::First),
+        for (bytes, here, there, pairs) in [
+            (long, BufferKind::Host, "host", QueuePairs::All),
+            (long, BufferKind::Direct, "direct", QueuePairs::All),
+            (long - 1, BufferKind::Host, "host", QueuePairs::First),
+            (long, BufferKind::Staged, "host", QueuePairs::First),
+            (long, BufferKind::Host, "staged", QueuePairs::First),
         ] {
-            let found = Lanes::of(bytes, here, &path(there));
-            assert_eq!(found, lanes, "{bytes} bytes, {here:?}, {there}");
+            let found = QueuePairs::of(bytes, here, &path(there));
+            assert_eq!(found, pairs, "{bytes} bytes, {here:?}, {there}");
         }
     }
 }

@@ -14,8 +14,8 @@ use crate::checksum::Summer;
 use crate::connection::path_mtu;
 use crate::epoch::Generation;
 use crate::error::{BusyReason, Error, GoneReason, Result};
-use crate::link_channel::{Lanes, LinkChannel};
-use crate::lock::{Turn, Turns, lock};
+use crate::link_channel::{LinkChannel, QueuePairs};
+use crate::lock::{DeadlineGuard, DeadlineMutex, lock};
 use crate::protocol::{self, Domain, ObjectId, Opened, Request, Response, SERVICE, VERSION};
 
 /// When a link whose owner's host does not answer is given up, also while it waits.
@@ -41,8 +41,8 @@ impl LocalMemory {
     }
 
     /// The queue pairs for `bytes` between this memory and an object.
-    pub(crate) fn lanes(&self, bytes: u64, opened: &Opened) -> Lanes {
-        Lanes::of(bytes, self.buffer().kind(), &opened.info.path)
+    pub(crate) fn pairs(&self, bytes: u64, opened: &Opened) -> QueuePairs {
+        QueuePairs::of(bytes, self.buffer().kind(), &opened.info.path)
     }
 
     pub(crate) fn region(&self) -> &MemoryRegion {
@@ -62,7 +62,7 @@ pub(crate) struct LinkShared {
     security: Security,
     device: Device,
     domain: ProtectionDomain,
-    turns: Turns<LinkState>,
+    mutex: DeadlineMutex<LinkState>,
     /// How many times calls were interrupted: before now, and before the call in progress began.
     interrupts: AtomicU64,
     interrupts_before: AtomicU64,
@@ -99,7 +99,7 @@ impl LinkShared {
             security,
             domain: device.protection_domain(),
             device,
-            turns: Turns::new(LinkState {
+            mutex: DeadlineMutex::new(LinkState {
                 channels: [None, None],
                 control: None,
                 connections: 0,
@@ -130,14 +130,14 @@ impl LinkShared {
     }
 
     /// Waits until no other thread uses the link.
-    pub(crate) fn turn(&self, deadline: Deadline) -> Result<Turn<'_, LinkState>> {
+    pub(crate) fn lock(&self, deadline: Deadline) -> Result<DeadlineGuard<'_, LinkState>> {
         let before = self.interrupts.load(Ordering::SeqCst);
-        let turn = self.turns.take(deadline).ok_or_else(|| Error::Busy {
+        let state = self.mutex.take(deadline).ok_or_else(|| Error::Busy {
             what: format!("the link to {}", self.owner),
             by: BusyReason::LinkInUse,
         })?;
         self.interrupts_before.store(before, Ordering::SeqCst);
-        Ok(turn)
+        Ok(state)
     }
 
     /// Ends the calls in progress, and those that wait for their turn.
@@ -402,18 +402,18 @@ impl LinkState {
         }
     }
 
-    /// As [`LinkState::channel`], with all queue pairs that a transfer over `lanes` uses.
+    /// As [`LinkState::channel`], with all queue pairs that a transfer over `pairs` uses.
     pub(crate) fn channel_for(
         &mut self,
         link: &LinkShared,
         domain: Domain,
-        lanes: Lanes,
+        pairs: QueuePairs,
         deadline: Deadline,
     ) -> Result<(&mut LinkChannel, &Watch)> {
         self.channel(link, domain, deadline)?;
         if let (Some(channel), Some(control)) =
             (&mut self.channels[domain.index()], &mut self.control)
-            && lanes == Lanes::All
+            && pairs == QueuePairs::All
         {
             while channel.is_narrow() {
                 if let Err(error) = control.widen(link, domain, channel, deadline) {

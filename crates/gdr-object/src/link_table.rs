@@ -86,15 +86,15 @@ struct Activity {
     has_ended: bool,
 }
 
-/// A link's place at its owner.
+/// What the owner keeps of a link.
 #[derive(Debug)]
-pub(crate) struct Seat {
+pub(crate) struct LinkRecord {
     pub(crate) id: LinkId,
     pub(crate) watch: Watch,
     activity: Mutex<Activity>,
 }
 
-impl Seat {
+impl LinkRecord {
     /// Records a request.
     pub(crate) fn asks(&self) {
         lock(&self.activity).since = Instant::now();
@@ -126,13 +126,13 @@ impl Seat {
 pub(crate) struct LinkTable {
     most: Most,
     next: u64,
-    links: Vec<(Arc<Seat>, JoinHandle<()>)>,
+    links: Vec<(Arc<LinkRecord>, JoinHandle<()>)>,
 }
 
-/// A seat for a new link.
+/// The record of a new link.
 #[derive(Debug)]
 pub(crate) struct Admitted {
-    pub(crate) seat: Arc<Seat>,
+    pub(crate) record: Arc<LinkRecord>,
     /// Whether another link was ended for it.
     pub(crate) has_displaced: bool,
 }
@@ -161,7 +161,7 @@ impl LinkTable {
         }
         let mut has_displaced = false;
         while !has_displaced {
-            let others = self.links.iter().map(|(seat, _)| *lock(&seat.activity));
+            let others = self.links.iter().map(|(record, _)| *lock(&record.activity));
             let others: Vec<Activity> = others.collect();
             match choose(&others, source, self.most)? {
                 // It may have opened an object meanwhile: then another one is chosen.
@@ -178,7 +178,7 @@ impl LinkTable {
             has_ended: false,
         };
         Ok(Admitted {
-            seat: Arc::new(Seat {
+            record: Arc::new(LinkRecord {
                 id,
                 watch,
                 activity: Mutex::new(activity),
@@ -188,14 +188,14 @@ impl LinkTable {
     }
 
     /// Adds the link that `thread` serves.
-    pub(crate) fn add(&mut self, seat: Arc<Seat>, thread: JoinHandle<()>) {
-        self.links.push((seat, thread));
+    pub(crate) fn add(&mut self, record: Arc<LinkRecord>, thread: JoinHandle<()>) {
+        self.links.push((record, thread));
     }
 
     /// Ends all links, whatever their peers do.
     pub(crate) fn end(self) {
-        for (seat, _) in &self.links {
-            seat.end();
+        for (record, _) in &self.links {
+            record.end();
         }
         for (_, thread) in self.links {
             if thread.join().is_err() {

@@ -26,20 +26,20 @@ pub(crate) fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
 /// A value that one thread at a time uses, for as long as a transfer takes. Others wait for it up to
 /// a deadline, which a mutex cannot do.
 #[derive(Debug)]
-pub(crate) struct Turns<T> {
+pub(crate) struct DeadlineMutex<T> {
     value: Mutex<Option<T>>,
     returned: Condvar,
 }
 
 /// The value, until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Turn<'a, T> {
-    turns: &'a Turns<T>,
+pub(crate) struct DeadlineGuard<'a, T> {
+    mutex: &'a DeadlineMutex<T>,
     /// Present until the drop.
     value: Option<T>,
 }
 
-impl<T> Turns<T> {
+impl<T> DeadlineMutex<T> {
     pub(crate) fn new(value: T) -> Self {
         Self {
             value: Mutex::new(Some(value)),
@@ -48,7 +48,7 @@ impl<T> Turns<T> {
     }
 
     /// Takes the value; `None` if another thread uses it beyond the deadline.
-    pub(crate) fn take(&self, deadline: Deadline) -> Option<Turn<'_, T>> {
+    pub(crate) fn take(&self, deadline: Deadline) -> Option<DeadlineGuard<'_, T>> {
         let waited =
             self.returned
                 .wait_timeout_while(lock(&self.value), deadline.remaining(), |value| {
@@ -56,14 +56,14 @@ impl<T> Turns<T> {
                 });
         let (mut value, _) = waited.unwrap_or_else(PoisonError::into_inner);
         let value = value.take()?;
-        Some(Turn {
-            turns: self,
+        Some(DeadlineGuard {
+            mutex: self,
             value: Some(value),
         })
     }
 }
 
-impl<T> Deref for Turn<'_, T> {
+impl<T> Deref for DeadlineGuard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -71,16 +71,16 @@ impl<T> Deref for Turn<'_, T> {
     }
 }
 
-impl<T> DerefMut for Turn<'_, T> {
+impl<T> DerefMut for DeadlineGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
         self.value.as_mut().expect("present until the drop")
     }
 }
 
-impl<T> Drop for Turn<'_, T> {
+impl<T> Drop for DeadlineGuard<'_, T> {
     fn drop(&mut self) {
-        *lock(&self.turns.value) = self.value.take();
-        self.turns.returned.notify_one();
+        *lock(&self.mutex.value) = self.value.take();
+        self.mutex.returned.notify_one();
     }
 }
 
@@ -92,17 +92,17 @@ mod tests {
 
     #[test]
     fn a_second_thread_waits_for_its_turn_up_to_its_deadline() {
-        let turns = Turns::new(1);
-        let mut turn = turns.take(Deadline::after(Duration::ZERO)).unwrap();
-        assert!(turns.take(Deadline::after(Duration::ZERO)).is_none());
+        let mutex = DeadlineMutex::new(1);
+        let mut state = mutex.take(Deadline::after(Duration::ZERO)).unwrap();
+        assert!(mutex.take(Deadline::after(Duration::ZERO)).is_none());
         std::thread::scope(|scope| {
             let other = scope.spawn(|| {
-                *turns
+                *mutex
                     .take(Deadline::after(Duration::from_secs(60)))
                     .unwrap()
             });
-            *turn = 2;
-            drop(turn);
+            *state = 2;
+            drop(state);
             assert_eq!(other.join().unwrap(), 2);
         });
     }

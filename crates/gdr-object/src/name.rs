@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 /// The name of an object: 1 to 200 ASCII letters, digits and `-_.:/`, beginning with a letter or
-/// digit. It is unique among the objects of one [`Home`](crate::Home).
+/// digit. It is unique among the objects of one [`ObjectServer`](crate::ObjectServer).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ObjectName(String);

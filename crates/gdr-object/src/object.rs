@@ -13,11 +13,11 @@ use crate::content::Content;
 use crate::element::{Element, Shape};
 use crate::epoch::Epoch;
 use crate::error::{Error, GoneReason, Result};
-use crate::home::HomeShared;
 use crate::info::{Location, ObjectInfo};
 use crate::lock::lock;
 use crate::mode::{Checksum, Grantee, Mode, Rights};
 use crate::name::ObjectName;
+use crate::object_server::ServerShared;
 use crate::publisher::{Copied, Kept};
 use crate::shared_object::{SharedObject, Writing};
 use crate::slots::Writer;
@@ -66,22 +66,22 @@ impl ObjectOptions {
 }
 
 /// An object of this process, which peers reach until this value is dropped or
-/// [`closed`](Object::close). [`Home::create`](crate::Home::create) makes it.
+/// [`closed`](Object::close). [`ObjectServer::create`](crate::ObjectServer::create) makes it.
 ///
 /// Publishing is for one thread at a time: another one gets [`Error::Busy`].
 pub struct Object {
     shared: Arc<SharedObject>,
-    home: Arc<HomeShared>,
+    server: Arc<ServerShared>,
     /// The stream that waits for copies and then has them published. A call on the caller's stream
     /// would hold up what is queued after it.
     publishing: Mutex<Option<Arc<Stream>>>,
 }
 
 impl Object {
-    pub(crate) fn new(shared: Arc<SharedObject>, home: Arc<HomeShared>) -> Self {
+    pub(crate) fn new(shared: Arc<SharedObject>, server: Arc<ServerShared>) -> Self {
         Self {
             shared,
-            home,
+            server,
             publishing: Mutex::default(),
         }
     }
@@ -111,10 +111,10 @@ impl Object {
         self.shared.readers()
     }
 
-    /// Fails once its home was dropped: no peer would get what is published.
-    fn check_home(&self) -> Result<()> {
-        match self.home.is_stopping() {
-            true => Err(Error::gone(self.name(), GoneReason::HomeClosed)),
+    /// Fails once its server was dropped: no peer would get what is published.
+    fn check_server(&self) -> Result<()> {
+        match self.server.is_stopping() {
+            true => Err(Error::gone(self.name(), GoneReason::ServerClosed)),
             false => Ok(()),
         }
     }
@@ -126,7 +126,7 @@ impl Object {
     ///
     /// # Errors
     /// [`Error::Size`], [`Error::Busy`], [`Error::RingFull`], [`Error::NoMoreEpochs`];
-    /// [`Error::Gone`] if its [`Home`](crate::Home) was dropped;
+    /// [`Error::Gone`] if its [`ObjectServer`](crate::ObjectServer) was dropped;
     /// [`Error::Rdma`] if the memory cannot be written. Nothing is published then.
     pub fn publish(&self, bytes: &[u8], deadline: Deadline) -> Result<Epoch> {
         let size = self.info()?.bytes;
@@ -160,7 +160,7 @@ impl Object {
         deadline: Deadline,
         write: impl FnOnce(&SlotWriter<'_>) -> Result<()>,
     ) -> Result<Epoch> {
-        self.check_home()?;
+        self.check_server()?;
         let claimed = Claimed::begin(&self.shared, Writer::Owner, deadline)?;
         let content = &claimed.writing().content;
         let slot = SlotWriter {
@@ -183,13 +183,13 @@ impl Object {
     /// # Errors
     /// [`Error::NotOnGpu`] for an object in host memory; [`Error::Size`]; [`Error::Busy`] while another
     /// thread or a peer publishes, or copies of other streams to all free slots are queued;
-    /// [`Error::RingFull`] at once; [`Error::Gone`] if its [`Home`](crate::Home) was dropped; [`Error::Cuda`].
+    /// [`Error::RingFull`] at once; [`Error::Gone`] if its [`ObjectServer`](crate::ObjectServer) was dropped; [`Error::Cuda`].
     pub fn publish_from(&self, from: &DeviceBuffer, stream: &Stream) -> Result<Epoch> {
         self.publish_by(from, None, stream)
     }
 
     /// As [`Object::publish_from`], and keeps `from` until it was copied: for a stream that keeps no memory
-    /// ([`Stream::from_owner`]). A thread of the home drops it.
+    /// ([`Stream::from_owner`]). A thread of the server drops it.
     ///
     /// # Errors
     /// As [`Object::publish_from`].
@@ -229,7 +229,7 @@ impl Object {
     }
 
     /// As [`Object::write_on`], and keeps `kept` until the work was executed: what that reads, for a stream
-    /// that keeps no memory ([`Stream::from_owner`]). A thread of the home drops it.
+    /// that keeps no memory ([`Stream::from_owner`]). A thread of the server drops it.
     ///
     /// # Errors
     /// As [`Object::write_on`].
@@ -254,7 +254,7 @@ impl Object {
             let name = self.name().clone();
             return Err(Error::NotOnGpu { name });
         }
-        self.check_home()?;
+        self.check_server()?;
         let writer = Writer::Stream(stream.id());
         let claimed = Claimed::begin(&self.shared, writer, Deadline::after(Duration::ZERO))?;
         let claim = claimed.writing().claim;
@@ -301,7 +301,7 @@ impl Object {
             },
             source: kept,
         };
-        let publisher = self.home.publisher.clone();
+        let publisher = self.server.publisher.clone();
         let publishing = self.publishing(stream)?;
         publishing.queue_wait(stream)?;
         Ok(publishing.queue_call(move || publisher.send(copied))?)
@@ -322,10 +322,10 @@ impl Object {
     /// get an error of theirs or open the new memory; epochs go on.
     ///
     /// # Errors
-    /// [`Error::Shape`], [`Error::Busy`]; [`Error::Gone`] if its home was dropped; the errors of
-    /// [`Home::create`](crate::Home::create). The object stays as it was then.
+    /// [`Error::Shape`], [`Error::Busy`]; [`Error::Gone`] if its server was dropped; the errors of
+    /// [`ObjectServer::create`](crate::ObjectServer::create). The object stays as it was then.
     pub fn resize(&self, shape: Shape) -> Result<()> {
-        self.check_home()?;
+        self.check_server()?;
         self.shared.resize(shape)
     }
 
@@ -338,7 +338,7 @@ impl Object {
 
 impl Drop for Object {
     fn drop(&mut self) {
-        self.home.forget(&self.shared);
+        self.server.forget(&self.shared);
         self.shared.close();
     }
 }
@@ -477,20 +477,22 @@ mod tests {
 
     use super::*;
     use crate::header::{LINE, Slot, SlotLine, SlotState};
-    use crate::{Home, HomeOptions, Link, LinkOptions, Place};
+    use crate::{Link, LinkOptions, ObjectServer, Place, ServerOptions};
 
     #[test]
     fn bytes_that_changed_after_their_publication_are_damaged() {
         let limit = || Deadline::after(Duration::from_secs(60));
         let address = "127.0.0.1:0".parse().unwrap();
-        let home = Home::bind(address, HomeOptions::new(Security::Loopback)).unwrap();
+        let server = ObjectServer::bind(address, ServerOptions::new(Security::Loopback)).unwrap();
         let options = ObjectOptions::new(Element::U8, Shape::row(1000).unwrap());
         let name = ObjectName::new("w").unwrap();
         let options = options.checksum(Checksum::Sum64);
-        let object = home.create(name.clone(), options, &Place::host()).unwrap();
+        let object = server
+            .create(name.clone(), options, &Place::host())
+            .unwrap();
         let epoch = object.publish(&[3; 1000], limit()).unwrap();
         let options = LinkOptions::new(Security::Loopback);
-        let link = Link::connect(home.address(), options, limit()).unwrap();
+        let link = Link::connect(server.address(), options, limit()).unwrap();
         let remote = link.open(name, limit()).unwrap();
         remote.get(limit()).unwrap();
 
@@ -505,14 +507,16 @@ mod tests {
     }
 
     /// An object of eight bytes that was published once, as a link opens it.
-    fn opened(home: &Home) -> (Object, Link, crate::RemoteObject) {
+    fn opened(server: &ObjectServer) -> (Object, Link, crate::RemoteObject) {
         let limit = Deadline::after(Duration::from_secs(60));
         let options = ObjectOptions::new(Element::U8, Shape::row(8).unwrap());
         let name = ObjectName::new("w").unwrap();
-        let object = home.create(name.clone(), options, &Place::host()).unwrap();
+        let object = server
+            .create(name.clone(), options, &Place::host())
+            .unwrap();
         object.publish(&[1; 8], limit).unwrap();
         let options = LinkOptions::new(Security::Loopback);
-        let link = Link::connect(home.address(), options, limit).unwrap();
+        let link = Link::connect(server.address(), options, limit).unwrap();
         let remote = link.open(name, limit).unwrap();
         (object, link, remote)
     }
@@ -531,8 +535,9 @@ mod tests {
             (LINE, 5),
         ] {
             let address = "127.0.0.1:0".parse().unwrap();
-            let home = Home::bind(address, HomeOptions::new(Security::Loopback)).unwrap();
-            let (object, link, remote) = opened(&home);
+            let server =
+                ObjectServer::bind(address, ServerOptions::new(Security::Loopback)).unwrap();
+            let (object, link, remote) = opened(&server);
             remote.get(limit()).unwrap();
             let (_, _, content) = object.shared.describe(Rights::Read).unwrap();
             let header = content.header.buffer();
@@ -550,19 +555,19 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_home_takes_no_publications() {
+    fn a_closed_server_takes_no_publications() {
         let limit = || Deadline::after(Duration::from_secs(60));
         let address = "127.0.0.1:0".parse().unwrap();
-        let home = Home::bind(address, HomeOptions::new(Security::Loopback)).unwrap();
-        let (object, ..) = opened(&home);
-        drop(home);
+        let server = ObjectServer::bind(address, ServerOptions::new(Security::Loopback)).unwrap();
+        let (object, ..) = opened(&server);
+        drop(server);
         let published = object.publish(&[2; 8], limit()).map(drop);
         let resized = object.resize(Shape::row(4).unwrap());
         for refused in [published, resized] {
             let Err(Error::Gone { why, .. }) = refused else {
                 panic!("{refused:?}");
             };
-            assert_eq!(why, GoneReason::HomeClosed);
+            assert_eq!(why, GoneReason::ServerClosed);
         }
         assert_eq!(object.newest(), Some(Epoch::FIRST));
     }
@@ -571,10 +576,10 @@ mod tests {
     fn a_slot_is_busy_while_it_is_overwritten() {
         let limit = || Deadline::after(Duration::from_secs(60));
         let address = "127.0.0.1:0".parse().unwrap();
-        let home = Home::bind(address, HomeOptions::new(Security::Loopback)).unwrap();
+        let server = ObjectServer::bind(address, ServerOptions::new(Security::Loopback)).unwrap();
         let options = ObjectOptions::new(Element::U8, Shape::row(8).unwrap());
         let name = ObjectName::new("w").unwrap();
-        let object = home.create(name, options, &Place::host()).unwrap();
+        let object = server.create(name, options, &Place::host()).unwrap();
         for number in 1..=5 {
             let epoch = object.write_with(limit(), |slot| {
                 let index = (slot.offset / slot.content.stride) as u16;

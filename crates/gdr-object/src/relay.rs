@@ -12,12 +12,12 @@ use gdr_rdma::Deadline;
 use crate::content::Place;
 use crate::epoch::Epoch;
 use crate::error::{Error, GoneReason, Result};
-use crate::home::Home;
 use crate::link_shared::{LinkShared, LocalMemory};
 use crate::lock::lock;
 use crate::mode::Mode;
 use crate::name::ObjectName;
 use crate::object::{Object, ObjectOptions};
+use crate::object_server::ObjectServer;
 use crate::remote_object::RemoteObject;
 
 /// How long it waits for an epoch before it looks whether it is to end.
@@ -42,13 +42,13 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Has `home` offer `from` under a name, in host memory. An owner that does not answer for `limit`
+    /// Has `server` offer `from` under a name, in host memory. An owner that does not answer for `limit`
     /// is taken as gone. The link of `from` is for the relay alone.
     ///
     /// # Errors
-    /// [`Error::WrongMode`] for objects that are not in latest mode; the errors of [`Home::create`].
+    /// [`Error::WrongMode`] for objects that are not in latest mode; the errors of [`ObjectServer::create`].
     pub fn start(
-        home: &Home,
+        server: &ObjectServer,
         name: ObjectName,
         from: RemoteObject,
         limit: Duration,
@@ -62,7 +62,7 @@ impl Relay {
             });
         }
         let options = ObjectOptions::new(info.element, info.shape).checksum(info.checksum);
-        let object = Arc::new(home.create(name.clone(), options, &Place::host())?);
+        let object = Arc::new(server.create(name.clone(), options, &Place::host())?);
         let link = Arc::clone(&from.binding().link);
         let stop = Arc::new(AtomicBool::new(false));
         let relayed = Relayed {

@@ -196,8 +196,8 @@ impl RemoteObject {
                 return Err(self.0.wrong_size(bytes, from).into());
             }
             // Before the slot is claimed, so that it is not held while a queue pair is connected.
-            let lanes = from.lanes(bytes, opened);
-            state.channel_for(&self.0.link, opened.domain, lanes, deadline)?;
+            let pairs = from.pairs(bytes, opened);
+            state.channel_for(&self.0.link, opened.domain, pairs, deadline)?;
             let milliseconds = deadline.remaining().as_millis() as u64 + 1;
             let begin = Request::BeginPut {
                 object,
@@ -251,9 +251,9 @@ impl RemoteObject {
                 to: slot.at(at),
             });
         }
-        let lanes = from.lanes(bytes, opened);
+        let pairs = from.pairs(bytes, opened);
         let (channel, watch) = state.channel(&self.0.link, opened.domain, deadline)?;
-        let moved = channel.run_over(lanes, steps, deadline, watch);
+        let moved = channel.run_over(pairs, steps, deadline, watch);
         moved.map_err(|fault| Attempt::Fault { fault, of: bytes })?;
         Ok(match opened.info.checksum {
             Checksum::None => 0,

@@ -8,7 +8,7 @@ use crate::binding::{Attempt, Binding};
 use crate::epoch::Epoch;
 use crate::error::{Error, Result};
 use crate::header::{LINE, ObjectLine, Slot, SlotLine, SlotState};
-use crate::link_channel::{Fault, Lanes, LinkChannel, Order, Step};
+use crate::link_channel::{Fault, LinkChannel, Order, QueuePairs, Step};
 use crate::link_shared::{LinkState, LocalMemory};
 use crate::mode::{Checksum, Mode, Rights};
 use crate::part::Part;
@@ -62,7 +62,7 @@ impl Binding {
         let (mut overtaken, tries) = (0, self.leases.tries());
         self.attempt(deadline, |state, opened| {
             let part = part(opened)?;
-            let lanes = part.to.lanes(part.len, opened);
+            let pairs = part.to.pairs(part.len, opened);
             loop {
                 if overtaken >= tries
                     && opened.info.mode == Mode::Latest
@@ -72,7 +72,7 @@ impl Binding {
                     return Ok(epoch);
                 }
                 let (channel, watch) =
-                    state.channel_for(&self.link, opened.domain, lanes, deadline)?;
+                    state.channel_for(&self.link, opened.domain, pairs, deadline)?;
                 match self.try_read(channel, watch, opened, part, deadline)? {
                     SeqlockRead::Whole(epoch) => {
                         self.leases.not_needed();
@@ -147,9 +147,9 @@ impl Binding {
             Response::Refused(Refused::Busy(_)) => return Ok(None),
             other => return Err(self.refused(other, Rights::Read)),
         };
-        let lanes = part.to.lanes(part.len, opened);
+        let pairs = part.to.pairs(part.len, opened);
         let found = state
-            .channel_for(&self.link, opened.domain, lanes, deadline)
+            .channel_for(&self.link, opened.domain, pairs, deadline)
             .map_err(Attempt::from)
             .and_then(|(channel, watch)| {
                 self.read_slot(channel, watch, opened, slot, part, deadline)
@@ -229,11 +229,11 @@ impl Binding {
             }
         }
         let mut arrived = 0;
-        let lanes = part.to.lanes(part.len, opened);
-        if lanes == Lanes::All {
+        let pairs = part.to.pairs(part.len, opened);
+        if pairs == QueuePairs::All {
             // A fence orders the READs of one queue pair only: all READs, of every queue pair, end
             // before the line's is posted.
-            let moved = channel.run_over(lanes, steps.drain(..), deadline, watch);
+            let moved = channel.run_over(pairs, steps.drain(..), deadline, watch);
             moved.map_err(fault)?;
             arrived = part.len;
         }
@@ -292,7 +292,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        Element, Home, HomeOptions, Link, LinkOptions, ObjectName, ObjectOptions, Place, Shape,
+        Element, Link, LinkOptions, ObjectName, ObjectOptions, ObjectServer, Place, ServerOptions,
+        Shape,
     };
 
     fn limit() -> Deadline {
@@ -302,12 +303,14 @@ mod tests {
     #[test]
     fn a_get_that_fails_under_a_lease_releases_it() {
         let address = "127.0.0.1:0".parse().unwrap();
-        let home = Home::bind(address, HomeOptions::new(Security::Loopback)).unwrap();
+        let server = ObjectServer::bind(address, ServerOptions::new(Security::Loopback)).unwrap();
         let options = ObjectOptions::new(Element::U8, Shape::row(8).unwrap());
         let name = ObjectName::new("w").unwrap();
-        let object = home.create(name.clone(), options, &Place::host()).unwrap();
+        let object = server
+            .create(name.clone(), options, &Place::host())
+            .unwrap();
         let options = LinkOptions::new(Security::Loopback);
-        let link = Link::connect(home.address(), options, limit()).unwrap();
+        let link = Link::connect(server.address(), options, limit()).unwrap();
         let remote = link.open(name, limit()).unwrap();
         let memory = link.host_memory(8).unwrap();
         let get = |len: u64| {

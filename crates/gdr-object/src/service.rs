@@ -12,10 +12,10 @@ use gdr_rdma::{Deadline, Session};
 use crate::connection::{CELLS, LANES, common_mtu};
 use crate::epoch::Epoch;
 use crate::error::{BusyReason, Error, Result};
-use crate::home::{HomeShared, LOOK};
-use crate::link_table::Seat;
+use crate::link_table::LinkRecord;
 use crate::mode::{Mode, Rights};
 use crate::name::ObjectName;
+use crate::object_server::{LOOK, ServerShared};
 use crate::peer_channel::{PeerChannel, Watcher};
 use crate::protocol::{
     self, Domain, ObjectId, Obstacle, Opened, PAGE, Refused, Request, Response, VERSION,
@@ -35,8 +35,8 @@ const LEASES: u16 = 64;
 
 /// The state of one link at its owner. All of it ends with the link.
 pub(crate) struct Service {
-    shared: Arc<HomeShared>,
-    seat: Arc<Seat>,
+    shared: Arc<ServerShared>,
+    record: Arc<LinkRecord>,
     session: Session,
     peer: SocketAddr,
     channels: [Option<Arc<PeerChannel>>; 2],
@@ -85,18 +85,18 @@ impl From<Refused> for Failure {
 }
 
 impl Service {
-    /// Serves a link until it closes the connection, breaks the protocol, or the home ends.
-    pub(crate) fn run(shared: Arc<HomeShared>, seat: Arc<Seat>, session: Session) {
-        let Err(error) = Self::new(shared, seat, session).and_then(|mut service| service.serve());
+    /// Serves a link until it closes the connection, breaks the protocol, or the server ends.
+    pub(crate) fn run(shared: Arc<ServerShared>, record: Arc<LinkRecord>, session: Session) {
+        let Err(error) = Self::new(shared, record, session).and_then(|mut service| service.serve());
         tracing::info!(%error, "a link ended");
     }
 
-    fn new(shared: Arc<HomeShared>, seat: Arc<Seat>, session: Session) -> Result<Self> {
+    fn new(shared: Arc<ServerShared>, record: Arc<LinkRecord>, session: Session) -> Result<Self> {
         session.give_up_after(GIVE_UP_AFTER)?;
         Ok(Self {
             peer: session.peer()?,
             shared,
-            seat,
+            record,
             session,
             channels: [None, None],
             cells: [Vec::new(), Vec::new()],
@@ -111,7 +111,7 @@ impl Service {
         self.welcome()?;
         loop {
             let request = self.next(None)?;
-            self.seat.asks();
+            self.record.asks();
             let answer = match self.execute(request) {
                 Ok(answer) => {
                     self.shared.counts.requests.fetch_add(1, Ordering::Relaxed);
@@ -128,7 +128,7 @@ impl Service {
         }
     }
 
-    /// The next request, which begins by the deadline if there is one. The end of the home ends the
+    /// The next request, which begins by the deadline if there is one. The end of the server ends the
     /// connection, and so this wait.
     fn next(&mut self, deadline: Option<Deadline>) -> Result<Request> {
         // At each turn, and not only when the link sends nothing: it may send without a pause.
@@ -136,7 +136,7 @@ impl Service {
             if let Some(object) = &self.put {
                 object.end_late_put();
             }
-            if self.seat.watch.wait(Deadline::after(LOOK)) {
+            if self.record.watch.wait(Deadline::after(LOOK)) {
                 break;
             }
             if deadline.is_some_and(Deadline::has_passed) {
@@ -328,7 +328,7 @@ impl Service {
         object.watch(Arc::clone(&watcher));
         let id = object.identity.id;
         self.open.insert(id, Reader { object, watcher });
-        self.seat.has_open(self.open.len());
+        self.record.has_open(self.open.len());
         Ok(cell)
     }
 
@@ -348,7 +348,7 @@ impl Service {
                 }
             }
         }
-        self.seat.has_open(self.open.len());
+        self.record.has_open(self.open.len());
     }
 
     /// An object that the link has open, and that is not closed.
@@ -375,7 +375,7 @@ impl Service {
         let object = Arc::clone(&self.opened(id)?.object);
         self.leased += 1;
         let id = LeaseId {
-            link: self.seat.id,
+            link: self.record.id,
             number: self.leased,
         };
         let leased = object.lease(id, least, until);
@@ -424,7 +424,7 @@ impl Service {
             return Err(Refused::Denied { permitted }.into());
         }
         let limit = Duration::from_millis(milliseconds).min(LONGEST);
-        let (epoch, memory) = object.begin_put(self.seat.id, limit).map_err(refused)?;
+        let (epoch, memory) = object.begin_put(self.record.id, limit).map_err(refused)?;
         self.put = Some(object);
         let memory = memory.into();
         Ok(Response::Writable { epoch, memory })
@@ -436,7 +436,7 @@ impl Service {
             self.abandon_put();
             return Err(Refused::Late.into());
         };
-        match object.end_put(self.seat.id, epoch, checksum) {
+        match object.end_put(self.record.id, epoch, checksum) {
             Ok(PutEnd::Published) => Ok(Response::Done),
             Ok(PutEnd::Late) => Err(Refused::Late.into()),
             Ok(PutEnd::Damaged) => Err(Refused::Damaged.into()),
@@ -447,7 +447,7 @@ impl Service {
     /// Gives the slot of an unfinished put back.
     fn abandon_put(&mut self) {
         if let Some(object) = self.put.take() {
-            object.abandon_put(self.seat.id);
+            object.abandon_put(self.record.id);
         }
     }
 }

@@ -136,7 +136,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        Element, Home, HomeOptions, InvalidTensors, Link, LinkOptions, ObjectOptions, Place, Shape,
+        Element, InvalidTensors, Link, LinkOptions, ObjectOptions, ObjectServer, Place,
+        ServerOptions, Shape,
     };
 
     #[test]
@@ -155,22 +156,22 @@ mod tests {
         .unwrap();
         assert_eq!(TensorSums::parse(&sums.bytes()), sums);
 
-        let home = Home::bind(
+        let server = ObjectServer::bind(
             "127.0.0.1:0".parse().unwrap(),
-            HomeOptions::new(Security::Loopback),
+            ServerOptions::new(Security::Loopback),
         )
         .unwrap();
         let name = ObjectName::new("m").unwrap();
         let create = |name: ObjectName, content: &[u8]| {
             let shape = Shape::row(content.len() as u64).unwrap();
             let options = ObjectOptions::new(Element::U8, shape);
-            let object = home.create(name, options, &Place::host()).unwrap();
+            let object = server.create(name, options, &Place::host()).unwrap();
             object.publish(content, limit()).unwrap();
             object
         };
         let object = create(name.clone(), &content);
         let link = Link::connect(
-            home.address(),
+            server.address(),
             LinkOptions::new(Security::Loopback),
             limit(),
         )

@@ -15,7 +15,7 @@ use gdr_object::{
     Rights, Shape, WhenFull,
 };
 
-use fixture::{home, limit, name, row};
+use fixture::{limit, name, row, server};
 
 const LIMIT: Duration = Duration::from_secs(60);
 /// Bytes of the objects: not a multiple of the placement of slots.
@@ -35,9 +35,9 @@ fn tensor(gpu: &Gpu, len: u64) -> DeviceBuffer {
 
 #[test]
 fn tensors_are_published_by_a_stream_and_read_into_gpu_memory() {
-    let (gpu, home) = (gpu(), home());
+    let (gpu, server) = (gpu(), server());
     for place in [Place::gpu(&gpu), Place::gpu_staged(&gpu)] {
-        let object = home.create(name("w"), words(), &place).unwrap();
+        let object = server.create(name("w"), words(), &place).unwrap();
         let info = object.info().unwrap();
         assert!(matches!(
             &info.location,
@@ -46,7 +46,7 @@ fn tensors_are_published_by_a_stream_and_read_into_gpu_memory() {
                 ..
             }
         ));
-        let link = fixture::link(&home);
+        let link = fixture::link(&server);
         let remote = link.open(name("w"), limit()).unwrap();
         // The reader's memory is on a GPU, too.
         let received = Arc::new(tensor(&gpu, LEN));
@@ -76,12 +76,14 @@ fn tensors_are_published_by_a_stream_and_read_into_gpu_memory() {
 
 #[test]
 fn checksums_are_computed_by_kernels_of_both_sides_and_checked() {
-    let (gpu, home) = (gpu(), home());
+    let (gpu, server) = (gpu(), server());
     let options = words()
         .checksum(Checksum::Sum64)
         .grant(Grantee::Everyone, Rights::ReadWrite);
-    let object = home.create(name("w"), options, &Place::gpu(&gpu)).unwrap();
-    let link = fixture::link(&home);
+    let object = server
+        .create(name("w"), options, &Place::gpu(&gpu))
+        .unwrap();
+    let link = fixture::link(&server);
     let remote = link.open(name("w"), limit()).unwrap();
     let received = Arc::new(tensor(&gpu, LEN));
     let memory = link.gpu_memory(Arc::clone(&received)).unwrap();
@@ -108,14 +110,14 @@ fn checksums_are_computed_by_kernels_of_both_sides_and_checked() {
 
 #[test]
 fn the_path_says_whether_gpu_memory_is_mapped_or_staged_and_why() {
-    let (gpu, home) = (gpu(), home());
-    let mapped = home.create(name("a"), row(8), &Place::gpu(&gpu)).unwrap();
-    let staged = home
+    let (gpu, server) = (gpu(), server());
+    let mapped = server.create(name("a"), row(8), &Place::gpu(&gpu)).unwrap();
+    let staged = server
         .create(name("b"), row(8), &Place::gpu_staged(&gpu))
         .unwrap();
     mapped.publish(&[1; 8], limit()).unwrap();
     staged.publish(&[2; 8], limit()).unwrap();
-    let link = fixture::link(&home);
+    let link = fixture::link(&server);
     let listed = link.list(limit()).unwrap();
     let paths: Vec<_> = listed.iter().map(|it| it.path.method.as_str()).collect();
     assert_eq!(paths, ["direct", "staged"]);
@@ -129,8 +131,10 @@ fn the_path_says_whether_gpu_memory_is_mapped_or_staged_and_why() {
 
 #[test]
 fn a_trainer_that_queues_many_steps_ahead_is_not_stopped_and_its_last_step_is_published() {
-    let (gpu, home) = (gpu(), home());
-    let object = home.create(name("w"), words(), &Place::gpu(&gpu)).unwrap();
+    let (gpu, server) = (gpu(), server());
+    let object = server
+        .create(name("w"), words(), &Place::gpu(&gpu))
+        .unwrap();
     let stream = gpu.stream().unwrap();
     let source = tensor(&gpu, LEN);
     let (release, wait) = std::sync::mpsc::channel::<()>();
@@ -163,7 +167,7 @@ fn a_trainer_that_queues_many_steps_ahead_is_not_stopped_and_its_last_step_is_pu
     ));
     assert_eq!(object.newest(), None);
     release.send(()).unwrap();
-    let remote = fixture::link(&home).open(name("w"), limit()).unwrap();
+    let remote = fixture::link(&server).open(name("w"), limit()).unwrap();
     let mut seen = None;
     while seen != last {
         seen = Some(remote.wait_newer(seen, limit()).unwrap());
@@ -173,12 +177,12 @@ fn a_trainer_that_queues_many_steps_ahead_is_not_stopped_and_its_last_step_is_pu
 
 #[test]
 fn copies_of_two_streams_are_published_in_the_order_in_which_they_were_queued() {
-    let (gpu, home) = (gpu(), home());
+    let (gpu, server) = (gpu(), server());
     let ring = words().mode(Mode::Ring {
         slots: 3,
         when_full: WhenFull::DropOldest,
     });
-    let object = home.create(name("r"), ring, &Place::gpu(&gpu)).unwrap();
+    let object = server.create(name("r"), ring, &Place::gpu(&gpu)).unwrap();
     let (slow, quick) = (gpu.stream().unwrap(), gpu.stream().unwrap());
     let source = tensor(&gpu, LEN);
     let (release, held) = std::sync::mpsc::channel::<()>();
@@ -192,7 +196,7 @@ fn copies_of_two_streams_are_published_in_the_order_in_which_they_were_queued() 
     quick.wait(LIMIT).unwrap();
     assert_eq!(object.newest(), None);
     drop(release);
-    let remote = fixture::link(&home).open(name("r"), limit()).unwrap();
+    let remote = fixture::link(&server).open(name("r"), limit()).unwrap();
     let mut seen = None;
     while seen != Some(second) {
         seen = Some(remote.wait_newer(seen, limit()).unwrap());
@@ -201,15 +205,15 @@ fn copies_of_two_streams_are_published_in_the_order_in_which_they_were_queued() 
 
 #[test]
 fn a_ring_of_frames_in_gpu_memory_is_followed_without_loss() {
-    let (gpu, home) = (gpu(), home());
+    let (gpu, server) = (gpu(), server());
     let ring = words().mode(Mode::Ring {
         slots: 3,
         when_full: WhenFull::Block,
     });
-    let object = home
+    let object = server
         .create(name("frames"), ring, &Place::gpu(&gpu))
         .unwrap();
-    let link = fixture::link(&home);
+    let link = fixture::link(&server);
     let remote = link.open(name("frames"), limit()).unwrap();
     let mut follower = remote.follow(limit()).unwrap();
     let memory = link.host_memory(LEN).unwrap();
@@ -251,16 +255,16 @@ fn a_ring_of_frames_in_gpu_memory_is_followed_without_loss() {
 
 #[test]
 fn only_objects_on_a_gpu_are_published_by_a_stream() {
-    let (gpu, home) = (gpu(), home());
+    let (gpu, server) = (gpu(), server());
     let stream = gpu.stream().unwrap();
-    let host = home.create(name("h"), row(8), &Place::host()).unwrap();
+    let host = server.create(name("h"), row(8), &Place::host()).unwrap();
     let refused = host.publish_from(&tensor(&gpu, 8), &stream).unwrap_err();
     assert!(
         refused.to_string().contains("is in host memory"),
         "{refused}"
     );
     assert!(host.publish(&[0; 8], limit()).is_ok());
-    let object = home.create(name("g"), row(8), &Place::gpu(&gpu)).unwrap();
+    let object = server.create(name("g"), row(8), &Place::gpu(&gpu)).unwrap();
     let refused = object.publish_from(&tensor(&gpu, 9), &stream);
     assert!(matches!(refused, Err(Error::Size { .. })));
     let elsewhere = self::gpu();
@@ -276,8 +280,10 @@ fn only_objects_on_a_gpu_are_published_by_a_stream() {
 
 #[test]
 fn a_stream_of_another_library_publishes_and_the_source_is_kept_until_it_was_copied() {
-    let (gpu, home) = (gpu(), home());
-    let object = home.create(name("w"), words(), &Place::gpu(&gpu)).unwrap();
+    let (gpu, server) = (gpu(), server());
+    let object = server
+        .create(name("w"), words(), &Place::gpu(&gpu))
+        .unwrap();
     let (owner, released) = std::sync::mpsc::channel::<()>();
     let source = gpu.allocate(MemoryKind::Plain, LEN).unwrap();
     let (ptr, len) = (source.ptr(), source.len());
@@ -297,7 +303,7 @@ fn a_stream_of_another_library_publishes_and_the_source_is_kept_until_it_was_cop
         disconnected,
         Err(std::sync::mpsc::RecvTimeoutError::Disconnected)
     );
-    let link = fixture::link(&home);
+    let link = fixture::link(&server);
     let remote = link.open(name("w"), limit()).unwrap();
     assert_eq!(remote.wait_newer(None, limit()).unwrap(), published);
     let host = link.host_memory(LEN).unwrap();
@@ -309,8 +315,8 @@ fn a_stream_of_another_library_publishes_and_the_source_is_kept_until_it_was_cop
 #[test]
 fn work_of_a_stream_packs_an_epoch_from_several_tensors() {
     const SIZE: u64 = 1 << 20;
-    let (gpu, home) = (gpu(), home());
-    let object = home
+    let (gpu, server) = (gpu(), server());
+    let object = server
         .create(name("w"), row(SIZE), &Place::gpu(&gpu))
         .unwrap();
     let stream = gpu.stream().unwrap();
@@ -333,7 +339,7 @@ fn work_of_a_stream_packs_an_epoch_from_several_tensors() {
     });
     // The slot of what failed was given back, with its epoch.
     assert_eq!(published.unwrap(), gdr_object::Epoch::FIRST);
-    let link = fixture::link(&home);
+    let link = fixture::link(&server);
     let remote = link.open(name("w"), limit()).unwrap();
     remote.wait_newer(None, limit()).unwrap();
     let host = link.host_memory(SIZE).unwrap();

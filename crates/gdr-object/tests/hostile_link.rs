@@ -12,7 +12,8 @@ use std::thread;
 use std::time::Duration;
 
 use gdr_object::{
-    Deadline, Error, Grantee, Home, HomeOptions, Link, LinkOptions, Place, Rights, Security,
+    Deadline, Error, Grantee, Link, LinkOptions, ObjectServer, Place, Rights, Security,
+    ServerOptions,
 };
 use gdr_rdma::{
     Access, Buffer, ConnectionOptions, Device, Mtu, PeerInfo, QueuePair, QueuePairOptions,
@@ -20,7 +21,7 @@ use gdr_rdma::{
 };
 use serde_json::{Value, json};
 
-use fixture::{StopOnDrop, home, limit, name, row};
+use fixture::{StopOnDrop, limit, name, row, server};
 
 /// A link that sends any message.
 struct RawLink {
@@ -30,22 +31,22 @@ struct RawLink {
 
 impl RawLink {
     /// Connects without a word.
-    fn silent(home: &Home) -> Self {
+    fn silent(server: &ObjectServer) -> Self {
         let device = Device::soft_with(SoftOptions::new([127, 0, 0, 1].into()).port(0)).unwrap();
-        let session = Session::connect(home.address(), &Security::Loopback, limit()).unwrap();
+        let session = Session::connect(server.address(), &Security::Loopback, limit()).unwrap();
         Self { session, device }
     }
 
-    fn new(home: &Home) -> Self {
-        let mut link = Self::silent(home);
+    fn new(server: &ObjectServer) -> Self {
+        let mut link = Self::silent(server);
         let welcome = link.ask(&json!({"hello": {"version": 1}}));
         assert!(welcome.get("welcome").is_some(), "{welcome}");
         link
     }
 
     /// A link that has the object open, and its number.
-    fn opened(home: &Home, object: &str) -> (Self, Value) {
-        let mut link = Self::new(home);
+    fn opened(server: &ObjectServer, object: &str) -> (Self, Value) {
+        let mut link = Self::new(server);
         let opened = link.ask(&json!({"open": {"name": object}}));
         let number = opened["opened"]["object"].clone();
         assert!(number.is_u64(), "{opened}");
@@ -145,44 +146,44 @@ impl Writer {
 }
 
 /// An object of four bytes that peers may write.
-fn writable(home: &Home) -> gdr_object::Object {
+fn writable(server: &ObjectServer) -> gdr_object::Object {
     let options = row(4).grant(Grantee::Everyone, Rights::ReadWrite);
-    home.create(name("w"), options, &Place::host()).unwrap()
+    server.create(name("w"), options, &Place::host()).unwrap()
 }
 
-fn crowded(most: usize, of_one: usize) -> Home {
-    let options = HomeOptions::new(Security::Loopback)
+fn crowded(most: usize, of_one: usize) -> ObjectServer {
+    let options = ServerOptions::new(Security::Loopback)
         .most_peers(most)
         .most_peers_of_one_host(of_one);
-    Home::bind("127.0.0.1:0".parse().unwrap(), options).unwrap()
+    ObjectServer::bind("127.0.0.1:0".parse().unwrap(), options).unwrap()
 }
 
-fn connect(home: &Home) -> gdr_object::Result<Link> {
+fn connect(server: &ObjectServer) -> gdr_object::Result<Link> {
     let options = LinkOptions::new(Security::Loopback);
-    Link::connect(home.address(), options, limit())
+    Link::connect(server.address(), options, limit())
 }
 
 #[test]
 fn an_owner_ends_while_links_ask_without_a_pause() {
-    let home = home();
+    let server = server();
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         let _stop = StopOnDrop(&stop);
         for _ in 0..3 {
-            let mut link = RawLink::new(&home);
+            let mut link = RawLink::new(&server);
             let stop = &stop;
             scope.spawn(move || link.flood(stop));
         }
         // One that has not said its version, and one whose answers are not read.
-        let _silent = RawLink::silent(&home);
-        let mut deaf = RawLink::new(&home);
+        let _silent = RawLink::silent(&server);
+        let mut deaf = RawLink::new(&server);
         for _ in 0..100 {
             let list = json!({"list": {"after": null}}).to_string();
             deaf.session.send(list.as_bytes(), limit()).unwrap();
         }
         let (ended, end) = mpsc::channel();
         scope.spawn(move || {
-            drop(home);
+            drop(server);
             let _ = ended.send(());
         });
         end.recv_timeout(Duration::from_secs(60)).unwrap();
@@ -191,9 +192,9 @@ fn an_owner_ends_while_links_ask_without_a_pause() {
 
 #[test]
 fn the_time_of_a_put_is_over_also_while_its_link_asks_without_a_pause() {
-    let home = home();
-    let object = writable(&home);
-    let (mut link, number) = RawLink::opened(&home, "w");
+    let server = server();
+    let object = writable(&server);
+    let (mut link, number) = RawLink::opened(&server, "w");
     let begun = link.begin_put(&number, 1);
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -217,13 +218,13 @@ fn the_time_of_a_put_is_over_also_while_its_link_asks_without_a_pause() {
 
 #[test]
 fn a_link_writes_its_slot_until_the_end_of_the_put_and_not_after() {
-    let home = home();
-    let object = writable(&home);
+    let server = server();
+    let object = writable(&server);
     object.publish(&[1; 4], limit()).unwrap();
-    let reader = fixture::link(&home).open(name("w"), limit()).unwrap();
+    let reader = fixture::link(&server).open(name("w"), limit()).unwrap();
     for ends_by in ["end", "abandon", "time"] {
         let before = reader.get(limit()).unwrap();
-        let (mut link, number) = RawLink::opened(&home, "w");
+        let (mut link, number) = RawLink::opened(&server, "w");
         let writer = link.queue_pair();
         let milliseconds = match ends_by {
             "time" => 0,
@@ -258,9 +259,9 @@ fn a_link_writes_its_slot_until_the_end_of_the_put_and_not_after() {
 
 #[test]
 fn a_put_that_ends_with_another_epoch_publishes_nothing() {
-    let home = home();
-    let object = writable(&home);
-    let (mut link, number) = RawLink::opened(&home, "w");
+    let server = server();
+    let object = writable(&server);
+    let (mut link, number) = RawLink::opened(&server, "w");
     link.begin_put(&number, 60_000);
     for (of, epoch) in [(number.clone(), 2), (json!(77), 1)] {
         let late = link.end_put(&of, &json!(epoch));
@@ -276,10 +277,10 @@ fn a_put_that_ends_with_another_epoch_publishes_nothing() {
 
 #[test]
 fn a_link_has_a_limited_number_of_leases_and_those_that_are_over_do_not_count() {
-    let home = home();
-    let object = writable(&home);
+    let server = server();
+    let object = writable(&server);
     object.publish(&[1; 4], limit()).unwrap();
-    let (mut link, number) = RawLink::opened(&home, "w");
+    let (mut link, number) = RawLink::opened(&server, "w");
     for _ in 0..100 {
         let leased = link.lease(&number, 0);
         assert!(leased.get("leased").is_some(), "{leased}");
@@ -297,10 +298,10 @@ fn a_link_has_a_limited_number_of_leases_and_those_that_are_over_do_not_count() 
 
 #[test]
 fn a_link_that_releases_or_leaves_ends_its_own_leases_only() {
-    let home = home();
-    let object = writable(&home);
+    let server = server();
+    let object = writable(&server);
     object.publish(&[1; 4], limit()).unwrap();
-    let [mut holder, mut other, mut third] = [(); 3].map(|()| RawLink::opened(&home, "w").0);
+    let [mut holder, mut other, mut third] = [(); 3].map(|()| RawLink::opened(&server, "w").0);
     let number = json!(1);
     // Its time is over when the next one begins.
     other.lease(&number, 0);
@@ -311,9 +312,9 @@ fn a_link_that_releases_or_leaves_ends_its_own_leases_only() {
         other.ask(&release);
     }
     let leave = |link: RawLink| {
-        let before = home.stats().links;
+        let before = server.stats().links;
         drop(link);
-        while home.stats().links == before {
+        while server.stats().links == before {
             thread::yield_now();
         }
     };
@@ -330,61 +331,61 @@ fn a_link_that_releases_or_leaves_ends_its_own_leases_only() {
 
 #[test]
 fn idle_links_make_room_for_a_reader_and_those_with_an_open_object_stay() {
-    let home = crowded(4, 4);
-    let object = writable(&home);
+    let server = crowded(4, 4);
+    let object = writable(&server);
     let epoch = object.publish(&[1; 4], limit()).unwrap();
-    let (mut busy, _) = RawLink::opened(&home, "w");
-    let idle: Vec<RawLink> = (0..50).map(|_| RawLink::new(&home)).collect();
-    let link = connect(&home).unwrap();
+    let (mut busy, _) = RawLink::opened(&server, "w");
+    let idle: Vec<RawLink> = (0..50).map(|_| RawLink::new(&server)).collect();
+    let link = connect(&server).unwrap();
     let remote = link.open(name("w"), limit()).unwrap();
     assert_eq!(remote.get(limit()).unwrap(), (epoch, vec![1; 4]));
     assert_eq!(busy.ask(&json!("ping")), json!("done"));
-    let stats = home.stats();
+    let stats = server.stats();
     assert_eq!((stats.links_refused, stats.links_displaced), (0, 48));
     drop(idle);
 }
 
 #[test]
 fn links_of_one_host_with_open_objects_leave_room_for_other_hosts() {
-    let home = crowded(4, 2);
-    let _object = writable(&home);
-    let links = [(); 2].map(|()| RawLink::opened(&home, "w"));
-    let refused = connect(&home).unwrap_err();
+    let server = crowded(4, 2);
+    let _object = writable(&server);
+    let links = [(); 2].map(|()| RawLink::opened(&server, "w"));
+    let refused = connect(&server).unwrap_err();
     assert!(
         refused
             .to_string()
             .contains("serves 2 links of your user already"),
         "{refused}"
     );
-    assert_eq!(home.stats().links_refused, 1);
+    assert_eq!(server.stats().links_refused, 1);
     drop(links);
 }
 
 #[test]
 fn a_link_that_does_not_say_its_version_is_ended() {
-    let home = home();
-    let mut silent = RawLink::silent(&home);
+    let server = server();
+    let mut silent = RawLink::silent(&server);
     let ended = silent.session.receive(limit());
     assert!(matches!(ended, Err(gdr_rdma::Error::Handshake(_))));
     // One that has said it may stay silent.
-    let mut quiet = RawLink::new(&home);
+    let mut quiet = RawLink::new(&server);
     assert_eq!(quiet.ask(&json!("ping")), json!("done"));
 }
 
 #[test]
-fn a_closed_home_accepts_no_link_and_its_first_link_finds_the_objects() {
+fn a_closed_server_accepts_no_link_and_its_first_link_finds_the_objects() {
     let address = "127.0.0.1:0".parse().unwrap();
-    let options = HomeOptions::new(Security::Loopback).closed();
-    let home = Home::bind(address, options.clone()).unwrap();
+    let options = ServerOptions::new(Security::Loopback).closed();
+    let server = ObjectServer::bind(address, options.clone()).unwrap();
     let soon = Deadline::after(Duration::from_millis(200));
-    let early = Link::connect(home.address(), LinkOptions::new(Security::Loopback), soon);
+    let early = Link::connect(server.address(), LinkOptions::new(Security::Loopback), soon);
     assert!(matches!(early, Err(Error::NoAnswer { .. })), "{early:?}");
     thread::scope(|scope| {
-        let reader = scope.spawn(|| connect(&home)?.open(name("w"), limit()));
-        let _object = writable(&home);
-        home.open();
+        let reader = scope.spawn(|| connect(&server)?.open(name("w"), limit()));
+        let _object = writable(&server);
+        server.open();
         reader.join().unwrap().unwrap();
     });
     // One that was never opened ends, too.
-    drop(Home::bind(address, options).unwrap());
+    drop(ObjectServer::bind(address, options).unwrap());
 }

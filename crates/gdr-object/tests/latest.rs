@@ -1,4 +1,4 @@
-//! Objects in latest mode, in host memory, between a home and links of one process.
+//! Objects in latest mode, in host memory, between a server and links of one process.
 #![allow(
     clippy::unwrap_used,
     reason = "a fixture that fails is a test that fails"
@@ -13,13 +13,13 @@ use gdr_object::{
     Deadline, Epoch, Error, Extent, Link, LinkOptions, Place, RemoteObject, Rights, Security,
 };
 
-use fixture::{StopOnDrop, home, limit, name, row, two_failed};
+use fixture::{StopOnDrop, limit, name, row, server, two_failed};
 
 #[test]
 fn a_reader_gets_what_was_published_last() {
-    let home = home();
-    let object = home.create(name("w"), row(1000), &Place::host()).unwrap();
-    let link = fixture::link(&home);
+    let server = server();
+    let object = server.create(name("w"), row(1000), &Place::host()).unwrap();
+    let link = fixture::link(&server);
     let remote = link.open(name("w"), limit()).unwrap();
     assert_eq!(remote.newest(limit()).unwrap(), None);
     assert!(matches!(remote.get(limit()), Err(Error::Empty { .. })));
@@ -33,11 +33,11 @@ fn a_reader_gets_what_was_published_last() {
 
 #[test]
 fn parts_of_an_object_are_read_to_where_they_belong() {
-    let home = home();
-    let object = home.create(name("w"), row(100), &Place::host()).unwrap();
+    let server = server();
+    let object = server.create(name("w"), row(100), &Place::host()).unwrap();
     let bytes: Vec<u8> = (0..100).collect();
     let epoch = object.publish(&bytes, limit()).unwrap();
-    let link = fixture::link(&home);
+    let link = fixture::link(&server);
     let remote = link.open(name("w"), limit()).unwrap();
     let memory = link.host_memory(10).unwrap();
     let read = remote.read_at(40, 5, &memory, 2, limit()).unwrap();
@@ -68,9 +68,9 @@ fn fours<const N: usize>(offsets: [u64; N]) -> [Extent; N] {
 
 #[test]
 fn several_parts_are_read_together_and_each_is_checked() {
-    let home = home();
-    let object = home.create(name("w"), row(100), &Place::host()).unwrap();
-    let link = fixture::link(&home);
+    let server = server();
+    let object = server.create(name("w"), row(100), &Place::host()).unwrap();
+    let link = fixture::link(&server);
     let remote = link.open(name("w"), limit()).unwrap();
     let memory = link.host_memory(12).unwrap();
     let three = fours([96, 0, 50]);
@@ -95,8 +95,8 @@ fn several_parts_are_read_together_and_each_is_checked() {
 #[test]
 fn parts_that_are_read_together_are_of_one_publication() {
     const LEN: usize = 1 << 20;
-    let home = home();
-    let object = home
+    let server = server();
+    let object = server
         .create(name("w"), row(LEN as u64), &Place::host())
         .unwrap();
     object.publish(&[0; LEN], limit()).unwrap();
@@ -111,7 +111,7 @@ fn parts_that_are_read_together_are_of_one_publication() {
                 object.publish(&[round; LEN], limit()).unwrap();
             }
         });
-        let link = fixture::link(&home);
+        let link = fixture::link(&server);
         let remote = link.open(name("w"), limit()).unwrap();
         let mut offset = 0;
         let spread = [(); 200].map(|()| {
@@ -134,9 +134,9 @@ fn parts_that_are_read_together_are_of_one_publication() {
 
 #[test]
 fn a_waiting_reader_is_woken_by_the_next_publication() {
-    let home = home();
-    let object = home.create(name("w"), row(8), &Place::host()).unwrap();
-    let link = fixture::link(&home);
+    let server = server();
+    let object = server.create(name("w"), row(8), &Place::host()).unwrap();
+    let link = fixture::link(&server);
     let remote = link.open(name("w"), limit()).unwrap();
     std::thread::scope(|scope| {
         let reader = scope.spawn(|| {
@@ -156,9 +156,9 @@ fn a_waiting_reader_is_woken_by_the_next_publication() {
 
 #[test]
 fn a_wait_ends_at_its_deadline_with_what_was_seen() {
-    let home = home();
-    let object = home.create(name("w"), row(8), &Place::host()).unwrap();
-    let remote = fixture::link(&home).open(name("w"), limit()).unwrap();
+    let server = server();
+    let object = server.create(name("w"), row(8), &Place::host()).unwrap();
+    let remote = fixture::link(&server).open(name("w"), limit()).unwrap();
     let ended = ended(&remote, None);
     assert!(
         matches!(ended, Error::NothingNewer { seen: None, .. }),
@@ -188,8 +188,8 @@ fn ended(remote: &RemoteObject, seen: Option<Epoch>) -> Error {
 
 /// Gets `count` times an object of `LEN` bytes whose owner publishes without a pause.
 fn get_from_a_writer_that_never_stops<const LEN: usize>(count: u32) {
-    let home = home();
-    let object = home
+    let server = server();
+    let object = server
         .create(name("w"), row(LEN as u64), &Place::host())
         .unwrap();
     object.publish(&[0; LEN], limit()).unwrap();
@@ -203,7 +203,7 @@ fn get_from_a_writer_that_never_stops<const LEN: usize>(count: u32) {
             }
         });
         let _stop = StopOnDrop(&stop);
-        let link = fixture::link(&home);
+        let link = fixture::link(&server);
         let remote = link.open(name("w"), limit()).unwrap();
         let memory = link.host_memory(LEN as u64).unwrap();
         let mut bytes = [0; LEN];
@@ -234,11 +234,11 @@ fn no_get_of_a_million_is_torn_while_the_owner_publishes_without_pause() {
 #[test]
 fn large_objects_are_moved_over_several_queue_pairs_whole() {
     const LEN: usize = (17 << 20) + 5;
-    let home = home();
+    let server = server();
     let options = row(LEN as u64).grant(gdr_object::Grantee::Everyone, Rights::ReadWrite);
-    let object = home.create(name("w"), options, &Place::host()).unwrap();
+    let object = server.create(name("w"), options, &Place::host()).unwrap();
     let bytes = |seed: usize| -> Vec<u8> { (0..LEN).map(|at| ((at * seed) >> 9) as u8).collect() };
-    let link = fixture::link(&home);
+    let link = fixture::link(&server);
     let remote = link.open(name("w"), limit()).unwrap();
     let memory = link.host_memory(LEN as u64).unwrap();
     let mut seen = vec![0; LEN];
@@ -267,14 +267,16 @@ fn large_objects_are_moved_over_several_queue_pairs_whole() {
 
 #[test]
 fn names_and_shapes_that_no_object_has_are_refused() {
-    let home = home();
-    let _first = home.create(name("w"), row(1), &Place::host()).unwrap();
-    let again = home.create(name("w"), row(1), &Place::host()).unwrap_err();
+    let server = server();
+    let _first = server.create(name("w"), row(1), &Place::host()).unwrap();
+    let again = server
+        .create(name("w"), row(1), &Place::host())
+        .unwrap_err();
     assert!(again.to_string().contains("already an object w"), "{again}");
-    let link = fixture::link(&home);
+    let link = fixture::link(&server);
     let missing = link.open(name("v"), limit()).unwrap_err();
     assert!(matches!(missing, Error::NoSuchObject { .. }), "{missing}");
-    let refused = home
+    let refused = server
         .create(name("v"), row(1), &Place::host())
         .unwrap()
         .publish(&[1, 2], limit())
@@ -291,14 +293,15 @@ fn names_and_shapes_that_no_object_has_are_refused() {
 
 #[test]
 fn a_list_has_every_object_in_the_order_of_names() {
-    let home = home();
+    let server = server();
     let objects: Vec<_> = (0..100)
         .map(|at| {
-            home.create(name(&format!("o{at:03}")), row(1), &Place::host())
+            server
+                .create(name(&format!("o{at:03}")), row(1), &Place::host())
                 .unwrap()
         })
         .collect();
-    let link = fixture::link(&home);
+    let link = fixture::link(&server);
     let listed = link.list(limit()).unwrap();
     let names: Vec<_> = listed.iter().map(|it| it.name.clone()).collect();
     let expected: Vec<_> = objects.iter().map(|it| it.name().clone()).collect();
@@ -311,24 +314,24 @@ fn a_list_has_every_object_in_the_order_of_names() {
 #[test]
 fn a_link_without_the_key_opens_nothing() {
     let security = fixture::key(1);
-    let options = gdr_object::HomeOptions::new(security.clone());
-    let home = gdr_object::Home::bind("127.0.0.1:0".parse().unwrap(), options).unwrap();
-    let object = home.create(name("w"), row(1), &Place::host()).unwrap();
+    let options = gdr_object::ServerOptions::new(security.clone());
+    let server = gdr_object::ObjectServer::bind("127.0.0.1:0".parse().unwrap(), options).unwrap();
+    let object = server.create(name("w"), row(1), &Place::host()).unwrap();
     object.publish(&[5], limit()).unwrap();
     for wrong in [fixture::key(2), Security::Loopback] {
-        let refused = Link::connect(home.address(), LinkOptions::new(wrong), limit());
+        let refused = Link::connect(server.address(), LinkOptions::new(wrong), limit());
         assert!(matches!(refused, Err(Error::Rdma(_))), "{refused:?}");
     }
-    let link = Link::connect(home.address(), LinkOptions::new(security), limit()).unwrap();
+    let link = Link::connect(server.address(), LinkOptions::new(security), limit()).unwrap();
     let remote = link.open(name("w"), limit()).unwrap();
     assert_eq!(remote.get(limit()).unwrap().1, [5]);
-    two_failed(&home);
+    two_failed(&server);
 }
 
 #[test]
 fn many_objects_are_got_together_while_their_owner_publishes() {
     const OBJECTS: usize = 60;
-    let home = home();
+    let server = server();
     let objects: Vec<_> = (0..OBJECTS)
         .map(|at| {
             // Every third one may be written by peers, and is in another domain.
@@ -337,11 +340,12 @@ fn many_objects_are_got_together_while_their_owner_publishes() {
                 _ => gdr_object::Rights::Read,
             };
             let options = row(5000).grant(gdr_object::Grantee::Everyone, rights);
-            home.create(name(&format!("o{at}")), options, &Place::host())
+            server
+                .create(name(&format!("o{at}")), options, &Place::host())
                 .unwrap()
         })
         .collect();
-    let link = fixture::link(&home);
+    let link = fixture::link(&server);
     let remotes: Vec<_> = objects
         .iter()
         .map(|it| link.open(it.name().clone(), limit()).unwrap())
@@ -380,7 +384,7 @@ fn many_objects_are_got_together_while_their_owner_publishes() {
             }
         }
     });
-    let elsewhere = fixture::link(&home).open(name("o1"), limit()).unwrap();
+    let elsewhere = fixture::link(&server).open(name("o1"), limit()).unwrap();
     let mixed = link.get_many(&[gets[0], (&elsewhere, &memory[1])], limit());
     assert!(matches!(mixed, Err(Error::OtherLink { .. })));
     let mut objects = objects;

@@ -9,7 +9,7 @@ mod fixture;
 use std::num::NonZeroU64;
 use std::time::Instant;
 
-use gdr_object::{Home, HomeOptions, Link, LinkOptions, Place, Security};
+use gdr_object::{Link, LinkOptions, ObjectServer, Place, Security, ServerOptions};
 use gdr_rdma::{Device, SoftOptions, Wires};
 
 use fixture::{limit, name, row};
@@ -28,21 +28,21 @@ fn readers_get_no_more_than(wires: Wires) {
         let options = SoftOptions::new(address.parse().unwrap());
         Device::soft_with(options.port(0).shards(2).wires(wires)).unwrap()
     };
-    let options = HomeOptions::new(Security::Loopback)
+    let options = ServerOptions::new(Security::Loopback)
         .device(&device("127.0.0.1"))
         .limit(NonZeroU64::new(BYTES_PER_SECOND).unwrap());
-    let home = Home::bind("127.0.0.1:0".parse().unwrap(), options).unwrap();
-    let object = home
+    let server = ObjectServer::bind("127.0.0.1:0".parse().unwrap(), options).unwrap();
+    let object = server
         .create(name("w"), row(LEN as u64), &Place::host())
         .unwrap();
     let content: Vec<u8> = (0..LEN).map(|at| (at / 7) as u8).collect();
     object.publish(&content, limit()).unwrap();
-    let (before, began) = (home.device().counters(), Instant::now());
+    let (before, began) = (server.device().counters(), Instant::now());
     std::thread::scope(|scope| {
         for _ in 0..READERS {
             scope.spawn(|| {
                 let options = LinkOptions::new(Security::Loopback).device(&device("127.0.0.1"));
-                let link = Link::connect(home.address(), options, limit()).unwrap();
+                let link = Link::connect(server.address(), options, limit()).unwrap();
                 let remote = link.open(name("w"), limit()).unwrap();
                 let (_, bytes) = remote.get(limit()).unwrap();
                 assert!(bytes == content);
@@ -50,7 +50,7 @@ fn readers_get_no_more_than(wires: Wires) {
         }
     });
     let took = began.elapsed().as_nanos();
-    let after = home.device().counters();
+    let after = server.device().counters();
     let sent = after.bytes_sent - before.bytes_sent;
     assert!(sent >= READERS * LEN as u64, "{sent}");
     let due = u128::from(BYTES_PER_SECOND) * took / 1_000_000_000;

@@ -13,12 +13,12 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use gdr_object::{
-    Deadline, Error, GoneReason, Home, Link, LinkOptions, Mode, Object, Place, RemoteObject,
-    Security, WhenFull,
+    Deadline, Error, GoneReason, Link, LinkOptions, Mode, Object, ObjectServer, Place,
+    RemoteObject, Security, WhenFull,
 };
 use rustix::process::{Pid, Signal, kill_process};
 
-use fixture::{home, limit, name, row};
+use fixture::{limit, name, row, server};
 
 /// The variable that gives the other process its part: `owner`, or the address of one to follow.
 const VARIABLE: &str = "GDR_OBJECT_TEST_PART";
@@ -38,10 +38,10 @@ fn another_process() {
 
 /// Serves one object until the standard input ends.
 fn own() {
-    let home = home();
-    let object = home.create(name("w"), row(LEN), &Place::host()).unwrap();
+    let server = server();
+    let object = server.create(name("w"), row(LEN), &Place::host()).unwrap();
     object.publish(&[1; LEN as usize], limit()).unwrap();
-    answer(&home.address().to_string());
+    answer(&server.address().to_string());
     io::stdin().read_to_end(&mut Vec::new()).unwrap();
 }
 
@@ -180,20 +180,21 @@ fn resources() -> [usize; 2] {
     ["/proc/self/fd", "/proc/self/task"].map(|of| std::fs::read_dir(of).unwrap().count())
 }
 
-fn ring(home: &Home) -> Object {
+fn ring(server: &ObjectServer) -> Object {
     let mode = Mode::Ring {
         slots: 4,
         when_full: WhenFull::Block,
     };
-    home.create(name("ring"), row(8).mode(mode), &Place::host())
+    server
+        .create(name("ring"), row(8).mode(mode), &Place::host())
         .unwrap()
 }
 
 /// Kills followers of a ring that blocks, at any moment. The one that lives misses nothing.
 fn kill_followers(kills: u64) {
-    let home = home();
-    let ring = ring(&home);
-    let link = fixture::link(&home);
+    let server = server();
+    let ring = ring(&server);
+    let link = fixture::link(&server);
     let remote = link.open(name("ring"), limit()).unwrap();
     let mut follower = remote.follow(limit()).unwrap();
     let memory = link.host_memory(8).unwrap();
@@ -208,13 +209,13 @@ fn kill_followers(kills: u64) {
     };
     let mut before = None;
     for round in 0..kills {
-        let mut other = Other::start(&home.address().to_string());
+        let mut other = Other::start(&server.address().to_string());
         assert_eq!(other.answer(), "following");
         publish(round % 7);
         other.kill();
         // More than the ring holds: the owner goes on without the killed one.
         publish(6);
-        while home.stats().links > 1 {
+        while server.stats().links > 1 {
             std::thread::yield_now();
         }
         drop(other);

@@ -9,20 +9,20 @@ mod fixture;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use gdr_object::{Error, GoneReason, Home, Mode, Place, Relay};
+use gdr_object::{Error, GoneReason, Mode, ObjectServer, Place, Relay};
 
-use fixture::{StopOnDrop, home, limit, link, name, row};
+use fixture::{StopOnDrop, limit, link, name, row, server};
 
 const LEN: usize = 256 << 10;
 const LIMIT: Duration = Duration::from_secs(60);
 
-fn relay(home: &Home, from: &Home) -> Relay {
+fn relay(server: &ObjectServer, from: &ObjectServer) -> Relay {
     let from = link(from).open(name("w"), limit()).unwrap();
-    Relay::start(home, name("w"), from, LIMIT).unwrap()
+    Relay::start(server, name("w"), from, LIMIT).unwrap()
 }
 
 /// Gets from a relay; each byte of an epoch is its number, as the owner counts.
-fn read(from: &Home, count: u32) {
+fn read(from: &ObjectServer, count: u32) {
     let remote = link(from).open(name("w"), limit()).unwrap();
     let mut last = None;
     for _ in 0..count {
@@ -37,13 +37,13 @@ fn read(from: &Home, count: u32) {
 
 #[test]
 fn readers_of_relays_get_whole_epochs_with_their_owners_numbers() {
-    let (owner, first, second) = (home(), home(), home());
+    let (owner, first, second) = (server(), server(), server());
     let object = owner
         .create(name("w"), row(LEN as u64), &Place::host())
         .unwrap();
     let relays = [relay(&first, &owner), relay(&second, &owner)];
     // A relay of a relay.
-    let third = home();
+    let third = server();
     let last = relay(&third, &first);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -83,7 +83,7 @@ fn readers_of_relays_get_whole_epochs_with_their_owners_numbers() {
 
 #[test]
 fn a_relay_ends_at_once_and_is_for_objects_in_latest_mode() {
-    let (owner, other) = (home(), home());
+    let (owner, other) = (server(), server());
     let object = owner.create(name("w"), row(8), &Place::host()).unwrap();
     let relay = relay(&other, &owner);
     assert_eq!((relay.name(), relay.newest()), (&name("w"), None));
@@ -105,7 +105,7 @@ fn a_relay_ends_at_once_and_is_for_objects_in_latest_mode() {
 
 #[test]
 fn an_object_goes_on_at_a_later_epoch_and_never_goes_back() {
-    let owner = home();
+    let owner = server();
     let object = owner.create(name("w"), row(8), &Place::host()).unwrap();
     let epoch = |number| gdr_object::Epoch::new(number).unwrap();
     object.continue_at(epoch(1000)).unwrap();

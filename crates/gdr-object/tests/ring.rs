@@ -4,7 +4,7 @@ mod fixture;
 
 use gdr_object::{Error, Mode, Place, WhenFull};
 
-use fixture::{home, limit, name, row};
+use fixture::{limit, name, row, server};
 
 fn ring(slots: u16, when_full: WhenFull) -> gdr_object::ObjectOptions {
     row(8).mode(Mode::Ring { slots, when_full })
@@ -12,12 +12,12 @@ fn ring(slots: u16, when_full: WhenFull) -> gdr_object::ObjectOptions {
 
 #[test]
 fn a_follower_of_a_ring_that_blocks_reads_every_epoch() {
-    let home = home();
-    let object = home
+    let server = server();
+    let object = server
         .create(name("frames"), ring(4, WhenFull::Block), &Place::host())
         .unwrap();
     object.publish(&u64::MAX.to_le_bytes(), limit()).unwrap();
-    let link = fixture::link(&home);
+    let link = fixture::link(&server);
     let remote = link.open(name("frames"), limit()).unwrap();
     let mut follower = remote.follow(limit()).unwrap();
     assert_eq!(follower.last().map(|it| it.get()), Some(1));
@@ -38,11 +38,11 @@ fn a_follower_of_a_ring_that_blocks_reads_every_epoch() {
 
 #[test]
 fn a_full_ring_names_the_follower_that_is_behind_and_goes_on_without_it() {
-    let home = home();
-    let object = home
+    let server = server();
+    let object = server
         .create(name("frames"), ring(2, WhenFull::Block), &Place::host())
         .unwrap();
-    let link = fixture::link(&home);
+    let link = fixture::link(&server);
     let remote = link.open(name("frames"), limit()).unwrap();
     let follower = remote.follow(limit()).unwrap();
     for _ in 0..2 {
@@ -79,15 +79,15 @@ fn a_full_ring_names_the_follower_that_is_behind_and_goes_on_without_it() {
 
 #[test]
 fn a_follower_of_a_ring_that_drops_gets_the_number_of_missed_epochs() {
-    let home = home();
-    let object = home
+    let server = server();
+    let object = server
         .create(
             name("frames"),
             ring(4, WhenFull::DropOldest),
             &Place::host(),
         )
         .unwrap();
-    let link = fixture::link(&home);
+    let link = fixture::link(&server);
     let remote = link.open(name("frames"), limit()).unwrap();
     let mut follower = remote.follow(limit()).unwrap();
     let memory = link.host_memory(8).unwrap();
@@ -105,13 +105,13 @@ fn a_follower_of_a_ring_that_drops_gets_the_number_of_missed_epochs() {
 
 #[test]
 fn only_rings_are_followed() {
-    let home = home();
-    let _object = home.create(name("w"), row(8), &Place::host()).unwrap();
-    let remote = fixture::link(&home).open(name("w"), limit()).unwrap();
+    let server = server();
+    let _object = server.create(name("w"), row(8), &Place::host()).unwrap();
+    let remote = fixture::link(&server).open(name("w"), limit()).unwrap();
     let refused = remote.follow(limit()).unwrap_err().to_string();
     assert_eq!(refused, "w is latest, which has no followers");
     for slots in [0, 1, 4097] {
-        let refused = home.create(name("r"), ring(slots, WhenFull::Block), &Place::host());
+        let refused = server.create(name("r"), ring(slots, WhenFull::Block), &Place::host());
         assert!(matches!(refused, Err(Error::Slots(_))));
     }
 }

@@ -5,13 +5,13 @@ mod fixture;
 use std::time::Duration;
 
 use gdr_object::{
-    BusyReason, Checksum, Deadline, Error, GoneReason, Grantee, Handle, Home, HomeOptions, Mode,
-    Place, Rights, Security, Shape,
+    BusyReason, Checksum, Deadline, Error, GoneReason, Grantee, Handle, Mode, ObjectServer, Place,
+    Rights, Security, ServerOptions, Shape,
 };
 
 use gdr_rdma::Session;
 
-use fixture::{home, limit, name, row};
+use fixture::{limit, name, row, server};
 
 fn why<T: std::fmt::Debug>(result: gdr_object::Result<T>) -> GoneReason {
     match result {
@@ -22,15 +22,15 @@ fn why<T: std::fmt::Debug>(result: gdr_object::Result<T>) -> GoneReason {
 
 #[test]
 fn a_closed_object_is_gone_and_shows_no_bytes_of_its_successor() {
-    let home = home();
-    let object = home.create(name("w"), row(4096), &Place::host()).unwrap();
+    let server = server();
+    let object = server.create(name("w"), row(4096), &Place::host()).unwrap();
     object.publish(&[1; 4096], limit()).unwrap();
-    let link = fixture::link(&home);
+    let link = fixture::link(&server);
     let remote = link.open(name("w"), limit()).unwrap();
     let memory = link.host_memory(4096).unwrap();
     remote.get_into(&memory, limit()).unwrap();
     object.close();
-    let next = home.create(name("w"), row(4096), &Place::host()).unwrap();
+    let next = server.create(name("w"), row(4096), &Place::host()).unwrap();
     next.publish(&[2; 4096], limit()).unwrap();
     for _ in 0..3 {
         assert_eq!(why(remote.get_into(&memory, limit())), GoneReason::Closed);
@@ -50,10 +50,10 @@ fn a_closed_object_is_gone_and_shows_no_bytes_of_its_successor() {
 
 #[test]
 fn closing_ends_a_wait_before_its_deadline() {
-    let home = home();
-    let object = home.create(name("w"), row(8), &Place::host()).unwrap();
+    let server = server();
+    let object = server.create(name("w"), row(8), &Place::host()).unwrap();
     let epoch = object.publish(&[1; 8], limit()).unwrap();
-    let remote = fixture::link(&home).open(name("w"), limit()).unwrap();
+    let remote = fixture::link(&server).open(name("w"), limit()).unwrap();
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| remote.wait_newer(Some(epoch), limit()));
         object.close();
@@ -63,10 +63,10 @@ fn closing_ends_a_wait_before_its_deadline() {
 
 #[test]
 fn an_object_that_was_resized_is_read_with_its_new_size_and_later_epochs() {
-    let home = home();
-    let object = home.create(name("w"), row(100), &Place::host()).unwrap();
+    let server = server();
+    let object = server.create(name("w"), row(100), &Place::host()).unwrap();
     let first = object.publish(&[1; 100], limit()).unwrap();
-    let link = fixture::link(&home);
+    let link = fixture::link(&server);
     let remote = link.open(name("w"), limit()).unwrap();
     let memory = link.host_memory(100).unwrap();
     remote.get_into(&memory, limit()).unwrap();
@@ -93,21 +93,21 @@ fn an_object_that_was_resized_is_read_with_its_new_size_and_later_epochs() {
 
 #[test]
 fn an_owner_that_was_started_again_answers_gone_to_everything_of_its_former_run() {
-    let home = home();
-    let address = home.address();
-    let object = home.create(name("w"), row(8), &Place::host()).unwrap();
+    let server = server();
+    let address = server.address();
+    let object = server.create(name("w"), row(8), &Place::host()).unwrap();
     object.publish(&[1; 8], limit()).unwrap();
-    let link = fixture::link(&home);
+    let link = fixture::link(&server);
     let remote = link.open(name("w"), limit()).unwrap();
     let handle = Handle::from_bytes(&remote.handle().to_bytes()).unwrap();
     let again = link.open_handle(&handle, limit()).unwrap();
     assert_eq!(again.get(limit()).unwrap().1, [1; 8]);
     drop(object);
-    drop(home);
+    drop(server);
     assert_eq!(why(remote.get(limit())), GoneReason::Disconnected);
 
-    let home = Home::bind(address, HomeOptions::new(Security::Loopback)).unwrap();
-    let object = home.create(name("w"), row(8), &Place::host()).unwrap();
+    let server = ObjectServer::bind(address, ServerOptions::new(Security::Loopback)).unwrap();
+    let object = server.create(name("w"), row(8), &Place::host()).unwrap();
     object.publish(&[2; 8], limit()).unwrap();
     assert_eq!(why(remote.get(limit())), GoneReason::Restarted);
     assert_eq!(
@@ -121,17 +121,17 @@ fn an_owner_that_was_started_again_answers_gone_to_everything_of_its_former_run(
 
 #[test]
 fn peers_put_only_what_they_may() {
-    let home = home();
+    let server = server();
     let nowhere = "192.0.2.1".parse().unwrap();
     let shared = row(4).grant(Grantee::Everyone, Rights::ReadWrite);
     let only_read = row(4).grant(Grantee::Address(nowhere), Rights::ReadWrite);
     let hidden = row(4)
         .grant(Grantee::Everyone, Rights::Nothing)
         .grant(Grantee::Address(nowhere), Rights::Read);
-    let shared = home.create(name("a"), shared, &Place::host()).unwrap();
-    let _only_read = home.create(name("b"), only_read, &Place::host()).unwrap();
-    let _hidden = home.create(name("c"), hidden, &Place::host()).unwrap();
-    let link = fixture::link(&home);
+    let shared = server.create(name("a"), shared, &Place::host()).unwrap();
+    let _only_read = server.create(name("b"), only_read, &Place::host()).unwrap();
+    let _hidden = server.create(name("c"), hidden, &Place::host()).unwrap();
+    let link = fixture::link(&server);
     let listed = link.list(limit()).unwrap();
     let rights: Vec<_> = listed
         .iter()
@@ -157,7 +157,7 @@ fn peers_put_only_what_they_may() {
     assert_eq!(remote.get(limit()).unwrap(), (epoch, vec![7; 4]));
     let next = shared.publish(&[8; 4], limit()).unwrap();
     assert_eq!(
-        fixture::link(&home)
+        fixture::link(&server)
             .open(name("a"), limit())
             .unwrap()
             .get(limit())
@@ -169,13 +169,13 @@ fn peers_put_only_what_they_may() {
         remote.put_from(&short, limit()),
         Err(Error::Size { .. })
     ));
-    assert_eq!(home.stats().requests_refused, 2);
+    assert_eq!(server.stats().requests_refused, 2);
 }
 
 #[test]
 fn a_failed_writer_publishes_nothing_and_blocks_nothing() {
-    let home = home();
-    let object = home.create(name("w"), row(4), &Place::host()).unwrap();
+    let server = server();
+    let object = server.create(name("w"), row(4), &Place::host()).unwrap();
     let first = object.publish(&[1; 4], limit()).unwrap();
     let failed = object.write_with(limit(), |slot| {
         slot.write_at(0, &[9; 4])?;
@@ -195,17 +195,17 @@ fn a_failed_writer_publishes_nothing_and_blocks_nothing() {
         object.write_with(limit(), |_| panic!("expected by this test"))
     }));
     assert!(panicked.is_err());
-    let remote = fixture::link(&home).open(name("w"), limit()).unwrap();
+    let remote = fixture::link(&server).open(name("w"), limit()).unwrap();
     assert_eq!(remote.get(limit()).unwrap(), (first, vec![1; 4]));
     assert!(object.publish(&[2; 4], limit()).unwrap() > first);
 }
 
 #[test]
 fn a_live_object_has_one_copy_that_changes_in_place() {
-    let home = home();
+    let server = server();
     let live = row(8).mode(Mode::Live);
-    let object = home.create(name("step"), live, &Place::host()).unwrap();
-    let remote = fixture::link(&home).open(name("step"), limit()).unwrap();
+    let object = server.create(name("step"), live, &Place::host()).unwrap();
+    let remote = fixture::link(&server).open(name("step"), limit()).unwrap();
     for step in 1..=20_u64 {
         let epoch = object.publish(&step.to_le_bytes(), limit()).unwrap();
         assert_eq!(remote.wait_newer(None, limit()).unwrap(), epoch);
@@ -218,9 +218,9 @@ fn a_live_object_has_one_copy_that_changes_in_place() {
 
 #[test]
 fn a_link_that_another_thread_uses_is_busy_at_the_deadline() {
-    let home = home();
-    let object = home.create(name("w"), row(8), &Place::host()).unwrap();
-    let link = fixture::link(&home);
+    let server = server();
+    let object = server.create(name("w"), row(8), &Place::host()).unwrap();
+    let link = fixture::link(&server);
     let remote = link.open(name("w"), limit()).unwrap();
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| remote.wait_newer(None, limit()));
@@ -239,37 +239,37 @@ fn a_link_that_another_thread_uses_is_busy_at_the_deadline() {
 
 #[test]
 fn more_links_than_an_owner_serves_are_refused_and_counted() {
-    let options = HomeOptions::new(Security::Loopback).most_peers(2);
-    let home = Home::bind("127.0.0.1:0".parse().unwrap(), options).unwrap();
-    let _object = home.create(name("w"), row(8), &Place::host()).unwrap();
-    let links = [(); 2].map(|()| fixture::link(&home));
+    let options = ServerOptions::new(Security::Loopback).most_peers(2);
+    let server = ObjectServer::bind("127.0.0.1:0".parse().unwrap(), options).unwrap();
+    let _object = server.create(name("w"), row(8), &Place::host()).unwrap();
+    let links = [(); 2].map(|()| fixture::link(&server));
     let opened = links
         .each_ref()
         .map(|it| it.open(name("w"), limit()).unwrap());
     let options = gdr_object::LinkOptions::new(Security::Loopback);
-    let third = gdr_object::Link::connect(home.address(), options, limit()).unwrap_err();
+    let third = gdr_object::Link::connect(server.address(), options, limit()).unwrap_err();
     assert!(
         third
             .to_string()
             .contains("serves 2 links of your user already"),
         "{third}"
     );
-    assert_eq!(home.stats().links_refused, 1);
+    assert_eq!(server.stats().links_refused, 1);
     drop((opened, links));
     let options = gdr_object::LinkOptions::new(Security::Loopback);
-    while gdr_object::Link::connect(home.address(), options.clone(), limit()).is_err() {
+    while gdr_object::Link::connect(server.address(), options.clone(), limit()).is_err() {
         std::thread::yield_now();
     }
 }
 
 #[test]
 fn publications_with_a_checksum_are_checked_and_arrive() {
-    let home = home();
+    let server = server();
     let summed = row(1000)
         .checksum(Checksum::Sum64)
         .grant(Grantee::Everyone, Rights::ReadWrite);
-    let object = home.create(name("w"), summed, &Place::host()).unwrap();
-    let link = fixture::link(&home);
+    let object = server.create(name("w"), summed, &Place::host()).unwrap();
+    let link = fixture::link(&server);
     let remote = link.open(name("w"), limit()).unwrap();
     let first = object.publish(&[3; 1000], limit()).unwrap();
     assert_eq!(remote.get(limit()).unwrap(), (first, vec![3; 1000]));
@@ -281,8 +281,8 @@ fn publications_with_a_checksum_are_checked_and_arrive() {
 }
 
 /// Sends messages as a peer that breaks the protocol, and returns how it ended.
-fn send(home: &Home, messages: &[&str]) -> gdr_rdma::Result<Vec<Vec<u8>>> {
-    let mut session = Session::connect(home.address(), &Security::Loopback, limit())?;
+fn send(server: &ObjectServer, messages: &[&str]) -> gdr_rdma::Result<Vec<Vec<u8>>> {
+    let mut session = Session::connect(server.address(), &Security::Loopback, limit())?;
     messages
         .iter()
         .map(|message| {
@@ -295,30 +295,30 @@ fn send(home: &Home, messages: &[&str]) -> gdr_rdma::Result<Vec<Vec<u8>>> {
 #[test]
 fn messages_that_break_the_protocol_end_their_link_and_nothing_else() {
     const HELLO: &str = r#"{"hello":{"version":1}}"#;
-    let home = home();
+    let server = server();
     let shared = row(4).grant(Grantee::Everyone, Rights::ReadWrite);
-    let object = home.create(name("w"), shared, &Place::host()).unwrap();
+    let object = server.create(name("w"), shared, &Place::host()).unwrap();
     let epoch = object.publish(&[1; 4], limit()).unwrap();
-    let link = fixture::link(&home);
+    let link = fixture::link(&server);
     let remote = link.open(name("w"), limit()).unwrap();
 
     let long = "x".repeat(60_000);
     for malformed in ["", "{}", "\0\u{1b}", r#"{"open":{"name":"-"}}"#, &long] {
-        let ended = send(&home, &[HELLO, malformed]);
+        let ended = send(&server, &[HELLO, malformed]);
         assert!(
             matches!(ended, Err(gdr_rdma::Error::Handshake(_))),
             "{malformed:?}"
         );
     }
-    assert_eq!(home.stats().requests_malformed, 5);
+    assert_eq!(server.stats().requests_malformed, 5);
     for early in [
         r#"{"list":{"after":null}}"#,
         r#"{"hello":{"version":2}}"#,
         r#""ping""#,
     ] {
-        assert!(send(&home, &[early]).is_err(), "{early}");
+        assert!(send(&server, &[early]).is_err(), "{early}");
     }
-    assert!(send(&home, &[HELLO, HELLO]).is_err());
+    assert!(send(&server, &[HELLO, HELLO]).is_err());
 
     // What was opened by another link, or was never begun, is refused.
     for refused in [
@@ -329,15 +329,15 @@ fn messages_that_break_the_protocol_end_their_link_and_nothing_else() {
         r#"{"open":{"name":"another"}}"#,
         r#"{"widen":{"domain":"read-only","mtu":5}}"#,
     ] {
-        let answers = send(&home, &[HELLO, refused]).unwrap();
+        let answers = send(&server, &[HELLO, refused]).unwrap();
         let answer = String::from_utf8_lossy(&answers[1]);
         assert!(answer.starts_with(r#"{"refused":"#), "{answer}");
     }
-    assert_eq!(home.stats().requests_refused, 6);
+    assert_eq!(server.stats().requests_refused, 6);
     // A put that is begun and left ends with its link, or at its limit.
     let begin = r#"{"begin-put":{"object":1,"milliseconds":60000}}"#;
     let open = r#"{"open":{"name":"w"}}"#;
-    let answers = send(&home, &[HELLO, open, begin]).unwrap();
+    let answers = send(&server, &[HELLO, open, begin]).unwrap();
     assert!(answers[2].starts_with(br#"{"writable""#));
     let second = loop {
         match object.publish(&[2; 4], limit()) {
@@ -354,14 +354,14 @@ fn messages_that_break_the_protocol_end_their_link_and_nothing_else() {
 
 #[test]
 fn a_put_whose_bytes_have_another_checksum_is_refused_and_not_published() {
-    let home = home();
+    let server = server();
     let summed = row(4)
         .checksum(Checksum::Sum64)
         .grant(Grantee::Everyone, Rights::ReadWrite);
-    let object = home.create(name("w"), summed, &Place::host()).unwrap();
+    let object = server.create(name("w"), summed, &Place::host()).unwrap();
     let first = object.publish(&[1; 4], limit()).unwrap();
     let answers = send(
-        &home,
+        &server,
         &[
             r#"{"hello":{"version":1}}"#,
             r#"{"open":{"name":"w"}}"#,
@@ -378,10 +378,10 @@ fn a_put_whose_bytes_have_another_checksum_is_refused_and_not_published() {
 
 #[test]
 fn a_put_that_is_late_is_refused_and_its_slot_is_used_by_others() {
-    let home = home();
+    let server = server();
     let shared = row(4).grant(Grantee::Everyone, Rights::ReadWrite);
-    let object = home.create(name("w"), shared, &Place::host()).unwrap();
-    let mut session = Session::connect(home.address(), &Security::Loopback, limit()).unwrap();
+    let object = server.create(name("w"), shared, &Place::host()).unwrap();
+    let mut session = Session::connect(server.address(), &Security::Loopback, limit()).unwrap();
     let mut ask = |message: &str| {
         session.send(message.as_bytes(), limit()).unwrap();
         String::from_utf8(session.receive(limit()).unwrap()).unwrap()
@@ -402,9 +402,9 @@ fn a_put_that_is_late_is_refused_and_its_slot_is_used_by_others() {
 fn an_interrupt_ends_the_calls_in_progress_and_the_next_one_connects_again() {
     /// No wait of the test lasts so long.
     const HOURS: Duration = Duration::from_secs(10 * 3600);
-    let home = home();
-    let object = home.create(name("w"), row(8), &Place::host()).unwrap();
-    let link = fixture::link(&home);
+    let server = server();
+    let object = server.create(name("w"), row(8), &Place::host()).unwrap();
+    let link = fixture::link(&server);
     let remote = link.open(name("w"), limit()).unwrap();
     std::thread::scope(|scope| {
         // One waits for an epoch, the other for its turn.

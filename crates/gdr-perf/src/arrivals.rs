@@ -72,7 +72,7 @@ impl Arrivals<'_> {
         mut take: impl FnMut(Session, Result<M>) -> Result<ControlFlow<R>>,
     ) -> Result<R> {
         let (said, arrived) = channel();
-        let mut strangers = 0;
+        let mut failed_connections = 0;
         let mut last = RdmaError::Deadline(Awaited::Handshake(HandshakeStep::Accept));
         thread::scope(|scope| {
             let mut hearing = Hearing {
@@ -111,9 +111,9 @@ impl Arrivals<'_> {
                         peer,
                         last: error,
                     }) => {
-                        strangers += failed;
+                        failed_connections += failed;
                         last = RdmaError::NoPeer {
-                            failed: strangers,
+                            failed: failed_connections,
                             peer,
                             last: error,
                         };
@@ -203,7 +203,7 @@ mod tests {
 
     /// The first to speak after so many who are silent.
     fn first_behind(silent: usize, said: &[u8]) -> Result<String> {
-        let (listener, mut strangers) = greeted(silent);
+        let (listener, mut silent_peers) = greeted(silent);
         thread::scope(|scope| {
             let arrivals = Arrivals {
                 listener: &listener,
@@ -214,7 +214,7 @@ mod tests {
             };
             let first = scope.spawn(move || arrivals.first::<String>());
             for _ in 0..silent {
-                strangers.push(connect(&listener));
+                silent_peers.push(connect(&listener));
             }
             // One that hangs up.
             drop(connect(&listener));

@@ -40,7 +40,6 @@
 #![deny(unsafe_code)]
 
 pub mod apiperf;
-mod area;
 mod arrivals;
 pub mod baseline;
 mod bench_target;
@@ -59,6 +58,7 @@ mod peer_message;
 mod ping_pong;
 mod poll;
 pub mod pplat;
+mod registered_buffer;
 pub mod report;
 pub mod sanity;
 pub mod sizes;

@@ -145,7 +145,7 @@ fn an_endpoint_measures_several_times_with_memory_that_it_registers_once() {
             assert_eq!(row.verified_bytes, Some(2 * (8 + 40) * 4097));
         }
     });
-    // Both of its areas.
+    // Both of its buffers.
     assert_eq!(pins.load(Ordering::Relaxed), 2);
 }
 

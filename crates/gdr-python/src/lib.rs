@@ -3,7 +3,7 @@
 //! GPU memory of any library (PyTorch, CuPy, Numba, JAX) becomes memory that the CPU reads and writes:
 //! `mapping::Mapping`. A word that a stream writes and a Python thread polls is a
 //! `signal::Signal`. `probe` reports by which routes the CPU and each RDMA device reach memory. A
-//! `home::Home` serves named memory, which a `link::Link` reads and writes by RDMA.
+//! `object_server::ObjectServer` serves named memory, which a `link::Link` reads and writes by RDMA.
 //!
 //! Nothing here links to CUDA, to a library for tensors or to a version of Python: the driver is
 //! loaded at run time, tensors come by `__cuda_array_interface__` or DLPack, and the module uses
@@ -39,7 +39,6 @@ mod dtype;
 mod error;
 mod extents;
 mod gather;
-mod home;
 mod host_memory;
 mod link;
 mod local_memory;
@@ -47,6 +46,7 @@ mod mapping;
 mod object;
 mod object_error;
 mod object_info;
+mod object_server;
 mod probe;
 mod relay;
 mod remote_object;
@@ -76,8 +76,6 @@ mod _gdr {
     #[pymodule_export]
     use crate::gather::Gather;
     #[pymodule_export]
-    use crate::home::Home;
-    #[pymodule_export]
     use crate::link::Link;
     #[pymodule_export]
     use crate::local_memory::LocalMemory;
@@ -85,6 +83,8 @@ mod _gdr {
     use crate::mapping::{Mapping, map};
     #[pymodule_export]
     use crate::object::Object;
+    #[pymodule_export]
+    use crate::object_server::ObjectServer;
     #[pymodule_export]
     use crate::probe::probe;
     #[pymodule_export]

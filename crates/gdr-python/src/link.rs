@@ -18,7 +18,7 @@ use crate::waiting::{deadline, wait};
 
 /// A connection to an owner of objects.
 ///
-/// `address` is the owner's Home.address; `key` is the owner's, as for Home. `nic` names an RDMA
+/// `address` is the owner's ObjectServer.address; `key` is the owner's, as for ObjectServer. `nic` names an RDMA
 /// device; without one, gdr itself speaks RoCE at the address that leads to the owner.
 ///
 /// One thread at a time uses a link; others wait for their turn, up to their timeout: open a link for

@@ -11,16 +11,16 @@ use pyo3::types::PyDict;
 use crate::device_slot::DeviceSlot;
 use crate::error::IntoException;
 use crate::gather::Gather;
-use crate::home::OpenHome;
 use crate::host_memory::HostMemory;
 use crate::local_memory::Memory;
 use crate::object_info;
+use crate::object_server::OpenServer;
 use crate::runtime::Runtime;
 use crate::stream::{ProgramStream, Streams};
 use crate::tensor::Access;
 use crate::waiting::{INTERRUPTIBLE, deadline};
 
-/// An object of this process, which peers reach until it or its home is closed. The home keeps it. Home.object() makes it.
+/// An object of this process, which peers reach until it or its server is closed. The server keeps it. ObjectServer.object() makes it.
 #[pyclass(frozen, module = "gdr")]
 #[derive(Debug)]
 pub(crate) struct Object {
@@ -30,17 +30,17 @@ pub(crate) struct Object {
     open: Mutex<Option<Arc<gdr_object::Object>>>,
     /// Those that it was published from.
     streams: Streams,
-    home: Arc<OpenHome>,
+    server: Arc<OpenServer>,
 }
 
 impl Object {
-    pub(crate) fn new(object: Arc<gdr_object::Object>, home: Arc<OpenHome>) -> Self {
+    pub(crate) fn new(object: Arc<gdr_object::Object>, server: Arc<OpenServer>) -> Self {
         Self {
             name: object.name().to_string(),
             nbytes: object.info().map_or(0, |info| info.bytes),
             open: Mutex::new(Some(object)),
             streams: Streams::default(),
-            home,
+            server,
         }
     }
 
@@ -174,7 +174,7 @@ impl Object {
         drop(open);
         py.detach(|| {
             if let Some(object) = closed {
-                self.home.end(&object);
+                self.server.end(&object);
             }
         });
     }

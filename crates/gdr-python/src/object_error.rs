@@ -85,7 +85,7 @@ fn busy(text: String, what: String, by: BusyReason) -> PyErr {
 const fn gone(why: GoneReason) -> &'static str {
     match why {
         GoneReason::Closed => "closed",
-        GoneReason::HomeClosed => "home-closed",
+        GoneReason::ServerClosed => "server-closed",
         GoneReason::Restarted => "restarted",
         GoneReason::Disconnected => "disconnected",
         GoneReason::Unreachable => "unreachable",

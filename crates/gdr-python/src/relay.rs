@@ -7,11 +7,11 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::error::IntoException;
-use crate::home::OpenHome;
+use crate::object_server::OpenServer;
 use crate::waiting::{INTERRUPTIBLE, deadline};
 
 /// An object with the epochs of another owner's object, for readers that are not all to read from that owner.
-/// Home.relay() makes it. Once the owner is gone, so is the object.
+/// ObjectServer.relay() makes it. Once the owner is gone, so is the object.
 #[pyclass(frozen, module = "gdr")]
 #[derive(Debug)]
 pub(crate) struct Relay {
@@ -19,15 +19,15 @@ pub(crate) struct Relay {
     /// None once it is closed.
     open: Mutex<Option<Arc<gdr_object::Relay>>>,
     /// It serves as long as this does.
-    _home: Arc<OpenHome>,
+    _server: Arc<OpenServer>,
 }
 
 impl Relay {
-    pub(crate) fn new(relay: gdr_object::Relay, home: Arc<OpenHome>) -> Self {
+    pub(crate) fn new(relay: gdr_object::Relay, server: Arc<OpenServer>) -> Self {
         Self {
             name: relay.name().to_string(),
             open: Mutex::new(Some(Arc::new(relay))),
-            _home: home,
+            _server: server,
         }
     }
 

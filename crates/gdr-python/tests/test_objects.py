@@ -1,4 +1,4 @@
-"""gdr.Home and gdr.Link: named memory, by gdr's own RDMA on loopback addresses."""
+"""gdr.ObjectServer and gdr.Link: named memory, by gdr's own RDMA on loopback addresses."""
 
 import ctypes
 import os
@@ -19,19 +19,19 @@ HOURS = 36_000.0
 
 
 @pytest.fixture
-def home():
-    with gdr.Home() as home:
-        yield home
+def server():
+    with gdr.ObjectServer() as server:
+        yield server
 
 
 @pytest.fixture
-def link(home):
-    with gdr.Link(home.address, timeout=LIMIT_S) as link:
+def link(server):
+    with gdr.Link(server.address, timeout=LIMIT_S) as link:
         yield link
 
 
-def test_host_memory_is_published_awaited_and_read(home, link):
-    weights = home.object("weights", 1 << 20)
+def test_host_memory_is_published_awaited_and_read(server, link):
+    weights = server.object("weights", 1 << 20)
     remote = link.open("weights", timeout=LIMIT_S)
     assert (remote.name, remote.nbytes, remote.newest(timeout=LIMIT_S)) == ("weights", 1 << 20, None)
     content = bytes(range(256)) * 4096
@@ -55,8 +55,8 @@ def test_host_memory_is_published_awaited_and_read(home, link):
     assert weights.readers == 1
 
 
-def test_memory_that_is_registered_serves_many_gets_and_is_released(home, link):
-    scalar = home.object("loss", 8, mode="live")
+def test_memory_that_is_registered_serves_many_gets_and_is_released(server, link):
+    scalar = server.object("loss", 8, mode="live")
     out = bytearray(8)
     with link.memory(out) as memory:
         assert memory.nbytes == 8
@@ -73,15 +73,15 @@ def test_memory_that_is_registered_serves_many_gets_and_is_released(home, link):
         remote.get_into(memory, timeout=LIMIT_S)
 
 
-def test_an_object_like_an_array_has_its_elements_shape_and_place(home, link):
+def test_an_object_like_an_array_has_its_elements_shape_and_place(server, link):
     gpu = gdr.DeviceMemory(48, device=1)
     tensor = DlpackArray(gpu.address, (2, 3), code=2, bits=64)
     host = (ctypes.c_int16 * 6)()
     made = {
-        "gpu": home.object("gpu", like=tensor),
-        "host": home.object("host", like=memoryview(host).cast("B").cast("h", (2, 3))),
-        "cpu": home.object("cpu", like=DlpackArray(ctypes.addressof(host), (6,), 4, 16, CPU)),
-        "ring": home.object("ring", 64, device=0, mode="ring:4", when_full="block"),
+        "gpu": server.object("gpu", like=tensor),
+        "host": server.object("host", like=memoryview(host).cast("B").cast("h", (2, 3))),
+        "cpu": server.object("cpu", like=DlpackArray(ctypes.addressof(host), (6,), 4, 16, CPU)),
+        "ring": server.object("ring", 64, device=0, mode="ring:4", when_full="block"),
     }
     infos = {info["name"]: info for info in link.list(timeout=LIMIT_S)}
     assert set(infos) == set(made)
@@ -101,9 +101,9 @@ def test_an_object_like_an_array_has_its_elements_shape_and_place(home, link):
     assert infos["gpu"]["mode"] == "latest" and infos["gpu"]["newest"] is None
 
 
-def test_gpu_memory_is_published_by_a_stream_and_read_into_gpu_memory(home, link):
+def test_gpu_memory_is_published_by_a_stream_and_read_into_gpu_memory(server, link):
     source, out = gdr.DeviceMemory(1 << 16), gdr.DeviceMemory(1 << 16, kind="vmm")
-    weights = home.object("weights", like=source, checksum="sum64")
+    weights = server.object("weights", like=source, checksum="sum64")
     remote = link.open("weights", timeout=LIMIT_S)
     seen = None
     with gdr.map(source) as before, gdr.map(out) as after, link.memory(out) as memory:
@@ -116,8 +116,8 @@ def test_gpu_memory_is_published_by_a_stream_and_read_into_gpu_memory(home, link
             seen = epoch
 
 
-def test_a_peer_puts_what_it_may(home, link):
-    page = home.object("page", 4096, access="read-write")
+def test_a_peer_puts_what_it_may(server, link):
+    page = server.object("page", 4096, access="read-write")
     remote = link.open("page", timeout=LIMIT_S)
     for source in [b"a" * 4096, bytearray(b"b" * 4096), gdr.DeviceMemory(4096)]:
         if isinstance(source, gdr.DeviceMemory):
@@ -126,19 +126,19 @@ def test_a_peer_puts_what_it_may(home, link):
         epoch = remote.put_from(source, timeout=LIMIT_S)
         assert epoch == page.newest
     assert remote.get(timeout=LIMIT_S) == (epoch, b"c" * 4096)
-    home.object("read-only", 8)
+    server.object("read-only", 8)
     with pytest.raises(gdr.Denied, match="permits this peer to read") as denied:
         link.open("read-only", timeout=LIMIT_S).put_from(bytes(8), timeout=LIMIT_S)
     fields = (denied.value.name, denied.value.permitted, denied.value.asked)
     assert fields == ("read-only", "read", "read and write")
 
 
-def test_failures_have_classes_and_fields(home, link):
+def test_failures_have_classes_and_fields(server, link):
     with pytest.raises(gdr.NoSuchObject) as missing:
         link.open("missing", timeout=LIMIT_S)
-    assert (missing.value.name, missing.value.owner) == ("missing", home.address)
+    assert (missing.value.name, missing.value.owner) == ("missing", server.address)
     assert isinstance(missing.value, LookupError)
-    weights = home.object("weights", 8)
+    weights = server.object("weights", 8)
     remote = link.open("weights", timeout=LIMIT_S)
     with pytest.raises(gdr.Empty) as empty:
         remote.get_into(bytearray(8), timeout=LIMIT_S)
@@ -158,48 +158,48 @@ def test_failures_have_classes_and_fields(home, link):
     with pytest.raises(ValueError, match="9 bytes at offset 0 exceed the 8"):
         remote.read_at(0, bytearray(9), timeout=LIMIT_S)
     with pytest.raises(gdr.Error, match="already an object weights"):
-        home.object("weights", 8)
+        server.object("weights", 8)
     weights.close()
     with pytest.raises(gdr.Gone) as gone:
         remote.newest(timeout=LIMIT_S)
     assert (gone.value.what, gone.value.reason) == ("the object weights", "closed")
     with pytest.raises(ValueError, match="the object is closed"):
         weights.publish_from(bytes(8))
-    other = home.object("other", 8)
+    other = server.object("other", 8)
     last = link.open("other", timeout=LIMIT_S)
-    home.close()
+    server.close()
     with pytest.raises(gdr.Gone) as gone:
         last.newest(timeout=LIMIT_S)
     assert gone.value.reason == "disconnected"
-    with pytest.raises(ValueError, match="the home is closed"):
-        home.object("third", 8)
-    with pytest.raises(gdr.Gone, match="closed its home") as gone:
+    with pytest.raises(ValueError, match="the server is closed"):
+        server.object("third", 8)
+    with pytest.raises(gdr.Gone, match="closed its server") as gone:
         other.publish_from(bytes(8))
-    assert (gone.value.what, gone.value.reason) == ("the object other", "home-closed")
+    assert (gone.value.what, gone.value.reason) == ("the object other", "server-closed")
     other.close()
     link.close()
     with pytest.raises(ValueError, match="the link is closed"):
         last.newest(timeout=LIMIT_S)
 
 
-def test_a_home_with_a_limit_serves():
-    with gdr.Home(limit=10**9) as home:
-        home.object("w", 8).publish_from(bytes(range(8)))
-        with gdr.Link(home.address) as link:
+def test_a_server_with_a_limit_serves():
+    with gdr.ObjectServer(limit=10**9) as server:
+        server.object("w", 8).publish_from(bytes(range(8)))
+        with gdr.Link(server.address) as link:
             assert link.open("w").get(timeout=LIMIT_S)[1] == bytes(range(8))
 
 
-def test_arguments_that_are_wrong_are_named(home, link):
+def test_arguments_that_are_wrong_are_named(server, link):
     for name in ["no.such.host.invalid", "localhost:port", "x" * 300]:
         with pytest.raises(ValueError, match="is not an address, and no host has this name"):
-            gdr.Home(name)
-    with gdr.Home("localhost:0") as local:
+            gdr.ObjectServer(name)
+    with gdr.ObjectServer("localhost:0") as local:
         gdr.Link(local.address.replace("127.0.0.1", "localhost")).close()
     with pytest.raises(TypeError, match="a float is not a key"):
-        gdr.Link(home.address, key=1.5)
+        gdr.Link(server.address, key=1.5)
     for limit, error in [(0, ValueError), (-1, OverflowError), (1.5, TypeError)]:
         with pytest.raises(error):
-            gdr.Home(limit=limit)
+            gdr.ObjectServer(limit=limit)
     for arguments, text in [
         ({"mode": "newest"}, '"newest" is not a mode'),
         ({"mode": "ring:1"}, "2 to 4096 slots"),
@@ -208,14 +208,14 @@ def test_arguments_that_are_wrong_are_named(home, link):
         ({"checksum": "md5"}, "none or sum64"),
     ]:
         with pytest.raises(ValueError, match=text):
-            home.object("name", 8, **arguments)
+            server.object("name", 8, **arguments)
     with pytest.raises(ValueError, match="is not the name of an object"):
-        home.object("a name", 8)
+        server.object("a name", 8)
     with pytest.raises(TypeError, match="nbytes"):
-        home.object("name")
+        server.object("name")
     with pytest.raises(TypeError, match="nbytes"):
-        home.object("name", 8, like=bytes(8))
-    home.object("name", 8)
+        server.object("name", 8, like=bytes(8))
+    server.object("name", 8)
     remote = link.open("name", timeout=LIMIT_S)
     with pytest.raises(TypeError, match="read-only"):
         remote.get_into(bytes(8), timeout=LIMIT_S)
@@ -234,17 +234,17 @@ def test_only_peers_with_the_key_are_accepted(tmp_path):
     path = tmp_path / "key"
     path.write_bytes(KEY)
     path.chmod(0o600)
-    with gdr.Home(key=KEY) as home:
-        home.object("name", 8)
-        with gdr.Link(home.address, key=path, timeout=LIMIT_S) as link:
+    with gdr.ObjectServer(key=KEY) as server:
+        server.object("name", 8)
+        with gdr.Link(server.address, key=path, timeout=LIMIT_S) as link:
             assert [info["name"] for info in link.list(timeout=LIMIT_S)] == ["name"]
         for key in [bytes(32), None]:
             with pytest.raises(gdr.Error, match="key"):
-                gdr.Link(home.address, key=key, timeout=LIMIT_S)
+                gdr.Link(server.address, key=key, timeout=LIMIT_S)
 
 
-def test_a_wait_lets_other_threads_publish(home, link):
-    scalar = home.object("scalar", 8)
+def test_a_wait_lets_other_threads_publish(server, link):
+    scalar = server.object("scalar", 8)
     remote = link.open("scalar", timeout=LIMIT_S)
     thread = threading.Thread(target=scalar.publish_from, args=(bytes(8),))
     thread.start()
@@ -264,10 +264,10 @@ def test_a_wait_lets_other_threads_publish(home, link):
 
 OWNER = """
 import gdr
-home = gdr.Home()
-object = home.object("frame", 1 << 20)
+server = gdr.ObjectServer()
+object = server.object("frame", 1 << 20)
 object.publish_from(bytes(1 << 20))
-print(home.address, flush=True)
+print(server.address, flush=True)
 input()
 """
 

@@ -25,8 +25,8 @@ def test_an_index_says_where_each_tensor_is():
 
 def test_work_of_a_stream_writes_an_epoch_in_place():
     index = gdr.TensorIndex([("w", "U8", [4])])
-    with gdr.Home() as home, gdr.Link(home.address, timeout=LIMIT_S) as link:
-        published = home.object("w", index.nbytes, device=0)
+    with gdr.ObjectServer() as server, gdr.Link(server.address, timeout=LIMIT_S) as link:
+        published = server.object("w", index.nbytes, device=0)
         remote = link.open("w", timeout=LIMIT_S)
 
         def write(slot):
@@ -59,7 +59,7 @@ def test_work_of_a_stream_writes_an_epoch_in_place():
             gdr.Gather([(tensors[0][0], 0), (tensors[1][0], 2)])
         with pytest.raises(ValueError, match="no tensors"):
             gdr.Gather([])
-        host = home.object("h", 8)
+        host = server.object("h", 8)
         with pytest.raises(ValueError, match="host memory"):
             host.write_on(write)
         host.publish_from(bytes(8))

@@ -89,12 +89,12 @@ def test_a_reader_follows_and_never_mixes_two_pushes():
 
 def test_owners_of_parts_are_read_by_readers_of_others():
     whole = torch.arange(12.0 * 10).view(12, 10)
-    with gdr.Home() as home:
+    with gdr.ObjectServer() as server:
         owners = [
             gdr.torch.publish(
                 {"w": whole[row : row + 6, column : column + 5], "same": torch.ones(3)},
                 f"rank.{row}.{column}",
-                listen=home,
+                listen=server,
                 parts={"w": ((12, 10), (row, column))},
             )
             for row in (0, 6)
@@ -441,10 +441,10 @@ def test_a_checkpoint_of_a_file_is_pulled_without_a_step(tmp_path):
     header = b'{"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"h":{"dtype":"U8","shape":[3],"data_offsets":[8,11]}}'
     content = len(header).to_bytes(8, "little") + header
     content += torch.tensor([1.5, 2.5]).numpy().tobytes() + b"\1\2\3"
-    with gdr.Home() as home:
-        home.object("file", len(content), checksum="sum64").publish_from(content)
+    with gdr.ObjectServer() as server:
+        server.object("file", len(content), checksum="sum64").publish_from(content)
         into = {"w": torch.empty(2), "h": torch.empty(3, dtype=torch.uint8)}
-        with gdr.torch.Reader(f"{home.address}/file", into, timeout=LIMIT_S) as reader:
+        with gdr.torch.Reader(f"{server.address}/file", into, timeout=LIMIT_S) as reader:
             # All of it, so that the checksum is compared.
             assert reader.nbytes == len(content)
             assert reader.pull(timeout=LIMIT_S) is None
@@ -454,9 +454,9 @@ def test_a_checkpoint_of_a_file_is_pulled_without_a_step(tmp_path):
 def test_a_file_and_weights_with_steps_are_not_one_model():
     header = b'{"h":{"dtype":"U8","shape":[3],"data_offsets":[0,3]}}'
     content = len(header).to_bytes(8, "little") + header + b"\1\2\3"
-    with gdr.Home() as home, gdr.torch.publish({"w": torch.ones(2)}, "w", listen=home) as publisher:
+    with gdr.ObjectServer() as server, gdr.torch.publish({"w": torch.ones(2)}, "w", listen=server) as publisher:
         publisher.push(1)
-        home.object("file", len(content)).publish_from(content)
+        server.object("file", len(content)).publish_from(content)
         into = {"w": torch.zeros(2), "h": torch.zeros(3, dtype=torch.uint8)}
         with pytest.raises(ValueError, match="a file without a step"):
-            gdr.torch.pull([publisher.source, f"{home.address}/file"], into, timeout=LIMIT_S)
+            gdr.torch.pull([publisher.source, f"{server.address}/file"], into, timeout=LIMIT_S)

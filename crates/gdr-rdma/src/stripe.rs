@@ -59,7 +59,7 @@ const NUMBER_BITS: u32 = 48;
 #[derive(Debug)]
 pub struct Stripe<'a> {
     pairs: Vec<&'a QueuePair>,
-    lanes: Lanes,
+    requests: Outstanding,
 }
 
 /// A request of a [`Stripe`].
@@ -93,14 +93,14 @@ impl<'a> Stripe<'a> {
     /// Spreads requests over these queue pairs, 16 outstanding ones of each.
     pub fn over(pairs: impl IntoIterator<Item = &'a QueuePair>) -> Self {
         let pairs: Vec<_> = pairs.into_iter().collect();
-        let lanes = Lanes::new(pairs.len());
-        Self { pairs, lanes }
+        let requests = Outstanding::new(pairs.len());
+        Self { pairs, requests }
     }
 
     /// Sets how many requests of each queue pair may be outstanding, at least one.
     #[must_use]
     pub fn window(mut self, window: usize) -> Self {
-        self.lanes.window = window.max(1);
+        self.requests.window = window.max(1);
         self
     }
 
@@ -108,14 +108,14 @@ impl<'a> Stripe<'a> {
     /// belong to this stripe.
     #[must_use]
     pub fn numbered_from(mut self, number: u64) -> Self {
-        self.lanes.first = number;
-        self.lanes.next = number;
+        self.requests.first = number;
+        self.requests.next = number;
         self
     }
 
     /// The number that the next request gets.
     pub fn next_number(&self) -> u64 {
-        self.lanes.next
+        self.requests.next
     }
 
     /// Takes as many requests from `parts` as the windows have room for, and posts them. One queue
@@ -125,27 +125,27 @@ impl<'a> Stripe<'a> {
     /// The errors of [`QueuePair::post_sends`]. The requests that were taken and not posted are lost.
     pub fn post(&mut self, parts: &mut impl Iterator<Item = StripedPart>) -> Result<()> {
         let mut requests: Vec<Vec<SendRequest>> = vec![Vec::new(); self.pairs.len()];
-        while let Some(lane) = self.lanes.idlest()
+        while let Some(pair) = self.requests.idlest()
             && let Some(StripedPart { mut request, bytes }) = parts.next()
         {
-            request.id = self.lanes.begin(lane, bytes);
-            requests[lane].push(request);
+            request.id = self.requests.begin(pair, bytes);
+            requests[pair].push(request);
         }
         let mut outcome = Ok(());
-        for (lane, requests) in requests.into_iter().enumerate() {
+        for (pair, requests) in requests.into_iter().enumerate() {
             let taken = requests.len();
             if taken == 0 {
                 continue;
             }
             let posted = match &outcome {
-                Ok(()) => self.pairs[lane].post_sends(requests),
+                Ok(()) => self.pairs[pair].post_sends(requests),
                 Err(_) => {
-                    self.lanes.withdraw(lane, taken);
+                    self.requests.withdraw(pair, taken);
                     continue;
                 }
             };
             if let Err(refused) = posted {
-                self.lanes.withdraw(lane, taken - refused.posted);
+                self.requests.withdraw(pair, taken - refused.posted);
                 outcome = Err(refused.error);
             }
         }
@@ -155,17 +155,17 @@ impl<'a> Stripe<'a> {
     /// Takes note of a completion, and returns whether it is one of this stripe. Whether it is a success
     /// is for the caller to look at.
     pub fn completed(&mut self, completion: &Completion) -> bool {
-        !completion.opcode.is_receive() && self.lanes.end(completion.id)
+        !completion.opcode.is_receive() && self.requests.end(completion.id)
     }
 
     /// How many requests are posted and not complete.
     pub fn outstanding(&self) -> usize {
-        self.lanes.outstanding.iter().map(VecDeque::len).sum()
+        self.requests.outstanding.iter().map(VecDeque::len).sum()
     }
 
     /// The bytes of the requests that are complete.
     pub fn moved(&self) -> u64 {
-        self.lanes.moved
+        self.requests.moved
     }
 
     /// The offsets and lengths of the parts of a transfer of `len` bytes over so many queue pairs: 1 MiB
@@ -219,7 +219,7 @@ impl StripedRange<'_> {
 
 /// Which queue pair has which requests, of whose numbers nothing is known but the order.
 #[derive(Debug)]
-struct Lanes {
+struct Outstanding {
     /// The bytes of the requests of each queue pair, which complete in this order.
     outstanding: Vec<VecDeque<u64>>,
     window: usize,
@@ -228,10 +228,10 @@ struct Lanes {
     moved: u64,
 }
 
-impl Lanes {
-    fn new(lanes: usize) -> Self {
+impl Outstanding {
+    fn new(pairs: usize) -> Self {
         Self {
-            outstanding: vec![VecDeque::new(); lanes],
+            outstanding: vec![VecDeque::new(); pairs],
             window: WINDOW,
             first: 0,
             next: 0,
@@ -241,31 +241,31 @@ impl Lanes {
 
     /// The queue pair with the fewest outstanding requests, unless its window is full.
     fn idlest(&self) -> Option<usize> {
-        let lanes = self.outstanding.iter().map(VecDeque::len).enumerate();
-        let (lane, outstanding) = lanes.min_by_key(|(_, outstanding)| *outstanding)?;
-        (outstanding < self.window).then_some(lane)
+        let pairs = self.outstanding.iter().map(VecDeque::len).enumerate();
+        let (pair, outstanding) = pairs.min_by_key(|(_, outstanding)| *outstanding)?;
+        (outstanding < self.window).then_some(pair)
     }
 
-    /// The identifier of the next request, of `bytes`, which the queue pair `lane` gets.
-    fn begin(&mut self, lane: usize, bytes: u64) -> WrId {
-        self.outstanding[lane].push_back(bytes);
-        let id = WrId((lane as u64) << NUMBER_BITS | self.next);
+    /// The identifier of the next request, of `bytes`, which the queue pair `pair` gets.
+    fn begin(&mut self, pair: usize, bytes: u64) -> WrId {
+        self.outstanding[pair].push_back(bytes);
+        let id = WrId((pair as u64) << NUMBER_BITS | self.next);
         self.next += 1;
         id
     }
 
     /// Takes back the last requests of a queue pair.
-    fn withdraw(&mut self, lane: usize, requests: usize) {
-        let lane = &mut self.outstanding[lane];
-        lane.truncate(lane.len() - requests);
+    fn withdraw(&mut self, pair: usize, requests: usize) {
+        let pair = &mut self.outstanding[pair];
+        pair.truncate(pair.len() - requests);
     }
 
     /// Returns whether it was a request of these queue pairs that is complete now.
     fn end(&mut self, WrId(id): WrId) -> bool {
         let number = id & ((1 << NUMBER_BITS) - 1);
-        let lane = self.outstanding.get_mut((id >> NUMBER_BITS) as usize);
+        let pair = self.outstanding.get_mut((id >> NUMBER_BITS) as usize);
         let is_own = (self.first..self.next).contains(&number);
-        let Some(bytes) = lane.filter(|_| is_own).and_then(VecDeque::pop_front) else {
+        let Some(bytes) = pair.filter(|_| is_own).and_then(VecDeque::pop_front) else {
             return false;
         };
         self.moved += bytes;
@@ -315,31 +315,31 @@ mod tests {
 
     #[test]
     fn the_queue_pair_with_the_fewest_requests_gets_the_next_until_all_windows_are_full() {
-        let mut lanes = Lanes::new(3);
-        lanes.window = 2;
+        let mut requests = Outstanding::new(3);
+        requests.window = 2;
         let mut begun = Vec::new();
-        while let Some(lane) = lanes.idlest() {
-            begun.push((lane, lanes.begin(lane, 10)));
+        while let Some(pair) = requests.idlest() {
+            begun.push((pair, requests.begin(pair, 10)));
             assert!(begun.len() <= 6, "{begun:?}");
         }
-        let order: Vec<_> = begun.iter().map(|(lane, _)| *lane).collect();
+        let order: Vec<_> = begun.iter().map(|(pair, _)| *pair).collect();
         assert_eq!(order, [0, 1, 2, 0, 1, 2]);
-        assert!(lanes.end(begun[4].1));
-        assert_eq!((lanes.idlest(), lanes.moved), (Some(1), 10));
+        assert!(requests.end(begun[4].1));
+        assert_eq!((requests.idlest(), requests.moved), (Some(1), 10));
     }
 
     #[test]
     fn completions_of_other_requests_are_not_counted() {
-        let mut lanes = Lanes::new(2);
-        (lanes.first, lanes.next) = (7, 7);
-        let own = lanes.begin(1, 5);
+        let mut requests = Outstanding::new(2);
+        (requests.first, requests.next) = (7, 7);
+        let own = requests.begin(1, 5);
         // One before it, one that was not posted, another queue pair, and a receive's.
         let later = WrId(own.0 + 1);
         for other in [WrId(6), later, WrId(2 << NUMBER_BITS | 7), WrId(u64::MAX)] {
-            assert!(!lanes.end(other), "{other:?}");
+            assert!(!requests.end(other), "{other:?}");
         }
-        assert!(lanes.end(own));
-        assert!(!lanes.end(own), "it is complete already");
-        assert_eq!(lanes.moved, 5);
+        assert!(requests.end(own));
+        assert!(!requests.end(own), "it is complete already");
+        assert_eq!(requests.moved, 5);
     }
 }

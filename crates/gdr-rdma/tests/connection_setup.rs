@@ -51,7 +51,7 @@ fn introduction(mtu: Mtu) -> PeerInfo {
 
 /// What both sides got out of a greeting: server, client. A client that fails does not end the
 /// server's wait; another one does, which the server takes.
-fn greet(server: &Security, client: &Security) -> [Result<Session>; 2] {
+fn set_up(server: &Security, client: &Security) -> [Result<Session>; 2] {
     let listener = Listener::bind(anywhere()).unwrap();
     let address = listener.address().unwrap();
     let (sender, failures) = mpsc::channel();
@@ -80,8 +80,8 @@ fn greet(server: &Security, client: &Security) -> [Result<Session>; 2] {
     })
 }
 
-fn greeted(security: &Security) -> [Session; 2] {
-    greet(security, security).map(Result::unwrap)
+fn connected(security: &Security) -> [Session; 2] {
+    set_up(security, security).map(Result::unwrap)
 }
 
 fn handshake(result: Result<Session>) -> HandshakeError {
@@ -124,7 +124,7 @@ fn two_programs_exchange_endpoints_connect_and_transfer_bytes() {
         session.barrier(soon()).unwrap();
     };
     for security in [Security::Loopback, key("sixteen bytes ok")] {
-        let [mut server, mut client] = greeted(&security);
+        let [mut server, mut client] = connected(&security);
         thread::scope(|scope| {
             scope.spawn(|| side(&mut server, false));
             side(&mut client, true);
@@ -136,16 +136,16 @@ fn two_programs_exchange_endpoints_connect_and_transfer_bytes() {
 fn peers_with_the_same_key_of_any_length_authenticate() {
     let long = "x".repeat(1000);
     for text in ["sixteen bytes ok", &long] {
-        let sessions = greeted(&key(text));
+        let sessions = connected(&key(text));
         assert!(sessions.iter().all(Session::is_authenticated));
     }
-    let sessions = greeted(&Security::Loopback);
+    let sessions = connected(&Security::Loopback);
     assert!(!sessions.iter().any(Session::is_authenticated));
 }
 
 #[test]
 fn a_wrong_key_is_reported_on_both_sides() {
-    let results = greet(&key("sixteen bytes ok"), &key("sixteen bytes kO"));
+    let results = set_up(&key("sixteen bytes ok"), &key("sixteen bytes kO"));
     for result in results {
         assert!(matches!(handshake(result), HandshakeError::WrongKey));
     }
@@ -153,7 +153,7 @@ fn a_wrong_key_is_reported_on_both_sides() {
 
 #[test]
 fn a_key_on_one_side_only_is_reported_on_both_sides() {
-    let [server, client] = greet(&key("sixteen bytes ok"), &Security::Insecure);
+    let [server, client] = set_up(&key("sixteen bytes ok"), &Security::Insecure);
     assert!(matches!(
         handshake(server),
         HandshakeError::KeyMissing { theirs: false }
@@ -166,7 +166,7 @@ fn a_key_on_one_side_only_is_reported_on_both_sides() {
 
 #[test]
 fn different_path_mtus_are_reported_on_both_sides() {
-    let [mut server, mut client] = greeted(&Security::Loopback);
+    let [mut server, mut client] = connected(&Security::Loopback);
     let outcomes = thread::scope(|scope| {
         let server = scope.spawn(|| server.introduce(&introduction(Mtu::B1024), soon()));
         let client = client.introduce(&introduction(Mtu::B4096), soon());
@@ -183,7 +183,7 @@ fn different_path_mtus_are_reported_on_both_sides() {
 
 #[test]
 fn messages_that_are_out_of_order_or_too_long_are_refused() {
-    let [mut server, mut client] = greeted(&key("sixteen bytes ok"));
+    let [mut server, mut client] = connected(&key("sixteen bytes ok"));
     client.send(b"not an introduction", soon()).unwrap();
     let error = server.introduce(&introduction(Mtu::B1024), soon());
     assert!(matches!(
@@ -455,7 +455,7 @@ fn a_message_that_trickles_in_does_not_extend_the_deadline() {
 /// A session whose server introduces itself thus: how the client takes it, and what the server
 /// receives then.
 fn misled(security: &Security, address: SocketAddr) -> [Result<()>; 2] {
-    let [mut server, mut client] = greeted(security);
+    let [mut server, mut client] = connected(security);
     let mut named = introduction(Mtu::B1024);
     named.endpoint.address = address;
     named.endpoint.qpn = Qpn::new(7);
@@ -504,7 +504,7 @@ fn a_peer_without_a_key_that_names_another_host_is_refused_and_gets_the_reason()
 #[test]
 fn a_peer_that_names_this_sides_own_queue_pair_is_refused_with_and_without_a_key() {
     for security in [Security::Loopback, key("sixteen bytes ok")] {
-        let [mut server, mut client] = greeted(&security);
+        let [mut server, mut client] = connected(&security);
         let outcomes = thread::scope(|scope| {
             let mirror = scope.spawn(move || server.introduce(&introduction(Mtu::B1024), soon()));
             let ours = client.introduce(&introduction(Mtu::B1024), soon());
@@ -584,7 +584,7 @@ fn a_session_connects_from_the_requested_address() {
 
 #[test]
 fn a_watch_reports_a_message_and_the_end_of_the_connection() {
-    let [mut server, client] = greeted(&Security::Loopback);
+    let [mut server, client] = connected(&Security::Loopback);
     let watch = client.watch().unwrap();
     assert!(!watch.is_due());
     let due = || {

@@ -1,7 +1,8 @@
 //! A report in Prometheus' text format, for node_exporter's textfile collector.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
+
+use gdr_render::prometheus::{Kind, Metrics, labels};
 
 use crate::Report;
 
@@ -10,93 +11,71 @@ impl Report {
     /// `gdr_trace_regions` and `gdr_trace_region_bytes` by NIC, memory and error number,
     /// `gdr_trace_completion_errors` by NIC and status, and `gdr_trace_direct_ratio`.
     pub fn prometheus(&self) -> String {
-        let mut bytes = Series::new("gdr_trace_bytes", "Bytes moved.");
-        let mut operations = Series::new("gdr_trace_operations", "Operations.");
+        let (mut bytes, mut operations) = (Sums::default(), Sums::default());
         for (nic, traffic) in self.by_nic() {
             for cell in traffic.cells() {
-                let labels = format!(
-                    "nic=\"{}\",operation=\"{}\",memory=\"{}\"",
-                    label(nic),
-                    cell.operation.name(),
-                    cell.memory.name()
-                );
+                let labels = labels(&[
+                    ("nic", &nic),
+                    ("operation", &cell.operation.name()),
+                    ("memory", &cell.memory.name()),
+                ]);
                 bytes.add(labels.clone(), cell.bytes);
                 operations.add(labels, cell.operations);
             }
         }
-        let mut regions = Series::new("gdr_trace_regions", "Registrations.");
-        let mut region_bytes = Series::new("gdr_trace_region_bytes", "Bytes of registrations.");
+        let (mut regions, mut region_bytes) = (Sums::default(), Sums::default());
         for region in self.processes.iter().flat_map(|it| &it.regions) {
-            let labels = format!(
-                "nic=\"{}\",memory=\"{}\",errno=\"{}\"",
-                label(&region.nic),
-                region.memory.name(),
-                region.errno.unwrap_or(0)
-            );
+            let labels = labels(&[
+                ("nic", &region.nic),
+                ("memory", &region.memory.name()),
+                ("errno", &region.errno.unwrap_or(0)),
+            ]);
             regions.add(labels.clone(), region.count);
             region_bytes.add(labels, region.bytes);
         }
-        let mut errors = Series::new("gdr_trace_completion_errors", "Completions with errors.");
+        let mut errors = Sums::default();
         for error in self.processes.iter().flat_map(|it| &it.errors) {
-            let labels = format!("nic=\"{}\",status=\"{}\"", label(&error.nic), error.status);
+            let labels = labels(&[("nic", &error.nic), ("status", &error.status)]);
             errors.add(labels, error.count);
         }
-        let mut out = String::new();
-        for series in [bytes, operations, regions, region_bytes, errors] {
-            series.render(&mut out);
+        let mut metrics = Metrics::default();
+        for (name, help, sums) in [
+            ("gdr_trace_bytes", "Bytes moved.", bytes),
+            ("gdr_trace_operations", "Operations.", operations),
+            ("gdr_trace_regions", "Registrations.", regions),
+            (
+                "gdr_trace_region_bytes",
+                "Bytes of registrations.",
+                region_bytes,
+            ),
+            (
+                "gdr_trace_completion_errors",
+                "Completions with errors.",
+                errors,
+            ),
+        ] {
+            let family = metrics.family(name, Kind::Gauge, help);
+            for (labels, sum) in &sums.0 {
+                family.sample(labels, sum);
+            }
         }
         if let Some(percent) = self.total.direct_percent() {
-            // Writing to a string never fails.
-            let _ = writeln!(
-                out,
-                "# HELP gdr_trace_direct_ratio Share of bytes from or to GPU memory.\n\
-                 # TYPE gdr_trace_direct_ratio gauge\ngdr_trace_direct_ratio {}",
-                percent / 100.0
-            );
+            let help = "Share of bytes from or to GPU memory.";
+            metrics.single("gdr_trace_direct_ratio", Kind::Gauge, help, percent / 100.0);
         }
-        out
+        metrics.to_string()
     }
 }
 
-/// The values of one metric, each set of labels once.
-struct Series {
-    name: &'static str,
-    help: &'static str,
-    values: BTreeMap<String, u64>,
-}
+/// The values of one metric by labels. Processes that used one NIC add to one series.
+#[derive(Default)]
+struct Sums(BTreeMap<String, u64>);
 
-impl Series {
-    const fn new(name: &'static str, help: &'static str) -> Self {
-        Self {
-            name,
-            help,
-            values: BTreeMap::new(),
-        }
-    }
-
+impl Sums {
     fn add(&mut self, labels: String, value: u64) {
-        let sum = self.values.entry(labels).or_default();
+        let sum = self.0.entry(labels).or_default();
         *sum = sum.saturating_add(value);
     }
-
-    fn render(&self, out: &mut String) {
-        if self.values.is_empty() {
-            return;
-        }
-        let Self { name, help, .. } = self;
-        // Writing to a string never fails.
-        let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} gauge");
-        for (labels, value) in &self.values {
-            let _ = writeln!(out, "{name}{{{labels}}} {value}");
-        }
-    }
-}
-
-/// Writes a label's value, with the three characters escaped that Prometheus escapes.
-fn label(text: &str) -> String {
-    text.replace('\\', "\\\\")
-        .replace('"', "\\\"")
-        .replace('\n', "\\n")
 }
 
 #[cfg(test)]

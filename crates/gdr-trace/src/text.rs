@@ -1,7 +1,8 @@
 //! The report as text of at most 100 columns.
 
-use std::fmt::{self, Write};
+use std::fmt;
 
+use gdr_render::Table;
 use gdr_verbs_sys::{Errno, ibv_qp_type, ibv_wc_status};
 
 use crate::process_trace::UnseenPosts;
@@ -66,77 +67,53 @@ impl Report {
             }
         }
         rows.sort_by_key(|row| row.key);
-        let heads = ("NIC", "memory", "GPU", "count", "bytes", "live", "result");
-        section(f, "Memory regions", rows.is_empty(), |f| {
-            let (nic, memory, gpu, count, bytes, live, result) = heads;
-            writeln!(
-                f,
-                "  {nic:<NAME$} {memory:<17}{gpu:>4} {count:>9} {bytes:>11} {live:>9}  {result}"
-            )?;
-            for Registered {
-                key,
-                count,
-                bytes,
-                live,
-            } in &rows
-            {
-                let (nic, memory, gpu, errno) = *key;
-                let gpu = gpu.map_or_else(|| "-".to_owned(), |gpu| gpu.to_string());
-                let result = match errno {
+        let heads = ["NIC", "memory", "GPU", "count", "bytes", "live", "result"];
+        let mut table = Table::new(&heads).align_right(2..6);
+        for row in &rows {
+            let (nic, memory, gpu, errno) = row.key;
+            table.row(vec![
+                cut(nic),
+                memory.to_string(),
+                gpu.map_or_else(|| "-".to_owned(), |gpu| gpu.to_string()),
+                row.count.to_string(),
+                Bytes(row.bytes).to_string(),
+                row.live.to_string(),
+                match errno {
                     None => "registered".to_owned(),
                     Some(errno) => format!("refused: {}", Errno(errno.cast_signed())),
-                };
-                let nic = cut(nic);
-                writeln!(
-                    f,
-                    "  {nic:<NAME$} {memory:<17}{gpu:>4} {count:>9} {:>11} {live:>9}  {result}",
-                    Bytes(*bytes).to_string()
-                )?;
-            }
-            Ok(())
-        })
+                },
+            ]);
+        }
+        section(f, "Memory regions", rows.is_empty(), |f| show(&table, f))
     }
 
     fn traffic(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut nics = self.by_nic();
         nics.retain(|(_, traffic)| traffic.cells().next().is_some());
-        section(
-            f,
-            "Bytes (operations) by NIC and memory",
-            nics.is_empty(),
-            |f| {
-                write!(f, "  {:<NAME$} {:<17}", "NIC", "memory")?;
-                for operation in Operation::ALL {
-                    write!(f, "{:>12}", operation.name())?;
+        let heads: Vec<&str> = ["NIC", "memory"]
+            .into_iter()
+            .chain(Operation::ALL.map(Operation::name))
+            .collect();
+        let mut table = Table::new(&heads).align_right(2..heads.len());
+        for (nic, traffic) in &nics {
+            for memory in MemoryKind::ALL {
+                let cells: Vec<_> = traffic.cells().filter(|it| it.memory == memory).collect();
+                if cells.is_empty() {
+                    continue;
                 }
-                writeln!(f)?;
-                for (nic, traffic) in &nics {
-                    for memory in MemoryKind::ALL {
-                        let cells: Vec<_> =
-                            traffic.cells().filter(|it| it.memory == memory).collect();
-                        if cells.is_empty() {
-                            continue;
-                        }
-                        let mut lines = [String::new(), String::new()];
-                        for operation in Operation::ALL {
-                            let cell = cells.iter().find(|cell| cell.operation == operation);
-                            let [bytes, operations] = cell.map_or_else(
-                                || ["-".to_owned(), String::new()],
-                                |it| [Bytes(it.bytes).to_string(), format!("({})", it.operations)],
-                            );
-                            for (line, text) in lines.iter_mut().zip([bytes, operations]) {
-                                write!(line, "{text:>12}")?;
-                            }
-                        }
-                        let [bytes, operations] = lines;
-                        writeln!(f, "  {:<NAME$} {memory:<17}{bytes}", cut(nic))?;
-                        let operations = operations.trim_end();
-                        writeln!(f, "  {:<NAME$} {:<17}{operations}", "", "")?;
-                    }
-                }
-                Ok(())
-            },
-        )
+                let of_operations = Operation::ALL.map(|operation| {
+                    let cell = cells.iter().find(|cell| cell.operation == operation);
+                    cell.map_or_else(
+                        || "-".to_owned(),
+                        |it| format!("{}\n({})", Bytes(it.bytes), it.operations),
+                    )
+                });
+                let head = [cut(nic), memory.to_string()];
+                table.row(head.into_iter().chain(of_operations).collect());
+            }
+        }
+        let title = "Bytes (operations) by NIC and memory";
+        section(f, title, nics.is_empty(), |f| show(&table, f))
     }
 
     fn queue_pairs(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -147,38 +124,34 @@ impl Report {
             .collect();
         pairs.sort_by_key(|(process, pair)| (u64::MAX - pair.bytes(), process.pid, pair.qpn));
         let others = pairs.len().saturating_sub(MOST_QUEUE_PAIRS);
+        let heads = [
+            "NIC", "process", "number", "type", "host", "GPU", "other", "refused",
+        ];
+        let mut table = Table::new(&heads).align_right([1, 2, 4, 5, 6, 7]);
+        for (process, pair) in pairs.iter().take(MOST_QUEUE_PAIRS) {
+            let sum = |of: fn(MemoryKind) -> bool| {
+                let cells = pair.traffic.iter().filter(|cell| of(cell.memory));
+                Bytes(cells.fold(0, |sum, cell| cell.bytes.saturating_add(sum))).to_string()
+            };
+            let kind = ibv_qp_type(pair.qp_type);
+            let kind = kind.name().and_then(|name| name.strip_prefix("IBV_QPT_"));
+            table.row(vec![
+                cut(&pair.nic),
+                process.pid.to_string(),
+                number(pair.qpn),
+                kind.unwrap_or("-").to_owned(),
+                sum(|memory| memory == MemoryKind::Host),
+                sum(MemoryKind::is_direct),
+                sum(|memory| !memory.is_direct() && memory != MemoryKind::Host),
+                pair.refused_requests.to_string(),
+            ]);
+        }
         section(f, "Queue pairs", pairs.is_empty(), |f| {
-            writeln!(
-                f,
-                "  {:<NAME$} {:>9} {:>9} {:<12}{:>11} {:>11} {:>11} {:>9}",
-                "NIC", "process", "number", "type", "host", "GPU", "other", "refused"
-            )?;
-            for (process, pair) in pairs.iter().take(MOST_QUEUE_PAIRS) {
-                let sum = |of: fn(MemoryKind) -> bool| {
-                    let cells = pair.traffic.iter().filter(|cell| of(cell.memory));
-                    Bytes(cells.fold(0, |sum, cell| cell.bytes.saturating_add(sum))).to_string()
-                };
-                let number = pair
-                    .qpn
-                    .map_or_else(|| "-".to_owned(), |qpn| qpn.to_string());
-                let kind = ibv_qp_type(pair.qp_type);
-                let kind = kind.name().and_then(|name| name.strip_prefix("IBV_QPT_"));
-                writeln!(
-                    f,
-                    "  {:<NAME$} {:>9} {number:>9} {:<12}{:>11} {:>11} {:>11} {:>9}",
-                    cut(&pair.nic),
-                    process.pid,
-                    kind.unwrap_or("-"),
-                    sum(|memory| memory == MemoryKind::Host),
-                    sum(MemoryKind::is_direct),
-                    sum(|memory| !memory.is_direct() && memory != MemoryKind::Host),
-                    pair.refused_requests,
-                )?;
+            show(&table, f)?;
+            match others {
+                0 => Ok(()),
+                _ => writeln!(f, "  and {others} more, which JSON lists"),
             }
-            if others > 0 {
-                writeln!(f, "  and {others} more, which JSON lists")?;
-            }
-            Ok(())
         })
     }
 
@@ -186,9 +159,7 @@ impl Report {
         let errors: Vec<_> = self.processes.iter().flat_map(|it| &it.errors).collect();
         section(f, "Completions with errors", errors.is_empty(), |f| {
             for error in &errors {
-                let number = error
-                    .qpn
-                    .map_or_else(|| "-".to_owned(), |qpn| qpn.to_string());
+                let number = number(error.qpn);
                 let status = ibv_wc_status(error.status);
                 let (nic, count) = (cut(&error.nic), error.count);
                 writeln!(
@@ -283,6 +254,17 @@ fn section(
     content(f)
 }
 
+/// Writes a table below its title.
+fn show(table: &Table, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let lines = table.whole_lines();
+    lines.iter().try_for_each(|line| writeln!(f, "  {line}"))
+}
+
+/// The number of a queue pair.
+fn number(qpn: Option<u32>) -> String {
+    qpn.map_or_else(|| "-".to_owned(), |qpn| qpn.to_string())
+}
+
 /// The first characters of a name, without those that would control a terminal.
 fn cut(name: &str) -> String {
     let shown = name.chars().filter(|it| !it.is_control());
@@ -323,6 +305,8 @@ impl fmt::Display for Bytes {
 
 #[cfg(test)]
 mod tests {
+    use snapshot::assert_contains;
+
     use super::*;
     use crate::report::tests::sample;
 
@@ -334,14 +318,14 @@ mod tests {
         for expected in [
             "gdr trace: 1 process, 1 queue pair: 97.7 KiB moved, 96.0% direct",
             "required: direct=97%: NOT MET",
-            "GPU (dma-buf)       0         2     1.0 MiB",
+            "GPU (dma-buf)       0      2  1.0 MiB",
             "refused: EFAULT (14)",
             "93.8 KiB",
             "IBV_WC_RETRY_EXC_ERR (12)",
             "port 1: 98.1 KiB sent",
             "posts by DEVX",
         ] {
-            assert!(text.contains(expected), "{expected:?} is not in\n{text}");
+            assert_contains!(text, expected);
         }
         for line in text.lines() {
             assert!(line.chars().count() <= 100, "{line}");

@@ -18,12 +18,12 @@ pub(crate) struct KeyMap {
     slots: AtomicPtr<Slots>,
     /// The number of entries. In a child that was forked during a change it may be one off.
     len: AtomicUsize,
-    turn: PerProcess<Turn>,
+    lock: PerProcess<WriterLock>,
 }
 
 /// Who changes the map.
 #[derive(Default)]
-struct Turn {
+struct WriterLock {
     writer: Mutex<()>,
     /// Odd while entries are moved.
     sequence: AtomicU64,
@@ -127,7 +127,7 @@ impl Entry {
     }
 }
 
-impl Turn {
+impl WriterLock {
     fn lock(&self) -> MutexGuard<'_, ()> {
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -138,7 +138,7 @@ impl KeyMap {
         Self {
             slots: AtomicPtr::new(std::ptr::null_mut()),
             len: AtomicUsize::new(0),
-            turn: PerProcess::new(),
+            lock: PerProcess::new(),
         }
     }
 
@@ -152,15 +152,15 @@ impl KeyMap {
     pub(crate) fn get(&self, key: u64) -> Option<u64> {
         // No entry, so no key either; 0 is the key of entries that are free.
         self.slots().filter(|_| key != 0)?;
-        let turn = self.turn.get_fast();
+        let lock = self.lock.get_fast();
         for attempt in 0..SPINS + PAUSES {
-            let before = turn.sequence.load(Ordering::Acquire);
+            let before = lock.sequence.load(Ordering::Acquire);
             if before & 1 == 0 {
                 let (_, entry) = self.slots()?.find(key)?;
                 let found = entry.key.load(Ordering::Relaxed) == key;
                 let value = entry.value.load(Ordering::Relaxed);
                 fence(Ordering::Acquire);
-                if turn.sequence.load(Ordering::Relaxed) == before {
+                if lock.sequence.load(Ordering::Relaxed) == before {
                     return found.then_some(value);
                 }
             }
@@ -178,7 +178,7 @@ impl KeyMap {
         if key == 0 {
             return;
         }
-        let _turn = self.turn.get_fast().lock();
+        let _writing = self.lock.get_fast().lock();
         let len = self.len.load(Ordering::Relaxed);
         let slots = match self.slots() {
             // At most half of the entries are in use.
@@ -208,16 +208,16 @@ impl KeyMap {
     /// Removes a key; returns its value.
     pub(crate) fn remove(&self, key: u64) -> Option<u64> {
         self.slots().filter(|_| key != 0)?;
-        let turn = self.turn.get_fast();
-        let _turn = turn.lock();
+        let lock = self.lock.get_fast();
+        let _writing = lock.lock();
         let slots = self.slots()?;
         let value = slots.value_of(key)?;
         // A key that was being moved when this process was forked is there twice.
         while slots.value_of(key).is_some() {
-            turn.sequence.fetch_add(1, Ordering::AcqRel);
+            lock.sequence.fetch_add(1, Ordering::AcqRel);
             fence(Ordering::Release);
             slots.take_out(key);
-            turn.sequence.fetch_add(1, Ordering::Release);
+            lock.sequence.fetch_add(1, Ordering::Release);
         }
         let len = self.len.load(Ordering::Relaxed);
         self.len.store(len.saturating_sub(1), Ordering::Relaxed);

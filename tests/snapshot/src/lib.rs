@@ -2,7 +2,8 @@
 //!
 //! A snapshot pins an interface (symbols, JSON keys, options) as a whole, so that a change to it
 //! is seen in review. [`assert_snapshot!`] fails with the lines that differ; with
-//! `UPDATE_SNAPSHOTS=1` in the environment it writes the file instead.
+//! `UPDATE_SNAPSHOTS=1` in the environment it writes the file instead. [`assert_contains!`] is for a part
+//! of a text.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -19,6 +20,16 @@ macro_rules! assert_snapshot {
     ($name:expr, $text:expr) => {
         $crate::Folder::of_crate(env!("CARGO_MANIFEST_DIR")).assert($name, $text)
     };
+}
+
+/// Panics unless a text contains a part, and shows the text.
+#[macro_export]
+macro_rules! assert_contains {
+    ($text:expr, $part:expr $(, $($context:tt)+)?) => {{
+        let (text, part) = (($text).to_string(), ($part).to_string());
+        let context: &[String] = &[$(format!($($context)+) + ": ")?];
+        assert!(text.contains(&part), "{}{part:?} is not in\n{text}", context.concat());
+    }};
 }
 
 /// A folder of snapshots.

@@ -120,13 +120,13 @@ def objects():
         meet.wait([f"{name}.{rank}" for rank in range(RANKS)])
 
     stream = torch.cuda.current_stream()
-    with gdr.Home("127.0.0.1:0") as home:
+    with gdr.ObjectServer("127.0.0.1:0") as server:
         sources = [torch.zeros(size // 8, dtype=torch.int64, device=DEVICE) for size in sizes]
-        published = [home.object(f"o{it.nbytes}", like=it, checksum="none") for it in sources]
-        meet.set(f"home.{RANK}", home.address)
-        barrier("homes")
+        published = [server.object(f"o{it.nbytes}", like=it, checksum="none") for it in sources]
+        meet.set(f"server.{RANK}", server.address)
+        barrier("servers")
         links = {
-            rank: gdr.Link(meet.get(f"home.{rank}").decode(), timeout=LIMIT)
+            rank: gdr.Link(meet.get(f"server.{rank}").decode(), timeout=LIMIT)
             for rank in range(RANKS)
             if rank != RANK
         }

@@ -20,12 +20,12 @@ EPOCHS = 30
 def own():
     torch.cuda.set_device(0)
     stream = torch.cuda.current_stream()
-    with gdr.Home("127.0.0.1:0") as home:
+    with gdr.ObjectServer("127.0.0.1:0") as server:
         sources = [torch.zeros(size // 8, dtype=torch.int64, device="cuda") for size in SIZES]
         objects = [
-            home.object(f"o{source.nbytes}", like=source, checksum="none") for source in sources
+            server.object(f"o{source.nbytes}", like=source, checksum="none") for source in sources
         ]
-        with subprocess.Popen([sys.executable, __file__, home.address]) as reader:
+        with subprocess.Popen([sys.executable, __file__, server.address]) as reader:
             try:
                 # The reader takes whichever epoch is the newest, and the last one in the end.
                 for published, source in zip(objects, sources, strict=True):

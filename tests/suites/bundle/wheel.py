@@ -273,14 +273,14 @@ def signals():
 def objects():
     """A tensor that a stream publishes, and reads into another tensor by RDMA."""
     limit = 60
-    with gdr.Home() as home, gdr.Link(home.address, timeout=limit) as link:
+    with gdr.ObjectServer() as server, gdr.Link(server.address, timeout=limit) as link:
         for size, count in [(8, 500), (1 << 20, 200), (64 << 20, 30)]:
             name = {8: "8 B", 1 << 20: "1 MiB", 64 << 20: "64 MiB"}[size]
             source = torch.zeros(size // 8, dtype=torch.int64, device="cuda")
             out = torch.zeros_like(source)
             stream = torch.cuda.Stream()
             torch.cuda.synchronize()
-            published = home.object(f"o{size}", like=source, checksum="none")
+            published = server.object(f"o{size}", like=source, checksum="none")
             remote = link.open(f"o{size}", timeout=limit)
             assert remote.info["location"]["place"] == "gpu"
             path = remote.info["path"]

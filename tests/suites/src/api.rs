@@ -13,7 +13,7 @@ use xtask_build::results::{Outcome, Results};
 use xtask_build::workspace::{cargo_of, root, target};
 
 /// The crates that other programs use.
-const CRATES: [&str; 17] = [
+const CRATES: [&str; 18] = [
     "gdr-chaos",
     "gdr-check",
     "gdr-cm",
@@ -27,6 +27,7 @@ const CRATES: [&str; 17] = [
     "gdr-perf",
     "gdr-process",
     "gdr-rdma",
+    "gdr-render",
     "gdr-roce",
     "gdr-trace",
     "gdr-udp",

@@ -1,10 +1,10 @@
 //! `cargo xtask picture`: the picture of a terminal in README.md, drawn from what gdr prints.
 
-use std::fmt::Write;
 use std::fs;
 use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, bail};
+use gdr_render::svg::{Element, Number};
 
 use crate::results::Outcome;
 use crate::workspace::{self, root};
@@ -43,9 +43,9 @@ const SCREEN: [Shown; 2] = [
 ];
 
 /// The size of a character and of a line, and the margin, in SVG's units.
-const CHARACTER: f32 = 8.4;
-const LINE: usize = 19;
-const MARGIN: usize = 16;
+const CHARACTER: f64 = 8.4;
+const LINE: f64 = 19.0;
+const MARGIN: f64 = 16.0;
 
 /// The columns of gdr's output.
 const COLUMNS: usize = 100;
@@ -172,7 +172,8 @@ impl Look {
         }
     }
 
-    fn attributes(self) -> String {
+    /// Gives a text this look.
+    fn paint(self, text: Element) -> Element {
         let color = match self.color {
             Some(1) => "#ff7b72",
             Some(2) => "#7ee787",
@@ -181,12 +182,11 @@ impl Look {
             _ if self.is_dim => "#8b949e",
             _ => "#e6edf3",
         };
-        let weight = if self.is_bold {
-            " font-weight=\"bold\""
-        } else {
-            ""
-        };
-        format!("fill=\"{color}\"{weight}")
+        let text = text.with("fill", color);
+        match self.is_bold {
+            true => text.with("font-weight", "bold"),
+            false => text,
+        }
     }
 }
 
@@ -221,42 +221,35 @@ fn spans(line: &str) -> Vec<Span> {
 
 /// Draws the lines.
 fn draw(lines: &[String]) -> String {
-    let width = (COLUMNS as f32 * CHARACTER) as usize + 2 * MARGIN;
-    let height = lines.len() * LINE + 2 * MARGIN;
-    let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" \
-         font-family=\"ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace\" font-size=\"14\">\n\
-         <title>gdr doctor and gdr loopback in a terminal</title>\n\
-         <rect width=\"{width}\" height=\"{height}\" rx=\"8\" fill=\"#0d1117\"/>\n"
+    let size = (
+        COLUMNS as f64 * CHARACTER + 2.0 * MARGIN,
+        lines.len() as f64 * LINE + 2.0 * MARGIN,
     );
+    let background = Element::rect((0.0, 0.0), size).with("rx", 8);
+    let mut svg = Element::new("title")
+        .words("gdr doctor and gdr loopback in a terminal")
+        .to_string();
+    svg += &format!("\n{}\n", background.with("fill", "#0d1117"));
     for (number, line) in lines.iter().enumerate() {
-        let y = MARGIN + (number + 1) * LINE - 5;
+        let y = MARGIN + (number + 1) as f64 * LINE - 5.0;
         let mut column = 0;
         for Span { text, look } in spans(line) {
             let length = text.chars().count();
-            let x = MARGIN as f32 + column as f32 * CHARACTER;
+            let x = MARGIN + column as f64 * CHARACTER;
             column += length;
             if text.trim().is_empty() {
                 continue;
             }
             // The length is given, because fonts differ in the width of a character.
-            // Writing to a string never fails.
-            let _ = writeln!(
-                svg,
-                "<text x=\"{x:.1}\" y=\"{y}\" textLength=\"{:.1}\" xml:space=\"preserve\" {}>{}</text>",
-                length as f32 * CHARACTER,
-                look.attributes(),
-                escaped(&text)
-            );
+            let shown = Element::text((x, y), &text)
+                .with("textLength", Number(length as f64 * CHARACTER))
+                .with("xml:space", "preserve");
+            look.paint(shown).put(&mut svg);
         }
     }
-    svg + "</svg>\n"
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
+    let font = "ui-monospace, Menlo, Consolas, DejaVu Sans Mono, monospace";
+    let root = Element::root(size).with("font-family", font);
+    format!("{}\n", root.with("font-size", 14).lines(&svg))
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
 use crate::command::{CommandSpec, Group, Run};
 use crate::commands::run::{ChaosError, ChaosRun, DeviceOptions, environment, scenario};
-use crate::exit::{CLOSED, Exit, Statuses, UsageError};
+use crate::exit::{CANNOT_RUN, CLOSED, Exit, NO_PROGRAM, NO_VERBS_LIBRARY, Statuses, UsageError};
 use crate::global::Global;
 use crate::interrupt::{self, FirstSignal};
 use crate::launch::{LaunchError, examine, found};
@@ -104,15 +104,9 @@ impl CommandSpec for Options {
             Exit::NotMet,
             "no process of the program opened a device of gdr",
         ),
-        (
-            Exit::Launcher,
-            "gdr's verbs library is missing, or of another version",
-        ),
-        (
-            Exit::NotStarted,
-            "the program cannot be run, or not with the library",
-        ),
-        (Exit::NotFound, "there is no such program"),
+        (Exit::Launcher, NO_VERBS_LIBRARY),
+        (Exit::NotStarted, CANNOT_RUN),
+        (Exit::NotFound, NO_PROGRAM),
     ];
     const EXAMPLES: &'static str = "\
 Examples:

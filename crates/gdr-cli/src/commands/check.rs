@@ -22,7 +22,7 @@ use super::trace::{TraceError, with_pid, write_file};
 use crate::child_program;
 use crate::command::{CommandSpec, Group, Run};
 use crate::document;
-use crate::exit::{Exit, Statuses};
+use crate::exit::{CANNOT_RUN, Exit, NO_LIBRARY_OR_REPORT, NO_PROGRAM, Statuses};
 use crate::global::Global;
 use crate::launch::{PreloadLibrary, examine, found, in_front};
 use crate::output::Output;
@@ -101,15 +101,9 @@ impl CommandSpec for Options {
             Exit::NotMet,
             "a rule was not kept, whatever the status of the program",
         ),
-        (
-            Exit::Launcher,
-            "gdr's library is missing or of another version, or the report failed",
-        ),
-        (
-            Exit::NotStarted,
-            "the program cannot be run, or not with the library",
-        ),
-        (Exit::NotFound, "there is no such program"),
+        (Exit::Launcher, NO_LIBRARY_OR_REPORT),
+        (Exit::NotStarted, CANNOT_RUN),
+        (Exit::NotFound, NO_PROGRAM),
     ];
     const EXAMPLES: &'static str = "\
 Examples:
@@ -267,7 +261,7 @@ fn text(findings: &[Found], suppressed: usize, width: usize) -> String {
     let mut explained = BTreeSet::new();
     let paragraph = |lines: &mut Vec<String>, first: &str, text: &str| {
         let rest = " ".repeat(first.len());
-        let filled = crate::wrap::filled(text, width.saturating_sub(first.len()).max(20));
+        let filled = gdr_render::wrap::filled(text, width.saturating_sub(first.len()).max(20));
         for (number, line) in filled.iter().enumerate() {
             let before = if number == 0 { first } else { &rest };
             lines.push(format!("{before}{line}"));

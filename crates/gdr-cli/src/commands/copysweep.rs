@@ -15,6 +15,7 @@ use gdr_perf::copysweep::{
     self, Choice, Costs, Event, Extent, Method, Report, ResidentPath, Row, Settings,
 };
 use gdr_perf::mapped_buffer::{BufferOptions, CopyDirection};
+use gdr_render::Table;
 
 use super::measurement::Measurement;
 use super::{describe, say_simulated};
@@ -247,24 +248,24 @@ fn show(report: &Report, quantity: Quantity, output: &mut Output) -> gdr_perf::R
         ))?;
         // The last column shows what the planned copies cost.
         let single = methods.iter().filter(|method| **method != Method::Planned);
-        let heads: String = single
-            .map(|method| format!(" {method:>0$}", width(*method)))
+        let names: Vec<String> = single.map(ToString::to_string).collect();
+        let names = names.iter().map(String::as_str);
+        let heads: Vec<&str> = ["size"]
+            .into_iter()
+            .chain(names)
+            .chain(["choice, to best"])
             .collect();
-        output.line(format_args!(" {:>8}{heads}  choice, to best", "size"))?;
+        let mut table = Table::new(&heads).align_right(0..heads.len() - 1);
         for choice in &group.choices {
             let size = choice.cell.size;
             let single = |row: &&&Row| row.cell.size == size && row.method != Method::Planned;
             let rows = group.rows.iter().filter(single);
-            let values: String = rows
-                .map(|row| format!(" {:>1$}", figure(quantity.of(row)), width(row.method)))
-                .collect();
-            output.line(format_args!(
-                " {:>8}{values}  {} {:.2}x",
-                binary(size),
-                choice.path,
-                choice.ratio
-            ))?;
+            let values = rows.map(|row| figure(quantity.of(row)));
+            let last = format!("{} {:.2}x", choice.path, choice.ratio);
+            let cells = [binary(size)].into_iter().chain(values).chain([last]);
+            table.row(cells.collect());
         }
+        output.table(&table)?;
         for method in methods {
             let values = group.points(method, quantity);
             let values: Vec<f64> = values.into_iter().map(|(_, value)| value).collect();
@@ -295,11 +296,6 @@ fn planned_by(report: &Report) -> String {
         Some(file) => format!("{planned}; library: {}", file.display()),
         None => planned,
     }
-}
-
-/// The width of a method's column.
-fn width(method: Method) -> usize {
-    method.to_string().len().max(7)
 }
 
 /// A curve of one line: the logarithms of the values, from the lowest to the highest.

@@ -3,12 +3,13 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use gdr_node::compare::{Area, Difference, Facts, differences};
+use gdr_node::compare::{Category, Difference, Facts, differences};
 use gdr_node::{Absence, Datum, DatumExt};
 use gdr_perf::report::Schema;
+use gdr_render::Table;
 use serde::Serialize;
 
-use super::sheet::{Layout, Sheet};
+use super::layout::Layout;
 use crate::command::{CommandSpec, Group, Run};
 use crate::exit::{CLOSED, Exit, INPUT, Statuses};
 use crate::global::Global;
@@ -48,7 +49,7 @@ struct Report {
 /// A fact about both nodes. `null` is a fact that a node does not have.
 #[derive(Debug, Serialize)]
 struct Row {
-    area: Area,
+    category: Category,
     subject: String,
     fact: String,
     a: Option<String>,
@@ -102,16 +103,16 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
     }
     if !found.differ.is_empty() || options.layout.is_csv() {
         let heads = [printable(&first.name), printable(&second.name)];
-        let mut sheet = Sheet::new(&["area", "fact", &heads[0], &heads[1]]).keep_whole(&[0]);
-        let mut area = None;
+        let mut table = Table::new(&["category", "fact", &heads[0], &heads[1]]).keep_whole(&[0]);
+        let mut category = None;
         for difference in &found.differ {
             let key = &difference.key;
             // Every line of CSV is complete.
-            let is_new = area != Some(key.area) || options.layout.is_csv();
-            area = Some(key.area);
-            sheet.row(vec![
+            let is_new = category != Some(key.category) || options.layout.is_csv();
+            category = Some(key.category);
+            table.row(vec![
                 if is_new {
-                    key.area.to_string()
+                    key.category.to_string()
                 } else {
                     String::new()
                 },
@@ -120,7 +121,7 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
                 shown(&difference.second),
             ]);
         }
-        sheet.show(options.layout, output)?;
+        options.layout.show(&table, output)?;
         if options.layout.is_csv() {
             return Ok(exit);
         }
@@ -163,7 +164,7 @@ fn tell_apart(first: &mut Named, second: &mut Named, options: &Options) {
 fn row(difference: &Difference) -> Row {
     let key = &difference.key;
     Row {
-        area: key.area,
+        category: key.category,
         subject: key.subject.clone(),
         fact: key.name.clone(),
         a: known(&difference.first),

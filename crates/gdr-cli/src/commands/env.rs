@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::diff::printable;
 use crate::command::{CommandSpec, Group, Run};
-use crate::exit::{Exit, INPUT, Statuses, UsageError};
+use crate::exit::{Exit, INPUT, NO_PROGRAM, Statuses, UsageError};
 use crate::global::Global;
 use crate::launch::{become_program, found, quoted};
 use crate::node_args::{Node, Which};
@@ -90,7 +90,7 @@ impl CommandSpec for Options {
         ),
         (Exit::Input, INPUT),
         (Exit::NotStarted, "the program cannot be run"),
-        (Exit::NotFound, "there is no such program"),
+        (Exit::NotFound, NO_PROGRAM),
     ];
     const EXAMPLES: &'static str = "\
 Examples:

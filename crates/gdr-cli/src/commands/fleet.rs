@@ -4,12 +4,13 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use gdr_node::Datum;
-use gdr_node::compare::{Area, Facts, Outliers, outliers, suspects};
+use gdr_node::compare::{Category, Facts, Outliers, outliers, suspects};
 use gdr_perf::report::Schema;
+use gdr_render::Table;
 use serde::Serialize;
 
 use super::diff::{printable, shown};
-use super::sheet::{Layout, Sheet};
+use super::layout::Layout;
 use crate::command::{CommandSpec, Group, Run};
 use crate::counted::Counted;
 use crate::exit::{CLOSED, Exit, INPUT, Statuses};
@@ -44,7 +45,7 @@ struct Report<'a> {
 /// `usual_count` no value is usual.
 #[derive(Debug, Serialize)]
 struct Row<'a> {
-    area: Area,
+    category: Category,
     subject: &'a str,
     fact: &'a str,
     usual: Option<&'a str>,
@@ -112,16 +113,16 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
         output.line(alike)?;
         return Ok(exit);
     }
-    let mut sheet = Sheet::new(&["area", "fact", "usual", "outliers"]).keep_whole(&[0]);
-    let mut area = None;
+    let mut table = Table::new(&["category", "fact", "usual", "outliers"]).keep_whole(&[0]);
+    let mut category = None;
     for outliers in &found {
-        let is_new = area != Some(outliers.key.area) || options.layout.is_csv();
+        let is_new = category != Some(outliers.key.category) || options.layout.is_csv();
         let title = if is_new {
-            outliers.key.area.to_string()
+            outliers.key.category.to_string()
         } else {
             String::new()
         };
-        area = Some(outliers.key.area);
+        category = Some(outliers.key.category);
         let usual = match &outliers.usual {
             Some(value) => format!(
                 "{} ({} of {})",
@@ -139,9 +140,9 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
             })
             .collect();
         let key = printable(&outliers.key.to_string());
-        sheet.row(vec![title, key, usual, others.join("; ")]);
+        table.row(vec![title, key, usual, others.join("; ")]);
     }
-    sheet.show(options.layout, output)?;
+    options.layout.show(&table, output)?;
     if options.layout.is_csv() {
         return Ok(exit);
     }
@@ -194,7 +195,7 @@ fn row<'a>(outliers: &'a Outliers, names: &'a [String]) -> Row<'a> {
         value.as_ref().ok().map(String::as_str)
     }
     Row {
-        area: outliers.key.area,
+        category: outliers.key.category,
         subject: &outliers.key.subject,
         fact: &outliers.key.name,
         usual: outliers.usual.as_ref().and_then(known),

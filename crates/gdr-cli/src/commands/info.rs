@@ -8,11 +8,11 @@ use anyhow::Result;
 use gdr_copy::cpu::{self, Routine};
 use gdr_cuda::{Bdf, Gpu, MemoryKind};
 use gdr_perf::report::{Schema, driver_version};
+use gdr_render::Table;
 use owo_colors::OwoColorize;
 use serde::Serialize;
 
 use super::say_simulated;
-use super::sheet::Sheet;
 use crate::command::{CommandSpec, Group, Run};
 use crate::exit::{Exit, NO_GPU_OR_CLOSED, Statuses};
 use crate::global::Global;
@@ -281,7 +281,7 @@ fn show(info: &Info, output: &mut Output) -> gdr_perf::Result<()> {
     output.line(format_args!("CUDA: {}", info.cuda))?;
     info.machine.show(info.driver.as_deref(), output)?;
 
-    let mut gpus = Sheet::new(&[
+    let mut gpus = Table::new(&[
         "GPU",
         "name",
         "PCI",
@@ -305,9 +305,9 @@ fn show(info: &Info, output: &mut Output) -> gdr_perf::Result<()> {
         ]);
     }
     output.line("")?;
-    gpus.write(output)?;
+    output.table(&gpus)?;
 
-    let mut routes = Sheet::new(&["GPU memory", "route", "other routes"]);
+    let mut routes = Table::new(&["GPU memory", "route", "other routes"]);
     for kind in &info.routes {
         let route = kind
             .route
@@ -327,7 +327,7 @@ fn show(info: &Info, output: &mut Output) -> gdr_perf::Result<()> {
         routes.row(vec![kind.memory.to_owned(), route, others.join("\n")]);
     }
     output.line("")?;
-    routes.write(output)
+    output.table(&routes)
 }
 
 /// A size with its unit; a dash if it is unknown.

@@ -7,15 +7,16 @@ use anyhow::Result;
 use gdr_object::TensorEntry;
 use gdr_perf::loopback::HostPort;
 use gdr_perf::report::Schema;
+use gdr_render::Table;
 use serde::Serialize;
 
-use super::sheet::{Layout, Sheet};
+use super::layout::Layout;
 use crate::command::{CommandSpec, Group, Run};
 use crate::exit::{Exit, STOPPED, Statuses};
 use crate::global::Global;
 use crate::interrupt::{self, FirstSignal};
 use crate::object_link::{LinkArguments, ObjectAddress};
-use crate::object_report::{ObjectRow, sheet};
+use crate::object_report::{ObjectRow, table};
 use crate::output::Output;
 
 /// List the objects that a process offers, or the tensors of one
@@ -146,7 +147,7 @@ fn list_objects(
             objects: rows,
         })?;
     } else {
-        sheet(&objects).show(options.layout, output)?;
+        options.layout.show(&table(&objects), output)?;
     }
     Ok(())
 }
@@ -169,7 +170,7 @@ fn list_tensors(
             tensors: index.tensors().iter().map(TensorRow::from).collect(),
         })?);
     }
-    let mut table = Sheet::new(&["tensor", "type", "shape", "bytes"]).keep_whole(&[3]);
+    let mut table = Table::new(&["tensor", "type", "shape", "bytes"]).keep_whole(&[3]);
     for tensor in index.tensors() {
         let shape: Vec<_> = tensor.shape.iter().map(u64::to_string).collect();
         table.row(vec![
@@ -179,5 +180,5 @@ fn list_tensors(
             tensor.bytes.to_string(),
         ]);
     }
-    table.show(options.layout, output)
+    options.layout.show(&table, output)
 }

@@ -24,7 +24,7 @@ use self::job::{Ending, Job, Stream};
 use self::route_socket::{Impairment, RouteSocket};
 use super::run::{DeviceOptions, environment};
 use crate::command::{CommandSpec, Group, Run};
-use crate::exit::{Exit, Statuses};
+use crate::exit::{CANNOT_RUN, Exit, NO_PROGRAM, Statuses};
 use crate::global::Global;
 use crate::launch::{LaunchError, examine, found};
 use crate::output::Output;
@@ -95,11 +95,8 @@ impl CommandSpec for Options {
             Exit::Launcher,
             "hosts cannot be made, or gdr's verbs library is missing, or of another version",
         ),
-        (
-            Exit::NotStarted,
-            "the program cannot be run, or not with the library",
-        ),
-        (Exit::NotFound, "there is no such program"),
+        (Exit::NotStarted, CANNOT_RUN),
+        (Exit::NotFound, NO_PROGRAM),
     ];
     const EXAMPLES: &'static str = "\
 Examples:

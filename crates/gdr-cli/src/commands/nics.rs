@@ -8,10 +8,11 @@ use gdr_node::render::without_tree;
 use gdr_node::topology::SmiClass;
 use gdr_node::{Bdf, Datum, DatumExt, Inventory, Netdev, RdmaDevice, RdmaPort, Source};
 use gdr_perf::report::Schema;
+use gdr_render::Table;
 use serde::Serialize;
 
 use super::diff::printable;
-use super::sheet::{Layout, Sheet};
+use super::layout::Layout;
 use crate::command::{CommandSpec, Group, Run};
 use crate::counted::Counted;
 use crate::exit::{Exit, INPUT, Statuses};
@@ -114,7 +115,8 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
             Err(absence) => output.line(without_tree(*absence))?,
         }
     } else {
-        sheet(&nics, options.layout.is_whole()).show(options.layout, output)?;
+        let table = table(&nics, options.layout.is_whole());
+        options.layout.show(&table, output)?;
     }
     if left_out > 0 && !options.layout.is_csv() {
         output.line(format_args!(
@@ -125,7 +127,7 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
     Ok(exit)
 }
 
-fn sheet(nics: &[Nic], whole: bool) -> Sheet {
+fn table(nics: &[Nic], whole: bool) -> Table {
     let text = |value: &Option<String>| value.as_deref().map(printable).unwrap_or_default();
     let number = |value: Option<u32>| value.map(|n| n.to_string()).unwrap_or_default();
     let rdma = |nic: &Nic| match (&nic.rdma, nic.port) {
@@ -147,13 +149,13 @@ fn sheet(nics: &[Nic], whole: bool) -> Sheet {
         }
         None => String::new(),
     };
-    let mut sheet = if whole {
-        Sheet::new(&[
+    let mut table = if whole {
+        Table::new(&[
             "RDMA", "netdev", "PCI", "NUMA", "link", "GPU", "model", "MAC", "MTU", "slot",
             "driver", "firmware",
         ])
     } else {
-        Sheet::new(&["RDMA", "netdev", "PCI", "NUMA", "link", "GPU", "model"])
+        Table::new(&["RDMA", "netdev", "PCI", "NUMA", "link", "GPU", "model"])
             .keep_whole(&[0, 1, 2, 3])
     };
     for nic in nics {
@@ -175,9 +177,9 @@ fn sheet(nics: &[Nic], whole: bool) -> Sheet {
                 text(&nic.firmware),
             ]);
         }
-        sheet.row(cells);
+        table.row(cells);
     }
-    sheet
+    table
 }
 
 /// A hardware address. Of the 20 bytes of IP over InfiniBand only the last eight, which name the port.
@@ -386,11 +388,11 @@ mod tests {
     #[test]
     fn the_table_of_a_node_fits_100_columns_and_is_plain_text() {
         let (nics, _) = rows(&example::node());
-        for line in sheet(&nics, false).lines(100) {
+        for line in table(&nics, false).lines(100) {
             assert!(line.len() <= 100 && line.is_ascii(), "{line}");
             assert!(!line.contains(" - "), "{line}");
         }
-        let text = sheet(&nics, false).lines(100).join("\n");
+        let text = table(&nics, false).lines(100).join("\n");
         for nic in &nics {
             assert!(text.contains(&nic.pci), "{text}");
         }

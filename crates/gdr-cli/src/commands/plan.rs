@@ -10,6 +10,7 @@ use gdr_copy::{calibration_for, default_threads, profile_key};
 use gdr_cuda::MemoryKind;
 use gdr_perf::mapped_buffer::{CopyDirection, GPU_PAGE};
 use gdr_perf::report::{Schema, Subject};
+use gdr_render::Table;
 use serde::Serialize;
 
 use super::tune::{StepRow, show_steps, step_rows};
@@ -174,30 +175,30 @@ fn show(planner: &Planner, sizes: &[u64], output: &mut Output) -> gdr_perf::Resu
     }
     paths.sort_unstable();
     paths.dedup();
-    let heads: String = paths.iter().map(|path| format!(" {path:>11}")).collect();
-    output.line(format_args!(
-        "\nestimates in us; * the choice, - not allowed\n{:>9} {:<8} {:<11}{heads}",
-        "size", "way", "host memory"
-    ))?;
+    output.line("\nestimates in us; * the choice, - not allowed")?;
+    let names: Vec<String> = paths.iter().map(ToString::to_string).collect();
+    let names = names.iter().map(String::as_str);
+    let heads: Vec<&str> = ["size", "way", "host memory"]
+        .into_iter()
+        .chain(names)
+        .collect();
+    let numbers = [0].into_iter().chain(3..heads.len());
+    let mut table = Table::new(&heads).align_right(numbers);
     for &size in sizes {
         for direction in CopyDirection::ALL {
             for host in HostMemory::ALL {
                 let chosen = planner.path(direction, host, size);
                 let estimates: Vec<_> = planner.estimates(direction, host, size).collect();
-                let cells: String = paths
-                    .iter()
-                    .map(|path| {
-                        let estimate = estimates.iter().find(|of| of.path == *path);
-                        format!(" {:>11}", shown(estimate, chosen))
-                    })
-                    .collect();
-                let (direction, host) = (direction.to_string(), host.to_string());
-                let line = format!("{:>9} {direction:<8} {host:<11}{cells}", binary(size));
-                output.line(line.trim_end())?;
+                let cells = paths.iter().map(|path| {
+                    let estimate = estimates.iter().find(|of| of.path == *path);
+                    shown(estimate, chosen)
+                });
+                let head = [binary(size), direction.to_string(), host.to_string()];
+                table.row(head.into_iter().chain(cells).collect());
             }
         }
     }
-    Ok(())
+    output.table(&table)
 }
 
 fn shown(estimate: Option<&Estimate>, chosen: CopyPath) -> String {

@@ -16,7 +16,7 @@ pub(crate) use self::chaos::{ChaosError, ChaosRun, scenario};
 use crate::child_program;
 use crate::command::{CommandSpec, Group, Run};
 use crate::elf::{self, Elf};
-use crate::exit::{Exit, Statuses, UsageError};
+use crate::exit::{CANNOT_RUN, Exit, NO_PROGRAM, NO_VERBS_LIBRARY, Statuses, UsageError};
 use crate::global::Global;
 use crate::gpu::GpuName;
 use crate::gpu_context::pci_address;
@@ -140,15 +140,9 @@ impl CommandSpec for Options {
             Exit::NotMet,
             "the program succeeded, and --require-rdma is not met, or the scenario of --chaos was not applied",
         ),
-        (
-            Exit::Launcher,
-            "gdr's verbs library is missing, or of another version",
-        ),
-        (
-            Exit::NotStarted,
-            "the program cannot be run, or not with the library",
-        ),
-        (Exit::NotFound, "there is no such program"),
+        (Exit::Launcher, NO_VERBS_LIBRARY),
+        (Exit::NotStarted, CANNOT_RUN),
+        (Exit::NotFound, NO_PROGRAM),
     ];
     const EXAMPLES: &'static str = "\
 Examples:

@@ -15,16 +15,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use gdr_object::{
-    Deadline, Epoch, Grantee, Home, HomeOptions, Object, ObjectInfo, ObjectName, ObjectOptions,
-    Place, Relay, Rights, Shape,
+    Deadline, Epoch, Grantee, Object, ObjectInfo, ObjectName, ObjectOptions, ObjectServer, Place,
+    Relay, Rights, ServerOptions, Shape,
 };
 use gdr_perf::loopback::{HostPort, TransferPreference};
 use gdr_perf::report::Schema;
 use gdr_perf::transfer::{InvalidThreshold, MinimumRate};
 use serde::Serialize;
 
+use super::layout::Layout;
 use super::say_simulated;
-use super::sheet::Layout;
 use crate::command::{CommandSpec, Group, Run};
 use crate::exit::{Exit, NO_GPU_OR_CLOSED, Statuses};
 use crate::global::Global;
@@ -33,7 +33,7 @@ use crate::gpu_context::{GpuContext, WithoutGpu};
 use crate::host_source;
 use crate::interrupt::{self, FirstSignal};
 use crate::object_link::{DeviceOptions, ObjectAddress};
-use crate::object_report::{ObjectRow, sheet};
+use crate::object_report::{ObjectRow, table};
 use crate::object_spec::{ContentSpec, GpuReach, ObjectSpec, SpecLocation};
 use crate::output::Output;
 use crate::rdma_peer::{Addresses, Side, check_listener, nearest_nics};
@@ -132,7 +132,7 @@ fn place(spec: &ObjectSpec, context: Option<&GpuContext>) -> Result<Place> {
 /// An owner with its objects.
 struct Served {
     // Field order is drop order: peers lose the connection before the objects.
-    home: Home,
+    server: ObjectServer,
     objects: Vec<Offered>,
     relays: Vec<Relay>,
 }
@@ -146,7 +146,7 @@ struct Offered {
 impl Served {
     /// The objects, as peers see them.
     fn objects(&self) -> Vec<ObjectInfo> {
-        let mut objects = self.home.objects();
+        let mut objects = self.server.objects();
         for info in &mut objects {
             let mut offered = self.objects.iter();
             if let Some(offered) = offered.find(|it| *it.object.name() == info.name) {
@@ -278,11 +278,11 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
         let (shape, content) = plan.open()?;
         ready.push((plan.spec, place, shape, content));
     }
-    let home = bind(options, context.as_ref())?;
+    let server = bind(options, context.as_ref())?;
     let mut objects = Vec::new();
     let mut publishers = Vec::new();
     for (spec, place, shape, content) in ready {
-        let object = Arc::new(create(&home, spec, shape, &place)?);
+        let object = Arc::new(create(&server, spec, shape, &place)?);
         if let Some(content) = content {
             publishers.push(Publisher::new(Arc::clone(&object), content));
         }
@@ -290,18 +290,18 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
         objects.push(Offered { object, rights });
     }
     for checkpoint in &checkpoints {
-        let object = Arc::new(checkpoint.offer_sums(&home)?);
+        let object = Arc::new(checkpoint.offer_sums(&server)?);
         let rights = Rights::Read;
         objects.push(Offered { object, rights });
     }
     let relays = options
         .relays
         .iter()
-        .map(|from| relay(&home, options, from));
+        .map(|from| relay(&server, options, from));
     let relays = relays.collect::<Result<_>>()?;
-    home.open();
+    server.open();
     let served = Arc::new(Served {
-        home,
+        server,
         objects,
         relays,
     });
@@ -318,7 +318,7 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
     let began = Instant::now();
     wait(global, &stop, &reports, &served.relays, output)?;
     if global.json {
-        let stats = served.home.stats();
+        let stats = served.server.stats();
         let event = Event::End {
             seconds: began.elapsed().as_secs_f64(),
             links_accepted: stats.links_accepted,
@@ -333,7 +333,7 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
 }
 
 /// Listens, with a device that is near the GPU.
-fn bind(options: &Options, context: Option<&GpuContext>) -> Result<Home> {
+fn bind(options: &Options, context: Option<&GpuContext>) -> Result<ObjectServer> {
     let nearest = match context {
         Some(gpu) if gpu.simulated.is_none() => {
             nearest_nics(gpu.target.gpu(), &host_source::this_node())
@@ -350,31 +350,32 @@ fn bind(options: &Options, context: Option<&GpuContext>) -> Result<Home> {
         let device = pair.listener(&chosen, address.ip())?;
         check_listener(&device, address, &addresses.security)?;
         // A peer that connects at once is to find the objects.
-        let mut home = HomeOptions::new(addresses.security.clone())
+        let mut server = ServerOptions::new(addresses.security.clone())
             .closed()
             .device(&device);
         if let Some(limit) = options.limit {
-            home = home.limit(limit);
+            server = server.limit(limit);
         }
-        Ok(Home::bind(address, home)?)
+        Ok(ObjectServer::bind(address, server)?)
     })
 }
 
-/// Has the home offer an object of another owner.
-fn relay(home: &Home, options: &Options, from: &ObjectAddress) -> Result<Relay> {
+/// Has the server offer an object of another owner.
+fn relay(server: &ObjectServer, options: &Options, from: &ObjectAddress) -> Result<Relay> {
     /// How long the owner may take to answer.
     const LIMIT: Duration = Duration::from_secs(10);
     let link = options.device.connect(&from.owner, LIMIT)?;
     let object = link.open(from.name.clone(), Deadline::after(LIMIT))?;
-    Ok(Relay::start(home, from.name.clone(), object, LIMIT)?)
+    Ok(Relay::start(server, from.name.clone(), object, LIMIT)?)
 }
 
-fn create(home: &Home, spec: &ObjectSpec, shape: Shape, place: &Place) -> Result<Object> {
+fn create(server: &ObjectServer, spec: &ObjectSpec, shape: Shape, place: &Place) -> Result<Object> {
     let options = ObjectOptions::new(spec.element, shape)
         .mode(spec.mode)
         .checksum(spec.checksum)
         .grant(Grantee::Everyone, spec.rights);
-    home.create(spec.name.clone(), options, place)
+    server
+        .create(spec.name.clone(), options, place)
         .with_context(|| format!("the object {} cannot be made", spec.name))
 }
 
@@ -394,12 +395,12 @@ fn announce(
     metrics: Option<SocketAddr>,
     output: &mut Output,
 ) -> Result<()> {
-    let home = &served.home;
-    let device = home.device();
+    let server = &served.server;
+    let device = server.device();
     if global.json {
         let event = Event::Serving {
-            address: home.address(),
-            generation: home.generation().to_string(),
+            address: server.address(),
+            generation: server.generation().to_string(),
             device: device.name(),
             rdma_address: device.address(),
             peers: options.device.security.peers(),
@@ -415,7 +416,7 @@ fn announce(
     }
     let text = format!(
         "serving at {} by {}; Ctrl-C ends it",
-        home.address(),
+        server.address(),
         device.name()
     );
     output.paragraph("", "  ", &text)?;
@@ -426,7 +427,7 @@ fn announce(
     if let Some(address) = metrics {
         output.line(format_args!("metrics at http://{address}/metrics"))?;
     }
-    sheet(&served.objects()).show(Layout::default(), output)
+    Layout::default().show(&table(&served.objects()), output)
 }
 
 /// Waits for a signal. A publisher that fails ends it, and so does a relay whose owner is gone.

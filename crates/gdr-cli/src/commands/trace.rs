@@ -18,7 +18,7 @@ use self::port_counters::PortCounters;
 use crate::child_program;
 use crate::command::{CommandSpec, Group, Run};
 use crate::document;
-use crate::exit::{Exit, Statuses};
+use crate::exit::{CANNOT_RUN, Exit, NO_LIBRARY_OR_REPORT, NO_PROGRAM, Statuses};
 use crate::global::Global;
 use crate::launch::{PreloadLibrary, examine, found, prepended};
 use crate::output::Output;
@@ -107,15 +107,9 @@ impl CommandSpec for Options {
             Exit::NotMet,
             "the program succeeded, and --require or --require-rdma is not met",
         ),
-        (
-            Exit::Launcher,
-            "gdr's library is missing or of another version, or the report failed",
-        ),
-        (
-            Exit::NotStarted,
-            "the program cannot be run, or not with the library",
-        ),
-        (Exit::NotFound, "there is no such program"),
+        (Exit::Launcher, NO_LIBRARY_OR_REPORT),
+        (Exit::NotStarted, CANNOT_RUN),
+        (Exit::NotFound, NO_PROGRAM),
     ];
     const EXAMPLES: &'static str = "\
 Examples:

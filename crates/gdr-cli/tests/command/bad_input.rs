@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt;
 
 use fake_ibverbs::DeviceSpec;
+use snapshot::assert_contains;
 
 use super::devices::with;
 use super::{code, gdr, simulated, stderr};
@@ -18,7 +19,7 @@ fn assert_named(command: &str, cases: &[Case<'_>]) {
         let output = simulated(&line);
         assert_eq!(code(&output), *status, "{line}: {}", stderr(&output));
         let text = stderr(&output);
-        assert!(text.contains(words), "{line}: {text}");
+        assert_contains!(text, words, "{line}");
     }
 }
 
@@ -119,11 +120,7 @@ fn a_gid_that_a_device_does_not_have_is_refused() {
         let arguments: Vec<_> = line.split(' ').chain([gid.as_str()]).collect();
         let output = with(&devices, &arguments);
         assert_eq!(code(&output), status, "{gid}: {}", stderr(&output));
-        assert!(
-            stderr(&output).contains(words),
-            "{gid}: {}",
-            stderr(&output)
-        );
+        assert_contains!(stderr(&output), words, "{gid}");
     }
 }
 
@@ -177,11 +174,7 @@ fn a_name_with_a_mistake_is_answered_with_the_one_that_was_meant() {
         assert!(text.contains(meant), "{line}: {text}");
     }
     let other = gdr(["doctor", "--only", "nothing.like.it"]);
-    assert!(
-        stderr(&other).contains("`gdr doctor list`"),
-        "{}",
-        stderr(&other)
-    );
+    assert_contains!(stderr(&other), "`gdr doctor list`");
 }
 
 #[test]
@@ -191,12 +184,12 @@ fn a_device_is_named_by_one_option_in_every_command() {
     ] {
         let help = gdr([command, "--help"]);
         let help = String::from_utf8_lossy(&help.stdout).into_owned();
-        assert!(help.contains("--device <"), "{command}: {help}");
+        assert_contains!(help, "--device <", "{command}");
     }
     let output = simulated("loopback --device 127.0.0.7 --udp-port 0 --size 4K -i 1 --json");
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let text = report.to_string();
-    assert!(text.contains("127.0.0.7"), "{text}");
+    assert_contains!(text, "127.0.0.7");
     let both = simulated("loopback --device 127.0.0.7 --to 127.0.0.8");
     assert_eq!(code(&both), 64);
 }

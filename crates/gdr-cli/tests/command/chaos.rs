@@ -4,6 +4,8 @@
 use std::fs;
 use std::process::Output;
 
+use snapshot::assert_contains;
+
 use super::preloaded::command;
 use super::{code, stderr, stdout};
 
@@ -84,11 +86,7 @@ fn a_scenario_that_is_not_applied_is_an_error() {
     ] {
         let output = ended(&["run", "--chaos", scenario], script);
         assert_eq!(code(&output), status, "{scenario}: {}", stderr(&output));
-        assert!(
-            stderr(&output).contains(part),
-            "{scenario}: {}",
-            stderr(&output)
-        );
+        assert_contains!(stderr(&output), part, "{scenario}");
     }
 }
 
@@ -105,7 +103,7 @@ fn a_file_is_read_and_its_errors_name_the_line() {
     let output = ended(&["run", "--chaos", file], "true");
     assert_eq!(code(&output), 64);
     let expected = "line 3, rule 1, key `by`: `hang` has no such key";
-    assert!(stderr(&output).contains(expected), "{}", stderr(&output));
+    assert_contains!(stderr(&output), expected);
 }
 
 #[test]

@@ -11,6 +11,7 @@ use fake_ibverbs::{DeviceSpec, Fake};
 use gdr_node::archive::{Archive, Origin};
 use gdr_node::{MemorySource, Source, collect, example};
 use serde_json::Value;
+use snapshot::assert_contains;
 use tempfile::TempDir;
 
 use super::{clean, code, gdr, stderr, stdout};
@@ -66,7 +67,7 @@ fn this_node_is_collected_and_read_again() {
 
     let again = gdr(["collect", "-o", file]);
     assert_eq!(code(&again), 2);
-    assert!(stderr(&again).contains("--force"), "{}", stderr(&again));
+    assert_contains!(stderr(&again), "--force");
     let before = fs::read(&path).unwrap();
     assert_eq!(
         code(&gdr(["collect", "--force", "--example", "-o", file])),
@@ -111,11 +112,7 @@ fn an_archive_can_go_to_standard_output() {
     assert_eq!(code(&output), 0);
     let archive = Archive::read(output.stdout.as_slice()).unwrap();
     assert_eq!(archive.origin().host, "example-node");
-    assert!(
-        stderr(&output).contains("example-node"),
-        "{}",
-        stderr(&output)
-    );
+    assert_contains!(stderr(&output), "example-node");
     assert_eq!(code(&gdr(["collect", "-o", "-", "--json"])), 64);
 }
 
@@ -216,7 +213,7 @@ fn what_differs_is_in_the_table_and_in_the_exit_status() {
         "0000:37:02.0 ACS",
         "3 of ",
     ] {
-        assert!(text.contains(word), "{word}: {text}");
+        assert_contains!(text, word);
     }
     let report = json(&["diff", &good, &bad]);
     assert_eq!(report["schema"], "gdr.diff");
@@ -236,16 +233,16 @@ fn the_odd_one_of_a_fleet_is_named() {
     let output = gdr(&all);
     assert_eq!(code(&output), 1);
     let text = stdout(&output);
-    assert!(text.contains("x8: odd"), "{text}");
-    assert!(text.contains("x16 (4 of 5)"), "{text}");
-    assert!(text.contains("most often an outlier: odd (3)"), "{text}");
+    assert_contains!(text, "x8: odd");
+    assert_contains!(text, "x16 (4 of 5)");
+    assert_contains!(text, "most often an outlier: odd (3)");
     all.push("--json".to_owned());
     let report: Value = serde_json::from_str(&stdout(&gdr(&all))).unwrap();
     assert_eq!(report["outliers"].as_array().unwrap().len(), 3);
     assert_eq!(report["outliers"][0]["others"][0]["nodes"][0], "odd");
     assert_eq!(code(&gdr(["fleet", &all[1]])), 64);
     let half = stdout(&gdr(["fleet", &all[1], &all[5]]));
-    assert!(half.contains("no majority"), "{half}");
+    assert_contains!(half, "no majority");
 }
 
 /// What the file at a path makes of every command that reads archives.
@@ -284,6 +281,6 @@ fn files_that_are_no_archives_are_refused_by_name() {
         }
     }
     for said in refusals(&files.path("none")) {
-        assert!(said.contains("No such file"), "{said}");
+        assert_contains!(said, "No such file");
     }
 }

@@ -1,6 +1,7 @@
 //! `gdr compare`.
 
 use serde_json::Value;
+use snapshot::assert_contains;
 
 use super::server::Server;
 use super::{code, fine, gdr, json, simulated, stderr, stdout};
@@ -121,7 +122,7 @@ fn both_processes_print_the_same_table_and_draw_the_same_picture() {
     }
     let [ours, theirs] = [ours, theirs].map(|path| std::fs::read_to_string(path).unwrap());
     assert_eq!(ours, theirs);
-    assert!(ours.contains("<title>64 bytes: "), "{ours}");
+    assert_contains!(ours, "<title>64 bytes: ");
 }
 
 #[test]
@@ -168,7 +169,7 @@ fn frames_in_memory_of_one_gpu_are_received_by_the_other() {
         );
     }
     let text = fine("compare --size 16 -i 5 --udp-port 14778");
-    assert!(text.contains("\nframes    in host memory\n"), "{text}");
+    assert_contains!(text, "\nframes    in host memory\n");
     let unknown = simulated("compare --from-gpu 7 --udp-port 14778 --json");
     assert_eq!(code(&unknown), 2);
     let fault: Value = serde_json::from_slice(&unknown.stdout).unwrap();
@@ -193,7 +194,7 @@ fn frames_in_memory_of_a_gpu_of_the_server_are_named_at_both_ends() {
     assert_eq!(table(&measured), table(&served));
     let frames = format!("in memory of simulated: Simulated GPU ({})", gpus[1]);
     for text in [&measured, &served] {
-        assert!(text.contains(&format!("frames    {frames}")), "{text}");
+        assert_contains!(text, format!("frames    {frames}"));
         let last = text.lines().last().unwrap();
         assert!(last.starts_with("SIMULATED"), "{text}");
     }
@@ -201,7 +202,7 @@ fn frames_in_memory_of_a_gpu_of_the_server_are_named_at_both_ends() {
     assert_eq!(served.matches("SIMULATED").count(), 1, "{served}");
     let [ours, theirs] = [ours, theirs].map(|path| std::fs::read_to_string(path).unwrap());
     assert_eq!(ours, theirs);
-    assert!(ours.contains(&format!("frames: {frames}")), "{ours}");
+    assert_contains!(ours, format!("frames: {frames}"));
 }
 
 #[test]

@@ -20,10 +20,10 @@ fn a_profile_that_was_measured_is_what_later_plans_are_by() {
         stdout(&output)
     };
     let before = plan("plan --simulate");
-    assert!(before.contains("by built-in costs (simulated)"), "{before}");
+    assert_contains!(before, "by built-in costs (simulated)");
 
     let dry = plan("tune --simulate -s 64 --dry-run");
-    assert!(dry.contains("no profile was written"), "{dry}");
+    assert_contains!(dry, "no profile was written");
     assert_eq!(plan("plan --simulate"), before);
 
     let tuned = plan("tune --simulate -s 64");
@@ -40,10 +40,7 @@ fn a_profile_that_was_measured_is_what_later_plans_are_by() {
     std::fs::write(file, "no profile").unwrap();
     let refused = with_profiles(folder.path(), "plan --simulate");
     assert_eq!(code(&refused), 2);
-    assert!(
-        stderr(&refused).contains("the first line is not"),
-        "{refused:?}"
-    );
+    assert_contains!(stderr(&refused), "the first line is not", "{refused:?}");
 }
 
 #[test]
@@ -73,7 +70,7 @@ fn a_sweep_shows_every_path_and_the_choice_in_100_columns_and_as_a_picture() {
             "from GPU, page-locked memory",
             "cuMemcpy",
         ] {
-            assert!(text.contains(words), "{text}");
+            assert_contains!(text, words);
         }
         let head = text.lines().find(|line| line.trim().starts_with("size"));
         for path in ["cpu", "cpu-2", "cpu-4", "cpu-8", "copy-engine"] {

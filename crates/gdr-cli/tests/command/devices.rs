@@ -9,6 +9,7 @@ use fake_ibverbs::{DeviceSpec, Fake, GpuPath, PortSpec};
 use gdr_node::archive::Origin;
 use gdr_node::{collect, example};
 use serde_json::{Value, json};
+use snapshot::assert_contains;
 use snapshot::assert_snapshot;
 
 use super::snapshots::Captures;
@@ -68,27 +69,24 @@ fn devices_are_listed_with_ports_gids_and_the_way_to_gpu_memory() {
     assert_eq!(roce["gids"][3]["type"], "RoCE v2");
     assert_eq!(infiniband["lid"], 9);
     let why = mlx["gpu_memory"]["because"].as_str().unwrap();
-    assert!(why.contains("the device imports dma-bufs"), "{why}");
+    assert_contains!(why, "the device imports dma-bufs");
     let why = report["verbs"]["devices"][1]["gpu_memory"]["because"].as_str();
-    assert!(why.unwrap().contains("imports no dma-buf"), "{why:?}");
+    assert_contains!(why.unwrap(), "imports no dma-buf", "{why:?}");
     let soft = report["soft"].as_array().unwrap();
     assert!(soft.iter().any(|soft| soft["name"] == "soft-127.0.0.1"));
 
     let text = stdout(&with(&devices, &["devices"]));
-    assert!(
-        text.contains("port 1: ACTIVE, Ethernet, 400 Gbit/s, MTU 4096\n"),
-        "{text}"
+    assert_contains!(text, "port 1: ACTIVE, Ethernet, 400 Gbit/s, MTU 4096\n");
+    assert_contains!(
+        text,
+        "port 2: ACTIVE, InfiniBand, 400 Gbit/s, MTU 4096, LID 9\n"
     );
-    assert!(
-        text.contains("port 2: ACTIVE, InfiniBand, 400 Gbit/s, MTU 4096, LID 9\n"),
-        "{text}"
+    assert_contains!(text, "  * 3  ::ffff:");
+    assert_contains!(
+        text,
+        "uses GID 3 (10.0.0.1): the first routable RoCE v2 GID of an IPv4"
     );
-    assert!(text.contains("  * 3  ::ffff:"), "{text}");
-    assert!(
-        text.contains("uses GID 3 (10.0.0.1): the first routable RoCE v2 GID of an IPv4"),
-        "{text}"
-    );
-    assert!(text.contains("soft-127.0.0.1"), "{text}");
+    assert_contains!(text, "soft-127.0.0.1");
 }
 
 #[test]
@@ -107,12 +105,9 @@ fn a_port_without_gid_and_a_device_that_does_not_open_say_why() {
     let output = with(&[bare, closed], &["devices"]);
     assert_eq!(code(&output), 1, "{}", stderr(&output));
     let text = stdout(&output);
-    assert!(text.contains("port 1: DOWN"), "{text}");
-    assert!(text.contains("uses no GID: no GID that routes"), "{text}");
-    assert!(
-        text.contains("cannot be queried: ibv_open_device fails: EACCES"),
-        "{text}"
-    );
+    assert_contains!(text, "port 1: DOWN");
+    assert_contains!(text, "uses no GID: no GID that routes");
+    assert_contains!(text, "cannot be queried: ibv_open_device fails: EACCES");
 }
 
 #[test]
@@ -121,11 +116,8 @@ fn without_rdma_core_the_soft_devices_remain_and_it_says_what_to_install() {
     assert_eq!(code(&output), 0, "{}", stderr(&output));
     let text = stdout(&output);
     let running = text.replace("\n  ", " ");
-    assert!(
-        running.contains("install it (package libibverbs1"),
-        "{text}"
-    );
-    assert!(text.contains("soft-127.0.0.1"), "{text}");
+    assert_contains!(running, "install it (package libibverbs1", "{text}");
+    assert_contains!(text, "soft-127.0.0.1");
     let report = document(&with_library("/no/such/lib", &["devices", "--json"]));
     assert_eq!(report["verbs"]["status"], "no_library");
 }
@@ -140,7 +132,7 @@ fn no_library_no_symbol_and_no_device_are_three_different_things() {
     let report = document(&output);
     assert_eq!(report["verbs"]["status"], "no_device");
     let error = report["verbs"]["error"].as_str().unwrap();
-    assert!(error.contains("rdma link add"), "{error}");
+    assert_contains!(error, "rdma link add");
 }
 
 const MLX5_0: &str = "sys/class/infiniband/mlx5_0";
@@ -223,14 +215,8 @@ fn what_was_not_recorded_is_named_and_nothing_is_made_up() {
     let facts: Vec<&str> = facts.split(", ").collect();
     assert_eq!(device["not_recorded"], json!(facts));
     let text = stdout(&captures.gdr("devices --from node/root"));
-    assert!(
-        text.contains("port 1: state not known, link layer not known"),
-        "{text}"
-    );
-    assert!(
-        text.contains("  not recorded: on-demand paging, dma-buf, MTU"),
-        "{text}"
-    );
+    assert_contains!(text, "port 1: state not known, link layer not known");
+    assert_contains!(text, "  not recorded: on-demand paging, dma-buf, MTU");
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::{Command as Process, Stdio};
 
 use serde_json::Value;
+use snapshot::assert_contains;
 
 use super::{code, gdr, stderr, stdout};
 
@@ -17,7 +18,7 @@ fn a_node_without_gpus_gets_a_report_and_no_error() {
     // This node may have GPUs; what it may not do is to end in any other way.
     let output = doctor("");
     assert!(matches!(code(&output), 0..=3), "{}", stderr(&output));
-    assert!(stdout(&output).contains("fine"), "{}", stdout(&output));
+    assert_contains!(stdout(&output), "fine");
 }
 
 #[test]
@@ -56,14 +57,10 @@ fn checks_are_listed_and_documented() {
     let list = stdout(&doctor("list"));
     assert!(list.contains("gpu.present"), "{list}");
     let shown = stdout(&doctor("show gpu.present"));
-    assert!(shown.contains("\njudges\n"), "{shown}");
+    assert_contains!(shown, "\njudges\n");
     let wrong = doctor("show gpu.presnt");
     assert_eq!(code(&wrong), 64);
-    assert!(
-        stderr(&wrong).contains("did you mean gpu.present?"),
-        "{}",
-        stderr(&wrong)
-    );
+    assert_contains!(stderr(&wrong), "did you mean gpu.present?");
 }
 
 #[test]
@@ -71,10 +68,7 @@ fn a_pair_that_is_not_there_is_named_with_those_that_are() {
     let output = doctor("--example --pair GPU9,mlx5_0");
     assert_eq!(code(&output), 64);
     let said = stderr(&output);
-    assert!(
-        said.contains("there is no device `GPU9`: there are GPU0, GPU1"),
-        "{said}"
-    );
+    assert_contains!(said, "there is no device `GPU9`: there are GPU0, GPU1");
 }
 
 #[test]
@@ -88,16 +82,17 @@ fn a_pair_may_be_named_in_either_order_and_a_good_one_gets_a_yes() {
         let output = doctor(&format!("--example --pair {pair}"));
         assert_eq!(code(&output), 0, "{pair}: {}", stderr(&output));
         let text = stdout(&output);
-        assert!(
-            text.contains("Yes: nothing is wrong between GPU0 and mlx5_1."),
-            "{pair}: {text}"
+        assert_contains!(
+            text,
+            "Yes: nothing is wrong between GPU0 and mlx5_1.",
+            "{pair}"
         );
     }
     let output = doctor("--example --pair GPU4,GPU5");
     assert_eq!(code(&output), 64);
     let said = stderr(&output);
-    assert!(said.contains("GPU4 and GPU5 are both GPUs"), "{said}");
-    assert!(said.contains("gdr topo why GPU4 GPU5"), "{said}");
+    assert_contains!(said, "GPU4 and GPU5 are both GPUs");
+    assert_contains!(said, "gdr topo why GPU4 GPU5");
 }
 
 #[test]
@@ -106,10 +101,7 @@ fn a_far_nic_that_was_asked_about_is_not_called_the_nearest() {
     let text = stdout(&output);
     assert_eq!(code(&output), 1, "{text}");
     assert!(!text.contains("nearest NIC is"), "{text}");
-    assert!(
-        text.contains("nearer NICs: mlx5_1 at PIX, mlx5_2 at PIX"),
-        "{text}"
-    );
+    assert_contains!(text, "nearer NICs: mlx5_1 at PIX, mlx5_2 at PIX");
 }
 
 #[test]
@@ -123,10 +115,7 @@ fn a_prologue_that_needs_a_gpu_ends_with_2_and_a_reason_where_none_is_usable() {
     let output = doctor(&format!("--from {from} --only gpu.class --require-gpu"));
     assert_eq!(code(&output), 2, "{}", stdout(&output));
     let said = stderr(&output);
-    assert!(
-        said.contains("no GPU is usable: the list of GPUs is unknown"),
-        "{said}"
-    );
+    assert_contains!(said, "no GPU is usable: the list of GPUs is unknown");
 }
 
 #[test]
@@ -153,10 +142,7 @@ fn evidence_of_a_listing_names_the_listing_and_no_path_of_this_machine() {
     std::fs::write(&listing, text).unwrap();
     let output = doctor(&format!("-v --from {}", listing.display()));
     let text = stdout(&output);
-    assert!(
-        text.contains("lspci.txt: driver of 0000:41:00.0: nouveau"),
-        "{text}"
-    );
+    assert_contains!(text, "lspci.txt: driver of 0000:41:00.0: nouveau");
     assert!(!text.contains("/sys/bus/pci"), "{text}");
 }
 
@@ -170,10 +156,7 @@ fn text_reports_fit_100_columns_but_for_commands_and_explain_their_marks() {
         let is_one_word = line.split_whitespace().count() < 3;
         assert!(line.chars().count() <= 100 || is_one_word, "{line}");
     }
-    assert!(
-        text.contains("[x] failure  [!] warning  [?] not known"),
-        "{text}"
-    );
+    assert_contains!(text, "[x] failure  [!] warning  [?] not known");
 }
 
 #[test]
@@ -184,10 +167,7 @@ fn a_matrix_and_an_nccl_dump_get_a_verdict_on_what_they_show() {
     let output = doctor(&format!("--from {}", matrix.display()));
     assert_eq!(code(&output), 3, "{}", stderr(&output));
     let text = stdout(&output);
-    assert!(
-        text.contains("Nothing wrong was found: 1 finding is fine"),
-        "{text}"
-    );
+    assert_contains!(text, "Nothing wrong was found: 1 finding is fine");
     assert!(!text.contains("works here"), "{text}");
     let nccl = dir.path().join("nccl.xml");
     std::fs::write(
@@ -199,11 +179,7 @@ fn a_matrix_and_an_nccl_dump_get_a_verdict_on_what_they_show() {
     .unwrap();
     let output = doctor(&format!("--from {}", nccl.display()));
     assert_eq!(code(&output), 2, "{}", stderr(&output));
-    assert!(
-        stdout(&output).contains("GPUDirect RDMA is off"),
-        "{}",
-        stdout(&output)
-    );
+    assert_contains!(stdout(&output), "GPUDirect RDMA is off");
 }
 
 #[test]
@@ -256,14 +232,10 @@ fn a_capture_that_does_not_exist_is_an_error_whatever_the_text_says() {
         let missing = ["explain", "--from", "/does/not/exist"];
         let output = gdr(missing.into_iter().chain(arguments.iter().copied()));
         assert_eq!(code(&output), 66, "{arguments:?}: {}", stderr(&output));
-        assert!(
-            stderr(&output).contains("/does/not/exist"),
-            "{}",
-            stderr(&output)
-        );
+        assert_contains!(stderr(&output), "/does/not/exist");
         let document = stdout(&output);
         if arguments.contains(&"--json") {
-            assert!(document.contains("\"gdr.error\""), "{document}");
+            assert_contains!(document, "\"gdr.error\"");
         } else {
             assert_eq!(document, "");
         }
@@ -294,7 +266,7 @@ fn a_kernel_log_with_addresses_of_another_machine_is_not_judged_by_this_node() {
     let log = "[   12.5] NVRM: Xid (PCI:beef:1b:00): 79, pid=1, GPU has fallen off the bus.";
     let output = super::program().args(["explain", log]).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
-    assert!(text.contains("no PCI function at beef:1b:00.0"), "{text}");
+    assert_contains!(text, "no PCI function at beef:1b:00.0");
     assert!(!text.contains("confirms it"), "{text}");
 }
 
@@ -311,7 +283,7 @@ n0:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0/GDRDMA
         text.starts_with("GPUDirect RDMA is in use: the one connection "),
         "{text}"
     );
-    assert!(text.contains("   line 2: n0:1:2"), "{text}");
+    assert_contains!(text, "   line 2: n0:1:2");
     assert!(
         text.lines().all(|line| line.chars().count() <= 100),
         "{text}"
@@ -334,11 +306,8 @@ Channel 00/0 : 1[1] -> 9[1] [send] via NET/IB/1
         text.starts_with("GPUDirect RDMA is in use in part: of 2 "),
         "{text}"
     );
-    assert!(text.contains("Ranks without it: 1\n"), "{text}");
-    assert!(
-        text.contains("rank 1 to rank 9: sends through host memory"),
-        "{text}"
-    );
+    assert_contains!(text, "Ranks without it: 1\n");
+    assert_contains!(text, "rank 1 to rank 9: sends through host memory");
 }
 
 #[test]
@@ -352,11 +321,7 @@ fn a_log_is_read_by_its_name() {
     .unwrap();
     let output = gdr(["explain", "--offline", path.to_str().unwrap()]);
     assert_eq!(code(&output), 0);
-    assert!(
-        stdout(&output).contains("gid-other-namespace"),
-        "{}",
-        stdout(&output)
-    );
+    assert_contains!(stdout(&output), "gid-other-namespace");
 }
 
 #[test]
@@ -381,7 +346,7 @@ fn every_cause_is_listed_in_a_document() {
 #[test]
 fn the_help_of_explain_has_the_undecided_status() {
     let help = stdout(&gdr(["explain", "--help"]));
-    assert!(help.contains("3   no cause is known"), "{help}");
+    assert_contains!(help, "3   no cause is known");
 }
 
 #[test]
@@ -459,10 +424,7 @@ fn the_page_opens_in_a_browser_with_its_picture() {
         "{seen:.200}"
     );
     // The parser of the browser put the picture where it belongs, with every device in it.
-    assert!(
-        seen.contains("<figure class=\"topology\"><svg"),
-        "no picture"
-    );
+    assert_contains!(seen, "<figure class=\"topology\"><svg", "no picture");
     assert_eq!(
         seen.matches(">GPU7</text>").count(),
         3,

@@ -198,7 +198,7 @@ fn a_measurement_that_is_interrupted_ends_with_3_and_a_document() {
         let (status, text, said) = interrupted(line);
         assert_eq!(status, 3, "{line}");
         let word = format!("{text}{said}").to_lowercase();
-        assert!(word.contains("stopp"), "{line}: {word}");
+        assert_contains!(word, "stopp", "{line}");
     }
 }
 
@@ -208,7 +208,7 @@ fn a_part_that_takes_minutes_is_not_waited_for() {
     let line = "copybw --simulate -s 1G -w 1000000 -r 1";
     let (status, _, said) = interrupted(line);
     assert_eq!(status, 3, "{said}");
-    assert!(said.contains("stopped by a signal: 0 of "), "{said}");
+    assert_contains!(said, "stopped by a signal: 0 of ");
     // The million copies of a GiB take hours on every machine.
     assert!(
         started.elapsed() < std::time::Duration::from_secs(120),

@@ -2,6 +2,7 @@
 
 use assert_cmd::cargo::cargo_bin_cmd;
 use serde_json::Value;
+use snapshot::assert_contains;
 
 use super::snapshots::Captures;
 use super::{clean, code, gdr, stderr, stdout};
@@ -35,11 +36,8 @@ fn each_variable_has_its_reason_in_comments_of_at_most_100_columns() {
         before = line;
     }
     assert!(exports >= 8, "{text}");
-    assert!(
-        text.contains(&format!("\nexport NCCL_IB_HCA='={NICS}'\n")),
-        "{text}"
-    );
-    assert!(text.contains("GPU0 mlx5_1 (PIX)"), "{text}");
+    assert_contains!(text, format!("\nexport NCCL_IB_HCA='={NICS}'\n"));
+    assert_contains!(text, "GPU0 mlx5_1 (PIX)");
 }
 
 #[test]
@@ -84,27 +82,16 @@ fn a_program_gets_the_variables_and_keeps_those_that_it_has() {
     assert_eq!(stdout(&output), format!("={NICS} PXB\n"));
     let output = run(Some(("NCCL_IB_HCA", "mine")));
     assert_eq!(stdout(&output), "mine PXB\n");
-    assert!(
-        stderr(&output).contains("NCCL_IB_HCA stays mine"),
-        "{}",
-        stderr(&output)
-    );
+    assert_contains!(stderr(&output), "NCCL_IB_HCA stays mine");
 }
 
 #[test]
 fn one_gpu_gets_its_own_nic() {
     let text = stdout(&env("--example --for ucx --gpu GPU3"));
-    assert!(
-        text.contains("\nexport UCX_NET_DEVICES=mlx5_4:1\n"),
-        "{text}"
-    );
+    assert_contains!(text, "\nexport UCX_NET_DEVICES=mlx5_4:1\n");
     let output = env("--example --for ucx --gpu mlx5_1");
     assert_eq!(code(&output), 64);
-    assert!(
-        stderr(&output).contains("is not a GPU of this node"),
-        "{}",
-        stderr(&output)
-    );
+    assert_contains!(stderr(&output), "is not a GPU of this node");
 }
 
 #[test]
@@ -117,11 +104,7 @@ fn a_node_without_active_ports_and_one_without_gpus_say_so() {
     }
     let output = captures.gdr("env --for nccl --from node/root");
     assert_eq!(code(&output), 2, "{}", stderr(&output));
-    assert!(
-        stderr(&output).contains("mlx5_1:1 is DOWN"),
-        "{}",
-        stderr(&output)
-    );
+    assert_contains!(stderr(&output), "mlx5_1:1 is DOWN");
     let missing = env("--example -- /no/such/program");
     assert_eq!(code(&missing), 127, "{}", stderr(&missing));
 }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use assert_cmd::cargo_bin;
+use snapshot::assert_contains;
 use tempfile::TempDir;
 
 use super::{code, isolated, stderr, stdout};
@@ -94,8 +95,8 @@ fn a_prolog_refuses_a_job_on_a_node_that_fails_and_on_no_other() {
         assert_eq!(code(&node.run(script, bad)), 1, "{bad}");
     }
     let log = node.read("log");
-    assert!(log.contains("job 77 refused: "), "{log}");
-    assert!(log.contains("REHEARSAL of acs.path"), "{log}");
+    assert_contains!(log, "job 77 refused: ");
+    assert_contains!(log, "REHEARSAL of acs.path");
     let without_gpu = node.command(script, FAILED).output().unwrap();
     assert_eq!(code(&without_gpu), 0);
 }
@@ -124,10 +125,7 @@ fn scripts_for_slurm_need_no_path_and_are_loud_where_the_command_is_missing() {
         let output = started(script, missing, HEALTHY);
         assert_eq!(code(&output), status, "{script}");
         let said = stderr(&output);
-        assert!(
-            said.contains("/nonexistent/gdr cannot be started"),
-            "{script}: {said}"
-        );
+        assert_contains!(said, "/nonexistent/gdr cannot be started", "{script}");
     }
     let node = Node::new(IDLE);
     let mut check = node.command("slurm/gdr-health-check.sh", HEALTHY);

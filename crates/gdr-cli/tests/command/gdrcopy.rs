@@ -4,6 +4,7 @@ use std::os::unix::fs::symlink;
 
 use assert_cmd::{Command, cargo_bin};
 use regex::Regex;
+use snapshot::assert_contains;
 
 use super::{assert_lines, clean, code, fine, simulated, stderr, stdout};
 
@@ -135,13 +136,10 @@ fn copylat_prints_the_lines_of_gdrcopys() {
 #[test]
 fn copylat_says_when_it_rounds_iterations_up() {
     let output = simulated("copylat -s 64K -w 150 -r 10");
-    assert!(
-        stderr(&output).contains(
-            "WARNING: num_write_iters is not a multiple of 100. Increasing num_write_iters from \
+    assert_contains!(
+        stderr(&output),
+        "WARNING: num_write_iters is not a multiple of 100. Increasing num_write_iters from \
              150 to 200."
-        ),
-        "{}",
-        stderr(&output)
     );
 }
 
@@ -181,9 +179,9 @@ fn pplat_prints_the_lines_of_gdrcopys() {
         let text = fine(line);
         let result = r"(?m)^Round-trip latency per iteration is \(min\) [0-9.e-]+, \(median\) [0-9.e-]+ us\nclosing gdrdrv$";
         assert!(Regex::new(result).unwrap().is_match(&text), "{text}");
-        assert!(text.contains("\nBenchmark mode: "), "{text}");
-        assert!(text.contains("\nRunning 100 iterations with "), "{text}");
-        assert!(text.contains("\nSingle round trips: "), "{text}");
+        assert_contains!(text, "\nBenchmark mode: ");
+        assert_contains!(text, "\nRunning 100 iterations with ");
+        assert_contains!(text, "\nSingle round trips: ");
     }
     // Under GDRCopy's name there are its lines and no other.
     let expected = [
@@ -216,14 +214,8 @@ fn sanity_takes_the_names_of_gdrcopys_tests() {
          -t invalidation_unix_sock_shared_fd_gdr_map_cumemalloc",
     );
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(
-        text.contains("Total: 9, Passed: 7, Failed: 0, Waived: 2"),
-        "{text}"
-    );
-    assert!(
-        text.contains("there is no descriptor of one to pass on"),
-        "{text}"
-    );
+    assert_contains!(text, "Total: 9, Passed: 7, Failed: 0, Waived: 2");
+    assert_contains!(text, "there is no descriptor of one to pass on");
 }
 
 #[test]
@@ -261,11 +253,7 @@ fn gdrcopys_names_are_its_tools() {
             .output()
             .unwrap();
         assert_eq!(code(&output), 0, "{name}: {}", stderr(&output));
-        assert!(
-            stdout(&output).contains(expected),
-            "{name}: {}",
-            stdout(&output)
-        );
+        assert_contains!(stdout(&output), expected, "{name}");
     }
 }
 
@@ -326,7 +314,7 @@ fn csv_is_nothing_but_rows_of_one_length_that_say_simulated() {
             "{line}: {text}"
         );
         let output = simulated(&format!("{line} --csv"));
-        assert!(stderr(&output).contains("SIMULATED: "), "{line}");
+        assert_contains!(stderr(&output), "SIMULATED: ", "{line}");
         assert_eq!(
             code(&simulated(&format!("{line} --csv --json"))),
             64,
@@ -353,21 +341,14 @@ fn a_tools_name_is_in_its_usage_and_version() {
         "gdrcopy_pplat",
     ] {
         let help = stdout(&run(name, "--help"));
-        assert!(
-            help.contains(&format!("\nUsage: {name} [OPTIONS]\n")),
-            "{help}"
-        );
-        assert!(help.contains(&format!("Examples:\n  {name}")), "{help}");
+        assert_contains!(help, format!("\nUsage: {name} [OPTIONS]\n"));
+        assert_contains!(help, format!("Examples:\n  {name}"));
         let version = stdout(&run(name, "--version"));
         let expected = format!("{name} (gdr) {}", env!("CARGO_PKG_VERSION"));
         assert!(version.starts_with(&expected), "{version}");
         let wrong = run(name, "--frobnicate");
         assert_eq!(code(&wrong), 64);
-        assert!(
-            stderr(&wrong).contains(&format!("Usage: {name} [OPTIONS]")),
-            "{}",
-            stderr(&wrong)
-        );
+        assert_contains!(stderr(&wrong), format!("Usage: {name} [OPTIONS]"));
     }
     let unknown = run("gdrcopy_foo", "--help");
     assert_eq!(code(&unknown), 64);

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use assert_cmd::cargo_bin;
+use snapshot::assert_contains;
 
 use super::{code, isolated, stderr, stdout};
 
@@ -100,10 +101,7 @@ fn every_command_of_the_guide_runs_or_is_marked() {
                 (format!("gdr {own} --help"), false)
             }
         };
-        assert!(
-            text.contains("gdr "),
-            "{page}: {text} is not a command of gdr"
-        );
+        assert_contains!(text, "gdr ", "{page}: {text} is not a command of gdr");
         let output = shell(folder.path(), &command);
         let most = if reports { 3 } else { 0 };
         let status = code(&output);
@@ -144,7 +142,7 @@ fn what_the_readme_shows_first_works_in_an_empty_folder() {
         );
         if command == "gdr loopback" {
             let text = stdout(&output);
-            assert!(text.contains("\nPASS: "), "{text}");
+            assert_contains!(text, "\nPASS: ");
             loopbacks += 1;
         }
     }
@@ -162,5 +160,5 @@ fn a_reader_comes_from_nothing_to_a_pass_by_fewer_than_ten_commands() {
     assert!(before + 1 < 10, "{} commands", before + 1);
     let folder = tempfile::tempdir().unwrap();
     let text = stdout(&shell(folder.path(), "gdr loopback"));
-    assert!(text.contains("\nPASS: "), "{text}");
+    assert_contains!(text, "\nPASS: ");
 }

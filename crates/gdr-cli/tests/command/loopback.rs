@@ -13,12 +13,9 @@ fn verdict(text: &str) -> &str {
 #[test]
 fn it_passes_and_says_what_arrived() {
     let text = fine("loopback --udp-port 14791 --size 64K --iterations 3");
-    assert!(text.contains("reached   direct: "), "{text}");
-    assert!(text.contains("integrity "), "{text}");
-    assert!(
-        text.contains("(simulated GPU: describes no hardware)"),
-        "{text}"
-    );
+    assert_contains!(text, "reached   direct: ");
+    assert_contains!(text, "integrity ");
+    assert_contains!(text, "(simulated GPU: describes no hardware)");
     let verdict = verdict(&text);
     assert!(
         verdict.starts_with("PASS: 3 of 3 times, 65536 bytes arrived in simulated GPU memory"),
@@ -39,10 +36,7 @@ fn the_number_of_shards_is_that_of_the_option_or_of_the_variable() {
     let refused = run("", "four");
     assert_eq!(refused.status.code(), Some(2));
     let why = String::from_utf8_lossy(&refused.stderr);
-    assert!(
-        why.contains("GDR_SHARDS is `four`: give a number from 1 to 8"),
-        "{why}"
-    );
+    assert_contains!(why, "GDR_SHARDS is `four`: give a number from 1 to 8");
     // The option decides, and the variable is not read.
     assert!(run("--shards 2", "four").status.success());
     assert!(run("", "3").status.success());
@@ -74,7 +68,7 @@ fn a_sweep_measures_each_way_by_size() {
     let text = fine(&format!("{sweep} --udp-port 14799"));
     assert_eq!(text.lines().next(), Some("SIMULATED: --simulate was given"));
     for line in ["RDMA WRITE: from post", "RDMA READ: from post"] {
-        assert!(text.contains(line), "{text}");
+        assert_contains!(text, line);
     }
     let tables = text
         .lines()
@@ -88,7 +82,7 @@ fn a_sweep_measures_each_way_by_size() {
             "{line}"
         );
     }
-    assert!(text.contains("describes no hardware"), "{text}");
+    assert_contains!(text, "describes no hardware");
     let slowest = "direct at its slowest beside staged: RDMA ";
     assert!(text.contains(slowest), "{text}");
 
@@ -220,9 +214,9 @@ fn a_sender_of_another_process_has_memory_of_a_gpu() {
     assert_eq!(code, 0, "{served}");
     let source = format!("from GPU  simulated: Simulated GPU ({})", gpus[1]);
     for text in [&text, &served] {
-        assert!(text.contains("PASS: 2 of 2 times"), "{text}");
+        assert_contains!(text, "PASS: 2 of 2 times");
         assert!(text.contains(&source), "{text}");
-        assert!(text.contains("staged: packets come from"), "{text}");
+        assert_contains!(text, "staged: packets come from");
     }
     let of_peer = served.lines().find(|line| line.starts_with("from GPU"));
     assert!(of_peer.unwrap().ends_with("(the peer says)"), "{served}");
@@ -243,14 +237,10 @@ fn devices_that_cannot_be_used_are_named() {
     let taken = std::net::UdpSocket::bind("127.0.0.1:14795").unwrap();
     let output = simulated("loopback --udp-port 14795 --to 127.0.0.1");
     assert_eq!(code(&output), 2);
-    assert!(
-        stderr(&output).contains("the port is in use"),
-        "{}",
-        stderr(&output)
-    );
+    assert_contains!(stderr(&output), "the port is in use");
     // Without a name another loopback address is taken.
     let text = fine("loopback --udp-port 14795 --size 4K --iterations 1");
-    assert!(text.contains("PASS: "), "{text}");
+    assert_contains!(text, "PASS: ");
     assert!(!text.contains("127.0.0.1:14795"), "{text}");
     drop(taken);
 }
@@ -385,13 +375,9 @@ fn errors_are_named_for_programs_too() {
         assert_eq!(fault["error"]["name"], name, "{line}: {fault}");
         assert_eq!(fault["exit"], status, "{line}");
         let message = fault["error"]["message"].as_str().unwrap();
-        assert!(message.contains(words), "{line}: {message}");
+        assert_contains!(message, words, "{line}");
         // People read the same.
-        assert!(
-            stderr(&output).contains(words),
-            "{line}: {}",
-            stderr(&output)
-        );
+        assert_contains!(stderr(&output), words, "{line}");
     }
     drop((taken, listening));
 }
@@ -496,7 +482,7 @@ fn ctrl_c_ends_either_of_two_processes_and_the_other_is_informed() {
         assert_eq!(stopped.0.end(stopped.1).0, 3);
         let (code, text) = left.0.end(left.1);
         assert_eq!(code, 2, "{text}");
-        assert!(text.contains("FAIL: "), "{text}");
+        assert_contains!(text, "FAIL: ");
     }
 }
 
@@ -540,10 +526,7 @@ fn ends_with_different_keys_name_the_key() {
     assert_eq!(fault["error"]["name"], "handshake_wrong_key", "{fault}");
     for fault in [fault, theirs] {
         let message = fault["error"]["message"].as_str().unwrap();
-        assert!(
-            message.contains("give both sides the same one"),
-            "{message}"
-        );
+        assert_contains!(message, "give both sides the same one");
     }
 }
 
@@ -563,12 +546,12 @@ fn strangers_do_not_end_the_wait_for_the_peer_and_are_counted() {
     std::io::Write::write_all(&mut connect(), request.as_bytes()).unwrap();
     let silent = connect();
     let text = fine(&format!("loopback --connect {options}"));
-    assert!(text.contains("PASS: "), "{text}");
+    assert_contains!(text, "PASS: ");
     let (code, text) = listener.end(stdout);
     assert_eq!(code, 0, "{text}");
-    assert!(
-        text.contains("knows the key; 2 other connections were not from a peer"),
-        "{text}"
+    assert_contains!(
+        text,
+        "knows the key; 2 other connections were not from a peer"
     );
     drop(silent);
 }
@@ -579,7 +562,7 @@ fn ends_find_each_other_by_host_name() {
         Running::start("loopback --listen localhost:14810 --udp-port 14810 --to lo");
     read_until(&mut stdout, "listening on ");
     let text = fine("loopback --connect localhost:14810 --udp-port 14810 --size 4K --iterations 1");
-    assert!(text.contains("PASS: "), "{text}");
+    assert_contains!(text, "PASS: ");
     assert_eq!(listener.end(stdout).0, 0);
 }
 
@@ -603,7 +586,7 @@ fn two_processes_pass_together() {
     for (end, stdout) in two(14796, 3) {
         let (code, text) = end.end(stdout);
         assert_eq!(code, 0, "{text}");
-        assert!(text.contains("PASS: 3 of 3 times"), "{text}");
+        assert_contains!(text, "PASS: 3 of 3 times");
     }
 }
 
@@ -621,7 +604,7 @@ fn either_process_fails_by_its_deadline_when_the_other_is_killed() {
         dead.0.kill().unwrap();
         let (code, text) = left.end(stdout);
         assert_eq!(code, 2, "{text}");
-        assert!(text.contains("FAIL: "), "{text}");
+        assert_contains!(text, "FAIL: ");
         assert!(!text.contains("PASS"), "{text}");
     }
 }
@@ -660,8 +643,8 @@ fn a_port_that_is_not_for_this_user_is_named_with_its_reason() {
     }
     assert_eq!(code(&output), 2, "{}", stderr(&output));
     let words = stderr(&output);
-    assert!(words.contains(":80 failed: Permission denied"), "{words}");
-    assert!(words.contains("CAP_NET_BIND_SERVICE"), "{words}");
+    assert_contains!(words, ":80 failed: Permission denied");
+    assert_contains!(words, "CAP_NET_BIND_SERVICE");
     let fault: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(fault["error"]["name"], "port_denied");
 }

@@ -26,10 +26,10 @@ mod server;
 mod shape;
 mod simulation;
 mod snapshots;
-mod strangers;
 mod terminal;
 mod topo;
 mod trace;
+mod unknown_peers;
 mod verbs;
 mod verdicts;
 
@@ -41,6 +41,7 @@ use assert_cmd::cargo::cargo_bin_cmd;
 use assert_cmd::{Command, cargo_bin};
 use regex::Regex;
 use serde_json::Value;
+use snapshot::assert_contains;
 
 /// `gdr` with these arguments and none of the caller's environment that would change it.
 fn gdr<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Output {
@@ -220,12 +221,9 @@ fn sanity_passes_on_the_simulated_gpu_and_says_that_it_is_one() {
     assert!(total[1].parse::<u32>().unwrap() > 90, "{text}");
     let list = "\n\nList of waived tests:\n    basic_v2_forcepci_cumemalloc\n";
     assert!(text.contains(list), "{text}");
-    assert!(
-        text.contains("cannot force the mapping onto PCIe"),
-        "{text}"
-    );
+    assert_contains!(text, "cannot force the mapping onto PCIe");
     assert!(!text.contains("List of failed tests"), "{text}");
-    assert!(text.contains("backend sim by simulated memory\n"), "{text}");
+    assert_contains!(text, "backend sim by simulated memory\n");
 }
 
 #[test]
@@ -325,7 +323,7 @@ fn info_shows_the_route_of_every_kind_of_memory() {
         "cuMemAllocAsync",
         "simulated memory",
     ] {
-        assert!(text.contains(expected), "{text}");
+        assert_contains!(text, expected);
     }
     let info = json("info");
     assert_eq!(info["routes"].as_array().unwrap().len(), 4);
@@ -348,7 +346,7 @@ fn a_gpu_that_is_not_there_is_a_failure_that_counts_the_others() {
     let output = simulated("copybw --gpu 7");
     assert_eq!(code(&output), 2);
     let error = stderr(&output);
-    assert!(error.contains("no GPU 7: this process sees 2"), "{error}");
+    assert_contains!(error, "no GPU 7: this process sees 2");
     let remedy = "; --gpu takes an index, a UUID or a PCI address";
     assert!(error.contains(remedy), "{error}");
 }
@@ -357,11 +355,7 @@ fn a_gpu_that_is_not_there_is_a_failure_that_counts_the_others() {
 fn a_mapping_type_that_there_is_not_is_a_failure_by_name() {
     let output = simulated("copybw -M cache");
     assert_eq!(code(&output), 2);
-    assert!(
-        stderr(&output).contains("write-combined"),
-        "{}",
-        stderr(&output)
-    );
+    assert_contains!(stderr(&output), "write-combined");
 }
 
 #[test]
@@ -397,10 +391,7 @@ fn manual_pages_are_made_of_every_command_and_tool() {
         text
     };
     let copybw = page("gdr-copybw.1");
-    assert!(
-        copybw.contains(".SH \"EXIT STATUS\"\n.nf\n  0   measured"),
-        "{copybw}"
-    );
+    assert_contains!(copybw, ".SH \"EXIT STATUS\"\n.nf\n  0   measured");
     assert!(page("gdrcopy_copybw.1").contains("  gdrcopy_copybw \\-l"));
     assert!(page("gdr.1").contains("\\fBgdr\\-doctor\\fR(1)"));
     page("gdr-topo-why.1");
@@ -415,7 +406,7 @@ fn completions_know_names_and_gdrcopys_tools() {
         if matches!(shell, "bash" | "zsh" | "fish") {
             assert!(names.iter().all(|name| script.contains(name)), "{shell}");
         }
-        assert!(script.contains("gdrcopy_pplat"), "{shell}");
+        assert_contains!(script, "gdrcopy_pplat", "{shell}");
         assert!(
             script
                 .matches("using namespace System.Management.Automation\n")
@@ -459,7 +450,7 @@ fn completions_know_names_and_gdrcopys_tools() {
         assert_eq!(complete(words), whole, "{words:?}");
     }
     let tests = complete(&["gdrcopy_sanity", "-t", "basic_cumema"]);
-    assert!(tests.contains("basic_cumemalloc"), "{tests}");
+    assert_contains!(tests, "basic_cumemalloc");
 }
 
 #[test]
@@ -481,7 +472,7 @@ fn helps_speak_of_what_they_are_about() {
         "{text}"
     );
     for group in ["Prove:", "Diagnose:", "Measure:", "Manage:", "About gdr:"] {
-        assert!(text.contains(&format!("\n{group}\n")), "{text}");
+        assert_contains!(text, format!("\n{group}\n"));
     }
     for line in ["help", "help --help", "help topo why", "doctor show --help"] {
         let output = gdr(line.split(' '));
@@ -530,10 +521,7 @@ fn what_cannot_be_written_is_said_once_and_fails() {
         assert_eq!(code(&output), 2, "{line}");
         let text = stderr(&output);
         assert_eq!(text.matches("error: ").count(), 1, "{line}: {text}");
-        assert!(
-            text.contains("standard output: No space left"),
-            "{line}: {text}"
-        );
+        assert_contains!(text, "standard output: No space left", "{line}");
     }
 }
 
@@ -549,11 +537,7 @@ fn a_filter_of_log_lines_that_is_none_is_refused() {
     };
     let output = with("bogus=x=y");
     assert_eq!(code(&output), 64);
-    assert!(
-        stderr(&output).contains("GDR_LOG is `bogus=x=y`"),
-        "{}",
-        stderr(&output)
-    );
+    assert_contains!(stderr(&output), "GDR_LOG is `bogus=x=y`");
     for filter in ["", "info", "gdr_rdma=debug,warn"] {
         assert_eq!(code(&with(filter)), 0, "{filter}");
     }
@@ -562,12 +546,8 @@ fn a_filter_of_log_lines_that_is_none_is_refused() {
 #[test]
 fn a_gpu_is_chosen_by_uuid_and_pci_address() {
     let text = fine("copybw -s 64K -w 10 -r 10 --gpu ffff:00:01.0");
-    assert!(text.contains("\nselecting device 1\n"), "{text}");
+    assert_contains!(text, "\nselecting device 1\n");
     let output = simulated("info --gpu GPU-ffffffff");
     assert_eq!(code(&output), 2);
-    assert!(
-        stderr(&output).contains("this process sees 0: GPU-"),
-        "{}",
-        stderr(&output)
-    );
+    assert_contains!(stderr(&output), "this process sees 0: GPU-");
 }

@@ -6,6 +6,7 @@ use std::net::TcpListener;
 use std::process::{Child, Stdio};
 
 use serde_json::Value;
+use snapshot::assert_contains;
 use snapshot::assert_snapshot;
 
 use super::shape::Shape;
@@ -200,7 +201,7 @@ fn csv_the_table_and_the_picture_have_the_same_directions() {
     let rows: Vec<_> = csv.lines().skip(1).collect();
     assert_eq!(rows.len(), 2, "{csv}");
     let picture = fs::read_to_string(picture).unwrap();
-    assert!(picture.contains("SIMULATED"), "{picture}");
+    assert_contains!(picture, "SIMULATED");
     for row in rows {
         let cells: Vec<_> = row.split(',').collect();
         let title = format!("rank {} to rank {}: ", cells[0], cells[1]);
@@ -230,11 +231,7 @@ fn what_is_missing_or_contradicts_is_named() {
         "mesh --rank 0 --ranks 2 --wait 1 --meet 127.0.0.1:{port} --provider soft --udp-port {port}"
     ));
     assert_eq!(code(&alone), 2, "{}", stderr(&alone));
-    assert!(
-        stderr(&alone).contains("fewer than 2 of 2 ranks"),
-        "{}",
-        stderr(&alone)
-    );
+    assert_contains!(stderr(&alone), "fewer than 2 of 2 ranks");
 }
 
 #[test]

@@ -12,6 +12,7 @@ use std::time::Duration;
 use assert_cmd::cargo_bin;
 use rustix::fs::{CWD, Mode, mkfifoat};
 use serde_json::Value;
+use snapshot::assert_contains;
 
 use super::preloaded::command;
 use super::{code, stderr, stdout};
@@ -119,10 +120,7 @@ fn a_rank_that_fails_ends_the_others_and_its_status_is_that_of_gdr() {
     };
     assert_eq!(code(&output), 7, "{}", stderr(&output));
     let said = stderr(&output);
-    assert!(
-        said.contains("host1 ended with status 7; the others"),
-        "{said}"
-    );
+    assert_contains!(said, "host1 ended with status 7; the others");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["schema"], "gdr.net");
     assert_eq!(report["exit"], 7);
@@ -230,8 +228,8 @@ fn what_the_machine_does_not_permit_is_named_with_what_to_do() {
     match limited {
         Ok(output) if output.status.code() == Some(125) => {
             let text = stderr(&output);
-            assert!(text.contains("hosts need network namespaces"), "{text}");
-            assert!(text.contains("`gdr run --nics N`"), "{text}");
+            assert_contains!(text, "hosts need network namespaces");
+            assert_contains!(text, "`gdr run --nics N`");
         }
         _ => skip::skip("no user namespace (unshare -Ur)"),
     }

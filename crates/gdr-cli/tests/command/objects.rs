@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use snapshot::assert_contains;
 
 use super::{clean, code, gdr, stderr, stdout};
 
@@ -356,7 +357,7 @@ fn content_that_ends_within_an_epoch_ends_the_owner_and_is_not_published() {
     let (status, events, errors) = owner.process.end();
     assert_eq!(status, Some(2), "{errors}");
     assert_eq!(events.last().unwrap()["error"]["name"], "object_content");
-    assert!(errors.contains("ended after 4 of the 5 bytes"), "{errors}");
+    assert_contains!(errors, "ended after 4 of the 5 bytes");
 }
 
 #[test]
@@ -403,7 +404,7 @@ fn an_owner_that_is_killed_ends_its_watchers_with_an_error() {
         "object_gone",
         "{errors}"
     );
-    assert!(errors.contains("connect again when it runs"), "{errors}");
+    assert_contains!(errors, "connect again when it runs");
     for command in ["get", "put"] {
         let rest: &[&str] = match command {
             "get" => &["-o", "/dev/null", "--json"],
@@ -422,7 +423,7 @@ fn an_owner_that_is_stopped_costs_its_peers_no_more_than_the_timeout() {
     let output = owner.peer("get", "w", &["--timeout", "2", "-o", "/dev/null", "--json"]);
     assert_eq!(code(&output), 2, "{}", stdout(&output));
     let error = stdout(&output);
-    assert!(error.contains("before the deadline"), "{error}");
+    assert_contains!(error, "before the deadline");
     let (status, events, errors) = watch.end();
     assert_ne!(status, Some(0), "{errors}");
     assert_eq!(events.last().unwrap()["schema"], "gdr.error");
@@ -434,14 +435,14 @@ fn an_idle_object_ends_a_watch_undecided() {
     let output = owner.peer("watch", "w", &["--idle", "1"]);
     assert_eq!(code(&output), 3, "{}", stderr(&output));
     let error = stderr(&output);
-    assert!(error.contains("nothing newer than no epoch"), "{error}");
+    assert_contains!(error, "nothing newer than no epoch");
     let text = stdout(&output);
-    assert!(text.contains("nothing published yet"), "{text}");
+    assert_contains!(text, "nothing published yet");
     // The events end as in a watch that was not idle.
     let output = owner.peer("watch", "w", &["--idle", "1", "--json"]);
     let text = stdout(&output);
     assert!(text.contains(r#""end""#), "{text}");
-    assert!(text.contains("gdr.error"), "{text}");
+    assert_contains!(text, "gdr.error");
 }
 
 #[test]
@@ -457,10 +458,7 @@ fn a_client_of_another_command_names_what_listens() {
         let output = gdr(line.split(' '));
         assert_eq!(code(&output), 2, "{line}");
         let error = stderr(&output);
-        assert!(
-            error.contains("there `gdr serve` listens"),
-            "{line}: {error}"
-        );
+        assert_contains!(error, "there `gdr serve` listens", "{line}");
     }
 }
 
@@ -476,7 +474,7 @@ fn peers_need_the_key_of_the_owner() {
     assert_fails(&ls(&["--key-file", &wrong]), "handshake_wrong_key", 2);
     let without = ls(&[]);
     assert_eq!(code(&without), 2, "{}", stdout(&without));
-    assert!(stdout(&without).contains("key"), "{}", stdout(&without));
+    assert_contains!(stdout(&without), "key");
 }
 
 #[test]
@@ -492,10 +490,7 @@ fn what_an_object_is_not_is_refused_with_the_remedy() {
     let other = get("w", &["--shape", "2x3", "--element", "bf16"]);
     assert_fails(&other, "object_unexpected", 2);
     let error = stderr(&other);
-    assert!(
-        error.contains("w is f32[2, 3], and bf16[2, 3] was expected"),
-        "{error}"
-    );
+    assert_contains!(error, "w is f32[2, 3], and bf16[2, 3] was expected");
     assert_fails(
         &get("w", &["--shape", "2x3", "--element", "f32"]),
         "object_empty",
@@ -585,10 +580,7 @@ fn a_file_is_replaced_only_by_a_whole_epoch() {
     let output = owner.peer("get", "w", &["-o", "/nonexistent/folder/w"]);
     assert_eq!(code(&output), 2);
     let error = stderr(&output);
-    assert!(
-        error.contains("/nonexistent/folder/w cannot be written"),
-        "{error}"
-    );
+    assert_contains!(error, "/nonexistent/folder/w cannot be written");
 }
 
 #[test]
@@ -613,11 +605,7 @@ fn a_file_keeps_its_permissions_and_a_link_what_it_names() {
 fn prometheus_finds_objects_and_refusals() {
     let owner = Owner::start("--object name=a,size=4,access=read-write --metrics 127.0.0.1:0");
     let put = owner.peer("put", "a", &["/dev/zero"]);
-    assert!(
-        stderr(&put).contains("has more than the 4 bytes"),
-        "{}",
-        stderr(&put)
-    );
+    assert_contains!(stderr(&put), "has more than the 4 bytes");
     let none = owner.peer("get", "b", &[]);
     assert_eq!(code(&none), 2);
     let mut stream = TcpStream::connect(owner.process.first["metrics"].as_str().unwrap()).unwrap();
@@ -633,7 +621,7 @@ fn prometheus_finds_objects_and_refusals() {
         "\ngdr_serve_requests_refused_total 1\n",
         "\ngdr_serve_object_info{object=\"a\",element=\"u8\",shape=\"[4]\",mode=\"latest\",",
     ] {
-        assert!(text.contains(line), "{line}: {text}");
+        assert_contains!(text, line);
     }
     let taken = owner.process.first["metrics"].as_str().unwrap();
     let output = gdr([
@@ -646,11 +634,7 @@ fn prometheus_finds_objects_and_refusals() {
         taken,
     ]);
     assert_eq!(code(&output), 2);
-    assert!(
-        stderr(&output).contains("cannot be listened at"),
-        "{}",
-        stderr(&output)
-    );
+    assert_contains!(stderr(&output), "cannot be listened at");
 }
 
 #[test]
@@ -666,7 +650,7 @@ fn a_gpu_that_does_not_exist_is_named() {
     let output = gdr(serve.iter().chain(&["--object", "name=w,size=4,gpu=7"]));
     assert_eq!(code(&output), 2);
     let error = stderr(&output);
-    assert!(error.contains("no GPU 7: this process sees 2"), "{error}");
+    assert_contains!(error, "no GPU 7: this process sees 2");
 }
 
 #[test]
@@ -727,10 +711,7 @@ fn the_tensors_of_a_checkpoint_are_listed_and_got_as_a_file() {
     let refused = other.peer("get", "model", &["--safetensors", &copy, "--json"]);
     assert_fails(&refused, "tensor_damaged", 2);
     let error = stdout(&refused);
-    assert!(
-        error.contains("b of model is damaged in epoch 1"),
-        "{error}"
-    );
+    assert_contains!(error, "b of model is damaged in epoch 1");
     *bytes.last_mut().unwrap() ^= 1;
     assert_eq!(fs::read(&copy).unwrap(), bytes);
 

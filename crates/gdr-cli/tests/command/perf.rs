@@ -33,12 +33,9 @@ fn both_ends_print_what_the_client_chose_and_every_byte_is_compared() {
     let (status, served) = server.end();
     assert_eq!(status, 0, "{served}");
     for text in [stdout(&output), served] {
-        assert!(text.contains("send-bw, path MTU"), "{text}");
-        assert!(
-            text.contains("2 queue pairs, 8 requests in flight each, both ways"),
-            "{text}"
-        );
-        assert!(text.contains("every byte of every message, "), "{text}");
+        assert_contains!(text, "send-bw, path MTU");
+        assert_contains!(text, "2 queue pairs, 8 requests in flight each, both ways");
+        assert_contains!(text, "every byte of every message, ");
         let sizes = text
             .lines()
             .filter_map(|line| line.split_whitespace().next());
@@ -67,7 +64,7 @@ fn striped_messages_are_compared_and_the_document_says_that_they_were() {
     assert_eq!(status, 0, "{served}");
     let words = "one message after the other striped over them";
     let served = served.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(served.contains(words), "{served}");
+    assert_contains!(served, words);
 }
 
 #[test]
@@ -130,7 +127,7 @@ fn a_missed_threshold_is_the_exit_status_of_both_ends() {
     let (status, served) = server.end();
     assert_eq!(status, 2, "{served}");
     for text in [stdout(&output), served] {
-        assert!(text.contains("FAIL      64 bytes: "), "{text}");
+        assert_contains!(text, "FAIL      64 bytes: ");
     }
     let server = serve(14905, "");
     let output = client(
@@ -213,11 +210,7 @@ fn what_cannot_be_measured_is_named_with_the_remedy() {
     ] {
         let output = client(14906, line);
         assert_eq!(code(&output), status, "{line}: {}", stderr(&output));
-        assert!(
-            stderr(&output).contains(words),
-            "{line}: {}",
-            stderr(&output)
-        );
+        assert_contains!(stderr(&output), words, "{line}");
     }
 }
 
@@ -281,7 +274,7 @@ fn a_command_line_of_perftest_is_taken_and_its_thresholds_judge() {
         "CPU s",
         " 4 requests",
     ] {
-        assert!(text.contains(words), "{words}: {text}");
+        assert_contains!(text, words);
     }
     server.end();
 }
@@ -299,11 +292,7 @@ fn options_of_perftest_without_a_meaning_here_say_what_has_it() {
     ] {
         let output = gdr(format!("perf write-bw 127.0.0.1 {line}").split_whitespace());
         assert_eq!(code(&output), 64, "{line}: {}", stderr(&output));
-        assert!(
-            stderr(&output).contains(words),
-            "{line}: {}",
-            stderr(&output)
-        );
+        assert_contains!(stderr(&output), words, "{line}");
     }
 }
 
@@ -326,10 +315,7 @@ fn an_end_runs_on_the_named_cpus_and_the_report_says_on_which_and_why() {
     assert_eq!(code(&output), 0, "{}", stderr(&output));
     let (status, served) = server.end();
     assert_eq!(status, 0, "{served}");
-    assert!(
-        served.contains(&format!("CPUs {cpu} (requested)")),
-        "{served}"
-    );
+    assert_contains!(served, format!("CPUs {cpu} (requested)"));
     let report: Value = serde_json::from_str(&stdout(&output)).unwrap();
     assert_eq!(report["server"]["cpus"]["list"], cpu.as_str());
     // At a loopback address no CPU is nearer than another.
@@ -351,11 +337,7 @@ fn cpus_and_addresses_that_this_process_does_not_have_are_named() {
     ] {
         let output = client(14909, &format!("write-bw 127.0.0.1 {line}"));
         assert_eq!(code(&output), status, "{line}: {}", stderr(&output));
-        assert!(
-            stderr(&output).contains(words),
-            "{line}: {}",
-            stderr(&output)
-        );
+        assert_contains!(stderr(&output), words, "{line}");
     }
 }
 

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 
 use assert_cmd::Command;
+use snapshot::assert_contains;
 
 use super::preloaded::{command, libraries, library};
 use super::{code, gdr, stderr, stdout};
@@ -157,11 +158,7 @@ fn a_statically_linked_program_is_refused() {
     }
     let output = ended(run(&[program.to_str().unwrap()]));
     assert_eq!(code(&output), 126);
-    assert!(
-        stderr(&output).contains("statically linked"),
-        "{}",
-        stderr(&output)
-    );
+    assert_contains!(stderr(&output), "statically linked");
 }
 
 #[test]
@@ -177,10 +174,7 @@ fn a_setuid_program_is_refused() {
     let output = ended(run(&[program.to_str().unwrap()]));
     assert_eq!(code(&output), 126);
     let text = stderr(&output);
-    assert!(
-        text.contains("more rights than its caller (setuid)"),
-        "{text}"
-    );
+    assert_contains!(text, "more rights than its caller (setuid)");
 }
 
 #[test]
@@ -204,9 +198,9 @@ fn a_library_that_is_missing_or_another_is_named_with_what_to_do() {
     );
     let libc: PathBuf = ["/bin/sh"].iter().collect();
     let text = with(&libc);
-    assert!(text.contains("is not gdr's verbs library"), "{text}");
+    assert_contains!(text, "is not gdr's verbs library");
     let text = with(&library().join("library.c"));
-    assert!(text.contains("is not gdr's verbs library"), "{text}");
+    assert_contains!(text, "is not gdr's verbs library");
     // LD_PRELOAD has no quoting.
     let folder = tempfile::tempdir().unwrap();
     let spaced = folder.path().join("a b");
@@ -217,7 +211,7 @@ fn a_library_that_is_missing_or_another_is_named_with_what_to_do() {
     )
     .unwrap();
     let text = with(&spaced);
-    assert!(text.contains("LD_PRELOAD, which separates paths"), "{text}");
+    assert_contains!(text, "LD_PRELOAD, which separates paths");
 }
 
 #[test]
@@ -327,11 +321,7 @@ fn a_program_that_moved_nothing_by_rdma_has_a_status_of_its_own() {
             "{option} {script}: {}",
             stderr(&output)
         );
-        assert!(
-            stderr(&output).contains(part),
-            "{script}: {}",
-            stderr(&output)
-        );
+        assert_contains!(stderr(&output), part, "{script}");
     }
     // Nothing of it stays.
     let output = required("--require-rdma", &format!("{moved}; echo $GDR_VERBS_USE"));

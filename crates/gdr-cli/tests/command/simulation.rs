@@ -47,7 +47,7 @@ fn run(line: &str, environment: &[(&str, &str)]) -> Output {
 fn assert_ends(output: &Output, status: i32, line: &str, words: &str) {
     let (text, errors) = (stdout(output), stderr(output));
     assert_eq!(code(output), status, "{line}: {text}{errors}");
-    assert!(errors.contains(words), "{line}: {errors}");
+    assert_contains!(errors, words, "{line}");
     assert_eq!(errors.matches("error: ").count(), 1, "{line}: {errors}");
     assert!(
         !text.contains("PASS") && !text.contains("Passed"),

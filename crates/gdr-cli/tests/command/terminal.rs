@@ -165,7 +165,7 @@ fn a_measurement_by_time_shows_how_far_it_is_and_leaves_no_trace() {
         server.kill();
         return;
     };
-    assert!(text.contains("sizes, 64 bytes for 1 of 3 s"), "{text:?}");
+    assert_contains!(text, "sizes, 64 bytes for 1 of 3 s");
     let left = screen(&text, 100).concat();
     assert!(!left.contains(['█', '░']), "{left}");
     assert_eq!(server.end().0, 0);

@@ -1,6 +1,7 @@
 //! `gdr topo` and `gdr nics`.
 
 use serde_json::Value;
+use snapshot::assert_contains;
 
 use super::{code, gdr, stderr, stdout};
 
@@ -18,8 +19,8 @@ fn the_matrix_is_laid_out_as_nvidia_smis_and_says_which_nics_are_nearest() {
         line("GPU0").starts_with("GPU0\t X \tPIX\tNODE\tNODE\tSYS"),
         "{text}"
     );
-    assert!(text.contains("\n  NIC3: mlx5_3\n"), "{text}");
-    assert!(text.contains("\n  GPU0: mlx5_1, mlx5_2 (PIX)\n"), "{text}");
+    assert_contains!(text, "\n  NIC3: mlx5_3\n");
+    assert_contains!(text, "\n  GPU0: mlx5_1, mlx5_2 (PIX)\n");
 }
 
 #[test]
@@ -50,20 +51,14 @@ fn the_caption_of_a_picture_has_the_name_of_the_file_and_not_its_folder() {
         0
     );
     let picture = stdout(&topo(&format!("--from {} --format svg", node.display())));
-    assert!(
-        picture.contains(">example-node, node.tar.gz, file of "),
-        "{picture}"
-    );
+    assert_contains!(picture, ">example-node, node.tar.gz, file of ");
 }
 
 #[test]
 fn the_way_between_two_devices_is_shown_hop_by_hop() {
     let text = stdout(&topo("why --example GPU3 mlx5_4"));
     assert!(text.starts_with("GPU3 - mlx5_4: PIX\n"), "{text}");
-    assert!(
-        text.contains("ReqRedir CmpltRedir redirects peer-to-peer requests"),
-        "{text}"
-    );
+    assert_contains!(text, "ReqRedir CmpltRedir redirects peer-to-peer requests");
     let report: Value =
         serde_json::from_str(&stdout(&topo("why --example --json GPU3 NIC4"))).unwrap();
     assert_eq!(report["nccl_gdr_by_default"], true);
@@ -98,11 +93,7 @@ fn a_matrix_of_nvidia_smi_is_compared_cell_by_cell() {
     std::fs::write(&path, b"\x00\xff nonsense").unwrap();
     let garbage = check(&path);
     assert_eq!(code(&garbage), 2);
-    assert!(
-        stderr(&garbage).contains("topo.txt"),
-        "{}",
-        stderr(&garbage)
-    );
+    assert_contains!(stderr(&garbage), "topo.txt");
 }
 
 #[test]
@@ -150,11 +141,11 @@ fn a_drawing_of_lspci_gives_the_matrix_that_nvidia_smi_printed() {
     assert_eq!(code(&output), 0, "{}", stdout(&output));
     assert!(stdout(&output).contains("9 cells are equal, 0 differ"));
     let text = stdout(&topo(&format!("why --from {tree} GPU0 NIC0")));
-    assert!(text.contains("0000:41:00.0"), "{text}");
+    assert_contains!(text, "0000:41:00.0");
     let text = stdout(&topo(&format!("--from {matrix}")));
-    assert!(text.contains("GPU0: mlx5_0 (PIX)"), "{text}");
+    assert_contains!(text, "GPU0: mlx5_0 (PIX)");
     let text = stdout(&topo(&format!("why --from {matrix} GPU0 mlx5_1")));
-    assert!(text.contains("GPU0 - mlx5_1: PHB\n"), "{text}");
+    assert_contains!(text, "GPU0 - mlx5_1: PHB\n");
 }
 
 #[test]
@@ -183,11 +174,7 @@ fn a_capture_may_come_on_standard_input() {
 
     let refused = piped(&["nics", "--from", "-"], b"hello\n");
     assert_eq!(code(&refused), 66);
-    assert!(
-        stderr(&refused).contains("nor another capture"),
-        "{}",
-        stderr(&refused)
-    );
+    assert_contains!(stderr(&refused), "nor another capture");
 }
 
 #[test]
@@ -202,11 +189,7 @@ fn captures_without_what_is_asked_for_say_so() {
     ] {
         let output = topo(&format!("{line} --from {matrix}"));
         assert_eq!(code(&output), status, "{line}: {}", stderr(&output));
-        assert!(
-            stderr(&output).contains(word),
-            "{line}: {}",
-            stderr(&output)
-        );
+        assert_contains!(stderr(&output), word, "{line}");
     }
 }
 
@@ -242,11 +225,7 @@ fn a_directory_that_is_no_root_is_named_and_not_judged() {
     for command in ["doctor", "topo", "nics"] {
         let output = gdr([command, "--from", dir.path().to_str().unwrap()]);
         assert_eq!(code(&output), 66, "{command}");
-        assert!(
-            stderr(&output).contains("is neither the root of a node"),
-            "{}",
-            stderr(&output)
-        );
+        assert_contains!(stderr(&output), "is neither the root of a node");
     }
 }
 
@@ -257,14 +236,14 @@ fn the_path_between_a_gpu_and_a_nic_quotes_what_others_measured_at_this_distance
         stdout(&output).replace('\n', " ")
     };
     let near = why(["GPU0", "mlx5_1"]);
-    assert!(
-        near.contains("measured elsewhere at PIX (100 Gb/s RoCE, 2023): 10 GB/s (2x"),
-        "{near}"
+    assert_contains!(
+        near,
+        "measured elsewhere at PIX (100 Gb/s RoCE, 2023): 10 GB/s (2x"
     );
     let far = why(["GPU0", "mlx5_0"]);
-    assert!(
-        far.contains("measured elsewhere at SYS (100 Gb/s RoCE, 2023): 2 GB/s"),
-        "{far}"
+    assert_contains!(
+        far,
+        "measured elsewhere at SYS (100 Gb/s RoCE, 2023): 2 GB/s"
     );
     let gpus = why(["GPU0", "GPU1"]);
     assert!(!gpus.contains("measured elsewhere"), "{gpus}");

@@ -65,7 +65,7 @@ fn the_report_comes_behind_the_output_of_the_program() {
         text.starts_with("mine\ngdr trace: 1 process, 1 queue pair: 9.8 KiB moved, 90.0% direct"),
         "{text}"
     );
-    assert!(text.contains("the program ended with status 3"), "{text}");
+    assert_contains!(text, "the program ended with status 3");
     assert!(text.lines().all(|line| line.len() <= 100), "{text}");
     assert_eq!(stderr(&output), "");
 }
@@ -151,7 +151,7 @@ fn documents_and_metrics_are_written_where_they_are_wanted() {
         .unwrap();
     assert_eq!(stdout(&output), "mine\n", "{}", stderr(&output));
     let text = fs::read_to_string(&metrics).unwrap();
-    assert!(text.contains("gdr_trace_direct_ratio 0.9\n"), "{text}");
+    assert_contains!(text, "gdr_trace_direct_ratio 0.9\n");
     let names = fs::read_dir(folder.path()).unwrap();
     let mut names: Vec<_> = names
         .map(|file| file.unwrap().file_name().into_string().unwrap())
@@ -188,10 +188,9 @@ fn the_document_keeps_its_shape() {
 fn a_file_that_is_no_trace_is_named() {
     let output = trace(&["sh", "-c", "echo nonsense > $GDR_TRACE_FOLDER/1-0.trace"]);
     assert_eq!(code(&output), 0);
-    assert!(
-        stdout(&output).contains("note: 1-0.trace: a trace file of 9 bytes is incomplete"),
-        "{}",
-        stdout(&output)
+    assert_contains!(
+        stdout(&output),
+        "note: 1-0.trace: a trace file of 9 bytes is incomplete"
     );
 }
 
@@ -239,10 +238,9 @@ fn a_program_or_a_library_that_is_missing_has_the_status_of_gdr_run() {
         .output()
         .unwrap();
     assert_eq!(code(&output), 125);
-    assert!(
-        stderr(&output).contains("libgdr-verbs-trace.so is not in /nonexistent/"),
-        "{}",
-        stderr(&output)
+    assert_contains!(
+        stderr(&output),
+        "libgdr-verbs-trace.so is not in /nonexistent/"
     );
     let output = command(&["trace", "true"])
         .env("GDR_VERBS_LIBRARY", libraries("0.0.9").path())

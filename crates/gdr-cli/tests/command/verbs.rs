@@ -5,6 +5,7 @@ use std::process::Output;
 
 use fake_ibverbs::{DeviceSpec, GpuPath, PortSpec};
 use serde_json::Value;
+use snapshot::assert_contains;
 
 use super::devices::with;
 use super::{code, stderr, stdout};
@@ -65,13 +66,13 @@ fn an_active_device_is_taken_unless_the_soft_provider_is_asked_for() {
     let text = stdout(&output);
     assert_eq!(code(&output), 0, "{text}{}", stderr(&output));
     assert_eq!(text.lines().next(), Some("SIMULATED: --simulate was given"));
-    assert!(
-        text.contains("provider  verbs (a kernel device): mlx5_0 port 1 is active"),
-        "{text}"
+    assert_contains!(
+        text,
+        "provider  verbs (a kernel device): mlx5_0 port 1 is active"
     );
-    assert!(
-        text.contains("reached   direct: the device writes GPU memory itself (registered by"),
-        "{text}"
+    assert_contains!(
+        text,
+        "reached   direct: the device writes GPU memory itself (registered by"
     );
     assert!(
         text.lines().nth_back(1).unwrap().starts_with("PASS: "),
@@ -88,17 +89,13 @@ fn without_a_usable_device_it_is_soft_and_says_why() {
     let output = loopback(std::slice::from_ref(&down), "--udp-port 14812");
     let text = stdout(&output);
     assert_eq!(code(&output), 0, "{text}{}", stderr(&output));
-    assert!(
-        text.contains("no kernel RDMA device can be used: mlx5_0 port 1 is DOWN"),
-        "{text}"
+    assert_contains!(
+        text,
+        "no kernel RDMA device can be used: mlx5_0 port 1 is DOWN"
     );
     let output = loopback(&[down], "--provider verbs");
     assert_eq!(code(&output), 2);
-    assert!(
-        stderr(&output).contains("not ACTIVE"),
-        "{}",
-        stderr(&output)
-    );
+    assert_contains!(stderr(&output), "not ACTIVE");
 }
 
 #[test]
@@ -118,7 +115,7 @@ fn a_device_that_refuses_gpu_memory_is_staged_with_every_refusal() {
         std::slice::from_ref(&refusing),
         "--provider verbs",
     ));
-    assert!(text.contains("rejected before: dma-buf: "), "{text}");
+    assert_contains!(text, "rejected before: dma-buf: ");
 
     let output = loopback(&[refusing], "--provider verbs --direct");
     assert_eq!(code(&output), 2);
@@ -128,7 +125,7 @@ fn a_device_that_refuses_gpu_memory_is_staged_with_every_refusal() {
         "; `gdr doctor` finds the cause",
         "`gdr peermem status`",
     ] {
-        assert!(error.contains(part), "{part}: {error}");
+        assert_contains!(error, part);
     }
     let staged = report(&[device("mlx5_0", 1)], "--provider verbs --staged");
     assert_eq!(
@@ -144,7 +141,7 @@ fn memory_of_a_gpu_is_sent_by_the_device_or_staged_where_the_device_refuses_it()
     let source = &report(&two, line)["source"];
     assert_eq!(source["reached"], "device");
     let why = source["why"].as_str().unwrap();
-    assert!(why.contains("verified by a transfer"), "{why}");
+    assert_contains!(why, "verified by a transfer");
     let staged = report(&two, &format!("{line} --staged"));
     assert_eq!(staged["source"]["reached"], "staged");
     assert_eq!(staged["reached"], "staged");
@@ -161,7 +158,7 @@ fn memory_of_a_gpu_is_sent_by_the_device_or_staged_where_the_device_refuses_it()
     assert_eq!(source["refusals"].as_array().unwrap().len(), 2, "{source}");
     assert_eq!(report["reached"], "device");
     let text = stdout(&loopback(&devices, line));
-    assert!(text.contains("rejected before: dma-buf: "), "{text}");
+    assert_contains!(text, "rejected before: dma-buf: ");
     let refused = loopback(&devices, &format!("{line} --direct"));
     assert_eq!(code(&refused), 2, "{}", stdout(&refused));
 }
@@ -175,7 +172,7 @@ fn a_device_that_loses_bytes_to_gpu_memory_is_found_out_and_staged() {
     let staged = report(&[lossy], "--provider verbs");
     assert_eq!(staged["reached"], "staged");
     let refusal = staged["refusals"][0].as_str().unwrap();
-    assert!(refusal.contains("without moving the bytes"), "{refusal}");
+    assert_contains!(refusal, "without moving the bytes");
 }
 
 #[test]
@@ -194,8 +191,8 @@ fn devices_that_are_not_there_are_named() {
     let output = loopback(&devices, "--from mlx5_7");
     assert_eq!(code(&output), 64);
     let words = stderr(&output);
-    assert!(words.contains("no device `mlx5_7`"), "{words}");
-    assert!(words.contains("mlx5_0"), "{words}");
+    assert_contains!(words, "no device `mlx5_7`");
+    assert_contains!(words, "mlx5_0");
     assert_eq!(
         code(&loopback(&devices, "--from mlx5_0 --to 127.0.0.1")),
         64

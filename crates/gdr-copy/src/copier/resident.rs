@@ -395,6 +395,7 @@ impl Drop for State {
 #[cfg(test)]
 mod tests {
     use gdr_cuda::{Gpu, Ordinal, SimDriver};
+    use snapshot::assert_contains;
 
     use super::*;
 
@@ -481,7 +482,7 @@ mod tests {
             unsafe { kernel.read(0..1, &mut 0, limit) }.unwrap_err()
         };
         let error = refused(LIMIT).to_string();
-        assert!(error.contains("CONTEXT_IS_DESTROYED"), "{error}");
+        assert_contains!(error, "CONTEXT_IS_DESTROYED");
         let Error::Gpu(error) = refused(LIMIT) else {
             panic!("it is the driver's");
         };

@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 use gdr_cuda::{ConcreteDriver, Gpu, HostBuffer, Stream};
 use rustix::thread::futex;
 
-use super::desk::{Desk, Lease, RING_WITH_FLAGS, Request, flag_of, pieces_of};
 use super::pieces::{AHEAD, Pieces};
+use super::slot::{Lease, RING_WITH_FLAGS, Request, Slot, flag_of, pieces_of};
 use crate::copier::Allocations;
 use crate::error::Result;
 use gdr_process::PerProcess;
 use gdr_process::block_signals;
 
 /// How many reads it serves at one time; further ones are loads.
-pub(super) const DESKS: usize = 8;
+pub(super) const SLOTS: usize = 8;
 /// How long it looks for another request before it sleeps: to wake it takes longer than a short read.
 const AWAKE: Duration = Duration::from_micros(50);
 /// Waking it takes about as long as loading so many bytes.
@@ -36,7 +36,7 @@ const IDLE: Duration = Duration::from_millis(10);
 /// The thread of a GPU, which exists as long as the process.
 #[derive(Debug)]
 pub(super) struct EngineThread {
-    desks: [Desk; DESKS],
+    slots: [Slot; SLOTS],
     /// 1 while the thread sleeps, or is about to.
     waiting: AtomicU32,
     started: Instant,
@@ -53,7 +53,7 @@ type Threads = Mutex<Vec<(Gpu, &'static EngineThread)>>;
 impl EngineThread {
     fn new() -> Self {
         Self {
-            desks: Default::default(),
+            slots: Default::default(),
             waiting: AtomicU32::new(0),
             started: Instant::now(),
             last_short: AtomicU64::new(0),
@@ -72,7 +72,7 @@ impl EngineThread {
         if let Some((_, thread)) = all.iter().find(|(other, _)| is_same(other)) {
             return Ok(thread);
         }
-        // Readers may look at a desk at any time, also after a copy was left.
+        // Readers may look at a slot at any time, also after a copy was left.
         let this: &'static Self = Box::leak(Box::new(Self::new()));
         let served = gpu.clone();
         let builder = thread::Builder::new().name("gdr-engine".to_owned());
@@ -100,7 +100,7 @@ impl EngineThread {
         // First, so that no request for it begins any more.
         lock(&self.sources).remove(&source);
         let start = Instant::now();
-        while self.desks.iter().any(|desk| desk.serves(source)) {
+        while self.slots.iter().any(|slot| slot.serves(source)) {
             if start.elapsed() >= LIMIT {
                 tracing::warn!("the copy engine may still read memory that is unmapped");
                 return;
@@ -122,9 +122,9 @@ impl EngineThread {
         in_a_row || self.waiting.load(Ordering::Relaxed) == 0
     }
 
-    /// A desk that is free, for the reader with this lease.
-    pub(super) fn claim(&'static self, lease: &Lease) -> Option<&'static Desk> {
-        self.desks.iter().find(|desk| desk.claim(lease))
+    /// A slot that is free, for the reader with this lease.
+    pub(super) fn claim(&'static self, lease: &Lease) -> Option<&'static Slot> {
+        self.slots.iter().find(|slot| slot.claim(lease))
     }
 
     /// Wakes the thread, after a request was posted.
@@ -142,7 +142,7 @@ impl EngineThread {
         // word.
         self.waiting.store(1, Ordering::SeqCst);
         while self.waiting.load(Ordering::SeqCst) != 0 {
-            if self.desks.iter().any(Desk::is_posted) {
+            if self.slots.iter().any(Slot::is_posted) {
                 break;
             }
             // Returns at once where the word is 0 already; signals are blocked.
@@ -157,13 +157,13 @@ impl EngineThread {
             ConcreteDriver::Simulated(_) => None,
         };
         let _relaxed = cuda.as_ref().map(|cuda| cuda.relax_stream_capture());
-        let mut seats = [const { Seat::EMPTY }; DESKS];
+        let mut works = [const { SlotWork::EMPTY }; SLOTS];
         let mut worked = Instant::now();
         loop {
             let mut is_busy = false;
-            // Without waiting at any desk, so that a slow read does not hold up the others.
-            for (desk, seat) in self.desks.iter().zip(&mut seats) {
-                is_busy |= self.advance(desk, seat, gpu);
+            // Without waiting at any slot, so that a slow read does not hold up the others.
+            for (slot, work) in self.slots.iter().zip(&mut works) {
+                is_busy |= self.advance(slot, work, gpu);
             }
             if is_busy {
                 worked = Instant::now();
@@ -176,37 +176,37 @@ impl EngineThread {
         }
     }
 
-    /// Does what can be done at a desk without waiting. Returns whether there is work.
-    fn advance(&self, desk: &Desk, seat: &mut Seat, gpu: &Gpu) -> bool {
-        let Some(job) = &mut seat.job else {
-            let Some(request) = desk.take() else {
+    /// Does what can be done at a slot without waiting. Returns whether there is work.
+    fn advance(&self, slot: &Slot, work: &mut SlotWork, gpu: &Gpu) -> bool {
+        let Some(job) = &mut work.job else {
+            let Some(request) = slot.take() else {
                 return false;
             };
-            match self.begin(desk, request, seat, gpu) {
-                Ok(Some(job)) => seat.job = Some(job),
-                Ok(None) => desk.finish(),
+            match self.begin(slot, request, work, gpu) {
+                Ok(Some(job)) => work.job = Some(job),
+                Ok(None) => slot.finish(),
                 Err(error) => {
                     tracing::debug!(%error, "a read is made by loads");
-                    desk.finish();
+                    slot.finish();
                 }
             }
             return true;
         };
-        let Some(ring) = &mut seat.ring else {
+        let Some(ring) = &mut work.ring else {
             return false;
         };
-        match job.advance(desk, ring) {
+        match job.advance(slot, ring) {
             Ok(false) => {}
             Ok(true) => {
-                seat.job = None;
-                desk.finish();
+                work.job = None;
+                slot.finish();
             }
             Err(error) => {
                 tracing::debug!(%error, "the rest of a read is made by loads");
                 // Its reader may still look at it.
                 ring.is_broken = true;
-                seat.job = None;
-                desk.finish();
+                work.job = None;
+                slot.finish();
             }
         }
         true
@@ -215,9 +215,9 @@ impl EngineThread {
     /// `None` where the read is not worth it any more.
     fn begin(
         &self,
-        desk: &Desk,
+        slot: &Slot,
         request: Request,
-        seat: &mut Seat,
+        work: &mut SlotWork,
         gpu: &Gpu,
     ) -> Result<Option<Job>> {
         let source = lock(&self.sources).get(&request.source).cloned();
@@ -227,14 +227,14 @@ impl EngineThread {
         // The allocation may have been freed, and its address used again, since the source was
         // added.
         source.check(request.offset..request.offset.saturating_add(request.len))?;
-        if seat.ring.as_ref().is_some_and(|ring| ring.is_broken) {
+        if work.ring.as_ref().is_some_and(|ring| ring.is_broken) {
             // The reader that could still look at it has left: there is another one.
-            seat.ring = None;
+            work.ring = None;
         }
-        if seat.ring.is_none() {
-            seat.ring = Some(Ring::new(gpu)?);
+        if work.ring.is_none() {
+            work.ring = Some(Ring::new(gpu)?);
         }
-        let (Some(ring), copied) = (&seat.ring, desk.copied()) else {
+        let (Some(ring), copied) = (&work.ring, slot.copied()) else {
             return Ok(None);
         };
         // The reader has loaded the rest by the time a piece would arrive.
@@ -243,7 +243,7 @@ impl EngineThread {
         }
         let pieces = pieces_of(&request, source.buffer().ptr().get());
         let first = pieces.with(copied);
-        desk.begin(ring.memory.cpu_ptr(), first, ring.next_flag);
+        slot.begin(ring.memory.cpu_ptr(), first, ring.next_flag);
         Ok(Some(Job {
             source,
             offset: request.offset,
@@ -259,13 +259,13 @@ impl EngineThread {
     }
 }
 
-/// What the thread has at a desk.
-struct Seat {
+/// What the thread does for a slot.
+struct SlotWork {
     ring: Option<Ring>,
     job: Option<Job>,
 }
 
-impl Seat {
+impl SlotWork {
     const EMPTY: Self = Self {
         ring: None,
         job: None,
@@ -318,8 +318,8 @@ struct Job {
 
 impl Job {
     /// Queues pieces that may be queued. Returns whether the work is over.
-    fn advance(&mut self, desk: &Desk, ring: &mut Ring) -> Result<bool> {
-        self.queue(desk, ring)?;
+    fn advance(&mut self, slot: &Slot, ring: &mut Ring) -> Result<bool> {
+        self.queue(slot, ring)?;
         while self.arrived < self.next && self.has_arrived(ring)? {
             self.arrived += 1;
             self.moved = Instant::now();
@@ -340,7 +340,7 @@ impl Job {
         }
         // The next piece waits for room in the ring, which only the reader makes.
         if !self.is_stopped && self.next < self.pieces.count() {
-            self.is_stopped = !self.has_progress(desk);
+            self.is_stopped = !self.has_progress(slot);
             return Ok(false);
         }
         // All flags are there: the stream is idle by now, and lets go the memory of the copies.
@@ -349,25 +349,25 @@ impl Job {
     }
 
     /// Returns whether the reader, for which the next piece waits, is there and takes pieces.
-    fn has_progress(&mut self, desk: &Desk) -> bool {
-        let copied = desk.copied();
+    fn has_progress(&mut self, slot: &Slot) -> bool {
+        let copied = slot.copied();
         if copied != self.copied {
             (self.copied, self.copied_at) = (copied, Instant::now());
         }
-        desk.has_reader() && self.copied_at.elapsed() < IDLE
+        slot.has_reader() && self.copied_at.elapsed() < IDLE
     }
 
-    fn queue(&mut self, desk: &Desk, ring: &mut Ring) -> Result<()> {
+    fn queue(&mut self, slot: &Slot, ring: &mut Ring) -> Result<()> {
         while !self.is_stopped
             && self.next < self.pieces.count()
             && self.next - self.arrived < AHEAD
         {
             let (number, piece) = (self.next, self.pieces.range(self.next));
             // The place still has bytes that the reader has not taken.
-            if desk.copied() < self.pieces.free_after(number) {
+            if slot.copied() < self.pieces.free_after(number) {
                 return Ok(());
             }
-            if !desk.may_queue(number, piece.end) {
+            if !slot.may_queue(number, piece.end) {
                 self.is_stopped = true;
                 return Ok(());
             }

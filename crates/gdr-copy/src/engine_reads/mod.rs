@@ -2,7 +2,7 @@
 //!
 //! A read that signal handlers may make, interrupt and leave by a jump can neither take a lock nor
 //! allocate nor call the driver, which does both: the thread itself, or one that waits for it, may hold
-//! what it needs. So a thread of this crate makes the calls. The reader posts its request at a [`desk`]
+//! what it needs. So a thread of this crate makes the calls. The reader posts its request in a [`slot`]
 //! and loads the bytes by CPU, from the first on; whenever the piece where it is has arrived in
 //! page-locked memory, it takes it from there. It is never slower than its loads, whatever becomes of
 //! the thread, the driver or the GPU.
@@ -15,9 +15,9 @@
 //! Over PCIe the first loads of a read come after the stores that its thread made before, and their bytes
 //! come back when these have arrived; the request, which is posted then, reads what was stored.
 
-mod desk;
 mod engine_thread;
 mod pieces;
+mod slot;
 
 use std::hint;
 use std::ptr;
@@ -28,10 +28,10 @@ use std::time::{Duration, Instant};
 
 use gdr_cuda::{DeviceBuffer, DriverKind};
 
-pub use self::desk::Lease;
-use self::desk::{Desk, Request, pieces_of};
 use self::engine_thread::EngineThread;
 use self::pieces::Pieces;
+pub use self::slot::Lease;
+use self::slot::{Request, Slot, pieces_of};
 use crate::copier::Allocations;
 use crate::cpu::{self, Caching, Routine};
 use crate::error::{Error, Result};
@@ -129,8 +129,8 @@ impl EngineReads {
         let is_worth =
             is_in_buffer && first < reader.len && self.thread.is_worth(reader.len, Instant::now());
         let claimed = is_worth.then(|| self.thread.claim(lease));
-        let Some(desk) = claimed.flatten() else {
-            // A claim that failed leaves a desk in the lease.
+        let Some(slot) = claimed.flatten() else {
+            // A claim that failed leaves a slot in the lease.
             lease.end();
             reader.load(first, reader.len);
             return Ok(());
@@ -140,13 +140,13 @@ impl EngineReads {
             offset: at,
             len: reader.len,
         };
-        desk.post(request, first);
+        slot.post(request, first);
         // After the request: a thread that is about to sleep looks for one once more.
         self.thread.wake();
-        let taken = reader.go_on(desk, &pieces_of(&request, self.buffer), first);
-        desk.stop();
+        let taken = reader.go_on(slot, &pieces_of(&request, self.buffer), first);
+        slot.stop();
         // What is in progress reads memory that the caller may free next.
-        wait_briefly(|| !desk.is_read());
+        wait_briefly(|| !slot.is_read());
         lease.end();
         self.taken.fetch_add(taken, Ordering::Relaxed);
         Ok(())
@@ -200,12 +200,12 @@ impl Reader {
 
     /// Takes pieces from `at` on as they arrive, and loads what has not arrived. Returns the number of
     /// bytes that it took.
-    fn go_on(&self, desk: &Desk, pieces: &Pieces, mut at: u64) -> u64 {
+    fn go_on(&self, slot: &Slot, pieces: &Pieces, mut at: u64) -> u64 {
         let mut taken = 0;
         while at < self.len {
             // The loads may be inside a piece: when it arrives, the rest of it is taken.
             let number = pieces.with(at);
-            match desk.arrived(number) {
+            match slot.arrived(number) {
                 Some(ring) => {
                     let end = pieces.range(number).end;
                     // SAFETY: the piece has arrived there, and its place is used for another one only
@@ -215,7 +215,7 @@ impl Reader {
                     at = end;
                 }
                 None => {
-                    if !desk.is_queued(number) {
+                    if !slot.is_queued(number) {
                         // The thread may have to run on this CPU, as in a process that is bound to one.
                         thread::yield_now();
                     }
@@ -225,7 +225,7 @@ impl Reader {
                 }
             }
             // Only now may the thread use the places of these bytes again.
-            desk.progress(at);
+            slot.progress(at);
         }
         taken
     }

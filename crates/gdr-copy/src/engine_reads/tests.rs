@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use gdr_cuda::{DeviceBuffer, Gpu, MemoryKind, Ordinal, SimDriver};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use super::engine_thread::DESKS;
+use super::engine_thread::SLOTS;
 use super::*;
 use crate::context::Context;
 
@@ -94,7 +94,7 @@ fn reads_of_several_threads_do_not_mix() {
         ..
     } = machinery();
     thread::scope(|scope| {
-        for number in 0..DESKS + 2 {
+        for number in 0..SLOTS + 2 {
             let reads = &reads;
             scope.spawn(move || {
                 let lease = Lease::new();
@@ -105,39 +105,39 @@ fn reads_of_several_threads_do_not_mix() {
 }
 
 #[test]
-fn reads_that_were_left_keep_their_desks_until_their_leases_end() {
+fn reads_that_were_left_keep_their_slots_until_their_leases_end() {
     let Machinery {
         reads,
         buffer: _buffer,
         ..
     } = machinery();
-    let left: Vec<_> = (0..DESKS).map(|_| Lease::new()).collect();
+    let left: Vec<_> = (0..SLOTS).map(|_| Lease::new()).collect();
     for lease in &left {
-        let desk = reads.thread.claim(lease).unwrap();
+        let slot = reads.thread.claim(lease).unwrap();
         let request = Request {
             source: reads.source,
             offset: 0,
             len: LEN as u64,
         };
-        desk.post(request, 0);
+        slot.post(request, 0);
         reads.thread.wake();
     }
     let lease = Lease::new();
     read(&reads, &lease, 5, LEN - 5);
-    assert_eq!(reads.taken(), 0, "every desk is in use");
+    assert_eq!(reads.taken(), 0, "every slot is in use");
     left.iter().for_each(Lease::end);
     read_until_taken(&reads);
 }
 
-/// Reads at a desk that nothing serves; returns how many bytes came from there.
-fn read_at_desk(reads: &EngineReads, desk: &'static Desk, lease: &Lease, bytes: &mut [u8]) -> u64 {
-    assert!(desk.claim(lease));
+/// Reads at a slot that nothing serves; returns how many bytes came from there.
+fn read_at_slot(reads: &EngineReads, slot: &'static Slot, lease: &Lease, bytes: &mut [u8]) -> u64 {
+    assert!(slot.claim(lease));
     let request = Request {
         source: 0,
         offset: 0,
         len: LEN as u64,
     };
-    desk.post(request, 0);
+    slot.post(request, 0);
     let reader = Reader {
         window: reads.mapping.window_at(0, LEN).unwrap(),
         host: bytes.as_mut_ptr(),
@@ -146,7 +146,7 @@ fn read_at_desk(reads: &EngineReads, desk: &'static Desk, lease: &Lease, bytes: 
         caching: reads.mapping.caching(),
         is_simulated: false,
     };
-    reader.go_on(desk, &pieces_of(&request, 0), 0)
+    reader.go_on(slot, &pieces_of(&request, 0), 0)
 }
 
 #[test]
@@ -156,13 +156,13 @@ fn a_read_whose_request_is_not_taken_is_made_by_loads() {
         buffer: _buffer,
         ..
     } = machinery();
-    let desk: &'static Desk = Box::leak(Box::default());
+    let slot: &'static Slot = Box::leak(Box::default());
     let lease = Lease::new();
     let mut bytes = vec![0; LEN];
-    assert_eq!(read_at_desk(&reads, desk, &lease, &mut bytes), 0);
+    assert_eq!(read_at_slot(&reads, slot, &lease, &mut bytes), 0);
     assert!((0..LEN).all(|at| bytes[at] == byte(at)));
     lease.end();
-    assert!(desk.is_free());
+    assert!(slot.is_free());
 }
 
 /// Binds this thread to the first CPU that the process may use.
@@ -192,7 +192,7 @@ fn a_reader_lets_the_thread_run_where_both_have_one_cpu() {
         buffer: _buffer,
         ..
     } = machinery();
-    let desk: &'static Desk = Box::leak(Box::default());
+    let slot: &'static Slot = Box::leak(Box::default());
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         // As the thread of the copy engine does.
@@ -205,7 +205,7 @@ fn a_reader_lets_the_thread_run_where_both_have_one_cpu() {
         scope.spawn(|| {
             bind_to_one_cpu();
             let (before, lease) = (switches(), Lease::new());
-            read_at_desk(&reads, desk, &lease, &mut vec![0; LEN]);
+            read_at_slot(&reads, slot, &lease, &mut vec![0; LEN]);
             let switched = switches() - before;
             is_over.store(true, Ordering::Relaxed);
             lease.end();
@@ -242,20 +242,20 @@ fn what_is_dropped_is_not_read_any_more() {
         ..
     } = machinery();
     let (thread, source, lease) = (reads.thread, reads.source, Lease::new());
-    let desk = thread.claim(&lease).unwrap();
+    let slot = thread.claim(&lease).unwrap();
     let request = Request {
         source,
         offset: 0,
         len: LEN as u64,
     };
-    desk.post(request, 0);
+    slot.post(request, 0);
     thread.wake();
     let start = Instant::now();
-    while desk.is_posted() {
+    while slot.is_posted() {
         assert!(start.elapsed() < LIMIT);
         thread::yield_now();
     }
     drop(reads);
-    assert!(!desk.serves(source));
+    assert!(!slot.serves(source));
     lease.end();
 }

@@ -156,6 +156,8 @@ impl FromStr for CopyPath {
 
 #[cfg(test)]
 mod tests {
+    use snapshot::assert_contains;
+
     use super::*;
 
     #[test]
@@ -178,7 +180,7 @@ mod tests {
         }
         for text in ["", "cpu-", "cpu-0", "cpu-70000", "gpu"] {
             let error = text.parse::<CopyPath>().unwrap_err().to_string();
-            assert!(error.contains("copy-engine"), "{error}");
+            assert_contains!(error, "copy-engine");
         }
     }
 }

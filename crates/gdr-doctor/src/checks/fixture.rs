@@ -33,6 +33,14 @@ pub(super) fn worst(check: &Check, node: &MemorySource) -> Finding {
     worst.unwrap()
 }
 
+/// The finding with the worst verdict, which is this one.
+#[track_caller]
+pub(super) fn judged(check: &Check, node: &MemorySource, verdict: Verdict) -> Finding {
+    let found = worst(check, node);
+    assert_eq!(found.verdict, verdict, "{}", found.summary);
+    found
+}
+
 /// The findings of a check about a listing of lspci, without any other fact.
 pub(super) fn of_listing(check: &Check, text: &str) -> Vec<Finding> {
     let tree = gdr_node::import::lspci::read(text).unwrap().into_tree();

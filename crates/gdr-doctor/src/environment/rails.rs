@@ -328,6 +328,7 @@ fn rails(
 #[cfg(test)]
 mod tests {
     use gdr_node::{Inventory, MemorySource, example};
+    use snapshot::assert_contains;
 
     use super::*;
 
@@ -398,7 +399,7 @@ mod tests {
         });
         let error = of(&down).unwrap_err();
         assert!(matches!(&error, NoRail::NoActivePort(ports) if ports.len() == 10));
-        assert!(error.to_string().contains("mlx5_0:1 is DOWN"), "{error}");
+        assert_contains!(error.to_string(), "mlx5_0:1 is DOWN", "{error}");
         let no_gpu = MemorySource::new().directory("/sys/bus/pci/devices");
         assert!(matches!(of(&no_gpu), Err(NoRail::NoGpu(_))));
         let no_nic = example::healthy().without("/sys/class/infiniband");

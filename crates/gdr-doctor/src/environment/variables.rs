@@ -241,6 +241,7 @@ pub(super) fn mooncake(environment: &mut Environment, rails: &Rails, context: &C
 #[cfg(test)]
 mod tests {
     use gdr_node::{Inventory, MemorySource, example};
+    use snapshot::assert_contains;
 
     use super::super::CommunicationLibrary;
     use super::*;
@@ -312,7 +313,7 @@ mod tests {
             .iter()
             .find(|it| it.contains("GID"))
             .unwrap();
-        assert!(remark.contains("mlx5_0 2, mlx5_5 3"), "{remark}");
+        assert_contains!(remark, "mlx5_0 2, mlx5_5 3");
     }
 
     #[test]

@@ -166,6 +166,8 @@ pub(super) fn excerpt(line: &[u8], at: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    use snapshot::assert_contains;
+
     use super::*;
 
     fn cleaned(line: &str) -> String {
@@ -247,7 +249,7 @@ mod tests {
     fn a_long_line_is_shown_around_what_matters() {
         let line = format!("{}needle{}", "x ".repeat(1000), " y".repeat(1000));
         let shown = excerpt(line.as_bytes(), 2000);
-        assert!(shown.contains("needle"), "{shown}");
+        assert_contains!(shown, "needle");
         assert!(shown.starts_with('…') && shown.ends_with('…'));
         assert!(shown.chars().count() < 320);
     }

@@ -417,6 +417,8 @@ mod tests {
     use std::fs::{self, Permissions};
     use std::os::unix::fs::{PermissionsExt, chown, symlink};
 
+    use snapshot::assert_contains;
+
     use super::*;
 
     fn module(name: &str) -> Change {
@@ -528,10 +530,7 @@ mod tests {
             "{error:?}"
         );
         let text = error.to_string();
-        assert!(
-            text.contains("chown 1000 /var/lib/gdr/fix.journal"),
-            "{text}"
-        );
+        assert_contains!(text, "chown 1000 /var/lib/gdr/fix.journal");
     }
 
     #[test]

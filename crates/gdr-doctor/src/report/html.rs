@@ -1,8 +1,6 @@
 //! A diagnosis as one page of HTML that needs nothing else: to attach to a ticket.
 
-use std::fmt::Write;
-
-use gdr_node::render::Escaped;
+use gdr_render::Escaped;
 
 use crate::check::Group;
 use crate::diagnosis::{Counts, Diagnosis, Outcome, Reported};
@@ -17,15 +15,12 @@ const STYLE: &str = include_str!("html.css");
 pub fn render(diagnosis: &Diagnosis, picture: Option<&str>) -> String {
     let host = phrases::node(diagnosis);
     let mut out = String::new();
-    line(
-        &mut out,
-        format_args!(
-            "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+    out += &format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
              <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
              <title>GPUDirect RDMA on {0}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n\
-             <main>\n<h1>GPUDirect RDMA on {0}</h1>",
-            Escaped(host)
-        ),
+             <main>\n<h1>GPUDirect RDMA on {0}</h1>\n",
+        Escaped(host)
     );
     headline(&mut out, diagnosis);
     let causes = diagnosis.root_causes();
@@ -36,29 +31,17 @@ pub fn render(diagnosis: &Diagnosis, picture: Option<&str>) -> String {
         problem(&mut out, diagnosis, &alike);
     }
     if let Some(picture) = picture {
-        line(
-            &mut out,
-            format_args!("<h2>Topology</h2>\n<figure class=\"topology\">{picture}</figure>"),
-        );
+        out += &format!("<h2>Topology</h2>\n<figure class=\"topology\">{picture}</figure>\n");
     }
     out.push_str("<h2>All findings</h2>\n");
     for (group, counts) in diagnosis.groups() {
         findings(&mut out, diagnosis, group, counts);
     }
-    line(
-        &mut out,
-        format_args!(
-            "<footer>gdr {} doctor</footer>\n</main>\n</body>\n</html>",
-            diagnosis.about.gdr
-        ),
+    out += &format!(
+        "<footer>gdr {} doctor</footer>\n</main>\n</body>\n</html>\n",
+        diagnosis.about.gdr
     );
     out
-}
-
-fn line(out: &mut String, line: std::fmt::Arguments<'_>) {
-    // Writing to a string never fails.
-    let _ = out.write_fmt(line);
-    out.push('\n');
 }
 
 fn headline(out: &mut String, diagnosis: &Diagnosis) {
@@ -68,28 +51,22 @@ fn headline(out: &mut String, diagnosis: &Diagnosis) {
         Outcome::Failure => "fail",
         Outcome::Undecided => "unknown",
     };
-    line(
-        out,
-        format_args!(
-            "<p class=\"outcome {class}\">{}</p>\n<p class=\"counts\">{}{}</p>",
-            Escaped(&phrases::headline(diagnosis)),
-            phrases::counts(diagnosis.counts()),
-            diagnosis
-                .purpose
-                .map_or(String::new(), |purpose| format!("; judged for {purpose}")),
-        ),
+    *out += &format!(
+        "<p class=\"outcome {class}\">{}</p>\n<p class=\"counts\">{}{}</p>\n",
+        Escaped(&phrases::headline(diagnosis)),
+        phrases::counts(diagnosis.counts()),
+        diagnosis
+            .purpose
+            .map_or(String::new(), |purpose| format!("; judged for {purpose}"))
     );
     for about in diagnosis.about.lines() {
-        line(
-            out,
-            format_args!("<p class=\"about\">{}</p>", Escaped(&about)),
-        );
+        *out += &format!("<p class=\"about\">{}</p>\n", Escaped(&about));
     }
     let lines = phrases::not_known(diagnosis);
     if !lines.is_empty() {
         out.push_str("<details><summary>Not known</summary>\n<ul>\n");
         for text in lines {
-            line(out, format_args!("<li>{}</li>", Escaped(&text)));
+            *out += &format!("<li>{}</li>\n", Escaped(&text));
         }
         out.push_str("</ul></details>\n");
     }
@@ -104,18 +81,15 @@ fn problem(out: &mut String, diagnosis: &Diagnosis, alike: &[(usize, &Reported)]
     let subjects: Vec<String> = (alike.iter())
         .map(|(_, judged)| judged.finding.subject.to_string())
         .collect();
-    line(
-        out,
-        format_args!(
-            "<section class=\"problem {0}\">\n<h3>{1} {2}: {3}</h3>\n<p class=\"check\">{4} \
-             &middot; {5}</p>",
-            finding.verdict,
-            badge(finding.verdict),
-            Escaped(&subjects.join(", ")),
-            Escaped(&finding.summary),
-            Escaped(judged.check.id.0),
-            Escaped(judged.check.title),
-        ),
+    *out += &format!(
+        "<section class=\"problem {0}\">\n<h3>{1} {2}: {3}</h3>\n<p class=\"check\">{4} \
+             &middot; {5}</p>\n",
+        finding.verdict,
+        badge(finding.verdict),
+        Escaped(&subjects.join(", ")),
+        Escaped(&finding.summary),
+        Escaped(judged.check.id.0),
+        Escaped(judged.check.title)
     );
     let mut evidence = (alike.iter())
         .flat_map(|(_, judged)| &judged.finding.evidence)
@@ -123,39 +97,30 @@ fn problem(out: &mut String, diagnosis: &Diagnosis, alike: &[(usize, &Reported)]
     if evidence.peek().is_some() {
         out.push_str("<dl>\n");
         for evidence in evidence {
-            line(
-                out,
-                format_args!(
-                    "<dt>{}</dt><dd><pre>{}</pre></dd>",
-                    Escaped(&evidence.source),
-                    Escaped(&evidence.value)
-                ),
+            *out += &format!(
+                "<dt>{}</dt><dd><pre>{}</pre></dd>\n",
+                Escaped(&evidence.source),
+                Escaped(&evidence.value)
             );
         }
         out.push_str("</dl>\n");
     }
     for fix in &finding.fixes {
-        line(
-            out,
-            format_args!(
-                "<div class=\"fix\"><p><strong>{}</strong> <span class=\"terms\">{}</span></p>",
-                Escaped(&fix.title),
-                phrases::terms(fix),
-            ),
+        *out += &format!(
+            "<div class=\"fix\"><p><strong>{}</strong> <span class=\"terms\">{}</span></p>\n",
+            Escaped(&fix.title),
+            phrases::terms(fix)
         );
         for step in phrases::steps(fix) {
             match step {
                 Shown::Command(lines) => {
-                    line(out, format_args!("<pre>{}</pre>", Escaped(&lines)));
+                    *out += &format!("<pre>{}</pre>\n", Escaped(&lines));
                 }
-                Shown::Prose(text) => line(out, format_args!("<p>{}</p>", prose(&text))),
+                Shown::Prose(text) => *out += &format!("<p>{}</p>\n", prose(&text)),
             }
         }
         if let Some(caution) = &fix.caution {
-            line(
-                out,
-                format_args!("<p class=\"caution\">Note: {}</p>", prose(caution)),
-            );
+            *out += &format!("<p class=\"caution\">Note: {}</p>\n", prose(caution));
         }
         out.push_str("</div>\n");
     }
@@ -163,23 +128,17 @@ fn problem(out: &mut String, diagnosis: &Diagnosis, alike: &[(usize, &Reported)]
         .flat_map(|(index, _)| diagnosis.symptoms(*index))
         .collect();
     if !symptoms.is_empty() {
-        line(
-            out,
-            format_args!(
-                "<details><summary>{}</summary>\n<ul>",
-                phrases::follow(symptoms.len())
-            ),
+        *out += &format!(
+            "<details><summary>{}</summary>\n<ul>\n",
+            phrases::follow(symptoms.len())
         );
         for symptom in symptoms {
-            line(
-                out,
-                format_args!(
-                    "<li>{} {}: {} <span class=\"check\">{}</span></li>",
-                    badge(symptom.finding.verdict),
-                    Escaped(&symptom.finding.subject.to_string()),
-                    Escaped(&symptom.finding.summary),
-                    Escaped(symptom.check.id.0)
-                ),
+            *out += &format!(
+                "<li>{} {}: {} <span class=\"check\">{}</span></li>\n",
+                badge(symptom.finding.verdict),
+                Escaped(&symptom.finding.subject.to_string()),
+                Escaped(&symptom.finding.summary),
+                Escaped(symptom.check.id.0)
             );
         }
         out.push_str("</ul></details>\n");
@@ -205,18 +164,15 @@ fn findings(out: &mut String, diagnosis: &Diagnosis, group: Group, counts: Count
     let found: Vec<&Reported> = (diagnosis.findings.iter())
         .filter(|judged| judged.check.group == group)
         .collect();
-    line(
-        out,
-        format_args!(
-            "<details class=\"group\"><summary>{} {} <span class=\"terms\">{} fine, {} wrong, {} \
+    *out += &format!(
+        "<details class=\"group\"><summary>{} {} <span class=\"terms\">{} fine, {} wrong, {} \
              not known</span></summary>\n<div class=\"scroll\"><table>\n<thead><tr><th>verdict</th><th>check</th>\
-             <th>of</th><th>finding</th><th>evidence</th></tr></thead>\n<tbody>",
-            badge(counts.verdict()),
-            group.title(),
-            counts.fine(),
-            counts.fail + counts.warn,
-            counts.unknown
-        ),
+             <th>of</th><th>finding</th><th>evidence</th></tr></thead>\n<tbody>\n",
+        badge(counts.verdict()),
+        group.title(),
+        counts.fine(),
+        counts.fail + counts.warn,
+        counts.unknown
     );
     for judged in found {
         let evidence: Vec<String> = (judged.finding.evidence.iter())
@@ -228,16 +184,13 @@ fn findings(out: &mut String, diagnosis: &Diagnosis, group: Group, counts: Count
                 )
             })
             .collect();
-        line(
-            out,
-            format_args!(
-                "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
-                badge(judged.finding.verdict),
-                Escaped(judged.check.id.0),
-                Escaped(&judged.finding.subject.to_string()),
-                Escaped(&judged.finding.summary),
-                evidence.join("<br>")
-            ),
+        *out += &format!(
+            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
+            badge(judged.finding.verdict),
+            Escaped(judged.check.id.0),
+            Escaped(&judged.finding.subject.to_string()),
+            Escaped(&judged.finding.summary),
+            evidence.join("<br>")
         );
     }
     out.push_str("</tbody></table></div></details>\n");
@@ -246,6 +199,7 @@ fn findings(out: &mut String, diagnosis: &Diagnosis, group: Group, counts: Count
 #[cfg(test)]
 mod tests {
     use gdr_node::{Inventory, MemorySource};
+    use snapshot::assert_contains;
 
     use crate::{Context, Selection, diagnose};
 
@@ -284,7 +238,7 @@ mod tests {
         let page = super::render(&diagnose(&context, &Selection::all()), None);
         let card = page.matches("<h3>").count();
         assert_eq!(card, 1, "{page}");
-        assert!(page.contains("GPU0, GPU1, GPU2"), "{page}");
-        assert!(page.contains("GPUDirect RDMA on rack7.txt"), "{page}");
+        assert_contains!(page, "GPU0, GPU1, GPU2");
+        assert_contains!(page, "GPUDirect RDMA on rack7.txt");
     }
 }

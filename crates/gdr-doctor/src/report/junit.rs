@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use gdr_node::render::Escaped;
+use gdr_render::Escaped;
 
 use crate::check::Group;
 use crate::diagnosis::{Diagnosis, REHEARSAL, Reported};

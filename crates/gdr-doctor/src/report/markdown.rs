@@ -1,7 +1,5 @@
 //! A diagnosis as Markdown, for tickets and chats.
 
-use std::fmt::Write;
-
 use crate::check::Group;
 use crate::diagnosis::{Diagnosis, Reported};
 use crate::finding::Verdict;
@@ -13,20 +11,11 @@ use super::phrases::{self, Span};
 pub fn render(diagnosis: &Diagnosis) -> String {
     let mut out = String::new();
     let host = phrases::node(diagnosis);
-    line(
-        &mut out,
-        format_args!("# GPUDirect RDMA on {}\n", plain(host)),
-    );
-    line(
-        &mut out,
-        format_args!("**{}**", plain(&phrases::headline(diagnosis))),
-    );
-    line(
-        &mut out,
-        format_args!("{}.\n", phrases::counts(diagnosis.counts())),
-    );
+    out += &format!("# GPUDirect RDMA on {}\n\n", plain(host));
+    out += &format!("**{}**\n", plain(&phrases::headline(diagnosis)));
+    out += &format!("{}.\n\n", phrases::counts(diagnosis.counts()));
     for about in diagnosis.about.lines() {
-        line(&mut out, format_args!("- {}", plain(&about)));
+        out += &format!("- {}\n", plain(&about));
     }
     groups(&mut out, diagnosis);
     for (index, judged) in diagnosis.root_causes() {
@@ -36,61 +25,43 @@ pub fn render(diagnosis: &Diagnosis) -> String {
     out
 }
 
-fn line(out: &mut String, line: std::fmt::Arguments<'_>) {
-    // Writing to a string never fails.
-    let _ = out.write_fmt(line);
-    out.push('\n');
-}
-
 fn problem(out: &mut String, diagnosis: &Diagnosis, index: usize, judged: &Reported) {
     let finding = &judged.finding;
-    line(
-        out,
-        format_args!(
-            "## {}: {}: {}\n",
-            finding.verdict,
-            plain(&finding.subject.to_string()),
-            plain(&finding.summary)
-        ),
+    *out += &format!(
+        "## {}: {}: {}\n\n",
+        finding.verdict,
+        plain(&finding.subject.to_string()),
+        plain(&finding.summary)
     );
-    line(out, format_args!("Check `{}`.\n", judged.check.id));
+    *out += &format!("Check `{}`.\n\n", judged.check.id);
     for evidence in &finding.evidence {
-        line(
-            out,
-            format_args!("- {}: {}", plain(&evidence.source), code(&evidence.value)),
-        );
+        *out += &format!("- {}: {}\n", plain(&evidence.source), code(&evidence.value));
     }
     if !finding.evidence.is_empty() {
         out.push('\n');
     }
     for fix in &finding.fixes {
-        line(
-            out,
-            format_args!("**{}** ({})\n", plain(&fix.title), phrases::terms(fix)),
-        );
+        *out += &format!("**{}** ({})\n\n", plain(&fix.title), phrases::terms(fix));
         for step in phrases::steps(fix) {
             match step {
-                Shown::Command(lines) => line(out, format_args!("{}\n", block(&lines))),
-                Shown::Prose(text) => line(out, format_args!("{}\n", prose(&text))),
+                Shown::Command(lines) => *out += &format!("{}\n\n", block(&lines)),
+                Shown::Prose(text) => *out += &format!("{}\n\n", prose(&text)),
             }
         }
         if let Some(caution) = &fix.caution {
-            line(out, format_args!("Note: {}\n", prose(caution)));
+            *out += &format!("Note: {}\n\n", prose(caution));
         }
     }
     let symptoms = diagnosis.symptoms(index);
     if !symptoms.is_empty() {
-        line(out, format_args!("{}:\n", phrases::follow(symptoms.len())));
+        *out += &format!("{}:\n\n", phrases::follow(symptoms.len()));
         for symptom in symptoms {
-            line(
-                out,
-                format_args!(
-                    "- {} `{}` {}: {}",
-                    symptom.finding.verdict,
-                    symptom.check.id,
-                    plain(&symptom.finding.subject.to_string()),
-                    plain(&symptom.finding.summary)
-                ),
+            *out += &format!(
+                "- {} `{}` {}: {}\n",
+                symptom.finding.verdict,
+                symptom.check.id,
+                plain(&symptom.finding.subject.to_string()),
+                plain(&symptom.finding.summary)
             );
         }
         out.push('\n');
@@ -100,15 +71,12 @@ fn problem(out: &mut String, diagnosis: &Diagnosis, index: usize, judged: &Repor
 fn groups(out: &mut String, diagnosis: &Diagnosis) {
     out.push_str("\n| group | fine | wrong | not known |\n|---|---|---|---|\n");
     for (group, counts) in diagnosis.groups() {
-        line(
-            out,
-            format_args!(
-                "| {} | {} | {} | {} |",
-                group.title(),
-                counts.fine(),
-                counts.fail + counts.warn,
-                counts.unknown
-            ),
+        *out += &format!(
+            "| {} | {} | {} | {} |\n",
+            group.title(),
+            counts.fine(),
+            counts.fail + counts.warn,
+            counts.unknown
         );
     }
     out.push('\n');
@@ -118,7 +86,7 @@ fn groups(out: &mut String, diagnosis: &Diagnosis) {
     }
     out.push_str("Not known:\n\n");
     for text in lines {
-        line(out, format_args!("- {}", plain(&text)));
+        *out += &format!("- {}\n", plain(&text));
     }
     out.push('\n');
 }
@@ -132,23 +100,17 @@ fn everything(out: &mut String, diagnosis: &Diagnosis) {
         if found.is_empty() {
             continue;
         }
-        line(
-            out,
-            format_args!(
-                "<details><summary>{}</summary>\n\n| verdict | check | of | finding |\n|---|---|---|---|",
-                group.title()
-            ),
+        *out += &format!(
+            "<details><summary>{}</summary>\n\n| verdict | check | of | finding |\n|---|---|---|---|\n",
+            group.title()
         );
         for judged in found {
-            line(
-                out,
-                format_args!(
-                    "| {} | `{}` | {} | {} |",
-                    judged.finding.verdict,
-                    judged.check.id,
-                    plain(&judged.finding.subject.to_string()),
-                    plain(&judged.finding.summary)
-                ),
+            *out += &format!(
+                "| {} | `{}` | {} | {} |\n",
+                judged.finding.verdict,
+                judged.check.id,
+                plain(&judged.finding.subject.to_string()),
+                plain(&judged.finding.summary)
             );
         }
         out.push_str("\n</details>\n\n");
@@ -206,6 +168,7 @@ fn longest_run(text: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use gdr_node::{Inventory, example};
+    use snapshot::assert_contains;
 
     use super::*;
     use crate::{Context, Selection, diagnose};
@@ -225,7 +188,7 @@ mod tests {
                 assert!(!["boot", "seat", "in", "put"].contains(&word), "{line}");
             }
         }
-        assert!(text.contains("NVIDIA driver 580.95.05"), "{text}");
+        assert_contains!(text, "NVIDIA driver 580.95.05");
         let argument = prose("boot with the kernel argument `pci=x`");
         assert_eq!(argument, "boot with the kernel argument `pci=x`");
     }

@@ -1,6 +1,8 @@
 //! A diagnosis in Prometheus' text format, for node_exporter's textfile collector.
 
-use std::fmt::Write;
+use std::collections::BTreeSet;
+
+use gdr_render::prometheus::{Kind, Metrics, labels};
 
 use crate::diagnosis::{Diagnosis, Origin, Outcome};
 
@@ -8,22 +10,16 @@ use crate::diagnosis::{Diagnosis, Origin, Outcome};
 /// `gdr_doctor_finding` for every finding that something is to be done about, `gdr_doctor_rehearsal`
 /// (how many of these are rehearsed and not real), `gdr_doctor_info` with what the node runs, `gdr_doctor_devices` by kind, and `gdr_doctor_timestamp_seconds`.
 pub fn render(diagnosis: &Diagnosis) -> String {
-    let mut out = String::new();
+    let mut metrics = Metrics::default();
     let outcome = match diagnosis.outcome() {
         Outcome::Healthy => 0,
         Outcome::Warning => 1,
         Outcome::Failure => 2,
         Outcome::Undecided => 3,
     };
-    out.push_str(
-        "# HELP gdr_doctor_outcome 0 healthy, 1 warning, 2 failure, 3 undecided.\n\
-         # TYPE gdr_doctor_outcome gauge\n",
-    );
-    // Writing to a string never fails.
-    let _ = writeln!(out, "gdr_doctor_outcome {outcome}");
-    out.push_str(
-        "# HELP gdr_doctor_findings Findings by verdict.\n# TYPE gdr_doctor_findings gauge\n",
-    );
+    let help = "0 healthy, 1 warning, 2 failure, 3 undecided.";
+    metrics.single("gdr_doctor_outcome", Kind::Gauge, help, outcome);
+    let findings = metrics.family("gdr_doctor_findings", Kind::Gauge, "Findings by verdict.");
     let counts = diagnosis.counts();
     for (verdict, count) in [
         ("fail", counts.fail),
@@ -33,95 +29,76 @@ pub fn render(diagnosis: &Diagnosis) -> String {
         ("pass", counts.pass),
         ("skip", counts.skip),
     ] {
-        let _ = writeln!(out, "gdr_doctor_findings{{verdict=\"{verdict}\"}} {count}");
+        findings.sample(&labels(&[("verdict", &verdict)]), count);
     }
-    out.push_str(
-        "# HELP gdr_doctor_finding 1 for each thing that is wrong.\n\
-         # TYPE gdr_doctor_finding gauge\n",
+    let bad = metrics.family(
+        "gdr_doctor_finding",
+        Kind::Gauge,
+        "1 for each thing that is wrong.",
     );
-    let mut series: Vec<String> = diagnosis
-        .findings
-        .iter()
-        .filter(|judged| judged.finding.verdict.is_bad())
+    let judged = diagnosis.findings.iter();
+    let judged = judged.filter(|judged| judged.finding.verdict.is_bad());
+    // Two findings may have the same labels, and a series may stand there only once.
+    let series: BTreeSet<String> = judged
         .map(|judged| {
-            format!(
-                "gdr_doctor_finding{{check=\"{}\",subject=\"{}\",verdict=\"{}\"{}}} 1",
-                label(judged.check.id.0),
-                label(&judged.finding.subject.to_string()),
-                judged.finding.verdict,
-                match judged.origin {
-                    Origin::Node => "",
-                    Origin::Rehearsal => ",rehearsal=\"yes\"",
-                }
-            )
+            let (check, finding) = (judged.check, &judged.finding);
+            let mut pairs: Vec<(&str, &dyn std::fmt::Display)> = vec![
+                ("check", &check.id),
+                ("subject", &finding.subject),
+                ("verdict", &finding.verdict),
+            ];
+            if judged.origin == Origin::Rehearsal {
+                pairs.push(("rehearsal", &"yes"));
+            }
+            labels(&pairs)
         })
         .collect();
-    // A series may stand there only once.
-    series.sort();
-    series.dedup();
-    for line in series {
-        out.push_str(&line);
-        out.push('\n');
+    for labels in series {
+        bad.sample(&labels, 1);
     }
-    // Writing to a string never fails.
-    let _ = writeln!(
-        out,
-        "# HELP gdr_doctor_rehearsal Failures that are rehearsed and not real.\n\
-         # TYPE gdr_doctor_rehearsal gauge\n\
-         gdr_doctor_rehearsal {}",
-        diagnosis.rehearsed().len()
+    let help = "Failures that are rehearsed and not real.";
+    metrics.single(
+        "gdr_doctor_rehearsal",
+        Kind::Gauge,
+        help,
+        diagnosis.rehearsed().len(),
     );
-    about(&mut out, diagnosis);
-    out
+    about(&mut metrics, diagnosis);
+    metrics.to_string()
 }
 
-fn about(out: &mut String, diagnosis: &Diagnosis) {
+fn about(metrics: &mut Metrics, diagnosis: &Diagnosis) {
     let about = &diagnosis.about;
-    let known = |text: &Option<String>| label(text.as_deref().unwrap_or_default());
     let root = match about.root {
         Some(true) => "yes",
         Some(false) => "no",
         None => "",
     };
-    // Writing to a string never fails.
-    let _ = writeln!(
-        out,
-        "# HELP gdr_doctor_info 1, with what made the report and what the node runs.\n\
-         # TYPE gdr_doctor_info gauge\n\
-         gdr_doctor_info{{version=\"{}\",host=\"{}\",kernel=\"{}\",driver=\"{}\",root=\"{root}\"}} 1",
-        label(about.gdr),
-        known(&diagnosis.host),
-        known(&about.kernel),
-        known(&about.driver),
+    let known = |text: &Option<String>| text.clone().unwrap_or_default();
+    let help = "1, with what made the report and what the node runs.";
+    metrics.family("gdr_doctor_info", Kind::Gauge, help).sample(
+        &labels(&[
+            ("version", &about.gdr),
+            ("host", &known(&diagnosis.host)),
+            ("kernel", &known(&about.kernel)),
+            ("driver", &known(&about.driver)),
+            ("root", &root),
+        ]),
+        1,
     );
-    let _ = writeln!(
-        out,
-        "# HELP gdr_doctor_devices Devices by kind.\n# TYPE gdr_doctor_devices gauge\n\
-         gdr_doctor_devices{{kind=\"gpu\"}} {}\ngdr_doctor_devices{{kind=\"nic\"}} {}",
-        about.gpus.len(),
-        about.nics.len()
-    );
+    let devices = metrics.family("gdr_doctor_devices", Kind::Gauge, "Devices by kind.");
+    devices.sample(&labels(&[("kind", &"gpu")]), about.gpus.len());
+    devices.sample(&labels(&[("kind", &"nic")]), about.nics.len());
     if let Some(made) = about.made {
-        let _ = writeln!(
-            out,
-            "# HELP gdr_doctor_timestamp_seconds When the report was made, in seconds since 1970.\n\
-             # TYPE gdr_doctor_timestamp_seconds gauge\n\
-             gdr_doctor_timestamp_seconds {}",
-            made.0
-        );
+        let help = "When the report was made, in seconds since 1970.";
+        metrics.single("gdr_doctor_timestamp_seconds", Kind::Gauge, help, made.0);
     }
-}
-
-/// Writes a label's value, with the three characters escaped that Prometheus escapes.
-pub fn label(text: &str) -> String {
-    text.replace('\\', "\\\\")
-        .replace('"', "\\\"")
-        .replace('\n', "\\n")
 }
 
 #[cfg(test)]
 mod tests {
     use gdr_node::{Inventory, MemorySource};
+    use snapshot::assert_contains;
 
     use crate::{CheckId, Context, Selection, diagnose};
 
@@ -133,16 +110,11 @@ mod tests {
             &Context::new(&node, &inventory),
             &Selection::all().only([CheckId("gpu.present")]),
         ));
-        assert!(text.contains("\ngdr_doctor_outcome 2\n"), "{text}");
-        assert!(
-            text.contains("gdr_doctor_findings{verdict=\"fail\"} 1\n"),
-            "{text}"
-        );
-        assert!(
-            text.contains(
-                "gdr_doctor_finding{check=\"gpu.present\",subject=\"this node\",verdict=\"fail\"} 1\n"
-            ),
-            "{text}"
+        assert_contains!(text, "\ngdr_doctor_outcome 2\n");
+        assert_contains!(text, "gdr_doctor_findings{verdict=\"fail\"} 1\n");
+        assert_contains!(
+            text,
+            "gdr_doctor_finding{check=\"gpu.present\",subject=\"this node\",verdict=\"fail\"} 1\n"
         );
     }
 
@@ -152,19 +124,8 @@ mod tests {
         let inventory = Inventory::read(&node);
         let context = Context::new(&node, &inventory).made(crate::Timestamp(1_795_335_300));
         let text = super::render(&diagnose(&context, &Selection::all()));
-        assert!(
-            text.contains("\ngdr_doctor_timestamp_seconds 1795335300\n"),
-            "{text}"
-        );
-        assert!(text.contains("driver=\"580.95.05 (open)\""), "{text}");
-        assert!(
-            text.contains("\ngdr_doctor_devices{kind=\"gpu\"} 8\n"),
-            "{text}"
-        );
-    }
-
-    #[test]
-    fn a_label_cannot_end_itself() {
-        assert_eq!(super::label("a\"b\\c\nd"), "a\\\"b\\\\c\\nd");
+        assert_contains!(text, "\ngdr_doctor_timestamp_seconds 1795335300\n");
+        assert_contains!(text, "driver=\"580.95.05 (open)\"");
+        assert_contains!(text, "\ngdr_doctor_devices{kind=\"gpu\"} 8\n");
     }
 }

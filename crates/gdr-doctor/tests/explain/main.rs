@@ -4,6 +4,7 @@
 
 use gdr_doctor::explain::{Explanation, Kind, MAX_LINE, Strength, causes, explain};
 use proptest::prelude::*;
+use snapshot::assert_contains;
 
 use self::healthy::{HEALTHY, MENTIONS};
 use self::texts::texts;
@@ -104,13 +105,10 @@ fn what_a_text_says_about_its_machine_decides_between_remedies() {
     let geforce =
         of("device name = [NVIDIA GeForce RTX 4090]\nCouldn't allocate MR\nfailed to create mr");
     assert_eq!(geforce.cause.id, "no-peer-memory-client");
-    assert!(
-        geforce.because[0].contains("GeForce"),
-        "{:?}",
-        geforce.because
-    );
-    assert!(
-        geforce.remedies[0].what.contains("data-centre"),
+    assert_contains!(geforce.because[0], "GeForce", "{:?}", geforce.because);
+    assert_contains!(
+        geforce.remedies[0].what,
+        "data-centre",
         "{:?}",
         geforce.remedies
     );
@@ -152,8 +150,9 @@ fn a_fabric_manager_that_finds_no_nvswitch_is_no_fault() {
         (found.cause.id, found.kind),
         ("fabric-manager", Kind::Harmless)
     );
-    assert!(
-        found.remedies[0].what.contains("no NVSwitches"),
+    assert_contains!(
+        found.remedies[0].what,
+        "no NVSwitches",
         "{:?}",
         found.remedies
     );

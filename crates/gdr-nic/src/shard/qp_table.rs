@@ -238,7 +238,7 @@ impl Acceptor<'_> {
         };
         // Before the ICRC, whose computation is the main cost of a packet.
         if !qp.accepts(datagram.source) {
-            self.counters.strangers += 1;
+            self.counters.wrong_source += 1;
             return Acceptance::Ignored;
         }
         if !datagram.is_intact() {

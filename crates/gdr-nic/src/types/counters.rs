@@ -28,7 +28,7 @@ pub struct Counters {
     /// For queue pairs that do not exist.
     pub unknown_queue_pair: u64,
     /// For a queue pair whose peer has another address or port.
-    pub strangers: u64,
+    pub wrong_source: u64,
     /// For a queue pair for datagrams, with another queue key than its own.
     pub wrong_qkey: u64,
     /// For a queue pair for datagrams or raw packets, and dropped because no receive was posted.
@@ -86,7 +86,7 @@ impl AddAssign for Counters {
             malformed,
             icrc_mismatches,
             unknown_queue_pair,
-            strangers,
+            wrong_source,
             wrong_qkey,
             no_receive,
             frames_sent,
@@ -109,7 +109,7 @@ impl AddAssign for Counters {
         self.malformed += malformed;
         self.icrc_mismatches += icrc_mismatches;
         self.unknown_queue_pair += unknown_queue_pair;
-        self.strangers += strangers;
+        self.wrong_source += wrong_source;
         self.wrong_qkey += wrong_qkey;
         self.no_receive += no_receive;
         self.frames_sent += frames_sent;

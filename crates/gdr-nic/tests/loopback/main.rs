@@ -19,4 +19,4 @@ mod ownership;
 mod shards;
 mod shared_receives;
 mod source_ports;
-mod strangers;
+mod wrong_source;

@@ -92,7 +92,7 @@ fn bytes_reach_the_shard_of_their_queue_pair_whatever_the_number_of_shards() {
             }
             for counters in [near.side.device.counters(), far.side.device.counters()] {
                 assert_eq!(counters.unknown_queue_pair, 0, "none was misdirected");
-                assert_eq!(counters.strangers, 0);
+                assert_eq!(counters.wrong_source, 0);
             }
         }
     }

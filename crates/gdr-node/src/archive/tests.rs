@@ -4,6 +4,7 @@ use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
 use proptest::prelude::*;
+use snapshot::assert_contains;
 use tar::{Builder, EntryType, Header};
 
 use super::*;
@@ -132,7 +133,7 @@ fn other_files_are_refused_by_what_they_are() {
         (&[b'x'; 2048], "not a tar"),
     ] {
         let error = refusal(bytes).to_string();
-        assert!(error.contains(word), "{error}");
+        assert_contains!(error, word);
     }
     let mut tar = Builder::new(Vec::new());
     file(&mut tar, "etc/passwd", b"root");

@@ -3,18 +3,18 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::Area;
+use super::Category;
 use crate::inventory::Inventory;
 use crate::os_release::OsRelease;
 use crate::pci::{Function, PortType};
 use crate::rdma_gid::RdmaGid;
 use crate::source::{Absence, Datum, DatumExt, Source, virtual_path};
 
-/// The key of a fact: an area, a device or module in it, and a property.
+/// The key of a fact: a category, a device or module in it, and a property.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key {
-    /// The area.
-    pub area: Area,
+    /// The category.
+    pub category: Category,
     /// `GPU0`, `mlx5_3`, a PCI address, a module. Empty for the node itself.
     pub subject: String,
     /// The property.
@@ -57,7 +57,7 @@ impl Facts {
         facts
     }
 
-    /// The facts, by area, thing and name.
+    /// The facts, by category, thing and name.
     pub fn iter(&self) -> impl Iterator<Item = (&Key, &Datum<String>)> {
         self.0.iter()
     }
@@ -67,17 +67,17 @@ impl Facts {
         self.0.get(key)
     }
 
-    fn put(&mut self, area: Area, subject: &str, name: &str, value: Datum<String>) {
+    fn put(&mut self, category: Category, subject: &str, name: &str, value: Datum<String>) {
         let key = Key {
-            area,
+            category,
             subject: subject.to_owned(),
             name: name.to_owned(),
         };
         self.0.insert(key, value);
     }
 
-    fn there(&mut self, area: Area, subject: &str) {
-        self.put(area, subject, Self::THERE, Ok("yes".to_owned()));
+    fn there(&mut self, category: Category, subject: &str) {
+        self.put(category, subject, Self::THERE, Ok("yes".to_owned()));
     }
 
     fn node(&mut self, source: &dyn Source) {
@@ -89,7 +89,7 @@ impl Facts {
             ("BIOS date", "bios_date"),
         ] {
             let text = source.text(&format!("/sys/class/dmi/id/{path}"));
-            self.put(Area::Node, "", name, text);
+            self.put(Category::Node, "", name, text);
         }
         let cpuinfo = source.text("/proc/cpuinfo");
         let cpu = cpuinfo.and_then(|text| {
@@ -98,7 +98,7 @@ impl Facts {
             let name = name.map(|rest| rest.trim_start_matches([' ', '\t', ':']).to_owned());
             name.ok_or(Absence::Missing)
         });
-        self.put(Area::Node, "", "CPU", cpu);
+        self.put(Category::Node, "", "CPU", cpu);
         let memory = source.text("/proc/meminfo").and_then(|text| {
             let mut lines = text.lines();
             let total = lines.find_map(|line| line.strip_prefix("MemTotal:"));
@@ -108,7 +108,7 @@ impl Facts {
             kib.map(|kib| format!("{} GiB", (kib + (1 << 19)) >> 20))
                 .ok_or(Absence::Missing)
         });
-        self.put(Area::Node, "", "memory", memory);
+        self.put(Category::Node, "", "memory", memory);
         for (name, path) in [
             ("NUMA nodes", "/sys/devices/system/node/online"),
             ("CPUs", "/sys/devices/system/cpu/online"),
@@ -118,7 +118,7 @@ impl Facts {
             ),
             ("NUMA balancing", "/proc/sys/kernel/numa_balancing"),
         ] {
-            self.put(Area::Node, "", name, source.text(path));
+            self.put(Category::Node, "", name, source.text(path));
         }
         let policies = "/sys/devices/system/cpu/cpufreq";
         let governors = source.list(policies).map(|names| {
@@ -128,7 +128,7 @@ impl Facts {
             all.dedup();
             all.join(", ")
         });
-        self.put(Area::Node, "", "CPU governor", governors);
+        self.put(Category::Node, "", "CPU governor", governors);
     }
 
     fn kernel(&mut self, source: &dyn Source) {
@@ -137,24 +137,24 @@ impl Facts {
             ("lockdown", "/sys/kernel/security/lockdown"),
             ("ASPM policy", "/sys/module/pcie_aspm/parameters/policy"),
         ] {
-            self.put(Area::Kernel, "", name, source.text(path));
+            self.put(Category::Kernel, "", name, source.text(path));
         }
         let system = OsRelease::read(source).map(|system| system.name);
-        self.put(Area::Kernel, "", "distribution", system);
+        self.put(Category::Kernel, "", "distribution", system);
         // An argument each, but for those that name a node's own disks.
         if let Ok(text) = source.text("/proc/cmdline") {
             // What follows ` -- ` is for init (Linux `Documentation/admin-guide/kernel-parameters`).
             for argument in text.split_whitespace().take_while(|word| *word != "--") {
                 let (name, value) = argument.split_once('=').unwrap_or((argument, "set"));
                 if !matches!(name, "root" | "BOOT_IMAGE" | "initrd" | "resume" | "ip") {
-                    self.put(Area::Kernel, "argument", name, Ok(value.to_owned()));
+                    self.put(Category::Kernel, "argument", name, Ok(value.to_owned()));
                 }
             }
         }
         for line in lines(source, virtual_path::KERNEL_CONFIG) {
             if let Some((name, value)) = line.split_once('=') {
                 let name = name.trim_start_matches("CONFIG_");
-                self.put(Area::Kernel, "option", name, Ok(value.to_owned()));
+                self.put(Category::Kernel, "option", name, Ok(value.to_owned()));
             }
         }
     }
@@ -168,21 +168,21 @@ impl Facts {
             if !OURS.iter().any(|start| name.starts_with(start)) {
                 continue;
             }
-            self.there(Area::Modules, name);
+            self.there(Category::Modules, name);
             for what in ["version", "srcversion"] {
                 let text = source.text(&format!("/sys/module/{name}/{what}"));
-                self.put(Area::Modules, name, what, text);
+                self.put(Category::Modules, name, what, text);
             }
         }
         let flavour = source.text("/proc/driver/nvidia/version").map(|text| {
             let open = text.contains("Open Kernel Module");
             if open { "open" } else { "proprietary" }.to_owned()
         });
-        self.put(Area::Modules, "nvidia", "flavour", flavour);
+        self.put(Category::Modules, "nvidia", "flavour", flavour);
         for line in lines(source, "/proc/driver/nvidia/params") {
             if let Some((name, value)) = line.split_once(':') {
                 let value = Ok(value.trim().to_owned());
-                self.put(Area::Modules, "nvidia parameter", name, value);
+                self.put(Category::Modules, "nvidia parameter", name, value);
             }
         }
     }
@@ -191,14 +191,14 @@ impl Facts {
         for gpu in &inventory.gpus {
             if let Some(function) = inventory.function(gpu.bdf) {
                 let name = gpu.index.to_string();
-                self.function(source, Area::Gpus, &name, function);
+                self.function(source, Category::Gpus, &name, function);
                 let largest = function.bars.by_ref().and_then(|bars| {
                     let sizes = bars.iter().map(|bar| bar.size).max();
                     sizes
                         .map(|size| format!("{} MiB", size >> 20))
                         .ok_or(Absence::Missing)
                 });
-                self.put(Area::Gpus, &name, "largest BAR", largest);
+                self.put(Category::Gpus, &name, "largest BAR", largest);
                 let information = format!("/proc/driver/nvidia/gpus/{}/information", gpu.bdf);
                 for line in lines(source, &information) {
                     let known = [
@@ -210,16 +210,16 @@ impl Facts {
                         Some((what, line.strip_prefix(start)?.strip_prefix(':')?.trim()))
                     });
                     if let Some((what, value)) = fact {
-                        self.put(Area::Gpus, &name, what, Ok(value.to_owned()));
+                        self.put(Category::Gpus, &name, what, Ok(value.to_owned()));
                     }
                 }
             }
         }
         for (device, bdf) in inventory.rdma_functions() {
             if let Some(function) = inventory.function(bdf) {
-                self.function(source, Area::Nics, &device.name, function);
+                self.function(source, Category::Nics, &device.name, function);
                 let speed = function.link.by_ref().map(|link| link.speed.to_string());
-                self.put(Area::Nics, &device.name, "link speed", speed);
+                self.put(Category::Nics, &device.name, "link speed", speed);
             }
         }
         let ends = (inventory.gpus.iter().map(|gpu| gpu.bdf))
@@ -236,7 +236,7 @@ impl Facts {
             .filter_map(|bdf| inventory.function(bdf))
         {
             let name = function.bdf.to_string();
-            self.function(source, Area::Ports, &name, function);
+            self.function(source, Category::Ports, &name, function);
             let is_downstream = function.express.as_ref().ok().is_none_or(|express| {
                 matches!(
                     express.port,
@@ -245,14 +245,20 @@ impl Facts {
             });
             if is_downstream {
                 let acs = function.acs.by_ref().map(|acs| acs.control.to_string());
-                self.put(Area::Ports, &name, "ACS", acs);
+                self.put(Category::Ports, &name, "ACS", acs);
             }
         }
     }
 
     /// The properties of each PCI function on the path between GPUs and NICs.
-    fn function(&mut self, source: &dyn Source, area: Area, name: &str, function: &Function) {
-        self.there(area, name);
+    fn function(
+        &mut self,
+        source: &dyn Source,
+        category: Category,
+        name: &str,
+        function: &Function,
+    ) {
+        self.there(category, name);
         let identity = &function.identity;
         let id = identity.vendor.zip(identity.device);
         let id = id.map(|(vendor, device)| format!("{:04x}:{:04x}", vendor.0, device.0));
@@ -298,7 +304,7 @@ impl Facts {
         for (what, value) in facts {
             // What a kind of function has not, another of the kind has not either.
             if value != Err(Absence::Missing) {
-                self.put(area, name, what, value);
+                self.put(category, name, what, value);
             }
         }
     }
@@ -307,9 +313,9 @@ impl Facts {
         let netdevs = inventory.netdevs.as_ref().ok();
         for device in inventory.rdma.as_ref().ok().into_iter().flatten() {
             let name = &device.name;
-            self.there(Area::Nics, name);
-            self.put(Area::Nics, name, "firmware", device.firmware.clone());
-            self.put(Area::Nics, name, "board", device.board.clone());
+            self.there(Category::Nics, name);
+            self.put(Category::Nics, name, "firmware", device.firmware.clone());
+            self.put(Category::Nics, name, "board", device.board.clone());
             for port in &device.ports {
                 let number = port.number;
                 for (what, value) in [
@@ -318,16 +324,16 @@ impl Facts {
                     ("link layer", port.link_layer.clone()),
                 ] {
                     let what = format!("port {number} {what}");
-                    self.put(Area::Nics, name, &what, value);
+                    self.put(Category::Nics, name, &what, value);
                 }
             }
             let netdevs = netdevs.map(|all| device.netdevs(all)).unwrap_or_default();
             if let Some(netdev) = netdevs.first() {
                 let mtu = netdev.mtu.by_ref().map(ToString::to_string);
-                self.put(Area::Nics, name, "MTU", mtu);
+                self.put(Category::Nics, name, "MTU", mtu);
                 let index = roce_index(source, name);
                 self.put(
-                    Area::Nics,
+                    Category::Nics,
                     name,
                     "first RoCE v2 GID with an IPv4 address",
                     index,
@@ -348,7 +354,7 @@ impl Facts {
                 if let Some(class) = distances.smi(row, column) {
                     let subject = format!("{} {}", gpu.index, device.name);
                     let class = Ok(class.to_string());
-                    self.put(Area::Topology, &subject, "class", class);
+                    self.put(Category::Topology, &subject, "class", class);
                 }
             }
         }
@@ -364,7 +370,7 @@ impl Facts {
                 let words = line.map(|rest| rest.split_whitespace().take(2).collect::<Vec<_>>());
                 words.map(|words| words.join(" / ")).ok_or(Absence::Missing)
             });
-            self.put(Area::Limits, &name, "memlock", locked);
+            self.put(Category::Limits, &name, "memlock", locked);
         }
         let units = source.list(virtual_path::SYSTEMD);
         for name in units.ok().unwrap_or_default() {
@@ -375,7 +381,7 @@ impl Facts {
                         "ActiveState" | "UnitFileState" | "LimitMEMLOCK" | "DefaultLimitMEMLOCK"
                     )
                 {
-                    self.put(Area::Limits, &name, what, Ok(value.to_owned()));
+                    self.put(Category::Limits, &name, what, Ok(value.to_owned()));
                 }
             }
         }
@@ -386,7 +392,7 @@ impl Facts {
             // The targets of the links have the versions.
             if let Some((path, target)) = line.split_once(" -> ") {
                 let version = Ok(target.to_owned());
-                self.put(Area::Libraries, path, "leads to", version);
+                self.put(Category::Libraries, path, "leads to", version);
             }
         }
     }

@@ -32,7 +32,7 @@ use crate::source::{Absence, Datum, DatumExt};
 /// A part of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Area {
+pub enum Category {
     /// The machine and its firmware.
     Node,
     /// The kernel and how it was started.
@@ -53,7 +53,7 @@ pub enum Area {
     Libraries,
 }
 
-impl fmt::Display for Area {
+impl fmt::Display for Category {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Node => "node",
@@ -178,16 +178,16 @@ fn value(facts: &Facts, key: &Key) -> Option<Datum<String>> {
         name: Facts::THERE.to_owned(),
         ..key.clone()
     };
-    let is_part = key.name != Facts::THERE && needs_thing(key.area);
+    let is_part = key.name != Facts::THERE && needs_thing(key.category);
     if is_part && facts.get(&there).is_none() {
         return None;
     }
     Some(Err(Absence::Missing))
 }
 
-/// Returns whether the subjects of an area are things that may not be there.
-fn needs_thing(area: Area) -> bool {
-    matches!(area, Area::Gpus | Area::Nics | Area::Ports)
+/// Returns whether the subjects of a category are things that may not be there.
+fn needs_thing(category: Category) -> bool {
+    matches!(category, Category::Gpus | Category::Nics | Category::Ports)
 }
 
 /// The number of outlying facts of each node, the highest first.

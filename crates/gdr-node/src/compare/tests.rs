@@ -42,7 +42,7 @@ fn a_missing_device_is_one_difference() {
     let differ: Vec<String> = found
         .differ
         .iter()
-        .filter(|difference| difference.key.area == Area::Nics)
+        .filter(|difference| difference.key.category == Category::Nics)
         .map(|difference| difference.key.to_string())
         .collect();
     assert_eq!(differ, ["mlx5_9"]);

@@ -245,6 +245,8 @@ fn function(object: Node<'_, '_>, numa: Option<NumaNode>) -> Option<Function> {
 
 #[cfg(test)]
 mod tests {
+    use snapshot::assert_contains;
+
     use super::*;
     use crate::topology::SmiClass;
 
@@ -290,7 +292,7 @@ mod tests {
     fn other_xml_is_refused_by_name() {
         for text in ["<topology/>", "<other/>", "<topology", ""] {
             let error = read(text).unwrap_err().to_string();
-            assert!(error.contains("--of xml"), "{error}");
+            assert_contains!(error, "--of xml");
         }
     }
 
@@ -333,7 +335,7 @@ mod tests {
     fn xml_of_hwloc_without_pci_is_called_that() {
         let error = read("<topology version=\"3.0\"><object type=\"Machine\"/></topology>");
         let words = error.unwrap_err().to_string();
-        assert!(words.contains("no PCI functions"), "{words}");
+        assert_contains!(words, "no PCI functions");
         assert!(!words.contains("not hwloc's XML"), "{words}");
     }
 }

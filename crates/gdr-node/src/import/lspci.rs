@@ -301,6 +301,8 @@ fn add_buses(functions: &mut [Function], paths: &BTreeMap<Bdf, BusRange>) {
 
 #[cfg(test)]
 mod tests {
+    use snapshot::assert_contains;
+
     use super::*;
     use crate::pci::{AcsBits, BarKind, PortType};
 
@@ -520,7 +522,7 @@ mod tests {
             read("$ lspci\n\n00:00.0 Host bridge: X\nnot indented\n\t\tLnkSta:\n").unwrap();
         assert_eq!((listing.functions.len(), listing.skipped_lines), (1, 2));
         let error = read("hello\n").unwrap_err().to_string();
-        assert!(error.contains("lspci -D -nn -vvv"), "{error}");
+        assert_contains!(error, "lspci -D -nn -vvv");
     }
 
     #[test]

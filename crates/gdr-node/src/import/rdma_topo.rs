@@ -161,6 +161,8 @@ fn base64(text: &str) -> Option<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use snapshot::assert_contains;
+
     use super::*;
     use crate::Inventory;
 
@@ -222,7 +224,7 @@ mod tests {
             (dump(AT, &zlib(&vec![0; 100_000])), "more than 4096"),
         ] {
             let error = read(&text).unwrap_err().to_string();
-            assert!(error.contains(word), "{error}");
+            assert_contains!(error, word);
         }
     }
 }

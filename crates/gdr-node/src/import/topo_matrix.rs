@@ -454,6 +454,8 @@ fn legend(line: &str, devices: &[String]) -> Option<(String, String)> {
 
 #[cfg(test)]
 mod tests {
+    use snapshot::assert_contains;
+
     use super::*;
 
     #[test]
@@ -535,7 +537,7 @@ mod tests {
     fn a_text_without_a_matrix_is_refused() {
         for text in ["", "GPU0\n", "No devices were found\n"] {
             let error = read_all(text).unwrap_err().to_string();
-            assert!(error.contains("nvidia-smi topo -m"), "{error}");
+            assert_contains!(error, "nvidia-smi topo -m");
         }
     }
 

@@ -157,6 +157,8 @@ mod tests {
     use std::cell::Cell;
     use std::rc::Rc;
 
+    use snapshot::assert_contains;
+
     use super::*;
 
     #[test]
@@ -178,7 +180,7 @@ mod tests {
     fn limits_and_uname_of_this_process_are_read() {
         let node = ThisNode::new();
         let limits = node.text(virtual_path::LIMITS_SELF).unwrap();
-        assert!(limits.contains("Max locked memory"), "{limits}");
+        assert_contains!(limits, "Max locked memory");
         let names = node.list(virtual_path::LIMITS).unwrap();
         assert!(names.contains(&"self".to_owned()));
         assert_eq!(node.read("@limits/no-such-daemon"), Err(Absence::Missing));

@@ -96,6 +96,8 @@ fn quoted(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use snapshot::assert_contains;
+
     use super::*;
     use crate::example;
 
@@ -104,7 +106,7 @@ mod tests {
         let node = example::node();
         let text = dot(&Inventory::read(&node));
         for (port, gpu) in example::GPU_PORTS.iter().zip(example::GPUS) {
-            assert!(text.contains(&format!("\"{port}\" -- \"{gpu}\"")), "{text}");
+            assert_contains!(text, format!("\"{port}\" -- \"{gpu}\""));
         }
         assert_eq!(text.matches('{').count(), text.matches('}').count());
     }

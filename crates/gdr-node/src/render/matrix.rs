@@ -276,6 +276,8 @@ pub fn matrix(
 
 #[cfg(test)]
 mod tests {
+    use snapshot::assert_contains;
+
     use super::*;
     use crate::example;
     use crate::import::topo_matrix;
@@ -319,11 +321,11 @@ mod tests {
             )
         };
         let text = of(&node);
-        assert!(text.contains("GPU0\t X \t0-15\t0\t\tN/A\n"), "{text}");
+        assert_contains!(text, "GPU0\t X \t0-15\t0\t\tN/A\n");
         let status = "/proc/driver/nvidia/gpus/0000:00:06.0/numa_status";
         let grace = node.file(status, "Node:           8\nStatus:         online\n");
         let text = of(&grace);
-        assert!(text.contains("GPU0\t X \t0-15\t0\t\t8\n"), "{text}");
+        assert_contains!(text, "GPU0\t X \t0-15\t0\t\t8\n");
     }
 
     #[test]
@@ -331,8 +333,8 @@ mod tests {
         let node = example::node();
         let inventory = Inventory::read(&node);
         let text = matrix(&node, &inventory, Vocabulary::Smi, Paint::Terminal);
-        assert!(text.contains("\x1b[32mPIX\x1b[0m"), "{text}");
-        assert!(text.contains("\x1b[31mSYS\x1b[0m"), "{text}");
+        assert_contains!(text, "\x1b[32mPIX\x1b[0m");
+        assert_contains!(text, "\x1b[31mSYS\x1b[0m");
         let plain = matrix(&node, &inventory, Vocabulary::Smi, Paint::Plain);
         assert!(!plain.contains('\x1b'));
     }

@@ -10,7 +10,6 @@
 //! ```
 
 mod dot;
-mod escape;
 mod layout;
 mod matrix;
 mod nccl_xml;
@@ -18,7 +17,6 @@ mod svg;
 mod tree;
 
 pub use dot::dot;
-pub use escape::Escaped;
 pub use layout::{Branch, Layout, NumaGroup, RootGroup};
 pub use matrix::{AFFINITY_HEADINGS, Affinity, Cells, MOST_DEVICES, Paint, Vocabulary, matrix};
 pub use nccl_xml::nccl_xml;

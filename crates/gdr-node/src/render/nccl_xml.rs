@@ -5,11 +5,11 @@ use std::fmt::Write;
 
 use gdr_pci::Bdf;
 
-use super::Escaped;
 use crate::devices::{Device, DeviceKind};
 use crate::inventory::Inventory;
 use crate::pci::{Function, Link, NumaNode};
 use crate::source::Source;
+use gdr_render::Escaped;
 
 /// A function of NCCL's tree: a device, or the upper port of a switch.
 #[derive(Default)]
@@ -188,6 +188,8 @@ impl Cpu {
 
 #[cfg(test)]
 mod tests {
+    use snapshot::assert_contains;
+
     use super::*;
     use crate::example;
     use crate::import::nccl_xml as reader;
@@ -228,6 +230,6 @@ mod tests {
         }
         let node = example::node();
         let text = nccl_xml(&node, &Inventory::read(&node));
-        assert!(text.contains(" link_speed=\"32.0 GT/s PCIe\""), "{text}");
+        assert_contains!(text, " link_speed=\"32.0 GT/s PCIe\"");
     }
 }

@@ -1,11 +1,11 @@
 //! The topology as a picture: NUMA nodes, host bridges, switches, devices, and below it the
 //! distances.
 
-use std::fmt::Write;
+use gdr_render::svg::{Element, Number};
 
 use super::layout::{Branch, Layout, NumaGroup, RootGroup};
 use super::tree::unplaced;
-use super::{Cells, Escaped, Vocabulary, link, redirects};
+use super::{Cells, Vocabulary, link, redirects};
 use crate::devices::{Device, DeviceKind};
 use crate::inventory::Inventory;
 use crate::pci::{Function, PortType};
@@ -197,39 +197,30 @@ fn drawn(inventory: &Inventory, title: Option<&str>) -> String {
     width = width.max(w);
     y += h;
     let (width, height) = (width + 2.0 * GAP, y + GAP);
-    format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width:.0}\" height=\"{height:.0}\" \
-         viewBox=\"0 0 {width:.0} {height:.0}\" role=\"img\" aria-label=\"{}\">\n\
-         <style>{STYLE}</style>\n\
-         <rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n{body}</svg>\n",
-        Escaped(title.unwrap_or("PCI topology"))
-    )
+    let background = Element::new("rect")
+        .with("width", "100%")
+        .with("height", "100%");
+    let background = background.with("fill", "#fff");
+    let root = Element::root((width.round(), height.round()))
+        .with("role", "img")
+        .with("aria-label", title.unwrap_or("PCI topology"))
+        .lines(&format!("<style>{STYLE}</style>\n{background}\n{body}"));
+    format!("{root}\n")
 }
 
-// Writing to a string never fails, here and below.
-
 fn text(out: &mut String, x: f64, y: f64, class: &str, words: &str) {
-    let _ = writeln!(
-        out,
-        "<text x=\"{x:.1}\" y=\"{y:.1}\" class=\"{class}\">{}</text>",
-        Escaped(words)
-    );
+    let text = Element::text((x, y), words);
+    text.with("class", class).put(out);
 }
 
 fn middle(out: &mut String, x: f64, y: f64, class: &str, words: &str) {
-    let _ = writeln!(
-        out,
-        "<text x=\"{x:.1}\" y=\"{y:.1}\" class=\"{class}\" text-anchor=\"middle\">{}</text>",
-        Escaped(words)
-    );
+    let text = Element::text((x, y), words).with("class", class);
+    text.centered().put(out);
 }
 
-fn rect(out: &mut String, (x, y): (f64, f64), (w, h): (f64, f64), class: &str) {
-    let _ = writeln!(
-        out,
-        "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{w:.1}\" height=\"{h:.1}\" rx=\"6\" \
-         class=\"{class}\"/>"
-    );
+fn rect(out: &mut String, at: (f64, f64), size: (f64, f64), class: &str) {
+    let rect = Element::rect(at, size).with("rx", 6);
+    rect.with("class", class).put(out);
 }
 
 fn numa(out: &mut String, node: &NumaGroup, inventory: &Inventory, x: f64, y: f64) -> (f64, f64) {
@@ -308,11 +299,11 @@ fn wire(out: &mut String, ways: &[&Function], from: (f64, f64), to: (f64, f64)) 
     let redirecting = ways.iter().find_map(|port| redirects(port));
     let bend = from.1 + 7.0;
     let class = if redirecting.is_some() { "wbad" } else { "w" };
-    let _ = writeln!(
-        out,
-        "<path class=\"{class}\" d=\"M{:.1} {:.1} V{bend:.1} H{:.1} V{:.1}\"/>",
-        from.0, from.1, to.0, to.1
-    );
+    let [x, y, bend, across, down] = [from.0, from.1, bend, to.0, to.1].map(Number);
+    Element::new("path")
+        .with("class", class)
+        .with("d", format_args!("M{x} {y} V{bend} H{across} V{down}"))
+        .put(out);
     let Some(port) = ways.last() else {
         return;
     };
@@ -357,7 +348,7 @@ fn leaf(out: &mut String, device: &Device, inventory: &Inventory, x: f64, y: f64
     let centre = x + LEAF.0 / 2.0;
     let function = inventory.function(device.bdf);
     if let Some(name) = function.and_then(|function| function.identity.name.as_ref()) {
-        let _ = writeln!(out, "<title>{}</title>", Escaped(name));
+        Element::new("title").words(name).put(out);
     }
     middle(out, centre, y + 20.0, "n", &device.name);
     if device.name != device.bdf.to_string() {
@@ -487,15 +478,8 @@ fn distances(out: &mut String, inventory: &Inventory, x: f64, y: f64) -> (f64, f
         text(out, x, at + 15.0, "s", &short(&device.name));
         for (column, class) in classes.iter().take(columns).enumerate() {
             let from = left + column as f64 * CELL.0;
-            let _ = writeln!(
-                out,
-                "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{:.1}\" fill=\"{}\"/>",
-                from + 1.0,
-                at + 1.0,
-                CELL.0 - 2.0,
-                CELL.1 - 2.0,
-                colour(*class)
-            );
+            let cell = Element::rect((from + 1.0, at + 1.0), (CELL.0 - 2.0, CELL.1 - 2.0));
+            cell.with("fill", colour(*class)).put(out);
             let word = class.to_string();
             middle(out, from + CELL.0 / 2.0, at + 15.0, "m", &word);
         }
@@ -532,6 +516,8 @@ fn short(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use snapshot::assert_contains;
+
     use super::*;
     use crate::{MemorySource, example};
 
@@ -558,8 +544,8 @@ mod tests {
         });
         let narrow = node.file(&link(example::GPUS[0], "current_link_width"), "8\n");
         let picture = svg(&Inventory::read(&narrow));
-        assert!(picture.contains(">2.5 of 32 GT/s x16<"), "{picture}");
-        assert!(picture.contains(">2.5 x8 of 32 GT/s x16<"), "{picture}");
+        assert_contains!(picture, ">2.5 of 32 GT/s x16<");
+        assert_contains!(picture, ">2.5 x8 of 32 GT/s x16<");
         let document = roxmltree::Document::parse(&picture).unwrap();
         assert_eq!(picture.matches(">H100 PCIe<").count(), example::GPUS.len());
         let width: f64 = document
@@ -635,7 +621,7 @@ mod tests {
             ">H100 SXM5 80GB<",
             ">0000:0a:00.0<",
         ] {
-            assert!(picture.contains(words), "{words}: {picture}");
+            assert_contains!(picture, words);
         }
         assert!(!picture.contains("switch 0000:02:01.0"));
         roxmltree::Document::parse(&picture).unwrap();

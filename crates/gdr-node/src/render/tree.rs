@@ -138,6 +138,8 @@ fn device_line(device: &Device, inventory: &Inventory) -> String {
 
 #[cfg(test)]
 mod tests {
+    use snapshot::assert_contains;
+
     use super::*;
     use crate::{MemorySource, example};
 
@@ -167,7 +169,7 @@ mod tests {
     #[test]
     fn nothing_to_show_is_said() {
         let text = tree(&Inventory::read(&MemorySource::partial()));
-        assert!(text.contains("not collected"), "{text}");
+        assert_contains!(text, "not collected");
         let empty = MemorySource::new().directory("/sys/bus/pci/devices");
         assert!(tree(&Inventory::read(&empty)).contains("no GPU"));
     }

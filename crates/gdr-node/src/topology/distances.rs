@@ -6,7 +6,7 @@ use serde::{Serialize, Serializer};
 
 use super::class::{NcclClass, SmiClass};
 use super::relation::Topology;
-use super::seat::Seat;
+use super::tree_position::TreePosition;
 use super::ucx::UcxClass;
 use gdr_pci::Bdf;
 
@@ -49,7 +49,7 @@ impl Serialize for DistanceClass {
 #[derive(Clone, Debug)]
 pub struct Distances<'a> {
     topology: &'a Topology<'a>,
-    seats: Vec<Option<Seat>>,
+    positions: Vec<Option<TreePosition>>,
 }
 
 impl<'a> Topology<'a> {
@@ -57,7 +57,7 @@ impl<'a> Topology<'a> {
     pub fn distances(&'a self, devices: impl IntoIterator<Item = Bdf>) -> Distances<'a> {
         let devices = devices.into_iter();
         Distances {
-            seats: devices.map(|bdf| self.seat(bdf)).collect(),
+            positions: devices.map(|bdf| self.position(bdf)).collect(),
             topology: self,
         }
     }
@@ -87,8 +87,11 @@ impl Distances<'_> {
         a.classes(b).map(|classes| classes.ucx)
     }
 
-    fn pair(&self, a: usize, b: usize) -> Option<(&Seat, &Seat)> {
-        Some((self.seats.get(a)?.as_ref()?, self.seats.get(b)?.as_ref()?))
+    fn pair(&self, a: usize, b: usize) -> Option<(&TreePosition, &TreePosition)> {
+        Some((
+            self.positions.get(a)?.as_ref()?,
+            self.positions.get(b)?.as_ref()?,
+        ))
     }
 }
 

@@ -9,7 +9,7 @@ mod nccl;
 mod nccl_build;
 mod relation;
 mod route;
-mod seat;
+mod tree_position;
 mod ucx;
 
 pub use class::{NcclClass, ParseClassError, SmiClass};

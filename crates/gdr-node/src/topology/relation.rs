@@ -8,7 +8,7 @@ use gdr_pci::Bdf;
 use super::class::{NcclClass, SmiClass};
 use super::nccl::NcclGraph;
 use super::route::{Place, Step, narrowest};
-use super::seat::{Meeting, Seat};
+use super::tree_position::{Meeting, TreePosition};
 use super::ucx::{UcxClass, UcxDistance};
 use crate::numa::NumaLayout;
 use crate::pci::{Bandwidth, NumaNode, Parent, RootBus, Tree, VendorId};
@@ -171,8 +171,8 @@ impl<'a> Topology<'a> {
         links.copied().filter(|_| a != b)
     }
 
-    pub(super) fn seat(&self, bdf: Bdf) -> Option<Seat> {
-        Seat::of(self.tree, self.numa, bdf)
+    pub(super) fn position(&self, bdf: Bdf) -> Option<TreePosition> {
+        TreePosition::of(self.tree, self.numa, bdf)
     }
 
     /// The distance between two functions.
@@ -182,31 +182,30 @@ impl<'a> Topology<'a> {
     /// [`RelationError::UnknownFunction`] for an address that is not in the tree,
     /// [`RelationError::Severed`] if the tree lacks the bridges that decide.
     pub fn relation(&self, a: Bdf, b: Bdf) -> Result<Relation, RelationError> {
-        let seat_a = self.seat(a).ok_or(UnknownFunction(a))?;
-        let seat_b = self.seat(b).ok_or(UnknownFunction(b))?;
-        let (root_a, root_b) = (seat_a.root, seat_b.root);
-        let (Some(classes), Some(nccl)) =
-            (seat_a.classes(&seat_b), self.nccl_class(&seat_a, &seat_b))
+        let at_a = self.position(a).ok_or(UnknownFunction(a))?;
+        let at_b = self.position(b).ok_or(UnknownFunction(b))?;
+        let (root_a, root_b) = (at_a.root, at_b.root);
+        let (Some(classes), Some(nccl)) = (at_a.classes(&at_b), self.nccl_class(&at_a, &at_b))
         else {
             return Err(RelationError::Severed(a, b));
         };
         let mut notes = Vec::new();
-        let ancestor = match seat_a.meets(&seat_b) {
+        let ancestor = match at_a.meets(&at_b) {
             Meeting::Same => Ancestor::Same(a),
             Meeting::Above(bridge) | Meeting::Bridge(bridge) => Ancestor::Bridge(bridge),
             Meeting::Bus => Ancestor::Bus(root_a),
             Meeting::Root => Ancestor::Root(root_a),
             Meeting::Unknown => return Err(RelationError::Severed(a, b)),
             Meeting::Node(node) => {
-                self.note_proximity([&seat_a, &seat_b], &mut notes);
+                self.note_proximity([&at_a, &at_b], &mut notes);
                 if self.is_amd(root_a) && self.is_amd(root_b) {
                     notes.push(Note::AmdQuadrants);
                 }
                 Ancestor::Node(node)
             }
             Meeting::System => {
-                self.note_proximity([&seat_a, &seat_b], &mut notes);
-                if let (Some(a), Some(b)) = (seat_a.node, seat_b.node)
+                self.note_proximity([&at_a, &at_b], &mut notes);
+                if let (Some(a), Some(b)) = (at_a.node, at_b.node)
                     && self.numa.same_socket(a, b) == Some(true)
                 {
                     notes.push(Note::OneSocket);
@@ -215,14 +214,14 @@ impl<'a> Topology<'a> {
             }
         };
         let on_root = ancestor == Ancestor::Root(root_a) || root_a != root_b;
-        let (flat_a, flat_b) = (seat_a.chain.is_empty(), seat_b.chain.is_empty());
+        let (flat_a, flat_b) = (at_a.chain.is_empty(), at_b.chain.is_empty());
         if on_root && flat_a && flat_b && self.is_device(a, b) {
             notes.push(Note::FlatBus);
         }
 
-        let common = seat_a.common(&seat_b);
-        let (below_a, below_b) = (&seat_a.chain[common..], &seat_b.chain[common..]);
-        let bridges = seat_a.bridges(&seat_b);
+        let common = at_a.common(&at_b);
+        let (below_a, below_b) = (&at_a.chain[common..], &at_b.chain[common..]);
+        let bridges = at_a.bridges(&at_b);
         let smi_pci = classes.smi;
         let smi = (self.nvlinks_between(a, b)).map_or(smi_pci, SmiClass::Nv);
         if nccl == NcclClass::Loc && a != b {
@@ -250,19 +249,19 @@ impl<'a> Topology<'a> {
             current: narrowest(&on_links, |step| step.link),
             steps,
             ports,
-            why: Self::why(smi, ancestor, bridges, (&seat_a, &seat_b)),
+            why: Self::why(smi, ancestor, bridges, (&at_a, &at_b)),
             notes,
         })
     }
 
     /// Notes each device to which firmware assigned no NUMA node, or whose node is not known unless
     /// the machine has only one.
-    fn note_proximity(&self, seats: [&Seat; 2], notes: &mut Vec<Note>) {
-        for seat in seats {
-            match (&seat.numa, self.numa.only_node()) {
-                (Err(Absence::Missing), _) => notes.push(Note::NoProximity(seat.bdf)),
+    fn note_proximity(&self, positions: [&TreePosition; 2], notes: &mut Vec<Note>) {
+        for position in positions {
+            match (&position.numa, self.numa.only_node()) {
+                (Err(Absence::Missing), _) => notes.push(Note::NoProximity(position.bdf)),
                 (Ok(_), _) | (_, Some(_)) => {}
-                (_, None) => notes.push(Note::ProximityUnknown(seat.bdf)),
+                (_, None) => notes.push(Note::ProximityUnknown(position.bdf)),
             }
         }
     }
@@ -283,7 +282,7 @@ impl<'a> Topology<'a> {
     }
 
     /// NCCL's class of a pair; `None` if the capture does not decide.
-    pub(super) fn nccl_class(&self, a: &Seat, b: &Seat) -> Option<NcclClass> {
+    pub(super) fn nccl_class(&self, a: &TreePosition, b: &TreePosition) -> Option<NcclClass> {
         if self.nvlinks_between(a.bdf, b.bdf).is_some() {
             return Some(NcclClass::Nvl);
         }
@@ -319,7 +318,7 @@ impl<'a> Topology<'a> {
             Ancestor::System => {
                 let mut top = vec![Step::through(Place::Root(root_a))];
                 for bdf in [a, b] {
-                    let node = self.seat(bdf).and_then(|seat| seat.node);
+                    let node = self.position(bdf).and_then(|position| position.node);
                     top.extend(node.map(|node| Step::through(Place::Node(node))));
                 }
                 top.push(Step::through(Place::Root(root_b)));
@@ -336,7 +335,12 @@ impl<'a> Topology<'a> {
         steps
     }
 
-    fn why(smi: SmiClass, ancestor: Ancestor, bridges: usize, (a, b): (&Seat, &Seat)) -> String {
+    fn why(
+        smi: SmiClass,
+        ancestor: Ancestor,
+        bridges: usize,
+        (a, b): (&TreePosition, &TreePosition),
+    ) -> String {
         if let SmiClass::Nv(links) = smi {
             return format!("{links} NVLinks join the two; over PCI they meet at {ancestor}");
         }

@@ -91,7 +91,7 @@ fn packets(packets: &Packets) -> Option<(String, &'static str)> {
              firewall of this host (`nft list ruleset`)",
         ));
     }
-    let strange = |counts: &PacketCounts| counts.strangers + counts.kernel_drops;
+    let strange = |counts: &PacketCounts| counts.wrong_source + counts.kernel_drops;
     let foreign = receiver.as_ref().map_or(0, strange);
     if sender.received == 0 && foreign > 0 {
         return Some((
@@ -534,7 +534,7 @@ mod tests {
             ..sent
         };
         let translated = PacketCounts {
-            strangers: 60,
+            wrong_source: 60,
             kernel_drops: 4,
             ..arrived(60)
         };

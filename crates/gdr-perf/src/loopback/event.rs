@@ -24,7 +24,7 @@ pub enum Event<'a> {
         authenticated: bool,
         /// How many connections were closed before, because the program at their other end was
         /// not a peer.
-        strangers: u64,
+        failed_connections: u64,
     },
     /// Both ends agree on what is transferred.
     Ready {

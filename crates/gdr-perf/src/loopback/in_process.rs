@@ -11,9 +11,9 @@ use super::iterations::{Tally, run_all};
 use super::report::{End, Iteration, Outcome, PacketCounter, Packets, Path, Report};
 use super::requester::Requester;
 use super::settings::{Destination, Settings};
-use crate::area::TransferMemory;
 use crate::bench_target::BenchTarget;
 use crate::error::Result;
+use crate::registered_buffer::TransferMemory;
 
 /// Transfers bytes from `source` at `from` into GPU memory at `to`, both in this process. A run
 /// that `observe` breaks is [`super::Verdict::Undecided`].

@@ -248,7 +248,7 @@ pub struct PacketCounts {
     pub unknown_queue_pair: u64,
     /// Of these, from another address or port than the peer's.
     #[serde(default)]
-    pub strangers: u64,
+    pub wrong_source: u64,
     /// Dropped by the kernel: from addresses of no peer, or more than the receive buffer holds.
     #[serde(default)]
     pub kernel_drops: u64,
@@ -279,7 +279,7 @@ impl PacketCounts {
             unknown_queue_pair: self
                 .unknown_queue_pair
                 .saturating_sub(earlier.unknown_queue_pair),
-            strangers: self.strangers.saturating_sub(earlier.strangers),
+            wrong_source: self.wrong_source.saturating_sub(earlier.wrong_source),
             kernel_drops: self.kernel_drops.saturating_sub(earlier.kernel_drops),
             sequence_naks_sent: self
                 .sequence_naks_sent
@@ -301,7 +301,7 @@ impl From<Counters> for PacketCounts {
             malformed: counters.malformed,
             icrc_mismatches: counters.icrc_mismatches,
             unknown_queue_pair: counters.unknown_queue_pair,
-            strangers: counters.strangers,
+            wrong_source: counters.wrong_source,
             kernel_drops: counters.kernel_drops,
             sequence_naks_sent: counters.sequence_naks_sent,
             sequence_naks_received: counters.sequence_naks_received,

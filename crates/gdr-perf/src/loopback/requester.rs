@@ -11,16 +11,16 @@ use super::connection::Connection;
 use super::event::Observer;
 use super::report::{Ended, Outcome};
 use super::settings::{MESSAGE, Settings};
-use crate::area::{Area, StandIn, TransferMemory};
 use crate::error::Result;
 use crate::memory_facts::MemoryFacts;
+use crate::registered_buffer::{RegisteredBuffer, StandIn, TransferMemory};
 
 /// The memory that is sent, and the memory that is read back into, registered with a device.
 pub(super) struct Requester {
     // The connection goes before the memory.
     connection: Connection,
-    source: Area,
-    sink: Area,
+    source: RegisteredBuffer,
+    sink: RegisteredBuffer,
     facts: MemoryFacts,
     size: u64,
     limit: Duration,
@@ -59,9 +59,10 @@ impl Requester {
         let size = settings.size;
         let domain = device.protection_domain();
         // The peer has no access to either.
-        let area = |access| Area::new(&domain, memory, size, access, StandIn::Allowed);
-        let (source, facts) = area(Access::empty())?;
-        let (sink, _) = area(Access::LOCAL_WRITE)?;
+        let registered =
+            |access| RegisteredBuffer::new(&domain, memory, size, access, StandIn::Allowed);
+        let (source, facts) = registered(Access::empty())?;
+        let (sink, _) = registered(Access::LOCAL_WRITE)?;
         Ok(Self {
             connection: Connection::over(&domain, queue_pairs)?,
             source,

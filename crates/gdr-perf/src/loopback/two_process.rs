@@ -15,12 +15,12 @@ use super::protocol::{Ask, Message, Ready, SERVICE, receive, send, unexpected};
 use super::report::{Cause, End, Iteration, Outcome, PacketCounter, Packets, Path, Report};
 use super::requester::Requester;
 use super::settings::{Destination, Settings};
-use crate::area::TransferMemory;
 use crate::bench_target::BenchTarget;
 use crate::conversation::{AFTERMATH, arrivals, check_end, common_mtu, known_mtu, reach};
 use crate::error::{Error, PeerError, Result};
 use crate::memory_facts::{Memory, MemoryFacts};
 use crate::peer_message::refusal;
+use crate::registered_buffer::TransferMemory;
 
 /// The time that a message may take in addition to its step.
 const MESSAGE_DELAY: Duration = Duration::from_secs(3);
@@ -129,7 +129,7 @@ pub fn listen(
     observer.notify(Event::Listening(listener.address()?))?;
     let terms = security.with_service(SERVICE);
     let (session, asked) = arrivals(listener, terms, timeouts).first()?;
-    greet(&session, listener.failed(), &mut observer)?;
+    report_peer(&session, listener.failed(), &mut observer)?;
     let mut session = PeerSession {
         stream: session,
         limit: timeouts.step,
@@ -244,7 +244,7 @@ pub fn connect(
     let mut observer = Observer::new(observe);
     let terms = security.with_service(SERVICE);
     let session = reach(device, peer, terms, settings.timeout)?;
-    greet(&session, 0, &mut observer)?;
+    report_peer(&session, 0, &mut observer)?;
     let mut session = PeerSession {
         stream: session,
         limit: settings.peer_limit(),
@@ -327,11 +327,15 @@ fn agree(
     })
 }
 
-fn greet(session: &Session, strangers: u64, observer: &mut Observer<'_>) -> Result<()> {
+fn report_peer(
+    session: &Session,
+    failed_connections: u64,
+    observer: &mut Observer<'_>,
+) -> Result<()> {
     observer.notify(Event::Connected {
         peer: session.peer()?,
         authenticated: session.is_authenticated(),
-        strangers,
+        failed_connections,
     })
 }
 

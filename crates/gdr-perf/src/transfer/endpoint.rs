@@ -80,7 +80,7 @@ impl<'a> TransferEndpoint<'a> {
         self.own.cpus.as_ref()
     }
 
-    /// The domain, and both areas with `len` bytes each.
+    /// The domain, and both buffers with `len` bytes each.
     pub(super) fn registered(&mut self, len: u64) -> Result<(&ProtectionDomain, &EndMemory)> {
         let kept = self.registered.take().filter(|(kept, _)| *kept == len);
         let (_, memory) = match kept {

@@ -4,9 +4,9 @@ use std::net::IpAddr;
 
 use gdr_rdma::{Access, ProtectionDomain, RegistrationMethod};
 
-use crate::area::{Area, StandIn, TransferMemory};
 use crate::error::{Result, SettingsError};
 use crate::memory_facts::MemoryFacts;
+use crate::registered_buffer::{RegisteredBuffer, StandIn, TransferMemory};
 use crate::report::CpuPlacement;
 
 /// What an end brings along.
@@ -43,12 +43,12 @@ impl<'a> From<TransferMemory<'a>> for LocalEnd<'a> {
     }
 }
 
-/// Both areas of an end.
+/// Both buffers of an end.
 pub(super) struct EndMemory {
     /// What it sends, and offers for READ; the results of its atomic operations.
-    pub(super) outgoing: Area,
+    pub(super) outgoing: RegisteredBuffer,
     /// What it receives, and what the peer writes and changes; the results of its READs.
-    pub(super) incoming: Area,
+    pub(super) incoming: RegisteredBuffer,
     pub(super) facts: MemoryFacts,
 }
 
@@ -58,8 +58,9 @@ fn access() -> Access {
 
 impl EndMemory {
     pub(super) fn new(domain: &ProtectionDomain, own: &LocalEnd<'_>, len: u64) -> Result<Self> {
-        let area = || Area::new(domain, own.memory, len, access(), StandIn::Refused);
-        let ((outgoing, _), (incoming, facts)) = (area()?, area()?);
+        let registered =
+            || RegisteredBuffer::new(domain, own.memory, len, access(), StandIn::Refused);
+        let ((outgoing, _), (incoming, facts)) = (registered()?, registered()?);
         for method in [outgoing.method(), incoming.method()] {
             if own.reach == Reach::DmaBuf && method != RegistrationMethod::DmaBuf {
                 let device = domain.device().name().to_owned();

@@ -25,8 +25,8 @@ mod run;
 mod threshold;
 mod verb;
 
-pub use crate::area::TransferMemory;
 pub use crate::memory_facts::MemoryFacts;
+pub use crate::registered_buffer::TransferMemory;
 pub use endpoint::TransferEndpoint;
 pub use memory::{LocalEnd, Reach};
 pub use plan::{

@@ -41,7 +41,7 @@ pub(super) struct Pipeline<'a> {
     round: Range<u64>,
 }
 
-/// The areas of the peer.
+/// The buffers of the peer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Remote {
     pub(super) outgoing: RemoteMemory,
@@ -668,7 +668,7 @@ mod tests {
     use gdr_rdma::{Device, Mtu, SoftOptions};
 
     use super::*;
-    use crate::area::TransferMemory;
+    use crate::registered_buffer::TransferMemory;
     use crate::transfer::Verb;
     use crate::transfer::memory::LocalEnd;
 
@@ -700,7 +700,7 @@ mod tests {
         let domains = [here.protection_domain(), there.protection_domain()];
         let own = LocalEnd::from(TransferMemory::Host);
         let [ours, theirs] = [0, 1].map(|end| {
-            let memory = EndMemory::new(&domains[end], &own, plan.area()).unwrap();
+            let memory = EndMemory::new(&domains[end], &own, plan.registered_bytes()).unwrap();
             (QueuePairs::new(&domains[end], &plan).unwrap(), memory)
         });
         for (one, other) in [(&ours.0, &theirs.0), (&theirs.0, &ours.0)] {

@@ -483,8 +483,8 @@ impl Plan {
         }
     }
 
-    /// The bytes of memory that each end registers for each of its two areas.
-    pub(super) fn area(&self) -> u64 {
+    /// The bytes of memory that each end registers for each of its two buffers.
+    pub(super) fn registered_bytes(&self) -> u64 {
         let sizes = self.sizes.iter();
         sizes
             .map(|size| self.layout(*size).bytes())
@@ -555,7 +555,7 @@ pub(super) struct Pattern {
     pub(super) slot: u64,
 }
 
-/// The places of messages in an area: each sequence of messages has slots, and its message number `n`
+/// The places of messages in a buffer: each sequence of messages has slots, and its message number `n`
 /// uses slot `n` modulo their number. A sequence has the number of its queue pair; a striped one is the
 /// only one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -741,7 +741,7 @@ mod tests {
                     }
                 }
             }
-            assert!(end <= layout.bytes() && layout.bytes() <= plan.area());
+            assert!(end <= layout.bytes() && layout.bytes() <= plan.registered_bytes());
         }
     }
 

@@ -460,7 +460,7 @@ mod tests {
     use gdr_rdma::{Device, SoftOptions};
 
     use super::*;
-    use crate::area::TransferMemory;
+    use crate::registered_buffer::TransferMemory;
     use crate::transfer::Verb;
     use crate::transfer::memory::LocalEnd;
 
@@ -475,7 +475,7 @@ mod tests {
         let device = Device::soft_with(SoftOptions::default().port(0)).unwrap();
         let domain = device.protection_domain();
         let own = LocalEnd::from(TransferMemory::Host);
-        let memory = EndMemory::new(&domain, &own, plan.area()).unwrap();
+        let memory = EndMemory::new(&domain, &own, plan.registered_bytes()).unwrap();
         let pairs = QueuePairs::new(&domain, &plan).unwrap();
         let remote = Remote {
             outgoing: memory.outgoing.remote(),

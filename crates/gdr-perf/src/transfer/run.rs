@@ -133,7 +133,7 @@ fn client(
     observe: Observe<'_>,
 ) -> Result<TransferReport> {
     let cpus = endpoint.cpus().cloned();
-    let (domain, memory) = endpoint.registered(plan.area())?;
+    let (domain, memory) = endpoint.registered(plan.registered_bytes())?;
     let device = domain.device();
     plan.check_device(device).map_err(SettingsError::Plan)?;
     let end = describe(device, memory, cpus);
@@ -142,7 +142,7 @@ fn client(
         plan: plan.clone(),
         end: end.clone(),
     })))?;
-    let offer = match conversation.receive(plan.limit(plan.area()) * 4)? {
+    let offer = match conversation.receive(plan.limit(plan.registered_bytes()) * 4)? {
         Message::Ready(offer) => *offer,
         other => return unexpected(&other),
     };
@@ -227,7 +227,7 @@ fn server(
     plan.check().map_err(refused)?;
     conversation.limit = plan.limit(0);
     let cpus = endpoint.cpus().cloned();
-    let (domain, memory) = endpoint.registered(plan.area())?;
+    let (domain, memory) = endpoint.registered(plan.registered_bytes())?;
     let device = domain.device();
     plan.check_device(device).map_err(refused)?;
     let end = describe(device, memory, cpus);
@@ -378,7 +378,7 @@ impl End<'_> {
         let pairs = QueuePairs::new(self.domain, &self.plan)?;
         let size = self.plan.sizes[row];
         let limit = self.plan.limit(size);
-        let area = self.plan.area();
+        let registered = self.plan.registered_bytes();
         for (number, pair) in pairs.all().iter().enumerate() {
             let ours = PeerInfo {
                 endpoint: pair.endpoint(),
@@ -387,7 +387,9 @@ impl End<'_> {
             };
             let theirs = conversation.introduce(self.device, &self.peer.device, &ours, limit)?;
             self.remote = match theirs.regions[..] {
-                [outgoing, incoming] if outgoing.len == area && incoming.len == area => {
+                [outgoing, incoming]
+                    if outgoing.len == registered && incoming.len == registered =>
+                {
                     Some(Remote { outgoing, incoming })
                 }
                 _ => return Err(PeerError::OtherMemory.into()),
@@ -418,7 +420,7 @@ impl End<'_> {
     }
 
     fn prepared(&self, conversation: &mut Conversation, row: usize) -> Result<()> {
-        let limit = self.plan.limit(self.plan.area()) * 4;
+        let limit = self.plan.limit(self.plan.registered_bytes()) * 4;
         match conversation.receive(limit)? {
             Message::Prepared { row: theirs } if theirs == row => Ok(()),
             other => unexpected(&other),

@@ -7,7 +7,7 @@
         m.write(b"\\0\\0\\x80\\x3f")   # 1.0, without a CUDA call
         print(m.item())             # 1.0, after one PCIe round trip
 
-A Home serves named tensors to other processes, which a Link reads, writes and follows by RDMA.
+An ObjectServer serves named tensors to other processes, which a Link reads, writes and follows by RDMA.
 gdr.torch does it with whole models of PyTorch, and is imported by its name only.
 
 map() waits for no stream; Signal tells when a stream has come so far. With GDR_BACKEND=sim in the
@@ -31,7 +31,7 @@ from gdr._gdr import (
     Error,
     Extents,
     Gather,
-    Home,
+    ObjectServer,
     Link,
     LocalMemory,
     Mapping,
@@ -55,7 +55,7 @@ __all__ = [
     "Extents",
     "Gather",
     "Gone",
-    "Home",
+    "ObjectServer",
     "Link",
     "LocalMemory",
     "Mapping",

@@ -49,7 +49,7 @@ class Empty(Error):
 class Gone(Error):
     what: str
     reason: Literal[
-        "closed", "home-closed", "restarted", "disconnected", "unreachable", "interrupted"
+        "closed", "server-closed", "restarted", "disconnected", "unreachable", "interrupted"
     ]
 
 class Denied(Error):
@@ -178,7 +178,7 @@ class TensorIndex:
     def attributes(self) -> dict[str, str]: ...
 
 @final
-class Home:
+class ObjectServer:
     def __new__(
         cls,
         address: str = "127.0.0.1:0",
@@ -186,7 +186,7 @@ class Home:
         key: _Key | None = None,
         nic: str | None = None,
         limit: int | None = None,
-    ) -> Home: ...
+    ) -> ObjectServer: ...
     def object(
         self,
         name: str,
@@ -209,7 +209,7 @@ class Home:
         timeout: float = 30.0,
     ) -> Relay: ...
     def close(self) -> None: ...
-    def __enter__(self) -> Home: ...
+    def __enter__(self) -> ObjectServer: ...
     def __exit__(
         self,
         kind: type[BaseException] | None,

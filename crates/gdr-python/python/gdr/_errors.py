@@ -38,7 +38,7 @@ class Empty(Error):
 class Gone(Error):
     """The object or its owner does not exist any more.
 
-    `reason` is "closed", "home-closed" (the home of an object of this process), "restarted", "disconnected",
+    `reason` is "closed", "server-closed" (the server of an object of this process), "restarted", "disconnected",
     "unreachable" or "interrupted".
     """
 

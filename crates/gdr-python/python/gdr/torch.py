@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Self
 import torch
 
 from gdr._boxes import Box, cover
-from gdr._gdr import DeviceSlot, Error, Extents, Gather, Home, Link, LocalMemory, RemoteObject, TensorIndex
+from gdr._gdr import DeviceSlot, Error, Extents, Gather, ObjectServer, Link, LocalMemory, RemoteObject, TensorIndex
 from gdr._errors import NothingNewer
 
 __all__ = ["Publisher", "Reader", "Relay", "follow", "publish", "pull", "relay"]
@@ -215,17 +215,19 @@ class _Closing:
 
 
 class _Owner(_Closing):
-    """What has a home of its own, or one that serves more."""
+    """What has a server of its own, or one that serves more."""
 
-    def __init__(self, listen: str | Home, key: Any, nic: str | None, limit: int | None) -> None:
-        self._owns_home = not isinstance(listen, Home)
-        if isinstance(listen, Home) and limit is not None:
-            raise ValueError("limit is of a home: pass it to the gdr.Home that listens")
-        self._home = listen if isinstance(listen, Home) else Home(listen, key=key, nic=nic, limit=limit)
+    def __init__(self, listen: str | ObjectServer, key: Any, nic: str | None, limit: int | None) -> None:
+        self._owns_server = not isinstance(listen, ObjectServer)
+        if isinstance(listen, ObjectServer) and limit is not None:
+            raise ValueError("limit is of a server: pass it to the gdr.ObjectServer that listens")
+        self._server = (
+            listen if isinstance(listen, ObjectServer) else ObjectServer(listen, key=key, nic=nic, limit=limit)
+        )
 
-    def _end_home(self) -> None:
-        if self._owns_home:
-            self._home.close()
+    def _end_server(self) -> None:
+        if self._owns_server:
+            self._server.close()
 
 
 class Publisher(_Owner):
@@ -236,7 +238,7 @@ class Publisher(_Owner):
         state: _State,
         name: str,
         *,
-        listen: str | Home,
+        listen: str | ObjectServer,
         key: Any = None,
         nic: str | None = None,
         limit: int | None = None,
@@ -256,14 +258,14 @@ class Publisher(_Owner):
         self._index = TensorIndex([*described, (_STEP, "I64", [])], attributes)
         super().__init__(listen, key, nic, limit)
         try:
-            self._object = self._home.object(
+            self._object = self._server.object(
                 name,
                 self._index.nbytes,
                 device=self._device.index if self._device.type == "cuda" else None,
                 checksum=checksum,
             )
         except BaseException:
-            self._end_home()
+            self._end_server()
             raise
         self._header = torch.frombuffer(bytearray(self._index.header), dtype=torch.uint8)
         self._header = self._header.to(self._device)
@@ -347,12 +349,12 @@ class Publisher(_Owner):
         """Ends it: readers get gdr.Gone. A second call does nothing."""
         self._object.close()
         self._slots.clear()
-        self._end_home()
+        self._end_server()
 
     @property
     def source(self) -> str:
         """What readers pass: address, port and name."""
-        return f"{self._home.address}/{self._object.name}"
+        return f"{self._server.address}/{self._object.name}"
 
     @property
     def nbytes(self) -> int:
@@ -369,7 +371,7 @@ def publish(
     state: _State,
     name: str,
     *,
-    listen: str | Home = "127.0.0.1:0",
+    listen: str | ObjectServer = "127.0.0.1:0",
     key: Any = None,
     nic: str | None = None,
     limit: int | None = None,
@@ -378,9 +380,9 @@ def publish(
 ) -> Publisher:
     """Offers the weights of a module, or a dict of tensors, under a name; push() publishes them.
 
-    `listen` is the address and port, or a gdr.Home that serves more. `parts` says which tensors are parts
+    `listen` is the address and port, or a gdr.ObjectServer that serves more. `parts` says which tensors are parts
     of larger ones: {name: (global shape, offset)}; of a DTensor it is known. `key`, `nic` and `limit`, bytes in
-    a second to all readers together, as for gdr.Home, `checksum` as for Home.object().
+    a second to all readers together, as for gdr.ObjectServer, `checksum` as for ObjectServer.object().
     """
     return Publisher(
         state, name, listen=listen, key=key, nic=nic, limit=limit, parts=parts, checksum=checksum
@@ -395,7 +397,7 @@ class Relay(_Owner):
         source: str,
         name: str | None,
         *,
-        listen: str | Home,
+        listen: str | ObjectServer,
         key: Any,
         nic: str | None,
         limit: int | None,
@@ -404,9 +406,9 @@ class Relay(_Owner):
         super().__init__(listen, key, nic, limit)
         try:
             name = name or source.partition("/")[2]
-            self._relay = self._home.relay(name, source, key=key, nic=nic, timeout=timeout)
+            self._relay = self._server.relay(name, source, key=key, nic=nic, timeout=timeout)
         except BaseException:
-            self._end_home()
+            self._end_server()
             raise
 
     def wait(self, *, timeout: float = 30.0) -> None:
@@ -416,12 +418,12 @@ class Relay(_Owner):
     def close(self) -> None:
         """Ends it: readers get gdr.Gone. A second call does nothing."""
         self._relay.close()
-        self._end_home()
+        self._end_server()
 
     @property
     def source(self) -> str:
         """What readers pass: address, port and name."""
-        return f"{self._home.address}/{self._relay.name}"
+        return f"{self._server.address}/{self._relay.name}"
 
     @property
     def newest(self) -> int | None:
@@ -438,7 +440,7 @@ def relay(
     source: str,
     name: str | None = None,
     *,
-    listen: str | Home = "127.0.0.1:0",
+    listen: str | ObjectServer = "127.0.0.1:0",
     key: Any = None,
     nic: str | None = None,
     limit: int | None = None,

@@ -151,7 +151,7 @@ impl Handshake {
                     if !is_whole? {
                         return Ok(Progress::Waiting);
                     }
-                    self.state = self.greeted()?;
+                    self.state = self.after_hello()?;
                 }
                 State::Proof(key) => {
                     if !self.receive(Hello::LEN + TAG)? {
@@ -180,7 +180,7 @@ impl Handshake {
     }
 
     /// Processes the client's greeting, which was received completely.
-    fn greeted(&mut self) -> Result<State> {
+    fn after_hello(&mut self) -> Result<State> {
         let bytes = self.received.get(Hello::PREFIX..);
         let theirs = match bytes.and_then(<[u8]>::first_chunk) {
             Some(bytes) => Hello::parse(bytes)?,
@@ -267,7 +267,7 @@ impl Handshake {
                 return Err(HandshakeError::Malformed("it ends too early").into());
             }
         };
-        Ok(Session::greeted(
+        Ok(Session::after_handshake(
             Stream::new(self.stream)?,
             Side::Server,
             key,

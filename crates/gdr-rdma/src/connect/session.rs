@@ -67,7 +67,7 @@ impl Session {
         deadline: Deadline,
     ) -> Result<Self> {
         let stream = Stream::connect(address, deadline)?;
-        Self::greet(stream, terms.into(), deadline)
+        Self::handshake(stream, terms.into(), deadline)
     }
 
     /// As [`Session::connect`], from an address of this host. Without a key, the peer accepts only
@@ -82,7 +82,7 @@ impl Session {
         deadline: Deadline,
     ) -> Result<Self> {
         let stream = Stream::connect_from(from, address, deadline)?;
-        Self::greet(stream, terms.into(), deadline)
+        Self::handshake(stream, terms.into(), deadline)
     }
 
     /// As [`Session::connect`], for queue pairs of `device`. Without a key, the connection comes from
@@ -111,7 +111,7 @@ impl Session {
     }
 
     /// Makes a session of a connection after greeting and proof.
-    pub(super) fn greeted(stream: Stream, side: Side, key: Option<SessionKey>) -> Self {
+    pub(super) fn after_handshake(stream: Stream, side: Side, key: Option<SessionKey>) -> Self {
         Self {
             stream,
             side,
@@ -129,7 +129,7 @@ impl Session {
     }
 
     /// The client's part of the greeting.
-    fn greet(mut stream: Stream, terms: Terms<'_>, deadline: Deadline) -> Result<Self> {
+    fn handshake(mut stream: Stream, terms: Terms<'_>, deadline: Deadline) -> Result<Self> {
         let Terms { security, service } = terms;
         let step = HandshakeStep::Greeting;
         let key = security.key_for(stream.peer()?, stream.local()?)?;
@@ -149,14 +149,14 @@ impl Session {
         // The peer has answered, so it has accepted the connection, and its socket has an owner.
         if let Err(refused) = security.check_user(stream.peer()?, stream.local()?) {
             let ended = matches!(refused, HandshakeError::UnknownUser)
-                .then(|| Self::greeted(stream, Side::Client, None).last_words(deadline));
+                .then(|| Self::after_handshake(stream, Side::Client, None).last_words(deadline));
             return Err(ended.flatten().unwrap_or_else(|| refused.into()));
         }
         let key = key.map(|key| SessionKey::new(key, &ours.nonce, &theirs.nonce));
         if let Some(key) = &key {
             prove_first(&mut stream, key, deadline)?;
         }
-        Ok(Self::greeted(stream, Side::Client, key))
+        Ok(Self::after_handshake(stream, Side::Client, key))
     }
 
     /// The TCP address of the peer.

@@ -234,7 +234,7 @@ mod tests {
         ] {
             let (near, _far) = ends();
             let seen = near.try_clone().unwrap();
-            let session = Session::greeted(Stream::new(near).unwrap(), Side::Client, None);
+            let session = Session::after_handshake(Stream::new(near).unwrap(), Side::Client, None);
             assert!(!sockopt::socket_keepalive(&seen).unwrap());
             session.give_up_after(limit).unwrap();
             assert!(sockopt::socket_keepalive(&seen).unwrap(), "{limit:?}");

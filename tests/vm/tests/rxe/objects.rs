@@ -6,9 +6,9 @@ use std::thread;
 use std::time::Duration;
 
 use gdr_object::{
-    BusyReason, Checksum, Deadline, Element, Error, GoneReason, Grantee, Home, HomeOptions, Link,
-    LinkOptions, Mode, ObjectName, ObjectOptions, Place, Rights, Security, Shape, SharedKey,
-    WhenFull,
+    BusyReason, Checksum, Deadline, Element, Error, GoneReason, Grantee, Link, LinkOptions, Mode,
+    ObjectName, ObjectOptions, ObjectServer, Place, Rights, Security, ServerOptions, Shape,
+    SharedKey, WhenFull,
 };
 use gdr_rdma::Device;
 use gdr_vm_tests::near::in_near;
@@ -55,10 +55,10 @@ impl Host {
         }
     }
 
-    fn bind(self, port: u16, device: &Device) -> Home {
-        let options = HomeOptions::new(security()).device(device);
+    fn bind(self, port: u16, device: &Device) -> ObjectServer {
+        let options = ServerOptions::new(security()).device(device);
         let address = SocketAddr::new(self.address(), port);
-        self.run(|| Home::bind(address, options).unwrap())
+        self.run(|| ObjectServer::bind(address, options).unwrap())
     }
 }
 
@@ -75,17 +75,21 @@ const LEN: usize = 300_000;
 /// An owner and a reader, from the first publication to the owner's restart.
 fn live(owner: Host, reader: Host) {
     let device = owner.device();
-    let home = owner.bind(0, &device);
-    let address = home.address();
+    let server = owner.bind(0, &device);
+    let address = server.address();
     let shared = row(LEN as u64).grant(Grantee::Everyone, Rights::ReadWrite);
-    let shared = home.create(name("shared"), shared, &Place::host()).unwrap();
-    let fixed = home.create(name("fixed"), row(9), &Place::host()).unwrap();
+    let shared = server
+        .create(name("shared"), shared, &Place::host())
+        .unwrap();
+    let fixed = server
+        .create(name("fixed"), row(9), &Place::host())
+        .unwrap();
     fixed.publish(&[1; 9], limit()).unwrap();
     let ring = row(8).mode(Mode::Ring {
         slots: 3,
         when_full: WhenFull::Block,
     });
-    let ring = home.create(name("ring"), ring, &Place::host()).unwrap();
+    let ring = server.create(name("ring"), ring, &Place::host()).unwrap();
     // As another process would open it.
     let peers = reader.device();
 
@@ -156,9 +160,11 @@ fn live(owner: Host, reader: Host) {
         link.open(name("fixed"), limit()).unwrap()
     });
     drop((shared, fixed, ring));
-    drop(home);
-    let home = owner.bind(address.port(), &device);
-    let fixed = home.create(name("fixed"), row(9), &Place::host()).unwrap();
+    drop(server);
+    let server = owner.bind(address.port(), &device);
+    let fixed = server
+        .create(name("fixed"), row(9), &Place::host())
+        .unwrap();
     fixed.publish(&[2; 9], limit()).unwrap();
     let why = reader.run(|| {
         loop {
@@ -196,13 +202,15 @@ fn the_soft_provider_serves_objects_to_rxe() {
 fn a_large_object_is_striped_over_queue_pairs_of_rxe() {
     const LARGE: usize = (16 << 20) + 3;
     let device = Host::Far.device();
-    let home = Host::Far.bind(0, &device);
+    let server = Host::Far.bind(0, &device);
     let object = row(LARGE as u64);
-    let object = home.create(name("large"), object, &Place::host()).unwrap();
+    let object = server
+        .create(name("large"), object, &Place::host())
+        .unwrap();
     let bytes: Vec<u8> = (0..LARGE).map(|at| (at >> 8) as u8).collect();
     let epoch = object.publish(&bytes, limit()).unwrap();
     let link = LinkOptions::new(security()).device(&device);
-    let link = Link::connect(home.address(), link, limit()).unwrap();
+    let link = Link::connect(server.address(), link, limit()).unwrap();
     let got = link.open(name("large"), limit()).unwrap().get(limit());
     assert!(got.unwrap() == (epoch, bytes));
 }

@@ -240,6 +240,7 @@ pub(super) mod tests {
     use gdr_perf::report::{ProcessFacts, Schema, Subject};
     use gdr_perf::stats::Summary;
     use serde_json::Value;
+    use snapshot::assert_contains;
 
     use super::super::picture;
     use super::*;
@@ -395,9 +396,9 @@ pub(super) mod tests {
     #[test]
     fn the_picture_has_the_crossing_and_nothing_that_a_peer_could_make_markup_of() {
         let picture = picture::svg(&report());
-        assert!(
-            picture.contains(">by the fitted costs, direct is faster from about 780 bytes on<"),
-            "{picture}"
+        assert_contains!(
+            picture,
+            ">by the fitted costs, direct is faster from about 780 bytes on<"
         );
         assert!(picture.contains("node&lt;1&gt;") && !picture.contains("node<1>"));
         assert!(picture.contains("SIMULATED"));

@@ -3,12 +3,12 @@
 use anyhow::Result;
 use gdr_doctor::Capture;
 use gdr_perf::report::Schema;
+use gdr_render::Table;
 use owo_colors::OwoColorize;
 use serde::Serialize;
 
 use super::gpu_memory::GpuMemory;
 use crate::commands::diff::printable;
-use crate::commands::sheet::Sheet;
 use crate::exit::Exit;
 use crate::output::Output;
 
@@ -159,7 +159,7 @@ impl Listing {
             "{heading} RoCEv2 over UDP in this process, needs no hardware:"
         ))?;
         let mut table =
-            Sheet::new(&["  device", "netdev", "link MTU", "path MTU"]).keep_whole(&[0]);
+            Table::new(&["  device", "netdev", "link MTU", "path MTU"]).keep_whole(&[0]);
         for soft in &self.soft {
             table.row(vec![
                 format!("  {}", soft.name),
@@ -168,7 +168,7 @@ impl Listing {
                 or_dash(soft.path_mtu),
             ]);
         }
-        table.write(output)?;
+        output.table(&table)?;
         output.line(
             "  for programs under `gdr run`, each of the GID indices 0 to 3 names the address",
         )?;
@@ -223,7 +223,7 @@ impl Port {
             or_dash(self.active_mtu),
         ))?;
         if !self.gids.is_empty() {
-            let mut table = Sheet::new(&["", "GID", "type", "address", "netdev"]).keep_whole(&[0]);
+            let mut table = Table::new(&["", "GID", "type", "address", "netdev"]).keep_whole(&[0]);
             for gid in &self.gids {
                 let taken = self.gid == Some(gid.index);
                 table.row(vec![
@@ -234,7 +234,7 @@ impl Port {
                     or(&gid.netdev, "-"),
                 ]);
             }
-            table.write(output)?;
+            output.table(&table)?;
         }
         if let Some(because) = &self.gid_because {
             let choice = match self.gid {

@@ -351,6 +351,7 @@ fn gpu(node: &Node, peer: &PeerMemory) -> Exporter {
 #[cfg(test)]
 mod tests {
     use gdr_node::{Inventory, MemorySource, example, virtual_path};
+    use snapshot::assert_contains;
 
     use super::*;
 
@@ -418,9 +419,9 @@ mod tests {
         );
         let (method, because) = route(example::healthy().denied(virtual_path::CUDA_DEVICES));
         assert_eq!(method, "dma-buf");
-        assert!(because.contains("open modules 580.95.05"), "{because}");
+        assert_contains!(because, "open modules 580.95.05");
         let (method, because) = route(example::healthy().without(virtual_path::CUDA_DEVICES));
         assert_eq!(method, "peer-memory module");
-        assert!(because.contains("no usable GPU"), "{because}");
+        assert_contains!(because, "no usable GPU");
     }
 }

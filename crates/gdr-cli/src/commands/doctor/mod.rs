@@ -375,13 +375,15 @@ fn pair(node: &Node, ends: &PairNames) -> Result<(Bdf, Bdf)> {
 
 #[cfg(test)]
 mod tests {
+    use snapshot::assert_contains;
+
     use super::*;
 
     #[test]
     fn a_name_that_is_nearly_right_is_answered_with_the_right_one() {
         let error = checks(&["present".to_owned()]).unwrap_err().to_string();
-        assert!(error.contains("did you mean gpu.present"), "{error}");
+        assert_contains!(error, "did you mean gpu.present");
         let error = checks(&["xyz".to_owned()]).unwrap_err().to_string();
-        assert!(error.contains("gdr doctor list"), "{error}");
+        assert_contains!(error, "gdr doctor list");
     }
 }

@@ -94,7 +94,7 @@ impl Lines {
             Event::Connected {
                 peer,
                 authenticated,
-                strangers,
+                failed_connections,
             } => {
                 let trust = if *authenticated {
                     "knows the key"
@@ -102,14 +102,14 @@ impl Lines {
                     "not authenticated"
                 };
                 // Written later: the line about a simulated GPU comes first.
-                let strangers = match strangers {
+                let failed_connections = match failed_connections {
                     0 => String::new(),
                     1 => "; 1 other connection was not from a peer (-v names it)".to_owned(),
                     some => {
                         format!("; {some} other connections were not from a peer (-v names them)")
                     }
                 };
-                self.connected = Some(format!("peer      {peer}, {trust}{strangers}"));
+                self.connected = Some(format!("peer      {peer}, {trust}{failed_connections}"));
                 Ok(())
             }
             Event::Ready {

@@ -1,28 +1,28 @@
 //! The matrix of `gdr mesh` as SVG.
 
-use gdr_node::render::Escaped;
 use gdr_perf::mesh::{Cell, CellOutcome, MeshReport, OutlierSubject};
+use gdr_render::svg::Element;
+use gdr_render::wrap::filled;
 
 use super::outliers;
 use super::table::name;
-use crate::chart::{FAINT, WARNING, put};
+use crate::chart::{WARNING, faint, on_white, simulated, title};
 use crate::units::figure;
-use crate::wrap::filled;
 
 /// The width of the picture, and of what is beside the map: numbers of ranks, margins.
-const WIDTH: usize = 900;
-const LEFT: usize = 90;
-const RIGHT: usize = 30;
+const WIDTH: f64 = 900.0;
+const LEFT: f64 = 90.0;
+const RIGHT: f64 = 30.0;
 /// The longest and the shortest edge of a cell. A map with more ranks makes the picture wider.
-const LONGEST: usize = 120;
-const SHORTEST: usize = 14;
+const LONGEST: f64 = 120.0;
+const SHORTEST: f64 = 14.0;
 /// The edge of cells that have room for their figures.
-const WITH_FIGURES: usize = 44;
-/// The height of a line of text, and the characters that fit into 100 of the width.
-const LINE: usize = 18;
-const CHARACTERS: usize = 15;
+const WITH_FIGURES: f64 = 44.0;
+/// The height of a line of text, and the width of a character.
+const LINE: f64 = 18.0;
+const CHARACTER: f64 = 6.7;
 /// The length and the height of the scale.
-const SCALE: (usize, usize) = (240, 12);
+const SCALE: (f64, f64) = (240.0, 12.0);
 
 /// Shares of the expected rate and their colours, which people who see no red or no green tell apart, too.
 const COLORS: [(f64, [f64; 3]); 4] = [
@@ -37,30 +37,21 @@ const FAILED: &str = "#57606a";
 /// title has the figures. Directions of outliers have a frame, ranks that are outliers a red number, and
 /// what is expected and the outliers stand below in words.
 pub(super) fn svg(report: &MeshReport) -> String {
-    let edge = ((WIDTH - LEFT - RIGHT) / report.ranks.max(1)).clamp(SHORTEST, LONGEST);
-    let side = report.ranks * edge;
+    let edge = ((WIDTH - LEFT - RIGHT) / report.ranks.max(1) as f64).floor();
+    let edge = edge.clamp(SHORTEST, LONGEST);
+    let side = report.ranks as f64 * edge;
     let width = (LEFT + side + RIGHT).max(WIDTH);
-    let lines = lines(report, (width - LEFT - RIGHT) * CHARACTERS / 100);
+    let lines = lines(report, ((width - LEFT - RIGHT) / CHARACTER) as usize);
     // Below the title, the note of a simulation, and the scale with its labels.
-    let scale = 48 + LINE * usize::from(report.simulated);
-    let top = scale + 70;
-    let words = top + side + 34;
-    let height = words + LINE * lines.len() + 8;
-    let mut text = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" \
-         height=\"{height}\" font-family=\"system-ui, 'DejaVu Sans', sans-serif\" font-size=\"12\">\n\
-         <rect width=\"{width}\" height=\"{height}\" fill=\"white\"/>\n<text x=\"{LEFT}\" y=\"28\" \
-         font-size=\"16\" font-weight=\"600\">gdr mesh: GB/s from the rank of the row to the rank of \
-         the column</text>\n"
-    );
+    let scale = if report.simulated { 48.0 + LINE } else { 48.0 };
+    let top = scale + 70.0;
+    let words = top + side + 34.0;
+    let height = words + LINE * lines.len() as f64 + 8.0;
+    let mut text = String::new();
+    let what = "gdr mesh: GB/s from the rank of the row to the rank of the column";
+    title((LEFT, 28.0), what).put(&mut text);
     if report.simulated {
-        put(
-            &mut text,
-            format_args!(
-                "<text x=\"{LEFT}\" y=\"46\" fill=\"{WARNING}\">SIMULATED: these figures describe no \
-                 hardware</text>"
-            ),
-        );
+        simulated((LEFT, 46.0)).put(&mut text);
     }
     draw_scale(report, scale, &mut text);
     draw_ranks(report, top, edge, &mut text);
@@ -73,95 +64,65 @@ pub(super) fn svg(report: &MeshReport) -> String {
         draw_cell(report, cell, top, edge, &mut text);
     }
     for (at, line) in lines.iter().enumerate() {
-        let y = words + LINE * at;
-        put(
-            &mut text,
-            format_args!("<text x=\"{LEFT}\" y=\"{y}\">{}</text>", Escaped(line)),
-        );
+        Element::text((LEFT, words + LINE * at as f64), line).put(&mut text);
     }
-    text + "</svg>\n"
+    on_white((width, height), &text)
 }
 
 /// Draws which colour means which part of the expected rate, and from where on it passes.
-fn draw_scale(report: &MeshReport, y: usize, text: &mut String) {
+fn draw_scale(report: &MeshReport, y: f64, text: &mut String) {
     let (length, height) = SCALE;
-    put(
-        text,
-        format_args!("<defs><linearGradient id=\"part\" x1=\"0\" x2=\"1\" y1=\"0\" y2=\"0\">"),
-    );
-    for (part, _) in COLORS {
-        put(
-            text,
-            format_args!("<stop offset=\"{part}\" stop-color=\"{}\"/>", color(part).0),
-        );
-    }
-    put(
-        text,
-        format_args!(
-            "</linearGradient></defs>\n<rect x=\"{LEFT}\" y=\"{y}\" width=\"{length}\" \
-             height=\"{height}\" fill=\"url(#part)\"/>"
-        ),
-    );
-    let labels = [
+    let gradient = Element::new("linearGradient")
+        .with("id", "part")
+        .pair(["x1", "x2"], (0.0, 1.0))
+        .pair(["y1", "y2"], (0.0, 0.0));
+    let gradient = COLORS.iter().fold(gradient, |gradient, (part, _)| {
+        let stop = Element::new("stop").with("offset", part);
+        gradient.containing(stop.with("stop-color", color(*part).0))
+    });
+    Element::new("defs").containing(gradient).put(text);
+    let bar = Element::rect((LEFT, y), SCALE);
+    bar.with("fill", "url(#part)").put(text);
+    for (part, label) in [
         (0.0, "0"),
         (0.5, "50"),
         (1.0, "100 % of the expected rate and more"),
-    ];
-    let below = y + height + 14;
-    for (part, label) in labels {
-        let x = LEFT + (part * length as f64) as usize;
-        put(
-            text,
-            format_args!("<text x=\"{x}\" y=\"{below}\" fill=\"{FAINT}\">{label}</text>"),
-        );
+    ] {
+        faint((LEFT + part * length, y + height + 14.0), label).put(text);
     }
     if report.least > 0.0 {
-        let x = LEFT + (report.least.min(1.0) * length as f64) as usize;
-        put(
-            text,
-            format_args!(
-                "<line x1=\"{x}\" y1=\"{}\" x2=\"{x}\" y2=\"{}\" stroke=\"black\" stroke-width=\"2\"/>",
-                y - 4,
-                y + height + 4
-            ),
-        );
+        let x = LEFT + report.least.min(1.0) * length;
+        Element::line((x, y - 4.0), (x, y + height + 4.0))
+            .with("stroke", "black")
+            .with("stroke-width", 2)
+            .put(text);
     }
-    let x = LEFT + length + 270;
-    put(
-        text,
-        format_args!(
-            "<rect x=\"{x}\" y=\"{y}\" width=\"{height}\" height=\"{height}\" fill=\"{FAILED}\"/>\n<text \
-             x=\"{}\" y=\"{}\" fill=\"{FAINT}\">failed</text>",
-            x + height + 6,
-            y + height - 1
-        ),
-    );
+    let x = LEFT + length + 270.0;
+    let failed = Element::rect((x, y), (height, height));
+    failed.with("fill", FAILED).put(text);
+    faint((x + height + 6.0, y + height - 1.0), "failed").put(text);
 }
 
 /// Writes the numbers of the ranks, as many as have room.
-fn draw_ranks(report: &MeshReport, top: usize, edge: usize, text: &mut String) {
+fn draw_ranks(report: &MeshReport, top: f64, edge: f64, text: &mut String) {
     for rank in 0..report.ranks {
-        let middle = rank * edge + edge / 2;
+        let middle = (rank as f64 + 0.5) * edge;
         let fill = match is_named(report, rank) {
             true => WARNING,
             false => "black",
         };
-        put(
-            text,
-            format_args!(
-                "<text x=\"{}\" y=\"{}\" text-anchor=\"middle\" fill=\"{fill}\">{rank}</text>\n<text \
-                 x=\"{}\" y=\"{}\" text-anchor=\"end\" fill=\"{fill}\">{rank}</text>",
-                LEFT + middle,
-                top - 7,
-                LEFT - 8,
-                top + middle + 4
-            ),
-        );
+        for (at, anchor) in [
+            ((LEFT + middle, top - 7.0), "middle"),
+            ((LEFT - 8.0, top + middle + 4.0), "end"),
+        ] {
+            let number = Element::text(at, rank).with("text-anchor", anchor);
+            number.with("fill", fill).put(text);
+        }
     }
 }
 
-fn draw_cell(report: &MeshReport, cell: &Cell, top: usize, edge: usize, text: &mut String) {
-    let (x, y) = (LEFT + cell.to * edge, top + cell.from * edge);
+fn draw_cell(report: &MeshReport, cell: &Cell, top: f64, edge: f64, text: &mut String) {
+    let (x, y) = (LEFT + cell.to as f64 * edge, top + cell.from as f64 * edge);
     let (stroke, wide) = match report.outlier_of(cell) {
         Some(_) => ("black", 2),
         None => ("white", 1),
@@ -170,25 +131,19 @@ fn draw_cell(report: &MeshReport, cell: &Cell, top: usize, edge: usize, text: &m
         Some(part) => color(part),
         None => (FAILED.to_owned(), "white"),
     };
-    put(
-        text,
-        format_args!(
-            "<rect x=\"{x}\" y=\"{y}\" width=\"{edge}\" height=\"{edge}\" fill=\"{fill}\" \
-             stroke=\"{stroke}\" stroke-width=\"{wide}\"><title>{}</title></rect>",
-            Escaped(&title(report, cell))
-        ),
-    );
+    Element::rect((x, y), (edge, edge))
+        .with("fill", fill)
+        .with("stroke", stroke)
+        .with("stroke-width", wide)
+        .titled(cell_title(report, cell))
+        .put(text);
     if edge >= WITH_FIGURES {
         let shown = cell.gb_per_s().map_or_else(|| "failed".to_owned(), figure);
-        put(
-            text,
-            format_args!(
-                "<text x=\"{}\" y=\"{}\" text-anchor=\"middle\" fill=\"{ink}\" \
-                 pointer-events=\"none\">{shown}</text>",
-                x + edge / 2,
-                y + edge / 2 + 4
-            ),
-        );
+        Element::text((x + edge / 2.0, y + edge / 2.0 + 4.0), shown)
+            .centered()
+            .with("fill", ink)
+            .with("pointer-events", "none")
+            .put(text);
     }
 }
 
@@ -225,7 +180,7 @@ fn lines(report: &MeshReport, width: usize) -> Vec<String> {
     lines.collect()
 }
 
-fn title(report: &MeshReport, cell: &Cell) -> String {
+fn cell_title(report: &MeshReport, cell: &Cell) -> String {
     let outcome = match (&cell.outcome, report.part_of_expected(cell)) {
         (CellOutcome::Measured { gb_per_s, .. }, Some(part)) => format!(
             "{} GB/s, {} % of what is expected",

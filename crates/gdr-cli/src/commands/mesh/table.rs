@@ -2,14 +2,12 @@
 
 use gdr_perf::mesh::{Cell, CellOutcome, Link, MeshReport};
 use gdr_perf::{Result, Wire};
+use gdr_render::Table;
 
 use super::{Crowd, outliers};
 use crate::counted::Counted;
 use crate::output::Output;
 use crate::units::figure;
-
-/// The characters of a column.
-const COLUMN: usize = 9;
 
 /// By what the packets of these directions went, as the end of a sentence.
 fn wires(report: &MeshReport, link: Link) -> &'static str {
@@ -37,12 +35,10 @@ pub(super) fn write(report: &MeshReport, crowd: Option<Crowd>, output: &mut Outp
             member.rank, member.host, member.device
         ))?;
     }
-    // The numbers of the ranks are a column, too.
-    if (report.ranks + 1) * COLUMN <= output.width() {
+    let matrix = matrix(report);
+    if matrix.iter().all(|line| line.len() <= output.width()) {
         output.line("\nGB/s from the rank of the row to the rank of the column")?;
-        matrix(report)
-            .iter()
-            .try_for_each(|line| output.line(line))?;
+        matrix.iter().try_for_each(|line| output.line(line))?;
     }
     output.line("")?;
     for expected in &report.expected {
@@ -101,13 +97,13 @@ pub(super) fn write(report: &MeshReport, crowd: Option<Crowd>, output: &mut Outp
 
 /// The matrix in lines; the first has the ranks that were written to.
 fn matrix(report: &MeshReport) -> Vec<String> {
-    let line = |head: String, cells: Vec<String>| {
-        let cells: String = cells.iter().map(|cell| format!(" {cell:>8}")).collect();
-        format!("{head:<9}{cells}").trim_end().to_owned()
-    };
     let ranks = || 0..report.ranks;
-    let heads = ranks().map(|rank| rank.to_string()).collect();
-    let rows = ranks().map(|from| {
+    let heads: Vec<String> = ranks().map(|rank| rank.to_string()).collect();
+    let heads: Vec<&str> = std::iter::once("")
+        .chain(heads.iter().map(String::as_str))
+        .collect();
+    let mut table = Table::new(&heads).align_right(1..heads.len());
+    for from in ranks() {
         let cells = ranks().map(|to| {
             if from == to {
                 return "-".to_owned();
@@ -119,11 +115,10 @@ fn matrix(report: &MeshReport) -> Vec<String> {
                 None => "?".to_owned(),
             }
         });
-        line(format!("rank {from}"), cells.collect())
-    });
-    std::iter::once(line(String::new(), heads))
-        .chain(rows)
-        .collect()
+        let head = std::iter::once(format!("rank {from}"));
+        table.row(head.chain(cells).collect());
+    }
+    table.whole_lines()
 }
 
 /// A kind of link in words.
@@ -139,6 +134,7 @@ mod tests {
     use gdr_perf::mesh::{self, DoctorAnswer, DoctorFinding, Member, PROTOCOL_VERSION};
     use gdr_perf::report::Schema;
     use serde_json::Value;
+    use snapshot::assert_contains;
 
     use super::super::{heat_map, outliers};
     use super::*;
@@ -323,20 +319,17 @@ mod tests {
         let picture = heat_map::svg(&report);
         // The numbers of both ranks, at a line and at a column.
         assert_eq!(picture.matches("fill=\"#d1242f\"").count(), 4);
-        assert!(
-            picture.contains("; outlier: rank 1 outgoing</title>"),
-            "{picture}"
-        );
-        assert!(picture.contains("the link has 4 of 16 lanes"), "{picture}");
+        assert_contains!(picture, "; outlier: rank 1 outgoing</title>");
+        assert_contains!(picture, "the link has 4 of 16 lanes");
         // What a peer sent is not markup.
         assert!(
             picture.contains("&lt;b&gt;") && !picture.contains("<b>"),
             "{picture}"
         );
         let csv = report.csv();
-        assert!(
-            csv.contains(",\"rank 1 outgoing\",\"\",\"rank 1: link.width: mlx5_1: "),
-            "{csv}"
+        assert_contains!(
+            csv,
+            ",\"rank 1 outgoing\",\"\",\"rank 1: link.width: mlx5_1: "
         );
         assert!(
             csv.contains("3,2,between_hosts,") && csv.contains("\"rank 3 to rank 2\""),

@@ -161,259 +161,180 @@ const POLLING: &str = "gdr perf polls, as many completions at a time as there ar
 const QUANTILES: &str =
     "--wide shows quantiles up to p99.99, and --json has every latency in a histogram";
 
-/// Short name, or a space; long name; what helps instead. Of perftest 4.5 to its version of July 2026.
-const ELSEWHERE: &[(char, &str, &str)] = &[
-    ('e', "events", POLLING),
-    ('X', "vector", POLLING),
-    (' ', "cqe_poll", POLLING),
-    (' ', "disable_dynamic_polling", POLLING),
-    ('g', "mcg", MULTICAST),
-    ('M', "MGID", MULTICAST),
-    (' ', "connectionless", MULTICAST),
-    ('z', "comm_rdma_cm", CM),
-    ('R', "rdma_cm", CM),
-    (' ', "retry_count", CM),
+/// Options, a short name before the long one, and what helps instead of each. Of perftest 4.5 to its version of July 2026.
+const ELSEWHERE: &[(&str, &str)] = &[
     (
-        ' ',
+        "e events, X vector, cqe_poll, disable_dynamic_polling",
+        POLLING,
+    ),
+    ("g mcg, M MGID, connectionless", MULTICAST),
+    ("z comm_rdma_cm, R rdma_cm, retry_count, tcp", CM),
+    (
         "dont_xchg_versions",
         "ends of different versions refuse each other",
     ),
-    (' ', "tcp", CM),
     (
-        'L',
-        "hop_limit",
+        "L hop_limit",
         "packets have 64 hops; on soft devices the kernel sets the number",
     ),
-    ('C', "report-cycles", "times are in microseconds"),
-    ('H', "report-histogrm", QUANTILES),
-    (' ', "report-histogram", QUANTILES),
+    ("C report-cycles", "times are in microseconds"),
+    ("H report-histogrm, report-histogram", QUANTILES),
     (
-        'U',
-        "report-unsorted",
+        "U report-unsorted",
         "--json has all latencies as a histogram, not in their order",
     ),
     (
-        'O',
-        "dualport",
+        "O dualport, report-per-port",
         "one run uses one port: start one for each port, with -i",
     ),
     (
-        ' ',
-        "report-per-port",
-        "one run uses one port: start one for each port, with -i",
-    ),
-    (
-        'f',
-        "margin",
+        "f margin",
         "the time of --duration begins after the warm-up and is measured as a whole",
     ),
     (
-        'W',
-        "report-counters",
+        "W report-counters",
         "read them before and after: they are in /sys/class/infiniband/DEV/ports/N",
     ),
-    ('B', "source_mac", RAW),
-    ('E', "dest_mac", RAW),
-    ('J', "dest_ip", RAW),
-    ('j', "source_ip", RAW),
-    ('K', "dest_port", RAW),
-    ('k', "source_port", RAW),
-    ('Y', "ethertype", RAW),
-    ('Z', "server", RAW),
-    ('P', "client", RAW),
-    (' ', "mac_fwd", RAW),
-    ('G', "use_rss", RAW),
-    (' ', "remote_mac", RAW),
-    (' ', "local_mac", RAW),
-    (' ', "remote_ip", RAW),
-    (' ', "local_ip", RAW),
-    (' ', "remote_port", RAW),
-    (' ', "local_port", RAW),
-    (' ', "raw_ipv6", RAW),
-    (' ', "raw_mcast", RAW),
-    (' ', "promiscuous", RAW),
-    (' ', "sniffer", RAW),
-    (' ', "flows", RAW),
-    (' ', "flows_burst", RAW),
-    (' ', "reply_every", RAW),
-    (' ', "vlan_en", RAW),
-    (' ', "vlan_pcp", RAW),
     (
-        ' ',
+        "B source_mac, E dest_mac, J dest_ip, j source_ip, K dest_port, k source_port, Y \
+         ethertype, Z server, P client, mac_fwd, G use_rss, remote_mac, local_mac, remote_ip, \
+         local_ip, remote_port, local_port, raw_ipv6, raw_mcast, promiscuous, sniffer, flows, \
+         flows_burst, reply_every, vlan_en, vlan_pcp",
+        RAW,
+    ),
+    (
         "force-link",
         "the link layer follows from the port, which -d and -i choose",
     ),
     (
-        ' ',
         "use-srq",
         "every queue pair has receives of its own, --rx-depth of them",
     ),
     (
-        ' ',
         "recv_post_list",
         "receives are posted again as they complete",
     ),
     (
-        ' ',
         "no_lock",
         "locks that no other thread wants cost nothing that can be measured",
     ),
     (
-        ' ',
         "use-null-mr",
         "gdr perf compares bytes, which a null region does not have",
     ),
     (
-        ' ',
         "report-both",
         "with -b the rates count both directions together",
     ),
     (
-        ' ',
         "reversed",
         "start the server where the bytes should arrive, or measure read-bw",
     ),
     (
-        ' ',
         "pkey_index",
         "queue pairs have the partition key at index 0",
     ),
-    (' ', "inline_recv", "receives are in registered memory"),
-    (' ', "burst_size", RATE_LIMIT),
-    (' ', "typical_pkt_size", RATE_LIMIT),
-    (' ', "rate_limit", RATE_LIMIT),
-    (' ', "rate_limit_type", RATE_LIMIT),
-    (' ', "rate_units", RATE_LIMIT),
-    (' ', "latency_gap", RATE_LIMIT),
+    ("inline_recv", "receives are in registered memory"),
     (
-        ' ',
+        "burst_size, typical_pkt_size, rate_limit, rate_limit_type, rate_units, latency_gap",
+        RATE_LIMIT,
+    ),
+    (
         "output",
         "--csv prints figures only, and --json names each of them",
     ),
     (
-        ' ',
         "flow_label",
         "packets of kernel devices have the flow label 0; soft devices send from ports of their own instead",
     ),
     (
-        ' ',
         "payload_file_path",
         "--verify uses patterns that are different in each size, queue pair and message",
     ),
     (
-        ' ',
         "use_cuda_pcie_mapping",
         "the flag of a dma-buf is chosen where the GPU needs it: `gdr doctor` has it as dmabuf.force_pcie",
     ),
     (
-        ' ',
         "use_data_direct",
         "gdr perf registers through the NIC itself, not through its Data Direct function",
     ),
     (
-        ' ',
         "gpu_touch",
         "--verify compares by a kernel on the GPU, before slots are used again",
     ),
-    (' ', "use_musa", MEMORY),
-    (' ', "use_musa_bus_id", MEMORY),
-    (' ', "use_musa_dmabuf", MEMORY),
-    (' ', "use_musa_pcie_mapping", MEMORY),
-    (' ', "use_rocm", MEMORY),
-    (' ', "use_rocm_dmabuf", MEMORY),
-    (' ', "use_neuron", MEMORY),
-    (' ', "use_neuron_dmabuf", MEMORY),
-    (' ', "use_hl", MEMORY),
-    (' ', "use_mlu", MEMORY),
-    (' ', "use_mlu_dmabuf", MEMORY),
-    (' ', "use_opencl", MEMORY),
-    (' ', "opencl_platform_id", MEMORY),
-    (' ', "use_ib_dm_dmabuf", MEMORY),
-    (' ', "mmap", MEMORY),
-    (' ', "mmap-offset", MEMORY),
-    (' ', "odp", "memory is pinned while it is registered"),
     (
-        ' ',
+        "use_musa, use_musa_bus_id, use_musa_dmabuf, use_musa_pcie_mapping, use_rocm, \
+         use_rocm_dmabuf, use_neuron, use_neuron_dmabuf, use_hl, use_mlu, use_mlu_dmabuf, \
+         use_opencl, opencl_platform_id, use_ib_dm_dmabuf, mmap, mmap-offset",
+        MEMORY,
+    ),
+    ("odp", "memory is pinned while it is registered"),
+    (
         "use_hugepages",
         "memory is what the kernel gives; transparent huge pages are its choice",
     ),
     (
-        ' ',
         "mr_per_qp",
         "all queue pairs use one region for each direction",
     ),
     (
-        ' ',
         "ipv6",
         "-x chooses the GID, and an IPv6 address as HOST the device that leads there",
     ),
     (
-        ' ',
         "ipv6-addr",
         "give an IPv6 address as HOST, and as --bind of the server",
     ),
     (
-        ' ',
         "use_old_post_send",
         "the way of posting is the device's: extended queue pairs where it has them",
     ),
-    (' ', "dlid", "the LID comes from the peer"),
+    ("dlid", "the LID comes from the peer"),
+    ("wait_destroy", "the ends say when they are ready to go"),
     (
-        ' ',
-        "wait_destroy",
-        "the ends say when they are ready to go",
+        "aes_xts, encrypt_on_tx, sig_before, aes_block_size, kek_path, credentials_path, \
+         data_enc_keys_number, data_enc_key_app_path, sig_offload",
+        CRYPTO,
     ),
-    (' ', "aes_xts", CRYPTO),
-    (' ', "encrypt_on_tx", CRYPTO),
-    (' ', "sig_before", CRYPTO),
-    (' ', "aes_block_size", CRYPTO),
-    (' ', "kek_path", CRYPTO),
-    (' ', "credentials_path", CRYPTO),
-    (' ', "data_enc_keys_number", CRYPTO),
-    (' ', "data_enc_key_app_path", CRYPTO),
-    (' ', "sig_offload", CRYPTO),
-    (' ', "log_dci_streams", DC),
-    (' ', "log_active_dci_streams", DC),
+    ("log_dci_streams, log_active_dci_streams", DC),
     (
-        ' ',
-        "use_ooo",
+        "use_ooo, no_enhanced_reorder",
         "queue pairs keep the order of their packets",
     ),
     (
-        ' ',
-        "no_enhanced_reorder",
-        "queue pairs keep the order of their packets",
-    ),
-    (
-        ' ',
         "congest_type",
         "congestion control is what the NIC is set to",
     ),
     (
-        ' ',
         "write_with_imm",
         "write-lat to GPU memory has immediates; write-bw has none",
     ),
-    (' ', "send_with_imm", "a SEND has no immediate here"),
+    ("send_with_imm", "a SEND has no immediate here"),
     (
-        ' ',
         "unsolicited_write",
         "a WRITE has no completion at the receiver here",
     ),
-    (' ', "tph_mem", TPH),
-    (' ', "cpu_id", TPH),
-    (' ', "ph", TPH),
+    ("tph_mem, cpu_id, ph", TPH),
     (
-        ' ',
         "data_validation_debug",
         "--verify names the first wrong byte, and what was expected there",
     ),
     (
-        ' ',
         "numa_node",
         "--cpus takes the CPUs of a node, which `lscpu` lists; by default they are those next to the NIC",
     ),
 ];
+
+/// Short name, or nothing; long name; what helps instead.
+fn elsewhere() -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
+    ELSEWHERE.iter().flat_map(|(options, words)| {
+        options.split(", ").map(|option| {
+            let (short, long) = option.split_once(' ').unwrap_or(("", option));
+            (short, long, *words)
+        })
+    })
+}
 
 /// What `error` says of an argument that clap does not know, if it is an option of perftest.
 pub(crate) fn instead(error: &clap::Error) -> Option<String> {
@@ -424,18 +345,20 @@ pub(crate) fn instead(error: &clap::Error) -> Option<String> {
         return None;
     };
     let name = given.split('=').next()?;
-    let (_, _, words) = ELSEWHERE.iter().find(|(short, long, _)| {
-        match (name.strip_prefix("--"), name.strip_prefix('-')) {
-            (Some(name), _) => name == *long,
-            (None, Some(name)) => *short != ' ' && name.starts_with(*short),
-            (None, None) => false,
-        }
-    })?;
+    let is_given = |short: &str, long: &str| match (name.strip_prefix("--"), name.strip_prefix('-'))
+    {
+        (Some(name), _) => name == long,
+        (None, Some(name)) => !short.is_empty() && name.starts_with(short),
+        (None, None) => false,
+    };
+    let (_, _, words) = elsewhere().find(|(short, long, _)| is_given(short, long))?;
     Some(format!("{name} of perftest: {words}"))
 }
 
 #[cfg(test)]
 mod tests {
+    use snapshot::assert_contains;
+
     use super::*;
     use crate::cli;
 
@@ -459,25 +382,25 @@ mod tests {
         };
         let mut named = Vec::new();
         for line in PERFTEST.lines().filter(|line| !line.starts_with('#')) {
-            let (short, long) = line.split_once(' ').unwrap_or((" ", line));
-            let answered = ELSEWHERE.iter().find(|(_, name, _)| *name == long);
+            let (short, long) = line.split_once(' ').unwrap_or(("", line));
+            let answered = elsewhere().find(|(_, name, _)| *name == long);
             match (taken(long), answered) {
                 // The same letter means the same.
-                (Some(argument), None) if short != " " => {
+                (Some(argument), None) if !short.is_empty() => {
                     assert_eq!(argument.get_short(), short.chars().next(), "{long}");
                 }
                 (Some(_), None) => {}
                 (Some(_), Some(_)) => panic!("--{long} is taken and answered"),
                 (None, Some((letter, _, _))) => {
                     // `-v` is an option of every command.
-                    assert!(short == "v" || short.chars().eq([*letter]), "{long}");
+                    assert!(short == "v" || short == letter, "{long}");
                 }
                 (None, None) => panic!("--{long} is neither taken nor answered"),
             }
             named.push(long);
         }
-        for (_, long, words) in ELSEWHERE {
-            assert!(named.contains(long), "perftest has no --{long}");
+        for (_, long, words) in elsewhere() {
+            assert!(named.contains(&long), "perftest has no --{long}");
             assert!(!words.ends_with('.') && words.len() > 20, "{words}");
         }
     }
@@ -500,7 +423,7 @@ mod tests {
             ),
         ] {
             let said = refused(line).unwrap();
-            assert!(said.contains(words), "{said}");
+            assert_contains!(said, words);
         }
         assert_eq!(refused("--nonsense"), None);
         assert_eq!(refused("-c RD"), None);

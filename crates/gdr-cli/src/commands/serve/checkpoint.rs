@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use gdr_object::{
-    Checksum, Deadline, Element, Home, Mode, Object, ObjectName, ObjectOptions, Place, Rights,
-    Shape, TensorIndex, TensorSums,
+    Checksum, Deadline, Element, Mode, Object, ObjectName, ObjectOptions, ObjectServer, Place,
+    Rights, Shape, TensorIndex, TensorSums,
 };
 
 use crate::object_spec::{ContentSource, ContentSpec, ObjectSpec, SpecLocation};
@@ -91,13 +91,13 @@ impl CheckpointSpec {
 
 impl Checkpoint {
     /// Makes the object with the checksums, and publishes them.
-    pub(super) fn offer_sums(&self, home: &Home) -> Result<Object> {
+    pub(super) fn offer_sums(&self, server: &ObjectServer) -> Result<Object> {
         /// Of a publication to an object that no peer knows yet.
         const LIMIT: Duration = Duration::from_secs(10);
         let bytes = self.sums.bytes();
         let shape = Shape::row(bytes.len() as u64 / Element::U64.size())?;
         let options = ObjectOptions::new(Element::U64, shape);
-        let object = home.create(self.name.clone(), options, &Place::host())?;
+        let object = server.create(self.name.clone(), options, &Place::host())?;
         object.publish(&bytes, Deadline::after(LIMIT))?;
         Ok(object)
     }
@@ -106,6 +106,7 @@ impl Checkpoint {
 #[cfg(test)]
 mod tests {
     use gdr_object::InvalidTensors;
+    use snapshot::assert_contains;
 
     use super::*;
 
@@ -115,7 +116,7 @@ mod tests {
         assert_eq!(named("a/model-1.safetensors").unwrap(), "model-1");
         assert_eq!(named("w=a/model.safetensors").unwrap(), "w");
         let refused = named("a/my model.safetensors").unwrap_err();
-        assert!(refused.contains("give NAME=FILE"), "{refused}");
+        assert_contains!(refused, "give NAME=FILE");
     }
 
     #[test]

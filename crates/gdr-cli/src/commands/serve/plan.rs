@@ -95,6 +95,8 @@ fn usage<T>(what: String) -> Result<T, UsageError> {
 
 #[cfg(test)]
 mod tests {
+    use snapshot::assert_contains;
+
     use super::*;
 
     fn plan(objects: &[&str], contents: &[&str]) -> Result<Vec<Option<String>>, String> {
@@ -126,7 +128,7 @@ mod tests {
             (&["name=a,size=1", "name=a,size=2"], &[], "two objects"),
         ] {
             let error = plan(objects, contents).unwrap_err();
-            assert!(error.contains(words), "{error}");
+            assert_contains!(error, words);
         }
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use gdr_cuda::{BufferId, PointerInfo, PointerKind, SimDriver};
+use snapshot::assert_contains;
 
 use super::*;
 use crate::options::{Bus, PinOptions};
@@ -171,7 +172,7 @@ fn cuda_before_13_3_is_refused_with_the_required_version() {
     });
     let text = old.open().unwrap_err().to_string();
     for word in ["CUDA 13.2", "610.43.02", "CUDA 13.3", "GDR_BACKEND=rm"] {
-        assert!(text.contains(word), "{text}");
+        assert_contains!(text, word);
     }
     let new = FakeCuda::new(|cuda| {
         cuda.version = CudaVersion {

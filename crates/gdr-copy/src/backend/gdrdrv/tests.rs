@@ -4,6 +4,7 @@ use std::cell::Cell;
 
 use forked::{check, in_child};
 use gdr_cuda::DevicePtr;
+use snapshot::assert_contains;
 
 use super::fake::{CACHED, DEVICE, FakeModule, GPU_MEMORY};
 use super::*;
@@ -217,7 +218,7 @@ fn a_handle_past_the_end_of_every_file_is_refused_before_the_mmap() {
     let module = FakeModule::new((2, 6)).with(|state| state.next_handle = 1 << 60);
     let pin = open(&module).pin(&request(BASE, PAGE)).unwrap();
     let error = pin.map(PAGE, None).unwrap_err();
-    assert!(error.to_string().contains("open a new one"), "{error}");
+    assert_contains!(error.to_string(), "open a new one", "{error}");
 }
 
 #[test]
@@ -320,10 +321,7 @@ fn errors_are_explained_and_leave_nothing_pinned() {
     let host_memory = open(&FakeModule::new((2, 6)))
         .pin(&request(0x1000, PAGE))
         .unwrap_err();
-    assert!(
-        host_memory.to_string().contains("not GPU memory"),
-        "{host_memory}"
-    );
+    assert_contains!(host_memory.to_string(), "not GPU memory", "{host_memory}");
 }
 
 #[test]
@@ -352,7 +350,7 @@ fn information_about_another_range_is_an_error() {
     let module = FakeModule::new((2, 6)).with(|state| state.reported_shift = PAGE);
     let pin = open(&module).pin(&request(BASE, PAGE)).unwrap();
     let error = pin.map(PAGE, None).unwrap_err();
-    assert!(error.to_string().contains("another range"), "{error}");
+    assert_contains!(error.to_string(), "another range", "{error}");
     assert!(!module.is_mapped(0));
 }
 

@@ -4,6 +4,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 use gdr_cuda::{DevicePtr, MemoryKind};
+use snapshot::assert_contains;
 
 use super::abi::IMPORT_VIDMEM;
 use super::fake::FakeDriver;
@@ -107,7 +108,7 @@ fn vmm_memory_is_reached_by_its_descriptor_where_it_is_not_exported() {
 
     let without = machine.cuda.allocate(MemoryKind::Vmm, MIB);
     let refused = machine.pin(without, KIB).unwrap_err().to_string();
-    assert!(refused.contains("POSIX_FILE_DESCRIPTOR"), "{refused}");
+    assert_contains!(refused, "POSIX_FILE_DESCRIPTOR");
 }
 
 #[test]
@@ -199,7 +200,7 @@ fn an_export_of_another_length_is_refused() {
     });
     let ptr = machine.cuda.allocate(MemoryKind::Vmm, MIB);
     let refused = machine.route(ptr, 64 * KIB, Route::DmaBufCall).unwrap_err();
-    assert!(refused.contains("were exported of 65536"), "{refused}");
+    assert_contains!(refused, "were exported of 65536");
 }
 
 #[test]
@@ -208,7 +209,7 @@ fn vmm_memory_of_another_size_than_its_object_is_refused() {
     let ptr = machine.cuda.allocate(MemoryKind::VmmPosixFd, MIB);
     machine.cuda.state().wrong.vmm_size = 2 * MIB;
     let refused = machine.route(ptr, KIB, Route::PosixFd).unwrap_err();
-    assert!(refused.contains("CUDA says 4194304 bytes"), "{refused}");
+    assert_contains!(refused, "CUDA says 4194304 bytes");
 }
 
 #[test]

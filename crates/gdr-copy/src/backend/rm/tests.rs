@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use forked::{check, in_child};
 use gdr_cuda::BufferId;
+use snapshot::assert_contains;
 
 use super::abi::Escape;
 use super::client::Client;
@@ -107,7 +108,7 @@ fn a_full_bar1_is_reported_with_its_numbers() {
             "268435456 bytes in all",
             "1048576",
         ] {
-            assert!(text.contains(part), "{part} in {text}");
+            assert_contains!(text, part);
         }
     }
     // No mapping is left, and the next attempt may succeed.
@@ -121,23 +122,20 @@ fn a_refused_duplication_reports_the_status_and_its_cause() {
     let device = device(&driver);
     driver.refuse(Escape::RmDupObject, 0x1b);
     let text = Memory::dup(&device, identity()).unwrap_err().to_string();
-    assert!(text.contains("NV_ESC_RM_DUP_OBJECT"), "{text}");
-    assert!(
-        text.contains("NV_ERR_INSUFFICIENT_PERMISSIONS (0x1b)"),
-        "{text}"
-    );
-    assert!(text.contains("MIG"), "{text}");
+    assert_contains!(text, "NV_ESC_RM_DUP_OBJECT");
+    assert_contains!(text, "NV_ERR_INSUFFICIENT_PERMISSIONS (0x1b)");
+    assert_contains!(text, "MIG");
 
     driver.refuse(Escape::RmMapMemory, 0x56);
     let text = pin(&device).map(0x2_0000, None).unwrap_err().to_string();
-    assert!(text.contains("confidential computing"), "{text}");
+    assert_contains!(text, "confidential computing");
 
     let unknown = Identity {
         object: super::abi::Handle(0x5c00_0099),
         ..identity()
     };
     let text = Memory::dup(&device, unknown).unwrap_err().to_string();
-    assert!(text.contains("NV_ERR_OBJECT_NOT_FOUND"), "{text}");
+    assert_contains!(text, "NV_ERR_OBJECT_NOT_FOUND");
 }
 
 #[test]
@@ -199,7 +197,7 @@ fn a_missing_or_forbidden_node_is_reported_with_its_remedy() {
     let client = Arc::new(Client::open(driver.clone()).unwrap());
     let card = client.cards().unwrap()[0];
     let text = Device::open(client, card).unwrap_err().to_string();
-    assert!(text.contains("/dev/nvidia2"), "{text}");
+    assert_contains!(text, "/dev/nvidia2");
     assert!(
         driver.state().objects.is_empty(),
         "a device that did not open leaves nothing"

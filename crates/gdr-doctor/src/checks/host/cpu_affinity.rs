@@ -80,8 +80,7 @@ mod tests {
     #[test]
     fn a_process_on_the_other_socket_is_a_warning() {
         let node = example::healthy().file("/proc/self/status", "Cpus_allowed_list:\t48-63\n");
-        let found = worst(&CHECK, &node);
-        assert_eq!(found.verdict, Warn);
+        let found = judged(&CHECK, &node, Warn);
         assert_eq!(found.subject.to_string(), "GPU0");
         let all = verdicts(&CHECK, &node);
         assert_eq!(all.iter().filter(|it| **it == Warn).count(), 4);

@@ -143,8 +143,7 @@ mod tests {
     #[test]
     fn a_missing_node_fails_and_the_fix_differs_in_a_container() {
         let node = with_nodes(|line| (!line.ends_with("uverbs3")).then(|| line.to_owned()));
-        let found = worst(&CHECK, &node);
-        assert_eq!(found.verdict, Fail);
+        let found = judged(&CHECK, &node, Fail);
         assert_eq!(found.subject.to_string(), "mlx5_3");
         assert!(found.fixes[0].title.contains("Load"));
         let found = worst(&CHECK, &node.file("/.dockerenv", ""));

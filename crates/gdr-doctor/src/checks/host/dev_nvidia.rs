@@ -111,8 +111,7 @@ mod tests {
     #[test]
     fn a_missing_node_and_one_of_another_number_fail() {
         let node = with_nodes(|line| (!line.ends_with("/nvidia5")).then(|| line.to_owned()));
-        let found = worst(&CHECK, &node);
-        assert_eq!(found.verdict, Fail);
+        let found = judged(&CHECK, &node, Fail);
         assert_eq!(found.subject.to_string(), "GPU5");
         let node = with_nodes(|line| Some(line.replace("507:0", "505:0")));
         assert_eq!(verdict(&CHECK, &node), Fail);

@@ -41,8 +41,7 @@ mod tests {
 
     #[test]
     fn the_amount_is_shown() {
-        let found = worst(&CHECK, &example::healthy());
-        assert_eq!(found.verdict, Info);
+        let found = judged(&CHECK, &example::healthy(), Info);
         assert!(found.summary.starts_with("2048 MiB"), "{}", found.summary);
         let none = MemorySource::new().file("/proc/meminfo", "MemTotal: 1 kB\n");
         assert!(worst(&CHECK, &none).summary.starts_with("no memory"));

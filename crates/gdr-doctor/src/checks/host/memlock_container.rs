@@ -121,6 +121,7 @@ fn kubernetes() -> Fix {
 #[cfg(test)]
 mod tests {
     use gdr_node::Inventory;
+    use snapshot::assert_contains;
 
     use super::super::memory_lock::limits;
     use super::*;
@@ -141,16 +142,14 @@ mod tests {
             "Uid:\t1000\t1000\t1000\t1000\nCapEff:\t0000000000000000\n\
              CapBnd:\t00000000a80465fb\n",
         );
-        let found = worst(&CHECK, &node);
-        assert_eq!(found.verdict, Fail);
-        assert!(found.summary.contains("has no effect"), "{}", found.summary);
+        let found = judged(&CHECK, &node, Fail);
+        assert_contains!(found.summary, "has no effect");
         let first = found.fixes[0].actions[0].to_string();
-        assert!(first.contains("LimitMEMLOCK=infinity"), "{first}");
+        assert_contains!(first, "LimitMEMLOCK=infinity");
         let evidence = found.evidence.iter().any(|it| it.value.contains("CapBnd"));
         assert!(evidence, "{:?}", found.evidence);
         // Without the capability the summary does not name it.
-        let found = worst(&CHECK, &container("8388608"));
-        assert_eq!(found.verdict, Warn);
+        let found = judged(&CHECK, &container("8388608"), Warn);
         assert!(!found.summary.contains("no effect"), "{}", found.summary);
     }
 
@@ -169,8 +168,7 @@ mod tests {
     #[test]
     fn the_limit_of_the_container_is_the_cause_of_that_of_the_process() {
         let node = container("65536");
-        let found = worst(&CHECK, &node);
-        assert_eq!(found.verdict, Fail);
+        let found = judged(&CHECK, &node, Fail);
         assert_eq!(found.fixes.len(), 3);
         let inventory = Inventory::read(&node);
         let both = Selection::all().only([CHECK.id, CheckId("memlock.self")]);

@@ -189,8 +189,7 @@ mod tests {
         let node = example::healthy()
             .file("@limits/slurmd", limits("8388608", "8388608"))
             .file("/etc/slurm/slurm.conf", "PropagateResourceLimits=ALL\n");
-        let found = worst(&CHECK, &node);
-        assert_eq!(found.verdict, Warn);
+        let found = judged(&CHECK, &node, Warn);
         assert_eq!(found.subject, Subject::Named("slurmd".into()));
         assert!(matches!(
             &found.fixes[0].actions[0],

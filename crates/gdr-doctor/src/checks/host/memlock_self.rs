@@ -75,6 +75,8 @@ pub(super) fn for_logins() -> Fix {
 
 #[cfg(test)]
 mod tests {
+    use snapshot::assert_contains;
+
     use super::super::memory_lock::limits;
     use super::*;
     use crate::checks::fixture::*;
@@ -92,19 +94,12 @@ mod tests {
 
     #[test]
     fn the_default_of_64_kib_fails_and_8_mib_is_a_warning() {
-        let found = worst(&CHECK, &limited("65536", "65536"));
-        assert_eq!(found.verdict, Fail);
-        let found = worst(&CHECK, &limited("8388608", "8388608"));
-        assert_eq!(found.verdict, Warn);
-        assert!(found.summary.contains("8192 KiB"), "{}", found.summary);
-        assert!(
-            found.summary.contains("queue pairs can be created"),
-            "{}",
-            found.summary
-        );
+        assert_eq!(verdict(&CHECK, &limited("65536", "65536")), Fail);
+        let found = judged(&CHECK, &limited("8388608", "8388608"), Warn);
+        assert_contains!(found.summary, "8192 KiB");
+        assert_contains!(found.summary, "queue pairs can be created");
         assert_eq!(found.fixes.len(), 1);
-        let found = worst(&CHECK, &limited("1073741824", "unlimited"));
-        assert_eq!(found.verdict, Warn);
+        let found = judged(&CHECK, &limited("1073741824", "unlimited"), Warn);
         assert_eq!(found.fixes[0].privilege, Privilege::User);
     }
 
@@ -112,13 +107,8 @@ mod tests {
     fn a_process_with_the_capability_passes_and_the_limit_of_others_is_shown() {
         let node =
             limited("65536", "65536").file("/proc/self/status", "CapEff:\t000001ffffffffff\n");
-        let found = worst(&CHECK, &node);
-        assert_eq!(found.verdict, Pass);
-        assert!(
-            found.summary.contains("others get 64 KiB"),
-            "{}",
-            found.summary
-        );
+        let found = judged(&CHECK, &node, Pass);
+        assert_contains!(found.summary, "others get 64 KiB");
     }
 
     #[test]

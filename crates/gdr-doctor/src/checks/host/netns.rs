@@ -114,8 +114,7 @@ mod tests {
     #[test]
     fn an_interface_in_another_namespace_fails() {
         let node = example::healthy().without("/sys/class/net/enp6s0np0");
-        let found = worst(&CHECK, &node);
-        assert_eq!(found.verdict, Fail);
+        let found = judged(&CHECK, &node, Fail);
         assert_eq!(found.subject.to_string(), "mlx5_0 port 1");
     }
 

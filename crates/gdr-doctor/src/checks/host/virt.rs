@@ -55,8 +55,7 @@ mod tests {
 
     #[test]
     fn guests_and_containers_are_named() {
-        let found = worst(&CHECK, &example::healthy());
-        assert_eq!(found.verdict, Info);
+        let found = judged(&CHECK, &example::healthy(), Info);
         assert_eq!(found.summary, "this is bare metal and not a container");
         let guest = example::healthy()
             .file("/proc/cpuinfo", "flags\t: fpu hypervisor\n")

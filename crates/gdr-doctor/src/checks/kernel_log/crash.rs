@@ -116,9 +116,10 @@ fn reported(kind: Kind, first: &Record<'_>, trace: &Record<'_>, module: &str) ->
 #[cfg(test)]
 mod tests {
     use gdr_node::{MemorySource, example};
+    use snapshot::assert_contains;
 
     use super::*;
-    use crate::checks::fixture::{verdict, worst};
+    use crate::checks::fixture::{Fail, Info, judged, verdict};
     use crate::finding::Verdict;
 
     fn log(text: &str) -> MemorySource {
@@ -132,7 +133,7 @@ mod tests {
 
     #[test]
     fn a_crash_in_a_driver_fails_and_names_it() {
-        let found = worst(
+        let found = judged(
             &CHECK,
             &log(
                 "[  100.1] BUG: unable to handle page fault for address: ffff\n\
@@ -141,13 +142,9 @@ mod tests {
                  [  100.4] Call Trace:\n\
                  [  100.5]  nv_get_p2p_free_callback+0x1b/0x30 [nvidia_peermem]\n",
             ),
+            Fail,
         );
-        assert_eq!(found.verdict, Verdict::Fail);
-        assert!(
-            found.summary.contains("nvidia_peermem"),
-            "{}",
-            found.summary
-        );
+        assert_contains!(found.summary, "nvidia_peermem");
     }
 
     #[test]
@@ -156,9 +153,8 @@ mod tests {
                    dereference at virtual address 0000000000000008\n\
                    2026-01-15T09:47:08.616165+00:00 n kernel: Call trace:\n\
                    2026-01-15T09:47:08.616166+00:00 n kernel:  devx_umem_reg+0x2b0/0x5a0 [mlx5_ib]\n";
-        let found = worst(&CHECK, &log(arm));
-        assert_eq!(found.verdict, Verdict::Fail);
-        assert!(found.summary.contains("mlx5_ib"), "{}", found.summary);
+        let found = judged(&CHECK, &log(arm), Fail);
+        assert_contains!(found.summary, "mlx5_ib");
         let warning = "[   10.0] WARNING: CPU: 0 PID: 1 at drivers/x.c:9 mlx5_load+0x1/0x2 [mlx5_core]\n\
                        [   10.1] Modules linked in: nvidia(OE)\n";
         assert_eq!(verdict(&CHECK, &log(warning)), Verdict::Warn);
@@ -169,9 +165,8 @@ mod tests {
         let elsewhere = "[  100.2] Oops: 0000 [#1] SMP NOPTI\n\
                          [  100.3] Modules linked in: gdrdrv(OE) nvidia(OE) [last unloaded: x]\n\
                          [  100.5]  btrfs_sync+0x1b/0x30 [btrfs]\n";
-        let found = worst(&CHECK, &log(elsewhere));
-        assert_eq!(found.verdict, Verdict::Info);
-        assert!(found.evidence[0].value.contains("Oops"), "{found:?}");
+        let found = judged(&CHECK, &log(elsewhere), Info);
+        assert_contains!(found.evidence[0].value, "Oops", "{found:?}");
         let warning = "[   10.0] WARNING: CPU: 0 PID: 1 at mm/page_alloc.c\n\
                        [   10.1] Call Trace:\n\
                        [   10.2]  ext4_sync+0x1/0x2 [ext4]\n";

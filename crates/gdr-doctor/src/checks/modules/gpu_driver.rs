@@ -71,8 +71,7 @@ mod tests {
 
     #[test]
     fn nouveau_and_no_driver_fail_and_vfio_is_info() {
-        let found = worst(&CHECK, &bound_to("nouveau"));
-        assert_eq!(found.verdict, Fail);
+        let found = judged(&CHECK, &bound_to("nouveau"), Fail);
         assert!(
             found.fixes[0].actions[0]
                 .to_string()

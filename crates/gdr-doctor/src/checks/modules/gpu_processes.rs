@@ -60,8 +60,7 @@ mod tests {
         let with = |processes: &str| cuda_says(0, &format!(r#""processes":[{processes}]"#));
         assert_eq!(verdict(&CHECK, &with("")), Pass);
         let one = r#"{"pid":4969,"name":"Xorg","memory":27262976}"#;
-        let found = worst(&CHECK, &with(one));
-        assert_eq!(found.verdict, Info);
+        let found = judged(&CHECK, &with(one), Info);
         assert_eq!(found.summary, "a process uses it: Xorg (4969, 26 MiB)");
         let many = [r#"{"pid":7}"#; 8].join(",");
         let found = worst(&CHECK, &with(&many));

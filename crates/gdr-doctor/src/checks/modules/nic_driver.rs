@@ -146,8 +146,7 @@ mod tests {
         let node = example::healthy()
             .without(&driver)
             .without("/sys/class/infiniband/mlx5_2");
-        let found = worst(&CHECK, &node);
-        assert_eq!(found.verdict, Fail);
+        let found = judged(&CHECK, &node, Fail);
         assert_eq!(found.subject.to_string(), example::NICS[2]);
         assert!(found.fixes[1].actions[0].to_string().contains("rescan"));
     }
@@ -155,8 +154,7 @@ mod tests {
     #[test]
     fn a_nic_that_is_not_an_rdma_device_is_a_warning_unless_it_is_for_a_guest() {
         let node = example::healthy().without("/sys/class/infiniband/mlx5_2");
-        let found = worst(&CHECK, &node);
-        assert_eq!(found.verdict, Warn);
+        let found = judged(&CHECK, &node, Warn);
         assert_eq!(found.fixes[0].actions[0].to_string(), "modprobe mlx5_ib");
         let driver = format!("/sys/bus/pci/devices/{}/driver", example::NICS[2]);
         let guests = node.link_to(&driver, "../../../../bus/pci/drivers/vfio-pci");

@@ -94,8 +94,7 @@ mod tests {
     fn a_nic_whose_config_space_reads_as_ones_fails() {
         let at = format!("/sys/bus/pci/devices/{}/config", example::NICS[2]);
         let node = example::healthy().file(&at, [0xff; 64]);
-        let found = worst(&CHECK, &node);
-        assert_eq!(found.verdict, Fail);
+        let found = judged(&CHECK, &node, Fail);
         assert_eq!(found.subject.to_string(), "mlx5_2");
     }
 
@@ -114,8 +113,7 @@ mod tests {
     #[test]
     fn a_node_without_a_nic_fails_and_a_guest_is_sent_to_its_host() {
         let advice = |node: &MemorySource| {
-            let found = worst(&CHECK, node);
-            assert_eq!(found.verdict, Fail);
+            let found = judged(&CHECK, node, Fail);
             found.fixes[0].actions[0].to_string()
         };
         let bare = MemorySource::new().directory("/sys/bus/pci/devices");

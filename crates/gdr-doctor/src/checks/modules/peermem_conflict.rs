@@ -78,8 +78,7 @@ mod tests {
             "/proc/modules",
             "nv_peer_mem 1 0 - Live 0x0\nnvidia_peermem 1 0 - Live 0x0\n",
         );
-        let found = worst(&CHECK, &both);
-        assert_eq!(found.verdict, Fail);
+        let found = judged(&CHECK, &both, Fail);
         assert_eq!(
             found.fixes[0].actions[0].to_string(),
             "modprobe -r nv_peer_mem"

@@ -104,8 +104,7 @@ mod tests {
 
     #[test]
     fn neither_is_a_warning_and_a_failure_with_proprietary_modules() {
-        let found = worst(&CHECK, &proprietary());
-        assert_eq!(found.verdict, Fail);
+        let found = judged(&CHECK, &proprietary(), Fail);
         assert_eq!(
             found.fixes[0].actions[0].to_string(),
             "modprobe nvidia_peermem"

@@ -113,8 +113,7 @@ mod tests {
             "{}",
             found.summary
         );
-        let found = worst(&CHECK, &with("/usr/lib64/libibverbs.so.1 -> x\n"));
-        assert_eq!(found.verdict, Warn);
+        let found = judged(&CHECK, &with("/usr/lib64/libibverbs.so.1 -> x\n"), Warn);
         assert!(found.summary.starts_with("libmlx5"), "{}", found.summary);
         assert_eq!(verdict(&CHECK, &example::healthy().file(ABI, "7\n")), Warn);
     }

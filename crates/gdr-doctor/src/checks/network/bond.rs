@@ -83,8 +83,7 @@ mod tests {
                 "/proc/net/bonding/bond0",
                 "Ethernet Channel Bonding Driver: v6.8\n\nBonding Mode: IEEE 802.3ad\n",
             );
-        let found = worst(&CHECK, &node);
-        assert_eq!(found.verdict, Info);
+        let found = judged(&CHECK, &node, Info);
         assert_eq!(found.evidence[1].value, "Bonding Mode: IEEE 802.3ad");
         let named = MemorySource::new().file(
             "/sys/class/infiniband/mlx5_bond_0/ports/1/state",

@@ -74,8 +74,7 @@ mod tests {
 
     #[test]
     fn a_slower_port_is_a_warning() {
-        let found = worst(&CHECK, &rate("200 Gb/sec (2X NDR)\n"));
-        assert_eq!(found.verdict, Warn);
+        let found = judged(&CHECK, &rate("200 Gb/sec (2X NDR)\n"), Warn);
         assert_eq!(found.subject.to_string(), "mlx5_1 port 1");
     }
 

@@ -86,6 +86,8 @@ fn severity(context: &Context<'_>, port: &Port<'_>) -> Verdict {
 
 #[cfg(test)]
 mod tests {
+    use snapshot::assert_contains;
+
     use super::*;
     use crate::checks::fixture::*;
 
@@ -103,15 +105,17 @@ mod tests {
 
     #[test]
     fn a_port_that_is_down_fails_next_to_a_gpu_and_is_a_warning_elsewhere() {
-        let found = worst(&CHECK, &in_state("mlx5_1", "1: DOWN\n", "2: Polling\n"));
-        assert_eq!(found.verdict, Fail);
-        assert!(
-            found.summary.contains("DOWN (Polling)"),
-            "{}",
-            found.summary
+        let found = judged(
+            &CHECK,
+            &in_state("mlx5_1", "1: DOWN\n", "2: Polling\n"),
+            Fail,
         );
-        let found = worst(&CHECK, &in_state("mlx5_0", "1: DOWN\n", "3: Disabled\n"));
-        assert_eq!(found.verdict, Warn);
+        assert_contains!(found.summary, "DOWN (Polling)");
+        let found = judged(
+            &CHECK,
+            &in_state("mlx5_0", "1: DOWN\n", "3: Disabled\n"),
+            Warn,
+        );
         assert_eq!(
             found.fixes[0].actions[0].to_string(),
             "ip link set dev enp6s0np0 up"
@@ -120,13 +124,12 @@ mod tests {
 
     #[test]
     fn a_port_that_waits_for_a_subnet_manager_is_a_warning() {
-        let found = worst(&CHECK, &in_state("mlx5_1", "2: INIT\n", "5: LinkUp\n"));
-        assert_eq!(found.verdict, Warn);
-        assert!(
-            found.summary.contains("subnet manager"),
-            "{}",
-            found.summary
+        let found = judged(
+            &CHECK,
+            &in_state("mlx5_1", "2: INIT\n", "5: LinkUp\n"),
+            Warn,
         );
+        assert_contains!(found.summary, "subnet manager");
     }
 
     #[test]

@@ -86,8 +86,7 @@ mod tests {
             "/sys/class/infiniband/mlx5_1/ports/1/link_layer",
             "Ethernet\n",
         );
-        let found = worst(&CHECK, &near);
-        assert_eq!(found.verdict, Fail);
+        let found = judged(&CHECK, &near, Fail);
         assert!(
             found.fixes[0].actions[0]
                 .to_string()

@@ -77,8 +77,7 @@ mod tests {
     #[test]
     fn small_packets_are_a_warning_with_the_command_as_fix() {
         assert_eq!(verdict(&CHECK, &mtu("2500\n")), Info);
-        let found = worst(&CHECK, &mtu("1500\n"));
-        assert_eq!(found.verdict, Warn);
+        let found = judged(&CHECK, &mtu("1500\n"), Warn);
         assert_eq!(
             found.fixes[0].actions[0].to_string(),
             "ip link set dev enp6s0np0 mtu 9000"

@@ -41,6 +41,8 @@ fn judge(context: &Context<'_>, port: &Port<'_>) -> Judgement {
 
 #[cfg(test)]
 mod tests {
+    use snapshot::assert_contains;
+
     use super::*;
     use crate::checks::fixture::*;
 
@@ -48,11 +50,7 @@ mod tests {
     fn the_summary_has_the_command() {
         assert_eq!(verdicts(&CHECK, &example::healthy()), [Info; 2]);
         let found = worst(&CHECK, &example::healthy());
-        assert!(
-            found.summary.contains("dcb pfc show dev enp6s0np0"),
-            "{}",
-            found.summary
-        );
+        assert_contains!(found.summary, "dcb pfc show dev enp6s0np0");
     }
 
     #[test]

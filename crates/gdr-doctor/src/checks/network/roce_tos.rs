@@ -68,6 +68,8 @@ fn judge(context: &Context<'_>, port: &Port<'_>) -> Judgement {
 
 #[cfg(test)]
 mod tests {
+    use snapshot::assert_contains;
+
     use super::*;
     use crate::checks::fixture::*;
 
@@ -77,7 +79,7 @@ mod tests {
     fn the_traffic_class_is_shown() {
         assert_eq!(verdicts(&CHECK, &example::healthy()), [Info; 2]);
         let found = findings(&CHECK, &example::healthy().file(TOS, "106\n"));
-        assert!(found[0].summary.contains("106"), "{}", found[0].summary);
+        assert_contains!(found[0].summary, "106");
         let found = findings(
             &CHECK,
             &example::healthy().file(virtual_path::ENVIRONMENT, "NCCL_IB_TC=106\n"),

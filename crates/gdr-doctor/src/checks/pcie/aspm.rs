@@ -83,8 +83,7 @@ mod tests {
         let both = example::edit(one, example::NIC_PORTS[1], |port| {
             port.aspm(2);
         });
-        let found = worst(&CHECK, &both);
-        assert_eq!(found.verdict, Warn);
+        let found = judged(&CHECK, &both, Warn);
         assert_eq!(found.fixes.len(), 2);
     }
 

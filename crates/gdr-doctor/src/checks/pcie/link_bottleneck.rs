@@ -130,6 +130,7 @@ fn carries(hop: &Hop<'_>) -> Option<Link> {
 mod tests {
     use gdr_node::Inventory;
     use gdr_node::pci::{LinkSpeed, LinkWidth};
+    use snapshot::assert_contains;
 
     use super::*;
     use crate::checks::fixture::*;
@@ -143,9 +144,8 @@ mod tests {
     #[test]
     fn eight_lanes_do_not_carry_400_gigabits_and_the_width_is_the_cause() {
         let node = example::node();
-        let found = worst(&CHECK, &node);
-        assert_eq!(found.verdict, Warn);
-        assert!(found.summary.contains("31.5 GB/s"), "{}", found.summary);
+        let found = judged(&CHECK, &node, Warn);
+        assert_contains!(found.summary, "31.5 GB/s");
         let inventory = Inventory::read(&node);
         let selection = Selection::all().only([CHECK.id, CheckId("link.width")]);
         let diagnosis = diagnose(&Context::new(&node, &inventory), &selection);
@@ -168,9 +168,8 @@ mod tests {
         let node = example::healthy()
             .file(&format!("{port}/state"), "4: ACTIVE\n")
             .file(&format!("{port}/rate"), "400 Gb/sec (4X NDR)\n");
-        let found = worst(&CHECK, &node);
-        assert_eq!(found.verdict, Info);
-        assert!(found.summary.contains("100.0 GB/s"), "{}", found.summary);
+        let found = judged(&CHECK, &node, Info);
+        assert_contains!(found.summary, "100.0 GB/s");
     }
 
     /// The example's mlx5_1 in a slot of generation 3 with 4 lanes, which carries 3.9 GB/s.

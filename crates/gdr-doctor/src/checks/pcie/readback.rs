@@ -64,8 +64,7 @@ mod tests {
 
     #[test]
     fn switches_that_ignore_writes_are_info() {
-        let found = worst(&CHECK, &example::healthy());
-        assert_eq!(found.verdict, Info);
+        let found = judged(&CHECK, &example::healthy(), Info);
         // Four switches, each with one upstream port and four downstream ports.
         assert!(found.summary.starts_with("20 ports"), "{}", found.summary);
     }

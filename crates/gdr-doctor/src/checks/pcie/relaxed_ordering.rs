@@ -91,8 +91,7 @@ mod tests {
     fn strict_ordering_is_a_warning_on_amd_and_arm_and_info_elsewhere() {
         assert_eq!(verdict(&CHECK, &strict()), Info);
         let amd = strict().file("/proc/cpuinfo", "vendor_id\t: AuthenticAMD\n");
-        let found = worst(&CHECK, &amd);
-        assert_eq!(found.verdict, Warn);
+        let found = judged(&CHECK, &amd, Warn);
         assert!(matches!(
             found.fixes[0].actions[0],
             Action::WriteConfig {

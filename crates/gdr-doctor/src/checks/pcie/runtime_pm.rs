@@ -60,8 +60,11 @@ mod tests {
 
     #[test]
     fn a_suspended_gpu_is_a_warning() {
-        let found = worst(&CHECK, &example::healthy().file(&status(), "suspended\n"));
-        assert_eq!(found.verdict, Warn);
+        let found = judged(
+            &CHECK,
+            &example::healthy().file(&status(), "suspended\n"),
+            Warn,
+        );
         assert_eq!(found.subject.to_string(), "GPU0");
     }
 

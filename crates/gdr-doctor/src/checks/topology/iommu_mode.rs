@@ -174,8 +174,7 @@ mod tests {
 
     #[test]
     fn translation_is_a_warning_with_dma_buf_and_a_failure_without() {
-        let found = worst(&CHECK, &all_groups("DMA-FQ"));
-        assert_eq!(found.verdict, Warn);
+        let found = judged(&CHECK, &all_groups("DMA-FQ"), Warn);
         assert_eq!(found.subject, Subject::Node);
         assert!(found.fixes[0].actions[0].to_string().ends_with("iommu=pt"));
         let old = all_groups("DMA")
@@ -187,8 +186,7 @@ mod tests {
     #[test]
     fn the_finding_names_the_device_that_differs() {
         let path = format!("/sys/bus/pci/devices/{}/iommu_group/type", example::GPUS[7]);
-        let found = worst(&CHECK, &example::healthy().file(&path, "DMA\n"));
-        assert_eq!(found.verdict, Warn);
+        let found = judged(&CHECK, &example::healthy().file(&path, "DMA\n"), Warn);
         assert_eq!(found.subject.to_string(), "GPU6");
     }
 

@@ -76,8 +76,11 @@ mod tests {
     #[test]
     fn a_gpu_with_fewer_links_is_a_warning() {
         assert_eq!(verdict(&CHECK, &with_links(|_| 18)), Pass);
-        let found = worst(&CHECK, &with_links(|gpu| if gpu == 5 { 0 } else { 18 }));
-        assert_eq!(found.verdict, Warn);
+        let found = judged(
+            &CHECK,
+            &with_links(|gpu| if gpu == 5 { 0 } else { 18 }),
+            Warn,
+        );
         assert!(
             found.summary.starts_with("GPU5 has no NVLink"),
             "{}",

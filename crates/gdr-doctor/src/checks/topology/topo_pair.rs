@@ -195,6 +195,8 @@ fn has_chip_link(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use snapshot::assert_contains;
+
     use super::*;
     use crate::checks::fixture::*;
 
@@ -222,7 +224,7 @@ mod tests {
         let verdicts: Vec<Verdict> = found.iter().map(|it| it.verdict).collect();
         assert_eq!(verdicts[..4], [Warn; 4]);
         assert_eq!(verdicts[4..], [Fail; 4]);
-        assert!(found[0].summary.contains("NODE"), "{}", found[0].summary);
+        assert_contains!(found[0].summary, "NODE");
         let fixes: Vec<String> = found[4]
             .fixes
             .iter()
@@ -265,7 +267,7 @@ mod tests {
         let found = worst(&CHECK, &node);
         let first = findings(&CHECK, &node).remove(0);
         let advice = first.fixes[0].actions[0].to_string();
-        assert!(advice.contains("empty slot that is nearer: "), "{advice}");
+        assert_contains!(advice, "empty slot that is nearer: ");
         // The slot is not offered for GPUs below other switches.
         assert!(
             found.fixes[0].actions[0]

@@ -414,7 +414,7 @@ fn a_poll_without_an_accepted_packet_counts_as_idle() {
     let unknown = acknowledgement(qpn.get() ^ 1);
     assert_eq!(turns_for(&mut engine, &unknown).unknown_queue_pair, 1);
     let foreign = acknowledgement(qpn.get());
-    assert_eq!(turns_for(&mut engine, &foreign).strangers, 1);
+    assert_eq!(turns_for(&mut engine, &foreign).wrong_source, 1);
     let change_peer = |engine: &mut Engine, address: [u8; 4]| {
         let peer = engine.qps.get_mut(qpn.get()).unwrap().peer.as_mut();
         let peer = peer.unwrap();
@@ -422,7 +422,7 @@ fn a_poll_without_an_accepted_packet_counts_as_idle() {
         peer.address.set_ip(address.into());
     };
     change_peer(&mut engine, [127, 0, 0, 9]);
-    assert_eq!(turns_for(&mut engine, &foreign).strangers, 2);
+    assert_eq!(turns_for(&mut engine, &foreign).wrong_source, 2);
     change_peer(&mut engine, [127, 0, 0, 1]);
     let damaged = acknowledgement(qpn.get());
     assert_eq!(turns_for(&mut engine, &damaged).icrc_mismatches, 1);

@@ -357,7 +357,7 @@ impl Thread {
             // and `accept` adds to `new`, so each list is handled before it grows.
             self.end_connections(&ready.left);
             self.end(&ready.rings);
-            self.greet(&ready.new);
+            self.make_requested_rings(&ready.new);
             self.finish(&ready.asked);
             self.accept(&ready.listeners);
         }
@@ -512,7 +512,7 @@ impl Thread {
     }
 
     /// Makes the rings that other devices ask for.
-    fn greet(&mut self, ready: &[bool]) {
+    fn make_requested_rings(&mut self, ready: &[bool]) {
         let mut ready = ready.iter();
         let (said, waiting) = mem::take(&mut self.new)
             .into_iter()

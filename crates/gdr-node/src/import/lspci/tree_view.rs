@@ -281,6 +281,8 @@ fn identity(name: &str, function: u8) -> Identity {
 
 #[cfg(test)]
 mod tests {
+    use snapshot::assert_contains;
+
     use super::super::read;
     use crate::Inventory;
     use crate::numa::NumaLayout;
@@ -422,7 +424,7 @@ mod tests {
         assert_eq!(listing.left_out.len(), 1, "{:?}", listing.left_out);
         let words = listing.left_out[0].to_string();
         assert!(words.starts_with("3 lines of the drawing"), "{words}");
-        assert!(words.contains("+-01.0-[44]--"), "{words}");
+        assert_contains!(words, "+-01.0-[44]--");
     }
 
     #[test]

@@ -30,9 +30,9 @@ use self::consumer::{Consumer, Measured, ReceiveMode};
 use self::producer::Producer;
 use super::device::mutual_mtu;
 use super::report::{End, Path};
-use crate::area::TransferMemory;
 use crate::bench_target::BenchTarget;
 use crate::error::{Result, proceed};
+use crate::registered_buffer::TransferMemory;
 
 pub use cost_model::{CostModel, Crossing};
 pub use protocol::SERVICE;

@@ -6,15 +6,15 @@ use std::time::Duration;
 use gdr_rdma::{Access, Device, Endpoint, Mtu, RemoteMemory};
 
 use super::super::connection::Connection;
-use crate::area::{Area, StandIn, TransferMemory};
 use crate::error::Result;
 use crate::memory_facts::MemoryFacts;
+use crate::registered_buffer::{RegisteredBuffer, StandIn, TransferMemory};
 
 /// Frames of a pattern, registered for READs.
 pub(super) struct Producer {
     // Fields drop in order: the connection goes before the memory.
     connection: Connection,
-    frames: Area,
+    frames: RegisteredBuffer,
     facts: MemoryFacts,
 }
 
@@ -28,7 +28,8 @@ impl Producer {
     ) -> Result<Self> {
         let domain = device.protection_domain();
         let access = Access::REMOTE_READ;
-        let (frames, facts) = Area::new(&domain, memory, bytes, access, StandIn::Refused)?;
+        let (frames, facts) =
+            RegisteredBuffer::new(&domain, memory, bytes, access, StandIn::Refused)?;
         frames.fill(0, bytes, seed)?;
         Ok(Self {
             connection: Connection::new(&domain)?,

@@ -14,10 +14,10 @@ use super::protocol::{Ask, Message, Ready, SERVICE, unexpected};
 use super::report::{PipelineProcesses, PipelineReport, PipelineRow};
 use super::settings::PipelineSettings;
 use super::{DURATION, LEAST, PipelineEvent, measure};
-use crate::area::TransferMemory;
 use crate::bench_target::BenchTarget;
 use crate::conversation::{Conversation, common_mtu, known_mtu, reach};
 use crate::error::{PeerError, Result, proceed};
+use crate::registered_buffer::TransferMemory;
 use crate::report::ProcessFacts;
 use crate::transfer::Role;
 

@@ -2,10 +2,11 @@
 
 use gdr_node::{MemorySource, example, virtual_path};
 use regex::Regex;
+use snapshot::assert_contains;
 
 use crate::check::Check;
 use crate::checks;
-use crate::checks::fixture::{findings, verdict, worst};
+use crate::checks::fixture::{findings, judged, verdict, worst};
 use crate::explain::explain;
 use crate::finding::Verdict::{self, Fail, Info, Warn};
 use crate::runner::Scope;
@@ -257,8 +258,7 @@ fn normal_boot_messages_pass() {
 fn a_peer_memory_module_that_does_not_match_fails_only_if_it_is_needed() {
     let check = checks::find("klog.peermem_symbol").unwrap();
     let line = "nvidia_peermem: Unknown symbol ib_register_peer_memory_client (err -22)";
-    let found = worst(check, &logged(&[line]));
-    assert_eq!(found.verdict, Verdict::Info);
+    let found = judged(check, &logged(&[line]), Info);
     assert!(
         found.summary.ends_with("one is loaded now"),
         "{}",
@@ -272,8 +272,7 @@ fn a_peer_memory_module_that_does_not_match_fails_only_if_it_is_needed() {
         .without("/sys/module/nvidia_peermem")
         .without("/sys/kernel/mm/memory_peers")
         .file("/proc/modules", "ib_core 1 0 - Live 0x0\n");
-    let found = worst(check, &needed);
-    assert_eq!(found.verdict, Verdict::Fail);
+    let found = judged(check, &needed, Fail);
     assert_eq!(found.fixes.len(), 2);
 }
 
@@ -293,7 +292,7 @@ fn many_messages_are_a_warning_and_a_single_one_is_info() {
     // A later driver says the same when it skips a late callback.
     let found = worst(check, &logged(&[line; 5]));
     assert_eq!(found.verdict, Verdict::Info);
-    assert!(found.summary.contains("harmless"), "{}", found.summary);
+    assert_contains!(found.summary, "harmless");
     // Three within two hours do not reach the rate.
     let slow = old(example::healthy()).file(
         virtual_path::KERNEL_LOG,

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gdr_cuda::Ordinal;
 use gdr_object::{
-    Checksum, Element, Grantee, HomeOptions, Mode, ObjectName, ObjectOptions, Place, Rights, Shape,
+    Checksum, Element, Grantee, Mode, ObjectName, ObjectOptions, Place, Rights, ServerOptions,
+    Shape,
 };
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -33,24 +34,24 @@ use crate::waiting::{deadline, limit, wait};
 /// It serves until it is closed, or neither it nor one of its objects is used any more.
 #[pyclass(frozen, module = "gdr")]
 #[derive(Debug)]
-pub(crate) struct Home {
+pub(crate) struct ObjectServer {
     address: SocketAddr,
-    open: Arc<OpenHome>,
+    open: Arc<OpenServer>,
 }
 
 /// An owner, until it is closed. Its objects share it.
 #[derive(Debug)]
-pub(crate) struct OpenHome(Mutex<Option<Served>>);
+pub(crate) struct OpenServer(Mutex<Option<Served>>);
 
 /// An owner with the objects that are not closed.
 #[derive(Debug)]
 struct Served {
     // Field order is drop order: peers lose the connection before the objects.
-    home: gdr_object::Home,
+    server: gdr_object::ObjectServer,
     objects: Vec<Arc<gdr_object::Object>>,
 }
 
-impl OpenHome {
+impl OpenServer {
     /// The value is set as a whole, so it is valid after a panic.
     fn lock(&self) -> MutexGuard<'_, Option<Served>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -69,7 +70,7 @@ impl OpenHome {
     }
 }
 
-impl Drop for OpenHome {
+impl Drop for OpenServer {
     fn drop(&mut self) {
         // It waits for threads: not with the interpreter's lock, which this thread has if Python drops the
         // value.
@@ -119,10 +120,10 @@ impl Model {
     }
 }
 
-context_manager!(Home);
+context_manager!(ObjectServer);
 
 #[pymethods]
-impl Home {
+impl ObjectServer {
     #[new]
     #[pyo3(signature = (address = "127.0.0.1:0", *, key = None, nic = None, limit = None))]
     fn new(
@@ -134,19 +135,19 @@ impl Home {
     ) -> PyResult<Self> {
         let (address, security) = (self::address(py, address)?, security(key)?);
         py.detach(|| {
-            let mut options = HomeOptions::new(security);
+            let mut options = ServerOptions::new(security);
             if let Some(device) = device(nic)? {
                 options = options.device(&device);
             }
             if let Some(limit) = limit {
                 options = options.limit(limit);
             }
-            let home = gdr_object::Home::bind(address, options);
-            let home = home.map_err(IntoException::into_exception)?;
+            let server = gdr_object::ObjectServer::bind(address, options);
+            let server = server.map_err(IntoException::into_exception)?;
             Ok(Self {
-                address: home.address(),
-                open: Arc::new(OpenHome(Mutex::new(Some(Served {
-                    home,
+                address: server.address(),
+                open: Arc::new(OpenServer(Mutex::new(Some(Served {
+                    server,
                     objects: Vec::new(),
                 })))),
             })
@@ -210,9 +211,9 @@ impl Home {
                 Some(device) => Place::gpu(&Runtime::get()?.gpu(device)?.gpu),
             };
             let mut open = self.open.lock();
-            let closed = || PyValueError::new_err("the home is closed: open another one");
-            let Served { home, objects } = open.as_mut().ok_or_else(closed)?;
-            let object = home.create(name, options, &place);
+            let closed = || PyValueError::new_err("the server is closed: open another one");
+            let Served { server, objects } = open.as_mut().ok_or_else(closed)?;
+            let object = server.create(name, options, &place);
             let object = Arc::new(object.map_err(IntoException::into_exception)?);
             objects.push(Arc::clone(&object));
             Ok(Object::new(object, Arc::clone(&self.open)))
@@ -244,19 +245,19 @@ impl Home {
         let (limit, until) = (limit(timeout)?, deadline(timeout)?);
         let (owner, security) = (self::address(py, owner)?, security(key)?);
         wait(py, None, {
-            let home = Arc::clone(&self.open);
+            let server = Arc::clone(&self.open);
             move || {
                 let link = connect(owner, security, nic, until)?;
                 let from = link
                     .open(from, until)
                     .map_err(IntoException::into_exception)?;
-                let open = home.lock();
-                let closed = || PyValueError::new_err("the home is closed: open another one");
+                let open = server.lock();
+                let closed = || PyValueError::new_err("the server is closed: open another one");
                 let served = open.as_ref().ok_or_else(closed)?;
-                let relay = gdr_object::Relay::start(&served.home, name, from, limit);
+                let relay = gdr_object::Relay::start(&served.server, name, from, limit);
                 let relay = relay.map_err(IntoException::into_exception)?;
                 drop(open);
-                Ok(Relay::new(relay, home))
+                Ok(Relay::new(relay, server))
             }
         })?
     }
@@ -273,7 +274,7 @@ impl Home {
     }
 
     fn __repr__(&self) -> String {
-        format!("<gdr.Home at {}>", self.address)
+        format!("<gdr.ObjectServer at {}>", self.address)
     }
 }
 

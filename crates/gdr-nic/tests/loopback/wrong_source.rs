@@ -66,7 +66,7 @@ fn a_packet_from_another_port_than_the_peers_is_dropped_whatever_its_icrc() {
     for packet in [good, damaged] {
         neighbour.send_to(&packet, b.device.address()).unwrap();
     }
-    wait_until(|| b.device.counters().strangers == 2);
+    wait_until(|| b.device.counters().wrong_source == 2);
     assert_eq!(b.device.counters().icrc_mismatches, 0);
     assert!(bytes(&target) == before);
     works(&a, &target);
@@ -113,7 +113,7 @@ fn more_peers_than_the_kernel_lists_are_distinguished_from_strangers_by_the_devi
     let stranger = UdpSocket::bind(("127.0.0.3", 0)).unwrap();
     let packet = good_write(&a, &b, &target, stranger.local_addr().unwrap());
     stranger.send_to(&packet, b.device.address()).unwrap();
-    wait_until(|| b.device.counters().strangers == 1);
+    wait_until(|| b.device.counters().wrong_source == 1);
     assert!(bytes(&target) == before);
     works(&a, &target);
     // Few enough again: the kernel takes over.

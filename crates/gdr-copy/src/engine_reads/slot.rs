@@ -1,15 +1,15 @@
-//! Where a reader and the thread of the copy engine meet.
+//! The slots by which readers and the thread of the copy engine exchange requests.
 //!
-//! A desk is a few words that both sides write: neither ever waits for the other to do so. The reader
-//! claims a desk, posts its request there, and looks which pieces have arrived; the thread takes the
-//! request, and says which pieces it has queued. The desk is free when both have left it.
+//! A slot holds a few words that both sides write: neither ever waits for the other to do so. The reader
+//! claims a slot, posts its request there, and looks which pieces have arrived; the thread takes the
+//! request, and says which pieces it has queued. The slot is free when both have left it.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence};
 
 use super::pieces::{AHEAD, Pieces, RING};
 
-/// In the state: a reader uses the desk; the other bits are the address of its lease.
+/// In the state: a reader uses the slot; the other bits are the address of its lease.
 const READER: usize = 1;
 /// In the state: there is a request that the thread has not taken.
 const POSTED: usize = 2;
@@ -42,7 +42,7 @@ pub(super) struct Request {
 /// A place for one read at a time.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
-pub(super) struct Desk {
+pub(super) struct Slot {
     state: AtomicUsize,
     source: AtomicU64,
     offset: AtomicU64,
@@ -57,13 +57,13 @@ pub(super) struct Desk {
     queued: AtomicUsize,
 }
 
-impl Desk {
+impl Slot {
     /// Claims it for the reader with this lease, unless it is in use.
     pub(super) fn claim(&'static self, lease: &Lease) -> bool {
         lease
-            .desk
+            .slot
             .store(ptr::from_ref(self).cast_mut(), Ordering::Relaxed);
-        // A handler that leaves the read from here on finds the desk in the lease.
+        // A handler that leaves the read from here on finds the slot in the lease.
         compiler_fence(Ordering::SeqCst);
         // A lease is aligned to 8 bytes, so the low bits of its address are free for the flags.
         let (free, claimed) = (0, lease.address() | READER);
@@ -149,7 +149,7 @@ impl Desk {
         self.state.load(Ordering::SeqCst) & POSTED != 0
     }
 
-    /// Takes the request, if there is one. For the thread, which calls [`Desk::finish`] later.
+    /// Takes the request, if there is one. For the thread, which calls [`Slot::finish`] later.
     pub(super) fn take(&self) -> Option<Request> {
         let state = self.state.load(Ordering::Acquire);
         if state & POSTED == 0 {
@@ -189,7 +189,7 @@ impl Desk {
         is_wanted
     }
 
-    /// Returns whether the reader still uses the desk. For the thread.
+    /// Returns whether the reader still uses the slot. For the thread.
     pub(super) fn has_reader(&self) -> bool {
         self.state.load(Ordering::SeqCst) & READER != 0
     }
@@ -216,30 +216,30 @@ impl Desk {
     }
 }
 
-/// Which desk a read uses. It belongs to one read at a time; where that is left by a jump, its desk is
+/// Which slot a read uses. It belongs to one read at a time; where that is left by a jump, its slot is
 /// freed by [`Lease::end`].
 #[derive(Debug, Default)]
 #[repr(align(8))]
 pub struct Lease {
-    desk: AtomicPtr<Desk>,
+    slot: AtomicPtr<Slot>,
 }
 
 impl Lease {
     /// Of no read yet.
     pub const fn new() -> Self {
         Self {
-            desk: AtomicPtr::new(ptr::null_mut()),
+            slot: AtomicPtr::new(ptr::null_mut()),
         }
     }
 
     /// Ends the read that was left. Neither waits nor allocates, and does nothing a second time.
     pub fn end(&self) {
-        // SAFETY: null or a desk, which are never freed.
-        if let Some(desk) = unsafe { self.desk.load(Ordering::Relaxed).as_ref() } {
-            desk.leave(self.address());
+        // SAFETY: null or a slot, which are never freed.
+        if let Some(slot) = unsafe { self.slot.load(Ordering::Relaxed).as_ref() } {
+            slot.leave(self.address());
             // A handler that leaves a read here leaves it to the next call.
             compiler_fence(Ordering::SeqCst);
-            self.desk.store(ptr::null_mut(), Ordering::Relaxed);
+            self.slot.store(ptr::null_mut(), Ordering::Relaxed);
         }
     }
 
@@ -263,92 +263,92 @@ mod tests {
         len: 1 << 20,
     };
 
-    fn desk() -> &'static Desk {
+    fn slot() -> &'static Slot {
         Box::leak(Box::default())
     }
 
     #[test]
-    fn a_desk_has_one_reader_and_is_free_when_both_sides_have_left() {
-        let (desk, lease, other) = (desk(), Lease::new(), Lease::new());
-        assert!(desk.claim(&lease));
-        assert!(!desk.claim(&other), "it is in use");
+    fn a_slot_has_one_reader_and_is_free_when_both_sides_have_left() {
+        let (slot, lease, other) = (slot(), Lease::new(), Lease::new());
+        assert!(slot.claim(&lease));
+        assert!(!slot.claim(&other), "it is in use");
         other.end();
-        assert!(!desk.is_free(), "another lease ends nothing");
-        assert_eq!(desk.take(), None, "nothing is posted");
-        desk.post(REQUEST, 0);
-        assert_eq!(desk.take(), Some(REQUEST));
-        assert_eq!(desk.take(), None, "once");
+        assert!(!slot.is_free(), "another lease ends nothing");
+        assert_eq!(slot.take(), None, "nothing is posted");
+        slot.post(REQUEST, 0);
+        assert_eq!(slot.take(), Some(REQUEST));
+        assert_eq!(slot.take(), None, "once");
         lease.end();
         lease.end();
-        assert!(!desk.is_free() && desk.serves(7) && !desk.serves(8));
+        assert!(!slot.is_free() && slot.serves(7) && !slot.serves(8));
         assert!(
-            !desk.claim(&other),
+            !slot.claim(&other),
             "the engine may still write to the ring"
         );
-        desk.finish();
-        assert!(desk.is_free() && desk.claim(&other));
+        slot.finish();
+        assert!(slot.is_free() && slot.claim(&other));
         lease.end();
-        assert!(!desk.is_free(), "an ended lease ends nothing");
+        assert!(!slot.is_free(), "an ended lease ends nothing");
     }
 
     #[test]
     fn a_request_that_its_reader_left_is_not_taken() {
-        let (desk, lease) = (desk(), Lease::new());
-        assert!(desk.claim(&lease));
-        desk.post(REQUEST, 0);
+        let (slot, lease) = (slot(), Lease::new());
+        assert!(slot.claim(&lease));
+        slot.post(REQUEST, 0);
         lease.end();
-        assert!(desk.is_free());
-        assert_eq!(desk.take(), None);
+        assert!(slot.is_free());
+        assert_eq!(slot.take(), None);
     }
 
     #[test]
     fn nothing_is_queued_for_a_reader_that_has_stopped_left_or_has_the_bytes() {
-        let (desk, lease) = (desk(), Lease::new());
+        let (slot, lease) = (slot(), Lease::new());
         let taken = || {
-            assert!(desk.claim(&lease));
-            desk.post(REQUEST, 0);
-            assert!(desk.take().is_some());
-            desk.begin(ptr::null_mut(), 0, 1);
-            assert!(!desk.is_read());
+            assert!(slot.claim(&lease));
+            slot.post(REQUEST, 0);
+            assert!(slot.take().is_some());
+            slot.begin(ptr::null_mut(), 0, 1);
+            assert!(!slot.is_read());
         };
         taken();
-        desk.progress(100);
-        assert!(!desk.may_queue(0, 100));
-        desk.stop();
-        assert!(!desk.may_queue(0, 1 << 20));
-        assert!(!desk.is_read(), "nothing was queued");
+        slot.progress(100);
+        assert!(!slot.may_queue(0, 100));
+        slot.stop();
+        assert!(!slot.may_queue(0, 1 << 20));
+        assert!(!slot.is_read(), "nothing was queued");
         lease.end();
-        desk.finish();
+        slot.finish();
         taken();
         lease.end();
-        assert!(!desk.may_queue(0, 1 << 20));
-        desk.finish();
+        assert!(!slot.may_queue(0, 1 << 20));
+        slot.finish();
     }
 
     #[test]
     fn a_piece_has_arrived_when_the_ring_has_its_flag() {
-        let (desk, lease) = (desk(), Lease::new());
+        let (slot, lease) = (slot(), Lease::new());
         let words = vec![0u32; RING_WITH_FLAGS / 4].leak();
         let ring = words.as_mut_ptr().cast::<u8>();
-        assert!(desk.claim(&lease));
-        desk.post(REQUEST, 0);
-        assert!(desk.take().is_some());
-        desk.begin(ring, 3, 9);
-        assert!(!desk.is_queued(3));
-        assert!(desk.may_queue(3, 1 << 20) && desk.may_queue(4, 1 << 20));
-        assert!(desk.is_queued(4) && !desk.is_queued(5));
-        assert_eq!(desk.arrived(3), None);
-        assert!(desk.is_read());
+        assert!(slot.claim(&lease));
+        slot.post(REQUEST, 0);
+        assert!(slot.take().is_some());
+        slot.begin(ring, 3, 9);
+        assert!(!slot.is_queued(3));
+        assert!(slot.may_queue(3, 1 << 20) && slot.may_queue(4, 1 << 20));
+        assert!(slot.is_queued(4) && !slot.is_queued(5));
+        assert_eq!(slot.arrived(3), None);
+        assert!(slot.is_read());
         // SAFETY: a word of the memory above.
         unsafe { ring.add(flag_of(3)).cast::<u32>().write(9) };
-        assert_eq!(desk.arrived(3), Some(ring));
-        assert_eq!(desk.arrived(2), None, "before the first");
-        assert_eq!(desk.arrived(4), None);
-        assert_eq!(desk.arrived(5), None, "not queued");
-        assert!(desk.is_read());
+        assert_eq!(slot.arrived(3), Some(ring));
+        assert_eq!(slot.arrived(2), None, "before the first");
+        assert_eq!(slot.arrived(4), None);
+        assert_eq!(slot.arrived(5), None, "not queued");
+        assert!(slot.is_read());
         // SAFETY: another word of it.
         unsafe { ring.add(flag_of(4)).cast::<u32>().write(10) };
-        assert!(!desk.is_read());
+        assert!(!slot.is_read());
         lease.end();
     }
 }

@@ -1,42 +1,31 @@
 //! Lines of text that follow the width of a terminal, and break between words.
 
-use std::io::IsTerminal;
-use std::os::fd::AsFd;
-
-/// The columns of a terminal that does not say how many it has.
-const USUAL: usize = 80;
 /// A column of words beyond this one does not get the rest of a line.
 const MOST_INDENT: usize = 24;
 
-/// Returns the columns of a stream that is a terminal.
-pub(crate) fn columns(stream: impl AsFd + IsTerminal) -> Option<usize> {
-    stream.is_terminal().then(|| {
-        let size = rustix::termios::tcgetwinsize(stream).ok();
-        let columns = size.map_or(0, |size| usize::from(size.ws_col));
-        if columns == 0 { USUAL } else { columns }
+/// Returns the characters of a text that are shown: all but its color codes.
+fn shown(text: &str) -> impl Iterator<Item = char> {
+    let mut color = false;
+    text.chars().filter(move |character| {
+        let is_shown = !color && *character != '\u{1b}';
+        color = (color || *character == '\u{1b}') && *character != 'm';
+        is_shown
     })
 }
 
-/// Returns the characters of a text without its color codes.
-pub(crate) fn width(text: &str) -> usize {
-    let mut color = false;
-    text.chars()
-        .filter(|character| {
-            let shown = !color && *character != '\u{1b}';
-            color = (color || *character == '\u{1b}') && *character != 'm';
-            shown
-        })
-        .count()
+/// Returns the columns that a text takes.
+pub fn width(text: &str) -> usize {
+    shown(text).count()
 }
 
 /// Breaks a line that is too long for its place. The rest of it begins below the second column of words,
 /// else two columns after its indent; the rest of a command of a shell (`$ ...`) is part of it. A word that
 /// is longer than a line is not broken.
-pub(crate) fn folded(line: &str, columns: usize) -> Vec<String> {
+pub fn folded(line: &str, columns: usize) -> Vec<String> {
     if width(line) <= columns {
         return vec![line.to_owned()];
     }
-    let plain = without_colors(line);
+    let plain: String = shown(line).collect();
     let text = plain.trim_start();
     let indent = plain.len() - text.len();
     if text.starts_with("$ ") {
@@ -59,7 +48,7 @@ pub(crate) fn folded(line: &str, columns: usize) -> Vec<String> {
 }
 
 /// Breaks each line of a text. Lines with tabs belong to a table, which is written in parts.
-pub(crate) fn text_folded(text: &str, columns: usize) -> String {
+pub fn text_folded(text: &str, columns: usize) -> String {
     let mut lines = Vec::new();
     let all: Vec<&str> = text.split('\n').collect();
     for part in all.chunk_by(|one, other| one.contains('\t') == other.contains('\t')) {
@@ -116,7 +105,7 @@ fn table_in_parts(lines: &[&str], columns: usize) -> Vec<String> {
 }
 
 /// Breaks a text into lines without an indent.
-pub(crate) fn filled(text: &str, columns: usize) -> Vec<String> {
+pub fn filled(text: &str, columns: usize) -> Vec<String> {
     text.split('\n')
         .flat_map(|line| broken(line, columns, "", "", Words::Plain))
         .collect()
@@ -171,10 +160,6 @@ fn pieces(line: &str, words: Words) -> Vec<(&str, &str)> {
         rest = &word[end..];
     }
     pieces
-}
-
-fn without_colors(text: &str) -> String {
-    anstream::adapter::strip_str(text).to_string()
 }
 
 #[cfg(test)]

@@ -46,12 +46,12 @@ impl TransferMemory<'_> {
 pub(crate) enum StandIn {
     /// Nothing: figures of other memory would say nothing about GPU memory.
     Refused,
-    /// Page-locked host memory is registered instead, and copied by [`Area::before_sending`]
-    /// and [`Area::after_receiving`].
+    /// Page-locked host memory is registered instead, and copied by [`RegisteredBuffer::before_sending`]
+    /// and [`RegisteredBuffer::after_receiving`].
     Allowed,
 }
 
-enum AreaMemory {
+enum BufferMemory {
     Host(Buffer),
     Gpu {
         buffer: Arc<DeviceBuffer>,
@@ -61,16 +61,16 @@ enum AreaMemory {
 }
 
 /// A registered range of memory.
-pub(crate) struct Area {
+pub(crate) struct RegisteredBuffer {
     // The region goes before the memory.
     region: MemoryRegion,
-    memory: AreaMemory,
+    memory: BufferMemory,
 }
 
 /// The deadline of a kernel that fills or compares one slot of at most 1 GiB.
 const KERNEL_LIMIT: Duration = Duration::from_secs(60);
 
-impl Area {
+impl RegisteredBuffer {
     /// Registers `len` bytes, and says how they are reached.
     pub(crate) fn new(
         domain: &ProtectionDomain,
@@ -92,7 +92,7 @@ impl Area {
         let buffer = Buffer::host(bytes)?;
         Ok(Self {
             region: domain.register(&buffer, access)?,
-            memory: AreaMemory::Host(buffer),
+            memory: BufferMemory::Host(buffer),
         })
     }
 
@@ -123,16 +123,16 @@ impl Area {
             len,
         };
         let made = Registration::new(target, domain, range, access, destination)?;
-        let memory = AreaMemory::Gpu {
+        let memory = BufferMemory::Gpu {
             stream: target.gpu().stream()?,
             stage: made.stage,
             buffer,
         };
-        let area = Self {
+        let registered = Self {
             region: made.region,
             memory,
         };
-        Ok((area, made.memory.into()))
+        Ok((registered, made.memory.into()))
     }
 
     /// How the device reaches it.
@@ -162,10 +162,10 @@ impl Area {
     pub(crate) fn fill(&self, offset: u64, len: u64, seed: u32) -> Result<()> {
         let words = len.div_ceil(4);
         match &self.memory {
-            AreaMemory::Gpu { buffer, stream, .. } => {
+            BufferMemory::Gpu { buffer, stream, .. } => {
                 Ok(stream.fill_pattern(buffer, offset, words, seed, KERNEL_LIMIT)?)
             }
-            AreaMemory::Host(buffer) => {
+            BufferMemory::Host(buffer) => {
                 let mut chunk = vec![0; CHUNK.min(4 * words as usize)];
                 for (at, len) in pattern::pieces(4 * words, CHUNK as u64) {
                     let bytes = &mut chunk[..len as usize];
@@ -184,7 +184,7 @@ impl Area {
     /// [`Error::WrongData`] with the first byte that differs.
     pub(crate) fn compare(&self, what: &str, offset: u64, len: u64, seed: u32) -> Result<()> {
         let mut from = 0;
-        if let AreaMemory::Gpu { buffer, stream, .. } = &self.memory {
+        if let BufferMemory::Gpu { buffer, stream, .. } = &self.memory {
             let words = len / 4;
             let found = stream.verify_pattern(buffer, offset, words, seed, KERNEL_LIMIT)?;
             if found.mismatches > 0 {
@@ -215,7 +215,7 @@ impl Area {
     /// the pattern that it may hold instead.
     pub(crate) fn outcome(&self, len: u64, seed: u32, before: u32) -> Result<Outcome> {
         match &self.memory {
-            AreaMemory::Gpu { buffer, stream, .. } => {
+            BufferMemory::Gpu { buffer, stream, .. } => {
                 let range = GpuRange {
                     buffer,
                     offset: 0,
@@ -223,7 +223,7 @@ impl Area {
                 };
                 pattern::by_kernel(stream, range, seed, Some(before), KERNEL_LIMIT)
             }
-            AreaMemory::Host(buffer) => {
+            BufferMemory::Host(buffer) => {
                 let mut comparison = Comparison::new(seed, Some(before));
                 let mut chunk = vec![0; CHUNK.min(len as usize)];
                 for (offset, len) in pattern::pieces(len, CHUNK as u64) {
@@ -248,22 +248,22 @@ impl Area {
 
     fn stage(&self) -> Option<&StagingBuffer> {
         match &self.memory {
-            AreaMemory::Host(_) => None,
-            AreaMemory::Gpu { stage, .. } => stage.as_ref(),
+            BufferMemory::Host(_) => None,
+            BufferMemory::Gpu { stage, .. } => stage.as_ref(),
         }
     }
 
     pub(crate) fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
         match &self.memory {
-            AreaMemory::Host(buffer) => Ok(buffer.read_at(offset, bytes)?),
-            AreaMemory::Gpu { buffer, .. } => Ok(buffer.read(offset, bytes)?),
+            BufferMemory::Host(buffer) => Ok(buffer.read_at(offset, bytes)?),
+            BufferMemory::Gpu { buffer, .. } => Ok(buffer.read(offset, bytes)?),
         }
     }
 
     pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         match &self.memory {
-            AreaMemory::Host(buffer) => Ok(buffer.write_at(offset, bytes)?),
-            AreaMemory::Gpu { buffer, .. } => Ok(buffer.write(offset, bytes)?),
+            BufferMemory::Host(buffer) => Ok(buffer.write_at(offset, bytes)?),
+            BufferMemory::Gpu { buffer, .. } => Ok(buffer.write(offset, bytes)?),
         }
     }
 
@@ -277,8 +277,8 @@ impl Area {
     /// The host memory, whose bytes can be watched while a peer writes them.
     pub(crate) fn host_buffer(&self) -> Option<&Buffer> {
         match &self.memory {
-            AreaMemory::Host(buffer) => Some(buffer),
-            AreaMemory::Gpu { .. } => None,
+            BufferMemory::Host(buffer) => Some(buffer),
+            BufferMemory::Gpu { .. } => None,
         }
     }
 }
@@ -324,14 +324,15 @@ mod tests {
     #[test]
     fn a_comparison_names_the_first_byte_that_differs() {
         let device = Device::soft_with(SoftOptions::default().port(0)).unwrap();
-        let area = Area::host(&device.protection_domain(), 4 << 20, Access::empty()).unwrap();
+        let registered =
+            RegisteredBuffer::host(&device.protection_domain(), 4 << 20, Access::empty()).unwrap();
         for len in [1, 3, 4, 4093, (1 << 20) + 7, 3 << 20] {
-            area.fill(64, len, 7).unwrap();
-            area.compare("the test", 64, len, 7).unwrap();
+            registered.fill(64, len, 7).unwrap();
+            registered.compare("the test", 64, len, 7).unwrap();
             let mut byte = [0];
-            area.read(64 + len - 1, &mut byte).unwrap();
-            area.write(64 + len - 1, &[byte[0] ^ 1]).unwrap();
-            match area.compare("the test", 64, len, 7) {
+            registered.read(64 + len - 1, &mut byte).unwrap();
+            registered.write(64 + len - 1, &[byte[0] ^ 1]).unwrap();
+            match registered.compare("the test", 64, len, 7) {
                 Err(Error::WrongData { offset, .. }) => assert_eq!(offset, len - 1),
                 other => panic!("{other:?}"),
             }

@@ -1,59 +1,24 @@
-//! Tables of plain text, as wide as the terminal and at most 100 columns, and the same as CSV.
+//! Tables of plain text that fit a width, and the same as CSV.
 
-use anyhow::Result;
-
-use crate::exit::UsageError;
-use crate::global::Global;
-use crate::output::Output;
 use crate::wrap::{filled, width};
 
 /// The space between columns.
 const GAP: usize = 2;
 
-/// How to lay out a table.
-#[derive(Clone, Copy, Debug, Default, clap::Args)]
-pub(super) struct Layout {
-    /// Show every column at its full width
-    #[arg(long)]
-    wide: bool,
-
-    /// Print comma-separated values, every column
-    #[arg(long, conflicts_with = "wide")]
-    csv: bool,
-}
-
-impl Layout {
-    /// Refuses two formats at once.
-    pub(super) fn check(self, global: &Global) -> Result<(), UsageError> {
-        if self.csv && global.json {
-            let reason = "--csv and --json are two formats: leave one out";
-            return Err(UsageError(reason.to_owned()));
-        }
-        Ok(())
-    }
-
-    /// Whether all columns are shown.
-    pub(super) fn is_whole(self) -> bool {
-        self.wide || self.csv
-    }
-
-    /// Whether the format is CSV.
-    pub(super) fn is_csv(self) -> bool {
-        self.csv
-    }
-}
-
 /// A table: the heads of its columns, and its rows.
 #[derive(Debug, Default)]
-pub(crate) struct Sheet {
+pub struct Table {
     heads: Vec<String>,
     rows: Vec<Vec<String>>,
     /// Columns whose cells stay on one line.
     whole: Vec<usize>,
+    /// Columns whose cells end below each other.
+    right: Vec<usize>,
 }
 
-impl Sheet {
-    pub(crate) fn new(heads: &[&str]) -> Self {
+impl Table {
+    /// A table without rows.
+    pub fn new(heads: &[&str]) -> Self {
         Self {
             heads: heads.iter().map(|head| (*head).to_owned()).collect(),
             ..Self::default()
@@ -61,46 +26,36 @@ impl Sheet {
     }
 
     /// Keeps the cells of these columns on one line, such as addresses.
-    pub(crate) fn keep_whole(mut self, columns: &[usize]) -> Self {
+    pub fn keep_whole(mut self, columns: &[usize]) -> Self {
         self.whole = columns.to_vec();
         self
     }
 
-    pub(crate) fn row(&mut self, cells: Vec<String>) {
+    /// Aligns these columns to the right, such as numbers, and keeps their cells on one line.
+    pub fn align_right(mut self, columns: impl IntoIterator<Item = usize>) -> Self {
+        self.right = columns.into_iter().collect();
+        self
+    }
+
+    /// Adds a row: a cell for each column.
+    pub fn row(&mut self, cells: Vec<String>) {
         self.rows.push(cells);
     }
 
-    /// Writes it.
-    pub(super) fn show(&self, layout: Layout, output: &mut Output) -> Result<()> {
-        if layout.csv {
-            for row in std::iter::once(&self.heads).chain(&self.rows) {
-                let cells: Vec<String> = row.iter().map(|cell| quoted(cell)).collect();
-                output.line(cells.join(","))?;
-            }
-            return Ok(());
-        }
-        let lines = match layout.wide {
-            true => self.whole_lines(),
-            false => self.lines(output.width()),
-        };
-        Ok(output.bytes(format!("{}\n", lines.join("\n")).as_bytes())?)
-    }
-
-    /// Writes it below other lines, in the default layout.
-    pub(crate) fn write(&self, output: &mut Output) -> gdr_perf::Result<()> {
-        let lines = self.lines(output.width());
-        output.bytes(format!("{}\n", lines.join("\n")).as_bytes())
+    /// Its lines as CSV.
+    pub fn csv(&self) -> impl Iterator<Item = String> {
+        std::iter::once(&self.heads).chain(&self.rows).map(csv_line)
     }
 
     /// Its lines, as wide as its cells.
-    fn whole_lines(&self) -> Vec<String> {
+    pub fn whole_lines(&self) -> Vec<String> {
         let widths: Vec<usize> = self.columns().map(|column| column.natural).collect();
         self.aligned(&widths)
     }
 
     /// Its lines at a width: the cells of the widest columns are broken between words; where this is not
     /// enough, each row is a block with a line for each cell.
-    pub(crate) fn lines(&self, most: usize) -> Vec<String> {
+    pub fn lines(&self, most: usize) -> Vec<String> {
         let columns: Vec<Widths> = self.columns().collect();
         let mut widths: Vec<usize> = columns.iter().map(|column| column.natural).collect();
         let gaps = GAP * columns.len().saturating_sub(1);
@@ -126,7 +81,7 @@ impl Sheet {
                 parts.flat_map(str::lines).map(width).max().unwrap_or(0)
             };
             let natural = of('\n');
-            let least = if self.whole.contains(&at) {
+            let least = if self.whole.contains(&at) || self.right.contains(&at) {
                 natural
             } else {
                 of(' ')
@@ -148,9 +103,13 @@ impl Sheet {
             for at in 0..height {
                 let mut line = String::new();
                 let mut column = 0usize;
-                for (cell, most) in cells.iter().zip(widths) {
+                for (number, (cell, most)) in cells.iter().zip(widths).enumerate() {
                     let part = cell.get(at).map_or("", String::as_str);
-                    line.push_str(&" ".repeat(column.saturating_sub(width(&line))));
+                    let start = match self.right.contains(&number) {
+                        true => column + most.saturating_sub(width(part)),
+                        false => column,
+                    };
+                    line.push_str(&" ".repeat(start.saturating_sub(width(&line))));
                     line.push_str(part);
                     column += most + GAP;
                 }
@@ -190,13 +149,14 @@ struct Widths {
     least: usize,
 }
 
-/// A cell as RFC 4180 has it.
-fn quoted(cell: &str) -> String {
-    if cell.contains(['"', ',', '\n', '\r']) {
-        format!("\"{}\"", cell.replace('"', "\"\""))
-    } else {
-        cell.to_owned()
-    }
+/// A line of CSV, with quotes where RFC 4180 asks for them.
+pub fn csv_line(cells: impl IntoIterator<Item = impl AsRef<str>>) -> String {
+    let quoted = |cell: &str| match cell.contains(['"', ',', '\n', '\r']) {
+        true => format!("\"{}\"", cell.replace('"', "\"\"")),
+        false => cell.to_owned(),
+    };
+    let cells: Vec<String> = cells.into_iter().map(|it| quoted(it.as_ref())).collect();
+    cells.join(",")
 }
 
 #[cfg(test)]
@@ -205,9 +165,9 @@ mod tests {
 
     #[test]
     fn a_table_fits_its_width_and_is_plain_text() {
-        let mut sheet = Sheet::new(&["PCI", "words"]).keep_whole(&[0]);
-        sheet.row(vec!["0000:19:00.0".to_owned(), "word ".repeat(60)]);
-        let lines = sheet.lines(60);
+        let mut table = Table::new(&["PCI", "words"]).keep_whole(&[0]);
+        table.row(vec!["0000:19:00.0".to_owned(), "word ".repeat(60)]);
+        let lines = table.lines(60);
         assert!(lines.len() > 3, "{lines:?}");
         assert!(
             lines.iter().all(|line| line.len() <= 60 && line.is_ascii()),
@@ -218,10 +178,10 @@ mod tests {
 
     #[test]
     fn a_table_that_is_too_wide_has_a_block_for_each_row() {
-        let mut sheet = Sheet::new(&["PCI", "link"]).keep_whole(&[0]);
-        sheet.row(vec!["0000:19:00.0".to_owned(), "InfiniBand".to_owned()]);
-        sheet.row(vec!["0000:1a:00.0".to_owned(), String::new()]);
-        let lines = sheet.lines(20);
+        let mut table = Table::new(&["PCI", "link"]).keep_whole(&[0]);
+        table.row(vec!["0000:19:00.0".to_owned(), "InfiniBand".to_owned()]);
+        table.row(vec!["0000:1a:00.0".to_owned(), String::new()]);
+        let lines = table.lines(20);
         assert_eq!(
             lines,
             [
@@ -234,8 +194,14 @@ mod tests {
     }
 
     #[test]
+    fn numbers_end_below_each_other_and_lines_of_a_cell_stay_its_own() {
+        let mut table = Table::new(&["NIC", "bytes"]).align_right([1]);
+        table.row(vec!["a".to_owned(), "12\n(3)".to_owned()]);
+        assert_eq!(table.lines(80), ["NIC  bytes", "a       12", "       (3)"]);
+    }
+
+    #[test]
     fn a_cell_with_a_comma_is_quoted() {
-        assert_eq!(quoted("a"), "a");
-        assert_eq!(quoted("a,\"b\""), "\"a,\"\"b\"\"\"");
+        assert_eq!(csv_line(["a", "a,\"b\""]), "a,\"a,\"\"b\"\"\"");
     }
 }

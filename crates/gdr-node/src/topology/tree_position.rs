@@ -14,7 +14,7 @@ const BRIDGES_OF_ONE_SWITCH: usize = 2;
 
 /// The position of a device in the tree.
 #[derive(Clone, Debug)]
-pub(super) struct Seat {
+pub(super) struct TreePosition {
     pub(super) bdf: Bdf,
     pub(super) root: RootBus,
     /// The bridges above it, from the root down.
@@ -54,11 +54,11 @@ pub(super) struct Classes {
     pub(super) ucx: UcxClass,
 }
 
-impl Seat {
+impl TreePosition {
     pub(super) fn of(tree: &Tree, layout: &NumaLayout, bdf: Bdf) -> Option<Self> {
         let (root, chain) = tree.chain(bdf)?;
         let function = tree.get(bdf)?;
-        let mut seat = Self {
+        let mut position = Self {
             bdf,
             root,
             is_severed: tree.is_severed(root),
@@ -68,10 +68,10 @@ impl Seat {
             is_gpu: function.identity.class.is_some_and(|class| class.is_gpu()),
             chain,
         };
-        let switches = seat.switches().map_while(|switch| tree.get(switch));
+        let switches = position.switches().map_while(|switch| tree.get(switch));
         let top = switches.last().unwrap_or(function);
-        seat.nccl_cpu = top.numa.as_ref().ok().copied();
-        Some(seat)
+        position.nccl_cpu = top.numa.as_ref().ok().copied();
+        Some(position)
     }
 
     /// The number of common bridges, from the root down.

@@ -29,13 +29,13 @@ fn assert_cause(text: &str, cause: &str) {
     let (code, answer) = pasted("explain --offline -", text);
     assert_eq!(code, 0, "{text}: {answer}");
     let first = answer.split("   line ").next().unwrap();
-    assert!(first.contains(&format!("({cause},")), "{text}: {answer}");
+    assert_contains!(first, format!("({cause},"), "{text}: {answer}");
 }
 
 #[track_caller]
 fn assert_says(answer: &str, words: &[&str]) {
     for word in words {
-        assert!(answer.contains(word), "no `{word}` in:\n{answer}");
+        assert_contains!(answer, word, "no `{word}` in:\n");
     }
 }
 

@@ -29,13 +29,13 @@ use crate::publisher::Publisher;
 use crate::service::Service;
 use crate::shared_object::{Identity, SharedObject};
 
-/// How long a thread waits until it looks whether the home has ended.
+/// How long a thread waits until it looks whether the server has ended.
 pub(crate) const LOOK: Duration = Duration::from_millis(100);
 
 /// How an owner serves.
 #[derive(Clone, Debug)]
 #[must_use]
-pub struct HomeOptions {
+pub struct ServerOptions {
     security: Security,
     device: Option<Device>,
     limit: Option<NonZeroU64>,
@@ -49,13 +49,13 @@ pub struct HomeOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Door {
     Open,
-    /// Not before [`Home::open`].
+    /// Not before [`ObjectServer::open`].
     Closed,
 }
 
-impl HomeOptions {
+impl ServerOptions {
     /// Serves peers that `security` accepts, over a device of the soft provider at the address that
-    /// the home is bound to; at most 256 links, 192 of them from one host, and 65,536 objects.
+    /// the server is bound to; at most 256 links, 192 of them from one host, and 65,536 objects.
     pub fn new(security: Security) -> Self {
         Self {
             security,
@@ -99,7 +99,7 @@ impl HomeOptions {
         self
     }
 
-    /// Accepts no link before [`Home::open`], so that the first one finds the objects. Connections wait
+    /// Accepts no link before [`ObjectServer::open`], so that the first one finds the objects. Connections wait
     /// meanwhile.
     pub fn closed(mut self) -> Self {
         self.door = Door::Closed;
@@ -119,16 +119,16 @@ impl HomeOptions {
 /// Peers are authenticated as [`Security`] says. **RDMA packets are neither encrypted nor
 /// authenticated**: who can read the network reads the objects' bytes and the keys of their memory,
 /// and who can forge packets can write to objects that peers may write.
-pub struct Home {
+pub struct ObjectServer {
     address: SocketAddr,
-    shared: Arc<HomeShared>,
+    shared: Arc<ServerShared>,
     acceptor: Option<JoinHandle<()>>,
 }
 
 /// What an owner has done and has, for monitoring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct HomeStats {
+pub struct ServerStats {
     /// Objects that exist.
     pub objects: u64,
     /// Links that are connected.
@@ -151,7 +151,7 @@ pub struct HomeStats {
 
 /// What the threads of an owner share.
 #[derive(Debug)]
-pub(crate) struct HomeShared {
+pub(crate) struct ServerShared {
     pub(crate) device: Device,
     pub(crate) generation: Generation,
     domains: [ProtectionDomain; 2],
@@ -163,7 +163,7 @@ pub(crate) struct HomeShared {
     pub(crate) counts: Counts,
     stopping: AtomicBool,
     door: Mutex<Door>,
-    /// Of the door, also when the home ends.
+    /// Of the door, also when the server ends.
     changed: Condvar,
 }
 
@@ -178,15 +178,15 @@ pub(crate) struct Counts {
     pub(crate) requests_malformed: AtomicU64,
 }
 
-impl Home {
-    /// Listens on a TCP address, and serves from now on, or from [`Home::open`] on if the options say so. Port
+impl ObjectServer {
+    /// Listens on a TCP address, and serves from now on, or from [`ObjectServer::open`] on if the options say so. Port
     /// 0 takes any. Without
-    /// [`HomeOptions::device`] it must be the address of one interface, as the device is opened there,
+    /// [`ServerOptions::device`] it must be the address of one interface, as the device is opened there,
     /// on a free UDP port.
     ///
     /// # Errors
     /// [`Error::Rdma`]: the address or the port cannot be used, a key is needed there, or the device has no limit.
-    pub fn bind(address: SocketAddr, options: HomeOptions) -> Result<Self> {
+    pub fn bind(address: SocketAddr, options: ServerOptions) -> Result<Self> {
         let listener = Listener::bind(address)?;
         let device = match options.device {
             Some(device) => device,
@@ -200,7 +200,7 @@ impl Home {
             source,
         };
         let generation = Generation::random().map_err(|error| os(std::io::Error::other(error)))?;
-        let shared = Arc::new(HomeShared {
+        let shared = Arc::new(ServerShared {
             generation,
             domains: [device.protection_domain(), device.protection_domain()],
             device,
@@ -226,7 +226,7 @@ impl Home {
             links: LinkTable::new(Most { all, of_one }),
         };
         let acceptor = thread::Builder::new()
-            .name("gdr-object-home".to_owned())
+            .name("gdr-object-server".to_owned())
             .spawn(move || acceptor.run())
             .map_err(|source| Error::Os {
                 call: "starting a thread",
@@ -311,10 +311,10 @@ impl Home {
     }
 
     /// What it has done and has.
-    pub fn stats(&self) -> HomeStats {
+    pub fn stats(&self) -> ServerStats {
         let count = |it: &AtomicU64| it.load(Ordering::Relaxed);
         let counts = &self.shared.counts;
-        HomeStats {
+        ServerStats {
             objects: read(&self.shared.objects).len() as u64,
             links: count(&self.shared.links),
             links_accepted: count(&counts.links_accepted),
@@ -328,27 +328,27 @@ impl Home {
     }
 }
 
-impl Drop for Home {
+impl Drop for ObjectServer {
     fn drop(&mut self) {
         self.shared.stop();
         if let Some(acceptor) = self.acceptor.take()
             && acceptor.join().is_err()
         {
-            tracing::error!("the thread of a home panicked");
+            tracing::error!("the thread of a server panicked");
         }
     }
 }
 
-impl fmt::Debug for Home {
+impl fmt::Debug for ObjectServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Home")
+        f.debug_struct("ObjectServer")
             .field("address", &self.address)
             .field("generation", &self.shared.generation)
             .finish_non_exhaustive()
     }
 }
 
-impl HomeShared {
+impl ServerShared {
     pub(crate) fn domain(&self, domain: Domain) -> &ProtectionDomain {
         &self.domains[domain.index()]
     }
@@ -418,7 +418,7 @@ impl HomeShared {
         self.changed.notify_all();
     }
 
-    /// Waits until links are accepted, or the home ends.
+    /// Waits until links are accepted, or the server ends.
     fn await_door(&self) {
         let is_closed = |door: &mut Door| *door == Door::Closed && !self.is_stopping();
         let waited = self.changed.wait_while(lock(&self.door), is_closed);
@@ -426,9 +426,9 @@ impl HomeShared {
     }
 }
 
-/// Accepts links until the home ends.
+/// Accepts links until the server ends.
 struct Acceptor {
-    shared: Arc<HomeShared>,
+    shared: Arc<ServerShared>,
     listener: Listener,
     security: Security,
     links: LinkTable,
@@ -482,12 +482,12 @@ impl Acceptor {
         counts
             .links_displaced
             .fetch_add(displaced, Ordering::Relaxed);
-        let (shared, seat) = (Arc::clone(&self.shared), Arc::clone(&admitted.seat));
+        let (shared, record) = (Arc::clone(&self.shared), Arc::clone(&admitted.record));
         let service = thread::Builder::new().name("gdr-object-link".to_owned());
-        match service.spawn(move || Service::run(shared, seat, session)) {
+        match service.spawn(move || Service::run(shared, record, session)) {
             Ok(thread) => {
                 counts.links_accepted.fetch_add(1, Ordering::Relaxed);
-                self.links.add(admitted.seat, thread);
+                self.links.add(admitted.record, thread);
             }
             Err(error) => {
                 counts.links_refused.fetch_add(1, Ordering::Relaxed);

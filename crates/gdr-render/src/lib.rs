@@ -1,0 +1,28 @@
+//! Tables, SVG pictures and metrics as the reports of gdr write them.
+//!
+//! [`Table`] lays out columns of text, [`svg`] writes the elements of a picture, [`prometheus`] writes
+//! metrics, and [`wrap`] breaks lines between words. Nothing here prints or opens a file.
+//!
+//! ```
+//! use gdr_render::Table;
+//!
+//! let mut table = Table::new(&["GPU", "model"]);
+//! table.row(vec!["0".into(), "H100".into()]);
+//! assert_eq!(table.lines(80), ["GPU  model", "0    H100"]);
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod escape;
+pub mod prometheus;
+pub mod svg;
+mod table;
+pub mod wrap;
+
+pub use escape::Escaped;
+pub use table::{Table, csv_line};
+
+// The example of the README is a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
