@@ -206,7 +206,7 @@ rules! {
         remedy "poll all completions before the end";
     RightsUnused "rights-unused" Note:
         "regions have rights that nothing in the process could use"
-        why "a peer that learns or guesses the key may do more than the program ever needs"
+        why "a peer that has or guesses the key may do more than the program ever needs"
         source "ibv_reg_mr(3), access; ibv_modify_qp(3), qp_access_flags: a queue pair permits a peer's READs, WRITEs \
                 and atomics, or refuses them whatever the region allows"
         remedy "register with the rights that receives, READs and peers need";
