@@ -1,13 +1,13 @@
 //! Posts: what rules say of a request before the device has it.
 
-use std::collections::VecDeque;
-
 use crate::checksum::Checksum;
 use crate::completion_queue::Arming;
 use crate::finding::{Findings, Place, StackId};
 use crate::queue_pair::{QueuePair, State};
+use crate::receive_queue::ReceiveQueue;
 use crate::region::{Key, Regions};
 use crate::request::{Operation, Outstanding, Receive, Segment, Segments, Send, Signal};
+use crate::rights::Rights;
 use crate::rule::Rule;
 use crate::shadow::{Memory, Object, Shadow, forget_writable, place};
 use crate::writable::{Overlap, Writable};
@@ -54,7 +54,7 @@ impl Shadow {
         }
         let context = pair.new.context;
         let checked = Self::check_segments(
-            &self.regions,
+            (&self.regions, &mut self.rights),
             &mut self.findings,
             (context, pair),
             (send.operation, send.segments),
@@ -133,7 +133,7 @@ impl Shadow {
 
     /// Looks at the memory of a request.
     fn check_segments(
-        regions: &Regions,
+        (regions, rights): (&Regions, &mut Rights),
         findings: &mut Findings,
         (context, pair): (Object, &QueuePair),
         (operation, segments): (Operation, &[Segment]),
@@ -162,12 +162,15 @@ impl Shadow {
                     Vec::new(),
                 ),
                 Key::Registered(region) => {
-                    if operation == Operation::Scatters && !region.may_be_written() {
-                        let detail = format!(
-                            "the region with lkey {:#x} was registered with access {:#x}",
-                            segment.lkey, region.access
-                        );
-                        report(Rule::NotWritable, detail, Vec::new());
+                    if operation == Operation::Scatters {
+                        rights.written(region);
+                        if !region.may_be_written() {
+                            let detail = format!(
+                                "the region with lkey {:#x} was registered with access {:#x}",
+                                segment.lkey, region.access
+                            );
+                            report(Rule::NotWritable, detail, Vec::new());
+                        }
                     }
                     offset = region.offset;
                 }
@@ -243,25 +246,25 @@ impl Shadow {
             self.findings.report(key, pair.name(), detail, places);
         }
         let request = Self::receive(
-            &self.regions,
+            (&self.regions, &mut self.rights),
             &mut self.findings,
             &mut self.writable,
             pair,
             receive,
             memory,
         );
-        pair.receives.push_back(request);
+        pair.receives.receives.push_back(request);
     }
 
     /// A receive is about to be posted to a shared receive queue.
     pub fn receiving_shared(&mut self, srq: Object, receive: &Receive<'_>, memory: &impl Memory) {
         let pair = self.pairs.values().find(|it| it.new.srq == Some(srq));
-        let Some(receives) = self.shared.get_mut(&srq) else {
+        let Some(shared) = self.shared.get_mut(&srq) else {
             return;
         };
         let request = match pair {
             Some(pair) => Self::receive(
-                &self.regions,
+                (&self.regions, &mut self.rights),
                 &mut self.findings,
                 &mut self.writable,
                 pair,
@@ -269,21 +272,27 @@ impl Shadow {
                 memory,
             ),
             // Keys are of a context that is not known yet.
-            None => Outstanding {
-                id: receive.id,
-                operation: Operation::Other,
-                signal: Signal::Signaled,
-                segments: Segments::new(),
-                sum: None,
-                receives_before: 0,
-                stack: receive.stack,
-            },
+            None => {
+                let keys = receive.segments.iter();
+                for region in keys.flat_map(|it| self.regions.with_key(it.lkey)) {
+                    self.rights.written(region);
+                }
+                Outstanding {
+                    id: receive.id,
+                    operation: Operation::Other,
+                    signal: Signal::Signaled,
+                    segments: Segments::new(),
+                    sum: None,
+                    receives_before: 0,
+                    stack: receive.stack,
+                }
+            }
         };
-        receives.push_back(request);
+        shared.receives.push_back(request);
     }
 
     fn receive(
-        regions: &Regions,
+        regions: (&Regions, &mut Rights),
         findings: &mut Findings,
         writable: &mut Writable,
         pair: &QueuePair,
@@ -311,25 +320,41 @@ impl Shadow {
         request
     }
 
-    /// The library refused the last receives of a queue pair.
-    pub fn receives_refused(&mut self, object: Object, count: usize) {
-        for _ in 0..count {
-            let last = self
-                .pairs
-                .get_mut(&object)
-                .and_then(|it| it.receives.pop_back());
-            if let Some(request) = last {
-                forget_writable(&mut self.writable, &request);
-            }
+    /// The library accepted receives of a queue pair, but for the last ones.
+    pub fn receives_posted(&mut self, object: Object, refused: usize) {
+        let Some(pair) = self.pairs.get_mut(&object) else {
+            return;
+        };
+        Self::refuse(&mut pair.receives, &mut self.writable, refused);
+        if let Some((last, detail)) = pair.receives.overflow() {
+            let key = (Rule::ReceiveQueueOverflow, Some(last.stack));
+            let places = vec![place("posted", last.stack)];
+            self.findings.report(key, pair.name(), detail, places);
         }
     }
 
-    /// The library refused the last receives of a shared receive queue.
-    pub fn shared_receives_refused(&mut self, srq: Object, count: usize) {
+    /// The library accepted receives of a shared receive queue, but for the last ones.
+    pub fn shared_receives_posted(&mut self, srq: Object, refused: usize) {
+        let Some(shared) = self.shared.get_mut(&srq) else {
+            return;
+        };
+        Self::refuse(shared, &mut self.writable, refused);
+        if let Some((last, detail)) = shared.overflow() {
+            let key = (Rule::ReceiveQueueOverflow, Some(last.stack));
+            let places = vec![place("posted", last.stack)];
+            let name = "shared receive queue".to_owned();
+            self.findings.report(key, name, detail, places);
+        }
+    }
+
+    fn refuse(queue: &mut ReceiveQueue, writable: &mut Writable, count: usize) {
+        if count != 0 {
+            // The program may post until it is refused, which is right with any device.
+            queue.room = None;
+        }
         for _ in 0..count {
-            let last = self.shared.get_mut(&srq).and_then(VecDeque::pop_back);
-            if let Some(request) = last {
-                forget_writable(&mut self.writable, &request);
+            if let Some(request) = queue.receives.pop_back() {
+                forget_writable(writable, &request);
             }
         }
     }

@@ -4,6 +4,7 @@ use std::collections::{HashMap, VecDeque};
 
 use crate::completion_queue::CompletionQueue;
 use crate::finding::StackId;
+use crate::receive_queue::ReceiveQueue;
 use crate::request::{Outstanding, Signal};
 use crate::shadow::Object;
 
@@ -94,6 +95,8 @@ pub struct NewQueuePair {
     pub srq: Option<Object>,
     /// The most requests that its send queue holds, as it was created.
     pub max_sends: u32,
+    /// The most receives that its own receive queue holds.
+    pub max_receives: u32,
     /// Whether requests are signaled that do not say so.
     pub default_signal: Signal,
 }
@@ -109,7 +112,7 @@ pub(crate) struct QueuePair {
     pub(crate) failed: Option<(u32, StackId)>,
     pub(crate) sends: VecDeque<Outstanding>,
     /// Of its own receive queue.
-    pub(crate) receives: VecDeque<Outstanding>,
+    pub(crate) receives: ReceiveQueue,
     pub(crate) signaled: u32,
     /// The transport waits for an answer without end.
     pub(crate) waits: Waits,
@@ -139,14 +142,14 @@ impl QueuePair {
         }
     }
 
-    pub(crate) const fn new(new: NewQueuePair) -> Self {
+    pub(crate) fn new(new: NewQueuePair) -> Self {
         Self {
             new,
             state: State::Reset,
             failed_by_program: false,
             failed: None,
             sends: VecDeque::new(),
-            receives: VecDeque::new(),
+            receives: ReceiveQueue::new(new.max_receives),
             signaled: 0,
             waits: Waits {
                 without_timeout: false,

@@ -27,6 +27,8 @@ pub struct NewRegion {
     pub offset: Option<u64>,
     /// The value of `enum ibv_access_flags`.
     pub access: u32,
+    /// Where it was registered.
+    pub stack: StackId,
 }
 
 impl NewRegion {
@@ -97,6 +99,11 @@ impl Regions {
         self.deregistered
             .get(&key)
             .map_or(Key::Unknown, |stack| Key::Deregistered(*stack))
+    }
+
+    /// The regions that have a local key, of any context.
+    pub(crate) fn with_key(&self, lkey: u32) -> impl Iterator<Item = &NewRegion> {
+        self.by_key.values().filter(move |it| it.lkey == lkey)
     }
 
     /// Forgets what a context had.

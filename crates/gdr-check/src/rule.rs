@@ -147,6 +147,14 @@ rules! {
         source "ibv_create_qp(3), cap.max_send_wr; IBTA vol. 1, 10.8 (work request processing)"
         remedy "count requests that are posted and not polled, and stay below cap.max_send_wr as ibv_create_qp \
                 returned it";
+    ReceiveQueueOverflow "receive-queue-overflow" Error:
+        "more receives are outstanding than the receive queue, shared or not, holds"
+        why "a place is free again when the completion is polled, not when the message came: other devices refuse \
+             the post with ENOMEM, and messages find no receive"
+        source "ibv_create_srq(3), attr.max_wr; ibv_create_qp(3), cap.max_recv_wr; IBTA vol. 1, 10.8 (work request \
+                processing)"
+        remedy "post a receive again after its completion was polled, or create the queue with room for all that \
+                can be outstanding";
     CqOverrun "cq-overrun" Error:
         "signaled requests can overrun their completion queue"
         why "when more completions come than the queue holds before the program polls, the queue fails, and all of \
@@ -196,6 +204,12 @@ rules! {
         why "whether they failed was never looked at"
         source "ibv_poll_cq(3)"
         remedy "poll all completions before the end";
+    RightsUnused "rights-unused" Note:
+        "regions have rights that nothing in the process could use"
+        why "a peer that has or guesses the key may do more than the program ever needs"
+        source "ibv_reg_mr(3), access; ibv_modify_qp(3), qp_access_flags: a queue pair permits a peer's READs, WRITEs \
+                and atomics, or refuses them whatever the region allows"
+        remedy "register with the rights that receives, READs and peers need";
     Leaked "leaked" Note:
         "objects were not destroyed when the program ended"
         why "the kernel frees them at the end of the process; a library that is loaded again and again keeps them"

@@ -1,6 +1,6 @@
 //! The shadow of a program's objects, which rules look at.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
@@ -8,11 +8,13 @@ use crate::checksum::Checksum;
 use crate::completion_queue::{Arming, CompletionQueue};
 use crate::finding::{Finding, Findings, Place, StackId};
 use crate::queue_pair::{NewQueuePair, QueuePair, Service, State, Waits};
+use crate::receive_queue::ReceiveQueue;
 use crate::region::{Key, NewRegion, Regions};
 use crate::request::{
     Completion, FLUSHED, LOCAL_PROTECTION, Operation, Outstanding, REMOTE_ACCESS, SUCCESS, Segment,
     Signal,
 };
+use crate::rights::Rights;
 use crate::rule::Rule;
 use crate::writable::Writable;
 
@@ -42,7 +44,8 @@ pub struct Shadow {
     pub(crate) numbers: HashMap<(Object, u32), Object>,
     pub(crate) queues: HashMap<Object, CompletionQueue>,
     /// The receives of shared queues.
-    pub(crate) shared: HashMap<Object, VecDeque<Outstanding>>,
+    pub(crate) shared: HashMap<Object, ReceiveQueue>,
+    pub(crate) rights: Rights,
     pub(crate) writable: Writable,
     pub(crate) now: u64,
     /// How many receives the program has polled.
@@ -63,6 +66,7 @@ impl Shadow {
 
     /// A region was registered.
     pub fn registered(&mut self, region: NewRegion) {
+        self.rights.registered(&region);
         self.regions.add(region);
     }
 
@@ -83,7 +87,7 @@ impl Shadow {
                     && pair.failed.is_none()
             })
             .find_map(|pair| {
-                let mut requests = pair.announced().chain(&pair.receives);
+                let mut requests = pair.announced().chain(&pair.receives.receives);
                 requests.find(|it| uses(it)).map(|it| (pair, it))
             });
         if let Some((pair, request)) = user {
@@ -165,8 +169,11 @@ impl Shadow {
 
     fn has_receives(&self, pair: &QueuePair) -> bool {
         match pair.new.srq {
-            Some(srq) => self.shared.get(&srq).is_some_and(|it| !it.is_empty()),
-            None => !pair.receives.is_empty(),
+            Some(srq) => {
+                let shared = self.shared.get(&srq);
+                shared.is_some_and(|it| !it.receives.is_empty())
+            }
+            None => !pair.receives.receives.is_empty(),
         }
     }
 
@@ -208,20 +215,40 @@ impl Shadow {
         }
     }
 
-    /// A shared receive queue was created.
-    pub fn shared_queue_created(&mut self, srq: Object) {
-        self.shared.insert(srq, VecDeque::new());
+    /// A shared receive queue was created with room for so many receives.
+    pub fn shared_queue_created(&mut self, srq: Object, room: u32) {
+        self.shared.insert(srq, ReceiveQueue::new(room));
+    }
+
+    /// A shared receive queue was modified, and may hold another number of receives.
+    pub fn shared_queue_modified(&mut self, srq: Object) {
+        self.count_is_uncertain(srq);
+    }
+
+    /// Receives of a queue may have ended unseen.
+    fn count_is_uncertain(&mut self, srq: Object) {
+        if let Some(shared) = self.shared.get_mut(&srq) {
+            shared.room = None;
+        }
+    }
+
+    /// A receive of a queue that is not known has ended.
+    fn all_counts_are_uncertain(&mut self) {
+        for shared in self.shared.values_mut() {
+            shared.room = None;
+        }
     }
 
     /// A shared receive queue was destroyed.
     pub fn shared_queue_destroyed(&mut self, srq: Object) {
-        if let Some(receives) = self.shared.remove(&srq) {
-            self.forget_all(receives);
+        if let Some(shared) = self.shared.remove(&srq) {
+            self.forget_all(shared.receives);
         }
     }
 
     /// A queue pair was created.
     pub fn pair_created(&mut self, new: NewQueuePair) {
+        self.rights.permitted(new.context, 0);
         self.numbers.insert((new.context, new.number), new.object);
         self.pairs.insert(new.object, QueuePair::new(new));
     }
@@ -254,6 +281,18 @@ impl Shadow {
         }
     }
 
+    /// The program set what a queue pair permits to its peer (`attr.qp_access_flags`).
+    pub fn access_set(&mut self, pair: Object, rights: u32) {
+        if let Some(pair) = self.pairs.get(&pair) {
+            self.rights.permitted(pair.new.context, rights);
+        }
+    }
+
+    /// The program uses a queue pair of a context that it did not create by a function that is known.
+    pub fn unknown_pair_used(&mut self, context: Object) {
+        self.rights.unknown_pair(context);
+    }
+
     /// The program set how long a queue pair waits for its peer (`attr.timeout`).
     pub fn timeout_set(&mut self, pair: Object, timeout: u8) {
         if let Some(pair) = self.pairs.get_mut(&pair) {
@@ -275,12 +314,16 @@ impl Shadow {
         };
         let (sends, receives) = (
             std::mem::take(&mut pair.sends),
-            std::mem::take(&mut pair.receives),
+            std::mem::take(&mut pair.receives.receives),
         );
         let signaled = std::mem::take(&mut pair.signaled);
-        let queue = pair.new.send_cq;
+        let (queue, srq) = (pair.new.send_cq, pair.new.srq);
         if let Some(queue) = self.queues.get_mut(&queue) {
             queue.unpolled_sends = queue.unpolled_sends.saturating_sub(signaled);
+        }
+        // Completions that it had not polled are gone, and whose receives they were.
+        if let Some(srq) = srq {
+            self.count_is_uncertain(srq);
         }
         self.forget_all(sends.into_iter().chain(receives));
     }
@@ -300,7 +343,7 @@ impl Shadow {
         stack: impl Fn() -> StackId,
     ) {
         let Some(object) = self.numbers.get(&(context, completion.qpn)).copied() else {
-            return;
+            return self.all_counts_are_uncertain();
         };
         let Some(pair) = self.pairs.get_mut(&object) else {
             return;
@@ -319,6 +362,13 @@ impl Shadow {
         }
         pair.progress = self.now;
         self.receives += u64::from(is_receive);
+        if is_error {
+            // Which queue the request was of is a guess.
+            pair.receives.room = None;
+            if let Some(srq) = pair.new.srq {
+                self.count_is_uncertain(srq);
+            }
+        }
         match is_receive {
             true => self.receive_completed(object, completion, memory, stack),
             false => self.send_completed(object, completion, memory, stack),
@@ -457,15 +507,15 @@ impl Shadow {
         let Some(pair) = self.pairs.get_mut(&object) else {
             return;
         };
-        let receives = match pair.new.srq {
+        let queue = match pair.new.srq {
             Some(srq) => self.shared.get_mut(&srq),
             None => Some(&mut pair.receives),
         };
-        let Some(receives) = receives else {
+        let Some(ReceiveQueue { receives, .. }) = queue else {
             return;
         };
         let Some(at) = receives.iter().position(|it| it.id == completion.id) else {
-            return;
+            return self.all_counts_are_uncertain();
         };
         let Some(request) = receives.remove(at) else {
             return;
@@ -539,6 +589,13 @@ impl Shadow {
                 let places = vec![place("posted", request.stack)];
                 self.findings.report(key, pair.name(), detail, places);
             }
+        }
+        for (stack, names) in self.rights.unused() {
+            let key = (Rule::RightsUnused, Some(stack));
+            let places = vec![place("registered", stack)];
+            let name = "memory regions".to_owned();
+            self.findings
+                .report(key, name, format!("nothing could use {names}"), places);
         }
         let counts = [
             ("queue pairs", self.pairs.len()),

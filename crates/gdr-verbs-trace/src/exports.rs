@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use gdr_verbs_sys::{
     ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_mr, ibv_mr_init_attr, ibv_pd, ibv_qp,
-    ibv_qp_attr, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_srq,
+    ibv_qp_attr, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_srq, ibv_srq_attr,
 };
 
 use crate::completion_queue::{ack_cq_events, create_cq, destroy_cq, get_cq_event, resize_cq};
@@ -24,7 +24,7 @@ use crate::queue_pair::{create_qp, destroy_qp, modify_qp};
 use crate::region::{
     dereg_mr, reg_dmabuf_mr, reg_mr, reg_mr_ex, reg_mr_iova, reg_mr_iova2, rereg_mr,
 };
-use crate::shared_receive_queue::{create_srq, destroy_srq};
+use crate::shared_receive_queue::{create_srq, destroy_srq, modify_srq};
 
 /// A function of this crate, by address.
 #[derive(Clone, Copy)]

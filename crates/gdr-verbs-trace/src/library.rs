@@ -77,6 +77,9 @@ macro_rules! with_functions {
             ibv_create_srq c"IBVERBS_1.1" = create_srq(
                 pd: *mut ibv_pd, attr: *mut ibv_srq_init_attr
             ) -> *mut ibv_srq => null;
+            ibv_modify_srq c"IBVERBS_1.1" = modify_srq(
+                srq: *mut ibv_srq, attr: *mut ibv_srq_attr, mask: c_int
+            ) -> c_int => error_number;
             ibv_destroy_srq c"IBVERBS_1.1" = destroy_srq(srq: *mut ibv_srq) -> c_int => error_number;
             mlx5dv_open_device c"MLX5_1.7" = mlx5_open_device(
                 device: *mut ibv_device, attr: *mut c_void

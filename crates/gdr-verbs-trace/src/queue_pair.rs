@@ -193,7 +193,7 @@ unsafe fn created(qp: *mut ibv_qp, cap: &ibv_qp_cap, signal: Signal, extended: I
         return;
     }
     // SAFETY: the contract of this function.
-    unsafe { check::pair_created(qp, cap.max_send_wr, signal) };
+    unsafe { check::pair_created(qp, cap, signal) };
     // SAFETY: the contract of this function.
     let Some(pair) = (unsafe { add(qp, cap) }) else {
         return;

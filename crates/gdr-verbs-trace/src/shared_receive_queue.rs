@@ -3,7 +3,9 @@
 use std::ffi::c_int;
 use std::ptr;
 
-use gdr_verbs_sys::{ibv_context, ibv_pd, ibv_recv_wr, ibv_srq, ibv_srq_init_attr_ex};
+use gdr_verbs_sys::{
+    ibv_context, ibv_pd, ibv_recv_wr, ibv_srq, ibv_srq_attr, ibv_srq_init_attr_ex,
+};
 
 use crate::check::{self, Caller};
 use crate::context::Context;
@@ -46,7 +48,7 @@ unsafe fn create(
             let ring = ptr::from_ref(ReceiveKinds::take_ring(attr.max_wr));
             QUEUES.insert(srq.addr() as u64, ring.expose_provenance() as u64);
             SEGMENTS.insert(srq.addr() as u64, attr.max_sge.into());
-            check::shared_queue_created(srq);
+            check::shared_queue_created(srq, attr.max_wr);
             Some(())
         });
     }
@@ -81,6 +83,24 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
     };
     // SAFETY: the caller's arguments; the structure begins with the fields of the other one.
     unsafe { create(attr.cast(), || real(context, attr)) }
+}
+
+/// The queue's size is known from its creation only.
+///
+/// # Safety
+/// As for `ibv_modify_srq`.
+pub(crate) unsafe extern "C" fn modify_srq<const L: usize>(
+    srq: *mut ibv_srq,
+    attr: *mut ibv_srq_attr,
+    mask: c_int,
+) -> c_int {
+    /// `IBV_SRQ_MAX_WR` of `enum ibv_srq_attr_mask`.
+    const MAX_WR: c_int = 1;
+    if mask & MAX_WR != 0 {
+        keep_quiet(|| check::shared_queue_modified(srq));
+    }
+    // SAFETY: the caller's arguments.
+    unsafe { library::ibv_modify_srq(L)(srq, attr, mask) }
 }
 
 /// # Safety

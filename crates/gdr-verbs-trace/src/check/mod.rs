@@ -28,7 +28,7 @@ use gdr_process::lock::{lock, try_lock};
 use gdr_process::{PerProcess, ProcessId};
 use gdr_verbs_sys::{
     ibv_comp_channel, ibv_context, ibv_cq, ibv_mr, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask,
-    ibv_qp_type, ibv_srq, ibv_wc_opcode,
+    ibv_qp_cap, ibv_qp_type, ibv_srq, ibv_wc_opcode,
 };
 
 pub(crate) use gdr_check::Operation;
@@ -193,6 +193,7 @@ pub(crate) fn registered(region: &ibv_mr, mr: *mut ibv_mr, described: &Described
     let readable = described
         .address
         .filter(|address| is_readable(*address, described.len));
+    let stack = state.here();
     state.shadow.registered(NewRegion {
         context: object(region.context),
         object: object(mr),
@@ -201,6 +202,7 @@ pub(crate) fn registered(region: &ibv_mr, mr: *mut ibv_mr, described: &Described
         len: described.len,
         offset: readable.map(|address| address.wrapping_sub(described.first)),
         access: described.access,
+        stack,
     });
 }
 
@@ -233,7 +235,7 @@ pub(crate) fn closed(context: *mut ibv_context) {
 
 /// # Safety
 /// `qp` is a new queue pair.
-pub(crate) unsafe fn pair_created(qp: *mut ibv_qp, max_sends: u32, signal: Signal) {
+pub(crate) unsafe fn pair_created(qp: *mut ibv_qp, cap: &ibv_qp_cap, signal: Signal) {
     let Some(mut state) = state() else {
         return;
     };
@@ -250,7 +252,8 @@ pub(crate) unsafe fn pair_created(qp: *mut ibv_qp, max_sends: u32, signal: Signa
         send_cq: object(pair.send_cq),
         receive_cq: object(pair.recv_cq),
         srq: (!pair.srq.is_null()).then(|| object(pair.srq)),
-        max_sends,
+        max_sends: cap.max_send_wr,
+        max_receives: cap.max_recv_wr,
         default_signal: signal,
     });
     state.building.remove(&object(qp));
@@ -270,6 +273,9 @@ pub(crate) fn pair_modified(qp: *mut ibv_qp, attr: &ibv_qp_attr, mask: c_int) {
     let (qp, has) = (object(qp), |bit: ibv_qp_attr_mask| {
         mask as c_uint & bit.0 != 0
     });
+    if has(ibv_qp_attr_mask::IBV_QP_ACCESS_FLAGS) {
+        state.shadow.access_set(qp, attr.qp_access_flags);
+    }
     if has(ibv_qp_attr_mask::IBV_QP_TIMEOUT) {
         state.shadow.timeout_set(qp, attr.timeout);
     }
@@ -283,9 +289,15 @@ pub(crate) fn pair_modified(qp: *mut ibv_qp, attr: &ibv_qp_attr, mask: c_int) {
     }
 }
 
-pub(crate) fn shared_queue_created(srq: *mut ibv_srq) {
+pub(crate) fn shared_queue_created(srq: *mut ibv_srq, room: u32) {
     if let Some(mut state) = state() {
-        state.shadow.shared_queue_created(object(srq));
+        state.shadow.shared_queue_created(object(srq), room);
+    }
+}
+
+pub(crate) fn shared_queue_modified(srq: *mut ibv_srq) {
+    if let Some(mut state) = state() {
+        state.shadow.shared_queue_modified(object(srq));
     }
 }
 

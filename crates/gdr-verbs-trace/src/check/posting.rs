@@ -51,8 +51,8 @@ impl Posting {
                 shadow.sends_refused(pair, refused);
                 shadow.sends_accepted(pair);
             }
-            Queue::Receives(pair) => shadow.receives_refused(pair, refused),
-            Queue::Shared(srq) => shadow.shared_receives_refused(srq, refused),
+            Queue::Receives(pair) => shadow.receives_posted(pair, refused),
+            Queue::Shared(srq) => shadow.shared_receives_posted(srq, refused),
         }
         self.state.flush();
     }
@@ -106,6 +106,10 @@ unsafe fn state_for(
             let number = unsafe { (*qp).qp_num };
             state.shadow.used_after_fork(number, stack);
             state.flush();
+        } else {
+            // SAFETY: as above.
+            let context = object(unsafe { (*qp).context });
+            state.shadow.unknown_pair_used(context);
         }
         return None;
     }

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 use gdr_verbs_sys::ibv_qp_attr_mask as Mask;
 use gdr_verbs_sys::*;
 
+use crate::shared_queue::SharedQueue;
+
 /// The limit of each wait.
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -51,6 +53,8 @@ pub(crate) struct Link {
     pub(crate) channel: *mut ibv_comp_channel,
     pub(crate) a: End,
     pub(crate) b: End,
+    /// The receives of `b`, where they are not its own.
+    pub(crate) shared: Option<SharedQueue>,
     sizes: Sizes,
 }
 
@@ -66,6 +70,21 @@ pub(crate) fn page() -> *mut u8 {
     let page = unsafe { libc::mmap(ptr::null_mut(), PAGE, protection, flags, -1, 0) };
     assert_ne!(page, libc::MAP_FAILED);
     page.cast()
+}
+
+/// What a queue pair is created with.
+fn pair_of(sizes: Sizes, queue: *mut ibv_cq) -> ibv_qp_init_attr {
+    let mut attr = ibv_qp_init_attr {
+        send_cq: queue,
+        recv_cq: queue,
+        qp_type: ibv_qp_type::IBV_QPT_RC,
+        ..Default::default()
+    };
+    attr.cap.max_send_wr = sizes.sends;
+    attr.cap.max_recv_wr = 16;
+    attr.cap.max_send_sge = 1;
+    attr.cap.max_recv_sge = 1;
+    attr
 }
 
 impl Link {
@@ -92,16 +111,7 @@ impl Link {
                 let own = ptr::null_mut();
                 let queue = verbs.ibv_create_cq(context, sizes.completions, own, channel, 0);
                 let queue = queue.unwrap().as_ptr();
-                let mut attr = ibv_qp_init_attr {
-                    send_cq: queue,
-                    recv_cq: queue,
-                    qp_type: ibv_qp_type::IBV_QPT_RC,
-                    ..Default::default()
-                };
-                attr.cap.max_send_wr = sizes.sends;
-                attr.cap.max_recv_wr = 16;
-                attr.cap.max_send_sge = 1;
-                attr.cap.max_recv_sge = 1;
+                let mut attr = pair_of(sizes, queue);
                 let pair = verbs.ibv_create_qp(domain, &mut attr).unwrap().as_ptr();
                 let page = page();
                 let region = verbs
@@ -122,8 +132,24 @@ impl Link {
                 channel,
                 a,
                 b,
+                shared: None,
                 sizes,
             }
+        }
+    }
+
+    /// Gives `b` another queue pair, with receives of a shared queue.
+    pub(crate) fn share_receives(&mut self, room: u32) {
+        let shared = self
+            .shared
+            .insert(SharedQueue::new(self.context, self.domain, room));
+        let mut attr = pair_of(self.sizes, self.b.queue);
+        attr.srq = shared.srq();
+        // SAFETY: alive, and not used by anything.
+        unsafe {
+            self.verbs.ibv_destroy_qp(self.b.pair).unwrap();
+            let pair = self.verbs.ibv_create_qp(self.domain, &mut attr);
+            self.b.pair = pair.unwrap().as_ptr();
         }
     }
 
@@ -227,6 +253,9 @@ impl Link {
                 if !end.region.is_null() {
                     self.verbs.ibv_dereg_mr(end.region).unwrap();
                 }
+            }
+            if let Some(shared) = self.shared {
+                shared.destroy();
             }
             self.verbs.ibv_destroy_comp_channel(self.channel).unwrap();
             self.verbs.ibv_dealloc_pd(self.domain).unwrap();

@@ -9,6 +9,7 @@
 mod built;
 mod link;
 mod programs;
+mod shared_queue;
 
 use std::fs;
 use std::process::{Command, Stdio};

@@ -29,6 +29,7 @@ pub(crate) const PROGRAMS: &[Program] = &[
     (Rule::ReceivesOverlap, receives_overlap),
     (Rule::UnsignaledOverflow, unsignaled_overflow),
     (Rule::SendQueueOverflow, send_queue_overflow),
+    (Rule::ReceiveQueueOverflow, receive_queue_overflow),
     (Rule::CqOverrun, cq_overrun),
     (Rule::PostInError, post_in_error),
     (Rule::PostNotReady, post_not_ready),
@@ -38,6 +39,7 @@ pub(crate) const PROGRAMS: &[Program] = &[
     (Rule::SameBuffer, same_buffer),
     (Rule::WaitsForever, waits_forever),
     (Rule::CompletionsUnpolled, completions_unpolled),
+    (Rule::RightsUnused, rights_unused),
     (Rule::Leaked, leaked),
 ];
 
@@ -187,6 +189,27 @@ fn send_queue_overflow(twin: Twin) {
             link.a.completion();
         }
     }
+    link.close();
+}
+
+fn receive_queue_overflow(twin: Twin) {
+    const ROOM: u32 = 4;
+    let mut link = Link::unconnected(Sizes::default());
+    link.share_receives(ROOM);
+    link.connect();
+    let shared = link.shared.as_ref().unwrap();
+    for number in 0..u64::from(ROOM) {
+        assert!(shared.receive(number, link.b.segment(number * 64, 64)));
+    }
+    let mut wr = link.write(64);
+    wr.opcode = ibv_wr_opcode::IBV_WR_SEND;
+    assert!(link.a.send(wr, link.a.segment(0, 64)));
+    link.a.completion();
+    if twin == Right {
+        link.b.completion();
+    }
+    // This device has a place for it as soon as the message is there; others have none before the poll.
+    assert!(shared.receive(4, link.b.segment(512, 64)));
     link.close();
 }
 
@@ -363,6 +386,26 @@ fn completions_unpolled(twin: Twin) {
     let _unused = page();
     // SAFETY: the program ends, with what it registered for that.
     unsafe { libc::exit(0) };
+}
+
+fn rights_unused(twin: Twin) {
+    let link = Link::new(Sizes::default());
+    let (local, peers) = (
+        ibv_access_flags::IBV_ACCESS_LOCAL_WRITE,
+        match twin {
+            // No queue pair permits it.
+            Wrong => ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC,
+            Right => ibv_access_flags::IBV_ACCESS_REMOTE_WRITE,
+        },
+    );
+    // SAFETY: the page stays mapped, and the region ends before its domain.
+    unsafe {
+        let region = link
+            .verbs
+            .reg_mr(link.domain, page().cast(), PAGE, local | peers);
+        link.verbs.ibv_dereg_mr(region.unwrap().as_ptr()).unwrap();
+    }
+    link.close();
 }
 
 fn leaked(twin: Twin) {

@@ -3,7 +3,9 @@
 use std::ffi::{c_int, c_void};
 use std::ptr;
 
-use gdr_verbs_sys::{Errno, ibv_context, ibv_device, ibv_mr, ibv_pd, ibv_qp, ibv_srq};
+use gdr_verbs_sys::{
+    Errno, ibv_context, ibv_device, ibv_mr, ibv_pd, ibv_qp, ibv_srq, ibv_srq_attr,
+};
 
 unsafe extern "C" {
     fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context;
@@ -19,6 +21,7 @@ unsafe extern "C" {
     ) -> c_int;
     fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int;
     fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int;
+    fn ibv_modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr, mask: c_int) -> c_int;
     fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int;
 }
 
@@ -49,6 +52,7 @@ fn a_missing_function_that_returns_an_error_number_returns_it() {
     unsafe {
         assert_eq!(ibv_dereg_mr(ptr::null_mut()), ERROR);
         assert_eq!(ibv_destroy_qp(ptr::null_mut()), ERROR);
+        assert_eq!(ibv_modify_srq(ptr::null_mut(), ptr::null_mut(), 0), ERROR);
         assert_eq!(ibv_destroy_srq(ptr::null_mut()), ERROR);
     }
 }
