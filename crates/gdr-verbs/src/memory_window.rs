@@ -102,7 +102,7 @@ impl Prepared {
             region.check_window(&window.domain, range.access)?;
         }
         let of_nic = region.as_deref().map(Region::nic);
-        // SAFETY: a region ends only after it has cancelled its windows, and learns of this one below; both are of
+        // SAFETY: a region ends only after it has cancelled its windows, and this one is added to them below; both are of
         // one domain, and so of one device.
         unsafe { lock(&window.window).prepare(key, of_nic, range) }?;
         if let Some(region) = &region {
