@@ -37,7 +37,7 @@ enum Arrival {
 pub(super) struct RoundTrips<'a> {
     plan: &'a Plan,
     role: Role,
-    row: usize,
+    pub(super) row: usize,
     size: u64,
     pairs: &'a QueuePairs,
     memory: &'a EndMemory,

@@ -282,6 +282,10 @@ fn server(
     Ok(report)
 }
 
+/// Seconds of messages before the latencies of the first size. Two ends of one host may begin on one CPU, and the scheduler
+/// takes a while to move one of them.
+const WARM_UP: f64 = 0.2;
+
 /// What an end does with the queue pairs while a size is measured.
 enum Work<'a> {
     InFlight(Pipeline<'a>),
@@ -296,20 +300,35 @@ impl Work<'_> {
         }
     }
 
+    fn row(&self) -> usize {
+        match self {
+            Self::InFlight(pipeline) => pipeline.row,
+            Self::BackAndForth(trips) => trips.row,
+        }
+    }
+
+    fn send_amount(
+        &mut self,
+        amount: Amount,
+        samples: Option<&mut Samples>,
+        observe: Observe<'_>,
+    ) -> Result<Sent> {
+        match self {
+            Self::InFlight(pipeline) => pipeline.send(amount, samples, observe),
+            Self::BackAndForth(trips) => trips.lead(amount, samples, observe),
+        }
+    }
+
     /// Sends the warm-up and the measured messages; records the latter.
     fn send(&mut self, plan: &Plan, samples: &mut Samples, observe: Observe<'_>) -> Result<Busy> {
-        let warm_up = Amount::Iterations(plan.warm_up);
         if plan.warm_up > 0 {
-            match self {
-                Self::InFlight(pipeline) => pipeline.send(warm_up, None, observe)?,
-                Self::BackAndForth(trips) => trips.lead(warm_up, None, observe)?,
-            };
+            self.send_amount(Amount::Iterations(plan.warm_up), None, observe)?;
+            if plan.verb.metric() == Metric::Latency && self.row() == 0 {
+                self.send_amount(Amount::Seconds(WARM_UP), None, observe)?;
+            }
         }
         let before = cpu_seconds();
-        let sent = match self {
-            Self::InFlight(pipeline) => pipeline.send(plan.amount, Some(samples), observe)?,
-            Self::BackAndForth(trips) => trips.lead(plan.amount, Some(samples), observe)?,
-        };
+        let sent = self.send_amount(plan.amount, Some(samples), observe)?;
         Ok(Busy {
             sent,
             cpu_seconds: cpu_seconds() - before,
