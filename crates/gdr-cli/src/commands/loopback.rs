@@ -93,12 +93,12 @@ pub(crate) struct Options {
 
     /// Bytes an iteration, a multiple of 4 up to 1G [default: 1M]; the largest with --sweep
     /// [default: 64M]
-    #[arg(short, long, value_name = "SIZE", value_parser = size)]
+    #[arg(short, long, value_name = "SIZE", value_parser = size, conflicts_with = "listen")]
     size: Option<u64>,
 
     /// Iterations, each with its own patterns [default: 10]; the most rounds of a latency with
     /// --sweep [default: 2000]
-    #[arg(short, long, value_name = "N", value_parser = count)]
+    #[arg(short, long, value_name = "N", value_parser = count, conflicts_with = "listen")]
     iterations: Option<u32>,
 
     /// Measure instead of proving: latency and bandwidth of WRITE and READ by size, into host
@@ -111,7 +111,7 @@ pub(crate) struct Options {
     all: bool,
 
     /// Seed of the patterns
-    #[arg(long, value_name = "SEED", value_parser = count, default_value = "1")]
+    #[arg(long, value_name = "SEED", value_parser = count, default_value = "1", conflicts_with = "listen")]
     pattern: u32,
 
     /// Transfer through a CPU mapping (soft) or a registration (verbs) of GPU memory, or fail

@@ -11,8 +11,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
-use clap::ValueEnum;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Arg, ValueEnum};
 use gdr_node::{Inventory, LiveRoot};
 use gdr_perf::loopback::{
     Chosen, Destination, DeviceName, DevicePair, HostPort, SETUP_PORT, Timeouts, TransferPreference,
@@ -60,7 +61,8 @@ use waiting::Waiting;
             .num_args(0..=1)
             .default_missing_value("0")
     }),
-    mut_arg("cpus", |arg| arg.visible_alias("pin_cores"))
+    mut_arg("cpus", |arg| arg.visible_alias("pin_cores")),
+    mut_args(of_one_end)
 )]
 pub(crate) struct Options {
     /// What to measure
@@ -122,7 +124,7 @@ pub(crate) struct Options {
     #[arg(short = 'D', long, value_name = "SECONDS")]
     duration: Option<f64>,
 
-    /// Messages before the measured ones
+    /// Messages before the measured ones; before the first latencies also those of 0.2 s. 0: none
     #[arg(long, value_name = "N", default_value_t = 100)]
     warm_up: u64,
 
@@ -223,6 +225,60 @@ pub(crate) struct Options {
     // The last, because its heading is for all that follow.
     #[command(flatten)]
     perftest: PerftestOptions,
+}
+
+/// The options that the client chooses for both ends.
+const OF_CLIENT: [&str; 25] = [
+    "size",
+    "all_sizes",
+    "iters",
+    "duration",
+    "warm_up",
+    "tx_depth",
+    "rx_depth",
+    "queue_pairs",
+    "stripe",
+    "bidirectional",
+    "mtu",
+    "cq_mod",
+    "post_list",
+    "inline",
+    "atomic",
+    "verify",
+    "min",
+    "max_lat",
+    "endless",
+    "outs",
+    "qp_timeout",
+    "service_level",
+    "traffic_class",
+    "limit_bw",
+    "limit_msgrate",
+];
+
+/// Lets an option that only one end has a use for be given to that end alone.
+fn of_one_end(arg: Arg) -> Arg {
+    match arg.get_id().as_str() {
+        id if OF_CLIENT.contains(&id) => arg.requires("host"),
+        "wait" => arg.conflicts_with("host"),
+        _ => arg,
+    }
+}
+
+/// What helps where an option of the client is given to the server, or one of perftest's to gdr.
+fn instead(error: &clap::Error) -> Option<String> {
+    let names_host = |it: &String| it.starts_with("<HOST");
+    match (error.kind(), error.get(ContextKind::InvalidArg)) {
+        (ErrorKind::MissingRequiredArgument, Some(ContextValue::Strings(missing)))
+            if missing.iter().any(names_host) =>
+        {
+            let words = "without HOST this end is the server, and the client chooses what is measured for \
+                         both: give HOST, or leave out sizes, amounts, queue pairs, their options, --verify \
+                         and thresholds";
+            Some(words.to_owned())
+        }
+        _ => perftest::instead(error),
+    }
 }
 
 /// An atomic operation, by perftest's names.
@@ -407,7 +463,7 @@ Examples:
   gdr perf write-bw 127.0.0.1 --use_cuda=0 -F -c RC -D 5 --run_infinitely     by habit of perftest
   gdr perf write-lat node2 --cpus 4 --bind 10.0.0.1 --key-file k     on CPU 4, from this address
   gdr perf write-lat 127.0.0.1 -a --json --svg latency.svg";
-    const INSTEAD: fn(&clap::Error) -> Option<String> = perftest::instead;
+    const INSTEAD: fn(&clap::Error) -> Option<String> = instead;
     const RUN: Run<Self> = run;
 }
 
@@ -559,4 +615,96 @@ fn source_towards(sources: &[SocketAddr], peer: SocketAddr) -> Result<Option<IpA
 /// The soft device at the address from which the client connects, unless a kernel device was chosen.
 fn soft_device(chosen: &Chosen, source: IpAddr) -> Option<DeviceName> {
     (chosen.provider == ChosenProvider::Soft).then_some(DeviceName::Soft(source))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli;
+
+    /// The options that each end has a use for, and those that say what gdr does anyway.
+    const OF_EITHER: [&str; 34] = [
+        "device",
+        "ib_port",
+        "gid_index",
+        "provider",
+        "port",
+        "udp_port",
+        "shards",
+        "bind",
+        "svg",
+        "direct",
+        "staged",
+        "memory",
+        "timeout",
+        "cpus",
+        "key_file",
+        "insecure",
+        "wide",
+        "csv",
+        "gpu",
+        "backend",
+        "simulate",
+        "require_gpu",
+        "dma_buf",
+        "cpu_util",
+        "disable_numa",
+        "report_gbits",
+        "out_json",
+        "out_json_file",
+        "_connection",
+        "_cuda_mem_type",
+        "_cpu_freq",
+        "_no_peak",
+        "_perform_warm_up",
+        "_disable_pcie_relaxed",
+    ];
+
+    fn parse(line: &str) -> Result<(), clap::Error> {
+        let words = line.split_whitespace();
+        cli::command().try_get_matches_from(words).map(drop)
+    }
+
+    #[test]
+    fn an_option_that_an_end_would_ignore_is_refused_there() {
+        let mut gdr = cli::command();
+        gdr.build();
+        let perf = gdr.find_subcommand("perf").unwrap();
+        let is_own = |arg: &&Arg| arg.get_long().is_some() && !arg.is_global_set();
+        let options = perf.get_arguments().filter(is_own);
+        for option in options {
+            let (id, long) = (option.get_id().as_str(), option.get_long().unwrap());
+            let takes = option.get_action().takes_values();
+            // Of an enumeration its first value; a number suits most others.
+            let possible = option.get_possible_values();
+            let value = match (possible.first(), id) {
+                (Some(value), _) => value.get_name(),
+                (None, "min") => "1GB/s",
+                (None, "max_lat") => "1us",
+                (None, _) => "8",
+            };
+            let option = if takes {
+                format!("--{long}={value}")
+            } else {
+                format!("--{long}")
+            };
+            let server = parse(&format!("gdr perf write-bw {option}"));
+            let client = parse(&format!("gdr perf write-bw node2 {option}"));
+            if OF_CLIENT.contains(&id) {
+                let refused = server.unwrap_err();
+                let said = instead(&refused).unwrap();
+                assert!(said.contains("the client chooses"), "{said}");
+                assert!(
+                    refused.to_string().contains(&format!("--{long}")),
+                    "{refused}"
+                );
+                client.unwrap();
+            } else if id == "wait" {
+                assert_eq!(client.unwrap_err().kind(), ErrorKind::ArgumentConflict);
+                server.unwrap();
+            } else if !["help", "version"].contains(&id) {
+                assert!(OF_EITHER.contains(&id), "which end has a use for {id:?}?");
+            }
+        }
+    }
 }

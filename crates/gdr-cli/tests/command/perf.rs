@@ -50,6 +50,91 @@ fn both_ends_print_what_the_client_chose_and_every_byte_is_compared() {
     }
 }
 
+/// Runs both ends with `--verify`, and changes a bit of the payload of one message that arrives at the server or at the
+/// client, under a right ICRC. Returns what both print, and where the bit was.
+fn with_a_changed_bit(port: u16, at_server: bool, line: &str, op: u32) -> (String, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("log");
+    let changing = |is_changing: bool| {
+        let mut program = program();
+        program.stderr(Stdio::piped());
+        if is_changing {
+            let rule = format!("corrupt icrc=mended dir=in op={op} max=1");
+            program.env("GDR_CHAOS", rule).env("GDR_CHAOS_LOG", &log);
+        }
+        program
+    };
+    let ports = format!("--port {port} --udp-port {port} --timeout 60");
+    let server = Server::of(&mut changing(at_server), &format!("perf write-bw {ports}"));
+    let client = changing(!at_server)
+        .args(format!("perf {line} --verify {ports}").split_whitespace())
+        .output()
+        .unwrap();
+    let (_, served) = server.end();
+    let text = format!("{}{}{served}", stdout(&client), stderr(&client));
+    assert_eq!(code(&client), 2, "{line}: {text}");
+    let log = std::fs::read_to_string(log).unwrap_or_default();
+    let struck = log.lines().find(|line| line.contains("byte="));
+    (
+        text,
+        struck.unwrap_or_else(|| panic!("{line}: {log}")).to_owned(),
+    )
+}
+
+#[test]
+fn one_changed_message_is_found_and_named_whatever_the_verb_the_size_and_the_end() {
+    /// The largest path MTU of RoCE, which the loopback interface carries.
+    const MTU: u64 = 4096;
+    let named = Regex::new(r"(?:message|operation) (\d+)[^:]*: byte (\d+) is ").unwrap();
+    let struck = Regex::new(r" packet=(\d+) byte=(\d+) ").unwrap();
+    let numbers = |of: &Regex, text: &str| {
+        let found = of.captures(text)?;
+        Some((
+            found[1].parse::<u64>().unwrap(),
+            found[2].parse::<u64>().unwrap(),
+        ))
+    };
+    let (server, client) = (true, false);
+    for (at, verb, size, options) in [
+        (server, "write-bw", 64, "-n 10000"),
+        (server, "write-bw", 1, "-n 500 -q 2"),
+        (server, "write-bw", 12289, "-n 500 -b"),
+        (client, "write-bw", 4097, "-n 500 -b"),
+        (server, "send-bw", 64, "-n 10000"),
+        (client, "send-bw", 4097, "-n 500 -b -q 2"),
+        (server, "send-bw", 7, "-n 500 -l 1 -Q 8 -I 64"),
+        (client, "read-bw", 64, "-n 10000"),
+        (client, "read-bw", 65537, "-n 500 -q 2"),
+        (server, "read-bw", 8, "-n 500 -b"),
+        (server, "write-lat", 64, "-n 10000"),
+        (client, "write-lat", 4097, "-n 500"),
+        (server, "send-lat", 64, "-n 10000"),
+        (client, "send-lat", 3, "-n 500"),
+        (client, "read-lat", 64, "-n 10000"),
+        (client, "read-lat", 12289, "-n 500"),
+        (client, "atomic-bw", 8, "-n 500"),
+        (client, "atomic-lat", 8, "-n 500"),
+    ] {
+        // READs of neighbouring addresses count as one.
+        let op = if verb.starts_with("read") { 9 } else { 444 };
+        let line = format!("{verb} 127.0.0.1 -s {size} {options}");
+        let (text, log) = with_a_changed_bit(14913, at, &line, op);
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let (packet, byte) = numbers(&struck, &log).unwrap();
+        let packets = u64::div_ceil(size, MTU);
+        let offset = match verb.starts_with("atomic") {
+            // A result has network byte order on the wire.
+            true => 7 - byte,
+            false => packet % packets * MTU + byte,
+        };
+        assert_eq!(
+            numbers(&named, &text),
+            Some((packet / packets, offset)),
+            "{line}: {text} {log}"
+        );
+    }
+}
+
 #[test]
 fn striped_messages_are_compared_and_the_document_says_that_they_were() {
     let server = serve(14910, "");

@@ -1,7 +1,7 @@
 //! A command that waits for a client.
 
 use std::io::{BufRead, BufReader, Read};
-use std::process::{Child, ChildStdout, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 
 /// A server, killed when the test ends.
 pub(super) struct Server {
@@ -20,10 +20,14 @@ impl Drop for Server {
 impl Server {
     /// Starts `gdr` with these arguments, and returns once it waits for a client.
     pub(super) fn start(arguments: &str) -> Self {
-        let mut child = super::program()
+        Self::of(super::program().stderr(Stdio::null()), arguments)
+    }
+
+    /// As [`Self::start`], by this command, whose errors are kept if they are piped.
+    pub(super) fn of(program: &mut Command, arguments: &str) -> Self {
+        let mut child = program
             .args(arguments.split_whitespace())
             .stdout(Stdio::piped())
-            .stderr(Stdio::null())
             .spawn()
             .unwrap();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
@@ -35,10 +39,13 @@ impl Server {
         Self { child, stdout }
     }
 
-    /// How it ended, and the rest of what it printed.
+    /// How it ended, and the rest of what it printed, errors last.
     pub(super) fn end(mut self) -> (i32, String) {
         let mut text = String::new();
         self.stdout.read_to_string(&mut text).unwrap();
+        if let Some(errors) = &mut self.child.stderr {
+            errors.read_to_string(&mut text).unwrap();
+        }
         (self.child.wait().unwrap().code().unwrap(), text)
     }
 
