@@ -65,7 +65,7 @@ impl BarMapping {
                 available: 0,
             })?;
         let rw = ProtFlags::READ | ProtFlags::WRITE;
-        let mut mapping = if let [only] = ranges {
+        let mapping = if let [only] = ranges {
             // SAFETY: the kernel chooses the address, so no other mapping is replaced.
             let at = unsafe {
                 rustix::mm::mmap(
@@ -123,7 +123,6 @@ impl BarMapping {
         // (mm/madvise.c refuses only MADV_DOFORK on it).
         unsafe { rustix::mm::madvise(mapping.base.as_ptr().cast(), len, Advice::LinuxDontFork) }
             .map_err(|e| Error::os("madvise(MADV_DONTFORK)", e))?;
-        mapping.origin = ProcessId::current();
         Ok(mapping)
     }
 

@@ -7,6 +7,7 @@ pub(crate) mod gdrdrv;
 pub(crate) mod range;
 pub(crate) mod rm;
 pub(crate) mod sim;
+mod uninterrupted;
 
 use std::fmt::Debug;
 

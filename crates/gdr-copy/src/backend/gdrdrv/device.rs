@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 
 use super::abi::Request;
+use crate::backend::uninterrupted::uninterrupted;
 use crate::error::{Error, Result};
 
 /// The node that the module's packages create.
@@ -42,19 +43,11 @@ impl Device for DeviceNode {
         if argument.len() != request.size() {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        loop {
+        uninterrupted(|| {
             // SAFETY: the descriptor is open as long as `self` exists; the module reads and writes
             // the request's structure at this address, which is as large as `argument`.
-            let answer =
-                unsafe { libc::ioctl(self.0.as_raw_fd(), request as _, argument.as_mut_ptr()) };
-            if answer == 0 {
-                return Ok(());
-            }
-            let error = io::Error::last_os_error();
-            if error.kind() != io::ErrorKind::Interrupted {
-                return Err(error);
-            }
-        }
+            unsafe { libc::ioctl(self.0.as_raw_fd(), request as _, argument.as_mut_ptr()) }
+        })
     }
 
     fn file(&self) -> BorrowedFd<'_> {

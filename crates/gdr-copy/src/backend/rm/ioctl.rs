@@ -11,6 +11,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 
 use super::abi::{Escape, request};
+use crate::backend::uninterrupted::uninterrupted;
 
 /// A device node of the NVIDIA driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,19 +63,10 @@ impl RmIoctl for KernelIoctl {
         arg: *mut c_void,
         size: usize,
     ) -> io::Result<()> {
-        // The kernel interrupts an escape only before it has begun (waiting for a lock), so it can be
-        // repeated; a bounded number of times, so a process that gets many signals can end.
-        for _ in 0..1000 {
+        // The kernel interrupts an escape only before it has begun (waiting for a lock).
+        uninterrupted(|| {
             // SAFETY: the caller's promise.
-            let answer = unsafe { libc::ioctl(fd.as_raw_fd(), request(escape, size).into(), arg) };
-            if answer == 0 {
-                return Ok(());
-            }
-            let error = io::Error::last_os_error();
-            if error.kind() != io::ErrorKind::Interrupted {
-                return Err(error);
-            }
-        }
-        Err(io::ErrorKind::Interrupted.into())
+            unsafe { libc::ioctl(fd.as_raw_fd(), request(escape, size).into(), arg) }
+        })
     }
 }
