@@ -81,8 +81,8 @@ fn bytes_go_from_host_to_host_by_rdma() {
     let gdr = cargo_bin!("gdr").display();
     // The listener may not be there yet.
     let script = format!(
-        "run() {{ {gdr} loopback --simulate -i 1 --size 64K --insecure \"$@\"; }}; if [ $RANK = 0 ]; then run --listen \
-         $MASTER_ADDR; exit; fi; for turn in $(seq 100); do run --connect $MASTER_ADDR && exit; sleep 0.1; done; exit 1"
+        "run() {{ {gdr} loopback --simulate --insecure \"$@\"; }}; if [ $RANK = 0 ]; then run --listen \
+         $MASTER_ADDR; exit; fi; for turn in $(seq 100); do run --connect $MASTER_ADDR -i 1 --size 64K && exit; sleep 0.1; done; exit 1"
     );
     let Some(output) = net(&["--hosts", "2", "--", "sh", "-c", &script]) else {
         return;

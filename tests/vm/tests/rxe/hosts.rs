@@ -84,10 +84,10 @@ fn writes_are_not_faster_than_the_rate() {
 #[ignore = "runs in the VM"]
 fn bytes_are_right_where_packets_are_lost() {
     // rxe is seen in all network namespaces.
-    let line = "/gdr/gdr loopback --provider soft --simulate --insecure --iterations 5 --size 256K";
+    let line = "/gdr/gdr loopback --provider soft --simulate --insecure";
     let show = "/usr/bin/tc -s qdisc show dev eth0";
     let server = format!("{line} --listen $MASTER_ADDR && {show}");
-    let client = format!("{line} --connect $MASTER_ADDR && {show}");
+    let client = format!("{line} --connect $MASTER_ADDR --iterations 5 --size 256K && {show}");
     let printed = run("loss", &["--loss", "5%"], &server, &client);
     for host in ["host0", "host1"] {
         assert!(printed.contains(&format!("{host}: PASS")), "{printed}");
