@@ -17,9 +17,9 @@ def test_libibverbs_lists_the_devices(rdma_devices):
 def test_bytes_go_from_host_to_host(hosts):
     # The listener may not be there at the first attempt.
     script = """
-        run() { gdr loopback --simulate --iterations 1 --size 64K --insecure "$@"; }
+        run() { gdr loopback --simulate --insecure "$@"; }
         if [ "$RANK" = 0 ]; then run --listen "$MASTER_ADDR"; exit; fi
-        for turn in $(seq 100); do run --connect "$MASTER_ADDR" && exit; sleep 0.1; done
+        for turn in $(seq 100); do run --connect "$MASTER_ADDR" --iterations 1 --size 64K && exit; sleep 0.1; done
         exit 1
     """
     lines = hosts(2, "sh", "-c", script)
