@@ -51,7 +51,7 @@ fn shadow(srq: Option<Object>) -> Shadow {
     shadow
 }
 
-/// Posts receives with a segment of a key, the last ones of which are refused.
+/// Posts `count` receives and has the last `refused` refused.
 fn post(shadow: &mut Shadow, srq: Option<Object>, count: u64, refused: usize) {
     for id in 0..count {
         let segment = Segment {

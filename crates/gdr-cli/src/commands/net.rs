@@ -224,7 +224,8 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
     Ok(exit)
 }
 
-/// The greatest status of those that were not asked to end; where there is none, of the others.
+/// Returns the greatest status of the ranks that ended by themselves; where all are 0, of the ranks
+/// that were asked to.
 fn worst(endings: &[Ending]) -> Exit {
     let of = |was_asked| {
         let some = endings

@@ -124,7 +124,7 @@ pub(crate) struct Options {
     #[arg(short = 'D', long, value_name = "SECONDS")]
     duration: Option<f64>,
 
-    /// Messages before the measured ones; before the first latencies also those of 0.2 s. 0: none
+    /// Messages before the measured ones
     #[arg(long, value_name = "N", default_value_t = 100)]
     warm_up: u64,
 
