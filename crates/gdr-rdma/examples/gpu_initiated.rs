@@ -26,8 +26,8 @@ use gdr_cuda::{
     SimDriver, Stream, open_driver,
 };
 use gdr_rdma::{
-    Access, Buffer, Completion, Deadline, Immediate, MemoryRegion, RecvRequest, SendRequest,
-    WcStatus, WrId,
+    Access, Buffer, Completion, CopyEngineThreshold, Deadline, Immediate, MemoryRegion,
+    RecvRequest, SendRequest, WcStatus, WrId,
 };
 
 use side::Side;
@@ -56,7 +56,7 @@ enum Announcement {
 /// One end: a kernel, its memory, and the queue pair of its proxy.
 struct End {
     side: Side,
-    device: DeviceBuffer,
+    device: Arc<DeviceBuffer>,
     mapping: Arc<Mapping>,
     region: MemoryRegion,
     /// The kernel's answers, and the word that stops it.
@@ -171,11 +171,14 @@ fn play(
 impl End {
     fn new(side: Side, gpu: &Gpu) -> Result<Self, Box<dyn Error>> {
         let len = DATA + SIZES[SIZES.len() - 1];
-        let device = gpu.allocate(MemoryKind::Plain, len)?;
+        let device = Arc::new(gpu.allocate(MemoryKind::Plain, len)?);
         device.write(0, &vec![0; len as usize])?;
         let context = Context::open_for(gpu)?;
         let mapping = Arc::new(context.pin(device.ptr(), device.len())?.map()?);
-        let buffer = Buffer::direct(Arc::clone(&mapping))?;
+        // Long messages leave by the copy engine: the CPU loads from GPU memory at PCIe's latency.
+        let threshold = CopyEngineThreshold::Planned;
+        let buffer =
+            Buffer::direct_with_copies(Arc::clone(&mapping), Arc::clone(&device), threshold)?;
         let region = side.domain.register(&buffer, Access::all())?;
         let host = gpu.allocate_host(64)?;
         host.write(0, &[0; 64])?;

@@ -234,11 +234,31 @@ four() {
     return $status
 }
 
+# nccl_tests RANKS PROGRAM OPTIONS...: a program of nccl-tests, built with MPI=1 in the folder NCCL_TESTS, through
+# gdr's device. Each rank has a GPU and is a host of its own, and each result is compared.
+nccl_tests() {
+    local ranks=$1 program=$2 said
+    shift 2
+    [ "$(nvidia-smi -L 2>/dev/null | wc -l)" -ge "$ranks" ] || skip "fewer than $ranks GPUs"
+    command -v mpirun >/dev/null || skip "mpirun is not installed"
+    [ -x "${NCCL_TESTS:-}/$program" ] || skip "NCCL_TESTS does not name a folder with $program"
+    # By itself mpirun binds each of two ranks to one CPU, which NCCL's threads and gdr's would share.
+    # shellcheck disable=SC2016 # Each rank expands it.
+    said=$(NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 NCCL_SOCKET_IFNAME=lo \
+        OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
+        "$GDR" run --nic 127.0.0.1 -- mpirun --bind-to none --oversubscribe -np "$ranks" \
+        bash -c 'NCCL_HOSTID=host$OMPI_COMM_WORLD_RANK exec "$@"' rank "$NCCL_TESTS/$program" -g 1 -c 1 "$@")
+    local status=$?
+    echo "$said"
+    grep -q 'Out of bounds values : 0 OK' <<<"$said" || status=1
+    return $status
+}
+
 two_gpus() {
     [ "$(nvidia-smi -L 2>/dev/null | wc -l)" -ge 2 ] || skip "one GPU"
 }
 export -f skip with_program a_warning_is_fine without_privileges nccl nccl_direct nccl_gdrcopy traced perf between_gpus visible topology mesh wheel
-export -f two_gpus four
+export -f two_gpus four nccl_tests
 
 # The machine. Commands and files that do not exist here are left out.
 {

@@ -381,6 +381,13 @@ pub const STEPS: &[Step] = &[
         command: r#"wheel "$HERE/weights.py""#,
     },
     Step {
+        name: "two GPUs: nccl-tests' alltoall by GIN",
+        file: "gin-two-gpus",
+        prints: Prints::Text,
+        limit_s: 180,
+        command: r#"nccl_tests 2 alltoall_perf -b 8 -e 64M -f 8 -R 2 -D 3 && nccl_tests 2 alltoall_perf -b 8 -e 64M -f 8 -R 2 -D 4"#,
+    },
+    Step {
         name: "four GPUs: NCCL's collectives through gdr's device",
         file: "nccl-four-gpus",
         prints: Prints::Text,
@@ -414,6 +421,27 @@ pub const STEPS: &[Step] = &[
         prints: Prints::Text,
         limit_s: 240,
         command: r#"wheel -c "import gdr" && four weights-four-gpus weights -- env"#,
+    },
+    Step {
+        name: "four GPUs: nccl-tests' alltoall by GIN",
+        file: "gin-four-gpus",
+        prints: Prints::Text,
+        limit_s: 180,
+        command: r#"nccl_tests 4 alltoall_perf -b 8 -e 64M -f 8 -R 2 -D 3 && nccl_tests 4 alltoall_perf -b 8 -e 64M -f 8 -R 2 -D 4"#,
+    },
+    Step {
+        name: "four GPUs: nccl-tests' collectives",
+        file: "nccl-tests-four-gpus",
+        prints: Prints::Text,
+        limit_s: 400,
+        command: r#"for program in all_gather all_reduce alltoall broadcast reduce reduce_scatter sendrecv; do nccl_tests 4 ${program}_perf -b 8 -e 256M -f 8 -n 5 -w 2 || exit; done"#,
+    },
+    Step {
+        name: "four GPUs: nccl-tests' collectives by UDP",
+        file: "nccl-tests-four-gpus-udp",
+        prints: Prints::Text,
+        limit_s: 400,
+        command: r#"export GDR_WIRE=udp; for program in all_gather all_reduce alltoall broadcast reduce reduce_scatter sendrecv; do nccl_tests 4 ${program}_perf -b 8 -e 256M -f 8 -n 5 -w 2 || exit; done"#,
     },
     Step {
         name: "gdr sanity -e -v, without privileges",
