@@ -315,6 +315,26 @@ impl LossyEnd {
     }
 }
 
+#[test]
+fn a_keeper_that_is_about_to_end_hands_on_what_has_arrived() {
+    let address: IpAddr = "127.0.56.9".parse().unwrap();
+    let keeper = Management::open(&open(address)).unwrap();
+    // It takes the name, and then receives no more, as a process whose exit has begun.
+    assert!(
+        keeper
+            .receive(Some(Deadline::after(Duration::ZERO)))
+            .is_none()
+    );
+    let other = Member::new(address);
+    let message = rtu(other.id());
+    keeper.send(address, &message.emit(1));
+    keeper.hand_on_rest();
+    let received = other.received.recv_timeout(LIMIT).unwrap();
+    assert_eq!(Message::parse(&received.mad).unwrap(), message);
+    // Another one has nothing to hand on.
+    other.management.hand_on_rest();
+}
+
 fn req(qpn: Qpn) -> Req {
     Req {
         id: CommId::default(),

@@ -374,6 +374,22 @@ impl Management {
         }
     }
 
+    /// Hands on what has arrived for other processes, where this one receives: for a process that is about to end. Its
+    /// last messages may be to another process of its own address, which then are there as well.
+    pub fn hand_on_rest(&self) {
+        if !matches!(*lock(&self.role), Role::Keeper(_)) {
+            return;
+        }
+        // A peer that goes on sending must not keep the process from its end.
+        for _ in 0..BACKLOG {
+            match self.packet() {
+                Ok(Some(received)) => drop(self.route(&received)),
+                Ok(None) => {}
+                Err(_) => return,
+            }
+        }
+    }
+
     /// Waits until something can be read, whose number it returns.
     fn wait(&self, deadline: Option<Deadline>) -> Option<u64> {
         let until_retry = self.seek_role();
@@ -418,21 +434,29 @@ impl Management {
         None
     }
 
+    /// The message of the next packet, if it has a valid one.
+    ///
+    /// # Errors
+    /// None can be read.
+    fn packet(&self) -> std::result::Result<Option<ReceivedMad>, Errno> {
+        let mut room = [0; packet::MOST];
+        let (len, _, from) = rustix::net::recvfrom(&self.shared, &mut room, RecvFlags::DONTWAIT)?;
+        let from = from.and_then(|from| SocketAddr::try_from(from).ok());
+        let message = from.zip(room.get(..len)).and_then(|(from, bytes)| {
+            let mad = self.packets.open(from, bytes)?;
+            let from = from.ip();
+            Some(ReceivedMad { from, mad })
+        });
+        Ok(message)
+    }
+
     /// Receives a packet as the keeper; returns its message if it is for this process.
     fn receive_packet(&self) -> Option<ReceivedMad> {
-        let mut room = [0; packet::MOST];
-        let received = rustix::net::recvfrom(&self.shared, &mut room, RecvFlags::DONTWAIT);
-        let (len, _, from) = received.ok()?;
-        let from = SocketAddr::try_from(from?).ok()?;
-        let mad = self.packets.open(from, room.get(..len)?)?;
-        let received = ReceivedMad {
-            from: from.ip(),
-            mad,
-        };
+        let received = self.packet().ok()??;
         match self.route(&received)? {
             Route::Own => return Some(received),
             Route::HandedOn => {}
-            Route::NoService if lock(&self.strays).hold(received.from, mad) => {}
+            Route::NoService if lock(&self.strays).hold(received.from, received.mad) => {}
             Route::NoService | Route::NoConnection => self.answer(&received),
         }
         None
