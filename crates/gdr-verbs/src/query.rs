@@ -65,6 +65,7 @@ fn device_attributes(device: &Device) -> ibv_device_attr {
             | ibv_device_cap_flags::IBV_DEVICE_SYS_IMAGE_GUID
             | ibv_device_cap_flags::IBV_DEVICE_PORT_ACTIVE_EVENT
             | ibv_device_cap_flags::IBV_DEVICE_SRQ_RESIZE
+            | ibv_device_cap_flags::IBV_DEVICE_XRC
             | ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW
             | ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW_TYPE_2B
             | ibv_device_cap_flags::IBV_DEVICE_RAW_IP_CSUM
@@ -164,6 +165,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
             completion_timestamp_mask: u64::MAX,
             hca_core_clock: CLOCK,
             odp_caps: on_demand_paging(),
+            xrc_odp_caps: on_demand_paging().per_transport_caps.rc_odp_caps,
             max_dm_size: device_memory::MOST_BYTES,
             ..Default::default()
         };
