@@ -135,9 +135,9 @@ pub use gdr_roce::{
 };
 pub use gdr_udp::address::{SoftAddress, list as addresses};
 pub use gdr_udp::{
-    Deadline, Error as SocketError, EthernetMatch, FlowKind, FlowRule, FlowSpec, Integrity,
-    Ipv4Match, Ipv6Match, LinkCondition, LinkEvent, LinkState, LinkWatch, Masked, PortMatch,
-    PortSharingError, PortUse, SourcePort, unreachable_hint,
+    Deadline, Error as SocketError, EthernetMatch, FlowKind, FlowRule, FlowSpec, HashFields,
+    Integrity, Ipv4Match, Ipv6Match, LinkCondition, LinkEvent, LinkState, LinkWatch, Masked,
+    PortMatch, PortSharingError, PortUse, SourcePort, Spread, unreachable_hint,
 };
 pub use memory_window::{MemoryWindow, WindowRange};
 pub use os::{random_bytes, random_number};

@@ -28,6 +28,7 @@ use crate::shared_receive_queue::SharedQueue;
 use crate::slab::{CObject, is_own};
 use crate::system::forward;
 use crate::table::Table;
+use crate::work_queue::{INDIRECTIONS, receiver};
 use crate::xrc_domain::XrcDomain;
 
 /// The queue pair of the NIC, of one of the three services.
@@ -197,6 +198,11 @@ impl Pair {
     ) -> Result<Arc<Self>, Errno> {
         let (context, pair, uses) = match wanted.qp_type {
             ibv_qp_type::IBV_QPT_XRC_RECV => Self::target(wanted)?,
+            _ if ibv_qp_init_attr_mask(wanted.comp_mask)
+                .contains(ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_IND_TABLE) =>
+            {
+                Self::spreading(wanted)?
+            }
             _ => Self::in_domain(wanted)?,
         };
         let qpn = pair.qpn();
@@ -263,6 +269,30 @@ impl Pair {
             pair,
             vec![domain.users().add()],
         ))
+    }
+
+    /// A raw packet queue pair whose flows are for the work queues of a table.
+    fn spreading(
+        wanted: &mut ibv_qp_init_attr_ex,
+    ) -> Result<(Arc<Context>, NicPair, Vec<Use>), Errno> {
+        if wanted.qp_type != ibv_qp_type::IBV_QPT_RAW_PACKET {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let domain = Domain::of(wanted.pd)?;
+        let table = INDIRECTIONS.get(wanted.rwq_ind_tbl)?;
+        let context = Arc::clone(domain.context());
+        if !table.is_of(&context) {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: the program has set the configuration with the table.
+        let spread = unsafe { table.spread(&wanted.rx_hash_conf) }?;
+        // It has none of its own, and so no completions.
+        wanted.cap = ibv_qp_cap::default();
+        let engine = context.engine()?;
+        let pair = receiver(engine, &domain, &engine.completion_queue(1, None), 0)?;
+        pair.spread(spread)?;
+        let uses = [domain.users(), table.users()].map(Users::add).into();
+        Ok((context, NicPair::RawPackets(pair), uses))
     }
 
     /// A queue pair of a protection domain.
@@ -343,7 +373,7 @@ impl Drop for Pair {
 
 /// Writes why there are no raw packets to stderr, as rdma-core's providers do: an errno is all that
 /// the program sees.
-fn announce(error: &gdr_nic::Error) {
+pub(crate) fn announce(error: &gdr_nic::Error) {
     eprintln!("gdr: {error}");
 }
 
@@ -399,13 +429,19 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
         let known = Mask::IBV_QP_INIT_ATTR_PD
             | Mask::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS
             | Mask::IBV_QP_INIT_ATTR_CREATE_FLAGS
-            | Mask::IBV_QP_INIT_ATTR_XRCD;
+            | Mask::IBV_QP_INIT_ATTR_XRCD
+            | Mask::IBV_QP_INIT_ATTR_IND_TABLE
+            | Mask::IBV_QP_INIT_ATTR_RX_HASH;
         let has_flags = mask.contains(Mask::IBV_QP_INIT_ATTR_CREATE_FLAGS);
         if !known.contains(mask) || has_flags && wanted.create_flags != 0 {
             return Err(Errno::OPNOTSUPP);
         }
         let is_target = wanted.qp_type == ibv_qp_type::IBV_QPT_XRC_RECV;
         if is_target != mask.contains(Mask::IBV_QP_INIT_ATTR_XRCD) {
+            return Err(Errno::INVAL);
+        }
+        let spreads = mask.contains(Mask::IBV_QP_INIT_ATTR_IND_TABLE);
+        if spreads != mask.contains(Mask::IBV_QP_INIT_ATTR_RX_HASH) {
             return Err(Errno::INVAL);
         }
         let has = mask.contains(Mask::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS);
