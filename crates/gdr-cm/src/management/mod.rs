@@ -341,7 +341,7 @@ impl Management {
                 Some(PACKET) => self.receive_packet(),
                 Some(INBOX) => take(self.inbox.as_fd()),
                 Some(KEEPER) => {
-                    *lock(&self.role) = Role::Unknown;
+                    *lock(&self.role) = Role::Orphaned;
                     None
                 }
                 Some(WATCHER) => {
@@ -374,22 +374,6 @@ impl Management {
         }
     }
 
-    /// Hands on what has arrived for other processes, where this one receives: for a process that is about to end. Its
-    /// last messages may be to another process of its own address, which then are there as well.
-    pub fn hand_on_rest(&self) {
-        if !matches!(*lock(&self.role), Role::Keeper(_)) {
-            return;
-        }
-        // A peer that goes on sending must not keep the process from its end.
-        for _ in 0..BACKLOG {
-            match self.packet() {
-                Ok(Some(received)) => drop(self.route(&received)),
-                Ok(None) => {}
-                Err(_) => return,
-            }
-        }
-    }
-
     /// Waits until something can be read, whose number it returns.
     fn wait(&self, deadline: Option<Deadline>) -> Option<u64> {
         let until_retry = self.seek_role();
@@ -407,26 +391,31 @@ impl Management {
     /// Becomes the keeper if no process is. Returns when to try again while the keeper is unknown.
     fn seek_role(&self) -> Option<Duration> {
         let mut role = lock(&self.role);
-        if !matches!(*role, Role::Unknown) {
-            return None;
-        }
+        let is_orphaned = match *role {
+            Role::Unknown => false,
+            Role::Orphaned => true,
+            Role::Keeper(_) | Role::Watching(_) => return None,
+        };
         *role = Role::seek(self.local).unwrap_or_else(|error| {
             tracing::debug!(%error, "no keeper of a management queue pair");
             Role::Unknown
         });
         let watched = match &*role {
             Role::Keeper(keeper) => {
-                // What came while no process received may be old. Peers repeat what they need.
                 let resized = sockopt::set_socket_recv_buffer_size(&self.shared, RECEIVE_BUFFER);
                 if let Err(error) = resized {
                     tracing::debug!(%error, "few management datagrams can wait");
                 }
-                drain(self.shared.as_fd());
+                // What came while no process received may be old. Peers repeat what they need. After a keeper it is not, and
+                // may be its last message to this process, which nothing repeats.
+                if !is_orphaned {
+                    drain(self.shared.as_fd());
+                }
                 watch(&self.readiness, self.shared.as_fd(), PACKET)
                     .and_then(|()| watch(&self.readiness, keeper.as_fd(), WATCHER))
             }
             Role::Watching(keeper) => watch(&self.readiness, keeper.as_fd(), KEEPER),
-            Role::Unknown => return Some(SEEK_INTERVAL),
+            Role::Unknown | Role::Orphaned => return Some(SEEK_INTERVAL),
         };
         if let Err(error) = watched {
             tracing::error!(%error, "management datagrams are not received");
@@ -434,29 +423,21 @@ impl Management {
         None
     }
 
-    /// The message of the next packet, if it has a valid one.
-    ///
-    /// # Errors
-    /// None can be read.
-    fn packet(&self) -> std::result::Result<Option<ReceivedMad>, Errno> {
-        let mut room = [0; packet::MOST];
-        let (len, _, from) = rustix::net::recvfrom(&self.shared, &mut room, RecvFlags::DONTWAIT)?;
-        let from = from.and_then(|from| SocketAddr::try_from(from).ok());
-        let message = from.zip(room.get(..len)).and_then(|(from, bytes)| {
-            let mad = self.packets.open(from, bytes)?;
-            let from = from.ip();
-            Some(ReceivedMad { from, mad })
-        });
-        Ok(message)
-    }
-
     /// Receives a packet as the keeper; returns its message if it is for this process.
     fn receive_packet(&self) -> Option<ReceivedMad> {
-        let received = self.packet().ok()??;
+        let mut room = [0; packet::MOST];
+        let received = rustix::net::recvfrom(&self.shared, &mut room, RecvFlags::DONTWAIT);
+        let (len, _, from) = received.ok()?;
+        let from = SocketAddr::try_from(from?).ok()?;
+        let mad = self.packets.open(from, room.get(..len)?)?;
+        let received = ReceivedMad {
+            from: from.ip(),
+            mad,
+        };
         match self.route(&received)? {
             Route::Own => return Some(received),
             Route::HandedOn => {}
-            Route::NoService if lock(&self.strays).hold(received.from, received.mad) => {}
+            Route::NoService if lock(&self.strays).hold(received.from, mad) => {}
             Route::NoService | Route::NoConnection => self.answer(&received),
         }
         None

@@ -59,8 +59,6 @@ extern "C" fn end_all() {
                 for handle in handles {
                     state.destroy(handle);
                 }
-                let agents = state.agents.values();
-                agents.for_each(|agent| agent.management.hand_on_rest());
                 return Ok(());
             }
             if deadline.has_passed() {
