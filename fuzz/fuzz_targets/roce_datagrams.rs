@@ -98,8 +98,7 @@ impl Victim {
     fn receive_near(&mut self, opcode: Opcode, qpn: Qpn, psn: u8, qkey: u8, payload: u16) {
         let blank = [0; 16];
         let parsed = Packet::new(&blank).expect("SEND first of no bytes");
-        let mut headers = Headers::parse(&parsed);
-        headers.opcode = opcode;
+        let mut headers = Headers::new(opcode, *parsed.bth());
         headers.bth.partition = PartitionKey::DEFAULT;
         headers.bth.dest_qpn = qpn;
         headers.bth.psn = Psn::new(psn.into());

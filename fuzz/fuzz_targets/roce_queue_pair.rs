@@ -9,18 +9,21 @@ use std::time::Duration;
 
 use arbitrary::Arbitrary;
 use gdr_roce::wire::{
-    Aeth, AtomicAckEth, AtomicEth, Headers, MAX_DATAGRAM, Opcode, Packet, Reth, Syndrome,
+    Aeth, AtomicAckEth, AtomicEth, Headers, MAX_DATAGRAM, Opcode, Packet, Reth, Syndrome, XrcEth,
 };
 use gdr_roce::{
     Access, AckTimeout, AtomicOp, Capabilities, Data, HeapMemory, Lkey, Msn, Mtu, Operation, Psn,
     Qpn, QueuePair, RecvRequest, Remote, RetryCount, RetryLimit, Rkey, RnrRetry, RnrTimer,
-    RtrAttributes, RtsAttributes, Segment, SendFlags, SendRequest, Time, WrId,
+    RtrAttributes, RtsAttributes, Segment, SendFlags, SendRequest, SharedReceiveQueue, Time,
+    TransportConfig, WrId, XrcDomain, XrcSrqn,
 };
 use libfuzzer_sys::fuzz_target;
 
 const LEN: usize = 4096;
 const OWN: Qpn = Qpn::new(5);
 const SECRET: u8 = 0x5e;
+/// The shared receive queue of an extended connection.
+const NUMBER: u32 = 3;
 
 #[derive(Arbitrary, Debug)]
 enum Step {
@@ -55,6 +58,8 @@ enum Step {
 
 struct Victim {
     qp: QueuePair,
+    /// Where an extended connection has its receives.
+    named: Option<SharedReceiveQueue>,
     memory: HeapMemory,
     open: (Lkey, Rkey),
     secret: Lkey,
@@ -63,7 +68,7 @@ struct Victim {
     ended: usize,
 }
 
-fn victim() -> Victim {
+fn victim(is_extended: bool) -> Victim {
     let mut memory = HeapMemory::new();
     let open = memory.register(0, vec![0; LEN], Access::all());
     let (secret, _) = memory.register(LEN as u64, vec![SECRET; LEN], Access::REMOTE_READ);
@@ -72,7 +77,15 @@ fn victim() -> Victim {
         max_recv_wr: 16,
         max_inline: 16,
     };
-    let mut qp = QueuePair::new(OWN, caps);
+    let named = is_extended.then(|| SharedReceiveQueue::new(16));
+    let mut qp = match &named {
+        None => QueuePair::new(OWN, caps),
+        Some(queue) => {
+            let domain = XrcDomain::new();
+            domain.insert(XrcSrqn::new(NUMBER), queue);
+            QueuePair::target(OWN, TransportConfig::default(), &domain)
+        }
+    };
     qp.to_init(Access::all()).expect("from RESET");
     qp.to_rtr(&RtrAttributes {
         dest_qpn: Qpn::new(6),
@@ -92,6 +105,7 @@ fn victim() -> Victim {
     .expect("from RTR");
     Victim {
         qp,
+        named,
         memory,
         open,
         secret,
@@ -134,8 +148,12 @@ impl Victim {
                 let opcode = Opcode::ALL[usize::from(*opcode) % Opcode::ALL.len()];
                 let blank = [0; 16];
                 let parsed = Packet::new(&blank).expect("SEND first of no bytes");
-                let mut headers = Headers::parse(&parsed);
-                headers.opcode = opcode;
+                let mut headers = Headers::new(opcode, *parsed.bth());
+                // An extended connection names its receives as well.
+                headers.xrceth = Some(XrcEth(XrcSrqn::new(u32::from(*psn) % (NUMBER + 1))));
+                if opcode.is_of_connection() {
+                    headers.bth.opcode = self.qp.reliability().byte(opcode);
+                }
                 headers.bth.partition = gdr_roce::PartitionKey::DEFAULT;
                 headers.bth.dest_qpn = OWN;
                 headers.bth.ack_request = *ack_request;
@@ -208,7 +226,11 @@ impl Victim {
                     id: WrId(0),
                     segments: &segments,
                 };
-                self.posted += usize::from(self.qp.post_recv(&request).is_ok());
+                let posted = match &self.named {
+                    None => self.qp.post_recv(&request),
+                    Some(queue) => queue.post(&request),
+                };
+                self.posted += usize::from(posted.is_ok());
             }
             Step::Transmit { packets } => self.transmit(*packets),
             Step::Wait { millis } => {
@@ -220,14 +242,20 @@ impl Victim {
     }
 }
 
-fuzz_target!(|steps: Vec<Step>| {
-    let mut victim = victim();
-    for step in &steps {
+fuzz_target!(|input: (bool, Vec<Step>)| {
+    let (is_extended, steps) = &input;
+    let mut victim = victim(*is_extended);
+    for step in steps {
         victim.step(step);
     }
     victim.qp.to_error();
     victim.ended += std::iter::from_fn(|| victim.qp.poll_completion()).count();
-    assert_eq!(victim.posted, victim.ended, "every request ends once");
+    let left = victim.named.as_ref().map_or(0, SharedReceiveQueue::len);
+    assert_eq!(
+        victim.posted,
+        victim.ended + left,
+        "every request ends once"
+    );
     victim.transmit(u8::MAX);
     let secret = victim.memory.bytes(victim.secret).expect("registered");
     assert!(secret.iter().all(|byte| *byte == SECRET));

@@ -481,7 +481,8 @@ fn emit_req(req: &Req, mut mad: Mad) -> Mad {
     let transport = match req.reliability {
         Some(Reliability::Reliable) => 0,
         Some(Reliability::Unreliable) => 1,
-        None => 2,
+        // Extended connections are not made by these messages.
+        Some(Reliability::Extended) | None => 2,
     };
     mad.put_bits(43, 5, 2, transport);
     mad.put_bits(43, 7, 1, req.has_flow_control.into());

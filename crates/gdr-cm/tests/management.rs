@@ -315,6 +315,39 @@ impl LossyEnd {
     }
 }
 
+#[test]
+fn the_next_keeper_receives_what_the_last_one_has_left() {
+    let address: IpAddr = "127.0.56.9".parse().unwrap();
+    let keeper = Management::open(&open(address)).unwrap();
+    // It takes the name.
+    let none = keeper.receive(Some(Deadline::after(Duration::ZERO)));
+    assert!(none.is_none());
+    let other = Member::new(address);
+    let deadline = Deadline::after(LIMIT);
+    let is_watching = || {
+        keeper.send(address, &rtu(other.id()).emit(1));
+        let handed_on = keeper.receive(Some(Deadline::after(Duration::from_millis(1))));
+        assert!(handed_on.is_none());
+        other.received.try_recv().is_ok()
+    };
+    while !is_watching() {
+        assert!(!deadline.has_passed());
+    }
+    // As a process that ends right after it has sent this.
+    let last = Message::Rtu(IdPair {
+        local: CommId(10),
+        remote: other.id(),
+    });
+    keeper.send(address, &last.emit(1));
+    drop(keeper);
+    loop {
+        let received = other.received.recv_timeout(LIMIT).unwrap();
+        if Message::parse(&received.mad).unwrap() == last {
+            return;
+        }
+    }
+}
+
 fn req(qpn: Qpn) -> Req {
     Req {
         id: CommId::default(),

@@ -2,7 +2,7 @@
 
 use gdr_roce::{
     Access, Capabilities, Operation, PostError, Reliability, RnrTimer, RtrAttributes,
-    RtsAttributes, SendRequest, State, StateError, TransportConfig,
+    RtsAttributes, SendRequest, State, StateError, TransportConfig, XrcSrqn,
 };
 
 use crate::device::Device;
@@ -38,30 +38,56 @@ impl SendQueue<'_, Connection> {
     /// # Errors
     /// [`PostError`]; the request was not posted.
     pub fn push(&mut self, request: &SendRequest<'_>) -> std::result::Result<(), PostError> {
-        let requests = &mut *self.requests;
-        self.protocol.post_send(&SendRequest {
-            id: requests.next(),
-            flags: requests.flags(request.flags),
+        let numbered = self.numbered(request);
+        self.protocol.post_send(&numbered)?;
+        self.record(request);
+        Ok(())
+    }
+
+    /// Posts a request of an extended connection, whose receive is in the peer's shared queue with this number.
+    ///
+    /// # Errors
+    /// [`PostError`]; the request was not posted.
+    pub fn push_to(
+        &mut self,
+        receives: XrcSrqn,
+        request: &SendRequest<'_>,
+    ) -> std::result::Result<(), PostError> {
+        let numbered = self.numbered(request);
+        self.protocol.post_send_to(receives, &numbered)?;
+        self.record(request);
+        Ok(())
+    }
+
+    /// The request as the protocol knows it.
+    fn numbered<'r>(&self, request: &SendRequest<'r>) -> SendRequest<'r> {
+        SendRequest {
+            id: self.requests.next(),
+            flags: self.requests.flags(request.flags),
             ..*request
-        })?;
+        }
+    }
+
+    /// Records a request that was posted.
+    fn record(&mut self, request: &SendRequest<'_>) {
+        let requests = &mut *self.requests;
         let len = requests.add_send(request.id, request.data, request.flags);
         let payload = &mut requests.payload;
         let counted = match request.operation {
             Operation::Send { .. } | Operation::SendInvalidate { .. } => &mut payload.send,
             Operation::Bind { .. } | Operation::Invalidate { .. } | Operation::Flush { .. } => {
-                return Ok(());
+                return;
             }
             Operation::Write { .. } | Operation::AtomicWrite { .. } => &mut payload.write,
             Operation::Read { .. } => &mut payload.read,
             Operation::Atomic { .. } => &mut payload.atomic,
         };
         *counted += len;
-        Ok(())
     }
 }
 
 impl Device {
-    /// Makes one end of a connection, in RESET.
+    /// Makes one end of a connection, in RESET; of an extended one, the end that sends requests.
     ///
     /// # Errors
     /// [`Error::Foreign`](crate::Error::Foreign) for completion queues of another device, or a shared receive queue of another
@@ -79,6 +105,11 @@ impl Device {
             Transport::Connection(match (reliability, shared) {
                 (Reliability::Unreliable, shared) => {
                     gdr_roce::QueuePair::unreliable(qpn, capabilities, shared)
+                }
+                (Reliability::Extended, _) => {
+                    let config = config(shard.receive_buffer());
+                    gdr_roce::QueuePair::initiator(qpn, capabilities, config)
+                        .with_packet_budget(shard.packet_budget())
                 }
                 (Reliability::Reliable, Some(shared)) => {
                     let config = config(shard.receive_buffer());

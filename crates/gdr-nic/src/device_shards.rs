@@ -16,7 +16,7 @@ use crate::device_state::{DeviceState, OnEvent};
 use crate::ending_thread::EndingThread;
 use crate::error::{Error, Result};
 use crate::shard::cpu_contention::CpuContention;
-use crate::shard::cq_entries::{CqEntries, Producers};
+use crate::shard::cq_entries::{CqEntries, CqProducer, Producers};
 use crate::shard::region_table::RegionTable;
 use crate::shard::shared_engine::{SharedEngine, pause};
 use crate::shard::srq_context::SrqContext;
@@ -149,6 +149,14 @@ impl DeviceShards {
     pub(crate) fn emptiest(&self) -> &SharedEngine {
         let emptiest = self.engines().min_by_key(|engine| engine.qp_count());
         emptiest.unwrap_or_else(|| self.first())
+    }
+
+    /// The right of each shard's queue pairs to add entries to a completion queue.
+    pub(crate) fn producers(&self, entries: &Arc<CqEntries>) -> Box<[CqProducer]> {
+        let shards = 0..self.shards.len();
+        shards
+            .map(|shard| CqProducer::new(Arc::clone(entries), shard))
+            .collect()
     }
 
     pub(crate) fn check_process(&self) -> Result<()> {

@@ -115,6 +115,7 @@ mod shard;
 mod shared_receive_queue;
 mod types;
 mod wire;
+mod xrc_domain;
 
 pub use bounded_queue::{BoundedQueue, Loss, Pushed};
 pub use buffer::{Buffer, BufferKind, CopyEngineThreshold, CopyThread, check_range};
@@ -130,13 +131,13 @@ pub use gdr_roce::{
     Immediate, Lkey, LossRecovery, Mtu, Operation, PartitionKey, PostError, Psn, Qkey, Qpn,
     RecvRequest, Reliability, Remote, RetryCount, RetryLimit, Rkey, RnrRetry, RnrTimer,
     RtrAttributes, RtsAttributes, Segment, SendFlags, SendRequest, State, StateError, Time,
-    UdSendRequest, WcOpcode, WcStatus, WrId,
+    UdSendRequest, WcOpcode, WcStatus, WrId, XrcSrqn,
 };
 pub use gdr_udp::address::{SoftAddress, list as addresses};
 pub use gdr_udp::{
-    Deadline, Error as SocketError, EthernetMatch, FlowKind, FlowRule, FlowSpec, Integrity,
-    Ipv4Match, Ipv6Match, LinkCondition, LinkEvent, LinkState, LinkWatch, Masked, PortMatch,
-    PortSharingError, PortUse, SourcePort, unreachable_hint,
+    Deadline, Error as SocketError, EthernetMatch, FlowKind, FlowRule, FlowSpec, HashFields,
+    Integrity, Ipv4Match, Ipv6Match, LinkCondition, LinkEvent, LinkState, LinkWatch, Masked,
+    PortMatch, PortSharingError, PortUse, SourcePort, Spread, unreachable_hint,
 };
 pub use memory_window::{MemoryWindow, WindowRange};
 pub use os::{random_bytes, random_number};
@@ -155,6 +156,7 @@ pub use shared_receive_queue::SharedReceiveQueue;
 pub use types::{
     AsyncEvent, Counters, CqNumber, Domain, PayloadBytes, SoftOptions, SrqNumber, Wires,
 };
+pub use xrc_domain::XrcDomain;
 
 // The example of the README is a test.
 #[cfg(doctest)]

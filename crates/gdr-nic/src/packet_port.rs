@@ -5,11 +5,12 @@ use std::io;
 use gdr_roce::{Memory, Qpn, RawPacketQueuePair, WcStatus};
 
 use crate::error::{Error, Result};
+use crate::int_map::IntMap;
 use crate::shard::qp_table::Acceptor;
 use crate::types::Counters;
 use gdr_udp::{
     FlowId, FlowRule, FlowTable, FrameHeaders, Join, LONGEST_FRAME, Membership, PacketSocket, ROOM,
-    SentFrame,
+    SentFrame, Spread,
 };
 
 /// How many frames one poll receives.
@@ -21,6 +22,8 @@ const SENDS: usize = 64;
 #[derive(Default)]
 pub(crate) struct PacketPort {
     flows: FlowTable,
+    /// The queue pairs whose flows are others': by number, how they are spread.
+    spreads: IntMap<Spread>,
     /// What the interface receives for the flows.
     memberships: Vec<Membership>,
     /// Queue pairs whose next frame waits for room in the socket.
@@ -92,7 +95,13 @@ impl PacketPort {
     /// Removes the flows of a queue pair.
     pub(crate) fn remove_flows(&mut self, socket: &PacketSocket, qpn: Qpn) {
         self.flows.remove_all(qpn);
+        self.spreads.remove(&qpn.get());
         self.narrow(socket);
+    }
+
+    /// Spreads the frames of a queue pair's flows over others from here on.
+    pub(crate) fn spread(&mut self, qpn: Qpn, spread: Spread) {
+        self.spreads.insert(qpn.get(), spread);
     }
 
     /// Lets the interface receive no more than the flows need.
@@ -142,7 +151,7 @@ impl PacketPort {
             return accepted;
         }
         for frame in std::mem::take(&mut self.looped) {
-            accepted |= steer(&self.flows, &frame, acceptor);
+            accepted |= steer(&self.flows, &self.spreads, &frame, acceptor);
         }
         for _ in 0..RECEIVES {
             let frame = match socket.receive(&mut self.room) {
@@ -155,7 +164,7 @@ impl PacketPort {
                     break;
                 }
             };
-            accepted |= steer(&self.flows, frame, acceptor);
+            accepted |= steer(&self.flows, &self.spreads, frame, acceptor);
         }
         accepted
     }
@@ -222,7 +231,12 @@ impl PacketPort {
 }
 
 /// Passes a frame to the queue pairs that receive it; returns whether any accepted it.
-fn steer(flows: &FlowTable, frame: &[u8], acceptor: &mut Acceptor<'_>) -> bool {
+fn steer(
+    flows: &FlowTable,
+    spreads: &IntMap<Spread>,
+    frame: &[u8],
+    acceptor: &mut Acceptor<'_>,
+) -> bool {
     let Some(headers) = FrameHeaders::parse(frame) else {
         return false;
     };
@@ -230,6 +244,8 @@ fn steer(flows: &FlowTable, frame: &[u8], acceptor: &mut Acceptor<'_>) -> bool {
     let checksum_ok = !receivers.is_empty() && headers.checksums_are_right(frame);
     let mut accepted = false;
     for qpn in receivers {
+        let spread = spreads.get(&qpn.get());
+        let qpn = spread.map_or(qpn, |spread| spread.select(&headers));
         accepted |= acceptor.accept_frame(qpn, frame, checksum_ok);
     }
     accepted

@@ -53,13 +53,16 @@ impl<'a> Queues<'a> {
             return Err(Error::Foreign(Foreign::CompletionQueue));
         }
         let shared = self.shared_receives;
-        if shared.is_some_and(|queue| !queue.is_of(device, domain)) {
+        if shared
+            .is_some_and(|queue| !queue.is_of(device, domain) || queue.registration().is_some())
+        {
             return Err(Error::Foreign(Foreign::SharedReceiveQueue));
         }
         Ok(QpParts {
             domain,
             capabilities,
             srq: shared.map(|queue| Arc::clone(queue.context())),
+            xrc: None,
             send_completions: Arc::clone(self.send.entries()),
             recv_completions: Arc::clone(self.recv.entries()),
         })

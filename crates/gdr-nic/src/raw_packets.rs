@@ -13,6 +13,7 @@ use crate::shard::transport::Transport;
 use crate::types::Domain;
 use gdr_udp::FlowId;
 use gdr_udp::FlowRule;
+use gdr_udp::Spread;
 
 /// The service of raw packets: a [`QueuePair<RawPackets>`](QueuePair) sends and receives whole Ethernet
 /// frames at the network interface that has the device's address. It is destroyed with its flows.
@@ -119,6 +120,16 @@ impl QueuePair<RawPackets> {
     ) -> Result<()> {
         self.engine()?
             .advance_qp::<RawPackets>(self.qpn(), to, change)
+    }
+
+    /// Spreads the frames of its flows over other queue pairs from here on: it receives none itself. Frames for one that
+    /// does not receive are lost.
+    ///
+    /// # Errors
+    /// [`Error::ForkedChild`].
+    pub fn spread(&self, spread: Spread) -> Result<()> {
+        self.engine()?.spread(self.qpn(), spread);
+        Ok(())
     }
 
     /// Lets it receive the frames of a flow.

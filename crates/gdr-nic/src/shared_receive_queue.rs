@@ -8,6 +8,7 @@ use crate::device::Device;
 use crate::error::Result;
 use crate::retained::RetainedList;
 use crate::shard::srq_context::SrqContext;
+use crate::shard::xrc_context::Registration;
 use crate::types::{Domain, SrqNumber};
 
 /// A receive queue that several queue pairs share (SRQ). A clone is the same queue, and it lives as
@@ -16,6 +17,8 @@ use crate::types::{Domain, SrqNumber};
 pub struct SharedReceiveQueue {
     device: Device,
     context: Arc<SrqContext>,
+    /// Its place in an XRC domain.
+    registration: Option<Arc<Registration>>,
 }
 
 impl Device {
@@ -33,8 +36,22 @@ impl SharedReceiveQueue {
     pub(crate) fn new(device: &Device, domain: Domain, max_wr: u32) -> Self {
         Self {
             device: device.clone(),
-            context: Arc::new(SrqContext::new(domain, max_wr)),
+            context: Arc::new(SrqContext::new(domain, max_wr, 0)),
+            registration: None,
         }
+    }
+
+    /// The queue that was made in an XRC domain.
+    pub(crate) fn registered(device: &Device, registration: Registration) -> Self {
+        Self {
+            device: device.clone(),
+            context: Arc::clone(registration.receives()),
+            registration: Some(Arc::new(registration)),
+        }
+    }
+
+    pub(crate) fn registration(&self) -> Option<&Registration> {
+        self.registration.as_deref()
     }
 
     pub(crate) fn context(&self) -> &Arc<SrqContext> {

@@ -6,16 +6,36 @@ use crate::completion::{Completion, Event};
 use crate::ids::{PartitionKey, Qpn};
 use crate::mtu::Mtu;
 use crate::psn::Psn;
-use crate::wire::{Bth, Headers, Opcode, icrc, padding};
+use crate::wire::{Bth, Headers, Opcode, SERVICE, icrc, padding};
 
-/// Whether a connection repeats what is lost.
+/// The service of a connection: whether it repeats what is lost, and where its receives are.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
 pub enum Reliability {
     /// The reliable connection service (RC): requests are acknowledged, and repeated if they are not.
-    Reliable,
+    Reliable = 0x00,
     /// The unreliable connection service (UC): only SEND and WRITE, which complete when they are sent.
     /// A message that loses a packet is dropped.
-    Unreliable,
+    Unreliable = 0x20,
+    /// The extended reliable connection service (XRC): as the reliable one, in one direction, with receives in the
+    /// shared queue that each request names.
+    Extended = 0xa0,
+}
+
+impl Reliability {
+    /// The byte of an opcode of connections in packets of this service.
+    pub const fn byte(self, opcode: Opcode) -> u8 {
+        opcode.byte() | self as u8
+    }
+
+    /// The service that the byte of an opcode names; [`Reliable`](Self::Reliable) if it is one without connections.
+    pub const fn of(byte: u8) -> Self {
+        match byte & SERVICE {
+            0x20 => Self::Unreliable,
+            0xa0 => Self::Extended,
+            _ => Self::Reliable,
+        }
+    }
 }
 
 /// How a reliable connection repeats what is lost. Both ends must agree.
@@ -45,18 +65,15 @@ pub(crate) struct Connection {
 impl Connection {
     /// The headers of a packet to the peer.
     pub(crate) const fn headers(&self, opcode: Opcode, psn: Psn) -> Headers {
-        let opcode = match self.reliability {
-            Reliability::Reliable => opcode,
-            Reliability::Unreliable => opcode.unreliable(),
-        };
-        Headers::new(opcode, bth(opcode, self.dest_qpn, psn))
+        let byte = self.reliability.byte(opcode);
+        Headers::new(opcode, bth(byte, self.dest_qpn, psn))
     }
 }
 
-/// The base transport header of a packet to `dest_qpn`.
-pub(crate) const fn bth(opcode: Opcode, dest_qpn: Qpn, psn: Psn) -> Bth {
+/// The base transport header of a packet to `dest_qpn`, with the byte of its opcode.
+pub(crate) const fn bth(opcode: u8, dest_qpn: Qpn, psn: Psn) -> Bth {
     Bth {
-        opcode: opcode.byte(),
+        opcode,
         solicited: false,
         migrated: true,
         pad: 0,

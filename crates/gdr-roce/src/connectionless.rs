@@ -128,7 +128,7 @@ impl<T> Connectionless<T> {
         self.state = State::Error;
         self.flush_sends();
         self.flush_receives();
-        if self.receives.shared().is_some() {
+        if self.receives.is_shared() {
             self.notifications.events.push_back(Event::LastWqeReached);
         }
     }
@@ -147,7 +147,7 @@ impl<T> Connectionless<T> {
 
     /// To RESET, from any state: requests are discarded, completions and events stay.
     pub(crate) fn reset(&mut self) {
-        let receives = ReceiveQueue::new(self.receives.shared().cloned());
+        let receives = self.receives.renewed();
         *self = Self {
             notifications: std::mem::take(&mut self.notifications),
             ..Self::new(self.qpn, self.caps, receives)

@@ -19,6 +19,22 @@ impl Qpn {
     }
 }
 
+/// The number of a shared receive queue in an [`XrcDomain`](crate::XrcDomain), of 24 bits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Debug)]
+pub struct XrcSrqn(u32);
+
+impl XrcSrqn {
+    /// The low 24 bits of `number`.
+    pub const fn new(number: u32) -> Self {
+        Self(number & 0x00ff_ffff)
+    }
+
+    /// The number, below 2^24.
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+}
+
 /// A partition key: the partition in the low 15 bits, full membership in the top bit.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct PartitionKey(pub u16);

@@ -9,6 +9,8 @@
 //!   segmentation, acknowledgements, retries and NAKs as specified. Its retransmission timer and its
 //!   window follow what it measures of the path. [`QueuePair::unreliable`] makes
 //!   one end of an unreliable connection, with SEND and WRITE only and none of the others.
+//!   [`QueuePair::initiator`] and [`QueuePair::target`] make the ends of an extended reliable connection (XRC), whose
+//!   requests name the [`SharedReceiveQueue`] of an [`XrcDomain`] that their receives are in.
 //! - [`UdQueuePair`] sends and receives unreliable datagrams: messages of one packet.
 //! - [`SharedReceiveQueue`] holds the receives of several queue pairs.
 //! - [`Memory`] is the interface to memory regions, which their owner implements. With a wrong key,
@@ -140,6 +142,7 @@ mod statistics;
 mod timer;
 mod ud_queue_pair;
 pub mod wire;
+mod xrc_domain;
 
 pub use attributes::{Capabilities, RtrAttributes, RtsAttributes, State, TransportConfig};
 pub use completion::{Completion, Event, WcOpcode, WcStatus};
@@ -147,7 +150,7 @@ pub use connection::{LossRecovery, Reliability};
 pub use contents::Contents;
 pub use error::{PostError, StateError};
 pub use heap::HeapMemory;
-pub use ids::{Immediate, Key, Lkey, PartitionKey, Qkey, Qpn, Rkey, WrId};
+pub use ids::{Immediate, Key, Lkey, PartitionKey, Qkey, Qpn, Rkey, WrId, XrcSrqn};
 pub use memory::{Access, AccessError, AtomicOp, Extent, Memory, PayloadBy};
 pub use mtu::Mtu;
 pub use packet_budget::PacketBudget;
@@ -161,6 +164,7 @@ pub use shared_receive_queue::SharedReceiveQueue;
 pub use statistics::{Served, Statistics};
 pub use timer::{AckTimeout, RetryCount, RetryLimit, RnrRetry, RnrTimer, Time};
 pub use ud_queue_pair::{UdQueuePair, UdReceived};
+pub use xrc_domain::XrcDomain;
 
 /// The maximum length of a message in bytes. The specification allows twice as much, but with the
 /// smallest MTU that is more packets than [`PSN_WINDOW`] allows.

@@ -4,18 +4,20 @@ use crate::attributes::{Capabilities, RtrAttributes, RtsAttributes, State, Trans
 use crate::completion::{Completion, Event, WcOpcode, WcStatus};
 use crate::connection::{Connection, ConnectionFailed, LossRecovery, Notifications, Reliability};
 use crate::error::{PostError, StateError};
-use crate::ids::{PartitionKey, Qpn};
+use crate::ids::{PartitionKey, Qpn, XrcSrqn};
 use crate::memory::{Access, Memory};
 use crate::mtu::Mtu;
 use crate::packet_budget::PacketBudget;
 use crate::psn::Psn;
+use crate::receive_queue::ReceiveQueue;
 use crate::request::{RecvRequest, SendRequest};
 use crate::requester::Requester;
 use crate::responder::{Polled, Responder};
 use crate::shared_receive_queue::SharedReceiveQueue;
 use crate::statistics::{Served, Statistics};
 use crate::timer::{RnrTimer, Time};
-use crate::wire::{MAX_DATAGRAM, Opcode, Packet};
+use crate::wire::{MAX_DATAGRAM, Packet, SERVICE};
+use crate::xrc_domain::XrcDomain;
 
 /// How many request packets go before an acknowledgement that waits: about as many as leave by one
 /// system call, whose last packet may be the shorter acknowledgement.
@@ -60,7 +62,8 @@ impl QueuePair {
 
     /// Creates a queue pair in RESET.
     pub fn with_config(qpn: Qpn, caps: Capabilities, config: TransportConfig) -> Self {
-        Self::with_receives(qpn, caps, config, Reliability::Reliable, None)
+        let receives = ReceiveQueue::new(None);
+        Self::with_receives(qpn, caps, config, Reliability::Reliable, receives)
     }
 
     /// Creates a queue pair in RESET that takes its receives from `shared`.
@@ -70,8 +73,28 @@ impl QueuePair {
         config: TransportConfig,
         shared: &SharedReceiveQueue,
     ) -> Self {
-        let shared = Some(shared.clone());
-        Self::with_receives(qpn, caps, config, Reliability::Reliable, shared)
+        let receives = ReceiveQueue::new(Some(shared.clone()));
+        Self::with_receives(qpn, caps, config, Reliability::Reliable, receives)
+    }
+
+    /// Creates the end of an extended reliable connection (XRC) that sends requests, in RESET. They are posted by
+    /// [`post_send_to`](Self::post_send_to). It receives none.
+    pub fn initiator(qpn: Qpn, caps: Capabilities, config: TransportConfig) -> Self {
+        let receives = ReceiveQueue::new(None);
+        Self::with_receives(qpn, caps, config, Reliability::Extended, receives)
+    }
+
+    /// Creates the end of an extended reliable connection (XRC) that receives requests, in RESET. Their receives are in
+    /// the queues of `domain` that they name; a request that names none is an invalid one. The completions carry the
+    /// number of this queue pair.
+    pub fn target(qpn: Qpn, config: TransportConfig, domain: &XrcDomain) -> Self {
+        let caps = Capabilities {
+            max_send_wr: 0,
+            max_recv_wr: 0,
+            max_inline: 0,
+        };
+        let receives = ReceiveQueue::named(domain.clone());
+        Self::with_receives(qpn, caps, config, Reliability::Extended, receives)
     }
 
     /// Creates one end of an unreliable connection (UC), in RESET. It takes its receives from `shared`
@@ -89,7 +112,8 @@ impl QueuePair {
     /// acknowledgements and repetitions means nothing here.
     pub fn unreliable(qpn: Qpn, caps: Capabilities, shared: Option<&SharedReceiveQueue>) -> Self {
         let (config, service) = (TransportConfig::default(), Reliability::Unreliable);
-        Self::with_receives(qpn, caps, config, service, shared.cloned())
+        let receives = ReceiveQueue::new(shared.cloned());
+        Self::with_receives(qpn, caps, config, service, receives)
     }
 
     fn with_receives(
@@ -97,7 +121,7 @@ impl QueuePair {
         caps: Capabilities,
         config: TransportConfig,
         reliability: Reliability,
-        shared: Option<SharedReceiveQueue>,
+        receives: ReceiveQueue,
     ) -> Self {
         Self {
             caps,
@@ -110,7 +134,7 @@ impl QueuePair {
                 mtu: Mtu::B256,
             },
             requester: Requester::new(qpn, config),
-            responder: Responder::new(qpn, &config, shared),
+            responder: Responder::new(qpn, &config, receives),
             notifications: Notifications::default(),
             request_next: false,
             requests_ahead: 0,
@@ -287,7 +311,7 @@ impl QueuePair {
         self.requester.flush(&mut self.notifications);
         self.responder.flush(&mut self.notifications);
         // After the last completion: from here on the program may end what its shared receives use.
-        if self.responder.shared_receives().is_some() {
+        if self.responder.receives().is_shared() {
             self.notifications.events.push_back(Event::LastWqeReached);
         }
     }
@@ -320,14 +344,12 @@ impl QueuePair {
     /// still be polled.
     pub fn to_reset(&mut self) {
         let notifications = std::mem::take(&mut self.notifications);
-        let shared = self.responder.shared_receives().cloned();
-        if shared.is_some() {
-            self.responder.put_back();
-        }
+        self.responder.put_back();
+        let receives = self.responder.receives().renewed();
         let Connection {
             qpn, reliability, ..
         } = self.connection;
-        let fresh = Self::with_receives(qpn, self.caps, self.config, reliability, shared);
+        let fresh = Self::with_receives(qpn, self.caps, self.config, reliability, receives);
         let fresh = fresh.with_packet_budget(self.responder.budget());
         *self = Self {
             notifications,
@@ -353,6 +375,22 @@ impl QueuePair {
             }
             state => Err(PostError::State(state)),
         }
+    }
+
+    /// As [`post_send`](Self::post_send), with the number of the shared receive queue that the peer of an
+    /// [`initiator`](Self::initiator) takes the receive from. Other services do not send it.
+    ///
+    /// # Errors
+    ///
+    /// As [`post_send`](Self::post_send).
+    pub fn post_send_to(
+        &mut self,
+        receives: XrcSrqn,
+        request: &SendRequest<'_>,
+    ) -> Result<(), PostError> {
+        self.post_send(request)?;
+        self.requester.name_receives(receives);
+        Ok(())
     }
 
     /// Takes back the `count` requests that were posted last to the send queue, as if they had not been
@@ -395,16 +433,9 @@ impl QueuePair {
         if bth.dest_qpn != self.connection.qpn || !bth.partition.matches(PartitionKey::DEFAULT) {
             return;
         }
-        // The congestion window follows losses and round trips; no packet is sent as one that the
-        // network may mark, so a notification is not one of ours.
-        if opcode == Opcode::CongestionNotification || opcode.is_datagram() {
-            return;
-        }
-        let service = match opcode.is_unreliable_connection() {
-            true => Reliability::Unreliable,
-            false => Reliability::Reliable,
-        };
-        if service != self.connection.reliability {
+        // So is a congestion notification, which has bits of its own: the congestion window follows losses and round
+        // trips, and no packet is sent as one that the network may mark.
+        if bth.opcode & SERVICE != self.connection.reliability as u8 {
             return;
         }
         let (connection, notifications) = (&self.connection, &mut self.notifications);
@@ -421,8 +452,10 @@ impl QueuePair {
                         .events
                         .push_back(Event::CommunicationEstablished);
                 }
-                match service {
-                    Reliability::Reliable => {
+                match self.connection.reliability {
+                    // An initiator answers no requests.
+                    Reliability::Extended if !self.responder.receives().is_named() => Ok(()),
+                    Reliability::Reliable | Reliability::Extended => {
                         self.responder
                             .receive(now, packet, connection, memory, notifications);
                         Ok(())
@@ -550,7 +583,7 @@ impl QueuePair {
         }
         let (connection, notifications) = (&self.connection, &mut self.notifications);
         let polled = match connection.reliability {
-            Reliability::Reliable => {
+            Reliability::Reliable | Reliability::Extended => {
                 self.requester
                     .poll(now, connection, memory, out, notifications)
             }
@@ -568,7 +601,7 @@ impl QueuePair {
                 // Without acknowledgements a failed request says nothing about what is received, so
                 // only the send queue stops (IBTA 10.3.1.6).
                 match self.connection.reliability {
-                    Reliability::Reliable => self.to_error(),
+                    Reliability::Reliable | Reliability::Extended => self.to_error(),
                     Reliability::Unreliable => self.stop_sends(),
                 }
                 None

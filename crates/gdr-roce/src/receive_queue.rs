@@ -4,10 +4,11 @@ use std::collections::VecDeque;
 
 use crate::completion::{Completion, WcOpcode, WcStatus};
 use crate::error::PostError;
-use crate::ids::{Qpn, WrId};
+use crate::ids::{Qpn, WrId, XrcSrqn};
 use crate::request::RecvRequest;
 use crate::sge::{self, Segments};
 use crate::shared_receive_queue::SharedReceiveQueue;
+use crate::xrc_domain::XrcDomain;
 
 /// A request on a receive queue.
 #[derive(Debug)]
@@ -53,6 +54,12 @@ pub(crate) enum ReceiveQueue {
     Own(VecDeque<RecvWqe>),
     /// Several queue pairs take from it. It outlives their errors.
     Shared(SharedReceiveQueue),
+    /// Each message names a shared queue of this domain.
+    Named {
+        domain: XrcDomain,
+        /// The queue of the latest message.
+        queue: Option<SharedReceiveQueue>,
+    },
 }
 
 impl ReceiveQueue {
@@ -61,11 +68,40 @@ impl ReceiveQueue {
         shared.map_or_else(|| Self::Own(VecDeque::new()), Self::Shared)
     }
 
-    pub(crate) const fn shared(&self) -> Option<&SharedReceiveQueue> {
-        match self {
-            Self::Own(_) => None,
-            Self::Shared(queue) => Some(queue),
+    /// The queues that the messages name.
+    pub(crate) const fn named(domain: XrcDomain) -> Self {
+        Self::Named {
+            domain,
+            queue: None,
         }
+    }
+
+    /// The same, as for a new queue pair.
+    pub(crate) fn renewed(&self) -> Self {
+        match self {
+            Self::Own(_) => Self::new(None),
+            Self::Shared(queue) => Self::Shared(queue.clone()),
+            Self::Named { domain, .. } => Self::named(domain.clone()),
+        }
+    }
+
+    /// Takes from the queue with this number from here on; returns whether there is one.
+    pub(crate) fn select(&mut self, number: XrcSrqn) -> bool {
+        let Self::Named { domain, queue } = self else {
+            return false;
+        };
+        *queue = domain.get(number);
+        queue.is_some()
+    }
+
+    /// Returns whether other queue pairs take from the same queue.
+    pub(crate) const fn is_shared(&self) -> bool {
+        matches!(self, Self::Shared(_))
+    }
+
+    /// Returns whether messages name their queue.
+    pub(crate) const fn is_named(&self) -> bool {
+        matches!(self, Self::Named { .. })
     }
 
     /// Adds a request to a queue of this queue pair that has room for `max`, where `in_use` are
@@ -82,7 +118,7 @@ impl ReceiveQueue {
                 queue.push_back(RecvWqe::new(request));
                 Ok(())
             }
-            Self::Shared(_) => Err(PostError::SharedReceives),
+            Self::Shared(_) | Self::Named { .. } => Err(PostError::SharedReceives),
         }
     }
 
@@ -91,6 +127,7 @@ impl ReceiveQueue {
         match self {
             Self::Own(queue) => queue.pop_front(),
             Self::Shared(queue) => queue.take(),
+            Self::Named { queue, .. } => queue.as_ref()?.take(),
         }
     }
 
@@ -99,6 +136,11 @@ impl ReceiveQueue {
         match self {
             Self::Own(queue) => queue.push_front(receive),
             Self::Shared(queue) => queue.put_back(receive),
+            Self::Named { queue, .. } => {
+                if let Some(queue) = queue {
+                    queue.put_back(receive);
+                }
+            }
         }
     }
 
@@ -106,7 +148,7 @@ impl ReceiveQueue {
     pub(crate) fn take_own(&mut self) -> VecDeque<RecvWqe> {
         match self {
             Self::Own(queue) => std::mem::take(queue),
-            Self::Shared(_) => VecDeque::new(),
+            Self::Shared(_) | Self::Named { .. } => VecDeque::new(),
         }
     }
 }

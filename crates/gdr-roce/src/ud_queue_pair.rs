@@ -297,7 +297,8 @@ impl<A: Copy> UdQueuePair<A> {
         }
         let datagram = &wqe.detail;
         let opcode = Opcode::datagram(datagram.immediate.is_some());
-        let mut headers = Headers::new(opcode, bth(opcode, datagram.dest_qpn, self.next_psn));
+        let mut headers =
+            Headers::new(opcode, bth(opcode.byte(), datagram.dest_qpn, self.next_psn));
         headers.bth.solicited = wqe.flags.contains(SendFlags::SOLICITED);
         headers.deth = Some(Deth {
             qkey: datagram.qkey.sent_from(self.qkey),

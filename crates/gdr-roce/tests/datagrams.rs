@@ -446,8 +446,7 @@ proptest! {
             let opcode = Opcode::ALL[opcode];
             let len = if opcode.has_payload() { len } else { 0 };
             let blank = [0; 16];
-            let mut headers = Headers::parse(&Packet::new(&blank)?);
-            headers.opcode = opcode;
+            let mut headers = Headers::new(opcode, *Packet::new(&blank)?.bth());
             headers.bth.partition = PartitionKey::DEFAULT;
             headers.bth.dest_qpn = Qpn::new(0x21 + qpn);
             headers.deth = Some(Deth { qkey: Qkey(QKEY.0 - 1 + qkey), source_qpn: OWN });

@@ -53,6 +53,7 @@ pub use packets::flow::{
 };
 pub use packets::frame::Headers as FrameHeaders;
 pub use packets::packet_socket::{Join, LONGEST_FRAME, Membership, PacketSocket, ROOM, SentFrame};
+pub use packets::spread::{HashFields, Spread};
 pub use packets::steering::{FlowId, FlowTable};
 pub use partial_icrc::PartialIcrc;
 pub use peer_filter::PeerFilter;

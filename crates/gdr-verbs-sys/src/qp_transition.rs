@@ -15,7 +15,7 @@ const MIGRATION: Mask = Mask::IBV_QP_ALT_PATH.union(Mask::IBV_QP_PATH_MIG_STATE)
 const ACCESS: Mask = Mask::IBV_QP_ACCESS_FLAGS.union(Mask::IBV_QP_PKEY_INDEX);
 
 impl QpTransition {
-    /// The change of a queue pair of type RC, UC, UD or raw packet from one state to another, or to the same one;
+    /// The change of a queue pair of type RC, UC, UD, XRC or raw packet from one state to another, or to the same one;
     /// `None` if there is no such change. As in the kernel (`qp_state_table` in
     /// drivers/infiniband/core/verbs.c), which follows IBTA 10.3.1 and 11.2.5.2.
     pub fn new(kind: Type, from: State, to: State) -> Option<Self> {
@@ -70,7 +70,7 @@ fn of_rtr(kind: Type) -> (Mask, Mask) {
     match kind {
         Type::IBV_QPT_UD => (Mask::NONE, Mask::IBV_QP_PKEY_INDEX | Mask::IBV_QP_QKEY),
         Type::IBV_QPT_RAW_PACKET => (Mask::NONE, Mask::NONE),
-        Type::IBV_QPT_UC => (path, optional),
+        Type::IBV_QPT_UC | Type::IBV_QPT_XRC_SEND => (path, optional),
         _ => {
             let reads = Mask::IBV_QP_MAX_DEST_RD_ATOMIC | Mask::IBV_QP_MIN_RNR_TIMER;
             (path | reads, optional)
@@ -82,6 +82,7 @@ fn of_rts(kind: Type) -> (Mask, Mask) {
     let required = match kind {
         Type::IBV_QPT_RAW_PACKET => Mask::NONE,
         Type::IBV_QPT_UD | Type::IBV_QPT_UC => Mask::IBV_QP_SQ_PSN,
+        Type::IBV_QPT_XRC_RECV => Mask::IBV_QP_SQ_PSN | Mask::IBV_QP_TIMEOUT,
         _ => Mask::IBV_QP_SQ_PSN | of_retries(),
     };
     (required, while_sending(kind))
@@ -99,7 +100,7 @@ fn while_sending(kind: Type) -> Mask {
     match kind {
         Type::IBV_QPT_RAW_PACKET => Mask::IBV_QP_CUR_STATE,
         Type::IBV_QPT_UD => Mask::IBV_QP_CUR_STATE | Mask::IBV_QP_QKEY,
-        Type::IBV_QPT_UC => connection,
+        Type::IBV_QPT_UC | Type::IBV_QPT_XRC_SEND => connection,
         _ => connection | Mask::IBV_QP_MIN_RNR_TIMER,
     }
 }

@@ -78,6 +78,8 @@ mod system;
 mod table;
 mod thread;
 mod trivial;
+mod work_queue;
+mod xrc_domain;
 
 const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
 

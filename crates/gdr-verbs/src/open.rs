@@ -14,7 +14,7 @@ use crate::system::forward;
 use crate::{
     address_handle, advice, channel, completion, completion_counter, completion_queue, cq_ex,
     device_memory, domain, flow, memory_window, post, query, queue_pair, region,
-    shared_receive_queue,
+    shared_receive_queue, work_queue, xrc_domain,
 };
 
 /// The value of `ibv_context.abi_compat` in a context that is part of a `verbs_context`.
@@ -47,6 +47,15 @@ fn set_operations(context: &mut verbs_context) {
     context.query_rt_values = Some(query::query_rt_values);
     context.create_cq_ex = Some(cq_ex::create_cq_ex);
     context.create_qp_ex = Some(queue_pair::create_qp_ex);
+    context.create_srq_ex = Some(shared_receive_queue::create_srq_ex);
+    context.get_srq_num = Some(shared_receive_queue::get_srq_num);
+    context.create_wq = Some(work_queue::create_wq);
+    context.modify_wq = Some(work_queue::modify_wq);
+    context.destroy_wq = Some(work_queue::destroy_wq);
+    context.create_rwq_ind_table = Some(work_queue::create_rwq_ind_table);
+    context.destroy_rwq_ind_table = Some(work_queue::destroy_rwq_ind_table);
+    context.open_xrcd = Some(xrc_domain::open_xrcd);
+    context.close_xrcd = Some(xrc_domain::close_xrcd);
     context.ibv_create_flow = Some(flow::create_flow);
     context.ibv_destroy_flow = Some(flow::destroy_flow);
 }
@@ -73,8 +82,11 @@ extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
         let pairs = queue_pair::PAIRS.remove_all(|pair| pair.is_of(&closed));
         pairs.iter().for_each(|pair| pair.leave());
         drop(pairs);
+        drop(work_queue::INDIRECTIONS.remove_all(|table| table.is_of(&closed)));
+        drop(work_queue::WORK_QUEUES.remove_all(|queue| queue.is_of(&closed)));
         drop(completion_counter::COUNTERS.remove_all(|counter| counter.is_of(&closed)));
         drop(shared_receive_queue::SHARED_QUEUES.remove_all(|queue| queue.is_of(&closed)));
+        drop(xrc_domain::XRC_DOMAINS.remove_all(|domain| domain.is_of(&closed)));
         drop(address_handle::HANDLES.remove_all(|handle| handle.is_of(&closed)));
         let queues = completion_queue::QUEUES.remove_all(|queue| queue.is_of(&closed));
         queues.iter().for_each(|queue| queue.leave());
@@ -113,13 +125,13 @@ mod tests {
         assert_filled!(context,
             query_port query_device_ex query_rt_values create_cq_ex create_qp_ex ibv_create_flow
             ibv_destroy_flow advise_mr alloc_null_mr reg_dm_mr alloc_dm free_dm alloc_parent_domain
-            dealloc_td alloc_td;
+            dealloc_td alloc_td get_srq_num create_srq_ex open_xrcd close_xrcd
+            destroy_rwq_ind_table create_rwq_ind_table destroy_wq modify_wq create_wq;
             without free_buf alloc_buf dm_export_dmabuf_fd reg_mr_ex dealloc_dmah alloc_dmah
             read_counters attach_counters_point_flow create_counters destroy_counters
             modify_flow_action_esp destroy_flow_action
             create_flow_action_esp modify_qp_rate_limit
-            modify_cq post_srq_ops destroy_rwq_ind_table create_rwq_ind_table destroy_wq modify_wq
-            create_wq open_qp get_srq_num create_srq_ex open_xrcd close_xrcd
+            modify_cq post_srq_ops open_qp
         );
         assert_filled!(context.context.ops,
             poll_cq req_notify_cq post_srq_recv post_send post_recv alloc_mw bind_mw dealloc_mw; without

@@ -2,9 +2,9 @@
 
 use std::ffi::c_int;
 
-use gdr_nic::{AtomicOp, Immediate, PostError, Remote, Rkey, WrId};
+use gdr_nic::{AtomicOp, Immediate, PostError, Remote, Rkey, WrId, XrcSrqn};
 use gdr_nic::{Data, FrameSendRequest, Operation, RecvRequest, SendRequest};
-use gdr_verbs_sys::{ibv_qp, ibv_recv_wr, ibv_send_flags, ibv_send_wr, ibv_wr_opcode};
+use gdr_verbs_sys::{ibv_qp, ibv_qp_type, ibv_recv_wr, ibv_send_flags, ibv_send_wr, ibv_wr_opcode};
 
 use crate::errno::Errno;
 use crate::memory_window::Prepared;
@@ -63,6 +63,15 @@ fn operation(wr: &ibv_send_wr) -> Result<Operation, Errno> {
     })
 }
 
+/// The peer's shared receive queue that a request of an extended connection names.
+///
+/// # Safety
+/// The program has set it.
+unsafe fn receives(wr: &ibv_send_wr) -> XrcSrqn {
+    // SAFETY: the contract of this function.
+    XrcSrqn::new(unsafe { wr.qp_type.xrc.remote_srqn })
+}
+
 /// The window that a request binds, if it does.
 fn window(pair: &Pair, wr: &ibv_send_wr) -> Result<Option<Prepared>, Errno> {
     if wr.opcode != ibv_wr_opcode::IBV_WR_BIND_MW {
@@ -85,6 +94,7 @@ pub(crate) unsafe extern "C" fn post_send(
         let posted = Pair::of(qp).and_then(|pair| {
             let init = pair.init();
             let (most, signals_all) = (init.cap.max_send_wr, init.signals_all);
+            let is_extended = init.kind == ibv_qp_type::IBV_QPT_XRC_SEND;
             let parts = |wr: &ibv_send_wr| (WrId(wr.wr_id), flags(wr.send_flags, signals_all));
             match pair.nic() {
                 NicPair::Connection(nic) => nic.post_sends(|queue| {
@@ -96,12 +106,17 @@ pub(crate) unsafe extern "C" fn post_send(
                         };
                         let (id, flags) = parts(wr);
                         let push = |data: Data<'_>| {
-                            queue.push(&SendRequest {
+                            let request = SendRequest {
                                 id,
                                 operation,
                                 data,
                                 flags,
-                            })
+                            };
+                            match is_extended {
+                                // SAFETY: a number, which the type of the queue pair says is set.
+                                true => queue.push_to(unsafe { receives(wr) }, &request),
+                                false => queue.push(&request),
+                            }
                         };
                         // SAFETY: a request of the caller's list.
                         unsafe { with_data(&pair, wr, push) }?;

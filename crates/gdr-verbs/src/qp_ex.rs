@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_void};
 use std::slice;
 
-use gdr_nic::{AtomicOp, Feth, Immediate, Lkey, Remote, Rkey, WrId};
+use gdr_nic::{AtomicOp, Feth, Immediate, Lkey, Remote, Rkey, WrId, XrcSrqn};
 use gdr_nic::{Data, FrameSendRequest, Operation, Segment, SendFlags, SendRequest};
 use gdr_verbs_sys::{
     __be32, ibv_ah, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp,
@@ -60,6 +60,8 @@ struct Built {
     data: BuiltData,
     /// Where a datagram goes.
     to: Option<Destination>,
+    /// The peer's shared receive queue that a request of an extended connection names.
+    receives: Option<XrcSrqn>,
 }
 
 #[derive(Debug)]
@@ -77,6 +79,7 @@ pub(crate) fn fill(qp: &mut ibv_qp_ex, kind: ibv_qp_type, operations: u64) -> Re
         ibv_qp_type::IBV_QPT_UD => KNOWN_OF_UD,
         ibv_qp_type::IBV_QPT_RAW_PACKET => KNOWN_OF_RAW_PACKETS,
         ibv_qp_type::IBV_QPT_UC => KNOWN_OF_UC,
+        ibv_qp_type::IBV_QPT_XRC_RECV => 0,
         _ => KNOWN,
     };
     if operations & !known != 0 {
@@ -91,6 +94,7 @@ pub(crate) fn fill(qp: &mut ibv_qp_ex, kind: ibv_qp_type, operations: u64) -> Re
     qp.wr_set_inline_data = Some(wr_set_inline_data);
     qp.wr_set_inline_data_list = Some(wr_set_inline_data_list);
     qp.wr_set_ud_addr = Some(wr_set_ud_addr);
+    qp.wr_set_xrc_srqn = Some(wr_set_xrc_srqn);
     if has(Operations::IBV_QP_EX_WITH_SEND) {
         qp.wr_send = Some(wr_send);
     }
@@ -200,12 +204,16 @@ fn post(pair: &Pair, requests: &[Built]) -> Result<(), Errno> {
         NicPair::Connection(nic) => nic.post_sends(|queue| {
             queue.all_or_none(|queue| {
                 requests.iter().try_for_each(|built| {
-                    Ok(queue.push(&SendRequest {
+                    let request = SendRequest {
                         id: built.id,
                         operation: built.operation,
                         data: built.data(),
                         flags: built.flags,
-                    })?)
+                    };
+                    Ok(match built.receives {
+                        Some(receives) => queue.push_to(receives, &request),
+                        None => queue.push(&request),
+                    }?)
                 })
             })
         })?,
@@ -246,6 +254,15 @@ extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, qkey
     });
 }
 
+extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, number: u32) {
+    plain((), || {
+        build(qp, |_, builder| match builder.requests.last_mut() {
+            Some(last) => last.receives = Some(XrcSrqn::new(number)),
+            None => builder.fail(Errno::INVAL),
+        })
+    });
+}
+
 /// Adds a request, which has no data yet.
 ///
 /// # Safety
@@ -265,6 +282,7 @@ unsafe fn add(qp: *mut ibv_qp_ex, operation: Operation) {
                 operation,
                 data: BuiltData::Segments(Segments::new()),
                 to: None,
+                receives: None,
             });
         })
     });

@@ -6,13 +6,13 @@ use std::ptr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gdr_nic::{LinkCondition, monotonic_clock};
+use gdr_nic::{HashFields, LinkCondition, monotonic_clock};
 use gdr_verbs_sys::{
     __be16, IBV_LINK_LAYER_ETHERNET, ibv_atomic_cap, ibv_context, ibv_device_attr,
     ibv_device_attr_ex, ibv_device_cap_flags, ibv_mtu, ibv_odp_caps, ibv_odp_caps__bindgen_ty_1,
     ibv_odp_general_caps, ibv_odp_transport_cap_bits, ibv_port_attr, ibv_port_cap_flags,
-    ibv_port_state, ibv_qp, ibv_query_device_ex_input, ibv_values_ex, ibv_values_mask,
-    ibv_wr_opcode,
+    ibv_port_state, ibv_qp, ibv_qp_type, ibv_query_device_ex_input, ibv_rss_caps, ibv_values_ex,
+    ibv_values_mask, ibv_wr_opcode,
 };
 
 use crate::completion_queue::MOST_ENTRIES;
@@ -24,6 +24,7 @@ use crate::queue_pair::Pair;
 use crate::ret::{minus_one, number, status, status_and_errno, unsupported};
 use crate::slab::is_own;
 use crate::system::{forward, forward_or};
+use crate::work_queue;
 
 /// The longest message.
 const MOST_BYTES: u32 = 1 << 30;
@@ -65,6 +66,7 @@ fn device_attributes(device: &Device) -> ibv_device_attr {
             | ibv_device_cap_flags::IBV_DEVICE_SYS_IMAGE_GUID
             | ibv_device_cap_flags::IBV_DEVICE_PORT_ACTIVE_EVENT
             | ibv_device_cap_flags::IBV_DEVICE_SRQ_RESIZE
+            | ibv_device_cap_flags::IBV_DEVICE_XRC
             | ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW
             | ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW_TYPE_2B
             | ibv_device_cap_flags::IBV_DEVICE_RAW_IP_CSUM
@@ -164,6 +166,15 @@ pub(crate) unsafe extern "C" fn query_device_ex(
             completion_timestamp_mask: u64::MAX,
             hca_core_clock: CLOCK,
             odp_caps: on_demand_paging(),
+            xrc_odp_caps: on_demand_paging().per_transport_caps.rc_odp_caps,
+            rss_caps: ibv_rss_caps {
+                supported_qpts: 1 << ibv_qp_type::IBV_QPT_RAW_PACKET.0,
+                max_rwq_indirection_tables: MANY as u32,
+                max_rwq_indirection_table_size: work_queue::MOST_ENTRIES,
+                rx_hash_fields_mask: HashFields::all().bits(),
+                rx_hash_function: work_queue::TOEPLITZ,
+            },
+            max_wq_type_rq: MANY as u32,
             max_dm_size: device_memory::MOST_BYTES,
             ..Default::default()
         };

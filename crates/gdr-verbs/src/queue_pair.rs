@@ -28,6 +28,8 @@ use crate::shared_receive_queue::SharedQueue;
 use crate::slab::{CObject, is_own};
 use crate::system::forward;
 use crate::table::Table;
+use crate::work_queue::{INDIRECTIONS, receiver};
+use crate::xrc_domain::XrcDomain;
 
 /// The queue pair of the NIC, of one of the three services.
 pub(crate) enum NicPair {
@@ -104,8 +106,7 @@ pub(crate) struct Pair {
     users: Users,
     /// Requests of the extended interface, if it has that.
     section: Option<Section<Builder>>,
-    _shared: Option<Use>,
-    _uses: [Use; 3],
+    _uses: Vec<Use>,
 }
 
 /// How it was created.
@@ -195,54 +196,14 @@ impl Pair {
         wanted: &mut ibv_qp_init_attr_ex,
         operations: Option<u64>,
     ) -> Result<Arc<Self>, Errno> {
-        let shared = match wanted.srq.is_null() {
-            true => None,
-            false => Some(SharedQueue::of(wanted.srq)?),
-        };
-        let domain = Domain::of(wanted.pd)?;
-        let send_cq = Queue::of(wanted.send_cq)?;
-        let recv_cq = Queue::of(wanted.recv_cq)?;
-        if shared.is_some() {
-            // They concern a queue that it does not have.
-            (wanted.cap.max_recv_wr, wanted.cap.max_recv_sge) = (0, 0);
-        }
-        check(&wanted.cap)?;
-        // As in other providers: at least what was asked for.
-        wanted.cap.max_send_sge = wanted.cap.max_send_sge.max(1);
-        wanted.cap.max_recv_sge = wanted.cap.max_recv_sge.max(1);
-        wanted.cap.max_inline_data = wanted.cap.max_inline_data.max(LEAST_INLINE);
-        let capabilities = Capabilities {
-            max_send_wr: wanted.cap.max_send_wr,
-            max_recv_wr: wanted.cap.max_recv_wr,
-            max_inline: wanted.cap.max_inline_data,
-        };
-        let context = Arc::clone(domain.context());
-        let engine = context.engine()?;
-        let queues = nic::Queues {
-            send: send_cq.nic(),
-            recv: recv_cq.nic(),
-            shared_receives: shared.as_ref().map(|queue| queue.nic()),
-        };
-        let pair = match wanted.qp_type {
-            kind @ (ibv_qp_type::IBV_QPT_RC | ibv_qp_type::IBV_QPT_UC) => {
-                let service = match kind {
-                    ibv_qp_type::IBV_QPT_UC => nic::Reliability::Unreliable,
-                    _ => nic::Reliability::Reliable,
-                };
-                let domain = domain.nic();
-                let pair = engine.queue_pair(domain, queues, capabilities, service)?;
-                NicPair::Connection(pair)
+        let (context, pair, uses) = match wanted.qp_type {
+            ibv_qp_type::IBV_QPT_XRC_RECV => Self::target(wanted)?,
+            _ if ibv_qp_init_attr_mask(wanted.comp_mask)
+                .contains(ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_IND_TABLE) =>
+            {
+                Self::spreading(wanted)?
             }
-            ibv_qp_type::IBV_QPT_UD => {
-                let mtu = context.mtu();
-                let pair = engine.ud_queue_pair(domain.nic(), queues, capabilities, mtu)?;
-                NicPair::Datagrams(pair)
-            }
-            ibv_qp_type::IBV_QPT_RAW_PACKET => {
-                let pair = engine.raw_packet_queue_pair(domain.nic(), queues, capabilities);
-                NicPair::RawPackets(pair.inspect_err(announce)?)
-            }
-            _ => return Err(Errno::OPNOTSUPP),
+            _ => Self::in_domain(wanted)?,
         };
         let qpn = pair.qpn();
         let mut filled = Ok(());
@@ -287,13 +248,117 @@ impl Pair {
             unacknowledged,
             users: Users::default(),
             section: operations.map(|_| Section::new(section::Users::AnyThread)),
-            _shared: shared.map(|queue| queue.users().add()),
-            _uses: [domain.users(), send_cq.users(), recv_cq.users()].map(|users| users.add()),
+            _uses: uses,
         });
         ASYNC_EVENTS.insert(created.as_ptr(), Arc::clone(&created.unacknowledged));
         PAIRS.insert(created.as_ptr(), Arc::clone(&created));
         device_use::reached(Step::QueuePair);
         Ok(created)
+    }
+
+    /// The queue pair of an XRC domain, which receives by the queues that its peer names.
+    fn target(
+        wanted: &mut ibv_qp_init_attr_ex,
+    ) -> Result<(Arc<Context>, NicPair, Vec<Use>), Errno> {
+        let domain = XrcDomain::of(wanted.xrcd)?;
+        // It has none of its own.
+        wanted.cap = ibv_qp_cap::default();
+        let pair = NicPair::Connection(domain.nic().target()?);
+        Ok((
+            Arc::clone(domain.context()),
+            pair,
+            vec![domain.users().add()],
+        ))
+    }
+
+    /// A raw packet queue pair whose flows are for the work queues of a table.
+    fn spreading(
+        wanted: &mut ibv_qp_init_attr_ex,
+    ) -> Result<(Arc<Context>, NicPair, Vec<Use>), Errno> {
+        if wanted.qp_type != ibv_qp_type::IBV_QPT_RAW_PACKET {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let domain = Domain::of(wanted.pd)?;
+        let table = INDIRECTIONS.get(wanted.rwq_ind_tbl)?;
+        let context = Arc::clone(domain.context());
+        if !table.is_of(&context) {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: the program has set the configuration with the table.
+        let spread = unsafe { table.spread(&wanted.rx_hash_conf) }?;
+        // It has none of its own, and so no completions.
+        wanted.cap = ibv_qp_cap::default();
+        let engine = context.engine()?;
+        let pair = receiver(engine, &domain, &engine.completion_queue(1, None), 0)?;
+        pair.spread(spread)?;
+        let uses = [domain.users(), table.users()].map(Users::add).into();
+        Ok((context, NicPair::RawPackets(pair), uses))
+    }
+
+    /// A queue pair of a protection domain.
+    fn in_domain(
+        wanted: &mut ibv_qp_init_attr_ex,
+    ) -> Result<(Arc<Context>, NicPair, Vec<Use>), Errno> {
+        let is_initiator = wanted.qp_type == ibv_qp_type::IBV_QPT_XRC_SEND;
+        let shared = match wanted.srq.is_null() || is_initiator {
+            true => None,
+            false => Some(SharedQueue::of(wanted.srq)?),
+        };
+        let domain = Domain::of(wanted.pd)?;
+        let send_cq = Queue::of(wanted.send_cq)?;
+        let recv_cq = match is_initiator {
+            true => Arc::clone(&send_cq),
+            false => Queue::of(wanted.recv_cq)?,
+        };
+        if shared.is_some() || is_initiator {
+            // They concern a queue that it does not have.
+            (wanted.cap.max_recv_wr, wanted.cap.max_recv_sge) = (0, 0);
+        }
+        check(&wanted.cap)?;
+        // As in other providers: at least what was asked for.
+        wanted.cap.max_send_sge = wanted.cap.max_send_sge.max(1);
+        wanted.cap.max_recv_sge = wanted.cap.max_recv_sge.max(1);
+        wanted.cap.max_inline_data = wanted.cap.max_inline_data.max(LEAST_INLINE);
+        let capabilities = Capabilities {
+            max_send_wr: wanted.cap.max_send_wr,
+            max_recv_wr: wanted.cap.max_recv_wr,
+            max_inline: wanted.cap.max_inline_data,
+        };
+        let context = Arc::clone(domain.context());
+        let engine = context.engine()?;
+        let queues = nic::Queues {
+            send: send_cq.nic(),
+            recv: recv_cq.nic(),
+            shared_receives: shared.as_ref().map(|queue| queue.nic()),
+        };
+        let pair = match wanted.qp_type {
+            kind @ (ibv_qp_type::IBV_QPT_RC
+            | ibv_qp_type::IBV_QPT_UC
+            | ibv_qp_type::IBV_QPT_XRC_SEND) => {
+                let service = match kind {
+                    ibv_qp_type::IBV_QPT_UC => nic::Reliability::Unreliable,
+                    ibv_qp_type::IBV_QPT_XRC_SEND => nic::Reliability::Extended,
+                    _ => nic::Reliability::Reliable,
+                };
+                let domain = domain.nic();
+                let pair = engine.queue_pair(domain, queues, capabilities, service)?;
+                NicPair::Connection(pair)
+            }
+            ibv_qp_type::IBV_QPT_UD => {
+                let mtu = context.mtu();
+                let pair = engine.ud_queue_pair(domain.nic(), queues, capabilities, mtu)?;
+                NicPair::Datagrams(pair)
+            }
+            ibv_qp_type::IBV_QPT_RAW_PACKET => {
+                let pair = engine.raw_packet_queue_pair(domain.nic(), queues, capabilities);
+                NicPair::RawPackets(pair.inspect_err(announce)?)
+            }
+            _ => return Err(Errno::OPNOTSUPP),
+        };
+        let used = [domain.users(), send_cq.users(), recv_cq.users()];
+        let shared = shared.as_ref().map(|queue| queue.users());
+        let uses = used.into_iter().chain(shared).map(Users::add).collect();
+        Ok((context, pair, uses))
     }
 }
 
@@ -308,7 +373,7 @@ impl Drop for Pair {
 
 /// Writes why there are no raw packets to stderr, as rdma-core's providers do: an errno is all that
 /// the program sees.
-fn announce(error: &gdr_nic::Error) {
+pub(crate) fn announce(error: &gdr_nic::Error) {
     eprintln!("gdr: {error}");
 }
 
@@ -363,10 +428,21 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
         let mask = Mask(wanted.comp_mask);
         let known = Mask::IBV_QP_INIT_ATTR_PD
             | Mask::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS
-            | Mask::IBV_QP_INIT_ATTR_CREATE_FLAGS;
+            | Mask::IBV_QP_INIT_ATTR_CREATE_FLAGS
+            | Mask::IBV_QP_INIT_ATTR_XRCD
+            | Mask::IBV_QP_INIT_ATTR_IND_TABLE
+            | Mask::IBV_QP_INIT_ATTR_RX_HASH;
         let has_flags = mask.contains(Mask::IBV_QP_INIT_ATTR_CREATE_FLAGS);
         if !known.contains(mask) || has_flags && wanted.create_flags != 0 {
             return Err(Errno::OPNOTSUPP);
+        }
+        let is_target = wanted.qp_type == ibv_qp_type::IBV_QPT_XRC_RECV;
+        if is_target != mask.contains(Mask::IBV_QP_INIT_ATTR_XRCD) {
+            return Err(Errno::INVAL);
+        }
+        let spreads = mask.contains(Mask::IBV_QP_INIT_ATTR_IND_TABLE);
+        if spreads != mask.contains(Mask::IBV_QP_INIT_ATTR_RX_HASH) {
+            return Err(Errno::INVAL);
         }
         let has = mask.contains(Mask::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS);
         let operations = has.then_some(wanted.send_ops_flags);

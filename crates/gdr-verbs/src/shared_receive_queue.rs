@@ -6,9 +6,11 @@ use std::sync::{Arc, Mutex};
 use gdr_nic::WrId;
 use gdr_nic::{self as nic, RecvRequest};
 use gdr_verbs_sys::{
-    ibv_context, ibv_pd, ibv_recv_wr, ibv_srq, ibv_srq_attr, pthread_cond_t, pthread_mutex_t,
+    ibv_context, ibv_cq, ibv_pd, ibv_recv_wr, ibv_srq, ibv_srq_attr, ibv_srq_init_attr_ex,
+    ibv_xrcd, pthread_cond_t, pthread_mutex_t,
 };
 
+use crate::completion_queue::Queue;
 use crate::context::Context;
 use crate::device::{MOST_REQUESTS, MOST_SEGMENTS, lock};
 use crate::domain::{Domain, Use, Users, next_handle};
@@ -20,6 +22,7 @@ use crate::ret::{pointer, status};
 use crate::slab::{CObject, is_own};
 use crate::system::forward;
 use crate::table::Table;
+use crate::xrc_domain::XrcDomain;
 
 /// `struct ibv_srq`.
 #[repr(C)]
@@ -40,6 +43,29 @@ struct CInit {
     attr: ibv_srq_attr,
 }
 
+/// `struct ibv_srq_init_attr_ex`, up to what tag matching has.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct CInitEx {
+    srq_context: *mut c_void,
+    attr: ibv_srq_attr,
+    comp_mask: u32,
+    srq_type: u32,
+    pd: *mut ibv_pd,
+    xrcd: *mut ibv_xrcd,
+    cq: *mut ibv_cq,
+}
+
+/// `enum ibv_srq_init_attr_mask`.
+const WITH_TYPE: u32 = 1;
+const WITH_PD: u32 = 1 << 1;
+const WITH_XRCD: u32 = 1 << 2;
+const WITH_CQ: u32 = 1 << 3;
+
+/// `enum ibv_srq_type`.
+const BASIC: u32 = 0;
+const XRC: u32 = 1;
+
 /// Flags of `ibv_modify_srq`.
 const MAX_WR: c_int = 1;
 const LIMIT: c_int = 2;
@@ -52,7 +78,7 @@ pub(crate) struct SharedQueue {
     attr: Mutex<ibv_srq_attr>,
     unacknowledged: Arc<Unacknowledged>,
     users: Users,
-    _domain: Use,
+    _uses: Vec<Use>,
 }
 
 pub(crate) static SHARED_QUEUES: Table<SharedQueue> = Table::new();
@@ -78,6 +104,7 @@ impl SharedQueue {
         domain: &Arc<Domain>,
         srq_context: *mut c_void,
         attr: &mut ibv_srq_attr,
+        named: Option<(&XrcDomain, &Queue)>,
     ) -> Result<*mut ibv_srq, Errno> {
         if attr.max_wr == 0 || attr.max_wr > MOST_REQUESTS || attr.max_sge > MOST_SEGMENTS {
             return Err(Errno::INVAL);
@@ -85,7 +112,19 @@ impl SharedQueue {
         attr.max_sge = attr.max_sge.max(1);
         let context = Arc::clone(domain.context());
         let engine = context.engine()?;
-        let queue = engine.shared_receive_queue(domain.nic(), attr.max_wr)?;
+        let (queue, uses) = match named {
+            None => (
+                engine.shared_receive_queue(domain.nic(), attr.max_wr)?,
+                vec![domain.users().add()],
+            ),
+            Some((xrcd, cq)) => (
+                xrcd.nic()
+                    .receive_queue(domain.nic(), attr.max_wr, cq.nic())?,
+                [domain.users(), xrcd.users(), cq.users()]
+                    .map(Users::add)
+                    .into(),
+            ),
+        };
         // SAFETY: pointers and numbers, and a mutex that is not locked.
         let object = unsafe {
             CObject::<CQueue>::new(|srq| {
@@ -110,7 +149,7 @@ impl SharedQueue {
             }),
             unacknowledged,
             users: Users::default(),
-            _domain: domain.users().add(),
+            _uses: uses,
         };
         ASYNC_EVENTS.insert(handle, Arc::clone(&created.unacknowledged));
         SHARED_QUEUES.insert(handle, Arc::new(created));
@@ -155,7 +194,62 @@ unsafe extern "C" fn ibv_create_srq(pd: *mut ibv_pd, init: *mut c_void) -> *mut 
         let domain = Domain::of(pd)?;
         // SAFETY: the contract of this function: `struct ibv_srq_init_attr`.
         let init = unsafe { &mut *init.cast::<CInit>() };
-        SharedQueue::create(&domain, init.srq_context, &mut init.attr)
+        SharedQueue::create(&domain, init.srq_context, &mut init.attr, None)
+    })
+}
+
+/// # Safety
+/// `init` is readable and writable.
+pub(crate) unsafe extern "C" fn create_srq_ex(
+    context: *mut ibv_context,
+    init: *mut ibv_srq_init_attr_ex,
+) -> *mut ibv_srq {
+    pointer(|| {
+        let context = Context::of(context)?;
+        // SAFETY: the contract of this function: `struct ibv_srq_init_attr_ex`.
+        let init = unsafe { &mut *init.cast::<CInitEx>() };
+        let has = |fields: u32| init.comp_mask & fields == fields;
+        let kind = match has(WITH_TYPE) {
+            true => init.srq_type,
+            false => BASIC,
+        };
+        // Tag matching is another type, with another field.
+        if ![BASIC, XRC].contains(&kind)
+            || init.comp_mask & !(WITH_TYPE | WITH_PD | WITH_XRCD | WITH_CQ) != 0
+        {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let required = match kind {
+            XRC => WITH_PD | WITH_XRCD | WITH_CQ,
+            _ => WITH_PD,
+        };
+        if !has(required) {
+            return Err(Errno::INVAL);
+        }
+        let domain = Domain::of(init.pd)?;
+        let named = match kind {
+            XRC => Some((XrcDomain::of(init.xrcd)?, Queue::of(init.cq)?)),
+            _ => None,
+        };
+        let is_of_device = named
+            .as_ref()
+            .is_none_or(|(xrcd, cq)| xrcd.is_of(&context) && cq.is_of(&context));
+        if !domain.is_of(&context) || !is_of_device {
+            return Err(Errno::INVAL);
+        }
+        let named = named.as_ref().map(|(xrcd, cq)| (&**xrcd, &**cq));
+        SharedQueue::create(&domain, init.srq_context, &mut init.attr, named)
+    })
+}
+
+/// # Safety
+/// `number` is writable.
+pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
+    status(|| {
+        let named = SharedQueue::of(srq)?.queue.xrc_number();
+        // SAFETY: the contract of this function.
+        unsafe { number.write(named.ok_or(Errno::OPNOTSUPP)?.get()) };
+        Ok(())
     })
 }
 

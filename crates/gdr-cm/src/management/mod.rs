@@ -341,7 +341,7 @@ impl Management {
                 Some(PACKET) => self.receive_packet(),
                 Some(INBOX) => take(self.inbox.as_fd()),
                 Some(KEEPER) => {
-                    *lock(&self.role) = Role::Unknown;
+                    *lock(&self.role) = Role::Orphaned;
                     None
                 }
                 Some(WATCHER) => {
@@ -391,26 +391,31 @@ impl Management {
     /// Becomes the keeper if no process is. Returns when to try again while the keeper is unknown.
     fn seek_role(&self) -> Option<Duration> {
         let mut role = lock(&self.role);
-        if !matches!(*role, Role::Unknown) {
-            return None;
-        }
+        let is_orphaned = match *role {
+            Role::Unknown => false,
+            Role::Orphaned => true,
+            Role::Keeper(_) | Role::Watching(_) => return None,
+        };
         *role = Role::seek(self.local).unwrap_or_else(|error| {
             tracing::debug!(%error, "no keeper of a management queue pair");
             Role::Unknown
         });
         let watched = match &*role {
             Role::Keeper(keeper) => {
-                // What came while no process received may be old. Peers repeat what they need.
                 let resized = sockopt::set_socket_recv_buffer_size(&self.shared, RECEIVE_BUFFER);
                 if let Err(error) = resized {
                     tracing::debug!(%error, "few management datagrams can wait");
                 }
-                drain(self.shared.as_fd());
+                // What came while no process received may be old. Peers repeat what they need. After a keeper it is not, and
+                // may be its last message to this process, which nothing repeats.
+                if !is_orphaned {
+                    drain(self.shared.as_fd());
+                }
                 watch(&self.readiness, self.shared.as_fd(), PACKET)
                     .and_then(|()| watch(&self.readiness, keeper.as_fd(), WATCHER))
             }
             Role::Watching(keeper) => watch(&self.readiness, keeper.as_fd(), KEEPER),
-            Role::Unknown => return Some(SEEK_INTERVAL),
+            Role::Unknown | Role::Orphaned => return Some(SEEK_INTERVAL),
         };
         if let Err(error) = watched {
             tracing::error!(%error, "management datagrams are not received");

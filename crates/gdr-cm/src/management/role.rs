@@ -13,6 +13,8 @@ pub(super) enum Role {
     /// To be sought.
     #[default]
     Unknown,
+    /// To be sought: the process that this was connected to has ended just now.
+    Orphaned,
     /// It receives the packets, for as long as it has the name.
     Keeper(Watched),
     /// Another process does, to which this is connected.

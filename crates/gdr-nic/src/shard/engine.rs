@@ -23,7 +23,7 @@ use crate::retained::RetainedList;
 use crate::shard::answers;
 use crate::shard::cq_entries::Announcement;
 use crate::shard::memory::{DomainMemory, RegionCache, Unfinished};
-use crate::shard::qp_context::{Acknowledgement, QpContext};
+use crate::shard::qp_context::{Acknowledgement, QpContext, Receives};
 use crate::shard::qp_table::{Acceptor, QpTable, schedule, unknown_qp};
 use crate::shard::region_table::Regions;
 use crate::shard::ring_acceptor::RingAcceptor;
@@ -621,11 +621,12 @@ impl Engine {
         any: &mut bool,
     ) -> bool {
         let cache = RegionCache::default();
-        let exports = qp.exports.clone();
+        let (exports, xrc) = (qp.exports.clone(), qp.receives.xrc().cloned());
         let number = qp.transport.qpn();
         let mut memory =
             DomainMemory::new(regions, &cache, qp.domain, number, &mut self.unfinished);
         memory.exports = exports.as_ref();
+        memory.xrc = xrc.as_deref();
         if let Transport::RawPackets(pair) = &mut qp.transport {
             let (socket, counters) = (self.wire.socket.packets(), &mut self.counters);
             let sent = self.packets.transmit(socket, pair, &mut memory, counters);
@@ -835,8 +836,10 @@ impl Engine {
         while let Some(event) = qp.transport.poll_event() {
             device.raise(AsyncEvent::QueuePair { qpn, event });
         }
-        if let Some(srq) = &qp.srq {
-            device.raise_limit(srq);
+        match &qp.receives {
+            Receives::Own => {}
+            Receives::Shared(srq) => device.raise_limit(srq),
+            Receives::Named(xrc, _) => xrc.for_each(|srq| device.raise_limit(srq)),
         }
         // Nearly every timer is stopped or moved before it expires. An entry that has become too early
         // stays, and is moved when its time comes: that is rarer than a packet.

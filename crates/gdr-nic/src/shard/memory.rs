@@ -10,6 +10,7 @@ use crate::shard::announced_reads::AnnouncedReads;
 use crate::shard::pending_copies::PendingCopies;
 use crate::shard::region_table::{Region, Regions};
 use crate::shard::window_binding::Binding;
+use crate::shard::xrc_context::XrcContext;
 use crate::types::Domain;
 use crate::wire::memory::{DeviceRun, Exports, MOST_READ, Reference};
 
@@ -94,6 +95,8 @@ pub(crate) struct DomainMemory<'a, 'r> {
     pub(crate) payload_by: PayloadBy,
     /// The most bytes that one packet refers to.
     pub(crate) longest_reference: u32,
+    /// The peer reaches the regions of the protection domains in it, too.
+    pub(crate) xrc: Option<&'a XrcContext>,
     /// What the peer may import.
     pub(crate) exports: Option<&'a Arc<Exports>>,
     /// Whether the peer takes references to the region with this key, which is GPU memory.
@@ -121,6 +124,7 @@ impl<'a, 'r> DomainMemory<'a, 'r> {
             is_too_early: false,
             payload_by: PayloadBy::Copy,
             longest_reference: u32::MAX,
+            xrc: None,
             exports: None,
             device_key: Cell::default(),
             offer: None,
@@ -162,8 +166,10 @@ impl<'a, 'r> DomainMemory<'a, 'r> {
         };
         let permits = |binding: &Binding| binding.permits(key, self.domain, self.qpn);
         // A key of another domain must look like one that does not exist.
-        (region.domain == self.domain || region.binding.as_ref().is_some_and(permits))
-            .then_some(region)
+        let is_reached = region.domain == self.domain
+            || region.binding.as_ref().is_some_and(permits)
+            || self.xrc.is_some_and(|xrc| xrc.has(region.domain));
+        is_reached.then_some(region)
     }
 
     /// The binding of the memory window that has this key.
@@ -466,6 +472,7 @@ mod tests {
             is_too_early: false,
             payload_by: PayloadBy::Copy,
             longest_reference: u32::MAX,
+            xrc: None,
             exports: None,
             device_key: Cell::default(),
             offer: None,

@@ -36,3 +36,4 @@ pub(crate) mod srq_context;
 pub(crate) mod transport;
 mod wakeup;
 pub(crate) mod window_binding;
+pub(crate) mod xrc_context;

@@ -15,6 +15,7 @@ use super::qp_table::Acceptance;
 use super::send_limit::{SendLimit, SendRate};
 use super::srq_context::SrqContext;
 use super::transport::Transport;
+use super::xrc_context::XrcContext;
 use crate::bounded_queue::Pushed;
 use crate::chaos::{ALARM, DEVICE_ALARM, QpChaos};
 use crate::peer::Peer;
@@ -34,12 +35,31 @@ pub(crate) enum Acknowledgement {
     Released,
 }
 
+/// Where the receives of a queue pair come from.
+pub(crate) enum Receives {
+    /// From a queue of its own.
+    Own,
+    /// From a queue that others take from, too.
+    Shared(Arc<SrqContext>),
+    /// From the queues of an XRC domain that messages name. They complete there, for this shard.
+    Named(Arc<XrcContext>, usize),
+}
+
+impl Receives {
+    /// The XRC domain.
+    pub(crate) fn xrc(&self) -> Option<&Arc<XrcContext>> {
+        match self {
+            Self::Named(xrc, _) => Some(xrc),
+            Self::Own | Self::Shared(_) => None,
+        }
+    }
+}
+
 /// A queue pair: the protocol's part, its outstanding requests, and what the engine schedules by.
 pub(crate) struct QpContext {
     pub(crate) transport: Transport,
     pub(crate) domain: Domain,
-    /// The shared queue that its receives come from.
-    pub(crate) srq: Option<Arc<SrqContext>>,
+    pub(crate) receives: Receives,
     /// The peer of a connection.
     pub(crate) peer: Option<Peer>,
     /// The ring to the peer, if there is one.
@@ -75,7 +95,7 @@ impl QpContext {
         Self {
             transport,
             domain,
-            srq: None,
+            receives: Receives::Own,
             peer: None,
             ring: None,
             exports: None,
@@ -108,7 +128,7 @@ impl QpContext {
         }
         retained.extend(self.requests.reset());
         let mut fresh = Self::new(self.transport, self.domain, send, recv);
-        fresh.srq = self.srq;
+        fresh.receives = self.receives;
         // The engine's list may have the number already, and must not have it twice.
         fresh.is_ready = self.is_ready;
         fresh.requests = self.requests;
@@ -153,6 +173,7 @@ impl QpContext {
         match &mut self.transport {
             Transport::Connection(roce) => {
                 memory.exports = self.exports.as_ref();
+                memory.xrc = self.receives.xrc().map(Arc::as_ref);
                 roce.receive(now, packet, &mut memory);
                 match memory.is_too_early {
                     true => Acceptance::NotYet,
@@ -260,8 +281,8 @@ impl QpContext {
         while let Some(mut completion) = self.transport.poll_completion() {
             let number = completion.id.0;
             self.requests.payload.receive += received_bytes(&completion);
-            let queue = match (completion.opcode.is_receive(), &self.srq) {
-                (true, Some(srq)) => {
+            let queue = match (completion.opcode.is_receive(), &self.receives) {
+                (true, Receives::Shared(srq)) => {
                     // The protocol knows the request by a number of its own; the program gets the
                     // identifier that it chose.
                     if let Some(request) = srq.complete(number) {
@@ -270,9 +291,29 @@ impl QpContext {
                     }
                     &self.recv_completions
                 }
-                (true, None) => {
+                (true, Receives::Own) => {
                     self.requests.complete_receives(&mut completion, completed);
                     &self.recv_completions
+                }
+                (true, Receives::Named(xrc, shard)) => {
+                    let Some(queue) = xrc.of_receive(number) else {
+                        // The program has destroyed the queue.
+                        continue;
+                    };
+                    if let Some(request) = queue.receives.complete(number) {
+                        completion.id = request.id;
+                        completed.extend(request.retained);
+                    }
+                    // Neither counted nor struck by faults: what counts is of this queue pair, and the queue is not.
+                    let (pushed, announcement) = queue.completions(*shard).push(completion);
+                    if announcement == Announcement::Sent {
+                        announced = announcement;
+                    }
+                    if pushed == Pushed::FirstLost {
+                        overrun(queue.completions(*shard));
+                    }
+                    lost |= pushed != Pushed::Stored;
+                    continue;
                 }
                 (false, _) => {
                     self.requests.complete_sends(&mut completion, completed);

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::mem;
 use std::ops::Add;
+use std::sync::Arc;
 
 use gdr_chaos::Direction;
 use gdr_roce::wire::{Packet, WireError};
@@ -201,6 +202,7 @@ impl Acceptor<'_> {
                 qp.receive(self.now, &packet, &datagram, memory, self.counters);
                 continue;
             };
+            memory.xrc = qp.receives.xrc().map(Arc::as_ref);
             if let Verdict::NotReady(psn) = faults.judge(&held)
                 && roce.refuse_not_ready(psn)
             {

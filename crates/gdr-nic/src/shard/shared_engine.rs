@@ -32,10 +32,11 @@ use crate::shard::cq_entries::{CqEntries, CqProducer};
 use crate::shard::engine::{ConnectionId, Engine};
 use crate::shard::process_end;
 use crate::shard::progress_thread;
-use crate::shard::qp_context::QpContext;
+use crate::shard::qp_context::{QpContext, Receives};
 use crate::shard::qp_table::unknown_qp;
 use crate::shard::srq_context::SrqContext;
 use crate::shard::transport::Transport;
+use crate::shard::xrc_context::XrcContext;
 use crate::types::{Counters, Domain};
 use crate::wire::memory::{RingId, Watches};
 use gdr_udp::Deadline;
@@ -73,6 +74,8 @@ pub(crate) struct QpParts {
     pub(crate) capabilities: Capabilities,
     /// The queue that its receives come from, instead of one of its own.
     pub(crate) srq: Option<Arc<SrqContext>>,
+    /// The domain of the queues that its peer names instead.
+    pub(crate) xrc: Option<Arc<XrcContext>>,
     pub(crate) send_completions: Arc<CqEntries>,
     pub(crate) recv_completions: Arc<CqEntries>,
 }
@@ -227,7 +230,11 @@ impl SharedEngine {
         let sends = CqProducer::new(parts.send_completions, self.shard);
         let receives = CqProducer::new(parts.recv_completions, self.shard);
         let mut qp = QpContext::new(transport, parts.domain, sends, receives);
-        qp.srq = parts.srq;
+        qp.receives = match (parts.srq, parts.xrc) {
+            (_, Some(xrc)) => Receives::Named(xrc, self.shard),
+            (Some(srq), None) => Receives::Shared(srq),
+            (None, None) => Receives::Own,
+        };
         engine.add(qp);
         self.qps.fetch_add(1, Ordering::Relaxed);
         Ok(qpn)

@@ -23,19 +23,23 @@ pub(crate) struct SrqContext {
 }
 
 /// The outstanding requests, and the number of the next one.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Requests {
     queue: OutstandingQueue<RetainedList, ()>,
     next_number: u64,
 }
 
 impl SrqContext {
-    pub(crate) fn new(domain: Domain, max_wr: u32) -> Self {
+    /// A queue whose requests have numbers from `first` on.
+    pub(crate) fn new(domain: Domain, max_wr: u32, first: u64) -> Self {
         Self {
             number: SrqNumber::new(),
             domain,
             roce: SharedReceiveQueue::new(max_wr),
-            requests: Mutex::default(),
+            requests: Mutex::new(Requests {
+                queue: OutstandingQueue::default(),
+                next_number: first,
+            }),
         }
     }
 

@@ -31,7 +31,7 @@ use crate::attributes::{Capabilities, RtsAttributes, TransportConfig};
 use crate::completion::WcStatus;
 use crate::connection::{ConnectionFailed, LossRecovery, Notifications, Reliability};
 use crate::error::PostError;
-use crate::ids::Qpn;
+use crate::ids::{Qpn, XrcSrqn};
 use crate::mtu::Mtu;
 use crate::psn::Psn;
 use crate::request::SendRequest;
@@ -265,6 +265,13 @@ impl Requester {
             .completions
             .push_back(wqe.completion(WcStatus::WrFlushed, self.qpn));
         Ok(())
+    }
+
+    /// Lets the request that was posted last name the peer's shared receive queue. In ERR it is complete.
+    pub(crate) fn name_receives(&mut self, receives: XrcSrqn) {
+        if let Some(last) = self.send_queue.back_mut() {
+            last.receives = receives;
+        }
     }
 
     /// Completes every queued request as flushed.

@@ -3,7 +3,7 @@
 use crate::attributes::Capabilities;
 use crate::completion::{Completion, WcStatus};
 use crate::error::PostError;
-use crate::ids::{Qpn, WrId};
+use crate::ids::{Qpn, WrId, XrcSrqn};
 use crate::memory::{Access, AccessError, Memory};
 use crate::mtu::Mtu;
 use crate::payload::Payload;
@@ -19,6 +19,8 @@ pub(super) struct SendWqe {
     pub(super) payload: Payload,
     /// Length of the message in bytes.
     pub(super) len: u32,
+    /// The shared receive queue that a request of an extended connection names.
+    pub(super) receives: XrcSrqn,
     /// Number of PSNs that the request takes; for a READ, as many as its responses.
     pub(super) packets: u32,
     /// First PSN, from the first transmission on.
@@ -54,6 +56,7 @@ impl SendWqe {
             payload,
             len,
             packets: mtu.packets(len),
+            receives: XrcSrqn::default(),
             first: None,
             failed: None,
         })

@@ -11,7 +11,7 @@ use crate::payload::MOST_MERGED;
 use crate::psn::Psn;
 use crate::request::{Operation, Remote, SendFlags};
 use crate::timer::Time;
-use crate::wire::{AtomicEth, Headers, Ieth, ImmDt, Opcode, Position, Reth};
+use crate::wire::{AtomicEth, Headers, Ieth, ImmDt, Opcode, Position, Reth, XrcEth};
 
 impl Requester {
     /// Writes the next request packet to `out`, if one may be sent at `now`.
@@ -334,6 +334,7 @@ impl SendWqe {
             | Operation::Invalidate { .. } => (Opcode::send(position, false), None, None),
         };
         let mut headers = connection.headers(opcode, psn);
+        headers.xrceth = Some(XrcEth(self.receives));
         headers.bth.ack_request = ack_request;
         // Only the last packet completes a receive, so only it can wake the program.
         headers.bth.solicited = position.is_last() && self.flags.contains(SendFlags::SOLICITED);
@@ -398,6 +399,7 @@ impl SendWqe {
             _ => (Opcode::ReadRequest, None, None),
         };
         let mut headers = connection.headers(opcode, psn);
+        headers.xrceth = Some(XrcEth(self.receives));
         headers.bth.ack_request = true;
         headers.reth = reth;
         headers.feth = match self.operation {

@@ -3,13 +3,13 @@
 use super::response::{RequestKind, Response};
 use super::{MAX_DMA_LEN, Message, Nak, ReadRecord, Responder, check};
 use crate::completion::{Completion, WcOpcode, WcStatus};
-use crate::connection::{Connection, Notifications};
+use crate::connection::{Connection, Notifications, Reliability};
 use crate::ids::Key;
 use crate::memory::{Access, AccessError, AtomicOp, Extent, Memory};
 use crate::payload::MOST_MERGED;
 use crate::receive_queue::RecvWqe;
 use crate::sge;
-use crate::wire::{Feth, Ieth, NakCode, Opcode, Packet, Position, Syndrome};
+use crate::wire::{Feth, Ieth, NakCode, Opcode, Packet, Position, Syndrome, XrcEth};
 
 impl Responder {
     /// Executes the expected packet, or sends a NAK; returns whether it was executed. Otherwise the expected PSN does
@@ -24,7 +24,10 @@ impl Responder {
         let (psn, opcode) = (self.expected_psn, packet.opcode());
         // The expected packet has arrived, so the next gap may be reported.
         self.nak_sent = false;
-        let executed = match (self.check_sequence_and_access(opcode), opcode) {
+        let checked = self
+            .check_sequence_and_access(opcode)
+            .and_then(|()| self.select_receives(packet, connection));
+        let executed = match (checked, opcode) {
             (Err(nak), _) => Err(nak),
             (Ok(()), Opcode::ReadRequest) => self.read(packet, connection, memory),
             (Ok(()), Opcode::CompareSwap | Opcode::FetchAdd) => self.atomic(packet, memory),
@@ -79,6 +82,18 @@ impl Responder {
             Ok(())
         } else {
             Err(Nak::INVALID)
+        }
+    }
+
+    /// Selects the receives that a message of an extended connection names. Its first packet says it for the others.
+    fn select_receives(&mut self, packet: &Packet<'_>, connection: &Connection) -> Result<(), Nak> {
+        if connection.reliability != Reliability::Extended || !packet.opcode().position().is_first()
+        {
+            return Ok(());
+        }
+        match packet.xrceth() {
+            Some(XrcEth(number)) if self.receives.select(number) => Ok(()),
+            _ => Err(Nak::INVALID),
         }
     }
 

@@ -21,7 +21,6 @@ use crate::packet_budget::PacketBudget;
 use crate::psn::{Msn, Psn};
 use crate::receive_queue::{ReceiveQueue, RecvWqe};
 use crate::request::RecvRequest;
-use crate::shared_receive_queue::SharedReceiveQueue;
 use crate::statistics::{Served, Statistics};
 use crate::timer::{RnrTimer, Time};
 use crate::wire::{NakCode, Opcode, Packet, Syndrome};
@@ -171,11 +170,7 @@ pub(crate) struct Responder {
 }
 
 impl Responder {
-    pub(crate) fn new(
-        qpn: Qpn,
-        config: &TransportConfig,
-        shared: Option<SharedReceiveQueue>,
-    ) -> Self {
+    pub(crate) fn new(qpn: Qpn, config: &TransportConfig, receives: ReceiveQueue) -> Self {
         Self {
             qpn,
             access: Access::empty(),
@@ -190,7 +185,7 @@ impl Responder {
             expected_psn: Psn::default(),
             duplicate_ack_psn: Psn::default(),
             msn: Msn::default(),
-            receives: ReceiveQueue::new(shared),
+            receives,
             message: Message::None,
             nak_sent: false,
             atomics: VecDeque::new(),
@@ -278,9 +273,9 @@ impl Responder {
         self.receives.post(request, in_use, caps.max_recv_wr)
     }
 
-    /// The shared queue that its receives come from.
-    pub(crate) const fn shared_receives(&self) -> Option<&SharedReceiveQueue> {
-        self.receives.shared()
+    /// Where its receives come from.
+    pub(crate) const fn receives(&self) -> &ReceiveQueue {
+        &self.receives
     }
 
     /// Puts the receive in use, if any, back on its queue.

@@ -27,6 +27,7 @@ mod ipv4;
 mod opcode;
 mod packet;
 mod reth;
+mod xrceth;
 
 pub use aeth::{Aeth, NakCode, Syndrome};
 pub use atomic_ack_eth::AtomicAckEth;
@@ -38,9 +39,11 @@ pub use grh::Grh;
 pub use ieth::Ieth;
 pub use immdt::ImmDt;
 pub use ipv4::{Ipv4Datagram, Ipv4Error};
+pub(crate) use opcode::SERVICE;
 pub use opcode::{Opcode, Position};
 pub use packet::{Headers, MAX_DATAGRAM, Packet, WireError, padding};
 pub use reth::Reth;
+pub use xrceth::XrcEth;
 
 /// The UDP destination port of RoCEv2.
 pub const UDP_PORT: u16 = 4791;

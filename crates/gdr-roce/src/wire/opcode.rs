@@ -1,5 +1,8 @@
 //! The BTH opcode: the type of a packet and its extension headers.
 
+use super::{Aeth, AtomicAckEth, AtomicEth, Deth, Feth, Ieth, ImmDt, Reth, XrcEth};
+use crate::connection::Reliability;
+
 /// The position of a packet in its message.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[allow(missing_docs, reason = "the names say it")]
@@ -32,8 +35,11 @@ impl Position {
     }
 }
 
-/// An opcode of the reliable connection, unreliable connection or unreliable datagram service, or the
-/// congestion notification.
+/// The opcode of a packet of a connection, whatever its service, of an unreliable datagram, or of the congestion
+/// notification.
+///
+/// The three upper bits of the byte on the wire name the service (IBTA 9.2.1), and the opcodes of connections are the
+/// same in all of them: see [`Reliability::byte`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 #[allow(missing_docs, reason = "the names come from the specification")]
@@ -64,19 +70,6 @@ pub enum Opcode {
     /// Makes written bytes visible. Like the atomic WRITE, it is answered by an empty READ response.
     Flush = 0x1c,
     AtomicWrite = 0x1d,
-    /// SEND of the unreliable connection service. Its opcodes are the reliable one's plus 0x20.
-    UnreliableSendFirst = 0x20,
-    UnreliableSendMiddle = 0x21,
-    UnreliableSendLast = 0x22,
-    UnreliableSendLastImmediate = 0x23,
-    UnreliableSendOnly = 0x24,
-    UnreliableSendOnlyImmediate = 0x25,
-    UnreliableWriteFirst = 0x26,
-    UnreliableWriteMiddle = 0x27,
-    UnreliableWriteLast = 0x28,
-    UnreliableWriteLastImmediate = 0x29,
-    UnreliableWriteOnly = 0x2a,
-    UnreliableWriteOnlyImmediate = 0x2b,
     /// SEND of the unreliable datagram service.
     DatagramSend = 0x64,
     DatagramSendImmediate = 0x65,
@@ -84,13 +77,9 @@ pub enum Opcode {
     CongestionNotification = 0x81,
 }
 
-/// The bits of an opcode that name the service (IBTA 9.2.1), and their value for unreliable connections.
-const SERVICE: u8 = 0xe0;
-const UNRELIABLE: u8 = 0x20;
-
 impl Opcode {
     /// All opcodes.
-    pub const ALL: [Self; 40] = [
+    pub const ALL: [Self; 28] = [
         Self::SendFirst,
         Self::SendMiddle,
         Self::SendLast,
@@ -116,18 +105,6 @@ impl Opcode {
         Self::SendOnlyInvalidate,
         Self::Flush,
         Self::AtomicWrite,
-        Self::UnreliableSendFirst,
-        Self::UnreliableSendMiddle,
-        Self::UnreliableSendLast,
-        Self::UnreliableSendLastImmediate,
-        Self::UnreliableSendOnly,
-        Self::UnreliableSendOnlyImmediate,
-        Self::UnreliableWriteFirst,
-        Self::UnreliableWriteMiddle,
-        Self::UnreliableWriteLast,
-        Self::UnreliableWriteLastImmediate,
-        Self::UnreliableWriteOnly,
-        Self::UnreliableWriteOnlyImmediate,
         Self::DatagramSend,
         Self::DatagramSendImmediate,
         Self::CongestionNotification,
@@ -135,12 +112,17 @@ impl Opcode {
 
     /// The opcode of a byte, or `None` if it is reserved or belongs to another service.
     pub const fn from_byte(byte: u8) -> Option<Self> {
-        BY_BYTE[byte as usize]
+        Layout::of(byte).opcode
     }
 
-    /// The byte on the wire.
+    /// The byte on the wire; of a connection, that of the reliable one.
     pub const fn byte(self) -> u8 {
         self as u8
+    }
+
+    /// Returns whether it is one of connections.
+    pub const fn is_of_connection(self) -> bool {
+        self.byte() & SERVICE == 0
     }
 
     /// The opcode of a SEND packet.
@@ -196,33 +178,9 @@ impl Opcode {
         }
     }
 
-    /// Returns whether the packet belongs to the unreliable connection service.
-    pub const fn is_unreliable_connection(self) -> bool {
-        self.byte() & SERVICE == UNRELIABLE
-    }
-
-    /// The opcode of the unreliable connection service for a SEND or WRITE packet of the reliable one;
-    /// that service has no other opcodes, so another one stays as it is.
-    #[must_use]
-    pub const fn unreliable(self) -> Self {
-        match Self::from_byte(self.byte() | UNRELIABLE) {
-            Some(unreliable) if self.byte() & SERVICE == 0 => unreliable,
-            _ => self,
-        }
-    }
-
-    /// The opcode of the reliable connection service for a packet of the unreliable one; another one
-    /// stays as it is.
-    const fn reliable(self) -> Self {
-        match Self::from_byte(self.byte() & !SERVICE) {
-            Some(reliable) if self.is_unreliable_connection() => reliable,
-            _ => self,
-        }
-    }
-
     /// The position of the packet in its message.
     pub const fn position(self) -> Position {
-        match self.reliable() {
+        match self {
             Self::SendFirst | Self::WriteFirst | Self::ReadResponseFirst => Position::First,
             Self::SendMiddle | Self::WriteMiddle | Self::ReadResponseMiddle => Position::Middle,
             Self::SendLast
@@ -256,7 +214,7 @@ impl Opcode {
     /// Returns whether the packet is part of a SEND of a connection.
     pub const fn is_send(self) -> bool {
         matches!(
-            self.reliable(),
+            self,
             Self::SendFirst
                 | Self::SendMiddle
                 | Self::SendLast
@@ -271,7 +229,7 @@ impl Opcode {
     /// Returns whether the packet is part of a WRITE.
     pub const fn is_write(self) -> bool {
         matches!(
-            self.reliable(),
+            self,
             Self::WriteFirst
                 | Self::WriteMiddle
                 | Self::WriteLast
@@ -312,7 +270,7 @@ impl Opcode {
     /// Returns whether a RETH follows the BTH, or the FETH behind it.
     pub const fn has_reth(self) -> bool {
         matches!(
-            self.reliable(),
+            self,
             Self::WriteFirst
                 | Self::WriteOnly
                 | Self::WriteOnlyImmediate
@@ -337,7 +295,7 @@ impl Opcode {
     /// Returns whether immediate data follows.
     pub const fn has_immediate(self) -> bool {
         matches!(
-            self.reliable(),
+            self,
             Self::SendLastImmediate
                 | Self::SendOnlyImmediate
                 | Self::WriteLastImmediate
@@ -362,12 +320,78 @@ impl Opcode {
     }
 }
 
+/// The bits of a byte that name the service.
+pub(crate) const SERVICE: u8 = 0xe0;
+
+/// What the byte of an opcode says about the headers of its packet.
+#[derive(Clone, Copy)]
+pub(super) struct Layout {
+    /// `None` for a byte that is reserved, or of another service.
+    pub(super) opcode: Option<Opcode>,
+    /// Length of the XRCETH, which is in front of the other extension headers.
+    pub(super) xrceth: u8,
+    /// Length of all extension headers, without a filler.
+    pub(super) extensions: u8,
+}
+
+impl Layout {
+    pub(super) const fn of(byte: u8) -> Self {
+        LAYOUTS[byte as usize]
+    }
+
+    /// Makes the entry of the table.
+    const fn new(byte: u8, opcode: Opcode) -> Self {
+        let xrceth = match byte & SERVICE == Reliability::Extended as u8 {
+            true if !opcode.is_response() => XrcEth::LEN,
+            _ => 0,
+        };
+        let lengths = [
+            (opcode.has_deth(), Deth::LEN),
+            (opcode.has_feth(), Feth::LEN),
+            (opcode.has_reth(), Reth::LEN),
+            (opcode.has_aeth(), Aeth::LEN),
+            (opcode.has_atomic(), AtomicEth::LEN),
+            (opcode.has_atomic_ack(), AtomicAckEth::LEN),
+            (opcode.has_immediate(), ImmDt::LEN),
+            (opcode.has_ieth(), Ieth::LEN),
+        ];
+        let mut extensions = xrceth;
+        let mut at = 0;
+        while at < lengths.len() {
+            if lengths[at].0 {
+                extensions += lengths[at].1;
+            }
+            at += 1;
+        }
+        Self {
+            opcode: Some(opcode),
+            xrceth: xrceth as u8,
+            extensions: extensions as u8,
+        }
+    }
+}
+
 /// A table, because it is used once per packet.
-static BY_BYTE: [Option<Opcode>; 256] = {
-    let mut table = [None; 256];
+static LAYOUTS: [Layout; 256] = {
+    let reserved = Layout {
+        opcode: None,
+        xrceth: 0,
+        extensions: 0,
+    };
+    let mut table = [reserved; 256];
     let mut at = 0;
     while at < Opcode::ALL.len() {
-        table[Opcode::ALL[at] as usize] = Some(Opcode::ALL[at]);
+        let opcode = Opcode::ALL[at];
+        table[opcode as usize] = Layout::new(opcode as u8, opcode);
+        if opcode.is_of_connection() {
+            let extended = Reliability::Extended.byte(opcode);
+            table[extended as usize] = Layout::new(extended, opcode);
+        }
+        // The unreliable service has no other opcodes.
+        if (opcode.is_send() || opcode.is_write()) && !opcode.has_ieth() {
+            let unreliable = Reliability::Unreliable.byte(opcode);
+            table[unreliable as usize] = Layout::new(unreliable, opcode);
+        }
         at += 1;
     }
     table
@@ -379,44 +403,41 @@ mod tests {
 
     #[test]
     fn every_opcode_has_its_byte_and_other_bytes_have_none() {
-        let known = (0..=255).filter_map(Opcode::from_byte).collect::<Vec<_>>();
-        assert_eq!(known.len(), Opcode::ALL.len());
-        assert!(
-            known
-                .iter()
-                .all(|op| Opcode::from_byte(op.byte()) == Some(*op))
-        );
+        let known = (0..=255).filter_map(Opcode::from_byte).count();
+        let of_connections = Opcode::ALL
+            .iter()
+            .filter(|op| op.is_of_connection())
+            .count();
+        // The unreliable service has twelve of them, the extended one all.
+        assert_eq!(known, Opcode::ALL.len() + of_connections + 12);
+        for opcode in Opcode::ALL {
+            assert_eq!(Opcode::from_byte(opcode.byte()), Some(opcode));
+        }
         assert_eq!(Opcode::from_byte(0x15), None);
+        let reads = [0x0c, 0x2c, 0xac].map(Opcode::from_byte);
+        let read = Some(Opcode::ReadRequest);
         assert_eq!(
-            Opcode::from_byte(0x2c),
-            None,
+            reads,
+            [read, None, read],
             "unreliable connections have no READ"
         );
         assert_eq!(Opcode::from_byte(0x64), Some(Opcode::datagram(false)));
         assert_eq!(Opcode::from_byte(0x65), Some(Opcode::datagram(true)));
+        assert_eq!(Opcode::from_byte(0xa4), Some(Opcode::SendOnly));
+        assert_eq!(Opcode::from_byte(0x24), Some(Opcode::SendOnly));
+        assert_eq!(Opcode::from_byte(0xe4), None);
     }
 
     #[test]
-    fn unreliable_connections_have_the_sends_and_writes_of_reliable_ones() {
-        for opcode in Opcode::ALL
-            .into_iter()
-            .filter(|opcode| opcode.byte() < 0x20)
-        {
-            let unreliable = opcode.unreliable();
-            let has_one = (opcode.is_send() || opcode.is_write()) && !opcode.has_ieth();
-            assert_eq!(unreliable.is_unreliable_connection(), has_one, "{opcode:?}");
-            assert_eq!(unreliable.position(), opcode.position());
-            assert_eq!(unreliable.is_send(), opcode.is_send());
-            assert_eq!(unreliable.is_write(), opcode.is_write());
-            assert_eq!(unreliable.has_reth(), opcode.has_reth());
-            assert_eq!(unreliable.has_immediate(), opcode.has_immediate());
-            assert_eq!(unreliable.has_payload(), opcode.has_payload());
+    fn requests_of_extended_connections_have_one_more_header() {
+        for opcode in Opcode::ALL.into_iter().filter(|op| op.is_of_connection()) {
+            let reliable = Layout::of(opcode.byte());
+            let extended = Layout::of(Reliability::Extended.byte(opcode));
+            let len = if opcode.is_response() { 0 } else { 4 };
+            assert_eq!(reliable.xrceth, 0);
+            assert_eq!(extended.xrceth, len, "{opcode:?}");
+            assert_eq!(extended.extensions, reliable.extensions + len);
         }
-        let only = Opcode::from_byte(0x24);
-        assert_eq!(only, Some(Opcode::SendOnly.unreliable()));
-        let datagram = Opcode::DatagramSend;
-        assert!(!datagram.is_unreliable_connection() && !datagram.is_send());
-        assert_eq!(datagram.unreliable(), datagram);
     }
 
     #[test]

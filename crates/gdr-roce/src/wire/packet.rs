@@ -1,12 +1,17 @@
 //! The whole datagram: the headers of its opcode, payload, padding, ICRC.
 
-use super::{Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Feth, Ieth, ImmDt, Opcode, Reth, icrc};
+use super::opcode::{Layout, SERVICE};
+use super::{
+    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Feth, Ieth, ImmDt, Opcode, Reth, XrcEth, icrc,
+};
+use crate::connection::Reliability;
 use crate::contents::Contents;
 use crate::memory::Extent;
 use crate::mtu::Mtu;
 
-/// The longest datagram: WRITE only with immediate, at the largest MTU.
-pub const MAX_DATAGRAM: usize = Bth::LEN + Reth::LEN + ImmDt::LEN + Mtu::B4096.bytes() + icrc::LEN;
+/// The longest datagram: WRITE only with immediate of an extended connection, at the largest MTU.
+pub const MAX_DATAGRAM: usize =
+    Bth::LEN + XrcEth::LEN + Reth::LEN + ImmDt::LEN + Mtu::B4096.bytes() + icrc::LEN;
 
 /// The number of padding bytes after `len` bytes of payload.
 pub const fn padding(len: usize) -> usize {
@@ -42,7 +47,7 @@ pub enum WireError {
 pub struct Packet<'a> {
     bth: Bth,
     opcode: Opcode,
-    /// The extension headers, between BTH and payload.
+    /// The extension headers, between BTH and payload, without the XRCETH.
     extensions: &'a [u8],
     contents: Contents<'a>,
     datagram: &'a [u8],
@@ -114,12 +119,16 @@ impl<'a> Packet<'a> {
         if bth.version != 0 {
             return Err(WireError::Version(bth.version));
         }
-        let opcode = Opcode::from_byte(bth.opcode).ok_or(WireError::Opcode(bth.opcode))?;
-        let extensions = extensions_len(opcode, &bth);
+        let layout = Layout::of(bth.opcode);
+        let opcode = layout.opcode.ok_or(WireError::Opcode(bth.opcode))?;
+        let extensions = usize::from(layout.extensions) + filler_len(opcode, &bth);
         let tail = usize::from(bth.pad) + icrc::LEN;
         let headers = Bth::LEN + extensions;
         // All lengths are compared here, once: no accessor reaches beyond its slice afterwards.
-        if len < headers + tail || rest.len() < extensions {
+        let Some(of_opcode) = rest.get(layout.xrceth.into()..extensions) else {
+            return Err(truncated(headers + tail));
+        };
+        if len < headers + tail {
             return Err(truncated(headers + tail));
         }
         if !len.is_multiple_of(4) {
@@ -131,7 +140,7 @@ impl<'a> Packet<'a> {
         let without = Self {
             bth,
             opcode,
-            extensions: &rest[..extensions],
+            extensions: of_opcode,
             contents: Contents::Bytes(&[]),
             datagram: &datagram[..headers],
         };
@@ -146,6 +155,21 @@ impl<'a> Packet<'a> {
     /// The opcode.
     pub const fn opcode(&self) -> Opcode {
         self.opcode
+    }
+
+    /// The service of the connection that the packet belongs to. It is [`Reliability::Reliable`] for what belongs to
+    /// none.
+    pub const fn service(&self) -> Reliability {
+        Reliability::of(self.bth.opcode)
+    }
+
+    /// The XRCETH, which the requests of an extended connection have.
+    pub fn xrceth(&self) -> Option<XrcEth> {
+        let present = Layout::of(self.bth.opcode).xrceth > 0;
+        let after_bth = self.datagram.get(Bth::LEN..)?;
+        present
+            .then(|| after_bth.first_chunk().map(XrcEth::parse))
+            .flatten()
     }
 
     /// The payload, without padding.
@@ -245,37 +269,17 @@ const fn has_filler(opcode: Opcode, bth: &Bth) -> bool {
     bth.filled && opcode.is_write() && !opcode.has_reth()
 }
 
-/// The length of the extension headers between BTH and payload.
-const fn extensions_len(opcode: Opcode, bth: &Bth) -> usize {
-    let mut len = 0;
-    if has_filler(opcode, bth) {
-        len += Reth::LEN;
+/// The length of those bytes.
+const fn filler_len(opcode: Opcode, bth: &Bth) -> usize {
+    match has_filler(opcode, bth) {
+        true => Reth::LEN,
+        false => 0,
     }
-    if opcode.has_deth() {
-        len += Deth::LEN;
-    }
-    if opcode.has_feth() {
-        len += Feth::LEN;
-    }
-    if opcode.has_reth() {
-        len += Reth::LEN;
-    }
-    if opcode.has_aeth() {
-        len += Aeth::LEN;
-    }
-    if opcode.has_atomic() {
-        len += AtomicEth::LEN;
-    }
-    if opcode.has_atomic_ack() {
-        len += AtomicAckEth::LEN;
-    }
-    if opcode.has_immediate() {
-        len += ImmDt::LEN;
-    }
-    if opcode.has_ieth() {
-        len += Ieth::LEN;
-    }
-    len
+}
+
+/// Returns whether a packet with this BTH opcode has an XRCETH.
+const fn has_xrceth(opcode: Opcode, byte: u8) -> bool {
+    byte & SERVICE == Reliability::Extended as u8 && !opcode.is_response()
 }
 
 /// The headers of a packet, owned. A header that the opcode does not have is not emitted; a header
@@ -283,9 +287,10 @@ const fn extensions_len(opcode: Opcode, bth: &Bth) -> usize {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs, reason = "the types say it")]
 pub struct Headers {
-    /// The opcode. `bth.opcode` is ignored by [`emit`](Self::emit).
+    /// The opcode. `bth.opcode` has it with the service of the connection.
     pub opcode: Opcode,
     pub bth: Bth,
+    pub xrceth: Option<XrcEth>,
     pub deth: Option<Deth>,
     pub feth: Option<Feth>,
     pub reth: Option<Reth>,
@@ -297,11 +302,19 @@ pub struct Headers {
 }
 
 impl Headers {
-    /// Headers with a BTH only.
+    /// Headers with a BTH only, of which the service is kept if the opcode is one of connections.
     pub const fn new(opcode: Opcode, bth: Bth) -> Self {
+        let byte = match opcode.is_of_connection() {
+            true => Reliability::of(bth.opcode).byte(opcode),
+            false => opcode.byte(),
+        };
         Self {
             opcode,
-            bth,
+            bth: Bth {
+                opcode: byte,
+                ..bth
+            },
+            xrceth: None,
             deth: None,
             feth: None,
             reth: None,
@@ -318,6 +331,7 @@ impl Headers {
         Self {
             opcode: packet.opcode,
             bth: packet.bth,
+            xrceth: packet.xrceth(),
             deth: packet.deth(),
             feth: packet.feth(),
             reth: packet.reth(),
@@ -337,7 +351,8 @@ impl Headers {
 
     /// The number of bytes that [`emit`](Self::emit) writes. The payload follows them.
     pub const fn buffer_len(&self) -> usize {
-        Bth::LEN + extensions_len(self.opcode, &self.bth)
+        let extensions = Layout::of(self.bth.opcode).extensions;
+        Bth::LEN + extensions as usize + filler_len(self.opcode, &self.bth)
     }
 
     /// The length of the datagram with `payload` bytes of payload.
@@ -355,14 +370,14 @@ impl Headers {
         let opcode = self.opcode;
         let mut at = 0;
         let pad = padding(payload) as u8;
-        put(out, &mut at, |to| {
-            Bth {
-                opcode: opcode.byte(),
-                pad,
-                ..self.bth
-            }
-            .emit(to)
-        });
+        put(out, &mut at, |to| Bth { pad, ..self.bth }.emit(to));
+        if has_xrceth(opcode, self.bth.opcode) {
+            put(out, &mut at, |to| {
+                if let Some(xrceth) = self.xrceth {
+                    xrceth.emit(to);
+                }
+            });
+        }
         if opcode.has_deth() {
             put(out, &mut at, |to| {
                 if let Some(deth) = self.deth {
@@ -446,11 +461,11 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_datagram_is_a_write_with_immediate() {
+    fn the_longest_datagram_is_an_extended_write_with_immediate() {
         let longest = Opcode::ALL
             .into_iter()
             .filter(|op| op.has_payload())
-            .map(|opcode| extensions_len(opcode, &Bth::parse(&[0; Bth::LEN])));
+            .map(|opcode| usize::from(Layout::of(Reliability::Extended.byte(opcode)).extensions));
         let longest = longest.max().unwrap_or_default() + Bth::LEN + 4096 + icrc::LEN;
         assert_eq!(longest, MAX_DATAGRAM);
     }
@@ -495,15 +510,63 @@ mod tests {
         assert_eq!(packet.payload(), b"four");
     }
 
+    const SERVICES: [Reliability; 3] = [
+        Reliability::Reliable,
+        Reliability::Unreliable,
+        Reliability::Extended,
+    ];
+
+    fn of_service(service: Reliability) -> Bth {
+        Bth {
+            opcode: service.byte(Opcode::SendOnly),
+            ..Bth::parse(&[0; Bth::LEN])
+        }
+    }
+
+    /// The bytes are written out from the figures of the specification: BTH, XRCETH, RETH, ImmDt.
+    #[test]
+    fn a_write_of_an_extended_connection_has_the_bytes_of_the_specification() {
+        let bytes = [
+            [0xab, 0x70, 0xff, 0xff].as_slice(),
+            &[0x00, 0x00, 0x00, 0x11],
+            &[0x80, 0x00, 0x00, 0x07],
+            &[0x00, 0x12, 0x34, 0x56],
+            &[0, 0, 0, 0, 0, 0, 0x10, 0],
+            &[0xaa, 0xbb, 0xcc, 0xdd],
+            &[0, 0, 0, 5],
+            &[0xde, 0xad, 0xbe, 0xef],
+            b"hello\0\0\0",
+            &[0; icrc::LEN],
+        ]
+        .concat();
+        let packet = Packet::new(&bytes).unwrap();
+        assert_eq!(packet.opcode(), Opcode::WriteOnlyImmediate);
+        assert_eq!(packet.service(), Reliability::Extended);
+        assert_eq!(packet.xrceth().unwrap().0.get(), 0x12_3456);
+        let reth = packet.reth().unwrap();
+        assert_eq!(
+            (reth.addr, reth.rkey.0, reth.dma_len),
+            (0x1000, 0xaabb_ccdd, 5)
+        );
+        assert_eq!(packet.immediate().unwrap().0.0, 0xdead_beef);
+        assert_eq!(packet.payload(), b"hello");
+        assert_eq!(datagram(&Headers::parse(&packet), b"hello"), bytes);
+        for len in 0..bytes.len() {
+            let cut = Packet::new(&bytes[..len]);
+            assert!(cut.is_err() || cut.unwrap().payload().len() < 5, "{len}");
+        }
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(4096))]
 
         #[test]
         fn any_bytes_give_a_packet_or_an_error(
-            mut bytes in proptest::collection::vec(any::<u8>(), 0..80), opcode in 0usize..48,
+            mut bytes in proptest::collection::vec(any::<u8>(), 0..80), opcode in 0usize..36,
+            service in 0..3_usize,
         ) {
             if let (Some(first), Some(opcode)) = (bytes.first_mut(), Opcode::ALL.get(opcode)) {
-                *first = opcode.byte();
+                *first = Headers::new(*opcode, of_service(SERVICES[service])).bth.opcode;
             }
             if let Some(second) = bytes.get_mut(1) {
                 *second &= 0xf0;
@@ -516,6 +579,10 @@ mod tests {
             if let Some(bits) = bytes.get_mut(8) && opcode.is_some_and(|opcode| !opcode.has_reth()) {
                 // The filler is not kept; another property has it.
                 *bits &= !0x40;
+            }
+            if let Some(reserved) = bytes.get_mut(Bth::LEN) && opcode.is_some() {
+                // Nor is the reserved byte of the XRCETH. In other headers it is one of many.
+                *reserved = 0;
             }
             if let Ok(packet) = Packet::new(&bytes) {
                 let headers = Headers::parse(&packet);
@@ -531,15 +598,19 @@ mod tests {
 
         #[test]
         fn emitted_headers_are_parsed_unchanged(
-            opcode in 0..Opcode::ALL.len(),
+            opcode in 0..Opcode::ALL.len(), service in 0..3_usize, xrceth: [u8; 4],
             bth: [u8; Bth::LEN], deth: [u8; 8], reth: [u8; 16], aeth: [u8; 4], atomic: [u8; 28], word: [u8; 4],
             ack: [u8; 8], payload in proptest::collection::vec(any::<u8>(), 0..64),
         ) {
             let opcode = Opcode::ALL[opcode];
             let payload = if opcode.has_payload() { &payload[..] } else { &[] };
             let pad = padding(payload.len()) as u8;
-            let bth = Bth { opcode: opcode.byte(), version: 0, pad, ..Bth::parse(&bth) };
+            let byte = Headers::new(opcode, of_service(SERVICES[service])).bth.opcode;
+            // The unreliable service has no others.
+            prop_assume!(Opcode::from_byte(byte) == Some(opcode));
+            let bth = Bth { opcode: byte, version: 0, pad, ..Bth::parse(&bth) };
             let headers = Headers {
+                xrceth: has_xrceth(opcode, byte).then(|| XrcEth::parse(&xrceth)),
                 deth: opcode.has_deth().then(|| Deth::parse(&deth)),
                 reth: opcode.has_reth().then(|| Reth::parse(&reth)),
                 aeth: opcode.has_aeth().then(|| Aeth::parse(&aeth)),

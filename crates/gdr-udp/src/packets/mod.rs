@@ -9,6 +9,7 @@
 pub(crate) mod flow;
 pub(crate) mod frame;
 pub(crate) mod packet_socket;
+pub(crate) mod spread;
 pub(crate) mod steering;
 
 pub(crate) use self::packet_socket::PacketSocket;

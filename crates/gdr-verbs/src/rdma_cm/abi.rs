@@ -181,6 +181,11 @@ impl EventAnswer {
         self.put(PARAMETERS + 265, &terms);
     }
 
+    /// The argument of an event that the program has written.
+    pub(super) fn argument(&mut self, argument: [u8; 8]) {
+        self.put(PARAMETERS, &argument);
+    }
+
     /// The parameters of a datagram service.
     pub(super) fn datagrams(&mut self, peer: IpAddr, (qpn, qkey): (u32, u32), private_data: &[u8]) {
         self.u32(PARAMETERS, qpn).u32(PARAMETERS + 4, qkey);
@@ -203,6 +208,8 @@ pub(super) enum Event {
     Established = 9,
     Disconnected = 10,
     TimewaitExit = 15,
+    User = 18,
+    Internal = 19,
 }
 
 #[cfg(test)]

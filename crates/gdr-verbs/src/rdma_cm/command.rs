@@ -44,6 +44,7 @@ const QUERY: u32 = 19;
 const BIND: u32 = 20;
 const RESOLVE_ADDR: u32 = 21;
 const JOIN_MCAST: u32 = 22;
+const WRITE_CM_EVENT: u32 = 24;
 
 /// What a response timeout of 4.096 us * 2^20 is in a message, and how often messages are repeated: the values
 /// of the kernel.
@@ -176,6 +177,7 @@ pub(super) fn execute(channel: &Arc<Channel>, command: &Command<'_>) -> Result<R
         SET_OPTION => set_option(state, channel, &fields),
         NOTIFY => notify(state, channel, fields.u32(0), fields.u32(4)),
         MIGRATE_ID => migrate(state, channel, command),
+        WRITE_CM_EVENT => write_event(state, channel, &fields),
         JOIN_IP_MCAST | JOIN_MCAST | LEAVE_MCAST => Err(Errno::OPNOTSUPP),
         _ => Err(Errno::INVAL),
     })
@@ -192,6 +194,25 @@ fn create_id(
     reply(command, 8, &handle.to_ne_bytes(), 4).inspect_err(|_| {
         state.destroy(handle);
     })
+}
+
+/// Reports an event that the program writes: its own, or one of librdmacm, which has resolved names and addresses
+/// (`rdma_resolve_addrinfo`).
+fn write_event(
+    state: &mut State,
+    channel: &Arc<Channel>,
+    fields: &Fields<'_>,
+) -> Result<Reply, Errno> {
+    let (handle, status) = (fields.u32(0), fields.u32(12).cast_signed());
+    let event = [Event::User, Event::Internal]
+        .into_iter()
+        .find(|event| *event as u32 == fields.u32(8))
+        .ok_or(Errno::INVAL)?;
+    state.id(channel, handle)?;
+    state.report_with(handle, event, status, |answer| {
+        answer.argument(fields.bytes(16));
+    });
+    Ok(None)
 }
 
 /// A port that is likely to be free.

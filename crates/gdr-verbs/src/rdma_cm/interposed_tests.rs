@@ -16,6 +16,7 @@ const GET_EVENT: u32 = 12;
 const MIGRATE_ID: u32 = 18;
 const BIND: u32 = 20;
 const RESOLVE_ADDR: u32 = 21;
+const WRITE_CM_EVENT: u32 = 24;
 
 fn open() -> c_int {
     let flags = libc::O_RDWR | libc::O_CLOEXEC | libc::O_NONBLOCK;
@@ -251,4 +252,34 @@ fn an_identifier_moves_to_another_channel_with_its_events() {
     close(from);
     assert_eq!(destroy(to, ids[0]), Ok(2));
     close(to);
+}
+
+#[test]
+fn an_event_that_the_program_writes_comes_with_its_status_and_argument() {
+    const USER: u32 = 18;
+    const INTERNAL: u32 = 19;
+    let (fd, other) = (open(), open());
+    let id = create(fd, 4).unwrap();
+    let write = |fd, id, event| {
+        let mut payload = words(&[id, 0, event, 5]);
+        payload.extend(0x1122_3344_5566_7788_u64.to_ne_bytes());
+        payload.resize(16 + 304, 0);
+        send(fd, WRITE_CM_EVENT, &payload, 0)
+    };
+    for kind in [USER, INTERNAL] {
+        assert_eq!(write(fd, id, kind), Ok(()));
+        let mut answer = [0; 336];
+        let payload = address_of(&mut answer);
+        assert_eq!(send(fd, GET_EVENT, &payload, 336), Ok(()));
+        assert_eq!(answer[..8], 7_u64.to_ne_bytes());
+        assert_eq!(answer[8..20], words(&[id, kind, 5])[..]);
+        assert_eq!(answer[20..28], 0x1122_3344_5566_7788_u64.to_ne_bytes());
+    }
+    // The events of connections are not the program's to write.
+    assert_eq!(write(fd, id, 9), Err(libc::EINVAL));
+    assert_eq!(write(fd, u32::MAX, USER), Err(libc::ENOENT));
+    assert_eq!(write(other, id, USER), Err(libc::EINVAL));
+    assert!(!is_readable(fd));
+    close(fd);
+    close(other);
 }

@@ -119,7 +119,8 @@ impl State {
         self.report_with(handle, event, status, |_| {});
     }
 
-    fn report_with(
+    /// As [`State::report`]; `fill` sets the parameters of the event.
+    pub(super) fn report_with(
         &self,
         handle: u32,
         event: Event,

@@ -26,3 +26,4 @@ mod strings;
 #[allow(dead_code, reason = "the other test binaries use the rest")]
 mod verbs;
 mod wr_post;
+mod xrc;

@@ -10,6 +10,7 @@ use crate::service::Service;
 use crate::shard::qp_table::unknown_qp;
 use gdr_udp::FlowId;
 use gdr_udp::FlowRule;
+use gdr_udp::Spread;
 
 impl SharedEngine {
     pub(crate) fn qp_state(&self, qpn: Qpn) -> State {
@@ -111,6 +112,10 @@ impl SharedEngine {
         // It may sleep without the packet socket.
         self.wake();
         added
+    }
+
+    pub(crate) fn spread(&self, qpn: Qpn, spread: Spread) {
+        self.lock().packets.spread(qpn, spread);
     }
 
     pub(crate) fn remove_flow(&self, id: FlowId) {

@@ -1,0 +1,92 @@
+//! XRC domains: the shared receive queues that peers of extended connections name.
+
+use std::sync::Arc;
+
+use gdr_roce::{Capabilities, XrcSrqn};
+
+use crate::completion_queue::CompletionQueue;
+use crate::connection::{Connection, config};
+use crate::device::Device;
+use crate::error::{Error, Foreign, Result};
+use crate::queue_pair::{QueuePair, Queues};
+use crate::shard::transport::Transport;
+use crate::shard::xrc_context::{Registration, XrcContext};
+use crate::shared_receive_queue::SharedReceiveQueue;
+use crate::types::Domain;
+
+/// The shared receive queues that the requests of extended connections (XRC) may name. A clone is the same domain. It is
+/// of one process, and lives as long as a queue or a queue pair of it.
+#[derive(Clone, Debug)]
+pub struct XrcDomain {
+    device: Device,
+    context: Arc<XrcContext>,
+}
+
+impl Device {
+    /// Makes an XRC domain without queues.
+    ///
+    /// # Errors
+    /// [`Error::ForkedChild`].
+    pub fn xrc_domain(&self) -> Result<XrcDomain> {
+        self.check_process()?;
+        Ok(XrcDomain {
+            device: self.clone(),
+            context: Arc::default(),
+        })
+    }
+}
+
+impl XrcDomain {
+    /// Makes a shared receive queue of at most `max_wr` requests, whose receives complete in `completions`. Peers name it
+    /// by its [number](SharedReceiveQueue::xrc_number), and reach the memory regions of `domain`: those of the protection
+    /// domain of any queue of the XRC domain.
+    ///
+    /// # Errors
+    /// [`Error::Foreign`] for a completion queue of another device, [`Error::TooManyQueuePairs`] if there are no more
+    /// numbers, [`Error::ForkedChild`].
+    pub fn receive_queue(
+        &self,
+        domain: Domain,
+        max_wr: u32,
+        completions: &CompletionQueue,
+    ) -> Result<SharedReceiveQueue> {
+        self.device.check_process()?;
+        if !completions.device().is_same(&self.device) {
+            return Err(Error::Foreign(Foreign::CompletionQueue));
+        }
+        let producers = self.device.shards().producers(completions.entries());
+        let registration = Registration::new(&self.context, domain, max_wr, producers)?;
+        Ok(SharedReceiveQueue::registered(&self.device, registration))
+    }
+
+    /// Makes the end of an extended connection that receives requests, in RESET. Receives cannot be posted to it.
+    ///
+    /// # Errors
+    /// As [`Device::queue_pair`].
+    pub fn target(&self) -> Result<QueuePair<Connection>> {
+        let capabilities = Capabilities {
+            max_send_wr: 0,
+            max_recv_wr: 0,
+            max_inline: 0,
+        };
+        // Its completions are in those of the queues that its requests name.
+        let unused = self.device.completion_queue(1, None);
+        let queues = Queues::completing_in(&unused);
+        let mut parts = queues.parts(&self.device, Domain::new(), capabilities)?;
+        parts.xrc = Some(Arc::clone(&self.context));
+        let shard = self.device.shards().emptiest();
+        let qpn = shard.create_qp(parts, |qpn, _, _| {
+            let config = config(shard.receive_buffer());
+            let target = gdr_roce::QueuePair::target(qpn, config, self.context.roce());
+            Transport::Connection(target.with_packet_budget(shard.packet_budget()))
+        })?;
+        Ok(QueuePair::of(&self.device, qpn))
+    }
+}
+
+impl SharedReceiveQueue {
+    /// The number by which peers name it; `None` if it is not in an [`XrcDomain`].
+    pub fn xrc_number(&self) -> Option<XrcSrqn> {
+        self.registration().map(Registration::number)
+    }
+}
