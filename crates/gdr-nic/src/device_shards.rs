@@ -84,8 +84,9 @@ impl DeviceShards {
             }
         }
         device.shards = shards.into();
-        // A fault strikes packets, which a ring does not have one by one.
-        if wires(options)? == Wires::All && device.state.chaos.is_none() {
+        // A fault strikes datagrams. Without one, packets are only written to a file, and may go by rings.
+        let chaos = device.state.chaos.as_ref();
+        if wires(options)? == Wires::All && chaos.is_none_or(|it| !it.chaos.has_rules()) {
             let engines = device.shards.iter().map(|shard| Arc::clone(&shard.engine));
             // Without rings, all packets go by UDP.
             device.rings = RingKeeper::start(engines.collect())

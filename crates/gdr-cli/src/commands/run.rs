@@ -124,7 +124,8 @@ pub(crate) struct DeviceOptions {
     /// Write the packets of the devices to this file, which Wireshark and tcpdump read
     ///
     /// RoCEv2 in a pcap file, as of `tcpdump -i any`: what a device of the program sent and received, once each.
-    /// It needs no privilege. Packets to other devices of this host go by UDP then, and not by shared memory.
+    /// It needs no privilege. Packets by shared memory are in it as UDP would carry them; no payload is read in the memory of
+    /// its sender then.
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
 }

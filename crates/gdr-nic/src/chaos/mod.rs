@@ -2,7 +2,8 @@
 //!
 //! A device that is opened under a scenario has a [`DeviceChaos`], and each queue pair of it a [`QpChaos`]. Packets,
 //! completions and registrations pass them on paths of their own, which a device without a scenario never takes. All
-//! packets go by UDP then: what a ring of shared memory carries has no packets of its own to lose.
+//! packets go by UDP where there are rules: what a ring of shared memory carries has no packets of its own to lose. Without
+//! rules, packets go by rings as well, each with a copy of its payload, so that the file has the bytes that were sent.
 //!
 //! What is decided by chance follows from the seed, the queue pair in the order in which they were made, and the number
 //! of the packet or operation: [`gdr_chaos`]. What depends on time is not decided here: a packet that is sent again is never struck
@@ -30,12 +31,12 @@ use gdr_chaos::{
 use gdr_process::lock::lock;
 use rustix::io::Errno;
 
+pub(crate) use self::capture::Checksum;
 pub(crate) use self::device_chaos::DeviceChaos;
 pub(crate) use self::qp_chaos::{QpChaos, Verdict};
 
-use self::capture::{Capture, Checksum};
+use self::capture::Capture;
 use self::log::Log;
-use self::packet_line::HeldPacket;
 use crate::error::{Error, Result};
 use gdr_udp::Socket;
 
@@ -153,8 +154,13 @@ impl Chaos {
         self.start.get().map(Instant::elapsed)
     }
 
+    /// Whether anything may strike.
+    pub(crate) fn has_rules(&self) -> bool {
+        !self.scenario.rules.is_empty()
+    }
+
     pub(crate) fn log_begin(&self, device: &str) {
-        if self.scenario.rules.is_empty() {
+        if !self.has_rules() {
             return;
         }
         self.log.write(&Record::Begun {
@@ -175,22 +181,25 @@ impl Chaos {
         }));
     }
 
-    /// Writes a packet that has arrived or leaves, if packets are captured.
-    fn capture(&self, direction: Direction, packet: &HeldPacket, socket: &Socket) {
+    /// Writes a packet that has arrived from `other`, or leaves for it, if packets are captured.
+    pub(crate) fn capture(
+        &self,
+        direction: Direction,
+        other: SocketAddr,
+        bytes: &[u8],
+        checksum: Checksum,
+        socket: &Socket,
+    ) {
         let Some(capture) = &self.capture else {
             return;
         };
-        let (other, own): (SocketAddr, _) = (packet.address, socket.local());
+        let own = socket.local();
         let (from, to) = match direction {
             Direction::Out => (own, other),
             Direction::In => (other, own),
         };
-        let checksum = match packet.is_corrupt {
-            true => Checksum::Wrong,
-            false => Checksum::Right,
-        };
         if let Some(path) = socket.path(from, to, 0) {
-            capture.write(direction, &path, &packet.bytes, checksum);
+            capture.write(direction, &path, bytes, checksum);
         }
     }
 

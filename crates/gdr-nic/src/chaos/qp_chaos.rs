@@ -13,7 +13,7 @@ use super::held_completions::HeldCompletions;
 use super::late_bytes::{LateBytes, LateMemory};
 use super::packet_line::{Arrival, HeldPacket, PacketLine, Schedule};
 use super::packet_stream::{Headers, PacketStream, Role};
-use super::{Chaos, Counted, DeviceChaos};
+use super::{Chaos, Checksum, Counted, DeviceChaos};
 use crate::device_state::DeviceState;
 use gdr_udp::Socket;
 
@@ -289,7 +289,12 @@ impl QpChaos {
 
     /// A packet is processed, or is sent.
     pub(crate) fn capture(&self, direction: Direction, packet: &HeldPacket, socket: &Socket) {
-        self.chaos.capture(direction, packet, socket);
+        let checksum = match packet.is_corrupt {
+            true => Checksum::Wrong,
+            false => Checksum::Right,
+        };
+        self.chaos
+            .capture(direction, packet.address, &packet.bytes, checksum, socket);
     }
 
     /// Keeps a packet for which there is no room.

@@ -21,6 +21,7 @@ use crate::packet_port::{PacketPort, SentFrames};
 use crate::peer::Peer;
 use crate::retained::RetainedList;
 use crate::shard::answers;
+use crate::shard::captured_rings::CapturedRings;
 use crate::shard::cq_entries::Announcement;
 use crate::shard::memory::{DomainMemory, RegionCache, Unfinished};
 use crate::shard::qp_context::{Acknowledgement, QpContext, Receives};
@@ -289,14 +290,8 @@ impl Engine {
     pub(crate) fn move_peer(&mut self, qpn: Qpn, peer: Peer) -> Result<()> {
         self.wire.peers.add_peer(peer.address.ip())?;
         let qp = self.qps.get_mut(qpn.get());
-        let udp_use = self.rings.udp_use();
         let moved = qp.and_then(|qp| {
-            // The ring leads to the old address.
-            (qp.ring, qp.exports) = (None, None);
-            qp.udp_use = Some(udp_use);
-            if let Some(roce) = qp.transport.connection() {
-                roce.send_by_network();
-            }
+            qp.leave_ring(&self.rings);
             qp.peer.replace(peer)
         });
         let left = moved.unwrap_or(peer);
@@ -415,19 +410,22 @@ impl Engine {
             counters: &mut self.counters,
         };
         let mut accepted = false;
-        if self.device.chaos.is_some() {
+        if let Some(device) = &self.device.chaos {
             accepted = acceptor.accept_by_chaos(self.wire.rx.datagrams());
+            let mut of_rings = CapturedRings {
+                rings: RingAcceptor::new(&mut acceptor),
+                chaos: &device.chaos,
+            };
+            self.rings.receive(&mut of_rings);
+            accepted |= of_rings.rings.accepted;
         } else {
             for datagram in self.wire.rx.datagrams() {
                 accepted |= acceptor.accept(&datagram);
             }
+            let mut of_rings = RingAcceptor::new(&mut acceptor);
+            self.rings.receive(&mut of_rings);
+            accepted |= of_rings.accepted;
         }
-        let mut of_rings = RingAcceptor {
-            acceptor: &mut acceptor,
-            accepted: false,
-        };
-        self.rings.receive(&mut of_rings);
-        accepted |= of_rings.accepted;
         if let Some(socket) = self.wire.socket.packets() {
             accepted |= self.packets.receive(socket, &mut acceptor);
         }
@@ -661,11 +659,8 @@ impl Engine {
                     // The receiver is gone, so what is outstanding is sent again by the network,
                     // which the peer may still answer.
                     Room::Ended => {
-                        (qp.ring, qp.exports, memory.exports) = (None, None, None);
-                        if let Transport::Connection(roce) = &mut qp.transport {
-                            roce.send_by_network();
-                        }
-                        qp.udp_use.get_or_insert_with(|| self.rings.udp_use());
+                        memory.exports = None;
+                        qp.leave_ring(&self.rings);
                         continue;
                     }
                 };
@@ -686,9 +681,7 @@ impl Engine {
                     }
                     None => self.rings.push(len),
                 }
-                self.counters.bytes_sent += bytes;
-                self.counters.packets_sent += 1;
-                self.counters.sent_by_memory += 1;
+                self.counters.count_sent_by_memory(bytes);
                 self.device.send_limit.count(limit, now, bytes);
                 continue;
             }
@@ -705,9 +698,7 @@ impl Engine {
             if let Transport::Datagrams(_) = qp.transport {
                 match self.rings.pass(to, &room[..len]) {
                     Passed::InRing => {
-                        self.counters.packets_sent += 1;
-                        self.counters.bytes_sent += len as u64;
-                        self.counters.sent_by_memory += 1;
+                        self.counters.count_sent_by_memory(len as u64);
                         continue;
                     }
                     Passed::NoRoom => {}

@@ -16,6 +16,7 @@
 pub(crate) mod announced_reads;
 pub(crate) mod answers;
 pub(crate) mod caller_activity;
+mod captured_rings;
 pub(crate) mod clock;
 pub(crate) mod completion_counting;
 pub(crate) mod cpu_contention;

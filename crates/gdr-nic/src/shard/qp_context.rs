@@ -21,7 +21,7 @@ use crate::chaos::{ALARM, DEVICE_ALARM, QpChaos};
 use crate::peer::Peer;
 use crate::retained::RetainedList;
 use crate::types::{Counters, Domain};
-use crate::wire::memory::{Exports, Reference, RingId, UdpUse};
+use crate::wire::memory::{Exports, Reference, RingId, Rings, UdpUse};
 use gdr_udp::Datagram;
 
 /// What the engine does with an acknowledgement that a queue pair owes its peer.
@@ -140,6 +140,15 @@ impl QpContext {
     pub(crate) fn end_references(&mut self) {
         if let Some(reference) = self.reference.take() {
             reference.end();
+        }
+    }
+
+    /// Sends by the network from here on: its ring has ended, or leads to another address.
+    pub(crate) fn leave_ring(&mut self, rings: &Rings) {
+        (self.ring, self.exports) = (None, None);
+        self.udp_use.get_or_insert_with(|| rings.udp_use());
+        if let Some(roce) = self.transport.connection() {
+            roce.send_by_network();
         }
     }
 

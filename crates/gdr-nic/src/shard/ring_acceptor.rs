@@ -16,6 +16,15 @@ pub(crate) struct RingAcceptor<'a, 'b> {
     pub(crate) accepted: bool,
 }
 
+impl<'a, 'b> RingAcceptor<'a, 'b> {
+    pub(crate) fn new(acceptor: &'b mut Acceptor<'a>) -> Self {
+        Self {
+            acceptor,
+            accepted: false,
+        }
+    }
+}
+
 impl PacketSink for RingAcceptor<'_, '_> {
     fn take(&mut self, sender: &RingSender, packet: RingPacket<'_>) -> (Taken, Result<()>) {
         let (bytes, len, parsed, origin) = match packet {

@@ -170,6 +170,11 @@ impl SharedEngine {
         self.socket.local()
     }
 
+    /// Whether packets may arrive that refer to memory of their sender. A file of packets has their payloads.
+    pub(crate) fn takes_references(&self) -> bool {
+        self.device.chaos.is_none()
+    }
+
     pub(crate) fn socket(&self) -> &Socket {
         &self.socket
     }

@@ -73,6 +73,16 @@ pub struct PayloadBytes {
     pub untaken: u64,
 }
 
+impl Counters {
+    /// Counts a packet of so many bytes that leaves by memory.
+    #[inline]
+    pub(crate) fn count_sent_by_memory(&mut self, bytes: u64) {
+        self.packets_sent += 1;
+        self.bytes_sent += bytes;
+        self.sent_by_memory += 1;
+    }
+}
+
 impl AddAssign for Counters {
     fn add_assign(&mut self, other: Self) {
         let Self {

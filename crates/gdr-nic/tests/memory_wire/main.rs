@@ -5,12 +5,14 @@
     reason = "a fixture that fails is a test that fails"
 )]
 
+mod captured;
 mod device;
 mod references;
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -358,12 +360,21 @@ struct Other {
 impl Other {
     /// Starts it as this user, or as the one with a number.
     fn start(user: Option<u32>) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
         let mut command = Command::new(env::current_exe().unwrap());
         if let Some(user) = user {
             command.uid(user);
         }
+        Self::of(&mut command)
+    }
+
+    /// Starts it; it writes its packets to a file.
+    fn capturing(path: &Path) -> Self {
+        Self::of(Command::new(env::current_exe().unwrap()).env("GDR_PCAP", path))
+    }
+
+    fn of(command: &mut Command) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
         let process = command
             .args(["--exact", "other_process", "--ignored"])
             .env(PARENT, port.to_string())

@@ -23,17 +23,17 @@ pub(super) fn zeros(side: &Side) -> ((Buffer, Region), Remote) {
 }
 
 /// As [`zeros`], with bytes that depend on their place and on `seed`.
-fn pattern(side: &Side, seed: u8) -> ((Buffer, Region), Remote) {
+pub(super) fn pattern(side: &Side, seed: u8) -> ((Buffer, Region), Remote) {
     let made = zeros(side);
     made.0.0.write_at(0, &bytes(seed)).unwrap();
     made
 }
 
-fn bytes(seed: u8) -> Vec<u8> {
+pub(super) fn bytes(seed: u8) -> Vec<u8> {
     (0..LEN).map(|at| (at / 8 + at) as u8 ^ seed).collect()
 }
 
-fn content(buffer: &Buffer) -> Vec<u8> {
+pub(super) fn content(buffer: &Buffer) -> Vec<u8> {
     let mut bytes = vec![0; LEN];
     buffer.read_at(0, &mut bytes).unwrap();
     bytes
@@ -44,7 +44,7 @@ pub(super) fn largest_byte(buffer: &Buffer) -> u8 {
 }
 
 /// All of a region.
-fn all(region: &Region) -> Segment {
+pub(super) fn all(region: &Region) -> Segment {
     Segment {
         lkey: Lkey(region.key()),
         addr: 0,
@@ -52,7 +52,7 @@ fn all(region: &Region) -> Segment {
     }
 }
 
-fn request<'a>(operation: Operation, data: Data<'a>) -> SendRequest<'a> {
+pub(super) fn request<'a>(operation: Operation, data: Data<'a>) -> SendRequest<'a> {
     SendRequest {
         id: WrId(9),
         operation,
@@ -61,14 +61,14 @@ fn request<'a>(operation: Operation, data: Data<'a>) -> SendRequest<'a> {
     }
 }
 
-fn write_to(remote: Remote) -> Operation {
+pub(super) fn write_to(remote: Remote) -> Operation {
     Operation::Write {
         remote,
         immediate: None,
     }
 }
 
-fn post(side: &Side, requests: &[SendRequest<'_>]) {
+pub(super) fn post(side: &Side, requests: &[SendRequest<'_>]) {
     let posted = side
         .pair
         .post_sends(|queue| requests.iter().try_for_each(|request| queue.push(request)));

@@ -12,7 +12,7 @@ pub(super) struct OwnMemory;
 /// The bytes that are summed at once.
 const BLOCK: usize = 4096;
 /// Of longer segments one block of four is summed: a program that reuses a buffer writes to most of it.
-const ALL_BLOCKS: u32 = 128 << 10;
+const ALL_BLOCKS: u32 = 32 << 10;
 
 /// Whether the first and the last byte of a range can be read. Memory of a GPU may be in ranges of addresses
 /// that are mapped without any right.

@@ -218,8 +218,8 @@ fn a_process_is_stopped_for_a_while() {
 /// Of a program with one thread that waits for each of its requests. What is sent again, and in which order, depends on
 /// how busy the machine is; what is struck does not.
 #[test]
-fn a_seed_strikes_the_same_places_ten_times_of_ten() {
-    const NAME: &str = "a_seed_strikes_the_same_places_ten_times_of_ten";
+fn a_seed_strikes_the_same_places_in_ten_of_ten_runs() {
+    const NAME: &str = "a_seed_strikes_the_same_places_in_ten_of_ten_runs";
     if env::var_os(CHILD).is_some() {
         return faults::write_and_read_a_lot();
     }
@@ -321,7 +321,7 @@ fn ten_runs(bug: &Bug, twin: Twin, limit: Duration) -> Vec<(Option<i32>, Vec<Str
 }
 
 #[test]
-fn a_bug_shows_ten_times_of_ten_and_its_twin_is_silent() {
+fn a_bug_shows_in_ten_of_ten_runs_and_its_twin_is_silent() {
     built::libraries();
     for bug in BUGS {
         let (ending, limit) = match bug.ending {

@@ -4,11 +4,12 @@ use gdr_chaos::Direction;
 use gdr_roce::{Qpn, Time};
 
 use super::{Engine, QUANTUM};
-use crate::chaos::{ALARM, DEVICE_ALARM, QpChaos};
+use crate::chaos::{ALARM, Checksum, DEVICE_ALARM, QpChaos};
 use crate::shard::memory::{DomainMemory, RegionCache};
 use crate::shard::qp_context::QpContext;
 use crate::shard::qp_table::Acceptor;
 use crate::shard::region_table::Regions;
+use crate::wire::memory::Room;
 use gdr_udp::UdpWire;
 
 impl Engine {
@@ -54,7 +55,8 @@ impl Engine {
         true
     }
 
-    /// As [`Engine::transmit_one`], through the faults of the queue pair.
+    /// As [`Engine::transmit_one`], through the faults of the queue pair; or by its ring, which it has only where
+    /// packets are captured and nothing strikes.
     #[cold]
     #[inline(never)]
     pub(super) fn transmit_by_chaos(
@@ -74,7 +76,7 @@ impl Engine {
         let mut more = true;
         let limit = self.device.send_limit.rate();
         for _ in 0..QUANTUM {
-            if self.wire.batch.is_blocked() {
+            if qp.ring.is_none() && self.wire.batch.is_blocked() {
                 break;
             }
             more = qp.may_transmit() && !faults.is_placing();
@@ -84,6 +86,34 @@ impl Engine {
             if let Some(until) = qp.limited_until(&self.device.send_limit, limit, now) {
                 self.limited_until = Some(until);
                 break;
+            }
+            if let Some(ring) = qp.ring {
+                // Its payload is copied into the ring, whatever the receiver takes.
+                let room = match self.rings.room(ring, number) {
+                    Room::Free { bytes, .. } => bytes,
+                    Room::Full => {
+                        more = false;
+                        break;
+                    }
+                    Room::Ended => {
+                        qp.leave_ring(&self.rings);
+                        continue;
+                    }
+                };
+                let Some((len, to)) = qp.poll_transmit(now, &mut memory, room) else {
+                    more = false;
+                    break;
+                };
+                *any = true;
+                let bytes = len as u64;
+                if let Some(device) = &self.device.chaos {
+                    let (chaos, socket) = (&device.chaos, &self.wire.socket);
+                    chaos.capture(Direction::Out, to, &room[..len], Checksum::Right, socket);
+                }
+                self.rings.push(len);
+                self.counters.count_sent_by_memory(bytes);
+                self.device.send_limit.count(limit, now, bytes);
+                continue;
             }
             let room = self.wire.batch.room();
             let Some((len, to)) = qp.poll_transmit(now, &mut memory, room) else {

@@ -533,7 +533,10 @@ impl Thread {
         let engine = self.engines.iter().find(|engine| engine.owns(hello.qpn));
         let engine = engine.ok_or(Errno::HOSTUNREACH)?;
         let segment = Arc::new(Segment::open(&segment)?);
-        let memory = memory_of(socket.as_fd(), hello.token);
+        let memory = match engine.takes_references() {
+            true => memory_of(socket.as_fd(), hello.token),
+            false => None,
+        };
         // Before the answer, so that the first packet may refer to memory.
         if memory.is_some() {
             segment.header().accept_references();

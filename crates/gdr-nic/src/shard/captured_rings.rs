@@ -1,0 +1,56 @@
+//! Packets of rings that are written to a file as well.
+
+use gdr_chaos::Direction;
+
+use super::ring_acceptor::RingAcceptor;
+use crate::buffer::CopyThread;
+use crate::chaos::{Chaos, Checksum};
+use crate::error::Result;
+use crate::wire::memory::{PacketSink, RingPacket, RingSender, Taken};
+
+/// Passes the packets of rings to their queue pairs, and writes those that they accept to the file of the process.
+pub(crate) struct CapturedRings<'a, 'b> {
+    pub(crate) rings: RingAcceptor<'a, 'b>,
+    pub(crate) chaos: &'b Chaos,
+}
+
+impl PacketSink for CapturedRings<'_, '_> {
+    fn take(&mut self, sender: &RingSender, packet: RingPacket<'_>) -> (Taken, Result<()>) {
+        let bytes = match &packet {
+            RingPacket::Whole(bytes) => bytes.to_vec(),
+            RingPacket::Long(_, record) => {
+                let mut bytes = Vec::with_capacity(record.len as usize);
+                let from = std::ptr::with_exposed_provenance::<u8>(record.addr as usize);
+                // SAFETY: the record is in the mapping of the ring until its room is given back, which is after
+                // this call. By the rules of the ring no process writes it until then; one that does
+                // changes only what is read. The vector has room for all of it.
+                unsafe {
+                    from.copy_to_nonoverlapping(bytes.as_mut_ptr(), record.len as usize);
+                    bytes.set_len(record.len as usize);
+                }
+                bytes
+            }
+            // A device whose packets are captured takes no references.
+            RingPacket::Referring(..) | RingPacket::InDevice(..) => Vec::new(),
+        };
+        let before = std::mem::take(&mut self.rings.accepted);
+        let taken = self.rings.take(sender, packet);
+        if self.rings.accepted && !bytes.is_empty() {
+            let socket = self.rings.acceptor.socket;
+            let (direction, right) = (Direction::In, Checksum::Right);
+            self.chaos
+                .capture(direction, sender.address, &bytes, right, socket);
+        }
+        self.rings.accepted |= before;
+        taken
+    }
+
+    fn read_sender(&mut self, sender: &RingSender) -> Result<()> {
+        self.rings.read_sender(sender)
+    }
+
+    /// None: this device imports no memory of senders.
+    fn copy_threads(&self) -> Vec<CopyThread> {
+        Vec::new()
+    }
+}
