@@ -14,10 +14,7 @@ use crate::process::{LIMIT, Running};
 
 /// The program of a command line, with the options for the device of a host.
 fn program(host: Host, line: &str, port: u16) -> anyhow::Result<Command> {
-    // Of completion events rxe loses some (docs/vm.md): its end polls.
-    let mut words = line
-        .split(' ')
-        .filter(|word| *word != "-e" || host == Host::Soft);
+    let mut words = line.split(' ');
     let program = words.next().unwrap_or_default();
     let mut command = host.command(LIMIT, program, words)?;
     let (device, gid_index) = match host {
@@ -78,7 +75,10 @@ fn run(line: &str, client: Host, server: Host) -> anyhow::Result<()> {
     command.arg(server.address(Family::V4).to_string());
     let asked = Running::start(client, command)?.end("client");
     let served = serving.end("server");
-    asked.and(served).map(drop)
+    match (asked, served) {
+        (Err(asked), Err(served)) => bail!("{asked}\n{served}"),
+        (asked, served) => asked.and(served).map(drop),
+    }
 }
 
 /// Makes tests of command lines: each in both roles.
@@ -136,7 +136,9 @@ programs! {
         rate_datagrams: "ib_send_bw -F -n 20 -c UD -s 1024",
         rate_unreliable: "ib_send_bw -F -n 20 -c UC -s 4096",
         latency: "ib_send_lat -F -n 20 -s 4096",
-        latency_events: "ib_send_lat -F -n 20 -e -I 64 -s 64",
+        // Without `-t 2` it hangs on any device: before 23.07 a message that arrives before the completion of the send
+        // takes its event (docs/chaos.md), the completion stays in a queue for one, and the next does not fit.
+        latency_events: "ib_send_lat -F -n 20 -e -Q 1 -t 2 -I 64 -s 64",
         latency_shared_queue: "ib_send_lat -F -n 20 --use-srq",
         latency_datagrams: "ib_send_lat -F -n 20 -c UD -s 64",
     }
