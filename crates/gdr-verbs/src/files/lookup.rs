@@ -3,7 +3,6 @@
 use std::ffi::{CStr, CString, c_char, c_int};
 
 use super::device_files::Content;
-use super::place::{BUSES, FUNCTIONS};
 use super::tree::{Found, LastLink, Node};
 use super::{HIDDEN, files, handle, may_be_own, working_folder};
 use crate::device_use::{self, Step};
@@ -164,7 +163,6 @@ pub(super) unsafe fn shared_folder(dirfd: c_int, path: *const c_char) -> Option<
             true => path.to_vec(),
         };
         Ok(match files().look_up(&whole, LastLink::Follow) {
-            Found::Here(FUNCTIONS | BUSES, _) => None,
             Found::Here(path, Node::Folder) => Some(path),
             _ => None,
         })
