@@ -8,8 +8,8 @@
 //! Some of these processes have more rights than their caller, who chose their environment: [`variable`] has
 //! no values there. [`WholeFile`] and [`create_new`] make files in folders where others may have put links.
 //! [`process_name`]
-//! returns a name in which processes that share such a folder differ. [`PeerUser`] is the user at the other end of a connection within the host. [`NewNamespaces`] gives a thread a host
-//! of its own.
+//! returns a name in which processes that share such a folder differ. [`PeerUser`] is the user at the other end of
+//! a connection within the host. [`NewNamespaces`] gives a thread a host of its own.
 
 #![warn(clippy::disallowed_methods)]
 
