@@ -1,6 +1,6 @@
 //! `--require-rdma`: whether the processes of a program used their RDMA devices, and why not.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
@@ -49,6 +49,26 @@ impl RequirementError {
     }
 }
 
+/// A process, of any host that this one runs.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Name {
+    pid: u32,
+    /// Where the number is one of, as its files say.
+    rest: String,
+}
+
+impl Name {
+    /// The process that a file is of, by `PID-NAMESPACE-HOST-COPY`.
+    fn of_file(name: &str) -> Option<Self> {
+        let (process, _copy) = name.rsplit_once('-')?;
+        let (pid, rest) = process.split_once('-').unwrap_or((process, ""));
+        Some(Self {
+            pid: pid.parse().ok()?,
+            rest: rest.to_owned(),
+        })
+    }
+}
+
 /// What a process did with the devices.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Use {
@@ -89,8 +109,18 @@ impl Requirement {
     /// As [`Requirement::check`], with what a trace saw of all devices.
     pub(crate) fn check_traced(&self, report: &Report) -> Result<(), RequirementError> {
         let mut processes = self.processes()?;
+        let mut named = BTreeSet::new();
         for traced in &report.processes {
-            let process = processes.entry(traced.pid).or_default();
+            // Of several hosts' processes with one number, each has one trace.
+            let known = processes
+                .keys()
+                .find(|name| name.pid == traced.pid && !named.contains(*name));
+            let name = known.cloned().unwrap_or_else(|| Name {
+                pid: traced.pid,
+                rest: format!("trace {}", named.len()),
+            });
+            named.insert(name.clone());
+            let process = processes.entry(name).or_default();
             process.add_trace(traced, &report.ports);
         }
         self.judge(
@@ -100,7 +130,7 @@ impl Requirement {
         )
     }
 
-    fn processes(&self) -> Result<BTreeMap<u32, Use>, RequirementError> {
+    fn processes(&self) -> Result<BTreeMap<Name, Use>, RequirementError> {
         let folder = self.folder.path();
         read(folder).map_err(|source| RequirementError::Unreadable {
             folder: folder.to_owned(),
@@ -110,7 +140,7 @@ impl Requirement {
 
     fn judge(
         &self,
-        processes: &BTreeMap<u32, Use>,
+        processes: &BTreeMap<Name, Use>,
         none: &'static str,
     ) -> Result<(), RequirementError> {
         let asked = || {
@@ -130,8 +160,9 @@ impl Requirement {
             return Err(RequirementError::NoneListed(why));
         }
         let unused: Vec<_> = asked()
-            .filter_map(|(pid, process)| {
-                Some(format!("process {pid} {}", process.reason(self.bytes)?))
+            .filter_map(|(name, process)| {
+                let reason = process.reason(self.bytes)?;
+                Some(format!("process {} {reason}", name.pid))
             })
             .collect();
         if unused.is_empty() {
@@ -229,19 +260,16 @@ impl Use {
 }
 
 /// What each process wrote.
-fn read(folder: &Path) -> io::Result<BTreeMap<u32, Use>> {
-    let mut processes = BTreeMap::<u32, Use>::new();
+fn read(folder: &Path) -> io::Result<BTreeMap<Name, Use>> {
+    let mut processes = BTreeMap::<Name, Use>::new();
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let pid = name
-            .strip_suffix(".use")
-            .and_then(|name| name.split('-').next()?.parse().ok());
-        // A file that is not whole has another name.
-        let Some(pid) = pid else {
+        let Some(name) = name.strip_suffix(".use").and_then(Name::of_file) else {
+            // A file that is not whole has another name.
             continue;
         };
-        let process = processes.entry(pid).or_default();
+        let process = processes.entry(name).or_default();
         let of_file = Use::parse(&fs::read_to_string(&path)?);
         *process = std::mem::take(process).with(of_file);
     }
@@ -300,6 +328,15 @@ mod tests {
         assert!(verdict(4097, &[("7-a.use", moved)]).contains("moved 4096 bytes, and 4097"));
         let one_did_not = verdict(1, &[("7-a.use", moved), ("8-a.use", "listed\n")]);
         assert!(one_did_not.contains("process 8 listed") && !one_did_not.contains("process 7"));
+    }
+
+    #[test]
+    fn processes_of_one_number_on_two_hosts_are_two() {
+        let moved = "listed\nopened\nqueue-pair\nready\nbytes 4096\n";
+        let none = verdict(1, &[("7-5-a-1.use", moved), ("7-6-b-1.use", "listed\n")]);
+        assert!(none.contains("process 7 listed the devices"), "{none}");
+        let half = verdict(8192, &[("7-5-a-1.use", moved), ("7-6-b-1.use", moved)]);
+        assert_eq!(half.matches("moved 4096 bytes").count(), 2, "{half}");
     }
 
     #[test]

@@ -7,8 +7,9 @@
 //!
 //! Some of these processes have more rights than their caller, who chose their environment: [`variable`] has
 //! no values there. [`WholeFile`] and [`create_new`] make files in folders where others may have put links.
-//! [`PeerUser`] is the user at the other end of a connection within the host. [`NewNamespaces`] gives a thread a host
-//! of its own.
+//! [`process_name`]
+//! returns a name in which processes that share such a folder differ. [`PeerUser`] is the user at the other end of
+//! a connection within the host. [`NewNamespaces`] gives a thread a host of its own.
 
 #![warn(clippy::disallowed_methods)]
 
@@ -16,6 +17,7 @@ mod environment;
 mod fork;
 mod loader;
 pub mod lock;
+mod name;
 mod new_namespaces;
 mod peer_user;
 mod process_bound;
@@ -25,6 +27,7 @@ mod whole_file;
 pub use environment::variable;
 pub use fork::{PerProcess, ProcessId};
 pub use loader::{LoadedLibrary, visit_loaded};
+pub use name::process_name;
 pub use new_namespaces::NewNamespaces;
 pub use peer_user::PeerUser;
 pub use process_bound::ProcessBound;

@@ -3,7 +3,6 @@
 
 use std::io::Write;
 use std::path::PathBuf;
-use std::process;
 use std::sync::Mutex;
 use std::sync::mpsc::channel;
 use std::thread;
@@ -11,12 +10,12 @@ use std::time::Duration;
 
 use gdr_nic::PayloadBytes;
 use gdr_nic::{self as nic, WeakDevice};
-use gdr_process::{PerProcess, WholeFile};
+use gdr_process::{PerProcess, WholeFile, process_name};
 
 use crate::device::lock;
 use crate::device_use;
 
-/// Names the folder of the files. Each is called `PID-DEVICE.counters`.
+/// Names the folder of the files. Each is called `PROCESS-DEVICE.counters`, as [`process_name`] calls the process.
 const FOLDER: &str = "GDR_VERBS_COUNTERS";
 /// How long the end of a process may take for it. A thread that calls `exit` while it uses an engine
 /// never leaves that.
@@ -82,7 +81,7 @@ pub(crate) fn write(device: &str, engine: &nic::Device) {
     let Some(folder) = folder() else {
         return;
     };
-    let file = format!("{}-{device}.counters", process::id());
+    let file = format!("{}-{device}.counters", process_name());
     let path = folder.join(file);
     let written = WholeFile::private(&path).and_then(|mut file| {
         file.write_all(text(&engine.counters().payload).as_bytes())?;

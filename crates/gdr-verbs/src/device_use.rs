@@ -7,16 +7,15 @@
 use std::fmt::Write as _;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process;
 use std::sync::{Mutex, OnceLock};
 
 use gdr_nic as nic;
-use gdr_process::{PerProcess, WholeFile};
+use gdr_process::{PerProcess, WholeFile, process_name};
 
 use crate::device::lock;
 
-/// Names the folder of the files. Each is called `PID-COPY.use`: a process may have loaded two files of this
-/// library.
+/// Names the folder of the files. Each is called `PROCESS-COPY.use`, as [`process_name`] calls the process, which
+/// may have loaded two files of this library.
 const FOLDER: &str = "GDR_VERBS_USE";
 
 /// What a process does with devices, in the order in which it does.
@@ -127,7 +126,7 @@ impl Record {
 
     fn write(&self, folder: &Path) {
         let copy = (&raw const RECORD).addr();
-        let path = folder.join(format!("{}-{copy:x}.use", process::id()));
+        let path = folder.join(format!("{}-{copy:x}.use", process_name()));
         let written = WholeFile::private(&path).and_then(|mut file| {
             file.write_all(self.text().as_bytes())?;
             file.finish()

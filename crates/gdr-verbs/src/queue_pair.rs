@@ -8,8 +8,9 @@ use gdr_nic::{
     QueuePair, RawPackets, State,
 };
 use gdr_verbs_sys::{
-    ibv_context, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr,
-    ibv_qp_init_attr_ex, ibv_qp_init_attr_mask, ibv_qp_state, ibv_qp_type,
+    ibv_context, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask as Attributes, ibv_qp_cap,
+    ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_init_attr_mask, ibv_qp_state,
+    ibv_qp_type,
 };
 
 use crate::completion_counter::Attached;
@@ -482,9 +483,12 @@ unsafe extern "C" fn ibv_query_qp(
             cap: pair.init.cap,
             ..*lock(&pair.attributes)
         };
-        // SAFETY: the contract of this function; the structure lives as long as the queue pair.
+        if Attributes(mask.cast_unsigned()).contains(Attributes::IBV_QP_STATE) {
+            // SAFETY: the structure lives as long as the queue pair.
+            unsafe { (*qp).state = state };
+        }
+        // SAFETY: the contract of this function.
         unsafe {
-            (*qp).state = state;
             attr.write(current);
             init_attr.write(ibv_qp_init_attr {
                 qp_context: (*qp).qp_context,

@@ -14,6 +14,13 @@ fn run<T>(verb: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
     })
 }
 
+/// The errno of the last call that failed.
+#[inline(always)]
+pub(crate) fn errno() -> c_int {
+    // SAFETY: the C library returns the address of the errno of this thread.
+    unsafe { *libc::__errno_location() }
+}
+
 pub(crate) fn set_errno(errno: Errno) {
     // SAFETY: the C library returns the address of the errno of this thread.
     unsafe { *libc::__errno_location() = errno.get() };

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process;
 
 use gdr_check::{Finding, Found, FoundFrame, FoundPlace};
-use gdr_process::create_new;
+use gdr_process::{create_new, process_name};
 
 use super::stack::Stacks;
 
@@ -24,7 +24,7 @@ impl ReportFile {
     /// Adds a finding. Where the file cannot be written nothing can be said.
     pub(super) fn write(&mut self, finding: &Finding, stacks: &Stacks) {
         if self.file.is_none() {
-            let path = self.folder.join(format!("{}.findings", process::id()));
+            let path = self.folder.join(format!("{}.findings", process_name()));
             self.file = create_new(&path, 0o600).ok();
         }
         let Some(file) = &mut self.file else {

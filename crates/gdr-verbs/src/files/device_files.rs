@@ -5,7 +5,7 @@ use std::net::Ipv6Addr;
 
 use gdr_nic::Counters;
 
-use super::place::{BUSES, FUNCTIONS, Place};
+use super::place::{BUSES, FUNCTIONS, Place, configuration};
 use super::tree::{DeviceNumber, Node, Tree};
 use crate::rdma_cm;
 
@@ -21,6 +21,7 @@ const CM_ABI: &str = "4";
 #[derive(Clone, Debug)]
 pub(crate) enum Content {
     Text(String),
+    Bytes(&'static [u8]),
     /// What changes, of the device with this index.
     Live(usize, Attribute),
 }
@@ -163,6 +164,10 @@ impl Facts {
         for (name, text) in &self.place.shown {
             add_text(tree, place, name, text.trim_end());
         }
+        // Programs that list all functions read it, and some stop at one without.
+        static CONFIGURATION: [u8; 256] = configuration();
+        let configuration = Node::File(Content::Bytes(&CONFIGURATION));
+        tree.add(&format!("{place}/config"), configuration);
         // Programs look here for the interface of a device.
         tree.add(&format!("{place}/net/{}", self.interface), Node::Folder);
         let subsystem = format!("{}bus/pci", up_to_sys(place));

@@ -7,7 +7,6 @@ use super::lookup::{Seen, otherwise};
 use super::next;
 use super::tree::{LastLink, Node};
 use crate::errno::Errno;
-use crate::ret::set_errno;
 
 exported! { readlink = read: (path: *const c_char, room: *mut c_char, size: usize) -> isize }
 exported! {
@@ -33,12 +32,10 @@ unsafe fn read(path: *const c_char, room: *mut c_char, size: usize) -> isize {
 /// # Safety
 /// As readlink(2); `whole` bytes at `room` are writable.
 unsafe fn read_checked(path: *const c_char, room: *mut c_char, size: usize, whole: usize) -> isize {
-    if size > whole
-        && let Some(checked) = next::__readlink_chk()
-    {
+    if size > whole {
         // It ends the process.
         // SAFETY: the contract of this function.
-        return unsafe { checked(path, room, size, whole) };
+        return unsafe { next::__readlink_chk(path, room, size, whole) };
     }
     // SAFETY: the contract of this function.
     unsafe { read(path, room, size) }
@@ -76,12 +73,8 @@ unsafe fn read_at(folder: c_int, path: *const c_char, room: *mut c_char, size: u
 /// # Safety
 /// As realpath(3).
 unsafe fn resolve(path: *const c_char, room: *mut c_char) -> *mut c_char {
-    let Some(realpath) = next::realpath() else {
-        set_errno(Errno::NOSYS);
-        return ptr::null_mut();
-    };
     // SAFETY: the contract of this function.
-    let found = unsafe { realpath(path, room) };
+    let found = unsafe { next::realpath(path, room) };
     if !found.is_null() || path.is_null() {
         return found;
     }
@@ -107,7 +100,7 @@ unsafe fn resolve(path: *const c_char, room: *mut c_char) -> *mut c_char {
                     Ok(room)
                 }
                 Seen::Kernel(path) => {
-                    let found = realpath(path.as_ptr(), room);
+                    let found = next::realpath(path.as_ptr(), room);
                     match found.is_null() {
                         true => Err(Errno::of_io(&std::io::Error::last_os_error())),
                         false => Ok(found),

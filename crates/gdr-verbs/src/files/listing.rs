@@ -127,24 +127,20 @@ fn entries(path: &str) -> Result<Vec<libc::dirent>, Errno> {
         all.insert(name.as_bytes().to_vec(), own);
     }
     let path = CString::new(path).map_err(|_| Errno::INVAL)?;
-    if let (Some(opendir), Some(readdir), Some(closedir)) =
-        (next::opendir(), next::readdir64(), next::closedir())
-    {
-        // SAFETY: a C string, and a folder that is open, or null.
-        unsafe {
-            let folder = opendir(path.as_ptr());
-            while !folder.is_null() {
-                let next = readdir(folder);
-                if next.is_null() {
-                    closedir(folder);
-                    break;
-                }
-                // The C library's entry may be shorter than the structure.
-                let name = CStr::from_ptr((&raw const (*next).d_name).cast()).to_bytes();
-                let mut copy = entry(name, (*next).d_type, "");
-                copy.d_ino = (*next).d_ino;
-                all.insert(name.to_vec(), copy);
+    // SAFETY: a C string, and a folder that is open, or null.
+    unsafe {
+        let folder = next::opendir(path.as_ptr());
+        while !folder.is_null() {
+            let next = next::readdir64(folder);
+            if next.is_null() {
+                next::closedir(folder);
+                break;
             }
+            // The C library's entry may be shorter than the structure.
+            let name = CStr::from_ptr((&raw const (*next).d_name).cast()).to_bytes();
+            let mut copy = entry(name, (*next).d_type, "");
+            copy.d_ino = (*next).d_ino;
+            all.insert(name.to_vec(), copy);
         }
     }
     Ok(all.into_values().collect())
@@ -168,12 +164,8 @@ fn entry(name: &[u8], kind: u8, path: &str) -> libc::dirent {
 /// # Safety
 /// As opendir(3).
 unsafe fn open(path: *const c_char) -> *mut libc::DIR {
-    let Some(opendir) = next::opendir() else {
-        set_errno(Errno::NOSYS);
-        return ptr::null_mut();
-    };
     // SAFETY: the contract of this function.
-    let folder = unsafe { opendir(path) };
+    let folder = unsafe { next::opendir(path) };
     if !folder.is_null() {
         // SAFETY: the kernel has read the path.
         let Some(shared) = (unsafe { shared_folder(libc::AT_FDCWD, path) }) else {
@@ -194,7 +186,7 @@ unsafe fn open(path: *const c_char) -> *mut libc::DIR {
                 Seen::Own(path, Node::Folder) => open_own(path, || new_descriptor(path)),
                 Seen::Own(..) => Err(Errno::NOTDIR),
                 Seen::Kernel(path) => {
-                    let folder = opendir(path.as_ptr());
+                    let folder = next::opendir(path.as_ptr());
                     match folder.is_null() {
                         true => Err(Errno::of_io(&std::io::Error::last_os_error())),
                         false => Ok(folder),
@@ -208,12 +200,8 @@ unsafe fn open(path: *const c_char) -> *mut libc::DIR {
 /// # Safety
 /// As fdopendir(3).
 unsafe fn open_descriptor(fd: c_int) -> *mut libc::DIR {
-    let Some(fdopendir) = next::fdopendir() else {
-        set_errno(Errno::NOSYS);
-        return ptr::null_mut();
-    };
     // SAFETY: the contract of this function.
-    let folder = unsafe { fdopendir(fd) };
+    let folder = unsafe { next::fdopendir(fd) };
     if !folder.is_null() {
         return folder;
     }
@@ -245,8 +233,19 @@ fn next_entry(place: &Place) -> Option<libc::dirent> {
 unsafe fn read(folder: *mut libc::DIR) -> *mut libc::dirent {
     let Some(place) = place(folder) else {
         // SAFETY: the contract of this function.
-        return next::readdir64().map_or(ptr::null_mut(), |next| unsafe { next(folder) });
+        return unsafe { next::readdir64(folder) };
     };
+    // SAFETY: as above.
+    unsafe { read_own(place) }
+}
+
+/// As [`read`], of a folder of the tree.
+///
+/// # Safety
+/// As readdir(3).
+#[cold]
+#[inline(never)]
+unsafe fn read_own(place: &Place) -> *mut libc::dirent {
     plain(ptr::null_mut(), || {
         let Some(entry) = next_entry(place) else {
             return Ok(ptr::null_mut());
@@ -266,8 +265,7 @@ unsafe fn read_into(
 ) -> c_int {
     let Some(place) = place(folder) else {
         // SAFETY: the contract of this function.
-        return next::readdir64_r()
-            .map_or(libc::ENOSYS, |next| unsafe { next(folder, entry, found) });
+        return unsafe { next::readdir64_r(folder, entry, found) };
     };
     plain(libc::EIO, || {
         let next = next_entry(place);
@@ -291,7 +289,7 @@ unsafe fn read_into(
 unsafe fn close(folder: *mut libc::DIR) -> c_int {
     let Some(place) = place(folder) else {
         // SAFETY: the contract of this function.
-        return next::closedir().map_or(-1, |next| unsafe { next(folder) });
+        return unsafe { next::closedir(folder) };
     };
     minus_one(|| lock(&place.folder).take().map(drop).ok_or(Errno::BADF))
 }
@@ -301,7 +299,7 @@ unsafe fn close(folder: *mut libc::DIR) -> c_int {
 unsafe fn descriptor(folder: *mut libc::DIR) -> c_int {
     let Some(place) = place(folder) else {
         // SAFETY: the contract of this function.
-        return next::dirfd().map_or(-1, |next| unsafe { next(folder) });
+        return unsafe { next::dirfd(folder) };
     };
     let folder = lock(&place.folder);
     folder.as_ref().map_or(-1, |folder| folder.fd.as_raw_fd())
@@ -312,7 +310,7 @@ unsafe fn descriptor(folder: *mut libc::DIR) -> c_int {
 unsafe fn rewind(folder: *mut libc::DIR) {
     match place(folder) {
         // SAFETY: the contract of this function.
-        None => next::rewinddir().map_or((), |next| unsafe { next(folder) }),
+        None => unsafe { next::rewinddir(folder) },
         Some(place) => plain((), || {
             // As the C library does, which reads the folder again.
             if let Some(folder) = &mut *lock(&place.folder) {
@@ -329,7 +327,7 @@ unsafe fn rewind(folder: *mut libc::DIR) {
 unsafe fn position(folder: *mut libc::DIR) -> c_long {
     let Some(place) = place(folder) else {
         // SAFETY: the contract of this function.
-        return next::telldir().map_or(-1, |next| unsafe { next(folder) });
+        return unsafe { next::telldir(folder) };
     };
     let folder = lock(&place.folder);
     folder.as_ref().map_or(-1, |folder| folder.next as c_long)
@@ -340,7 +338,7 @@ unsafe fn position(folder: *mut libc::DIR) -> c_long {
 unsafe fn go_to(folder: *mut libc::DIR, position: c_long) {
     match place(folder) {
         // SAFETY: the contract of this function.
-        None => next::seekdir().map_or((), |next| unsafe { next(folder, position) }),
+        None => unsafe { next::seekdir(folder, position) },
         Some(place) => {
             if let Some(folder) = &mut *lock(&place.folder) {
                 folder.next = usize::try_from(position).unwrap_or(0);
@@ -357,15 +355,11 @@ unsafe fn scan(
     filter: Filter,
     compare: Compare,
 ) -> c_int {
-    let Some(scandir) = next::scandir64() else {
-        set_errno(Errno::NOSYS);
-        return -1;
-    };
     // SAFETY: the path of a folder, as the contract of this function says; the C library reads it.
     let is_own = unsafe { may_lead_here(libc::AT_FDCWD, CStr::from_ptr(path).to_bytes()) };
     if !is_own {
         // SAFETY: the contract of this function.
-        return unsafe { scandir(path, list, filter, compare) };
+        return unsafe { next::scandir64(path, list, filter, compare) };
     }
     // SAFETY: as above.
     let folder = unsafe { open(path) };
@@ -466,14 +460,11 @@ unsafe fn expand(
     }
     /// `GLOB_ALTDIRFUNC`.
     const OTHER_FUNCTIONS: c_int = 1 << 9;
-    let Some(glob) = next::glob64() else {
-        return libc::GLOB_ABORTED;
-    };
     // SAFETY: the contract of this function.
     let is_own = unsafe { may_lead_here(libc::AT_FDCWD, CStr::from_ptr(pattern).to_bytes()) };
     if !is_own || flags & OTHER_FUNCTIONS != 0 {
         // SAFETY: the contract of this function.
-        return unsafe { glob(pattern, flags, on_error, found) };
+        return unsafe { next::glob64(pattern, flags, on_error, found) };
     }
     // SAFETY: the contract of this function; the functions are those that the C library would call.
     unsafe {
@@ -482,6 +473,6 @@ unsafe fn expand(
         (*found).open = Some(open_any);
         (*found).lstat = Some(lstat_any);
         (*found).stat = Some(stat_any);
-        glob(pattern, flags | OTHER_FUNCTIONS, on_error, found)
+        next::glob64(pattern, flags | OTHER_FUNCTIONS, on_error, found)
     }
 }

@@ -3,12 +3,11 @@
 use std::ffi::{CStr, CString, c_char, c_int};
 
 use super::device_files::Content;
-use super::place::{BUSES, FUNCTIONS};
 use super::tree::{Found, LastLink, Node};
 use super::{HIDDEN, files, handle, may_be_own, working_folder};
 use crate::device_use::{self, Step};
 use crate::errno::Errno;
-use crate::ret::{plain, set_errno};
+use crate::ret::{errno, plain, set_errno};
 
 /// What is at a path.
 pub(super) enum Seen {
@@ -18,12 +17,48 @@ pub(super) enum Seen {
     Kernel(CString),
 }
 
+/// Returns whether the first bytes of a path are as those of this library's files: all that most calls cost.
+/// `dirfd` is as in openat(2).
+///
+/// # Safety
+/// `path` is a C string.
+#[inline(always)]
+pub(super) unsafe fn may_begin_here(dirfd: c_int, path: *const c_char) -> bool {
+    // SAFETY: the contract of this function, for a byte after one that is not the last.
+    let byte = |at| unsafe { path.add(at).read() as u8 };
+    match byte(0) {
+        0 => false,
+        b'/' => match byte(1) {
+            b'd' => byte(2) == b'e',
+            b's' => byte(2) == b'y',
+            other => matches!(other, b'/' | b'.'),
+        },
+        _ => dirfd == libc::AT_FDCWD && working_folder::own().is_some(),
+    }
+}
+
+/// As [`may_begin_here`], of a path of a call that failed.
+///
+/// # Safety
+/// `path` is a C string unless the kernel set `EFAULT`, and errno is the one of the call.
+#[inline(always)]
+pub(super) unsafe fn may_have_failed_here(dirfd: c_int, path: *const c_char) -> bool {
+    match errno() {
+        libc::EFAULT => false,
+        // To the kernel, a descriptor of the tree is not a folder.
+        libc::ENOTDIR => true,
+        // SAFETY: the contract of this function.
+        _ => unsafe { may_begin_here(dirfd, path) },
+    }
+}
+
 /// Answers a call that failed with `failed`: as `answer` says of what this library has at the path, or as it
 /// failed. `dirfd` is as in openat(2).
 ///
 /// # Safety
 /// `path` is a C string unless the kernel set `EFAULT`, and errno is the one of the call.
-#[inline]
+#[cold]
+#[inline(never)]
 pub(super) unsafe fn otherwise<T: Copy>(
     dirfd: c_int,
     path: *const c_char,
@@ -31,48 +66,20 @@ pub(super) unsafe fn otherwise<T: Copy>(
     failed: T,
     answer: impl FnOnce(Seen) -> Result<T, Errno>,
 ) -> T {
+    // SAFETY: the contract of this function.
+    if !unsafe { may_have_failed_here(dirfd, path) } {
+        return failed;
+    }
     let Some(errno) = errno_of_absence() else {
         return failed;
     };
-    // SAFETY: the contract of this function: a C string has a first byte, and one after any but the last.
-    let may_be_own = unsafe {
-        match (path.read() as u8, dirfd) {
-            (0, _) => false,
-            (b'/', _) => matches!(path.add(1).read() as u8, b'd' | b's' | b'/' | b'.'),
-            (_, libc::AT_FDCWD) => working_folder::own().is_some(),
-            // To the kernel, a descriptor of the tree is not a folder.
-            _ => errno == Errno::NOTDIR,
-        }
-    };
-    if !may_be_own {
-        return failed;
-    }
-    // SAFETY: the contract of this function.
-    unsafe { answered(dirfd, path, last, errno, answer) }.unwrap_or_else(|errno| {
-        set_errno(errno);
-        failed
-    })
-}
-
-/// As [`otherwise`], of a path that may be one of this library's files.
-///
-/// # Safety
-/// `path` is a C string.
-#[cold]
-unsafe fn answered<T>(
-    dirfd: c_int,
-    path: *const c_char,
-    last: LastLink,
-    errno: Errno,
-    answer: impl FnOnce(Seen) -> Result<T, Errno>,
-) -> Result<T, Errno> {
     // SAFETY: the contract of this function.
     let path = unsafe { CStr::from_ptr(path) }.to_bytes();
     let is_relative = path.first() != Some(&b'/');
     if HIDDEN.get() || !is_relative && !may_be_own(path) {
-        return Err(errno);
+        return failed;
     }
-    plain(Err(Errno::IO), || {
+    let answer = plain(Err(Errno::IO), || {
         let whole = match is_relative {
             true => match folder(dirfd) {
                 Some(folder) => [&folder, b"/".as_slice(), path].concat(),
@@ -86,6 +93,10 @@ unsafe fn answered<T>(
             Ok(None) => Err(errno),
             Err(errno) => Err(errno),
         })
+    });
+    answer.unwrap_or_else(|errno| {
+        set_errno(errno);
+        failed
     })
 }
 
@@ -108,8 +119,7 @@ pub(super) fn may_lead_here(dirfd: c_int, path: &[u8]) -> bool {
 
 /// The errno of the last call if it says that there is no file.
 fn errno_of_absence() -> Option<Errno> {
-    // SAFETY: the C library returns the address of the errno of this thread.
-    match unsafe { *libc::__errno_location() } {
+    match errno() {
         libc::ENOENT => Some(Errno::NOENT),
         libc::ENOTDIR => Some(Errno::NOTDIR),
         _ => None,
@@ -153,7 +163,6 @@ pub(super) unsafe fn shared_folder(dirfd: c_int, path: *const c_char) -> Option<
             true => path.to_vec(),
         };
         Ok(match files().look_up(&whole, LastLink::Follow) {
-            Found::Here(FUNCTIONS | BUSES, _) => None,
             Found::Here(path, Node::Folder) => Some(path),
             _ => None,
         })

@@ -120,6 +120,7 @@ fn files() -> &'static Tree<Content> {
 fn bytes(content: &Content) -> Vec<u8> {
     let (index, attribute) = match content {
         Content::Text(text) => return text.clone().into(),
+        Content::Bytes(bytes) => return bytes.to_vec(),
         Content::Live(index, attribute) => (*index, attribute),
     };
     let Some(device) = Device::all().get(index) else {

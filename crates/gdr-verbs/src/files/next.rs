@@ -1,9 +1,13 @@
 //! The functions of the C library that this library replaces.
 
-use std::ffi::{CStr, c_char, c_int, c_long, c_void};
+use std::ffi::{c_char, c_int, c_long, c_void};
 use std::mem;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+
+use super::listing::Glob;
+use crate::errno::Errno;
+use crate::ret::set_errno;
 
 /// `int (*)(const struct dirent **, const struct dirent **)`.
 pub(crate) type Compare = Option<
@@ -12,63 +16,106 @@ pub(crate) type Compare = Option<
 /// `int (*)(const struct dirent *)`.
 pub(crate) type Filter = Option<unsafe extern "C-unwind" fn(*const libc::dirent) -> c_int>;
 
-/// Functions by their names, and one that finds all of them.
+/// A function that the C library does not have fails with `ENOSYS`.
+fn missing<T>(result: T) -> T {
+    set_errno(Errno::NOSYS);
+    result
+}
+
+/// Functions by their names and what they return where the C library has none, and one that finds all of them.
+/// An address is the one of a function that finds it, until it is found, so that a call needs no comparison.
 macro_rules! functions {
-    ($($name:ident: ($($type:ty),*) -> $result:ty;)*) => {
-        $(
-            /// The function of the C library; `None` if it has none.
-            #[inline]
-            pub(crate) fn $name() -> Option<unsafe extern "C-unwind" fn($($type),*) -> $result> {
-                static ADDRESS: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
-                const NAME: &CStr = match CStr::from_bytes_with_nul(
-                    concat!(stringify!($name), "\0").as_bytes(),
-                ) {
-                    Ok(name) => name,
-                    Err(_) => c"",
-                };
-                let mut address = ADDRESS.load(Ordering::Relaxed);
-                if address.is_null() {
-                    address = find(&ADDRESS, NAME);
+    ($($name:ident: ($($argument:ident: $type:ty),*) -> $result:ty, $missing:expr;)*) => {
+        mod first {
+            use super::*;
+            $(
+                #[cold]
+                pub(super) unsafe extern "C-unwind" fn $name($($argument: $type),*) -> $result {
+                    find_all();
+                    if address::$name.load(Ordering::Relaxed) == $name as *mut c_void {
+                        return $missing;
+                    }
+                    // SAFETY: the contract of this function.
+                    unsafe { super::$name($($argument),*) }
                 }
-                // SAFETY: null, or the function of this name, which has this type. `open` and `openat` take
-                // their third argument as if it were not optional: on the architectures of this library an
+            )*
+        }
+
+        #[expect(non_upper_case_globals, reason = "the names of functions")]
+        mod address {
+            use super::*;
+            $(pub(super) static $name: AtomicPtr<c_void> = AtomicPtr::new(first::$name as *mut c_void);)*
+        }
+
+        $(
+            /// Calls the function of the C library.
+            ///
+            /// # Safety
+            /// As of that function.
+            #[inline(always)]
+            pub(crate) unsafe fn $name($($argument: $type),*) -> $result {
+                let address = address::$name.load(Ordering::Relaxed);
+                // SAFETY: the function of this name, which has this type, or the one of `first`. `open` and `openat`
+                // take their third argument as if it were not optional: on the architectures of this library an
                 // integer is passed alike in both ways.
-                unsafe { mem::transmute(address) }
+                let function = unsafe {
+                    mem::transmute::<*mut c_void, unsafe extern "C-unwind" fn($($type),*) -> $result>(address)
+                };
+                // SAFETY: the contract of this function.
+                unsafe { function($($argument),*) }
             }
         )*
 
         extern "C" fn find_all() {
-            $($name();)*
+            static IS_DONE: AtomicBool = AtomicBool::new(false);
+            if IS_DONE.load(Ordering::Relaxed) {
+                return;
+            }
+            for (address, name) in [$((&address::$name, concat!(stringify!($name), "\0"))),*] {
+                // SAFETY: a C string.
+                let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr().cast()) };
+                if !found.is_null() {
+                    address.store(found, Ordering::Relaxed);
+                }
+            }
+            IS_DONE.store(true, Ordering::Relaxed);
         }
     };
 }
 
 functions! {
-    open64: (*const c_char, c_int, libc::mode_t) -> c_int;
-    openat64: (c_int, *const c_char, c_int, libc::mode_t) -> c_int;
-    fopen64: (*const c_char, *const c_char) -> *mut libc::FILE;
-    opendir: (*const c_char) -> *mut libc::DIR;
-    fdopendir: (c_int) -> *mut libc::DIR;
-    readdir64: (*mut libc::DIR) -> *mut libc::dirent;
-    readdir64_r: (*mut libc::DIR, *mut libc::dirent, *mut *mut libc::dirent) -> c_int;
-    closedir: (*mut libc::DIR) -> c_int;
-    dirfd: (*mut libc::DIR) -> c_int;
-    rewinddir: (*mut libc::DIR) -> ();
-    telldir: (*mut libc::DIR) -> c_long;
-    seekdir: (*mut libc::DIR, c_long) -> ();
-    scandir64: (*const c_char, *mut *mut *mut libc::dirent, Filter, Compare) -> c_int;
-    glob64: (*const c_char, c_int, *mut c_void, *mut super::listing::Glob) -> c_int;
-    faccessat: (c_int, *const c_char, c_int, c_int) -> c_int;
-    realpath: (*const c_char, *mut c_char) -> *mut c_char;
-    getcwd: (*mut c_char, usize) -> *mut c_char;
-    get_current_dir_name: () -> *mut c_char;
-    write: (c_int, *const c_void, usize) -> isize;
-    read: (c_int, *mut c_void, usize) -> isize;
-    close: (c_int) -> c_int;
-    dup: (c_int) -> c_int;
-    dup2: (c_int, c_int) -> c_int;
-    dup3: (c_int, c_int, c_int) -> c_int;
-    __readlink_chk: (*const c_char, *mut c_char, usize, usize) -> isize;
+    open64: (path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_int, missing(-1);
+    openat64: (folder: c_int, path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_int, missing(-1);
+    fopen64: (path: *const c_char, mode: *const c_char) -> *mut libc::FILE, missing(ptr::null_mut());
+    opendir: (path: *const c_char) -> *mut libc::DIR, missing(ptr::null_mut());
+    fdopendir: (fd: c_int) -> *mut libc::DIR, missing(ptr::null_mut());
+    readdir64: (folder: *mut libc::DIR) -> *mut libc::dirent, missing(ptr::null_mut());
+    readdir64_r: (folder: *mut libc::DIR, entry: *mut libc::dirent, found: *mut *mut libc::dirent) -> c_int,
+        libc::ENOSYS;
+    closedir: (folder: *mut libc::DIR) -> c_int, missing(-1);
+    dirfd: (folder: *mut libc::DIR) -> c_int, missing(-1);
+    rewinddir: (folder: *mut libc::DIR) -> (), missing(());
+    telldir: (folder: *mut libc::DIR) -> c_long, missing(-1);
+    seekdir: (folder: *mut libc::DIR, position: c_long) -> (), missing(());
+    scandir64: (path: *const c_char, list: *mut *mut *mut libc::dirent, filter: Filter, compare: Compare) -> c_int, missing(-1);
+    glob64: (pattern: *const c_char, flags: c_int, on_error: *mut c_void, found: *mut Glob) -> c_int,
+        missing(libc::GLOB_ABORTED);
+    // Older C libraries have it under another name.
+    fstatat64: (folder: c_int, path: *const c_char, status: *mut libc::stat, flags: c_int) -> c_int,
+        // SAFETY: the contract of this function.
+        unsafe { libc::syscall(libc::SYS_newfstatat, folder, path, status, flags) as c_int };
+    access: (path: *const c_char, mode: c_int) -> c_int, missing(-1);
+    faccessat: (folder: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int, missing(-1);
+    realpath: (path: *const c_char, room: *mut c_char) -> *mut c_char, missing(ptr::null_mut());
+    getcwd: (room: *mut c_char, size: usize) -> *mut c_char, missing(ptr::null_mut());
+    get_current_dir_name: () -> *mut c_char, missing(ptr::null_mut());
+    write: (fd: c_int, bytes: *const c_void, len: usize) -> isize, missing(-1);
+    read: (fd: c_int, room: *mut c_void, len: usize) -> isize, missing(-1);
+    close: (fd: c_int) -> c_int, missing(-1);
+    dup: (fd: c_int) -> c_int, missing(-1);
+    dup2: (fd: c_int, to: c_int) -> c_int, missing(-1);
+    dup3: (fd: c_int, to: c_int, flags: c_int) -> c_int, missing(-1);
+    __readlink_chk: (path: *const c_char, room: *mut c_char, size: usize, whole: usize) -> isize, missing(-1);
 }
 
 /// Finds all functions when this library is loaded: later calls do not ask the loader, in a signal handler and
@@ -76,11 +123,3 @@ functions! {
 #[used]
 #[unsafe(link_section = ".init_array")]
 static AT_LOADING: extern "C" fn() = find_all;
-
-#[cold]
-fn find(known: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
-    // SAFETY: a C string.
-    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
-    known.store(found, Ordering::Relaxed);
-    found
-}

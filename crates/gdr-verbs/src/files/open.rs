@@ -2,19 +2,18 @@
 
 use std::ffi::{CStr, c_char, c_int};
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
-use std::ptr;
 
 use rustix::fs::{Mode, OFlags};
 
 use super::device_files::Content;
 use super::handle::{self, Inherited};
-use super::lookup::{Seen, otherwise, shared_folder};
+use super::lookup::{Seen, may_begin_here, may_have_failed_here, otherwise, shared_folder};
 use super::tree::{LastLink, Node};
 use super::{bytes, next};
 use crate::device_use::{self, Step};
 use crate::errno::Errno;
 use crate::rdma_cm;
-use crate::ret::{minus_one_or, set_errno};
+use crate::ret::minus_one_or;
 
 exported! { open open64 = open: (path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_int }
 exported! { __open_2 __open64_2 = open_existing: (path: *const c_char, flags: c_int) -> c_int }
@@ -30,12 +29,8 @@ exported! { fopen fopen64 = fopen: (path: *const c_char, mode: *const c_char) ->
 /// # Safety
 /// As open(2).
 unsafe fn open(path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_int {
-    let Some(open) = next::open64() else {
-        set_errno(Errno::NOSYS);
-        return -1;
-    };
     // SAFETY: the contract of this function.
-    let fd = unsafe { open(path, flags, mode) };
+    let fd = unsafe { next::open64(path, flags, mode) };
     // SAFETY: the kernel has read the path, or it set `EFAULT`.
     unsafe { opened(fd, libc::AT_FDCWD, path, flags) }
 }
@@ -50,12 +45,8 @@ unsafe fn open_existing(path: *const c_char, flags: c_int) -> c_int {
 /// # Safety
 /// As openat(2).
 unsafe fn openat(folder: c_int, path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_int {
-    let Some(openat) = next::openat64() else {
-        set_errno(Errno::NOSYS);
-        return -1;
-    };
     // SAFETY: the contract of this function.
-    let fd = unsafe { openat(folder, path, flags, mode) };
+    let fd = unsafe { next::openat64(folder, path, flags, mode) };
     // SAFETY: the kernel has read the path, or it set `EFAULT`.
     unsafe { opened(fd, folder, path, flags) }
 }
@@ -71,8 +62,29 @@ unsafe fn openat_existing(folder: c_int, path: *const c_char, flags: c_int) -> c
 ///
 /// # Safety
 /// `path` is a C string if the kernel has opened it, or unless it set `EFAULT`.
-#[inline]
+#[inline(always)]
 unsafe fn opened(fd: c_int, folder: c_int, path: *const c_char, flags: c_int) -> c_int {
+    // SAFETY: the contract of this function.
+    let may_be_here = unsafe {
+        match fd {
+            0.. => may_begin_here(folder, path),
+            _ => may_have_failed_here(folder, path),
+        }
+    };
+    if !may_be_here {
+        return fd;
+    }
+    // SAFETY: the contract of this function.
+    unsafe { opened_here(fd, folder, path, flags) }
+}
+
+/// As [`opened`], of a path that may be one of this library's files.
+///
+/// # Safety
+/// `path` is a C string.
+#[cold]
+#[inline(never)]
+unsafe fn opened_here(fd: c_int, folder: c_int, path: *const c_char, flags: c_int) -> c_int {
     // SAFETY: the contract of this function.
     let fd = unsafe { rdma_cm::opened(fd, path, flags) };
     if fd >= 0 {
@@ -139,12 +151,8 @@ fn own(path: &str, node: &Node<Content>, flags: c_int) -> Result<c_int, Errno> {
 /// # Safety
 /// As fopen(3).
 unsafe fn fopen(path: *const c_char, mode: *const c_char) -> *mut libc::FILE {
-    let Some(fopen) = next::fopen64() else {
-        set_errno(Errno::NOSYS);
-        return ptr::null_mut();
-    };
     // SAFETY: the contract of this function.
-    let file = unsafe { fopen(path, mode) };
+    let file = unsafe { next::fopen64(path, mode) };
     if !file.is_null() {
         return file;
     }

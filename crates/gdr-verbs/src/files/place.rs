@@ -16,9 +16,7 @@ const NEAR: &str = "GDR_VERBS_NEAR";
 /// numbers, and the domains that drivers make begin at 0x10000.
 const FAR_DOMAIN: &str = "ffff";
 const FAR_FOLDER: &str = "/sys/devices/pciffff:00";
-/// PCI functions by their address, and buses by their number. Where the kernel has these folders, functions of
-/// this library are found in them and not listed: programs read the configuration space of every function
-/// that they list.
+/// PCI functions by their address, and buses by their number.
 pub(crate) const FUNCTIONS: &str = "/sys/bus/pci/devices";
 pub(crate) const BUSES: &str = "/sys/class/pci_bus";
 
@@ -95,6 +93,22 @@ fn function_of(interface: &str) -> Option<Place> {
         folder,
         shown: Vec::new(),
     })
+}
+
+/// The configuration space of a function that only this library shows, as in PCI 3.0, 6.1: a header of type 0, no
+/// capabilities, no ranges of memory.
+pub(crate) const fn configuration() -> [u8; 256] {
+    let mut bytes = [0; 256];
+    // Vendor and device, of this one and of its subsystem.
+    let mut at = 0;
+    while at < 4 {
+        bytes[at] = 0xff;
+        bytes[0x2c + at] = 0xff;
+        at += 1;
+    }
+    // An Ethernet controller.
+    bytes[0x0b] = 0x02;
+    bytes
 }
 
 /// The files of a function that only this library shows: those that programs compute distances from have what

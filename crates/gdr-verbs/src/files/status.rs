@@ -3,12 +3,12 @@
 use std::ffi::{c_char, c_int, c_uint};
 
 use super::device_files::Content;
-use super::lookup::{Seen, otherwise};
+use super::lookup::{Seen, may_have_failed_here, otherwise};
 use super::tree::{LastLink, Node};
 use super::{bytes, files, handle, next};
 use crate::errno::Errno;
 use crate::rdma_cm;
-use crate::ret::{plain, set_errno};
+use crate::ret::plain;
 
 exported! { stat stat64 = stat: (path: *const c_char, status: *mut libc::stat) -> c_int }
 exported! { lstat lstat64 = lstat: (path: *const c_char, status: *mut libc::stat) -> c_int }
@@ -45,14 +45,14 @@ exported! {
 /// As stat(2).
 pub(super) unsafe fn stat(path: *const c_char, status: *mut libc::stat) -> c_int {
     // SAFETY: the contract of this function.
-    unsafe { fstatat(libc::AT_FDCWD, path, status, 0) }
+    unsafe { by_path(libc::AT_FDCWD, path, status, 0) }
 }
 
 /// # Safety
 /// As lstat(2).
 pub(super) unsafe fn lstat(path: *const c_char, status: *mut libc::stat) -> c_int {
     // SAFETY: the contract of this function.
-    unsafe { fstatat(libc::AT_FDCWD, path, status, libc::AT_SYMLINK_NOFOLLOW) }
+    unsafe { by_path(libc::AT_FDCWD, path, status, libc::AT_SYMLINK_NOFOLLOW) }
 }
 
 /// # Safety
@@ -92,7 +92,8 @@ unsafe fn fxstatat(
 /// # Safety
 /// As fstat(2).
 unsafe fn fstat(fd: c_int, status: *mut libc::stat) -> c_int {
-    // SAFETY: the contract of this function. A system call, since an older C library has no such function.
+    // SAFETY: the contract of this function. A system call, since an older C library has no such function, and a
+    // newer one makes another call, which takes longer.
     let found = unsafe { libc::syscall(libc::SYS_fstat, fd, status) } as c_int;
     if found == 0 {
         // SAFETY: the kernel has written it.
@@ -109,16 +110,49 @@ unsafe fn fstatat(
     status: *mut libc::stat,
     flags: c_int,
 ) -> c_int {
-    // SAFETY: as in `fstat`.
-    let found =
-        unsafe { libc::syscall(libc::SYS_newfstatat, folder, path, status, flags) } as c_int;
-    if found == 0 {
-        if flags & libc::AT_EMPTY_PATH != 0 {
-            // SAFETY: the kernel has written it.
-            unsafe { correct(folder, &mut *status) };
-        }
+    // SAFETY: the contract of this function.
+    let found = unsafe { by_path(folder, path, status, flags) };
+    if found == 0 && flags & libc::AT_EMPTY_PATH != 0 {
+        // SAFETY: it was written.
+        unsafe { correct(folder, &mut *status) };
+    }
+    found
+}
+
+/// As fstatat(2), of a path that is not empty.
+///
+/// # Safety
+/// As fstatat(2).
+#[inline(always)]
+unsafe fn by_path(
+    folder: c_int,
+    path: *const c_char,
+    status: *mut libc::stat,
+    flags: c_int,
+) -> c_int {
+    // SAFETY: the contract of this function.
+    let found = unsafe { next::fstatat64(folder, path, status, flags) };
+    // SAFETY: the kernel has read the path, or it set `EFAULT`.
+    if found == 0 || !unsafe { may_have_failed_here(folder, path) } {
         return found;
     }
+    // SAFETY: the contract of this function.
+    unsafe { by_path_here(folder, path, status, flags, found) }
+}
+
+/// As [`by_path`], of what the kernel has not found.
+///
+/// # Safety
+/// As fstatat(2).
+#[cold]
+#[inline(never)]
+unsafe fn by_path_here(
+    folder: c_int,
+    path: *const c_char,
+    status: *mut libc::stat,
+    flags: c_int,
+    found: c_int,
+) -> c_int {
     // SAFETY: the kernel has read the path, or it set `EFAULT`. It writes the structure only where it succeeds,
     // so the contract of this function is all that says that it is writable.
     unsafe {
@@ -130,13 +164,7 @@ unsafe fn fstatat(
             }
             Seen::Kernel(path) => {
                 let path = path.as_ptr();
-                of_kernel(libc::syscall(
-                    libc::SYS_newfstatat,
-                    libc::AT_FDCWD,
-                    path,
-                    status,
-                    flags,
-                ))
+                of_kernel(next::fstatat64(libc::AT_FDCWD, path, status, flags).into())
             }
         })
     }
@@ -158,14 +186,22 @@ const fn last(flags: c_int) -> LastLink {
 }
 
 /// Writes what an open file of the tree is in the place of what its memfd is.
-#[inline]
+#[inline(always)]
 fn correct(fd: c_int, status: &mut libc::stat) {
+    // A memfd has no name in a file system.
+    if status.st_nlink == 0 || rdma_cm::are_any_open() {
+        correct_own(fd, status);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn correct_own(fd: c_int, status: &mut libc::stat) {
     if let Some(number) = rdma_cm::device_of(fd) {
         status.st_mode = libc::S_IFCHR | 0o666;
         status.st_rdev = number;
         return;
     }
-    // A memfd has no name in a file system.
     if status.st_nlink != 0 {
         return;
     }
@@ -231,7 +267,7 @@ unsafe fn extended(
     mask: c_uint,
     status: *mut libc::statx,
 ) -> c_int {
-    // SAFETY: as in `fstat`.
+    // SAFETY: the contract of this function. A system call, since an older C library has no such function.
     let found =
         unsafe { libc::syscall(libc::SYS_statx, folder, path, flags, mask, status) } as c_int;
     if found == 0 {
@@ -253,7 +289,7 @@ unsafe fn extended(
         }
         return found;
     }
-    // SAFETY: as in `fstatat`.
+    // SAFETY: as in `by_path_here`.
     unsafe {
         otherwise(folder, path, last(flags), found, |seen| match seen {
             Seen::Own(path, node) => {
@@ -294,22 +330,37 @@ fn fill_extended(path: &str, node: &Node<Content>, status: &mut libc::statx) {
 /// As access(2).
 unsafe fn accessible(path: *const c_char, mode: c_int) -> c_int {
     // SAFETY: the contract of this function.
-    unsafe { accessible_at(libc::AT_FDCWD, path, mode, 0) }
+    let found = unsafe { next::access(path, mode) };
+    // SAFETY: as above.
+    unsafe { accessible_otherwise(found, libc::AT_FDCWD, path, mode, 0) }
 }
 
 /// # Safety
 /// As faccessat(2).
 unsafe fn accessible_at(folder: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int {
-    let Some(faccessat) = next::faccessat() else {
-        set_errno(Errno::NOSYS);
-        return -1;
-    };
     // SAFETY: the contract of this function.
-    let found = unsafe { faccessat(folder, path, mode, flags) };
-    if found == 0 {
+    let found = unsafe { next::faccessat(folder, path, mode, flags) };
+    // SAFETY: as above.
+    unsafe { accessible_otherwise(found, folder, path, mode, flags) }
+}
+
+/// Returns what the kernel has found, or what this library has at the path.
+///
+/// # Safety
+/// As faccessat(2).
+#[inline(always)]
+unsafe fn accessible_otherwise(
+    found: c_int,
+    folder: c_int,
+    path: *const c_char,
+    mode: c_int,
+    flags: c_int,
+) -> c_int {
+    // SAFETY: the kernel has read the path, or it set `EFAULT`.
+    if found == 0 || !unsafe { may_have_failed_here(folder, path) } {
         return found;
     }
-    // SAFETY: the kernel has read the path, or it set `EFAULT`.
+    // SAFETY: as above.
     unsafe {
         otherwise(folder, path, last(flags), found, |seen| match seen {
             Seen::Own(_, node) => {
@@ -327,7 +378,7 @@ unsafe fn accessible_at(folder: c_int, path: *const c_char, mode: c_int, flags: 
             }
             Seen::Kernel(path) => {
                 let flags = flags & libc::AT_EACCESS;
-                match faccessat(libc::AT_FDCWD, path.as_ptr(), mode, flags) {
+                match next::faccessat(libc::AT_FDCWD, path.as_ptr(), mode, flags) {
                     0 => Ok(0),
                     failed => of_kernel(failed.into()),
                 }

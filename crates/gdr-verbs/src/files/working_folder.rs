@@ -132,12 +132,8 @@ unsafe fn enter_descriptor(fd: c_int) -> c_int {
 /// As getcwd(3).
 unsafe fn current(room: *mut c_char, size: usize) -> *mut c_char {
     let Some(path) = own() else {
-        let Some(getcwd) = next::getcwd() else {
-            set_errno(Errno::NOSYS);
-            return ptr::null_mut();
-        };
         // SAFETY: the contract of this function.
-        return unsafe { getcwd(room, size) };
+        return unsafe { next::getcwd(room, size) };
     };
     let bytes = path.to_bytes_with_nul();
     pointer(|| {
@@ -179,10 +175,10 @@ unsafe fn current_checked(room: *mut c_char, size: usize, whole: usize) -> *mut 
 /// # Safety
 /// As get_current_dir_name(3).
 unsafe fn current_allocated() -> *mut c_char {
-    match (own(), next::get_current_dir_name()) {
+    match own() {
         // SAFETY: the contract of this function.
-        (None, Some(next)) => unsafe { next() },
+        None => unsafe { next::get_current_dir_name() },
         // SAFETY: there is no room to write.
-        _ => unsafe { current(ptr::null_mut(), 0) },
+        Some(_) => unsafe { current(ptr::null_mut(), 0) },
     }
 }

@@ -19,7 +19,6 @@ use super::channel::Channel;
 use super::command::{self, Command, GET_EVENT};
 use super::state;
 use crate::device::lock;
-use crate::errno::Errno;
 use crate::files::next;
 use crate::ret::{plain, set_errno};
 
@@ -34,8 +33,8 @@ static OPEN: AtomicUsize = AtomicUsize::new(0);
 static CHANNELS: PerProcess<Mutex<HashMap<RawFd, Arc<Channel>>>> = PerProcess::new();
 
 /// Returns whether any descriptor is of the device.
-#[inline]
-fn are_any_open() -> bool {
+#[inline(always)]
+pub(crate) fn are_any_open() -> bool {
     OPEN.load(Ordering::Relaxed) != 0
 }
 
@@ -84,27 +83,18 @@ fn forget(channel: Arc<Channel>) {
 }
 
 /// Removes a descriptor that is about to close.
+#[cold]
+#[inline(never)]
 fn release(fd: c_int) {
-    if channel(fd).is_some() {
-        let removed = lock(CHANNELS.get_fast()).remove(&fd);
-        if let Some(channel) = removed {
-            forget(channel);
-        }
-    }
-}
-
-/// Calls the function of the C library.
-macro_rules! next {
-    ($name:ident, $($argument:expr),*) => {
-        match next::$name() {
-            // SAFETY: the contract of the function is the caller's.
-            Some(next) => unsafe { next($($argument),*) },
-            None => {
-                set_errno(Errno::NOSYS);
-                -1
+    plain((), || {
+        if channel(fd).is_some() {
+            let removed = lock(CHANNELS.get_fast()).remove(&fd);
+            if let Some(channel) = removed {
+                forget(channel);
             }
         }
-    };
+        Ok(())
+    });
 }
 
 /// The descriptor of the device, if that is what the program has tried to open with this result.
@@ -239,15 +229,32 @@ unsafe fn fetched(channel: &Arc<Channel>, bytes: *const c_void, len: usize) -> O
 /// As write(2).
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn write(fd: c_int, bytes: *const c_void, len: usize) -> ssize_t {
+    if !are_any_open() {
+        // SAFETY: the contract of this function.
+        return unsafe { next::write(fd, bytes, len) };
+    }
+    // SAFETY: the contract of this function.
+    unsafe { write_any(fd, bytes, len) }
+}
+
+/// As [`write`], of a descriptor that may be of the device.
+///
+/// # Safety
+/// As write(2).
+#[cold]
+#[inline(never)]
+unsafe fn write_any(fd: c_int, bytes: *const c_void, len: usize) -> ssize_t {
     // SAFETY: the contract of this function.
     match unsafe { written(fd, bytes, len) } {
-        Written::Elsewhere => next!(write, fd, bytes, len),
+        // SAFETY: the contract of this function.
+        Written::Elsewhere => unsafe { next::write(fd, bytes, len) },
         Written::Done(done) => done,
         Written::Waits(channel) => loop {
             let mut byte = 0_u8;
             // It waits, is interrupted and is cancelled as the program's call to the kernel's device would be.
             // No object of this library is to be dropped here meanwhile.
-            let read = next!(read, fd, (&raw mut byte).cast(), 1);
+            // SAFETY: there is room for a byte.
+            let read = unsafe { next::read(fd, (&raw mut byte).cast(), 1) };
             // SAFETY: the reference of `written`.
             let waited_on = unsafe { Arc::from_raw(channel) };
             if read != 1 {
@@ -287,15 +294,15 @@ fn device_number() -> libc::dev_t {
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     if are_any_open() {
-        plain((), || {
-            release(fd);
-            Ok(())
-        });
+        release(fd);
     }
-    next!(close, fd)
+    // SAFETY: the contract of this function.
+    unsafe { next::close(fd) }
 }
 
 /// Takes note that a descriptor was duplicated to another one, which was of something else before.
+#[cold]
+#[inline(never)]
 fn duplicated(from: c_int, to: c_int) -> c_int {
     if to >= 0 && to != from {
         plain((), || {
@@ -316,7 +323,8 @@ fn duplicated(from: c_int, to: c_int) -> c_int {
 /// As dup(2).
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
-    let made = next!(dup, fd);
+    // SAFETY: the contract of this function.
+    let made = unsafe { next::dup(fd) };
     if !are_any_open() {
         return made;
     }
@@ -327,7 +335,8 @@ unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
 /// As dup2(2).
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn dup2(fd: c_int, to: c_int) -> c_int {
-    let made = next!(dup2, fd, to);
+    // SAFETY: the contract of this function.
+    let made = unsafe { next::dup2(fd, to) };
     if !are_any_open() {
         return made;
     }
@@ -338,7 +347,8 @@ unsafe extern "C-unwind" fn dup2(fd: c_int, to: c_int) -> c_int {
 /// As dup3(2).
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
-    let made = next!(dup3, fd, to, flags);
+    // SAFETY: the contract of this function.
+    let made = unsafe { next::dup3(fd, to, flags) };
     if !are_any_open() {
         return made;
     }

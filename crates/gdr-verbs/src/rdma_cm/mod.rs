@@ -26,4 +26,4 @@ mod id;
 mod interposed_tests;
 mod state;
 
-pub(crate) use self::descriptor::{NUMBER, device_of, opened};
+pub(crate) use self::descriptor::{NUMBER, are_any_open, device_of, opened};

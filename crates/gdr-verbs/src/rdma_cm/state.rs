@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use gdr_cm::{CmEvent, CommId, IpAddresses, Rep, Req, ServiceId, SidrRep, SidrReq};
 use gdr_copy::PerProcess;
-use gdr_nic::{Deadline, Psn, random_number};
+use gdr_nic::{Deadline, LinkWatch, Mtu, Psn, random_number};
 
 use super::abi::{Event, EventAnswer};
 use super::agent::Agent;
@@ -383,10 +383,19 @@ impl State {
 
     /// The path MTU to a peer, a value of `enum ibv_mtu`.
     pub(super) fn path_mtu(&self, index: c_int, peer: IpAddr) -> u8 {
-        let engine = self.agents.get(&index).map(|agent| agent.device.engine());
-        let mtu = engine.and_then(|engine| engine.ok()?.path_mtu(peer).ok());
-        mtu.unwrap_or(gdr_nic::Mtu::B1024).code()
+        let device = self.agents.get(&index).map(|agent| &agent.device);
+        let route = device.and_then(|device| device.engine().ok()?.path_mtu(peer).ok());
+        let port =
+            device.and_then(|device| LinkWatch::new(device.nic()).poll(&mut |_| {}).path_mtu);
+        narrower(route, port).code()
     }
+}
+
+/// The largest path MTU that a route and the port have. The route to another device of this host is as wide as
+/// loopback, and a queue pair takes what the port has.
+fn narrower(route: Option<Mtu>, port: Option<Mtu>) -> Mtu {
+    let [route, port] = [route, port].map(|mtu| mtu.unwrap_or(Mtu::B1024));
+    route.min(port)
 }
 
 /// What the program of a peer sent along.
@@ -395,5 +404,19 @@ fn behind_addresses(service: ServiceId, private_data: &[u8]) -> &[u8] {
         private_data.get(IpAddresses::LEN..).unwrap_or_default()
     } else {
         private_data
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_route_through_loopback_is_no_wider_than_the_port() {
+        let [wide, narrow] = [Mtu::B4096, Mtu::B1024].map(Some);
+        assert_eq!(narrower(wide, narrow), Mtu::B1024);
+        assert_eq!(narrower(narrow, wide), Mtu::B1024);
+        assert_eq!(narrower(wide, wide), Mtu::B4096);
+        assert_eq!(narrower(wide, None), Mtu::B1024);
     }
 }

@@ -198,7 +198,16 @@ fn a_failed_request_stops_the_send_queue_of_an_unreliable_connection_until_it_is
         (2, ibv_wc_status::IBV_WC_WR_FLUSH_ERR),
     ];
     assert_eq!(statuses, expected);
+    // The structure has the state that was last set or asked for, as libibverbs has it: UCX asserts that.
+    // SAFETY: the queue pair is alive.
+    let known = || unsafe { (*a.pair).state };
+    let (mut other, mut made) = (ibv_qp_attr::default(), ibv_qp_init_attr::default());
+    let mask = Mask::IBV_QP_AV.0 as i32;
+    // SAFETY: as above.
+    unsafe { library().ibv_query_qp(a.pair, &mut other, mask, &mut made) }.unwrap();
+    assert_eq!(known(), State::IBV_QPS_RTS);
     assert_eq!(a.state(), State::IBV_QPS_SQE);
+    assert_eq!(known(), State::IBV_QPS_SQE);
     let mut attr = ibv_qp_attr {
         qp_state: State::IBV_QPS_RTS,
         cur_qp_state: State::IBV_QPS_SQE,

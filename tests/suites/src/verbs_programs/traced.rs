@@ -52,15 +52,27 @@ pub(super) fn difference(folder: &Path) -> anyhow::Result<Option<String>> {
             let report: Report = serde_json::from_str(&text)
                 .with_context(|| format!("{}: {text}", path.display()))?;
             for process in report.processes {
-                traced.insert(process.pid, of_process(&process));
+                add(&mut traced, process.pid, of_process(&process));
             }
         } else if extension == COUNTERS {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             let pid = name.split('-').next().and_then(|pid| pid.parse().ok());
-            counted.insert(pid.context(name.into_owned())?, of_engine(&text)?);
+            add(
+                &mut counted,
+                pid.context(name.into_owned())?,
+                of_engine(&text)?,
+            );
         }
     }
     Ok(compare(&traced, &counted))
+}
+
+/// Adds to what the processes of this number, on any host, moved by any device.
+fn add(sums: &mut BTreeMap<u32, Bytes>, pid: u32, bytes: Bytes) {
+    let sum = sums.entry(pid).or_default();
+    for (name, bytes) in bytes {
+        *sum.entry(name).or_default() += bytes;
+    }
 }
 
 fn compare(traced: &BTreeMap<u32, Bytes>, counted: &BTreeMap<u32, Bytes>) -> Option<String> {
@@ -126,6 +138,10 @@ mod tests {
         fs::write(folder.path().join("7-gdr0.counters"), "send 10\nread 0\n").unwrap();
         assert_eq!(report(9), None);
         assert!(report(10).unwrap().contains("the engine counted"));
+        // The same number on another host, or another device of the process.
+        fs::write(folder.path().join("7-5-b-gdr0.counters"), "send 4\n").unwrap();
+        assert_eq!(report(13), None);
+        fs::remove_file(folder.path().join("7-5-b-gdr0.counters")).unwrap();
         // A process without counters, and a run that moved nothing.
         fs::remove_file(folder.path().join("7-gdr0.counters")).unwrap();
         assert!(report(9).is_some());
