@@ -14,6 +14,7 @@ mod elf;
 mod environment;
 mod exit;
 mod figures;
+mod given_options;
 mod global;
 mod gpu;
 mod gpu_context;

@@ -18,7 +18,8 @@ use gdr_copy::{BackendKind, Context};
 use gdr_cuda::{Gpu, Ordinal, SimDriver};
 use gdr_perf::BenchTarget;
 use gdr_perf::loopback::{
-    self, Destination, Event, Report, Settings, Step, Timeouts, TransferPreference, Verdict,
+    self, Destination, Event, ListeningEnd, Report, Settings, Step, Timeouts, TransferPreference,
+    Verdict,
 };
 use gdr_perf::transfer::TransferMemory;
 use gdr_rdma::{Listener, Security};
@@ -147,8 +148,7 @@ fn receive(at: Option<Step>, iterations: u32, transfer: TransferPreference) -> R
         &device,
         &listener,
         &security,
-        to,
-        timeouts,
+        &ListeningEnd::new(to, timeouts),
         &mut observe,
     )
     .unwrap()

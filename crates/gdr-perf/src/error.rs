@@ -222,6 +222,16 @@ pub enum PeerError {
     /// It requested settings that this end refuses.
     #[error("requested settings that cannot be used: {0}")]
     Settings(SettingsError),
+    /// It chose another value than the listening end was given.
+    #[error(
+        "asks for {name} {theirs}, and the server was given {ours}: give both ends the same, or leave it \
+         out at the server"
+    )]
+    OtherChoice {
+        name: &'static str,
+        theirs: String,
+        ours: String,
+    },
     /// Its messages disagree about its RDMA address.
     #[error(
         "is at {said} by one message and at {named} by another; use the same version of gdr on \

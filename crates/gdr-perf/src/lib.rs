@@ -49,6 +49,7 @@ pub mod copybw;
 pub mod copylat;
 pub mod copysweep;
 mod error;
+mod expected;
 pub mod loopback;
 pub mod mapped_buffer;
 mod memory_facts;
@@ -70,6 +71,7 @@ mod wire;
 pub use bench_target::BenchTarget;
 pub use copy_library::CopyLibrary;
 pub use error::{Error, PeerError, Remedy, Result, SettingsError, TransferFailure};
+pub use expected::{ChosenPart, Expected};
 pub use ping_pong::MemoryLocation;
 pub use wire::Wire;
 

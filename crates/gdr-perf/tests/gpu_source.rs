@@ -12,7 +12,7 @@ use std::time::Duration;
 use fixture::{target, target_that_maps_other_memory, two_targets};
 use gdr_cuda::MemoryKind;
 use gdr_perf::loopback::{
-    self, CauseKind, Destination, Event, Report, Settings, Timeouts, TransferMode,
+    self, CauseKind, Destination, Event, ListeningEnd, Report, Settings, Timeouts, TransferMode,
     TransferPreference, Verdict,
 };
 use gdr_perf::transfer::TransferMemory;
@@ -176,7 +176,12 @@ fn both_processes_report_the_gpu_of_the_sender() {
             let (security, to) = (&Security::Loopback, Destination::default());
             let target = target();
             loopback::listen(
-                &target, &device, &listener, security, to, timeouts, &mut go_on,
+                &target,
+                &device,
+                &listener,
+                security,
+                &ListeningEnd::new(to, timeouts),
+                &mut go_on,
             )
         });
         let device = loopback::open_connector(address.ip(), None, 0).unwrap();

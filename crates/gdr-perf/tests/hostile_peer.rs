@@ -266,7 +266,7 @@ fn transfer_row() -> Value {
 
 fn transfer_client(endpoint: Endpoint) -> Vec<Step> {
     let ask = json!({
-        "measurement": "ask", "version": 4, "plan": plan(60_000), "end": transfer_end(endpoint),
+        "measurement": "ask", "version": 5, "plan": plan(60_000), "end": transfer_end(endpoint),
     });
     vec![
         Step::Send(ask),

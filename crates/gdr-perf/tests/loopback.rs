@@ -14,8 +14,8 @@ use gdr_copy::BackendKind;
 use gdr_cuda::MemoryKind;
 use gdr_perf::loopback::pipeline::{self, PipelineEvent, PipelineReport, PipelineSettings};
 use gdr_perf::loopback::{
-    self, CauseKind, Destination, Event, Operation, Outcome, PathKind, Report, Settings,
-    SweepSettings, Timeouts, TransferMode, TransferPreference, Verdict,
+    self, CauseKind, Destination, Event, ListeningEnd, Operation, Outcome, PathKind, Report,
+    Settings, SweepSettings, Timeouts, TransferMode, TransferPreference, Verdict,
 };
 use gdr_perf::transfer::{MemoryFacts, TransferMemory};
 use gdr_perf::{BenchTarget, Error};
@@ -301,8 +301,7 @@ fn two_ends_within(
                 &device,
                 &listener,
                 &servers,
-                to,
-                timeouts,
+                &ListeningEnd::new(to, timeouts),
                 &mut go_on,
             )
         });
@@ -381,7 +380,12 @@ fn a_sender_with_several_shards_stripes_to_a_receiver_with_any_number() {
             let (security, to) = (&Security::Loopback, Destination::default());
             let target = target();
             loopback::listen(
-                &target, &device, &listener, security, to, timeouts, &mut go_on,
+                &target,
+                &device,
+                &listener,
+                security,
+                &ListeningEnd::new(to, timeouts),
+                &mut go_on,
             )
         });
         let (security, source) = (&Security::Loopback, TransferMemory::Host);

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use fixture::target;
 use gdr_perf::Error;
 use gdr_perf::loopback::{
-    self, CauseKind, Destination, Ended, Event, Report, Settings, Timeouts, Verdict,
+    self, CauseKind, Destination, Ended, Event, ListeningEnd, Report, Settings, Timeouts, Verdict,
 };
 use gdr_perf::transfer::TransferMemory;
 use gdr_rdma::{Deadline, HandshakeError, Listener, Mtu, PeerInfo, Security, Session};
@@ -51,8 +51,7 @@ fn receive(listener: &Listener) -> Result<Report, Error> {
         &device,
         listener,
         &security,
-        to,
-        timeouts,
+        &ListeningEnd::new(to, timeouts),
         &mut go_on,
     )
 }

@@ -10,18 +10,19 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::ValueEnum;
-use gdr_perf::BenchTarget;
 use gdr_perf::loopback::{
-    self, Chosen, Destination, DeviceName, DevicePair, Event, HostPort, Report, Settings, Step,
-    SweepEvent, SweepSettings, Timeouts, TransferPreference, Verdict,
+    self, Chosen, Destination, DeviceName, DevicePair, Event, HostPort, ListeningEnd, Report,
+    Settings, Step, SweepEvent, SweepSettings, Timeouts, TransferPreference, Verdict,
 };
 use gdr_perf::transfer::TransferMemory;
+use gdr_perf::{BenchTarget, ChosenPart};
 use gdr_rdma::Listener;
 
 use super::say_simulated;
 use crate::command::{CommandSpec, Group, Run};
 use crate::exit::{Exit, Statuses, UsageError};
 use crate::figures::FigureOptions;
+use crate::given_options::GivenOptions;
 use crate::global::Global;
 use crate::gpu::{Allocator, GpuName, GpuOptions};
 use crate::gpu_context::GpuContext;
@@ -50,6 +51,10 @@ use text::Lines;
 /// `gdr devices` lists both.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
+    // The first, because each field takes its value away from what was parsed.
+    #[command(flatten)]
+    given: GivenOptions,
+
     /// RDMA device of this process, which sends and receives: --from and --to name two
     #[arg(
         long,
@@ -93,12 +98,12 @@ pub(crate) struct Options {
 
     /// Bytes an iteration, a multiple of 4 up to 1G [default: 1M]; the largest with --sweep
     /// [default: 64M]
-    #[arg(short, long, value_name = "SIZE", value_parser = size, conflicts_with = "listen")]
+    #[arg(short, long, value_name = "SIZE", value_parser = size)]
     size: Option<u64>,
 
     /// Iterations, each with its own patterns [default: 10]; the most rounds of a latency with
     /// --sweep [default: 2000]
-    #[arg(short, long, value_name = "N", value_parser = count, conflicts_with = "listen")]
+    #[arg(short, long, value_name = "N", value_parser = count)]
     iterations: Option<u32>,
 
     /// Measure instead of proving: latency and bandwidth of WRITE and READ by size, into host
@@ -111,7 +116,7 @@ pub(crate) struct Options {
     all: bool,
 
     /// Seed of the patterns
-    #[arg(long, value_name = "SEED", value_parser = count, default_value = "1", conflicts_with = "listen")]
+    #[arg(long, value_name = "SEED", value_parser = count, default_value = "1")]
     pattern: u32,
 
     /// Transfer through a CPU mapping (soft) or a registration (verbs) of GPU memory, or fail
@@ -130,7 +135,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "SECONDS", value_parser = count, default_value = "10")]
     timeout: u32,
 
-    /// Own the GPU memory, and accept one peer by TCP at this address
+    /// Own the GPU memory, and accept one peer by TCP at this address; the peer has to choose the
+    /// --size, --iterations and --pattern that are given here
     #[arg(long, value_name = "HOST[:PORT]", conflicts_with = "connect")]
     listen: Option<HostPort>,
 
@@ -305,6 +311,31 @@ Examples:
     const RUN: Run<Self> = run;
 }
 
+/// The settings that the connecting end chooses, each under the argument that sets it.
+const CHOSEN_BY_THE_PEER: [(&str, ChosenPart<Settings>); 3] = [
+    (
+        "size",
+        ChosenPart {
+            name: "--size",
+            value: |it| it.size.to_string(),
+        },
+    ),
+    (
+        "iterations",
+        ChosenPart {
+            name: "--iterations",
+            value: |it| it.iterations.to_string(),
+        },
+    ),
+    (
+        "pattern",
+        ChosenPart {
+            name: "--pattern",
+            value: |it| it.seed.to_string(),
+        },
+    ),
+];
+
 fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
     options.check()?;
     let alone = options.listen.is_none() && options.connect.is_none();
@@ -375,7 +406,15 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
         (Some(_), _, Some(addresses)) => connect(&setup, &addresses, &mut observe)?,
         (None, Some(gpu), Some(addresses)) => {
             let wait = Duration::from_secs(options.wait.into());
-            listen(&gpu.target, &setup, wait, &addresses, &mut observe)?
+            let timeouts = Timeouts {
+                peer: wait,
+                step: setup.settings.timeout,
+            };
+            let own = ListeningEnd {
+                expected: options.given.expected(setup.settings, &CHOSEN_BY_THE_PEER),
+                ..ListeningEnd::new(setup.destination, timeouts)
+            };
+            listen(&gpu.target, &setup, &own, &addresses, &mut observe)?
         }
         (None, Some(gpu), None) => within(&gpu.target, &setup, &mut observe)?,
         _ => return Err(UsageError("there is nothing to do".into()).into()),
@@ -490,7 +529,7 @@ fn within(target: &BenchTarget, setup: &Setup, observe: Observe<'_>) -> Result<R
 fn listen(
     target: &BenchTarget,
     setup: &Setup,
-    wait: Duration,
+    own: &ListeningEnd,
     addresses: &Addresses,
     observe: Observe<'_>,
 ) -> Result<Report> {
@@ -501,17 +540,12 @@ fn listen(
         check_listener(&device, address, &addresses.security)?;
         Ok((device, listener))
     })?;
-    let timeouts = Timeouts {
-        peer: wait,
-        step: setup.settings.timeout,
-    };
     Ok(loopback::listen(
         target,
         &device,
         &listener,
         &addresses.security,
-        setup.destination,
-        timeouts,
+        own,
         observe,
     )?)
 }

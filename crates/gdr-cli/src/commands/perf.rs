@@ -1,5 +1,6 @@
 //! `gdr perf`: bandwidth and latency of RDMA operations between two processes.
 
+mod client_choice;
 pub(crate) mod perftest;
 mod picture;
 mod table;
@@ -11,16 +12,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
+use clap::ValueEnum;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Arg, ValueEnum};
 use gdr_node::{Inventory, LiveRoot};
 use gdr_perf::loopback::{
     Chosen, Destination, DeviceName, DevicePair, HostPort, SETUP_PORT, Timeouts, TransferPreference,
 };
 use gdr_perf::transfer::{
     self, Amount, AtomicKind, Direction, InvalidThreshold, LocalEnd, MaximumLatency, MinimumRate,
-    Plan, Reach, Repetition, Striping, Thresholds, TransferEvent, TransferMemory, Verb,
+    Plan, Reach, Repetition, Request, Striping, Thresholds, TransferEvent, TransferMemory, Verb,
     Verification,
 };
 
@@ -33,6 +33,7 @@ use crate::cpu_placement::CpuOptions;
 use crate::document;
 use crate::exit::{Exit, NO_GPU_OR_CLOSED, Statuses, UsageError};
 use crate::figures::FigureOptions;
+use crate::given_options::GivenOptions;
 use crate::global::Global;
 use crate::gpu::{Allocator, GpuOptions};
 use crate::gpu_context::{GpuContext, WithoutGpu};
@@ -51,8 +52,10 @@ use waiting::Waiting;
 /// Measure bandwidth or latency of RDMA operations between two processes, as perftest does
 ///
 /// Started without a host it is the server, and waits for one client; the client chooses what is
-/// measured, each end its device and its memory (--gpu). Both print the result. With --verify
-/// every byte of every message is compared where it arrived, the warm-up included.
+/// measured, each end its device and its memory (--gpu). A server that is given a verb, sizes or
+/// other options of the measurement refuses a client that chose others, and both ends say which.
+/// Both print the result. With --verify every byte of every message is compared where it arrived,
+/// the warm-up included.
 #[derive(Debug, clap::Args)]
 #[command(
     mut_arg("gpu", |arg| {
@@ -61,13 +64,16 @@ use waiting::Waiting;
             .num_args(0..=1)
             .default_missing_value("0")
     }),
-    mut_arg("cpus", |arg| arg.visible_alias("pin_cores")),
-    mut_args(of_one_end)
+    mut_arg("cpus", |arg| arg.visible_alias("pin_cores"))
 )]
 pub(crate) struct Options {
-    /// What to measure
+    // The first, because each field takes its value away from what was parsed.
+    #[command(flatten)]
+    given: GivenOptions,
+
+    /// What to measure; a server without it serves any
     #[arg(value_name = "VERB", value_parser = verb())]
-    verb: Verb,
+    verb: Option<Verb>,
 
     /// The server, by name or address; without it, this end is the server
     #[arg(value_name = "HOST[:PORT]")]
@@ -207,7 +213,13 @@ pub(crate) struct Options {
     timeout: u32,
 
     /// Seconds for which the server waits for a client
-    #[arg(long, value_name = "SECONDS", value_parser = count, default_value = "60")]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        value_parser = count,
+        default_value = "60",
+        conflicts_with = "host"
+    )]
     wait: u32,
 
     #[command(flatten)]
@@ -225,60 +237,6 @@ pub(crate) struct Options {
     // The last, because its heading is for all that follow.
     #[command(flatten)]
     perftest: PerftestOptions,
-}
-
-/// The options that the client chooses for both ends.
-const OF_CLIENT: [&str; 25] = [
-    "size",
-    "all_sizes",
-    "iters",
-    "duration",
-    "warm_up",
-    "tx_depth",
-    "rx_depth",
-    "queue_pairs",
-    "stripe",
-    "bidirectional",
-    "mtu",
-    "cq_mod",
-    "post_list",
-    "inline",
-    "atomic",
-    "verify",
-    "min",
-    "max_lat",
-    "endless",
-    "outs",
-    "qp_timeout",
-    "service_level",
-    "traffic_class",
-    "limit_bw",
-    "limit_msgrate",
-];
-
-/// Lets an option that only one end has a use for be given to that end alone.
-fn of_one_end(arg: Arg) -> Arg {
-    match arg.get_id().as_str() {
-        id if OF_CLIENT.contains(&id) => arg.requires("host"),
-        "wait" => arg.conflicts_with("host"),
-        _ => arg,
-    }
-}
-
-/// What helps where an option of the client is given to the server, or one of perftest's to gdr.
-fn instead(error: &clap::Error) -> Option<String> {
-    let names_host = |it: &String| it.starts_with("<HOST");
-    match (error.kind(), error.get(ContextKind::InvalidArg)) {
-        (ErrorKind::MissingRequiredArgument, Some(ContextValue::Strings(missing)))
-            if missing.iter().any(names_host) =>
-        {
-            let words = "without HOST this end is the server, and the client chooses what is measured for \
-                         both: give HOST, or leave out sizes, amounts, queue pairs, their options, --verify \
-                         and thresholds";
-            Some(words.to_owned())
-        }
-        _ => perftest::instead(error),
-    }
 }
 
 /// An atomic operation, by perftest's names.
@@ -304,8 +262,24 @@ fn maximum(text: &str) -> Result<MaximumLatency, InvalidThreshold> {
 }
 
 impl Options {
+    /// The verb; where a server was given none, any stands for the client's.
+    fn verb(&self) -> Verb {
+        self.verb.unwrap_or(Verb::WriteBw)
+    }
+
+    fn request(&self) -> Request {
+        Request {
+            plan: self.plan(),
+            thresholds: Thresholds {
+                minimum_rate: self.min.or(self.perftest.minimum_rate()),
+                minimum_mpps: self.perftest.limit_msgrate,
+                maximum_latencies: self.max_lat.clone(),
+            },
+        }
+    }
+
     fn plan(&self) -> Plan {
-        let usual = Plan::new(self.verb);
+        let usual = Plan::new(self.verb());
         let perftest = &self.perftest;
         let amount = match (self.iters, self.duration) {
             (_, Some(seconds)) => Amount::Seconds(seconds),
@@ -316,7 +290,7 @@ impl Options {
         let tx_depth = self.tx_depth.unwrap_or(usual.tx_depth);
         Plan {
             sizes: match (self.all_sizes, &self.size[..]) {
-                (true, _) => Plan::all_sizes(self.verb),
+                (true, _) => Plan::all_sizes(self.verb()),
                 (false, []) => usual.sizes,
                 (false, sizes) => sizes.to_vec(),
             },
@@ -361,7 +335,7 @@ impl Options {
     fn check(&self) -> Result<(), UsageError> {
         let refused = |what: &str| Err(UsageError(what.to_owned()));
         let reads = matches!(
-            self.verb,
+            self.verb(),
             Verb::ReadBw | Verb::ReadLat | Verb::AtomicBw | Verb::AtomicLat
         );
         if self.perftest.outs.is_some() && !reads {
@@ -454,7 +428,7 @@ impl CommandSpec for Options {
     ];
     const EXAMPLES: &'static str = "\
 Examples:
-  gdr perf write-bw                              the server, which waits for a client
+  gdr perf                                       the server, which waits for a client
   gdr perf write-bw 127.0.0.1 -a --verify        the client: every size, bytes compared
   gdr perf read-lat node2 -d mlx5_0 --key-file k       by a NIC, to another host
   gdr perf send-bw node2 -q 4 -b -D 10 --key-file k    4 queue pairs, both ways, 10 seconds
@@ -463,7 +437,7 @@ Examples:
   gdr perf write-bw 127.0.0.1 --use_cuda=0 -F -c RC -D 5 --run_infinitely     by habit of perftest
   gdr perf write-lat node2 --cpus 4 --bind 10.0.0.1 --key-file k     on CPU 4, from this address
   gdr perf write-lat 127.0.0.1 -a --json --svg latency.svg";
-    const INSTEAD: fn(&clap::Error) -> Option<String> = instead;
+    const INSTEAD: fn(&clap::Error) -> Option<String> = perftest::instead;
     const RUN: Run<Self> = run;
 }
 
@@ -473,9 +447,9 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
         gdr_rdma::disable_scatter_to_cqe();
     }
     options.check()?;
-    let plan = options.plan();
-    plan.check()
-        .map_err(|error| UsageError(error.to_string()))?;
+    let request = options.request();
+    let checked = request.plan.check();
+    checked.map_err(|error| UsageError(error.to_string()))?;
     let mut pair = options.pair()?;
     pair.choose()?;
     let gpu = open_gpu(options)?;
@@ -514,13 +488,8 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
         Some(gpu) => TransferMemory::Gpu(&gpu.target, options.destination()),
         None => TransferMemory::Host,
     };
-    let thresholds = Thresholds {
-        minimum_rate: options.min.or(options.perftest.minimum_rate()),
-        minimum_mpps: options.perftest.limit_msgrate,
-        maximum_latencies: options.max_lat.clone(),
-    };
     let figures = options.figures.or_wide(options.perftest.cpu_util);
-    let mut table = Table::new(options.verb, figures);
+    let mut table = Table::new(options.verb(), figures);
     let mut waiting = Waiting::new();
     let mut observe = |event: TransferEvent<'_>| {
         waiting.event(&event);
@@ -542,6 +511,9 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
                 true => Reach::DmaBuf,
                 false => Reach::Any,
             },
+            expected: options
+                .given
+                .expected(request.clone(), &client_choice::parts()),
         })
     };
     let security = &addresses.security;
@@ -568,8 +540,8 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
                 peer,
                 security,
                 own,
-                &plan,
-                &thresholds,
+                &request.plan,
+                &request.thresholds,
                 &mut observe,
             )?)
         })?,
@@ -619,11 +591,13 @@ fn soft_device(chosen: &Chosen, source: IpAddr) -> Option<DeviceName> {
 
 #[cfg(test)]
 mod tests {
+    use clap::FromArgMatches;
+
     use super::*;
     use crate::cli;
 
-    /// The options that each end has a use for, and those that say what gdr does anyway.
-    const OF_EITHER: [&str; 34] = [
+    /// The options of each end's own, and those that say what gdr does anyway.
+    const OF_ONE_END: [&str; 37] = [
         "device",
         "ib_port",
         "gid_index",
@@ -637,6 +611,7 @@ mod tests {
         "staged",
         "memory",
         "timeout",
+        "wait",
         "cpus",
         "key_file",
         "insecure",
@@ -658,53 +633,69 @@ mod tests {
         "_no_peak",
         "_perform_warm_up",
         "_disable_pcie_relaxed",
+        "help",
+        "version",
     ];
 
-    fn parse(line: &str) -> Result<(), clap::Error> {
-        let words = line.split_whitespace();
-        cli::command().try_get_matches_from(words).map(drop)
+    fn options(line: &str) -> Options {
+        let matches = cli::command().get_matches_from(line.split_whitespace());
+        let (_, perf) = matches.subcommand().unwrap();
+        Options::from_arg_matches(perf).unwrap()
+    }
+
+    fn expected(line: &str) -> Option<gdr_perf::Expected<Request>> {
+        let options = options(line);
+        let ours = options.request();
+        options.given.expected(ours, &client_choice::parts())
     }
 
     #[test]
-    fn an_option_that_an_end_would_ignore_is_refused_there() {
+    fn a_server_compares_every_option_that_it_was_given_and_the_client_chooses() {
+        let usual = options("gdr perf write-bw node2").request();
+        let other = options("gdr perf read-bw node2").request();
+        assert!(expected("gdr perf").is_none());
+        assert!(expected("gdr perf --udp-port 4792 --wait 8").is_none());
+        assert!(
+            expected("gdr perf write-bw")
+                .unwrap()
+                .check(&other)
+                .is_err()
+        );
         let mut gdr = cli::command();
         gdr.build();
         let perf = gdr.find_subcommand("perf").unwrap();
-        let is_own = |arg: &&Arg| arg.get_long().is_some() && !arg.is_global_set();
-        let options = perf.get_arguments().filter(is_own);
-        for option in options {
+        let is_own = |arg: &&clap::Arg| arg.get_long().is_some() && !arg.is_global_set();
+        for option in perf.get_arguments().filter(is_own) {
             let (id, long) = (option.get_id().as_str(), option.get_long().unwrap());
-            let takes = option.get_action().takes_values();
-            // Of an enumeration its first value; a number suits most others.
+            let is_compared = client_choice::parts().iter().any(|(of, _)| *of == id);
+            assert_ne!(
+                is_compared,
+                OF_ONE_END.contains(&id),
+                "{id:?} is of which end?"
+            );
+            if !is_compared {
+                continue;
+            }
+            // Of an enumeration the last value, which is not the default; a number suits most others.
             let possible = option.get_possible_values();
-            let value = match (possible.first(), id) {
+            let value = match (possible.last(), id) {
                 (Some(value), _) => value.get_name(),
                 (None, "min") => "1GB/s",
                 (None, "max_lat") => "1us",
                 (None, _) => "8",
             };
-            let option = if takes {
-                format!("--{long}={value}")
-            } else {
-                format!("--{long}")
+            let given = match option.get_action().takes_values() {
+                true => format!("--{long}={value}"),
+                false => format!("--{long}"),
             };
-            let server = parse(&format!("gdr perf write-bw {option}"));
-            let client = parse(&format!("gdr perf write-bw node2 {option}"));
-            if OF_CLIENT.contains(&id) {
-                let refused = server.unwrap_err();
-                let said = instead(&refused).unwrap();
-                assert!(said.contains("the client chooses"), "{said}");
-                assert!(
-                    refused.to_string().contains(&format!("--{long}")),
-                    "{refused}"
-                );
-                client.unwrap();
-            } else if id == "wait" {
-                assert_eq!(client.unwrap_err().kind(), ErrorKind::ArgumentConflict);
-                server.unwrap();
-            } else if !["help", "version"].contains(&id) {
-                assert!(OF_EITHER.contains(&id), "which end has a use for {id:?}?");
-            }
+            let expected = expected(&format!("gdr perf write-bw {given}")).unwrap();
+            let refused = expected.check(&usual).unwrap_err().to_string();
+            assert!(
+                refused.contains(&format!("asks for --{long} ")),
+                "{refused}"
+            );
+            let same = options(&format!("gdr perf write-bw node2 {given}")).request();
+            expected.check(&same).unwrap();
         }
     }
 }

@@ -203,8 +203,9 @@ fn every_gpu_is_proved_from_memory_of_the_named_one() {
 #[test]
 fn a_sender_of_another_process_has_memory_of_a_gpu() {
     let gpus = simulated_gpus();
-    let (listener, mut stdout) =
-        Running::start("loopback --listen 127.0.0.1:14775 --udp-port 14775 --gpu 0");
+    let (listener, mut stdout) = Running::start(
+        "loopback --listen 127.0.0.1:14775 --udp-port 14775 --gpu 0 --size 4K -i 2 --pattern 1",
+    );
     read_until(&mut stdout, "listening on ");
     let text = fine(
         "loopback --connect 127.0.0.1:14775 --udp-port 14775 --from-gpu 1 --staged --memory cuMemCreate \
@@ -221,6 +222,28 @@ fn a_sender_of_another_process_has_memory_of_a_gpu() {
     let of_peer = served.lines().find(|line| line.starts_with("from GPU"));
     assert!(of_peer.unwrap().ends_with("(the peer says)"), "{served}");
     assert_eq!(text.matches("SIMULATED").count(), 2, "{text}");
+}
+
+#[test]
+fn settings_that_the_listening_end_was_given_are_those_of_the_other_end() {
+    for (given, difference) in [
+        ("--size 8K", "--size 4096, and the server was given 8192"),
+        ("-i 3", "--iterations 2, and the server was given 3"),
+        ("--pattern 7", "--pattern 1, and the server was given 7"),
+    ] {
+        let (listener, mut stdout) = Running::start(&format!(
+            "loopback --listen 127.0.0.1:14925 --udp-port 14925 {given}"
+        ));
+        read_until(&mut stdout, "listening on ");
+        let output =
+            simulated("loopback --connect 127.0.0.1:14925 --udp-port 14925 --size 4K -i 2");
+        assert_eq!(code(&output), 2, "{}", super::stdout(&output));
+        let error = stderr(&output);
+        let error = error.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_contains!(error, difference);
+        assert_contains!(error, "leave it out at the server");
+        assert_eq!(listener.end(stdout).0, 2);
+    }
 }
 
 #[test]

@@ -10,7 +10,7 @@ use super::*;
 /// A server that waits for a client at this TCP and UDP port.
 fn serve(port: u16, options: &str) -> Server {
     Server::start(&format!(
-        "perf write-bw --port {port} --udp-port {port} --timeout 60 {options}"
+        "perf {options} --port {port} --udp-port {port} --timeout 60"
     ))
 }
 
@@ -65,7 +65,7 @@ fn with_a_changed_bit(port: u16, at_server: bool, line: &str, op: u32) -> (Strin
         program
     };
     let ports = format!("--port {port} --udp-port {port} --timeout 60");
-    let server = Server::of(&mut changing(at_server), &format!("perf write-bw {ports}"));
+    let server = Server::of(&mut changing(at_server), &format!("perf {ports}"));
     let client = changing(!at_server)
         .args(format!("perf {line} --verify {ports}").split_whitespace())
         .output()
@@ -132,6 +132,49 @@ fn one_changed_message_is_found_and_named_whatever_the_verb_the_size_and_the_end
             Some((packet / packets, offset)),
             "{line}: {text} {log}"
         );
+    }
+}
+
+#[test]
+fn an_option_that_the_server_was_given_is_the_clients_or_both_ends_name_the_difference() {
+    const LINE: &str = "write-lat -s 64,128 -n 30 --warm-up 5 --verify --max-lat p99=900s";
+    let server = serve(14914, LINE);
+    let client_line = LINE.replace("write-lat", "write-lat 127.0.0.1");
+    let output = client(14914, &client_line);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let (status, served) = server.end();
+    assert_eq!(status, 0, "{served}");
+    for text in [stdout(&output), served] {
+        assert_contains!(text, "PASS: every size keeps the thresholds");
+    }
+    for (ours, theirs, difference) in [
+        (
+            "write-lat",
+            "read-lat",
+            "the verb read-lat, and the server was given write-lat",
+        ),
+        ("64,128", "64", "--size 64, and the server was given 64,128"),
+        (
+            "p99=900s",
+            "p99=800s",
+            "--max-lat p99=800000000us, and the server was given p99=900000000us",
+        ),
+    ] {
+        let mut program = program();
+        let ports = "--port 14914 --udp-port 14914";
+        let server = Server::of(
+            program.stderr(Stdio::piped()),
+            &format!("perf {LINE} {ports}"),
+        );
+        let output = client(14914, &client_line.replace(ours, theirs));
+        assert_eq!(code(&output), 2, "{}", stdout(&output));
+        let (status, served) = server.end();
+        assert_eq!(status, 2, "{served}");
+        let remedy = format!("asks for {difference}: give both ends the same, or leave it out");
+        for text in [stderr(&output), served] {
+            let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+            assert_contains!(text, &remedy);
+        }
     }
 }
 

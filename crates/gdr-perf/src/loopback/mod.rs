@@ -56,4 +56,4 @@ pub use report::{
 };
 pub use settings::{Destination, Fault, Settings, TransferPreference};
 pub use sweep::{DirectRatio, Operation, PathKind, Row, Sweep, SweepEvent, SweepSettings, sweep};
-pub use two_process::{Timeouts, connect, listen};
+pub use two_process::{ListeningEnd, Timeouts, connect, listen};

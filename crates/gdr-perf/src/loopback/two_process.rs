@@ -18,6 +18,7 @@ use super::settings::{Destination, Settings};
 use crate::bench_target::BenchTarget;
 use crate::conversation::{AFTERMATH, arrivals, check_end, common_mtu, known_mtu, reach};
 use crate::error::{Error, PeerError, Result};
+use crate::expected::Expected;
 use crate::memory_facts::{Memory, MemoryFacts};
 use crate::peer_message::refusal;
 use crate::registered_buffer::TransferMemory;
@@ -32,6 +33,28 @@ pub struct Timeouts {
     pub peer: Duration,
     /// For each step, as [`Settings::timeout`].
     pub step: Duration,
+}
+
+/// What a listening end brings along.
+#[derive(Clone, Debug)]
+pub struct ListeningEnd {
+    /// Its GPU memory.
+    pub destination: Destination,
+    /// Its deadlines.
+    pub timeouts: Timeouts,
+    /// What it was told of the settings, which its peer chooses.
+    pub expected: Option<Expected<Settings>>,
+}
+
+impl ListeningEnd {
+    /// An end that takes any settings.
+    pub const fn new(destination: Destination, timeouts: Timeouts) -> Self {
+        Self {
+            destination,
+            timeouts,
+            expected: None,
+        }
+    }
 }
 
 /// A session with the peer, and the deadline of the peer's next message.
@@ -111,7 +134,7 @@ impl PeerSession {
 }
 
 /// Waits for one peer that [connects](connect), and lets it write into GPU memory at `device`. The
-/// peer chooses the settings. The run cannot be stopped while it waits for the peer.
+/// peer chooses the settings, which must be as this end was told. The run cannot be stopped while it waits for the peer.
 ///
 /// # Errors
 /// As [`super::run`]; no peer connects in time, or it speaks another protocol or does not know the
@@ -121,21 +144,19 @@ pub fn listen(
     device: &Device,
     listener: &Listener,
     security: &Security,
-    destination: Destination,
-    timeouts: Timeouts,
+    own: &ListeningEnd,
     observe: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
 ) -> Result<Report> {
     let mut observer = Observer::new(observe);
     observer.notify(Event::Listening(listener.address()?))?;
     let terms = security.with_service(SERVICE);
-    let (session, asked) = arrivals(listener, terms, timeouts).first()?;
+    let (session, asked) = arrivals(listener, terms, own.timeouts).first()?;
     report_peer(&session, listener.failed(), &mut observer)?;
     let mut session = PeerSession {
         stream: session,
-        limit: timeouts.step,
+        limit: own.timeouts.step,
     };
-    let prepared =
-        asked.and_then(|asked| prepare(target, device, destination, timeouts, &mut session, asked));
+    let prepared = asked.and_then(|asked| prepare(target, device, own, &mut session, asked));
     let Prepared {
         mut gpu,
         settings,
@@ -183,8 +204,7 @@ struct Prepared {
 fn prepare(
     target: &BenchTarget,
     device: &Device,
-    destination: Destination,
-    timeouts: Timeouts,
+    own: &ListeningEnd,
     session: &mut PeerSession,
     asked: Message,
 ) -> Result<Prepared> {
@@ -192,10 +212,13 @@ fn prepare(
         Message::Ask(ask) => *ask,
         other => return unexpected(&other),
     };
-    let settings = ask.settings(timeouts.step)?;
+    let settings = ask.settings(own.timeouts.step)?;
+    if let Some(expected) = &own.expected {
+        expected.check(&settings)?;
+    }
     session.limit = settings.peer_limit();
     session.stream.give_up_after(settings.limit())?;
-    let gpu = GpuSide::new(target, device, destination, &settings, ask.queue_pairs)?;
+    let gpu = GpuSide::new(target, device, own.destination, &settings, ask.queue_pairs)?;
     let memory = gpu.memory().clone();
     let fits = ask.source.check_beside(&memory.subject);
     fits.map_err(PeerError::Settings)?;

@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use gdr_rdma::{Device, Listener, ProtectionDomain, Security};
 
 use super::memory::{EndMemory, LocalEnd};
-use super::plan::Plan;
+use super::plan::{Plan, Request};
 use super::report::{TransferEvent, TransferReport};
 use super::run;
 use super::threshold::Thresholds;
@@ -73,6 +73,14 @@ impl<'a> TransferEndpoint<'a> {
     /// The address from which it connects, if that is not the one of its device.
     pub(super) fn connect_from(&self) -> Option<IpAddr> {
         self.own.connect_from
+    }
+
+    /// Refuses another choice of the peer than this end was told of.
+    pub(super) fn expects(&self, request: &Request) -> Result<()> {
+        match &self.own.expected {
+            Some(expected) => Ok(expected.check(request)?),
+            None => Ok(()),
+        }
     }
 
     /// The CPUs that its process was bound to.

@@ -4,7 +4,9 @@ use std::net::IpAddr;
 
 use gdr_rdma::{Access, ProtectionDomain, RegistrationMethod};
 
+use super::plan::Request;
 use crate::error::{Result, SettingsError};
+use crate::expected::Expected;
 use crate::memory_facts::MemoryFacts;
 use crate::registered_buffer::{RegisteredBuffer, StandIn, TransferMemory};
 use crate::report::CpuPlacement;
@@ -20,6 +22,8 @@ pub struct LocalEnd<'a> {
     pub cpus: Option<CpuPlacement>,
     /// How GPU memory may be reached.
     pub reach: Reach,
+    /// What it was told of what its peer chooses, where it listens.
+    pub expected: Option<Expected<Request>>,
 }
 
 /// How the device of an end may reach GPU memory.
@@ -39,6 +43,7 @@ impl<'a> From<TransferMemory<'a>> for LocalEnd<'a> {
             connect_from: None,
             cpus: None,
             reach: Reach::Any,
+            expected: None,
         }
     }
 }

@@ -30,8 +30,8 @@ pub use crate::registered_buffer::TransferMemory;
 pub use endpoint::TransferEndpoint;
 pub use memory::{LocalEnd, Reach};
 pub use plan::{
-    Amount, AtomicKind, Direction, MOST_BYTES, Plan, PlanError, Repetition, Role, Striping,
-    Verification,
+    Amount, AtomicKind, Direction, MOST_BYTES, Plan, PlanError, Repetition, Request, Role,
+    Striping, Verification,
 };
 pub use protocol::SERVICE;
 pub use report::{

@@ -6,6 +6,7 @@ use gdr_cuda::pattern_word;
 use gdr_rdma::{Device, Mtu, Provider};
 use serde::{Deserialize, Serialize};
 
+use super::threshold::Thresholds;
 use super::verb::{Metric, Operation, Verb};
 use crate::error::MOST_SECONDS;
 
@@ -153,6 +154,16 @@ pub struct Plan {
     /// The traffic class of kernel devices.
     #[serde(default)]
     pub traffic_class: u8,
+}
+
+/// What the connecting end asks for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Request {
+    /// What is measured.
+    pub plan: Plan,
+    /// What every size has to keep.
+    #[serde(default)]
+    pub thresholds: Thresholds,
 }
 
 /// A plan that cannot be measured.

@@ -3,7 +3,7 @@
 use gdr_rdma::Service;
 use serde::{Deserialize, Serialize};
 
-use super::plan::Plan;
+use super::plan::Request;
 use super::report::{TransferEnd, TransferRow};
 use super::round_trips::Immediates;
 use crate::error::{PeerError, Result};
@@ -12,7 +12,7 @@ use crate::memory_facts::MemoryFacts;
 /// What both ends speak, as their greetings name it.
 pub const SERVICE: Service = Service::new("gdr-transfer");
 /// The version of the protocol.
-pub(super) const VERSION: u32 = 4;
+pub(super) const VERSION: u32 = 5;
 
 /// A message. The connecting end sends the first.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -49,7 +49,8 @@ pub(super) enum Phase {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Ask {
     pub(super) version: u32,
-    pub(super) plan: Plan,
+    #[serde(flatten)]
+    pub(super) request: Request,
     pub(super) end: TransferEnd,
 }
 

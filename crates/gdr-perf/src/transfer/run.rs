@@ -9,7 +9,7 @@ use rustix::time::{ClockId, clock_gettime};
 use super::endpoint::TransferEndpoint;
 use super::memory::{EndMemory, LocalEnd};
 use super::pipeline::{Pipeline, Remote, Sent, check_counts};
-use super::plan::{Amount, Direction, Plan, PlanError, Role, Verification};
+use super::plan::{Amount, Direction, Plan, PlanError, Request, Role, Verification};
 use super::protocol::{
     Ask, Measured, Message, Offer, Phase, SERVICE, VERSION, immediates, unexpected,
 };
@@ -139,7 +139,10 @@ fn client(
     let end = describe(device, memory, cpus);
     conversation.send(&Message::Ask(Box::new(Ask {
         version: VERSION,
-        plan: plan.clone(),
+        request: Request {
+            plan: plan.clone(),
+            thresholds: thresholds.clone(),
+        },
         end: end.clone(),
     })))?;
     let offer = match conversation.receive(plan.limit(plan.registered_bytes()) * 4)? {
@@ -213,7 +216,7 @@ fn server(
 ) -> Result<TransferReport> {
     let Ask {
         version,
-        plan,
+        request,
         end: peer,
     } = match asked {
         Message::Ask(ask) => *ask,
@@ -223,6 +226,8 @@ fn server(
         let (theirs, ours) = (version, VERSION);
         return Err(PeerError::Version { theirs, ours }.into());
     }
+    endpoint.expects(&request)?;
+    let Request { plan, thresholds } = request;
     let refused = |error| PeerError::Settings(SettingsError::Plan(error));
     plan.check().map_err(refused)?;
     conversation.limit = plan.limit(0);
@@ -250,7 +255,7 @@ fn server(
         wire: None,
         client: peer.clone(),
         server: end,
-        thresholds: Thresholds::default(),
+        thresholds,
         rows: Vec::new(),
         passed: true,
     };

@@ -3,19 +3,19 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::report::TransferRow;
 
 /// A rate with its unit: `80Gbps`, `10GB/s`.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MinimumRate {
     /// In GB/s, of 10^9 bytes.
     pub gb_per_s: f64,
 }
 
 /// A duration with its unit, of one figure: `10us`, `p99=25us`.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MaximumLatency {
     /// The figure.
     pub of: LatencyFigure,
@@ -24,7 +24,7 @@ pub struct MaximumLatency {
 }
 
 /// A figure of the latencies of one size.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LatencyFigure {
     /// The smallest.
@@ -153,6 +153,18 @@ impl FromStr for MaximumLatency {
     }
 }
 
+impl fmt::Display for MinimumRate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}GB/s", self.gb_per_s)
+    }
+}
+
+impl fmt::Display for MaximumLatency {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}us", self.of, self.ns / 1000.0)
+    }
+}
+
 impl LatencyFigure {
     const ALL: [(&'static str, Self); 8] = [
         ("min", Self::Min),
@@ -200,7 +212,7 @@ impl fmt::Display for LatencyFigure {
 }
 
 /// What every size has to keep.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Thresholds {
     /// The lowest rate.
     pub minimum_rate: Option<MinimumRate>,
