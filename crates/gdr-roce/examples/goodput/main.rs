@@ -7,13 +7,13 @@
 //!
 //! The figures depend on the code alone: they are the same on every machine and in every run.
 
-#[path = "../../tests/paths/case.rs"]
+#[path = "../../tests/protocol/paths/case.rs"]
 mod case;
-#[path = "../../tests/fixture/mod.rs"]
+#[path = "../../tests/protocol/fixture/mod.rs"]
 mod fixture;
-#[path = "../../tests/paths/flow.rs"]
+#[path = "../../tests/protocol/paths/flow.rs"]
 mod flow;
-#[path = "../../tests/paths/link.rs"]
+#[path = "../../tests/protocol/paths/link.rs"]
 mod link;
 
 use case::{BOTTLENECKS, CASES, FAULTS, HOSTS, OFFSETS};

@@ -3,8 +3,8 @@
 use gdr_roce::wire::{NakCode, Opcode};
 use gdr_roce::{Access, RecvRequest, Rkey, Segment, State, WcStatus, WrId};
 
+use super::target::{LEN, MTU, Sent, Target, nak, plain, reth};
 use crate::fixture::BASE;
-use crate::target::{LEN, MTU, Sent, Target, nak, plain, reth};
 
 /// A target with queued responses to a READ of its whole region, and their number.
 fn with_queued_read() -> (Target, u32) {

@@ -1,11 +1,7 @@
 //! Payloads that leave by reference.
-#![allow(clippy::unwrap_used, reason = "a test that fails")]
-
-mod fixture;
-
 use std::time::Duration;
 
-use fixture::{BASE, Random, Settings, connected};
+use crate::fixture::{BASE, Random, Settings, connected};
 use gdr_roce::wire::{MAX_DATAGRAM, Packet};
 use gdr_roce::{
     Access, AccessError, AtomicOp, Contents, Data, Extent, HeapMemory, Immediate, Key,

@@ -1,11 +1,7 @@
 //! Unreliable connections.
-#![allow(clippy::unwrap_used, reason = "a test that fails")]
-
-mod fixture;
-
 use std::time::Duration;
 
-use fixture::{BASE, Network, Pair, QPNS, Settings, Side, connect, connected, path};
+use crate::fixture::{BASE, Network, Pair, QPNS, Settings, Side, connect, connected, path};
 use gdr_roce::wire::{Headers, MAX_DATAGRAM, Opcode, Packet, icrc};
 use gdr_roce::{
     Access, AtomicOp, Completion, Data, HeapMemory, Immediate, Lkey, Operation, PostError,
@@ -340,8 +336,8 @@ proptest! {
         seed: u64,
     ) {
         let mut pair = pair(Access::all(), None);
-        pair.net.faults = fixture::Faults { lose: 800, duplicate: 500, delay: 800, corrupt: 300 };
-        pair.net.random = fixture::Random(seed);
+        pair.net.faults = crate::fixture::Faults { lose: 800, duplicate: 500, delay: 800, corrupt: 300 };
+        pair.net.random = crate::fixture::Random(seed);
         for n in 0..lens.len() as u64 * 2 {
             pair.receive(n, n * 8192 % (LEN as u64 - 8192), 8192);
         }

@@ -1,12 +1,8 @@
 //! What two ends of this crate do beyond the specification: packets of equal length, and fewer
 //! acknowledgements.
-#![allow(clippy::unwrap_used, reason = "a test that fails")]
-
-mod fixture;
-
 use std::time::Duration;
 
-use fixture::{BASE, Pair, Settings, pair, path};
+use crate::fixture::{BASE, Pair, Settings, pair, path};
 use gdr_roce::wire::{Packet, icrc};
 use gdr_roce::{
     Access, AckTimeout, AtomicOp, Data, Immediate, Mtu, Operation, RecvRequest, Remote, Segment,

@@ -1,8 +1,6 @@
 //! Every operation and every failure between two queue pairs, on a network without faults.
 
-mod fixture;
-
-use fixture::{BASE, Pair, Settings, pair};
+use crate::fixture::{BASE, Pair, Settings, pair};
 use gdr_roce::{
     Access, AtomicOp, Data, Event, Immediate, Operation, PostError, Qpn, QueuePair, RecvRequest,
     Remote, RnrRetry, Segment, SendFlags, SendRequest, State, WcOpcode, WcStatus, WrId,
@@ -132,7 +130,7 @@ fn a_send_fills_the_receives_segments_in_order() {
         (done[0].immediate, done[0].solicited),
         (Some(Immediate(0xabcd)), true)
     );
-    assert_eq!(done[0].qpn, fixture::QPNS[1]);
+    assert_eq!(done[0].qpn, crate::fixture::QPNS[1]);
     assert_eq!(pair.bytes(1)[..10], pattern(2500)[..10]);
     assert_eq!(pair.bytes(1)[100..2590], pattern(2500)[10..]);
     assert!(pair.bytes(1)[2590..].iter().all(|byte| *byte == 1));

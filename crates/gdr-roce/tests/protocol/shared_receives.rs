@@ -1,11 +1,7 @@
 //! Reliable connections that share a receive queue.
-#![allow(clippy::unwrap_used, reason = "a test that fails")]
-
-mod fixture;
-
 use std::collections::VecDeque;
 
-use fixture::{BASE, Settings, connect};
+use crate::fixture::{BASE, Settings, connect};
 use gdr_roce::wire::{MAX_DATAGRAM, Packet};
 use gdr_roce::{
     Access, Completion, Data, Event, HeapMemory, Immediate, Lkey, Mtu, Operation, PostError, Qpn,

@@ -1,12 +1,12 @@
 //! The paths on which goodput is measured.
-#![allow(dead_code)] // Each binary uses a part of it.
+#![allow(dead_code)] // The example `goodput` uses a part of it.
 
 use std::time::Duration;
 
 use gdr_roce::LossRecovery;
 
-use crate::flow::{Direct, Host, Load, Moved, Simulation};
-use crate::link::Link;
+use super::flow::{Direct, Host, Load, Moved, Simulation};
+use super::link::Link;
 
 const GIGABIT: u64 = 1_000_000_000;
 const MTU: usize = 4096;

@@ -1,10 +1,8 @@
 //! The window, acknowledgements, and retransmission.
 
-mod fixture;
-
 use std::time::Duration;
 
-use fixture::{BASE, Pair, Settings, pair};
+use crate::fixture::{BASE, Pair, Settings, pair};
 use gdr_roce::wire::{Opcode, Packet};
 use gdr_roce::{
     Access, AckTimeout, Data, LossRecovery, Operation, Remote, RetryCount, RetryLimit, RnrRetry,
@@ -114,7 +112,7 @@ fn read_responses_count_in_the_window() {
         2,
         "two READ requests of four responses"
     );
-    let mut pair = fixture::pair(
+    let mut pair = crate::fixture::pair(
         &Settings {
             config: FEW_ACKS.with_read_packets(5),
             ..Settings::default()

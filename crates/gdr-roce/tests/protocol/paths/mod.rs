@@ -1,8 +1,6 @@
 //! Goodput over models of links, in virtual time: no figure depends on the machine.
 
 mod case;
-#[path = "../fixture/mod.rs"]
-mod fixture;
 mod flow;
 mod link;
 

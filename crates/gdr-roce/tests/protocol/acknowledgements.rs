@@ -1,9 +1,5 @@
 //! When acknowledgements are requested and sent.
-#![allow(clippy::unwrap_used, reason = "a test that fails")]
-
-mod fixture;
-
-use fixture::{BASE, Pair, Settings, pair};
+use crate::fixture::{BASE, Pair, Settings, pair};
 use gdr_roce::wire::Packet;
 use gdr_roce::{
     Access, AckTimeout, Data, Lkey, Operation, Remote, Segment, SendFlags, SendRequest, State,

@@ -1,5 +1,5 @@
 //! Flows: a sender that always has messages to move, its peer, and the link that flows share.
-#![allow(dead_code)] // Each binary uses a part of it.
+#![allow(dead_code)] // The example `goodput` uses a part of it.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -12,8 +12,8 @@ use gdr_roce::{
     Segment, SendFlags, SendRequest, Statistics, Time, TransportConfig, WcStatus, WrId,
 };
 
+use super::link::{Direction, Link};
 use crate::fixture::Random;
-use crate::link::{Direction, Link};
 
 const MTU: Mtu = Mtu::B4096;
 const ADDRESS: u64 = 0x10_0000;

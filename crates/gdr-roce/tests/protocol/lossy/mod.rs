@@ -4,14 +4,12 @@
 //! write of any other value, at a write outside a posted and incomplete request, and at a write
 //! after its completion. Set `GDR_ROCE_SEED` to run other cases.
 
-#[path = "../fixture/mod.rs"]
-mod fixture;
 mod image;
 mod script;
 
 use std::ops::Range;
 
-use fixture::{Faults, Network, Random, Settings, Side, connected};
+use crate::fixture::{Faults, Network, Random, Settings, Side, connected};
 use gdr_roce::{
     AckTimeout, Capabilities, Completion, Data, LossRecovery, Mtu, Operation, Psn, RecvRequest,
     RnrTimer, Segment, SendFlags, SendRequest, TransportConfig, WcOpcode, WcStatus, WrId,

@@ -1,9 +1,5 @@
 //! Extended reliable connections: requests name the shared receive queue of the target.
-#![allow(clippy::unwrap_used, reason = "a test that fails")]
-
-mod fixture;
-
-use fixture::{BASE, Faults, Network, QPNS, Settings, Side, connect};
+use crate::fixture::{BASE, Faults, Network, QPNS, Settings, Side, connect};
 use gdr_roce::wire::{Opcode, Packet};
 use gdr_roce::{
     Access, AtomicOp, Completion, Data, Event, HeapMemory, Immediate, Lkey, LossRecovery,

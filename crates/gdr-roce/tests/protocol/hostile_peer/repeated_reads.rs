@@ -3,8 +3,8 @@
 use gdr_roce::wire::{NakCode, Opcode};
 use gdr_roce::{Access, Rkey};
 
+use super::target::{MTU, Sent, Target, nak, reth};
 use crate::fixture::{BASE, Settings};
-use crate::target::{MTU, Sent, Target, nak, reth};
 
 const READ: Opcode = Opcode::ReadRequest;
 

@@ -3,8 +3,8 @@
 use gdr_roce::wire::{Aeth, AtomicAckEth, NakCode, Opcode, Syndrome};
 use gdr_roce::{AtomicOp, LossRecovery, Msn, Operation, Remote, Rkey, RnrTimer, State, WcStatus};
 
+use super::target::{MTU, Sent, Target, headers, seal};
 use crate::fixture::Settings;
-use crate::target::{MTU, Sent, Target, headers, seal};
 
 /// A response to requests of the target; `psn` counts from its first one.
 fn packet(opcode: Opcode, psn: u32, syndrome: Syndrome, payload: &[u8]) -> Vec<u8> {

@@ -5,8 +5,8 @@ use std::iter;
 use gdr_roce::wire::{Bth, Headers, Ieth, NakCode, Opcode, Reth, Syndrome, icrc};
 use gdr_roce::{Access, PartitionKey, Qpn, RecvRequest, Rkey, Segment, State, WcStatus, WrId};
 
+use super::target::{LEN, MTU, SECRET, Sent, Target, atomic, headers, nak, plain, reth, seal};
 use crate::fixture::{BASE, QPNS, Settings, path};
-use crate::target::{LEN, MTU, SECRET, Sent, Target, atomic, headers, nak, plain, reth, seal};
 
 /// Ranges with at least one byte outside the open region.
 const OUTSIDE: [(u64, u32); 6] = [

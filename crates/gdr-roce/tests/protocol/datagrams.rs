@@ -1,11 +1,7 @@
 //! The unreliable datagram service.
-#![allow(clippy::unwrap_used, reason = "a test that fails")]
-
-mod fixture;
-
 use std::net::Ipv4Addr;
 
-use fixture::{BASE, Settings, connected};
+use crate::fixture::{BASE, Settings, connected};
 use gdr_roce::wire::icrc::Ip;
 use gdr_roce::wire::{Deth, Grh, Headers, MAX_DATAGRAM, Opcode, Packet};
 use gdr_roce::{

@@ -1,9 +1,5 @@
 //! The states SQD and SQE, in which the send queue stops and receives go on.
-#![allow(clippy::unwrap_used, reason = "a test that fails")]
-
-mod fixture;
-
-use fixture::{BASE, Pair, QPNS, Settings, connect, pair};
+use crate::fixture::{BASE, Pair, QPNS, Settings, connect, pair};
 use gdr_roce::{
     Access, AckTimeout, Completion, Data, Event, HeapMemory, Mtu, Operation, PostError, Psn, Qkey,
     QueuePair, RecvRequest, Remote, RetryCount, RetryLimit, RnrRetry, RtsAttributes, Segment,

@@ -5,8 +5,8 @@ use std::time::Duration;
 use gdr_roce::wire::{NakCode, Opcode};
 use gdr_roce::{LossRecovery, PacketBudget, Time};
 
+use super::target::{MTU, Sent, Target, headers, plain, reth, seal};
 use crate::fixture::{BASE, Settings};
-use crate::target::{MTU, Sent, Target, headers, plain, reth, seal};
 
 /// The most reports of missing packets for one packet.
 const MOST_REPORTED: usize = 32;
@@ -42,7 +42,7 @@ fn reports(target: &mut Target) -> Vec<u32> {
             Sent::Ack(syndrome, psn) => {
                 assert_eq!(
                     Sent::Ack(syndrome, psn),
-                    crate::target::nak(NakCode::SequenceError, psn)
+                    super::target::nak(NakCode::SequenceError, psn)
                 );
                 reported.push(psn.wrapping_sub(target.first) & 0xff_ffff);
             }

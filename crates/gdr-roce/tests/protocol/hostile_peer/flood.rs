@@ -4,8 +4,8 @@ use gdr_roce::wire::{Aeth, AtomicEth, Opcode, Reth, Syndrome};
 use gdr_roce::{AtomicOp, Msn, Operation, RecvRequest, Remote, Rkey, Segment, WrId};
 use proptest::prelude::*;
 
+use super::target::{LEN, MTU, SECRET, Target, headers, seal};
 use crate::fixture::{BASE, Settings};
-use crate::target::{LEN, MTU, SECRET, Target, headers, seal};
 
 /// Random packets. Each field is often valid, so that packets pass the first checks.
 fn packet() -> impl Strategy<Value = Vec<u8>> {

@@ -1,8 +1,6 @@
 //! A peer that breaks every rule: no byte is placed, nothing panics, and a NAK has the reason.
 
 mod error_state;
-#[path = "../fixture/mod.rs"]
-mod fixture;
 mod flood;
 mod gaps;
 mod repeated_reads;

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use gdr_roce::{AtomicOp, Immediate, Mtu, Operation, Remote, SendFlags, WcOpcode, WcStatus};
 
+use super::image::{BASE, Image, RKEY};
 use crate::fixture::{Network, Random};
-use crate::image::{BASE, Image, RKEY};
 
 /// A request and its memory.
 pub(crate) struct Step {

@@ -1,5 +1,5 @@
 //! One direction of a bottleneck link, in virtual time.
-#![allow(dead_code)] // Each binary uses a part of it.
+#![allow(dead_code)] // The example `goodput` uses a part of it.
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -1,11 +1,7 @@
 //! Which bytes of a receive must be writable: those that its message fills, for every service.
-#![allow(clippy::unwrap_used, reason = "a test that fails")]
-
-mod fixture;
-
 use std::net::Ipv4Addr;
 
-use fixture::{BASE, Network, QPNS, Settings, Side, connect, connected};
+use crate::fixture::{BASE, Network, QPNS, Settings, Side, connect, connected};
 use gdr_roce::wire::icrc::Ip;
 use gdr_roce::wire::{Grh, MAX_DATAGRAM, Packet};
 use gdr_roce::{
