@@ -123,6 +123,18 @@ pub(crate) const HEALTHY: &[&str] = &[
     "exposing devices:  [mlx5_0 mlx5_1]",
     "mlx5_core 0000:3a:00.0:    [12] Timeout",
     "In-box drivers and DOCA-OFED (MLNX_OFED before) both work, but not mixed: libraries of one with modules of the other fail in ways that look like hardware.",
+    "Connectivity Table Legend:\nI - Invalid - Node wasn't reachable, no connection status available\nN - Never Connected\nR - Recovering - Connection was lost, but clean up has not yet been triggered.",
+    "[73144.564634] mlx5_core 0000:04:00.1: firmware version: 14.98.3410\n[73144.564681] mlx5_core 0000:04:00.1: PCIe link width is x0, device supports x8",
+    "[ 4922.196036] nvme nvme0: address resolved (0): status 0 id 000000002ea79baa\n[ 4922.206434] nvme nvme0: established (9): status 0 id 000000002ea79baa",
+    "cma_event type RDMA_CM_EVENT_ADDR_RESOLVED cma_id 0x607ff0 (parent)\nallocated & registered buffers...\ncq_thread started.",
+    "===> [119876, 119876] GDRCopy Checkpoint gdr_pin_buffer: 4: mh=0x7e1bf80, ret=0",
+    "nvidia-fs:nvfs ioctl map success",
+    "I0513 11:04:17.447331  5509 transfer_engine.cpp:127] Topology discovery complete. Found 3 HCAs.",
+    "libfabric:4113849:1708031595::core:core:ofi_hmem_init():607<info> Hmem iface FI_HMEM_CUDA not supported",
+    "NCCL INFO NET/OFI Selected provider is efa, fabric is efa-direct (found 16 nics)",
+    "[1557488926.059031] [r24g38:186803:0]  memtype_cache.c:137  UCX  WARN  destroying inuse address:0x2b11a8000000",
+    "06-04-2026 14:59:16:997 [pid=44990 tid=44990] ERROR  cufio-fs:204 NVMe Driver not registered with nvidia-fs!!!",
+    "WARNING 05-06 10:11:12 [envs.py:1801] Unknown vLLM environment variable detected: VLLM_NIXL_KVCACHE_BACKEND",
 ];
 
 /// Manuals, rules for alerts, commit messages, source code and searches.
@@ -201,4 +213,8 @@ pub(crate) const MENTIONS: &[&str] = &[
     "[rank6]:[E217 00:13:05.609 ProcessGroupNCCL.cpp:1484] ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress in monitoring enqueued collectives. This typically indicates a NCCL/CUDA API hang blocking the watchdog",
     "ROCr refuses the dispatch (`hipErrorIllegalState`: \"the operation cannot be performed in the present state\") when the upstream **PCIe root port lacks AtomicOp completer support**.",
     "2. Look at the kernel's log of the node:\n   dmesg -T | grep -i -E \"Xid|fallen off|health compromised|Link down\"",
+    "Should we add a PCI quirk to mask Data Link Protocol Error (DLP) errors of those devices? It seems the firmware would re-send the packet. As a result we don't observe any issue so far.",
+    "+     ldout(cct, 1) << __func__ << \"!!! WARNING !!! For RDMA to work properly user memlock (ulimit -l) must be big enough to allow large amount of registered memory.\"",
+    "The HybridEP DOCA backend assumes that every `ibv_reg_mr` call succeeds. If GPU memory registration fails, the returned null pointer is dereferenced later.",
+    "Once all the entries are busy we will stop processing new firmware commands, and the completion queue may be full.",
 ];

@@ -84,7 +84,7 @@ pub(crate) const AER_UNCORRECTED: &str = r"(?P<bdf>[0-9a-f]{4,}:[0-9a-f]{2}:[0-9
 /// A read without a completion, as the line after an error names the bit.
 pub(crate) const AER_COMPLETION_TIMEOUT: &str = r"(?P<bdf>[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]): +(?:AER: +)?\[ ?14\] (?:CmpltTO|Completion Timeout)";
 /// PCI Express retransmitted damaged packets.
-pub(crate) const AER_CORRECTED: &str = r"(?P<bdf>[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]): (?:PCIe Bus Error: severity=Correct|AER: .*\bCorrected error)";
+pub(crate) const AER_CORRECTED: &str = r"(?P<bdf>[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]): (?:PCIe Bus Error: severity=Correct|AER: .*\bCorrect(?:ed|able) error)";
 /// A port was shut down to contain an error.
 pub(crate) const DPC: &str = r"pcieport (?P<bdf>[0-9a-f:.]+): DPC: containment event";
 /// The device in a slot is gone.

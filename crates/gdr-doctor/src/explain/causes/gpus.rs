@@ -46,6 +46,11 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(r"\bgpu (requires|needs) (a )?reset\b"),
             likely(r"\btimeout after \d+s of waiting for rpc response from gpu"),
             likely(r"nvrm: .*assertion failed: .*\bkernel_gsp\w*\.c\b"),
+            // The processors of a GPU, by the names of their functions in the driver.
+            likely(
+                r"nvrm: .*_?(kgsp|gsp|pmu|gfw|fsp|sec2|minion|kflcn|falcon|riscv|libos)\w*\b.*\b(fail\w*|halted|time[ds]? ?out|crash\w*|not respond\w*|stuck)\b",
+            )
+            .unless(GPU_GONE),
             likely(r"nvrm: .*(\bgsp timeout\b|\brpcsendmessage failed with status)")
                 .unless(GPU_GONE),
             likely(

@@ -26,6 +26,9 @@ pub(super) const CAUSES: &[Cause] = &[
             ),
             likely(r"(cuda|gpu)(-| )aware.{0,40}(not|disabled|without)\b"),
             likely(
+                r"\bcuda support (was |is )?(not (found|available|enabled|compiled|built)|missing|disabled)\b",
+            ),
+            likely(
                 r"unsupported (operation )?mem(ory)?[ _]type.{0,20}cuda|memory type cuda.{0,30}(not supported|unsupported)",
             ),
             likely(r"uct_cuda\S*\.so.{0,60}(cannot open|no such file|failed)"),
@@ -106,6 +109,7 @@ pub(super) const CAUSES: &[Cause] = &[
                 r"\bnet/ofi\b.{0,30}\b(creating|opening|setting up)\b.{0,60}\b(endpoint|domain)\b.{0,60}\bfail",
             ),
             likely(r"support for dma-buf registrations: false"),
+            weak(r"\bnccl warn net/ofi\b"),
         ],
         remedies: &[
             hand("Bring libfabric and aws-ofi-nccl (the EFA installer) up to date: 1.18 or later"),
@@ -203,6 +207,9 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(r"metadata for remote agent .{0,120}not found"),
             sure(r"remote nixl agent engine id mismatch"),
             likely(r"\bnixl_err_not_found\b|nixlnotfounderror"),
+            likely(
+                r"\bnixl\w*\b.{0,60}\b(handshake|metadata)\w*\b.{0,30}\b(fail\w*|mismatch\w*|error|not found|timed? ?out|missing)|\b(fail\w*|unable|error)\b.{0,60}\bnixl\w*\b.{0,30}\b(handshake|metadata)\b",
+            ),
         ],
         remedies: &[
             hand("Exchange metadata again after the peer was restarted (add_remote_agent)"),
@@ -272,6 +279,12 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(r"\bno [a-z][\w ]{2,50} transport to [^:]{1,80}:"),
             sure(r"\bno usable transports?/devices? \(asked"),
             likely(r"able to be opened in the pml framework"),
+            sure(r"\bselected pml \w+, but peer .{0,60}\bselected pml \w+"),
+            likely(r"\bno tls are selected\b|\buc[sx]_err_unreachable\b"),
+            weak(r"\bucc +error\b|\b(cl|tl)_\w+ error\b"),
+            likely(
+                r"\bat least one (pair of )?mpi process(es)? (is|are) unreachable|\bunable to reach each other for mpi\b",
+            ),
             weak(r"\b(pml|osc|common|spml)_ucx\w*\.c:\d+ +error"),
             weak(ucx_error!(
                 "select|wireup\\w*|ucp_(ep|context|worker|device|rkey)"
@@ -326,6 +339,9 @@ pub(super) const CAUSES: &[Cause] = &[
         patterns: &[
             sure(r"\bcu[a-z]\w+\b.{0,60}(invalid device context|cuda_error_invalid_context)"),
             likely(r"\bcuda\b.{0,40}(invalid device context|\binvalid_context\b)"),
+            likely(
+                r"\bcu(da)?(event|stream|memcpy|pointer)\w*\b.{0,80}\binvalid resource handle\b",
+            ),
         ],
         remedies: &[
             run(
@@ -347,9 +363,12 @@ pub(super) const CAUSES: &[Cause] = &[
         why: "After a fork the pages of registered memory may become copies: the NIC then writes to \
               pages that the program no longer sees. It is safe where libibverbs knew of forks \
               before it registered, or where the kernel (5.12 and later) copies such pages at once.",
-        patterns: &[likely(
-            r"\bibv_fork_init\(?\)? (was disabled|failed)|\bfork\(?\)? has been issued",
-        )],
+        patterns: &[
+            likely(
+                r"\bibv_fork_init\(?\)? (was disabled|failed)|\bfork\(?\)? has been issued|\bto the fork\(?\)? system call",
+            ),
+            likely(r"\bmadvise\(dontfork\b.{0,80}\bfail"),
+        ],
         remedies: &[
             run(
                 "Tell libibverbs of forks",

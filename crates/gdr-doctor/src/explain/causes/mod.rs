@@ -72,6 +72,18 @@ macro_rules! failed_call {
     };
 }
 
+/// A registration of memory that ended with one of these errors, in whatever words a library says so.
+macro_rules! registration {
+    ($errors:literal) => {
+        concat!(
+            r"(?:\b(?:reg_?mr|mr_?reg|mem_?reg)\w*|\b(?:mr|mem(?:ory)?|buffer|heap|region)s?\b.{0,30}\bregist(?:ration|er(?:ing)?)\b|\bregist(?:ration|er(?:ing)?)\b.{0,30}\b(?:mr|mem(?:ory)?|buffer|heap|region)s?\b)",
+            r".{0,100}(?:",
+            $errors,
+            r")"
+        )
+    };
+}
+
 /// An error that UCX logs from one of these source files: the subject is known, if not the message.
 macro_rules! ucx_error {
     ($files:literal) => {
@@ -97,10 +109,10 @@ macro_rules! nvshmem_error {
     };
 }
 
-/// An error that Mooncake logs from one of these source files.
-macro_rules! mooncake_error {
+/// An error that a library which logs as glog does (Mooncake, UCCL, NIXL) logs from one of these source files.
+macro_rules! glog_error {
     ($files:literal) => {
-        concat!(r"\be\d{4,8} .{0,40}\b(?:", $files, r")\.cpp:\d+\]")
+        concat!(r"\be\d{4,8} .{0,40}\b(?:", $files, r")\.(?:cpp|cc):\d+\]")
     };
 }
 
@@ -123,8 +135,14 @@ macro_rules! xid {
 }
 
 /// Lines that report no failure: what a library tries and does without.
-const QUIET: &str =
-    r"\bnccl info\b|<(info|debug)>|\bucx +(debug|diag|trace|info)\b|\bdlvsym\b|data_direct";
+macro_rules! quiet {
+    () => {
+        r"\bnccl info\b|<(info|debug)>|\bucx +(debug|diag|trace|info)\b|\bdlvsym\b|data_direct"
+    };
+}
+
+/// [`quiet!`] alone.
+const QUIET: &str = quiet!();
 
 /// The words before libmlx5's dump of a completion, which ends with `0000` and the vendor's code.
 const DUMP: &str = "got completion with error";

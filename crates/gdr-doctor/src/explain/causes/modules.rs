@@ -168,6 +168,9 @@ pub(super) const CAUSES: &[Cause] = &[
                 Strength::Sure,
             ),
             sure(
+                r"\b(kasan|ubsan|kcsan): .{0,80}\+0x[0-9a-f]+/0x[0-9a-f]+ \[(nvidia|mlx[45]_|ib_|rdma_|bnxt_re|irdma|efa|gdrdrv)",
+            ),
+            sure(
                 r"\brip: ?\S*[ :]\S+\+0x[0-9a-f]+/0x[0-9a-f]+ \[(nvidia|mlx[45]_|ib_|rdma_|gdrdrv)",
             ),
             // Without a function of such a driver it is a crash elsewhere.
@@ -199,6 +202,12 @@ pub(super) const CAUSES: &[Cause] = &[
             follows(
                 r"\btask \S+ blocked for more than \d+ seconds",
                 expressions::DRIVER_FRAME,
+                Strength::Likely,
+            ),
+            // `+` marks a module that is being loaded.
+            follows(
+                expressions::KERNEL_WARNING,
+                r"\bmodules linked in:.* (nvidia|mlx[45]_|ib_|rdma_|bnxt_re|irdma|efa|gdrdrv)\w*\([a-z]*\+\)",
                 Strength::Likely,
             ),
         ],
@@ -583,6 +592,12 @@ pub(super) const CAUSES: &[Cause] = &[
             ),
             likely(r"could not select device driver .{0,40}\bgpu"),
             sure(r"\bnvml error: driver not loaded"),
+            likely(
+                r"\bcalling nvml\.?\w*: |\bunhealthy devices? nvidia\.com/|\bunresolvable cdi devices? \S*nvidia",
+            ),
+            likely(
+                r"\bnvml\b.{0,40}\berror_(library_not_found|driver_not_loaded|no_permission|uninitialized|unknown)\b",
+            ),
             sure(
                 r"cuda driver initialization failed|no cuda gpus are available|found no nvidia driver",
             ),

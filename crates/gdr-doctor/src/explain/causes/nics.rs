@@ -123,6 +123,7 @@ pub(super) const CAUSES: &[Cause] = &[
                 .unless(r"\bucx +(debug|diag|trace)"),
             likely(r"mlx5dv_devx_obj_(modify|query)\b.{0,100}(failed|error)"),
             likely(r"create_mkey\S*.{0,60}fail"),
+            likely(r"\b(ibv|mlx5dv|efadv)_(create|alloc)_\w+\b.{0,80}\b(timed out|input/output error)"),
         ],
         remedies: &[
             run("See what is in use", "rdma resource show"),

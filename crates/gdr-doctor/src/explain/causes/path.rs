@@ -104,6 +104,7 @@ pub(super) const CAUSES: &[Cause] = &[
             likely(
                 r"\b(low|lower|slow|slower|poor|half|bad)\b.{0,20}\b(gpu ?direct|gdr|gpu)\b.{0,20}\b(bandwidth|bw|performance|throughput)\b",
             ),
+            likely(r"\b(gpu|ib|hca|nic)s?\b.{0,40}\bnot on the same (socket|numa node|root complex|pcie? \w+)"),
         ],
         remedies: &[
             run(
@@ -176,6 +177,7 @@ pub(super) const CAUSES: &[Cause] = &[
                 r"peer access is not supported between these two devices|\bcuda_?error_?peer_?access_?unsupported\b",
             ),
             likely(r"\bdevice=\d+ cannot access peer device=\d+"),
+            likely(r"nvrm: .*\b\w*(p2p|peer|staticbar1)\w*.*\b(fail\w*|not aligned|cannot|unable)\b"),
             weak(ucx_error!("cuda_ipc_\\w+")),
             weak(nccl_warning!("transport/p2p")),
             likely(r"\bcu(da)?ipcopenmemhandle\b.{0,80}(fail|error|invalid)"),

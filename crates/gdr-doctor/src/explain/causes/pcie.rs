@@ -80,6 +80,13 @@ pub(super) const CAUSES: &[Cause] = &[
             ),
             likely(r"\b(aer|pcie?)\b.{0,60}\buncorrect(ed|able)\b.{0,40}\berror"),
             likely(r"\bcmpltto\b +\(first\)|\bcompletion timeout\b +\(first\)"),
+            // The bits of the status register, as the kernel names them.
+            likely(
+                r"\[ ?\d+\] +(dlp|sdes|fcp|cmpltabrt|rxof|malftlp|ecrc|(data link|flow control) protocol|surprise down|completer abort|receiver overflow|malformed tlp|poisoned tlp)\b",
+            ),
+            likely(
+                r"\b(root|downstream) port link has been reset\b|\baer: device recovery failed\b",
+            ),
         ],
         remedies: &[
             run(

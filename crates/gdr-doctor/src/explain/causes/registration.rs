@@ -1,7 +1,6 @@
 //! GPU memory that cannot be registered.
 
-use super::follows;
-use super::{QUIET, hand, likely, run, sure, weak};
+use super::{QUIET, follows, hand, likely, run, sure, weak};
 use crate::checks::kernel_log::expressions;
 use crate::explain::{Cause, Fact, Strength};
 
@@ -39,6 +38,9 @@ pub(super) const CAUSES: &[Cause] = &[
             )
             .unless(r"\bhost memory\b|cannot allocate|temporarily unavailable"),
             weak(r"\b(register|map|pin) (\w+ ){0,2}(memory|buffer|mr|heap) failed"),
+            weak(registration!(r"\bfail\w*|\berror\b|\bunable\b|\brefused\b|\bunsuccessful"))
+                .unless(concat!(r"invalid argument|cannot allocate|temporarily unavailable|\bhost memory\b|", quiet!())),
+            likely(registration!(r"bad address|\befault\b|\berrno[ =:]*-?14\b|\[-?14\]")),
             weak(ucx_error!("ib_md|ib_mlx5dv_md|ucp_mm|ib_umr")),
             weak(nvshmem_error!("host/mem/")),
             weak(libfabric_warning!("mr")),
@@ -263,7 +265,8 @@ pub(super) const CAUSES: &[Cause] = &[
             likely(
                 r"(\bmlx\d_\d+|\bverbs|\bib_\w+|\buct_ib|\bibv_\w+)\b.{0,100}cannot allocate memory",
             ),
-            weak(failed_call!("ibv_(create_(cq|srq|comp_channel)|alloc_(pd|mw|dm))\\w*|fi_cq_open|ucp_worker_create")).unless(QUIET),
+            weak(failed_call!("ibv_(create_(cq|srq|comp_channel)|alloc_(pd|mw|dm))\\w*|fi_cq_open|ucp_worker_create"))
+                .unless(concat!(r"\btimed out\b|\binvalid argument\b|", quiet!())),
             likely(r"\bmlock\w*\b.{0,60}(cannot allocate memory|enomem)"),
             sure(concat!(r"ibv_create_(qp|cq|srq)\w*\b.{0,80}", errno!("1[12]"))),
             sure(concat!(
@@ -278,7 +281,7 @@ pub(super) const CAUSES: &[Cause] = &[
             // No address of a GPU is named, and root or a larger limit is the first thing to try.
             likely(r"\bibv_reg_mr\(?\)?( call)? fail(ed|s|ure)?\W*$").unless(r"call to|cuda|nccl|nvshmem"),
             sure(r"\bulimit -l\W{1,3}[0-9]{1,6}\W*$"),
-            likely(r"\bibv_create_(qp|cq|srq)\w*\b( \w+| ?\(\))? ?fail"),
+            likely(r"\bibv_create_(qp|cq|srq)\w*\b( \w+| ?\(\))? ?fail").unless(r"\btimed out\b|\binvalid argument\b"),
             weak(r"\bibv_reg_mr\w*\b.{0,40}fail"),
             weak(r"couldn'?t (create|allocate) (a receiver |a |an )?(cq|qp|pd)\b"),
             weak(r"unable to create qp\b"),
@@ -368,7 +371,8 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(r"\bimex daemon status is -?\d+ \(not ready\)|\bdcgm_fr_imex_unhealthy\b"),
             likely(r"\bcumemimportfromshareablehandle\b.{0,80}invalid (resource )?handle"),
             weak(r"\bcuda driver error: invalid resource handle\b"),
-            likely(r"\b(nvidia-imex(\.service)?|imex daemon)\b.{0,60}\b(fail\w*|inactive|exited|not (running|ready)|unavailable|down)\b"),
+            likely(r"\b(nvidia-imex(\.service)?|imex (daemon|session|node|peer|version)s?)\b.{0,60}\b(fail\w*|inactive|exited|not (running|ready)|unavailable|down|in[ _]use|mismatch|unreachable|refused)\b"),
+            likely(r"\b(fail\w*|unable|cannot|could not|error)\b.{0,40}\b(nvidia-imex|imex (daemon|session|node|peer|service)s?)\b"),
         ],
         remedies: &[
             run("See what it says", "nvidia-imex-ctl -N; journalctl -u nvidia-imex; cat /var/log/nvidia-imex.log"),
@@ -423,7 +427,7 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(
                 r"nvidia_p2p_get_pages.{0,160}(ret(code)? ?= ?-12|error:? -12|failed.{0,10}-12)\b",
             ),
-            likely(r"\bbar1\b.{0,40}(exhaust|full|too small|no space|insufficient|out of)"),
+            likely(r"\bbar1\b.{0,40}(exhaust|full|too small|no space|insufficient|out of)|\bbar-usage failed"),
             likely(
                 r"(register|registration|reg_mr).{0,60}\b(large|big|bigger|larger)\b.{0,40}\bfail",
             ),
@@ -460,6 +464,8 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(r"gdr_pin_buffer(_v2)?\b.{0,80}(error|failed|returned|ret|code)\D{0,12}-?22\b"),
             sure(r"gdr_pin_buffer.{0,60}(einval|invalid argument)"),
             likely(r"\bgdr_pin_buffer(_v2)?\b.{0,80}failed"),
+            likely(r"\bnvidia.fs\b.{0,40}\b(map|pin)\w*\b.{0,40}(fail|error)|\bnvfs_(pin|map)\w*\b.{0,40}(fail|error)"),
+            weak(r"\bcufilebufregister\b.{0,40}(fail|error)"),
         ],
         remedies: &[
             hand(
@@ -488,9 +494,13 @@ pub(super) const CAUSES: &[Cause] = &[
         why: "ibv_reg_mr_iova2 answers EINVAL where the NIC's driver does not know a flag, relaxed \
               ordering above all, or where an old peer-memory client cannot pin memory of CUDA's \
               virtual memory API, which newer NCCL registers.",
-        patterns: &[sure(
-            r"\breg_mr(_iova2?)?\b.{0,60}invalid argument|ibv_reg_mr\w*.{0,60}(invalid argument|\berrno[ =:]*22\b|\beinval\b)",
-        )],
+        patterns: &[
+            sure(
+                r"\breg_mr(_iova2?)?\b.{0,60}invalid argument|ibv_reg_mr\w*.{0,60}(invalid argument|\berrno[ =:]*22\b|\beinval\b)",
+            ),
+            likely(registration!(r"invalid argument|\beinval\b|\berrno[ =:]*-?22\b|\[-?22\]"))
+                .unless(r":efa:|\bnet/ofi\b|\befa_mr"),
+        ],
         remedies: &[
             run(
                 "Try without relaxed ordering",
@@ -520,6 +530,7 @@ pub(super) const CAUSES: &[Cause] = &[
             likely(r"only allow registering part of your physical memory"),
             sure(expressions::NIC_COMMAND_FULL),
             likely(r"\binfiniband \w+: failed to register mr \[-1[12]\]"),
+            likely(registration!(r"temporarily unavailable|\beagain\b|\berrno[ =:]*-?11\b|\[-?11\]")),
         ],
         remedies: &[
             run(

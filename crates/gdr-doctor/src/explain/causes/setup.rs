@@ -32,6 +32,16 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(r"devices unavailable for \S*(rdma|hca|mlnx|roce|infiniband|sriov|efa)"),
             likely(r"\brdma_create_event_channel\b.{0,20}no such (file|device)"),
             likely(r"\bfailed to install (the )?rdma transport"),
+            likely(r"\bunable to find any relevant network interfaces\b|\blibibverbs: warning: couldn'?t open config directory"),
+            likely(r"\b0 (hca|rdma device|ib device|infiniband device|verbs device|rnic)s? (were |was )?(found|detected|available)|\bfound 0 (hca|rdma|ib|efa|rnic)\w*\b"),
+            likely(r"\bunhealthy devices? \S*(rdma|hca|mlnx|roce|infiniband|sriov|efa)"),
+            likely(
+                r"\b(unable to|failed to|fail to|can'?t|cannot|could ?n[o']t|error) (get|getting|open|opening|find|finding|obtain|obtaining|list|listing|read|reading|query|querying|enumerate|initiali[sz]e|initiali[sz]ing) (\w+ ){0,2}((rdma|ib|infiniband|verbs|roce|efa|rnic) (device|nic|hca|adapter|port)s?|device (list|attributes)|(rdma|uverbs|rdma_cm) abi|(nic|hfi) unit|hca)\b",
+            ),
+            likely(r"\bcouldn'?t read abi version\b|\bnon-rdma device\b|\bmellanox\.sh exited with return code [1-9]"),
+            likely(r"\bnet/ofi\b.{0,30}\b(only \w+ providers? (is|are)|no (valid|suitable|usable|eligible|matching) (provider|device|nic))"),
+            likely(r"\bofi (endpoint|domain|fabric|provider)s? (open|create|creation|init\w*) failed|\bofi fabric is not available"),
+            weak(r"\bbtl_openib\w*\.c:\d+.{0,60}\b(error|fail\w*)\b"),
             weak(failed_call!(
                 "ibv_(get_device\\w*|open_device|query_device\\w*)|rdma_(create_event_channel|create_id|get_devices)|mlx5dv_open_device|uct_md_(open|query\\w*)|fi_(getinfo|fabric|domain)"
             )).unless(QUIET),
@@ -71,7 +81,7 @@ pub(super) const CAUSES: &[Cause] = &[
             weak(ucx_error!("ib_device")).unless(r"\bibv_create_ah"),
             weak(nccl_warning!("net_ib/init")),
             weak(nvshmem_error!("transport/(ibrc|ibdevx|ucx|libfabric)/|host/topo/")),
-            weak(mooncake_error!("rdma_(context|transport)")),
+            weak(glog_error!("rdma_(context|transport|io|device\\w*)")),
             weak(libfabric_warning!("fabric|domain")),
         ],
         remedies: &[
@@ -181,6 +191,7 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(r"rma_socket requires gdrcopy|\brma/socket\b.{0,40}gdrcopy"),
             sure(r"\bgin\b.{0,60}requires gdrcopy"),
             likely(r"\buser requested gin\b|\bgin error detected"),
+            likely(r"\bnccl_gin_type_none\b|\bgin_?\w*\b.{0,30}\b(does not|doesn'?t|not) support"),
             weak(nccl_warning!("gin/\\w+|gin_\\w+")),
             likely(r"\bgdaki\w*\b.{0,80}(failed|not implemented|not supported)"),
             likely(
@@ -275,6 +286,7 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(expressions::GPU_POWER),
             likely(r"\bnvidia\b.*\(rev ff\)"),
             likely(r"number of gpus detected in the pci tree \(\d+\)"),
+            weak(r"\bgres/gpu\b.{0,60}\blower than configured\b"),
         ],
         remedies: &[
             hand("Power the machine off and on"),

@@ -18,13 +18,17 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(vendor!("129|0x81")),
             sure(r"transport retry count(er)? exceeded|\b((ibv_wc|transport)_)?retry_exc_err\b"),
             follows(DUMP, r"\b0000811[0-9a-f]\b", Strength::Sure),
-            sure(r"unresponsive receiver \(connection never established"),
+            sure(r"unresponsive receiver\b|\bunreachable remote\b.{0,40}never received"),
+            likely(r"\bofi poll failed\b.{0,160}\b(undeliverable|timeout)\b"),
+            likely(r"\bnet/ofi\b.{0,30}\bcompleted with error\b"),
+            likely(r"\buc[sx]_err_(endpoint_timeout|timed_out)\b"),
+            likely(r"\b(kiblnd|o2iblnd)\w*\b.{0,60}\btimed out\b"),
             sure(r"\bud endpoint\b.{0,80}unhandled timeout error"),
             sure(syndrome!("15")),
             likely(status!("12")).unless(CALL),
             weak(ucx_error!("(rc|dc|ud|srd)_\\w+|ib_mlx5_log")),
             weak(nccl_warning!("net_ib/(p2p|common|recovery)|transport/net_ib")),
-            weak(mooncake_error!("worker_pool")),
+            weak(glog_error!("worker_pool")),
             weak(libfabric_warning!("cq|ep_data")),
             weak(r"\b(local_ack_timeout_err|packet_seq_err|out_of_sequence)\b\W{1,4}[1-9]\d{2,}"),
         ],
@@ -84,8 +88,10 @@ pub(super) const CAUSES: &[Cause] = &[
                 .unless(r"no such device|\berrno[ =:]*19\b"),
             likely(r"rdma_cm_event_(addr|route)_error|rdma_cm_event_unreachable"),
             weak(failed_call!("rdma_resolve_(addr|route)")).unless(QUIET),
-            weak(mooncake_error!("rdma_endpoint")),
+            weak(glog_error!("rdma_endpoint")),
             likely(r"ibgda_rc_init2rtr failed|devx_obj_modify for init2rtr"),
+            likely(r"\blibibverbs: resolver: |\bneigh\w* resolution\b.{0,20}\bfailed"),
+            likely(r"\bfailed to (extract|get|find|resolve) (\w+ ){0,2}(sockaddr\w*|ip address|mac address|dmac|neighbou?r)\b"),
         ],
         remedies: &[
             run(
@@ -287,6 +293,7 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(r"\bremote invalid request (error|on \w+:\d)|\b(ibv_wc_)?rem_inv_req_err\b"),
             sure(syndrome!("1|12")),
             likely(status!("1|9")).unless(CALL),
+            likely(r"\bmessage truncated\b.{0,40}\breceived \d+ bytes instead of \d+"),
         ],
         remedies: &[
             hand(
@@ -315,6 +322,10 @@ pub(super) const CAUSES: &[Cause] = &[
                 r"\b(ibv_wc_)?loc_qp_op_err\b|local qp operation (error|on \w+:\d)|\blocal qp on \w+:\d",
             ),
             likely(r"async fatal event on (qp|cq|srq)\b"),
+            likely(r"\bqp#?\d+ (moved to|entered|is in) (the )?err(or)?( state)?\b|\babnormal ae_id = 0x"),
+            likely(
+                r"\b(completion queue|send queue|receive queue|work queue|[cs]q)s? (is |was )?(exhaust\w*|overr[ua]n\w*|overflow\w*|full)\b|\b(cq|sq|rq)_?(overrun|overflow)\b",
+            ),
             weak(failed_call!(
                 "ibv_(post|wr)_\\w+|ibv_(poll_cq|req_notify_cq|get_cq_event)|fi_(t?send|t?recv|write|read|inject)\\w*"
             )).unless(QUIET),
@@ -335,16 +346,19 @@ pub(super) const CAUSES: &[Cause] = &[
         title: "The connection's parameters do not fit the port (EINVAL)",
         why: "ibv_modify_qp answers EINVAL (22) where the GID index is empty or of the other type, \
               where the two ends have different link layers, where the peer's address arrived \
-              damaged, or where traffic class and MTU do not fit the link.",
+              damaged, or where traffic class and MTU do not fit the link. A queue that cannot be made \
+              is larger than the NIC allows, or of a kind that it has not.",
         patterns: &[
             sure(r"ibv_modify_qp\b.{0,60}(invalid argument|\berrno[ =:]*22\b|\beinval\b| 22 )"),
             sure(r"non-zero status: 22\b.{0,40}ibv_modify_qp"),
             sure(r"\brtr\b.{0,80}(invalid argument|\[22\])|modify.{0,12}qp\b.{0,120}(invalid argument|\[22\])"),
             likely(r"\b(ibv|mlx5dv)_create_qp\w*\b.{0,80}(invalid argument|\[22\])"),
-            likely(r"\b(create|creating)( an?)? (\w+ )?qp\b.{0,120}(invalid argument|\[22\])"),
+            likely(r"\b(create|creating)( an?)? (\w+ )?(qp|srq|cq|queue pair|(shared )?receive queue|completion queue)\b.{0,120}(invalid argument|\[22\]|\berrno:? -?22\b)"),
+            likely(r"\b(ibv|mlx5dv)_create_(cq|srq)\w*\b.{0,80}(invalid argument|\[22\])"),
             weak(failed_call!(
                 "ibv_create_qp\\w*|rdma_create_qp|uct_(iface_open|ep_create\\w*)|fi_(endpoint|enable|ep_bind)"
-            )).unless(QUIET),
+            ))
+            .unless(concat!(r"uct_iface_open\((tcp|self|sysv|posix|cuda)|", quiet!())),
             sure(r"attempted to connect incompatible devices"),
             sure(r"remote \S+ device is incompatible with the local"),
             likely(r"local (mtu|port|link layer) .{0,30}(differ|does not match)"),
@@ -477,6 +491,7 @@ pub(super) const CAUSES: &[Cause] = &[
             likely(r"\b(data|pattern|buffer|payload|memory|content)s?\b.{0,40}\b(still|only) (has|have|had|holds?|contains?|shows?|sees?|reads?)\b.{0,20}\b(old|initial|original|stale|zero\w*|previous)\b"),
             likely(r"\b(not|never|isn'?t|wasn'?t) (over)?written\b|\bunchanged after\b"),
             likely(r"\b(reads?|sees?|gets?|returns?) (old|stale|outdated) (data|bytes|values?|contents?)\b"),
+            likely(r"\bout of bounds values : [1-9]\d* failed\b"),
             likely(r"\bmemcmp\b.{0,40}(fail|differ|mismatch)|\b(validation|verification) (failed|error)\b.{0,60}(byte|offset|expected)"),
         ],
         remedies: &[
@@ -518,6 +533,7 @@ pub(super) const CAUSES: &[Cause] = &[
             likely(r"\bib\w*: multicast join failed\b"),
             weak(r"\bib(p?\d+\S*|s\d+\S*): link is not ready"),
             likely(r"\biberror: failed: |\b_?do_madrpc\b.{0,20}\bfailed|\bibping: .{0,20}failed"),
+            likely(r"\bumad\b.{0,120}\bbad status \d+|\bibpanic: .{0,80}\bfailed"),
             likely(r"\bdevice \d+ marked as failed\b|no functional devices left"),
             follows(DOMAIN, r"< ?no supported devices found ?>", Strength::Likely),
             likely(r"\bmlx5_core \S+ \w+: link down\b"),
@@ -550,6 +566,7 @@ pub(super) const CAUSES: &[Cause] = &[
                 r"connection closed by (remote )?peer|remote process exited or there was a network error",
             ),
             likely(r"\bnixl_err_remote_disconnect\b|nixlremotedisconnecterror"),
+            likely(r"\buc[sx]_err_(connection_reset|not_connected|rejected)\b"),
             likely(
                 r"socket(progressopt|pollconnect|startconnect)?\b.{0,20}(recv|connect|call to).{0,60}(connection (refused|reset)|broken pipe)",
             ),
@@ -567,6 +584,8 @@ pub(super) const CAUSES: &[Cause] = &[
             likely(
                 r"\btcp_ep\b.{0,60}\b(send|recv)\w*\(\d+\) failed|\bunexpected ucx error: (endpoint timeout|connection reset)",
             ),
+            // What EFA's device says of a peer whose process or queue is gone.
+            likely(r"\bunexpected status received from remote\b|\b(destination qpn|address handle) (invalid|does not exist)\b|\binvalid address handle on remote\b|\bbad_dest_qpn\b"),
         ],
         remedies: &[
             hand("Find the process that ended first, and explain its log"),
@@ -595,9 +614,11 @@ pub(super) const CAUSES: &[Cause] = &[
             weak(r"\b(transfer engine|kv (cache )?transfer|kv connector)\b.{0,40}\bfail"),
             likely(r"\bfail\w* to (init\w*|start|create) (the )?(\w+ )?transfer engine"),
             weak(nvshmem_error!("host/(init|transport|util)/")),
-            weak(mooncake_error!("transfer_(engine|task)\\w*|multi_transport|\\w*client")),
+            weak(glog_error!("transfer_(engine|task)\\w*|multi_transport|\\w*client")),
             likely(r"\btransfer_(fail|incomplete)\b|\btransfer failed for task"),
             likely(r"\bdeepep\b.{0,60}(timeout|timed out)"),
+            likely(r"\b(nvshmem|nccl|ucp|ucc|mpi)\w* \w* ?(called|used) before\b.{0,40}\binitiali[sz]"),
+            weak(r"\bassert\w*\b.{0,60}transfer_(sync|async|read|write)\w*\("),
             likely(r"\bkvtransfererror\b|failed to get kvcache from prefill instance"),
             weak(r"\bnccl error\b|ncclinternalerror|ncclremoteerror"),
         ],
@@ -618,6 +639,10 @@ pub(super) const CAUSES: &[Cause] = &[
         patterns: &[
             sure(r"bootstrap ?:? ?no socket interface found|\bno ip interface found"),
             sure(r"couldn'?t connect to \S+:\d+"),
+            likely(
+                r"\b(unable to|failed to|cannot|could ?n[o']t) (complete|establish|open|make|set up) (an? |the )?(tcp|socket|rdma|qp|control|bootstrap|peer) connection\b",
+            ),
+            likely(r"\bcheck failed: (bind|listen|accept|connect)\(|\br(connect|bind|listen|accept|socket) failed\b"),
             sure(r"unable to init the socket connection"),
             sure(r"received packet mismatch, local\.local_nic_path"),
             sure(r"\bconnect\(fd=\d+, dest_addr=\S+\) failed"),
@@ -626,7 +651,8 @@ pub(super) const CAUSES: &[Cause] = &[
                 .unless(r"no such device"),
             likely(r"(unable|failed) to exchange (keys|data between server and clients)"),
             likely(r"couldn'?t read remote address|ethernet_read_keys"),
-            likely(r"\brdma[_ ]connect(ion)? (error|failed)\b"),
+            likely(r"\brdma[_ ]connect(ion)?( establishment| request)? (error|failed|rejected|refused)\b"),
+            likely(r"readerr: err: -?(104|107|110|111|113)\b"),
             weak(failed_call!(
                 "rdma_(connect|accept|listen|bind_addr|get_request|get_cm_event|getaddrinfo|create_ep|establish)|ucp_listener_create|fi_(connect|accept|listen)"
             )).unless(QUIET),
@@ -635,7 +661,7 @@ pub(super) const CAUSES: &[Cause] = &[
             likely(r"(couldn'?t|failed to|unable to) (read|write|read/write|exchange|get) (the )?(remote|peer)\w* (address|data|keys?|info\w*)"),
             weak(ucx_error!("rdmacm_\\w+|tcp_sockcm\\w*|tcp_listener")),
             weak(nccl_warning!("bootstrap|net_socket|misc/ipcsocket")),
-            weak(mooncake_error!("transfer_metadata\\w*|\\w*rpc_client\\w*|master_client")),
+            weak(glog_error!("transfer_metadata\\w*|\\w*rpc_client\\w*|master_client")),
             weak(r"/gloo/transport/\w+/(pair|listener|device)\.cc"),
             likely(r"\b(orte|prte|prrte)\b.{0,40}\b(unable|lost communication|failed)\b"),
             weak(r"\bconnect(ing|ion)?\b.{0,60}\b(connection refused|connection timed out|no route to host)\b")
