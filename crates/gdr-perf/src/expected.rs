@@ -1,4 +1,4 @@
-//! What a listening end was told of what its peer chooses.
+//! What a listening end expects of what its peer chooses.
 
 use crate::error::PeerError;
 
@@ -11,7 +11,7 @@ pub struct ChosenPart<T> {
     pub value: fn(&T) -> String,
 }
 
-/// What a listening end was told of what its peer chooses: the peer has to choose the same.
+/// What a listening end expects of what its peer chooses: the peer has to choose the same.
 #[derive(Clone, Debug)]
 pub struct Expected<T> {
     ours: T,

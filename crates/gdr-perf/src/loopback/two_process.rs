@@ -42,7 +42,7 @@ pub struct ListeningEnd {
     pub destination: Destination,
     /// Its deadlines.
     pub timeouts: Timeouts,
-    /// What it was told of the settings, which its peer chooses.
+    /// What it expects of the settings, which its peer chooses.
     pub expected: Option<Expected<Settings>>,
 }
 
@@ -134,7 +134,7 @@ impl PeerSession {
 }
 
 /// Waits for one peer that [connects](connect), and lets it write into GPU memory at `device`. The
-/// peer chooses the settings, which must be as this end was told. The run cannot be stopped while it waits for the peer.
+/// peer chooses the settings, which must be those that this end expects. The run cannot be stopped while it waits for the peer.
 ///
 /// # Errors
 /// As [`super::run`]; no peer connects in time, or it speaks another protocol or does not know the

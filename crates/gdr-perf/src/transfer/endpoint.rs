@@ -75,7 +75,7 @@ impl<'a> TransferEndpoint<'a> {
         self.own.connect_from
     }
 
-    /// Refuses another choice of the peer than this end was told of.
+    /// Refuses a choice of the peer that this end does not expect.
     pub(super) fn expects(&self, request: &Request) -> Result<()> {
         match &self.own.expected {
             Some(expected) => Ok(expected.check(request)?),

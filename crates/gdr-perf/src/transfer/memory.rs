@@ -22,7 +22,7 @@ pub struct LocalEnd<'a> {
     pub cpus: Option<CpuPlacement>,
     /// How GPU memory may be reached.
     pub reach: Reach,
-    /// What it was told of what its peer chooses, where it listens.
+    /// What it expects of what its peer chooses, where it listens.
     pub expected: Option<Expected<Request>>,
 }
 

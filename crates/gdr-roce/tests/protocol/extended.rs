@@ -260,7 +260,7 @@ fn the_target_has_no_queue_of_its_own_and_the_initiator_answers_nothing() {
     let mut packet = ends.net.poll(0).unwrap();
     packet[5..8].copy_from_slice(&QPNS[0].get().to_be_bytes()[1..]);
     packet[9..12].copy_from_slice(&Settings::default().psns[1].get().to_be_bytes()[1..]);
-    gdr_roce::wire::icrc::seal(&fixture::path(), &mut packet);
+    gdr_roce::wire::icrc::seal(&crate::fixture::path(), &mut packet);
     ends.net.deliver(0, &packet);
     assert_eq!(ends.net.dropped, 0);
     assert_eq!(ends.net.poll(0), None, "an answer");
