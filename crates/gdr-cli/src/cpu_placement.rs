@@ -1,24 +1,59 @@
-//! The CPUs that a measurement runs on: by default the CPUs of the NIC's NUMA node, else of the GPU's.
+//! The CPUs that a measurement runs on: by default the CPUs of the NIC's NUMA node, else of the GPU's; at a
+//! loopback address it begins on other cores than the peer's.
 
 use std::fmt;
 use std::fs;
 use std::net::IpAddr;
+use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use gdr_node::{Bdf, CpuSet, InvalidCpuSet, Inventory};
+use gdr_node::{Bdf, CpuSet, InvalidCpuSet, Inventory, NumaLayout};
 use gdr_perf::report::CpuPlacement;
 use gdr_rdma::{Device, Provider};
 use rustix::thread::{Pid, sched_getaffinity, sched_setaffinity};
 
 use crate::exit::UsageError;
+use crate::rdma_peer::Side;
 
 /// The option that chooses CPUs.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct CpuOptions {
     /// CPUs that this end runs on: a list such as 0-7,16, or `any` [default: the NIC's NUMA node,
-    /// else the GPU's]
+    /// else the GPU's; at a loopback address it begins on other cores than the peer]
     #[arg(long, value_name = "LIST", value_parser = wanted)]
     cpus: Option<WantedCpus>,
+}
+
+/// The CPUs of this end.
+#[derive(Debug)]
+pub(crate) struct PlacedEnd {
+    /// What the report says of them.
+    pub(crate) facts: CpuPlacement,
+    /// All of them, where this end was bound to a part for the beginning.
+    freed: Option<CpuSet>,
+}
+
+impl PlacedEnd {
+    /// How long ends of one host have cores of their own: until the scheduler would part them, too. They are not kept
+    /// there, because on a busy machine an end has to evade.
+    const APART: Duration = Duration::from_millis(100);
+
+    /// The measurement begins: where this end was bound to a part of its CPUs, it may use all of them soon.
+    pub(crate) fn begin(self) {
+        if self.freed.is_some() {
+            thread::spawn(move || {
+                thread::sleep(Self::APART);
+                // Bound to fewer CPUs, it measures all the same.
+                let _ = self.free();
+            });
+        }
+    }
+
+    /// Lets every thread of this process use all of its CPUs.
+    pub(crate) fn free(self) -> Result<()> {
+        self.freed.map_or(Ok(()), |cpus| bind(&cpus))
+    }
 }
 
 /// The value of the option.
@@ -103,16 +138,37 @@ impl CpuOptions {
         device: &Device,
         gpu: Option<Bdf>,
         inventory: &Inventory,
-    ) -> Result<CpuPlacement> {
+        side: Side,
+    ) -> Result<PlacedEnd> {
         let allowed = allowed()?;
         let nic = Nic::of(device)?;
-        let (cpus, why) = choose(self.cpus.as_ref(), &nic, gpu, inventory, &allowed)?;
+        let (cpus, mut why) = choose(self.cpus.as_ref(), &nic, gpu, inventory, &allowed)?;
+        if self.cpus.is_none()
+            && device.address().ip().is_loopback()
+            && let Some(own) = own_half(&cpus, side, &inventory.numa, threads_of_core)
+        {
+            bind(&own)?;
+            let also = why.map_or(String::new(), |why| format!("{why}; "));
+            why = Some(format!(
+                "{also}it began on {own}, the other end on other cores"
+            ));
+            return Ok(PlacedEnd {
+                facts: CpuPlacement {
+                    list: cpus.to_string(),
+                    why,
+                },
+                freed: Some(cpus),
+            });
+        }
         if cpus != allowed {
             bind(&cpus)?;
         }
-        Ok(CpuPlacement {
-            list: cpus.to_string(),
-            why,
+        Ok(PlacedEnd {
+            facts: CpuPlacement {
+                list: cpus.to_string(),
+                why,
+            },
+            freed: None,
         })
     }
 }
@@ -162,6 +218,44 @@ fn choose(
     let is_somewhere = nic.function(inventory).is_some();
     let why = is_somewhere.then(|| format!("no NUMA node of {nic} is known"));
     Ok((allowed.clone(), why))
+}
+
+/// The CPUs on which one of two ends of a host begins: half of the cores of a NUMA node, so that brief measurements do not
+/// depend on whether the scheduler has both ends on one core. `None` if there is a single core.
+fn own_half(
+    cpus: &CpuSet,
+    side: Side,
+    numa: &NumaLayout,
+    threads_of_core: impl Fn(u32) -> CpuSet,
+) -> Option<CpuSet> {
+    let first = cpus.iter().next()?;
+    let has_first = |node: &&CpuSet| node.iter().any(|cpu| cpu == first);
+    let node = numa.cpus.values().find(has_first);
+    let near = node.map_or_else(|| cpus.clone(), |node| node.intersection(cpus));
+    let mut cores: Vec<CpuSet> = Vec::new();
+    for cpu in near.iter() {
+        let core: CpuSet = [cpu]
+            .into_iter()
+            .chain(threads_of_core(cpu).iter())
+            .collect();
+        if cores.iter().all(|known| known.is_disjoint(&core)) {
+            cores.push(core);
+        }
+    }
+    let (of_server, of_client) = cores.split_at(cores.len() / 2);
+    let own = match side {
+        Side::Listens => of_server,
+        Side::Connects => of_client,
+    };
+    let own: CpuSet = own.iter().flat_map(CpuSet::iter).collect();
+    (cores.len() > 1).then(|| own.intersection(&near))
+}
+
+/// The hardware threads of the core that `cpu` is one of, as the kernel says; none if it does not.
+fn threads_of_core(cpu: u32) -> CpuSet {
+    let file = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
+    let text = fs::read_to_string(file).unwrap_or_default();
+    text.trim().parse().unwrap_or_default()
 }
 
 /// The CPUs that this process may run on.
@@ -293,9 +387,35 @@ mod tests {
         bind(&before).unwrap();
         assert_eq!(allowed().unwrap(), before);
         let device = Device::soft_with(gdr_rdma::SoftOptions::default().port(0)).unwrap();
-        let options = CpuOptions { cpus: None };
+        let options = CpuOptions {
+            cpus: Some(WantedCpus::Any),
+        };
         let inventory = Inventory::read(&LiveRoot::new());
-        let placed = options.place(&device, None, &inventory).unwrap();
-        assert_eq!(placed.list, before.to_string());
+        let placed = options.place(&device, None, &inventory, Side::Listens);
+        assert_eq!(placed.unwrap().facts.list, before.to_string());
+    }
+
+    #[test]
+    fn two_ends_of_a_host_share_no_core_and_one_node() {
+        let node = example::node();
+        let numa = Inventory::read(&node).numa;
+        let alone = |_| CpuSet::default();
+        let pairs = |cpu| [cpu % 4, cpu % 4 + 4].into_iter().collect();
+        let neighbours = |cpu| [cpu & !1, cpu | 1].into_iter().collect();
+        let halves = |cpus: &str, threads: &dyn Fn(u32) -> CpuSet| {
+            let half = |side| own_half(&set(cpus), side, &numa, threads);
+            [Side::Listens, Side::Connects].map(|side| half(side).map(|cpus| cpus.to_string()))
+        };
+        let both = |server: &str, client: &str| [Some(server.to_owned()), Some(client.to_owned())];
+        assert_eq!(halves("0-1", &alone), both("0", "1"));
+        assert_eq!(halves("0-7", &pairs), both("0-1,4-5", "2-3,6-7"));
+        assert_eq!(halves("0-3,6-7", &neighbours), both("0-1", "2-3,6-7"));
+        assert_eq!(halves("1,4-5", &pairs), both("1,5", "4"));
+        assert_eq!(halves("0-1", &neighbours), [None, None]);
+        assert_eq!(halves("3", &alone), [None, None]);
+        let [server, client] = halves("0-255", &alone).map(|half| set(&half.unwrap()));
+        let near = numa.cpus.values().next().unwrap();
+        assert!(server.is_disjoint(&client));
+        assert!(server.is_subset(near) && client.is_subset(near));
     }
 }

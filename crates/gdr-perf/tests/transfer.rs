@@ -505,7 +505,7 @@ fn peers_of_another_version_and_with_other_plans_are_refused_by_name() {
             error,
             Error::Peer(PeerError::Version {
                 theirs: 99,
-                ours: 4
+                ours: 5
             })
         ),
         "{error}"
@@ -519,7 +519,7 @@ fn peers_of_another_version_and_with_other_plans_are_refused_by_name() {
         sizes: vec![1 << 40],
         ..plan.clone()
     };
-    let error = served(&[&ask(4, &long)]).to_string();
+    let error = served(&[&ask(5, &long)]).to_string();
     assert!(
         error.contains("longer than the registered memory"),
         "{error}"

@@ -260,7 +260,8 @@ impl QueuePair {
         let mut posted = 0;
         loop {
             // The iterator is code of the program: it runs while no lock is held.
-            let mut batch = SmallVec::<[SendRequest; 4]>::new();
+            let known = requests.size_hint().0.min(most);
+            let mut batch = SmallVec::<[SendRequest; 4]>::with_capacity(known);
             let mut foreign = Ok(());
             for request in requests.by_ref().take(most) {
                 foreign = self

@@ -17,7 +17,7 @@ use std::time::Duration;
 use anyhow::{Result, anyhow};
 use gdr_perf::loopback::{Destination, DeviceName, DevicePair, HostPort, TransferPreference};
 use gdr_perf::mesh::{
-    self, Member, MeshEvent, MeshReport, MeshSettings, PROTOCOL_VERSION, RankSetup,
+    self, Member, MeshEvent, MeshReport, MeshSettings, PROTOCOL_VERSION, RankCpus, RankSetup,
 };
 use gdr_perf::transfer::TransferMemory;
 use gdr_rdma::{Device, Listener, Security};
@@ -110,8 +110,8 @@ pub(crate) struct Options {
     #[arg(long)]
     quick: bool,
 
-    /// Percent of the expected rate that a direction needs; 0 judges no rate [default: 70; 0 where the
-    /// ranks share the CPUs of one machine]
+    /// Percent of the expected rate that a direction needs; 0 judges no rate [default: 70; where the ranks
+    /// share the CPUs of one machine, a rank needs a direction with half of the others' rate]
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     least: Option<u32>,
 
@@ -153,6 +153,10 @@ impl Options {
             size: self.size,
             duration: Duration::from_millis(self.duration.unwrap_or(usual).into()),
             least: f64::from(least) / 100.0,
+            cpus: match (self.least, crowd) {
+                (None, Some(_)) => RankCpus::Shared,
+                _ => RankCpus::Own,
+            },
             meet_within: Duration::from_secs(self.wait.into()),
             timeout: self.timeout(),
         }
@@ -314,8 +318,8 @@ impl fmt::Display for Crowd {
         };
         write!(
             f,
-            "no rate was judged: the {} ranks share {cpus}, so that a rate is what the others leave; --least \
-             {USUAL_LEAST} judges all the same",
+            "no direction was judged, only whole ranks: the {} ranks share {cpus}, so that a rate is what the \
+             others leave; --least {USUAL_LEAST} judges all the same",
             self.ranks
         )
     }

@@ -6,6 +6,7 @@ mod picture;
 mod table;
 mod waiting;
 
+use std::cell::Cell;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -18,6 +19,7 @@ use gdr_node::{Inventory, LiveRoot};
 use gdr_perf::loopback::{
     Chosen, Destination, DeviceName, DevicePair, HostPort, SETUP_PORT, Timeouts, TransferPreference,
 };
+use gdr_perf::report::CpuPlacement;
 use gdr_perf::transfer::{
     self, Amount, AtomicKind, Direction, InvalidThreshold, LocalEnd, MaximumLatency, MinimumRate,
     Plan, Reach, Repetition, Request, Striping, Thresholds, TransferEvent, TransferMemory, Verb,
@@ -29,7 +31,7 @@ use gdr_rdma::{Device, Provider as ChosenProvider};
 use super::say_simulated;
 use crate::chart;
 use crate::command::{CommandSpec, Group, Run};
-use crate::cpu_placement::CpuOptions;
+use crate::cpu_placement::{CpuOptions, PlacedEnd};
 use crate::document;
 use crate::exit::{Exit, NO_GPU_OR_CLOSED, Statuses, UsageError};
 use crate::figures::FigureOptions;
@@ -491,8 +493,12 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
     let figures = options.figures.or_wide(options.perftest.cpu_util);
     let mut table = Table::new(options.verb(), figures);
     let mut waiting = Waiting::new();
+    let placed: Cell<Option<PlacedEnd>> = Cell::new(None);
     let mut observe = |event: TransferEvent<'_>| {
         waiting.event(&event);
+        if let (TransferEvent::Ready(_), Some(end)) = (&event, placed.take()) {
+            end.begin();
+        }
         match global.json {
             true => ControlFlow::Continue(()),
             false => flow(table.event(&event, output)),
@@ -502,11 +508,21 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
     let bdf = gpu.as_ref().filter(|gpu| gpu.simulated.is_none());
     let bdf = bdf.map(|gpu| gpu.target.gpu().info().bdf);
     let cpus = options.cpus.or_any(options.perftest.disable_numa);
+    let place = |device: &Device| -> Result<CpuPlacement> {
+        // Of an address that could not be used.
+        if let Some(end) = placed.take() {
+            end.free()?;
+        }
+        let end = cpus.place(device, bdf, &inventory, side)?;
+        let facts = end.facts.clone();
+        placed.set(Some(end));
+        Ok(facts)
+    };
     let own = |device: &Device, connect_from| -> Result<LocalEnd<'_>> {
         Ok(LocalEnd {
             memory,
             connect_from,
-            cpus: Some(cpus.place(device, bdf, &inventory)?),
+            cpus: Some(place(device)?),
             reach: match options.perftest.dma_buf {
                 true => Reach::DmaBuf,
                 false => Reach::Any,

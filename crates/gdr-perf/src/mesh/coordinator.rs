@@ -7,11 +7,11 @@ use std::time::Duration;
 use gdr_rdma::{Deadline, Listener, Security, Session};
 
 use super::matrix::{Cell, CellOutcome, Link, expected};
-use super::outlier::{DoctorAnswer, Outlier, outliers};
+use super::outlier::{DoctorAnswer, Outlier, outliers, slow_throughout};
 use super::protocol::{DOCTOR_LIMIT, Member, Message, SERVICE, VERSION};
 use super::report::MeshReport;
 use super::schedule::{Pair, rounds};
-use super::settings::MeshSettings;
+use super::settings::{MeshSettings, RankCpus};
 use crate::arrivals::Arrivals;
 use crate::error::{Error, PeerError, Result, SettingsError, proceed};
 use crate::peer_message::{receive, send};
@@ -90,6 +90,9 @@ pub fn coordinate(
         .collect();
     let expected = expected(&cells);
     let mut outliers = outliers(&cells, &expected, settings.least);
+    if settings.cpus == RankCpus::Shared {
+        outliers.extend(slow_throughout(&cells, &expected));
+    }
     ask_doctors(&mut present, &mut outliers);
     let passed = outliers.is_empty() && absent.is_empty();
     for rank in present.values_mut().filter(|rank| rank.lost.is_none()) {

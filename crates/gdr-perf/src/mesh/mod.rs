@@ -30,4 +30,4 @@ pub use outlier::{DoctorAnswer, DoctorFinding, Outlier, OutlierSubject, RankSide
 pub use protocol::{Member, SERVICE, VERSION as PROTOCOL_VERSION};
 pub use report::MeshReport;
 pub use schedule::{Pair, rounds};
-pub use settings::MeshSettings;
+pub use settings::{MeshSettings, RankCpus};

@@ -7,6 +7,10 @@ use serde::{Deserialize, Serialize};
 use super::matrix::{Cell, Expected, part_of_expected};
 use crate::stats::median;
 
+/// Of the median of the directions between other ranks, the part that the best direction of a rank does not reach if the rank
+/// is slow among ranks that share CPUs. On two busy CPUs the best of four alike ranks' had 0.66 and more, and of a rank
+/// that was stopped for three quarters of the time 0.38 and less.
+const SLOW_THROUGHOUT: f64 = 0.5;
 /// The fewest ranks among which one can be blamed: of two, neither is known to be the cause.
 const LEAST_RANKS: usize = 3;
 
@@ -162,6 +166,28 @@ pub fn outliers(cells: &[Cell], expected: &[Expected], least: f64) -> Vec<Outlie
     found
 }
 
+/// The ranks all of whose directions are far slower than those between the others. Where ranks share CPUs, single directions
+/// are slow by chance, and those of a slow rank make way for the others.
+pub(super) fn slow_throughout(cells: &[Cell], expected: &[Expected]) -> Vec<Outlier> {
+    let ranks = cells.iter().map(|cell| cell.from.max(cell.to) + 1).max();
+    let slow = (0..ranks.unwrap_or(0)).filter_map(|rank| {
+        let is_own = |cell: &&Cell| RankSide::Both.includes(rank, cell.from, cell.to);
+        let (own, others): (Vec<&Cell>, Vec<&Cell>) = cells.iter().partition(is_own);
+        let mut others: Vec<f64> = others.into_iter().filter_map(Cell::gb_per_s).collect();
+        let most = median(&mut others)? * SLOW_THROUGHOUT;
+        let is_slow = |cell: &&Cell| cell.gb_per_s().is_some_and(|rate| rate < most);
+        let subject = OutlierSubject::Rank {
+            rank,
+            side: RankSide::Both,
+            affected: own.len(),
+            of: own.len(),
+        };
+        let part = |cell: &Cell| part_of_expected(cell, expected);
+        (!own.is_empty() && own.iter().all(is_slow)).then(|| outlier(subject, &own, part))
+    });
+    slow.collect()
+}
+
 /// An outlier with these directions, without those that another outlier has already.
 fn outlier(
     subject: OutlierSubject,
@@ -245,6 +271,35 @@ mod tests {
         found(&cells(8, |from, to| {
             Some(usual(from, to) * if is_slow(from, to) { 0.3 } else { 1.0 })
         }))
+    }
+
+    #[test]
+    fn of_ranks_that_share_cpus_only_one_that_is_slow_throughout_is_an_outlier() {
+        let judged = |rate: &dyn Fn(usize, usize) -> f64| {
+            let cells = cells(4, |from, to| Some(rate(from, to)));
+            let slow = slow_throughout(&cells, &expected(&cells)).into_iter();
+            slow.map(|outlier| outlier.subject).collect::<Vec<_>>()
+        };
+        assert_eq!(judged(&|from, to| (from * 4 + to) as f64 / 8.0 + 1.0), []);
+        let slow = |from, to| if from == 2 || to == 2 { 0.49 } else { 1.0 };
+        let rank = OutlierSubject::Rank {
+            rank: 2,
+            side: RankSide::Both,
+            affected: 6,
+            of: 6,
+        };
+        assert_eq!(judged(&slow), [rank]);
+        let but_one = |from, to| {
+            if (from, to) == (0, 2) {
+                0.51
+            } else {
+                slow(from, to)
+            }
+        };
+        assert_eq!(judged(&but_one), []);
+        // Of two, neither is known to be the cause.
+        let two = cells(2, |_, _| Some(1.0));
+        assert_eq!(slow_throughout(&two, &expected(&two)), []);
     }
 
     #[test]

@@ -11,6 +11,17 @@ const IN_FLIGHT: u64 = 4 << 20;
 const LEAST_DEPTH: u64 = 2;
 const MOST_DEPTH: u64 = 16;
 
+/// The CPUs of the ranks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RankCpus {
+    /// Each rank has enough of its own: a rate says what its path carries.
+    #[default]
+    Own,
+    /// The ranks share them, so that a rate is what the others leave: only a rank all of whose directions are far slower
+    /// than those between the others is judged slow.
+    Shared,
+}
+
 /// What a mesh measures.
 #[derive(Clone, Debug)]
 pub struct MeshSettings {
@@ -21,6 +32,8 @@ pub struct MeshSettings {
     /// The part of the expected rate that a direction needs in order to pass, from 0 to 1; with 0 no rate
     /// is judged.
     pub least: f64,
+    /// Whose CPUs the ranks run on.
+    pub cpus: RankCpus,
     /// How long ranks may take to meet.
     pub meet_within: Duration,
     /// How long one request of a transfer may take.
@@ -33,6 +46,7 @@ impl Default for MeshSettings {
             size: 1 << 20,
             duration: Duration::from_secs(1),
             least: 0.7,
+            cpus: RankCpus::Own,
             meet_within: Duration::from_secs(60),
             timeout: Duration::from_secs(5),
         }
