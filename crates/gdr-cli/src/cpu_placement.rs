@@ -42,10 +42,10 @@ impl PlacedEnd {
     /// The measurement begins: where this end was bound to a part of its CPUs, it may use all of them soon.
     pub(crate) fn begin(self) {
         if self.freed.is_some() {
-            thread::spawn(move || {
+            // Where it stays bound to fewer CPUs, it measures all the same.
+            let _ = thread::Builder::new().spawn(move || {
                 thread::sleep(Self::APART);
-                // Bound to fewer CPUs, it measures all the same.
-                let _ = self.free();
+                self.free()
             });
         }
     }

@@ -38,12 +38,12 @@ impl Device {
 
 impl XrcDomain {
     /// Makes a shared receive queue of at most `max_wr` requests, whose receives complete in `completions`. Peers name it
-    /// by its [number](SharedReceiveQueue::xrc_number), and reach the memory regions of `domain`: those of the protection
-    /// domain of any queue of the XRC domain.
+    /// by its [number](SharedReceiveQueue::xrc_number). Whichever queue they name, they reach the memory regions of every
+    /// protection domain that has a queue in the XRC domain, and so also of `domain`.
     ///
     /// # Errors
-    /// [`Error::Foreign`] for a completion queue of another device, [`Error::TooManyQueuePairs`] if there are no more
-    /// numbers, [`Error::ForkedChild`].
+    /// [`Error::Foreign`] for a completion queue of another device, [`Error::TooManyQueuePairs`] when all
+    /// numbers are taken, [`Error::ForkedChild`].
     pub fn receive_queue(
         &self,
         domain: Domain,
@@ -69,7 +69,7 @@ impl XrcDomain {
             max_recv_wr: 0,
             max_inline: 0,
         };
-        // Its completions are in those of the queues that its requests name.
+        // Receives complete in the completion queue of the shared queue that a request names.
         let unused = self.device.completion_queue(1, None);
         let queues = Queues::completing_in(&unused);
         let mut parts = queues.parts(&self.device, Domain::new(), capabilities)?;

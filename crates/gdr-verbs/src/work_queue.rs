@@ -293,7 +293,7 @@ impl Indirection {
         if hash.rx_hash_function != TOEPLITZ {
             return Err(Errno::OPNOTSUPP);
         }
-        if usize::from(hash.rx_hash_key_len) != Spread::KEY {
+        if usize::from(hash.rx_hash_key_len) != Spread::KEY || hash.rx_hash_key.is_null() {
             return Err(Errno::INVAL);
         }
         // SAFETY: the contract of this function.
@@ -316,7 +316,7 @@ pub(crate) unsafe extern "C" fn create_rwq_ind_table(
         if init.comp_mask != 0 {
             return Err(Errno::OPNOTSUPP);
         }
-        if init.log_ind_tbl_size > MOST_ENTRIES_LOG {
+        if init.log_ind_tbl_size > MOST_ENTRIES_LOG || init.ind_tbl.is_null() {
             return Err(Errno::INVAL);
         }
         // SAFETY: the contract of this function.

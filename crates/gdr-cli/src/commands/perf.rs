@@ -687,7 +687,7 @@ mod tests {
             assert_ne!(
                 is_compared,
                 OF_ONE_END.contains(&id),
-                "{id:?} is of which end?"
+                "which end has {id:?}?"
             );
             if !is_compared {
                 continue;

@@ -16,7 +16,7 @@ mod on_demand;
 mod read_ahead;
 mod read_source;
 mod staged;
-mod volatile_copy;
+pub(crate) mod volatile_copy;
 
 use std::any::Any;
 use std::fmt;
@@ -34,7 +34,6 @@ use self::direct::Direct;
 use self::host::HostMemory;
 use self::on_demand::OnDemand;
 use self::staged::Staged;
-pub(crate) use self::volatile_copy::last_word;
 use crate::error::{Error, Result};
 use crate::wire::memory::ProcessMemory;
 use gdr_process::ProcessBound;

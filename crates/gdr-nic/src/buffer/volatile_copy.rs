@@ -64,7 +64,7 @@ unsafe fn store_body(dst: *mut u8, bytes: &[u8]) {
 /// # Safety
 /// `src` is valid for reads of `bytes.len()` bytes, to which there are no mutable references.
 #[inline]
-pub(super) unsafe fn load(src: *const u8, bytes: &mut [u8]) {
+pub(crate) unsafe fn load(src: *const u8, bytes: &mut [u8]) {
     #[cfg(target_arch = "x86_64")]
     if bytes.len() >= STRING {
         // SAFETY: the caller's promise about `src`; `bytes` is writable and does not overlap it, as

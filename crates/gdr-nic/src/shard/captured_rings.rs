@@ -3,7 +3,7 @@
 use gdr_chaos::Direction;
 
 use super::ring_acceptor::RingAcceptor;
-use crate::buffer::CopyThread;
+use crate::buffer::{CopyThread, volatile_copy};
 use crate::chaos::{Chaos, Checksum};
 use crate::error::Result;
 use crate::wire::memory::{PacketSink, RingPacket, RingSender, Taken};
@@ -19,15 +19,12 @@ impl PacketSink for CapturedRings<'_, '_> {
         let bytes = match &packet {
             RingPacket::Whole(bytes) => bytes.to_vec(),
             RingPacket::Long(_, record) => {
-                let mut bytes = Vec::with_capacity(record.len as usize);
+                let mut bytes = vec![0; record.len as usize];
                 let from = std::ptr::with_exposed_provenance::<u8>(record.addr as usize);
                 // SAFETY: the record is in the mapping of the ring until its room is given back, which is after
-                // this call. By the rules of the ring no process writes it until then; one that does
-                // changes only what is read. The vector has room for all of it.
-                unsafe {
-                    from.copy_to_nonoverlapping(bytes.as_mut_ptr(), record.len as usize);
-                    bytes.set_len(record.len as usize);
-                }
+                // this call, and nothing here refers to its bytes. A peer that writes it meanwhile, against the
+                // rules of the ring, changes only what is read.
+                unsafe { volatile_copy::load(from, &mut bytes) };
                 bytes
             }
             // A device whose packets are captured takes no references.

@@ -166,8 +166,8 @@ pub fn outliers(cells: &[Cell], expected: &[Expected], least: f64) -> Vec<Outlie
     found
 }
 
-/// The ranks all of whose directions are far slower than those between the others. Where ranks share CPUs, single directions
-/// are slow by chance, and those of a slow rank make way for the others.
+/// Returns the ranks with every direction far slower than the directions between the others. Where ranks share CPUs, a single
+/// direction may be slow by chance, and the others use the CPUs that a slow rank leaves.
 pub(super) fn slow_throughout(cells: &[Cell], expected: &[Expected]) -> Vec<Outlier> {
     let ranks = cells.iter().map(|cell| cell.from.max(cell.to) + 1).max();
     let slow = (0..ranks.unwrap_or(0)).filter_map(|rank| {

@@ -115,7 +115,7 @@ impl Opcode {
         Layout::of(byte).opcode
     }
 
-    /// The byte on the wire; of a connection, that of the reliable one.
+    /// The byte on the wire. An opcode of connections has the byte of the reliable service.
     pub const fn byte(self) -> u8 {
         self as u8
     }

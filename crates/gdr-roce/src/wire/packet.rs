@@ -1,6 +1,6 @@
 //! The whole datagram: the headers of its opcode, payload, padding, ICRC.
 
-use super::opcode::{Layout, SERVICE};
+use super::opcode::Layout;
 use super::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Feth, Ieth, ImmDt, Opcode, Reth, XrcEth, icrc,
 };
@@ -277,11 +277,6 @@ const fn filler_len(opcode: Opcode, bth: &Bth) -> usize {
     }
 }
 
-/// Returns whether a packet with this BTH opcode has an XRCETH.
-const fn has_xrceth(opcode: Opcode, byte: u8) -> bool {
-    byte & SERVICE == Reliability::Extended as u8 && !opcode.is_response()
-}
-
 /// The headers of a packet, owned. A header that the opcode does not have is not emitted; a header
 /// that the opcode has and that is `None` here is emitted as zeros.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -302,7 +297,7 @@ pub struct Headers {
 }
 
 impl Headers {
-    /// Headers with a BTH only, of which the service is kept if the opcode is one of connections.
+    /// Headers with a BTH only. Keeps the service that `bth` names if the opcode is one of connections.
     pub const fn new(opcode: Opcode, bth: Bth) -> Self {
         let byte = match opcode.is_of_connection() {
             true => Reliability::of(bth.opcode).byte(opcode),
@@ -371,7 +366,7 @@ impl Headers {
         let mut at = 0;
         let pad = padding(payload) as u8;
         put(out, &mut at, |to| Bth { pad, ..self.bth }.emit(to));
-        if has_xrceth(opcode, self.bth.opcode) {
+        if Layout::of(self.bth.opcode).xrceth > 0 {
             put(out, &mut at, |to| {
                 if let Some(xrceth) = self.xrceth {
                     xrceth.emit(to);
@@ -610,7 +605,7 @@ mod tests {
             prop_assume!(Opcode::from_byte(byte) == Some(opcode));
             let bth = Bth { opcode: byte, version: 0, pad, ..Bth::parse(&bth) };
             let headers = Headers {
-                xrceth: has_xrceth(opcode, byte).then(|| XrcEth::parse(&xrceth)),
+                xrceth: (Layout::of(byte).xrceth > 0).then(|| XrcEth::parse(&xrceth)),
                 deth: opcode.has_deth().then(|| Deth::parse(&deth)),
                 reth: opcode.has_reth().then(|| Reth::parse(&reth)),
                 aeth: opcode.has_aeth().then(|| Aeth::parse(&aeth)),

@@ -68,7 +68,8 @@ macro_rules! functions {
 
         extern "C" fn find_all() {
             static IS_DONE: AtomicBool = AtomicBool::new(false);
-            if IS_DONE.load(Ordering::Relaxed) {
+            // Who sees it sees the addresses, too.
+            if IS_DONE.load(Ordering::Acquire) {
                 return;
             }
             for (address, name) in [$((&address::$name, concat!(stringify!($name), "\0"))),*] {
@@ -78,7 +79,7 @@ macro_rules! functions {
                     address.store(found, Ordering::Relaxed);
                 }
             }
-            IS_DONE.store(true, Ordering::Relaxed);
+            IS_DONE.store(true, Ordering::Release);
         }
     };
 }

@@ -8,6 +8,7 @@ mod built;
 mod gpu;
 mod looped;
 mod namespace;
+mod spread;
 
 use std::env;
 use std::ffi::c_void;
@@ -148,6 +149,7 @@ fn in_a_namespace() {
     exchange(verbs, receiver, sender, &[]);
     if interfaces == LOOPBACK {
         looped::by_the_loopback_interface(verbs, receiver);
+        spread::over_work_queues(verbs, receiver);
     }
     if interfaces == VETH {
         exchange(verbs, receiver, sender, &TAG);
@@ -278,40 +280,8 @@ impl End {
         None
     }
 
-    /// Lets the queue pair receive UDP datagrams over IPv4 for an address and a port.
     fn steer(&self, address: [u8; 4], port: u16) -> *mut ibv_flow {
-        #[repr(C, packed)]
-        struct Rule {
-            attr: ibv_flow_attr,
-            ip: ibv_flow_spec_ipv4,
-            udp: ibv_flow_spec_tcp_udp,
-        }
-        let mut rule = Rule {
-            attr: ibv_flow_attr {
-                type_: ibv_flow_attr_type::IBV_FLOW_ATTR_NORMAL,
-                size: mem::size_of::<Rule>() as u16,
-                num_of_specs: 2,
-                port: 1,
-                ..Default::default()
-            },
-            ip: ibv_flow_spec_ipv4 {
-                type_: ibv_flow_spec_type::IBV_FLOW_SPEC_IPV4,
-                size: mem::size_of::<ibv_flow_spec_ipv4>() as u16,
-                ..Default::default()
-            },
-            udp: ibv_flow_spec_tcp_udp {
-                type_: ibv_flow_spec_type::IBV_FLOW_SPEC_UDP,
-                size: mem::size_of::<ibv_flow_spec_tcp_udp>() as u16,
-                ..Default::default()
-            },
-        };
-        rule.ip.val.dst_ip = u32::from_ne_bytes(address);
-        rule.ip.mask.dst_ip = u32::MAX;
-        rule.udp.val.dst_port = port.to_be();
-        rule.udp.mask.dst_port = u16::MAX;
-        // SAFETY: the queue pair is alive, and the specifications follow the attributes.
-        let flow = unsafe { ibv_create_flow(self.pair, (&raw mut rule).cast()) };
-        flow.unwrap().as_ptr()
+        steer(self.pair, address, port)
     }
 
     fn close(self, regions: &[*mut ibv_mr]) {
@@ -326,6 +296,42 @@ impl End {
             self.verbs.ibv_close_device(self.context).unwrap();
         }
     }
+}
+
+/// Lets a queue pair receive UDP datagrams over IPv4 for an address and a port.
+fn steer(pair: *mut ibv_qp, address: [u8; 4], port: u16) -> *mut ibv_flow {
+    #[repr(C, packed)]
+    struct Rule {
+        attr: ibv_flow_attr,
+        ip: ibv_flow_spec_ipv4,
+        udp: ibv_flow_spec_tcp_udp,
+    }
+    let mut rule = Rule {
+        attr: ibv_flow_attr {
+            type_: ibv_flow_attr_type::IBV_FLOW_ATTR_NORMAL,
+            size: mem::size_of::<Rule>() as u16,
+            num_of_specs: 2,
+            port: 1,
+            ..Default::default()
+        },
+        ip: ibv_flow_spec_ipv4 {
+            type_: ibv_flow_spec_type::IBV_FLOW_SPEC_IPV4,
+            size: mem::size_of::<ibv_flow_spec_ipv4>() as u16,
+            ..Default::default()
+        },
+        udp: ibv_flow_spec_tcp_udp {
+            type_: ibv_flow_spec_type::IBV_FLOW_SPEC_UDP,
+            size: mem::size_of::<ibv_flow_spec_tcp_udp>() as u16,
+            ..Default::default()
+        },
+    };
+    rule.ip.val.dst_ip = u32::from_ne_bytes(address);
+    rule.ip.mask.dst_ip = u32::MAX;
+    rule.udp.val.dst_port = port.to_be();
+    rule.udp.mask.dst_port = u16::MAX;
+    // SAFETY: the queue pair is alive, and the specifications follow the attributes.
+    let flow = unsafe { ibv_create_flow(pair, (&raw mut rule).cast()) };
+    flow.unwrap().as_ptr()
 }
 
 /// A UDP datagram in an Ethernet frame, without the checksums.

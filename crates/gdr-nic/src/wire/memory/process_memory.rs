@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdGetfdFlags};
 
 use super::peer_process::PeerProcess;
-use crate::buffer::last_word;
+use crate::buffer::volatile_copy::last_word;
 
 /// A secret number in the memory of a process, by which another process of the same user finds that it reads the
 /// right memory, and that the kernel lets it.
