@@ -53,6 +53,8 @@ pub(crate) fn check_gid_index(index: u32) -> Result<(), Errno> {
 /// The start of the names of character devices, and their folder in sysfs.
 const NODE: &str = "uverbs";
 const NODES: &str = "/sys/class/infiniband_verbs";
+/// The major number of character devices of verbs: `IB_UVERBS_MAJOR`.
+pub(crate) const NODE_MAJOR: u32 = 231;
 /// The minor number of the first one, by the kernel's `IB_UVERBS_BASE_MINOR`.
 const FIRST_MINOR: u32 = 192;
 
@@ -184,6 +186,11 @@ impl Device {
     /// The minor number of its character device.
     pub(crate) fn minor(&self) -> u32 {
         FIRST_MINOR + self.node
+    }
+
+    /// The number of its character device, as `st_rdev` has it.
+    pub(crate) fn node_number(&self) -> libc::dev_t {
+        libc::makedev(NODE_MAJOR, self.minor())
     }
 
     pub(crate) fn name(&self) -> String {

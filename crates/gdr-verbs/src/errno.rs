@@ -22,6 +22,8 @@ impl Errno {
     pub(crate) const ISDIR: Self = Self(libc::EISDIR);
     pub(crate) const LOOP: Self = Self(libc::ELOOP);
     pub(crate) const MFILE: Self = Self(libc::EMFILE);
+    pub(crate) const MSGSIZE: Self = Self(libc::EMSGSIZE);
+    pub(crate) const NOBUFS: Self = Self(libc::ENOBUFS);
     pub(crate) const NODATA: Self = Self(libc::ENODATA);
     pub(crate) const NODEV: Self = Self(libc::ENODEV);
     pub(crate) const NOENT: Self = Self(libc::ENOENT);

@@ -6,13 +6,13 @@ use std::ptr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gdr_nic::{HashFields, LinkCondition, monotonic_clock};
+use gdr_nic::{HashFields, monotonic_clock};
 use gdr_verbs_sys::{
     __be16, IBV_LINK_LAYER_ETHERNET, ibv_atomic_cap, ibv_context, ibv_device_attr,
     ibv_device_attr_ex, ibv_device_cap_flags, ibv_mtu, ibv_odp_caps, ibv_odp_caps__bindgen_ty_1,
-    ibv_odp_general_caps, ibv_odp_transport_cap_bits, ibv_port_attr, ibv_port_cap_flags,
-    ibv_port_state, ibv_qp, ibv_qp_type, ibv_query_device_ex_input, ibv_rss_caps, ibv_values_ex,
-    ibv_values_mask, ibv_wr_opcode,
+    ibv_odp_general_caps, ibv_odp_transport_cap_bits, ibv_port_attr, ibv_port_cap_flags, ibv_qp,
+    ibv_qp_type, ibv_query_device_ex_input, ibv_rss_caps, ibv_values_ex, ibv_values_mask,
+    ibv_wr_opcode,
 };
 
 use crate::completion_queue::MOST_ENTRIES;
@@ -20,6 +20,7 @@ use crate::context::Context;
 use crate::device::{Device, GIDS_LISTED, MOST_READS, MOST_REQUESTS, MOST_SEGMENTS, put_text};
 use crate::device_memory;
 use crate::errno::Errno;
+use crate::port_state::PortState;
 use crate::queue_pair::Pair;
 use crate::ret::{minus_one, number, status, status_and_errno, unsupported};
 use crate::slab::is_own;
@@ -44,10 +45,6 @@ const WIDTH_4X: u8 = 2;
 const SPEED_25: u8 = 32;
 /// The same in units of 100 Mb/s.
 const SPEED: u64 = 4 * 250;
-/// `IB_PORT_PHYS_STATE_POLLING`, `_DISABLED` and `_LINK_UP`.
-const POLLING: u8 = 2;
-const DISABLED: u8 = 3;
-const LINK_UP: u8 = 5;
 
 fn device_attributes(device: &Device) -> ibv_device_attr {
     let reads = c_int::from(MOST_READS);
@@ -185,17 +182,9 @@ pub(crate) unsafe extern "C" fn query_device_ex(
 }
 
 fn port_attributes(context: &Context) -> ibv_port_attr {
-    let (down, active) = (
-        ibv_port_state::IBV_PORT_DOWN,
-        ibv_port_state::IBV_PORT_ACTIVE,
-    );
-    let (state, phys_state) = match context.link().condition {
-        LinkCondition::Active => (active, LINK_UP),
-        LinkCondition::NoCarrier => (down, POLLING),
-        _ => (down, DISABLED),
-    };
+    let port = PortState::from(context.link().condition);
     ibv_port_attr {
-        state,
+        state: port.state,
         max_mtu: ibv_mtu::IBV_MTU_4096,
         active_mtu: ibv_mtu(u32::from(context.mtu().code())),
         gid_tbl_len: GIDS_LISTED,
@@ -206,7 +195,7 @@ fn port_attributes(context: &Context) -> ibv_port_attr {
         active_width: WIDTH_4X,
         active_speed: SPEED_25,
         active_speed_ex: u32::from(SPEED_25),
-        phys_state,
+        phys_state: port.physical,
         link_layer: IBV_LINK_LAYER_ETHERNET,
         ..Default::default()
     }

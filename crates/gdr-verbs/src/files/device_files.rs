@@ -7,15 +7,12 @@ use gdr_nic::Counters;
 
 use super::place::{BUSES, FUNCTIONS, Place, configuration};
 use super::tree::{DeviceNumber, Node, Tree};
+use crate::device::NODE_MAJOR;
 use crate::rdma_cm;
 
-/// The major number of character devices of verbs: `IB_UVERBS_MAJOR`.
-const MAJOR: u32 = 231;
 /// `IB_USER_VERBS_ABI_VERSION`, and the one of `ib_umad`, without which libibumad lists no device.
 const VERBS_ABI: &str = "6";
 const UMAD_ABI: &str = "5";
-/// `RDMA_USER_CM_ABI_VERSION`.
-const CM_ABI: &str = "4";
 
 /// What a file has.
 #[derive(Clone, Debug)]
@@ -109,7 +106,12 @@ pub(crate) fn tree(devices: &[Facts]) -> Tree<Content> {
         );
         let (major, minor) = rdma_cm::NUMBER;
         let connections = "/sys/class/misc/rdma_cm";
-        add_text(&mut tree, connections, "abi_version", CM_ABI);
+        add_text(
+            &mut tree,
+            connections,
+            "abi_version",
+            &rdma_cm::ABI_VERSION.to_string(),
+        );
         add_text(&mut tree, connections, "dev", &format!("{major}:{minor}"));
         tree.add(
             "/dev/infiniband/rdma_cm",
@@ -132,9 +134,9 @@ impl Facts {
         self.add_port(tree, &format!("{folder}/ports/1"));
         let folder = format!("{place}/infiniband_verbs/{}", self.node);
         self.add_class(tree, "infiniband_verbs", &self.node, &folder);
-        let number = format!("{MAJOR}:{}", self.minor);
+        let number = format!("{NODE_MAJOR}:{}", self.minor);
         let uevent = format!(
-            "MAJOR={MAJOR}\nMINOR={}\nDEVNAME=infiniband/{}\nDEVMODE=0666\n",
+            "MAJOR={NODE_MAJOR}\nMINOR={}\nDEVNAME=infiniband/{}\nDEVMODE=0666\n",
             self.minor, self.node
         );
         for (name, text) in [
@@ -146,7 +148,7 @@ impl Facts {
             add_text(tree, &folder, name, text);
         }
         let number = DeviceNumber {
-            major: MAJOR,
+            major: NODE_MAJOR,
             minor: self.minor,
         };
         tree.add(

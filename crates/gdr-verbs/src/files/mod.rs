@@ -55,11 +55,12 @@ use std::ffi::{c_int, c_void};
 use std::mem;
 use std::sync::LazyLock;
 
-use gdr_nic::{LinkCondition, LinkWatch};
+use gdr_nic::LinkWatch;
 
 use self::device_files::{Attribute, Content, Facts};
 use self::tree::Tree;
 use crate::device::Device;
+use crate::port_state::PortState;
 
 /// Where files of this library may be: the first names of a path; the last one may go on.
 const STARTS: [&[&str]; 6] = [
@@ -128,15 +129,8 @@ fn bytes(content: &Content) -> Vec<u8> {
     };
     let link = || LinkWatch::new(device.nic()).poll(&mut |_| {});
     let text = match attribute {
-        Attribute::State => match link().condition {
-            LinkCondition::Active => "4: ACTIVE".to_owned(),
-            _ => "1: DOWN".to_owned(),
-        },
-        Attribute::PhysicalState => match link().condition {
-            LinkCondition::Active => "5: LinkUp".to_owned(),
-            LinkCondition::NoCarrier => "2: Polling".to_owned(),
-            _ => "3: Disabled".to_owned(),
-        },
+        Attribute::State => PortState::from(link().condition).text().to_owned(),
+        Attribute::PhysicalState => PortState::from(link().condition).physical_text().to_owned(),
         Attribute::Gid => {
             let gid = link().has_address.then(|| device.gid());
             device_files::gid(gid.unwrap_or(std::net::Ipv6Addr::UNSPECIFIED))
@@ -149,6 +143,11 @@ fn bytes(content: &Content) -> Vec<u8> {
 thread_local! {
     /// Whether this thread sees the kernel's files only.
     static HIDDEN: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Returns whether this thread sees what the kernel has only.
+pub(crate) fn are_hidden() -> bool {
+    HIDDEN.get()
 }
 
 /// Hides the files of this library from this thread, or shows them; returns what it was before.

@@ -113,6 +113,11 @@ functions! {
     write: (fd: c_int, bytes: *const c_void, len: usize) -> isize, missing(-1);
     read: (fd: c_int, room: *mut c_void, len: usize) -> isize, missing(-1);
     close: (fd: c_int) -> c_int, missing(-1);
+    socket: (domain: c_int, kind: c_int, protocol: c_int) -> c_int, missing(-1);
+    send: (fd: c_int, bytes: *const c_void, len: usize, flags: c_int) -> isize, missing(-1);
+    sendto: (fd: c_int, bytes: *const c_void, len: usize, flags: c_int, to: *const libc::sockaddr, to_len: libc::socklen_t)
+        -> isize, missing(-1);
+    sendmsg: (fd: c_int, message: *const libc::msghdr, flags: c_int) -> isize, missing(-1);
     dup: (fd: c_int) -> c_int, missing(-1);
     dup2: (fd: c_int, to: c_int) -> c_int, missing(-1);
     dup3: (fd: c_int, to: c_int, flags: c_int) -> c_int, missing(-1);

@@ -279,7 +279,7 @@ pub(crate) fn device_of(fd: c_int) -> Option<libc::dev_t> {
 }
 
 /// The number of the kernel's device, which librdmacm compares where the kernel has one.
-fn device_number() -> libc::dev_t {
+pub(crate) fn device_number() -> libc::dev_t {
     let known = std::fs::read_to_string("/sys/class/misc/rdma_cm/dev").ok();
     let known = known
         .as_deref()

@@ -26,4 +26,7 @@ mod id;
 mod interposed_tests;
 mod state;
 
-pub(crate) use self::descriptor::{NUMBER, are_any_open, device_of, opened};
+pub(crate) use self::descriptor::{NUMBER, are_any_open, device_number, device_of, opened};
+
+/// `RDMA_USER_CM_ABI_VERSION`.
+pub(crate) const ABI_VERSION: u64 = 4;

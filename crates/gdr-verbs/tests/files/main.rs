@@ -265,3 +265,26 @@ fn a_program_that_loads_libibverbs_by_name_lists_the_devices_and_sees_their_file
         }
     }
 }
+
+#[test]
+fn rdma_of_iproute2_shows_the_device() {
+    if !Path::new("/usr/bin/rdma").exists() && !Path::new("/sbin/rdma").exists() {
+        skip::skip("there is no rdma of iproute2");
+        return;
+    }
+    assert_eq!(
+        shell("rdma link show gdr0/1").trim_end(),
+        "link gdr0/1 state ACTIVE physical_state LINK_UP netdev lo"
+    );
+    let devices = shell("rdma -j dev show");
+    assert!(
+        devices.contains(r#""ifname":"gdr0","node_type":"ca","fw":""#),
+        "{devices}"
+    );
+    assert!(shell("rdma system show").starts_with("netns shared"));
+    let refused = preloaded("sh")
+        .args(["-c", "rdma dev set gdr0 name other"])
+        .output()
+        .unwrap();
+    assert!(!refused.status.success());
+}
