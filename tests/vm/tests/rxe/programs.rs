@@ -149,3 +149,35 @@ programs! {
         latency_events: "ib_atomic_lat -F -n 20 -e",
     }
 }
+
+/// What `rdma` of iproute2 prints with the verbs library.
+fn rdma(words: &[&str]) -> String {
+    let words = words.iter().copied();
+    let command = Host::Soft.command(LIMIT, "rdma", words).unwrap();
+    Running::start(Host::Soft, command)
+        .unwrap()
+        .end("rdma")
+        .unwrap()
+}
+
+#[test]
+#[ignore = "runs in the VM"]
+fn netlink_has_the_devices_of_the_kernel_and_of_the_library() {
+    let links = rdma(&["link"]);
+    let has = |link: &str| {
+        links
+            .lines()
+            .any(|line| line.starts_with(&format!("link {link} state ACTIVE")))
+    };
+    assert!(has("rxe0/1") && has("gdr0/1"), "{links}");
+    for device in ["rxe0", "gdr0"] {
+        let shown = rdma(&["dev", "show", device]);
+        assert!(
+            shown.contains(&format!(": {device}: node_type ca")),
+            "{shown}"
+        );
+    }
+    // Only the kernel counts objects.
+    let objects = rdma(&["res", "show", "rxe0"]);
+    assert!(objects.contains("rxe0: "), "{objects}");
+}
