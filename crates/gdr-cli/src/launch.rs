@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::commands::net::NetworkError;
+use crate::commands::run::MountError;
 use crate::elf::Elf;
 use crate::exit::Exit;
 
@@ -77,6 +78,9 @@ pub(crate) enum LaunchError {
     /// There are no hosts to start it on.
     #[error(transparent)]
     Network(#[from] NetworkError),
+    /// The files of devices cannot be shown to it.
+    #[error(transparent)]
+    Mount(#[from] MountError),
     /// The kernel refused to start it.
     #[error("{} cannot be started: {source}", .path.display())]
     NotStarted { path: PathBuf, source: io::Error },

@@ -12,6 +12,8 @@ pub enum NewNamespaces {
     /// A user namespace, in which the thread has all rights. User and group keep their numbers, and all others
     /// are unknown there. It needs no privilege, and a process with one thread.
     User,
+    /// A mount namespace.
+    Mounts,
     /// A network namespace.
     Network,
     /// What makes a host: network, host name, System V objects, mounts, and, for the processes that the thread
@@ -30,6 +32,7 @@ impl NewNamespaces {
         let (user, group) = (geteuid().as_raw(), getegid().as_raw());
         let flags = match self {
             Self::User => UnshareFlags::NEWUSER,
+            Self::Mounts => UnshareFlags::NEWNS,
             Self::Network => UnshareFlags::NEWNET,
             Self::Host => {
                 UnshareFlags::NEWNET

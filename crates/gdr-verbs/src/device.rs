@@ -121,8 +121,16 @@ static DEVICES: LazyLock<Vec<Arc<Device>>> = LazyLock::new(|| {
         .collect()
 });
 
+/// The variable with the number of the first character device, where the files of these devices are mounted, so that
+/// the kernel has them, too.
+const FIRST_NODE: &str = "GDR_VERBS_FIRST_NODE";
+
 /// The number of the first character device, after the kernel's.
 fn first_node() -> u32 {
+    let told = gdr_process::variable(FIRST_NODE);
+    if let Some(number) = told.and_then(|number| number.to_str()?.parse().ok()) {
+        return number;
+    }
     let nodes = files::hidden(|| fs::read_dir(NODES));
     let numbers = nodes.into_iter().flatten().filter_map(|node| {
         let name = node.ok()?.file_name();

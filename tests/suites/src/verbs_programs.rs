@@ -24,7 +24,8 @@ use xtask_build::verbs_library;
 use xtask_build::workspace::{self, PROFILE, root, succeed, target};
 
 /// Debian's packages of the programs and of the libraries that perftest and UCX are linked with.
-const PACKAGES: [&str; 6] = [
+const PACKAGES: [&str; 7] = [
+    "busybox-static",
     "libibverbs-dev",
     "perftest",
     "ibverbs-utils",
@@ -95,6 +96,8 @@ const CASES: &[&str] = &[
     "ib_atomic_lat -F -e -A CMP_AND_SWAP -n 200",
     // Without the installed libibverbs, whose private functions other libraries need.
     "--only-soft ibv_devinfo -v",
+    // Statically linked.
+    "--mount busybox ls /sys/class/infiniband/gdr0/ports",
     "--only-soft ibv_rc_pingpong -g 0 -c -e",
     "--only-soft ib_write_bw -F -q 4 -n 500",
     "--only-soft ib_send_lat -F --use-srq -n 200",
@@ -194,7 +197,14 @@ const EXPECTED: [(&str, [&str; 3]); 2] = [
 const GAPS: [(&str, &str); 1] = [("mckey", "multicast")];
 
 /// Programs that run alone.
-const ALONE: [&str; 5] = ["ibv_devices", "ibv_devinfo", "mckey", "ucx_info", PAGE];
+const ALONE: [&str; 6] = [
+    "busybox",
+    "ibv_devices",
+    "ibv_devinfo",
+    "mckey",
+    "ucx_info",
+    PAGE,
+];
 /// Servers that do not end with their client.
 const SERVING_ON: [&str; 2] = ["cmtime", "rcopy"];
 
@@ -437,10 +447,11 @@ impl Setup {
     fn case_command(&self, case: Case<'_>, line: &str) -> Command {
         let (variables, mut words) = words(line);
         let option = words.next_if(|word| word.starts_with("--"));
-        let program = self
-            .root
-            .join("usr/bin")
-            .join(words.next().unwrap_or_default());
+        let name = words.next().unwrap_or_default();
+        // Some packages have their programs in /bin.
+        let folders = ["bin", "usr/bin"].map(|folder| self.root.join(folder).join(name));
+        let [first, other] = folders;
+        let program = if first.exists() { first } else { other };
         // Older packages have their files in /lib, which a host's root folder links to /usr/lib.
         let folders = ["usr/lib", "lib"].map(|lib| {
             let folder = format!("{lib}/{}-linux-gnu", std::env::consts::ARCH);

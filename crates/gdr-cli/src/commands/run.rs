@@ -1,6 +1,7 @@
 //! `gdr run`: starts a program with gdr's verbs library.
 
 mod chaos;
+mod mounted_files;
 
 use std::env;
 use std::ffi::OsString;
@@ -13,6 +14,7 @@ use gdr_rdma::{Device, SoftAddress};
 use gdr_trace::Ended;
 
 pub(crate) use self::chaos::{ChaosError, ChaosRun, scenario};
+pub(crate) use self::mounted_files::MountError;
 use crate::child_program;
 use crate::command::{CommandSpec, Group, Run};
 use crate::elf::{self, Elf};
@@ -75,6 +77,18 @@ pub(crate) struct Options {
     #[arg(long, value_name = "FILE", requires = "chaos")]
     chaos_log: Option<PathBuf>,
 
+    /// Mount the files of the devices into /sys for the program, in a mount namespace of its own
+    ///
+    /// For programs that call the kernel without the C library: statically linked ones, and those in Go. They see the
+    /// devices as they are when the program starts, without counters and without /dev; the devices of the host's
+    /// libibverbs are hidden. It needs overlays, and user namespaces or root.
+    #[arg(long, conflicts_with = "print_env")]
+    mount: bool,
+
+    /// Copy the files of the devices to this folder, by a process that has the library
+    #[arg(long, value_name = "FOLDER", hide = true, conflicts_with_all = ["program", "print_env"])]
+    copy_files: Option<PathBuf>,
+
     /// Print the environment as shell commands instead of running a program
     #[arg(long, conflicts_with = "program")]
     print_env: bool,
@@ -84,7 +98,7 @@ pub(crate) struct Options {
         value_name = "PROGRAM",
         trailing_var_arg = true,
         allow_hyphen_values = true,
-        required_unless_present = "print_env"
+        required_unless_present_any = ["print_env", "copy_files"]
     )]
     program: Vec<OsString>,
 }
@@ -155,6 +169,7 @@ Examples:
   gdr run --require-rdma=1G -- ./kv_cache_test    fails if it silently used TCP
   gdr run --chaos 'drop p=1%' --seed 7 -- ./job     loses packets, the same each time
   gdr run --pcap packets.pcap -- ./job            its packets, for Wireshark
+  gdr run --mount -- ./device-plugin              a Go program, which finds devices in /sys
   eval \"$(gdr run --nic eth0 --print-env)\"        for the programs of this shell";
     const STATUS_OF: fn(&anyhow::Error) -> Option<Exit> = |error| {
         let unmet = error.downcast_ref().map(RequirementError::exit);
@@ -167,6 +182,10 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
     if global.json {
         return Err(UsageError("gdr run has no JSON: it prints nothing itself".to_owned()).into());
     }
+    if let Some(folder) = &options.copy_files {
+        mounted_files::copy(folder)?;
+        return Ok(Exit::Fine);
+    }
     let mut environment = environment(&options.devices)?;
     let Some((program, arguments)) = options.program.split_first() else {
         for (name, value) in &environment {
@@ -175,7 +194,15 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
         return Ok(Exit::Fine);
     };
     let path = found(program)?;
-    examine(&path)?;
+    match examine(&path) {
+        // It sees the files, and nothing else.
+        Err(LaunchError::Static(_)) if options.mount => {}
+        examined => examined?,
+    }
+    if options.mount {
+        environment.push((ONLY_SOFT, "1".into()));
+        environment.push(mounted_files::show(&environment)?);
+    }
     let chaos = match &options.chaos {
         Some(text) => {
             let scenario = scenario(text, options.seed)?;

@@ -1,0 +1,199 @@
+//! `--mount`: the files of devices for programs that call the kernel themselves.
+//!
+//! The library answers the C library's functions only. Here the kernel shows the same files: in a mount namespace of
+//! the program, folders of `/sys` are overlays of the kernel's and of a copy of the library's files. A process
+//! of this command makes the copy with the library preloaded: what it finds by the C library and the kernel does not
+//! have is the library's.
+
+use std::env;
+use std::ffi::{CString, OsString};
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use gdr_process::NewNamespaces;
+use rustix::fs::{AtFlags, CWD, statat};
+use rustix::mount::{
+    MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change, unmount,
+};
+use tempfile::TempDir;
+
+use crate::launch::LaunchError;
+
+/// The folders of `/sys` with files of devices. Nothing is mounted below them, so that they can be in an overlay
+/// without privileges.
+const FOLDERS: [&str; 3] = ["class", "bus/pci/devices", "devices"];
+/// The folders whose entries are links to devices, or hold them.
+const CLASSES: [&str; 6] = [
+    "class/infiniband",
+    "class/infiniband_verbs",
+    "class/infiniband_mad",
+    "class/misc",
+    "class/pci_bus",
+    "bus/pci/devices",
+];
+/// Folders that are left out: their files change, and a copy would not.
+const CHANGING: [&str; 2] = ["counters", "hw_counters"];
+/// The variable with the number of the first character device: the library cannot count the kernel's any more.
+const FIRST_NODE: &str = "GDR_VERBS_FIRST_NODE";
+
+/// Why the files cannot be mounted.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum MountError {
+    /// The namespaces are refused.
+    #[error(
+        "--mount needs a mount namespace, or a user namespace to make one in, and the kernel or container does not \
+         permit them: {0}; leave it out for programs that use the C library"
+    )]
+    NotPermitted(#[source] io::Error),
+    /// Files cannot be copied or mounted.
+    #[error("--mount: {what}: {source}")]
+    Failed { what: String, source: io::Error },
+    /// The process with the library could not copy.
+    #[error("--mount: the files of the devices could not be copied")]
+    NotCopied,
+}
+
+impl MountError {
+    fn of<E: Into<io::Error>>(what: impl ToString) -> impl FnOnce(E) -> Self {
+        let what = what.to_string();
+        |source| Self::Failed {
+            what,
+            source: source.into(),
+        }
+    }
+}
+
+/// Mounts the files of the devices that this environment makes, for this process and those that it starts; returns
+/// what to add to the environment.
+pub(super) fn show(
+    environment: &[(&'static str, OsString)],
+) -> Result<(&'static str, OsString), LaunchError> {
+    let first_node = first_node()?;
+    enter().map_err(MountError::NotPermitted)?;
+    let private = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
+    mount_change("/", private).map_err(MountError::of("/"))?;
+    // Its files are gone with the namespace.
+    let folder = TempDir::new().map_err(MountError::of("a temporary folder"))?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV;
+    mount("tmpfs", folder.path(), "tmpfs", flags, Some(c"mode=755"))
+        .map_err(MountError::of("tmpfs"))?;
+    let gdr = env::current_exe().map_err(MountError::of("gdr"))?;
+    let copied = Command::new(gdr)
+        .args(["run", "--copy-files"])
+        .arg(folder.path())
+        .envs(environment.iter().map(|(name, value)| (name, value)))
+        .status()
+        .map_err(MountError::of("gdr"))?;
+    if !copied.success() {
+        return Err(MountError::NotCopied.into());
+    }
+    for name in FOLDERS {
+        let own = folder.path().join(name);
+        if own.exists() {
+            overlay(&own, &Path::new("/sys").join(name))?;
+        }
+    }
+    // The overlays keep it.
+    unmount(folder.path(), UnmountFlags::DETACH).map_err(MountError::of("tmpfs"))?;
+    Ok((FIRST_NODE, first_node.to_string().into()))
+}
+
+/// Makes a mount namespace, where necessary in a user namespace.
+fn enter() -> io::Result<()> {
+    NewNamespaces::Mounts.enter().or_else(|_| {
+        NewNamespaces::User.enter()?;
+        NewNamespaces::Mounts.enter()
+    })
+}
+
+fn overlay(own: &Path, place: &Path) -> Result<(), MountError> {
+    let options = [
+        b"lowerdir=",
+        own.as_os_str().as_bytes(),
+        b":",
+        place.as_os_str().as_bytes(),
+    ];
+    let failed = MountError::of(place.display());
+    let options = CString::new(options.concat()).map_err(|_| io::ErrorKind::InvalidInput);
+    let mounted = options.map_err(io::Error::from).and_then(|options| {
+        let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::RDONLY;
+        Ok(mount("overlay", place, "overlay", flags, Some(&*options))?)
+    });
+    mounted.map_err(failed)
+}
+
+/// The number of the first character device, after the kernel's.
+fn first_node() -> Result<u32, MountError> {
+    let nodes = match fs::read_dir("/sys/class/infiniband_verbs") {
+        Ok(nodes) => nodes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+        Err(error) => return Err(MountError::of("/sys/class/infiniband_verbs")(error)),
+    };
+    let numbers = nodes.filter_map(|node| {
+        let name = node.ok()?.file_name();
+        name.to_str()?.strip_prefix("uverbs")?.parse::<u32>().ok()
+    });
+    Ok(numbers.max().map_or(0, |last| last.saturating_add(1)))
+}
+
+/// Copies the library's files to a folder that stands for `/sys`. This process has the library preloaded.
+pub(super) fn copy(to: &Path) -> io::Result<()> {
+    for class in CLASSES {
+        let folder = Path::new("/sys").join(class);
+        let Ok(entries) = fs::read_dir(&folder) else {
+            continue;
+        };
+        for entry in entries {
+            let path = entry?.path();
+            if is_kernels(&path) {
+                continue;
+            }
+            copy_one(&path, to)?;
+            if path.is_symlink() {
+                let target = fs::canonicalize(&path)?;
+                let first = target
+                    .ancestors()
+                    .take_while(|path| !is_kernels(path))
+                    .last();
+                first.map_or(Ok(()), |first| copy_one(first, to))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Returns whether the kernel has a file: rustix calls it without the C library.
+fn is_kernels(path: &Path) -> bool {
+    statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).is_ok()
+}
+
+fn copy_one(path: &Path, to: &Path) -> io::Result<()> {
+    let Ok(below) = path.strip_prefix("/sys") else {
+        return Ok(());
+    };
+    let copy: PathBuf = to.join(below);
+    if let Some(folder) = copy.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    if path.is_symlink() {
+        return match symlink(fs::read_link(path)?, copy) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            made => made,
+        };
+    }
+    if !path.is_dir() {
+        return fs::write(copy, fs::read(path)?);
+    }
+    fs::create_dir_all(copy)?;
+    for entry in fs::read_dir(path)? {
+        let entry = entry?;
+        if !CHANGING.iter().any(|name| entry.file_name() == *name) {
+            copy_one(&entry.path(), to)?;
+        }
+    }
+    Ok(())
+}
