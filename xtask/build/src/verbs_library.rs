@@ -4,7 +4,7 @@
 //! The first two have the same functions. The one for `LD_PRELOAD` has a name of its own: the loader takes two
 //! libraries of one name for the same, and other libraries of rdma-core need the private functions
 //! of the installed one. The one in its place has these private functions, too (`private.S`). It is a filter of the
-//! one for `LD_PRELOAD` where that is beside it: whoever loads it by name gets the functions of the other one, and so
+//! one for `LD_PRELOAD` where that is beside it: a program that loads it by name gets the functions of the other one, and so
 //! a process has one table of objects. rustc gives a `cdylib` a version script of its own, and the linker takes only one, so the crate
 //! is a static library that the C compiler links with the versions of rdma-core.
 
