@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use suites::{
     api, examples, fleet_files, fuzz, gpu_bundle, instructions, mesh, models, msrv, mutants,
-    package_check, verbs_bench, verbs_programs, vm, words,
+    package_check, peers, verbs_bench, verbs_programs, vm, words,
 };
 use xtask_build::{
     bindings, documentation, install, install_command, package, picture, release, verbs_library,
@@ -38,6 +38,8 @@ enum Task {
     Vm(vm::Options),
     /// Run Debian's verbs programs with gdr's verbs library.
     VerbsPrograms(verbs_programs::Options),
+    /// Compare the tests of other projects with the list of what is expected of them.
+    Peers(peers::Options),
     /// Compare the reports of `gdr trace --json` in a folder with the counters of gdr's engine there.
     Traced {
         /// The folder of `gdr trace -o FOLDER/%p.json` and `GDR_VERBS_COUNTERS`.
@@ -95,6 +97,7 @@ fn main() -> ExitCode {
         Task::Bindings(source) => bindings::run(&source),
         Task::Vm(options) => vm::run(&options),
         Task::VerbsPrograms(options) => verbs_programs::run(&options),
+        Task::Peers(options) => peers::run(&options),
         Task::Traced { folder } => verbs_programs::traced(&folder),
         Task::Mesh(options) => mesh::run(&options),
         Task::VerbsBench(options) => verbs_bench::run(&options),

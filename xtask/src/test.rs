@@ -8,8 +8,8 @@ use anyhow::Context;
 use suites::cargo_tests::{self, Targets};
 use suites::gpu_steps::STEPS;
 use suites::{
-    api, examples, fleet_files, fuzz, gpu_bundle, mesh, models, msrv, mutants, verbs_programs, vm,
-    words,
+    api, examples, fleet_files, fuzz, gpu_bundle, mesh, models, msrv, mutants, peers,
+    verbs_programs, vm, words,
 };
 use xtask_build::results::{Outcome, Results};
 use xtask_build::workspace::{cargo, has_subcommand, root, set_built, target};
@@ -60,6 +60,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     results.check("gdr.torch", wheel::check_torch);
     fleet_files::record(&mut results);
     verbs_programs::record(&mut results, &verbs_programs::Options::all());
+    peers::record(&mut results);
     mesh::record(&mut results, &mesh::Options::all());
     vm::record(&mut results, &vm::Options::all());
     results.section("GPU", gpu)?;

@@ -9,12 +9,14 @@
 //! - [`IpAddresses`] is the header that programs which connect by IP addresses have in front of their private data.
 //! - [`Manager`] is one end of all connections of an address. Messages and the time go in; messages, deadlines
 //!   and [`CmEvent`]s come out.
+//! - [`BoundPort`] is a port that no other process of the network namespace has.
 //! - [`Management`] is what a process has of the management queue pair of a `gdr_nic::Device`.
 //!
 //! Formats and rules: InfiniBand Architecture Specification volume 1, chapter 12, and annex A11 (IP addresses).
 
 #![forbid(unsafe_code)]
 
+mod bound_port;
 mod connection;
 mod event;
 mod ip_addresses;
@@ -27,6 +29,7 @@ mod pair;
 mod resolution;
 mod retransmission;
 
+pub use bound_port::{BoundPort, Families, PortError, PortRequest, Reuse, ephemeral_port};
 pub use event::CmEvent;
 pub use ip_addresses::{IpAddresses, ServiceId};
 pub use mad::{MAD_LEN, Mad, MadError};

@@ -2,6 +2,7 @@
 
 use std::ffi::c_int;
 
+use gdr_cm::PortError;
 use gdr_nic::{Error, PostError, SocketError};
 
 /// A positive errno.
@@ -11,6 +12,7 @@ pub(crate) struct Errno(c_int);
 impl Errno {
     pub(crate) const ACCES: Self = Self(libc::EACCES);
     pub(crate) const ADDRINUSE: Self = Self(libc::EADDRINUSE);
+    pub(crate) const ADDRNOTAVAIL: Self = Self(libc::EADDRNOTAVAIL);
     pub(crate) const AGAIN: Self = Self(libc::EAGAIN);
     pub(crate) const BADF: Self = Self(libc::EBADF);
     pub(crate) const BUSY: Self = Self(libc::EBUSY);
@@ -48,6 +50,16 @@ impl Errno {
 impl From<rustix::io::Errno> for Errno {
     fn from(errno: rustix::io::Errno) -> Self {
         Self(errno.raw_os_error())
+    }
+}
+
+impl From<PortError> for Errno {
+    fn from(error: PortError) -> Self {
+        match error {
+            PortError::InUse => Self::ADDRINUSE,
+            PortError::NotAvailable | PortError::NonFree => Self::ADDRNOTAVAIL,
+            PortError::Os(errno) => errno.into(),
+        }
     }
 }
 

@@ -16,6 +16,9 @@ pub mod models;
 pub mod msrv;
 pub mod mutants;
 pub mod package_check;
+#[cfg(test)]
+mod page;
+pub mod peers;
 mod running;
 pub mod verbs_bench;
 pub mod verbs_programs;

@@ -23,8 +23,9 @@ use xtask_build::results::{Outcome, Results, Unavailable};
 use xtask_build::verbs_library;
 use xtask_build::workspace::{self, PROFILE, root, succeed, target};
 
-/// Debian's packages of the programs and of the libraries that perftest and UCX are linked with.
-const PACKAGES: [&str; 7] = [
+/// Debian's packages of the programs and of the libraries that perftest and UCX are linked with, and of the tests
+/// that `cargo xtask peers` runs.
+const PACKAGES: [&str; 8] = [
     "busybox-static",
     "libibverbs-dev",
     "perftest",
@@ -32,6 +33,7 @@ const PACKAGES: [&str; 7] = [
     "ibverbs-providers",
     "rdmacm-utils",
     "ucx-utils",
+    "python3-pyverbs",
 ];
 /// The package without which there is nothing to run.
 const PROGRAMS: &str = "perftest";
@@ -254,7 +256,7 @@ pub fn record(results: &mut Results, options: &Options) {
 }
 
 fn cases(results: &mut Results, options: &Options) {
-    let prepared = Setup::prepare(Profile::Dev, ADDRESS);
+    let prepared = Setup::prepare_at_loopback(Profile::Dev);
     for case in options.cases() {
         let name = case.name();
         let outcome = match &prepared {
@@ -325,6 +327,11 @@ pub struct Setup {
 }
 
 impl Setup {
+    /// As [`Setup::prepare`], for devices at 127.0.0.1.
+    pub fn prepare_at_loopback(profile: Profile) -> anyhow::Result<Self> {
+        Self::prepare(profile, ADDRESS)
+    }
+
     /// Fetches the programs, and builds the library and the command in a profile of cargo.
     pub fn prepare(profile: Profile, address: IpAddr) -> anyhow::Result<Self> {
         let cache = cache();
@@ -443,15 +450,20 @@ impl Setup {
         self.case_command(Case::Plain(line), line)
     }
 
-    /// The program of one end of a case.
-    fn case_command(&self, case: Case<'_>, line: &str) -> Command {
-        let (variables, mut words) = words(line);
-        let option = words.next_if(|word| word.starts_with("--"));
-        let name = words.next().unwrap_or_default();
-        // Some packages have their programs in /bin.
-        let folders = ["bin", "usr/bin"].map(|folder| self.root.join(folder).join(name));
-        let [first, other] = folders;
-        let program = if first.exists() { first } else { other };
+    /// Where the packages are unpacked.
+    pub fn packages(&self) -> &Path {
+        &self.root
+    }
+
+    /// A line for the shell, under `gdr run` with the libraries of the packages.
+    pub fn shell(&self, line: &str) -> Command {
+        let mut command = self.gdr_run(None);
+        command.args(["sh", "-c", line]);
+        command
+    }
+
+    /// `gdr run` up to the program.
+    fn gdr_run(&self, option: Option<&str>) -> Command {
         // Older packages have their files in /lib, which a host's root folder links to /usr/lib.
         let folders = ["usr/lib", "lib"].map(|lib| {
             let folder = format!("{lib}/{}-linux-gnu", std::env::consts::ARCH);
@@ -461,7 +473,22 @@ impl Setup {
         command
             .args(["run", "--nic", &self.address.to_string()])
             .args(option)
-            .arg("--");
+            .arg("--")
+            .env("GDR_VERBS_LIBRARY", &self.folder)
+            .env("LD_LIBRARY_PATH", folders.join(":"))
+            .env_remove("LD_PRELOAD");
+        command
+    }
+
+    /// The program of one end of a case.
+    fn case_command(&self, case: Case<'_>, line: &str) -> Command {
+        let (variables, mut words) = words(line);
+        let option = words.next_if(|word| word.starts_with("--"));
+        let name = words.next().unwrap_or_default();
+        // Some packages have their programs in /bin.
+        let [first, other] = ["bin", "usr/bin"].map(|folder| self.root.join(folder).join(name));
+        let program = if first.exists() { first } else { other };
+        let mut command = self.gdr_run(option);
         if let Case::Traced(_) = case {
             let report = self.counts().join("%p").with_extension(traced::REPORT);
             command
@@ -471,13 +498,7 @@ impl Setup {
                 .arg("--")
                 .env("GDR_VERBS_COUNTERS", self.counts());
         }
-        command
-            .arg(program)
-            .args(words)
-            .envs(variables)
-            .env("GDR_VERBS_LIBRARY", &self.folder)
-            .env("LD_LIBRARY_PATH", folders.join(":"))
-            .env_remove("LD_PRELOAD");
+        command.arg(program).args(words).envs(variables);
         command
     }
 
@@ -541,6 +562,7 @@ fn missing(line: &str, output: &Path) -> anyhow::Result<Option<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::page;
 
     /// The table of the page: a row for each program, with the options of its command lines.
     fn table() -> String {
@@ -591,24 +613,9 @@ mod tests {
         }
     }
 
-    /// `cargo xtask docs` sets `GDR_WRITE_DOCS`, which writes the table in place of checking it.
     #[test]
     fn the_page_lists_every_program() {
-        const BEFORE: &str = "<!-- programs -->\n";
-        const AFTER: &str = "<!-- end of programs -->\n";
-        let path = root().join("docs/run.md");
-        let page = fs::read_to_string(&path).unwrap();
-        let (head, rest) = page.split_once(BEFORE).unwrap();
-        let (listed, tail) = rest.split_once(AFTER).unwrap();
-        let table = table();
-        if std::env::var_os("GDR_WRITE_DOCS").is_some() {
-            fs::write(&path, format!("{head}{BEFORE}{table}{AFTER}{tail}")).unwrap();
-            return;
-        }
-        assert!(
-            listed == table,
-            "docs/run.md is old: run `cargo xtask docs`"
-        );
+        page::check_or_write("programs", &table());
     }
 
     #[test]

@@ -43,9 +43,10 @@ fn list_of_rules() -> anyhow::Result<Outcome> {
     written_by("gdr-check", &["--test", "documentation"])
 }
 
-/// Writes the table of docs/run.md from the list of programs that are run.
+/// Writes the tables of docs/run.md from the lists of programs and of other projects' tests, one after the other.
 fn list_of_programs() -> anyhow::Result<Outcome> {
-    written_by("suites", &["--lib", "the_page_lists_every_program"])
+    let one_by_one = ["--lib", "the_page_lists_every", "--", "--test-threads", "1"];
+    written_by("suites", &one_by_one)
 }
 
 /// Has tests write what they otherwise compare.

@@ -3,7 +3,9 @@
 //!
 //! The first two have the same functions. The one for `LD_PRELOAD` has a name of its own: the loader takes two
 //! libraries of one name for the same, and other libraries of rdma-core need the private functions
-//! of the installed one. The one in its place has these private functions, too (`private.S`). rustc gives a `cdylib` a version script of its own, and the linker takes only one, so the crate
+//! of the installed one. The one in its place has these private functions, too (`private.S`). It is a filter of the
+//! one for `LD_PRELOAD` where that is beside it: a program that loads it by name gets the functions of the other one, and so
+//! a process has one table of objects. rustc gives a `cdylib` a version script of its own, and the linker takes only one, so the crate
 //! is a static library that the C compiler links with the versions of rdma-core.
 
 use std::env::consts::ARCH;
@@ -15,6 +17,7 @@ use anyhow::Context;
 use rustix::fs::{FlockOperation, flock};
 
 use crate::install::{copy_program, make_folder, replace_link};
+use crate::package::elf;
 use crate::tools::Tools;
 use crate::workspace::{self, PROFILE, root, succeed, target};
 
@@ -87,11 +90,19 @@ pub fn link_all(
     let preload = out.join(PRELOAD);
     let replaced = format!("libc.{architecture}.map");
     let scripts = [VERSION_SCRIPT, &replaced];
-    linker.link(&archive, PRELOAD, &scripts, &[VERSIONS], &preload)?;
+    linker.link(&archive, PRELOAD, &scripts, &[VERSIONS], None, &preload)?;
     let shadow = out.join(SHADOW);
     let library = shadow.join(LIBRARY);
     let sources = [VERSIONS, PRIVATE];
-    linker.link(&archive, LIBRARY, &[VERSION_SCRIPT], &sources, &library)?;
+    let filtee = format!("$ORIGIN/../{PRELOAD}");
+    linker.link(
+        &archive,
+        LIBRARY,
+        &[VERSION_SCRIPT],
+        &sources,
+        Some(&filtee),
+        &library,
+    )?;
     replace_link(LIBRARY, &shadow.join(LINK))?;
     // Its functions have no versions, so it needs no linking of its own.
     let trace = out.join(TRACE);
@@ -119,13 +130,15 @@ pub fn install(
 }
 
 impl Linker<'_> {
-    /// Links a library that exports the functions of version scripts, with sources for the C compiler.
+    /// Links a library that exports the functions of version scripts, with sources for the C compiler; a filter of
+    /// another one, if there is one.
     fn link(
         self,
         archive: &Path,
         name: &str,
         scripts: &[&str],
         sources: &[&str],
+        filtee: Option<&str>,
         library: &Path,
     ) -> anyhow::Result<()> {
         let folder = root().join("crates/gdr-verbs");
@@ -134,8 +147,8 @@ impl Linker<'_> {
         let mut compiler = self.compiler();
         compiler.args(["-shared", "-Wl,-z,defs", "-Wl,-z,relro", "-Wl,-z,now"]);
         compiler.args(["-Wl,--gc-sections", "-Wl,--no-undefined-version"]);
-        // Both libraries may be in one process. Each has tables of its own, so it must not call the
-        // other.
+        // Both libraries may be in one process, from different folders. Each has tables of its own, so it must
+        // not call the other.
         compiler.arg("-Wl,-Bsymbolic");
         compiler.arg(format!("-Wl,-soname,{name}"));
         // Not every linker takes several scripts.
@@ -152,7 +165,11 @@ impl Linker<'_> {
         compiler.args(sources.iter().map(|source| folder.join(source)));
         compiler.arg(archive).args(["-lpthread", "-ldl", "-lm"]);
         compiler.args(self.unwinder()).arg("-o").arg(&linked);
+        compiler.args(filtee.map(|filtee| format!("-Wl,-rpath,{filtee}")));
         succeed(compiler)?;
+        if filtee.is_some() {
+            elf::make_filter(&linked)?;
+        }
         self.finish(&linked, library)?;
         for made in [linked, versions] {
             fs::remove_file(&made).with_context(|| format!("{} stays", made.display()))?;

@@ -50,7 +50,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "FILE")]
     suppress: Vec<PathBuf>,
 
-    /// Also write the findings here, in SARIF 2.1.0; %p is gdr's process number
+    /// Also write the findings here, in SARIF 2.1.0; %p is gdr's process, as PID-NAMESPACE-HOST
     #[arg(long, value_name = "FILE")]
     sarif: Option<PathBuf>,
 

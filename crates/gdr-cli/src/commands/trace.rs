@@ -6,11 +6,10 @@ use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process;
 
 use anyhow::Result;
 use gdr_perf::report::Schema;
-use gdr_process::WholeFile;
+use gdr_process::{WholeFile, process_name};
 use gdr_trace::{Ended, ProcessTrace, Report};
 use serde::Serialize;
 
@@ -56,7 +55,7 @@ pub(crate) struct Options {
     )]
     require_rdma: Option<u64>,
 
-    /// Write the report here instead of standard output; %p is gdr's process number
+    /// Write the report here instead of standard output; %p is gdr's process, as PID-NAMESPACE-HOST
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 
@@ -216,10 +215,10 @@ fn report(folder: &Path, command: &[OsString], ended: Ended) -> Result<Report, T
     Ok(report)
 }
 
-/// A path whose `%p` is replaced by the number of this process.
+/// A path whose `%p` is replaced by the name of this process.
 pub(crate) fn with_pid(path: &Path) -> PathBuf {
     match path.to_str() {
-        Some(text) => text.replace("%p", &process::id().to_string()).into(),
+        Some(text) => text.replace("%p", &process_name()).into(),
         None => path.to_owned(),
     }
 }

@@ -160,8 +160,14 @@ fn documents_and_metrics_are_written_where_they_are_wanted() {
     let [_, _, written] = &names[..] else {
         panic!("{names:?}");
     };
-    let number: u32 = written.strip_prefix("r-").unwrap().parse().unwrap();
-    assert_ne!(number, 0);
+    // The numbers of processes of another PID namespace are the same ones.
+    let namespace = fs::read_link("/proc/self/ns/pid").unwrap();
+    let namespace = namespace.to_str().unwrap();
+    let namespace = namespace.trim_matches(|it: char| !it.is_ascii_digit());
+    let mut name = written.strip_prefix("r-").unwrap().splitn(3, '-');
+    assert_ne!(name.next().unwrap().parse::<u32>().unwrap(), 0);
+    assert_eq!(name.next(), Some(namespace), "{written}");
+    assert!(name.next().is_some(), "{written}: no host");
     let document = fs::read(folder.path().join(written)).unwrap();
     let document: Value = serde_json::from_slice(&document).unwrap();
     assert_eq!(document["total"]["direct_bytes"], 9000);

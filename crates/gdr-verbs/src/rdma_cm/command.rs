@@ -1,16 +1,18 @@
 //! The commands of librdmacm.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::ptr;
+use std::net::{Ipv6Addr, SocketAddr};
+use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use gdr_cm::{
-    CommId, IdPair, IpAddresses, Path, Rej, RejectReason, Rep, Req, SidrRep, SidrReq, SidrStatus,
+    CommId, Families, IdPair, IpAddresses, Path, Rej, RejectReason, Rep, Req, Reuse, SidrRep,
+    SidrReq, SidrStatus,
 };
-use gdr_nic::{PartitionKey, Qkey, Qpn, Reliability, random_number};
+use gdr_nic::{PartitionKey, Qkey, Qpn, Reliability};
 use gdr_verbs_sys::ibv_qp_attr_mask as Mask;
 
 use super::abi::{Answer, ConnectionParameters, Event, Fields, HOP_LIMIT, PARTITION, gid};
+use super::address::{bind, is_any, resolve_address};
 use super::channel::Channel;
 use super::descriptor;
 use super::id::{Id, PortSpace, Step, Terms};
@@ -52,10 +54,6 @@ const RESPONSE_TIMEOUT: u8 = 20;
 const CM_RETRIES: u8 = 15;
 /// The timeout of acknowledgements of a connection: 4.096 us * 2^18.
 const ACK_TIMEOUT: u8 = 18;
-/// The ephemeral ports.
-const FIRST_PORT: u16 = 32768;
-const PORTS: u16 = 28232;
-
 /// The length of an event without what was added to it later.
 const LEAST_EVENT: usize = 324;
 
@@ -132,11 +130,18 @@ pub(super) fn execute(channel: &Arc<Channel>, command: &Command<'_>) -> Result<R
             let reported = state.destroy(handle);
             reply(command, 0, &reported.to_ne_bytes(), 4)
         }
-        BIND_IP => bind(state, channel, fields.u32(36), fields.address(8)),
-        BIND => bind(state, channel, fields.u32(0), fields.address(8)),
+        BIND_IP => {
+            bind(state, channel, fields.u32(36), fields.address(8))?;
+            Ok(None)
+        }
+        BIND => {
+            bind(state, channel, fields.u32(0), fields.address(8))?;
+            Ok(None)
+        }
         RESOLVE_IP => {
             let addresses = (fields.address(0), fields.address(28));
-            resolve_address(state, channel, fields.u32(56), addresses)
+            resolve_address(state, channel, fields.u32(56), addresses)?;
+            Ok(None)
         }
         RESOLVE_ADDR => {
             let source = match fields.u16(8) {
@@ -144,7 +149,8 @@ pub(super) fn execute(channel: &Arc<Channel>, command: &Command<'_>) -> Result<R
                 _ => fields.address(16),
             };
             let addresses = (source, fields.address(144));
-            resolve_address(state, channel, fields.u32(0), addresses)
+            resolve_address(state, channel, fields.u32(0), addresses)?;
+            Ok(None)
         }
         RESOLVE_ROUTE => {
             let handle = fields.u32(0);
@@ -212,102 +218,6 @@ fn write_event(
     state.report_with(handle, event, status, |answer| {
         answer.argument(fields.bytes(16));
     });
-    Ok(None)
-}
-
-/// A port that is likely to be free.
-fn ephemeral_port() -> Result<u16, Errno> {
-    let number = random_number()? % u32::from(PORTS);
-    Ok(FIRST_PORT + number as u16)
-}
-
-fn with_port(address: SocketAddr) -> Result<SocketAddr, Errno> {
-    match address.port() {
-        0 => Ok(SocketAddr::new(address.ip(), ephemeral_port()?)),
-        _ => Ok(address),
-    }
-}
-
-/// Returns whether an address stands for any. As in the kernel, one of loopback does: libfabric binds to it. One
-/// that a device has stands for that.
-fn is_any(ip: IpAddr) -> bool {
-    ip.is_unspecified() || ip.is_loopback() && Device::at(ip).is_none()
-}
-
-fn bind(
-    state: &mut State,
-    channel: &Arc<Channel>,
-    handle: u32,
-    address: Option<SocketAddr>,
-) -> Result<Reply, Errno> {
-    let address = with_port(address.ok_or(Errno::INVAL)?)?;
-    let id = state.id(channel, handle)?;
-    if id.step != Step::New || id.source.is_some() {
-        return Err(Errno::INVAL);
-    }
-    let device = match address.ip() {
-        any if is_any(any) => None,
-        ip => {
-            let device = Device::at(ip).ok_or(Errno::NODEV)?;
-            state.agent(&device)?;
-            Some(device.index())
-        }
-    };
-    let id = state.id(channel, handle)?;
-    id.source = Some(address);
-    id.device = device;
-    Ok(None)
-}
-
-/// The device from which packets go to an address.
-fn device_to(source: Option<IpAddr>, destination: IpAddr) -> Option<Arc<Device>> {
-    if let Some(source) = source {
-        return Device::at(source);
-    }
-    let any = match destination {
-        IpAddr::V4(_) => IpAddr::from(Ipv4Addr::UNSPECIFIED),
-        IpAddr::V6(_) => IpAddr::from(Ipv6Addr::UNSPECIFIED),
-    };
-    // The kernel selects the source by its routes; nothing is sent.
-    let routed = UdpSocket::bind((any, 0)).and_then(|socket| {
-        socket.connect((destination, 1))?;
-        socket.local_addr()
-    });
-    let routed = routed.ok().and_then(|local| Device::at(local.ip()));
-    // Loopback addresses reach each other from any of them.
-    let on_loopback = |device: &&Arc<Device>| {
-        let own = device.nic().address;
-        own.is_loopback() && destination.is_loopback() && own.is_ipv4() == destination.is_ipv4()
-    };
-    routed.or_else(|| Device::all().iter().find(on_loopback).cloned())
-}
-
-fn resolve_address(
-    state: &mut State,
-    channel: &Arc<Channel>,
-    handle: u32,
-    (source, destination): (Option<SocketAddr>, Option<SocketAddr>),
-) -> Result<Reply, Errno> {
-    let destination = destination.ok_or(Errno::INVAL)?;
-    let id = state.id(channel, handle)?;
-    if id.step != Step::New {
-        return Err(Errno::INVAL);
-    }
-    let bound = id.source.or(source);
-    let given = bound.map(|it| it.ip()).filter(|ip| !is_any(*ip));
-    let Some(device) = device_to(given, destination.ip()) else {
-        state.report(handle, Event::AddrError, -libc::ENODEV);
-        return Ok(None);
-    };
-    state.agent(&device)?;
-    let port = bound.map_or(0, |it| it.port());
-    let source = with_port(SocketAddr::new(device.nic().address, port))?;
-    let id = state.id(channel, handle)?;
-    id.source = Some(source);
-    id.destination = Some(destination);
-    id.device = Some(device.index());
-    id.step = Step::AddressResolved;
-    state.report(handle, Event::AddrResolved, 0);
     Ok(None)
 }
 
@@ -414,8 +324,11 @@ fn listen(state: &mut State, channel: &Arc<Channel>, handle: u32) -> Result<Repl
         return Err(Errno::INVAL);
     }
     let any = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0);
-    let source = with_port(id.source.unwrap_or(any))?;
-    id.source = Some(source);
+    match &mut id.port {
+        Some(port) => port.make_exclusive()?,
+        None => id.source = Some(id.bind(any)?),
+    }
+    let source = id.source.unwrap_or(any);
     let service = id.space.service(source.port());
     let is_meant = |device: &&Arc<Device>| {
         let own = device.nic().address;
@@ -693,21 +606,51 @@ fn set_option(
     channel: &Arc<Channel>,
     fields: &Fields<'_>,
 ) -> Result<Reply, Errno> {
-    /// `RDMA_OPTION_ID`, whose options 0 to 2 are type of service, reuse of addresses and one family only. They
-    /// are accepted, and change nothing. Option 3 is the timeout of acknowledgements.
+    /// `RDMA_OPTION_ID`. The type of service is accepted, and changes nothing.
     const LEVEL_ID: u32 = 0;
+    const TYPE_OF_SERVICE: u32 = 0;
+    const REUSE_ADDRESS: u32 = 1;
+    const ONE_FAMILY: u32 = 2;
     const ACK_TIMEOUT: u32 = 3;
     let id = state.id(channel, fields.u32(8))?;
+    let value = ptr::with_exposed_provenance::<u8>(fields.u64(0) as usize);
+    let integer = || {
+        let value = NonNull::new(value.cast::<u32>().cast_mut()).ok_or(Errno::FAULT)?;
+        // SAFETY: librdmacm passes the address of a value of the length that the command has, which is compared below.
+        Ok::<_, Errno>(unsafe { value.read_unaligned() })
+    };
     match (fields.u32(12), fields.u32(16), fields.u32(20)) {
-        (LEVEL_ID, 0..ACK_TIMEOUT, _) => Ok(None),
+        (LEVEL_ID, TYPE_OF_SERVICE, _) => Ok(None),
+        (LEVEL_ID, REUSE_ADDRESS, 4) => {
+            let reuse = match integer()? {
+                0 => Reuse::Exclusive,
+                _ => Reuse::Shared,
+            };
+            // As in the kernel, one that listens does not share, and one that is bound goes on sharing.
+            if id.step == Step::Listening || reuse == Reuse::Exclusive && id.source.is_some() {
+                return Err(Errno::INVAL);
+            }
+            id.reuse = reuse;
+            Ok(None)
+        }
+        (LEVEL_ID, ONE_FAMILY, 4) => {
+            let families = match integer()? {
+                0 => Families::Both,
+                _ => Families::Own,
+            };
+            if id.step != Step::New {
+                return Err(Errno::INVAL);
+            }
+            id.families = Some(families);
+            Ok(None)
+        }
         (LEVEL_ID, ACK_TIMEOUT, 1) => {
-            let value = ptr::with_exposed_provenance::<u8>(fields.u64(0) as usize);
             // SAFETY: librdmacm passes the address of a value of this length.
             let timeout = unsafe { value.as_ref() }.ok_or(Errno::FAULT)?;
             id.ack_timeout = Some(*timeout & 0x1f);
             Ok(None)
         }
-        (LEVEL_ID, ACK_TIMEOUT, _) => Err(Errno::INVAL),
+        (LEVEL_ID, REUSE_ADDRESS | ONE_FAMILY | ACK_TIMEOUT, _) => Err(Errno::INVAL),
         _ => Err(Errno::NOSYS),
     }
 }
@@ -756,6 +699,8 @@ fn migrate(
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use super::*;
     use gdr_nic::Psn;
 

@@ -4,11 +4,12 @@ use std::ffi::c_int;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use gdr_cm::{CommId, Rep, Req, ServiceId};
+use gdr_cm::{BoundPort, CommId, Families, PortRequest, Rep, Req, Reuse, ServiceId};
 use gdr_nic::{Psn, Qpn};
 
 use super::abi::ConnectionParameters;
 use super::channel::Channel;
+use crate::errno::Errno;
 
 /// `RDMA_PS_TCP` and so on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +56,11 @@ pub(super) struct Id {
     pub(super) space: PortSpace,
     pub(super) step: Step,
     pub(super) source: Option<SocketAddr>,
+    /// `None` also where the port is an ephemeral one that it connects from, which others may have as well.
+    pub(super) port: Option<BoundPort>,
+    pub(super) reuse: Reuse,
+    /// What the program has set.
+    pub(super) families: Option<Families>,
     pub(super) destination: Option<SocketAddr>,
     /// The index of its device.
     pub(super) device: Option<c_int>,
@@ -80,6 +86,9 @@ impl Id {
             space,
             step: Step::New,
             source: None,
+            port: None,
+            reuse: Reuse::Exclusive,
+            families: None,
             destination: None,
             device: None,
             comm: None,
@@ -89,6 +98,18 @@ impl Id {
             terms: None,
             ack_timeout: None,
         }
+    }
+}
+
+impl Id {
+    /// Binds the port of an address, which is unspecified if it stands for all.
+    pub(super) fn bind(&mut self, address: SocketAddr) -> Result<SocketAddr, Errno> {
+        let mut request = PortRequest::new(self.space.0, address).reuse(self.reuse);
+        if let Some(families) = self.families {
+            request = request.families(families);
+        }
+        let port = BoundPort::bind(request)?;
+        Ok(self.port.insert(port).address())
     }
 }
 

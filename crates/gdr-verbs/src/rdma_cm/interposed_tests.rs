@@ -167,7 +167,7 @@ fn a_number_that_is_of_another_file_now_is_not_of_the_device() {
     let (reader, _writer) = std::io::pipe().unwrap();
     // SAFETY: descriptors of this test. It is replaced by a way that this library does not see.
     let moved = unsafe { libc::syscall(libc::SYS_dup3, reader.as_raw_fd(), fd, libc::O_CLOEXEC) };
-    assert_eq!(moved, fd.into());
+    assert_eq!(moved, libc::c_long::from(fd));
     assert_eq!(file_type(fd), libc::S_IFIFO);
     close(fd);
 }

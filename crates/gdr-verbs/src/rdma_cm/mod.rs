@@ -8,6 +8,7 @@
 //! - [`descriptor`] has the functions, and knows which descriptors are of the device;
 //! - [`channel`] is an open device: a queue of events;
 //! - [`command`] reads commands and writes answers, by the layouts in [`abi`];
+//! - [`address`] binds identifiers to addresses and ports, and finds their devices;
 //! - [`id`] is a communication identifier (`rdma_cm_id`);
 //! - [`agent`] connects the identifiers of a device with the management queue pair of its address;
 //! - [`state`] keeps all of them under one lock.
@@ -17,6 +18,7 @@
 //! other hosts learn it at their next request.
 
 mod abi;
+mod address;
 mod agent;
 mod channel;
 mod command;

@@ -13,7 +13,7 @@ mod list;
 mod newest;
 mod objects;
 
-use std::ffi::c_void;
+use std::ffi::{CString, c_void};
 
 use crate::built::libraries;
 use crate::copy::{Copy, PRELOAD, SHADOW};
@@ -108,6 +108,30 @@ fn functions_are_found_without_their_version() {
             .filter(|function| copy.default(&function.name).is_null())
             .collect();
         assert!(lost.is_empty(), "{file}: {lost:?}");
+    }
+}
+
+#[test]
+fn the_library_that_is_loaded_by_name_gives_the_functions_of_the_preloaded_one() {
+    let symbol = |file: &str, name: &str| {
+        let path = libraries().join(file);
+        let [path, name] = [path.to_str().unwrap(), name].map(|it| CString::new(it).unwrap());
+        // SAFETY: C strings; the libraries may be loaded at any time.
+        let found = unsafe {
+            let handle = libc::dlopen(path.as_ptr(), libc::RTLD_NOW);
+            libc::dlsym(handle, name.as_ptr())
+        };
+        assert!(!found.is_null(), "{file}: {name:?}");
+        found
+    };
+    let list = List::kept();
+    let own = list
+        .public()
+        .into_iter()
+        .filter(|it| !NOT_OURS.contains(it));
+    for name in own {
+        // So an object of one is an object of the other.
+        assert_eq!(symbol(PRELOAD, name), symbol(SHADOW, name), "{name}");
     }
 }
 

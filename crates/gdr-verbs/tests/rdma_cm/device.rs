@@ -12,8 +12,13 @@ const LISTEN: u32 = 7;
 const ACCEPT: u32 = 8;
 const DISCONNECT: u32 = 10;
 const GET_EVENT: u32 = 12;
+const SET_OPTION: u32 = 14;
 const BIND: u32 = 20;
 const RESOLVE_ADDR: u32 = 21;
+
+/// Port spaces (`RDMA_PS_TCP`).
+pub(crate) const TCP: u64 = 0x0106;
+pub(crate) const UDP: u64 = 0x0111;
 
 pub(crate) const ADDR_RESOLVED: u32 = 0;
 pub(crate) const ROUTE_RESOLVED: u32 = 2;
@@ -49,26 +54,35 @@ impl Cm {
 
     /// Executes a command; `answer` is as long as what it returns.
     fn execute(&self, number: u32, payload: &[u8], answer: &[u8]) {
-        let executed = self.try_execute(number, payload, answer);
-        assert!(executed, "command {number}: {}", io::Error::last_os_error());
+        let errno = self.try_execute(number, payload, answer);
+        assert_eq!(errno, 0, "command {number}");
     }
 
-    fn try_execute(&self, number: u32, payload: &[u8], answer: &[u8]) -> bool {
+    /// Executes a command; returns an error number, or 0.
+    fn try_execute(&self, number: u32, payload: &[u8], answer: &[u8]) -> i32 {
         let mut command = number.to_ne_bytes().to_vec();
         command.extend((payload.len() as u16).to_ne_bytes());
         command.extend((answer.len() as u16).to_ne_bytes());
         command.extend(payload);
         // SAFETY: a readable range; what the command has a pointer to is of a function of this module.
         let written = unsafe { libc::write(self.0, command.as_ptr().cast(), command.len()) };
-        written == command.len() as isize
+        match written == command.len() as isize {
+            true => 0,
+            false => io::Error::last_os_error().raw_os_error().unwrap(),
+        }
     }
 
-    /// Makes an identifier for a connection (`RDMA_PS_TCP`).
+    /// Makes an identifier for connections.
     pub(crate) fn create(&self) -> u32 {
+        self.create_in(TCP)
+    }
+
+    /// Makes an identifier of a port space.
+    pub(crate) fn create_in(&self, space: u64) -> u32 {
         let mut id = [0_u8; 4];
         let mut payload = 7_u64.to_ne_bytes().to_vec();
         payload.extend(address_of(&mut id));
-        payload.extend(0x0106_u64.to_ne_bytes());
+        payload.extend(space.to_ne_bytes());
         self.execute(CREATE_ID, &payload, &id.clone());
         u32::from_ne_bytes(id)
     }
@@ -80,15 +94,25 @@ impl Cm {
         self.execute(DESTROY_ID, &payload, &reported.clone());
     }
 
-    pub(crate) fn bind(&self, id: u32, address: SocketAddrV4) {
+    /// Returns an error number, or 0.
+    pub(crate) fn bind(&self, id: u32, address: SocketAddrV4) -> i32 {
         let mut payload = id.to_ne_bytes().to_vec();
         payload.extend(16_u32.to_ne_bytes());
         payload.extend(storage(address));
-        self.execute(BIND, &payload, &[]);
+        self.try_execute(BIND, &payload, &[])
     }
 
-    pub(crate) fn listen(&self, id: u32) {
-        self.execute(LISTEN, &words(&[id, 8]), &[]);
+    /// Lets others have its address and port that say the same.
+    pub(crate) fn share(&self, id: u32) {
+        let mut value = 1_u32.to_ne_bytes();
+        let mut payload = address_of(&mut value).to_vec();
+        payload.extend(words(&[id, 0, 1, 4]));
+        self.execute(SET_OPTION, &payload, &[]);
+    }
+
+    /// Returns an error number, or 0.
+    pub(crate) fn listen(&self, id: u32) -> i32 {
+        self.try_execute(LISTEN, &words(&[id, 8]), &[])
     }
 
     /// Asks for a connection of a queue pair, and waits for it.
@@ -113,7 +137,8 @@ impl Cm {
         id
     }
 
-    pub(crate) fn accept(&self, id: u32, qpn: u32) -> bool {
+    /// Returns an error number, or 0.
+    pub(crate) fn accept(&self, id: u32, qpn: u32) -> i32 {
         let mut payload = 9_u64.to_ne_bytes().to_vec();
         payload.extend(parameters(qpn));
         payload.extend(words(&[id, 0]));

@@ -17,7 +17,7 @@ use gdr_cm::{Arrival, CmEvent, IdPair, Management, Manager, Message, ReceivedMad
 use gdr_nic::{Deadline, Device, PortUse, Psn, Qkey, Qpn, SoftOptions, Time};
 
 use crate::built::libraries;
-use crate::device::{CONNECT_REQUEST, Cm, DISCONNECTED, ESTABLISHED, REJECTED};
+use crate::device::{CONNECT_REQUEST, Cm, DISCONNECTED, ESTABLISHED, REJECTED, UDP};
 
 /// Where a program is, and whom it connects to.
 const OWN: &str = "GDR_NICS";
@@ -99,8 +99,8 @@ fn server() {
     limit();
     let cm = Cm::open();
     let listener = cm.create();
-    cm.bind(listener, variable(OWN));
-    cm.listen(listener);
+    assert_eq!(cm.bind(listener, variable(OWN)), 0);
+    assert_eq!(cm.listen(listener), 0);
     println!("listening");
     let (mut began, mut ended) = (0_u32, 0_u32);
     loop {
@@ -203,6 +203,77 @@ fn a_killed_process_ends_its_connections_and_those_of_others_go_on() {
     for client in &mut clients {
         client.expect("disconnected");
     }
+}
+
+/// Binds identifiers of its own in all the ways that depend on each other.
+#[test]
+#[ignore = "a program of the tests"]
+fn binder_of_several() {
+    limit();
+    let cm = Cm::open();
+    // All addresses of the host have it for a while, and the other programs must not need it.
+    let port = PORT + 1;
+    let [own, other, any] =
+        [[127, 0, 57, 6], [127, 0, 57, 7], [0; 4]].map(|ip| SocketAddrV4::new(ip.into(), port));
+    let first = cm.create();
+    assert_eq!(cm.bind(first, own), 0);
+    assert_eq!(cm.bind(cm.create(), own), libc::EADDRINUSE);
+    assert_eq!(cm.bind(cm.create(), any), libc::EADDRNOTAVAIL);
+    let with_another_address = cm.create();
+    assert_eq!(cm.bind(with_another_address, other), 0);
+    assert_eq!(cm.bind(cm.create_in(UDP), own), 0);
+    cm.destroy(first);
+    cm.destroy(with_another_address);
+    let shared = [cm.create(), cm.create()];
+    for id in shared {
+        cm.share(id);
+        assert_eq!(cm.bind(id, any), 0);
+    }
+    assert_eq!(cm.bind(cm.create(), own), libc::EADDRNOTAVAIL);
+    // One that listens does not share.
+    assert_eq!(cm.listen(shared[0]), libc::EADDRNOTAVAIL);
+    cm.destroy(shared[1]);
+    assert_eq!(cm.listen(shared[0]), 0);
+    let late = cm.create();
+    cm.share(late);
+    assert_eq!(cm.bind(late, own), libc::EADDRNOTAVAIL);
+    println!("right");
+}
+
+/// Binds an identifier for each line; says what came of it.
+#[test]
+#[ignore = "a program of the tests"]
+fn binder() {
+    limit();
+    let cm = Cm::open();
+    loop {
+        wait();
+        println!("{}", cm.bind(cm.create(), variable(OWN)));
+    }
+}
+
+#[test]
+fn a_port_is_of_one_identifier_unless_all_share_it() {
+    let mut program = Program::start("binder_of_several", "127.0.57.6,127.0.57.7", "");
+    program.expect("right");
+}
+
+#[test]
+fn a_port_is_of_one_process_until_that_ends() {
+    const IN_USE: &str = "98";
+    let (address, other) = ("127.0.57.8", "127.0.57.9");
+    let [mut first, mut second] = [0, 1].map(|_| Program::start("binder", address, ""));
+    let mut with_another_address = Program::start("binder", other, "");
+    first.go_on();
+    first.expect("0");
+    second.go_on();
+    second.expect(IN_USE);
+    with_another_address.go_on();
+    with_another_address.expect("0");
+    // It is killed.
+    drop(first);
+    second.go_on();
+    second.expect("0");
 }
 
 #[test]

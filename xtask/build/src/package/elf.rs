@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 use object::elf::{self, FileHeader64};
-use object::read::elf::{Dyn as _, FileHeader as _};
+use object::read::elf::{Dyn as _, FileHeader as _, SectionHeader as _};
 use object::{Endianness, FileKind};
 
 /// A version of glibc.
@@ -71,6 +71,46 @@ pub fn check(file: &Path, oldest: Glibc) -> anyhow::Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+/// Makes a library a filter of the file that it has as run path: the loader looks for a function of the library in that
+/// file first, if it is there (`DT_AUXILIARY`). Zig's linker has no option for it.
+///
+/// # Errors
+///
+/// The file is not a library of 64 bits, or has no run path.
+pub(crate) fn make_filter(file: &Path) -> anyhow::Result<()> {
+    let name = || file.display().to_string();
+    let mut bytes = std::fs::read(file).with_context(name)?;
+    let (at, tag) = run_path(&bytes).with_context(name)?;
+    let place = bytes.get_mut(at..at + tag.len()).with_context(name)?;
+    place.copy_from_slice(&tag);
+    std::fs::write(file, bytes).with_context(name)
+}
+
+/// Where the tag of the run path is, and the tag of a filter.
+fn run_path(bytes: &[u8]) -> anyhow::Result<(usize, [u8; 8])> {
+    let header = FileHeader64::<Endianness>::parse(bytes)?;
+    let endian = header.endian()?;
+    let sections = header.sections(endian, bytes)?;
+    for section in sections.iter() {
+        let Some((entries, _)) = section.dynamic(endian, bytes)? else {
+            continue;
+        };
+        let is_run_path = |entry: &elf::Dyn64<Endianness>| {
+            matches!(entry.tag32(endian), Some(elf::DT_RPATH | elf::DT_RUNPATH))
+        };
+        let index = entries.iter().position(is_run_path);
+        let index = index.context("the linker has set no run path")?;
+        let at = usize::try_from(section.sh_offset(endian))? + index * size_of_val(&entries[0]);
+        let tag = u64::from(elf::DT_AUXILIARY);
+        let tag = match endian {
+            Endianness::Little => tag.to_le_bytes(),
+            Endianness::Big => tag.to_be_bytes(),
+        };
+        return Ok((at, tag));
+    }
+    bail!("not a library")
 }
 
 fn needs(bytes: &[u8]) -> anyhow::Result<Needs> {

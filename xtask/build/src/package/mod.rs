@@ -4,7 +4,7 @@ mod architecture;
 mod archive;
 mod build_paths;
 mod deb;
-mod elf;
+pub(crate) mod elf;
 mod layout;
 mod programs;
 mod rpm;
