@@ -40,9 +40,7 @@ pub(crate) fn run(engine: &SharedEngine) {
 struct ProgressThread<'a> {
     engine: &'a SharedEngine,
     sampler: Sampler,
-    /// Times are read from the device's clock.
-    last_work: u64,
-    /// For how long after work the thread polls without sleeping.
+    /// For how long after work of any thread this one polls without sleeping, in nanoseconds of the device's clock.
     busy_poll: u64,
     /// The engine holds the thread's sleep.
     is_sleeping: bool,
@@ -62,7 +60,6 @@ impl<'a> ProgressThread<'a> {
         Self {
             engine,
             sampler: Sampler::new(engine.callers(), now),
-            last_work: now,
             busy_poll: nanoseconds(engine.busy_poll()),
             is_sleeping: false,
             next_yield: FIRST_YIELD,
@@ -87,6 +84,11 @@ impl<'a> ProgressThread<'a> {
 
     fn now(&self) -> u64 {
         self.engine.clock().now()
+    }
+
+    /// For how long there has been nothing to do.
+    fn idle_time(&self, now: u64) -> u64 {
+        now.saturating_sub(self.engine.last_work())
     }
 
     /// Whether threads of the program drive the engine.
@@ -118,11 +120,12 @@ impl<'a> ProgressThread<'a> {
         // The polls of this thread would disturb the others, so it looks less and less often.
         self.next_yield = (2 * self.next_yield).min(LONGEST_YIELD);
         // The yield is not idle time: the busy polling begins after it.
-        self.last_work = self.now();
+        let now = self.now();
+        self.engine.set_last_work(now);
         if woken {
             self.engine.clear_wake();
             // The program stops polling.
-            self.sampler.restart(self.engine.callers(), self.last_work);
+            self.sampler.restart(self.engine.callers(), now);
         }
     }
 
@@ -136,10 +139,11 @@ impl<'a> ProgressThread<'a> {
         self.wake_up();
         self.lost_time.poll(now);
         if self.engine.try_poll(now) {
-            self.last_work = now;
             return true;
         }
-        if now.saturating_sub(self.last_work) >= self.busy_poll {
+        // Also what threads of the program found to do: a peer would have to wake this thread for each
+        // packet that they take, which costs it more than the packet.
+        if self.idle_time(now) >= self.busy_poll {
             return false;
         }
         self.idle_polls = self.idle_polls.wrapping_add(1);
@@ -173,16 +177,14 @@ impl<'a> ProgressThread<'a> {
         engine.wake_up();
         // A wake-up does not restart the busy polling: it may be for a stranger's packet.
         let now = self.now();
-        if shared.poll(&mut engine, now) {
-            self.last_work = now;
-        }
+        shared.poll(&mut engine, now);
         if engine.has_work() {
             return shared.unlock(engine);
         }
         // The state is taken, and the sleep noted, in one locked section: what is posted afterwards
         // wakes this thread.
         let mut wakeup = engine.wakeup();
-        if now.saturating_sub(self.last_work) < nanoseconds(ACTIVE) {
+        if self.idle_time(now) < nanoseconds(ACTIVE) {
             let tick = engine.now() + TICK;
             wakeup.at = Some(wakeup.at.map_or(tick, |at| at.min(tick)));
         }
@@ -375,6 +377,24 @@ mod tests {
                 break;
             }
         }
+    }
+
+    #[test]
+    fn the_thread_does_not_sleep_while_threads_of_the_program_find_something_to_do() {
+        let (device, queue, near) = parts();
+        connect(&near, &near).unwrap();
+        let engine = device.shards().first();
+        let mut thread = ProgressThread::new(engine);
+        let before = engine.last_work();
+        post_receive(&near);
+        send(&near, &message(WrId(1), &[])).unwrap();
+        for _ in 0..2 {
+            queue.wait(soon()).unwrap().expect("a completion");
+        }
+        // That thread has done nothing of it.
+        assert!(engine.last_work() > before);
+        let just_idle = engine.last_work() + thread.busy_poll - 1;
+        assert!(thread.busy_poll(just_idle));
     }
 
     /// The signals that each thread of this name blocks.

@@ -110,6 +110,8 @@ pub(crate) struct SharedEngine {
     due: AtomicU64,
     /// How many consecutive polls found nothing to do.
     idle_polls: AtomicU32,
+    /// Since when there has been nothing to do: the last poll of any thread that found something.
+    last_work: AtomicU64,
     /// The progress thread leaves the engine to threads of the program.
     yielded: AtomicBool,
     stop: AtomicBool,
@@ -141,6 +143,7 @@ impl SharedEngine {
             looks: AtomicU64::new(0),
             due: AtomicU64::new(NEVER),
             idle_polls: AtomicU32::new(0),
+            last_work: AtomicU64::new(device.clock.now()),
             yielded: AtomicBool::new(false),
             stop: AtomicBool::new(false),
         });
@@ -427,6 +430,9 @@ impl SharedEngine {
             false => self.idle_polls.load(Ordering::Relaxed).saturating_add(1),
         };
         self.idle_polls.store(idle, Ordering::Relaxed);
+        if worked {
+            self.set_last_work(now);
+        }
         worked
     }
 
@@ -610,6 +616,16 @@ impl SharedEngine {
     /// The clock of the device.
     pub(crate) fn clock(&self) -> &Clock {
         &self.device.clock
+    }
+
+    /// When a poll of any thread last found something to do.
+    pub(crate) fn last_work(&self) -> u64 {
+        self.last_work.load(Ordering::Relaxed)
+    }
+
+    /// Lets the idle time begin at `now`.
+    pub(crate) fn set_last_work(&self, now: u64) {
+        self.last_work.store(now, Ordering::Relaxed);
     }
 
     pub(crate) fn has_polling_waiter(&self) -> bool {
