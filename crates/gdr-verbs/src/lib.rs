@@ -56,6 +56,7 @@ mod host_memory;
 mod marshall;
 mod memory_window;
 mod modify;
+mod multicast;
 mod nics;
 mod open;
 mod post;

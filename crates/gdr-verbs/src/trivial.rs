@@ -5,23 +5,11 @@
 
 use std::ffi::{c_int, c_void};
 
-use gdr_verbs_sys::{ibv_context, ibv_dm, ibv_fork_status, ibv_gid, ibv_mr, ibv_pd, ibv_qp};
+use gdr_verbs_sys::{ibv_context, ibv_dm, ibv_fork_status, ibv_mr, ibv_pd, ibv_qp};
 
 use crate::ret::{unsupported, unsupported_minus_one, unsupported_pointer};
 use crate::slab::is_own;
 use crate::system::{self, call_system, forward};
-
-#[unsafe(no_mangle)]
-extern "C" fn ibv_attach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int {
-    forward!(unless is_own(qp), ibv_attach_mcast(qp, gid, lid));
-    unsupported()
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn ibv_detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int {
-    forward!(unless is_own(qp), ibv_detach_mcast(qp, gid, lid));
-    unsupported()
-}
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_context {
