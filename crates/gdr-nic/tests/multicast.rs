@@ -224,14 +224,14 @@ fn what_is_for_one_queue_pair_is_not_taken_from_a_group() {
 #[test]
 fn only_groups_of_the_device_s_family_and_so_many_can_be_joined() {
     let device = Device::open(&SoftOptions::default().port(0), None).unwrap();
-    let ends: Vec<_> = (0..=MOST_ATTACHED).map(|_| End::new(&device)).collect();
-    let attach = |group: &str| ends[0].pair.attach_multicast(group.parse().unwrap());
+    let mut ends: Vec<_> = (0..=MOST_ATTACHED).map(|_| End::new(&device)).collect();
+    let attach = |end: &End, group: &str| end.pair.attach_multicast(group.parse().unwrap());
     for refused in ["127.0.0.1", "10.0.0.1", "::1"] {
-        let error = attach(refused).unwrap_err();
+        let error = attach(&ends[0], refused).unwrap_err();
         let is_meant = matches!(error, Error::Socket(SocketError::NotMulticast(_)));
         assert!(is_meant, "{refused}: {error}");
     }
-    let error = attach("ff0e::1").unwrap_err();
+    let error = attach(&ends[0], "ff0e::1").unwrap_err();
     let is_meant = matches!(error, Error::Socket(SocketError::AddressFamily { .. }));
     assert!(is_meant, "{error}");
     for end in &ends[..MOST_ATTACHED] {
@@ -240,11 +240,15 @@ fn only_groups_of_the_device_s_family_and_so_many_can_be_joined() {
     let error = ends[MOST_ATTACHED].pair.attach_multicast(GROUP);
     let is_meant = matches!(error, Err(Error::TooManyAttached { .. }));
     assert!(is_meant, "{error:?}");
+    // The place of one that is destroyed is free.
+    drop(ends.pop());
+    drop(ends.remove(1));
+    End::new(&device).pair.attach_multicast(GROUP).unwrap();
     for number in 1..MOST_GROUPS {
         let group = Ipv4Addr::from(u32::from(Ipv4Addr::new(239, 9, 0, 0)) + number as u32);
         ends[0].pair.attach_multicast(group.into()).unwrap();
     }
-    let error = attach("239.8.0.0");
+    let error = attach(&ends[0], "239.8.0.0");
     let is_meant = matches!(error, Err(Error::TooManyGroups { .. }));
     assert!(is_meant, "{error:?}");
 }

@@ -12,8 +12,10 @@ const LISTEN: u32 = 7;
 const ACCEPT: u32 = 8;
 const DISCONNECT: u32 = 10;
 const GET_EVENT: u32 = 12;
+const LEAVE_MCAST: u32 = 17;
 const BIND: u32 = 20;
 const RESOLVE_ADDR: u32 = 21;
+const JOIN_MCAST: u32 = 22;
 
 pub(crate) const ADDR_RESOLVED: u32 = 0;
 pub(crate) const ROUTE_RESOLVED: u32 = 2;
@@ -22,6 +24,7 @@ pub(crate) const CONNECT_RESPONSE: u32 = 5;
 pub(crate) const REJECTED: u32 = 8;
 pub(crate) const ESTABLISHED: u32 = 9;
 pub(crate) const DISCONNECTED: u32 = 10;
+pub(crate) const MULTICAST_JOIN: u32 = 12;
 pub(crate) const TIMEWAIT_EXIT: u32 = 15;
 
 /// What happened to an identifier.
@@ -29,6 +32,10 @@ pub(crate) const TIMEWAIT_EXIT: u32 = 15;
 pub(crate) struct Event {
     pub(crate) id: u32,
     pub(crate) kind: u32,
+    /// What it is reported under: the program's own name of what it is about.
+    pub(crate) uid: u32,
+    /// The queue pair number and the queue key of datagrams, and the GID that they go to.
+    pub(crate) datagrams: (u32, u32, [u8; 16]),
 }
 
 /// An open device.
@@ -65,10 +72,19 @@ impl Cm {
 
     /// Makes an identifier for a connection (`RDMA_PS_TCP`).
     pub(crate) fn create(&self) -> u32 {
+        self.create_in(0x0106)
+    }
+
+    /// Makes an identifier for datagrams (`RDMA_PS_UDP`).
+    pub(crate) fn create_for_datagrams(&self) -> u32 {
+        self.create_in(0x0111)
+    }
+
+    fn create_in(&self, space: u64) -> u32 {
         let mut id = [0_u8; 4];
         let mut payload = 7_u64.to_ne_bytes().to_vec();
         payload.extend(address_of(&mut id));
-        payload.extend(0x0106_u64.to_ne_bytes());
+        payload.extend(space.to_ne_bytes());
         self.execute(CREATE_ID, &payload, &id.clone());
         u32::from_ne_bytes(id)
     }
@@ -85,6 +101,26 @@ impl Cm {
         payload.extend(16_u32.to_ne_bytes());
         payload.extend(storage(address));
         self.execute(BIND, &payload, &[]);
+    }
+
+    /// Joins a group; returns the number of the membership, unless that is refused.
+    pub(crate) fn join(&self, id: u32, group: SocketAddrV4) -> Option<u32> {
+        let mut membership = [0_u8; 4];
+        let mut payload = address_of(&mut membership).to_vec();
+        payload.extend(8_u64.to_ne_bytes());
+        payload.extend(words(&[id, 16]));
+        payload.extend(storage(group));
+        let joined = self.try_execute(JOIN_MCAST, &payload, &membership.clone());
+        joined.then(|| u32::from_ne_bytes(membership))
+    }
+
+    /// Leaves a group; returns how many events of the membership were fetched, unless there is none.
+    pub(crate) fn leave(&self, membership: u32) -> Option<u32> {
+        let mut reported = [0_u8; 4];
+        let mut payload = address_of(&mut reported).to_vec();
+        payload.extend(words(&[membership, 0]));
+        let left = self.try_execute(LEAVE_MCAST, &payload, &reported.clone());
+        left.then(|| u32::from_ne_bytes(reported))
     }
 
     pub(crate) fn listen(&self, id: u32) {
@@ -133,6 +169,12 @@ impl Cm {
         Event {
             id: word(8),
             kind: word(12),
+            uid: word(0),
+            datagrams: (
+                word(20),
+                word(24),
+                std::array::from_fn(|at| answer[28 + at]),
+            ),
         }
     }
 
