@@ -53,6 +53,7 @@ mod flow;
 mod gid_table;
 mod gpu_memory;
 mod host_memory;
+mod import;
 mod marshall;
 mod memory_window;
 mod modify;
