@@ -132,13 +132,14 @@ impl MulticastGroups {
 }
 
 impl Shared {
+    /// Lets the thread see that something has arrived.
     fn watch(&self, descriptor: BorrowedFd<'_>) -> Result<()> {
         let number = EventData::new_u64(descriptor.as_raw_fd().unsigned_abs().into());
         epoll::add(&self.readiness, descriptor, number, EventFlags::IN)
             .map_err(|errno| Error::os("epoll_ctl", errno))
     }
 
-    /// A descriptor that a child made by a bare `clone` has, too, is watched until that closes it.
+    /// Stops watching a socket that is about to be closed. A child made by a bare `clone` may keep it open.
     fn ignore(&self, socket: &MulticastSocket) {
         if let Err(error) = epoll::delete(&self.readiness, socket) {
             tracing::debug!(%error, "the socket of a group stays watched");

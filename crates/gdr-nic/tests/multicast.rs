@@ -177,7 +177,7 @@ fn a_queue_pair_that_was_detached_or_destroyed_receives_nothing_more() {
     assert!(!left.has_received());
     // The group has no socket any more, and gets a new one.
     stays.pair.detach_multicast(GROUP).unwrap();
-    sender.send(group, QKEY, b"nobody");
+    sender.send(group, QKEY, b"to no member");
     left.pair.attach_multicast(GROUP).unwrap();
     sender.send(group, QKEY, b"back");
     assert_eq!(left.text(), "back");
