@@ -1,6 +1,6 @@
 //! Unreliable datagrams (UD).
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::result;
 
 use gdr_roce::{Capabilities, Mtu, PostError, Psn, Qkey, State, UdQueuePair, UdSendRequest};
@@ -97,6 +97,31 @@ impl QueuePair<Datagrams> {
             protocol.set_qkey(qkey);
             Ok(())
         })
+    }
+
+    /// Lets it receive what is sent to a multicast group and [`Qpn::MULTICAST`] with its queue key, in every state that
+    /// receives. What this host sends arrives as well, its own messages included.
+    ///
+    /// # Errors
+    /// [`SocketError::NotMulticast`](crate::SocketError::NotMulticast),
+    /// [`SocketError::AddressFamily`](crate::SocketError::AddressFamily),
+    /// [`SocketError::Os`](crate::SocketError::Os); [`Error::TooManyGroups`](crate::Error::TooManyGroups),
+    /// [`Error::TooManyAttached`](crate::Error::TooManyAttached),
+    /// [`Error::ForkedChild`](crate::Error::ForkedChild).
+    pub fn attach_multicast(&self, group: IpAddr) -> Result<()> {
+        self.device().check_process()?;
+        let groups = self.device().shards().multicast()?;
+        groups.attach(self.qpn(), group)
+    }
+
+    /// Reverses [`QueuePair::attach_multicast`]: once it has returned, nothing that is sent to the group arrives.
+    ///
+    /// # Errors
+    /// [`Error::NotAttached`](crate::Error::NotAttached), [`Error::ForkedChild`](crate::Error::ForkedChild).
+    pub fn detach_multicast(&self, group: IpAddr) -> Result<()> {
+        self.device().check_process()?;
+        let groups = self.device().shards().multicast()?;
+        groups.detach(self.qpn(), group)
     }
 
     /// From INIT to RTR: datagrams are received.

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::hint;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Instant;
 
@@ -15,6 +15,7 @@ use crate::bounded_queue::BoundedQueue;
 use crate::device_state::{DeviceState, OnEvent};
 use crate::ending_thread::EndingThread;
 use crate::error::{Error, Result};
+use crate::multicast::MulticastGroups;
 use crate::shard::cpu_contention::CpuContention;
 use crate::shard::cq_entries::{CqEntries, CqProducer, Producers};
 use crate::shard::region_table::RegionTable;
@@ -40,6 +41,8 @@ pub(crate) struct DeviceShards {
     state: Arc<DeviceState>,
     /// The rings to devices of this host, unless it uses UDP only.
     rings: Option<RingKeeper>,
+    /// From the first queue pair on that is attached to a multicast group.
+    multicast: OnceLock<MulticastGroups>,
     /// At least one.
     shards: Box<[Shard]>,
     name: String,
@@ -62,6 +65,7 @@ impl DeviceShards {
         let mut device = Self {
             state: Arc::new(state),
             rings: None,
+            multicast: OnceLock::new(),
             shards: Box::default(),
             name: String::new(),
             contention: CpuContention::new(),
@@ -143,6 +147,24 @@ impl DeviceShards {
     pub(crate) fn reach(&self, engine: &Arc<SharedEngine>, to: SocketAddr, qpn: Qpn) {
         if let Some(keeper) = &self.rings {
             keeper.reach(engine, to, qpn);
+        }
+    }
+
+    /// The multicast groups of the device.
+    pub(crate) fn multicast(&self) -> Result<&MulticastGroups> {
+        if let Some(groups) = self.multicast.get() {
+            return Ok(groups);
+        }
+        let engines = self.shards.iter().map(|shard| Arc::clone(&shard.engine));
+        let groups = MulticastGroups::start(self.local(), engines.collect())?;
+        // Another thread may have started some meanwhile; these end then.
+        Ok(self.multicast.get_or_init(|| groups))
+    }
+
+    /// Detaches a queue pair from all multicast groups.
+    pub(crate) fn detach_all(&self, qpn: Qpn) {
+        if let Some(groups) = self.multicast.get() {
+            groups.detach_all(qpn);
         }
     }
 
@@ -355,8 +377,9 @@ impl fmt::Debug for DeviceShards {
 
 impl Drop for DeviceShards {
     fn drop(&mut self) {
-        // Its thread uses the engines.
+        // Their threads use the engines.
         self.rings = None;
+        self.multicast.take();
         let is_child = !self.state.origin.is_current();
         if !is_child {
             // All of them before the first is waited for.

@@ -77,6 +77,15 @@ pub enum Error {
     /// A device has as many queue pairs as there are numbers.
     #[error("a device has at most {most} queue pairs; destroy one, or open another device")]
     TooManyQueuePairs { most: usize },
+    /// A device receives from as many multicast groups as it can.
+    #[error("a device receives from at most {most} multicast groups; detach from one")]
+    TooManyGroups { most: usize },
+    /// As many queue pairs are attached to a multicast group as can be.
+    #[error("at most {most} queue pairs of a device are attached to a multicast group; detach one")]
+    TooManyAttached { most: usize },
+    /// A queue pair was detached from a multicast group that it is not attached to.
+    #[error("the queue pair is not attached to the multicast group; attach it first")]
+    NotAttached,
     /// A device, or an object made from it or a buffer, was used in a forked child.
     #[error(
         "this process was forked from the one that opened the device or made the buffer, which \
@@ -118,6 +127,9 @@ impl Error {
             Self::ShardCount { .. } => "shard_count",
             Self::WireName { .. } => "wire_name",
             Self::TooManyQueuePairs { .. } => "too_many_queue_pairs",
+            Self::TooManyGroups { .. } => "too_many_groups",
+            Self::TooManyAttached { .. } => "too_many_attached",
+            Self::NotAttached => "not_attached",
             Self::ForkedChild => "forked_child",
             Self::DeviceFailed { .. } => "device_failed",
             Self::Chaos { .. } => "nic",

@@ -100,6 +100,7 @@ mod int_map;
 #[cfg(test)]
 mod loopback;
 mod memory_window;
+mod multicast;
 mod os;
 pub mod outstanding;
 mod packet_port;
@@ -140,6 +141,7 @@ pub use gdr_udp::{
     PortMatch, PortSharingError, PortUse, SourcePort, Spread, unreachable_hint,
 };
 pub use memory_window::{MemoryWindow, WindowRange};
+pub use multicast::{MOST_ATTACHED, MOST_GROUPS};
 pub use os::{random_bytes, random_number};
 pub use peer::Peer;
 pub use queue_pair::{QueuePair, Queues};

@@ -190,6 +190,7 @@ impl<S: Service> Drop for QueuePair<S> {
     fn drop(&mut self) {
         // In a forked child the queue pair belongs to the parent.
         if let Ok(engine) = self.engine() {
+            self.device.shards().detach_all(self.qpn);
             engine.destroy_qp(self.qpn);
         }
     }

@@ -1,12 +1,15 @@
 //! Identifiers: queue pair numbers, memory keys, work request identifiers.
 
-/// A queue pair number of 24 bits. 0 and 1 are reserved for the management queue pairs.
+/// A queue pair number of 24 bits. 0 and 1 are reserved for the management queue pairs,
+/// and the last one for multicast.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Debug)]
 pub struct Qpn(u32);
 
 impl Qpn {
     /// The management queue pair, to which management datagrams are sent.
     pub const MANAGEMENT: Self = Self(1);
+    /// Stands for the queue pairs that are attached to the multicast group of a datagram.
+    pub const MULTICAST: Self = Self(0x00ff_ffff);
 
     /// The low 24 bits of `number`.
     pub const fn new(number: u32) -> Self {

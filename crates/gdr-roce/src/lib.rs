@@ -3,7 +3,7 @@
 //!
 //! It is fully deterministic and has no sockets, threads, clock or unsafe code. Packets and the time
 //! go in; packets, deadlines, completions and memory accesses come out. It does not implement UDP
-//! (see the `gdr-nic` crate) or multicast.
+//! (see the `gdr-nic` crate).
 //!
 //! - [`QueuePair`] is one end of a reliable connection: SEND, WRITE, READ and atomics, with
 //!   segmentation, acknowledgements, retries and NAKs as specified. Its retransmission timer and its

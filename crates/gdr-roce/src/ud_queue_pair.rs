@@ -54,7 +54,8 @@ struct Datagram<A> {
 ///
 /// Its owner
 ///
-/// 1. passes every packet for its number to [`receive`](Self::receive),
+/// 1. passes every packet for its number to [`receive`](Self::receive), and those for [`Qpn::MULTICAST`] of groups
+///    that it is attached to,
 /// 2. calls [`poll_transmit`](Self::poll_transmit) and sends the packet, until it returns `None`,
 /// 3. calls [`poll_completion`](Self::poll_completion) and [`poll_event`](Self::poll_event).
 ///
@@ -232,7 +233,8 @@ impl<A: Copy> UdQueuePair<A> {
     ) -> UdReceived {
         let bth = packet.bth();
         let is_receiving = self.state().is_receiving();
-        let is_own = bth.dest_qpn == self.qpn() && bth.partition.matches(PartitionKey::DEFAULT);
+        let is_own = [self.qpn(), Qpn::MULTICAST].contains(&bth.dest_qpn)
+            && bth.partition.matches(PartitionKey::DEFAULT);
         let Some(deth) = packet.deth().filter(|_| is_receiving && is_own) else {
             return UdReceived::Ignored;
         };

@@ -1,6 +1,6 @@
 //! The addresses of this host at which a soft device can be opened.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::{mem, ptr};
@@ -82,6 +82,30 @@ unsafe fn address(raw: *const libc::sockaddr) -> Option<IpAddr> {
             (!address.is_unicast_link_local()).then_some(address.into())
         }
         _ => None,
+    }
+}
+
+/// The name of the interface that has an address. All of 127.0.0.0/8 belongs to the loopback
+/// interface, and only 127.0.0.1 is listed.
+pub(crate) fn interface_of(local: IpAddr) -> Result<String> {
+    let is_loopback = |address: IpAddr| address.is_ipv4() && address.is_loopback();
+    let found = list()?
+        .into_iter()
+        .find(|own| own.address == local || (is_loopback(local) && is_loopback(own.address)));
+    found.map(|own| own.interface).ok_or_else(|| {
+        let source = std::io::Error::from_raw_os_error(libc::EADDRNOTAVAIL);
+        let address = (local, 0).into();
+        Error::AddressNotLocal { address, source }
+    })
+}
+
+/// The number of the interface that has an address.
+pub(crate) fn interface_index(local: IpAddr) -> Result<u32> {
+    let name = CString::new(interface_of(local)?).unwrap_or_default();
+    // SAFETY: a C string.
+    match unsafe { libc::if_nametoindex(name.as_ptr()) } {
+        0 => Err(Error::os("if_nametoindex", std::io::Error::last_os_error())),
+        index => Ok(index),
     }
 }
 

@@ -57,6 +57,9 @@ pub enum Error {
     /// An unspecified or multicast address.
     #[error("{0} is not the address of a single interface; give the address that peers send to")]
     AddressNotUnicast(IpAddr),
+    /// A group that is not a multicast address.
+    #[error("{0} is not a multicast address; IPv4 has 224.0.0.0/4 and IPv6 ff00::/8")]
+    NotMulticast(IpAddr),
     /// Two address families on one path.
     #[error("{local} and {peer} are of different families; use IPv4 or IPv6 on both sides")]
     AddressFamily { local: IpAddr, peer: IpAddr },
@@ -137,6 +140,7 @@ impl Error {
             Self::MtuTooSmall { .. } => "mtu_too_small",
             Self::Os { .. } => "os",
             Self::PortNotShared { .. }
+            | Self::NotMulticast(_)
             | Self::PacketSocketDenied { .. }
             | Self::NotEthernet { .. } => "nic",
         }

@@ -13,6 +13,7 @@
 //! | question | place |
 //! |---|---|
 //! | how packets share a system call | `tx`, `rx` |
+//! | how a device sends to groups, and receives from them | `multicast` |
 //! | how two processes share a port | `port_group` |
 //! | whose packets a socket accepts | `filter`, `peer_filter` |
 //! | from which port a connection sends | `flows` |
@@ -26,6 +27,7 @@ mod flows;
 mod integrity;
 mod link;
 pub mod local_socket;
+mod multicast;
 mod options;
 mod packets;
 mod partial_icrc;
@@ -47,6 +49,7 @@ pub use deadline::Deadline;
 pub use error::{Error, PortSharingError, Result, unreachable_hint};
 pub use integrity::Integrity;
 pub use link::{LinkCondition, LinkEvent, LinkState, LinkWatch};
+pub use multicast::{MulticastSocket, Received};
 pub use options::{PortUse, Shards, SocketOptions, SourcePort};
 pub use packets::flow::{
     EthernetMatch, FlowKind, FlowRule, FlowSpec, Ipv4Match, Ipv6Match, Masked, PortMatch,

@@ -12,7 +12,7 @@
 
 use std::cell::Cell;
 
-use gdr_roce::wire::icrc::{IcrcCache, LEN, Path};
+use gdr_roce::wire::icrc::{self, IcrcCache, Ip, LEN, Path};
 
 /// Ethernet's polynomial without x^32; bit 31 is the coefficient of x^0.
 const POLYNOMIAL: u32 = 0xedb8_8320;
@@ -39,6 +39,15 @@ impl PartialIcrc {
         Self {
             divisor: Cell::new((0, divisor(0))),
             icrc: IcrcCache::new(),
+        }
+    }
+
+    /// Whether the ICRC of a datagram is correct, as far as its path is known.
+    #[inline]
+    pub fn is_intact(&self, path: &Path, datagram: &[u8]) -> bool {
+        match path.ip {
+            Ip::V4 { .. } => self.matches(path, datagram),
+            Ip::V6 { .. } => icrc::matches(path, datagram),
         }
     }
 
@@ -91,7 +100,6 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use gdr_roce::wire::MAX_DATAGRAM;
-    use gdr_roce::wire::icrc::{self, Ip};
     use proptest::prelude::*;
 
     use super::*;

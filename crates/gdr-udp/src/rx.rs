@@ -53,6 +53,8 @@ enum Check<'a> {
     Raw(Path, Grh),
     /// It came by shared memory, which changes nothing, with so many bytes.
     Memory(&'a Socket, usize),
+    /// It came by the socket of a multicast group, which has checked it.
+    Group(Grh),
     /// The headers before it are malformed.
     Malformed,
 }
@@ -72,6 +74,15 @@ impl<'a> Datagram<'a> {
         }
     }
 
+    /// A packet to a multicast group, whose ICRC was checked.
+    pub(crate) fn of_group(source: SocketAddr, payload: &'a [u8], grh: Grh) -> Self {
+        Self {
+            source,
+            payload,
+            check: Check::Group(grh),
+        }
+    }
+
     /// Whether its ICRC is correct, as far as can be seen.
     // For the usual one of its two callers.
     #[inline(always)]
@@ -83,7 +94,7 @@ impl<'a> Datagram<'a> {
                 position,
             } => socket.is_intact(partial, self.source, *position, self.payload),
             Check::Raw(path, _) => icrc::matches(path, self.payload),
-            Check::Memory(..) => true,
+            Check::Memory(..) | Check::Group(_) => true,
             Check::Malformed => false,
         }
     }
@@ -104,12 +115,12 @@ impl<'a> Datagram<'a> {
             Check::Udp {
                 socket, position, ..
             } => {
-                let path = socket.path(self.source, socket.local(), *position as u16)?;
+                let path = Socket::path(self.source, socket.local(), *position as u16)?;
                 Some(Grh::of_fields(&path.ip, self.payload.len()))
             }
-            Check::Raw(_, grh) => Some(*grh),
+            Check::Raw(_, grh) | Check::Group(grh) => Some(*grh),
             Check::Memory(socket, len) => {
-                let path = socket.path(self.source, socket.local(), 0)?;
+                let path = Socket::path(self.source, socket.local(), 0)?;
                 Some(Grh::of_fields(&path.ip, *len))
             }
             Check::Malformed => None,

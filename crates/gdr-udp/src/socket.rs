@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use gdr_process::lock::lock;
 use gdr_roce::Qpn;
-use gdr_roce::wire::icrc::{self, IcrcCache, Ip, Path};
+use gdr_roce::wire::icrc::{IcrcCache, Ip, Path};
 use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::sockopt;
@@ -17,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::filter::{self, Senders, Unchecked};
 use crate::flows::{Flow, Flows};
 use crate::integrity::Integrity;
+use crate::multicast;
 use crate::options::{PortUse, Shards, SocketOptions, SourcePort};
 use crate::packets::PacketSocket;
 use crate::partial_icrc::PartialIcrc;
@@ -124,6 +125,7 @@ impl Socket {
         let state = UdpSocketState::new(UdpSockRef::from(&socket))
             .map_err(|source| Error::os("preparing a UDP socket", source))?;
         single_datagram::omit_control_messages(&socket);
+        multicast::send_by_interface_of(socket.as_fd(), local.ip());
         let raw = match local {
             SocketAddr::V4(v4) => RawSocket::open(v4, range, wanted)
                 .inspect_err(|error| {
@@ -237,6 +239,7 @@ impl Socket {
             return;
         };
         let opened = flows.open(self.local, own, peer, |flow| {
+            multicast::send_by_interface_of(flow, self.local.ip());
             limit_sending(flow, self.receive_buffer)
         });
         if let Err(error) = opened {
@@ -354,7 +357,7 @@ impl Socket {
     }
 
     /// The header fields that the ICRC covers.
-    pub fn path(&self, src: SocketAddr, dst: SocketAddr, identification: u16) -> Option<Path> {
+    pub fn path(src: SocketAddr, dst: SocketAddr, identification: u16) -> Option<Path> {
         let ip = match (src.ip(), dst.ip()) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => Ip::V4 {
                 src,
@@ -382,11 +385,8 @@ impl Socket {
         datagram: &[u8],
     ) -> bool {
         // If the sender is a socket such as this one, this identification is mostly right.
-        let path = self.path(src, self.local, position as u16);
-        path.is_some_and(|path| match path.ip {
-            Ip::V4 { .. } => partial.matches(&path, datagram),
-            Ip::V6 { .. } => icrc::matches(&path, datagram),
-        })
+        let path = Self::path(src, self.local, position as u16);
+        path.is_some_and(|path| partial.is_intact(&path, datagram))
     }
 
     /// Receives datagrams, each merged from many by the kernel, without waiting.
@@ -413,7 +413,7 @@ impl Socket {
         datagram: &mut [u8],
     ) {
         // A batch has fewer segments than the field has numbers.
-        if let Some(path) = self.path(self.source_of(datagram), dst, position as u16) {
+        if let Some(path) = Self::path(self.source_of(datagram), dst, position as u16) {
             icrc.seal(&path, datagram);
         }
     }

@@ -247,7 +247,7 @@ mod tests {
         let mut bytes = [0; 100];
         let judge = |n| {
             assert_eq!(receiver.recv(&mut bytes).unwrap(), LEN);
-            let path = socket.path(socket.local(), to, identification(n)).unwrap();
+            let path = Socket::path(socket.local(), to, identification(n)).unwrap();
             (usize::from(bytes[0]), icrc::matches(&path, &bytes[..LEN]))
         };
         (0..count).map(judge).collect()

@@ -88,13 +88,17 @@ pub(crate) fn destination(path: &ibv_ah_attr) -> Result<SocketAddr, Errno> {
         return Err(Errno::INVAL);
     }
     check_gid_index(path.grh.sgid_index.into())?;
-    // SAFETY: all bytes of the union are initialized, and every value is valid.
-    let gid = Ipv6Addr::from(unsafe { path.grh.dgid.raw });
-    if gid.is_unspecified() {
-        return Err(Errno::INVAL);
+    match address_of(&path.grh.dgid) {
+        IpAddr::V6(gid) if gid.is_unspecified() => Err(Errno::INVAL),
+        address => Ok(SocketAddr::new(address, PORT)),
     }
-    let address = gid.to_ipv4_mapped().map_or(IpAddr::V6(gid), IpAddr::V4);
-    Ok(SocketAddr::new(address, PORT))
+}
+
+/// The address of a GID, which stands for it.
+pub(crate) fn address_of(gid: &ibv_gid) -> IpAddr {
+    // SAFETY: all bytes of the union are initialized, and every value is valid.
+    let gid = Ipv6Addr::from(unsafe { gid.raw });
+    gid.to_ipv4_mapped().map_or(IpAddr::V6(gid), IpAddr::V4)
 }
 
 /// # Safety

@@ -1,10 +1,10 @@
 //! Contexts: open devices.
 
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use gdr_nic::Mtu;
 use gdr_nic::{self as nic, LinkEvent, LinkState, LinkWatch};
+use gdr_nic::{Mtu, random_bytes};
 use gdr_verbs_sys::{ibv_context, ibv_event_type, verbs_context};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags};
@@ -28,6 +28,10 @@ pub(crate) struct Context {
     /// What programs poll: it is readable while there are events, or a report of the kernel that becomes
     /// one. So no thread has to wait for those.
     readiness: OwnedFd,
+    /// What the descriptor waits for its sources by, so that copies of it are known.
+    number: u64,
+    /// The copy of another context's descriptor that it was imported by.
+    imported_by: Option<OwnedFd>,
     /// The engine, from the first object on that needs it.
     engine: OnceLock<nic::Device>,
 }
@@ -35,16 +39,23 @@ pub(crate) struct Context {
 pub(crate) static CONTEXTS: Table<Context> = Table::new();
 
 impl Context {
-    /// Opens a device; `fill` sets the operations of its structure.
+    /// Opens a device; `fill` sets the operations of its structure. The descriptor is the one that it is imported by.
     pub(crate) fn open(
         device: Arc<Device>,
+        imported_by: Option<OwnedFd>,
         fill: impl FnOnce(&mut verbs_context),
     ) -> Result<Arc<Self>, Errno> {
         let events = Arc::new(EventQueue::nonblocking()?);
         let link = LinkWatch::new(device.nic());
+        let number = u64::from_ne_bytes(random_bytes()?);
         let readiness = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         for source in [Some(events.as_fd()), link.as_fd()].into_iter().flatten() {
-            epoll::add(&readiness, source, EventData::new_u64(0), EventFlags::IN)?;
+            epoll::add(
+                &readiness,
+                source,
+                EventData::new_u64(number),
+                EventFlags::IN,
+            )?;
         }
         let fd = readiness.as_raw_fd();
         // SAFETY: numbers, pointers and functions that may be null, and a mutex that is not locked.
@@ -66,6 +77,8 @@ impl Context {
             events,
             link: Mutex::new(link),
             readiness,
+            number,
+            imported_by,
             engine: OnceLock::new(),
         }))
     }
@@ -91,6 +104,22 @@ impl Context {
 
     pub(crate) fn device(&self) -> &Arc<Device> {
         &self.device
+    }
+
+    /// A number that no other context has, also not one of another process.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Whether a descriptor is its own, or one that it was imported by.
+    pub(crate) fn has_descriptor(&self, fd: RawFd) -> bool {
+        let own = [Some(&self.readiness), self.imported_by.as_ref()];
+        own.into_iter().flatten().any(|own| own.as_raw_fd() == fd)
+    }
+
+    /// Whether both are of one device.
+    pub(crate) fn is_of_device(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.device, &other.device)
     }
 
     pub(crate) fn events(&self) -> &Arc<EventQueue<Event>> {

@@ -25,6 +25,8 @@ const MOST_ALIGNED: u32 = 12;
 /// Device memory.
 pub(crate) struct DeviceMemory {
     _object: CObject<ibv_dm>,
+    /// By which programs import it.
+    number: u32,
     context: *mut ibv_context,
     memory: nic::Buffer,
     users: Users,
@@ -73,25 +75,42 @@ pub(crate) unsafe extern "C" fn alloc_dm(
             return Err(Errno::NOMEM);
         }
         let memory = nic::Buffer::host(attr.length)?;
-        // SAFETY: pointers, numbers and functions that may be null.
-        let object = unsafe {
-            CObject::<ibv_dm>::new(|dm| {
-                dm.context = context;
-                dm.memcpy_to_dm = Some(memcpy_to_dm);
-                dm.memcpy_from_dm = Some(memcpy_from_dm);
-                dm.handle = next_handle();
-            })
-        };
-        let handle = object.as_ptr();
-        let allocated = DeviceMemory {
-            _object: object,
-            context,
-            memory,
-            users: Users::default(),
-        };
-        MEMORIES.insert(handle, Arc::new(allocated));
-        Ok(handle)
+        Ok(insert(context, memory))
     })
+}
+
+/// Makes a handle of memory.
+fn insert(context: *mut ibv_context, memory: nic::Buffer) -> *mut ibv_dm {
+    let number = next_handle();
+    // SAFETY: pointers, numbers and functions that may be null.
+    let object = unsafe {
+        CObject::<ibv_dm>::new(|dm| {
+            dm.context = context;
+            dm.memcpy_to_dm = Some(memcpy_to_dm);
+            dm.memcpy_from_dm = Some(memcpy_from_dm);
+            dm.handle = number;
+        })
+    };
+    let handle = object.as_ptr();
+    let allocated = DeviceMemory {
+        _object: object,
+        number,
+        context,
+        memory,
+        users: Users::default(),
+    };
+    MEMORIES.insert(handle, Arc::new(allocated));
+    handle
+}
+
+/// Makes a further handle of the memory of this number, of the same device.
+pub(crate) fn import(context: &Context, number: u32) -> Result<*mut ibv_dm, Errno> {
+    let is_of_device = |memory: &DeviceMemory| {
+        Context::device_of(memory.context).is_ok_and(|it| Arc::ptr_eq(&it, context.device()))
+    };
+    let original = MEMORIES.find(|memory| memory.number == number && is_of_device(memory));
+    let memory = original.ok_or(Errno::NOENT)?.memory.clone();
+    Ok(insert(context.as_ptr(), memory))
 }
 
 /// `EBUSY` while there is a region of it.

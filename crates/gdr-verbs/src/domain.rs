@@ -17,10 +17,11 @@ use crate::table::Table;
 /// A protection domain.
 pub(crate) struct Domain {
     object: CObject<ibv_pd>,
+    number: u32,
     context: Arc<Context>,
     domain: nic::Domain,
     users: Users,
-    /// The domain that a parent domain is of.
+    /// The domain that a parent domain is of, or that was imported.
     _parent: Option<Use>,
     _threads: Option<Use>,
 }
@@ -61,6 +62,11 @@ impl Domain {
         DOMAINS.get(pd)
     }
 
+    /// The number by which programs import it.
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+
     pub(crate) fn as_ptr(&self) -> *mut ibv_pd {
         self.object.as_ptr()
     }
@@ -82,7 +88,7 @@ impl Domain {
     }
 }
 
-/// The next number of an object; programs only print it.
+/// The next number of an object.
 pub(crate) fn next_handle() -> u32 {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
@@ -99,22 +105,25 @@ extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
     })
 }
 
-fn insert(
+/// Makes a handle of a domain.
+pub(crate) fn insert(
     context: Arc<Context>,
     domain: nic::Domain,
     parent: Option<Use>,
     threads: Option<Use>,
 ) -> *mut ibv_pd {
+    let number = next_handle();
     // SAFETY: a pointer and a number.
     let object = unsafe {
         CObject::<ibv_pd>::new(|pd| {
             pd.context = context.as_ptr();
-            pd.handle = next_handle();
+            pd.handle = number;
         })
     };
     let handle = object.as_ptr();
     let domain = Domain {
         object,
+        number,
         context,
         domain,
         users: Users::default(),

@@ -93,7 +93,9 @@ impl From<Error> for Errno {
         match error {
             Error::Post(refused) => refused.into(),
             Error::Socket(error) => error.into(),
-            Error::TooManyQueuePairs { .. } => Self::NOMEM,
+            Error::TooManyQueuePairs { .. }
+            | Error::TooManyGroups { .. }
+            | Error::TooManyAttached { .. } => Self::NOMEM,
             Error::DeviceFailed { .. } | Error::CompletionQueueOverrun { .. } => Self::IO,
             _ => Self::INVAL,
         }

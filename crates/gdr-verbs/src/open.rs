@@ -1,19 +1,22 @@
 //! Opening and closing of devices, and the operations of their contexts.
 
 use std::ffi::c_int;
+use std::os::fd::OwnedFd;
 use std::ptr;
+use std::sync::Arc;
 
 use gdr_verbs_sys::{ibv_context, ibv_device, verbs_context};
 
 use crate::context::{CONTEXTS, Context};
 use crate::device::Device;
+use crate::errno::Errno;
 use crate::refusals::refusals;
 use crate::ret::{minus_one, pointer};
 use crate::slab::is_own;
 use crate::system::forward;
 use crate::{
     address_handle, advice, channel, completion, completion_counter, completion_queue, cq_ex,
-    device_memory, domain, flow, memory_window, post, query, queue_pair, region,
+    device_memory, domain, flow, import, memory_window, post, query, queue_pair, region,
     shared_receive_queue, work_queue, xrc_domain,
 };
 
@@ -63,12 +66,18 @@ fn set_operations(context: &mut verbs_context) {
 #[unsafe(no_mangle)]
 extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
     forward!(unless is_own(device), ibv_open_device(device));
-    pointer(|| {
-        let context = Context::open(Device::of(device)?, set_operations)?;
-        let handle = context.as_ptr();
-        CONTEXTS.insert(handle, context);
-        Ok(handle)
-    })
+    pointer(|| open(Device::of(device)?, None))
+}
+
+/// Makes a context, which keeps the command descriptor that it was imported by.
+pub(crate) fn open(
+    device: Arc<Device>,
+    descriptor: Option<OwnedFd>,
+) -> Result<*mut ibv_context, Errno> {
+    let context = Context::open(device, descriptor, set_operations)?;
+    let handle = context.as_ptr();
+    CONTEXTS.insert(handle, context);
+    Ok(handle)
 }
 
 /// Ends the context with everything that was made from it, as the kernel does.
@@ -93,6 +102,7 @@ extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
         drop(queues);
         drop(channel::CHANNELS.remove_all(|channel| channel.is_of(&closed)));
         drop(memory_window::WINDOWS.remove_all(|window| window.is_of(&closed)));
+        drop(import::IMPORTED_REGIONS.remove_all(|region| region.is_of(&closed)));
         drop(region::REGIONS.remove_all(|region| region.is_of(&closed)));
         drop(device_memory::MEMORIES.remove_all(|memory| memory.is_of(&closed)));
         drop(domain::DOMAINS.remove_all(|domain| domain.is_of(&closed)));

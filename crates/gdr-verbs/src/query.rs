@@ -6,7 +6,7 @@ use std::ptr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gdr_nic::{HashFields, monotonic_clock};
+use gdr_nic::{HashFields, MOST_ATTACHED, MOST_GROUPS, monotonic_clock};
 use gdr_verbs_sys::{
     __be16, IBV_LINK_LAYER_ETHERNET, ibv_atomic_cap, ibv_context, ibv_device_attr,
     ibv_device_attr_ex, ibv_device_cap_flags, ibv_mtu, ibv_odp_caps, ibv_odp_caps__bindgen_ty_1,
@@ -80,6 +80,9 @@ fn device_attributes(device: &Device) -> ibv_device_attr {
         max_res_rd_atom: reads * MANY,
         max_qp_init_rd_atom: reads,
         atomic_cap: ibv_atomic_cap::IBV_ATOMIC_HCA,
+        max_mcast_grp: MOST_GROUPS as c_int,
+        max_mcast_qp_attach: MOST_ATTACHED as c_int,
+        max_total_mcast_qp_attach: (MOST_GROUPS * MOST_ATTACHED) as c_int,
         max_ah: MANY,
         max_srq: MANY,
         max_srq_wr: MOST_REQUESTS as c_int,

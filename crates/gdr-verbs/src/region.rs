@@ -23,6 +23,7 @@ use crate::table::Table;
 /// A memory region.
 pub(crate) struct Region {
     _object: CObject<ibv_mr>,
+    number: u32,
     context: Arc<Context>,
     region: nic::Region,
     registered: Mutex<Registered>,
@@ -55,6 +56,16 @@ pub(crate) static REGIONS: Table<Region> = Table::new();
 impl Region {
     pub(crate) fn has_key(&self, lkey: u32) -> bool {
         self.region.key() == lkey
+    }
+
+    /// The number by which programs import it.
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Whether a domain is its own, or a handle of that.
+    pub(crate) fn is_in(&self, domain: &Domain) -> bool {
+        lock(&self.registered).domain.nic() == domain.nic()
     }
 
     pub(crate) fn nic(&self) -> &nic::Region {
@@ -279,6 +290,7 @@ pub(crate) fn insert(
     keeps: Option<Keeps>,
 ) -> *mut ibv_mr {
     let context = Arc::clone(domain.context());
+    let number = next_handle();
     // SAFETY: pointers and numbers.
     let object = unsafe {
         CObject::<ibv_mr>::new(|mr| {
@@ -286,7 +298,7 @@ pub(crate) fn insert(
             mr.pd = domain.as_ptr();
             mr.addr = address;
             mr.length = len;
-            mr.handle = next_handle();
+            mr.handle = number;
             mr.lkey = region.key();
             mr.rkey = region.key();
         })
@@ -294,6 +306,7 @@ pub(crate) fn insert(
     let handle = object.as_ptr();
     let registered = Region {
         _object: object,
+        number,
         context,
         region,
         windows: Mutex::default(),

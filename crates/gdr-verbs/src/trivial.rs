@@ -5,80 +5,11 @@
 
 use std::ffi::{c_int, c_void};
 
-use gdr_verbs_sys::{ibv_context, ibv_dm, ibv_fork_status, ibv_gid, ibv_mr, ibv_pd, ibv_qp};
+use gdr_verbs_sys::{ibv_context, ibv_dm, ibv_fork_status, ibv_qp};
 
 use crate::ret::{unsupported, unsupported_minus_one, unsupported_pointer};
 use crate::slab::is_own;
-use crate::system::{self, call_system, forward};
-
-#[unsafe(no_mangle)]
-extern "C" fn ibv_attach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int {
-    forward!(unless is_own(qp), ibv_attach_mcast(qp, gid, lid));
-    unsupported()
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn ibv_detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int {
-    forward!(unless is_own(qp), ibv_detach_mcast(qp, gid, lid));
-    unsupported()
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_context {
-    // For a device of this library it is an event descriptor, and cannot be imported.
-    if is_of_no_device(cmd_fd) {
-        return unsupported_pointer();
-    }
-    match call_system!(ibv_import_device(cmd_fd)) {
-        Some(context) => {
-            system::found_devices();
-            context
-        }
-        None => unsupported_pointer(),
-    }
-}
-
-/// Returns whether a descriptor is open and not of a character device.
-fn is_of_no_device(fd: c_int) -> bool {
-    // SAFETY: numbers; all zeros are valid.
-    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: the structure is writable; the descriptor need not exist.
-    let is_open = unsafe { libc::fstat(fd, &mut stat) } == 0;
-    is_open && stat.st_mode & libc::S_IFMT != libc::S_IFCHR
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn ibv_import_pd(context: *mut ibv_context, handle: u32) -> *mut ibv_pd {
-    forward!(unless is_own(context), ibv_import_pd(context, handle));
-    unsupported_pointer()
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn ibv_unimport_pd(pd: *mut ibv_pd) {
-    forward!(unless is_own(pd), ibv_unimport_pd(pd));
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn ibv_import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr {
-    forward!(unless is_own(pd), ibv_import_mr(pd, handle));
-    unsupported_pointer()
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn ibv_unimport_mr(mr: *mut ibv_mr) {
-    forward!(unless is_own(mr), ibv_unimport_mr(mr));
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn ibv_import_dm(context: *mut ibv_context, handle: u32) -> *mut ibv_dm {
-    forward!(unless is_own(context), ibv_import_dm(context, handle));
-    unsupported_pointer()
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn ibv_unimport_dm(dm: *mut ibv_dm) {
-    forward!(unless is_own(dm), ibv_unimport_dm(dm));
-}
+use crate::system::{call_system, forward};
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_query_ece(qp: *mut ibv_qp, ece: *mut c_void) -> c_int {

@@ -1,7 +1,7 @@
 //! A program that runs with a deadline, and a server with its client.
 
 use std::fs::{self, File};
-use std::net::{IpAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -24,8 +24,8 @@ pub(crate) enum ServerEnd {
     Killed,
 }
 
-/// Runs a server, and its client once the server listens at a port of TCP or rdma_cm, with a file for the output
-/// of each; returns what failed.
+/// Runs a server, and its client once the server listens at a port of TCP or rdma_cm, or has joined a multicast group
+/// at this port of UDP, with a file for the output of each; returns what failed.
 pub(crate) fn serve(
     port: u16,
     end: ServerEnd,
@@ -131,9 +131,12 @@ pub(crate) fn free_port(address: IpAddr) -> anyhow::Result<u16> {
     Ok(TcpListener::bind((address, 0))?.local_addr()?.port())
 }
 
-/// Whether a socket listens at a TCP port, or gdr's rdma_cm. Connecting would take the place of the client.
+/// Whether a socket listens at a TCP port, or gdr's rdma_cm, or is one of a multicast group. Connecting would take the place of the client.
 fn is_listening(port: u16) -> anyhow::Result<bool> {
     if lists_service(&fs::read_to_string("/proc/net/unix")?, port) {
+        return Ok(true);
+    }
+    if lists_member(&fs::read_to_string("/proc/net/udp")?, port) {
         return Ok(true);
     }
     for file in ["/proc/net/tcp", "/proc/net/tcp6"] {
@@ -154,6 +157,17 @@ fn lists_listener(table: &str, port: u16) -> bool {
     table.lines().any(|line| {
         let mut fields = line.split_whitespace().skip(1);
         fields.next().is_some_and(|local| local.ends_with(&port)) && fields.nth(1) == Some(LISTEN)
+    })
+}
+
+/// Reads the kernel's table of UDP sockets, in which those of multicast groups have the addresses of these.
+fn lists_member(table: &str, port: u16) -> bool {
+    let locals = table.lines().skip(1);
+    let locals = locals.filter_map(|line| line.split_whitespace().nth(1)?.split_once(':'));
+    let mut at_port = locals.filter(|local| u16::from_str_radix(local.1, 16) == Ok(port));
+    at_port.any(|(address, _)| {
+        let address = u32::from_str_radix(address, 16).unwrap_or(0);
+        Ipv4Addr::from(address.to_ne_bytes()).is_multicast()
     })
 }
 
@@ -187,6 +201,15 @@ mod tests {
         assert!(lists_listener(table, 0x4855));
         assert!(!lists_listener(table, 0x1234));
         assert!(!lists_listener(table, 0x4856));
+    }
+
+    #[test]
+    fn a_member_of_a_multicast_group_is_found_by_its_port() {
+        let table = "   sl  local_address rem_address   st tx_queue\n\
+             1: 0100007F:12B7 00000000:0000 07 00000000\n\
+             2: 010101EF:12B8 00000000:0000 07 00000000\n";
+        assert!(!lists_member(table, 0x12b7));
+        assert!(lists_member(table, 0x12b8));
     }
 
     #[test]

@@ -198,7 +198,7 @@ impl Chaos {
             Direction::Out => (own, other),
             Direction::In => (other, own),
         };
-        if let Some(path) = socket.path(from, to, 0) {
+        if let Some(path) = Socket::path(from, to, 0) {
             capture.write(direction, &path, bytes, checksum);
         }
     }

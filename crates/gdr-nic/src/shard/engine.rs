@@ -11,6 +11,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gdr_roce::wire::Packet;
 use gdr_roce::{Qpn, RtrAttributes, State, StateError, Time};
 
 use crate::chaos::QpChaos;
@@ -32,6 +33,7 @@ use crate::shard::transport::Transport;
 use crate::shard::wakeup::Wakeup;
 use crate::types::{AsyncEvent, Counters};
 use crate::wire::memory::{Passed, RingId, RingSender, RingWishes, Rings, Room, Segment};
+use gdr_udp::Datagram;
 use gdr_udp::Socket;
 use gdr_udp::UdpWire;
 
@@ -194,7 +196,7 @@ impl Engine {
             let qpn = self.wire.socket.own_qpn(self.next_qpn);
             self.next_qpn = self.next_qpn.wrapping_add(1);
             // 0 and 1 belong to the management queue pairs.
-            if qpn.get() > 1 && !self.qps.qps.contains_key(&qpn.get()) {
+            if qpn.get() > 1 && qpn != Qpn::MULTICAST && !self.qps.qps.contains_key(&qpn.get()) {
                 return Ok(qpn);
             }
         }
@@ -433,6 +435,33 @@ impl Engine {
         // bytes from then on.
         self.flush();
         accepted
+    }
+
+    /// Passes a datagram of a multicast group to queue pairs that are attached to it.
+    pub(crate) fn receive_multicast(
+        &mut self,
+        qpns: &[Qpn],
+        packet: &Packet<'_>,
+        datagram: &Datagram<'_>,
+        regions: &Regions,
+    ) {
+        if self.is_failed() {
+            return;
+        }
+        let now = self.now();
+        self.unfinished.fenced.clear();
+        let mut acceptor = Acceptor {
+            now,
+            socket: &self.wire.socket,
+            qps: &mut self.qps,
+            regions,
+            cache: RegionCache::default(),
+            unfinished: &mut self.unfinished,
+            counters: &mut self.counters,
+        };
+        acceptor.accept_multicast(qpns, packet, datagram);
+        self.flush();
+        self.transmit(regions, now);
     }
 
     /// Makes placed bytes visible before they are acknowledged or completed.
@@ -695,7 +724,7 @@ impl Engine {
             };
             *any = true;
             self.device.send_limit.count(limit, now, len as u64);
-            if let Transport::Datagrams(_) = qp.transport {
+            if matches!(qp.transport, Transport::Datagrams(_)) && !to.ip().is_multicast() {
                 match self.rings.pass(to, &room[..len]) {
                     Passed::InRing => {
                         self.counters.count_sent_by_memory(len as u64);

@@ -268,6 +268,28 @@ impl Acceptor<'_> {
         acceptance
     }
 
+    /// Passes a datagram of a multicast group to queue pairs that are attached to it.
+    pub(crate) fn accept_multicast(
+        &mut self,
+        qpns: &[Qpn],
+        packet: &Packet<'_>,
+        datagram: &Datagram<'_>,
+    ) {
+        self.counters.packets_received += 1;
+        self.counters.bytes_received += datagram.len() as u64;
+        for qpn in qpns {
+            let Some(qp) = self.qps.qps.get_mut(&qpn.get()) else {
+                continue;
+            };
+            let memory =
+                DomainMemory::new(self.regions, &self.cache, qp.domain, *qpn, self.unfinished);
+            let acceptance = qp.receive(self.now, packet, datagram, memory, self.counters);
+            if acceptance == Acceptance::Accepted {
+                schedule(&mut self.qps.ready, qp);
+            }
+        }
+    }
+
     /// Passes a frame to a queue pair; returns whether that accepted it.
     pub(crate) fn accept_frame(&mut self, qpn: Qpn, frame: &[u8], checksum_ok: bool) -> bool {
         let Some(qp) = self.qps.qps.get_mut(&qpn.get()) else {

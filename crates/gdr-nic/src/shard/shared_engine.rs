@@ -14,6 +14,7 @@ use std::thread as threads;
 use std::time::{Duration, Instant};
 
 use gdr_process::lock::{lock, try_lock};
+use gdr_roce::wire::Packet;
 use gdr_roce::{Capabilities, PacketBudget, Qpn, SharedReceiveQueue, State};
 
 use crate::device_state::DeviceState;
@@ -39,6 +40,7 @@ use crate::shard::transport::Transport;
 use crate::shard::xrc_context::XrcContext;
 use crate::types::{Counters, Domain};
 use crate::wire::memory::{RingId, Watches};
+use gdr_udp::Datagram;
 use gdr_udp::Deadline;
 use gdr_udp::Socket;
 use gdr_udp::{Integrity, SourcePort};
@@ -264,6 +266,23 @@ impl SharedEngine {
         let retained = qp.map(|mut qp| qp.requests.reset());
         retained::release(retained.into_iter().flatten());
         self.return_memory();
+    }
+
+    /// Passes a datagram of a multicast group to queue pairs that are attached to it.
+    pub(crate) fn receive_multicast(
+        &self,
+        qpns: &[Qpn],
+        packet: &Packet<'_>,
+        datagram: &Datagram<'_>,
+    ) {
+        let mut engine = self.lock();
+        engine.receive_multicast(
+            qpns,
+            packet,
+            datagram,
+            &self.device.regions.read(self.shard),
+        );
+        self.unlock(engine);
     }
 
     /// Sends what is kept back, unless another thread uses the engine. For the end of the process.

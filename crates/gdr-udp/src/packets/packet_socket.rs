@@ -1,6 +1,6 @@
 //! The packet socket of a network interface.
 
-use std::ffi::{CString, c_int, c_ushort};
+use std::ffi::{c_int, c_ushort};
 use std::io;
 use std::mem::{self, MaybeUninit};
 use std::net::IpAddr;
@@ -90,14 +90,7 @@ impl PacketSocket {
     /// [`Error::PacketSocketDenied`] without CAP_NET_RAW; [`Error::NotEthernet`];
     /// [`Error::AddressNotLocal`]; [`Error::Os`].
     pub(crate) fn open(local: IpAddr, receive_buffer: usize) -> Result<Self> {
-        let name = interface_of(local)?;
-        let text = CString::new(name.clone()).unwrap_or_default();
-        // SAFETY: a C string.
-        let index = unsafe { libc::if_nametoindex(text.as_ptr()) };
-        let interface = c_int::try_from(index).unwrap_or(0);
-        if interface == 0 {
-            return Err(Error::os("if_nametoindex", io::Error::last_os_error()));
-        }
+        let interface = address::interface_index(local)?.cast_signed();
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         // SAFETY: the call takes only numbers.
         let fd = unsafe { libc::socket(libc::AF_PACKET, kind, 0) };
@@ -125,7 +118,7 @@ impl PacketSocket {
             .map_err(|source| Error::os("getsockname(AF_PACKET)", source))?;
         if !matches!(own.sll_hatype, libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK) {
             return Err(Error::NotEthernet {
-                interface: name,
+                interface: address::interface_of(local)?,
                 hardware_type: own.sll_hatype,
             });
         }
@@ -438,20 +431,6 @@ impl Control {
         };
         has(VLAN_VALID).then_some((ether_type, data.tp_vlan_tci))
     }
-}
-
-/// The name of the interface that has an address. All of 127.0.0.0/8 belongs to the loopback
-/// interface, and only 127.0.0.1 is listed.
-fn interface_of(local: IpAddr) -> Result<String> {
-    let is_loopback = |address: IpAddr| address.is_ipv4() && address.is_loopback();
-    let found = address::list()?
-        .into_iter()
-        .find(|own| own.address == local || (is_loopback(local) && is_loopback(own.address)));
-    found.map(|own| own.interface).ok_or_else(|| {
-        let source = io::Error::from_raw_os_error(libc::EADDRNOTAVAIL);
-        let address = (local, 0).into();
-        Error::AddressNotLocal { address, source }
-    })
 }
 
 fn checked(result: c_int) -> io::Result<c_int> {

@@ -207,6 +207,7 @@ pub(super) enum Event {
     Rejected = 8,
     Established = 9,
     Disconnected = 10,
+    MulticastJoin = 12,
     TimewaitExit = 15,
     User = 18,
     Internal = 19,

@@ -69,10 +69,11 @@ fn device_to(source: Option<IpAddr>, destination: IpAddr) -> Option<Arc<Device>>
         socket.local_addr()
     });
     let routed = routed.ok().and_then(|local| Device::at(local.ip()));
-    // Loopback addresses reach each other from any of them.
+    // Loopback addresses reach each other from any of them. No route leads to a group by them, but it is there.
+    let is_near = destination.is_loopback() || destination.is_multicast();
     let on_loopback = |device: &&Arc<Device>| {
         let own = device.nic().address;
-        own.is_loopback() && destination.is_loopback() && own.is_ipv4() == destination.is_ipv4()
+        own.is_loopback() && is_near && own.is_ipv4() == destination.is_ipv4()
     };
     routed.or_else(|| Device::all().iter().find(on_loopback).cloned())
 }

@@ -1,6 +1,7 @@
 //! The commands of librdmacm.
 
-use std::net::{Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
@@ -114,6 +115,8 @@ pub(super) fn get_event(
         };
         if let Some(owner) = state.ids.get_mut(&event.owner) {
             owner.reported += 1;
+        } else if let Some(membership) = state.memberships.get_mut(&event.owner) {
+            membership.reported += 1;
         }
         reply(command, 0, &event.answer.0, LEAST_EVENT)
     })
@@ -184,7 +187,23 @@ pub(super) fn execute(channel: &Arc<Channel>, command: &Command<'_>) -> Result<R
         NOTIFY => notify(state, channel, fields.u32(0), fields.u32(4)),
         MIGRATE_ID => migrate(state, channel, command),
         WRITE_CM_EVENT => write_event(state, channel, &fields),
-        JOIN_IP_MCAST | JOIN_MCAST | LEAVE_MCAST => Err(Errno::OPNOTSUPP),
+        JOIN_IP_MCAST => join(state, channel, command, fields.u32(44), fields.address(16)),
+        JOIN_MCAST => {
+            /// Full members, and members that only send. The latter differ in librdmacm alone.
+            const MEMBERS: RangeInclusive<u16> = 0..=1;
+            let group = fields.address(24);
+            join(
+                state,
+                channel,
+                command,
+                fields.u32(16),
+                group.filter(|_| MEMBERS.contains(&fields.u16(22))),
+            )
+        }
+        LEAVE_MCAST => {
+            let reported = state.leave(channel, fields.u32(8))?;
+            reply(command, 0, &reported.to_ne_bytes(), 4)
+        }
         _ => Err(Errno::INVAL),
     })
 }
@@ -676,6 +695,27 @@ fn notify(
     Ok(None)
 }
 
+/// Joins a multicast group. RoCE has no subnet manager to ask, so it has succeeded at once.
+fn join(
+    state: &mut State,
+    channel: &Arc<Channel>,
+    command: &Command<'_>,
+    handle: u32,
+    group: Option<SocketAddr>,
+) -> Result<Reply, Errno> {
+    let group = group.map(|group| group.ip()).filter(IpAddr::is_multicast);
+    let group = group.ok_or(Errno::INVAL)?;
+    let id = state.id(channel, handle)?;
+    let is_bound = matches!(id.step, Step::New | Step::AddressResolved) && id.device.is_some();
+    if !is_bound || !id.space.is_of_datagrams() {
+        return Err(Errno::INVAL);
+    }
+    let membership = state.join(handle, command.fields().u64(8), group)?;
+    reply(command, 0, &membership.to_ne_bytes(), 4).inspect_err(|_| {
+        state.end_membership(membership);
+    })
+}
+
 /// Moves an identifier with its events to this channel.
 fn migrate(
     state: &mut State,
@@ -688,11 +728,14 @@ fn migrate(
     let id = state.id(&from, handle)?;
     id.channel = Arc::clone(channel);
     let reported = id.reported;
-    for event in from.remove(handle) {
-        if let Some(new) = event.new.and_then(|new| state.ids.get_mut(&new)) {
-            new.channel = Arc::clone(channel);
+    let memberships = state.memberships_of(handle);
+    for owner in memberships.into_iter().chain([handle]) {
+        for event in from.remove(owner) {
+            if let Some(new) = event.new.and_then(|new| state.ids.get_mut(&new)) {
+                new.channel = Arc::clone(channel);
+            }
+            channel.push(event);
         }
-        channel.push(event);
     }
     reply(command, 0, &reported.to_ne_bytes(), 4)
 }

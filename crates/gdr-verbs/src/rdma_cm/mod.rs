@@ -10,11 +10,12 @@
 //! - [`command`] reads commands and writes answers, by the layouts in [`abi`];
 //! - [`address`] binds identifiers to addresses and ports, and finds their devices;
 //! - [`id`] is a communication identifier (`rdma_cm_id`);
+//! - [`membership`] is that of an identifier in a multicast group;
 //! - [`agent`] connects the identifiers of a device with the management queue pair of its address;
 //! - [`state`] keeps all of them under one lock.
 //!
-//! Not there are multicast groups (`EOPNOTSUPP`), addresses of the family AF_IB, and paths that a program
-//! sets. A process that exits ends its connections. That one was killed its peers on the same host notice; those on
+//! Multicast groups have no subnet manager in RoCE: a join succeeds at once, and librdmacm then attaches the queue pair.
+//! Not there are addresses of the family AF_IB, and paths that a program sets. A process that exits ends its connections. That one was killed its peers on the same host notice; those on
 //! other hosts learn it at their next request.
 
 mod abi;
@@ -26,6 +27,7 @@ mod descriptor;
 mod id;
 #[cfg(test)]
 mod interposed_tests;
+mod membership;
 mod state;
 
 pub(crate) use self::descriptor::{NUMBER, are_any_open, device_number, device_of, opened};

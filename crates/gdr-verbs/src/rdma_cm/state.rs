@@ -16,6 +16,7 @@ use super::abi::{Event, EventAnswer};
 use super::agent::Agent;
 use super::channel::{Channel, QueuedEvent};
 use super::id::{Id, PortSpace, Step, Terms};
+use super::membership::Membership;
 use crate::device::{Device, lock};
 use crate::errno::Errno;
 use crate::ret::plain;
@@ -25,6 +26,7 @@ use crate::ret::plain;
 pub(super) struct State {
     last: u32,
     pub(super) ids: BTreeMap<u32, Id>,
+    pub(super) memberships: BTreeMap<u32, Membership>,
     pub(super) agents: BTreeMap<c_int, Agent>,
 }
 
@@ -78,15 +80,21 @@ impl State {
         space: PortSpace,
     ) -> Result<u32, Errno> {
         let psn = Psn::new(random_number()?);
+        let number = self.new_number();
+        let id = Id::new(Arc::clone(channel), uid, space, psn);
+        self.ids.insert(number, id);
+        Ok(number)
+    }
+
+    /// A number that no identifier and no membership has.
+    pub(super) fn new_number(&mut self) -> u32 {
         loop {
             self.last = self.last.wrapping_add(1);
-            if !self.ids.contains_key(&self.last) {
-                break;
+            let is_taken = self.ids.contains_key(&self.last);
+            if !is_taken && !self.memberships.contains_key(&self.last) {
+                return self.last;
             }
         }
-        let id = Id::new(Arc::clone(channel), uid, space, psn);
-        self.ids.insert(self.last, id);
-        Ok(self.last)
     }
 
     /// An identifier of a channel.
@@ -141,6 +149,9 @@ impl State {
 
     /// Removes an identifier with its connection and its events; returns how many of them were fetched.
     pub(super) fn destroy(&mut self, handle: u32) -> u32 {
+        for membership in self.memberships_of(handle) {
+            self.end_membership(membership);
+        }
         let Some(id) = self.ids.remove(&handle) else {
             return 0;
         };

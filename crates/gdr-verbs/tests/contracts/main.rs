@@ -14,6 +14,8 @@ mod async_event;
 mod cq;
 mod cq_event;
 mod cq_ex;
+mod import;
+mod mcast;
 mod modify_qp;
 mod mr;
 mod pd;

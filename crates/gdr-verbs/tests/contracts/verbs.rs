@@ -81,6 +81,15 @@ verbs! {
     ibv_modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr, mask: c_int) -> c_int;
     ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int;
     ibv_destroy_srq(srq: *mut ibv_srq) -> c_int;
+    ibv_import_device(cmd_fd: c_int) -> *mut ibv_context;
+    ibv_import_pd(context: *mut ibv_context, handle: u32) -> *mut ibv_pd;
+    ibv_unimport_pd(pd: *mut ibv_pd);
+    ibv_import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr;
+    ibv_unimport_mr(mr: *mut ibv_mr);
+    ibv_import_dm(context: *mut ibv_context, handle: u32) -> *mut ibv_dm;
+    ibv_unimport_dm(dm: *mut ibv_dm);
+    ibv_attach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int;
+    ibv_detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int;
     ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah;
     ibv_init_ah_from_wc(context: *mut ibv_context, port: u8, wc: *mut ibv_wc, grh: *mut c_void, attr: *mut ibv_ah_attr) -> c_int;
     ibv_create_ah_from_wc(pd: *mut ibv_pd, wc: *mut ibv_wc, grh: *mut c_void, port: u8) -> *mut ibv_ah;

@@ -1,6 +1,5 @@
 //! Sequences of calls in any order, with handles of destroyed objects and keys of regions that ended.
 
-use std::ffi::{c_int, c_void};
 use std::ptr::NonNull;
 
 use gdr_verbs_sys::*;
@@ -90,20 +89,8 @@ fn what_the_device_does_not_offer_is_refused_as_not_supported() {
     let without_flags = create(0).unwrap();
     // SAFETY: the queue pair is alive.
     unsafe { library().ibv_destroy_qp(without_flags.as_ptr()) }.unwrap();
-    // SAFETY: it is declared so in verbs.h.
-    let import =
-        unsafe { std::mem::transmute::<*mut c_void, Import>(function(c"ibv_import_device")) };
-    // SAFETY: the context is open.
-    let fd = unsafe { (*side.context).cmd_fd };
-    // SAFETY: a descriptor, which the library checks.
-    assert!(unsafe { import(fd) }.is_null());
-    let errno = std::io::Error::last_os_error().raw_os_error();
-    assert_eq!(errno, Some(libc::EOPNOTSUPP));
     side.close();
 }
-
-/// `ibv_import_device`.
-type Import = unsafe extern "C" fn(c_int) -> *mut ibv_context;
 
 /// What a program may do next.
 #[derive(Clone, Copy, Debug)]

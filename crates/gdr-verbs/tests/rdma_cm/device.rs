@@ -13,8 +13,10 @@ const ACCEPT: u32 = 8;
 const DISCONNECT: u32 = 10;
 const GET_EVENT: u32 = 12;
 const SET_OPTION: u32 = 14;
+const LEAVE_MCAST: u32 = 17;
 const BIND: u32 = 20;
 const RESOLVE_ADDR: u32 = 21;
+const JOIN_MCAST: u32 = 22;
 
 /// Port spaces (`RDMA_PS_TCP`).
 pub(crate) const TCP: u64 = 0x0106;
@@ -27,6 +29,7 @@ pub(crate) const CONNECT_RESPONSE: u32 = 5;
 pub(crate) const REJECTED: u32 = 8;
 pub(crate) const ESTABLISHED: u32 = 9;
 pub(crate) const DISCONNECTED: u32 = 10;
+pub(crate) const MULTICAST_JOIN: u32 = 12;
 pub(crate) const TIMEWAIT_EXIT: u32 = 15;
 
 /// What happened to an identifier.
@@ -34,6 +37,10 @@ pub(crate) const TIMEWAIT_EXIT: u32 = 15;
 pub(crate) struct Event {
     pub(crate) id: u32,
     pub(crate) kind: u32,
+    /// What it is reported under: the program's own name of what it is about.
+    pub(crate) uid: u32,
+    /// The queue pair number and the queue key of datagrams, and the GID that they go to.
+    pub(crate) datagrams: (u32, u32, [u8; 16]),
 }
 
 /// An open device.
@@ -115,6 +122,26 @@ impl Cm {
         self.try_execute(LISTEN, &words(&[id, 8]), &[])
     }
 
+    /// Joins a group; returns the number of the membership, unless that is refused.
+    pub(crate) fn join(&self, id: u32, group: SocketAddrV4) -> Option<u32> {
+        let mut membership = [0_u8; 4];
+        let mut payload = address_of(&mut membership).to_vec();
+        payload.extend(8_u64.to_ne_bytes());
+        payload.extend(words(&[id, 16]));
+        payload.extend(storage(group));
+        let joined = self.try_execute(JOIN_MCAST, &payload, &membership.clone());
+        (joined == 0).then(|| u32::from_ne_bytes(membership))
+    }
+
+    /// Leaves a group; returns how many events of the membership were fetched, unless there is none.
+    pub(crate) fn leave(&self, membership: u32) -> Option<u32> {
+        let mut reported = [0_u8; 4];
+        let mut payload = address_of(&mut reported).to_vec();
+        payload.extend(words(&[membership, 0]));
+        let left = self.try_execute(LEAVE_MCAST, &payload, &reported.clone());
+        (left == 0).then(|| u32::from_ne_bytes(reported))
+    }
+
     /// Asks for a connection of a queue pair, and waits for it.
     pub(crate) fn connect(&self, to: SocketAddrV4, qpn: u32) -> u32 {
         let id = self.create();
@@ -158,6 +185,12 @@ impl Cm {
         Event {
             id: word(8),
             kind: word(12),
+            uid: word(0),
+            datagrams: (
+                word(20),
+                word(24),
+                std::array::from_fn(|at| answer[28 + at]),
+            ),
         }
     }
 

@@ -17,7 +17,9 @@ use gdr_cm::{Arrival, CmEvent, IdPair, Management, Manager, Message, ReceivedMad
 use gdr_nic::{Deadline, Device, PortUse, Psn, Qkey, Qpn, SoftOptions, Time};
 
 use crate::built::libraries;
-use crate::device::{CONNECT_REQUEST, Cm, DISCONNECTED, ESTABLISHED, REJECTED, UDP};
+use crate::device::{
+    CONNECT_REQUEST, Cm, DISCONNECTED, ESTABLISHED, MULTICAST_JOIN, REJECTED, UDP,
+};
 
 /// Where a program is, and whom it connects to.
 const OWN: &str = "GDR_NICS";
@@ -175,6 +177,45 @@ fn leaver() {
     println!("connected");
     wait();
     std::process::exit(0);
+}
+
+/// Joins multicast groups and leaves them.
+#[test]
+#[ignore = "a program of the tests"]
+fn member() {
+    limit();
+    let group = SocketAddrV4::new([239, 4, 4, 4].into(), 0);
+    let cm = Cm::open();
+    let id = cm.create_in(UDP);
+    assert_eq!(cm.join(id, group), None, "without a device");
+    cm.bind(id, variable(OWN));
+    assert_eq!(cm.join(id, variable(OWN)), None, "the address of a host");
+    let membership = cm.join(id, group).unwrap();
+    let event = cm.event();
+    assert_eq!((event.id, event.kind), (membership, MULTICAST_JOIN));
+    // By the name of the membership, and not of the identifier.
+    assert_eq!(event.uid, 8);
+    let (qpn, qkey, gid) = event.datagrams;
+    assert_eq!((qpn, qkey), (0xff_ffff, 0x0123_4567));
+    assert_eq!(gid, group.ip().to_ipv6_mapped().octets());
+    assert_eq!(cm.leave(id), None, "the number of the identifier");
+    assert_eq!(cm.leave(membership), Some(1));
+    assert_eq!(cm.leave(membership), None);
+    // Events that were not fetched go with the membership, and memberships with the identifier.
+    let unseen = cm.join(id, group).unwrap();
+    assert_eq!(cm.leave(unseen), Some(0));
+    let last = cm.join(id, group).unwrap();
+    let of_connections = cm.create();
+    cm.bind(of_connections, variable(OWN));
+    assert_eq!(cm.join(of_connections, group), None, "without datagrams");
+    cm.destroy(id);
+    assert_eq!(cm.leave(last), None);
+    println!("left");
+}
+
+#[test]
+fn an_identifier_for_datagrams_joins_and_leaves_groups() {
+    Program::start("member", "127.0.57.6", "").expect("left");
 }
 
 #[test]
