@@ -25,9 +25,9 @@ def connect(place):
 
 
 def turns():
-    """Counts turns for two seconds, and up to 400 at least."""
+    """Counts turns for two seconds, and up to 100 at least."""
     begin, turn = time.monotonic(), 0
-    while turn < 400 or time.monotonic() - begin < 2:
+    while turn < 100 or time.monotonic() - begin < 2:
         turn += 1
         yield turn
 
