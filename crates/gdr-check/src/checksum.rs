@@ -1,55 +1,78 @@
 //! A checksum of buffers, by which a change is seen.
 
+/// The words that are added at once: enough that no addition waits for the one before.
+const LANES: usize = 16;
+
 /// The sum of some bytes. It is for finding changes, not for guarding against ones that are made on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checksum {
-    lanes: [u64; 8],
+    lanes: [u64; LANES],
 }
 
 impl Checksum {
+    /// The bytes of a block.
+    pub const BLOCK: usize = 8 * LANES;
+
     /// The sum of no bytes.
     pub const fn new() -> Self {
-        Self {
-            // The fractional digits of pi, which have no pattern.
-            lanes: [
-                0x243f_6a88_85a3_08d3,
-                0x1319_8a2e_0370_7344,
-                0xa409_3822_299f_31d0,
-                0x082e_fa98_ec4e_6c89,
-                0x4528_21e6_38d0_1377,
-                0xbe54_66cf_34e9_0c6c,
-                0xc0ac_29b7_c97c_50dd,
-                0x3f84_d5b5_b547_0917,
-            ],
+        // The fractional digits of pi, which have no pattern.
+        let (mut lanes, mut lane) = ([0x243f_6a88_85a3_08d3; LANES], 1);
+        while lane < LANES {
+            lanes[lane] = mixed(lanes[lane - 1], 0x1319_8a2e_0370_7344);
+            lane += 1;
         }
+        Self { lanes }
     }
 
     /// Adds bytes.
     #[must_use]
-    pub fn with(mut self, bytes: &[u8]) -> Self {
-        let (blocks, rest) = bytes.as_chunks::<64>();
+    pub fn with(self, bytes: &[u8]) -> Self {
+        let (blocks, rest) = bytes.as_chunks::<{ Self::BLOCK }>();
+        self.with_blocks(blocks.iter().copied(), rest)
+    }
+
+    /// Adds blocks, and the bytes after them, which are fewer than a block has.
+    ///
+    /// It becomes a part of its caller, and is compiled for the vectors that the caller may use.
+    #[inline(always)]
+    #[must_use]
+    pub fn with_blocks(
+        mut self,
+        blocks: impl ExactSizeIterator<Item = [u8; Self::BLOCK]>,
+        rest: &[u8],
+    ) -> Self {
+        let len = blocks.len() * Self::BLOCK + rest.len();
         for block in blocks {
-            self.add(block);
+            self.add(&block);
         }
         if !rest.is_empty() {
-            let mut last = [0; 64];
+            let mut last = [0; Self::BLOCK];
             last[..rest.len()].copy_from_slice(rest);
             self.add(&last);
         }
         // Bytes that are 0 count, too.
-        self.lanes[0] = self.lanes[0].wrapping_add(bytes.len() as u64);
+        self.lanes[0] = self.lanes[0].wrapping_add(len as u64);
         self
     }
 
-    fn add(&mut self, block: &[u8; 64]) {
+    #[inline(always)]
+    fn add(&mut self, block: &[u8; Self::BLOCK]) {
         let (words, _) = block.as_chunks::<8>();
-        for (lane, word) in self.lanes.iter_mut().zip(words) {
-            let mixed = *lane ^ u64::from_le_bytes(*word);
-            // Times 2^25 + 1, which is odd and loses no bit; the rotation brings high bits down again. Shifts and additions, as
-            // compilers make vectors of this loop, and SSE2 multiplies words of 64 bits in eight instructions.
-            *lane = mixed.wrapping_add(mixed << 25).rotate_left(29);
+        // By number: so compilers see that there are as many words as lanes, and use vectors.
+        #[expect(clippy::needless_range_loop, reason = "an iterator hides the number")]
+        for at in 0..LANES {
+            self.lanes[at] = mixed(self.lanes[at], u64::from_le_bytes(words[at]));
         }
     }
+}
+
+/// A lane after a word. No word but this one gives the same.
+#[inline(always)]
+const fn mixed(lane: u64, word: u64) -> u64 {
+    let mixed = lane ^ word;
+    // Times 2^25 + 1, which is odd and loses no bit; the rotation brings high bits down again. Shifts and additions, as
+    // compilers make vectors of this, and SSE2 multiplies words of 64 bits in eight instructions.
+    mixed.wrapping_add(mixed << 25).rotate_left(29)
 }
 
 impl Default for Checksum {

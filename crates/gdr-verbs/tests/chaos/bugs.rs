@@ -46,19 +46,19 @@ pub(crate) const BUGS: &[Bug] = &[
     },
     Bug {
         name: "last_word_polled",
-        scenario: "place order=reverse by=100ms piece=8 of=write",
+        scenario: "place order=reverse by=2s piece=8 of=write",
         ending: Ending::WrongBytes,
         program: last_word_polled,
     },
     Bug {
         name: "torn_record",
-        scenario: "delay by=50ms dir=out of=read qp=0 op=1",
+        scenario: "delay by=500ms dir=out of=read qp=0 op=1",
         ending: Ending::WrongBytes,
         program: torn_record,
     },
     Bug {
         name: "not_rebuilt_after_a_link_flap",
-        scenario: "link-down at=30ms for=100ms",
+        scenario: "link-down at=30ms for=500ms",
         ending: Ending::Hang,
         program: not_rebuilt_after_a_link_flap,
     },
