@@ -448,6 +448,10 @@ fn show(place: usize, item: &Item<'_>, text_is_of: &TextIsOf, output: &mut Outpu
             Counted(explanation.lines - explanation.matches.len(), "line")
         ))?;
     }
+    if let Some(parts) = explanation.inferred() {
+        let inferred = format!("This message is not known: inferred from its parts ({parts}).");
+        wrapped("   ", &inferred, output)?;
+    }
     for detail in &explanation.details {
         wrapped("   ", detail, output)?;
     }

@@ -1,7 +1,7 @@
 //! Reads a text and ranks the causes that it speaks of.
 
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::io::{self, Read};
 use std::ops::Range;
 use std::sync::{LazyLock, OnceLock};
@@ -16,6 +16,7 @@ use super::facts::{FACTS, Fact};
 use super::lines::{Line, Lines};
 use super::matcher::{Candidates, Hits, Matcher};
 use super::mention::{Speech, is_zero_counter, speech};
+use super::parts::{self, Inference, Parts};
 use super::signs::{self, Sign};
 use super::usage::{GpuDirect, Usage};
 use super::{Cause, Explanation, Match, Pattern, Strength, causes};
@@ -29,6 +30,8 @@ const FULL_WIDTH: usize = 60;
 /// From this length on a line may have been wrapped; shorter ones are taken for the first part of
 /// what they say only where that has one meaning.
 const WORTH_WRAPPING: usize = 50;
+/// Within how many lines of what a pattern knows nothing is inferred.
+const NEAR: usize = 2;
 /// How much of a text is read at once.
 const CHUNK: usize = 1 << 16;
 
@@ -64,6 +67,10 @@ enum Role {
     },
     /// Says something about the machine.
     Fact(Fact),
+    /// Names an operation, by its place in [`parts::WORDS`].
+    Operation(usize),
+    /// Says that something went wrong.
+    Failure,
 }
 
 #[derive(Debug)]
@@ -74,6 +81,19 @@ struct Table {
     /// What channels through host memory, and over sockets, speak of.
     staged: Option<usize>,
     sockets: Option<usize>,
+}
+
+impl Table {
+    fn is_failure(&self, place: usize) -> bool {
+        matches!(self.roles[place], Role::Failure)
+    }
+
+    /// Returns whether a line with these candidates may name an operation, and that it failed.
+    fn may_be_inferred(&self, places: &[usize]) -> bool {
+        let mut last = places.iter().rev();
+        last.next().is_some_and(|place| self.is_failure(*place))
+            && (last.next()).is_some_and(|place| matches!(self.roles[*place], Role::Operation(_)))
+    }
 }
 
 fn table() -> &'static Table {
@@ -139,6 +159,13 @@ impl Table {
             expressions.push(text);
             roles.push(Role::Fact(*fact));
         }
+        for (place, words) in parts::WORDS.iter().enumerate() {
+            expressions.push(words.text);
+            roles.push(Role::Operation(place));
+        }
+        // The last, so that it is quickly seen whether a line has it.
+        expressions.push(parts::FAILURE);
+        roles.push(Role::Failure);
         let of_id = |id| causes.iter().position(|cause: &&Cause| cause.id == id);
         Self {
             matcher: Matcher::new(expressions),
@@ -232,6 +259,17 @@ struct Part {
     number: usize,
     text: Vec<u8>,
     hits: Hits,
+    /// Whether it alone may name what failed.
+    is_complete: bool,
+}
+
+/// What the parts of a line say, until it is known that nothing near it says more.
+#[derive(Debug)]
+struct Supposition {
+    number: usize,
+    line: Vec<u8>,
+    at: usize,
+    inference: Inference,
 }
 
 /// The lines of a record of the kernel, which may go on in the next one.
@@ -275,6 +313,8 @@ struct State {
     joined_hits: Hits,
     /// A line without the arguments of its calls.
     shortened: Vec<u8>,
+    /// Whether the line at hand alone may name what failed.
+    is_complete: bool,
     found: Vec<Option<Explanation>>,
     usage: Usage,
     /// A channel whose line may go on in the next one.
@@ -291,6 +331,8 @@ struct State {
     said: [(Strength, usize); 3],
     /// What the text says about its machine.
     facts: BTreeSet<Fact>,
+    /// What is supposed of the last lines, at most one thing of each.
+    supposed: VecDeque<Supposition>,
 }
 
 impl State {
@@ -303,6 +345,7 @@ impl State {
             joined: Vec::new(),
             joined_hits: Hits::default(),
             shortened: Vec::new(),
+            is_complete: false,
             found: Vec::new(),
             usage: Usage::default(),
             open_channel: None,
@@ -313,6 +356,7 @@ impl State {
             spoken: Vec::new(),
             said: [Strength::Weak, Strength::Likely, Strength::Sure].map(|strength| (strength, 0)),
             facts: BTreeSet::new(),
+            supposed: VecDeque::new(),
         }
     }
 
@@ -330,6 +374,7 @@ impl State {
 
     fn statement(&mut self, number: usize, printed: &[u8]) {
         let line = unquoted(printed.trim_ascii());
+        self.settle(number);
         if let Some((mut channel, on, first, at)) = self.open_channel.take() {
             if channel::continues_with_gpudirect(line) {
                 channel.transport = Transport::GpuDirect;
@@ -376,6 +421,7 @@ impl State {
             }
         }
         self.try_patterns(places, number, line, Strength::Weak);
+        self.is_complete = table.may_be_inferred(places) && self.suppose(places, number, line);
         self.candidates = candidates;
         self.keep_spoken(number, line);
     }
@@ -408,7 +454,7 @@ impl State {
             Transport::GpuDirect | Transport::SameNode => None,
         };
         if let Some(cause) = cause {
-            self.keep_cause(cause, number, line, Strength::Likely, at);
+            self.keep_cause(cause, number, line, Strength::Likely, at, None);
         }
     }
 
@@ -419,6 +465,7 @@ impl State {
         line: &[u8],
         strength: Strength,
         at: usize,
+        parts: Option<Parts>,
     ) {
         let table = self.table;
         self.found.resize_with(table.causes.len(), || None);
@@ -431,7 +478,7 @@ impl State {
             because: Vec::new(),
             remedies: Vec::new(),
         });
-        explanation.add(number, line, strength, at);
+        explanation.add(number, line, strength, at, parts);
     }
 
     /// What a record of the kernel says that goes on in this line; returns whether one does.
@@ -526,12 +573,15 @@ impl State {
         part.text.extend_from_slice(line);
         part.hits.clear();
         part.hits.add(&self.hits);
+        part.is_complete = self.is_complete;
         self.parts += 1;
     }
 
     /// What a line says as the rest of one that a narrow terminal cut within a word.
     fn look_at_cut_word(&mut self, first: usize, line: &[u8], least: Strength) {
-        let Part { number, text, hits } = &self.before[first];
+        let Part {
+            number, text, hits, ..
+        } = &self.before[first];
         let (start, cut) = (*number, text.len());
         let whole = [text, line].concat();
         let mut hits = hits.clone();
@@ -555,8 +605,98 @@ impl State {
             }
         }
         self.try_patterns(places, start, line, least);
+        let is_new =
+            !self.is_complete && self.before[..self.parts].iter().all(|it| !it.is_complete);
+        if least == Strength::Weak && is_new && table.may_be_inferred(places) {
+            self.suppose(places, start, line);
+        }
         self.candidates = candidates;
         self.keep_spoken(start, line);
+    }
+
+    /// Keeps what the parts of a line say that no pattern knows. Returns whether it names what failed.
+    fn suppose(&mut self, places: &[usize], number: usize, line: &[u8]) -> bool {
+        let table = self.table;
+        let Some(failure) = (places.last()).filter(|place| table.is_failure(**place)) else {
+            return false;
+        };
+        // Lines of a difference are source code.
+        if !self.spoken.is_empty()
+            || line.starts_with(b"+ ")
+            || memmem::find(line, b" +  ").is_some()
+            || table.matcher.find(*failure, line).is_none()
+        {
+            return false;
+        }
+        let mut names = false;
+        let known = self.supposed.iter().position(|it| it.number == number);
+        for place in places {
+            let Role::Operation(words) = table.roles[*place] else {
+                continue;
+            };
+            let Some(found) = table.matcher.find(*place, line) else {
+                continue;
+            };
+            names = true;
+            let Some(mut inference) = parts::infer(words, line) else {
+                continue;
+            };
+            match speech(line, &found) {
+                Speech::Report => {}
+                Speech::Mention if inference.strength > Strength::Weak => {
+                    inference.strength = Strength::Weak;
+                }
+                Speech::Mention | Speech::Absent => continue,
+            }
+            let supposition = Supposition {
+                number,
+                line: line.to_vec(),
+                at: found.start,
+                inference,
+            };
+            match known.and_then(|known| self.supposed.get_mut(known)) {
+                None => self.supposed.push_back(supposition),
+                // Together with the next line it says more.
+                Some(known) if known.inference.strength < supposition.inference.strength => {
+                    *known = supposition;
+                }
+                Some(_) => {}
+            }
+            break;
+        }
+        names
+    }
+
+    /// Takes for said what was supposed of lines that end [`NEAR`] before this one, where nothing near
+    /// them said more.
+    fn settle(&mut self, number: usize) {
+        while let Some(oldest) = self.supposed.front()
+            && oldest.number + NEAR < number
+        {
+            let Some(supposition) = self.supposed.pop_front() else {
+                return;
+            };
+            let near = supposition.number.saturating_sub(NEAR);
+            if (self.said.iter()).any(|(_, on)| *on > 0 && *on >= near) {
+                continue;
+            }
+            let Supposition {
+                number,
+                line,
+                at,
+                inference,
+            } = supposition;
+            for (rank, id) in inference.causes.iter().enumerate() {
+                let Some(cause) = self.table.causes.iter().position(|cause| cause.id == *id) else {
+                    continue;
+                };
+                let strength = match rank {
+                    0 => inference.strength,
+                    _ => Strength::Weak,
+                };
+                self.keep_cause(cause, number, &line, strength, at, Some(inference.parts));
+            }
+        }
     }
 
     /// Tries the patterns at `places` that did not match since line `start`, the surest first, until
@@ -592,7 +732,12 @@ impl State {
         let table = self.table;
         let after = match table.roles[place] {
             Role::Cause { after, .. } | Role::Sign { after, .. } => after,
-            Role::Channel | Role::Context | Role::Exception | Role::Fact(_) => return,
+            Role::Channel
+            | Role::Context
+            | Role::Exception
+            | Role::Fact(_)
+            | Role::Operation(_)
+            | Role::Failure => return,
         };
         if self.matched_on[place] >= number
             || after.is_some_and(|context| !together(Some(self.matched_on[context]), number))
@@ -619,7 +764,12 @@ impl State {
                 Speech::Mention | Speech::Absent => {}
             },
             Role::Sign { sign, .. } => self.usage.sign(sign.proof, number, line, at),
-            Role::Channel | Role::Context | Role::Exception | Role::Fact(_) => {}
+            Role::Channel
+            | Role::Context
+            | Role::Exception
+            | Role::Fact(_)
+            | Role::Operation(_)
+            | Role::Failure => {}
         }
     }
 
@@ -652,7 +802,7 @@ impl State {
         spoken.dedup_by_key(|(cause, strength, _)| (*cause, *strength));
         for (cause, strength, at) in spoken.drain(..) {
             if strength == surest {
-                self.keep_cause(cause, number, line, strength, at);
+                self.keep_cause(cause, number, line, strength, at, None);
             }
         }
         self.spoken = spoken;
@@ -662,7 +812,13 @@ impl State {
         if let Some((channel, number, line, at)) = self.open_channel.take() {
             self.use_channel(channel, number, &line, at);
         }
+        self.settle(usize::MAX);
         let mut causes: Vec<Explanation> = self.found.into_iter().flatten().collect();
+        let order = |it: &Explanation| {
+            let first = it.matches.first();
+            let parts = first.and_then(|first| first.parts);
+            parts.map(|parts| parts::rank(parts, it.cause.id))
+        };
         for explanation in &mut causes {
             explanation.consider(&self.facts);
         }
@@ -671,6 +827,7 @@ impl State {
                 it.kind,
                 Reverse(it.strength()),
                 it.matches.first().map(|first| first.line),
+                order(it),
                 Reverse(it.lines),
             )
         });
@@ -693,7 +850,14 @@ fn together(on: Option<usize>, number: usize) -> bool {
 
 impl Explanation {
     /// Counts a line, and keeps it where it is among the first, or surer than all that are kept.
-    fn add(&mut self, number: usize, line: &[u8], strength: Strength, at: usize) {
+    fn add(
+        &mut self,
+        number: usize,
+        line: &[u8],
+        strength: Strength,
+        at: usize,
+        parts: Option<Parts>,
+    ) {
         if let Some(last) = self.matches.last_mut().filter(|last| last.line == number) {
             last.strength = last.strength.max(strength);
             return;
@@ -716,6 +880,7 @@ impl Explanation {
             line: number,
             text: excerpt(line, at),
             strength,
+            parts,
         });
     }
 }

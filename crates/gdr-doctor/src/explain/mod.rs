@@ -30,6 +30,7 @@ mod lines;
 mod literals;
 mod matcher;
 mod mention;
+mod parts;
 mod signs;
 mod usage;
 
@@ -47,6 +48,7 @@ pub use explainer::{Answer, Explainer, explain, read};
 pub use facts::Fact;
 pub use hosts::{addresses, hosts};
 pub use lines::MAX_LINE;
+pub use parts::{Operation, Parts, Status};
 pub use usage::{Connection, Connections, GpuDirect, InUse, UsageEvidence};
 
 /// How sure a pattern is.
@@ -169,6 +171,9 @@ pub struct Match {
     pub text: String,
     /// How sure it is.
     pub strength: Strength,
+    /// The parts by which the cause was inferred, where no pattern knew the line.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parts: Option<Parts>,
 }
 
 /// A cause that a text speaks of.
@@ -217,6 +222,13 @@ impl Explanation {
         (self.matches.iter().map(|it| it.strength))
             .max()
             .unwrap_or(Strength::Weak)
+    }
+
+    /// The parts by which the cause was inferred, where no pattern spoke of it.
+    pub fn inferred(&self) -> Option<Parts> {
+        let mut parts = self.matches.iter().map(|it| it.parts);
+        let first = parts.next()??;
+        parts.all(|it| it.is_some()).then_some(first)
     }
 
     /// Takes into account what the text says about its machine.

@@ -42,48 +42,6 @@ const CALL: &str = concat!(
     r"|\b(create|creating|allocate|allocating) (an? )?(qp|cq|srq|mr|pd|queue pair|completion queue)\b",
 );
 
-/// ENOMEM, EAGAIN or both, in words and numbers, also as programs return them: negative, in brackets.
-macro_rules! errno {
-    ($codes:literal) => {
-        concat!(
-            r"(?:\b(?:err(?:no|or)?|ret(?:urned|val)?|rc|code|status)\b[ =:(]*-?(?:",
-            $codes,
-            r")\b|[\[(]-?(?:",
-            $codes,
-            r")[\])]|[ :=]-?(?:",
-            $codes,
-            r")\W*$|\benomem\b|\beagain\b|cannot allocate memory|out of memory|resource temporarily unavailable)"
-        )
-    };
-}
-
-/// A line that says of one of these calls that it failed, in whatever words: what is left to go by where
-/// no message is known.
-macro_rules! failed_call {
-    ($names:literal) => {
-        concat!(
-            r"\b(?:",
-            $names,
-            r")\b.{0,80}(?:\bfail|\berror|\bunable\b|\bnot permitted|\bdenied|\brefused|\binvalid\b|\breturned (?:-|null)|\bret(?:val|code)?[ =:]+-[1-9])",
-            r"|\b(?:fail\w*|error|unable|cannot|couldn'?t|null value)\b.{0,60}\b(?:",
-            $names,
-            r")\b"
-        )
-    };
-}
-
-/// A registration of memory that ended with one of these errors, in whatever words a library says so.
-macro_rules! registration {
-    ($errors:literal) => {
-        concat!(
-            r"(?:\b(?:reg_?mr|mr_?reg|mem_?reg)\w*|\b(?:mr|mem(?:ory)?|buffer|heap|region)s?\b.{0,30}\bregist(?:ration|er(?:ing)?)\b|\bregist(?:ration|er(?:ing)?)\b.{0,30}\b(?:mr|mem(?:ory)?|buffer|heap|region)s?\b)",
-            r".{0,100}(?:",
-            $errors,
-            r")"
-        )
-    };
-}
-
 /// An error that UCX logs from one of these source files: the subject is known, if not the message.
 macro_rules! ucx_error {
     ($files:literal) => {
@@ -135,14 +93,8 @@ macro_rules! xid {
 }
 
 /// Lines that report no failure: what a library tries and does without.
-macro_rules! quiet {
-    () => {
-        r"\bnccl info\b|<(info|debug)>|\bucx +(debug|diag|trace|info)\b|\bdlvsym\b|data_direct"
-    };
-}
-
-/// [`quiet!`] alone.
-const QUIET: &str = quiet!();
+pub(super) const QUIET: &str =
+    r"\bnccl info\b|<(info|debug)>|\bucx +(debug|diag|trace|info)\b|\bdlvsym\b|data_direct";
 
 /// The words before libmlx5's dump of a completion, which ends with `0000` and the vendor's code.
 const DUMP: &str = "got completion with error";

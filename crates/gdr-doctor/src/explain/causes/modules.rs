@@ -1,6 +1,6 @@
 //! Kernel modules that do not load or do not fit.
 
-use super::{QUIET, follows, hand, likely, run, sure, weak};
+use super::{follows, hand, likely, run, sure, weak};
 use crate::checks::kernel_log::expressions;
 use crate::explain::{Cause, Fact, Kind, Strength};
 
@@ -606,10 +606,6 @@ pub(super) const CAUSES: &[Cause] = &[
             weak(nccl_warning!("misc/cudawrap|misc/nvmlwrap")),
             weak(r"nvidia-container-cli: .{0,20}error"),
             likely(r"no cuda-capable device is detected|\bcuda unknown error\b"),
-            weak(failed_call!(
-                "nvml(init\\w*|device\\w+)|cuinit|cudeviceget\\w*|cudagetdevice\\w*|cudasetdevice"
-            ))
-            .unless(QUIET),
             likely(r"nvidia-container-cli: .{0,60}(\bnvml error|unknown device)"),
             likely(
                 r"device\(s\) is/are busy or unavailable|\bcuda_?error_?devices?_?unavailable\b",

@@ -1,6 +1,6 @@
 //! What NICs and their drivers log.
 
-use super::{QUIET, follows, hand, likely, run, sure, weak};
+use super::{follows, hand, likely, run, sure, weak};
 use crate::checks::kernel_log::expressions;
 use crate::explain::{Cause, Fact, Kind, Strength};
 
@@ -106,10 +106,6 @@ pub(super) const CAUSES: &[Cause] = &[
             weak(ucx_error!("ib_(iface|mlx5|mlx5_dv|mlx5dv\\w*)")),
             weak(r"\[doca\]\[(err|crit)\]"),
             weak(r"\bmlx4_core \S+ command 0x[0-9a-f]+ failed: fw status"),
-            weak(failed_call!(
-                "mlx5dv_(create|devx)_\\w+|efadv_\\w+|bnxt_re_\\w+|irdma_\\w+"
-            ))
-            .unless(QUIET),
             weak(
                 r"\b(mlx5_(core|ib)|bnxt_(en|re)|irdma|ionic|erdma)\b.{0,80}\b(fail(ed|ure)?|timed? ?out)\b",
             )

@@ -1,6 +1,6 @@
 //! GPU memory that cannot be registered.
 
-use super::{QUIET, follows, hand, likely, run, sure, weak};
+use super::{follows, hand, likely, run, sure, weak};
 use crate::checks::kernel_log::expressions;
 use crate::explain::{Cause, Fact, Strength};
 
@@ -33,21 +33,10 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(r"failed to register cuda buffer with the efa device"),
             sure(r"umem get failed \(-14\)"),
             likely(r"ib_umem_get: failed to get user pages"),
-            weak(
-                r"(failed|unable|error|cannot|couldn'?t)\b.{0,20}\b(register|map|pin)(ing)? (\w+ ){0,2}(memory|buffer|heap|region)\b",
-            )
-            .unless(r"\bhost memory\b|cannot allocate|temporarily unavailable"),
-            weak(r"\b(register|map|pin) (\w+ ){0,2}(memory|buffer|mr|heap) failed"),
-            weak(registration!(r"\bfail\w*|\berror\b|\bunable\b|\brefused\b|\bunsuccessful"))
-                .unless(concat!(r"invalid argument|cannot allocate|temporarily unavailable|\bhost memory\b|", quiet!())),
-            likely(registration!(r"bad address|\befault\b|\berrno[ =:]*-?14\b|\[-?14\]")),
             weak(ucx_error!("ib_md|ib_mlx5dv_md|ucp_mm|ib_umr")),
             weak(nvshmem_error!("host/mem/")),
             weak(libfabric_warning!("mr")),
             likely(r"/memory_peers/\w+/version\W.{0,20}no such file"),
-            weak(failed_call!(
-                "(ibv|ibv_exp|mlx5dv)_reg_mr\\w*|mlx5dv_devx_umem_reg\\w*|fi_mr_reg\\w*|ucp_mem_map|uct_md_mem_reg\\w*"
-            )).unless(QUIET),
             weak(
                 r"\b(nvidia[_-]peermem|nv_peer_mem|peermem)\b[^.;]{0,80}\b(fail\w*|error|unable|cannot|not (found|supported|available|registered)|unbound)\b",
             )
@@ -134,7 +123,6 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(r"cuMemGetHandleForAddressRange.*(not supported|fail|error)"),
             likely(r"dma.?buf.{0,60}(not supported|unsupported|is not available|unavailable)"),
             likely(r"failed to (export|get|import) (a )?dma.?buf"),
-            weak(failed_call!("(ibv|mlx5dv)_reg_dmabuf_mr|cumemgethandleforaddressrange\\w*")).unless(QUIET),
         ],
         remedies: &[
             hand("Upgrade what is oldest of kernel, NIC driver (MLNX_OFED or DOCA) and rdma-core"),
@@ -244,11 +232,6 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(r"please set max locked memory"),
             sure(r"max locked memory\W+(kbytes|kilobytes|kb), -l\W+\d{1,6}$"),
             sure(r"\bmax locked memory +\d{1,8} +\d+ +bytes"),
-            sure(r"ibv_create_(qp|cq|srq|comp_channel)\w*\b.*cannot allocate memory"),
-            sure(r"mlx5dv_create_(qp|cq)\b.*cannot allocate memory"),
-            sure(
-                r"(failed to create|unable to create|couldn'?t create|creating)( an?)? (cq|qp|completion queue|queue pair)\b.*cannot allocate memory",
-            ),
             follows(
                 r"(failed to create|unable to create|couldn'?t create)( an?)? (cq|qp|completion queue|queue pair)\b",
                 r"cannot allocate memory",
@@ -257,34 +240,14 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(r"rlimit_memlock (is|limit is|too|soft limit).{0,40}(small|low|bytes)"),
             sure(r"failed to initialize while trying to allocate some locked memory"),
             sure(r"umem get failed \(-12\)"),
-            likely(
-                r"\b(ibv_|fi_)?(reg_mr\w*|mr_reg\w*)\b.*(cannot allocate memory|-12\b|\benomem\b)",
-            ),
-            likely(r"(register\w*|registration).{0,80}cannot allocate memory"),
             likely(r"memlock.{0,40}(too (low|small)|exceeded|insufficient|not enough)"),
-            likely(
-                r"(\bmlx\d_\d+|\bverbs|\bib_\w+|\buct_ib|\bibv_\w+)\b.{0,100}cannot allocate memory",
-            ),
-            weak(failed_call!("ibv_(create_(cq|srq|comp_channel)|alloc_(pd|mw|dm))\\w*|fi_cq_open|ucp_worker_create"))
-                .unless(concat!(r"\btimed out\b|\binvalid argument\b|", quiet!())),
-            likely(r"\bmlock\w*\b.{0,60}(cannot allocate memory|enomem)"),
-            sure(concat!(r"ibv_create_(qp|cq|srq)\w*\b.{0,80}", errno!("1[12]"))),
-            sure(concat!(
-                r"\b(create|creating|allocate)( an?)? (qp|cq|srq|queue pair|completion queue)\b.{0,60}",
-                errno!("12")
-            ))
-            .unless(r"\binfiniband \w+: "),
-            sure(r"\berr(no|or)?[ =:(]*-?1[12]\b.{0,30}\bibv_create_(qp|cq|srq)"),
-            sure(concat!(r"ibv_reg_mr\w*\b.{0,80}", errno!("12")))
-                .unless(r"resource temporarily|\beagain\b|dma-?buf"),
-            sure(r"\berr(no|or)?[ =:(]*-?12\b.{0,30}\bibv_reg_mr"),
+            sure(
+                r"\bibv_reg_mr\w*\b.{0,80}(cannot allocate memory|\benomem\b|\b(error|errno|code|ret)\b[ =:]*(code )?-?12\b|[\[(]-?12[\])])",
+            )
+            .unless(r"resource temporarily|\beagain\b|dma-?buf"),
             // No address of a GPU is named, and root or a larger limit is the first thing to try.
             likely(r"\bibv_reg_mr\(?\)?( call)? fail(ed|s|ure)?\W*$").unless(r"call to|cuda|nccl|nvshmem"),
             sure(r"\bulimit -l\W{1,3}[0-9]{1,6}\W*$"),
-            likely(r"\bibv_create_(qp|cq|srq)\w*\b( \w+| ?\(\))? ?fail").unless(r"\btimed out\b|\binvalid argument\b"),
-            weak(r"\bibv_reg_mr\w*\b.{0,40}fail"),
-            weak(r"couldn'?t (create|allocate) (a receiver |a |an )?(cq|qp|pd)\b"),
-            weak(r"unable to create qp\b"),
         ],
         remedies: &[
             run("See what the job has", "grep 'locked' /proc/self/limits"),
@@ -327,7 +290,6 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(r"cumemcreate\b.{0,120}(not[ _]permitted|\b800\b)"),
             sure(r"(not[ _]permitted|\b800\b).{0,120}\bcumemcreate"),
             likely(r"nccl warn (\S+ )?cuda failure 800\b"),
-            weak(failed_call!("cumem(export|import)\\w*")).unless(QUIET),
             weak(nccl_warning!("mnnvl")),
             likely(r"cumem(export|import)\w*shareablehandle\b.{0,120}(not[ _]permitted|not[ _]supported|\b80[01]\b)"),
             likely(r"cumemsetaccess\b.{0,160}(not[ _]supported|\b801\b|\bmultinode)|(not[ _]supported|\binvalid[ _]value)\b.{0,80}\bcumemsetaccess\b.{0,160}\bmultinode"),
@@ -498,8 +460,6 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(
                 r"\breg_mr(_iova2?)?\b.{0,60}invalid argument|ibv_reg_mr\w*.{0,60}(invalid argument|\berrno[ =:]*22\b|\beinval\b)",
             ),
-            likely(registration!(r"invalid argument|\beinval\b|\berrno[ =:]*-?22\b|\[-?22\]"))
-                .unless(r":efa:|\bnet/ofi\b|\befa_mr"),
         ],
         remedies: &[
             run(
@@ -530,7 +490,6 @@ pub(super) const CAUSES: &[Cause] = &[
             likely(r"only allow registering part of your physical memory"),
             sure(expressions::NIC_COMMAND_FULL),
             likely(r"\binfiniband \w+: failed to register mr \[-1[12]\]"),
-            likely(registration!(r"temporarily unavailable|\beagain\b|\berrno[ =:]*-?11\b|\[-?11\]")),
         ],
         remedies: &[
             run(

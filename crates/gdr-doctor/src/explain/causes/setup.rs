@@ -1,7 +1,7 @@
 //! Devices and rights that a process lacks.
 
 use super::gpus::GPU_GONE;
-use super::{QUIET, hand, likely, run, sure, weak};
+use super::{hand, likely, run, sure, weak};
 use crate::checks::kernel_log::expressions;
 use crate::explain::{Cause, Fact};
 
@@ -42,9 +42,6 @@ pub(super) const CAUSES: &[Cause] = &[
             likely(r"\bnet/ofi\b.{0,30}\b(only \w+ providers? (is|are)|no (valid|suitable|usable|eligible|matching) (provider|device|nic))"),
             likely(r"\bofi (endpoint|domain|fabric|provider)s? (open|create|creation|init\w*) failed|\bofi fabric is not available"),
             weak(r"\bbtl_openib\w*\.c:\d+.{0,60}\b(error|fail\w*)\b"),
-            weak(failed_call!(
-                "ibv_(get_device\\w*|open_device|query_device\\w*)|rdma_(create_event_channel|create_id|get_devices)|mlx5dv_open_device|uct_md_(open|query\\w*)|fi_(getinfo|fabric|domain)"
-            )).unless(QUIET),
             weak(
                 r"\b(infiniband|rdma|roce|verbs)\b.{0,30}\b(is |are )?(not (available|supported|found|enabled|detected)|unavailable|unsupported)\b",
             ),

@@ -1,6 +1,6 @@
 //! Connections that fail between nodes.
 
-use super::{CALL, DUMP, QUIET, follows, hand, likely, run, sure, weak};
+use super::{CALL, DUMP, follows, hand, likely, run, sure, weak};
 use crate::explain::{Cause, Fact, Kind, Strength};
 
 /// The line with which ucx_info begins what it says of an RDMA device.
@@ -82,12 +82,10 @@ pub(super) const CAUSES: &[Cause] = &[
             .unless(r"no such device|\berrno[ =:]*19\b"),
             sure(r"modify.{0,12}qp.{0,20}\brtr\b.*(timed out|unreachable|no route)"),
             likely(r"failed to modify (\w+ )?qp.{0,30}\brtr\b"),
-            weak(r"\bibv_modify_qp failed"),
             likely(r"unable to connect the hca'?s through the link"),
             likely(r"rdma_resolve_(addr|route).*(fail|error|timed|unreach)")
                 .unless(r"no such device|\berrno[ =:]*19\b"),
             likely(r"rdma_cm_event_(addr|route)_error|rdma_cm_event_unreachable"),
-            weak(failed_call!("rdma_resolve_(addr|route)")).unless(QUIET),
             weak(glog_error!("rdma_endpoint")),
             likely(r"ibgda_rc_init2rtr failed|devx_obj_modify for init2rtr"),
             likely(r"\blibibverbs: resolver: |\bneigh\w* resolution\b.{0,20}\bfailed"),
@@ -326,10 +324,6 @@ pub(super) const CAUSES: &[Cause] = &[
             likely(
                 r"\b(completion queue|send queue|receive queue|work queue|[cs]q)s? (is |was )?(exhaust\w*|overr[ua]n\w*|overflow\w*|full)\b|\b(cq|sq|rq)_?(overrun|overflow)\b",
             ),
-            weak(failed_call!(
-                "ibv_(post|wr)_\\w+|ibv_(poll_cq|req_notify_cq|get_cq_event)|fi_(t?send|t?recv|write|read|inject)\\w*"
-            )).unless(QUIET),
-            weak(r"\bfailed to post (an? )?(send|recv|receive|rdma|work|read|write)\b"),
             sure(syndrome!("2")),
             likely(status!("2")).unless(CALL),
         ],
@@ -355,10 +349,6 @@ pub(super) const CAUSES: &[Cause] = &[
             likely(r"\b(ibv|mlx5dv)_create_qp\w*\b.{0,80}(invalid argument|\[22\])"),
             likely(r"\b(create|creating)( an?)? (\w+ )?(qp|srq|cq|queue pair|(shared )?receive queue|completion queue)\b.{0,120}(invalid argument|\[22\]|\berrno:? -?22\b)"),
             likely(r"\b(ibv|mlx5dv)_create_(cq|srq)\w*\b.{0,80}(invalid argument|\[22\])"),
-            weak(failed_call!(
-                "ibv_create_qp\\w*|rdma_create_qp|uct_(iface_open|ep_create\\w*)|fi_(endpoint|enable|ep_bind)"
-            ))
-            .unless(concat!(r"uct_iface_open\((tcp|self|sysv|posix|cuda)|", quiet!())),
             sure(r"attempted to connect incompatible devices"),
             sure(r"remote \S+ device is incompatible with the local"),
             likely(r"local (mtu|port|link layer) .{0,30}(differ|does not match)"),
@@ -527,7 +517,6 @@ pub(super) const CAUSES: &[Cause] = &[
             likely(
                 r"\b(ib|infiniband|roce|rdma|mlx\d\w*|hca)\b.{0,30}\b(link|port)s?\b.{0,30}\b(is|are|went|going|gone|state|flap\w*) ?(down|inactive|polling|disabled|detected|lost)?\b.{0,4}(down|flap|inactive|polling|disabled|detected|lost|$)",
             ),
-            weak(failed_call!("ibv_query_port\\w*")).unless(QUIET),
             weak(r"\b(subnet manager|opensm)\b[^.;]{0,60}\b(not (found|running|active)|unreachable|missing|lost|no)\b"),
             likely(r"\bonly \d+ linkup ports? found|'disabled' or 'polling' devices found"),
             likely(r"\bib\w*: multicast join failed\b"),
@@ -647,15 +636,12 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(r"received packet mismatch, local\.local_nic_path"),
             sure(r"\bconnect\(fd=\d+, dest_addr=\S+\) failed"),
             likely(r"\brdma_cm_event_(rejected|connect_error)\b"),
-            likely(r"\brdma_(bind_addr|listen|create_id|create_event_channel)\b.{0,20}\bfail")
+            likely(r"\brdma_(bind_addr|listen)\b.{0,20}\bfail")
                 .unless(r"no such device"),
             likely(r"(unable|failed) to exchange (keys|data between server and clients)"),
             likely(r"couldn'?t read remote address|ethernet_read_keys"),
             likely(r"\brdma[_ ]connect(ion)?( establishment| request)? (error|failed|rejected|refused)\b"),
             likely(r"readerr: err: -?(104|107|110|111|113)\b"),
-            weak(failed_call!(
-                "rdma_(connect|accept|listen|bind_addr|get_request|get_cm_event|getaddrinfo|create_ep|establish)|ucp_listener_create|fi_(connect|accept|listen)"
-            )).unless(QUIET),
             // The launchers of MPI jobs.
             likely(r"\bgloo\b.{0,20}\b(connect\w*|accept)\b.{0,20}\bfailed"),
             likely(r"(couldn'?t|failed to|unable to) (read|write|read/write|exchange|get) (the )?(remote|peer)\w* (address|data|keys?|info\w*)"),
