@@ -258,7 +258,7 @@ fn transfer_row() -> Value {
     let mut latency = summary();
     latency["p9999_ns"] = json!(1.0);
     json!({
-        "measurement": "row", "size": 64, "messages": 1, "seconds": 1.0, "gb_per_s": 1.0,
+        "measurement": "row", "size": 64, "warm_up": 0, "messages": 1, "seconds": 1.0, "gb_per_s": 1.0,
         "gbit_per_s": 8.0, "mpps": 1.0, "latency": latency,
         "cpu": {"client": 0.0, "server": 0.0}, "verified_bytes": null, "failures": [],
     })
@@ -266,7 +266,7 @@ fn transfer_row() -> Value {
 
 fn transfer_client(endpoint: Endpoint) -> Vec<Step> {
     let ask = json!({
-        "measurement": "ask", "version": 5, "plan": plan(60_000), "end": transfer_end(endpoint),
+        "measurement": "ask", "version": 6, "plan": plan(60_000), "end": transfer_end(endpoint),
     });
     vec![
         Step::Send(ask),

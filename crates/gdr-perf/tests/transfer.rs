@@ -155,13 +155,22 @@ fn every_verb_and_size_is_measured_and_every_byte_that_was_sent_is_compared() {
         let plan = short(verb);
         let report = measured(&plan, TransferMemory::Host, TransferMemory::Host);
         for row in &report.rows {
-            // The warm-up of 5 ends with a completion, of every fourth request.
-            let (messages, compared) = match (verb.metric(), verb.is_ping_pong()) {
-                (Metric::Bandwidth, _) => (80, 2 * (8 + 40)),
-                (_, true) => (40, 2 * (5 + 40)),
-                (_, false) => (40, 5 + 40),
+            let messages = match verb.metric() {
+                Metric::Bandwidth => {
+                    // The warm-up of 5 ends with a completion, of every fourth request.
+                    assert_eq!(row.warm_up, 2 * 8, "{verb} {}", row.size);
+                    80
+                }
+                Metric::Latency => {
+                    assert!(row.warm_up >= 5, "{verb} {}", row.size);
+                    40
+                }
             };
             assert_eq!(row.messages, messages, "{verb} {}", row.size);
+            let compared = match verb.is_ping_pong() {
+                true => 2 * (row.warm_up + messages),
+                false => row.warm_up + messages,
+            };
             // The counter of each queue pair, beside the results of atomic operations.
             let compared = match verb {
                 Verb::AtomicBw => 2,
@@ -180,6 +189,84 @@ fn every_verb_and_size_is_measured_and_every_byte_that_was_sent_is_compared() {
             assert!((rate - row.gb_per_s).abs() < 1e-9 * rate.max(1.0));
         }
         assert!(report.passed && !report.simulated);
+    }
+}
+
+#[test]
+fn a_warm_up_before_latencies_lasts_for_its_time_too_and_0_is_none() {
+    for verb in Verb::ALL {
+        for verify in [Verification::Off, Verification::Last, Verification::On] {
+            for warm_up in [0, 1] {
+                let plan = Plan {
+                    sizes: vec![8],
+                    warm_up,
+                    queue_pairs: 1,
+                    signal_every: 1,
+                    verify,
+                    ..short(verb)
+                };
+                let report = measured(&plan, TransferMemory::Host, TransferMemory::Host);
+                let row = &report.rows[0];
+                let is_longer = row.warm_up > warm_up;
+                let expected = verb.metric() == Metric::Latency && warm_up > 0;
+                assert_eq!(is_longer, expected, "{verb} {verify:?}: {}", row.warm_up);
+                assert_eq!(row.messages, 40, "{verb} {verify:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_server_polls_while_latencies_are_measured_and_may_stop_in_that_time() {
+    for verb in Verb::ALL
+        .into_iter()
+        .filter(|it| it.metric() == Metric::Latency)
+    {
+        let plan = Plan {
+            sizes: vec![8],
+            amount: Amount::Seconds(600.0),
+            timeout_ms: 2_000,
+            verify: Verification::Off,
+            ..short(verb)
+        };
+        let listener = Listener::bind(SocketAddr::new(SERVER, 0)).unwrap();
+        let address = listener.address().unwrap();
+        let security = &Security::Loopback;
+        let (measured, served) = thread::scope(|scope| {
+            let serving = scope.spawn(|| {
+                let device = loopback::open_listener(SERVER, None, 0)?;
+                let memory = TransferMemory::Host;
+                transfer::serve(
+                    &device,
+                    &listener,
+                    security,
+                    memory,
+                    TIMEOUTS,
+                    &mut |event| match event {
+                        TransferEvent::Waiting => ControlFlow::Break(()),
+                        _ => ControlFlow::Continue(()),
+                    },
+                )
+            });
+            let device = loopback::open_connector(SERVER, Some(CLIENT), 0).unwrap();
+            let (memory, thresholds) = (TransferMemory::Host, Thresholds::default());
+            let measured = transfer::measure(
+                &device,
+                address,
+                security,
+                memory,
+                &plan,
+                &thresholds,
+                &mut go_on,
+            );
+            (measured, serving.join().unwrap())
+        });
+        assert!(
+            matches!(served, Err(Error::Stopped)),
+            "{verb}: {:?}",
+            served.err()
+        );
+        assert!(measured.is_err(), "{verb}");
     }
 }
 
@@ -505,7 +592,7 @@ fn peers_of_another_version_and_with_other_plans_are_refused_by_name() {
             error,
             Error::Peer(PeerError::Version {
                 theirs: 99,
-                ours: 5
+                ours: 6
             })
         ),
         "{error}"
@@ -519,7 +606,7 @@ fn peers_of_another_version_and_with_other_plans_are_refused_by_name() {
         sizes: vec![1 << 40],
         ..plan.clone()
     };
-    let error = served(&[&ask(5, &long)]).to_string();
+    let error = served(&[&ask(6, &long)]).to_string();
     assert!(
         error.contains("longer than the registered memory"),
         "{error}"

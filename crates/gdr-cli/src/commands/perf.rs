@@ -132,7 +132,7 @@ pub(crate) struct Options {
     #[arg(short = 'D', long, value_name = "SECONDS")]
     duration: Option<f64>,
 
-    /// Messages before the measured ones
+    /// Messages before the measured ones, and before latencies 0.1 s of them at least; 0: none
     #[arg(long, value_name = "N", default_value_t = 100)]
     warm_up: u64,
 

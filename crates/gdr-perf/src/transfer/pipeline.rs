@@ -65,7 +65,7 @@ struct Receiver {
 }
 
 /// What was sent in one go.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sent {
     pub(super) messages: u64,
     pub(super) elapsed: Duration,
@@ -593,6 +593,24 @@ impl<'a> Pipeline<'a> {
                 Ok(false)
             }
             None => wait.idle(observe),
+        }
+    }
+
+    /// Polls without messages of its own until `ended`: a soft device answers requests in the poll at
+    /// once, and after a wake-up of its thread otherwise.
+    pub(super) fn answer(
+        &self,
+        observe: Observe<'_>,
+        ended: &mut dyn FnMut() -> bool,
+    ) -> Result<()> {
+        let mut wait = Wait::for_all(self.plan, self.size);
+        loop {
+            if self.pairs.poll(&wait)?.is_some() {
+                return Err(PeerError::MessageCount.into());
+            }
+            if wait.idle(observe)? && ended() {
+                return Ok(());
+            }
         }
     }
 

@@ -22,6 +22,9 @@ const ALIGNMENT: u64 = 64;
 const MOST_ENTRIES: usize = 64;
 /// The most requests in flight of a queue pair.
 const MOST_DEPTH: u32 = 8192;
+/// The least time of a warm-up before latencies: the first messages of a process are slower than all
+/// others, until its threads have found their CPUs and the CPUs their clock.
+const SETTLING: Duration = Duration::from_millis(100);
 /// The longest time for one size.
 const A_DAY: f64 = MOST_SECONDS as f64;
 
@@ -112,7 +115,8 @@ pub struct Plan {
     pub sizes: Vec<u64>,
     /// How much of each size.
     pub amount: Amount,
-    /// Messages of each queue pair, or round trips, before the measured ones.
+    /// Messages of each queue pair, or round trips, before the measured ones. Before latencies they are
+    /// more if these take less than 0.1 s; 0 is no warm-up at all.
     pub warm_up: u64,
     /// The number of queue pairs.
     pub queue_pairs: u32,
@@ -454,7 +458,16 @@ impl Plan {
             .saturating_mul(self.sequences().into());
         let ms = messages.saturating_mul(10 + size / 1000);
         let most = Duration::from_secs(MOST_SECONDS);
-        (self.limit(size) * 4 + measured).saturating_add(Duration::from_millis(ms).min(most))
+        (self.limit(size) * 4 + self.settling() + measured)
+            .saturating_add(Duration::from_millis(ms).min(most))
+    }
+
+    /// How long a warm-up lasts at least.
+    pub(super) fn settling(&self) -> Duration {
+        match self.verb.metric() {
+            Metric::Latency if self.warm_up > 0 => SETTLING,
+            _ => Duration::ZERO,
+        }
     }
 
     /// Returns whether messages go in rounds, which are compared one by one. Results of atomic

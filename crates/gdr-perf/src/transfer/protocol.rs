@@ -12,7 +12,7 @@ use crate::memory_facts::MemoryFacts;
 /// What both ends speak, as their greetings name it.
 pub const SERVICE: Service = Service::new("gdr-transfer");
 /// The version of the protocol.
-pub(super) const VERSION: u32 = 5;
+pub(super) const VERSION: u32 = 6;
 
 /// A message. The connecting end sends the first.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -65,6 +65,8 @@ pub(super) struct Offer {
 /// What the listening end measured.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Measured {
+    /// The messages of the warm-up that it sent.
+    pub(super) warm_up: u64,
     /// The messages that it sent in the measured time, and how long that took.
     pub(super) messages: u64,
     pub(super) seconds: f64,

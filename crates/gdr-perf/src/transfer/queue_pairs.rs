@@ -86,6 +86,7 @@ impl QueuePairs {
 pub(super) struct Wait {
     operation: &'static str,
     size: u64,
+    /// How long it may be until something happens.
     limit: Duration,
     /// When the peer must have sent everything, and how long that is.
     end: (Instant, Duration),
@@ -112,6 +113,13 @@ impl Wait {
             progressed: false,
             looked: now,
         }
+    }
+
+    /// As [`Wait::new`], of an end that sees nothing of what the peer does until it has sent everything.
+    pub(super) fn for_all(plan: &Plan, size: u64) -> Self {
+        let wait = Self::new(plan, size);
+        let (_, limit) = wait.end;
+        Self { limit, ..wait }
     }
 
     /// Something happened: the deadline starts again.

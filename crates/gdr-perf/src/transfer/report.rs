@@ -86,6 +86,8 @@ pub struct TransferEnd {
 pub struct TransferRow {
     /// Bytes of a message.
     pub size: u64,
+    /// Messages of the warm-up, counted as the measured ones.
+    pub warm_up: u64,
     /// Measured messages; of round trips, the messages in one direction.
     pub messages: u64,
     /// From the first request to the last completion.

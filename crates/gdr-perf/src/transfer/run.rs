@@ -3,7 +3,9 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use gdr_rdma::{Deadline, Device, Listener, Mtu, PeerInfo, ProtectionDomain, Security, Session};
+use gdr_rdma::{
+    Deadline, Device, Listener, Mtu, PeerInfo, ProtectionDomain, Provider, Security, Session,
+};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::endpoint::TransferEndpoint;
@@ -303,22 +305,34 @@ impl Work<'_> {
 
     /// Sends the warm-up and the measured messages; records the latter.
     fn send(&mut self, plan: &Plan, samples: &mut Samples, observe: Observe<'_>) -> Result<Busy> {
-        let warm_up = Amount::Iterations(plan.warm_up);
+        let mut warm_up = Sent::default();
         if plan.warm_up > 0 {
-            match self {
-                Self::InFlight(pipeline) => pipeline.send(warm_up, None, observe)?,
-                Self::BackAndForth(trips) => trips.lead(warm_up, None, observe)?,
-            };
+            warm_up = self.send_amount(Amount::Iterations(plan.warm_up), None, observe)?;
+            let rest = plan.settling().saturating_sub(warm_up.elapsed);
+            if !rest.is_zero() {
+                let rest = Amount::Seconds(rest.as_secs_f64());
+                warm_up.messages += self.send_amount(rest, None, observe)?.messages;
+            }
         }
         let before = cpu_seconds();
-        let sent = match self {
-            Self::InFlight(pipeline) => pipeline.send(plan.amount, Some(samples), observe)?,
-            Self::BackAndForth(trips) => trips.lead(plan.amount, Some(samples), observe)?,
-        };
+        let sent = self.send_amount(plan.amount, Some(samples), observe)?;
         Ok(Busy {
+            warm_up: warm_up.messages,
             sent,
             cpu_seconds: cpu_seconds() - before,
         })
+    }
+
+    fn send_amount(
+        &mut self,
+        amount: Amount,
+        samples: Option<&mut Samples>,
+        observe: Observe<'_>,
+    ) -> Result<Sent> {
+        match self {
+            Self::InFlight(pipeline) => pipeline.send(amount, samples, observe),
+            Self::BackAndForth(trips) => trips.lead(amount, samples, observe),
+        }
     }
 
     fn verify(&mut self, theirs: &[u64]) -> Result<u64> {
@@ -331,6 +345,7 @@ impl Work<'_> {
 
 /// What an end sent, and its CPU time.
 struct Busy {
+    warm_up: u64,
     sent: Sent,
     cpu_seconds: f64,
 }
@@ -346,6 +361,7 @@ struct Round {
 /// What an end sent and compared.
 #[derive(Default)]
 struct Rounds {
+    warm_up: u64,
     messages: u64,
     elapsed: Duration,
     cpu_seconds: f64,
@@ -353,13 +369,16 @@ struct Rounds {
 }
 
 impl Rounds {
-    /// Adds a round: the bytes of a warm-up were compared, and nothing else of it counts.
+    /// Adds a round: of a warm-up, its messages and the bytes that were compared.
     fn add(&mut self, phase: Phase, round: &Self) {
         self.verified_bytes = self.verified_bytes.saturating_add(round.verified_bytes);
-        if phase == Phase::Measured {
-            self.messages += round.messages;
-            self.elapsed += round.elapsed;
-            self.cpu_seconds += round.cpu_seconds;
+        match phase {
+            Phase::WarmUp => self.warm_up += round.messages,
+            Phase::Measured => {
+                self.messages += round.messages;
+                self.elapsed += round.elapsed;
+                self.cpu_seconds += round.cpu_seconds;
+            }
         }
     }
 }
@@ -432,6 +451,11 @@ impl End<'_> {
         }
     }
 
+    /// Returns whether this end polls while the peer sends, so that its answers take no wake-up.
+    fn answers_in_polls(&self) -> bool {
+        self.plan.verb.metric() == Metric::Latency && self.device.provider() == Provider::Soft
+    }
+
     /// Waits until the peer has sent all of a size; returns the messages of each queue pair.
     fn peer_sent(
         &self,
@@ -444,6 +468,9 @@ impl End<'_> {
         match work {
             Work::BackAndForth(trips) if self.role == Role::Server => {
                 trips.answer(observe, &mut || conversation.is_due())?;
+            }
+            Work::InFlight(pipeline) if self.answers_in_polls() => {
+                pipeline.answer(observe, &mut || conversation.is_due())?;
             }
             Work::InFlight(pipeline) if self.plan.verb.operation() == Operation::Send => {
                 let mut wait = Wait::new(&self.plan, size);
@@ -522,14 +549,17 @@ impl End<'_> {
     ) -> Result<Rounds> {
         let mut all = Rounds::default();
         let warm_up = Amount::Iterations(self.plan.warm_up);
-        for (phase, amount) in [
-            (Phase::WarmUp, warm_up),
-            (Phase::Measured, self.plan.amount),
+        for (phase, amount, least) in [
+            (Phase::WarmUp, warm_up, self.plan.settling()),
+            (Phase::Measured, self.plan.amount, Duration::ZERO),
         ] {
             let (mut sent, mut elapsed) = (0, Duration::ZERO);
             loop {
                 let messages = match work {
-                    Work::InFlight(pipeline) => pipeline.next_round(amount, sent, elapsed),
+                    Work::InFlight(pipeline) => match pipeline.next_round(amount, sent, elapsed) {
+                        0 if elapsed < least => pipeline.most_in_round(),
+                        messages => messages,
+                    },
                     Work::BackAndForth(_) => 0,
                 };
                 if messages == 0 {
@@ -580,6 +610,7 @@ impl End<'_> {
             all.add(phase, &done);
         }
         Ok(Measured {
+            warm_up: all.warm_up,
             messages: all.messages,
             seconds: all.elapsed.as_secs_f64(),
             cpu_seconds: all.cpu_seconds,
@@ -596,7 +627,11 @@ impl End<'_> {
         samples: &mut Samples,
         observe: Observe<'_>,
     ) -> Result<Rounds> {
-        let Busy { sent, cpu_seconds } = work.send(&self.plan, samples, observe)?;
+        let Busy {
+            warm_up,
+            sent,
+            cpu_seconds,
+        } = work.send(&self.plan, samples, observe)?;
         let messages = work.messages();
         conversation.send(&Message::Sent { messages })?;
         let theirs = match self.plan.direction {
@@ -606,6 +641,7 @@ impl End<'_> {
             _ => self.peer_sent(conversation, work, size, observe)?,
         };
         Ok(Rounds {
+            warm_up,
             messages: sent.messages,
             elapsed: sent.elapsed,
             cpu_seconds,
@@ -640,6 +676,7 @@ impl End<'_> {
         let verified = own.verified_bytes.saturating_add(measured.verified_bytes);
         Ok(TransferRow {
             size,
+            warm_up: own.warm_up.saturating_add(measured.warm_up),
             messages,
             seconds,
             gb_per_s,
@@ -674,6 +711,7 @@ impl End<'_> {
         if self.plan.direction == Direction::BothWays {
             let mut samples = Samples::new()?;
             let busy = work.send(&self.plan, &mut samples, observe)?;
+            measured.warm_up = busy.warm_up;
             measured.messages = busy.sent.messages;
             measured.seconds = busy.sent.elapsed.as_secs_f64();
             let messages = work.messages();

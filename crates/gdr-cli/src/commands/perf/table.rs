@@ -251,6 +251,7 @@ pub(super) mod tests {
             let base = size as f64;
             TransferRow {
                 size,
+                warm_up: size + 2,
                 messages: size + 1,
                 seconds: base / 7.0,
                 gb_per_s: base / 3.0e4,
