@@ -127,8 +127,8 @@ const FIRST_NODE: &str = "GDR_VERBS_FIRST_NODE";
 
 /// The number of the first character device, after the kernel's.
 fn first_node() -> u32 {
-    let told = gdr_process::variable(FIRST_NODE);
-    if let Some(number) = told.and_then(|number| number.to_str()?.parse().ok()) {
+    let known = gdr_process::variable(FIRST_NODE);
+    if let Some(number) = known.and_then(|number| number.to_str()?.parse().ok()) {
         return number;
     }
     let nodes = files::hidden(|| fs::read_dir(NODES));

@@ -1,4 +1,4 @@
-//! The state of a port as programs are told it: by libibverbs, in sysfs and by netlink.
+//! The state of a port as programs see it: by libibverbs, in sysfs and by netlink.
 
 use gdr_nic::LinkCondition;
 use gdr_verbs_sys::ibv_port_state;

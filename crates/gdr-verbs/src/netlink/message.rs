@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn several_messages_of_one_datagram_are_told_apart() {
+    fn a_datagram_may_have_several_messages() {
         let both = [request(0).with(1, &[1]), request(DUMP)];
         let bytes = both.iter().flat_map(|message| message.bytes(0));
         let split = Message::split(&bytes.collect::<Vec<_>>()).unwrap();
