@@ -99,7 +99,7 @@ impl QueuePair<Datagrams> {
         })
     }
 
-    /// Lets it receive what is sent to a multicast group and [`Qpn::MULTICAST`] with its queue key, in every state that
+    /// Lets it receive what is sent to a multicast group and [`Qpn::MULTICAST`](gdr_roce::Qpn::MULTICAST) with its queue key, in every state that
     /// receives. What this host sends arrives as well, its own messages included.
     ///
     /// # Errors
