@@ -210,6 +210,14 @@ fn member() {
     assert_eq!(cm.join(of_connections, group), None, "without datagrams");
     cm.destroy(id);
     assert_eq!(cm.leave(last), None);
+    let next = cm.create_in(UDP);
+    cm.bind(next, variable(OWN));
+    let joined = cm.join(next, group).unwrap();
+    assert_eq!(
+        cm.event().id,
+        joined,
+        "not the event of a membership that is gone"
+    );
     println!("left");
 }
 
