@@ -3,7 +3,7 @@
 //! A bound port is an abstract Unix name that says what was asked for, so it is free again when its process ends in
 //! whatever way. Who binds reads the names of all (`/proc/net/unix`), and takes one while it has the name `LOCK`. Without
 //! that file, an address and port that two ask for exclusively is still the same name. Other users of the host can take
-//! names, and so ports, as they can those of sockets.
+//! names, and so ports, as they can take ports of sockets.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};

@@ -2,7 +2,7 @@
 //!
 //! A program duplicates the command descriptor of a context, and makes a context of the copy. The kernel shares the
 //! objects of both, which programs name by their `handle`. In this library the context is another one of the same device,
-//! and imported objects are handles of what they were imported from. Those of other processes are
+//! and imported objects are handles of what they were imported from. Objects of other processes are
 //! not reached: `EOPNOTSUPP`.
 
 use std::ffi::c_int;

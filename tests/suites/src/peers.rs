@@ -22,7 +22,7 @@ const LIMIT_OF_STEP: Duration = Duration::from_secs(60);
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// A suite of tests/suites/src/peers.toml; without it, those of Debian's packages.
+    /// A suite of tests/suites/src/peers.toml; without it, the suites of Debian's packages.
     suite: Option<String>,
     /// Where you have built the project.
     #[arg(

@@ -116,7 +116,7 @@ pub struct Plan {
     /// How much of each size.
     pub amount: Amount,
     /// Messages of each queue pair, or round trips, before the measured ones. Before latencies they are
-    /// more if these take less than 0.1 s; 0 is no warm-up at all.
+    /// more if these take less than 0.1 s; 0 leaves the warm-up out.
     pub warm_up: u64,
     /// The number of queue pairs.
     pub queue_pairs: u32,

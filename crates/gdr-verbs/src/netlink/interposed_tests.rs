@@ -104,8 +104,11 @@ fn what_is_not_a_request_fails() {
         Some(libc::EINVAL)
     );
     // SAFETY: no bytes.
-    let sent = unsafe { libc::send(socket.as_raw_fd(), ptr::dangling(), 0, 0) };
+    let sent = unsafe { libc::send(socket.as_raw_fd(), ptr::null(), 0, 0) };
     assert_eq!(sent, 0);
+    // SAFETY: a message that is refused.
+    let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), ptr::null(), 0) };
+    assert_eq!(sent, -1);
 }
 
 #[test]

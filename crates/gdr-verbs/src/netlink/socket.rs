@@ -178,19 +178,20 @@ unsafe fn answered(fd: RawFd, bytes: *const c_void, len: usize) -> ssize_t {
             return Err(Errno::MSGSIZE);
         }
         // SAFETY: the contract of this function.
-        let bytes = unsafe { slice::from_raw_parts(bytes.cast(), len) };
-        answer(fd, bytes)
+        answer(fd, unsafe { array(bytes.cast(), len) })
     })
 }
 
 /// # Safety
 /// As sendmsg(2).
 unsafe fn answered_parts(fd: RawFd, message: *const libc::msghdr) -> ssize_t {
-    // SAFETY: the contract of this function.
-    let parts = unsafe {
-        let message = &*message;
-        slice::from_raw_parts(message.msg_iov, message.msg_iovlen)
+    // SAFETY: the contract of this function, or null.
+    let Some(message) = (unsafe { message.as_ref() }) else {
+        set_errno(Errno::FAULT);
+        return -1;
     };
+    // SAFETY: the contract of this function.
+    let parts = unsafe { array(message.msg_iov, message.msg_iovlen) };
     let len = parts
         .iter()
         .fold(0_usize, |sum, part| sum.saturating_add(part.iov_len));
@@ -201,11 +202,22 @@ unsafe fn answered_parts(fd: RawFd, message: *const libc::msghdr) -> ssize_t {
         let mut bytes = Vec::with_capacity(len);
         for part in parts {
             // SAFETY: the contract of this function.
-            bytes
-                .extend(unsafe { slice::from_raw_parts(part.iov_base.cast::<u8>(), part.iov_len) });
+            bytes.extend(unsafe { array(part.iov_base.cast::<u8>(), part.iov_len) });
         }
         answer(fd, &bytes)
     })
+}
+
+/// The elements of an array, which has no address if it is empty.
+///
+/// # Safety
+/// Unless `len` is 0, the array is readable for `'a`.
+unsafe fn array<'a, T>(first: *const T, len: usize) -> &'a [T] {
+    if len == 0 {
+        return &[];
+    }
+    // SAFETY: the contract of this function.
+    unsafe { slice::from_raw_parts(first, len) }
 }
 
 fn sent(len: usize, send: impl FnOnce() -> Result<(), Errno>) -> ssize_t {

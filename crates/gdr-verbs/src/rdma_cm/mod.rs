@@ -10,7 +10,7 @@
 //! - [`command`] reads commands and writes answers, by the layouts in [`abi`];
 //! - [`address`] binds identifiers to addresses and ports, and finds their devices;
 //! - [`id`] is a communication identifier (`rdma_cm_id`);
-//! - [`membership`] is that of an identifier in a multicast group;
+//! - [`membership`] is an identifier's membership in a multicast group;
 //! - [`agent`] connects the identifiers of a device with the management queue pair of its address;
 //! - [`state`] keeps all of them under one lock.
 //!

@@ -269,7 +269,7 @@ fn a_program_that_loads_libibverbs_by_name_lists_the_devices_and_sees_their_file
 #[test]
 fn rdma_of_iproute2_shows_the_device() {
     if !Path::new("/usr/bin/rdma").exists() && !Path::new("/sbin/rdma").exists() {
-        skip::skip("there is no rdma of iproute2");
+        skip::skip("rdma of iproute2 is not installed");
         return;
     }
     assert_eq!(
