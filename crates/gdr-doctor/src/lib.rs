@@ -25,7 +25,6 @@ mod context;
 mod diagnosis;
 pub mod distances;
 pub mod environment;
-pub mod explain;
 pub mod facts;
 mod finding;
 pub mod fix;
@@ -49,6 +48,12 @@ pub use diagnosis::{Counts, Diagnosis, Origin, Outcome, Reported, Selection, dia
 pub use finding::{Evidence, Finding, Subject, Verdict};
 pub use fix::{Action, Effect, Fix, Persistence, Privilege, Register, Risk, Shown, Site};
 pub use timestamp::Timestamp;
+
+/// What messages of the kernel look like, and what they mean.
+pub mod kernel_log {
+    pub use crate::checks::kernel_log::expressions;
+    pub use crate::checks::kernel_log::xid::meaning_of_xid;
+}
 
 // The example of the README is a test.
 #[cfg(doctest)]

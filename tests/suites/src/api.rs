@@ -13,13 +13,14 @@ use xtask_build::results::{Outcome, Results};
 use xtask_build::workspace::{cargo_of, root, target};
 
 /// The crates that other programs use.
-const CRATES: [&str; 18] = [
+const CRATES: [&str; 19] = [
     "gdr-chaos",
     "gdr-check",
     "gdr-cm",
     "gdr-copy",
     "gdr-cuda",
     "gdr-doctor",
+    "gdr-explain",
     "gdr-nic",
     "gdr-node",
     "gdr-object",

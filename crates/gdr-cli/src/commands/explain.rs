@@ -6,11 +6,11 @@ use std::io::{self, IsTerminal, Read};
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use gdr_doctor::explain::{
-    self, Answer, Cause, Confirmation, Connection, Direction, Explanation, GpuDirect, InUse, Kind,
+use gdr_doctor::{CheckId, Context, Selection, diagnose};
+use gdr_explain::{
+    Answer, Cause, Confirmation, Connection, Direction, Explanation, GpuDirect, InUse, Kind,
     Strength, Transport, causes,
 };
-use gdr_doctor::{CheckId, Context, Selection, diagnose};
 use gdr_node::Bdf;
 use gdr_perf::report::Schema;
 use owo_colors::OwoColorize;
@@ -263,10 +263,10 @@ fn answer(options: &Options, names: &mut Names) -> Result<Answer> {
             inner: input,
             kept: Vec::new(),
         };
-        let answer = explain::read(&mut input)?;
+        let answer = gdr_explain::read(&mut input)?;
         let beginning = String::from_utf8_lossy(&input.kept);
-        names.hosts.extend(explain::hosts(&beginning));
-        names.addresses.extend(explain::addresses(&beginning));
+        names.hosts.extend(gdr_explain::hosts(&beginning));
+        names.addresses.extend(gdr_explain::addresses(&beginning));
         io::Result::Ok(answer)
     };
     if let [name] = options.text.as_slice() {

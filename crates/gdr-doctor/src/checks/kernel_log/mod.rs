@@ -3,7 +3,7 @@
 use crate::check::{Check, Group};
 
 mod crash;
-pub(crate) mod expressions;
+pub mod expressions;
 pub(crate) mod rule;
 mod rules;
 pub(crate) mod xid;

@@ -72,7 +72,7 @@ const CATALOGUE: [(u32, Verdict, &str, Advice); 44] = {
 };
 
 /// The event that an Xid number stands for, if it is known.
-pub(crate) fn meaning_of(number: u32) -> Option<&'static str> {
+pub fn meaning_of_xid(number: u32) -> Option<&'static str> {
     let known = CATALOGUE.iter().find(|(of, ..)| *of == number);
     known.map(|(_, _, what, _)| *what)
 }

@@ -1,0 +1,246 @@
+//! What is known, by what fails.
+
+/// What a NIC's vendor error, syndrome or `synd`/`vend` of UCX looks like with one of these codes.
+macro_rules! vendor {
+    ($codes:literal) => {
+        concat!(
+            r"(?:vend(?:or)?(?:[ _-]?(?:err(?:or)?|synd(?:rome?)?))?|\bsyndrome?)[ =:(]*(?:",
+            $codes,
+            r")\b"
+        )
+    };
+}
+
+/// What a completion with one of these statuses looks like.
+macro_rules! status {
+    ($codes:literal) => {
+        concat!(
+            r"(?:(?:completion|\bwc\b|wc_?status|\bcqe?\b|work request|failed)\b.{0,100}\b(?:status|error)[ =:]*(?:",
+            $codes,
+            r")\b|\b(?:status|error)[ =:]*(?:",
+            $codes,
+            r")\b.{0,40}(?:opcode|vendor|wr_id))"
+        )
+    };
+}
+
+/// What libmlx5 and GPUNetIO print of a failed completion with one of these syndromes. The numbers are from
+/// the mlx5 completion queue entry; the verbs status has others.
+macro_rules! syndrome {
+    ($codes:literal) => {
+        concat!(
+            r"(?:completion|\bcqe\b).{0,60}\bsyndrome[ =:]*0x0?(?:",
+            $codes,
+            r")\b"
+        )
+    };
+}
+
+/// Lines about a call, whose error is an errno and not the status of a completion.
+const CALL: &str = concat!(
+    r"\bibv_(reg|create|alloc|modify|query|open)|\b\w+_(mr|qp|cq|pd|ah)\b.{0,20}\bfail|\bregist",
+    r"|\b(create|creating|allocate|allocating) (an? )?(qp|cq|srq|mr|pd|queue pair|completion queue)\b",
+);
+
+/// An error that UCX logs from one of these source files: the subject is known, if not the message.
+macro_rules! ucx_error {
+    ($files:literal) => {
+        concat!(r"\b(?:", $files, r")\.c:\d+ +ucx +error\b")
+    };
+}
+
+/// A warning that NCCL logs from one of these source files.
+macro_rules! nccl_warning {
+    ($files:literal) => {
+        concat!(r"\b(?:", $files, r")\S*:\d+ +nccl warn\b")
+    };
+}
+
+/// An error that NVSHMEM logs from one of these source files.
+macro_rules! nvshmem_error {
+    ($files:literal) => {
+        concat!(
+            r"/(?:",
+            $files,
+            r")\S*:\d+: (?:non-zero status|null value|error)"
+        )
+    };
+}
+
+/// An error that a library which logs as glog does (Mooncake, UCCL, NIXL) logs from one of these source files.
+macro_rules! glog_error {
+    ($files:literal) => {
+        concat!(r"\be\d{4,8} .{0,40}\b(?:", $files, r")\.(?:cpp|cc):\d+\]")
+    };
+}
+
+/// A warning of libfabric about one of these subjects.
+macro_rules! libfabric_warning {
+    ($subjects:literal) => {
+        concat!(r"\blibfabric:\S*:(?:", $subjects, r"):\w+\(\):\d+<warn>")
+    };
+}
+
+/// What the driver logs of an error of a GPU with one of these numbers, also as the reason of another.
+macro_rules! xid {
+    ($numbers:literal) => {
+        concat!(
+            r"\b(?:xid \(pci:[0-9a-f:.]+\):|previous xid) (?:",
+            $numbers,
+            r")\b"
+        )
+    };
+}
+
+/// Lines that report no failure: what a library tries and does without.
+pub(super) const QUIET: &str =
+    r"\bnccl info\b|<(info|debug)>|\bucx +(debug|diag|trace|info)\b|\bdlvsym\b|data_direct";
+
+/// The words before libmlx5's dump of a completion, which ends with `0000` and the vendor's code.
+const DUMP: &str = "got completion with error";
+
+mod gpus;
+mod libraries;
+mod modules;
+mod nics;
+mod path;
+mod pcie;
+mod registration;
+mod setup;
+mod transport;
+
+use crate::{Cause, Fact, Pattern, Remedy, Strength, When};
+
+/// Every cause.
+pub fn all() -> impl Iterator<Item = &'static Cause> {
+    [
+        modules::CAUSES,
+        registration::CAUSES,
+        path::CAUSES,
+        transport::CAUSES,
+        setup::CAUSES,
+        libraries::CAUSES,
+        pcie::CAUSES,
+        nics::CAUSES,
+        gpus::CAUSES,
+    ]
+    .into_iter()
+    .flatten()
+}
+
+/// A text that has no other cause.
+const fn sure(text: &'static str) -> Pattern {
+    Pattern {
+        text,
+        after: None,
+        unless: None,
+        strength: Strength::Sure,
+    }
+}
+
+/// A text that mostly has this cause.
+const fn likely(text: &'static str) -> Pattern {
+    Pattern {
+        text,
+        after: None,
+        unless: None,
+        strength: Strength::Likely,
+    }
+}
+
+/// A text that fits other causes as well.
+const fn weak(text: &'static str) -> Pattern {
+    Pattern {
+        text,
+        after: None,
+        unless: None,
+        strength: Strength::Weak,
+    }
+}
+
+/// A text that has this cause where something stands before it.
+const fn follows(after: &'static str, text: &'static str, strength: Strength) -> Pattern {
+    Pattern {
+        text,
+        after: Some(after),
+        unless: None,
+        strength,
+    }
+}
+
+/// A way out by a command or a setting.
+const fn run(what: &'static str, command: &'static str) -> Remedy {
+    Remedy {
+        what,
+        command: Some(command),
+        when: When::Always,
+    }
+}
+
+/// A way out by hand.
+const fn hand(what: &'static str) -> Remedy {
+    Remedy {
+        what,
+        command: None,
+        when: When::Always,
+    }
+}
+
+impl Pattern {
+    /// Does not fit lines in which `text` stands.
+    const fn unless(self, text: &'static str) -> Self {
+        Self {
+            unless: Some(text),
+            ..self
+        }
+    }
+}
+
+impl Remedy {
+    /// Offers it on machines with one of these facts only, as the first.
+    const fn only(self, facts: &'static [Fact]) -> Self {
+        Self {
+            when: When::Only(facts),
+            ..self
+        }
+    }
+
+    /// Offers it on machines without any of these facts.
+    const fn unless(self, facts: &'static [Fact]) -> Self {
+        Self {
+            when: When::Unless(facts),
+            ..self
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn every_cause_has_its_own_name_a_way_out_and_a_source() {
+        let mut ids = HashSet::new();
+        for cause in all() {
+            assert!(ids.insert(cause.id), "{} is there twice", cause.id);
+            assert!(!cause.remedies.is_empty(), "{}", cause.id);
+            assert!(!cause.patterns.is_empty(), "{}", cause.id);
+            assert!(!cause.sources.is_empty(), "{}", cause.id);
+        }
+    }
+
+    #[test]
+    fn every_check_that_would_confirm_a_cause_exists() {
+        for cause in all() {
+            for check in cause.checks {
+                assert!(
+                    gdr_doctor::find(check).is_some(),
+                    "{} names {check}",
+                    cause.id
+                );
+            }
+        }
+    }
+}

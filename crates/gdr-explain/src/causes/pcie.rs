@@ -1,0 +1,197 @@
+//! PCI Express and the IOMMU.
+
+use super::{follows, hand, likely, run, sure};
+use crate::{Cause, Fact, Strength};
+use gdr_doctor::kernel_log::expressions;
+
+/// Machines whose cards cannot be moved by who reads this.
+const NO_SLOTS: &[Fact] = &[Fact::VirtualMachine, Fact::Spark];
+
+pub(super) const CAUSES: &[Cause] = &[
+    Cause {
+        id: "iommu-fault",
+        title: "The IOMMU blocked an access of this device",
+        why: "The device used an address that the IOMMU does not map for it. Between GPU and NIC it \
+              is a peer's address that was handed out untranslated, while the IOMMU translates: the \
+              transfer fails, or hangs without an error.",
+        patterns: &[
+            sure(expressions::FAULT_INTEL),
+            sure(expressions::FAULT_AMD),
+            sure(expressions::FAULT_AMD_NAMED),
+            sure(expressions::FAULT_ARM),
+            sure(r"dmar: drhd: handling fault status"),
+            likely(r"\b(dmar|amd-vi)\b.{0,40}\b(fault|io_page_fault)\b"),
+        ],
+        remedies: &[
+            run(
+                "Let the IOMMU pass addresses through, then restart the machine",
+                "iommu=pt",
+            ),
+            run(
+                "See how it is set, and whose faults there are",
+                "gdr doctor --only iommu.mode,iommu.faults,acs.path",
+            ),
+            hand("Bring NIC and GPU drivers up to date: current ones map peers' addresses"),
+        ],
+        checks: &["iommu.faults", "klog.iommu_fault", "iommu.mode", "acs.path"],
+        sources: &[
+            "Linux drivers/iommu/intel/dmar.c, drivers/iommu/amd/iommu.c, drivers/iommu/arm",
+            "NVIDIA/nccl issue 2079",
+            "NVIDIA/cuda-samples issue 48",
+        ],
+        ..Cause::DEFAULT
+    },
+    Cause {
+        id: "iommu-translates",
+        title: "The IOMMU translates: peer traffic may hang or fail",
+        why: "RCCL warns where the kernel was started without iommu=pt: devices' addresses are then \
+              translated, and traffic between peers goes through the IOMMU or is lost.",
+        patterns: &[
+            sure(r"missing .?iommu=pt"),
+            likely(
+                r"\biommu\b.{0,40}(is )?(enabled|translating|not in passthrough).{0,60}(p2p|peer|gpudirect|rdma|hang)",
+            ),
+        ],
+        remedies: &[
+            run("Start the kernel with", "iommu=pt"),
+            run("See how it is set", "gdr doctor --only iommu.mode"),
+        ],
+        checks: &["iommu.mode", "acs.path"],
+        sources: &["ROCm/rccl src/init.cc", "ROCm/vllm issue 390"],
+        ..Cause::DEFAULT
+    },
+    Cause {
+        id: "pcie-lost",
+        title: "PCI Express has lost data",
+        why: "An uncorrected error, a read that was never answered (completion time-out), or a port \
+              that was shut down to contain one (DPC) costs the transfer and often the device. A \
+              riser, a cable, a retimer's firmware or a device that died are the usual reasons.",
+        patterns: &[
+            sure(expressions::AER_UNCORRECTED),
+            sure(expressions::AER_COMPLETION_TIMEOUT),
+            sure(expressions::DPC),
+            sure(expressions::SLOT_EMPTY),
+            sure(r"\bpcie bus error: severity=uncorrect"),
+            sure(r"\buesta:.*\bcmpltto\+"),
+            follows(
+                r"event severity: (fatal|recoverable)",
+                r"section_type: pcie error",
+                Strength::Sure,
+            ),
+            likely(r"\b(aer|pcie?)\b.{0,60}\buncorrect(ed|able)\b.{0,40}\berror"),
+            likely(r"\bcmpltto\b +\(first\)|\bcompletion timeout\b +\(first\)"),
+            // The bits of the status register, as the kernel names them.
+            likely(
+                r"\[ ?\d+\] +(dlp|sdes|fcp|cmpltabrt|rxof|malftlp|ecrc|(data link|flow control) protocol|surprise down|completer abort|receiver overflow|malformed tlp|poisoned tlp)\b",
+            ),
+            likely(
+                r"\b(root|downstream) port link has been reset\b|\baer: device recovery failed\b",
+            ),
+        ],
+        remedies: &[
+            run(
+                "See which link counts errors",
+                "gdr doctor --only link.aer,klog.aer",
+            ),
+            hand("Seat the card, its riser and its cables again; try another slot")
+                .unless(NO_SLOTS),
+            hand("Bring the firmware of retimers, switches and the device up to date"),
+        ],
+        checks: &["link.aer", "klog.aer", "gpu.present"],
+        sources: &[
+            "Linux drivers/pci/pcie/{aer,dpc}.c",
+            "PCI Express Base Specification 6.0, 6.2",
+        ],
+        ..Cause::DEFAULT
+    },
+    Cause {
+        id: "pcie-corrected",
+        title: "A PCI Express link sends damaged packets again",
+        why: "Corrected errors lose no data and cost bandwidth when they are many. A few at start or \
+              after a wake-up mean nothing; `NonFatalErr` (advisory) alone is what the search for \
+              devices leaves behind.",
+        patterns: &[
+            likely(expressions::AER_CORRECTED),
+            likely(r"\bpcie bus error: severity=correct"),
+            follows(
+                r"event severity: corrected",
+                r"section_type: pcie error",
+                Strength::Likely,
+            ),
+        ],
+        remedies: &[
+            run(
+                "See whether they grow",
+                "gdr doctor --only link.aer,link.width,link.speed",
+            ),
+            hand("Where they do: seat the card, its riser and its cables again").unless(NO_SLOTS),
+        ],
+        checks: &["link.aer"],
+        sources: &["Linux drivers/pci/pcie/aer.c"],
+        ..Cause::DEFAULT
+    },
+    Cause {
+        id: "pcie-narrow",
+        title: "The slot or a port above gives the device less bandwidth than it could use",
+        why: "The kernel names the narrowest link between the device and the processor: too few \
+              lanes, an old generation, a riser, or a slot that shares its lanes.",
+        patterns: &[
+            sure(expressions::PCIE_BANDWIDTH),
+            sure(r"available pcie bandwidth, limited by"),
+        ],
+        detail: Some(bandwidth),
+        remedies: &[
+            run(
+                "See every link on the way",
+                "gdr doctor --only link.width,link.speed,link.bottleneck",
+            ),
+            hand(
+                "Move the card to a slot with its width; set the slot's generation in the firmware",
+            )
+            .unless(NO_SLOTS),
+        ],
+        checks: &[
+            "link.bottleneck",
+            "link.width",
+            "link.speed",
+            "klog.pcie_bandwidth",
+        ],
+        sources: &["Linux drivers/pci/pci.c: __pcie_print_link_status"],
+        ..Cause::DEFAULT
+    },
+    Cause {
+        id: "bar-unassigned",
+        title: "The firmware or the kernel found no addresses for a BAR of the device",
+        why: "A GPU with a large BAR1 needs addresses above 4 GiB. Without Above-4G decoding, or in a \
+              virtual machine with too small a window, the BAR stays empty and the driver does not \
+              start, or works without it.",
+        patterns: &[
+            sure(expressions::BAR_UNASSIGNED),
+            sure(r"this pci i/o region assigned to your nvidia device is invalid"),
+            likely(r"\bbar \d+.{0,40}: (no space for|failed to assign|can't assign)"),
+        ],
+        remedies: &[
+            hand("Switch on Above-4G decoding (and resizable BAR) in the firmware's setup"),
+            run("Let the kernel assign the BARs again", "pci=realloc"),
+            hand("In a virtual machine: give the guest a larger 64-bit MMIO window"),
+        ],
+        checks: &["bar1.size", "klog.bar_unassigned"],
+        sources: &[
+            "NVIDIA driver README: common problems",
+            "Linux drivers/pci/setup-res.c",
+        ],
+        ..Cause::DEFAULT
+    },
+];
+
+/// What is available, of the kernel's line.
+fn bandwidth(line: &[u8]) -> Option<String> {
+    let text = String::from_utf8_lossy(line);
+    let end = text.find(" available PCIe bandwidth")?;
+    let start = text[..end].rfind(": ").map_or(0, |at| at + 2);
+    let rest = &text[end..];
+    let link = rest
+        .find(" link")
+        .map_or(rest, |at| &rest[..at + " link".len()]);
+    Some(format!("{}{link}", &text[start..end]))
+}

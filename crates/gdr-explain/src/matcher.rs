@@ -1,0 +1,345 @@
+//! Finds which patterns a line matches: first by literals, all at once, then by the expressions
+//! that those literals belong to.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::OnceLock;
+
+use aho_corasick::automaton::{Automaton, StateID};
+use aho_corasick::dfa::DFA;
+use aho_corasick::{Anchored, MatchKind, StartKind};
+use regex::bytes::{Regex, RegexBuilder};
+
+use crate::literals::{self, Need};
+
+/// How many kinds of texts are remembered with their candidates.
+const REMEMBERED: usize = 1024;
+
+/// An expression over one line, case ignored.
+#[derive(Debug)]
+struct Expression {
+    text: &'static str,
+    /// Built when it is first needed, since a text needs few of them.
+    compiled: OnceLock<Option<Regex>>,
+}
+
+/// Expressions, by their place in the list that they were given in.
+#[derive(Debug)]
+pub(crate) struct Matcher {
+    expressions: Vec<Expression>,
+    literals: Option<DFA>,
+    /// Of each literal the expressions that are tried only where it stands.
+    tried_for: Vec<Vec<usize>>,
+    /// The literals of `tried_for` that have any.
+    first: Hits,
+    /// Of each expression the literals that it needs.
+    needs: Vec<Option<Need<usize>>>,
+    /// Expressions without a literal.
+    always: Vec<usize>,
+}
+
+/// The candidates for recent texts, by the literals that these contained: a log has few kinds of
+/// lines, and a storm very few.
+#[derive(Debug, Default)]
+pub(crate) struct Candidates(Vec<Option<(Hits, Vec<usize>)>>);
+
+/// The literals that a text contains, as a set of bits.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Hits(Vec<u64>);
+
+impl Hits {
+    fn insert(&mut self, literal: usize) {
+        let word = literal / 64;
+        if self.0.len() <= word {
+            self.0.resize(word + 1, 0);
+        }
+        self.0[word] |= 1 << (literal % 64);
+    }
+
+    fn contains(&self, literal: usize) -> bool {
+        let word = self.0.get(literal / 64).copied().unwrap_or(0);
+        word & (1 << (literal % 64)) != 0
+    }
+
+    /// Forgets all, and keeps the memory.
+    pub(crate) fn clear(&mut self) {
+        self.0.fill(0);
+    }
+
+    /// Adds another text's.
+    pub(crate) fn add(&mut self, other: &Self) {
+        if self.0.len() < other.0.len() {
+            self.0.resize(other.0.len(), 0);
+        }
+        for (word, more) in self.0.iter_mut().zip(&other.0) {
+            *word |= more;
+        }
+    }
+
+    /// Where the candidates for such a text are kept.
+    fn slot(&self) -> usize {
+        // The multiplier of Fibonacci hashing, another one for each word, so that they do not wait
+        // for each other.
+        let mixed = (self.0.iter())
+            .zip(0_u64..)
+            .fold(0_u64, |mixed, (word, place)| {
+                let multiplier = 0x9e37_79b9_7f4a_7c15_u64.wrapping_add(place << 33);
+                mixed.wrapping_add((word ^ (word >> 32)).wrapping_mul(multiplier))
+            });
+        // The upper bits depend on all of the lower ones. The remainder fits.
+        (mixed >> 32) as usize % REMEMBERED
+    }
+
+    /// Those that are in both.
+    fn common<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = usize> + 'a {
+        let words = self.0.iter().zip(&other.0).enumerate();
+        words.flat_map(|(place, (one, two))| {
+            let mut rest = one & two;
+            std::iter::from_fn(move || {
+                let bit = (rest != 0).then(|| rest.trailing_zeros() as usize)?;
+                rest &= rest - 1;
+                Some(place * 64 + bit)
+            })
+        })
+    }
+}
+
+impl Matcher {
+    pub(crate) fn new(expressions: impl IntoIterator<Item = &'static str>) -> Self {
+        let expressions: Vec<Expression> = expressions
+            .into_iter()
+            .map(|text| Expression {
+                text,
+                compiled: OnceLock::new(),
+            })
+            .collect();
+        let mut names: HashMap<Vec<u8>, usize> = HashMap::new();
+        let mut texts: Vec<Vec<u8>> = Vec::new();
+        let mut name_of = |text: &str| {
+            let text: Vec<u8> = text.bytes().map(fold).collect();
+            *names.entry(text.clone()).or_insert_with(|| {
+                texts.push(text);
+                texts.len() - 1
+            })
+        };
+        let mut tried_for: Vec<Vec<usize>> = Vec::new();
+        let mut first = Hits::default();
+        let mut needs = Vec::new();
+        let mut always = Vec::new();
+        for (place, expression) in expressions.iter().enumerate() {
+            let need = literals::required(expression.text);
+            match &need {
+                None => always.push(place),
+                Some(need) => {
+                    for literal in need.rarest() {
+                        let literal = name_of(literal);
+                        first.insert(literal);
+                        if tried_for.len() <= literal {
+                            tried_for.resize(literal + 1, Vec::new());
+                        }
+                        tried_for[literal].push(place);
+                    }
+                }
+            }
+            needs.push(need.map(|need| need.map(&mut |literal| name_of(&literal))));
+        }
+        // The literals and what is searched are folded to 32 classes of bytes: with more, a row of the
+        // table would be twice as long, and the search slower by the misses of the caches.
+        let literals = DFA::builder()
+            .match_kind(MatchKind::Standard)
+            .start_kind(StartKind::Unanchored)
+            .prefilter(false)
+            .build(&texts)
+            .ok();
+        let mut matcher = Self {
+            expressions,
+            literals,
+            tried_for,
+            first,
+            needs,
+            always,
+        };
+        if matcher.literals.is_none() {
+            matcher.try_all();
+        }
+        matcher
+    }
+
+    /// Takes every expression as a candidate for every text: slow, and as right.
+    pub(crate) fn try_all(&mut self) {
+        self.first = Hits::default();
+        self.always = (0..self.expressions.len()).collect();
+    }
+
+    /// Adds the literals that a text contains.
+    ///
+    /// It is apart so that its loop has the registers to itself.
+    #[inline(never)]
+    pub(crate) fn search(&self, text: &[u8], hits: &mut Hits) {
+        let Some(literals) = &self.literals else {
+            return;
+        };
+        let Ok(mut state) = literals.start_state(Anchored::No) else {
+            return;
+        };
+        for byte in text {
+            state = literals.next_state(Anchored::No, state, FOLDED[usize::from(*byte)]);
+            if literals.is_match(state) {
+                found_at(literals, state, hits);
+            }
+        }
+    }
+
+    /// Adds the literals that contain the byte at an offset: literals that neither the text before
+    /// the byte nor the text after it contains.
+    pub(crate) fn search_around(&self, text: &[u8], at: usize, hits: &mut Hits) {
+        let start = (at + 1).saturating_sub(literals::LONGEST);
+        let end = (at + literals::LONGEST).min(text.len());
+        self.search(&text[start..end], hits);
+    }
+
+    /// Puts the expressions that may match a text with these literals into `found`, in order: all that
+    /// do are among them.
+    fn candidates(&self, hits: &Hits, found: &mut Vec<usize>) {
+        found.clone_from(&self.always);
+        for literal in hits.common(&self.first) {
+            for place in &self.tried_for[literal] {
+                let need = self.needs[*place].as_ref();
+                if need.is_none_or(|need| need.is_met(&|literal| hits.contains(*literal))) {
+                    found.push(*place);
+                }
+            }
+        }
+        found.sort_unstable();
+        found.dedup();
+    }
+
+    /// Returns where an expression matches first.
+    pub(crate) fn find(&self, place: usize, line: &[u8]) -> Option<Range<usize>> {
+        let compiled = self.expressions[place].compiled();
+        compiled?.find(line).map(|found| found.range())
+    }
+
+    #[cfg(test)]
+    pub(crate) fn faults(&self) -> Vec<&'static str> {
+        let broken = self.expressions.iter().filter(|it| it.compiled().is_none());
+        broken.map(|it| it.text).collect()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn without_literals(&self) -> Vec<usize> {
+        self.always.clone()
+    }
+}
+
+/// Every byte as the search sees it.
+static FOLDED: [u8; 256] = {
+    let mut folded = [0; 256];
+    let mut byte = 0;
+    while byte < folded.len() {
+        // The cast cannot cut: there are 256 bytes.
+        folded[byte] = fold(byte as u8);
+        byte += 1;
+    }
+    folded
+};
+
+/// The class of a byte: a letter of either case, two digits, or any mark. What the search then finds
+/// too much, the expressions sort out.
+const fn fold(byte: u8) -> u8 {
+    match byte.to_ascii_lowercase() {
+        // The rarest letters share classes.
+        b'j' => b'x',
+        b'q' => b'z',
+        digit @ b'0'..=b'9' => digit & !1,
+        // Of the marks the ones that expressions use.
+        b'#' | b'\'' | b'(' | b')' | b'+' | b',' | b'-' | b'.' | b'/' => b'.',
+        b':' | b'<' | b'=' | b'>' | b'@' | b'[' | b']' | b'_' => b'.',
+        other => other,
+    }
+}
+
+/// Adds the literals that end here. It is apart so that the search itself stays in registers.
+#[inline(never)]
+fn found_at(literals: &DFA, state: StateID, hits: &mut Hits) {
+    for index in 0..literals.match_len(state) {
+        hits.insert(literals.match_pattern(state, index).as_usize());
+    }
+}
+
+impl Candidates {
+    /// The expressions that may match a text with these literals.
+    pub(crate) fn of(&mut self, matcher: &Matcher, hits: &Hits) -> &[usize] {
+        self.0.resize_with(REMEMBERED, || None);
+        let slot = &mut self.0[hits.slot()];
+        let is_known = matches!(slot, Some((known, _)) if known == hits);
+        let (known, places) = slot.get_or_insert_default();
+        if !is_known {
+            known.clone_from(hits);
+            matcher.candidates(hits, places);
+        }
+        places
+    }
+}
+
+impl Expression {
+    /// `None` where the expression is none, which a test rules out.
+    fn compiled(&self) -> Option<&Regex> {
+        let compiled = self.compiled.get_or_init(|| {
+            RegexBuilder::new(self.text)
+                .case_insensitive(true)
+                .unicode(false)
+                .build()
+                .ok()
+        });
+        compiled.as_ref()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_literals_leave_out_no_expression_that_matches() {
+        let expressions = [
+            r"fallen off.*bus",
+            r"\bxid\b.*79",
+            r"\d{3}",
+            r"(no|bad) address",
+        ];
+        let matcher = Matcher::new(expressions);
+        assert_eq!(matcher.without_literals(), [2]);
+        let (mut hits, mut candidates) = (Hits::default(), Candidates::default());
+        for (line, expected) in [
+            ("GPU has FALLEN OFF the BUS", vec![0]),
+            ("NVRM: Xid 79, fallen off the bus", vec![0, 1]),
+            ("Bad Address 123", vec![2, 3]),
+            ("nothing", vec![]),
+        ] {
+            let line = line.as_bytes();
+            hits.clear();
+            matcher.search(line, &mut hits);
+            let found = |place: &usize| matcher.find(*place, line).is_some();
+            let places = candidates.of(&matcher, &hits).iter();
+            let matched: Vec<usize> = places.copied().filter(found).collect();
+            assert_eq!(matched, expected);
+        }
+    }
+
+    #[test]
+    fn the_literals_of_two_texts_and_of_where_they_meet_are_those_of_both_together() {
+        let matcher = Matcher::new(["8letters", "left", "right", "ftri", "ft"]);
+        let joined = b"8lettersleftright 8letters";
+        for cut in 0..joined.len() {
+            let (left, right) = joined.split_at(cut);
+            let mut apart = Hits::default();
+            matcher.search(left, &mut apart);
+            matcher.search(right, &mut apart);
+            matcher.search_around(joined, cut, &mut apart);
+            let mut whole = Hits::default();
+            matcher.search(joined, &mut whole);
+            assert_eq!(apart.0, whole.0, "{cut}");
+        }
+    }
+}
