@@ -402,15 +402,14 @@ impl Engine {
     fn process(&mut self, now: Time, regions: &Regions) -> bool {
         // One acceptor for all packets of a poll, so that its cache of the last region serves all
         // of them.
-        let mut acceptor = Acceptor {
+        let mut acceptor = Acceptor::new(
             now,
-            socket: &self.wire.socket,
-            qps: &mut self.qps,
+            &self.wire.socket,
+            &mut self.qps,
             regions,
-            cache: RegionCache::default(),
-            unfinished: &mut self.unfinished,
-            counters: &mut self.counters,
-        };
+            &mut self.unfinished,
+            &mut self.counters,
+        );
         let mut accepted = false;
         if let Some(device) = &self.device.chaos {
             accepted = acceptor.accept_by_chaos(self.wire.rx.datagrams());
@@ -450,15 +449,14 @@ impl Engine {
         }
         let now = self.now();
         self.unfinished.fenced.clear();
-        let mut acceptor = Acceptor {
+        let mut acceptor = Acceptor::new(
             now,
-            socket: &self.wire.socket,
-            qps: &mut self.qps,
+            &self.wire.socket,
+            &mut self.qps,
             regions,
-            cache: RegionCache::default(),
-            unfinished: &mut self.unfinished,
-            counters: &mut self.counters,
-        };
+            &mut self.unfinished,
+            &mut self.counters,
+        );
         acceptor.accept_multicast(qpns, packet, datagram);
         self.flush();
         self.transmit(regions, now);

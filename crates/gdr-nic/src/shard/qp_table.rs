@@ -127,7 +127,28 @@ pub(crate) struct Acceptor<'a> {
     pub(crate) counters: &'a mut Counters,
 }
 
-impl Acceptor<'_> {
+impl<'a> Acceptor<'a> {
+    /// One with an empty cache of regions.
+    pub(crate) fn new(
+        now: Time,
+        socket: &'a Socket,
+        qps: &'a mut QpTable,
+        regions: &'a Regions,
+        unfinished: &'a mut Unfinished,
+        counters: &'a mut Counters,
+    ) -> Self {
+        let cache = RegionCache::default();
+        Self {
+            now,
+            socket,
+            qps,
+            regions,
+            cache,
+            unfinished,
+            counters,
+        }
+    }
+
     /// Passes a datagram to its queue pair; returns whether that accepted it.
     pub(crate) fn accept(&mut self, datagram: &Datagram<'_>) -> bool {
         let packet = Packet::new(datagram.payload);

@@ -40,15 +40,14 @@ impl Engine {
             push_due(faults, now, &mut self.wire);
         }
         self.flush();
-        let mut acceptor = Acceptor {
+        let mut acceptor = Acceptor::new(
             now,
-            socket: &self.wire.socket,
-            qps: &mut self.qps,
+            &self.wire.socket,
+            &mut self.qps,
             regions,
-            cache,
-            unfinished: &mut self.unfinished,
-            counters: &mut self.counters,
-        };
+            &mut self.unfinished,
+            &mut self.counters,
+        );
         acceptor.accept_due(qpn);
         self.flush();
         self.schedule(Qpn::new(qpn));
