@@ -133,11 +133,6 @@ impl Fake {
         self.request(&Request::Fault(device.to_owned(), fault));
     }
 
-    /// Makes the list of devices fail with this `errno` from now on.
-    pub fn refuse_list(&self, errno: i32) {
-        self.request(&Request::RefuseList(errno));
-    }
-
     /// Declares `size` device addresses from `base` as GPU memory, which a peer-memory module can support.
     /// The descriptor for the memory is duplicated.
     pub fn add_gpu_memory(&self, base: u64, size: u64, fd: BorrowedFd<'_>) {

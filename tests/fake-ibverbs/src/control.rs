@@ -43,8 +43,6 @@ pub(crate) enum Request {
     Add(DeviceSpec),
     /// Changes the device with this name.
     Fault(String, Fault),
-    /// Makes the list of devices fail with this `errno` from now on.
-    RefuseList(i32),
     /// Declares `size` device addresses from `base` as GPU memory: the memory of this descriptor.
     GpuMemory {
         base: u64,
@@ -81,7 +79,6 @@ pub(crate) unsafe extern "C" fn fake_ibverbs_control(
         match serde_json::from_slice(request).expect("a request") {
             Request::Add(spec) => library.devices.push(Device::new(spec)),
             Request::Fault(device, fault) => library.change_device(&device, fault),
-            Request::RefuseList(errno) => library.list_errno = errno,
             Request::GpuMemory { base, size, fd } => library.add_gpu_memory(base, size, fd),
             Request::Report => {}
         }

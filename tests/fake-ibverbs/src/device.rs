@@ -158,9 +158,9 @@ unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_dev
     pointer(|| {
         let mut list = Vec::new();
         if !is_listing() {
-            let library = lock_state();
-            if library.list_errno != 0 {
-                return Err(library.list_errno);
+            let mut library = lock_state();
+            for device in &mut library.devices {
+                device.check_refusals("ibv_get_device_list")?;
             }
             let present = library.devices.iter().filter(|device| !device.gone);
             list.extend(present.map(|device| device.object));

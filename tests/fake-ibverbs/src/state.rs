@@ -13,7 +13,7 @@ use crate::region::{GpuMemory, Region};
 pub(crate) use crate::report::Kind;
 use crate::report::{Call, Report};
 use crate::spec::DeviceSpec;
-use crate::verb::{Errno, Outcome};
+use crate::verb::Outcome;
 
 /// An index in [`LibraryState::devices`].
 pub(crate) type DeviceId = usize;
@@ -31,7 +31,6 @@ pub(crate) struct Object {
 #[derive(Default)]
 pub(crate) struct LibraryState {
     pub(crate) devices: Vec<Device>,
-    pub(crate) list_errno: Errno,
     pub(crate) fork_status: ibv_fork_status,
     pub(crate) objects: BTreeMap<usize, Object>,
     pub(crate) contexts: BTreeMap<usize, Context>,

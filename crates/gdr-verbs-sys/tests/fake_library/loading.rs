@@ -24,10 +24,15 @@ fn a_missing_library_a_missing_function_and_no_device_are_different_errors() {
 #[test]
 fn a_kernel_without_ib_uverbs_is_another_error_than_no_device() {
     let fake = Fake::load();
-    fake.refuse_list(libc::ENOSYS);
+    fake.add(DeviceSpec::default());
+    let refuse = |errno| {
+        let verb = "ibv_get_device_list".to_owned();
+        fake.fault(&DeviceSpec::default().name, Fault::Refuse(verb, errno, 1));
+    };
+    refuse(libc::ENOSYS);
     let error = fake.verbs().devices().unwrap_err();
     assert_eq!(error, LoadError::NoDevice(NoDevice::NoUverbs));
-    fake.refuse_list(libc::EACCES);
+    refuse(libc::EACCES);
     let error = fake.verbs().devices().unwrap_err();
     assert_eq!(error, LoadError::NoDevice(NoDevice::List(Errno::EACCES)));
 }
