@@ -6,6 +6,7 @@
 //! names, and so ports, as they can take ports of sockets.
 
 use std::fs;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::thread;
 use std::time::Duration;
@@ -58,7 +59,7 @@ pub enum PortError {
     NonFree,
     /// The operating system refuses.
     #[error("binding a port: {0}")]
-    Os(#[from] rustix::io::Errno),
+    Os(#[from] io::Error),
 }
 
 /// What is asked for, or bound.
@@ -255,8 +256,11 @@ fn bound() -> Vec<(String, PortRequest)> {
 
 /// A socket of a name; `None` if another one has it.
 fn named(name: &str) -> Result<Option<ProcessFd>, PortError> {
-    let name = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
-    Ok(local_socket::listen(&name, SocketType::SEQPACKET, 0)?)
+    let listen = || {
+        let name = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
+        local_socket::listen(&name, SocketType::SEQPACKET, 0)
+    };
+    listen().map_err(|errno| PortError::Os(errno.into()))
 }
 
 fn locked() -> Option<ProcessFd> {

@@ -58,7 +58,7 @@ impl From<PortError> for Errno {
         match error {
             PortError::InUse => Self::ADDRINUSE,
             PortError::NotAvailable | PortError::NonFree => Self::ADDRNOTAVAIL,
-            PortError::Os(errno) => errno.into(),
+            PortError::Os(error) => Self::of_io(&error),
         }
     }
 }
