@@ -12,13 +12,17 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, ExitStatus};
+use std::time::{Duration, Instant};
 
 use gdr_process::NewNamespaces;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, CWD, statat};
+use rustix::io::Errno;
 use rustix::mount::{
     MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change, unmount,
 };
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tempfile::TempDir;
 
 use crate::launch::LaunchError;
@@ -37,6 +41,8 @@ const CLASSES: [&str; 6] = [
 ];
 /// Folders that are left out: their files change, and a copy would not.
 const CHANGING: [&str; 2] = ["counters", "hw_counters"];
+/// How long the copy may take, which is of a few hundred small files.
+const COPYING: Duration = Duration::from_secs(60);
 /// The variable with the number of the first character device: the library cannot count the kernel's any more.
 const FIRST_NODE: &str = "GDR_VERBS_FIRST_NODE";
 
@@ -72,7 +78,6 @@ impl MountError {
 pub(super) fn show(
     environment: &[(&'static str, OsString)],
 ) -> Result<(&'static str, OsString), LaunchError> {
-    let first_node = first_node()?;
     enter().map_err(MountError::NotPermitted)?;
     let private = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
     mount_change("/", private).map_err(MountError::of("/"))?;
@@ -82,15 +87,17 @@ pub(super) fn show(
     mount("tmpfs", folder.path(), "tmpfs", flags, Some(c"mode=755"))
         .map_err(MountError::of("tmpfs"))?;
     let gdr = env::current_exe().map_err(MountError::of("gdr"))?;
-    let copied = Command::new(gdr)
+    let mut copying = Command::new(gdr)
         .args(["run", "--copy-files"])
         .arg(folder.path())
         .envs(environment.iter().map(|(name, value)| (name, value)))
-        .status()
+        .spawn()
         .map_err(MountError::of("gdr"))?;
+    let copied = wait(&mut copying, COPYING).map_err(MountError::of("copying files"))?;
     if !copied.success() {
         return Err(MountError::NotCopied.into());
     }
+    let first_node = first_node(folder.path()).map_err(MountError::of("copied files"))?;
     for name in FOLDERS {
         let own = folder.path().join(name);
         if own.exists() {
@@ -126,18 +133,37 @@ fn overlay(own: &Path, place: &Path) -> Result<(), MountError> {
     mounted.map_err(failed)
 }
 
-/// The number of the first character device, after the kernel's.
-fn first_node() -> Result<u32, MountError> {
-    let nodes = match fs::read_dir("/sys/class/infiniband_verbs") {
-        Ok(nodes) => nodes,
+/// Waits for a process that this one has started; one that takes longer than `limit` is ended.
+fn wait(process: &mut Child, limit: Duration) -> io::Result<ExitStatus> {
+    let until = Instant::now() + limit;
+    let ended = pidfd_open(Pid::from_child(process), PidfdFlags::empty())?;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let left = Timespec::try_from(left).map_err(|_| io::ErrorKind::InvalidInput)?;
+        match poll(&mut [PollFd::new(&ended, PollFlags::IN)], Some(&left)) {
+            Ok(0) => {
+                process.kill()?;
+                process.wait()?;
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            Ok(_) => return process.wait(),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// The number of the first character device, as the library counted when its files were copied to this folder.
+fn first_node(copy: &Path) -> io::Result<u32> {
+    let nodes = match fs::read_dir(copy.join("class/infiniband_verbs")) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
-        Err(error) => return Err(MountError::of("/sys/class/infiniband_verbs")(error)),
+        nodes => nodes?,
     };
     let numbers = nodes.filter_map(|node| {
         let name = node.ok()?.file_name();
-        name.to_str()?.strip_prefix("uverbs")?.parse::<u32>().ok()
+        name.to_str()?.strip_prefix("uverbs")?.parse().ok()
     });
-    Ok(numbers.max().map_or(0, |last| last.saturating_add(1)))
+    Ok(numbers.min().unwrap_or(0))
 }
 
 /// Copies the library's files to a folder that stands for `/sys`. This process has the library preloaded.
@@ -196,4 +222,19 @@ fn copy_one(path: &Path, to: &Path) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_does_not_end_in_time_is_ended() {
+        let mut process = Command::new("sleep").arg("1000").spawn().unwrap();
+        let error = wait(&mut process, Duration::ZERO).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert!(process.try_wait().unwrap().is_some());
+        let mut short = Command::new("true").spawn().unwrap();
+        assert!(wait(&mut short, COPYING).unwrap().success());
+    }
 }
