@@ -2,6 +2,7 @@
 //! encoded data.
 
 use gdr_node::kernel_log::begins_record;
+use memchr::memchr;
 
 /// The shortest run of letters and digits without a space that counts as encoded data.
 const ENCODED: usize = 64;
@@ -113,7 +114,7 @@ pub(crate) fn has_log_prefix(line: &[u8]) -> bool {
         return true;
     }
     // What the kernel's log has before a message, and times, contain one of these.
-    let may_begin = word.contains(&b'-') || word.contains(&b';') || line.contains(&b'[');
+    let may_begin = word.contains(&b'-') || word.contains(&b';') || memchr(b'[', line).is_some();
     if may_begin && std::str::from_utf8(line).is_ok_and(begins_record) {
         return true;
     }
@@ -121,7 +122,7 @@ pub(crate) fn has_log_prefix(line: &[u8]) -> bool {
         b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov",
         b"Dec",
     ];
-    months.contains(&word) && rest.contains(&b':')
+    word.len() == 3 && months.contains(&word) && rest.contains(&b':')
 }
 
 /// `I0115` and `E20240101` of glog, `2025-08-21` and `2025/08/21`.

@@ -44,64 +44,91 @@ pub(crate) struct Matcher {
 pub(crate) struct Candidates(Vec<Option<(Hits, Vec<usize>)>>);
 
 /// The literals that a text contains, as a set of bits.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Hits(Vec<u64>);
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Hits {
+    /// Of the literals in the set, the exclusive or of what [`mix`] makes of each.
+    hash: u64,
+    words: Vec<u64>,
+}
+
+impl Clone for Hits {
+    fn clone(&self) -> Self {
+        Self {
+            hash: self.hash,
+            words: self.words.clone(),
+        }
+    }
+
+    // The derived one would not keep the memory.
+    fn clone_from(&mut self, other: &Self) {
+        self.hash = other.hash;
+        self.words.clone_from(&other.words);
+    }
+}
 
 impl Hits {
     fn insert(&mut self, literal: usize) {
-        let word = literal / 64;
-        if self.0.len() <= word {
-            self.0.resize(word + 1, 0);
+        let (word, bit) = (literal / 64, 1 << (literal % 64));
+        if self.words.len() <= word {
+            self.words.resize(word + 1, 0);
         }
-        self.0[word] |= 1 << (literal % 64);
+        if self.words[word] & bit == 0 {
+            self.words[word] |= bit;
+            self.hash ^= mix(literal);
+        }
     }
 
     fn contains(&self, literal: usize) -> bool {
-        let word = self.0.get(literal / 64).copied().unwrap_or(0);
+        let word = self.words.get(literal / 64).copied().unwrap_or(0);
         word & (1 << (literal % 64)) != 0
     }
 
     /// Forgets all, and keeps the memory.
     pub(crate) fn clear(&mut self) {
-        self.0.fill(0);
+        self.words.fill(0);
+        self.hash = 0;
     }
 
     /// Adds another text's.
     pub(crate) fn add(&mut self, other: &Self) {
-        if self.0.len() < other.0.len() {
-            self.0.resize(other.0.len(), 0);
+        if self.words.len() < other.words.len() {
+            self.words.resize(other.words.len(), 0);
         }
-        for (word, more) in self.0.iter_mut().zip(&other.0) {
+        for (place, (word, more)) in self.words.iter_mut().zip(&other.words).enumerate() {
+            for bit in bits(more & !*word) {
+                self.hash ^= mix(place * 64 + bit);
+            }
             *word |= more;
         }
     }
 
     /// Where the candidates for such a text are kept.
     fn slot(&self) -> usize {
-        // The multiplier of Fibonacci hashing, another one for each word, so that they do not wait
-        // for each other.
-        let mixed = (self.0.iter())
-            .zip(0_u64..)
-            .fold(0_u64, |mixed, (word, place)| {
-                let multiplier = 0x9e37_79b9_7f4a_7c15_u64.wrapping_add(place << 33);
-                mixed.wrapping_add((word ^ (word >> 32)).wrapping_mul(multiplier))
-            });
         // The upper bits depend on all of the lower ones. The remainder fits.
-        (mixed >> 32) as usize % REMEMBERED
+        (self.hash >> 32) as usize % REMEMBERED
     }
 
     /// Those that are in both.
     fn common<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = usize> + 'a {
-        let words = self.0.iter().zip(&other.0).enumerate();
-        words.flat_map(|(place, (one, two))| {
-            let mut rest = one & two;
-            std::iter::from_fn(move || {
-                let bit = (rest != 0).then(|| rest.trailing_zeros() as usize)?;
-                rest &= rest - 1;
-                Some(place * 64 + bit)
-            })
-        })
+        let words = self.words.iter().zip(&other.words).enumerate();
+        words.flat_map(|(place, (one, two))| bits(one & two).map(move |bit| place * 64 + bit))
     }
+}
+
+/// The bits of a word that are set.
+fn bits(mut rest: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let bit = (rest != 0).then(|| rest.trailing_zeros() as usize)?;
+        rest &= rest - 1;
+        Some(bit)
+    })
+}
+
+/// A number for a literal in whose upper half every bit depends on it.
+fn mix(literal: usize) -> u64 {
+    // The multipliers of Fibonacci hashing and of splitmix64.
+    let mixed = (literal as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed ^ (mixed >> 32)).wrapping_mul(0xbf58_476d_1ce4_e5b9)
 }
 
 impl Matcher {
@@ -339,7 +366,8 @@ mod tests {
             matcher.search_around(joined, cut, &mut apart);
             let mut whole = Hits::default();
             matcher.search(joined, &mut whole);
-            assert_eq!(apart.0, whole.0, "{cut}");
+            assert_eq!(apart.hash, whole.hash, "{cut}");
+            assert_eq!(apart.words, whole.words, "{cut}");
         }
     }
 }

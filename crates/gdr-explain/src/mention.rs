@@ -209,7 +209,9 @@ pub(crate) fn speech(line: &[u8], range: &Range<usize>) -> Speech {
     let from_start = String::from_utf8_lossy(&line[range.start..]);
     let after = String::from_utf8_lossy(after);
     let quotation = Quotation::around(&before, &from_start);
-    let is_mention = is_commit(&before)
+    // The commonest is looked for first.
+    let is_mention = quotation.is_some_and(|quotation| quotation.is_mention(line))
+        || is_commit(&before)
         || is_heading(&before)
         || is_search(&before)
         || is_code(line)
@@ -227,7 +229,6 @@ pub(crate) fn speech(line: &[u8], range: &Range<usize>) -> Speech {
         || is_compared(&after)
         || is_explained(&after)
         || is_entry_of_manual(line)
-        || quotation.is_some_and(|quotation| quotation.is_mention(line))
         || is_condition(&before);
     if is_mention {
         Speech::Mention

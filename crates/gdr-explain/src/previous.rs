@@ -41,8 +41,7 @@ impl Previous {
         part.number = number;
         part.text.clear();
         part.text.extend_from_slice(text);
-        part.hits.clear();
-        part.hits.add(hits);
+        part.hits.clone_from(hits);
         part
     }
 }

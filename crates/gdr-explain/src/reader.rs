@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use memchr::memmem;
+use memchr::{memchr, memmem};
 
 use crate::arguments::without_arguments;
 use crate::channel::{self, Channel, Transport};
@@ -84,7 +84,7 @@ impl Reader {
     pub(crate) fn line(&mut self, line: Line<'_>) {
         let mut rest = line.bytes;
         // A logger that wraps lines up as JSON writes line ends as `\n`.
-        if rest.contains(&b'\\') {
+        if memchr(b'\\', rest).is_some() {
             while let Some(at) = memmem::find(rest, br"\n") {
                 self.statement(line.number, &rest[..at]);
                 rest = &rest[at + 2..];
@@ -225,8 +225,7 @@ impl Reader {
         }
         joined.extend_from_slice(line);
         // What each line contains is known; only where they meet is searched.
-        hits.clear();
-        hits.add(&self.hits);
+        hits.clone_from(&self.hits);
         let mut begins = joined.len() - line.len();
         for first in (0..self.previous.lines().len()).rev() {
             let parts = &self.previous.lines()[first..];
@@ -331,14 +330,25 @@ impl Reader {
     /// one spoke, there or in one of the lines alone: of what is less sure nothing is kept.
     fn try_patterns(&mut self, places: &[usize], start: usize, line: &[u8], least: Strength) {
         let table = self.table;
+        let mut strengths =
+            [Strength::Sure, Strength::Likely, Strength::Weak].map(|it| (it, false));
         for place in places {
-            if matches!(table.roles[*place], Role::Sign { .. }) {
-                self.try_pattern(*place, start, line);
+            match table.roles[*place] {
+                Role::Sign { .. } => self.try_pattern(*place, start, line),
+                Role::Cause { pattern, .. } => {
+                    for (strength, is_there) in &mut strengths {
+                        *is_there |= pattern.strength == *strength;
+                    }
+                }
+                _ => {}
             }
         }
-        for strength in [Strength::Sure, Strength::Likely, Strength::Weak] {
+        for (strength, is_there) in strengths {
             if strength < least {
                 return;
+            }
+            if !is_there {
+                continue;
             }
             if self.found.is_surer_since(start, strength) {
                 return;

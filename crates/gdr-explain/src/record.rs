@@ -3,6 +3,7 @@
 use std::sync::LazyLock;
 
 use gdr_node::kernel_log::Growing;
+use memchr::memchr;
 use memchr::memmem::{self, Finder};
 
 /// The lines of a record of the kernel, which may go on in the next one.
@@ -37,7 +38,8 @@ impl Record {
 
     /// Adds a line, as it is printed.
     pub(crate) fn push(&mut self, number: usize, printed: &[u8]) -> Continuation {
-        let is_escaped = printed.contains(&b'\\') && memmem::find(printed, br"\x0a").is_some();
+        let is_escaped =
+            memchr(b'\\', printed).is_some() && memmem::find(printed, br"\x0a").is_some();
         let may_go_on = printed.starts_with(b" ")
             || printed.starts_with(b"\t")
             || printed.starts_with(b"NVRM:")
