@@ -9,6 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
 use gdr_node::Source;
+use gdr_perf::report::Schema;
 use gdr_process::WholeFile;
 use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -28,6 +29,15 @@ pub(crate) fn is_about(node: Option<&dyn Source>) {
         name.map(|name| name.trim().to_owned())
             .filter(|name| !name.is_empty()),
     );
+}
+
+/// A schema, and the members of its documents.
+#[derive(Serialize)]
+pub(crate) struct Document<T> {
+    #[serde(flatten)]
+    pub(crate) schema: Schema,
+    #[serde(flatten)]
+    pub(crate) content: T,
 }
 
 /// Adds the fields that every document has to the text of a JSON object: `gdr`, `host` and `time`,

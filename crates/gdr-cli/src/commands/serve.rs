@@ -26,6 +26,7 @@ use serde::Serialize;
 use super::layout::Layout;
 use super::say_simulated;
 use crate::command::{CommandSpec, Group, Run};
+use crate::document::Document;
 use crate::exit::{Exit, NO_GPU_OR_CLOSED, Statuses};
 use crate::global::Global;
 use crate::gpu::GpuOptions;
@@ -175,14 +176,6 @@ impl Served {
 }
 
 /// A line of `gdr.serve`.
-#[derive(Serialize)]
-struct Line<'a> {
-    #[serde(flatten)]
-    schema: Schema,
-    #[serde(flatten)]
-    event: Event<'a>,
-}
-
 #[derive(Serialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 enum Event<'a> {
@@ -380,9 +373,9 @@ fn create(server: &ObjectServer, spec: &ObjectSpec, shape: Shape, place: &Place)
 }
 
 fn document(event: Event<'_>, output: &mut Output) -> gdr_perf::Result<()> {
-    output.json(&Line {
+    output.json(&Document {
         schema: Schema::first("gdr.serve"),
-        event,
+        content: event,
     })
 }
 

@@ -11,12 +11,11 @@ use anyhow::Result;
 use gdr_perf::report::Schema;
 use gdr_process::{WholeFile, process_name};
 use gdr_trace::{Ended, ProcessTrace, Report};
-use serde::Serialize;
 
 use self::port_counters::PortCounters;
 use crate::child_program;
 use crate::command::{CommandSpec, Group, Run};
-use crate::document;
+use crate::document::{self, Document};
 use crate::exit::{CANNOT_RUN, Exit, NO_LIBRARY_OR_REPORT, NO_PROGRAM, Statuses};
 use crate::global::Global;
 use crate::launch::{PreloadLibrary, examine, found, prepended};
@@ -85,14 +84,6 @@ pub(crate) enum TraceError {
     /// A file of the report.
     #[error("{} cannot be written: {source}", .path.display())]
     NotWritten { path: PathBuf, source: io::Error },
-}
-
-#[derive(Serialize)]
-struct Document<'a> {
-    #[serde(flatten)]
-    schema: Schema,
-    #[serde(flatten)]
-    report: &'a Report,
 }
 
 impl CommandSpec for Options {
@@ -168,7 +159,7 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
     let text = if global.json {
         let document = Document {
             schema: Schema::first("gdr.trace"),
-            report: &report,
+            content: &report,
         };
         document::complete(&serde_json::to_string_pretty(&document)?)? + "\n"
     } else {

@@ -8,6 +8,7 @@ use gdr_perf::report::Schema;
 use serde::Serialize;
 
 use crate::command::{CommandSpec, Group, Run};
+use crate::document::Document;
 use crate::exit::{Exit, Statuses};
 use crate::figures::{Cell, Column, FigureOptions, Figures};
 use crate::global::Global;
@@ -55,14 +56,6 @@ pub(crate) struct Options {
 }
 
 /// A line of `gdr.watch`.
-#[derive(Serialize)]
-struct Line<'a> {
-    #[serde(flatten)]
-    schema: Schema,
-    #[serde(flatten)]
-    event: Event<'a>,
-}
-
 #[derive(Serialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 enum Event<'a> {
@@ -282,9 +275,9 @@ impl View {
     }
 
     fn document(&self, event: Event<'_>, output: &mut Output) -> gdr_perf::Result<()> {
-        output.json(&Line {
+        output.json(&Document {
             schema: Schema::first("gdr.watch"),
-            event,
+            content: event,
         })
     }
 
