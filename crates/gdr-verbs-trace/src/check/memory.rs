@@ -1,13 +1,75 @@
 //! The program's memory, read as it is: the program, its peers and devices may write to it meanwhile.
 
-use std::ptr;
+use std::cell::Cell;
+use std::ffi::c_int;
+use std::ops::Range;
+use std::{io, ptr};
 
 use gdr_check::{Checksum, Memory};
 
 use crate::caller_memory;
 
-/// The memory of this process.
-pub(super) struct OwnMemory;
+/// The smallest page of any system: a range inside of one is in one page of this system, too.
+const PAGE: u64 = 4096;
+
+/// The memory of this process during one call of the program.
+///
+/// The kernel says what is mapped, as it may not be what was registered. What it said holds for this call, and
+/// is asked again in the next one: between two calls the program may unmap anything.
+#[derive(Default)]
+pub(super) struct OwnMemory {
+    /// Pages that were found mapped in this call.
+    found: Cell<Range<u64>>,
+}
+
+impl OwnMemory {
+    /// Returns whether all of a range is mapped; asks `ask` unless that is known.
+    fn is_found(&self, address: u64, len: u32, ask: impl FnOnce(&Range<u64>) -> bool) -> bool {
+        let end = address.checked_add(len.into());
+        let Some(end) = end.and_then(|end| end.checked_next_multiple_of(PAGE)) else {
+            return false;
+        };
+        let pages = address & !(PAGE - 1)..end;
+        let found = self.found.take();
+        let is_known = found.start <= pages.start && pages.end <= found.end;
+        let is_found = is_known || ask(&pages);
+        self.found.set(match is_found && !is_known {
+            true => pages,
+            false => found,
+        });
+        is_found
+    }
+}
+
+/// Asks the kernel, which reads nothing: `MS_ASYNC` fails for ranges that are not mapped, and does nothing
+/// else (msync(2)).
+fn are_mapped(pages: &Range<u64>) -> bool {
+    let begin = ptr::with_exposed_provenance_mut(pages.start as usize);
+    // SAFETY: no memory is read or written.
+    unsafe { libc::msync(begin, (pages.end - pages.start) as usize, libc::MS_ASYNC) == 0 }
+}
+
+/// As [`are_mapped`], of memory that is about to be read. One page is read by the kernel, in half of the time:
+/// sigprocmask(2) with an operation that does not exist changes nothing, and fails with EFAULT where the mask
+/// cannot be read, and with EINVAL where it can.
+fn are_readable(pages: &Range<u64>) -> bool {
+    if pages.end - pages.start > PAGE {
+        return are_mapped(pages);
+    }
+    const NO_OPERATION: c_int = -1;
+    /// The size of a mask of the kernel.
+    const MASK: usize = size_of::<u64>();
+    let mask = ptr::with_exposed_provenance::<u64>(pages.start as usize);
+    let no_mask = ptr::null_mut::<u64>();
+    // SAFETY: the kernel reads a number, or fails; it changes nothing.
+    unsafe { libc::syscall(libc::SYS_rt_sigprocmask, NO_OPERATION, mask, no_mask, MASK) };
+    match io::Error::last_os_error().raw_os_error() {
+        Some(libc::EINVAL) => true,
+        Some(libc::EFAULT) => false,
+        // A filter of system calls may refuse it.
+        _ => are_mapped(pages),
+    }
+}
 
 /// Whether the first and the last byte of a range can be read. Memory of a GPU may be in ranges of addresses
 /// that are mapped without any right.
@@ -24,7 +86,7 @@ pub(super) fn is_readable(address: u64, len: u64) -> bool {
 
 impl Memory for OwnMemory {
     fn sum(&self, sum: Checksum, address: u64, len: u32) -> Option<Checksum> {
-        if !self.is_mapped(address, len) {
+        if !self.is_found(address, len, are_readable) {
             return None;
         }
         let from = ptr::with_exposed_provenance::<u8>(address as usize);
@@ -37,15 +99,8 @@ impl Memory for OwnMemory {
         Some(unsafe { add(sum, from, len as usize) })
     }
 
-    /// Asks the kernel, which reads nothing: `MS_ASYNC` fails for ranges that are not mapped, and does nothing
-    /// else (msync(2)).
     fn is_mapped(&self, address: u64, len: u32) -> bool {
-        const PAGE: u64 = 4096;
-        let begin = address & !(PAGE - 1);
-        let bytes = address.wrapping_add(len.into()).wrapping_sub(begin);
-        let begin = ptr::with_exposed_provenance_mut(begin as usize);
-        // SAFETY: no memory is read or written.
-        unsafe { libc::msync(begin, bytes as usize, libc::MS_ASYNC) == 0 }
+        self.is_found(address, len, are_mapped)
     }
 }
 
@@ -85,8 +140,67 @@ mod tests {
         let bytes = [7_u8; 10_000];
         let address = bytes.as_ptr().expose_provenance() as u64;
         assert!(is_readable(address, 10_000));
-        assert_eq!(OwnMemory.sum(Checksum::new(), 4096, 8), None);
+        assert_eq!(sum(4096, 8), None);
+        assert_eq!(sum(u64::MAX - 3, 8), None);
         assert!(!is_readable(4096, 8));
+    }
+
+    fn sum(address: u64, len: u32) -> Option<Checksum> {
+        OwnMemory::default().sum(Checksum::new(), address, len)
+    }
+
+    /// Pages without a name, mapped by this test.
+    fn pages(count: usize) -> u64 {
+        // SAFETY: a new mapping.
+        let pages = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                count * PAGE as usize,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        assert_ne!(pages, libc::MAP_FAILED);
+        pages.expose_provenance() as u64
+    }
+
+    #[test]
+    fn a_range_is_asked_for_whole_and_again_in_each_call() {
+        let first = pages(3);
+        let [second, third] = [first + PAGE, first + 2 * PAGE];
+        let call = OwnMemory::default();
+        let has_sum = |call: &OwnMemory, at, len| call.sum(Checksum::new(), at, len).is_some();
+        assert!(has_sum(&call, first, 8) && has_sum(&call, first, 2 * PAGE as u32));
+        let last = ptr::with_exposed_provenance_mut(third as usize);
+        // SAFETY: the last of the pages, which nothing uses.
+        assert_eq!(unsafe { libc::munmap(last, PAGE as usize) }, 0);
+        for call in [call, OwnMemory::default()] {
+            assert!(has_sum(&call, second, PAGE as u32));
+            for (at, len) in [(third, 8), (third - 4, 8), (first, 3 * PAGE as u32)] {
+                assert!(!has_sum(&call, at, len) && !call.is_mapped(at, len));
+            }
+        }
+        let both = ptr::with_exposed_provenance_mut(first as usize);
+        // SAFETY: the other pages.
+        assert_eq!(unsafe { libc::munmap(both, 2 * PAGE as usize) }, 0);
+        for (at, len) in [(first, 8), (second, 8), (first, 2 * PAGE as u32)] {
+            assert_eq!(sum(at, len), None);
+        }
+    }
+
+    #[test]
+    fn memory_that_may_not_be_read_has_no_sum_and_is_mapped() {
+        let page = pages(1);
+        let at = ptr::with_exposed_provenance_mut(page as usize);
+        // SAFETY: the page is this test's.
+        let failed = unsafe { libc::mprotect(at, PAGE as usize, libc::PROT_NONE) };
+        assert_eq!(failed, 0);
+        assert_eq!(sum(page + 8, 8), None);
+        assert!(OwnMemory::default().is_mapped(page + 8, 8));
+        // SAFETY: as above.
+        assert_eq!(unsafe { libc::munmap(at, PAGE as usize) }, 0);
     }
 
     #[test]
@@ -94,7 +208,7 @@ mod tests {
         for len in [1, 127, 128, 129, 4096, 65_536, 1 << 20] {
             let mut bytes: Vec<u8> = (0..len).map(|at| (at % 251) as u8).collect();
             let address = bytes.as_mut_ptr().expose_provenance() as u64;
-            let sum = || OwnMemory.sum(Checksum::new(), address, len as u32);
+            let sum = || sum(address, len as u32);
             let before = sum();
             // The vectors of the CPU make no difference.
             assert_eq!(before, Some(Checksum::new().with(&bytes)));

@@ -417,6 +417,7 @@ pub(crate) fn polled(
     state.shadow.polled(place.1);
     let CheckerState { shadow, stacks, .. } = &mut *state;
     let stacks = std::cell::RefCell::new(stacks);
+    let memory = OwnMemory::default();
     for polled in completions {
         let Some(qpn) = polled.qpn else {
             continue;
@@ -430,9 +431,7 @@ pub(crate) fn polled(
                 .opcode
                 .map(|it| it.0 & ibv_wc_opcode::IBV_WC_RECV.0 != 0),
         };
-        shadow.completed(place, &completion, &OwnMemory, || {
-            stacks.borrow_mut().here()
-        });
+        shadow.completed(place, &completion, &memory, || stacks.borrow_mut().here());
     }
     state.flush();
 }

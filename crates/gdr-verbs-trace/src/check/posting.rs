@@ -130,6 +130,7 @@ pub(crate) unsafe fn sends(
     // SAFETY: the contract of this function.
     let (mut state, stack) = unsafe { state_for(qp, caller) }?;
     let (pair, mut posted, mut list) = (object(qp), Vec::new(), Vec::new());
+    let memory = OwnMemory::default();
     while !wr.is_null() && (posted.len() as u64) < LONGEST_CHAIN {
         // SAFETY: a request of the list.
         let request = unsafe { &*wr };
@@ -145,7 +146,7 @@ pub(crate) unsafe fn sends(
             segments: &list,
             stack,
         };
-        state.shadow.sending(pair, &send, &OwnMemory);
+        state.shadow.sending(pair, &send, &memory);
         posted.push(wr.addr());
         wr = request.next;
     }
@@ -197,6 +198,7 @@ unsafe fn all_receives(
     stack: StackId,
 ) -> Posting {
     let (mut posted, mut list) = (Vec::new(), Vec::new());
+    let memory = OwnMemory::default();
     while !wr.is_null() && (posted.len() as u64) < LONGEST_CHAIN {
         // SAFETY: a request of the list.
         let request = unsafe { &*wr };
@@ -210,9 +212,9 @@ unsafe fn all_receives(
             stack,
         };
         match queue {
-            Queue::Shared(srq) => state.shadow.receiving_shared(srq, &receive, &OwnMemory),
+            Queue::Shared(srq) => state.shadow.receiving_shared(srq, &receive, &memory),
             Queue::Sends(pair) | Queue::Receives(pair) => {
-                state.shadow.receiving(pair, &receive, &OwnMemory);
+                state.shadow.receiving(pair, &receive, &memory);
             }
         }
         posted.push(wr.addr());
@@ -282,6 +284,7 @@ pub(crate) unsafe fn built(qp: *mut ibv_qp_ex, caller: Caller) -> Option<Posting
     // SAFETY: the contract of this function.
     let (mut state, stack) = unsafe { state_for(qp.cast(), caller) }?;
     let (pair, requests) = (object(qp), state.building.remove(&object(qp))?);
+    let memory = OwnMemory::default();
     for request in &requests {
         let send = Send {
             id: request.id,
@@ -290,7 +293,7 @@ pub(crate) unsafe fn built(qp: *mut ibv_qp_ex, caller: Caller) -> Option<Posting
             segments: &request.segments,
             stack,
         };
-        state.shadow.sending(pair, &send, &OwnMemory);
+        state.shadow.sending(pair, &send, &memory);
     }
     Some(Posting {
         state,
