@@ -16,6 +16,14 @@ pub trait Retained: fmt::Debug + Send + Sync {
 /// What a request retains, or the few requests that complete at a time.
 pub type RetainedList = SmallVec<[Arc<dyn Retained>; 2]>;
 
+/// Adds what a request retained to a list, in any order. Mostly it is a single owner, for which `extend` takes
+/// longer.
+pub(crate) fn append(list: &mut RetainedList, mut retained: RetainedList) {
+    while let Some(owner) = retained.pop() {
+        list.push(owner);
+    }
+}
+
 /// Gives up what completed requests retained.
 pub(crate) fn release(completed: impl IntoIterator<Item = Arc<dyn Retained>>) {
     completed.into_iter().for_each(Retained::release);

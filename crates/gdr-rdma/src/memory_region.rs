@@ -198,6 +198,7 @@ impl MemoryRegion {
     ///
     /// # Errors
     /// [`NicError::OutOfRange`](crate::NicError::OutOfRange), also for more than 4 GiB in one segment.
+    #[inline]
     pub fn segment(&self, offset: u64, len: u64) -> Result<Segment> {
         check_range(offset, len, self.len())?;
         let short = u32::try_from(len).map_err(|_| NicError::OutOfRange {
@@ -213,6 +214,7 @@ impl MemoryRegion {
     }
 
     /// The domain in which it is registered.
+    #[inline]
     pub(crate) fn domain(&self) -> Domain {
         self.0.domain
     }
@@ -228,6 +230,7 @@ pub struct Segment {
 
 impl Segment {
     /// The region it is part of.
+    #[inline]
     pub fn region(&self) -> &MemoryRegion {
         &self.region
     }
@@ -269,6 +272,7 @@ pub struct RemoteMemory {
 
 impl RemoteMemory {
     /// The address at `offset`. The peer checks the range; here the addition wraps.
+    #[inline]
     pub fn at(&self, offset: u64) -> Remote {
         Remote {
             rkey: self.rkey,

@@ -260,8 +260,9 @@ impl QueuePair {
         let mut posted = 0;
         loop {
             // The iterator is code of the program: it runs while no lock is held.
-            let known = requests.size_hint().0.min(most);
-            let mut batch = SmallVec::<[SendRequest; 4]>::with_capacity(known);
+            let (least, at_most) = requests.size_hint();
+            let expected = at_most.unwrap_or(least).min(most);
+            let mut batch = SmallVec::<[SendRequest; 4]>::with_capacity(expected);
             let mut foreign = Ok(());
             for request in requests.by_ref().take(most) {
                 foreign = self

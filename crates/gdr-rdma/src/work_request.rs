@@ -18,6 +18,7 @@ pub(crate) enum Data {
 
 impl Data {
     /// Appends a segment; replaces inline bytes.
+    #[inline]
     fn push(&mut self, segment: Segment) {
         match self {
             Self::Segments(segments) => segments.push(segment),
@@ -25,6 +26,7 @@ impl Data {
         }
     }
 
+    #[inline]
     fn segments(&self) -> &[Segment] {
         match self {
             Self::Segments(segments) => segments,
@@ -38,6 +40,7 @@ macro_rules! send_methods {
     ($request:ty) => {
         impl $request {
             /// Appends a segment; replaces inline bytes.
+            #[inline]
             pub fn segment(mut self, segment: Segment) -> Self {
                 self.data.push(segment);
                 self
@@ -51,11 +54,13 @@ macro_rules! send_methods {
 
             /// Makes a completion only if it fails. Its regions are released when a later request of its queue
             /// pair completes.
+            #[inline]
             pub fn unsignalled(mut self) -> Self {
                 self.flags.remove(SendFlags::SIGNALLED);
                 self
             }
 
+            #[inline]
             pub(crate) fn segments(&self) -> &[Segment] {
                 self.data.segments()
             }
@@ -78,6 +83,7 @@ pub struct SendRequest {
 }
 
 impl SendRequest {
+    #[inline]
     fn new(id: WrId, operation: Operation) -> Self {
         Self {
             id,
@@ -88,17 +94,20 @@ impl SendRequest {
     }
 
     /// Sends a message into the peer's next receive.
+    #[inline]
     pub fn send(id: WrId) -> Self {
         Self::new(id, Operation::Send { immediate: None })
     }
 
     /// Writes bytes into the peer's memory.
+    #[inline]
     pub fn write(id: WrId, remote: Remote) -> Self {
         let immediate = None;
         Self::new(id, Operation::Write { remote, immediate })
     }
 
     /// Reads bytes of the peer's memory into the segments.
+    #[inline]
     pub fn read(id: WrId, remote: Remote) -> Self {
         Self::new(id, Operation::Read { remote })
     }
@@ -108,6 +117,7 @@ impl SendRequest {
     ///
     /// It is atomic with respect to all operations of the same device, and in host memory also with
     /// respect to the peer's CPU.
+    #[inline]
     pub fn atomic(id: WrId, remote: Remote, op: AtomicOp) -> Self {
         Self::new(id, Operation::Atomic { remote, op })
     }

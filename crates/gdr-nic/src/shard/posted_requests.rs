@@ -6,7 +6,7 @@ use gdr_roce::{Completion, Data, SendFlags, WrId};
 
 use super::completion_counting::{CompletionCounter, CompletionCounting, CountedOperation};
 use crate::outstanding::{Outstanding, OutstandingQueue};
-use crate::retained::RetainedList;
+use crate::retained::{RetainedList, append};
 use crate::types::PayloadBytes;
 
 /// The bytes that a request counts at least while requests are deferred: eight go together.
@@ -122,7 +122,7 @@ impl PostedRequests {
     pub(crate) fn complete_sends(&mut self, completion: &mut Completion, ended: &mut RetainedList) {
         for request in self.sends.complete(completion.id.0) {
             completion.id = request.id;
-            ended.extend(request.retained);
+            append(ended, request.retained);
         }
     }
 
@@ -134,7 +134,7 @@ impl PostedRequests {
     ) {
         for request in self.receives.complete(completion.id.0) {
             completion.id = request.id;
-            ended.extend(request.retained);
+            append(ended, request.retained);
         }
     }
 

@@ -19,7 +19,7 @@ use super::xrc_context::XrcContext;
 use crate::bounded_queue::Pushed;
 use crate::chaos::{ALARM, DEVICE_ALARM, QpChaos};
 use crate::peer::Peer;
-use crate::retained::RetainedList;
+use crate::retained::{RetainedList, append};
 use crate::types::{Counters, Domain};
 use crate::wire::memory::{Exports, Reference, RingId, Rings, UdpUse};
 use gdr_udp::Datagram;
@@ -296,7 +296,7 @@ impl QpContext {
                     // identifier that it chose.
                     if let Some(request) = srq.complete(number) {
                         completion.id = request.id;
-                        completed.extend(request.retained);
+                        append(completed, request.retained);
                     }
                     &self.recv_completions
                 }
@@ -311,7 +311,7 @@ impl QpContext {
                     };
                     if let Some(request) = queue.receives.complete(number) {
                         completion.id = request.id;
-                        completed.extend(request.retained);
+                        append(completed, request.retained);
                     }
                     // Neither counted nor struck by faults: what counts is of this queue pair, and the queue is not.
                     let (pushed, announcement) = queue.completions(*shard).push(completion);

@@ -437,27 +437,28 @@ impl<'a> Pipeline<'a> {
             sender.groups.push_back(now);
             return Ok(());
         }
-        let mut requests = Vec::with_capacity(count as usize);
-        for number in first..first + count {
-            let request = self.request(queue_pair, number)?;
-            requests.push(match (number + 1).is_multiple_of(self.every) {
-                true => request,
-                false => request.unsignalled(),
-            });
-        }
         let pair = &self.pairs.all()[queue_pair];
-        let list = self.plan.post_list as usize;
-        let mut requests = requests.into_iter();
-        while requests.len() > 0 {
+        let mut next = first;
+        while next < first + count {
             let now = Instant::now();
-            let before = self.senders[queue_pair].posted;
-            let count = requests.len().min(list) as u64;
-            let posted = pair.post_sends(requests.by_ref().take(list));
+            let numbers = next..(first + count).min(next + u64::from(self.plan.post_list));
+            next = numbers.end;
+            let (before, every) = (numbers.start, self.every);
+            let mut made = Ok(());
+            let posted = pair.post_sends(numbers.map_while(|number| {
+                let request = self.request(queue_pair, number);
+                let request = request.map_err(|error| made = Err(error)).ok()?;
+                Some(match (number + 1).is_multiple_of(every) {
+                    true => request,
+                    false => request.unsignalled(),
+                })
+            }));
             posted.map_err(|batch| batch.error)?;
+            made?;
             let sender = &mut self.senders[queue_pair];
-            sender.posted = before + count;
+            sender.posted = next;
             // The groups whose last request is in this list.
-            let groups = sender.posted / self.every - before / self.every;
+            let groups = next / every - before / every;
             sender.groups.extend((0..groups).map(|_| now));
         }
         Ok(())

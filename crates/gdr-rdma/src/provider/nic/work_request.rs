@@ -1,9 +1,6 @@
 //! Requests as the NIC takes them, and what they keep registered.
 
-use std::mem;
-use std::sync::Arc;
-
-use gdr_nic::{Retained, RetainedList};
+use gdr_nic::RetainedList;
 use smallvec::SmallVec;
 
 use crate::memory_region::Segment;
@@ -21,7 +18,10 @@ pub(crate) fn keyed(segments: &[Segment]) -> KeyedSegments {
 pub(crate) fn data<'a>(data: &'a Data, keyed: &'a mut KeyedSegments) -> gdr_roce::Data<'a> {
     match data {
         Data::Segments(segments) => {
-            keyed.extend(segments.iter().map(Segment::raw));
+            // Mostly it is a single one, for which `extend` takes longer.
+            for segment in segments {
+                keyed.push(segment.raw());
+            }
             gdr_roce::Data::Segments(keyed)
         }
         Data::Inline(bytes) => gdr_roce::Data::Inline(bytes),
@@ -31,17 +31,21 @@ pub(crate) fn data<'a>(data: &'a Data, keyed: &'a mut KeyedSegments) -> gdr_roce
 /// Takes the segments out of the data of a request that was posted: what the NIC is to retain.
 pub(crate) fn take(data: &mut Data) -> RetainedList {
     match data {
-        Data::Segments(segments) => retained(mem::take(segments)),
+        Data::Segments(segments) => retained(segments),
         Data::Inline(_) => RetainedList::new(),
     }
 }
 
 /// As [`take`], of a receive.
 pub(crate) fn take_recv(request: &mut RecvRequest) -> RetainedList {
-    retained(mem::take(&mut request.segments))
+    retained(&mut request.segments)
 }
 
-fn retained(segments: Segments) -> RetainedList {
-    let owner = |segment: Segment| -> Arc<dyn Retained> { segment.into_region().into_retained() };
-    segments.into_iter().map(owner).collect()
+/// Takes the owners of segments, in any order.
+fn retained(segments: &mut Segments) -> RetainedList {
+    let mut owners = RetainedList::new();
+    while let Some(segment) = segments.pop() {
+        owners.push(segment.into_region().into_retained());
+    }
+    owners
 }
