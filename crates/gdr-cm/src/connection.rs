@@ -8,8 +8,7 @@ use super::mad::Mad;
 use super::manager::{CmStateError, Output};
 use super::message::{CommId, Dreq, IdPair, Message, Mra, Rej, RejectReason, Rejected, Rep, Req};
 use super::retransmission::{Due, Retransmission};
-use gdr_roce::Qpn;
-use gdr_roce::{AckTimeout, Time};
+use gdr_roce::{AckTimeout, Qpn, Reliability, Time};
 
 /// How long packets of a connection that ended may be under way: 4.096 us * 2^19.
 const TIME_WAIT: Duration = Duration::from_micros(2_147_484);
@@ -32,6 +31,7 @@ pub(super) struct Connection {
     pub(super) remote: Option<RemotePair>,
     /// The identifier of the active side's device.
     ca_guid: u64,
+    reliability: Option<Reliability>,
     phase: Phase,
     owner: Owner,
 }
@@ -77,6 +77,7 @@ impl Connection {
             transaction,
             remote: None,
             ca_guid: req.ca_guid,
+            reliability: req.reliability,
             phase: Phase::ReqSent(Retransmission::new(now, mad)),
             owner: Owner::Program,
         }
@@ -103,6 +104,7 @@ impl Connection {
             transaction,
             remote: Some((req.qpn, req.ca_guid)),
             ca_guid: req.ca_guid,
+            reliability: req.reliability,
             phase: Phase::ReqReceived,
             owner: Owner::Program,
         }
@@ -156,7 +158,11 @@ impl Connection {
             return Err(CmStateError);
         }
         let ids = self.ids;
-        let mad = self.send(out, &Message::Rep(Rep { ids, ..*rep }));
+        let mut rep = Rep { ids, ..*rep };
+        if self.reliability == Some(Reliability::Extended) {
+            (rep.target_qpn, rep.qpn) = (rep.qpn, Qpn::default());
+        }
+        let mad = self.send(out, &Message::Rep(rep));
         self.phase = Phase::RepSent(Retransmission::new(now, mad));
         Ok(())
     }
@@ -334,10 +340,14 @@ impl Connection {
     fn receive_rep(&mut self, rep: &Rep, out: &mut Output) -> Received {
         match &self.phase {
             Phase::ReqSent(_) => {
+                let mut rep = Box::new(*rep);
+                if self.reliability == Some(Reliability::Extended) {
+                    rep.qpn = rep.target_qpn;
+                }
                 self.ids.remote = rep.ids.local;
                 self.remote = Some((rep.qpn, rep.ca_guid));
                 self.phase = Phase::RepReceived;
-                let (id, rep) = (self.ids.local, Box::new(*rep));
+                let id = self.ids.local;
                 self.report(out, CmEvent::Accepted { id, rep });
             }
             // The program has not confirmed yet.

@@ -134,7 +134,8 @@ impl Manager {
         act(connection, &mut self.out)
     }
 
-    /// Accepts a connection that a peer asked for; the names in `rep` are replaced.
+    /// Accepts a connection that a peer asked for; the names in `rep` are replaced. Its `qpn` goes into the field that
+    /// the service of the connection has for it.
     ///
     /// # Errors
     ///

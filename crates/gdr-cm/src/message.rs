@@ -73,6 +73,8 @@ pub struct Rep {
     pub ids: IdPair,
     pub qkey: Qkey,
     pub qpn: Qpn,
+    /// The queue pair of an extended connection, which has the field of end-to-end contexts.
+    pub target_qpn: Qpn,
     /// The first PSN of the packets *to* the sender of this message.
     pub starting_psn: Psn,
     pub responder_resources: u8,
@@ -262,6 +264,12 @@ const DREP: u16 = 0x16;
 const SIDR_REQ: u16 = 0x17;
 const SIDR_REP: u16 = 0x18;
 
+/// The transport services of a REQ that are not connections of two queue pairs, and the one of the extended ones that
+/// there is.
+const DATAGRAM: u8 = 2;
+const EXTENDED: u8 = 3;
+const XRC: u8 = 1;
+
 /// The LID of a path that goes by GID.
 const PERMISSIVE_LID: [u8; 2] = [0xff; 2];
 /// A rate of 10 Gb/s, by `enum ibv_rate`: a path must have one.
@@ -294,6 +302,7 @@ impl Message {
                 ids: ids(mad),
                 qkey: Qkey(mad.u32(8)),
                 qpn: Qpn::new(mad.u24(12)),
+                target_qpn: Qpn::new(mad.u24(16)),
                 starting_psn: Psn::new(mad.u24(20)),
                 responder_resources: mad.bits(24, 0, 8),
                 initiator_depth: mad.bits(25, 0, 8),
@@ -360,6 +369,7 @@ impl Message {
                 let mut mad = of_pair(REP, &rep.ids);
                 mad.put(8, &rep.qkey.0.to_be_bytes());
                 mad.put_u24(12, rep.qpn.get());
+                mad.put_u24(16, rep.target_qpn.get());
                 mad.put_u24(20, rep.starting_psn.get());
                 mad.put(24, &[rep.responder_resources, rep.initiator_depth]);
                 mad.put_bits(26, 0, 5, rep.target_ack_delay);
@@ -446,6 +456,7 @@ fn parse_req(mad: &Mad) -> Req {
         reliability: match mad.bits(43, 5, 2) {
             0 => Some(Reliability::Reliable),
             1 => Some(Reliability::Unreliable),
+            EXTENDED if mad.bits(51, 5, 3) == XRC => Some(Reliability::Extended),
             _ => None,
         },
         has_flow_control: mad.bits(43, 7, 1) == 1,
@@ -481,8 +492,8 @@ fn emit_req(req: &Req, mut mad: Mad) -> Mad {
     let transport = match req.reliability {
         Some(Reliability::Reliable) => 0,
         Some(Reliability::Unreliable) => 1,
-        // Extended connections are not made by these messages.
-        Some(Reliability::Extended) | None => 2,
+        Some(Reliability::Extended) => EXTENDED,
+        None => DATAGRAM,
     };
     mad.put_bits(43, 5, 2, transport);
     mad.put_bits(43, 7, 1, req.has_flow_control.into());
@@ -494,6 +505,9 @@ fn emit_req(req: &Req, mut mad: Mad) -> Mad {
     mad.put_bits(50, 5, 3, req.rnr_retry_count);
     mad.put_bits(51, 0, 4, req.max_cm_retries);
     mad.put_bits(51, 4, 1, req.has_shared_receives.into());
+    if transport == EXTENDED {
+        mad.put_bits(51, 5, 3, XRC);
+    }
     mad.put(52, &PERMISSIVE_LID);
     mad.put(54, &PERMISSIVE_LID);
     mad.put(56, &req.path.local_gid);
@@ -605,6 +619,21 @@ mod tests {
         assert!(req.has_flow_control && req.has_shared_receives);
         assert_eq!(req.reliability, Some(Reliability::Reliable));
         assert_eq!(req.private_data[0], 0x40);
+    }
+
+    #[test]
+    fn an_extended_service_has_a_code_and_a_type() {
+        let mut bytes = vec![0; MAD_LEN - 24];
+        let mut service = |byte43, byte51| {
+            (bytes[43], bytes[51]) = (byte43, byte51);
+            match Message::parse(&mad(REQ, &bytes)) {
+                Ok(Message::Req(req)) => req.reliability,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(service(3 << 1, 1), Some(Reliability::Extended));
+        assert_eq!(service(3 << 1, 2), None);
+        assert_eq!(service(1 << 1, 1), Some(Reliability::Unreliable));
     }
 
     proptest! {

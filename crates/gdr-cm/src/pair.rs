@@ -57,6 +57,7 @@ fn rep(qpn: u32) -> Rep {
         ids: IdPair::default(),
         qkey: Qkey(0),
         qpn: Qpn::new(qpn),
+        target_qpn: Qpn::default(),
         starting_psn: Psn::new(6),
         responder_resources: 4,
         initiator_depth: 3,
@@ -207,6 +208,42 @@ fn a_connection_takes_three_messages_and_its_end_two() {
     assert_eq!(pair.ends[0].deadline(), None);
     assert_eq!(Manager::prefix_of(active), 1);
     assert_eq!(Manager::prefix_of(passive), 2);
+}
+
+#[test]
+fn an_extended_connection_ends_at_a_target() {
+    let mut pair = Pair::new(|_| false);
+    let asked = Req {
+        reliability: Some(Reliability::Extended),
+        ..req(17)
+    };
+    let active = pair.ends[0].connect(pair.now, address(1), &asked);
+    pair.settle();
+    let Some(CmEvent::Requested { id, req, .. }) = pair.events[1].first() else {
+        panic!("{:?}", pair.events);
+    };
+    assert_eq!(req.reliability, Some(Reliability::Extended));
+    let passive = *id;
+    pair.ends[1].accept(pair.now, passive, &rep(18)).unwrap();
+    let (_, mad) = pair.ends[1].poll_transmit().unwrap();
+    let Ok(Message::Rep(sent)) = Message::parse(&mad) else {
+        panic!("{mad:?}");
+    };
+    assert_eq!((sent.qpn, sent.target_qpn), (Qpn::new(0), Qpn::new(18)));
+    pair.wire.push_back((0, mad));
+    pair.settle();
+    let Some(CmEvent::Accepted { id, rep }) = pair.events[0].first() else {
+        panic!("{:?}", pair.events);
+    };
+    assert_eq!((*id, rep.qpn), (active, Qpn::new(18)));
+    // Its end names the target, too.
+    pair.ends[0].confirm(active).unwrap();
+    pair.ends[0].disconnect(pair.now, active).unwrap();
+    let dreq = std::iter::from_fn(|| pair.ends[0].poll_transmit()).last();
+    let Some(Ok(Message::Dreq(dreq))) = dreq.map(|(_, mad)| Message::parse(&mad)) else {
+        panic!("it does not end");
+    };
+    assert_eq!(dreq.remote_qpn, Qpn::new(18));
 }
 
 #[test]

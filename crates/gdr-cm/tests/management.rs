@@ -385,6 +385,7 @@ fn rep(qpn: Qpn) -> Rep {
         ids: IdPair::default(),
         qkey: Qkey::default(),
         qpn,
+        target_qpn: Qpn::default(),
         starting_psn: Psn::new(2),
         responder_resources: 1,
         initiator_depth: 1,

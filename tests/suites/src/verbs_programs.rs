@@ -115,6 +115,7 @@ const CASES: &[&str] = &[
     "udaddy -b ADDRESS -c 4 -C 10 -S 1000 | udaddy -s ADDRESS -c 4 -C 10 -S 1000",
     "rdma_server -p PORT | rdma_client -p PORT -s ADDRESS",
     "rdma_xserver -p PORT | rdma_xclient -p PORT -s ADDRESS",
+    "rdma_xserver -c x -p PORT | rdma_xclient -c x -p PORT -s ADDRESS",
     "rstream -b ADDRESS -p PORT -T v -S 64 -C 10 -I 100 | rstream -s ADDRESS -p PORT -T v -S 64 -C 10 -I 100",
     "rstream -b ADDRESS -p PORT -T b -S 200000 -C 10 -I 10 | rstream -s ADDRESS -p PORT -T b -S 200000 -C 10 -I 10",
     "riostream -b ADDRESS -p PORT -S 1000 -C 10 -I 10 | riostream -s ADDRESS -p PORT -S 1000 -C 10 -I 10",
@@ -567,7 +568,8 @@ mod tests {
         for line in CASES.iter().filter(|line| **line != PAGE) {
             let options = match line.split_once(" | ") {
                 Some((server, client)) if program(server) != program(client) => {
-                    format!("with {}", program(client))
+                    let with = format!("with {} {}", program(client), options(client));
+                    with.trim_end().to_owned()
                 }
                 Some((_, client)) => options(client),
                 None => options(line),

@@ -9,8 +9,8 @@ use gdr_cm::{
     CommId, Families, IdPair, IpAddresses, Path, Rej, RejectReason, Rep, Req, Reuse, SidrRep,
     SidrReq, SidrStatus,
 };
-use gdr_nic::{PartitionKey, Qkey, Qpn, Reliability};
-use gdr_verbs_sys::ibv_qp_attr_mask as Mask;
+use gdr_nic::{PartitionKey, Qkey, Qpn};
+use gdr_verbs_sys::{ibv_qp_attr_mask as Mask, ibv_qp_type as Kind};
 
 use super::abi::{Answer, ConnectionParameters, Event, Fields, HOP_LIMIT, PARTITION, gid};
 use super::address::{bind, is_any, resolve_address};
@@ -214,7 +214,8 @@ fn create_id(
     command: &Command<'_>,
 ) -> Result<Reply, Errno> {
     let fields = command.fields();
-    let space = PortSpace::of(fields.u16(16)).ok_or(Errno::INVAL)?;
+    let kind = Kind(fields.u8(18).into());
+    let space = PortSpace::of(fields.u16(16), kind).ok_or(Errno::INVAL)?;
     let handle = state.add(channel, fields.u64(0), space)?;
     reply(command, 8, &handle.to_ne_bytes(), 4).inspect_err(|_| {
         state.destroy(handle);
@@ -400,8 +401,12 @@ fn connect(state: &mut State, channel: &Arc<Channel>, fields: &Fields<'_>) -> Re
     else {
         return Err(Errno::INVAL);
     };
-    let (space, starting_psn) = (id.space, id.psn);
-    let service = space.service(destination.port());
+    let (is_of_datagrams, reliability, starting_psn) =
+        (id.is_of_datagrams(), id.reliability(), id.psn);
+    let service = id.space.service(destination.port());
+    if !is_of_datagrams && reliability.is_none() {
+        return Err(Errno::INVAL);
+    }
     let addresses = IpAddresses {
         source_port: source.port(),
         source: source.ip(),
@@ -411,7 +416,7 @@ fn connect(state: &mut State, channel: &Arc<Channel>, fields: &Fields<'_>) -> Re
     let agent = state.agent_of(handle)?;
     let now = agent.now();
     let mut terms = None;
-    let comm = if space.is_of_datagrams() {
+    let comm = if is_of_datagrams {
         let mut room = [0; SidrReq::PRIVATE];
         room[..IpAddresses::LEN].copy_from_slice(&addresses.emit());
         let req = SidrReq {
@@ -433,7 +438,7 @@ fn connect(state: &mut State, channel: &Arc<Channel>, fields: &Fields<'_>) -> Re
             responder_resources: parameters.responder_resources,
             initiator_depth: parameters.initiator_depth,
             remote_response_timeout: RESPONSE_TIMEOUT,
-            reliability: Some(Reliability::Reliable),
+            reliability,
             has_flow_control: parameters.has_flow_control,
             starting_psn,
             local_response_timeout: RESPONSE_TIMEOUT,
@@ -479,7 +484,7 @@ fn accept(state: &mut State, channel: &Arc<Channel>, fields: &Fields<'_>) -> Res
     let (Some(comm), Some(index)) = (id.comm, id.device) else {
         return Err(Errno::INVAL);
     };
-    let (is_of_datagrams, starting_psn) = (id.space.is_of_datagrams(), id.psn);
+    let (is_of_datagrams, starting_psn) = (id.is_of_datagrams(), id.psn);
     let agent = state.agent_of(handle)?;
     let now = agent.now();
     let accepted = if !parameters.is_valid {
@@ -497,6 +502,7 @@ fn accept(state: &mut State, channel: &Arc<Channel>, fields: &Fields<'_>) -> Res
             ids: IdPair::default(),
             qkey: Qkey::default(),
             qpn: Qpn::new(parameters.qpn),
+            target_qpn: Qpn::default(),
             starting_psn,
             responder_resources: parameters.responder_resources,
             initiator_depth: parameters.initiator_depth,
@@ -527,7 +533,7 @@ fn reject(state: &mut State, channel: &Arc<Channel>, fields: &Fields<'_>) -> Res
     let (Some(comm), Some(index)) = (id.comm, id.device) else {
         return Err(Errno::INVAL);
     };
-    let is_of_datagrams = id.space.is_of_datagrams();
+    let is_of_datagrams = id.is_of_datagrams();
     // 0 is of a library that has no reasons.
     let reason = match fields.u8(5) {
         0 => RejectReason::CONSUMER,
@@ -571,14 +577,13 @@ fn queue_pair_attributes(id: &Id, state: u32) -> Result<Answer<144>, Errno> {
     const INIT: u32 = 1;
     const RTR: u32 = 2;
     const RTS: u32 = 3;
-    let is_of_datagrams = id.space.is_of_datagrams();
     if id.device.is_none() {
         return Err(Errno::INVAL);
     }
     let mut answer = Answer::new();
     answer.u32(4, state).put(133, &[1]);
     let mut mask = Mask::IBV_QP_STATE;
-    match (state, is_of_datagrams) {
+    match (state, id.is_of_datagrams()) {
         (INIT, true) => {
             mask |= Mask::IBV_QP_PKEY_INDEX | Mask::IBV_QP_PORT | Mask::IBV_QP_QKEY;
             answer.u32(20, PortSpace::QKEY);
@@ -598,15 +603,23 @@ fn queue_pair_attributes(id: &Id, state: u32) -> Result<Answer<144>, Errno> {
             let terms = id.terms.ok_or(Errno::INVAL)?;
             mask |= Mask::IBV_QP_AV | Mask::IBV_QP_PATH_MTU | Mask::IBV_QP_DEST_QPN;
             mask |= Mask::IBV_QP_RQ_PSN;
-            mask |= Mask::IBV_QP_MAX_DEST_RD_ATOMIC | Mask::IBV_QP_MIN_RNR_TIMER;
+            if matches!(id.kind, Kind::IBV_QPT_RC | Kind::IBV_QPT_XRC_RECV) {
+                mask |= Mask::IBV_QP_MAX_DEST_RD_ATOMIC | Mask::IBV_QP_MIN_RNR_TIMER;
+            }
             answer.u32(12, terms.path_mtu.into()).u32(24, id.psn.get());
             answer.u32(32, terms.qpn.get()).vector(40, terms.peer);
             answer.put(131, &[terms.responder_resources.min(MOST_READS)]);
         }
         (RTS, false) => {
             let terms = id.terms.ok_or(Errno::INVAL)?;
-            mask |= Mask::IBV_QP_SQ_PSN | Mask::IBV_QP_TIMEOUT | Mask::IBV_QP_RETRY_CNT;
-            mask |= Mask::IBV_QP_RNR_RETRY | Mask::IBV_QP_MAX_QP_RD_ATOMIC;
+            mask |= Mask::IBV_QP_SQ_PSN;
+            if id.kind != Kind::IBV_QPT_UC {
+                mask |= Mask::IBV_QP_TIMEOUT;
+            }
+            if matches!(id.kind, Kind::IBV_QPT_RC | Kind::IBV_QPT_XRC_SEND) {
+                mask |= Mask::IBV_QP_RETRY_CNT | Mask::IBV_QP_RNR_RETRY;
+                mask |= Mask::IBV_QP_MAX_QP_RD_ATOMIC;
+            }
             answer
                 .u32(28, terms.psn.get())
                 .put(130, &[terms.initiator_depth]);
@@ -707,7 +720,7 @@ fn join(
     let group = group.ok_or(Errno::INVAL)?;
     let id = state.id(channel, handle)?;
     let is_bound = matches!(id.step, Step::New | Step::AddressResolved) && id.device.is_some();
-    if !is_bound || !id.space.is_of_datagrams() {
+    if !is_bound || !id.is_of_datagrams() {
         return Err(Errno::INVAL);
     }
     let membership = state.join(handle, command.fields().u64(8), group)?;
@@ -746,11 +759,12 @@ mod tests {
 
     use super::*;
     use gdr_nic::Psn;
+    use gdr_verbs_sys::{QpTransition, ibv_qp_state};
 
     /// The attributes of a connection on the way to RTR and RTS.
-    fn attributes() -> [Answer<144>; 2] {
+    fn attributes(kind: Kind) -> [Answer<144>; 2] {
         let channel = Arc::new(Channel::new().unwrap());
-        let space = PortSpace::of(0x0106).unwrap();
+        let space = PortSpace::of(0x013f, kind).unwrap();
         let mut id = Id::new(channel, 1, space, Psn::new(5));
         id.device = Some(0);
         id.terms = Some(Terms {
@@ -772,14 +786,31 @@ mod tests {
 
     #[test]
     fn each_side_sends_the_psns_that_the_other_one_asked_for() {
-        let [rtr, rts] = attributes().map(|answer| answer.0);
+        let [rtr, rts] = attributes(Kind::IBV_QPT_RC).map(|answer| answer.0);
         assert_eq!(Fields(&rtr).u32(24), 5, "rq_psn");
         assert_eq!(Fields(&rts).u32(28), 6, "sq_psn");
     }
 
     #[test]
+    fn each_kind_of_queue_pair_gets_the_attributes_that_it_takes() {
+        for kind in [
+            Kind::IBV_QPT_RC,
+            Kind::IBV_QPT_UC,
+            Kind::IBV_QPT_XRC_SEND,
+            Kind::IBV_QPT_XRC_RECV,
+        ] {
+            let [rtr, rts] = attributes(kind).map(|answer| Mask(Fields(&answer.0).u32(0)));
+            for (from, to, mask) in [(1, 2, rtr), (2, 3, rts)] {
+                let [from, to] = [from, to].map(ibv_qp_state);
+                let transition = QpTransition::new(kind, from, to).unwrap();
+                assert!(transition.permits(mask), "{kind:?} to {to:?}: {mask:?}");
+            }
+        }
+    }
+
+    #[test]
     fn a_peer_with_more_outstanding_reads_gets_those_that_there_are() {
-        let [rtr, _] = attributes();
+        let [rtr, _] = attributes(Kind::IBV_QPT_RC);
         assert_eq!(Fields(&rtr.0).u8(131), MOST_READS, "max_dest_rd_atomic");
     }
 }

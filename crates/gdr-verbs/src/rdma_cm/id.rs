@@ -5,7 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use gdr_cm::{BoundPort, CommId, Families, PortRequest, Rep, Req, Reuse, ServiceId};
-use gdr_nic::{Psn, Qpn};
+use gdr_nic::{Psn, Qpn, Reliability};
+use gdr_verbs_sys::ibv_qp_type as Kind;
 
 use super::abi::ConnectionParameters;
 use super::channel::Channel;
@@ -18,15 +19,18 @@ pub(super) struct PortSpace(u16);
 const IPOIB: u16 = 0x0002;
 const TCP: u16 = 0x0106;
 const UDP: u16 = 0x0111;
+const IB: u16 = 0x013f;
 
 impl PortSpace {
-    /// The port spaces of IP; `None` for others.
-    pub(super) fn of(number: u16) -> Option<Self> {
-        matches!(number, IPOIB | TCP | UDP).then_some(Self(number))
-    }
-
-    pub(super) fn is_of_datagrams(self) -> bool {
-        self.0 != TCP
+    /// A port space, and the kind of its queue pairs: `asked` in the one that has several. `None` for others.
+    pub(super) fn of(number: u16, asked: Kind) -> Option<(Self, Kind)> {
+        let kind = match number {
+            TCP => Kind::IBV_QPT_RC,
+            UDP | IPOIB => Kind::IBV_QPT_UD,
+            IB => asked,
+            _ => return None,
+        };
+        Some((Self(number), kind))
     }
 
     /// The queue key of queue pairs for datagrams (`RDMA_UDP_QKEY`).
@@ -54,6 +58,7 @@ pub(super) struct Id {
     /// What events are reported with: 0 until a program accepts the connection that a peer asked for.
     pub(super) uid: u64,
     pub(super) space: PortSpace,
+    pub(super) kind: Kind,
     pub(super) step: Step,
     pub(super) source: Option<SocketAddr>,
     /// `None` also where the port is an ephemeral one that it connects from, which others may have as well.
@@ -79,11 +84,17 @@ pub(super) struct Id {
 }
 
 impl Id {
-    pub(super) fn new(channel: Arc<Channel>, uid: u64, space: PortSpace, psn: Psn) -> Self {
+    pub(super) fn new(
+        channel: Arc<Channel>,
+        uid: u64,
+        (space, kind): (PortSpace, Kind),
+        psn: Psn,
+    ) -> Self {
         Self {
             channel,
             uid,
             space,
+            kind,
             step: Step::New,
             source: None,
             port: None,
@@ -102,6 +113,20 @@ impl Id {
 }
 
 impl Id {
+    pub(super) fn is_of_datagrams(&self) -> bool {
+        self.kind == Kind::IBV_QPT_UD
+    }
+
+    /// The service of its queue pair's connection, from either end; `None` if it has none.
+    pub(super) fn reliability(&self) -> Option<Reliability> {
+        match self.kind {
+            Kind::IBV_QPT_RC => Some(Reliability::Reliable),
+            Kind::IBV_QPT_UC => Some(Reliability::Unreliable),
+            Kind::IBV_QPT_XRC_SEND | Kind::IBV_QPT_XRC_RECV => Some(Reliability::Extended),
+            _ => None,
+        }
+    }
+
     /// Binds the port of an address, which is unspecified if it stands for all.
     pub(super) fn bind(&mut self, address: SocketAddr) -> Result<SocketAddr, Errno> {
         let mut request = PortRequest::new(self.space.0, address).reuse(self.reuse);

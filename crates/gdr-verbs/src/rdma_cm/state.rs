@@ -11,6 +11,7 @@ use std::time::Duration;
 use gdr_cm::{CmEvent, CommId, IpAddresses, Rep, Req, ServiceId, SidrRep, SidrReq};
 use gdr_copy::PerProcess;
 use gdr_nic::{Deadline, LinkWatch, Mtu, Psn, random_number};
+use gdr_verbs_sys::ibv_qp_type as Kind;
 
 use super::abi::{Event, EventAnswer};
 use super::agent::Agent;
@@ -77,7 +78,7 @@ impl State {
         &mut self,
         channel: &Arc<Channel>,
         uid: u64,
-        space: PortSpace,
+        space: (PortSpace, Kind),
     ) -> Result<u32, Errno> {
         let psn = Psn::new(random_number()?);
         let number = self.new_number();
@@ -303,9 +304,14 @@ impl State {
 
     /// A peer asks for a connection.
     fn requested(&mut self, index: c_int, comm: CommId, from: IpAddr, req: &Req) {
-        let Some((listener, new)) =
-            self.add_requested(index, comm, from, req.service, &req.private_data)
-        else {
+        let is_meant = |listening: &Id| listening.reliability() == req.reliability;
+        let Some((listener, new)) = self.add_requested(
+            index,
+            comm,
+            from,
+            (req.service, &req.private_data),
+            is_meant,
+        ) else {
             return self.refuse(index, comm);
         };
         if let Some(agent) = self.agents.get(&index) {
@@ -331,8 +337,9 @@ impl State {
 
     /// A peer asks for the queue pair of a datagram service.
     fn resolving(&mut self, index: c_int, comm: CommId, from: IpAddr, req: &SidrReq) {
+        let asked = (req.service, &req.private_data[..]);
         let Some((listener, new)) =
-            self.add_requested(index, comm, from, req.service, &req.private_data)
+            self.add_requested(index, comm, from, asked, Id::is_of_datagrams)
         else {
             return self.refuse(index, comm);
         };
@@ -349,20 +356,22 @@ impl State {
         }
     }
 
-    /// Makes an identifier for what a peer asks for; returns the one that listens, and the new one.
+    /// Makes an identifier for what a peer asks for; returns the one that listens, and the new one. `None` where the
+    /// former is not meant.
     fn add_requested(
         &mut self,
         index: c_int,
         comm: CommId,
         from: IpAddr,
-        service: ServiceId,
-        private_data: &[u8],
+        (service, private_data): (ServiceId, &[u8]),
+        is_meant: impl FnOnce(&Id) -> bool,
     ) -> Option<(u32, u32)> {
         let agent = self.agents.get(&index)?;
         let own = agent.device.nic().address;
         let listener = *agent.listeners.get(&service)?;
-        let listening = self.ids.get(&listener)?;
-        let (channel, space) = (Arc::clone(&listening.channel), listening.space);
+        let listening = self.ids.get(&listener).filter(|id| is_meant(id))?;
+        let channel = Arc::clone(&listening.channel);
+        let space = (listening.space, listening.kind);
         let new = self.add(&channel, 0, space).ok()?;
         let addresses = IpAddresses::parse(private_data).filter(|_| service.is_ip_port());
         let id = self.ids.get_mut(&new)?;

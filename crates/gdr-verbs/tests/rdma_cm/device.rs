@@ -21,6 +21,10 @@ const JOIN_MCAST: u32 = 22;
 /// Port spaces (`RDMA_PS_TCP`).
 pub(crate) const TCP: u64 = 0x0106;
 pub(crate) const UDP: u64 = 0x0111;
+/// The space of InfiniBand has queue pairs of all kinds (`IBV_QPT_RC`).
+pub(crate) const RC_OF_ANY: u64 = 0x013f | 2 << 16;
+pub(crate) const XRC_SEND: u64 = 0x013f | 9 << 16;
+pub(crate) const XRC_RECV: u64 = 0x013f | 10 << 16;
 
 pub(crate) const ADDR_RESOLVED: u32 = 0;
 pub(crate) const ROUTE_RESOLVED: u32 = 2;
@@ -39,7 +43,7 @@ pub(crate) struct Event {
     pub(crate) kind: u32,
     /// What it is reported under: the program's own name of what it is about.
     pub(crate) uid: u32,
-    /// The queue pair number and the queue key of datagrams, and the GID that they go to.
+    /// The queue pair number, and of datagrams the queue key, and the GID that they go to.
     pub(crate) datagrams: (u32, u32, [u8; 16]),
 }
 
@@ -142,9 +146,9 @@ impl Cm {
         (left == 0).then(|| u32::from_ne_bytes(reported))
     }
 
-    /// Asks for a connection of a queue pair, and waits for it.
-    pub(crate) fn connect(&self, to: SocketAddrV4, qpn: u32) -> u32 {
-        let id = self.create();
+    /// Asks for a connection of a queue pair.
+    pub(crate) fn ask(&self, space: u64, to: SocketAddrV4, qpn: u32) -> u32 {
+        let id = self.create_in(space);
         let mut payload = words(&[id, 2000]);
         payload.extend([0, 16_u16].iter().flat_map(|len| len.to_ne_bytes()));
         payload.extend([0; 4 + 128]);
@@ -156,6 +160,12 @@ impl Cm {
         let mut payload = parameters(qpn);
         payload.extend(words(&[id, 0]));
         self.execute(CONNECT, &payload, &[]);
+        id
+    }
+
+    /// Asks for a connection of a queue pair, and waits for it.
+    pub(crate) fn connect(&self, to: SocketAddrV4, qpn: u32) -> u32 {
+        let id = self.ask(TCP, to, qpn);
         self.expect(id, CONNECT_RESPONSE);
         // Without parameters, it confirms.
         let mut payload = vec![0; 8 + 272];

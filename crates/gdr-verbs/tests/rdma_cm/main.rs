@@ -18,7 +18,8 @@ use gdr_nic::{Deadline, Device, PortUse, Psn, Qkey, Qpn, SoftOptions, Time};
 
 use crate::built::libraries;
 use crate::device::{
-    CONNECT_REQUEST, Cm, DISCONNECTED, ESTABLISHED, MULTICAST_JOIN, REJECTED, UDP,
+    CONNECT_REQUEST, CONNECT_RESPONSE, Cm, DISCONNECTED, ESTABLISHED, MULTICAST_JOIN, RC_OF_ANY,
+    REJECTED, UDP, XRC_RECV, XRC_SEND,
 };
 
 /// Where a program is, and whom it connects to.
@@ -254,6 +255,33 @@ fn a_killed_process_ends_its_connections_and_those_of_others_go_on() {
     }
 }
 
+/// Connects identifiers of the port space that has queue pairs of all kinds.
+#[test]
+#[ignore = "a program of the tests"]
+fn extender() {
+    limit();
+    let [server, client] = [(); 2].map(|()| Cm::open());
+    let listener = server.create_in(XRC_RECV);
+    assert_eq!(server.bind(listener, variable(OWN)), 0);
+    assert_eq!(server.listen(listener), 0);
+    let asking = client.ask(XRC_SEND, variable(OWN), 21);
+    let request = server.event();
+    assert_eq!((request.kind, request.datagrams.0), (CONNECT_REQUEST, 21));
+    assert_eq!(server.accept(request.id, 22), 0);
+    let response = client.event();
+    assert_eq!((response.id, response.kind), (asking, CONNECT_RESPONSE));
+    assert_eq!(response.datagrams.0, 22);
+    // It listens for the one kind.
+    let other = client.ask(RC_OF_ANY, variable(OWN), 23);
+    client.expect(other, REJECTED);
+    println!("right");
+}
+
+#[test]
+fn an_extended_connection_is_asked_for_and_accepted() {
+    Program::start("extender", "127.0.57.10", "").expect("right");
+}
+
 /// Binds identifiers of its own in all the ways that depend on each other.
 #[test]
 #[ignore = "a program of the tests"]
@@ -369,6 +397,7 @@ fn rep() -> Rep {
         ids: IdPair::default(),
         qkey: Qkey::default(),
         qpn: Qpn::new(99),
+        target_qpn: Qpn::default(),
         starting_psn: Psn::new(3),
         responder_resources: 1,
         initiator_depth: 1,
