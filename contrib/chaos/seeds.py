@@ -1,10 +1,10 @@
 """Runs a job of two processes under many seeds of one fault, and counts how the runs end.
 
-    python3 seeds.py ucx|mpi|nixl|mooncake flap|hang|kill [--seeds 0..100] [--jobs 4] [--deadline 30]
+    python3 seeds.py ucx|mpi|nixl|mooncake|nccl flap|hang|kill [--seeds 0..100] [--jobs 4] [--deadline 30]
 
 A run recovers (it ends well), fails (it ends otherwise), hangs (it does not end before the deadline), has wrong
 bytes, or was not struck. Needs gdr, and what the job is of: ucx_perftest; mpirun and mpi_messages in the PATH; the
-wheel nixl-cu12; the wheel mooncake-transfer-engine-non-cuda.
+wheel nixl-cu12; the wheel mooncake-transfer-engine-non-cuda; a GPU, NCCL and the CUDA runtime.
 """
 
 import argparse
@@ -61,7 +61,7 @@ def commands(job, ends):
     if job == "ucx":
         run = ["ucx_perftest", "-t", "tag_bw", "-s", "65536", "-n", "20000", "-w", "10", "-p", port]
         return [[*ends["initiator"], *run, "127.0.0.1"], [*ends["target"], *run]]
-    script = HERE / {"nixl": "nixl_writes.py", "mooncake": "mooncake_reads.py"}[job]
+    script = HERE / {"nixl": "nixl_writes.py", "mooncake": "mooncake_reads.py", "nccl": "nccl_reduces.py"}[job]
     return [[*ends[end], sys.executable, "-B", str(script), end, port] for end in ("initiator", "target")]
 
 
@@ -118,7 +118,7 @@ def run(options, seed):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("job", choices=("ucx", "mpi", "nixl", "mooncake"))
+    parser.add_argument("job", choices=("ucx", "mpi", "nixl", "mooncake", "nccl"))
     parser.add_argument("fault", choices=("flap", "hang", "kill"))
     parser.add_argument("--seeds", default="0..100", help="from the first one up to the last, which is left out")
     parser.add_argument("--jobs", type=int, default=4, help="runs at once")
