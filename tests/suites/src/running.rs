@@ -173,8 +173,8 @@ fn lists_member(table: &str, port: u16) -> bool {
 
 /// Reads the kernel's table of Unix sockets, which names the services that gdr's processes listen for.
 fn lists_service(table: &str, port: u16) -> bool {
-    // The port spaces of TCP and UDP.
-    let services = ["106", "111"].map(|space| format!("/cm/service/{space}{port:04x}"));
+    // The port spaces of TCP, UDP and InfiniBand.
+    let services = ["106", "111", "13f"].map(|space| format!("/cm/service/{space}{port:04x}"));
     let mut lines = table.lines();
     lines.any(|line| services.iter().any(|service| line.ends_with(service)))
 }
@@ -217,6 +217,7 @@ mod tests {
         let table = "Num       RefCount Protocol Flags    Type St Inode Path\n\
              0: 2 0 10000 5 01 1 @gdr-roce/127.0.0.1:4791/cm/service/1061d2f\n";
         assert!(lists_service(table, 0x1d2f));
+        assert!(lists_service(&table.replace("106", "13f"), 0x1d2f));
         assert!(!lists_service(table, 0x1d2));
         assert!(!lists_service(table, 0x2f));
     }
