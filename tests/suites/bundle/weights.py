@@ -151,8 +151,10 @@ def pull(trainer, device, name):
         for _ in range(PULLS):
             ask("push")
             pushed, step = int(trainer.stdout.readline().split()[1]), None
+            until = time.monotonic() + LIMIT_S
             # A push is published a moment after its stream has ended.
             while step != pushed:
+                assert time.monotonic() < until, f"push {pushed} is not published, step {step} is"
                 start = time.perf_counter()
                 step = reader.pull(timeout=LIMIT_S)
                 torch.cuda.synchronize()
