@@ -38,7 +38,7 @@ pub(crate) struct DeviceState {
     pub(crate) events: BoundedQueue<AsyncEvent>,
     on_event: Option<OnEvent>,
     pub(crate) busy_poll: Duration,
-    /// What the packets count against that its queue pairs keep behind missing ones.
+    /// The budget for packets that queue pairs keep until missing ones arrive.
     pub(crate) kept_packets: PacketBudget,
     completion_queues: Mutex<Vec<Weak<CqEntries>>>,
     /// Bytes of receives whose completions were removed from their queues, or are of queues that are

@@ -49,8 +49,8 @@ pub(crate) enum Senders {
 enum UdpHeader {
     /// At its beginning.
     First,
-    /// Behind an IPv4 header, whose length is in X.
-    BehindIpv4,
+    /// After an IPv4 header, whose length is in X.
+    AfterIpv4,
 }
 
 impl UdpHeader {
@@ -58,7 +58,7 @@ impl UdpHeader {
     fn load(self, width: u32, at: u32) -> sock_filter {
         let mode = match self {
             Self::First => BPF_ABS,
-            Self::BehindIpv4 => BPF_IND,
+            Self::AfterIpv4 => BPF_IND,
         };
         statement(BPF_LD | width | mode, at)
     }
@@ -119,7 +119,7 @@ impl Senders {
     }
 }
 
-/// The part of a program that skips the drop behind it if a packet is for one of these queue pairs.
+/// The part of a program that skips the drop after it if a packet is for one of these queue pairs.
 /// A packet that is too short to have a destination is dropped.
 fn program_of_open(open: &[Qpn], udp: UdpHeader) -> Vec<sock_filter> {
     if open.is_empty() {
@@ -168,7 +168,7 @@ pub(crate) fn udp(senders: &Senders, unchecked: Unchecked) -> Vec<sock_filter> {
 /// Returns the program of a raw socket over IPv4, which keeps UDP datagrams to `port` without a
 /// checksum for these queue pairs. A read beyond the end of a packet drops it.
 pub(crate) fn raw(senders: &Senders, port: u16, range: QpnRange) -> Vec<sock_filter> {
-    let header = UdpHeader::BehindIpv4;
+    let header = UdpHeader::AfterIpv4;
     // The data of the program begins with the IP header, whose length goes to X.
     let mut program = vec![statement(BPF_LDX | BPF_B | BPF_MSH, 0)];
     program.extend(senders.program(header));

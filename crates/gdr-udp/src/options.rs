@@ -18,7 +18,7 @@ pub enum PortUse {
     /// No other device does.
     #[default]
     Exclusive,
-    /// Up to 64 devices do, in one or more processes of one user, all of which open it with this.
+    /// Up to 64 devices do, in one or more processes of one user, if all open it with this.
     ///
     /// The kernel passes a datagram to the device that owns the number of the queue pair: the upper
     /// 6 of its 24 bits are the device's slot in the group. Devices come and go without effect on

@@ -7,7 +7,7 @@
 //!
 //! In detail: let d be the difference of the real identification and a guessed one, a polynomial of
 //! degree below 16. The two ICRCs differ by d times x^n modulo the CRC's polynomial, where n is the
-//! number of bits behind the field plus 32. So the difference of the ICRCs, divided by x^n, must have
+//! number of bits after the field plus 32. So the difference of the ICRCs, divided by x^n, must have
 //! a degree below 16.
 
 use std::cell::Cell;
@@ -21,8 +21,8 @@ const ONE: u32 = 1 << 31;
 const INVERSE_OF_X: u32 = (POLYNOMIAL ^ ONE) << 1 | 1;
 /// The bits of degree 16 and above; those below are the upper ones.
 const FROM_DEGREE_16: u32 = 0xffff;
-/// The bytes from behind the identification to the end of the headers of IPv4 and UDP.
-const HEADERS_BEHIND: usize = 14 + 8;
+/// The bytes from the end of the identification to the end of the headers of IPv4 and UDP.
+const HEADERS_AFTER: usize = 14 + 8;
 
 /// Checks ICRCs for any identification. It caches what depends on the last headers and length.
 #[derive(Debug)]
@@ -72,7 +72,7 @@ impl PartialIcrc {
 
 /// Returns 1 / x^n, for a body of `len` bytes.
 fn divisor(len: usize) -> u32 {
-    let mut n = 8 * (HEADERS_BEHIND + len) + 32;
+    let mut n = 8 * (HEADERS_AFTER + len) + 32;
     let (mut power, mut square) = (ONE, INVERSE_OF_X);
     while n > 0 {
         if n & 1 == 1 {
@@ -189,7 +189,7 @@ mod tests {
             let check = PartialIcrc::new();
             icrc::seal(&path(identification), &mut datagram);
             prop_assert!(check.matches(&path(guess), &datagram));
-            // Behind the byte of the congestion bits, which the ICRC does not cover.
+            // After the byte of the congestion bits, which the ICRC does not cover.
             let at = 5 + at.index(datagram.len() - 5);
             datagram[at] ^= 1_u8 << bit;
             prop_assert!(!check.matches(&path(guess), &datagram));

@@ -17,9 +17,9 @@ const _: () = assert!(MOST_SHARDS << SHARD_SHIFT == 1 << SLOT_SHIFT);
 pub enum QpnRange {
     /// All: the socket has its port for itself.
     All,
-    /// Those of one shard of a device that has its port for itself.
+    /// The numbers of one shard of a device that has its port for itself.
     Shard(u8),
-    /// Those of a slot of a port that devices share.
+    /// The numbers of a slot of a port that devices share.
     Slot(Slot),
 }
 

@@ -33,7 +33,7 @@ pub struct Batch {
     closed: bool,
     /// The kernel has no room for them.
     is_blocked: bool,
-    /// The destination and length of a packet behind them, which is kept back as they are.
+    /// The destination and length of a later packet, which is kept back with them.
     carried: Option<(SocketAddr, usize)>,
     icrc: IcrcCache,
     sent: SentDatagrams,
@@ -83,7 +83,7 @@ impl Batch {
         self.is_blocked = true;
     }
 
-    /// Room for one packet behind the others.
+    /// Room for one packet after the others.
     pub fn room(&mut self) -> &mut [u8] {
         // `len` is at most MOST_BYTES.
         &mut self.bytes[self.len..][..MAX_DATAGRAM]

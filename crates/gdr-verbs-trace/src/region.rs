@@ -201,7 +201,7 @@ fn add(context: &Context, wanted: &Wanted, mr: *mut ibv_mr, errno: i32) {
 }
 
 /// Defines functions that register by the real library, and count it:
-/// `name = function behind(domain, arguments) of what is wanted`.
+/// `name = wrapped function(domain, arguments) of what is wanted`.
 macro_rules! registering {
     ($(
         $(#[$about:meta])*

@@ -19,7 +19,7 @@ use crate::table::Table;
 pub(crate) const MOST_BYTES: u64 = 1 << 20;
 /// What offsets and lengths are multiples of, as with NVIDIA's cards: a program that works here works there.
 const UNIT: u64 = 4;
-/// The greatest alignment, that of a page.
+/// The greatest alignment: a page.
 const MOST_ALIGNED: u32 = 12;
 
 /// Device memory.

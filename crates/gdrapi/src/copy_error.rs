@@ -23,7 +23,7 @@ pub(crate) enum CopyError {
     /// The host pointer is null.
     NullHost,
     /// Too many copies of the thread are in progress, each interrupted by a signal handler, or there
-    /// is no memory for its first copy.
+    /// is not enough memory for its first copy.
     TooDeep,
 }
 

@@ -1,7 +1,7 @@
 //! A libibverbs with simulated devices, which a test configures: the software NIC with a plan of
 //! faults.
 //!
-//! Objects, transfers, completions and events are those of `gdr-verbs`, which is behind the shared library.
+//! `gdr-verbs`, under the shared library, makes objects, transfers, completions and events.
 //! The fake changes what a [`DeviceSpec`] or a [`Fault`] says. GPU memory is memory that is registered by
 //! descriptor like a dma-buf (a memfd works), and memory of a simulated peer-memory module.
 //!

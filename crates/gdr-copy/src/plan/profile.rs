@@ -88,7 +88,7 @@ pub enum ParseProfileError {
         /// The field.
         name: &'static str,
     },
-    /// A line is no point of a cost curve.
+    /// A line is not a point of a cost curve.
     #[error("line {line} is not `DIRECTION MEMORY PATH BYTES NANOSECONDS`")]
     Point {
         /// The line's number, from 1.

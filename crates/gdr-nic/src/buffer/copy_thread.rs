@@ -4,7 +4,7 @@
 //! while it waits for a kernel, which may wait for the very bytes that the engine is about to send: NCCL's
 //! kernels do. A call of the driver by the engine's thread would wait for that lock, and neither would
 //! ever go on. So the engine calls no function of the driver here. It hands a copy over and looks at a word
-//! in page-locked memory, which the GPU writes behind the copy. A copy that is late is not waited for any
+//! in page-locked memory, which the GPU writes after the copy. A copy that is late is not waited for any
 //! longer: the engine loads the bytes by CPU, and asks for no more copies until the late one is complete.
 //! Whether it is takes one look at its word, so the engine looks before each packet: a driver that is held
 //! up costs one wait, and from the moment when it goes on the copies do, too.
@@ -249,7 +249,7 @@ impl CopyThread {
     }
 
     /// Ends the reads of a source and the copies into it. Returns when none is in progress, or after `limit`: a
-    /// copy that is queued behind a kernel may be in progress for as long as that.
+    /// copy that waits for a kernel may be in progress for as long as that.
     pub(super) fn end_reads(&self, source: &ReadSource, limit: Duration) {
         source.end_requests();
         self.end_copies(source.id(), limit);

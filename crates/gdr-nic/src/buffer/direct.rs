@@ -138,7 +138,7 @@ impl EngineReads {
                 thread.thresholds(|| planned(mapping, buffer.gpu(), &caller))
             }
         };
-        // What is mapped behind the allocation is left to the CPU.
+        // What is mapped beyond the allocation is left to the CPU.
         let end = buffer.len().min(start.saturating_add(mapping.len()));
         let export = thread.export(&buffer);
         Ok(Self {

@@ -195,7 +195,7 @@ impl Buffer {
         HostMemory::page_locked(memory.into()).map(|memory| Self::of(Memory::Host(memory)))
     }
 
-    /// Wraps GPU memory behind a mapping, which the buffer keeps alive.
+    /// Wraps GPU memory that a mapping reaches; the buffer keeps the mapping alive.
     ///
     /// The engine stores each packet into the mapping as it arrives and flushes the CPU's
     /// write-combining buffers once before it acknowledges. It serves READs by loads through the
@@ -637,7 +637,7 @@ impl Buffer {
         }
     }
 
-    /// Loads part of a message, behind [`Buffer::begin_reads`].
+    /// Loads part of a message, after [`Buffer::begin_reads`].
     #[inline]
     pub(crate) fn fetch(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
         match &**self.0 {

@@ -3,12 +3,12 @@
 //! A request that reads is announced with its whole range before its first byte is loaded. From
 //! then on its bytes are copied into page-locked memory, used as a ring, chunks ahead of the
 //! packets, so that the copy engine works while packets are made and sent. A packet waits for the copy
-//! of its own chunk, not for those that were queued behind it.
+//! of its own chunk, not for chunks that were queued later.
 //!
 //! The bytes served for a request are never older than its announcement, which drops all chunks of
 //! the range that were read before.
 //!
-//! Who makes the copies is behind [`Copies`]: the thread of the engine itself
+//! [`Copies`] hides who makes the copies: the thread of the engine itself
 //! ([`Streams`](super::copy_stream::Streams)), or a thread of its own
 //! ([`Handed`](super::copy_thread::Handed)), whose copies may be late. The bytes of a late copy are
 //! loaded by CPU, and its place in the ring is used again only when it is complete.
@@ -259,7 +259,7 @@ impl<C: Copies + ?Sized> ReadAhead<C> {
         Ok(len)
     }
 
-    /// Waits for the chunk that has the byte at `offset`, and queues the one behind it. Returns whether it is
+    /// Waits for the chunk that has the byte at `offset`, and queues the next one. Returns whether it is
     /// there.
     fn arrive(&mut self, source: &Arc<ReadSource>, offset: u64) -> Result<bool> {
         let id = source.id();

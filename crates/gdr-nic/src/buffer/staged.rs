@@ -20,7 +20,7 @@ const SLOTS: usize = STAGING / CHUNK;
 /// The length of an atomic operation in bytes.
 const WORD: usize = 8;
 
-/// A device buffer behind page-locked memory.
+/// A device buffer that is reached by way of page-locked memory.
 #[derive(Debug)]
 pub(crate) struct Staged {
     source: Arc<ReadSource>,

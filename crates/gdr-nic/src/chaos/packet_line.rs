@@ -44,7 +44,7 @@ pub(super) struct Arrival<'a> {
 /// When a packet leaves, and how.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Schedule {
-    /// So much later, and all behind it.
+    /// Delays the packet, and all that follow it.
     pub(super) delay: Duration,
     /// At most so many bytes per second.
     pub(super) rate: Option<u64>,
@@ -53,7 +53,7 @@ pub(super) struct Schedule {
     /// How many more times.
     pub(super) copies: u32,
     pub(super) is_corrupt: bool,
-    /// A byte of which a bit is changed, under a check sum that is right.
+    /// A byte with one bit changed, under a checksum that is right.
     pub(super) changed: Option<usize>,
 }
 
@@ -88,7 +88,7 @@ impl PacketLine {
         }
         let before = match schedule.overtaken {
             Some(_) => None,
-            // Those that it has just passed leave behind it.
+            // The packets that it has just overtaken leave after it.
             None => self.held.iter().position(|held| held.behind == Some(0)),
         };
         let at = before.unwrap_or(self.held.len());

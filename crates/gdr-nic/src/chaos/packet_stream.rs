@@ -29,13 +29,13 @@ pub(super) struct PacketNumber {
 
 /// How many messages responses may belong to: more than READs are outstanding.
 const MOST_STARTS: usize = 256;
-/// How many packets may be outstanding behind later ones: more than a window has.
+/// How many packets may be outstanding after later ones have arrived: more than a window has.
 const MOST_MISSING: usize = 4096;
 
 /// Packets of one role in one direction.
 #[derive(Debug, Default)]
 pub(super) struct PacketStream {
-    /// The sequence number behind the highest that was seen.
+    /// The sequence number after the highest that was seen.
     next: Option<Psn>,
     packets: u64,
     /// Packets before `next` that were not seen.
@@ -143,7 +143,7 @@ impl PacketStream {
         self.next = Some(headers.psn.wrapping_add(headers.span));
         self.packets = packet + span;
         self.is_within = !position.is_last();
-        // One behind a packet that is missing may be the second part of a READ.
+        // One that follows a missing packet may be the second part of a READ.
         let continues = headers
             .read
             .is_some_and(|(from, _)| ahead > 0 || self.read_on == Some(from));

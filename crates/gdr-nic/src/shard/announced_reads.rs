@@ -12,7 +12,7 @@ const MOST: usize = 64;
 #[derive(Debug, Default)]
 pub(crate) struct AnnouncedReads(VecDeque<End>);
 
-/// The end of a read: the key of its region, and the offset behind its last byte.
+/// The end of a read: the key of its region, and the offset past its last byte.
 type End = (u32, u64);
 
 impl AnnouncedReads {

@@ -53,7 +53,7 @@ pub(crate) struct RegionCache<'a>(Cell<Option<(u32, &'a Region)>>);
 #[derive(Default)]
 pub(crate) struct Unfinished {
     pub(crate) dirty: Dirty,
-    /// Keys of regions behind whose reads a fence has run since the poll began.
+    /// Keys of regions that were read, and then fenced, since the poll began.
     pub(crate) fenced: Vec<u32>,
     announced: RefCell<AnnouncedReads>,
     pub(crate) copies: PendingCopies,

@@ -34,7 +34,7 @@ pub(crate) struct Region {
 /// The regions of a device, by key.
 pub(crate) type Regions = IntMap<Arc<Region>>;
 
-/// The regions of a device: one table for each shard, behind a lock of its own, and all with the same
+/// The regions of a device: one table for each shard, with a lock of its own, and all with the same
 /// regions. An engine reads its own table only, so engines never wait for each other, nor share a cache
 /// line that one of them writes.
 #[derive(Debug)]

@@ -23,7 +23,7 @@ const STEP: u64 = 1_000_000;
 /// `rate * t + burst` bytes leave, and one packet for each shard. A packet by reference counts its payload.
 #[derive(Debug, Default)]
 pub(crate) struct SendLimit {
-    /// Bytes in a second; 0 is no limit.
+    /// Bytes in a second; 0 is unlimited.
     rate: AtomicU64,
     /// When the packets so far would have left at the rate, by the device's clock.
     paid: AtomicU64,

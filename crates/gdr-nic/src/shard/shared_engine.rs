@@ -221,7 +221,7 @@ impl SharedEngine {
         self.socket.source_port()
     }
 
-    /// What the packets count against that its queue pairs keep behind missing ones.
+    /// Returns the budget for packets that queue pairs keep until missing ones arrive.
     pub(crate) fn packet_budget(&self) -> &PacketBudget {
         &self.device.kept_packets
     }

@@ -121,7 +121,7 @@ impl SoftOptions {
         self
     }
 
-    /// Sets how many bytes of packets that arrived behind a missing one the device keeps, for all its queue
+    /// Sets how many bytes of packets that arrived after a missing one the device keeps, for all its queue
     /// pairs together; 64 MiB by default. Each packet counts its length and 64 bytes, and a queue pair alone
     /// keeps at most half of it. A packet beyond that is dropped, and its sender sends it again: so less of it
     /// costs speed where packets are lost, and nothing else. What is kept is let go when the connection ends,

@@ -267,7 +267,7 @@ fn other_reads_behind_the_expected_packet_get_no_response() {
         let connection = target.connect();
         target.send(&target.read(&connection, FIRST_PSN, 0, LEN as u32));
         assert_eq!(target.answers().len(), LEN / MTU);
-        // A thousand different requests behind bring nothing.
+        // A thousand different requests after it bring nothing.
         for n in 0..1000 {
             let psn = FIRST_PSN.wrapping_sub(1 + 4 * n);
             target.send(&target.read(&connection, psn, 0, LEN as u32));
@@ -513,7 +513,7 @@ fn all_queue_pairs_of_a_device_share_its_reorder_buffer() {
             }
         }
         target.answers();
-        // The first keeps two packets behind a gap, the second only one.
+        // The first keeps two packets after a gap, the second only one.
         for (connection, kept) in connections.iter().zip([2, 1]).rev() {
             target.send(&target.write(connection, FIRST_PSN, 0, MTU));
             let last = target.answers().pop();

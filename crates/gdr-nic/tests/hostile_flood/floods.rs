@@ -145,7 +145,7 @@ fn memory_of_packets_that_were_kept_goes_back_to_the_operating_system() {
     behind_a_gap(&last, 1..=64);
     let before = resident();
     flooded.iter().for_each(|to| behind_a_gap(to, 1..=KEPT));
-    // The allocator itself gives back only what nothing is behind.
+    // The allocator itself gives back only the free end of its heap.
     behind_a_gap(&last, 65..=65);
     for connection in &flooded {
         connection.pair.to_error();

@@ -116,7 +116,7 @@ fn what_one_device_sends_at_once_reaches_two_processes() {
     let members = [Member::start(&device), Member::start(&device)];
     const ROUNDS: u64 = 200;
     for round in 0..ROUNDS {
-        // Of one length and to one address; those behind the first wait for a poll.
+        // Of one length and to one address; all but the first wait for a poll.
         for _ in 0..4 {
             for member in &members {
                 let write = SendRequest::write(WrId(round), member.target())
@@ -202,7 +202,7 @@ fn a_name_without_sockets_behind_it_is_passed_over() {
     let silent = occupy(address(7), 0);
     let device = Side::on(hub(address(7)));
     assert_eq!(slot(device.pair.qpn()), 1);
-    // A second device finds the group behind the silent name.
+    // A second device finds the group after the silent name.
     assert_eq!(slot(Side::on(hub(address(7))).pair.qpn()), 2);
     drop(silent);
 }

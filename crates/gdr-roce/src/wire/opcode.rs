@@ -267,7 +267,7 @@ impl Opcode {
         self.is_datagram()
     }
 
-    /// Returns whether a RETH follows the BTH, or the FETH behind it.
+    /// Returns whether a RETH follows the BTH, or the FETH after it.
     pub const fn has_reth(self) -> bool {
         matches!(
             self,

@@ -132,7 +132,7 @@ fn address(address: IpAddr) -> Vec<sock_filter> {
     body
 }
 
-/// Keeps a message whose attribute of this type, from an offset on, begins with these words; goes on behind
+/// Keeps a message whose attribute of this type, from an offset on, begins with these words; goes on after
 /// it for others.
 fn attribute(from: usize, kind: u16, words: &[u32]) -> Vec<sock_filter> {
     let mut program = vec![

@@ -29,7 +29,7 @@ pub struct EthernetMatch {
     /// The first octet is in bits 40 to 47.
     pub destination: Masked<u64>,
     pub source: Masked<u64>,
-    /// The type behind VLAN tags.
+    /// The type after VLAN tags.
     pub ether_type: Masked<u16>,
     /// The outer VLAN tag. A frame without one matches only a mask of 0.
     pub vlan_tag: Masked<u16>,
@@ -53,7 +53,7 @@ pub struct Ipv6Match {
     pub source: Masked<u128>,
     pub destination: Masked<u128>,
     pub flow_label: Masked<u32>,
-    /// The header behind extension headers.
+    /// The header after extension headers.
     pub next_header: Masked<u8>,
     pub traffic_class: Masked<u8>,
     pub hop_limit: Masked<u8>,

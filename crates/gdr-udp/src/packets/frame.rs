@@ -67,7 +67,7 @@ pub(super) struct Ipv6 {
     pub(super) source: Ipv6Addr,
     pub(super) destination: Ipv6Addr,
     pub(super) flow_label: u32,
-    /// That behind extension headers.
+    /// The header after extension headers.
     pub(super) next_header: u8,
     pub(super) traffic_class: u8,
     pub(super) hop_limit: u8,
@@ -97,7 +97,7 @@ pub struct Headers {
     /// The first octet is in bits 40 to 47.
     pub(super) destination: u64,
     pub(super) source: u64,
-    /// That behind VLAN tags.
+    /// The type after VLAN tags.
     pub(super) ether_type: u16,
     /// The outer tag.
     pub(super) vlan_tag: Option<u16>,
@@ -334,7 +334,7 @@ fn put(frame: &mut [u8], at: usize, value: u16) {
     }
 }
 
-/// The sum of all 16-bit numbers, with a zero behind an odd byte.
+/// The sum of all 16-bit numbers, with a zero after an odd last byte.
 fn sum(bytes: &[u8]) -> u64 {
     let (pairs, rest) = bytes.as_chunks::<2>();
     let whole: u64 = pairs

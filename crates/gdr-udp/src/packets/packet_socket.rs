@@ -470,7 +470,7 @@ mod tests {
     fn a_checksum_that_was_left_to_the_network_card_is_filled_in() {
         let mut whole = udp_v4(b"payload");
         Headers::parse(&whole).unwrap().fill_checksums(&mut whole);
-        // Behind the Ethernet and IPv4 headers begins what UDP's checksum covers; it is 6 bytes on.
+        // What UDP's checksum covers begins after the Ethernet and IPv4 headers; the checksum is 6 bytes on.
         let (start, offset) = (34_u16, 6_u16);
         let mut header = [0; VNET_HEADER];
         header[0] = NEEDS_CHECKSUM;

@@ -41,7 +41,7 @@ impl Spread {
     /// The length of keys: for the addresses and ports of IPv6, and the 32 bits of the hash.
     pub const KEY: usize = 40;
 
-    /// A spread over these queue pairs, of which one may be there several times. `None` if there are not as many as a
+    /// A spread over these queue pairs; one may be there several times. `None` if there are not as many as a
     /// power of two.
     pub fn new(key: [u8; Self::KEY], fields: HashFields, table: Box<[Qpn]>) -> Option<Self> {
         let is_valid = table.len().is_power_of_two();

@@ -17,7 +17,7 @@ pub(super) enum Seen {
     Kernel(CString),
 }
 
-/// Returns whether the first bytes of a path are as those of this library's files: all that most calls cost.
+/// Returns whether a path begins as the paths of this library's files do: all that most calls cost.
 /// `dirfd` is as in openat(2).
 ///
 /// # Safety

@@ -268,7 +268,7 @@ fn mounts(plan: &Plan) -> Result<(), NetworkError> {
         ("sysfs", "/sys", None),
     ] {
         if let Err(error) = mount(kind, place, kind, flags, options) {
-            tracing::info!("{}: {place} is that of this host: {error}", plan.name());
+            tracing::info!("{}: {place} belongs to this host: {error}", plan.name());
         }
     }
     if Path::new("/etc/hosts").exists() {

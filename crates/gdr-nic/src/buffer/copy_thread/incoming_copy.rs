@@ -55,7 +55,7 @@ impl IncomingCopy {
 }
 
 impl Drop for IncomingCopy {
-    /// Gives it up, as its message has ended: nothing is written behind the end of a queue pair.
+    /// Cancels the copy, as its message has ended: nothing is written once a queue pair is destroyed.
     fn drop(&mut self) {
         self.progress.copy.cancel();
     }

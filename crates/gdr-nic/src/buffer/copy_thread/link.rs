@@ -81,9 +81,9 @@ pub(super) enum Next {
 pub(super) struct Link {
     work: Mutex<Work>,
     wake: Condvar,
-    /// Set with the first work behind the last that was taken, for looks without the lock.
+    /// Set when work is added to an empty queue, so that a look at it needs no lock.
     has_work: AtomicBool,
-    /// The ring and, behind it, a word for each slot. There when copies can be made.
+    /// The ring, followed by a word for each slot. Set once copies can be made.
     pub(super) memory: OnceLock<Arc<HostBuffer>>,
     /// Set when no more copies can be made.
     pub(super) has_failed: AtomicBool,

@@ -59,7 +59,7 @@ impl PeerId {
 }
 
 /// GPU memory of another process, from [`CopyThread::import`](super::CopyThread::import). After the last clone is
-/// dropped the copy thread closes it, behind the copies of it that were begun.
+/// dropped the copy thread closes it, as soon as the copies that were begun are complete.
 #[derive(Clone)]
 pub(crate) struct PeerMemory(Arc<ProcessBound<Peer>>);
 

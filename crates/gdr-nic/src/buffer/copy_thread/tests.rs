@@ -195,7 +195,7 @@ fn the_place_of_a_late_copy_is_not_used_before_it_is_complete() {
     let setup = setup(LATE_AT_ONCE);
     let held = setup.hold_up();
     let in_progress = || lock(&setup.thread.ahead()).in_progress();
-    // More requests than the ring has places for, each of which its peer gives up.
+    // More requests than the ring has slots for; the peer gives each of them up.
     for chunk in 0..LEN / CHUNK {
         setup.expect(chunk * CHUNK, CHUNK);
         let all = (setup.source.id(), 0, u64::MAX);

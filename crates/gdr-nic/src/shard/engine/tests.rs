@@ -339,9 +339,9 @@ fn a_sleeping_thread_is_woken_for_what_happened_since() {
     assert!(engine.must_wake(), "room in the socket would not wake it");
 }
 
-/// Requests whose bytes are in mapped memory are read behind a fence of the thread that reads.
+/// Requests whose bytes are in mapped memory are read after a fence of the thread that reads.
 #[test]
-fn requests_posted_outside_a_poll_are_read_behind_a_fence_of_their_own() {
+fn requests_posted_outside_a_poll_are_read_after_a_fence_of_their_own() {
     let driver = gdr_cuda::SimDriver::new(1);
     let gpu = gdr_cuda::Gpu::open(driver.clone(), gdr_cuda::Ordinal(0)).unwrap();
     let memory = gpu.allocate(gdr_cuda::MemoryKind::Plain, 1 << 16).unwrap();

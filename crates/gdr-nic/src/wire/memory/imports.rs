@@ -90,7 +90,7 @@ impl Import {
 #[derive(Debug)]
 struct PlacedRun {
     qpn: Qpn,
-    /// The positions of the first record and behind the last one, as far as that is known.
+    /// The position of the first record, and the end of the last one where it is known.
     records: (u64, Option<u64>),
     from: Extent,
     to: Buffer,
@@ -122,7 +122,7 @@ pub(crate) struct DeviceRun<'a> {
     header: Bth,
     position: u64,
     addr: u64,
-    /// Looks for records behind it that continue it. It takes time for each of them.
+    /// Looks for later records that continue it. It takes time for each of them.
     continuation: &'a dyn Fn() -> Continuation,
 }
 
@@ -366,7 +366,7 @@ impl DeviceRun<'_> {
             }
             return Err(AccessError::NotYet);
         }
-        // Of a WRITE all of the rest is copied, without a look at the records behind: `room` is what the message has left.
+        // The whole rest of a WRITE is copied, without a look at later records: `room` is what the message has left.
         // If these refer to something else, they are copied again.
         let all_of_message = Extent { len: room, ..from };
         let is_write = opcode.is_some_and(|opcode| opcode.is_write());
@@ -433,7 +433,7 @@ mod tests {
     use gdr_udp::Deadline;
 
     const LEN: u32 = 4096;
-    /// Behind the last record, which is one line.
+    /// The end of the last record, which is one line.
     const LINE: u64 = 64;
 
     /// Memory of a producer that was imported, and memory of this process.

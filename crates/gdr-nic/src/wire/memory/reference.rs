@@ -18,7 +18,7 @@ const LIMIT: Duration = Duration::from_secs(1);
 pub(crate) struct Reference {
     /// The segment of a ring that has not ended.
     segment: Weak<Segment>,
-    /// The position behind the record.
+    /// The position of the record's end.
     end: u64,
 }
 

@@ -73,7 +73,7 @@ impl fmt::Display for Welcome {
     }
 }
 
-/// The words behind the version, if there are so many.
+/// The words after the version, if there are exactly so many.
 fn words<const N: usize>(message: &[u8]) -> Option<[&str; N]> {
     let text = str::from_utf8(message).ok()?;
     let words = text.strip_prefix(VERSION)?.strip_prefix(' ')?.split(' ');

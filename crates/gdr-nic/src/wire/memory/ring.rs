@@ -2,7 +2,7 @@
 //!
 //! A record is a word with its length, and that many bytes. It begins at a multiple of [`LINE`], so a short
 //! one is one cache line, which is all that moves between the two processors. The word is written last, and
-//! shows that the record is there; the word behind the last record is 0.
+//! shows that the record is there; the word after the last record is 0.
 //!
 //! A short record is copied before anything of it is used. Of a long one only the start is: the rest is payload, which
 //! is copied once, to its destination. A record can also say where in the memory of the producer the
@@ -93,7 +93,7 @@ impl Producer {
         self.segment.ring_len() - (self.tail - self.head) as usize
     }
 
-    /// Whether there is room for the longest record and a word behind it.
+    /// Whether there is room for the longest record and the word after it.
     fn fits(&self) -> bool {
         let needed = taken(self.most) + LINE;
         let to_end = self.segment.ring_len() - self.offset();
@@ -127,7 +127,7 @@ impl Producer {
             self.skip_to_start();
         }
         let at = self.segment.at(self.offset() + WORD, self.most);
-        // SAFETY: the bytes are inside the mapping, and behind the last record: this end alone uses them until
+        // SAFETY: the bytes are inside the mapping, after the last record: this end alone uses them until
         // it adds that record. A process that breaks this rule can change them, but they are only written here.
         Ok(at.map(|at| unsafe { NonNull::slice_from_raw_parts(at, self.most).as_mut() }))
     }
@@ -150,7 +150,7 @@ impl Producer {
     }
 
     /// Adds a record with the first `len` bytes of [`Producer::room`], whose payload is at `payload` in the memory of
-    /// this process. Returns the position behind it.
+    /// this process. Returns the position of its end.
     pub(super) fn push_reference(&mut self, len: usize, payload: Extent) -> u64 {
         if let Some(at) = self.segment.at(self.offset() + WORD + len, REFERENCE_LEN) {
             // SAFETY: inside the mapping, in the room that this end alone uses, at any alignment.
@@ -257,7 +257,7 @@ pub(super) enum Record {
 pub(super) struct Continuation {
     /// How many bytes.
     pub(super) len: u32,
-    /// The position behind the last one.
+    /// The position where the last one ends.
     pub(super) end: u64,
 }
 
@@ -287,7 +287,7 @@ impl Run {
         }
     }
 
-    /// Adds the next record, if it continues the message and refers to the bytes directly behind; returns whether it does.
+    /// Adds the next record, if it continues the message and refers to the adjacent bytes; returns whether it does.
     pub(super) fn add(&mut self, header: Bth, next: Extent, end: u64) -> bool {
         let continues = !ends_message(self.header)
             && header.dest_qpn == self.header.dest_qpn
@@ -360,7 +360,7 @@ impl Consumer {
         self.next.taken.store(self.taken, Ordering::Relaxed);
     }
 
-    /// The record that was taken last, which begins with `first` and refers to `payload`, and those behind it that
+    /// The record that was taken last, which begins with `first` and refers to `payload`, and the records after it that
     /// continue it, up to `most` bytes in all. Nothing is taken.
     pub(super) fn continuation(&self, first: Bth, payload: Extent, most: u32) -> Continuation {
         let segment = &self.next.segment;
@@ -791,7 +791,7 @@ mod tests {
     fn a_continuation_is_of_one_message_and_one_range() {
         const PACKET: u32 = 1000;
         use Position::{First, Last, Middle, Only};
-        // The packets behind a first one: which it is, its queue pair, its PSN, the packets before its payload, its length.
+        // The packets after a first one: which it is, its queue pair, its PSN, the packets before its payload, its length.
         let last = (Last, 5, 12, 2, 500);
         type Packet = (Position, u32, u32, u32, u32);
         let cases: [(&[Packet], u32); _] = [

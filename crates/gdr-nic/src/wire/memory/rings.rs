@@ -548,7 +548,7 @@ impl Inbound {
         self.give_back(sink);
     }
 
-    /// Keeps the record that was taken last for later, behind others of its queue pair; returns whether that is possible.
+    /// Queues the record that was taken last after others of its queue pair; returns whether that is possible.
     fn stall(&mut self, qpn: Qpn, position: u64, record: Record, start: &RecordStart) -> bool {
         let (len, payload) = match record {
             Record::Whole(len) => (len, Payload::Copied),

@@ -30,7 +30,7 @@ pub(super) enum Payload {
 #[derive(Debug)]
 pub(super) struct StalledRecord {
     pub(super) position: u64,
-    /// The position behind it.
+    /// The position of its end.
     pub(super) end: u64,
     pub(super) start: Box<[u8]>,
     pub(super) payload: Payload,
@@ -51,7 +51,7 @@ impl StalledRecord {
         self.start.first_chunk().map(Bth::parse)
     }
 
-    /// The payloads of this record, which begins with `header`, and of those behind it that continue it.
+    /// The payloads of this record, which begins with `header`, and of the records that continue it.
     fn run<'a>(
         &self,
         header: Bth,
@@ -104,7 +104,7 @@ impl Stalled {
             >= MOST
     }
 
-    /// Adds a record behind the others of its queue pair.
+    /// Adds a record after the others of its queue pair.
     pub(super) fn add(&mut self, qpn: Qpn, record: StalledRecord) {
         match self.0.iter_mut().find(|queue| queue.qpn == qpn) {
             Some(queue) => queue.records.push_back(record),
