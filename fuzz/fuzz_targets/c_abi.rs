@@ -255,7 +255,7 @@ fn call(given: &mut Given, call: &Call) {
         } => {
             let (handle, at) = (given.handle(handle), given.at(*mapping, *offset));
             let mut bytes = [0u8; HOST];
-            // SAFETY: `bytes` is writable for so many bytes; the library checks the rest.
+            // SAFETY: `bytes` is writable for this many bytes; the library checks the rest.
             answered(unsafe {
                 gdrapi::gdr_copy_from_mapping(
                     handle,

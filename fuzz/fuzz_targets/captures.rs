@@ -8,7 +8,7 @@ use gdr_node::topology::NcclGraph;
 use gdr_node::{Inventory, MemorySource, Source};
 use libfuzzer_sys::fuzz_target;
 
-/// Pictures are of all pairs; what is drawn of more devices than this is drawn of these too.
+/// Pictures show all pairs; what is drawn of more devices than this is drawn of these too.
 const MOST_DEVICES: usize = 32;
 
 fuzz_target!(|bytes: &[u8]| {

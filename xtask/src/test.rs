@@ -103,7 +103,7 @@ fn component(subcommand: &str, component: &str, command: Command) -> anyhow::Res
     Ok(Outcome::Skipped { reason })
 }
 
-/// Tests whose devices are of one host, and so would send by shared memory only.
+/// Tests whose devices are on one host, and so would send by shared memory only.
 const OF_THE_WIRE: [&str; 17] = [
     // gdr-nic
     "by_key",

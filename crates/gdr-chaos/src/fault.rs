@@ -117,7 +117,7 @@ impl PlacementOrder {
 /// Something that goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// A packet is lost the first so many times that it is sent.
+    /// A packet is lost this many times before it arrives.
     Drop {
         /// How often.
         times: u32,
@@ -141,7 +141,7 @@ pub enum Fault {
     },
     /// A packet is overtaken.
     Reorder {
-        /// By so many packets of its queue pair.
+        /// By this many packets of its queue pair.
         behind: u32,
         /// The wait ends after this time.
         by: Duration,
@@ -181,7 +181,7 @@ pub enum Fault {
     },
     /// Completions come in bursts.
     Burst {
-        /// Of so many.
+        /// Of this many.
         count: u32,
         /// The first one waits no longer than this.
         by: Duration,
@@ -191,7 +191,7 @@ pub enum Fault {
         /// The status.
         code: StatusCode,
     },
-    /// A message that arrives finds no receive so many times (RNR NAK).
+    /// A message that arrives finds no receive this many times (RNR NAK).
     ReceiverNotReady {
         /// How often.
         times: u32,

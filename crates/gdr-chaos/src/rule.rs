@@ -132,7 +132,7 @@ impl fmt::Display for Kinds {
 pub enum Trigger {
     /// So long after the first packet of the process.
     At(Duration),
-    /// After so many bytes of packets in both directions.
+    /// After this many bytes of packets in both directions.
     After(u64),
 }
 
@@ -157,7 +157,7 @@ pub struct Rule {
     pub operations: (u64, u64),
     /// The share that is struck.
     pub(crate) share: Option<Share>,
-    /// Each so many-th is struck.
+    /// Each n-th is struck, by this n.
     pub(crate) every: Option<u64>,
     /// The most strikes for each queue pair, or for the process where there is none.
     pub most: Option<u64>,

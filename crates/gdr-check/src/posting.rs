@@ -271,7 +271,7 @@ impl Shadow {
                 receive,
                 memory,
             ),
-            // Keys are of a context that is not known yet.
+            // Keys belong to a context that is not known yet.
             None => {
                 let keys = receive.segments.iter();
                 for region in keys.flat_map(|it| self.regions.with_key(it.lkey)) {

@@ -13,7 +13,7 @@ pub(crate) struct ReceiveQueue {
 }
 
 impl ReceiveQueue {
-    /// An empty queue; one with room for none is of a queue pair whose receives are elsewhere.
+    /// An empty queue; one without room belongs to a queue pair whose receives are elsewhere.
     pub(crate) fn new(room: u32) -> Self {
         Self {
             receives: VecDeque::new(),

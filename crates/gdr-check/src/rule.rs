@@ -118,7 +118,7 @@ rules! {
         remedy "register the region with IBV_ACCESS_LOCAL_WRITE";
     LocalProtection "local-protection" Error:
         "the device refused a request's own memory"
-        why "the key is not one of this protection domain, or does not allow the access: it was guessed, or is of \
+        why "the key is not one of this protection domain, or does not allow the access: it was guessed, or belongs to \
              another device, domain or region"
         source "ibv_poll_cq(3), IBV_WC_LOC_PROT_ERR; IBTA vol. 1, 10.10 (error handling)"
         remedy "use mr->lkey of a region of the queue pair's protection domain";

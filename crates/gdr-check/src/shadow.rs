@@ -118,7 +118,7 @@ impl Shadow {
         self.regions.remove(region, stack);
     }
 
-    /// A completion queue was created with room for so many completions, or changed to it.
+    /// A completion queue was created with room for this many completions, or changed to it.
     pub fn queue_created(&mut self, queue: Object, size: u32) {
         let known = self.queues.entry(queue).or_insert(CompletionQueue {
             size,
@@ -215,7 +215,7 @@ impl Shadow {
         }
     }
 
-    /// A shared receive queue was created with room for so many receives.
+    /// A shared receive queue was created with room for this many receives.
     pub fn shared_queue_created(&mut self, srq: Object, room: u32) {
         self.shared.insert(srq, ReceiveQueue::new(room));
     }
@@ -363,7 +363,7 @@ impl Shadow {
         pair.progress = self.now;
         self.receives += u64::from(is_receive);
         if is_error {
-            // Which queue the request was of is a guess.
+            // The queue that had the request is a guess.
             pair.receives.room = None;
             if let Some(srq) = pair.new.srq {
                 self.count_is_uncertain(srq);
@@ -478,7 +478,7 @@ impl Shadow {
                 let keys = request.segments.iter();
                 let unknown = keys
                     .filter(|it| matches!(regions.key(pair.new.context, it.lkey), Key::Unknown))
-                    .map(|it| format!(": lkey {:#x} is of no region of this device", it.lkey))
+                    .map(|it| format!(": lkey {:#x} belongs to no region of this device", it.lkey))
                     .next()
                     .unwrap_or_default();
                 let detail = format!(

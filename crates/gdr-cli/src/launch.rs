@@ -41,7 +41,7 @@ pub(crate) enum LaunchError {
     NotTheLibrary(PathBuf),
     /// A library of another version.
     #[error(
-        "{} is of version {found}, and this gdr of version {}; use both of one version",
+        "{} has version {found}, and this gdr has version {}; use the same version of both",
         .path.display(), env!("CARGO_PKG_VERSION")
     )]
     OtherVersion { path: PathBuf, found: String },
@@ -138,7 +138,7 @@ impl PreloadLibrary {
         }
     }
 
-    /// Its path; it is of this version.
+    /// Its path; it has this version.
     pub(crate) fn find(self) -> Result<PathBuf, LaunchError> {
         let file = self.file();
         let named = env::var_os("GDR_VERBS_LIBRARY").filter(|path| !path.is_empty());

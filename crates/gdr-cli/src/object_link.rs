@@ -170,7 +170,7 @@ impl fmt::Display for ObjectAddress {
 /// The options that say what the object should be.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Expectation {
-    /// Fail unless the elements are of this type, such as f32 or bf16
+    /// Fail unless the elements have this type, such as f32 or bf16
     #[arg(long, value_name = "TYPE")]
     element: Option<Element>,
 

@@ -155,7 +155,7 @@ impl Transferred {
         }
     }
 
-    /// The same, of an object that is followed: so many epochs before it were not moved.
+    /// The same, of an object that is followed: this many epochs before it were not moved.
     pub(crate) fn missed(mut self, missed: u64) -> Self {
         self.missed = Some(missed);
         self

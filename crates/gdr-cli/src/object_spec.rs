@@ -210,7 +210,7 @@ fn shape(
     bytes.map(|bytes| row(bytes, element)).transpose()
 }
 
-/// The shape of a row of elements with so many bytes.
+/// The shape of a row of elements with this many bytes.
 pub(crate) fn row(bytes: u64, element: Element) -> Result<Shape, InvalidSpec> {
     if bytes == 0 {
         return Err(InvalidSpec::NoBytes);

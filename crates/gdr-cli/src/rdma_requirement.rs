@@ -17,7 +17,7 @@ const FOLDER: &str = "GDR_VERBS_USE";
 /// What a program must move by gdr's devices.
 #[derive(Debug)]
 pub(crate) struct Requirement {
-    /// Each process that listed the devices moves so many bytes.
+    /// Each process that listed the devices moves this many bytes.
     bytes: u64,
     folder: TempDir,
 }
@@ -58,7 +58,7 @@ struct Name {
 }
 
 impl Name {
-    /// The process that a file is of, by `PID-NAMESPACE-HOST-COPY`.
+    /// The process that wrote a file, as `PID-NAMESPACE-HOST-COPY`.
     fn of_file(name: &str) -> Option<Self> {
         let (process, _copy) = name.rsplit_once('-')?;
         let (pid, rest) = process.split_once('-').unwrap_or((process, ""));

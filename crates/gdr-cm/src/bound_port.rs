@@ -73,7 +73,7 @@ pub struct PortRequest {
 
 impl PortRequest {
     /// A port of a port space (`RDMA_PS_TCP` and so on) at an address, unspecified for all; port 0 stands for any that is
-    /// free. Exclusive, and for both families if it is of IPv6.
+    /// free. Exclusive, and for both families if it is an IPv6 port.
     pub const fn new(space: u16, address: SocketAddr) -> Self {
         let families = match address {
             SocketAddr::V4(_) => Families::Own,

@@ -16,7 +16,7 @@ pub enum MadError {
     /// They are not as long as a management datagram.
     #[error("management datagram: {0} bytes, not {MAD_LEN}")]
     Length(usize),
-    /// They are of another version, class or method.
+    /// Another version, class or method.
     #[error("management datagram: version, class and method are {0:02x?}")]
     Kind([u8; 4]),
     /// The attribute is not a message that this crate knows.
@@ -38,7 +38,7 @@ impl Mad {
         mad
     }
 
-    /// Takes untrusted bytes, and checks that they are of connection management.
+    /// Takes untrusted bytes, and checks that they are a message of connection management.
     ///
     /// # Errors
     ///

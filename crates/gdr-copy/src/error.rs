@@ -152,7 +152,7 @@ pub enum Error {
     )]
     Freed { ptr: DevicePtr },
     /// The mapping is not a part of the buffer.
-    #[error("the mapping is of memory at {mapped}, which is not in the buffer at {allocated}")]
+    #[error("the mapping shows memory at {mapped}, which is not in the buffer at {allocated}")]
     MappedElsewhere {
         mapped: DevicePtr,
         allocated: DevicePtr,

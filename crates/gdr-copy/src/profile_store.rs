@@ -80,7 +80,7 @@ impl ProfileStore {
         self.folder.join(key.file_name())
     }
 
-    /// Returns the profile of a machine: `None` if no profile is stored, or the stored one is of another
+    /// Returns the profile of a machine: `None` if no profile is stored, or the stored one belongs to another
     /// machine.
     ///
     /// # Errors

@@ -21,7 +21,7 @@ pub(crate) mod sealed {
     pub trait Sealed {}
 }
 
-/// Whether a driver is of real hardware.
+/// Whether a driver drives real hardware.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DriverKind {
     /// NVIDIA's driver.

@@ -172,15 +172,15 @@ pub enum Error {
         len: u64,
         available: u64,
     },
-    /// The buffer and the stream are of different GPUs or drivers.
+    /// The buffer and the stream belong to different GPUs or drivers.
     #[error(
         "the buffer (GPU {buffer}) is not on the stream's GPU ({stream}) or not of its driver: \
          make both from one Gpu"
     )]
     ForeignBuffer { buffer: Ordinal, stream: Ordinal },
-    /// Two streams are of different GPUs or drivers.
+    /// Two streams belong to different GPUs or drivers.
     #[error(
-        "the streams are of GPU {stream} and GPU {other}, or not of one driver: make both from one \
+        "the streams belong to GPU {stream} and GPU {other}, or to different drivers: make both from one \
          Gpu"
     )]
     ForeignStream { stream: Ordinal, other: Ordinal },

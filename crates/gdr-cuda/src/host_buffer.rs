@@ -50,7 +50,7 @@ impl HostBuffer {
     /// Owns an allocation that [`HostBuffer::into_raw`] gave up.
     ///
     /// # Safety
-    /// It is of this driver and device, and nothing else owns or uses it.
+    /// It belongs to this driver and device, and nothing else owns or uses it.
     pub(crate) unsafe fn from_raw(gpu: Gpu, raw: RawHostAllocation) -> Self {
         Self { gpu, raw }
     }

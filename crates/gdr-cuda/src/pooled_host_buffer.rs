@@ -86,7 +86,7 @@ impl PooledHostBuffer {
         let found = at.map(|at| unused.swap_remove(at));
         drop(unused);
         let memory = match found {
-            // SAFETY: it is of this driver and device, and was taken out of the pool.
+            // SAFETY: it belongs to this driver and device, and was taken out of the pool.
             Some(memory) => unsafe { HostBuffer::from_raw(gpu.clone(), memory.raw) },
             None => gpu.allocate_host(len)?,
         };

@@ -486,7 +486,7 @@ impl Stream {
     /// returns. Work on `other` does not wait.
     ///
     /// # Errors
-    /// [`Error::ForeignStream`] if `other` is of another GPU; the driver's.
+    /// [`Error::ForeignStream`] if `other` belongs to another GPU; the driver's.
     pub fn queue_wait(&self, other: &Self) -> Result<()> {
         if !self.gpu.is_same(&other.gpu) {
             let (stream, other) = (self.gpu.info().ordinal, other.gpu.info().ordinal);

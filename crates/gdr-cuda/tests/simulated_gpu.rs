@@ -585,7 +585,7 @@ fn a_word_is_written_after_the_work_queued_before_it() {
     host.write(0, &[0; 64]).unwrap();
     let word = at(host.gpu_ptr(), 8);
     let stream = driver.create_stream(Ordinal(0)).unwrap();
-    // SAFETY: both ranges are of live memory, which is used below only after the work is complete.
+    // SAFETY: both ranges are live memory, which is used below only after the work is complete.
     unsafe {
         driver.fill(stream, buffer.ptr(), 7, buffer.len()).unwrap();
         driver.queue_write_u32(stream, word, 9).unwrap();

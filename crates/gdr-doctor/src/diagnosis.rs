@@ -203,7 +203,7 @@ impl Diagnosis {
             .collect()
     }
 
-    /// How many findings there are of each verdict.
+    /// The number of findings with each verdict.
     pub fn counts(&self) -> Counts {
         Counts::of(&self.findings)
     }
@@ -228,7 +228,7 @@ impl Diagnosis {
         })
     }
 
-    /// How many findings there are of each verdict in each group that was looked at.
+    /// The number of findings with each verdict, by the group that was looked at.
     pub fn groups(&self) -> Vec<(Group, Counts)> {
         (Group::ALL.into_iter())
             .filter(|group| self.findings.iter().any(|it| it.check.group == *group))

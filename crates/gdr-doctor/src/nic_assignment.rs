@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use gdr_node::Bdf;
 
 /// Assigns near NICs to GPUs, one each, for as many GPUs as possible: a maximum matching by
-/// augmenting paths. The pairs are of a GPU and a NIC that is near to it, the preferred NIC first.
+/// augmenting paths. Each pair is a GPU and a NIC that is near to it, the preferred NIC first.
 pub(crate) fn assign(pairs: impl IntoIterator<Item = (Bdf, Bdf)>) -> BTreeMap<Bdf, Bdf> {
     let mut near: BTreeMap<Bdf, Vec<Bdf>> = BTreeMap::new();
     for (gpu, nic) in pairs {

@@ -362,7 +362,7 @@ fn a_turin_machine_has_no_fault_in_its_topology() {
         return;
     };
     assert!(bad(&diagnosis).is_empty(), "{:#?}", bad(&diagnosis));
-    // Its network cards are of other makers: whether they do RDMA no listing says.
+    // Its network cards come from other makers: no listing says whether they do RDMA.
     let nic = (diagnosis.findings.iter()).find(|judged| judged.check.id.0 == "nic.present");
     assert_eq!(nic.unwrap().finding.verdict, Verdict::Unknown);
 }

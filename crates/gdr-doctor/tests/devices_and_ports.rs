@@ -385,7 +385,7 @@ fn ports_of_a_real_machine_are_judged_without_gids_and_without_pci() {
     });
     assert!(network.is_empty(), "{network:#?}");
     assert_eq!(of(&diagnosis, "port.state"), [Verdict::Pass; 9]);
-    // The management card is of its own kind, and has no sibling to be slower than.
+    // The management card has a kind of its own, and no sibling to be slower than.
     let rates = of(&diagnosis, "port.rate");
     assert_eq!(rates.iter().filter(|it| **it == Verdict::Pass).count(), 8);
     assert_eq!(of(&diagnosis, "bond"), [Verdict::Info]);

@@ -41,7 +41,7 @@ pub(crate) struct DeviceState {
     /// The budget for packets that queue pairs keep until missing ones arrive.
     pub(crate) kept_packets: PacketBudget,
     completion_queues: Mutex<Vec<Weak<CqEntries>>>,
-    /// Bytes of receives whose completions were removed from their queues, or are of queues that are
+    /// Bytes of receives whose completions were removed from their queues, or are in queues that are
     /// gone.
     untaken: Arc<AtomicU64>,
     /// Eventfds that wake the progress threads, by shard.

@@ -63,7 +63,7 @@ impl MemoryWindow {
     /// [`Error::OutOfRange`] if the region does not have the range, or another region has the key.
     ///
     /// # Safety
-    /// The region is of this window's device, and lives until [`cancel`](Self::cancel) for this key returns true or
+    /// The region belongs to this window's device, and lives until [`cancel`](Self::cancel) for this key returns true or
     /// the window is dropped.
     pub unsafe fn prepare(
         &mut self,
@@ -78,7 +78,7 @@ impl MemoryWindow {
             None => region::nothing()?,
         };
         window.access = range.access;
-        // No queue pair is of this domain: what is permitted, the binding says.
+        // No queue pair belongs to this domain: the binding says what is permitted.
         window.domain = Domain::new();
         window.binding = Some(Binding {
             domain: self.domain,

@@ -157,7 +157,7 @@ impl PacketPort {
             let frame = match socket.receive(&mut self.room) {
                 Ok(Some(frame)) => &*frame,
                 Ok(None) => break,
-                // The interface went down, which is reported once, or a frame was of a kind that
+                // The interface went down, which is reported once, or a frame had a kind that
                 // the kernel cannot describe.
                 Err(error) => {
                     tracing::debug!(%error, "receiving a frame failed");

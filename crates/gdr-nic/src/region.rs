@@ -99,7 +99,7 @@ impl Region {
     /// Requests that are half done with the old memory fail.
     ///
     /// # Errors
-    /// [`Error::Foreign`] if the other one is of another device.
+    /// [`Error::Foreign`] if the other one belongs to another device.
     pub fn replace(&self, by: Self) -> Result<()> {
         match self.0.replace(by.0) {
             true => Ok(()),
@@ -138,7 +138,7 @@ fn untouched() -> Result<Buffer> {
     unsafe { Buffer::host_from_owner(address, 1, ()) }
 }
 
-/// A region of no bytes, of a domain that no queue pair is of.
+/// A region without bytes, in a domain without queue pairs.
 pub(crate) fn nothing() -> Result<region_table::Region> {
     Ok(region_table::Region {
         domain: Domain::new(),

@@ -86,7 +86,7 @@ const LEN: usize = 8;
 /// How many records there are.
 const N: u32 = 4;
 
-/// Checks every execution with at most so many preemptions.
+/// Checks every execution with at most this many preemptions.
 fn check(preemptions: usize, model: impl Fn(Arc<Segment>) + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);

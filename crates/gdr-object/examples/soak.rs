@@ -122,7 +122,7 @@ fn main() -> ExitCode {
 
 // ---- owners
 
-/// The content of an object at an epoch: this word again and again. It is of one object, one run of
+/// The content of an object at an epoch: this word again and again. It belongs to one object, one run of
 /// an owner and one epoch.
 fn word(generation: u64, object: &str, epoch: u64) -> u64 {
     let mut random = Random(generation);

@@ -94,7 +94,7 @@ fn read(owner: SocketAddr) -> Result<(), Box<dyn Error>> {
         // By now there may be a newer one than that.
         let epoch = weights.get_into(&memory, deadline())?;
         memory.buffer().read_at(0, &mut bytes)?;
-        // Which step these weights are of: its epoch, as each step is published once.
+        // The step of these weights: their epoch, as each step is published once.
         let step = u32::try_from(epoch.get())?;
         let words = bytes.chunks_exact(4).enumerate();
         let expected = |at: usize| pattern_word(step, at as u64).to_le_bytes();

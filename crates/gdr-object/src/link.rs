@@ -132,10 +132,12 @@ impl Link {
     ///
     /// # Errors
     /// [`Error::Gone`] if the owner was started again since the handle was made;
-    /// [`Error::Handle`] if it is of another owner; as [`Link::open`].
+    /// [`Error::Handle`] if it belongs to another owner; as [`Link::open`].
     pub fn open_handle(&self, handle: &Handle, deadline: Deadline) -> Result<RemoteObject> {
         if handle.owner != self.0.owner {
-            return Err(Error::Handle("they are of another owner than the link's"));
+            return Err(Error::Handle(
+                "they belong to another owner than the link's",
+            ));
         }
         let (name, generation) = (handle.name.clone(), handle.generation);
         RemoteObject::open(Arc::clone(&self.0), name, Some(generation), deadline)

@@ -140,7 +140,7 @@ impl QueuePairs {
 /// outstanding, and end only with it.
 #[derive(Debug)]
 pub(crate) enum Fault {
-    /// The deadline passed after so many bytes.
+    /// The deadline passed after this many bytes.
     Deadline { done: u64 },
     /// The owner closed the connection.
     Closed,
@@ -151,7 +151,7 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    /// The same, if so many bytes were moved earlier.
+    /// The same, if this many bytes were moved earlier.
     pub(crate) fn after(self, earlier: u64) -> Self {
         match self {
             Self::Deadline { done } => Self::Deadline {

@@ -242,7 +242,7 @@ mod tests {
         Source::of([192, 0, 2, number].into(), || None)
     }
 
-    /// Links of these hosts, each idle for so many seconds, with so many open objects.
+    /// Links of these hosts, each idle for this many seconds, with this many open objects.
     fn links(of: &[(u8, u64, usize)]) -> Vec<Activity> {
         let now = Instant::now() + Duration::from_secs(1000);
         let link = |(number, idle, open): &(u8, u64, usize)| Activity {

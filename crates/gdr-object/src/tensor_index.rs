@@ -77,7 +77,7 @@ pub enum InvalidTensors {
     /// The header cannot be understood.
     #[error("the header of the tensors is not valid: {0}; write the file again")]
     Header(String),
-    /// The checksums are of other tensors.
+    /// The checksums belong to other tensors.
     #[error(
         "there are {sums} checksums for the header and {tensors} tensors; serve the file again"
     )]

@@ -85,7 +85,7 @@ impl RemoteObject {
     /// Reads which tensors are in memory that has an epoch of it, and compares them with `sums`.
     ///
     /// # Errors
-    /// [`Error::Tensors`] if there are none, or others than the checksums are of;
+    /// [`Error::Tensors`] if there are none, or the checksums belong to others;
     /// [`Error::DamagedTensor`]; [`Error::Rdma`].
     pub fn check_tensors(
         &self,

@@ -201,7 +201,7 @@ mod tests {
         (listener, Vec::with_capacity(count))
     }
 
-    /// The first to speak after so many who are silent.
+    /// The first to speak after this many who are silent.
     fn first_behind(silent: usize, said: &[u8]) -> Result<String> {
         let (listener, mut silent_peers) = greeted(silent);
         thread::scope(|scope| {

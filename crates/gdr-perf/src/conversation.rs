@@ -91,7 +91,7 @@ impl Conversation {
             Err(error) => error,
         };
         if matches!(error, Error::Transfer { .. } | Error::Rdma(_)) {
-            // Messages before the reason are of no use, and a peer can send them without an end.
+            // Messages before the reason are useless, and a peer can send them without an end.
             let deadline = Deadline::after(AFTERMATH);
             while self.is_due() && !deadline.has_passed() {
                 match self.session.receive(deadline) {

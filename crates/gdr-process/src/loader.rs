@@ -138,7 +138,7 @@ impl LoadedLibrary {
         found
     }
 
-    /// Treats it as absent until the process loads another library: it is of no use.
+    /// Treats it as absent until the process loads another library: it is useless.
     pub fn ignore(&self) {
         visit_loaded(&mut |object| {
             self.absent_at.store(object.dlpi_adds, Ordering::Relaxed);

@@ -168,7 +168,7 @@ impl<'a> Stripe<'a> {
         self.requests.moved
     }
 
-    /// The offsets and lengths of the parts of a transfer of `len` bytes over so many queue pairs: 1 MiB
+    /// The offsets and lengths of the parts of a transfer of `len` bytes over this many queue pairs: 1 MiB
     /// at most, or 4 MiB in transfers of 64 MiB or more, and in short ones whole pages for each queue pair.
     pub fn parts(len: u64, queue_pairs: usize) -> impl Iterator<Item = (u64, u64)> {
         let share = len.div_ceil(queue_pairs.max(1) as u64);

@@ -4,7 +4,7 @@
 //! cargo run --release -p gdr-roce --example packets -- receive 1024 100000
 //! ```
 //!
-//! `receive` makes packets of so many bytes, checks and receives each, and takes the
+//! `receive` makes packets of this many bytes, checks and receives each, and takes the
 //! acknowledgements; `make` makes them only, so that the difference is what receiving costs.
 
 mod connection;

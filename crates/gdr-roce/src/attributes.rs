@@ -54,7 +54,7 @@ impl TransportConfig {
 
     /// Sets the maximum number of unacknowledged packets on a path whose round trip takes half a
     /// millisecond or more, where the window follows the rate of the path times its round trip. With
-    /// [`LossRecovery::Selective`](crate::LossRecovery::Selective) the responder keeps up to so many
+    /// [`LossRecovery::Selective`](crate::LossRecovery::Selective) the responder keeps up to this many
     /// packets after a gap, of the path MTU each. The range is the window to 65536, the default is 4096.
     #[must_use]
     pub const fn with_max_window(mut self, packets: u32) -> Self {

@@ -30,7 +30,7 @@ pub enum WcStatus {
     RetryExceeded,
     /// `RNR_RETRY_EXC_ERR`: the peer had no receive posted for the message.
     RnrRetryExceeded,
-    /// `MW_BIND_ERR`: the memory window is of another queue pair, or is bound already.
+    /// `MW_BIND_ERR`: the memory window belongs to another queue pair, or is bound already.
     WindowBind,
     /// `LOC_QP_OP_ERR`, `GENERAL_ERR` and other errors of a hardware or kernel device. The
     /// [`QueuePair`](crate::QueuePair) of this crate returns it for bytes that

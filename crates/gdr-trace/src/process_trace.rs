@@ -135,8 +135,8 @@ pub enum ParseError {
     /// It is not a trace.
     #[error("this is not a trace file: remove it from the folder")]
     NotATrace,
-    /// It is of another version.
-    #[error("the trace is of version {0}, and this gdr reads version {ours}; use libraries and command \
+    /// It has another version.
+    #[error("the trace has version {0}, and this gdr reads version {ours}; use libraries and command \
              of one version", ours = layout::VERSION)]
     OtherVersion(u32),
 }

@@ -26,7 +26,7 @@ pub enum Error {
         address: SocketAddr,
         source: io::Error,
     },
-    /// The management queue pair is of ports that are shared only.
+    /// Only shared ports have the management queue pair.
     #[error("UDP {address} is not shared, so it has no management queue pair; share the port")]
     PortNotShared { address: SocketAddr },
     /// The UDP port cannot be shared with other devices.
@@ -61,7 +61,7 @@ pub enum Error {
     #[error("{0} is not a multicast address; IPv4 has 224.0.0.0/4 and IPv6 ff00::/8")]
     NotMulticast(IpAddr),
     /// Two address families on one path.
-    #[error("{local} and {peer} are of different families; use IPv4 or IPv6 on both sides")]
+    #[error("{local} and {peer} have different address families; use IPv4 or IPv6 on both sides")]
     AddressFamily { local: IpAddr, peer: IpAddr },
     /// There is no route to a peer.
     #[error(

@@ -150,7 +150,7 @@ pub(crate) fn prove(
                 return Err(Error::PortSharing { address, reason });
             }
             let mut bytes = [0; LEN];
-            // Others are of peers of a process that was there before.
+            // Others come from peers of a process that was there before.
             let received = rustix::net::recvfrom(socket, &mut bytes, RecvFlags::DONTWAIT);
             if let Ok((LEN, _, Some(from))) = received
                 && bytes == datagram

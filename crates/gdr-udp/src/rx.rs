@@ -51,7 +51,7 @@ enum Check<'a> {
     },
     /// The datagram came by the raw socket, with all its headers.
     Raw(Path, Grh),
-    /// It came by shared memory, which changes nothing, with so many bytes.
+    /// It came by shared memory, which changes nothing, with this many bytes.
     Memory(&'a Socket, usize),
     /// It came by the socket of a multicast group, which has checked it.
     Group(Grh),

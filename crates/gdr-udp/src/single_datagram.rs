@@ -1,7 +1,7 @@
 //! Sending and receiving one datagram by one system call.
 //!
 //! quinn-udp prepares each call for 32 datagrams and their control messages. While one arrives at a time,
-//! most of the instructions of a round trip outside the kernel were of that preparation.
+//! that preparation was most of the instructions of a round trip outside the kernel.
 
 use std::io;
 use std::mem::MaybeUninit;

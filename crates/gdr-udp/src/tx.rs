@@ -224,7 +224,7 @@ mod tests {
         receiver
     }
 
-    /// Sends so many packets by batches; of each that arrives, the number that it was given, and
+    /// Sends this many packets by batches; of each that arrives, the number that it was given, and
     /// whether its ICRC holds for the identification that `identification` says.
     fn sent(
         socket: &Arc<Socket>,

@@ -20,7 +20,7 @@ use crate::ret::{pointer, status};
 ///
 /// # Safety
 ///
-/// `context` is open; the objects in `attr` are of this context and outlive the queue.
+/// `context` is open; the objects in `attr` belong to this context and outlive the queue.
 pub unsafe fn ibv_create_cq_ex(
     context: *mut ibv_context,
     attr: &mut ibv_cq_init_attr_ex,

@@ -29,7 +29,7 @@ impl Verbs {
     ///
     /// # Safety
     ///
-    /// `context` is open, by this library; the objects in `attr` are of this context and outlive the
+    /// `context` is open, by this library; the objects in `attr` belong to this context and outlive the
     /// queue pair.
     pub unsafe fn ibv_create_qp_ex(
         &self,

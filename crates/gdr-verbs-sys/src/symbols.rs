@@ -272,7 +272,7 @@ functions! {
         ///
         /// # Safety
         ///
-        /// `context` is open; `channel` is of this context or null. Both outlive the queue.
+        /// `context` is open; `channel` belongs to this context or is null. Both outlive the queue.
         pub ibv_create_cq(
             context: *mut ibv_context,
             cqe: c_int,
@@ -320,7 +320,7 @@ functions! {
         ///
         /// # Safety
         ///
-        /// `pd` is valid and `attr` readable and writable; the queues in `attr` are of the same context
+        /// `pd` is valid and `attr` readable and writable; the queues in `attr` belong to the same context
         /// and outlive the queue pair.
         pub ibv_create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> (pointer ibv_qp);
 

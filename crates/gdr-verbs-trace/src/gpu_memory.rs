@@ -5,7 +5,7 @@ use gdr_trace::layout::flag;
 
 use crate::recorder::Recorder;
 
-/// The GPU whose memory an address is of. `None` for host memory, also if a GPU's driver page-locked
+/// The GPU whose memory an address is in. `None` for host memory, also if a GPU's driver page-locked
 /// it, and where this process does not use CUDA.
 pub(crate) fn gpu_of(recorder: &Recorder, address: u64) -> Option<u32> {
     let driver = match Cuda::of_process() {

@@ -34,7 +34,7 @@ pub(crate) struct QueuePair {
     inline: AtomicU32,
     /// The kinds of its own receives, or of its shared receive queue's.
     receives: Slot,
-    /// Whether the ring is of a shared receive queue, by its address.
+    /// Whether the ring belongs to a shared receive queue, by its address.
     shared: AtomicPtr<()>,
     /// Requests of the extended interface.
     pub(crate) builder: Builder,

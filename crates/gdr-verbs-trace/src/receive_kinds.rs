@@ -111,7 +111,7 @@ fn free() -> MutexGuard<'static, Vec<&'static ReceiveKinds>> {
 }
 
 impl ReceiveKinds {
-    /// A ring for a queue with room for so many receives.
+    /// A ring for a queue with room for this many receives.
     pub(crate) fn take_ring(receives: u32) -> &'static Self {
         let size = receives.clamp(1, LARGEST).next_power_of_two() as usize;
         let mut free = free();

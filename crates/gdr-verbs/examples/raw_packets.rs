@@ -172,7 +172,7 @@ impl End {
                 own.to_bytes() == name.as_bytes()
             })
             .ok_or_else(|| format!("there is no device {name}"))?;
-        // SAFETY: the device is of the library, and each object is made of those before it.
+        // SAFETY: the device came from the library, and each object is made of earlier ones.
         unsafe {
             let context = verbs.ibv_open_device(*device)?.as_ptr();
             let domain = verbs.ibv_alloc_pd(context)?.as_ptr();

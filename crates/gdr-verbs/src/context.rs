@@ -117,7 +117,7 @@ impl Context {
         own.into_iter().flatten().any(|own| own.as_raw_fd() == fd)
     }
 
-    /// Whether both are of one device.
+    /// Whether both belong to one device.
     pub(crate) fn is_of_device(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.device, &other.device)
     }

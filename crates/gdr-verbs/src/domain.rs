@@ -21,7 +21,7 @@ pub(crate) struct Domain {
     context: Arc<Context>,
     domain: nic::Domain,
     users: Users,
-    /// The domain that a parent domain is of, or that was imported.
+    /// The domain under a parent domain, or the one that was imported.
     _parent: Option<Use>,
     _threads: Option<Use>,
 }

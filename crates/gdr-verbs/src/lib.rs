@@ -21,7 +21,7 @@
 //! which this library lacks, find functions in its contexts that refuse.
 //!
 //! Every handle is looked up in a table before it is used: one that was never returned, whose object
-//! was destroyed, or that is of the parent of a forked process, gives `EINVAL`. Handles of the last two
+//! was destroyed, or that belongs to the parent of a forked process, gives `EINVAL`. Handles of the last two
 //! kinds are known by their memory, which is never used for anything else. What a program passes
 //! besides handles is trusted as in libibverbs: arrays have their length, and registered memory stays
 //! mapped.

@@ -102,8 +102,8 @@ impl Prepared {
             region.check_window(&window.domain, range.access)?;
         }
         let of_nic = region.as_deref().map(Region::nic);
-        // SAFETY: a region ends only after it has cancelled its windows, and this one is added to them below; both are of
-        // one domain, and so of one device.
+        // SAFETY: a region ends only after it has cancelled its windows, and this one is added to them below; both belong to
+        // one domain, and so to one device.
         unsafe { lock(&window.window).prepare(key, of_nic, range) }?;
         if let Some(region) = &region {
             region.add_window(&window, key);

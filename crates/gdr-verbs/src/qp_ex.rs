@@ -140,7 +140,7 @@ extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
     plain(std::ptr::null_mut(), || Ok(Pair::of(qp)?.as_extended()))
 }
 
-/// Runs `work` on the builder of a queue pair, between start and complete. Outside, the call is of no
+/// Runs `work` on the builder of a queue pair, between start and complete. Outside, the call has no
 /// effect.
 fn build<T>(qp: *mut ibv_qp_ex, work: impl FnOnce(&Pair, &mut Builder) -> T) -> Result<T, Errno> {
     let pair = Pair::of(qp.cast())?;

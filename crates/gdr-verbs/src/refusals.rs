@@ -20,7 +20,7 @@ pub(crate) fn refusals() -> *mut verbs_ex_private {
     REFUSALS.as_ptr().cast_mut().cast()
 }
 
-/// Null for the functions that make objects, without which the others are of no use. A function that
+/// Null for the functions that make objects, without which the others are useless. A function that
 /// returns an error number would say with that it has succeeded, so it is announced.
 extern "C" fn refuse() -> *mut c_void {
     static ANNOUNCED: Once = Once::new();

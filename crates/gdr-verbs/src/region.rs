@@ -42,7 +42,7 @@ struct Registered {
 
 /// What lives as long as the registration.
 pub(crate) enum Keeps {
-    /// The buffer that its memory is of.
+    /// The buffer that has its memory.
     Buffer(#[expect(dead_code, reason = "kept only to be dropped")] Arc<Buffer>),
     /// Device memory.
     Use(#[expect(dead_code, reason = "kept only to be dropped")] Use),
@@ -264,7 +264,7 @@ fn on_demand(domain: &Domain, wanted: Wanted, access: Access) -> Result<nic::Reg
     Ok(engine.register_buffer(domain.nic(), (buffer, 0, len), wanted.iova, access)?)
 }
 
-/// Makes a region, which keeps the buffer that its memory is of.
+/// Makes a region, which keeps the buffer that has its memory.
 pub(crate) fn register(
     domain: &Arc<Domain>,
     wanted: Wanted,

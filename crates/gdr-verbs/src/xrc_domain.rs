@@ -34,7 +34,7 @@ const KNOWN: u32 = 3;
 /// The device and the inode of a file.
 type File = (u64, u64);
 
-/// A handle of an XRC domain. Those that were opened by the same file are of one domain: in this process, as another
+/// A handle of an XRC domain. All that were opened by the same file are one domain: in this process, as another
 /// one has an engine of its own.
 pub(crate) struct XrcDomain {
     _object: CObject<CDomain>,

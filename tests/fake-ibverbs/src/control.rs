@@ -20,7 +20,7 @@ pub enum Fault {
     Remove,
     /// It fails: its event is raised, and its queue pairs are in ERR.
     Fatal,
-    /// A verb fails with this `errno` so many times; its name is as in [`DeviceSpec::refusals`].
+    /// A verb fails with this `errno` this many times; its name is as in [`DeviceSpec::refusals`].
     Refuse(String, i32, u32),
     /// GPU memory is treated in this way by dma-buf.
     DmaBuf(GpuPath),
@@ -33,7 +33,7 @@ pub enum Fault {
     /// The next transfer that starts at the device and succeeds has this status, which is `ibv_wc_status`
     /// or any number, and this vendor error.
     EndNext(u32, u32),
-    /// An event is raised: `ibv_event_type`, or any number. It is of the queue pair with this number, or of port 1.
+    /// An event is raised: `ibv_event_type`, or any number. It concerns the queue pair with this number, or port 1.
     Raise(u32, Option<u32>),
 }
 

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::fmt::Debug;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// A child that takes so many seconds hangs.
+/// A child that takes this many seconds hangs.
 const LIMIT: u32 = 60;
 
 /// What a child found: `Ok`, or what is wrong.

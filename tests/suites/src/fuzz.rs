@@ -25,7 +25,7 @@ pub struct Options {
 enum Effort {
     /// The same inputs each time, for [`SMOKE_SECONDS`] at most: `cargo xtask test` repeats.
     Smoke,
-    /// Other inputs each time, beginning with those that earlier runs found, for so many seconds.
+    /// Other inputs each time, beginning with those that earlier runs found, for this many seconds.
     Search(u32),
 }
 

@@ -171,7 +171,7 @@ impl Package {
         format!("pkg:cargo/{}@{}", self.name, self.version)
     }
 
-    /// Whether it is of this workspace.
+    /// Whether it belongs to this workspace.
     pub fn is_own(&self) -> bool {
         self.source.is_none()
     }

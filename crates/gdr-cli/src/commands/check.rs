@@ -209,7 +209,7 @@ fn read(folder: &Path) -> Result<Vec<Found>, TraceError> {
     Ok(all)
 }
 
-/// Whether a frame is of an inline function of libibverbs, which every program calls.
+/// Returns whether a frame is in an inline function of libibverbs, which every program calls.
 fn is_of_header(frame: &FoundFrame) -> bool {
     let file = frame.source.as_deref().and_then(|it| it.rsplit_once(':'));
     file.is_some_and(|(file, _)| file.ends_with("infiniband/verbs.h"))

@@ -177,7 +177,7 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
     }
     let of_another = match &text_is_of {
         TextIsOf::Another(host) => format!(
-            "The text is of {host}, not of this node, which was not checked: run `gdr doctor` there."
+            "The text comes from {host}, not from this node, which was not checked: run `gdr doctor` there."
         ),
         TextIsOf::Elsewhere(address) => format!(
             "This node has no PCI function at {address}, which the text names, and was not checked: \
@@ -189,14 +189,14 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
     Ok(exit)
 }
 
-/// What a text names of the machine that it is of.
+/// What a text says about the machine that wrote it.
 #[derive(Default)]
 struct Names {
     hosts: BTreeSet<String>,
     addresses: BTreeSet<Bdf>,
 }
 
-/// The machine that a text is of.
+/// The machine that wrote a text.
 enum TextIsOf {
     /// The node that was checked.
     ThisNode,
@@ -463,7 +463,7 @@ fn show(place: usize, item: &Item<'_>, text_is_of: &TextIsOf, output: &mut Outpu
         Some(Confirmation::Confirmed { check, summary }) => {
             let confirmed = match text_is_of {
                 TextIsOf::ThisNode => "this node confirms it:",
-                _ => "if the text is of this node, it confirms it:",
+                _ => "if the text comes from this node, it confirms it:",
             };
             let confirmed = confirmed.red().bold().to_string();
             wrapped("   ", &format!("{confirmed} {check}: {summary}"), output)?;

@@ -43,7 +43,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "FILE", conflicts_with = "output")]
     safetensors: Option<PathBuf>,
 
-    /// If nothing has been published, wait for it up to so many seconds
+    /// If nothing has been published, wait for it up to this many seconds
     #[arg(long, value_name = "SECONDS", value_parser = count, conflicts_with = "follow")]
     wait: Option<u32>,
 
@@ -51,11 +51,11 @@ pub(crate) struct Options {
     #[arg(long)]
     follow: bool,
 
-    /// End after so many epochs
+    /// End after this many epochs
     #[arg(long, value_name = "N", value_parser = count, requires = "follow")]
     count: Option<u32>,
 
-    /// End if nothing is published for so many seconds
+    /// End if nothing is published for this many seconds
     #[arg(long, value_name = "SECONDS", value_parser = count, requires = "follow")]
     idle: Option<u32>,
 

@@ -160,7 +160,7 @@ pub(crate) struct Options {
     #[arg(short, long, value_name = "BYTES", value_parser = count)]
     mtu: Option<u32>,
 
-    /// One of so many requests has a completion
+    /// One request in this many has a completion
     #[arg(short = 'Q', long, value_name = "N", value_parser = count, default_value = "1")]
     cq_mod: u32,
 

@@ -119,7 +119,7 @@ pub(crate) struct DeviceOptions {
     )]
     nics: Vec<String>,
 
-    /// So many devices, the rails gdr0, gdr1 and so on at 127.0.1.1, 127.0.1.2 and so on
+    /// The number of devices: rails gdr0, gdr1 and so on at 127.0.1.1, 127.0.1.2 and so on
     #[arg(long = "nics", value_name = "N", conflicts_with = "nics", value_parser = clap::value_parser!(u8).range(1..=64))]
     rails: Option<u8>,
 
@@ -336,7 +336,7 @@ fn has_versions_of(shadow: &Path, installed: Option<&Path>) -> Result<bool, Laun
     let missing = missing.find(|version| !own.contains(version));
     if let Some(version) = missing {
         tracing::warn!(
-            "{} is of a later rdma-core than this gdr knows ({}): programs that load libibverbs by \
+            "{} comes from a later rdma-core than this gdr knows ({}): programs that load libibverbs by \
              name will not see gdr's devices; use --only-soft for those that need no other library \
              of rdma-core",
             installed.display(),

@@ -33,11 +33,11 @@ pub(crate) struct Options {
     #[arg(long)]
     get: bool,
 
-    /// End after so many epochs
+    /// End after this many epochs
     #[arg(long, value_name = "N", value_parser = count)]
     count: Option<u32>,
 
-    /// End if nothing is published for so many seconds
+    /// End if nothing is published for this many seconds
     #[arg(long, value_name = "SECONDS", value_parser = count)]
     idle: Option<u32>,
 

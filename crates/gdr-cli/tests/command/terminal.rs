@@ -5,7 +5,7 @@ use std::process::Command;
 use super::server::Server;
 use super::*;
 
-/// What `gdr` sends to a terminal of so many columns; none where there is no `script`.
+/// What `gdr` sends to a terminal of this many columns; none where there is no `script`.
 fn on_terminal(columns: u16, line: &str) -> Option<String> {
     let (status, text) = ended_on_terminal(columns, line)?;
     assert_eq!(status, 0, "{line}: {text}");
@@ -17,7 +17,7 @@ fn ended_on_terminal(columns: u16, line: &str) -> Option<(i32, String)> {
     run_on_terminal(columns, &format!("exec $gdr {line}"))
 }
 
-/// What a script of the shell sends to a terminal of so many columns, where `$gdr` is the command.
+/// What a script of the shell sends to a terminal of this many columns, where `$gdr` is the command.
 fn run_on_terminal(columns: u16, script: &str) -> Option<(i32, String)> {
     let gdr = cargo_bin!("gdr").display();
     let command = format!("gdr='{gdr}'; stty cols {columns} rows 24; {script}");
@@ -40,7 +40,7 @@ fn help_widths(place: usize) -> [u16; 2] {
     [WIDTHS[0], WIDTHS[1 + place % 3]]
 }
 
-/// The lines that are left on a screen of so many columns: what is written goes to where the cursor
+/// The lines that are left on a screen of this many columns: what is written goes to where the cursor
 /// is, which carriage returns, "up" and "erase" move and clear, as bars use them.
 fn screen(text: &str, columns: usize) -> Vec<String> {
     let mut lines: Vec<Vec<char>> = vec![Vec::new()];

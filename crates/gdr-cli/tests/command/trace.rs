@@ -253,5 +253,5 @@ fn a_program_or_a_library_that_is_missing_has_the_status_of_gdr_run() {
         .output()
         .unwrap();
     assert_eq!(code(&output), 125);
-    assert!(stderr(&output).contains("is of version 0.0.9"));
+    assert!(stderr(&output).contains("has version 0.0.9"));
 }

@@ -6,10 +6,10 @@
 //!
 //! - `cm/keeper` is the keeper's. The others are connected to it: the kernel ends these connections when the
 //!   keeper ends in whatever way, and the first to notice takes the name.
-//! - `cm/N` is of the process whose communication identifiers have the prefix N.
-//! - `cm/alive/N` is of that process, too. Processes of the host that have connections with it are connected
+//! - `cm/N` belongs to the process whose communication identifiers have the prefix N.
+//! - `cm/alive/N` belongs to that process, too. Processes of the host that have connections with it are connected
 //!   there, and so notice its end.
-//! - `cm/service/N` is of the process that listens for a service. So one process at most does.
+//! - `cm/service/N` belongs to the process that listens for a service. So one process at most does.
 //!
 //! A message is handed on by a connection of its own, whose two ends see each other's user: other users of the
 //! host receive nothing and hand on nothing. What is for no process is answered by the keeper; requests for a
@@ -286,7 +286,7 @@ impl Management {
         lock(&self.services).remove(&service);
     }
 
-    /// Reports the end of a process that this one has a connection with, if it is of this host and user. What it leaves
+    /// Reports the end of a process that this one has a connection with, if it runs on this host, for this user. What it leaves
     /// undone processes of other hosts do not learn.
     pub fn watch(&self, peer: PeerProcess) {
         let is_own = peer.prefix == self.prefix && peer.address == self.local.ip();

@@ -25,7 +25,7 @@ mod tests {
     use super::*;
 
     fn fail_with(errno: c_int) -> c_int {
-        // SAFETY: the place is of this thread.
+        // SAFETY: the place belongs to this thread.
         unsafe { *libc::__errno_location() = errno };
         -1
     }

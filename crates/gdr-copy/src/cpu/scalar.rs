@@ -185,7 +185,7 @@ pub(crate) unsafe fn load_exact(mut host: *mut u8, mut window: *const u8, mut le
 /// The lines that hold the range are mapped, `host` is valid for `len` bytes, and they do not
 /// overlap.
 pub(crate) unsafe fn load_words(mut host: *mut u8, mut window: *const u8, mut len: usize) {
-    // First up to a word boundary: from there on each load is of an aligned word, which is one
+    // First up to a word boundary: from there on each load takes an aligned word, which is one
     // transaction.
     let before = window.addr().wrapping_neg() % 8;
     if before != 0 && len != 0 {

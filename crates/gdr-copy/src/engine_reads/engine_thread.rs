@@ -20,7 +20,7 @@ use gdr_process::block_signals;
 pub(super) const SLOTS: usize = 8;
 /// How long it looks for another request before it sleeps: to wake it takes longer than a short read.
 const AWAKE: Duration = Duration::from_micros(50);
-/// Waking it takes about as long as loading so many bytes.
+/// Waking it takes about as long as loading this many bytes.
 const WORTH_WAKING: u64 = 32 << 10;
 /// Reads that are closer to each other than this come in a row.
 const IN_A_ROW: Duration = Duration::from_micros(100);

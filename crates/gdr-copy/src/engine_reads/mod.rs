@@ -39,7 +39,7 @@ use crate::mapping::Mapping;
 
 /// What is loaded at once, between two looks for a piece: it takes a PCIe round trip.
 const BLOCK: u64 = 1 << 10;
-/// What a load of a block from a simulated GPU takes, so that its copy engine, which is a thread, is of use
+/// What a load of a block from a simulated GPU takes, so that its copy engine, which is a thread, is useful
 /// as well.
 const SIMULATED_BLOCK: Duration = Duration::from_micros(10);
 /// How long a read that is complete waits until nothing is read for it.

@@ -78,7 +78,7 @@ pub struct Profile {
 #[non_exhaustive]
 pub enum ParseProfileError {
     /// The first line is another one.
-    #[error("the first line is not `{FORMAT}`: the file is of another version, or not a profile")]
+    #[error("the first line is not `{FORMAT}`: the file has another version, or is not a profile")]
     Format,
     /// A field of the key is missing.
     #[error("line {line} is not `{name}: ...`")]

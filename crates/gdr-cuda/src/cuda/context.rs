@@ -182,7 +182,7 @@ impl Cuda {
         self.enter(stream.device)
     }
 
-    /// Makes a context of `device` current for a scope: the thread's current one where that is of this
+    /// Makes a context of `device` current for a scope: the thread's current one where that belongs to this
     /// device, else the primary one. For memory, which is accessible from every context of the
     /// device: an application with its own context does not get a second one, which would take
     /// hundreds of megabytes of GPU memory.

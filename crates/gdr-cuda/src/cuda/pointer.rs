@@ -124,7 +124,7 @@ impl Cuda {
         self.with_pointer_context(device, ptr, || {
             let yes: c_uint = 1;
             let value: *const c_void = (&raw const yes).cast();
-            // SAFETY: the value is of the attribute's type.
+            // SAFETY: the value has the attribute's type.
             let status = unsafe { set(value, pointer_attribute::SYNC_MEMOPS, ptr.get()) };
             check("cuPointerSetAttribute", status)
         })

@@ -400,7 +400,7 @@ fn parse(path: &Path, text: &str) -> Result<Vec<Record>, JournalError> {
         match (&record, records.is_empty()) {
             (Record::Journal { version }, true) if *version == VERSION => {}
             (Record::Journal { version }, true) => {
-                return Err(garbage(format!("it is of version {version}")));
+                return Err(garbage(format!("it has version {version}")));
             }
             (_, true) | (Record::Journal { .. }, false) => {
                 return Err(garbage("it does not begin like a journal".to_owned()));

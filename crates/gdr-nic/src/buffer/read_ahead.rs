@@ -413,7 +413,7 @@ mod tests {
 
     const PACKET: usize = 4096;
 
-    /// A buffer of so many bytes with `seed` in the bytes of the pattern, and its reads.
+    /// A buffer of this many bytes with `seed` in the bytes of the pattern, and its reads.
     fn setup(len: usize, seed: u8) -> (Arc<ReadSource>, ReadAhead<Streams>) {
         let gpu = Gpu::open(SimDriver::new(1), Ordinal(0)).unwrap();
         let buffer = gpu.allocate(MemoryKind::Plain, len as u64).unwrap();

@@ -66,7 +66,7 @@ pub(crate) struct Chaos {
     log: Log,
     capture: Option<Capture>,
     counts: [AtomicU64; 3],
-    /// How often rules struck that are of no queue pair, by rule.
+    /// How often each rule that concerns no queue pair struck.
     strikes: Mutex<Vec<u64>>,
     /// When the first packet was sent or arrived.
     start: OnceLock<Instant>,
@@ -125,7 +125,7 @@ impl Chaos {
         rules.filter(move |(_, rule)| rule.fault.class() == class)
     }
 
-    /// Counts a strike of a rule that is of no queue pair; returns whether it may strike.
+    /// Counts a strike of a rule that concerns no queue pair; returns whether it may strike.
     fn may_strike(&self, number: usize, rule: &Rule) -> bool {
         let mut strikes = lock(&self.strikes);
         let struck = &mut strikes[number];

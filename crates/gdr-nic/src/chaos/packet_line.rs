@@ -19,7 +19,7 @@ pub(crate) struct HeldPacket {
     /// Its number, if it was not seen before.
     pub(super) number: Option<PacketNumber>,
     due: Time,
-    /// It leaves as well when so many have passed it.
+    /// It leaves as well when this many have passed it.
     behind: Option<u32>,
 }
 
@@ -46,9 +46,9 @@ pub(super) struct Arrival<'a> {
 pub(super) struct Schedule {
     /// Delays the packet, and all that follow it.
     pub(super) delay: Duration,
-    /// At most so many bytes per second.
+    /// At most this many bytes per second.
     pub(super) rate: Option<u64>,
-    /// Overtaken by so many, or after this time.
+    /// Overtaken by this many, or after this time.
     pub(super) overtaken: Option<(u32, Duration)>,
     /// How many more times.
     pub(super) copies: u32,
@@ -58,7 +58,7 @@ pub(super) struct Schedule {
 }
 
 impl PacketLine {
-    /// Adds a packet, and so many copies of it.
+    /// Adds a packet, and this many copies of it.
     pub(super) fn add(&mut self, now: Time, packet: Arrival<'_>, schedule: Schedule) {
         let mut due = now + schedule.delay;
         let mut behind = None;

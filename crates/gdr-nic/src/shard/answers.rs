@@ -1,6 +1,6 @@
 //! Whether a program answers the messages of a connection at once.
 
-/// Within so many polls of the engine after a message, a request of the program answers it. Programs look
+/// Within this many polls of the engine after a message, a request of the program answers it. Programs look
 /// for completions of their sends as well before they answer.
 pub(crate) const POLLS: u64 = 4;
 

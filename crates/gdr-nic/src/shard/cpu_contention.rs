@@ -11,7 +11,7 @@ use crate::shard::clock::{Clock, nanoseconds};
 /// A yield that takes longer may have let another thread run. Without another thread it takes well
 /// below a microsecond, but longer under an emulator or an interrupt: then the kernel's count decides.
 const SWITCH: Duration = Duration::from_micros(2);
-/// After so many yields at which no other thread ran, the CPU counts as free.
+/// After this many yields at which no other thread ran, the CPU counts as free.
 const QUIET_YIELDS: u32 = 64;
 
 /// What the yields of polling threads showed.
@@ -100,7 +100,7 @@ pub(crate) enum Cpu {
 impl LostTime {
     /// The polling time that is judged at once: several time slices of a thread that computes.
     const WINDOW: Duration = Duration::from_millis(16);
-    /// One in so many parts of a window, lost, is the share of a thread that computes.
+    /// One part of a window in this many, lost, is the share of a thread that computes.
     const SHARE: u64 = 4;
 
     /// The thread polls at `now`, or still does.

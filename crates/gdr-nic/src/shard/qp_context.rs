@@ -313,7 +313,7 @@ impl QpContext {
                         completion.id = request.id;
                         append(completed, request.retained);
                     }
-                    // Neither counted nor struck by faults: what counts is of this queue pair, and the queue is not.
+                    // Neither counted nor struck by faults: what counts belongs to this queue pair, and the queue does not.
                     let (pushed, announcement) = queue.completions(*shard).push(completion);
                     if announcement == Announcement::Sent {
                         announced = announcement;

@@ -52,7 +52,7 @@ impl QpTable {
     }
 
     /// Lets `to_rtr` change a queue pair from INIT to RTR, in which it receives packets. `None` if
-    /// there is no such queue pair, or it is of another service than `to_rtr` expects.
+    /// there is no such queue pair, or it has another service than `to_rtr` expects.
     pub(crate) fn start(
         &mut self,
         qpn: Qpn,

@@ -49,7 +49,7 @@ pub(crate) struct RegionTable {
 struct CacheLine<T>(T);
 
 impl RegionTable {
-    /// Returns empty tables of the process `origin` for so many shards.
+    /// Returns empty tables of the process `origin` for this many shards.
     pub(crate) fn new(origin: ProcessId, shards: usize) -> Self {
         Self {
             origin,

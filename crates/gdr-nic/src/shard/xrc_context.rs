@@ -48,7 +48,7 @@ impl XrcContext {
         lock::read(&self.queues).get(&number).cloned()
     }
 
-    /// Returns whether a queue is of this protection domain. A peer may name any queue, and so reach the regions of each.
+    /// Returns whether a queue belongs to this protection domain. A peer may name any queue, and so reach the regions of each.
     pub(crate) fn has(&self, domain: Domain) -> bool {
         let queues = lock::read(&self.queues);
         queues

@@ -74,7 +74,7 @@ pub struct PayloadBytes {
 }
 
 impl Counters {
-    /// Counts a packet of so many bytes that leaves by memory.
+    /// Counts a packet of this many bytes that leaves by memory.
     #[inline]
     pub(crate) fn count_sent_by_memory(&mut self, bytes: u64) {
         self.packets_sent += 1;

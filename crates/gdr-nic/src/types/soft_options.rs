@@ -74,7 +74,7 @@ impl SoftOptions {
     /// reach a wrong one are sent again ([`source_ports`](Self::source_ports)). There is a single one with [`PortUse::Shared`], too, whose slots are few: each shard takes one.
     ///
     /// A thread that polls or waits for a completion queue drives the shard of its queue pairs itself if
-    /// all of them are of one shard. Otherwise the threads of the shards do.
+    /// all of them belong to one shard. Otherwise the threads of the shards do.
     pub const fn shards(mut self, shards: usize) -> Self {
         self.shards = Some(shards);
         self

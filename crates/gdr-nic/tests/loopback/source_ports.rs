@@ -61,7 +61,7 @@ fn bytes_arrive_whatever_the_ports_and_the_shards_of_both_ends() {
             }
             for counters in [near.device.counters(), far.device.counters()] {
                 assert_eq!(counters.unknown_queue_pair, 0, "none was misdirected");
-                assert_eq!(counters.wrong_source, 0, "none was of another sender");
+                assert_eq!(counters.wrong_source, 0, "none came from another sender");
             }
         }
     }

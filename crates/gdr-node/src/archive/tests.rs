@@ -38,7 +38,7 @@ fn written(archive: &Archive) -> Vec<u8> {
     bytes
 }
 
-/// A tar with a manifest that promises so many entries, then what `fill` adds.
+/// A tar with a manifest that promises this many entries, then what `fill` adds.
 fn tar_with(entries: usize, fill: impl FnOnce(&mut Builder<Vec<u8>>)) -> Vec<u8> {
     let manifest = format!(
         "{{\"schema\":\"gdr-archive\",\"version\":1,\"gdr\":\"0.1.0\",\"collected\":0,\

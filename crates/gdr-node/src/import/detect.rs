@@ -198,7 +198,7 @@ impl Capture {
     }
 
     /// The node that a listing of lspci describes. Its NUMA nodes are known only by
-    /// those that it names; a listing that names none, although it would, is of a node with one.
+    /// those that it names; a listing that would name them, and names none, comes from a node with one.
     pub(super) fn listing(listing: lspci::Listing) -> Result<Inventory, ImportError> {
         let functions = &listing.functions;
         let is_bridge = |function: &&Function| {

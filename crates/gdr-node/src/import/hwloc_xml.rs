@@ -78,7 +78,7 @@ enum Kinds {
 }
 
 impl Kinds {
-    /// Returns whether a device is of a network and whether it is of RDMA.
+    /// Returns whether a device is a network interface and whether it is an RDMA device.
     fn of(self, device: Node<'_, '_>) -> (bool, bool) {
         let name = device.attribute("name").unwrap_or_default();
         let kind = device.attribute("osdev_type").unwrap_or_default();
@@ -143,7 +143,7 @@ impl Found {
         }
     }
 
-    /// An operating system's device in a function, if it is of a network or of RDMA.
+    /// An operating system's device in a function, if it is a network interface or an RDMA device.
     fn device(&mut self, object: Node<'_, '_>, parent: Option<Parent>) {
         let name = object.attribute("name").unwrap_or_default();
         let Some(Parent::Bridge(function)) = parent.filter(|_| !name.is_empty()) else {

@@ -52,7 +52,7 @@ fn mark_switch_managers(source: &impl Source, functions: &mut [(Function, Parent
 /// What the vital product data of a NIC has that manages NVSwitches.
 pub(crate) const SWITCH_MARK: &str = "SW_MNG";
 
-/// Returns whether vital product data is of a NIC that manages NVSwitches.
+/// Returns whether vital product data belongs to a NIC that manages NVSwitches.
 pub(crate) fn has_switch_mark(vpd: &[u8]) -> bool {
     let mark = SWITCH_MARK.as_bytes();
     vpd.windows(mark.len()).any(|window| window == mark)

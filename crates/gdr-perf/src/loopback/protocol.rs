@@ -79,7 +79,7 @@ pub(super) struct Ask {
 }
 
 impl Ask {
-    /// Requests a run with `settings`, into which the end `end` writes `source` over so many queue pairs.
+    /// Requests a run with `settings`, into which the end `end` writes `source` over this many queue pairs.
     pub(super) fn new(
         settings: &Settings,
         queue_pairs: usize,

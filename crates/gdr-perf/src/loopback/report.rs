@@ -179,7 +179,7 @@ impl Path {
         }
     }
 
-    /// The same for transfers of `size` bytes over so many queue pairs.
+    /// The same for transfers of `size` bytes over this many queue pairs.
     pub(super) fn over(self, queue_pairs: usize, size: u64) -> Self {
         let message = match queue_pairs {
             1 => self.message,

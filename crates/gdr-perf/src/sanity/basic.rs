@@ -152,7 +152,7 @@ pub(super) fn middle(target: &BenchTarget, kind: MemoryKind) -> Outcome {
     Ok(())
 }
 
-/// Every GPU of this process can be mapped, and each mapping is of its own GPU.
+/// Every GPU of this process can be mapped, and each mapping shows its own GPU.
 pub(super) fn every_gpu(target: &BenchTarget) -> Outcome {
     let targets: Vec<BenchTarget> = Gpu::all(target.gpu().driver().clone())?
         .into_iter()

@@ -106,7 +106,7 @@ pub(super) fn zero_length(target: &BenchTarget) -> Outcome {
     Ok(())
 }
 
-/// Peer-to-peer tokens are of no use to a mapping that stays when its memory is freed.
+/// Peer-to-peer tokens are useless to a mapping that stays when its memory is freed.
 pub(super) fn tokens(target: &BenchTarget) -> Outcome {
     Err(Stop::waived(
         match target.context()?.attributes().persistent {

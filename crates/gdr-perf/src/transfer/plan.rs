@@ -127,9 +127,9 @@ pub struct Plan {
     pub tx_depth: u32,
     /// Receives that are posted for each queue pair.
     pub rx_depth: u32,
-    /// One of so many requests has a completion, where bandwidth is measured.
+    /// One request in this many has a completion, where bandwidth is measured.
     pub signal_every: u32,
-    /// Up to so many requests are posted in one call, where bandwidth is measured.
+    /// Up to this many requests are posted in one call, where bandwidth is measured.
     pub post_list: u32,
     /// Messages in host memory up to this length are sent inline.
     pub inline: u32,
@@ -249,7 +249,7 @@ pub enum PlanError {
     AckTimeout(u8),
     /// A class of packets where no NIC sends them.
     #[error(
-        "service level {service_level} and traffic class {traffic_class} are of packets that a NIC \
+        "service level {service_level} and traffic class {traffic_class} concern packets that a NIC \
          sends, and {device} is a soft device: leave them out, or name a kernel device at both ends"
     )]
     SoftClass {

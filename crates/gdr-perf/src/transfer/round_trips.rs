@@ -54,7 +54,7 @@ pub(super) struct RoundTrips<'a> {
     inline: Vec<u8>,
     /// The next request, if it was made while the peer had its turn.
     next: Option<PreparedSend<'a>>,
-    /// One of so many requests has a completion.
+    /// One request in this many has a completion.
     every: u64,
     sent: u64,
     completed: u64,

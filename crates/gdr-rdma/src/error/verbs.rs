@@ -230,7 +230,7 @@ pub(crate) fn peer_memory_hint(errno: Errno) -> &'static str {
     match errno {
         Errno::EFAULT => "no peer-memory module claims GPU addresses: load nvidia_peermem",
         Errno::ENOMEM => "BAR1 is full, or the device is out of translation entries",
-        Errno::EINVAL => "the memory was freed, is managed, or is of a kind that cannot be pinned",
+        Errno::EINVAL => "the memory was freed, is managed, or has a kind that cannot be pinned",
         Errno::EOPNOTSUPP => "the device does not take such memory",
         _ => "see the kernel log",
     }

@@ -33,7 +33,7 @@ const SMALLEST: u32 = 2;
 const INITIAL: u32 = 16;
 /// For how many rounds a measured rate counts.
 const RATES: usize = 8;
-/// After so many rounds without a loss that counts, with the window of a short path, packets are not paced
+/// After this many rounds without a loss that counts, with the window of a short path, packets are not paced
 /// any more.
 const CALM: u32 = 16;
 /// How many packets may be sent at a time in spite of the pacing.
@@ -96,7 +96,7 @@ pub(super) struct Congestion {
     next_rate: usize,
     calm_rounds: u32,
     /// How many packets that were sent before the window was last reduced are not acknowledged. Another
-    /// loss among them is of the same congestion (RFC 6582, 3.2).
+    /// loss among them belongs to the same congestion (RFC 6582, 3.2).
     before_reduction: u32,
     /// The packets of the latest rounds that were acknowledged, and that were lost: a round counts half of
     /// the next one.
@@ -375,7 +375,7 @@ impl Congestion {
         self.recent[1] = self.recent[1].saturating_add(1);
         let is_congested =
             self.is_congested(queueing, hosts, round_trip) || jitter.is_some() && self.loses_many();
-        // Further losses among the packets of one window are of the same congestion (RFC 6582, 3.2;
+        // Further losses among the packets of one window belong to the same congestion (RFC 6582, 3.2;
         // RFC 6675, 5).
         let first = !self.round.lossy && self.before_reduction == 0;
         if first && is_congested {

@@ -81,7 +81,7 @@ pub(crate) struct Requester {
     round_trip: RoundTrip,
     congestion: Congestion,
     pub(crate) recovery: LossRecovery,
-    /// The peer is of this crate: it takes [filled](crate::wire::Bth::filled) packets, soon acknowledges
+    /// The peer runs this crate: it takes [filled](crate::wire::Bth::filled) packets, soon acknowledges
     /// messages that do not request it, and takes [`ATOMICS_OF_OWN_KIND`](crate::attributes::ATOMICS_OF_OWN_KIND).
     is_of_own_kind: bool,
     /// The PSN after the last packet that refers to its payload and is not acknowledged. The peer keeps none of them

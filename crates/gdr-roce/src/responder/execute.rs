@@ -384,7 +384,7 @@ impl Responder {
         let Some(atomic) = packet.atomic() else {
             return Err(Nak::INVALID);
         };
-        // The bit says that the peer is of this crate, where more are allowed than the program
+        // The bit says that the peer runs this crate, which allows more than the program
         // sets.
         let most = match packet.bth().filled {
             true => self.most_atomics(),

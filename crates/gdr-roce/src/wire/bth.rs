@@ -36,7 +36,7 @@ pub struct Bth {
     /// are [`Reth::LEN`](super::Reth::LEN) bytes without a meaning where the first packet has its RETH, so that
     /// all have one length, as the kernel wants of what it sends by one call. On an acknowledgement, an atomic's
     /// included: the sender takes such packets, soon acknowledges messages that do not request it, and keeps results of
-    /// as many atomics as two queue pairs of this crate may have outstanding. On an atomic: it may be one of so many.
+    /// as many atomics as two queue pairs of this crate may have outstanding. On an atomic: it may be one of that many.
     pub filled: bool,
     /// The packet sequence number.
     pub psn: Psn,

@@ -118,7 +118,7 @@ impl Path {
 
 /// The ICRC of `body` after the headers that `hasher` has seen.
 fn behind(mut hasher: Hasher, body: &[u8]) -> [u8; LEN] {
-    /// So many bytes are copied, with the masked field among them, so that a short packet is one piece.
+    /// This many bytes are copied, with the masked field among them, so that a short packet is one piece.
     const COPIED: usize = 64;
     let (start, rest) = body.split_at(body.len().min(COPIED));
     let mut copy = [0; COPIED];

@@ -368,7 +368,7 @@ proptest! {
             let mut received: Vec<_> = (0..PAIRS).flat_map(received).collect();
             received.sort_by_key(|(_, completion)| completion.id.0);
             for (server, completion) in received {
-                // Each completion is of a receive that was posted and did not complete before.
+                // Each completion belongs to a receive that was posted and did not complete before.
                 let at = posted.iter().position(|id| *id == completion.id);
                 let at = at.ok_or_else(|| TestCaseError::fail("completed twice"))?;
                 // The ones before it that are not complete are those that others have taken.

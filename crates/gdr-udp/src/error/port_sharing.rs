@@ -30,7 +30,7 @@ pub enum PortSharingError {
          (`/proc/self/uid_map`); run as a user that it maps to another number, or use another address"
     )]
     UnknownUser,
-    /// The processes that share the port are of another version.
+    /// The processes that share the port run another version.
     #[error("the processes that share it use another version of gdr; use the same one")]
     OtherVersion,
     /// This process cannot have as many descriptors as a group has sockets.

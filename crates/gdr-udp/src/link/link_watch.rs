@@ -107,7 +107,7 @@ impl LinkWatch {
         self.state
     }
 
-    /// Reads the state and lets the socket report the next change, until both are of the same state.
+    /// Reads the state and lets the socket report the next change, until both show the same state.
     fn follow(&mut self, on_event: &mut dyn FnMut(LinkEvent)) {
         for _ in 0..MOST_CHANGES {
             let now = self.read();

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use super::frame::{Headers, Network, Protocol};
 
 bitflags::bitflags! {
-    /// The fields of headers that a hash is of, as `enum ibv_rx_hash_fields`. Those of another protocol than a frame's
+    /// The fields of headers that a hash covers, as `enum ibv_rx_hash_fields`. Fields of another protocol than a frame's
     /// are left out.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub struct HashFields: u64 {

@@ -197,13 +197,13 @@ struct Search {
     left: [usize; SLOTS],
     /// Whether the kernel does not tell whose process has one of the names.
     is_unknown: bool,
-    /// Why the answer of a member was of no use.
+    /// Why the answer of a member was useless.
     failed: Option<PortSharingError>,
     found: Found,
 }
 
 impl Search {
-    /// Asks the member that has a slot, if it is of this user.
+    /// Asks the member that has a slot, if it runs as this user.
     fn ask(&mut self, slot: Slot) -> Shared<()> {
         match connect(&slot_name(self.address, slot)?)? {
             Connected::Free => self.found.free.push(slot),

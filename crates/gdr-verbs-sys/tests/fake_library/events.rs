@@ -11,7 +11,7 @@ fn readable(fd: c_int) -> bool {
     readable_within(fd, 0)
 }
 
-/// Whether the descriptor is readable within so many milliseconds.
+/// Whether the descriptor is readable within this many milliseconds.
 fn readable_within(fd: c_int, limit: c_int) -> bool {
     let mut poll = libc::pollfd {
         fd,

@@ -101,7 +101,7 @@ fn each_rule_finds_its_bug_with_the_stack_of_the_call() {
         let found = findings(*rule, Twin::Wrong);
         let own = found.iter().find(|it| it.rule == *rule);
         let own = own.unwrap_or_else(|| panic!("{rule} is not found: {found:#?}"));
-        // What is left at the end is of no place.
+        // What is left at the end has no place.
         assert_eq!(own.places.is_empty(), *rule == Rule::Leaked, "{own:?}");
         for place in &own.places {
             let binary = std::env::current_exe().unwrap();

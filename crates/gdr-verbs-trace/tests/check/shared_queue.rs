@@ -31,7 +31,7 @@ fn function(name: &CStr) -> *mut c_void {
 }
 
 impl SharedQueue {
-    /// A queue with room for so many receives of one segment.
+    /// A queue with room for this many receives of one segment.
     pub(crate) fn new(context: *mut ibv_context, domain: *mut ibv_pd, max_wr: u32) -> Self {
         let mut init = Init {
             context: ptr::null_mut(),

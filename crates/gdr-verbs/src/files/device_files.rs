@@ -49,7 +49,7 @@ pub(crate) struct Facts {
     pub(crate) place: Place,
 }
 
-/// The counters of a port by their names. Words are of four bytes.
+/// The counters of a port by their names. A word has four bytes.
 const COUNTERS: [(&str, Count); 21] = [
     ("VL15_dropped", |_| 0),
     ("excessive_buffer_overrun_errors", |_| 0),

@@ -534,7 +534,7 @@ fn reject(state: &mut State, channel: &Arc<Channel>, fields: &Fields<'_>) -> Res
         return Err(Errno::INVAL);
     };
     let is_of_datagrams = id.is_of_datagrams();
-    // 0 is of a library that has no reasons.
+    // A library that has no reasons sends 0.
     let reason = match fields.u8(5) {
         0 => RejectReason::CONSUMER,
         reason => RejectReason(reason.into()),

@@ -32,7 +32,7 @@ static OPEN: AtomicUsize = AtomicUsize::new(0);
 /// The channels of descriptors. The parent's stay its own after a fork.
 static CHANNELS: PerProcess<Mutex<HashMap<RawFd, Arc<Channel>>>> = PerProcess::new();
 
-/// Returns whether any descriptor is of the device.
+/// Returns whether any descriptor is open on the device.
 #[inline(always)]
 pub(crate) fn are_any_open() -> bool {
     OPEN.load(Ordering::Relaxed) != 0
@@ -269,7 +269,7 @@ unsafe fn write_any(fd: c_int, bytes: *const c_void, len: usize) -> ssize_t {
     }
 }
 
-/// What fstat(2) says of a descriptor, if it is of the device.
+/// What fstat(2) says of a descriptor, if it is open on the device.
 #[inline]
 pub(crate) fn device_of(fd: c_int) -> Option<libc::dev_t> {
     if !are_any_open() {
@@ -300,7 +300,7 @@ unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     unsafe { next::close(fd) }
 }
 
-/// Takes note that a descriptor was duplicated to another one, which was of something else before.
+/// Notes that a descriptor was duplicated to another one, whatever that one was open on before.
 #[cold]
 #[inline(never)]
 fn duplicated(from: c_int, to: c_int) -> c_int {

@@ -222,7 +222,7 @@ fn the_device_is_readable_while_events_wait() {
         assert_eq!(event(fd), Ok(fetched));
     }
     assert_eq!(destroy(fd, ids[0]), Ok(2));
-    assert!(is_readable(fd), "one event is of the other");
+    assert!(is_readable(fd), "one event belongs to the other");
     // With it, the last event goes.
     assert_eq!(destroy(fd, ids[1]), Ok(1));
     assert!(!is_readable(fd));
@@ -248,7 +248,7 @@ fn an_identifier_moves_to_another_channel_with_its_events() {
     assert_eq!(event(from), Ok(ids[1]));
     assert_eq!(event(from), Err(libc::EAGAIN));
     assert_eq!(destroy(from, ids[0]), Err(libc::EINVAL));
-    // The channel that it was of does not end it.
+    // The channel that it came from does not end it.
     close(from);
     assert_eq!(destroy(to, ids[0]), Ok(2));
     close(to);

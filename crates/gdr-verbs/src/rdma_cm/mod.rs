@@ -5,7 +5,7 @@
 //! rsockets. It opens the character device, writes commands to it, polls it, and fetches events by a command.
 //! These functions of the C library, which the library for `LD_PRELOAD` replaces, answer for that device:
 //!
-//! - [`descriptor`] has the functions, and knows which descriptors are of the device;
+//! - [`descriptor`] has the functions, and knows which descriptors are open on the device;
 //! - [`channel`] is an open device: a queue of events;
 //! - [`command`] reads commands and writes answers, by the layouts in [`abi`];
 //! - [`address`] binds identifiers to addresses and ports, and finds their devices;

@@ -147,7 +147,7 @@ fn torn_record(twin: Twin) {
         let version = version();
         for word in &pair.near[BODY as usize..] {
             let found = word.load(Ordering::Acquire);
-            assert_eq!(found, version, "a part is of another version");
+            assert_eq!(found, version, "a part has another version");
         }
     });
     pair.close();

@@ -272,7 +272,7 @@ fn a_parent_domain_reaches_the_regions_of_its_domain_and_keeps_it() {
         let errno = |verb: Result<(), VerbError>| verb.map_err(|error| error.errno());
         assert_eq!(errno(library().ibv_dealloc_pd(b.domain)), Err(Errno::EBUSY));
         assert_eq!(op!(b, dealloc_td)(td), libc::EBUSY);
-        // The queue pair is of the domain, the region of the parent domain.
+        // The queue pair belongs to the domain, the region to the parent domain.
         let (mut near, mut far) = ([5_u64], [0_u64]);
         let source = a.register(&mut near);
         let target = library()

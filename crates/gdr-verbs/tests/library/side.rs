@@ -80,7 +80,7 @@ pub(crate) struct Side {
 }
 
 impl Side {
-    /// A side whose queue pair is of this type.
+    /// A side whose queue pair has this type.
     pub(crate) fn new(kind: ibv_qp_type) -> Self {
         let verbs = library();
         let devices = verbs.devices().unwrap();

@@ -398,7 +398,7 @@ impl End {
     }
 }
 
-/// Both addresses are of one host, so the packets go by the loopback interface.
+/// Both addresses belong to one host, so the packets go by the loopback interface.
 fn requests_without_an_address_end_in_time(verbs: &'static Verbs, devices: [*mut ibv_device; 2]) {
     for lost in [c"v0", c"v1"] {
         let [a, b] = devices.map(|device| End::new(verbs, device));

@@ -167,7 +167,7 @@ struct End {
 
 impl End {
     fn new(verbs: &'static Verbs, device: *mut ibv_device) -> Self {
-        // SAFETY: the device is of the library, and each object is made of those before it.
+        // SAFETY: the device came from the library, and each object is made of earlier ones.
         unsafe {
             let context = verbs.ibv_open_device(device).unwrap().as_ptr();
             let domain = verbs.ibv_alloc_pd(context).unwrap().as_ptr();

@@ -75,7 +75,7 @@ impl Cm {
         command.extend((payload.len() as u16).to_ne_bytes());
         command.extend((answer.len() as u16).to_ne_bytes());
         command.extend(payload);
-        // SAFETY: a readable range; what the command has a pointer to is of a function of this module.
+        // SAFETY: a readable range; what the command points to comes from a function of this module.
         let written = unsafe { libc::write(self.0, command.as_ptr().cast(), command.len()) };
         match written == command.len() as isize {
             true => 0,

@@ -33,7 +33,7 @@ pub(crate) fn latest() -> Vec<&'static str> {
     names.collect()
 }
 
-/// Memory that regions and requests are of. It is never freed.
+/// Memory for regions and requests. It is never freed.
 pub(crate) struct Arena {
     pub(crate) writable: usize,
     read_only: usize,

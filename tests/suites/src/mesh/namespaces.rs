@@ -25,7 +25,7 @@ pub(super) struct Namespaces {
 }
 
 impl Namespaces {
-    /// Makes so many hosts; those that this machine does not permit are [`Unavailable`].
+    /// Makes this many hosts; those that this machine does not permit are [`Unavailable`].
     pub(super) fn new(hosts: usize) -> anyhow::Result<Self> {
         let mut own = Command::new("unshare");
         own.args(["--user", "--map-root-user", "--net", "--"]);

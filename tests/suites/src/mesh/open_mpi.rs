@@ -55,7 +55,7 @@ impl OpenMpi {
         }
     }
 
-    /// `mpirun` of so many ranks on this machine; the program is still to be added.
+    /// `mpirun` of this many ranks on this machine; the program is still to be added.
     pub(super) fn mpirun(&self, ranks: usize) -> Command {
         let libraries = libraries(&self.root);
         let mut command = Command::new(self.root.join("usr/bin/mpirun.openmpi"));

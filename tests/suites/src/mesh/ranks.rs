@@ -115,7 +115,7 @@ impl Ranks {
 
     /// Prints the last lines of some ranks.
     pub(super) fn print_ends(&self) {
-        /// More are of no use.
+        /// More are useless.
         const MOST: usize = 3;
         for rank in 0..self.all.len().min(MOST) {
             print_end(&format!("rank {rank}"), &self.file(rank, "log"));

@@ -366,7 +366,7 @@ fn stand_in(name: &str, provided: &[&str], repository: &Path) -> anyhow::Result<
     Ok(())
 }
 
-/// Whether every distribution with RPM has this: glibc, a shell, a feature of rpm, or it is of gdr.
+/// Whether every distribution with RPM has this: glibc, a shell, a feature of rpm, or gdr's own.
 fn is_of_the_system(requirement: &str) -> bool {
     let known = [
         "libc.so.6(",

@@ -11,7 +11,7 @@ use gdr_vm_tests::near::{self, in_near};
 
 use crate::fixture::{Family, Host};
 
-/// After so many seconds a program did not end. Each takes about one under TCG on an idle host, and was seen to
+/// After this many seconds a program did not end. Each takes about one under TCG on an idle host, and was seen to
 /// take 12 on a busy one; a packet that is lost costs it two.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 /// How often it is looked whether a server listens.

@@ -303,7 +303,7 @@ fn choose(link_layer: LinkLayer, gids: &[RdmaGid]) -> Option<Result<ChosenGid, N
         let typed = |gid: &RdmaGid| Some(entry(gid, kind(gid, Some(link_layer))?));
         gids.iter().filter_map(typed).collect()
     } else {
-        // All are of one type there.
+        // All have one type there.
         let all = gids.iter().map(|gid| entry(gid, GidType::InfiniBand));
         all.collect()
     };

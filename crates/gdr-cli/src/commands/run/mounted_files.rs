@@ -41,7 +41,7 @@ const CLASSES: [&str; 6] = [
 ];
 /// Folders that are left out: their files change, and a copy would not.
 const CHANGING: [&str; 2] = ["counters", "hw_counters"];
-/// How long the copy may take, which is of a few hundred small files.
+/// How long the copy of a few hundred small files may take.
 const COPYING: Duration = Duration::from_secs(60);
 /// The variable with the number of the first character device: the library cannot count the kernel's any more.
 const FIRST_NODE: &str = "GDR_VERBS_FIRST_NODE";

@@ -115,7 +115,7 @@ impl Backend for DmaBufBackend {
             _ => Caching::WriteCombined,
         };
         let fd = self.exporter.export(info.device, va, len, mapping_type)?;
-        // If the memory was freed and allocated again between the two calls, the export is of other
+        // If the memory was freed and allocated again between the two calls, the export has other
         // memory.
         if self.exporter.locate(request)?.buffer != info.buffer {
             return Err(gdr_cuda::Error::UnknownPointer { ptr: request.ptr }.into());

@@ -49,7 +49,7 @@ pub(super) fn parse(handle: &[u8; 64], pid: u32, size: u64) -> Result<IpcHint, I
     let object_size = u64::from(word(6)) << 12;
     let offset = u64::from(word(7));
     let (client, object) = (Handle(word(12)), Handle(word(13)));
-    // Each check is of a word whose value is known. With another layout the words hold something
+    // Each check looks at a word whose value is known. With another layout the words hold something
     // else.
     if word(2) != pid {
         return Err(IpcError::Process {

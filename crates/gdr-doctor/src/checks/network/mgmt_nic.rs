@@ -8,7 +8,7 @@ pub(super) const CHECK: Check = Check {
           like the others. A library that uses all devices also uses it, and the whole job waits \
           for it.",
     inputs: "Rate and link layer of the active ports; NCCL_IB_HCA in the environment.",
-    criteria: "pass: all are of one kind, or NCCL_IB_HCA excludes the others. info: some differ \
+    criteria: "pass: all have one kind, or NCCL_IB_HCA excludes the others. info: some differ \
                and are not excluded. skip: fewer than two ports are active. unknown: not \
                collected.",
     sources: &[
@@ -31,7 +31,7 @@ fn run(context: &Context<'_>) -> Judgement {
     }
     let odd = of_another_kind(&active);
     if odd.is_empty() {
-        return Ok(Finding::pass("all active ports are of one kind"));
+        return Ok(Finding::pass("all active ports have one kind"));
     }
     let names: Vec<&str> = odd.iter().map(|(port, _)| port.device).collect();
     let shown = odd
@@ -55,10 +55,10 @@ fn run(context: &Context<'_>) -> Judgement {
     } else {
         Finding::info(match &names[..] {
             [name] => {
-                format!("{name} is of another kind than the others: exclude it in libraries")
+                format!("{name} differs in kind from the others: exclude it in libraries")
             }
             _ => format!(
-                "{} are of another kind than the others: exclude them in libraries",
+                "{} differ in kind from the others: exclude them in libraries",
                 names.join(", ")
             ),
         })

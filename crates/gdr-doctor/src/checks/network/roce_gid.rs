@@ -7,7 +7,7 @@ use crate::checks::prelude::*;
 pub(super) const CHECK: Check = Check {
     id: CheckId("roce.gid"),
     title: "RoCE ports have a routable GID of RoCE v2",
-    why: "A RoCE connection uses an index of the port's GID table. The right entry is of version 2 \
+    why: "A RoCE connection uses an index of the port's GID table. The right entry has version 2 \
           and of an IPv4 address, or else of a global IPv6 address. Link-local entries work at \
           most within one segment. With a wrong index, connections time out (status 12, vendor \
           error 129).",

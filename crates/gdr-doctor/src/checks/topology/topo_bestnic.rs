@@ -85,7 +85,7 @@ fn kind(nic: &Nic<'_>) -> Option<(String, String)> {
     ))
 }
 
-/// The active NICs that are not used and are of the same kind as one that is.
+/// The active NICs that are not used and have the same kind as one that is.
 fn idle<'a, 'b>(context: &'b Context<'a>, used: &[Bdf]) -> Vec<&'b Nic<'a>> {
     let nics = context.nics();
     let kinds: Vec<_> = (nics.iter())

@@ -23,14 +23,14 @@ use crate::os::shorten_time_slice;
 /// The most time that the first copies of a GPU may take: more than any kernel that holds up the driver for
 /// a moment. Only the copy thread waits.
 const TRIAL_LIMIT: Duration = Duration::from_secs(60);
-/// A stream lets go of the memory of its past copies each time so many were queued.
+/// A stream lets go of the memory of its past copies each time this many were queued.
 const RELEASE_EVERY: u64 = 1024;
 
 /// The thread.
 pub(super) fn serve(link: &Link, gpu: Gpu, peers: PeerCopies) {
     block_signals();
     use_driver(link, gpu, peers);
-    // All that was of the driver is released.
+    // Everything that belonged to the driver is released.
     link.close();
 }
 

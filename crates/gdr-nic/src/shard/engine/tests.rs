@@ -133,7 +133,7 @@ fn send_message(engine: &mut Engine, qpn: Qpn) {
     engine.send(&Regions::default(), 0);
 }
 
-/// Polls until so many packets were received.
+/// Polls until this many packets were received.
 fn receive(engine: &mut Engine, packets: u64) {
     while engine.counters().packets_received < packets {
         engine.poll(&Regions::default(), 0);

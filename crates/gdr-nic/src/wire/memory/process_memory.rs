@@ -22,7 +22,7 @@ pub(super) struct Token {
 /// The memory of another process of this host and user, or of this one.
 ///
 /// It can be read where the kernel lets a debugger attach, see `PTRACE_MODE_ATTACH_REALCREDS` in `ptrace(2)`: the other
-/// process is of the same user and can dump core, and no security module forbids it, as Yama does by default
+/// process runs as the same user and can dump core, and no security module forbids it, as Yama does by default
 /// in Ubuntu.
 #[derive(Debug)]
 pub(crate) struct ProcessMemory(PeerProcess);

@@ -73,7 +73,7 @@ impl fmt::Display for Welcome {
     }
 }
 
-/// The words after the version, if there are exactly so many.
+/// The words after the version, if there are exactly that many.
 fn words<const N: usize>(message: &[u8]) -> Option<[&str; N]> {
     let text = str::from_utf8(message).ok()?;
     let words = text.strip_prefix(VERSION)?.strip_prefix(' ')?.split(' ');
@@ -139,7 +139,7 @@ pub(super) fn connect(address: SocketAddr, qpn: Qpn) -> Result<Option<ProcessFd>
     Ok(None)
 }
 
-/// Accepts a connection; `None` if it is of another user.
+/// Accepts a connection; `None` if it comes from another user.
 pub(super) fn accept(listener: BorrowedFd<'_>) -> Result<Option<ProcessFd>, Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::accept_with(listener, flags)?;

@@ -239,12 +239,12 @@ impl RecordWatch {
 /// A record that was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Record {
-    /// All of it was copied: so many bytes.
+    /// All of it was copied: this many bytes.
     Whole(usize),
     /// It is long, and only its start was copied. This is where it is in the memory of this process until its room is
     /// given back.
     Long(Extent),
-    /// So many bytes, without the payload, which is there in the memory of the producer.
+    /// This many bytes, without the payload, which is there in the memory of the producer.
     Referring(usize, Extent),
     /// As `Referring`, to memory of a GPU.
     InDevice(usize, Extent),
@@ -512,7 +512,7 @@ impl Consumer {
         self.next.segment.header().refuse_references();
     }
 
-    /// Whether at least so many bytes were taken and not given back.
+    /// Whether at least this many bytes were taken and not given back.
     pub(super) fn has_taken(&self, bytes: u64) -> bool {
         self.taken - self.given_back >= bytes
     }
@@ -774,7 +774,7 @@ mod tests {
         );
     }
 
-    /// A packet of a SEND, at so many packets from the first.
+    /// A packet of a SEND, at this many packets from the first.
     fn header(position: Position, qpn: u32, psn: u32) -> [u8; Bth::LEN] {
         let bth = Bth {
             opcode: Opcode::send(position, false).byte(),

@@ -357,7 +357,7 @@ fn plain(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Groups of so many bytes with a separator between them.
+/// Groups of this many bytes with a separator between them.
 fn joined(bytes: &[u8], group: usize, separator: char) -> String {
     let groups: Vec<String> = bytes.chunks(group).map(plain).collect();
     groups.join(&separator.to_string())

@@ -127,7 +127,7 @@ impl HostCase {
         }
     }
 
-    /// This case, measured for so many milliseconds.
+    /// This case, measured for this many milliseconds.
     const fn lasting(mut self, millis: u64) -> Self {
         self.duration = Duration::from_millis(millis);
         self

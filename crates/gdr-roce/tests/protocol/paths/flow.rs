@@ -56,7 +56,7 @@ impl Host {
         }
     }
 
-    /// This host, whose timers expire at multiples of so many milliseconds.
+    /// This host, whose timers expire at multiples of this many milliseconds.
     pub(crate) const fn ticking(mut self, millis: u64) -> Self {
         self.tick = Duration::from_millis(millis);
         self
@@ -69,7 +69,7 @@ impl Host {
         Time::since_epoch(Duration::from_nanos(ticks * tick))
     }
 
-    /// This host, whose thread has no CPU after so many of 10,000 polls, for up to `slice` microseconds.
+    /// This host, whose thread has no CPU after this many of 10,000 polls, for up to `slice` microseconds.
     pub(crate) const fn preempted(mut self, polls: u32, slice: u64) -> Self {
         self.preempted = polls;
         self.time_slice = Duration::from_micros(slice);
