@@ -103,7 +103,7 @@ impl CommandSpec for Options {
     ];
     const EXAMPLES: &'static str = "\
 Examples:
-  gdr trace ./all_reduce_perf -g 8                    a table behind the program's output
+  gdr trace ./all_reduce_perf -g 8                    a table after the program's output
   gdr trace --require direct=95% -- ./app             fails unless 95% of the bytes went direct
   gdr trace --require-rdma=1G -- ./app                fails if it used TCP, and says how far it came
   gdr trace --json -o trace.json -- ./app             the report as JSON, in a file of its own
