@@ -36,7 +36,7 @@ pub(crate) const VARIABLES: [Entry; 14] = [
     ),
     (
         "GDR_VERBS_LIBRARY",
-        "the verbs library of gdr run, gdr check and gdr trace, or its folder, instead of that beside gdr",
+        "the verbs library of gdr run, gdr check and gdr trace, or its folder, instead of the one beside gdr",
     ),
     (
         "TMPDIR",

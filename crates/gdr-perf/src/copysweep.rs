@@ -266,7 +266,7 @@ impl Report {
         }
     }
 
-    /// The choice that is slowest beside the fastest path.
+    /// The choice that is slowest relative to the fastest path.
     pub fn worst_choice(&self) -> Option<&Choice> {
         let choices = self.choices.iter();
         choices.max_by(|a, b| a.ratio.total_cmp(&b.ratio))

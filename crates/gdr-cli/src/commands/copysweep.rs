@@ -274,7 +274,7 @@ fn show(report: &Report, quantity: Quantity, output: &mut Output) -> gdr_perf::R
     }
     if let Some(worst) = report.worst_choice() {
         let text = format!(
-            "the choice that is slowest beside the fastest path: {} {} ({} memory): a planned copy by \
+            "the choice that is slowest relative to the fastest path: {} {} ({} memory): a planned copy by \
              {} takes {:.2} times as long as one by {} alone",
             binary(worst.cell.size),
             worst.cell.direction,

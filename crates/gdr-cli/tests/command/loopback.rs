@@ -83,7 +83,7 @@ fn a_sweep_measures_each_way_by_size() {
         );
     }
     assert_contains!(text, "describes no hardware");
-    let slowest = "direct at its slowest beside staged: RDMA ";
+    let slowest = "direct at its slowest relative to staged: RDMA ";
     assert!(text.contains(slowest), "{text}");
 
     let report = json(&format!("{sweep} --udp-port 14800 --staged"));

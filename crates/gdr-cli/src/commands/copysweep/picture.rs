@@ -54,7 +54,7 @@ pub(super) fn svg(report: &Report, quantity: Quantity) -> String {
         .into_iter()
         .zip([BLUE, PURPLE, ORANGE, GREEN]);
     panels.push(Panel {
-        heading: "the planner's choice beside the fastest path".to_owned(),
+        heading: "the planner's choice against the fastest path".to_owned(),
         title: "planned / fastest",
         height: 140.0,
         scale: Scale::Logarithmic,

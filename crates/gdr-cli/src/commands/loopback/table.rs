@@ -104,7 +104,7 @@ impl Table {
         }
         if let Some(slowest) = sweep.slowest_direct() {
             output.line(format_args!(
-                "direct at its slowest beside staged: {} of {} bytes, latency {:.2}x, rate {:.2}x",
+                "direct at its slowest relative to staged: {} of {} bytes, latency {:.2}x, rate {:.2}x",
                 slowest.operation, slowest.size, slowest.latency, slowest.rate
             ))?;
         }

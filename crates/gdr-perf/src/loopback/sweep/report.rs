@@ -51,7 +51,7 @@ impl Sweep {
         }
     }
 
-    /// Where the direct path is slowest beside the staged one.
+    /// Where the direct path is slowest relative to the staged one.
     pub fn slowest_direct(&self) -> Option<&DirectRatio> {
         let least = |ratio: &DirectRatio| ratio.latency.min(ratio.rate);
         let ratios = self.direct_to_staged.iter();
