@@ -1,9 +1,10 @@
 """Runs a job of two processes under many seeds of one fault, and counts how the runs end.
 
-    python3 seeds.py ucx|mpi|nixl|mooncake|nccl flap|hang|kill [--seeds 0..100] [--jobs 4] [--deadline 30]
+    python3 seeds.py perftest|ucx|mpi|nixl|mooncake|nccl flap|hang|kill|check [--seeds 0..100] [--jobs 4] [--deadline 30]
 
 A run recovers (it ends well), fails (it ends otherwise), hangs (it does not end before the deadline), has wrong
-bytes, or was not struck. Needs gdr, and what the job is of: ucx_perftest; mpirun and mpi_messages in the PATH; the
+bytes, or was not struck. With `check` nothing goes wrong, and both ends run under `gdr check`: it is silent, or
+reports errors. Needs gdr and the job's programs: perftest; ucx_perftest; mpirun and mpi_messages in the PATH; the
 wheel nixl-cu12; the wheel mooncake-transfer-engine-non-cuda; a GPU, NCCL and the CUDA runtime.
 """
 
@@ -27,6 +28,23 @@ SETTINGS = {
     "UCX_WARN_UNUSED_ENV_VARS": "n",
     "MC_TRANSFER_TIMEOUT": "5",  # Mooncake gives up after 30 s without it.
 }
+PERFTEST = [
+    "ib_write_bw -F -a -n 1000",
+    "ib_read_bw -F -a -n 1000",
+    "ib_send_bw -F -a -n 1000",
+    "ib_send_bw -F -b -q 4",
+    "ib_send_bw -F --use-srq -q 4 -s 4096",
+    "ib_send_bw -F -c UD -s 1024",
+    "ib_write_bw -F -c UC -s 65536",
+    "ib_write_bw -F -q 8 -b -s 4096",
+    "ib_atomic_bw -F",
+    "ib_atomic_lat -F",
+    "ib_write_lat -F -s 8",
+    "ib_send_lat -F -s 9000",
+    "ib_send_lat -F -c UD -s 512",
+    "ib_read_lat -F -s 70000",
+]
+UCX = ["tag_bw", "tag_lat", "stream_bw", "stream_lat", "ucp_am_bw", "ucp_am_lat", "ucp_get", "ucp_put_lat"]
 MPI = "mpirun --allow-run-as-root --oversubscribe --mca pml ucx --mca btl ^openib,vader,tcp"
 
 
@@ -52,14 +70,16 @@ def free_port():
                 pass
 
 
-def commands(job, ends):
+def commands(job, ends, variant):
     """The commands of a run: the one that decides how it ended, and a second one before it or none."""
     port = free_port()
     if job == "mpi":
         ranks = [f"-n 1 {' '.join(map(quoted, ends[end]))} mpi_messages" for end in ("initiator", "target")]
         return [["sh", "-c", f"exec {MPI} {' : '.join(ranks)}"]]
-    if job == "ucx":
-        run = ["ucx_perftest", "-t", "tag_bw", "-s", "65536", "-n", "20000", "-w", "10", "-p", port]
+    if job in ("perftest", "ucx"):
+        run = ["ucx_perftest", "-t", UCX[variant % len(UCX)], "-s", "65536", "-n", "20000", "-w", "10", "-p", port]
+        if job == "perftest":
+            run = [*PERFTEST[variant % len(PERFTEST)].split(), "-p", port]
         return [[*ends["initiator"], *run, "127.0.0.1"], [*ends["target"], *run]]
     script = HERE / {"nixl": "nixl_writes.py", "mooncake": "mooncake_reads.py", "nccl": "nccl_reduces.py"}[job]
     return [[*ends[end], sys.executable, "-B", str(script), end, port] for end in ("initiator", "target")]
@@ -82,24 +102,29 @@ def quoted(word):
 def run(options, seed):
     """Returns the verdict of a seed, the seconds that it took, and what the run printed."""
     # Each run has an address of its own, so that runs do not share a device.
-    nic = ["gdr", "run", "--nic", f"127.0.3.{1 + seed % 250}"]
-    scenario, struck_end = fault(options.fault, options.job, seed)
+    checks, nic = options.fault == "check", ["--nic", f"127.0.3.{1 + seed % 250}"]
+    settings = {**os.environ, **SETTINGS}
+    if checks and seed % 2:
+        settings["UCX_TLS"] = "self,ud_v"
     with tempfile.TemporaryDirectory() as folder:
         log, output = os.path.join(folder, "chaos.log"), os.path.join(folder, "output")
-        ends = dict.fromkeys(("initiator", "target"), [*nic, "--"])
-        ends[struck_end] = [*nic, "--chaos", scenario, "--seed", str(seed), "--chaos-log", log, "--"]
+        ends = dict.fromkeys(("initiator", "target"), ["gdr", "check" if checks else "run", *nic, "--"])
+        if not checks:
+            scenario, struck_end = fault(options.fault, options.job, seed)
+            strike = ["--chaos", scenario, "--seed", str(seed), "--chaos-log", log]
+            ends[struck_end] = ["gdr", "run", *nic, *strike, "--"]
         begin, processes = time.monotonic(), []
         with open(output, "wb") as out:
-            for command in reversed(commands(options.job, ends)):
-                if options.job == "ucx" and processes:
-                    time.sleep(1)  # ucx_perftest does not try again to connect.
+            for command in reversed(commands(options.job, ends, seed // 2 if checks else 0)):
+                if options.job in ("perftest", "ucx") and processes:
+                    time.sleep(1)  # They do not try again to connect.
                 processes.append(
-                    subprocess.Popen(
-                        command, stdout=out, stderr=out, start_new_session=True, env={**os.environ, **SETTINGS}
-                    )
+                    subprocess.Popen(command, stdout=out, stderr=out, start_new_session=True, env=settings)
                 )
             try:
                 status = processes[-1].wait(options.deadline)
+                if checks:
+                    status = max(status, processes[0].wait(options.deadline))
             except subprocess.TimeoutExpired:
                 status = None
         took = time.monotonic() - begin
@@ -109,6 +134,8 @@ def run(options, seed):
         faults = pathlib.Path(log).read_text() if os.path.exists(log) else ""
     if "WRONG BYTES" in text:
         verdict = "wrong bytes"
+    elif checks:
+        verdict = {None: "hangs", 0: "silent", 120: "reports errors"}.get(status, "fails")
     elif "rule=" not in faults:
         verdict = "not struck"
     else:
@@ -118,8 +145,8 @@ def run(options, seed):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("job", choices=("ucx", "mpi", "nixl", "mooncake", "nccl"))
-    parser.add_argument("fault", choices=("flap", "hang", "kill"))
+    parser.add_argument("job", choices=("perftest", "ucx", "mpi", "nixl", "mooncake", "nccl"))
+    parser.add_argument("fault", choices=("flap", "hang", "kill", "check"))
     parser.add_argument("--seeds", default="0..100", help="from the first one up to the last, which is left out")
     parser.add_argument("--jobs", type=int, default=4, help="runs at once")
     parser.add_argument("--deadline", type=float, default=30, help="in seconds")
