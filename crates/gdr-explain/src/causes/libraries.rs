@@ -124,6 +124,38 @@ pub(super) const CAUSES: &[Cause] = &[
         ..Cause::DEFAULT
     },
     Cause {
+        id: "gds-unavailable",
+        title: "GPUDirect Storage is off: cuFile moves files through host memory, or refuses them",
+        why: "cuFile reads into GPU memory by the kernel module nvidia-fs, and only from drivers that \
+              have registered with it: NVMe drivers of MLNX_OFED or DOCA, and file systems that \
+              support it. Elsewhere it uses POSIX calls where its configuration allows that, and \
+              fails otherwise.",
+        patterns: &[
+            sure(r"\bnvme driver not registered with nvidia-fs"),
+            sure(r"\bnvidia-fs(\.ko)? driver not loaded"),
+            sure(r"gpudirect storage not supported on current file"),
+            likely(r"\bcufilehandleregister\b.{0,20}\b(error|fail|gds not supported)"),
+            weak(r"\berror\W+cufio-fs:\d+ "),
+        ],
+        remedies: &[
+            run("See what cuFile supports on this node", "gdscheck -p"),
+            run("Load the module", "modprobe nvidia-fs"),
+            run(
+                "For local NVMe: install the drivers that register with it, and boot again",
+                "mlnxofedinstall --with-nvmf --enable-gds",
+            ),
+            run(
+                "Or accept copies through host memory",
+                "\"allow_compat_mode\": true in /etc/cufile.json",
+            ),
+        ],
+        sources: &[
+            "NVIDIA GPUDirect Storage: installation and troubleshooting guide",
+            "NVIDIA/gds-nvidia-fs issues 4, 19, 31",
+        ],
+        ..Cause::DEFAULT
+    },
+    Cause {
         id: "gdrcopy-library",
         title: "libgdrapi.so is not found: small messages take the slow way",
         why: "UCX, NVSHMEM and NCCL load GDRCopy's library at run time where it is there. Without it \

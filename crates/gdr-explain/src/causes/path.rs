@@ -52,7 +52,7 @@ pub(super) const CAUSES: &[Cause] = &[
             )
             .unless(r"\brocm gpu ?direct"),
             likely(r"\bgpu ?direct\b.{0,30}\b(disabled|not (available|supported|enabled|used))\b")
-                .unless(r"\brocm gpu ?direct"),
+                .unless(r"\b(rocm gpu ?direct|gpu ?direct storage)"),
             likely(r"\bgdr\b.{0,20}\b(disabled|not (available|supported|enabled|used))\b"),
             likely(r"\b(gdr|gdrdma|gpu_?direct(_rdma)?)\b ?[:=] ?(0|false|no|off|disabled)\b"),
             likely(r"\b(without|not using) /?gdr(dma)?\b"),

@@ -19,6 +19,8 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(r"net/ib ?: no device found"),
             sure(r"\bno (ib|rdma|infiniband) devices? (was |were )?found"),
             sure(r"no available rnic"),
+            likely(r"init failed for remote transport: ?ibrc"),
+            likely(r"\bprovider (efa|verbs|psm\w*|cxi)\b.{0,20}\boutput empty list"),
             sure(r"couldn'?t read uverbs abi version"),
             sure(r"net/socket ?: ?gpu ?direct rdma (\(\w+\) )?disabled for hca"),
             sure(r"\bibv_open_device(\(\S*\))? failed"),
@@ -135,6 +137,8 @@ pub(super) const CAUSES: &[Cause] = &[
                 .unless(r"\bdlvsym failed"),
             likely(r"symbol lookup error: .*undefined symbol: (ibv|mlx5dv|rdma|efadv)_"),
             sure(r"\bprovider\b.{0,60}\babi\b.{0,40}(mismatch|differ|incompatible)"),
+            sure(r"\bibv_\w+\b.{0,40}inappropriate ioctl for device"),
+            likely(r"\bbad state updated: \d+, maybe hardware issue"),
         ],
         remedies: &[
             hand(
@@ -190,7 +194,8 @@ pub(super) const CAUSES: &[Cause] = &[
             likely(r"\buser requested gin\b|\bgin error detected"),
             likely(r"\bnccl_gin_type_none\b|\bgin_?\w*\b.{0,30}\b(does not|doesn'?t|not) support"),
             weak(nccl_warning!("gin/\\w+|gin_\\w+")),
-            likely(r"\bgdaki\w*\b.{0,80}(failed|not implemented|not supported)"),
+            likely(r"\bgdaki\w*\b.{0,80}(fail(ed|ure)|not implemented|not supported)"),
+            likely(r"\bdoca_verbs_\w+.{0,40}\bdoca_error_"),
             likely(
                 r"\bgin\b.{0,30}(failed to init\w*|init\w* failed|no (suitable )?(device|plug-?in))",
             ),
@@ -227,6 +232,7 @@ pub(super) const CAUSES: &[Cause] = &[
               of mlx5.",
         patterns: &[
             sure(r"init failed for transport: ?ibgda"),
+            likely(r"\bis not enumerated as an mlx5 device"),
             sure(r"cannot allocate mlx5dv_devx_uar|mlx5dv_devx_alloc_uar.{0,40}(fail|error|null)"),
             sure(r"cannot allocate buffer on the specified memory type"),
             sure(r"cudahostregister with iomemory failed"),

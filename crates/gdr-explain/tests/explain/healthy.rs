@@ -133,7 +133,6 @@ pub(crate) const HEALTHY: &[&str] = &[
     "libfabric:4113849:1708031595::core:core:ofi_hmem_init():607<info> Hmem iface FI_HMEM_CUDA not supported",
     "NCCL INFO NET/OFI Selected provider is efa, fabric is efa-direct (found 16 nics)",
     "[1557488926.059031] [r24g38:186803:0]  memtype_cache.c:137  UCX  WARN  destroying inuse address:0x2b11a8000000",
-    "06-04-2026 14:59:16:997 [pid=44990 tid=44990] ERROR  cufio-fs:204 NVMe Driver not registered with nvidia-fs!!!",
     "WARNING 05-06 10:11:12 [envs.py:1801] Unknown vLLM environment variable detected: VLLM_NIXL_KVCACHE_BACKEND",
 ];
 
