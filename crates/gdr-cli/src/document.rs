@@ -50,10 +50,10 @@ pub(crate) fn complete(text: &str) -> serde_json::Result<String> {
     Ok(format!("{{\n  {lines}\n}}"))
 }
 
-/// As [`complete`], for one of several documents in lines: `text` has no line break.
+/// Like [`complete`], for one of several documents in lines: `text` has no line break.
 ///
 /// # Errors
-/// As [`complete`].
+/// Same as [`complete`].
 pub(crate) fn complete_line(text: &str) -> serde_json::Result<String> {
     Ok(format!("{{{}}}", members(text)?.join(", ")))
 }

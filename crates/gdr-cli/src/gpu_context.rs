@@ -143,7 +143,7 @@ impl GpuContext {
         }
     }
 
-    /// As [`GpuContext::open`], for memory that RDMA transfers into. A GPU whose memory no backend maps
+    /// Like [`GpuContext::open`], for memory that RDMA transfers into. A GPU whose memory no backend maps
     /// is accepted where the options name no backend: a staged transfer reaches it too.
     pub(crate) fn open_for_transfer(
         options: &GpuOptions,

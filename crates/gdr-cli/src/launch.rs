@@ -186,7 +186,7 @@ pub(crate) fn prepended(variable: &'static str, path: &Path) -> Result<OsString,
     in_front(variable, path, &env::var_os(variable).unwrap_or_default())
 }
 
-/// As [`prepended`], before a value.
+/// Like [`prepended`], before a value.
 pub(crate) fn in_front(
     variable: &'static str,
     path: &Path,

@@ -85,7 +85,7 @@ pub(crate) struct LinkArguments {
 }
 
 impl LinkArguments {
-    /// As [`DeviceOptions::prepare`].
+    /// Like [`DeviceOptions::prepare`].
     pub(crate) fn prepare(&self) {
         self.device.prepare();
     }

@@ -106,7 +106,7 @@ impl Requirement {
         )
     }
 
-    /// As [`Requirement::check`], with what a trace saw of all devices.
+    /// Like [`Requirement::check`], with what a trace saw of all devices.
     pub(crate) fn check_traced(&self, report: &Report) -> Result<(), RequirementError> {
         let mut processes = self.processes()?;
         let mut named = BTreeSet::new();

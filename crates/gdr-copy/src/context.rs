@@ -170,7 +170,7 @@ impl Context {
     /// names. Never simulates.
     ///
     /// # Errors
-    /// As [`ContextBuilder::open`].
+    /// Same as [`ContextBuilder::open`].
     pub fn open() -> Result<Self> {
         Self::builder().backend_from_env()?.open()
     }
@@ -195,7 +195,7 @@ impl Context {
     /// ```
     ///
     /// # Errors
-    /// As [`ContextBuilder::open`]; [`Error::BackendUnavailable`] where `GDR_BACKEND` names a
+    /// Same as [`ContextBuilder::open`]; [`Error::BackendUnavailable`] where `GDR_BACKEND` names a
     /// backend that does not reach this GPU.
     pub fn open_for(gpu: &Gpu) -> Result<Self> {
         Self::builder().backend_from_env()?.gpu(gpu)?.open()
@@ -239,10 +239,10 @@ impl Context {
         self.pin_with(ptr, len, PinOptions::new())
     }
 
-    /// As [`Context::pin`], with options.
+    /// Like [`Context::pin`], with options.
     ///
     /// # Errors
-    /// As [`Context::pin`].
+    /// Same as [`Context::pin`].
     pub fn pin_with(&self, ptr: DevicePtr, len: u64, options: PinOptions) -> Result<Pinned> {
         // The files of the backend belong to the process that opened them.
         only_in(&self.origin)?;
@@ -255,15 +255,15 @@ impl Context {
     /// dropped before.
     ///
     /// # Errors
-    /// As [`Context::pin`].
+    /// Same as [`Context::pin`].
     pub fn pin_buffer(&self, buffer: &Arc<DeviceBuffer>) -> Result<Pinned> {
         self.pin_buffer_with(buffer, PinOptions::new())
     }
 
-    /// As [`Context::pin_buffer`], with options.
+    /// Like [`Context::pin_buffer`], with options.
     ///
     /// # Errors
-    /// As [`Context::pin`].
+    /// Same as [`Context::pin`].
     pub fn pin_buffer_with(
         &self,
         buffer: &Arc<DeviceBuffer>,

@@ -210,11 +210,11 @@ impl Mapping {
         self.view.write_at(offset, bytes)
     }
 
-    /// As [`Mapping::write_at`] without the final fence: for batches that end with
+    /// Like [`Mapping::write_at`] without the final fence: for batches that end with
     /// [`Mapping::flush`]. Until then the bytes may stay in the CPU.
     ///
     /// # Errors
-    /// As [`Mapping::write_at`].
+    /// Same as [`Mapping::write_at`].
     #[inline]
     pub fn write_at_unfenced(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.view.write_at_unfenced(offset, bytes)
@@ -238,14 +238,14 @@ impl Mapping {
         self.view.read_at(offset, bytes)
     }
 
-    /// As [`Mapping::read_at`] without the fence before it: for several reads whose order does not
+    /// Like [`Mapping::read_at`] without the fence before it: for several reads whose order does not
     /// matter. Such reads overlap, so ten reads of a line each take little longer than one.
     ///
     /// The values are no older than this thread's last fenced read, [`Flag::load_acquire`] or
     /// [`Mapping::begin_reads`]: the CPU may return a line from a buffer.
     ///
     /// # Errors
-    /// As [`Mapping::read_at`].
+    /// Same as [`Mapping::read_at`].
     #[inline]
     pub fn read_at_unfenced(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
         self.view.read_at_unfenced(offset, bytes)
@@ -331,7 +331,7 @@ impl Slice<'_> {
         self.view.len == 0
     }
 
-    /// As [`Mapping::write_at`].
+    /// Like [`Mapping::write_at`].
     ///
     /// # Errors
     /// As there.
@@ -340,7 +340,7 @@ impl Slice<'_> {
         self.view.write_at(offset, bytes)
     }
 
-    /// As [`Mapping::read_at`].
+    /// Like [`Mapping::read_at`].
     ///
     /// # Errors
     /// As there.

@@ -95,7 +95,7 @@ impl Pinned {
     /// Maps the whole range.
     ///
     /// # Errors
-    /// As [`Pinned::map_with`].
+    /// Same as [`Pinned::map_with`].
     pub fn map(&self) -> Result<Mapping> {
         self.map_with(MapOptions::new())
     }

@@ -132,10 +132,10 @@ impl DeviceBuffer {
         })
     }
 
-    /// As [`DeviceBuffer::from_owner`], for memory that the caller keeps allocated by other means.
+    /// Like [`DeviceBuffer::from_owner`], for memory that the caller keeps allocated by other means.
     ///
     /// # Errors
-    /// As [`DeviceBuffer::from_owner`].
+    /// Same as [`DeviceBuffer::from_owner`].
     ///
     /// # Safety
     /// - The memory stays allocated, and mapped at these addresses, until this value is dropped and
@@ -165,7 +165,7 @@ impl DeviceBuffer {
         unsafe { Self::from_owner(gpu, ptr, len, ()) }
     }
 
-    /// As [`DeviceBuffer::borrowed`], for as much of the range as the allocation has in which it begins: a
+    /// Like [`DeviceBuffer::borrowed`], for as much of the range as the allocation has in which it begins: a
     /// range that was rounded up to whole pages may go beyond.
     ///
     /// # Safety

@@ -238,12 +238,12 @@ pub trait Driver: sealed::Sealed + Any + Send + Sync + fmt::Debug {
     /// `allocation` came from this driver, has not been freed, and no queued work uses it.
     unsafe fn free(&self, allocation: &RawAllocation) -> Result<()>;
 
-    /// As [`Driver::free`], but without waiting for running kernels, where CUDA supports that. While
+    /// Like [`Driver::free`], but without waiting for running kernels, where CUDA supports that. While
     /// one thread waits in `cuMemFree` or `cuMemFreeHost`, most calls of all other threads wait,
     /// too (seen with driver 580.159.04).
     ///
     /// # Safety
-    /// As [`Driver::free`]; no running kernel uses the allocation either.
+    /// Same as [`Driver::free`]; no running kernel uses the allocation either.
     unsafe fn free_unwaited(&self, allocation: &RawAllocation) -> Result<()> {
         // SAFETY: the caller's promise.
         unsafe { self.free(allocation) }
@@ -252,7 +252,7 @@ pub trait Driver: sealed::Sealed + Any + Send + Sync + fmt::Debug {
     /// Allocates page-locked host memory that kernels on `device` can read and write.
     fn allocate_host(&self, device: Ordinal, len: usize) -> Result<RawHostAllocation>;
 
-    /// As [`Driver::allocate_host`], but the CPU can access the memory until it is freed, also after the
+    /// Like [`Driver::allocate_host`], but the CPU can access the memory until it is freed, also after the
     /// context was destroyed (`cudaDeviceReset`) or the driver was deinitialized: memory of this process
     /// that is registered with the driver (`cuMemHostRegister`). `len` is rounded up to pages.
     fn register_host(&self, device: Ordinal, len: usize) -> Result<RawHostAllocation> {

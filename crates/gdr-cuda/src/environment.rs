@@ -22,7 +22,7 @@ const SIMULATED_GPUS: u32 = 2;
 /// driver.
 ///
 /// # Errors
-/// As [`Cuda::load`].
+/// Same as [`Cuda::load`].
 pub fn open_driver() -> Result<Arc<dyn Driver>> {
     if names_simulation(gdr_process::variable(BACKEND).as_deref()) {
         tracing::warn!("{BACKEND}={SIMULATED}: the GPUs of this process are simulated");

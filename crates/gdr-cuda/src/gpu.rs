@@ -81,12 +81,12 @@ impl Gpu {
         HostBuffer::allocate(self.clone(), len)
     }
 
-    /// As [`Gpu::allocate_host`], but the CPU can access the memory until the value is dropped, also after
+    /// Like [`Gpu::allocate_host`], but the CPU can access the memory until the value is dropped, also after
     /// the program has destroyed the context (`cudaDeviceReset`): for threads that read it while another
     /// library owns the GPU. Its length is rounded up to pages.
     ///
     /// # Errors
-    /// As [`Gpu::allocate_host`]; [`Error::Os`](crate::Error::Os).
+    /// Same as [`Gpu::allocate_host`]; [`Error::Os`](crate::Error::Os).
     pub fn register_host(&self, len: usize) -> Result<HostBuffer> {
         HostBuffer::register(self.clone(), len)
     }

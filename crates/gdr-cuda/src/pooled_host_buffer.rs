@@ -79,7 +79,7 @@ impl PooledHostBuffer {
     /// `len` bytes that `gpu` can read and write, from the pool if it has some of this length.
     ///
     /// # Errors
-    /// As [`Gpu::allocate_host`].
+    /// Same as [`Gpu::allocate_host`].
     pub fn new(gpu: &Gpu, len: usize) -> Result<Self> {
         let mut unused = unused();
         let at = unused.iter().position(|memory| memory.fits(gpu, len));

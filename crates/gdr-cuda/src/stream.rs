@@ -288,7 +288,7 @@ impl Stream {
     /// stream is found idle.
     ///
     /// # Errors
-    /// As [`Stream::queue_write`].
+    /// Same as [`Stream::queue_write`].
     pub fn queue_read(
         &self,
         from: &DeviceBuffer,
@@ -392,7 +392,7 @@ impl Stream {
         })
     }
 
-    /// As [`Stream::queue_guarded_copy`], to page-locked memory.
+    /// Like [`Stream::queue_guarded_copy`], to page-locked memory.
     ///
     /// # Errors
     /// As there.
@@ -541,7 +541,7 @@ impl Stream {
         Error::ForeignBuffer { buffer, stream }
     }
 
-    /// As [`Stream::queue`], where the work uses memory of another kind too.
+    /// Like [`Stream::queue`], where the work uses memory of another kind too.
     fn queue_with(
         &self,
         buffers: &[&DeviceBuffer],

@@ -64,7 +64,7 @@ fn sum_of(first: u64, words: &[[u8; 8]]) -> u64 {
     sum_of_words(first, words)
 }
 
-/// As [`sum_of_words`], which the compiler makes of vectors here: AVX-512DQ multiplies words of 64 bits.
+/// Like [`sum_of_words`], which the compiler makes of vectors here: AVX-512DQ multiplies words of 64 bits.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512dq")]
 fn sum_of_words_by_avx512(first: u64, words: &[[u8; 8]]) -> u64 {

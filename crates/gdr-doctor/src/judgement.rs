@@ -40,7 +40,7 @@ pub(crate) trait Known<T> {
     /// The fact; if it is absent, the finding is that `what` is unknown.
     fn known(self, what: impl Into<String>) -> Result<T, Unjudged>;
 
-    /// As [`known`](Self::known), but the check does not apply if the fact is [`Absence::Missing`].
+    /// Like [`known`](Self::known), but the check does not apply if the fact is [`Absence::Missing`].
     fn known_or_skip(self, what: &str, skip: &str) -> Result<T, Unjudged>;
 }
 

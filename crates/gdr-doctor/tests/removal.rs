@@ -361,7 +361,7 @@ fn no_text_that_is_missing_beside_others_makes_a_check_fail() {
     }
 }
 
-/// As `lstopo --of xml` describes a node, an element in each line.
+/// A node as `lstopo --of xml` describes it, an element in each line.
 const HWLOC: &str = r#"<?xml version="1.0"?><!DOCTYPE topology SYSTEM "hwloc2.dtd">
 <topology version="2.0"><object type="Machine" nodeset="0x1">
 <object type="NUMANode" os_index="0" nodeset="0x1"/>

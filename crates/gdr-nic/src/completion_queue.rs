@@ -82,10 +82,10 @@ impl CompletionQueue {
         Ok(count)
     }
 
-    /// As [`CompletionQueue::poll`], of the oldest completion alone.
+    /// Like [`CompletionQueue::poll`], for the oldest completion alone.
     ///
     /// # Errors
-    /// As [`CompletionQueue::poll`].
+    /// Same as [`CompletionQueue::poll`].
     pub fn poll_one(&self) -> Result<Option<Completion>> {
         self.device.check_process()?;
         let mut next = self.entries.pop();
@@ -102,7 +102,7 @@ impl CompletionQueue {
     /// [`busy_poll`](crate::SoftOptions::busy_poll), then sleeps. Returns `None` after the deadline.
     ///
     /// # Errors
-    /// As [`CompletionQueue::poll`].
+    /// Same as [`CompletionQueue::poll`].
     pub fn wait(&self, deadline: Deadline) -> Result<Option<Completion>> {
         self.device.check_process()?;
         let next = self.device.shards().wait(&self.entries, deadline);

@@ -190,7 +190,7 @@ impl QueuePair<Connection> {
     /// Sends packets to another peer, and accepts packets from it only.
     ///
     /// # Errors
-    /// As [`Self::to_rtr`].
+    /// Same as [`Self::to_rtr`].
     pub fn set_peer(&self, peer: impl Into<Peer>) -> Result<()> {
         let peer = self.check_family(peer.into())?;
         self.engine()?.move_peer(self.qpn(), peer)

@@ -57,7 +57,7 @@ impl Device {
     /// Makes a queue pair for datagrams of at most `mtu` bytes, in RESET.
     ///
     /// # Errors
-    /// As [`Device::queue_pair`].
+    /// Same as [`Device::queue_pair`].
     pub fn ud_queue_pair(
         &self,
         domain: Domain,

@@ -18,10 +18,10 @@ pub fn random_bytes<const N: usize>() -> Result<[u8; N]> {
     Ok(bytes)
 }
 
-/// As [`random_bytes`], 32 bits.
+/// Like [`random_bytes`], 32 bits.
 ///
 /// # Errors
-/// As [`random_bytes`].
+/// Same as [`random_bytes`].
 pub fn random_number() -> Result<u32> {
     random_bytes().map(u32::from_ne_bytes)
 }

@@ -65,7 +65,7 @@ impl Device {
     /// Makes a raw packet queue pair in RESET. The first one of a device opens a packet socket.
     ///
     /// # Errors
-    /// As [`Device::queue_pair`]; [`Error::Foreign`] for a shared receive queue, which raw packets
+    /// Same as [`Device::queue_pair`]; [`Error::Foreign`] for a shared receive queue, which raw packets
     /// cannot use; [`SocketError::PacketSocketDenied`](crate::SocketError::PacketSocketDenied) without CAP_NET_RAW; [`SocketError::NotEthernet`](crate::SocketError::NotEthernet);
     /// [`SocketError::AddressNotLocal`](crate::SocketError::AddressNotLocal); [`SocketError::Os`](crate::SocketError::Os).
     pub fn raw_packet_queue_pair(
@@ -100,7 +100,7 @@ impl QueuePair<RawPackets> {
     /// From INIT to RTR: the frames of its flows are received.
     ///
     /// # Errors
-    /// As [`QueuePair::to_init`].
+    /// Same as [`QueuePair::to_init`].
     pub fn to_rtr(&self) -> Result<()> {
         self.advance(State::ReadyToReceive, RawPacketQueuePair::to_rtr)
     }
@@ -108,7 +108,7 @@ impl QueuePair<RawPackets> {
     /// From RTR to RTS: frames can be posted.
     ///
     /// # Errors
-    /// As [`QueuePair::to_init`].
+    /// Same as [`QueuePair::to_init`].
     pub fn to_rts(&self) -> Result<()> {
         self.advance(State::ReadyToSend, RawPacketQueuePair::to_rts)
     }

@@ -78,10 +78,10 @@ impl SharedReceiveQueue {
         Ok(self.context.post(request, RetainedList::new))
     }
 
-    /// As [`SharedReceiveQueue::post`]; a request that is posted retains what `retained` returns.
+    /// Like [`SharedReceiveQueue::post`]; a request that is posted retains what `retained` returns.
     ///
     /// # Errors
-    /// As [`SharedReceiveQueue::post`].
+    /// Same as [`SharedReceiveQueue::post`].
     pub fn post_retaining(
         &self,
         request: &RecvRequest<'_>,

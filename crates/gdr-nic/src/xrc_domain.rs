@@ -62,7 +62,7 @@ impl XrcDomain {
     /// Makes the end of an extended connection that receives requests, in RESET. Receives cannot be posted to it.
     ///
     /// # Errors
-    /// As [`Device::queue_pair`].
+    /// Same as [`Device::queue_pair`].
     pub fn target(&self) -> Result<QueuePair<Connection>> {
         let capabilities = Capabilities {
             max_send_wr: 0,

@@ -53,7 +53,7 @@ impl Place {
         })
     }
 
-    /// As [`Place::gpu`], but a device of the soft provider always uses page-locked memory: to compare
+    /// Like [`Place::gpu`], but a device of the soft provider always uses page-locked memory: to compare
     /// the two.
     pub fn gpu_staged(gpu: &Gpu) -> Self {
         Self(Kind::Gpu {

@@ -142,7 +142,7 @@ impl Shape {
     /// The shape of a plain row of elements.
     ///
     /// # Errors
-    /// As [`Shape::new`].
+    /// Same as [`Shape::new`].
     pub fn row(elements: u64) -> Result<Self> {
         Self::new([elements])
     }

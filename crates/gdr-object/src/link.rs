@@ -81,7 +81,7 @@ impl Link {
     /// This run of the owner: the one that the link is connected to.
     ///
     /// # Errors
-    /// As [`Link::list`].
+    /// Same as [`Link::list`].
     pub fn generation(&self, deadline: Deadline) -> Result<Generation> {
         let mut state = self.0.lock(deadline)?;
         Ok(state.control(&self.0, deadline)?.generation)

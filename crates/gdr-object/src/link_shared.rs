@@ -402,7 +402,7 @@ impl LinkState {
         }
     }
 
-    /// As [`LinkState::channel`], with all queue pairs that a transfer over `pairs` uses.
+    /// Like [`LinkState::channel`], with all queue pairs that a transfer over `pairs` uses.
     pub(crate) fn channel_for(
         &mut self,
         link: &LinkShared,

@@ -154,7 +154,7 @@ impl Object {
     /// some earlier epoch, or 0.
     ///
     /// # Errors
-    /// As [`Object::publish`]; the errors of `write`, and nothing is published then.
+    /// Same as [`Object::publish`]; the errors of `write`, and nothing is published then.
     pub fn write_with(
         &self,
         deadline: Deadline,
@@ -188,11 +188,11 @@ impl Object {
         self.publish_by(from, None, stream)
     }
 
-    /// As [`Object::publish_from`], and keeps `from` until it was copied: for a stream that keeps no memory
+    /// Like [`Object::publish_from`], and keeps `from` until it was copied: for a stream that keeps no memory
     /// ([`Stream::from_owner`]). A thread of the server drops it.
     ///
     /// # Errors
-    /// As [`Object::publish_from`].
+    /// Same as [`Object::publish_from`].
     pub fn publish_from_kept(&self, from: &Arc<DeviceBuffer>, stream: &Stream) -> Result<Epoch> {
         self.publish_by(from, Some(Kept(Arc::<DeviceBuffer>::clone(from))), stream)
     }
@@ -214,12 +214,12 @@ impl Object {
         self.write_by(stream, kept, |slot| slot.queue_copy(0, from, stream))
     }
 
-    /// As [`Object::publish_from`], with bytes that `queue` has work on `stream` write: kernels that pack
+    /// Like [`Object::publish_from`], with bytes that `queue` has work on `stream` write: kernels that pack
     /// or cast, or several copies. It gets the next slot, and only queues. Bytes that nothing writes are
     /// left from some earlier epoch, or undefined.
     ///
     /// # Errors
-    /// As [`Object::publish_from`]; the errors of `queue`, and nothing is published then.
+    /// Same as [`Object::publish_from`]; the errors of `queue`, and nothing is published then.
     pub fn write_on(
         &self,
         stream: &Stream,
@@ -228,11 +228,11 @@ impl Object {
         self.write_by(stream, None, queue)
     }
 
-    /// As [`Object::write_on`], and keeps `kept` until the work was executed: what that reads, for a stream
+    /// Like [`Object::write_on`], and keeps `kept` until the work was executed: what that reads, for a stream
     /// that keeps no memory ([`Stream::from_owner`]). A thread of the server drops it.
     ///
     /// # Errors
-    /// As [`Object::write_on`].
+    /// Same as [`Object::write_on`].
     pub fn write_on_kept(
         &self,
         kept: Arc<dyn Any + Send + Sync>,

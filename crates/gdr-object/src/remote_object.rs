@@ -91,7 +91,7 @@ impl RemoteObject {
     /// Reads the newest epoch into new memory.
     ///
     /// # Errors
-    /// As [`RemoteObject::get_into`].
+    /// Same as [`RemoteObject::get_into`].
     pub fn get(&self, deadline: Deadline) -> Result<(Epoch, Vec<u8>)> {
         let bytes = self.info().bytes;
         let memory = self.0.link.host_memory(bytes)?;

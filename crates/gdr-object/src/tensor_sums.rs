@@ -69,7 +69,7 @@ impl RemoteObject {
     /// Reads the checksums of its tensors; `None` if its owner offers none.
     ///
     /// # Errors
-    /// As [`RemoteObject::get_into`].
+    /// Same as [`RemoteObject::get_into`].
     pub fn tensor_sums(&self, deadline: Deadline) -> Result<Option<TensorSums>> {
         let Ok(name) = TensorSums::name(self.name()) else {
             return Ok(None);

@@ -94,7 +94,7 @@ impl BenchTarget {
     /// Pins `len` bytes at `ptr`.
     ///
     /// # Errors
-    /// As [`Context::pin`]; [`Error::NoMappings`].
+    /// Same as [`Context::pin`]; [`Error::NoMappings`].
     pub fn pin(&self, ptr: DevicePtr, len: u64) -> Result<Pinned> {
         let context = self.context()?;
         Ok(match &self.pin {
@@ -106,7 +106,7 @@ impl BenchTarget {
     /// Pins and maps the whole of `buffer`.
     ///
     /// # Errors
-    /// As [`BenchTarget::pin`] and [`Pinned::map`].
+    /// Same as [`BenchTarget::pin`] and [`Pinned::map`].
     pub fn map(&self, buffer: &DeviceBuffer) -> Result<Mapping> {
         self.map_with(buffer, MapOptions::default())
     }
@@ -114,7 +114,7 @@ impl BenchTarget {
     /// Like [`BenchTarget::map`], with options.
     ///
     /// # Errors
-    /// As [`BenchTarget::map`].
+    /// Same as [`BenchTarget::map`].
     pub fn map_with(&self, buffer: &DeviceBuffer, options: MapOptions) -> Result<Mapping> {
         Ok(self.pin(buffer.ptr(), buffer.len())?.map_with(options)?)
     }

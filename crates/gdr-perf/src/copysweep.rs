@@ -61,7 +61,7 @@ pub enum Costs {
 pub enum ResidentPath {
     /// They are, and the planner may choose them.
     Measured,
-    /// As [`ResidentPath::Measured`] on GPUs that support them.
+    /// Like [`ResidentPath::Measured`] on GPUs that support them.
     WhereSupported,
     /// They are not.
     LeftOut,

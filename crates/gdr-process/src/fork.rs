@@ -74,7 +74,7 @@ impl<T: Default + Sync> PerProcess<T> {
         self.get_by(ProcessId::is_current)
     }
 
-    /// As [`PerProcess::get`], without a system call: see [`ProcessId::is_current_fast`].
+    /// Like [`PerProcess::get`], without a system call: see [`ProcessId::is_current_fast`].
     #[inline]
     pub fn get_fast(&self) -> &'static T {
         // SAFETY: as in `get_by`.

@@ -39,12 +39,12 @@ impl Device {
     /// address are opened with [`PortUse::Shared`](crate::PortUse::Shared).
     ///
     /// # Errors
-    /// As [`Device::soft_with`].
+    /// Same as [`Device::soft_with`].
     pub fn soft(address: IpAddr) -> Result<Self> {
         Self::soft_with(SoftOptions::new(address))
     }
 
-    /// As [`Device::soft`], with options.
+    /// Like [`Device::soft`], with options.
     ///
     /// # Errors
     /// [`SocketError::PortInUse`](crate::SocketError::PortInUse), [`SocketError::PortSharing`](crate::SocketError::PortSharing), [`SocketError::AddressNotLocal`](crate::SocketError::AddressNotLocal),

@@ -187,7 +187,7 @@ impl QueuePair {
     /// connected too.
     ///
     /// # Errors
-    /// As [`QueuePair::to_rtr`].
+    /// Same as [`QueuePair::to_rtr`].
     pub fn connect(&self, peer: &Endpoint, options: &ConnectionOptions) -> Result<()> {
         self.to_rtr(peer, options)?;
         self.to_rts(options)
@@ -232,7 +232,7 @@ impl QueuePair {
     /// ```
     ///
     /// # Errors
-    /// As [`QueuePair::post_send`].
+    /// Same as [`QueuePair::post_send`].
     pub fn prepare(&self, request: SendRequest) -> Result<PreparedSend<'_>> {
         self.domain
             .check_regions(request.segments().iter().map(Segment::region))?;
@@ -310,7 +310,7 @@ impl PreparedSend<'_> {
     /// the same identifier, memory and inline bytes.
     ///
     /// # Errors
-    /// As [`QueuePair::post_send`]; the request was not posted.
+    /// Same as [`QueuePair::post_send`]; the request was not posted.
     #[inline]
     pub fn post(&mut self) -> Result<()> {
         self.request.post()

@@ -147,7 +147,7 @@ impl StagingRing {
     /// submitted to the GPU after this has returned sees them.
     ///
     /// # Errors
-    /// As [`StagingRing::write`].
+    /// Same as [`StagingRing::write`].
     pub fn read(
         &mut self,
         offset: u64,

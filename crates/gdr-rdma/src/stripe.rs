@@ -191,7 +191,7 @@ impl StripedRange<'_> {
     /// READs of all its parts.
     ///
     /// # Errors
-    /// As [`StripedRange::writes`].
+    /// Same as [`StripedRange::writes`].
     pub fn reads(&self, queue_pairs: usize) -> Result<Vec<StripedPart>> {
         self.requests(queue_pairs, |remote| SendRequest::read(WrId(0), remote))
     }

@@ -106,7 +106,7 @@ pub trait Memory {
     /// Any [`AccessError`]. `extent` is untrusted: its end may overflow.
     fn check(&self, key: Key, extent: Extent, access: Access) -> Result<(), AccessError>;
 
-    /// As [`check`](Self::check), of no range: the peer means all of the region.
+    /// Like [`check`](Self::check), for no range: the peer means all of the region.
     ///
     /// # Errors
     ///

@@ -377,12 +377,12 @@ impl QueuePair {
         }
     }
 
-    /// As [`post_send`](Self::post_send), with the number of the shared receive queue that the peer of an
+    /// Like [`post_send`](Self::post_send), with the number of the shared receive queue that the peer of an
     /// [`initiator`](Self::initiator) takes the receive from. Other services do not send it.
     ///
     /// # Errors
     ///
-    /// As [`post_send`](Self::post_send).
+    /// Like [`post_send`](Self::post_send).
     pub fn post_send_to(
         &mut self,
         receives: XrcSrqn,

@@ -74,7 +74,7 @@ impl<A: Copy> UdQueuePair<A> {
         Self::with_receives(qpn, caps, mtu, ReceiveQueue::new(None))
     }
 
-    /// As [`new`](Self::new), with receives from `shared`.
+    /// Like [`new`](Self::new), with receives from `shared`.
     pub fn with_shared_receives(
         qpn: Qpn,
         caps: Capabilities,

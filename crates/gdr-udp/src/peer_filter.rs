@@ -87,7 +87,7 @@ impl PeerFilter {
             .accept_from(self.peers.keys(), self.open_to_all.iter())
     }
 
-    /// As [`PeerFilter::apply`], where fewer packets are passed than before.
+    /// Like [`PeerFilter::apply`], where fewer packets are passed than before.
     fn narrow(&self) {
         if let Err(error) = self.apply() {
             // The engine drops those packets instead.

@@ -115,7 +115,7 @@ impl RawSocket {
         }
     }
 
-    /// As [`RawSocket::enable`], permanently.
+    /// Like [`RawSocket::enable`], permanently.
     pub(crate) fn enable_permanently(&self, hand_over: impl FnOnce(Unchecked) -> io::Result<()>) {
         self.permanent.store(true, Ordering::Relaxed);
         self.enable(hand_over);

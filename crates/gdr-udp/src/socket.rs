@@ -332,7 +332,7 @@ impl Socket {
         }
     }
 
-    /// As [`Socket::enable_raw`], permanently.
+    /// Like [`Socket::enable_raw`], permanently.
     pub(crate) fn enable_raw_permanently(&self) {
         if let Some(raw) = &self.raw {
             raw.enable_permanently(|unchecked| self.filter(&lock(&self.senders), unchecked));

@@ -124,7 +124,7 @@ impl Batch {
         self.count += 1;
     }
 
-    /// As [`Batch::push`], of a packet whose check sum is wrong. It leaves alone.
+    /// Like [`Batch::push`], for a packet whose check sum is wrong. It leaves alone.
     pub fn push_corrupt(&mut self, dst: SocketAddr, len: usize) {
         let packet = self.room()[..len].to_vec();
         self.send();

@@ -81,7 +81,7 @@ pub unsafe fn ibv_start_poll(cq: *mut ibv_cq_ex) -> Result<Polled, VerbError> {
 ///
 /// # Errors
 ///
-/// As [`ibv_start_poll`]; [`ibv_end_poll`] must follow nevertheless.
+/// Like [`ibv_start_poll`]; [`ibv_end_poll`] must follow nevertheless.
 ///
 /// # Safety
 ///

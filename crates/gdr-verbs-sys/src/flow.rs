@@ -163,7 +163,7 @@ pub unsafe fn ibv_create_flow(
 ///
 /// # Errors
 ///
-/// As [`ibv_create_flow`].
+/// Like [`ibv_create_flow`].
 ///
 /// # Safety
 ///

@@ -82,7 +82,7 @@ impl Verbs {
     ///
     /// # Errors
     ///
-    /// As [`Verbs::library`].
+    /// Like [`Verbs::library`].
     ///
     /// # Safety
     ///

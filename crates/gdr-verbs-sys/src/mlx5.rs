@@ -115,11 +115,11 @@ impl Verbs {
     ///
     /// # Errors
     ///
-    /// As [`Verbs::ibv_create_qp_ex`].
+    /// Like [`Verbs::ibv_create_qp_ex`].
     ///
     /// # Safety
     ///
-    /// As [`Verbs::ibv_create_qp_ex`].
+    /// Like [`Verbs::ibv_create_qp_ex`].
     pub unsafe fn mlx5_create_qp_without_scatter(
         &self,
         context: *mut ibv_context,

@@ -30,7 +30,7 @@ pub(crate) use provider_op;
 ///
 /// # Safety
 ///
-/// As [`provider_op_field`].
+/// Like [`provider_op_field`].
 #[inline]
 pub(crate) unsafe fn op<F: Copy>(
     context: *mut ibv_context,

@@ -202,7 +202,7 @@ request! {
     ///
     /// # Safety
     ///
-    /// As [`ibv_wr_set_sge`] for each range; `list` points to `count` ranges.
+    /// Like [`ibv_wr_set_sge`] for each range; `list` points to `count` ranges.
     ibv_wr_set_sge_list = wr_set_sge_list(count: usize, list: *const ibv_sge);
 
     /// Sets the data of the request to inline data, which is copied immediately.
@@ -225,7 +225,7 @@ request! {
     ///
     /// # Safety
     ///
-    /// As [`ibv_wr_set_inline_data`] for all pieces together; `list` points to `count` pieces.
+    /// Like [`ibv_wr_set_inline_data`] for all pieces together; `list` points to `count` pieces.
     ibv_wr_set_inline_data_list = wr_set_inline_data_list(count: usize, list: *const ibv_data_buf);
 }
 

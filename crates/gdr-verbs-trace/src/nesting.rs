@@ -63,7 +63,7 @@ pub(crate) fn quietly<T>(work: impl FnOnce() -> T) -> Option<T> {
     panic::catch_unwind(AssertUnwindSafe(work)).ok()
 }
 
-/// As [`quietly`], and leaves errno as it was.
+/// Like [`quietly`], and leaves errno as it was.
 #[inline]
 pub(crate) fn keep_quiet<T>(work: impl FnOnce() -> T) -> Option<T> {
     keep_errno(|| quietly(work))

@@ -234,7 +234,7 @@ registering! {
         pd, address: *mut c_void, len: usize, iova: u64, access: c_int
     ) of Some(Wanted::by_address(address, len, access as c_uint).from(iova));
 
-    /// As [`reg_mr_iova`], with all flags.
+    /// Like [`reg_mr_iova`], with all flags.
     reg_mr_iova2 = ibv_reg_mr_iova2(
         pd, address: *mut c_void, len: usize, iova: u64, access: c_uint
     ) of Some(Wanted::by_address(address, len, access).from(iova));

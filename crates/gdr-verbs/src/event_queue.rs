@@ -106,7 +106,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 /// The unacknowledged asynchronous events of queues and queue pairs, until their destruction returns:
 /// the thread that acknowledges may do so while another destroys.
 pub(crate) static ASYNC_EVENTS: Table<Unacknowledged> = Table::new();
-/// As [`ASYNC_EVENTS`], the completion events of completion queues.
+/// Like [`ASYNC_EVENTS`], the completion events of completion queues.
 pub(crate) static COMPLETION_EVENTS: Table<Unacknowledged> = Table::new();
 
 /// The events of an object that the program has taken and not acknowledged.

@@ -184,7 +184,7 @@ fn half(value: u16, mask: u16) -> Masked<u16> {
     Masked { value, mask }
 }
 
-/// As [`half`].
+/// Like [`half`].
 fn word(value: u32, mask: u32) -> Masked<u32> {
     let (value, mask) = (u32::from_be(value), u32::from_be(mask));
     Masked { value, mask }

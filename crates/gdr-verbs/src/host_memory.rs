@@ -24,7 +24,7 @@ pub(crate) fn check(memory: Memory, access: Access) -> Result<(), Errno> {
     populate(memory, rights)
 }
 
-/// As [`check`], for an access with these rights.
+/// Like [`check`], for an access with these rights.
 pub(crate) fn populate(memory: Memory, rights: Rights) -> Result<(), Errno> {
     let end = memory.address.checked_add(memory.len);
     let end = end

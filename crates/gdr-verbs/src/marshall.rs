@@ -72,7 +72,7 @@ unsafe extern "C" fn ibv_copy_ah_attr_from_kern(to: *mut ibv_ah_attr, from: *con
 }
 
 /// # Safety
-/// As [`ibv_copy_ah_attr_from_kern`].
+/// Same as [`ibv_copy_ah_attr_from_kern`].
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_copy_qp_attr_from_kern(
     to: *mut ibv_qp_attr,
@@ -158,7 +158,7 @@ const PATH_MTU: (usize, usize) = (58, 48);
 const PATH_REST: usize = 59;
 
 /// # Safety
-/// As [`ibv_copy_ah_attr_from_kern`].
+/// Same as [`ibv_copy_ah_attr_from_kern`].
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_copy_path_rec_from_kern(to: *mut [u8; 64], from: *const [u8; 64]) {
     // SAFETY: the contract of this function.
@@ -174,7 +174,7 @@ unsafe extern "C" fn ibv_copy_path_rec_from_kern(to: *mut [u8; 64], from: *const
 }
 
 /// # Safety
-/// As [`ibv_copy_ah_attr_from_kern`].
+/// Same as [`ibv_copy_ah_attr_from_kern`].
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_copy_path_rec_to_kern(to: *mut [u8; 64], from: *const [u8; 64]) {
     // SAFETY: the contract of this function.

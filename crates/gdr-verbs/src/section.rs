@@ -184,7 +184,7 @@ impl<T: Default> Section<T> {
     /// Ends the section, after `last` has run within it.
     ///
     /// # Errors
-    /// As [`Section::inside`].
+    /// Same as [`Section::inside`].
     pub(crate) fn end<R>(&self, last: impl FnOnce(&mut T) -> R) -> Result<R, Errno> {
         match self.inside() {
             Ok(mut inside) => {

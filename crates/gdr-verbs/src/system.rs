@@ -197,7 +197,7 @@ macro_rules! forward {
     };
 }
 
-/// As [`forward`], for a function that older releases lack: `refused` is returned without it.
+/// Like [`forward`], for a function that older releases lack: `refused` is returned without it.
 macro_rules! forward_or {
     (unless $own:expr, $function:ident($($argument:ident),*), $refused:expr) => {
         if $crate::system::has_devices() && !$own {

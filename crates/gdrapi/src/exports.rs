@@ -336,7 +336,7 @@ pub unsafe extern "C" fn gdr_copy_to_mapping(
 }
 
 /// # Safety
-/// As [`gdr_copy_to_mapping`].
+/// Same as [`gdr_copy_to_mapping`].
 #[inline(never)]
 unsafe fn store_any(handle: u64, address: usize, host: Source, size: usize) -> c_int {
     // SAFETY: the caller's promise.

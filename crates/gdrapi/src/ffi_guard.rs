@@ -13,7 +13,7 @@ pub(crate) fn guarded(call: &'static str, body: impl FnOnce() -> Result<(), Fail
     guarded_value(call, body).err().unwrap_or(0)
 }
 
-/// As [`guarded`], for functions that return a value; the error is a positive errno value.
+/// Like [`guarded`], for functions that return a value; the error is a positive errno value.
 pub(crate) fn guarded_value<T>(
     call: &'static str,
     body: impl FnOnce() -> Result<T, Failure>,

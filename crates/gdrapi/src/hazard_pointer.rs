@@ -368,7 +368,7 @@ impl Domain {
         }
     }
 
-    /// As [`Domain::protect`], without a call and a loop: `None` where it takes more than a look, and then
+    /// Like [`Domain::protect`], without a call and a loop: `None` where it takes more than a look, and then
     /// nothing is announced.
     #[inline(always)]
     pub(crate) fn protect_at_once<'a, T>(

@@ -235,7 +235,7 @@ pub(crate) trait Host: Copy {
     /// The length from which on copies in this direction are long.
     fn long_from(mapping: &PublishedMapping) -> usize;
 
-    /// As [`Host::copy`], on another path; `offset` is where the address lies in the pinned range.
+    /// Like [`Host::copy`], on another path; `offset` is where the address lies in the pinned range.
     ///
     /// # Safety
     /// As there; the lease belongs to the cell that protects the mapping.
@@ -323,7 +323,7 @@ impl Host for Destination {
 /// as the store.
 ///
 /// # Safety
-/// As [`copy`].
+/// Same as [`copy`].
 #[inline(always)]
 pub(crate) unsafe fn store_few(handle: u64, address: usize, host: Source, len: usize) -> bool {
     let here = Depth::here();
@@ -378,7 +378,7 @@ pub(crate) unsafe fn copy<H: Host>(
 /// Copies by the path of this length.
 ///
 /// # Safety
-/// As [`Host::copy`].
+/// Same as [`Host::copy`].
 #[inline(always)]
 unsafe fn copy_protected<H: Host>(
     mapping: &Protected<'_, PublishedMapping>,
@@ -395,11 +395,11 @@ unsafe fn copy_protected<H: Host>(
     }
 }
 
-/// As [`copy_protected`], for a length that is long. What begins before the pinned range is left to the
+/// Like [`copy_protected`], for a length that is long. What begins before the pinned range is left to the
 /// CPU.
 ///
 /// # Safety
-/// As [`Host::copy`].
+/// Same as [`Host::copy`].
 #[cold]
 #[inline(never)]
 unsafe fn copy_long<H: Host>(
@@ -422,10 +422,10 @@ unsafe fn copy_long<H: Host>(
     }
 }
 
-/// As [`copy`], for a thread without a record. The thread gets one if its copy is not refused.
+/// Like [`copy`], for a thread without a record. The thread gets one if its copy is not refused.
 ///
 /// # Safety
-/// As [`copy`].
+/// Same as [`copy`].
 #[cold]
 #[inline(never)]
 unsafe fn first_copy<H: Host>(

@@ -61,7 +61,7 @@ impl<'a> Bench<'a> {
         self.sides_with(|_| {})
     }
 
-    /// As [`Bench::sides`], with other options.
+    /// Like [`Bench::sides`], with other options.
     pub(crate) fn sides_with(&self, change: impl FnOnce(&mut ConnectionOptions)) -> (Side, Side) {
         let (a, b) = self.apart();
         let mut options = self.options;

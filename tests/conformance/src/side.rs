@@ -34,7 +34,7 @@ pub fn soft(address: IpAddr) -> Option<Device> {
     soft_with(SoftOptions::new(address).port(0), address)
 }
 
-/// As [`soft`], with options.
+/// Like [`soft`], with options.
 #[must_use]
 pub fn soft_with(options: SoftOptions, address: IpAddr) -> Option<Device> {
     match Device::soft_with(options) {

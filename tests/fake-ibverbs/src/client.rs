@@ -73,7 +73,7 @@ impl Fake {
         Self::without(&[])
     }
 
-    /// As [`Fake::load`], without the functions with these names.
+    /// Like [`Fake::load`], without the functions with these names.
     pub fn without(functions: &[&str]) -> Self {
         let folder = Self::folder(functions);
         Self::open(folder.path().join(NAME), Some(folder))

@@ -86,7 +86,7 @@ impl LibraryState {
         self.devices[id].check_refusals(verb)
     }
 
-    /// As [`LibraryState::note`], for a verb that fails on a failed device.
+    /// Like [`LibraryState::note`], for a verb that fails on a failed device.
     pub(crate) fn begin(&mut self, verb: &str, id: DeviceId, detail: impl Display) -> Outcome<()> {
         self.note(verb, id, detail)?;
         if self.devices[id].fatal {

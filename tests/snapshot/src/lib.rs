@@ -89,7 +89,7 @@ impl Folder {
         self
     }
 
-    /// As [`Folder::compare`].
+    /// Like [`Folder::compare`].
     ///
     /// # Panics
     ///

@@ -323,7 +323,7 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// As [`Setup::prepare`], for devices at 127.0.0.1.
+    /// Like [`Setup::prepare`], for devices at 127.0.0.1.
     pub fn prepare_at_loopback(profile: Profile) -> anyhow::Result<Self> {
         Self::prepare(profile, ADDRESS)
     }

@@ -53,7 +53,7 @@ pub fn device(ip: IpAddr) -> anyhow::Result<Device> {
     device_with(SoftOptions::new(ip))
 }
 
-/// As [`device`], with options.
+/// Like [`device`], with options.
 ///
 /// # Errors
 /// The errors of [`Device::soft_with`].

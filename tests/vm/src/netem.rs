@@ -29,7 +29,7 @@ impl Netem {
         Ok(netem)
     }
 
-    /// As [`Netem::enable`], for packets of IPv4 to queue pair 1 only: the messages of the connection manager.
+    /// Like [`Netem::enable`], for packets of IPv4 to queue pair 1 only: the messages of the connection manager.
     ///
     /// # Errors
     /// If `tc` fails.

@@ -97,7 +97,7 @@ impl Apt {
         Self::fetch(folder, &[])
     }
 
-    /// As [`Self::fetch_lists`], for an architecture of Debian that may not be this machine's.
+    /// Like [`Self::fetch_lists`], for an architecture of Debian that may not be this machine's.
     pub fn fetch_lists_for(folder: &Path, architecture: &str) -> anyhow::Result<Self> {
         Self::fetch(folder, &[format!("APT::Architecture={architecture}")])
     }

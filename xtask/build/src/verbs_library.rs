@@ -75,7 +75,7 @@ pub fn build(profile: &str, out: &Path) -> anyhow::Result<[PathBuf; 3]> {
     link_all(&built, out, Linker::Host, ARCH)
 }
 
-/// As [`build`], of crates that are built for an architecture.
+/// Like [`build`], for crates that are built for an architecture.
 pub fn link_all(
     built: &Path,
     out: &Path,

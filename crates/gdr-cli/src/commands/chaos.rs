@@ -29,7 +29,7 @@ const DEFAULT: &str = "drop p=0.5%; duplicate p=0.5%; reorder p=0.5%; delay by=2
 
 /// Run a program under many seeds of faults, and report those under which it fails or hangs
 ///
-/// As `gdr run --chaos` with one seed after the other; the program gets no input, and its output is discarded. Where it
+/// Like `gdr run --chaos` with one seed after the other; the program gets no input, and its output is discarded. Where it
 /// fails or does not end in time, rules are left out one by one while it still does, and what is left is printed: give it
 /// to `gdr run --chaos` to see more. Without --chaos, the faults are such that networks have at any time.
 #[derive(Debug, clap::Args)]

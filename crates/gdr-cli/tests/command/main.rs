@@ -94,7 +94,7 @@ fn program() -> std::process::Command {
     command
 }
 
-/// As [`gdr`], on the simulated GPU also where there is a real one.
+/// Like [`gdr`], on the simulated GPU also where there is a real one.
 fn simulated(line: &str) -> Output {
     gdr(line.split_whitespace().chain(["--simulate"]))
 }

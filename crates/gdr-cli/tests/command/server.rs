@@ -23,7 +23,7 @@ impl Server {
         Self::of(super::program().stderr(Stdio::null()), arguments)
     }
 
-    /// As [`Self::start`], by this command, whose errors are kept if they are piped.
+    /// Like [`Self::start`], by this command, whose errors are kept if they are piped.
     pub(super) fn of(program: &mut Command, arguments: &str) -> Self {
         let mut child = program
             .args(arguments.split_whitespace())

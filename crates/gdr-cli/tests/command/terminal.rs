@@ -12,7 +12,7 @@ fn on_terminal(columns: u16, line: &str) -> Option<String> {
     Some(text)
 }
 
-/// As [`on_terminal`], with the status.
+/// Like [`on_terminal`], with the status.
 fn ended_on_terminal(columns: u16, line: &str) -> Option<(i32, String)> {
     run_on_terminal(columns, &format!("exec $gdr {line}"))
 }

@@ -122,7 +122,7 @@ impl CopyEngine {
     /// Returns when all bytes have arrived; otherwise the number of first bytes that have, and why.
     ///
     /// # Safety
-    /// As [`RingCopy::new`].
+    /// Same as [`RingCopy::new`].
     pub(super) unsafe fn copy(
         &self,
         pageable: &PageableCopy<'_>,
@@ -143,7 +143,7 @@ impl CopyEngine {
         }
     }
 
-    /// As [`CopyEngine::copy`], through this ring, or a new one.
+    /// Like [`CopyEngine::copy`], through this ring, or a new one.
     ///
     /// # Safety
     /// As there.

@@ -264,7 +264,7 @@ impl Copier {
         unsafe { self.write_raw(offset, bytes.as_ptr(), bytes.len()) }
     }
 
-    /// As [`Copier::write_at`], on this path.
+    /// Like [`Copier::write_at`], on this path.
     ///
     /// # Errors
     /// As there; [`Error::PathForbidden`].
@@ -275,7 +275,7 @@ impl Copier {
         unsafe { self.copy(&plan, offset, bytes.as_ptr().cast_mut()) }
     }
 
-    /// As [`Copier::write_at`], from memory that others may write at the same time.
+    /// Like [`Copier::write_at`], from memory that others may write at the same time.
     ///
     /// # Errors
     /// As there.
@@ -337,7 +337,7 @@ impl Copier {
         unsafe { self.read_raw(offset, bytes.as_mut_ptr(), bytes.len()) }
     }
 
-    /// As [`Copier::read_at`], on this path.
+    /// Like [`Copier::read_at`], on this path.
     ///
     /// # Errors
     /// As there; [`Error::PathForbidden`].
@@ -348,7 +348,7 @@ impl Copier {
         unsafe { self.copy(&plan, offset, bytes.as_mut_ptr()) }
     }
 
-    /// As [`Copier::read_at`], into memory that need not be initialized.
+    /// Like [`Copier::read_at`], into memory that need not be initialized.
     ///
     /// # Errors
     /// As there.
@@ -432,7 +432,7 @@ impl Copier {
     /// [`Copier::write_at`] does.
     ///
     /// # Errors
-    /// As [`Copier::write_at`]; [`Error::Gpu`] for a range outside of `host`.
+    /// Same as [`Copier::write_at`]; [`Error::Gpu`] for a range outside of `host`.
     pub fn write_from(
         &self,
         offset: u64,
@@ -448,7 +448,7 @@ impl Copier {
     /// does.
     ///
     /// # Errors
-    /// As [`Copier::read_at`]; [`Error::Gpu`] for a range outside of `host`.
+    /// Same as [`Copier::read_at`]; [`Error::Gpu`] for a range outside of `host`.
     pub fn read_into(
         &self,
         offset: u64,
@@ -464,7 +464,7 @@ impl Copier {
     /// copies them, the transfer is complete on return.
     ///
     /// # Errors
-    /// As [`Copier::write_from`].
+    /// Same as [`Copier::write_from`].
     pub fn start_write(
         &self,
         offset: u64,
@@ -481,7 +481,7 @@ impl Copier {
     /// copies them, the transfer is complete on return.
     ///
     /// # Errors
-    /// As [`Copier::read_into`].
+    /// Same as [`Copier::read_into`].
     pub fn start_read(
         &self,
         offset: u64,
@@ -494,7 +494,7 @@ impl Copier {
         self.start(&plan, offset, host, host_offset, len)
     }
 
-    /// As [`Copier::start_write`] or [`Copier::start_read`], on this path.
+    /// Like [`Copier::start_write`] or [`Copier::start_read`], on this path.
     ///
     /// # Errors
     /// As there; [`Error::PathForbidden`].
@@ -549,7 +549,7 @@ impl Copier {
     /// Copies many pieces into GPU memory, in no order, with one fence for all short ones.
     ///
     /// # Errors
-    /// As [`Copier::write_at`]. A piece outside of the mapping is found before anything is written;
+    /// Same as [`Copier::write_at`]. A piece outside of the mapping is found before anything is written;
     /// [`Error::Incomplete`] counts the bytes of all pieces.
     pub fn write_batch(&self, pieces: &[(u64, &[u8])]) -> Result<()> {
         let lens = pieces.iter().map(|(offset, bytes)| (*offset, bytes.len()));
@@ -570,7 +570,7 @@ impl Copier {
     /// overlap.
     ///
     /// # Errors
-    /// As [`Copier::read_at`]. A piece outside of the mapping is found before anything is read;
+    /// Same as [`Copier::read_at`]. A piece outside of the mapping is found before anything is read;
     /// [`Error::Incomplete`] counts the bytes of all pieces.
     pub fn read_batch(&self, pieces: &mut [(u64, &mut [u8])]) -> Result<()> {
         let lens = pieces.iter().map(|(offset, bytes)| (*offset, bytes.len()));
@@ -587,7 +587,7 @@ impl Copier {
     /// Copies pieces with `len` bytes together, short ones without a fence: offset, host memory, length.
     ///
     /// # Safety
-    /// As [`Copier::copy`], for each piece.
+    /// Same as [`Copier::copy`], for each piece.
     unsafe fn copy_batch(
         &self,
         direction: CopyDirection,
@@ -615,7 +615,7 @@ impl Copier {
     /// Copies by the calling thread, without fences.
     ///
     /// # Safety
-    /// As [`Copier::copy`].
+    /// Same as [`Copier::copy`].
     unsafe fn copy_unfenced(
         &self,
         direction: CopyDirection,

@@ -37,7 +37,7 @@ impl PushedLines {
         unsafe { self.words::<1>(at, number) }.map(|[word]| word)
     }
 
-    /// As [`PushedLines::line`], of several lines: all or none.
+    /// Like [`PushedLines::line`], for several lines: all or none.
     ///
     /// # Safety
     /// As there.
@@ -68,7 +68,7 @@ impl PushedLines {
     }
 
     /// # Safety
-    /// As [`PushedLines::line`], of `N` lines.
+    /// Same as [`PushedLines::line`], of `N` lines.
     #[inline]
     unsafe fn words<const N: usize>(self, at: u64, number: NonZeroU16) -> Option<[u64; N]> {
         let number = u64::from(number.get());
@@ -89,7 +89,7 @@ impl PushedLines {
         (others == 0).then_some(words)
     }
 
-    /// As [`PushedLines::words`], with a third of the instructions, so that the loads of more lines are
+    /// Like [`PushedLines::words`], with a third of the instructions, so that the loads of more lines are
     /// in flight at once: the CPU waits for the first load of each cache line that a device wrote.
     ///
     /// # Safety

@@ -196,7 +196,7 @@ impl ResidentKernel {
 
 impl State {
     /// # Safety
-    /// As [`ResidentKernel::read`].
+    /// Same as [`ResidentKernel::read`].
     unsafe fn read(&mut self, range: Range<u64>, host: *mut u8, limit: Duration) -> Result<()> {
         let start = self.buffer.ptr().get() - self.base.get() + range.start;
         let skip = start % PushRequest::LINE;

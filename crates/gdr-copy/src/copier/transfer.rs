@@ -47,7 +47,7 @@ impl Transfer {
     /// Returns whether the copy is complete. Never waits.
     ///
     /// # Errors
-    /// As [`Transfer::wait`], without the deadline.
+    /// Same as [`Transfer::wait`], without the deadline.
     pub fn is_complete(&mut self) -> Result<bool> {
         let Some((engine, stream)) = &self.running else {
             return Ok(true);

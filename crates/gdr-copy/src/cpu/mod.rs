@@ -134,12 +134,12 @@ pub unsafe fn copy_to(
     fence::store_fence();
 }
 
-/// As [`copy_to`] without the final fence: for batches that end with one
+/// Like [`copy_to`] without the final fence: for batches that end with one
 /// [`store_fence`](fence::store_fence). Until then the bytes may linger in the CPU's
 /// write-combining buffers, and later stores may pass them.
 ///
 /// # Safety
-/// As [`copy_to`].
+/// Same as [`copy_to`].
 #[inline]
 pub unsafe fn copy_to_unfenced(
     routine: &Routine,
@@ -160,12 +160,12 @@ pub unsafe fn copy_to_unfenced(
     }
 }
 
-/// As [`copy_to`] for few bytes, without a call: a caller that makes none either has no registers to save
+/// Like [`copy_to`] for few bytes, without a call: a caller that makes none either has no registers to save
 /// and restore, which takes as long as the copy. Bytes by general registers, 16 by the vector
 /// register that every x86-64 has, whichever routine is in use.
 ///
 /// # Safety
-/// As [`copy_to`]; and `len` is less than 16, or it is 16, the window is write-combined, `window` is a
+/// Same as [`copy_to`]; and `len` is less than 16, or it is 16, the window is write-combined, `window` is a
 /// multiple of 16, and the routine in use [has such a store](Routine::has_store_of_16).
 #[inline(always)]
 pub unsafe fn copy_few_to(window: *mut u8, host: *const u8, len: usize) {
@@ -212,12 +212,12 @@ pub unsafe fn copy_from(
     unsafe { copy_from_unfenced(routine, caching, host, window, len) };
 }
 
-/// As [`copy_from`] without the fence before it, so that several such reads overlap. The data is
+/// Like [`copy_from`] without the fence before it, so that several such reads overlap. The data is
 /// no older than the last [`fresh_load_fence`](fence::fresh_load_fence) of this thread, and two
 /// such reads are in no order.
 ///
 /// # Safety
-/// As [`copy_from`].
+/// Same as [`copy_from`].
 #[inline]
 pub unsafe fn copy_from_unfenced(
     routine: &Routine,

@@ -172,7 +172,7 @@ impl Routine {
     /// [`load`](Self::load) of a range that is not one aligned word.
     ///
     /// # Safety
-    /// As [`load`](Self::load).
+    /// Same as [`load`](Self::load).
     #[inline(always)]
     unsafe fn load_any(&self, host: *mut u8, window: *const u8, len: usize) {
         if scalar::is_within_word(window.addr(), len) {

@@ -131,10 +131,10 @@ pub(crate) unsafe fn store(window: *mut u8, host: *const u8, len: usize) {
     unsafe { store_here(window, host, len) }
 }
 
-/// As [`store`] for less than 16 bytes, without a call.
+/// Like [`store`] for less than 16 bytes, without a call.
 ///
 /// # Safety
-/// As [`store`].
+/// Same as [`store`].
 #[inline(always)]
 pub(crate) unsafe fn store_few(window: *mut u8, host: *const u8, len: usize) {
     if !window.addr().is_multiple_of(8) {
@@ -157,10 +157,10 @@ pub(crate) unsafe fn store_few(window: *mut u8, host: *const u8, len: usize) {
     step!(u8);
 }
 
-/// As [`store`], without a call.
+/// Like [`store`], without a call.
 ///
 /// # Safety
-/// As [`store`].
+/// Same as [`store`].
 #[allow(unused_assignments)] // The last step moves pointers that are not read again.
 #[inline(always)]
 unsafe fn store_here(mut window: *mut u8, mut host: *const u8, mut len: usize) {

@@ -81,7 +81,7 @@ impl Cuda {
     /// load libraries. It takes no lock that a forked child could wait for.
     ///
     /// # Errors
-    /// As [`Cuda::load`], for a library that is loaded. After an error the library is treated as absent until
+    /// Same as [`Cuda::load`], for a library that is loaded. After an error the library is treated as absent until
     /// the process loads another one.
     pub fn of_process() -> Result<Option<&'static Arc<Self>>> {
         static LOADED: LoadedLibrary = LoadedLibrary::new("libcuda.so");

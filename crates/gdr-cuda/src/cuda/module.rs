@@ -298,7 +298,7 @@ impl Cuda {
         Ok(functions)
     }
 
-    /// As [`Cuda::functions`], of [`Launch::Push`].
+    /// Like [`Cuda::functions`], for [`Launch::Push`].
     fn push_function(&self, device: Ordinal) -> Result<PushFunction> {
         let modules = &self.modules.push;
         let mut modules = modules.lock().unwrap_or_else(PoisonError::into_inner);

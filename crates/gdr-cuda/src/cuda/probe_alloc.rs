@@ -125,7 +125,7 @@ impl ProbeAllocator<'_> {
     /// Copies probe memory into `bytes`.
     ///
     /// # Errors
-    /// As [`ProbeAllocator::write`].
+    /// Same as [`ProbeAllocator::write`].
     pub fn read(&self, ptr: DevicePtr, bytes: &mut [u8], limit: Duration) -> Result<()> {
         self.check(ptr, bytes.len())?;
         // Not into `bytes`: the GPU may still write after the deadline.

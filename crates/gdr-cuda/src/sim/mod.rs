@@ -105,7 +105,7 @@ impl SimDriver {
         Self::with_remote_writes(devices, remote_writes)
     }
 
-    /// As [`SimDriver::new`], with this order of writes by other devices. Without `host_flush`,
+    /// Like [`SimDriver::new`], with this order of writes by other devices. Without `host_flush`,
     /// flushing fails.
     pub fn with_remote_writes(devices: u32, remote_writes: RemoteWrites) -> Arc<Self> {
         let heap = |number: u64| {

@@ -132,7 +132,7 @@ impl CopyThread {
         thread
     }
 
-    /// As [`CopyThread::new`], without copies between processes: no kernel runs on the GPU.
+    /// Like [`CopyThread::new`], without copies between processes: no kernel runs on the GPU.
     pub fn without_peer_copies(gpu: &Gpu) -> Self {
         Self::with_limit(gpu, LATE, PeerCopies::Off)
     }
@@ -255,7 +255,7 @@ impl CopyThread {
         self.end_copies(source.id(), limit);
     }
 
-    /// As [`CopyThread::end_reads`], of memory whose requests have ended or that has none.
+    /// Like [`CopyThread::end_reads`], for memory whose requests have ended or that has none.
     pub(super) fn end_copies(&self, source: SourceId, limit: Duration) {
         let (reads, incoming) = {
             let mut ahead = lock(&self.0.ahead);

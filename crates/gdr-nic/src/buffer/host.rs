@@ -167,7 +167,7 @@ impl HostMemory {
         thread.copies_peers().then_some(thread)
     }
 
-    /// As [`Buffer::begin_copy_from`](super::Buffer::begin_copy_from).
+    /// Like [`Buffer::begin_copy_from`](super::Buffer::begin_copy_from).
     pub(super) fn begin_copy_from(
         &self,
         offset: u64,

@@ -210,7 +210,7 @@ impl Buffer {
         Ok(Self::of(Memory::Direct(Direct::new(mapping))))
     }
 
-    /// As [`Buffer::direct`], but long READs, and long messages sent from this memory, are copied to
+    /// Like [`Buffer::direct`], but long READs, and long messages sent from this memory, are copied to
     /// page-locked host memory (1 MiB) by the GPU's copy engine, ahead of the packets. Received
     /// bytes are still stored through the mapping.
     ///
@@ -227,7 +227,7 @@ impl Buffer {
             .map(|direct| Self::of(Memory::Direct(direct)))
     }
 
-    /// As [`Buffer::direct_with_copies`], for memory that the program allocated and may free, and with the
+    /// Like [`Buffer::direct_with_copies`], for memory that the program allocated and may free, and with the
     /// calls of the driver made by `thread` alone: in a program whose own threads hold locks of the driver
     /// while they wait for kernels, and these for the network.
     ///
@@ -388,7 +388,7 @@ impl Buffer {
     /// Loads the byte at `offset`, with acquire ordering: to poll the byte that a peer writes last.
     ///
     /// # Errors
-    /// As [`Buffer::read_at`].
+    /// Same as [`Buffer::read_at`].
     pub fn load_u8(&self, offset: u64) -> Result<u8> {
         self.check_process()?;
         match &**self.0 {
@@ -400,7 +400,7 @@ impl Buffer {
     /// Loads the word at `offset`, a multiple of 4, as [`Buffer::load_u8`].
     ///
     /// # Errors
-    /// As [`Buffer::read_at`]; [`Error::Misaligned`].
+    /// Same as [`Buffer::read_at`]; [`Error::Misaligned`].
     pub fn load_u32(&self, offset: u64) -> Result<u32> {
         self.check_process()?;
         match &**self.0 {
@@ -412,7 +412,7 @@ impl Buffer {
     /// Loads the word at `offset`, a multiple of 8, as [`Buffer::load_u8`].
     ///
     /// # Errors
-    /// As [`Buffer::read_at`]; [`Error::Misaligned`].
+    /// Same as [`Buffer::read_at`]; [`Error::Misaligned`].
     pub fn load_u64(&self, offset: u64) -> Result<u64> {
         self.check_process()?;
         match &**self.0 {
@@ -446,7 +446,7 @@ impl Buffer {
         }
     }
 
-    /// As [`Buffer::place`], for bytes that another process may change meanwhile.
+    /// Like [`Buffer::place`], for bytes that another process may change meanwhile.
     ///
     /// # Safety
     /// `from` is memory of this process, valid for reads of its length, to which there are no references.
@@ -571,7 +571,7 @@ impl Buffer {
         }
     }
 
-    /// As [`Buffer::expect_read`], for a request that most likely fetches nothing: nothing is copied for it.
+    /// Like [`Buffer::expect_read`], for a request that most likely fetches nothing: nothing is copied for it.
     pub(crate) fn forget_reads(&self, offset: u64, len: u64) {
         if let Memory::Direct(memory) = &**self.0 {
             memory.forget_reads(offset, len);

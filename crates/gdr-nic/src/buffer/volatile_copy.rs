@@ -45,7 +45,7 @@ pub(crate) fn last_word(dst: *mut u8, len: usize) -> usize {
 }
 
 /// # Safety
-/// As [`store`].
+/// Same as [`store`].
 #[inline]
 unsafe fn store_body(dst: *mut u8, bytes: &[u8]) {
     #[cfg(target_arch = "x86_64")]

@@ -536,7 +536,7 @@ impl Engine {
         }
     }
 
-    /// As [`Engine::acknowledge`], of all queue pairs.
+    /// Like [`Engine::acknowledge`], for all queue pairs.
     pub(crate) fn acknowledge_all(&mut self, regions: &Regions) {
         // A device that closes waits for no answer of the program.
         for qp in self.qps.qps.values_mut() {

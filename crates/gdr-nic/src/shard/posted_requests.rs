@@ -126,7 +126,7 @@ impl PostedRequests {
         }
     }
 
-    /// As [`PostedRequests::complete_sends`], of receives.
+    /// Like [`PostedRequests::complete_sends`], for receives.
     pub(crate) fn complete_receives(
         &mut self,
         completion: &mut Completion,

@@ -367,7 +367,7 @@ impl QpContext {
         }
     }
 
-    /// As [`QpContext::complete`], through the faults of the queue pair.
+    /// Like [`QpContext::complete`], through the faults of the queue pair.
     #[cold]
     #[inline(never)]
     fn complete_by_chaos(

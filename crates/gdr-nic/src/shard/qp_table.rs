@@ -29,7 +29,7 @@ pub(crate) struct QpTable {
     pub(crate) ready: VecDeque<u32>,
     /// What the queue pairs counted that were removed.
     pub(crate) retired: Statistics,
-    /// As `retired`.
+    /// Like `retired`.
     pub(crate) retired_payload: PayloadBytes,
 }
 
@@ -155,7 +155,7 @@ impl<'a> Acceptor<'a> {
         self.accept_packet(packet, datagram, Origin::Packet) == Acceptance::Accepted
     }
 
-    /// As [`Acceptor::accept`] for each of these, through the faults of the queue pairs.
+    /// Like [`Acceptor::accept`] for each of these, through the faults of the queue pairs.
     #[cold]
     #[inline(never)]
     pub(crate) fn accept_by_chaos<'d>(
@@ -239,7 +239,7 @@ impl<'a> Acceptor<'a> {
         schedule(&mut self.qps.ready, qp);
     }
 
-    /// As [`Acceptor::accept`], for the packet that the datagram is.
+    /// Like [`Acceptor::accept`], for the packet that the datagram is.
     pub(crate) fn accept_packet(
         &mut self,
         packet: Result<Packet<'_>, WireError>,

@@ -62,7 +62,7 @@ impl RegionTable {
         lock::read(&self.tables[shard].0)
     }
 
-    /// As [`RegionTable::read`], unless a thread changes the table.
+    /// Like [`RegionTable::read`], unless a thread changes the table.
     pub(crate) fn try_read(&self, shard: usize) -> Option<RwLockReadGuard<'_, Regions>> {
         self.tables[shard].0.try_read().ok()
     }

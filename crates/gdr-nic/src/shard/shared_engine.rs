@@ -514,7 +514,7 @@ impl SharedEngine {
         self.check_process().is_ok() && self.progress_at(self.clock().now()).0
     }
 
-    /// As [`SharedEngine::progress`], of the process that opened the device, from `begin` on; returns
+    /// Like [`SharedEngine::progress`], for the process that opened the device, from `begin` on; returns
     /// when it ended as well.
     fn progress_at(&self, begin: u64) -> (bool, u64) {
         let polls = self.callers.begin(begin);

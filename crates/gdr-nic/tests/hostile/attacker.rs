@@ -70,7 +70,7 @@ impl Target {
         Self::with(addresses, |options| options)
     }
 
-    /// As [`Target::new`], with further options of the device.
+    /// Like [`Target::new`], with further options of the device.
     pub(crate) fn with(
         (here, there): (IpAddr, IpAddr),
         set: impl Fn(SoftOptions) -> SoftOptions,
@@ -132,7 +132,7 @@ impl Target {
         self.connect_with(LossRecovery::GoBackN)
     }
 
-    /// As [`Target::connect`], to a peer that can recover losses in this way.
+    /// Like [`Target::connect`], to a peer that can recover losses in this way.
     pub(crate) fn connect_with(&self, recovery: LossRecovery) -> Connection {
         let options = QueuePairOptions::new(&self.queue);
         let pair = self.domain.queue_pair(&options).unwrap();

@@ -30,7 +30,7 @@ impl UdSide {
         device(address).map(Self::on)
     }
 
-    /// As [`UdSide::new`], of this device.
+    /// Like [`UdSide::new`], for this device.
     fn on(device: Device) -> Self {
         let side = Self::in_init_on(device, |options| options);
         side.pair.to_rtr().unwrap();

@@ -15,7 +15,7 @@ pub(crate) fn options() -> ConnectionOptions {
     ConnectionOptions::new(Mtu::B4096)
 }
 
-/// As [`connect`], where packets of `card` may come from any port, as a network card sends them.
+/// Like [`connect`], where packets of `card` may come from any port, as a network card sends them.
 pub(crate) fn connect_to_card(card: &Side, to: &Side) {
     let any_port = Endpoint {
         source_port: SourcePort::Any,

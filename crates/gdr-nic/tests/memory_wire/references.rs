@@ -22,7 +22,7 @@ pub(super) fn zeros(side: &Side) -> ((Buffer, Region), Remote) {
     ((buffer, region), remote)
 }
 
-/// As [`zeros`], with bytes that depend on their place and on `seed`.
+/// Like [`zeros`], with bytes that depend on their place and on `seed`.
 pub(super) fn pattern(side: &Side, seed: u8) -> ((Buffer, Region), Remote) {
     let made = zeros(side);
     made.0.0.write_at(0, &bytes(seed)).unwrap();

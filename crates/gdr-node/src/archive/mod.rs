@@ -85,7 +85,7 @@ impl Archive {
     ///
     /// # Errors
     ///
-    /// As [`Archive::read`], and [`ArchiveError::File`] where the file cannot be opened.
+    /// Like [`Archive::read`], and [`ArchiveError::File`] where the file cannot be opened.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, ArchiveError> {
         let path = path.as_ref();
         match File::open(path) {

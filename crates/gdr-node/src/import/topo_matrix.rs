@@ -167,7 +167,7 @@ pub fn read_all(text: &str) -> Result<Vec<TopoMatrix>, ImportError> {
 ///
 /// # Errors
 ///
-/// As [`read_all`], if there is no table of either kind.
+/// Like [`read_all`], if there is no table of either kind.
 pub fn read(text: &str) -> Result<Matrices, ImportError> {
     check_length(text)?;
     let plain = plain::unquoted(text);

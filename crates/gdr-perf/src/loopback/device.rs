@@ -56,7 +56,7 @@ impl SoftSettings {
         Self { port, shards: None }
     }
 
-    /// As [`open_both`].
+    /// Like [`open_both`].
     pub(super) fn both(self, from: Option<IpAddr>, to: Option<IpAddr>) -> Result<(Device, Device)> {
         let receiver = match to {
             Some(to) => self.open(to)?,
@@ -71,7 +71,7 @@ impl SoftSettings {
         Ok((sender, receiver))
     }
 
-    /// As [`open_listener`].
+    /// Like [`open_listener`].
     pub(super) fn listener(self, listen: IpAddr, to: Option<IpAddr>) -> Result<Device> {
         let address = to.unwrap_or(listen);
         if address.is_unspecified() {
@@ -80,7 +80,7 @@ impl SoftSettings {
         self.open(address)
     }
 
-    /// As [`open_connector`].
+    /// Like [`open_connector`].
     pub(super) fn connector(self, peer: IpAddr, from: Option<IpAddr>) -> Result<Device> {
         let from = match (from, beside(peer)) {
             (Some(from), _) => from,

@@ -208,7 +208,7 @@ impl DevicePair {
     /// Opens the device of the end that listens on `listen`.
     ///
     /// # Errors
-    /// As [`DevicePair::both`] and [`open_listener`](super::open_listener).
+    /// Same as [`DevicePair::both`] and [`open_listener`](super::open_listener).
     pub fn listener(&self, chosen: &Chosen, listen: IpAddr) -> Result<Device> {
         match chosen.provider {
             Provider::Soft => self.soft().listener(listen, soft(&self.to)),
@@ -219,7 +219,7 @@ impl DevicePair {
     /// Opens the device of the end that connects to `peer`.
     ///
     /// # Errors
-    /// As [`DevicePair::both`] and [`open_connector`](super::open_connector).
+    /// Same as [`DevicePair::both`] and [`open_connector`](super::open_connector).
     pub fn connector(&self, chosen: &Chosen, peer: IpAddr) -> Result<Device> {
         match chosen.provider {
             Provider::Soft => self.soft().connector(peer, soft(&self.from)),

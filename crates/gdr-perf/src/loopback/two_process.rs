@@ -137,7 +137,7 @@ impl PeerSession {
 /// peer chooses the settings, which must be those that this end expects. The run cannot be stopped while it waits for the peer.
 ///
 /// # Errors
-/// As [`super::run`]; no peer connects in time, or it speaks another protocol or does not know the
+/// Same as [`super::run`]; no peer connects in time, or it speaks another protocol or does not know the
 /// key. A peer that fails later is a [`super::Verdict::Fail`].
 pub fn listen(
     target: &BenchTarget,
@@ -254,7 +254,7 @@ fn prepare(
 /// as the RDMA address.
 ///
 /// # Errors
-/// As [`listen`].
+/// Same as [`listen`].
 pub fn connect(
     device: &Device,
     peer: SocketAddr,

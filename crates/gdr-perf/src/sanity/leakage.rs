@@ -109,7 +109,7 @@ pub(super) fn thousand_rounds(target: &BenchTarget, kind: MemoryKind) -> Outcome
     rounds(target, kind, 500)
 }
 
-/// As [`thousand_rounds`], ten times as long.
+/// Like [`thousand_rounds`], ten times as long.
 pub(super) fn ten_thousand_rounds(target: &BenchTarget, kind: MemoryKind) -> Outcome {
     rounds(target, kind, 5_000)
 }

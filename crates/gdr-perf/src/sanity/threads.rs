@@ -51,7 +51,7 @@ pub(super) fn concurrent_rounds(target: &BenchTarget) -> Outcome {
     rounds(target, 50)
 }
 
-/// As [`concurrent_rounds`], 10,000 times on each thread.
+/// Like [`concurrent_rounds`], 10,000 times on each thread.
 pub(super) fn many_concurrent_rounds(target: &BenchTarget) -> Outcome {
     // Once to settle and once to be counted.
     rounds(target, 5_000)

@@ -37,10 +37,10 @@ impl<'a> TransferEndpoint<'a> {
         }
     }
 
-    /// As [`measure`](super::measure).
+    /// Like [`measure`](super::measure).
     ///
     /// # Errors
-    /// As [`measure`](super::measure).
+    /// Same as [`measure`](super::measure).
     pub fn measure(
         &mut self,
         peer: SocketAddr,
@@ -52,10 +52,10 @@ impl<'a> TransferEndpoint<'a> {
         run::measure_at(self, peer, security, plan, thresholds, observe)
     }
 
-    /// As [`serve`](super::serve).
+    /// Like [`serve`](super::serve).
     ///
     /// # Errors
-    /// As [`serve`](super::serve).
+    /// Same as [`serve`](super::serve).
     pub fn serve(
         &mut self,
         listener: &Listener,

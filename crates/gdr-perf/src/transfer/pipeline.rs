@@ -288,7 +288,7 @@ impl<'a> Pipeline<'a> {
         })
     }
 
-    /// As [`Pipeline::send`], of one request at a time.
+    /// Like [`Pipeline::send`], for one request at a time.
     ///
     /// The time from a completion to the next post is a part of the latency, and with rxe decides more
     /// than its own length: its worker runs on for a moment after a completion, and a request that is
@@ -348,7 +348,7 @@ impl<'a> Pipeline<'a> {
         })
     }
 
-    /// As [`Pipeline::send`], of messages over all queue pairs.
+    /// Like [`Pipeline::send`], for messages over all queue pairs.
     fn send_striped(
         &mut self,
         amount: Amount,

@@ -115,7 +115,7 @@ impl Wait {
         }
     }
 
-    /// As [`Wait::new`], of an end that sees nothing of what the peer does until it has sent everything.
+    /// Like [`Wait::new`], for an end that sees nothing of what the peer does until it has sent everything.
     pub(super) fn for_all(plan: &Plan, size: u64) -> Self {
         let wait = Self::new(plan, size);
         let (_, limit) = wait.end;

@@ -77,7 +77,7 @@ pub(super) fn measure_at(
 /// Waits for one peer that [measures](measure), and does its part.
 ///
 /// # Errors
-/// As [`measure`]; no peer connects in time.
+/// Same as [`measure`]; no peer connects in time.
 pub fn serve<'a>(
     device: &Device,
     listener: &Listener,

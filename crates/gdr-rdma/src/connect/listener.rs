@@ -106,10 +106,10 @@ impl Listener {
         self.accept_noting(terms, deadline, |_, _| ())
     }
 
-    /// As [`Listener::accept`]; calls `note` for each connection that failed, with the error.
+    /// Like [`Listener::accept`]; calls `note` for each connection that failed, with the error.
     ///
     /// # Errors
-    /// As [`Listener::accept`].
+    /// Same as [`Listener::accept`].
     pub fn accept_noting<'a>(
         &self,
         terms: impl Into<Terms<'a>>,

@@ -70,11 +70,11 @@ impl Session {
         Self::handshake(stream, terms.into(), deadline)
     }
 
-    /// As [`Session::connect`], from an address of this host. Without a key, the peer accepts only
+    /// Like [`Session::connect`], from an address of this host. Without a key, the peer accepts only
     /// the source address of the connection as this side's RDMA address: give the device's.
     ///
     /// # Errors
-    /// As [`Session::connect`]; [`SocketError::AddressNotLocal`](crate::SocketError::AddressNotLocal).
+    /// Same as [`Session::connect`]; [`SocketError::AddressNotLocal`](crate::SocketError::AddressNotLocal).
     pub fn connect_from<'a>(
         from: IpAddr,
         address: SocketAddr,
@@ -85,11 +85,11 @@ impl Session {
         Self::handshake(stream, terms.into(), deadline)
     }
 
-    /// As [`Session::connect`], for queue pairs of `device`. Without a key, the connection comes from
+    /// Like [`Session::connect`], for queue pairs of `device`. Without a key, the connection comes from
     /// the device's own address, the only one that the peer accepts as the RDMA address.
     ///
     /// # Errors
-    /// As [`Session::connect`].
+    /// Same as [`Session::connect`].
     pub fn connect_for<'a>(
         device: &Device,
         address: SocketAddr,

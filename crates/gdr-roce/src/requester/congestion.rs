@@ -162,12 +162,12 @@ impl Congestion {
         }
     }
 
-    /// As [`Congestion::follow`], if they were carried before.
+    /// Like [`Congestion::follow`], if they were carried before.
     pub(super) fn leave_carried(&mut self) {
         self.follow(self.payloads.max(Payloads::InPlace));
     }
 
-    /// As [`Congestion::follow`], if they were merged before.
+    /// Like [`Congestion::follow`], if they were merged before.
     pub(super) fn leave_merged(&mut self) {
         self.follow(self.payloads.min(Payloads::InPlace));
     }

@@ -71,7 +71,7 @@ impl Requester {
         }
     }
 
-    /// As [`Requester::resend`], of a packet that is not the rest of a READ.
+    /// Like [`Requester::resend`], for a packet that is not the rest of a READ.
     fn resend_at(&mut self, now: Time, psn: Psn) {
         let smoothed = self.round_trip.smoothed().unwrap_or_default();
         let resent = self

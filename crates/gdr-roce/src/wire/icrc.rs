@@ -150,7 +150,7 @@ impl IcrcCache {
         Self::default()
     }
 
-    /// As [`Path::icrc`].
+    /// Like [`Path::icrc`].
     pub fn icrc(&self, path: &Path, body: &[u8]) -> [u8; LEN] {
         let len = body.len() + LEN;
         let mut last = self.headers.borrow_mut();
@@ -165,7 +165,7 @@ impl IcrcCache {
         behind(hasher, body)
     }
 
-    /// As [`seal`].
+    /// Like [`seal`].
     pub fn seal(&self, path: &Path, datagram: &mut [u8]) {
         if let Some((body, icrc)) = datagram.split_last_chunk_mut::<LEN>() {
             *icrc = self.icrc(path, body);

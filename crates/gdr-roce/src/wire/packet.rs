@@ -71,7 +71,7 @@ impl<'a> Packet<'a> {
         })
     }
 
-    /// As [`new`](Self::new), for a datagram of `extent`, whose headers at least are in `start`: its payload is not
+    /// Like [`new`](Self::new), for a datagram of `extent`, whose headers at least are in `start`: its payload is not
     /// looked at.
     ///
     /// # Errors
@@ -89,7 +89,7 @@ impl<'a> Packet<'a> {
         })
     }
 
-    /// As [`new`](Self::new), for a packet whose payload was passed by reference. If that is longer than the path MTU,
+    /// Like [`new`](Self::new), for a packet whose payload was passed by reference. If that is longer than the path MTU,
     /// the packet stands for several, and each has a PSN.
     ///
     /// # Errors

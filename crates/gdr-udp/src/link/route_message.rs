@@ -59,7 +59,7 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(*raw))
 }
 
-/// As [`word`].
+/// Like [`word`].
 fn half(bytes: &[u8], at: usize) -> Option<u16> {
     let raw = bytes.get(at..)?.first_chunk()?;
     Some(u16::from_ne_bytes(*raw))

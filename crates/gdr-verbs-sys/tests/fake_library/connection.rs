@@ -63,7 +63,7 @@ impl Side {
         Self::make(verbs, name, |_| ptr::null_mut())
     }
 
-    /// As [`Side::new`], with a channel for completion events.
+    /// Like [`Side::new`], with a channel for completion events.
     pub(crate) fn with_channel(verbs: &'static Verbs, name: &str) -> Self {
         Self::make(verbs, name, |context| {
             // SAFETY: the context is open, and the side outlives the channel.

@@ -49,7 +49,7 @@ fn are_mapped(pages: &Range<u64>) -> bool {
     unsafe { libc::msync(begin, (pages.end - pages.start) as usize, libc::MS_ASYNC) == 0 }
 }
 
-/// As [`are_mapped`], of memory that is about to be read. One page is read by the kernel, in half of the time:
+/// Like [`are_mapped`], for memory that is about to be read. One page is read by the kernel, in half of the time:
 /// sigprocmask(2) with an operation that does not exist changes nothing, and fails with EFAULT where the mask
 /// cannot be read, and with EINVAL where it can.
 fn are_readable(pages: &Range<u64>) -> bool {
@@ -120,7 +120,7 @@ unsafe fn add(sum: Checksum, from: *const u8, len: usize) -> Checksum {
     sum.with_blocks((0..blocks).map(block), rest)
 }
 
-/// As [`add`], with vectors of 32 bytes.
+/// Like [`add`], with vectors of 32 bytes.
 ///
 /// # Safety
 /// The range can be read.

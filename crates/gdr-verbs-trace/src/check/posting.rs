@@ -173,7 +173,7 @@ pub(crate) unsafe fn receives(
     Some(unsafe { all_receives(state, Queue::Receives(object(qp)), (wr, most), stack) })
 }
 
-/// As [`receives`], to a shared receive queue.
+/// Like [`receives`], to a shared receive queue.
 ///
 /// # Safety
 /// As for `ibv_post_srq_recv`.

@@ -17,7 +17,7 @@ exported! { listxattr = list: (path: *const c_char, names: *mut c_char, size: us
 exported! { llistxattr = list_of_link: (path: *const c_char, names: *mut c_char, size: usize) -> isize }
 
 /// # Safety
-/// As getxattr(2).
+/// Same as getxattr(2).
 unsafe fn get(path: *const c_char, name: *const c_char, value: *mut c_void, size: usize) -> isize {
     // SAFETY: the contract of this function.
     let found = unsafe { libc::syscall(libc::SYS_getxattr, path, name, value, size) };
@@ -26,7 +26,7 @@ unsafe fn get(path: *const c_char, name: *const c_char, value: *mut c_void, size
 }
 
 /// # Safety
-/// As lgetxattr(2).
+/// Same as lgetxattr(2).
 unsafe fn get_of_link(
     path: *const c_char,
     name: *const c_char,
@@ -40,7 +40,7 @@ unsafe fn get_of_link(
 }
 
 /// # Safety
-/// As listxattr(2).
+/// Same as listxattr(2).
 unsafe fn list(path: *const c_char, names: *mut c_char, size: usize) -> isize {
     // SAFETY: the contract of this function.
     let found = unsafe { libc::syscall(libc::SYS_listxattr, path, names, size) };
@@ -49,7 +49,7 @@ unsafe fn list(path: *const c_char, names: *mut c_char, size: usize) -> isize {
 }
 
 /// # Safety
-/// As llistxattr(2).
+/// Same as llistxattr(2).
 unsafe fn list_of_link(path: *const c_char, names: *mut c_char, size: usize) -> isize {
     // SAFETY: the contract of this function.
     let found = unsafe { libc::syscall(libc::SYS_llistxattr, path, names, size) };
@@ -60,7 +60,7 @@ unsafe fn list_of_link(path: *const c_char, names: *mut c_char, size: usize) -> 
 /// The result of the kernel, or this error for a file of this library and what its links lead to.
 ///
 /// # Safety
-/// As [`otherwise`].
+/// Same as [`otherwise`].
 unsafe fn no_attribute(found: i64, path: *const c_char, last: LastLink, errno: Errno) -> isize {
     if found >= 0 {
         return found as isize;

@@ -61,7 +61,7 @@ pub(super) fn path(fd: i32) -> Option<String> {
     String::from_utf8(path.to_vec()).ok()
 }
 
-/// As [`path`], of a file that has no name in a file system; costs nothing before this process has opened a
+/// Like [`path`], for a file that has no name in a file system; costs nothing before this process has opened a
 /// file of this library.
 pub(super) fn path_if_any(fd: i32) -> Option<String> {
     ANY.load(Ordering::Relaxed).then(|| path(fd)).flatten()

@@ -23,14 +23,14 @@ exported! {
 exported! { canonicalize_file_name = resolve_allocated: (path: *const c_char) -> *mut c_char }
 
 /// # Safety
-/// As readlink(2).
+/// Same as readlink(2).
 unsafe fn read(path: *const c_char, room: *mut c_char, size: usize) -> isize {
     // SAFETY: the contract of this function.
     unsafe { read_at(libc::AT_FDCWD, path, room, size) }
 }
 
 /// # Safety
-/// As readlink(2); `whole` bytes at `room` are writable.
+/// Same as readlink(2); `whole` bytes at `room` are writable.
 unsafe fn read_checked(path: *const c_char, room: *mut c_char, size: usize, whole: usize) -> isize {
     if size > whole {
         // It ends the process.
@@ -42,7 +42,7 @@ unsafe fn read_checked(path: *const c_char, room: *mut c_char, size: usize, whol
 }
 
 /// # Safety
-/// As readlinkat(2).
+/// Same as readlinkat(2).
 unsafe fn read_at(folder: c_int, path: *const c_char, room: *mut c_char, size: usize) -> isize {
     // SAFETY: the contract of this function.
     let found = unsafe { libc::syscall(libc::SYS_readlinkat, folder, path, room, size) } as isize;
@@ -71,7 +71,7 @@ unsafe fn read_at(folder: c_int, path: *const c_char, room: *mut c_char, size: u
 }
 
 /// # Safety
-/// As realpath(3).
+/// Same as realpath(3).
 unsafe fn resolve(path: *const c_char, room: *mut c_char) -> *mut c_char {
     // SAFETY: the contract of this function.
     let found = unsafe { next::realpath(path, room) };
@@ -112,7 +112,7 @@ unsafe fn resolve(path: *const c_char, room: *mut c_char) -> *mut c_char {
 }
 
 /// # Safety
-/// As realpath(3); `size` bytes at `room` are writable.
+/// Same as realpath(3); `size` bytes at `room` are writable.
 unsafe fn resolve_checked(path: *const c_char, room: *mut c_char, size: usize) -> *mut c_char {
     if size < libc::PATH_MAX as usize {
         // As the C library does.
@@ -123,7 +123,7 @@ unsafe fn resolve_checked(path: *const c_char, room: *mut c_char, size: usize) -
 }
 
 /// # Safety
-/// As canonicalize_file_name(3).
+/// Same as canonicalize_file_name(3).
 unsafe fn resolve_allocated(path: *const c_char) -> *mut c_char {
     // SAFETY: the contract of this function.
     unsafe { resolve(path, ptr::null_mut()) }

@@ -162,7 +162,7 @@ fn entry(name: &[u8], kind: u8, path: &str) -> libc::dirent {
 }
 
 /// # Safety
-/// As opendir(3).
+/// Same as opendir(3).
 unsafe fn open(path: *const c_char) -> *mut libc::DIR {
     // SAFETY: the contract of this function.
     let folder = unsafe { next::opendir(path) };
@@ -198,7 +198,7 @@ unsafe fn open(path: *const c_char) -> *mut libc::DIR {
 }
 
 /// # Safety
-/// As fdopendir(3).
+/// Same as fdopendir(3).
 unsafe fn open_descriptor(fd: c_int) -> *mut libc::DIR {
     // SAFETY: the contract of this function.
     let folder = unsafe { next::fdopendir(fd) };
@@ -229,7 +229,7 @@ fn next_entry(place: &Place) -> Option<libc::dirent> {
 }
 
 /// # Safety
-/// As readdir(3).
+/// Same as readdir(3).
 unsafe fn read(folder: *mut libc::DIR) -> *mut libc::dirent {
     let Some(place) = place(folder) else {
         // SAFETY: the contract of this function.
@@ -239,10 +239,10 @@ unsafe fn read(folder: *mut libc::DIR) -> *mut libc::dirent {
     unsafe { read_own(place) }
 }
 
-/// As [`read`], of a folder of the tree.
+/// Like [`read`], for a folder of the tree.
 ///
 /// # Safety
-/// As readdir(3).
+/// Same as readdir(3).
 #[cold]
 #[inline(never)]
 unsafe fn read_own(place: &Place) -> *mut libc::dirent {
@@ -257,7 +257,7 @@ unsafe fn read_own(place: &Place) -> *mut libc::dirent {
 }
 
 /// # Safety
-/// As readdir_r(3).
+/// Same as readdir_r(3).
 unsafe fn read_into(
     folder: *mut libc::DIR,
     entry: *mut libc::dirent,
@@ -285,7 +285,7 @@ unsafe fn read_into(
 }
 
 /// # Safety
-/// As closedir(3).
+/// Same as closedir(3).
 unsafe fn close(folder: *mut libc::DIR) -> c_int {
     let Some(place) = place(folder) else {
         // SAFETY: the contract of this function.
@@ -295,7 +295,7 @@ unsafe fn close(folder: *mut libc::DIR) -> c_int {
 }
 
 /// # Safety
-/// As dirfd(3).
+/// Same as dirfd(3).
 unsafe fn descriptor(folder: *mut libc::DIR) -> c_int {
     let Some(place) = place(folder) else {
         // SAFETY: the contract of this function.
@@ -306,7 +306,7 @@ unsafe fn descriptor(folder: *mut libc::DIR) -> c_int {
 }
 
 /// # Safety
-/// As rewinddir(3).
+/// Same as rewinddir(3).
 unsafe fn rewind(folder: *mut libc::DIR) {
     match place(folder) {
         // SAFETY: the contract of this function.
@@ -323,7 +323,7 @@ unsafe fn rewind(folder: *mut libc::DIR) {
 }
 
 /// # Safety
-/// As telldir(3).
+/// Same as telldir(3).
 unsafe fn position(folder: *mut libc::DIR) -> c_long {
     let Some(place) = place(folder) else {
         // SAFETY: the contract of this function.
@@ -334,7 +334,7 @@ unsafe fn position(folder: *mut libc::DIR) -> c_long {
 }
 
 /// # Safety
-/// As seekdir(3).
+/// Same as seekdir(3).
 unsafe fn go_to(folder: *mut libc::DIR, position: c_long) {
     match place(folder) {
         // SAFETY: the contract of this function.
@@ -348,7 +348,7 @@ unsafe fn go_to(folder: *mut libc::DIR, position: c_long) {
 }
 
 /// # Safety
-/// As scandir(3).
+/// Same as scandir(3).
 unsafe fn scan(
     path: *const c_char,
     list: *mut *mut *mut libc::dirent,
@@ -431,7 +431,7 @@ pub(crate) struct Glob {
 }
 
 /// # Safety
-/// As glob(3).
+/// Same as glob(3).
 unsafe fn expand(
     pattern: *const c_char,
     flags: c_int,

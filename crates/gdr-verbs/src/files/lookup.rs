@@ -37,7 +37,7 @@ pub(super) unsafe fn may_begin_here(dirfd: c_int, path: *const c_char) -> bool {
     }
 }
 
-/// As [`may_begin_here`], of a path of a call that failed.
+/// Like [`may_begin_here`], for a path of a call that failed.
 ///
 /// # Safety
 /// `path` is a C string unless the kernel set `EFAULT`, and errno is the one of the call.

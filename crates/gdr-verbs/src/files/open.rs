@@ -27,7 +27,7 @@ exported! {
 exported! { fopen fopen64 = fopen: (path: *const c_char, mode: *const c_char) -> *mut libc::FILE }
 
 /// # Safety
-/// As open(2).
+/// Same as open(2).
 unsafe fn open(path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_int {
     // SAFETY: the contract of this function.
     let fd = unsafe { next::open64(path, flags, mode) };
@@ -36,14 +36,14 @@ unsafe fn open(path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_int {
 }
 
 /// # Safety
-/// As open(2), without a mode.
+/// Same as open(2), without a mode.
 unsafe fn open_existing(path: *const c_char, flags: c_int) -> c_int {
     // SAFETY: the contract of this function.
     unsafe { open(path, flags, 0) }
 }
 
 /// # Safety
-/// As openat(2).
+/// Same as openat(2).
 unsafe fn openat(folder: c_int, path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_int {
     // SAFETY: the contract of this function.
     let fd = unsafe { next::openat64(folder, path, flags, mode) };
@@ -52,7 +52,7 @@ unsafe fn openat(folder: c_int, path: *const c_char, flags: c_int, mode: libc::m
 }
 
 /// # Safety
-/// As openat(2), without a mode.
+/// Same as openat(2), without a mode.
 unsafe fn openat_existing(folder: c_int, path: *const c_char, flags: c_int) -> c_int {
     // SAFETY: the contract of this function.
     unsafe { openat(folder, path, flags, 0) }
@@ -78,7 +78,7 @@ unsafe fn opened(fd: c_int, folder: c_int, path: *const c_char, flags: c_int) ->
     unsafe { opened_here(fd, folder, path, flags) }
 }
 
-/// As [`opened`], of a path that may be one of this library's files.
+/// Like [`opened`], for a path that may be one of this library's files.
 ///
 /// # Safety
 /// `path` is a C string.
@@ -149,7 +149,7 @@ fn own(path: &str, node: &Node<Content>, flags: c_int) -> Result<c_int, Errno> {
 }
 
 /// # Safety
-/// As fopen(3).
+/// Same as fopen(3).
 unsafe fn fopen(path: *const c_char, mode: *const c_char) -> *mut libc::FILE {
     // SAFETY: the contract of this function.
     let file = unsafe { next::fopen64(path, mode) };

@@ -42,42 +42,42 @@ exported! {
 }
 
 /// # Safety
-/// As stat(2).
+/// Same as stat(2).
 pub(super) unsafe fn stat(path: *const c_char, status: *mut libc::stat) -> c_int {
     // SAFETY: the contract of this function.
     unsafe { by_path(libc::AT_FDCWD, path, status, 0) }
 }
 
 /// # Safety
-/// As lstat(2).
+/// Same as lstat(2).
 pub(super) unsafe fn lstat(path: *const c_char, status: *mut libc::stat) -> c_int {
     // SAFETY: the contract of this function.
     unsafe { by_path(libc::AT_FDCWD, path, status, libc::AT_SYMLINK_NOFOLLOW) }
 }
 
 /// # Safety
-/// As stat(2).
+/// Same as stat(2).
 unsafe fn xstat(_version: c_int, path: *const c_char, status: *mut libc::stat) -> c_int {
     // SAFETY: the contract of this function.
     unsafe { stat(path, status) }
 }
 
 /// # Safety
-/// As lstat(2).
+/// Same as lstat(2).
 unsafe fn lxstat(_version: c_int, path: *const c_char, status: *mut libc::stat) -> c_int {
     // SAFETY: the contract of this function.
     unsafe { lstat(path, status) }
 }
 
 /// # Safety
-/// As fstat(2).
+/// Same as fstat(2).
 unsafe fn fxstat(_version: c_int, fd: c_int, status: *mut libc::stat) -> c_int {
     // SAFETY: the contract of this function.
     unsafe { fstat(fd, status) }
 }
 
 /// # Safety
-/// As fstatat(2).
+/// Same as fstatat(2).
 unsafe fn fxstatat(
     _version: c_int,
     folder: c_int,
@@ -90,7 +90,7 @@ unsafe fn fxstatat(
 }
 
 /// # Safety
-/// As fstat(2).
+/// Same as fstat(2).
 unsafe fn fstat(fd: c_int, status: *mut libc::stat) -> c_int {
     // SAFETY: the contract of this function. A system call, since an older C library has no such function, and a
     // newer one makes another call, which takes longer.
@@ -103,7 +103,7 @@ unsafe fn fstat(fd: c_int, status: *mut libc::stat) -> c_int {
 }
 
 /// # Safety
-/// As fstatat(2).
+/// Same as fstatat(2).
 unsafe fn fstatat(
     folder: c_int,
     path: *const c_char,
@@ -119,10 +119,10 @@ unsafe fn fstatat(
     found
 }
 
-/// As fstatat(2), of a path that is not empty.
+/// Like fstatat(2), of a path that is not empty.
 ///
 /// # Safety
-/// As fstatat(2).
+/// Same as fstatat(2).
 #[inline(always)]
 unsafe fn by_path(
     folder: c_int,
@@ -140,10 +140,10 @@ unsafe fn by_path(
     unsafe { by_path_here(folder, path, status, flags, found) }
 }
 
-/// As [`by_path`], of what the kernel has not found.
+/// Like [`by_path`], for what the kernel has not found.
 ///
 /// # Safety
-/// As fstatat(2).
+/// Same as fstatat(2).
 #[cold]
 #[inline(never)]
 unsafe fn by_path_here(
@@ -259,7 +259,7 @@ fn fill(path: &str, node: &Node<Content>, status: &mut libc::stat) {
 }
 
 /// # Safety
-/// As statx(2).
+/// Same as statx(2).
 unsafe fn extended(
     folder: c_int,
     path: *const c_char,
@@ -327,7 +327,7 @@ fn fill_extended(path: &str, node: &Node<Content>, status: &mut libc::statx) {
 }
 
 /// # Safety
-/// As access(2).
+/// Same as access(2).
 unsafe fn accessible(path: *const c_char, mode: c_int) -> c_int {
     // SAFETY: the contract of this function.
     let found = unsafe { next::access(path, mode) };
@@ -336,7 +336,7 @@ unsafe fn accessible(path: *const c_char, mode: c_int) -> c_int {
 }
 
 /// # Safety
-/// As faccessat(2).
+/// Same as faccessat(2).
 unsafe fn accessible_at(folder: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int {
     // SAFETY: the contract of this function.
     let found = unsafe { next::faccessat(folder, path, mode, flags) };
@@ -347,7 +347,7 @@ unsafe fn accessible_at(folder: c_int, path: *const c_char, mode: c_int, flags: 
 /// Returns what the kernel has found, or what this library has at the path.
 ///
 /// # Safety
-/// As faccessat(2).
+/// Same as faccessat(2).
 #[inline(always)]
 unsafe fn accessible_otherwise(
     found: c_int,

@@ -80,7 +80,7 @@ fn left() {
 }
 
 /// # Safety
-/// As chdir(2).
+/// Same as chdir(2).
 unsafe fn enter(path: *const c_char) -> c_int {
     // SAFETY: the contract of this function.
     let entered = unsafe { libc::syscall(libc::SYS_chdir, path) } as c_int;
@@ -109,7 +109,7 @@ unsafe fn enter(path: *const c_char) -> c_int {
 }
 
 /// # Safety
-/// As fchdir(2).
+/// Same as fchdir(2).
 unsafe fn enter_descriptor(fd: c_int) -> c_int {
     // SAFETY: the contract of this function.
     let entered = unsafe { libc::syscall(libc::SYS_fchdir, fd) } as c_int;
@@ -129,7 +129,7 @@ unsafe fn enter_descriptor(fd: c_int) -> c_int {
 }
 
 /// # Safety
-/// As getcwd(3).
+/// Same as getcwd(3).
 unsafe fn current(room: *mut c_char, size: usize) -> *mut c_char {
     let Some(path) = own() else {
         // SAFETY: the contract of this function.
@@ -162,7 +162,7 @@ unsafe fn current(room: *mut c_char, size: usize) -> *mut c_char {
 }
 
 /// # Safety
-/// As getcwd(3); `whole` bytes at `room` are writable.
+/// Same as getcwd(3); `whole` bytes at `room` are writable.
 unsafe fn current_checked(room: *mut c_char, size: usize, whole: usize) -> *mut c_char {
     if size > whole {
         // As the C library does.
@@ -173,7 +173,7 @@ unsafe fn current_checked(room: *mut c_char, size: usize, whole: usize) -> *mut 
 }
 
 /// # Safety
-/// As get_current_dir_name(3).
+/// Same as get_current_dir_name(3).
 unsafe fn current_allocated() -> *mut c_char {
     match own() {
         // SAFETY: the contract of this function.

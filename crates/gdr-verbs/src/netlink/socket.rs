@@ -47,7 +47,7 @@ static OPEN: AtomicUsize = AtomicUsize::new(0);
 static SOCKETS: PerProcess<Mutex<HashMap<RawFd, Identity>>> = PerProcess::new();
 
 /// # Safety
-/// As socket(2).
+/// Same as socket(2).
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     if domain == libc::AF_NETLINK && protocol == libc::NETLINK_RDMA {
@@ -59,7 +59,7 @@ unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) 
 }
 
 /// # Safety
-/// As send(2).
+/// Same as send(2).
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn send(
     fd: c_int,
@@ -76,7 +76,7 @@ unsafe extern "C-unwind" fn send(
 }
 
 /// # Safety
-/// As sendto(2).
+/// Same as sendto(2).
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn sendto(
     fd: c_int,
@@ -95,7 +95,7 @@ unsafe extern "C-unwind" fn sendto(
 }
 
 /// # Safety
-/// As sendmsg(2).
+/// Same as sendmsg(2).
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn sendmsg(
     fd: c_int,
@@ -113,7 +113,7 @@ unsafe extern "C-unwind" fn sendmsg(
 /// Opens a socket that stands for one of `NETLINK_RDMA`, unless there is no device to show.
 ///
 /// # Safety
-/// As socket(2).
+/// Same as socket(2).
 #[cold]
 #[inline(never)]
 unsafe fn opened(kind: c_int) -> c_int {
@@ -171,7 +171,7 @@ fn is_remembered(fd: RawFd) -> bool {
 /// Answers the requests in these bytes.
 ///
 /// # Safety
-/// As send(2).
+/// Same as send(2).
 unsafe fn answered(fd: RawFd, bytes: *const c_void, len: usize) -> ssize_t {
     sent(len, || {
         if len > MOST_BYTES {
@@ -183,7 +183,7 @@ unsafe fn answered(fd: RawFd, bytes: *const c_void, len: usize) -> ssize_t {
 }
 
 /// # Safety
-/// As sendmsg(2).
+/// Same as sendmsg(2).
 unsafe fn answered_parts(fd: RawFd, message: *const libc::msghdr) -> ssize_t {
     // SAFETY: the contract of this function, or null.
     let Some(message) = (unsafe { message.as_ref() }) else {

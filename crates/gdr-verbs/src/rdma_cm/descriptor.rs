@@ -152,7 +152,7 @@ enum Written {
 }
 
 /// # Safety
-/// As write(2), with answers to where commands say.
+/// Same as write(2), with answers to where commands say.
 unsafe fn written(fd: c_int, bytes: *const c_void, len: usize) -> Written {
     let Some(channel) = channel(fd) else {
         return Written::Elsewhere;
@@ -203,7 +203,7 @@ unsafe fn store(reply: command::Reply) {
 /// Fetches the event whose byte was read; returns `None` if another thread has fetched it.
 ///
 /// # Safety
-/// As [`written`].
+/// Same as [`written`].
 unsafe fn fetched(channel: &Arc<Channel>, bytes: *const c_void, len: usize) -> Option<ssize_t> {
     plain(Some(-1), || {
         // SAFETY: the contract of this function.
@@ -226,7 +226,7 @@ unsafe fn fetched(channel: &Arc<Channel>, bytes: *const c_void, len: usize) -> O
 }
 
 /// # Safety
-/// As write(2).
+/// Same as write(2).
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn write(fd: c_int, bytes: *const c_void, len: usize) -> ssize_t {
     if !are_any_open() {
@@ -237,10 +237,10 @@ unsafe extern "C-unwind" fn write(fd: c_int, bytes: *const c_void, len: usize) -
     unsafe { write_any(fd, bytes, len) }
 }
 
-/// As [`write`], of a descriptor that may be of the device.
+/// Like [`write`], for a descriptor that may be of the device.
 ///
 /// # Safety
-/// As write(2).
+/// Same as write(2).
 #[cold]
 #[inline(never)]
 unsafe fn write_any(fd: c_int, bytes: *const c_void, len: usize) -> ssize_t {
@@ -290,7 +290,7 @@ pub(crate) fn device_number() -> libc::dev_t {
 }
 
 /// # Safety
-/// As close(2).
+/// Same as close(2).
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     if are_any_open() {
@@ -320,7 +320,7 @@ fn duplicated(from: c_int, to: c_int) -> c_int {
 }
 
 /// # Safety
-/// As dup(2).
+/// Same as dup(2).
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
     // SAFETY: the contract of this function.
@@ -332,7 +332,7 @@ unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
 }
 
 /// # Safety
-/// As dup2(2).
+/// Same as dup2(2).
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn dup2(fd: c_int, to: c_int) -> c_int {
     // SAFETY: the contract of this function.
@@ -344,7 +344,7 @@ unsafe extern "C-unwind" fn dup2(fd: c_int, to: c_int) -> c_int {
 }
 
 /// # Safety
-/// As dup3(2).
+/// Same as dup3(2).
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
     // SAFETY: the contract of this function.

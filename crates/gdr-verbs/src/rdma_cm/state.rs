@@ -128,7 +128,7 @@ impl State {
         self.report_with(handle, event, status, |_| {});
     }
 
-    /// As [`State::report`]; `fill` sets the parameters of the event.
+    /// Like [`State::report`]; `fill` sets the parameters of the event.
     pub(super) fn report_with(
         &self,
         handle: u32,
@@ -205,7 +205,7 @@ impl State {
         }
     }
 
-    /// As [`State::pump`], for a thread of the program: the device's own thread then sees the next deadline.
+    /// Like [`State::pump`], for a thread of the program: the device's own thread then sees the next deadline.
     pub(super) fn pump_and_wake(&mut self, index: c_int) {
         self.pump(index);
         if let Some(agent) = self.agents.get(&index) {

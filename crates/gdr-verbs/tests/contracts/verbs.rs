@@ -133,7 +133,7 @@ pub(crate) unsafe fn post_send(
     unsafe { (*(*qp).context).ops.post_send.unwrap()(qp, wr, bad) }
 }
 
-/// As [`post_send`].
+/// Like [`post_send`].
 ///
 /// # Safety
 /// As for [`post_send`].
@@ -146,7 +146,7 @@ pub(crate) unsafe fn post_recv(
     unsafe { (*(*qp).context).ops.post_recv.unwrap()(qp, wr, bad) }
 }
 
-/// As [`post_send`].
+/// Like [`post_send`].
 ///
 /// # Safety
 /// As for [`post_send`], in this context.

@@ -40,7 +40,7 @@ pub(crate) fn function(name: &CStr) -> *mut c_void {
     found
 }
 
-/// As [`function`], with its type.
+/// Like [`function`], with its type.
 ///
 /// # Safety
 /// `F` is the type of the function of this name.

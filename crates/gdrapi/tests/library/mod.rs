@@ -75,7 +75,7 @@ pub(crate) fn run(program: &Path, folder: &Path, variables: &[(&str, &str)]) -> 
     run_command(Command::new(program), folder, variables)
 }
 
-/// As [`run`], for a program with arguments.
+/// Like [`run`], for a program with arguments.
 #[allow(dead_code, reason = "each test binary uses a part of this")]
 pub(crate) fn run_command(
     mut command: Command,

@@ -128,7 +128,7 @@ impl Running {
         ))
     }
 
-    /// As [`Running::output`]. Fails unless it succeeds.
+    /// Like [`Running::output`]. Fails unless it succeeds.
     pub(crate) fn end(self, role: &str) -> anyhow::Result<String> {
         let (status, printed) = self.output()?;
         if !status.success() {
@@ -137,7 +137,7 @@ impl Running {
         Ok(printed)
     }
 
-    /// As [`Running::output`], for a program that may fail. Fails if the limit ends it.
+    /// Like [`Running::output`], for a program that may fail. Fails if the limit ends it.
     pub(crate) fn end_somehow(self, role: &str) -> anyhow::Result<String> {
         let (status, printed) = self.output()?;
         if status.code().is_none() {

@@ -74,7 +74,7 @@ impl BuildPaths {
         self.check_bytes(&bytes, path)
     }
 
-    /// As [`check`](Self::check), of the uncompressed contents of a file.
+    /// Like [`check`](Self::check), for the uncompressed contents of a file.
     pub fn check_bytes(&self, bytes: &[u8], file: &Path) -> anyhow::Result<()> {
         for (folder, name) in &self.0 {
             let searched = folder.components().count() > LEAST_NAMES && folder != Path::new(name);

@@ -88,7 +88,7 @@ impl FakeCuda {
         self.allocate_after(4 * OBJECT, kind, len)
     }
 
-    /// As [`FakeCuda::allocate`]; a new object begins `gap` bytes after the last one.
+    /// Like [`FakeCuda::allocate`]; a new object begins `gap` bytes after the last one.
     pub(super) fn allocate_after(&self, gap: u64, kind: MemoryKind, len: u64) -> DevicePtr {
         let mut state = self.state();
         let number = state.allocations.len() as u64 + 1;

@@ -15,7 +15,7 @@ pub(super) struct Ls64;
 /// One line by LD64B. The destination is host memory.
 ///
 /// # Safety
-/// As [`Access::load_lines`] of one line.
+/// Same as [`Access::load_lines`] of one line.
 #[inline(always)]
 unsafe fn load_line(host: *mut u8, window: *const u8) {
     // SAFETY: the caller's promise; all registers written are declared.
@@ -33,7 +33,7 @@ unsafe fn load_line(host: *mut u8, window: *const u8) {
 /// Two lines by LD64B, both loads before the first host store.
 ///
 /// # Safety
-/// As [`Access::load_lines`] of two lines.
+/// Same as [`Access::load_lines`] of two lines.
 #[inline(always)]
 unsafe fn load_two_lines(group: LineGroup) {
     // SAFETY: the caller's promise; all registers written are declared.

@@ -52,7 +52,7 @@ macro_rules! load_lines {
 
 impl Neon {
     /// # Safety
-    /// As [`Access::load_lines`] of `N` lines.
+    /// Same as [`Access::load_lines`] of `N` lines.
     #[inline(always)]
     unsafe fn load_exactly<const N: usize>(group: LineGroup) {
         // Registers 8 to 15 are left out: a function that uses them has to save them.

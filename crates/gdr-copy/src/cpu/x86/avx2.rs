@@ -50,7 +50,7 @@ macro_rules! load_lines {
 
 impl Avx2 {
     /// # Safety
-    /// As [`Access::load_lines`] of `N` lines.
+    /// Same as [`Access::load_lines`] of `N` lines.
     #[inline(always)]
     unsafe fn load_exactly<const N: usize>(group: LineGroup) {
         // SAFETY: the caller's promise; all registers written are declared.

@@ -56,7 +56,7 @@ macro_rules! access {
     ($name:ty, $load:literal) => {
         impl $name {
             /// # Safety
-            /// As [`Access::load_lines`] of `N` lines.
+            /// Same as [`Access::load_lines`] of `N` lines.
             #[inline(always)]
             unsafe fn load_exactly<const N: usize>(group: LineGroup) {
                 // SAFETY: the caller's promise; all registers written are declared.
@@ -159,7 +159,7 @@ access!(Plain, "vmovdqa64");
 /// byte-masked store of the line, or one of 16 or 32 bytes where the range is exactly that.
 ///
 /// # Safety
-/// As [`copy::store`](crate::cpu::copy::store); `len` is 1 to 63 and `skip + len` at most
+/// Same as [`copy::store`](crate::cpu::copy::store); `len` is 1 to 63 and `skip + len` at most
 /// 64.
 #[inline(always)]
 unsafe fn store_part(window: *mut u8, host: *const u8, skip: usize, len: usize) {
@@ -193,7 +193,7 @@ unsafe fn store_part(window: *mut u8, host: *const u8, skip: usize, len: usize) 
 /// Stores any range: whole lines by whole-line stores, the head and the tail by one store each.
 ///
 /// # Safety
-/// As [`copy::store`](crate::cpu::copy::store).
+/// Same as [`copy::store`](crate::cpu::copy::store).
 pub(super) unsafe fn store_masked(mut window: *mut u8, mut host: *const u8, len: usize) {
     let split = StoreSplit::of(window.addr(), len);
     // SAFETY: the split's parts cover the range one after another: the head lies in the line it

@@ -64,7 +64,7 @@ macro_rules! load_lines {
 
 impl Sse41 {
     /// # Safety
-    /// As [`Access::load_lines`] of `N` lines.
+    /// Same as [`Access::load_lines`] of `N` lines.
     #[inline(always)]
     unsafe fn load_exactly<const N: usize>(group: LineGroup) {
         // SAFETY: the caller's promise; all registers written are declared.

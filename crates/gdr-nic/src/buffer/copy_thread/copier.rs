@@ -257,7 +257,7 @@ impl Copier {
         }
     }
 
-    /// Ends the queued copies: once this thread has ended, nobody looks at the streams.
+    /// Ends the queued copies: once this thread has ended, no thread looks at the streams.
     fn fail_incoming(&self) {
         let pending = |(_, progress): &&(usize, IncomingProgress)| !progress.copy.has_ended();
         for (stream, progress) in self.incoming.iter().filter(pending) {

@@ -31,7 +31,7 @@ impl IncomingTarget {
         }
     }
 
-    /// As [`ReadSource::look`].
+    /// Like [`ReadSource::look`].
     pub(super) fn look(&self, offset: u64, len: u64) -> bool {
         match self {
             Self::Device(source) => source.look(offset, len as usize),

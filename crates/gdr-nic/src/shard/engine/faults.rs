@@ -54,7 +54,7 @@ impl Engine {
         true
     }
 
-    /// As [`Engine::transmit_one`], through the faults of the queue pair; or by its ring, which it has only where
+    /// Like [`Engine::transmit_one`], through the faults of the queue pair; or by its ring, which it has only where
     /// packets are captured and nothing strikes.
     #[cold]
     #[inline(never)]

@@ -26,12 +26,12 @@ fn engine() -> (Engine, Qpn) {
     engine_with(AckTimeout::NEVER)
 }
 
-/// As [`engine`], with this timeout of the queue pair.
+/// Like [`engine`], with this timeout of the queue pair.
 fn engine_with(timeout: AckTimeout) -> (Engine, Qpn) {
     engine_on(timeout, None)
 }
 
-/// As [`engine_with`], with what its queue of receives calls.
+/// Like [`engine_with`], with what its queue of receives calls.
 fn engine_on(timeout: AckTimeout, on_receive: Option<OnCompletion>) -> (Engine, Qpn) {
     let options = SoftOptions::default().port(0).receive_buffer(1 << 20);
     let options = options.busy_poll(Duration::ZERO);
@@ -150,7 +150,7 @@ fn after_an_answer() -> (Engine, Qpn) {
     after_an_answer_on(None)
 }
 
-/// As [`after_an_answer`], with what the queue of receives calls.
+/// Like [`after_an_answer`], with what the queue of receives calls.
 fn after_an_answer_on(on_receive: Option<OnCompletion>) -> (Engine, Qpn) {
     let (mut engine, qpn) = engine_on(AckTimeout::NEVER, on_receive);
     send_message(&mut engine, qpn);

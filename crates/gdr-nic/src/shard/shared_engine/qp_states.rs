@@ -44,7 +44,7 @@ impl SharedEngine {
         Ok(change(protocol.ok_or_else(|| unknown_qp(to))?)?)
     }
 
-    /// As [`SharedEngine::change_qp`], unless the device failed; sends what may be sent in the new state.
+    /// Like [`SharedEngine::change_qp`], unless the device failed; sends what may be sent in the new state.
     pub(crate) fn advance_qp<S: Service>(
         &self,
         qpn: Qpn,

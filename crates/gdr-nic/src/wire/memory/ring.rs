@@ -246,7 +246,7 @@ pub(super) enum Record {
     Long(Extent),
     /// This many bytes, without the payload, which is there in the memory of the producer.
     Referring(usize, Extent),
-    /// As `Referring`, to memory of a GPU.
+    /// Like `Referring`, to memory of a GPU.
     InDevice(usize, Extent),
     /// What it refers to is void: it is lost.
     Void,

@@ -148,7 +148,7 @@ pub(crate) enum RingPacket<'a> {
     Long(&'a [u8], Extent),
     /// All but the payload, and where that is in the memory of the sender.
     Referring(&'a [u8], Extent),
-    /// As `Referring`, in memory of a GPU that was imported.
+    /// Like `Referring`, in memory of a GPU that was imported.
     InDevice(&'a [u8], Extent, DeviceRun<'a>),
 }
 

@@ -52,7 +52,7 @@ pub fn compare_with(
 /// The peer chooses the settings, and the report has its figures.
 ///
 /// # Errors
-/// As [`compare_with`]; no peer connects in time.
+/// Same as [`compare_with`]; no peer connects in time.
 pub fn serve(
     device: &Device,
     listener: &Listener,

@@ -36,7 +36,7 @@ pub(crate) fn take(data: &mut Data) -> RetainedList {
     }
 }
 
-/// As [`take`], of a receive.
+/// Like [`take`], for a receive.
 pub(crate) fn take_recv(request: &mut RecvRequest) -> RetainedList {
     retained(&mut request.segments)
 }

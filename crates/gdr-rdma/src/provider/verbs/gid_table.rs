@@ -51,7 +51,7 @@ pub(super) unsafe fn read(
     }
 }
 
-/// As [`read`], with a libibverbs that does not report types.
+/// Like [`read`], with a libibverbs that does not report types.
 ///
 /// # Safety
 /// `context` is open, by this library.
