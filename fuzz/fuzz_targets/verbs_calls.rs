@@ -654,7 +654,7 @@ impl Program {
                         (*ex).wr_set_inline_data.expect("set")(ex, at, part.len.into());
                     }
                     Build::Complete => {
-                        // Of a batch that is refused some may have been posted.
+                        // Part of a batch that is refused may have been posted.
                         check((*ex).wr_complete.expect("set")(ex));
                         self.posted += built;
                         built = 0;

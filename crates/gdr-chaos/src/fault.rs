@@ -181,7 +181,7 @@ pub enum Fault {
     },
     /// Completions come in bursts.
     Burst {
-        /// Of this many.
+        /// This many in each.
         count: u32,
         /// The first one waits no longer than this.
         by: Duration,

@@ -111,7 +111,7 @@ pub(crate) struct QueuePair {
     /// The first completion with an error, which the program polled there.
     pub(crate) failed: Option<(u32, StackId)>,
     pub(crate) sends: VecDeque<Outstanding>,
-    /// Of its own receive queue.
+    /// The receives of its own receive queue.
     pub(crate) receives: ReceiveQueue,
     pub(crate) signaled: u32,
     /// The transport waits for an answer without end.

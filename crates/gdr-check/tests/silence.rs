@@ -129,7 +129,7 @@ fn a_queue_whose_receives_may_have_ended_unseen_is_silent() {
     let unseen: [fn(&mut Shadow); 5] = [
         |shadow| shadow.shared_queue_modified(SHARED),
         |shadow| shadow.pair_destroyed(PAIR),
-        // Of a queue pair, or with a number, that nothing is known of.
+        // For an unknown queue pair, or with an unknown number.
         |shadow| complete(shadow, NUMBER + 1, 0, 0),
         |shadow| complete(shadow, NUMBER, 99, 0),
         |shadow| complete(shadow, NUMBER, 0, 5),

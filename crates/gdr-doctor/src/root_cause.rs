@@ -13,7 +13,7 @@ pub(crate) fn link(findings: &mut [Reported]) {
         let cause = (0..findings.len())
             .filter(|&cause| explains(findings, cause, symptom) && !leads(findings, cause, symptom))
             .max_by_key(|&cause| {
-                // Of two that are equally bad the first.
+                // The first of two that are equally bad.
                 (findings[cause].finding.verdict, std::cmp::Reverse(cause))
             });
         findings[symptom].cause = cause;

@@ -28,11 +28,11 @@ struct Expression {
 pub(crate) struct Matcher {
     expressions: Vec<Expression>,
     literals: Option<DFA>,
-    /// Of each literal the expressions that are tried only where it stands.
+    /// For each literal, the expressions that are tried only where it stands.
     tried_for: Vec<Vec<usize>>,
     /// The literals of `tried_for` that have any.
     first: Hits,
-    /// Of each expression the literals that it needs.
+    /// For each expression, the literals that it needs.
     needs: Vec<Option<Need<usize>>>,
     /// Expressions without a literal.
     always: Vec<usize>,
@@ -46,7 +46,7 @@ pub(crate) struct Candidates(Vec<Option<(Hits, Vec<usize>)>>);
 /// The literals that a text contains, as a set of bits.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Hits {
-    /// Of the literals in the set, the exclusive or of what [`mix`] makes of each.
+    /// The exclusive or of [`mix`] over the literals in the set.
     hash: u64,
     words: Vec<u64>,
 }
@@ -279,7 +279,7 @@ const fn fold(byte: u8) -> u8 {
         b'j' => b'x',
         b'q' => b'z',
         digit @ b'0'..=b'9' => digit & !1,
-        // Of the marks the ones that expressions use.
+        // Only the marks that expressions use.
         b'#' | b'\'' | b'(' | b')' | b'+' | b',' | b'-' | b'.' | b'/' => b'.',
         b':' | b'<' | b'=' | b'>' | b'@' | b'[' | b']' | b'_' => b'.',
         other => other,

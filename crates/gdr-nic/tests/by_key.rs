@@ -239,7 +239,7 @@ fn received_bytes_whose_completions_no_one_took_are_counted() {
     start(&a);
     let segments = [front.segment()];
     let mut received = 0;
-    // Of each: received, and untaken.
+    // For each: received, and untaken.
     let mut receive = |len| {
         start(&b);
         let receive = RecvRequest {
@@ -511,7 +511,7 @@ fn a_front_end_gets_every_event_however_many_there_are() {
 #[test]
 fn the_event_of_an_overrun_names_the_queue_that_lost_a_completion() {
     let front = Front::with_access(Access::LOCAL_WRITE | Access::REMOTE_WRITE);
-    // Of the same size, which is changed.
+    // The same size, which is changed.
     let [sends, receives] = [(); 2].map(|()| front.device.completion_queue(9, None));
     for queue in [&sends, &receives] {
         assert!(queue.resize(1));

@@ -130,7 +130,7 @@ fn exercise(tree: &Tree) {
             assert!(steps.len() <= 2 * tree.len() + 6);
             assert_eq!(distances.smi(i, j), Some(relation.smi));
             assert_eq!(distances.ucx(i, j), Some(relation.ucx.class));
-            // Of two devices on one bus whose bridge is missing the graph knows too little.
+            // The graph knows too little about two devices on one bus whose bridge is missing.
             if !matches!(relation.ancestor, Ancestor::Bus(_)) {
                 let graph = NcclGraph::from_tree(tree, &[*a, *b]);
                 assert_eq!(Some(relation.nccl), graph.class(*a, *b), "{a} {b}");

@@ -89,7 +89,7 @@ pub(crate) struct Content {
     /// Bytes from the start of one slot to the next.
     pub(crate) stride: u64,
     pub(crate) path: AccessPath,
-    /// Of the slots.
+    /// Sums the slots.
     pub(crate) summer: Summer,
 }
 

@@ -163,7 +163,7 @@ pub(crate) struct ServerShared {
     pub(crate) counts: Counts,
     stopping: AtomicBool,
     door: Mutex<Door>,
-    /// Of the door, also when the server ends.
+    /// Signaled when the door changes, and when the server ends.
     changed: Condvar,
 }
 

@@ -210,7 +210,7 @@ pub(crate) fn median(values: &mut [f64]) -> Option<f64> {
     if values.len() % 2 == 1 {
         return Some(upper);
     }
-    // Of an even number of values none is in the middle.
+    // An even number of values has no middle one.
     let lower = *values.get(values.len() / 2 - 1)?;
     Some(lower.midpoint(upper))
 }

@@ -27,7 +27,7 @@ const STEP: Duration = Duration::from_secs(1);
 /// A run with a dead peer is over by its deadlines: a few times [`STEP`]. One that takes this long
 /// hangs.
 const HANGS: Duration = Duration::from_secs(60);
-/// Of the messages of `gdr loopback`.
+/// The version of `gdr loopback`'s messages.
 const VERSION: u32 = 3;
 /// Bytes of a greeting, and of a frame's header.
 const GREETING: usize = 60;

@@ -105,10 +105,10 @@
 //!   and for two seconds at most while nothing closes the gap.
 //! - A packet of the peer is answered by at most 32 short ones, besides the responses to a READ.
 //!
-//! Of an unreliable connection only these: a message is placed in order and without a gap, or dropped;
+//! An unreliable connection has only these: a message is placed in order and without a gap, or dropped;
 //! it completes a receive only if it came whole. Bytes of a dropped message may have been placed.
 //!
-//! Of datagrams only this: a byte of memory is written only in the segments of a receive, by a packet
+//! Datagrams have only this: a byte of memory is written only in the segments of a receive, by a packet
 //! with the right queue key, and each receive completes at most once.
 //!
 //! The rules follow the InfiniBand Architecture Specification volume 1, chapter 9, and its annexes

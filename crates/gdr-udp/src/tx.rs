@@ -304,7 +304,7 @@ mod tests {
         let socket = Arc::new(sockets.unwrap().remove(0));
         let receiver = receiver();
         let to = receiver.local_addr().unwrap();
-        // Of one shard: two of even numbers, and one of odd.
+        // One shard has two even numbers and one odd.
         let peers = [0x100_u32, 0x102, 0x101];
         for peer in peers {
             socket.open_flow(Qpn::new(7), Qpn::new(peer));

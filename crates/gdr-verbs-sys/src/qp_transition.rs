@@ -9,7 +9,7 @@ pub struct QpTransition {
     optional: Mask,
 }
 
-/// Of the alternate path of a connection, which only InfiniBand has.
+/// Attributes of the alternate path of a connection, which only InfiniBand has.
 const MIGRATION: Mask = Mask::IBV_QP_ALT_PATH.union(Mask::IBV_QP_PATH_MIG_STATE);
 /// What a connection permits its peer.
 const ACCESS: Mask = Mask::IBV_QP_ACCESS_FLAGS.union(Mask::IBV_QP_PKEY_INDEX);

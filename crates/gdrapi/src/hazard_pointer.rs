@@ -72,7 +72,7 @@ struct Cell {
     what: AtomicPtr<()>,
     /// 0 when the cell is free. Only the cell's thread accesses it.
     depth: AtomicUsize,
-    /// Of a long copy. Only the cell's thread accesses it.
+    /// Used by a long copy. Only the cell's thread accesses it.
     lease: Lease,
 }
 

@@ -63,7 +63,7 @@ impl Process {
         Self::new()?.publish(found)
     }
 
-    /// Makes this the state of the process, if the state is still `found`. Of threads that race here,
+    /// Makes this the state of the process, if the state is still `found`. Among threads that race here,
     /// all but one release the state that they made.
     fn publish(self, found: *mut Self) -> Result<&'static Self, Failure> {
         let made = Box::into_raw(Box::new(self));

@@ -53,7 +53,7 @@ pub fn a_range_beyond_the_region_is_refused_and_places_nothing(bench: &Bench<'_>
             a.pair.post_send(request).unwrap();
             assert_eq!(a.status(), WcStatus::RemoteAccess, "{offset} {len}");
             assert!(bytes(&target) == before.1, "{offset} {len}: written");
-            // Of a long READ, which is several for the peer, the first may have been right.
+            // The first part of a long READ, which is several for the peer, may have been right.
             if len <= 1024 {
                 assert!(bytes(&local) == before.0, "{offset} {len}: read");
             }

@@ -154,7 +154,7 @@ struct Span {
 struct Look {
     is_bold: bool,
     is_dim: bool,
-    /// Of the eight colors of terminals.
+    /// One of the eight colors of terminals.
     color: Option<u8>,
 }
 

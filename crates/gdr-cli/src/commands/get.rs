@@ -146,7 +146,7 @@ struct Got<'a> {
     options: &'a Options,
     object: &'a RemoteObject,
     memory: LocalMemory,
-    /// Of the tensors, if its owner offers any.
+    /// The tensors' checksums, if its owner offers any.
     sums: Option<TensorSums>,
     is_json: bool,
 }
@@ -197,7 +197,7 @@ impl Got<'_> {
             idle: options.idle,
             stop,
         };
-        // Of a ring every epoch, else the newest one.
+        // Every epoch of a ring, else the newest one.
         let mut follower = match object.info().mode {
             Mode::Ring { .. } => Some(object.follow(self.limit())?),
             _ => None,

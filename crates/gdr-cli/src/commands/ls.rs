@@ -73,7 +73,7 @@ struct TensorRow<'a> {
     /// The type of its elements, as safetensors names it.
     dtype: String,
     shape: &'a [u64],
-    /// Of its first byte in the object.
+    /// The offset of its first byte in the object.
     offset: u64,
     bytes: u64,
 }

@@ -509,7 +509,7 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
     let bdf = bdf.map(|gpu| gpu.target.gpu().info().bdf);
     let cpus = options.cpus.or_any(options.perftest.disable_numa);
     let place = |device: &Device| -> Result<CpuPlacement> {
-        // Of an address that could not be used.
+        // It was taken for an address that could not be used.
         if let Some(end) = placed.take() {
             end.free()?;
         }
@@ -692,7 +692,7 @@ mod tests {
             if !is_compared {
                 continue;
             }
-            // Of an enumeration the last value, which is not the default; a number suits most others.
+            // For an enumeration, its last value, which is not the default; a number suits most others.
             let possible = option.get_possible_values();
             let value = match (possible.last(), id) {
                 (Some(value), _) => value.get_name(),

@@ -450,7 +450,7 @@ fn an_end_runs_on_the_named_cpus_and_the_report_says_on_which_and_why() {
     assert_eq!(report["server"]["cpus"]["list"], cpu.as_str());
     let cpus = &report["client"]["cpus"];
     assert!(cpus["list"].is_string());
-    // Of a single core both ends have all of it.
+    // On a single core both ends use all of it.
     let why = cpus["why"].as_str().unwrap_or("other cores");
     assert!(why.ends_with("other cores"), "{why}");
     // The client connects from the address that it was given, and so does its device.

@@ -23,7 +23,7 @@ pub(super) struct Pieces {
 }
 
 impl Pieces {
-    /// Of a read of `len` bytes at a GPU address.
+    /// Divides a read of `len` bytes at a GPU address.
     pub(super) fn of(address: u64, len: u64) -> Self {
         // As many pieces as may be queued, so that a short read has several in flight.
         let chunk = len / AHEAD as u64;

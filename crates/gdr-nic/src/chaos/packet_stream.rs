@@ -20,7 +20,7 @@ pub(super) enum Role {
 /// The number of a packet that was not seen before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PacketNumber {
-    /// Of its message.
+    /// The number of its message.
     pub(super) operation: u64,
     pub(super) packet: u64,
     /// It begins the message.

@@ -8,7 +8,7 @@ pub(crate) const POLLS: u64 = 4;
 /// are numbers of polls of the engine.
 ///
 /// The acknowledgement of a message is a datagram of its own, which costs each end a system call, and it
-/// goes before the answer of the program. Of a program that answers at once it can wait for the answer, and
+/// goes before the answer of the program. If the program answers at once it can wait for the answer, and
 /// leaves with it. Programs that do not answer get none of this: their peers have each acknowledgement as
 /// early as without. (TCP does the same in its ping-pong mode.)
 #[derive(Debug, Default)]

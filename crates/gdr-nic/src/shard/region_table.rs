@@ -27,7 +27,7 @@ pub(crate) struct Region {
     pub(crate) buffer: Buffer,
     /// To its bytes, in rings.
     pub(crate) references: References,
-    /// Of the key of a memory window.
+    /// What a memory window is bound to, if the key is a window's.
     pub(crate) binding: Option<Binding>,
 }
 

@@ -11,15 +11,15 @@ pub struct Counters {
     pub packets_sent: u64,
     /// Their bytes, from the transport header to the payload's end.
     pub bytes_sent: u64,
-    /// Of the packets, the ones that went to a device of this host by shared memory.
+    /// Packets among them that went to a device of this host by shared memory.
     pub sent_by_memory: u64,
-    /// Of those, the ones whose payload the receiver reads in the memory of this process.
+    /// Packets among those whose payload the receiver reads in the memory of this process.
     pub sent_by_reference: u64,
     /// Received from the kernel, or by shared memory, valid or not.
     pub packets_received: u64,
     /// Their bytes, as those that were sent.
     pub bytes_received: u64,
-    /// Of the packets, the ones that came by shared memory.
+    /// Packets among them that came by shared memory.
     pub received_by_memory: u64,
     /// Datagrams that are not packets of RoCEv2's reliable connections or datagrams.
     pub malformed: u64,
@@ -66,9 +66,9 @@ pub struct PayloadBytes {
     pub read: u64,
     /// Of atomic requests that were posted, eight each.
     pub atomic: u64,
-    /// Of receives that completed with success, a datagram's header included.
+    /// Bytes of receives that completed with success, a datagram's header included.
     pub receive: u64,
-    /// Of those, the ones whose completions no one has taken, or will: they were lost, their queue pair
+    /// Bytes among them whose completions no one has taken, or will: they were lost, their queue pair
     /// was reset, or the queue was destroyed.
     pub untaken: u64,
 }

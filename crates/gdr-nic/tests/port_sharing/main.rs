@@ -116,7 +116,7 @@ fn what_one_device_sends_at_once_reaches_two_processes() {
     let members = [Member::start(&device), Member::start(&device)];
     const ROUNDS: u64 = 200;
     for round in 0..ROUNDS {
-        // Of one length and to one address; all but the first wait for a poll.
+        // All have one length and one address; all but the first wait for a poll.
         for _ in 0..4 {
             for member in &members {
                 let write = SendRequest::write(WrId(round), member.target())

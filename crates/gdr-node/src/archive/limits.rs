@@ -5,7 +5,7 @@ use std::io::{self, Read};
 
 use crate::source::MAX_FILE;
 
-/// The most entries. Of each PCI function about 30 files are kept; nodes with thousands of
+/// The most entries. About 30 files are kept for each PCI function; nodes with thousands of
 /// virtual functions exist.
 pub(super) const ENTRIES: usize = 250_000;
 /// The most bytes of the manifest.

@@ -86,7 +86,7 @@ pub(super) fn read(text: &str) -> BugReport {
 }
 
 impl BugReport {
-    /// Takes in a file of `/proc`. Of directories below `/sys` a report has some files only, which
+    /// Takes in a file of `/proc`. A report has only some files of directories below `/sys`, which
     /// would pass for all of them.
     fn file(&mut self, path: &str, content: &str) {
         let path = path.replace("/./", "/");

@@ -235,18 +235,18 @@ pub struct Packets {
 pub struct PacketCounts {
     /// Passed to the kernel, or to a device of this host by shared memory.
     pub sent: u64,
-    /// Of these, by shared memory.
+    /// How many of these came by shared memory.
     #[serde(default)]
     pub sent_by_memory: u64,
     /// Received from the kernel or by shared memory, valid and invalid.
     pub received: u64,
-    /// Of these, not packets of a reliable connection.
+    /// How many of these are not packets of a reliable connection.
     pub malformed: u64,
-    /// Of these, with a wrong ICRC.
+    /// How many of these had a wrong ICRC.
     pub icrc_mismatches: u64,
-    /// Of these, for queue pairs that do not exist.
+    /// How many of these were for queue pairs that do not exist.
     pub unknown_queue_pair: u64,
-    /// Of these, from another address or port than the peer's.
+    /// How many of these came from another address or port than the peer's.
     #[serde(default)]
     pub wrong_source: u64,
     /// Dropped by the kernel: from addresses of no peer, or more than the receive buffer holds.

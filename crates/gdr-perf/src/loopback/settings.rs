@@ -135,11 +135,11 @@ impl Settings {
 /// The seeds of an iteration, all different.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Seeds {
-    /// Of pattern A, with which a kernel fills GPU memory.
+    /// Seed of pattern A, with which a kernel fills GPU memory.
     pub(super) before: u32,
-    /// Of pattern B, which is sent.
+    /// Seed of pattern B, which is sent.
     pub(super) sent: u32,
-    /// Of the pattern around the target.
+    /// Seed of the pattern around the target.
     pub(super) guard: u32,
 }
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::matrix::{Cell, Expected, part_of_expected};
 use crate::stats::median;
 
-/// Of the median of the directions between other ranks, the part that the best direction of a rank does not reach if the rank
+/// The part of the median of directions between other ranks that the best direction of a rank does not reach if the rank
 /// is slow among ranks that share CPUs. On two busy CPUs the best of four alike ranks' had 0.66 and more, and of a rank
 /// that was stopped for three quarters of the time 0.38 and less.
 const SLOW_THROUGHOUT: f64 = 0.5;
@@ -20,7 +20,7 @@ pub struct Outlier {
     /// What is slow, or failed.
     #[serde(flatten)]
     pub subject: OutlierSubject,
-    /// Of its slow directions that no outlier before has, the median of their rates divided by the
+    /// The median over its slow directions that no earlier outlier has, of their rates divided by the
     /// expected ones.
     pub of_expected: Option<f64>,
     /// The first reason, if any of these failed.
@@ -39,7 +39,7 @@ pub enum OutlierSubject {
         rank: usize,
         /// Which of its directions.
         side: RankSide,
-        /// Of those directions, how many are slow or failed.
+        /// How many of those directions are slow or failed.
         affected: usize,
         /// How many of those directions there are.
         of: usize,

@@ -16,7 +16,7 @@ type MemoryCheck = (
     &'static str,
 );
 
-/// Of each kind of memory.
+/// Checks of each kind of memory.
 const OF_MEMORY: &[MemoryCheck] = &[
     (
         "basic",
@@ -130,7 +130,7 @@ const OF_MEMORY: &[MemoryCheck] = &[
     ),
 ];
 
-/// Of kinds of memory that have physical memory of their own: pools keep theirs.
+/// Checks of kinds of memory that have physical memory of their own: pools keep theirs.
 const OF_OWN_MEMORY: &[MemoryCheck] = &[
     (
         "invalidation_freed_memory_is_not_reused",
@@ -144,7 +144,7 @@ const OF_OWN_MEMORY: &[MemoryCheck] = &[
     ),
 ];
 
-/// Of the GPU or the backend as a whole.
+/// Checks of the GPU or the backend as a whole.
 const OF_SITE: &[SiteCheck] = &[
     (
         "attributes_sanity",
@@ -269,7 +269,7 @@ const OF_SITE: &[SiteCheck] = &[
     ),
 ];
 
-/// Of the kinds of memory that GDRCopy checks.
+/// Checks of the kinds of memory that GDRCopy checks.
 const OF_GDRCOPYS_MEMORY: [MemoryCheck; 3] = [
     (
         "basic_v2_forcepci",

@@ -199,7 +199,7 @@ pub struct Report {
     pub subject: Subject,
     /// Checks that were run.
     pub total: usize,
-    /// Of these, how many passed.
+    /// How many of these passed.
     pub passed: usize,
     /// How many failed.
     pub failed: usize,

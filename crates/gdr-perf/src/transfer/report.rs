@@ -111,9 +111,9 @@ pub struct TransferRow {
 /// The CPU time of both ends, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CpuSeconds {
-    /// Of the connecting end.
+    /// At the connecting end.
     pub client: f64,
-    /// Of the listening end.
+    /// At the listening end.
     pub server: f64,
 }
 

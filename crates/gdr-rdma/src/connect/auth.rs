@@ -52,7 +52,7 @@ impl SharedKey {
             .custom_flags(flags)
             .open(path)
             .map_err(unreadable)?;
-        // Of the open file: the path may now refer to another one.
+        // Metadata of the open file: the path may now refer to another one.
         let metadata = file.metadata().map_err(unreadable)?;
         if !metadata.is_file() {
             let remedy = "put the key into a regular file of mode 600".to_owned();

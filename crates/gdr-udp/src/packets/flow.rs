@@ -145,7 +145,7 @@ pub enum FlowKind {
 pub struct FlowRule {
     /// Its kind.
     pub kind: FlowKind,
-    /// Of the normal flows that a frame matches, those with the lowest number receive it.
+    /// The normal flows with the lowest number receive a frame that several match.
     pub priority: u16,
     /// The conditions of a normal flow.
     pub specs: Vec<FlowSpec>,

@@ -102,7 +102,7 @@ pub struct Headers {
     /// The outer tag.
     pub(super) vlan_tag: Option<u16>,
     pub(super) network: Option<Network>,
-    /// Of a packet that is not a fragment.
+    /// None if the packet is a fragment.
     pub(super) transport: Option<Transport>,
     /// The offset of the network header.
     network_at: usize,

@@ -131,7 +131,7 @@ fn overrun(side: &Side, sends: *mut ibv_cq, receives: *mut ibv_cq) {
 #[test]
 fn the_event_of_an_overrun_names_the_queue_that_cannot_be_used_any_more() {
     let side = Side::new(ibv_qp_type::IBV_QPT_RC);
-    // Of one size; of a size that was another one before; of a size that the other one had.
+    // One size; a size that was another one before; a size that the other one had.
     for (sends, receives, resized) in [(4, 4, None), (4, 9, Some(4)), (4, 4, Some(3))] {
         let (sends, receives) = (make(&side, sends), make(&side, receives));
         if let Some(entries) = resized {

@@ -180,7 +180,7 @@ fn a_batch_with_an_error_or_that_is_aborted_posts_nothing() {
         ibv_wr_rdma_write(pair, to.lkey, to.addr).unwrap();
         ibv_wr_abort(pair).unwrap();
         assert_eq!(ibv_start_poll(queue), Ok(Polled::Empty));
-        // Of the next batch nothing is left over.
+        // Nothing of the next batch is left over.
         ibv_wr_start(pair).unwrap();
         (*pair).wr_id = 4;
         ibv_wr_rdma_write(pair, to.lkey, to.addr).unwrap();

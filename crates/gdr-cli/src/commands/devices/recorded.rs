@@ -189,7 +189,7 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// The MTU of a port. Of a device that cannot be queried there is none.
+    /// The MTU of a port; none if the device cannot be queried.
     fn active_mtu(&self, answer: &Datum<Result<&RdmaFacts, String>>, number: u32) -> Datum<u32> {
         let said = answer.as_ref().map_err(|absence| *absence)?;
         let device = said.as_ref().map_err(|_| Absence::Missing)?;

@@ -171,7 +171,7 @@ struct Init(Child);
 impl Init {
     /// Makes the host of the calling thread.
     fn new(plan: &Plan) -> Result<Self, LaunchError> {
-        // Of the namespace between the hosts, in which this thread is still.
+        // In the namespace between the hosts, where this thread still is.
         let between = RouteSocket::open().map_err(NetworkError::of("a netlink socket"))?;
         NewNamespaces::Host
             .enter()
@@ -179,7 +179,7 @@ impl Init {
         connect(plan, &between)?;
         mounts(plan)?;
         sethostname(plan.name().as_bytes()).map_err(NetworkError::of("the host name"))?;
-        // Of users other than root, only ambient capabilities are kept by a program that is started.
+        // A program that is started by a user other than root keeps only ambient capabilities.
         let own = capabilities(None).map_err(NetworkError::of("the capabilities"))?;
         let mut inherited = own;
         inherited.inheritable |= CapabilitySet::SYS_ADMIN;

@@ -92,7 +92,7 @@ impl CheckpointSpec {
 impl Checkpoint {
     /// Makes the object with the checksums, and publishes them.
     pub(super) fn offer_sums(&self, server: &ObjectServer) -> Result<Object> {
-        /// Of a publication to an object that no peer knows yet.
+        /// How long a publication to an object may take that no peer knows yet.
         const LIMIT: Duration = Duration::from_secs(10);
         let bytes = self.sums.bytes();
         let shape = Shape::row(bytes.len() as u64 / Element::U64.size())?;

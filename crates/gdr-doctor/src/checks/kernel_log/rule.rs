@@ -105,7 +105,7 @@ pub(crate) fn judge(context: &Context<'_>, rule: &Rule) -> Result<Vec<Finding>, 
         let subject = bdf.map_or(Subject::Node, |bdf| subject(context, bdf));
         let mut meaning = (pattern.why)(&captures);
         let is_elsewhere = |bdf: &Bdf| way.as_ref().is_some_and(|way| !way.contains(bdf));
-        // Of a log alone the devices are not known; the driver that speaks shows what it is.
+        // A log alone does not tell the devices; the driver that speaks shows what it is.
         let is_known = context.inventory.tree.is_ok() || !is_of_driver(&message.text);
         if is_known && bdf.as_ref().is_some_and(is_elsewhere) {
             meaning.verdict = meaning.verdict.min(Verdict::Info);

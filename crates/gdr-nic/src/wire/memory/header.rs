@@ -25,10 +25,10 @@ pub(super) type ExportWords = [u64; EXPORT_WORDS];
 #[derive(Debug, Default)]
 #[repr(C)]
 struct ExportSlot {
-    /// Of the producer: which export this is, in the order of all of them; 0 for none.
+    /// Written by the producer: which export this is, in the order of all of them; 0 for none.
     number: AtomicU64,
     words: [AtomicU64; EXPORT_WORDS],
-    /// Of the consumer: the number of an export that it has answered, and its answer.
+    /// Written by the consumer: the number of an export that it has answered, and its answer.
     answered: AtomicU64,
     answer: AtomicU32,
 }

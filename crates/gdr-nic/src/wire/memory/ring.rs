@@ -4,7 +4,7 @@
 //! one is one cache line, which is all that moves between the two processors. The word is written last, and
 //! shows that the record is there; the word after the last record is 0.
 //!
-//! A short record is copied before anything of it is used. Of a long one only the start is: the rest is payload, which
+//! A short record is copied before anything of it is used. Only the start of a long one is: the rest is payload, which
 //! is copied once, to its destination. A record can also say where in the memory of the producer the
 //! payload is, which the consumer then reads.
 //!
@@ -73,7 +73,7 @@ pub(super) struct Producer {
 }
 
 impl Producer {
-    /// Of an empty ring for records of up to `most` bytes.
+    /// Returns the producer of an empty ring for records of up to `most` bytes.
     pub(super) fn new(segment: Arc<Segment>, most: usize) -> Self {
         Self {
             segment,
@@ -270,7 +270,7 @@ pub(super) fn ends_message(header: Bth) -> bool {
 pub(super) struct Run {
     addr: u64,
     most: u32,
-    /// Of the last one.
+    /// The header of the last one.
     header: Bth,
     all: Continuation,
 }
@@ -324,7 +324,7 @@ pub(super) struct Consumer {
 }
 
 impl Consumer {
-    /// Of a ring with records of up to `most` bytes.
+    /// Returns the consumer of a ring with records of up to `most` bytes.
     pub(super) fn new(segment: Arc<Segment>, most: usize) -> Self {
         Self {
             most,

@@ -318,7 +318,7 @@ fn address(
     let address = found
         .name("v4")
         .filter(|_| matches!(nature, Nature::Free | Nature::Limits))?;
-    // Of a version there may be more: `1.2.3.4-5`, `1.2.3.4.5`.
+    // A version may have more parts: `1.2.3.4-5`, `1.2.3.4.5`.
     let more = |c: char| matches!(c, '.' | '-');
     let next = text[end..].strip_prefix(more).unwrap_or_default();
     if text[..start].ends_with(more) || next.starts_with(joins) {

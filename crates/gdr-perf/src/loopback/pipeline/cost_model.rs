@@ -5,9 +5,9 @@ use serde::Serialize;
 /// Durations by size as `fixed_ns + ns_per_byte * size`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct CostModel {
-    /// Of an operation of any size.
+    /// The cost of an operation of any size.
     pub fixed_ns: f64,
-    /// Of each byte.
+    /// The cost of each byte.
     pub ns_per_byte: f64,
     /// The largest difference between the model and a measured duration, as a part of the latter.
     pub worst_error: f64,

@@ -57,9 +57,9 @@ pub struct PipelineProcesses {
 /// Published figures.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Published {
-    /// Of the staged mode.
+    /// In the staged mode.
     pub staged_gbit_per_s: f64,
-    /// Of the direct mode.
+    /// In the direct mode.
     pub direct_gbit_per_s: f64,
     /// Where they were measured.
     pub hardware: &'static str,
