@@ -1,4 +1,4 @@
-//! What every commit and every workflow of this repository keeps to.
+//! What every commit, every workflow and every published crate of this repository keeps to.
 #![allow(
     clippy::unwrap_used,
     reason = "a fixture that fails is a test that fails"
@@ -51,4 +51,25 @@ fn actions_are_pinned_by_hash() {
         }
     }
     assert!(count > 5, "{count} actions");
+}
+
+#[test]
+fn every_published_crate_has_the_texts_of_its_licences() {
+    let mut count = 0;
+    for entry in fs::read_dir(root().join("crates")).unwrap() {
+        let folder = entry.unwrap().path();
+        let manifest = fs::read_to_string(folder.join("Cargo.toml")).unwrap();
+        if manifest.contains("publish = false") {
+            continue;
+        }
+        for name in ["LICENSE-APACHE", "LICENSE-MIT"] {
+            let text = fs::read_to_string(root().join(name)).unwrap();
+            let file = folder.join(name);
+            // A link that was stored as a regular file has its target's path as text.
+            let is_text = fs::read_to_string(&file).is_ok_and(|found| found == text);
+            assert!(is_text, "{} is not a link to ../../{name}", file.display());
+        }
+        count += 1;
+    }
+    assert!(count > 20, "{count} crates");
 }
