@@ -35,6 +35,9 @@ pub(crate) const LEAST_INLINE: u32 = 16;
 /// The most READs and atomics that a queue pair has outstanding.
 pub(crate) const MOST_READS: u8 = 16;
 
+/// The index in RDMA netlink of the first device: those of the kernel's devices begin at 0.
+const FIRST_NETLINK_INDEX: c_int = 1 << 16;
+
 /// How many entries the table of GIDs has: the module of the table says why.
 pub(crate) const GIDS_LISTED: c_int = 1;
 /// How many indices name the GID.
@@ -173,6 +176,11 @@ impl Device {
     /// Its place among them.
     pub(crate) fn index(&self) -> c_int {
         self.index
+    }
+
+    /// The index in RDMA netlink, by which programs ask there for the device that libibverbs has given them.
+    pub(crate) fn netlink_index(&self) -> c_int {
+        FIRST_NETLINK_INDEX + self.index
     }
 
     /// The device of a handle.
@@ -448,9 +456,9 @@ extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> __be64 {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
+pub(crate) extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
     forward!(unless is_own(device), ibv_get_device_index(device));
-    number(|| Ok(Device::of(device)?.index)).max(-1)
+    number(|| Ok(Device::of(device)?.netlink_index())).max(-1)
 }
 
 #[cfg(test)]

@@ -9,12 +9,17 @@ use std::ptr;
 use rustix::net::{RecvFlags, sockopt};
 
 use super::message::Message;
+use crate::device::{Device, ibv_get_device_index};
 use crate::files;
 
-/// `RDMA_NLDEV_CMD_GET` of all devices, by `NLM_F_REQUEST | NLM_F_DUMP`.
-fn all_devices() -> Vec<u8> {
+/// `NLM_F_REQUEST`, and with it `NLM_F_DUMP`.
+const ONE: u16 = 0x001;
+const ALL: u16 = 0x301;
+
+/// `RDMA_NLDEV_CMD_GET` without attributes.
+fn get(flags: u16) -> Vec<u8> {
     let mut bytes = 16_u32.to_ne_bytes().to_vec();
-    for half in [(5 << 10) | 1_u16, 0x301, 9, 0, 0, 0] {
+    for half in [(5 << 10) | 1_u16, flags, 9, 0, 0, 0] {
         bytes.extend(half.to_ne_bytes());
     }
     bytes
@@ -46,7 +51,7 @@ fn names(answers: &[Message]) -> Vec<&str> {
 
 #[test]
 fn every_way_to_send_is_answered() {
-    let request = all_devices();
+    let request = get(ALL);
     let (bytes, len) = (request.as_ptr().cast(), request.len());
     let sent = len as isize;
     let socket = open();
@@ -78,6 +83,21 @@ fn every_way_to_send_is_answered() {
     // SAFETY: a message of two parts.
     unsafe { assert_eq!(libc::sendmsg(fd, &raw const message, 0), sent) };
     assert!(names(&received(&socket)).contains(&"gdr0"));
+}
+
+#[test]
+fn the_index_that_libibverbs_gives_is_asked_for_beside_those_of_the_kernel() {
+    let index = ibv_get_device_index(Device::all()[0].as_ptr());
+    assert!(index >= 1 << 16, "{index} may be a device of the kernel");
+    let request = Message::split(&get(ONE)).unwrap().remove(0);
+    let bytes = request.with(1, &index.to_ne_bytes()).bytes(0);
+    let socket = open();
+    let (fd, len) = (socket.as_raw_fd(), bytes.len());
+    // SAFETY: a request of its length.
+    unsafe { assert_eq!(libc::send(fd, bytes.as_ptr().cast(), len, 0), len as isize) };
+    let mut room = vec![0; 8192];
+    let (len, _) = rustix::net::recv(&socket, room.as_mut_slice(), RecvFlags::DONTWAIT).unwrap();
+    assert_eq!(names(&Message::split(&room[..len]).unwrap()), ["gdr0"]);
 }
 
 #[test]

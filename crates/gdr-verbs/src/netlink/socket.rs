@@ -28,8 +28,6 @@ use crate::port_state::PortState;
 use crate::rdma_cm;
 use crate::ret::{plain, set_errno};
 
-/// The index of the first device where the kernel has RDMA netlink, whose own begin at 0.
-const FIRST_BESIDE_KERNEL: u32 = 1 << 16;
 /// How long the kernel may take to answer.
 const KERNEL_TIMEOUT: Duration = Duration::from_secs(1);
 /// The version of the interface of a device's character device, as in sysfs.
@@ -279,12 +277,7 @@ fn new_socket(protocol: Protocol) -> Result<OwnedFd, Errno> {
 /// All answers to a request, the one that ends them included.
 fn answers(request: &Message) -> Vec<Message> {
     let kernel = new_socket(netlink::RDMA).ok();
-    let first = if kernel.is_some() {
-        FIRST_BESIDE_KERNEL
-    } else {
-        0
-    };
-    let devices = devices(first);
+    let devices = devices();
     let answerer = Answerer::of(request, &devices);
     let mut answers = Vec::new();
     if let (Some(kernel), Answerer::Kernel | Answerer::Both) = (&kernel, answerer) {
@@ -350,16 +343,16 @@ fn connections() -> CharacterDevice {
     }
 }
 
-/// What netlink says of the devices now, which have indices from this one on.
-fn devices(first: u32) -> Vec<nldev::Device> {
-    let devices = (first..).zip(Device::all());
+/// What netlink says of the devices now.
+fn devices() -> Vec<nldev::Device> {
+    let devices = Device::all().iter();
     devices
-        .map(|(index, device)| {
+        .map(|device| {
             let nic = device.nic();
             let link = LinkWatch::new(nic).poll(&mut |_| {});
             let port = PortState::from(link.condition);
             nldev::Device {
-                index,
+                index: device.netlink_index() as u32,
                 name: device.name(),
                 guid: device.guid(),
                 interface: nic.interface.clone(),
