@@ -11,22 +11,22 @@ from multiprocessing.connection import Listener
 
 from nixl_cu12._api import nixl_agent, nixl_agent_config
 
-from peers import BYTES, connect, pattern, turns, wrong_bytes
+from peers import BYTES, connect, pattern, place, turns, wrong_bytes
 
 
 def main():
-    role, place = sys.argv[1], ("127.0.0.1", int(sys.argv[2]))
+    role, target = sys.argv[1], place(sys.argv[2])
     agent = nixl_agent(role, nixl_agent_config(backends=["UCX"]))
     memory = ctypes.create_string_buffer(BYTES)
     address = ctypes.addressof(memory)
     agent.register_memory([(address, BYTES, 0, "")], "DRAM")
     if role == "target":
-        with Listener(place) as listener, listener.accept() as peer:
+        with Listener(target) as listener, listener.accept() as peer:
             peer.send((agent.get_agent_metadata(), address))
             while (turn := peer.recv()) is not None:
                 peer.send(memory.raw == pattern(turn))
         return
-    peer = connect(place)
+    peer = connect(target)
     metadata, remote = peer.recv()
     name = agent.add_remote_agent(metadata)
     here = agent.get_xfer_descs([(address, BYTES, 0)], "DRAM")
@@ -44,6 +44,7 @@ def main():
         if not peer.recv():
             wrong_bytes()
     peer.send(None)
+    print(f"{turn} turns, each byte as written", flush=True)
 
 
 main()

@@ -1,5 +1,6 @@
 """What the jobs of two processes share."""
 
+import os
 import sys
 import time
 from multiprocessing.connection import Client
@@ -10,6 +11,11 @@ BYTES = 256 << 10
 def pattern(turn):
     """The bytes of a turn."""
     return (turn.to_bytes(4, "little") + bytes((turn + at) % 251 for at in range(60))) * (BYTES // 64)
+
+
+def place(port):
+    """Where the target listens: on the first host of `gdr net`, or on this one."""
+    return os.environ.get("MASTER_ADDR", "127.0.0.1"), int(port)
 
 
 def connect(place):

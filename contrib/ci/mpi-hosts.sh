@@ -43,6 +43,9 @@ agent=$(readlink -f "$0")
 export MPI_AGENT=yes
 export OMPI_MCA_plm_rsh_agent="$agent" OMPI_MCA_plm_rsh_no_tree_spawn=1
 export OMPI_MCA_orte_default_hostfile="$MPI_HOSTS/slots"
+# From Open MPI 5 on.
+export PRTE_MCA_plm_ssh_agent="$agent" PRTE_MCA_plm_ssh_no_tree_spawn=1
+export PRTE_MCA_prte_default_hostfile="$MPI_HOSTS/slots"
 export HYDRA_LAUNCHER=ssh HYDRA_LAUNCHER_EXEC="$agent" HYDRA_HOST_FILE="$MPI_HOSTS/names"
 status=0
 "$@" || status=$?

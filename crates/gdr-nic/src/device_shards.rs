@@ -225,6 +225,9 @@ impl DeviceShards {
             ..Counters::default()
         };
         counters.payload.untaken = self.state.untaken();
+        if let Some(groups) = self.multicast.get() {
+            counters += groups.counters();
+        }
         self.engines()
             .for_each(|engine| counters += engine.counters());
         counters

@@ -23,6 +23,7 @@ use rustix::io::Errno;
 use crate::ending_thread::EndingThread;
 use crate::error::{Error, Result};
 use crate::shard::shared_engine::SharedEngine;
+use crate::types::Counters;
 
 /// How many groups a device receives from at most.
 pub const MOST_GROUPS: usize = 256;
@@ -44,6 +45,8 @@ struct Shared {
     engines: Vec<Arc<SharedEngine>>,
     /// Locked before an engine.
     groups: Mutex<BTreeMap<IpAddr, Group>>,
+    /// What was received.
+    counters: Mutex<Counters>,
     /// The sockets of the groups, and what wakes the thread.
     readiness: OwnedFd,
     notify: OwnedFd,
@@ -66,6 +69,7 @@ impl MulticastGroups {
             local,
             engines,
             groups: Mutex::default(),
+            counters: Mutex::default(),
             readiness,
             notify: eventfd(0, flags).map_err(failed("eventfd"))?,
             is_stopped: AtomicBool::new(false),
@@ -78,6 +82,11 @@ impl MulticastGroups {
             shared,
             thread: Some(thread),
         })
+    }
+
+    /// What was received from groups.
+    pub(crate) fn counters(&self) -> Counters {
+        *lock(&self.shared.counters)
     }
 
     /// Lets a queue pair receive what is sent to a group. One that does already is left as it is.
@@ -193,6 +202,11 @@ impl Shared {
         let Some(packet) = packet.filter(|it| it.bth().dest_qpn == Qpn::MULTICAST) else {
             return;
         };
+        let mut counters = lock(&self.counters);
+        counters.packets_received += 1;
+        counters.bytes_received += datagram.len() as u64;
+        counters.received_by_groups += 1;
+        drop(counters);
         for engine in &self.engines {
             let own: Vec<_> = attached
                 .iter()

@@ -100,10 +100,14 @@ impl End {
     }
 
     fn send(&self, to: SocketAddr, qkey: Qkey, text: &[u8]) {
+        self.send_to((to, Qpn::MULTICAST), qkey, text);
+    }
+
+    fn send_to(&self, (to, dest_qpn): (SocketAddr, Qpn), qkey: Qkey, text: &[u8]) {
         let request = UdSendRequest {
             id: WrId(1),
             to,
-            dest_qpn: Qpn::MULTICAST,
+            dest_qpn,
             qkey,
             data: Data::Inline(text),
             immediate: None,
@@ -196,22 +200,37 @@ fn a_message_with_another_queue_key_is_dropped_and_counted() {
 }
 
 #[test]
+fn packets_to_groups_are_counted_once_by_each_device() {
+    let [near, far] = devices();
+    let group = SocketAddr::new(GROUP, near.address().port());
+    let sender = End::new(&near);
+    let members = [(); 3].map(|()| End::new(&far));
+    for member in &members {
+        member.pair.attach_multicast(GROUP).unwrap();
+    }
+    sender.send(group, QKEY, b"one");
+    for member in &members {
+        assert_eq!(member.text(), "one");
+    }
+    members[0].post_recv();
+    sender.send_to((far.address(), members[0].pair.qpn()), QKEY, b"two");
+    assert_eq!(members[0].text(), "two");
+    let (sent, received) = (near.counters(), far.counters());
+    assert_eq!((sent.packets_sent, sent.sent_to_groups), (2, 1));
+    assert_eq!(
+        (received.packets_received, received.received_by_groups),
+        (2, 1)
+    );
+    assert_eq!((sent.received_by_groups, received.sent_to_groups), (0, 0));
+}
+
+#[test]
 fn what_is_for_one_queue_pair_is_not_taken_from_a_group() {
     let [near, far] = devices();
     let group = SocketAddr::new(GROUP, near.address().port());
     let (sender, receiver) = (End::new(&near), End::new(&far));
     receiver.pair.attach_multicast(GROUP).unwrap();
-    let request = UdSendRequest {
-        id: WrId(1),
-        to: group,
-        dest_qpn: receiver.pair.qpn(),
-        qkey: QKEY,
-        data: Data::Inline(b"to a number"),
-        immediate: None,
-        flags: SendFlags::empty(),
-    };
-    let posted = sender.pair.post_sends(|queue| queue.push(&request));
-    posted.unwrap().unwrap();
+    sender.send_to((group, receiver.pair.qpn()), QKEY, b"to a number");
     sender.send(group, QKEY, b"to the group");
     assert_eq!(receiver.text(), "to the group");
     receiver.post_recv();

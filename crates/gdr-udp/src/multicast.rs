@@ -119,8 +119,8 @@ impl MulticastSocket {
         if len < LEN || !self.partial.is_intact(&path, payload) {
             return Ok(Received::Damaged);
         }
-        let grh = Grh::of_fields(&path.ip, len);
-        Ok(Received::Datagram(Datagram::of_group(source, payload, grh)))
+        let datagram = Datagram::of_group(source, payload, self.group);
+        Ok(Received::Datagram(datagram))
     }
 }
 

@@ -53,8 +53,8 @@ enum Check<'a> {
     Raw(Path, Grh),
     /// It came by shared memory, which changes nothing, with this many bytes.
     Memory(&'a Socket, usize),
-    /// It came by the socket of a multicast group, which has checked it.
-    Group(Grh),
+    /// It came by the socket of this multicast group, and was checked.
+    Group(SocketAddr),
     /// The headers before it are malformed.
     Malformed,
 }
@@ -75,11 +75,19 @@ impl<'a> Datagram<'a> {
     }
 
     /// A packet to a multicast group, whose ICRC was checked.
-    pub(crate) fn of_group(source: SocketAddr, payload: &'a [u8], grh: Grh) -> Self {
+    pub fn of_group(source: SocketAddr, payload: &'a [u8], group: SocketAddr) -> Self {
         Self {
             source,
             payload,
-            check: Check::Group(grh),
+            check: Check::Group(group),
+        }
+    }
+
+    /// The multicast group that it was sent to.
+    pub fn group(&self) -> Option<SocketAddr> {
+        match self.check {
+            Check::Group(group) => Some(group),
+            _ => None,
         }
     }
 
@@ -118,7 +126,11 @@ impl<'a> Datagram<'a> {
                 let path = Socket::path(self.source, socket.local(), *position as u16)?;
                 Some(Grh::of_fields(&path.ip, self.payload.len()))
             }
-            Check::Raw(_, grh) | Check::Group(grh) => Some(*grh),
+            Check::Raw(_, grh) => Some(*grh),
+            Check::Group(group) => {
+                let path = Socket::path(self.source, *group, 0)?;
+                Some(Grh::of_fields(&path.ip, self.payload.len()))
+            }
             Check::Memory(socket, len) => {
                 let path = Socket::path(self.source, socket.local(), 0)?;
                 Some(Grh::of_fields(&path.ip, *len))

@@ -44,6 +44,8 @@ pub struct Batch {
 pub struct SentDatagrams {
     /// Passed to the kernel.
     pub packets: u64,
+    /// Of those, the ones to multicast groups.
+    pub to_groups: u64,
     /// Their bytes, from the transport header to the payload's end.
     pub bytes: u64,
     /// System calls that failed to send (no route, no such interface).
@@ -156,6 +158,9 @@ impl Batch {
             match sent {
                 Ok(()) => {
                     self.sent.packets += self.count as u64;
+                    if self.dst.ip().is_multicast() {
+                        self.sent.to_groups += self.count as u64;
+                    }
                     self.sent.bytes += self.len as u64;
                 }
                 Err(error) => {

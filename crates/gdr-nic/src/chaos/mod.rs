@@ -181,19 +181,18 @@ impl Chaos {
         }));
     }
 
-    /// Writes a packet that has arrived from `other`, or leaves for it, if packets are captured.
+    /// Writes a packet that has arrived at `own` from `other`, or leaves in the other direction, if packets are captured.
     pub(crate) fn capture(
         &self,
         direction: Direction,
         other: SocketAddr,
         bytes: &[u8],
         checksum: Checksum,
-        socket: &Socket,
+        own: SocketAddr,
     ) {
         let Some(capture) = &self.capture else {
             return;
         };
-        let own = socket.local();
         let (from, to) = match direction {
             Direction::Out => (own, other),
             Direction::In => (other, own),

@@ -14,6 +14,8 @@ pub(crate) struct HeldPacket {
     pub(crate) bytes: Vec<u8>,
     /// Where it goes, or comes from.
     pub(crate) address: SocketAddr,
+    /// The multicast group that it came to.
+    pub(crate) group: Option<SocketAddr>,
     /// Its check sum is to be wrong.
     pub(crate) is_corrupt: bool,
     /// Its number, if it was not seen before.
@@ -38,6 +40,7 @@ pub(super) struct PacketLine {
 pub(super) struct Arrival<'a> {
     pub(super) bytes: &'a [u8],
     pub(super) address: SocketAddr,
+    pub(super) group: Option<SocketAddr>,
     pub(super) number: Option<PacketNumber>,
 }
 
@@ -78,6 +81,7 @@ impl PacketLine {
         let mut held = HeldPacket {
             bytes: packet.bytes.to_vec(),
             address: packet.address,
+            group: packet.group,
             is_corrupt: schedule.is_corrupt,
             number: packet.number,
             due,
@@ -145,6 +149,7 @@ mod tests {
         let packet = Arrival {
             bytes: &[byte],
             address: here(),
+            group: None,
             number: None,
         };
         line.add(at(us), packet, schedule);

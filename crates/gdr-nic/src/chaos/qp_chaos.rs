@@ -15,7 +15,7 @@ use super::packet_line::{Arrival, HeldPacket, PacketLine, Schedule};
 use super::packet_stream::{Headers, PacketStream, Role};
 use super::{Chaos, Checksum, Counted, DeviceChaos};
 use crate::device_state::DeviceState;
-use gdr_udp::Socket;
+use gdr_udp::{Datagram, Socket};
 
 /// What becomes of a packet whose turn it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,7 +145,8 @@ impl QpChaos {
     }
 
     /// Decides about a packet, which waits in its line from here on. The caller takes what is due.
-    fn meet(&mut self, direction: Direction, now: Time, bytes: &[u8], address: SocketAddr) {
+    fn meet(&mut self, direction: Direction, now: Time, packet: Arrival<'_>) {
+        let Arrival { bytes, .. } = packet;
         self.chaos.count_bytes(bytes.len());
         let is_dark = self.device_chaos().is_some_and(DeviceChaos::is_dark);
         let Some(headers) = Headers::of(bytes, self.mtu).filter(|_| !is_dark) else {
@@ -164,9 +165,8 @@ impl QpChaos {
         let mut schedule = Schedule::default();
         if let Some(number) = number {
             let packet = Arrival {
-                bytes,
-                address,
                 number: Some(number),
+                ..packet
             };
             self.choose(direction, headers, packet, &mut schedule);
         }
@@ -177,12 +177,7 @@ impl QpChaos {
             Direction::Out => &mut self.outbound,
             Direction::In => &mut self.inbound,
         };
-        let packet = Arrival {
-            bytes,
-            address,
-            number,
-        };
-        line.add(now, packet, schedule);
+        line.add(now, Arrival { number, ..packet }, schedule);
     }
 
     /// Lets the rules strike a packet that was not seen before.
@@ -274,12 +269,24 @@ impl QpChaos {
 
     /// A packet is about to leave.
     pub(crate) fn leave(&mut self, now: Time, bytes: &[u8], to: SocketAddr) {
-        self.meet(Direction::Out, now, bytes, to);
+        let packet = Arrival {
+            bytes,
+            address: to,
+            group: None,
+            number: None,
+        };
+        self.meet(Direction::Out, now, packet);
     }
 
     /// A packet has arrived, and is intact.
-    pub(crate) fn arrive(&mut self, now: Time, bytes: &[u8], from: SocketAddr) {
-        self.meet(Direction::In, now, bytes, from);
+    pub(crate) fn arrive(&mut self, now: Time, datagram: &Datagram<'_>) {
+        let packet = Arrival {
+            bytes: datagram.payload,
+            address: datagram.source,
+            group: datagram.group(),
+            number: None,
+        };
+        self.meet(Direction::In, now, packet);
     }
 
     /// The next packet that leaves now.
@@ -293,8 +300,9 @@ impl QpChaos {
             true => Checksum::Wrong,
             false => Checksum::Right,
         };
+        let own = packet.group.unwrap_or(socket.local());
         self.chaos
-            .capture(direction, packet.address, &packet.bytes, checksum, socket);
+            .capture(direction, packet.address, &packet.bytes, checksum, own);
     }
 
     /// Keeps a packet for which there is no room.

@@ -36,7 +36,7 @@ impl PacketSink for CapturedRings<'_, '_> {
             let socket = self.rings.acceptor.socket;
             let (direction, right) = (Direction::In, Checksum::Right);
             self.chaos
-                .capture(direction, sender.address, &bytes, right, socket);
+                .capture(direction, sender.address, &bytes, right, socket.local());
         }
         self.rings.accepted |= before;
         taken

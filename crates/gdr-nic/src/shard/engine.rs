@@ -127,6 +127,7 @@ impl Engine {
         Counters {
             packets_sent: self.counters.packets_sent + by_udp.packets,
             bytes_sent: self.counters.bytes_sent + by_udp.bytes,
+            sent_to_groups: by_udp.to_groups,
             sends_failed: self.counters.sends_failed + by_udp.failed_calls,
             sequence_naks_sent: protocol.sequence_naks_sent,
             sequence_naks_received: protocol.sequence_naks_received,

@@ -184,7 +184,7 @@ impl<'a> Acceptor<'a> {
             return false;
         };
         // Faults see the packet as the network brought it, before the queue pair does.
-        faults.arrive(self.now, datagram.payload, datagram.source);
+        faults.arrive(self.now, datagram);
         let has_checksum =
             qp.peer.is_some() && datagram.shows_checksums() && mem::take(&mut qp.may_omit_checksum);
         if has_checksum {
@@ -203,8 +203,11 @@ impl<'a> Acceptor<'a> {
             return;
         };
         while let Some(held) = faults.take_inbound(self.now) {
-            self.counters.packets_received += 1;
-            self.counters.bytes_received += held.bytes.len() as u64;
+            // One to a group was counted for all queue pairs there.
+            if held.group.is_none() {
+                self.counters.packets_received += 1;
+                self.counters.bytes_received += held.bytes.len() as u64;
+            }
             faults.capture(Direction::In, &held, self.socket);
             if held.is_corrupt {
                 self.counters.icrc_mismatches += 1;
@@ -218,8 +221,11 @@ impl<'a> Acceptor<'a> {
             let mut memory =
                 DomainMemory::new(self.regions, &self.cache, qp.domain, number, unfinished);
             let Some(roce) = qp.transport.connection() else {
-                let len = held.bytes.len();
-                let datagram = Datagram::by_memory(held.address, &held.bytes, len, self.socket);
+                let (source, bytes) = (held.address, &held.bytes);
+                let datagram = match held.group {
+                    Some(group) => Datagram::of_group(source, bytes, group),
+                    None => Datagram::by_memory(source, bytes, bytes.len(), self.socket),
+                };
                 qp.receive(self.now, &packet, &datagram, memory, self.counters);
                 continue;
             };
@@ -296,12 +302,15 @@ impl<'a> Acceptor<'a> {
         packet: &Packet<'_>,
         datagram: &Datagram<'_>,
     ) {
-        self.counters.packets_received += 1;
-        self.counters.bytes_received += datagram.len() as u64;
         for qpn in qpns {
             let Some(qp) = self.qps.qps.get_mut(&qpn.get()) else {
                 continue;
             };
+            if let Some(faults) = &mut qp.chaos {
+                faults.arrive(self.now, datagram);
+                self.accept_due(qpn.get());
+                continue;
+            }
             let memory =
                 DomainMemory::new(self.regions, &self.cache, qp.domain, *qpn, self.unfinished);
             let acceptance = qp.receive(self.now, packet, datagram, memory, self.counters);

@@ -15,12 +15,16 @@ pub struct Counters {
     pub sent_by_memory: u64,
     /// Packets among those whose payload the receiver reads in the memory of this process.
     pub sent_by_reference: u64,
+    /// Of the packets, the ones that went to multicast groups.
+    pub sent_to_groups: u64,
     /// Received from the kernel, or by shared memory, valid or not.
     pub packets_received: u64,
     /// Their bytes, as those that were sent.
     pub bytes_received: u64,
     /// Packets among them that came by shared memory.
     pub received_by_memory: u64,
+    /// Of the packets, the ones that came to multicast groups: once each, whatever the number of queue pairs there.
+    pub received_by_groups: u64,
     /// Datagrams that are not packets of RoCEv2's reliable connections or datagrams.
     pub malformed: u64,
     /// From the peer of a queue pair, but with a wrong ICRC.
@@ -90,9 +94,11 @@ impl AddAssign for Counters {
             bytes_sent,
             sent_by_memory,
             sent_by_reference,
+            sent_to_groups,
             packets_received,
             bytes_received,
             received_by_memory,
+            received_by_groups,
             malformed,
             icrc_mismatches,
             unknown_queue_pair,
@@ -113,9 +119,11 @@ impl AddAssign for Counters {
         self.bytes_sent += bytes_sent;
         self.sent_by_memory += sent_by_memory;
         self.sent_by_reference += sent_by_reference;
+        self.sent_to_groups += sent_to_groups;
         self.packets_received += packets_received;
         self.bytes_received += bytes_received;
         self.received_by_memory += received_by_memory;
+        self.received_by_groups += received_by_groups;
         self.malformed += malformed;
         self.icrc_mismatches += icrc_mismatches;
         self.unknown_queue_pair += unknown_queue_pair;

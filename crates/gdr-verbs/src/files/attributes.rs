@@ -21,7 +21,7 @@ exported! { llistxattr = list_of_link: (path: *const c_char, names: *mut c_char,
 unsafe fn get(path: *const c_char, name: *const c_char, value: *mut c_void, size: usize) -> isize {
     // SAFETY: the contract of this function.
     let found = unsafe { libc::syscall(libc::SYS_getxattr, path, name, value, size) };
-    // SAFETY: the kernel has read the path, or it set `EFAULT`.
+    // SAFETY: the kernel has read the path if it says that nothing is there.
     unsafe { no_attribute(found, path, LastLink::Follow, Errno::NODATA) }
 }
 
@@ -35,7 +35,7 @@ unsafe fn get_of_link(
 ) -> isize {
     // SAFETY: the contract of this function.
     let found = unsafe { libc::syscall(libc::SYS_lgetxattr, path, name, value, size) };
-    // SAFETY: the kernel has read the path, or it set `EFAULT`.
+    // SAFETY: the kernel has read the path if it says that nothing is there.
     unsafe { no_attribute(found, path, LastLink::Keep, Errno::NODATA) }
 }
 
@@ -44,7 +44,7 @@ unsafe fn get_of_link(
 unsafe fn list(path: *const c_char, names: *mut c_char, size: usize) -> isize {
     // SAFETY: the contract of this function.
     let found = unsafe { libc::syscall(libc::SYS_listxattr, path, names, size) };
-    // SAFETY: the kernel has read the path, or it set `EFAULT`.
+    // SAFETY: the kernel has read the path if it says that nothing is there.
     unsafe { no_attribute(found, path, LastLink::Follow, Errno::OPNOTSUPP) }
 }
 
@@ -53,7 +53,7 @@ unsafe fn list(path: *const c_char, names: *mut c_char, size: usize) -> isize {
 unsafe fn list_of_link(path: *const c_char, names: *mut c_char, size: usize) -> isize {
     // SAFETY: the contract of this function.
     let found = unsafe { libc::syscall(libc::SYS_llistxattr, path, names, size) };
-    // SAFETY: the kernel has read the path, or it set `EFAULT`.
+    // SAFETY: the kernel has read the path if it says that nothing is there.
     unsafe { no_attribute(found, path, LastLink::Keep, Errno::OPNOTSUPP) }
 }
 

@@ -56,8 +56,8 @@ const COUNTERS: [(&str, Count); 21] = [
     ("link_downed", |_| 0),
     ("link_error_recovery", |_| 0),
     ("local_link_integrity_errors", |_| 0),
-    ("multicast_rcv_packets", |_| 0),
-    ("multicast_xmit_packets", |_| 0),
+    ("multicast_rcv_packets", |all| all.received_by_groups),
+    ("multicast_xmit_packets", |all| all.sent_to_groups),
     ("port_rcv_constraint_errors", |_| 0),
     ("port_rcv_data", |all| all.bytes_received / 4),
     ("port_rcv_errors", |all| all.malformed + all.icrc_mismatches),
@@ -70,8 +70,13 @@ const COUNTERS: [(&str, Count); 21] = [
     ("port_xmit_packets", |all| all.packets_sent),
     ("port_xmit_wait", |_| 0),
     ("symbol_error", |_| 0),
-    ("unicast_rcv_packets", |all| all.packets_received),
-    ("unicast_xmit_packets", |all| all.packets_sent),
+    // A packet may be counted between the loads of two counters.
+    ("unicast_rcv_packets", |all| {
+        all.packets_received.saturating_sub(all.received_by_groups)
+    }),
+    ("unicast_xmit_packets", |all| {
+        all.packets_sent.saturating_sub(all.sent_to_groups)
+    }),
 ];
 
 /// The counters that depend on the device, by the names that rxe and mlx5 have for them.
@@ -332,6 +337,28 @@ mod tests {
             gid(std::net::Ipv4Addr::LOCALHOST.to_ipv6_mapped()),
             "0000:0000:0000:0000:0000:ffff:7f00:0001"
         );
+    }
+
+    #[test]
+    fn packets_to_groups_are_not_unicast_packets() {
+        let mut all = Counters::default();
+        (all.packets_sent, all.sent_to_groups) = (9, 4);
+        (all.packets_received, all.received_by_groups) = (7, 1);
+        let count = |name| {
+            let found = COUNTERS.iter().find(|(counter, _)| *counter == name);
+            found.map(|(_, count)| count(&all))
+        };
+        for (name, expected) in [
+            ("port_xmit_packets", 9),
+            ("unicast_xmit_packets", 5),
+            ("multicast_xmit_packets", 4),
+            ("port_rcv_packets", 7),
+            // A packet may be counted between the loads of two counters.
+            ("unicast_rcv_packets", 6),
+            ("multicast_rcv_packets", 1),
+        ] {
+            assert_eq!(count(name), Some(expected), "{name}");
+        }
     }
 
     #[test]

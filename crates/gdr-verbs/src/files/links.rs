@@ -49,7 +49,7 @@ unsafe fn read_at(folder: c_int, path: *const c_char, room: *mut c_char, size: u
     if found >= 0 {
         return found;
     }
-    // SAFETY: the kernel has read the path, or it set `EFAULT`; the contract of this function.
+    // SAFETY: the kernel has read the path if it says that nothing is there; the contract of this function.
     unsafe {
         otherwise(folder, path, LastLink::Keep, found, |seen| match seen {
             Seen::Own(_, Node::Link(target)) => {

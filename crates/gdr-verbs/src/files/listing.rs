@@ -175,7 +175,7 @@ unsafe fn open(path: *const c_char) -> *mut libc::DIR {
         unsafe { close(folder) };
         return pointer(|| open_own(shared, || new_descriptor(shared)));
     }
-    // SAFETY: the kernel has read the path, or it set `EFAULT`.
+    // SAFETY: the kernel has read the path if it says that nothing is there.
     unsafe {
         otherwise(
             libc::AT_FDCWD,

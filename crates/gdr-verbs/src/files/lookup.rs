@@ -26,29 +26,32 @@ pub(super) enum Seen {
 pub(super) unsafe fn may_begin_here(dirfd: c_int, path: *const c_char) -> bool {
     // SAFETY: the contract of this function, for a byte after one that is not the last.
     let byte = |at| unsafe { path.add(at).read() as u8 };
+    // A byte is read after those before it, none of which is the last one.
+    let begins = |rest: &[u8; 3]| byte(2) == rest[0] && byte(3) == rest[1] && byte(4) == rest[2];
     match byte(0) {
         0 => false,
         b'/' => match byte(1) {
-            b'd' => byte(2) == b'e',
-            b's' => byte(2) == b'y',
+            b'd' => begins(b"ev/") && matches!(byte(5), b'i' | b'/' | b'.'),
+            b's' => begins(b"ys/") && matches!(byte(5), b'b' | b'c' | b'd' | b'/' | b'.'),
             other => matches!(other, b'/' | b'.'),
         },
         _ => dirfd == libc::AT_FDCWD && working_folder::own().is_some(),
     }
 }
 
-/// Like [`may_begin_here`], for a path of a call that failed.
+/// Like [`may_begin_here`], for a path of a call that failed. With other errors the kernel may not have read the path, which
+/// may be anything then.
 ///
 /// # Safety
-/// `path` is a C string unless the kernel set `EFAULT`, and errno is the one of the call.
+/// `path` is a C string if errno is `ENOENT` or `ENOTDIR`, and errno is the one of the call.
 #[inline(always)]
 pub(super) unsafe fn may_have_failed_here(dirfd: c_int, path: *const c_char) -> bool {
     match errno() {
-        libc::EFAULT => false,
+        // SAFETY: the contract of this function.
+        libc::ENOENT => unsafe { may_begin_here(dirfd, path) },
         // To the kernel, a descriptor of the tree is not a folder.
         libc::ENOTDIR => true,
-        // SAFETY: the contract of this function.
-        _ => unsafe { may_begin_here(dirfd, path) },
+        _ => false,
     }
 }
 
@@ -56,7 +59,7 @@ pub(super) unsafe fn may_have_failed_here(dirfd: c_int, path: *const c_char) -> 
 /// failed. `dirfd` is as in openat(2).
 ///
 /// # Safety
-/// `path` is a C string unless the kernel set `EFAULT`, and errno is the one of the call.
+/// Same as [`may_have_failed_here`].
 #[cold]
 #[inline(never)]
 pub(super) unsafe fn otherwise<T: Copy>(

@@ -13,7 +13,7 @@ use super::{bytes, next};
 use crate::device_use::{self, Step};
 use crate::errno::Errno;
 use crate::rdma_cm;
-use crate::ret::minus_one_or;
+use crate::ret::{errno, minus_one_or};
 
 exported! { open open64 = open: (path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_int }
 exported! { __open_2 __open64_2 = open_existing: (path: *const c_char, flags: c_int) -> c_int }
@@ -31,7 +31,7 @@ exported! { fopen fopen64 = fopen: (path: *const c_char, mode: *const c_char) ->
 unsafe fn open(path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_int {
     // SAFETY: the contract of this function.
     let fd = unsafe { next::open64(path, flags, mode) };
-    // SAFETY: the kernel has read the path, or it set `EFAULT`.
+    // SAFETY: the kernel has read the path if it says that nothing is there.
     unsafe { opened(fd, libc::AT_FDCWD, path, flags) }
 }
 
@@ -47,7 +47,7 @@ unsafe fn open_existing(path: *const c_char, flags: c_int) -> c_int {
 unsafe fn openat(folder: c_int, path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_int {
     // SAFETY: the contract of this function.
     let fd = unsafe { next::openat64(folder, path, flags, mode) };
-    // SAFETY: the kernel has read the path, or it set `EFAULT`.
+    // SAFETY: the kernel has read the path if it says that nothing is there.
     unsafe { opened(fd, folder, path, flags) }
 }
 
@@ -61,14 +61,17 @@ unsafe fn openat_existing(folder: c_int, path: *const c_char, flags: c_int) -> c
 /// Returns what the kernel has opened, or opens what this library has at the path.
 ///
 /// # Safety
-/// `path` is a C string if the kernel has opened it, or unless it set `EFAULT`.
+/// `path` is a C string if the kernel has opened it, or if errno says that it has looked for it.
 #[inline(always)]
 unsafe fn opened(fd: c_int, folder: c_int, path: *const c_char, flags: c_int) -> c_int {
     // SAFETY: the contract of this function.
     let may_be_here = unsafe {
         match fd {
             0.. => may_begin_here(folder, path),
-            _ => may_have_failed_here(folder, path),
+            _ => {
+                may_have_failed_here(folder, path)
+                    || rdma_cm::is_refused(errno()) && may_begin_here(folder, path)
+            }
         }
     };
     if !may_be_here {
@@ -156,7 +159,7 @@ unsafe fn fopen(path: *const c_char, mode: *const c_char) -> *mut libc::FILE {
     if !file.is_null() {
         return file;
     }
-    // SAFETY: the kernel has read the path, or it set `EFAULT`.
+    // SAFETY: the kernel has read the path if it says that nothing is there.
     unsafe {
         otherwise(libc::AT_FDCWD, path, LastLink::Follow, file, |seen| {
             let fd = open_seen(&seen, flags_of(CStr::from_ptr(mode).to_bytes()))?;

@@ -132,7 +132,7 @@ unsafe fn by_path(
 ) -> c_int {
     // SAFETY: the contract of this function.
     let found = unsafe { next::fstatat64(folder, path, status, flags) };
-    // SAFETY: the kernel has read the path, or it set `EFAULT`.
+    // SAFETY: the kernel has read the path if it says that nothing is there.
     if found == 0 || !unsafe { may_have_failed_here(folder, path) } {
         return found;
     }
@@ -153,7 +153,7 @@ unsafe fn by_path_here(
     flags: c_int,
     found: c_int,
 ) -> c_int {
-    // SAFETY: the kernel has read the path, or it set `EFAULT`. It writes the structure only where it succeeds,
+    // SAFETY: the kernel has read the path if it says that nothing is there. It writes the structure only where it succeeds,
     // so the contract of this function is all that says that it is writable.
     unsafe {
         otherwise(folder, path, last(flags), found, |seen| match seen {
@@ -356,7 +356,7 @@ unsafe fn accessible_otherwise(
     mode: c_int,
     flags: c_int,
 ) -> c_int {
-    // SAFETY: the kernel has read the path, or it set `EFAULT`.
+    // SAFETY: the kernel has read the path if it says that nothing is there.
     if found == 0 || !unsafe { may_have_failed_here(folder, path) } {
         return found;
     }

@@ -88,7 +88,7 @@ unsafe fn enter(path: *const c_char) -> c_int {
         left();
         return entered;
     }
-    // SAFETY: the kernel has read the path, or it set `EFAULT`.
+    // SAFETY: the kernel has read the path if it says that nothing is there.
     unsafe {
         otherwise(
             libc::AT_FDCWD,

@@ -97,21 +97,21 @@ fn release(fd: c_int) {
     });
 }
 
-/// The descriptor of the device, if that is what the program has tried to open with this result.
+/// Returns whether the kernel says so of a device that it has, and does not let this process open.
+#[inline(always)]
+pub(crate) fn is_refused(errno: c_int) -> bool {
+    matches!(
+        errno,
+        libc::EACCES | libc::EPERM | libc::ENXIO | libc::ENODEV
+    )
+}
+
+/// The descriptor of the device, if that is what the program has tried to open with this result: the kernel has opened
+/// it, does not have it, or [refuses](is_refused) it.
 ///
 /// # Safety
-/// `path` is a C string, unless errno is `EFAULT`.
+/// `path` is a C string.
 pub(crate) unsafe fn opened(found: c_int, path: *const c_char, flags: c_int) -> c_int {
-    if found < 0 {
-        let errno = std::io::Error::last_os_error().raw_os_error();
-        let is_missing = [libc::ENOENT, libc::ENOTDIR, libc::EACCES, libc::EPERM]
-            .into_iter()
-            .chain([libc::ENXIO, libc::ENODEV])
-            .any(|it| errno == Some(it));
-        if !is_missing {
-            return found;
-        }
-    }
     // SAFETY: the kernel has read the path: it has a first byte, and one after any but the last. Most paths differ from
     // the device's in these.
     let is_it = unsafe {
@@ -323,34 +323,35 @@ fn duplicated(from: c_int, to: c_int) -> c_int {
 /// Same as dup(2).
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
-    // SAFETY: the contract of this function.
-    let made = unsafe { next::dup(fd) };
     if !are_any_open() {
-        return made;
+        // SAFETY: the contract of this function. As the last step it is a jump: returns that follow one from the kernel are
+        // not predicted.
+        return unsafe { next::dup(fd) };
     }
-    duplicated(fd, made)
+    // SAFETY: as above.
+    duplicated(fd, unsafe { next::dup(fd) })
 }
 
 /// # Safety
 /// Same as dup2(2).
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn dup2(fd: c_int, to: c_int) -> c_int {
-    // SAFETY: the contract of this function.
-    let made = unsafe { next::dup2(fd, to) };
     if !are_any_open() {
-        return made;
+        // SAFETY: the contract of this function.
+        return unsafe { next::dup2(fd, to) };
     }
-    duplicated(fd, made)
+    // SAFETY: as above.
+    duplicated(fd, unsafe { next::dup2(fd, to) })
 }
 
 /// # Safety
 /// Same as dup3(2).
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
-    // SAFETY: the contract of this function.
-    let made = unsafe { next::dup3(fd, to, flags) };
     if !are_any_open() {
-        return made;
+        // SAFETY: the contract of this function.
+        return unsafe { next::dup3(fd, to, flags) };
     }
-    duplicated(fd, made)
+    // SAFETY: as above.
+    duplicated(fd, unsafe { next::dup3(fd, to, flags) })
 }

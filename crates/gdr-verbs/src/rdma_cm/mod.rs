@@ -30,7 +30,9 @@ mod interposed_tests;
 mod membership;
 mod state;
 
-pub(crate) use self::descriptor::{NUMBER, are_any_open, device_number, device_of, opened};
+pub(crate) use self::descriptor::{
+    NUMBER, are_any_open, device_number, device_of, is_refused, opened,
+};
 
 /// `RDMA_USER_CM_ABI_VERSION`.
 pub(crate) const ABI_VERSION: u64 = 4;

@@ -1,6 +1,8 @@
 //! What a program sees of each fault.
 
 use std::mem::MaybeUninit;
+use std::net::Ipv4Addr;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -414,6 +416,101 @@ pub(crate) fn a_compare_and_swap_finds_another_value() {
         assert_eq!((original == 0, pair.word(0)), (found, after));
     }
     pair.close();
+}
+
+/// A queue pair of datagrams that is attached to a group, and its receives of a header of 40 bytes and a word each.
+struct Member {
+    side: Side,
+    words: Box<[AtomicU64]>,
+    region: NonNull<ibv_mr>,
+}
+
+impl Member {
+    /// How many words a message takes.
+    const WORDS: u64 = 6;
+
+    fn of(side: Side, group: &ibv_gid) -> Self {
+        let words = words(3 * Self::WORDS, |_| 0);
+        let region = registered(&side, &words);
+        for id in 0..3 {
+            let list = &mut [segment(region, id * Self::WORDS * 8, 48)];
+            side.receive(id, list).unwrap();
+        }
+        // SAFETY: the type of the function; the queue pair is alive.
+        unsafe {
+            let attach: unsafe extern "C" fn(*mut ibv_qp, *const ibv_gid, u16) -> i32 =
+                typed_function(c"ibv_attach_mcast");
+            assert_eq!(attach(side.pair, group, 0), 0);
+        }
+        Self {
+            side,
+            words,
+            region,
+        }
+    }
+
+    /// The word of the next message.
+    fn next(&self) -> u64 {
+        let done = self.side.completion();
+        assert_eq!((done.status, done.byte_len), (SUCCESS, 48));
+        let end = (done.wr_id + 1) * Self::WORDS;
+        self.words[end as usize - 1].load(Ordering::Acquire)
+    }
+
+    fn close(self) {
+        deregister(self.region);
+        self.side.close();
+    }
+}
+
+/// Of three messages to a group, the first member misses the first one and gets the second one twice.
+pub(crate) fn one_member_of_a_group_is_struck() {
+    let (sender, struck) = sides_of(ibv_qp_type::IBV_QPT_UD);
+    let other = Side::new(ibv_qp_type::IBV_QPT_UD);
+    other.to_init().unwrap();
+    other.to_rtr(0).unwrap();
+    let group = ibv_gid {
+        raw: Ipv4Addr::new(239, 3, 3, 5).to_ipv6_mapped().octets(),
+    };
+    let (struck, other) = (Member::of(struck, &group), Member::of(other, &group));
+    let mut path = sender.path();
+    path.grh.dgid = group;
+    // SAFETY: the type of the function; the domain is alive, and the attributes are readable.
+    let ah = unsafe {
+        let create: unsafe extern "C" fn(*mut ibv_pd, *mut ibv_ah_attr) -> *mut ibv_ah =
+            typed_function(c"ibv_create_ah");
+        create(sender.domain, &mut path)
+    };
+    assert!(!ah.is_null());
+    for word in 1..=3_u64 {
+        let mut wr = ibv_send_wr {
+            opcode: ibv_wr_opcode::IBV_WR_SEND,
+            send_flags: ibv_send_flags::IBV_SEND_INLINE.0,
+            ..Default::default()
+        };
+        wr.wr.ud.ah = ah;
+        wr.wr.ud.remote_qpn = 0xff_ffff;
+        wr.wr.ud.remote_qkey = QKEY;
+        let list = &mut [ibv_sge {
+            addr: (&raw const word).addr() as u64,
+            length: 8,
+            lkey: 0,
+        }];
+        sender.send(wr, list).unwrap();
+    }
+    assert_eq!([(); 3].map(|()| other.next()), [1, 2, 3]);
+    assert_eq!([(); 3].map(|()| struck.next()), [2, 2, 3]);
+    // Its header names the group, as without faults.
+    let address = struck.words[4].load(Ordering::Acquire).to_ne_bytes();
+    assert_eq!(address[4..], [239, 3, 3, 5]);
+    // SAFETY: the type of the function; made above.
+    unsafe {
+        let destroy: unsafe extern "C" fn(*mut ibv_ah) -> i32 = typed_function(c"ibv_destroy_ah");
+        assert_eq!(destroy(ah), 0);
+    }
+    sender.close();
+    struck.close();
+    other.close();
 }
 
 /// How many words have arrived, of a WRITE of 128.

@@ -124,6 +124,13 @@ cases! {
             "1 delay qp=1 dir=in kind=write op=0 packet=0 by=1ns",
         ],
         faults::the_second_of_two_writes_arrives_first;
+    a_message_to_a_group_is_struck_at_one_member,
+        "drop qp=1 op=0 dir=in; duplicate qp=1 op=1 dir=in",
+        [
+            "0 drop qp=1 dir=in kind=datagram op=0 packet=0",
+            "1 duplicate qp=1 dir=in kind=datagram op=1 packet=1",
+        ],
+        faults::one_member_of_a_group_is_struck;
     a_port_goes_down_and_comes_back,
         "link-down at=100ms for=300ms", ["0 link-down device begins", "0 link-down device ends"],
         faults::the_port_goes_down_and_comes_back;

@@ -56,11 +56,16 @@ fn program() -> &'static Path {
     })
 }
 
-/// Runs a part of the program in a folder that is empty, with the library and without.
-fn part(name: &str) {
+/// Runs a part of the program in a folder that is empty; returns what it prints.
+fn printed(mut command: Command, name: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path().canonicalize().unwrap();
-    text(&preloaded(program()).arg(name).arg(folder).output().unwrap());
+    text(&command.arg(name).arg(folder).output().unwrap())
+}
+
+/// Runs a part of the program with the library.
+fn part(name: &str) {
+    printed(preloaded(program()), name);
 }
 
 #[test]
@@ -86,6 +91,24 @@ fn a_program_without_standard_files_opens_files_by_their_numbers() {
 #[test]
 fn folders_of_the_kernel_are_listed_as_without_the_library() {
     part("foreign");
+}
+
+#[test]
+fn unusual_paths_have_the_results_and_the_errno_that_they_have_without_the_library() {
+    let (with, without) = (preloaded(program()), Command::new(program()));
+    let (with, without) = (printed(with, "hostile"), printed(without, "hostile"));
+    assert!(without.lines().count() > 1000, "{without}");
+    for (with, without) in with.lines().zip(without.lines()) {
+        assert_eq!(with, without);
+    }
+    assert_eq!(with.len(), without.len());
+}
+
+#[test]
+fn a_program_in_another_root_without_standard_files_sees_the_files_of_that_root() {
+    if printed(preloaded(program()), "changed-root") == "skipped\n" {
+        skip::skip("user namespaces are not permitted");
+    }
 }
 
 #[test]

@@ -6,12 +6,17 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <glob.h>
+#include <limits.h>
 #include <pthread.h>
+#include <sched.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #define GUID "/sys/class/infiniband/gdr0/node_guid"
@@ -162,6 +167,125 @@ static void inside(const char *folder)
 	CHECK(access("node_guid", R_OK) == -1 && errno == ENOENT);
 }
 
+/* What each function says of a path, and of where it is to write, whatever these are. */
+static void say(const char *path, const char *name)
+{
+	static int home = -1;
+	static char room[PATH_MAX];
+	void *volatile nowhere = (void *)1;
+	struct stat status;
+	struct statx extended;
+	struct dirent **list;
+	DIR *dir;
+	FILE *file;
+
+	if (home < 0)
+		CHECK((home = open(".", O_PATH)) >= 0);
+#define SAY(what)                                                                      \
+	do {                                                                           \
+		errno = 0;                                                             \
+		long result = (long)(what);                                            \
+		int is = errno;                                                        \
+		printf("%s: %s: %ld %d\n", name, #what, result, is);                    \
+	} while (0)
+	SAY(close(open(path, O_RDONLY)));
+	SAY(close(open(path, O_RDONLY | O_NOFOLLOW)));
+	SAY(open(path, O_TMPFILE | O_RDONLY));
+	SAY(open(path, O_WRONLY | O_DIRECTORY));
+	SAY(close(openat(AT_FDCWD, path, O_RDONLY | O_DIRECTORY)));
+	SAY(close(openat(-5, path, O_RDONLY)));
+	SAY((file = fopen(path, "r")) && !fclose(file));
+	SAY(stat(path, &status));
+	SAY(stat(path, nowhere));
+	SAY(lstat(path, &status));
+	SAY(fstat(-5, &status));
+	SAY(fstatat(-5, path, &status, AT_EMPTY_PATH));
+	SAY(fstatat(AT_FDCWD, path, &status, 1 << 30));
+	SAY(fstatat(0, path, &status, 0));
+	SAY(statx(-5, path, AT_EMPTY_PATH, STATX_BASIC_STATS, &extended));
+	SAY(statx(AT_FDCWD, path, 0, STATX_BASIC_STATS, nowhere));
+	SAY(access(path, R_OK));
+	SAY(access(path, 64));
+	SAY(faccessat(-5, path, R_OK, AT_EACCESS));
+	SAY(readlink(path, room, sizeof(room)));
+	SAY(readlink(path, room, 0));
+	SAY(readlink(path, nowhere, sizeof(room)));
+	SAY(readlinkat(-5, path, room, sizeof(room)));
+	SAY(getxattr(path, "user.none", NULL, 0));
+	SAY(listxattr(path, room, sizeof(room)) >= 0);
+	SAY(chdir(path) ? -1 : fchdir(home));
+	/* The C library reads the paths of these by itself. */
+	if ((uintptr_t)path >= sizeof(room)) {
+		SAY((dir = opendir(path)) && !closedir(dir));
+		SAY(realpath(path, room) != NULL);
+		SAY(scandir(path, &list, NULL, by_name) >= 0);
+	}
+}
+
+/* All that is unusual of paths, to be compared with what it is without the library. */
+static void hostile(const char *folder)
+{
+	static char dots[PATH_MAX + 64], name[300], just[PATH_MAX];
+	long page = sysconf(_SC_PAGESIZE);
+	char *end;
+
+	CHECK(chdir(folder) == 0);
+	CHECK(close(open("file", O_CREAT | O_WRONLY, 0600)) == 0 && mkdir("folder", 0700) == 0);
+	CHECK(symlink("file", "link") == 0 && symlink("self", "self") == 0);
+	CHECK(symlink("/sys", "sys") == 0 && symlink("absent", "dangling") == 0);
+	CHECK(mkfifo("fifo", 0600) == 0 && mkdir("sys2", 0) == 0);
+	memset(dots, '/', sizeof(dots) - 1);
+	memset(name, 'x', sizeof(name) - 1);
+	memset(just, '/', sizeof(just) - 1);
+	memcpy(just + sizeof(just) - 4, "sys", 3);
+	/* A string that ends with its page, and one that does not end there. */
+	end = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	CHECK(end != MAP_FAILED && munmap(end + page, page) == 0);
+	end += page;
+	static const char *const paths[] = {
+		"",	    "/",	"//",	     ".",	     "..",	       "file",
+		"link",	    "self",	"dangling",  "folder",	     "folder/",	       "file/",
+		"file/x",   "sys2/x",	"none",	     "none/x",	     "../none",	       "sys/class/none",
+		"/d",	    "/de",	"/dev",	     "/dev/",	     "/dev/none",      "/dev/infiniban",
+		"/s",	    "/sys",	"/sys/",     "/sys/none",    "/sys/class/none","/dev/null",
+		"/dev/null/x", "/proc/self/exe", "/proc/self/fd/99", "/sys/devices/none",
+	};
+	for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++)
+		say(paths[i], paths[i]);
+	say("/\xff\xfe", "not UTF-8");
+	say(dots, "longer than PATH_MAX");
+	say(name, "longer than NAME_MAX");
+	say(just, "as long as PATH_MAX");
+	say(NULL, "NULL");
+	say((char *)1, "(char *)1");
+	for (int len = 1; len <= 5; len++) {
+		memcpy(end - len - 1, "/dev/", len);
+		end[-1] = 0;
+		say(end - len - 1, "at the end of its page");
+	}
+}
+
+/* A program that has changed its root and closed its standard files sees what is there. */
+static void changed_root(const char *folder)
+{
+	struct stat status;
+	int fd;
+
+	CHECK(chdir(folder) == 0 && mkdir("sys", 0700) == 0 && mkdir("sys/class", 0700) == 0);
+	CHECK(close(open("sys/class/none", O_CREAT | O_WRONLY, 0600)) == 0);
+	if (unshare(CLONE_NEWUSER | CLONE_FS) || chroot(".")) {
+		puts("skipped");
+		return;
+	}
+	close(0);
+	close(2);
+	CHECK(chdir("/") == 0 && access("/proc", F_OK) == -1 && errno == ENOENT);
+	CHECK((fd = open("/sys/class/none", O_RDONLY)) == 0 && fstat(fd, &status) == 0);
+	CHECK(S_ISREG(status.st_mode) && open("/sys/class/net", O_RDONLY) == -1);
+	CHECK(errno == ENOENT && realpath("sys/../sys/class", NULL));
+	CHECK(open(folder, O_RDONLY) == -1 && errno == ENOENT);
+}
+
 int main(int count, char **arguments)
 {
 	static const struct {
@@ -170,7 +294,8 @@ int main(int count, char **arguments)
 	} parts[] = {
 		{ "cancelled", cancelled }, { "created", created }, { "inherited", inherited },
 		{ "closed", closed },	    { "foreign", foreign },
-		{ "inside", inside },
+		{ "inside", inside },	    { "hostile", hostile },
+		{ "changed-root", changed_root },
 	};
 
 	for (size_t i = 0; count == 3 && i < sizeof(parts) / sizeof(parts[0]); i++) {

@@ -106,8 +106,8 @@ impl Engine {
                 *any = true;
                 let bytes = len as u64;
                 if let Some(device) = &self.device.chaos {
-                    let (chaos, socket) = (&device.chaos, &self.wire.socket);
-                    chaos.capture(Direction::Out, to, &room[..len], Checksum::Right, socket);
+                    let (chaos, own) = (&device.chaos, self.wire.socket.local());
+                    chaos.capture(Direction::Out, to, &room[..len], Checksum::Right, own);
                 }
                 self.rings.push(len);
                 self.counters.count_sent_by_memory(bytes);
