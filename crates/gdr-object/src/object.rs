@@ -101,6 +101,12 @@ impl Object {
         described.map(|(info, ..)| info).ok_or_else(closed)
     }
 
+    /// How many bytes it has. [`Object::info`] copies texts, which takes longer than to publish a word.
+    fn bytes(&self) -> Result<u64> {
+        let closed = || Error::gone(self.name(), GoneReason::Closed);
+        self.shared.bytes().ok_or_else(closed)
+    }
+
     /// The newest epoch.
     pub fn newest(&self) -> Option<Epoch> {
         self.shared.newest()
@@ -129,7 +135,7 @@ impl Object {
     /// [`Error::Gone`] if its [`ObjectServer`](crate::ObjectServer) was dropped;
     /// [`Error::Rdma`] if the memory cannot be written. Nothing is published then.
     pub fn publish(&self, bytes: &[u8], deadline: Deadline) -> Result<Epoch> {
-        let size = self.info()?.bytes;
+        let size = self.bytes()?;
         if bytes.len() as u64 != size {
             return Err(Error::Size {
                 name: self.name().clone(),
@@ -203,7 +209,7 @@ impl Object {
         kept: Option<Kept>,
         stream: &Stream,
     ) -> Result<Epoch> {
-        let bytes = self.info()?.bytes;
+        let bytes = self.bytes()?;
         if from.len() != bytes {
             return Err(Error::Size {
                 name: self.name().clone(),
@@ -250,7 +256,7 @@ impl Object {
     ) -> Result<Epoch> {
         /// How long a stream on which nothing more can be queued may take to end.
         const LIMIT: Duration = Duration::from_secs(10);
-        if self.info()?.location == Location::Host {
+        if self.shared.identity.place.location() == Location::Host {
             let name = self.name().clone();
             return Err(Error::NotOnGpu { name });
         }

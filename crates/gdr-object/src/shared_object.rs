@@ -159,6 +159,14 @@ impl SharedObject {
         Some((info, state.revision, Arc::clone(content)))
     }
 
+    /// How many bytes it has; `None` once it is closed.
+    pub(crate) fn bytes(&self) -> Option<u64> {
+        lock(&self.state)
+            .content
+            .as_ref()
+            .map(|content| content.bytes)
+    }
+
     pub(crate) fn is_closed(&self) -> bool {
         lock(&self.state).content.is_none()
     }

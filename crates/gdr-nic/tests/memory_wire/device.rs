@@ -278,3 +278,21 @@ fn nothing_keeps_the_mapping_of_a_region_that_has_ended() {
         }
     }
 }
+
+/// The first messages into it are refused, and the memory that they come from is offered again.
+#[test]
+fn memory_of_a_gpu_that_is_registered_later_is_copied_into_by_that_gpu() {
+    let _alone = alone();
+    let ([a, b], [from, _first]) = by_reference(SimGpu::new);
+    let later = SimGpu::new();
+    let to = later.register(&b, MemoryKind::Plain);
+    let limit = Instant::now() + Duration::from_secs(60);
+    let mut seed = 0;
+    while later.driver.imports() == 0 {
+        assert!(Instant::now() < limit, "that GPU opens nothing");
+        seed = if seed == 100 { 1 } else { seed + 1 };
+        from.fill(seed);
+        run(&a, write_to(&to), from.all());
+        assert!(to.has(seed), "WRITE {seed}");
+    }
+}
