@@ -226,6 +226,10 @@ fn copy_one(path: &Path, to: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
+    use rustix::process::Signal;
+
     use super::*;
 
     #[test]
@@ -233,7 +237,8 @@ mod tests {
         let mut process = Command::new("sleep").arg("20").spawn().unwrap();
         let error = wait(&mut process, Duration::ZERO).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-        assert!(process.try_wait().unwrap().is_some());
+        let ended = process.try_wait().unwrap().unwrap();
+        assert_eq!(ended.signal(), Some(Signal::KILL.as_raw()));
         let mut short = Command::new("true").spawn().unwrap();
         assert!(wait(&mut short, COPYING).unwrap().success());
     }
