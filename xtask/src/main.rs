@@ -10,8 +10,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use suites::{
-    api, examples, fleet_files, fuzz, gpu_bundle, instructions, mesh, models, msrv, mutants,
-    package_check, peers, verbs_bench, verbs_programs, vm, words,
+    api, examples, files_bench, fleet_files, fuzz, gpu_bundle, instructions, mesh, models, msrv,
+    mutants, package_check, peers, verbs_bench, verbs_programs, vm, words,
 };
 use xtask_build::{
     bindings, documentation, install, install_command, package, picture, release, verbs_library,
@@ -49,6 +49,8 @@ enum Task {
     Mesh(mesh::Options),
     /// Measure Debian's perftest with gdr's verbs library beside `gdr perf`.
     VerbsBench(verbs_bench::Options),
+    /// Measure what calls about files cost a program that uses no RDMA, with gdr's verbs library and without.
+    FilesBench(files_bench::Options),
     /// Run the models of hazard pointers and rings under every interleaving of their threads.
     Loom,
     /// Run the tests that use no file, socket or GPU under Miri.
@@ -101,6 +103,7 @@ fn main() -> ExitCode {
         Task::Traced { folder } => verbs_programs::traced(&folder),
         Task::Mesh(options) => mesh::run(&options),
         Task::VerbsBench(options) => verbs_bench::run(&options),
+        Task::FilesBench(options) => files_bench::run(&options),
         Task::Loom => models::run_loom(),
         Task::Miri => models::run_miri(),
         Task::Fuzz(options) => fuzz::run(&options),

@@ -47,7 +47,8 @@ pub fn run(options: &Options) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn starts(program: &str) -> bool {
+/// Returns whether a program is there.
+pub(crate) fn starts(program: &str) -> bool {
     let mut probe = Command::new(program);
     probe
         .arg("--version")
@@ -211,7 +212,7 @@ fn valgrind(program: &Command, tool: &str) -> Command {
 }
 
 /// How many instructions a program executes.
-fn instructions(program: &Command) -> anyhow::Result<u64> {
+pub(crate) fn instructions(program: &Command) -> anyhow::Result<u64> {
     let output = valgrind(program, "cachegrind")
         .output()
         .context("valgrind cannot be started")?;

@@ -6,6 +6,7 @@
 pub mod api;
 pub mod cargo_tests;
 pub mod examples;
+pub mod files_bench;
 pub mod fleet_files;
 pub mod fuzz;
 pub mod gpu_bundle;

@@ -300,10 +300,11 @@ unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     unsafe { next::close(fd) }
 }
 
-/// Notes that a descriptor was duplicated to another one, whatever that one was open on before.
+/// Duplicates a descriptor, and notes it, whatever the new one was open on before.
 #[cold]
 #[inline(never)]
-fn duplicated(from: c_int, to: c_int) -> c_int {
+fn duplicated(from: c_int, duplicate: impl FnOnce() -> c_int) -> c_int {
+    let to = duplicate();
     if to >= 0 && to != from {
         plain((), || {
             let replaced = lock(CHANNELS.get_fast()).remove(&to);
@@ -329,7 +330,7 @@ unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
         return unsafe { next::dup(fd) };
     }
     // SAFETY: as above.
-    duplicated(fd, unsafe { next::dup(fd) })
+    duplicated(fd, || unsafe { next::dup(fd) })
 }
 
 /// # Safety
@@ -341,7 +342,7 @@ unsafe extern "C-unwind" fn dup2(fd: c_int, to: c_int) -> c_int {
         return unsafe { next::dup2(fd, to) };
     }
     // SAFETY: as above.
-    duplicated(fd, unsafe { next::dup2(fd, to) })
+    duplicated(fd, || unsafe { next::dup2(fd, to) })
 }
 
 /// # Safety
@@ -353,5 +354,5 @@ unsafe extern "C-unwind" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
         return unsafe { next::dup3(fd, to, flags) };
     }
     // SAFETY: as above.
-    duplicated(fd, unsafe { next::dup3(fd, to, flags) })
+    duplicated(fd, || unsafe { next::dup3(fd, to, flags) })
 }

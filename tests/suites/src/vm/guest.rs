@@ -22,7 +22,7 @@ const KERNELS: [&str; 2] = ["linux-image-6.12", "linux-image"];
 
 /// rxe needs `crc32_generic`, but requests it under the name of the algorithm, so it is not among
 /// rxe's dependencies.
-const MODULES: [&str; 14] = [
+const MODULES: [&str; 15] = [
     "crc32_generic",
     "crc32_pclmul",
     "crc32c_generic",
@@ -37,6 +37,7 @@ const MODULES: [&str; 14] = [
     "sch_prio",
     "cls_u32",
     "udmabuf",
+    "overlay",
 ];
 
 /// Packages for the guest.
@@ -51,7 +52,7 @@ const GUEST_PACKAGES: [&str; 8] = [
     "rdmacm-utils",
 ];
 /// The programs of these packages that the guest runs.
-const GUEST_PROGRAMS: [&str; 21] = [
+const GUEST_PROGRAMS: [&str; 22] = [
     "busybox",
     "ip",
     "tc",
@@ -69,6 +70,7 @@ const GUEST_PROGRAMS: [&str; 21] = [
     "ibv_uc_pingpong",
     "ibv_ud_pingpong",
     "cmtime",
+    "mckey",
     "rping",
     "rstream",
     "ucmatose",

@@ -2,13 +2,15 @@
 //! the other the one of gdr.
 
 use std::fs;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::process::Command;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use conformance::soon;
 use gdr_vm_tests::netem::Netem;
+use gdr_vm_tests::rxe_endpoint::{self, RxeDatagrams};
 
 use crate::fixture::{Family, Host};
 use crate::process::{LIMIT, Running};
@@ -339,6 +341,71 @@ fn be_refused_datagrams_by_program(client: Host, server: Host) -> anyhow::Result
     let printed = line.ask(client, at, LIMIT)?.end_somehow("client")?;
     // IB_SIDR_REJECT
     expect_in(&printed, "RDMA_CM_EVENT_UNREACHABLE, error: 2")
+}
+
+/// A group, and how many messages of this many bytes are sent to it.
+const GROUP: Ipv4Addr = Ipv4Addr::new(239, 5, 6, 7);
+const MESSAGES: u64 = 20;
+const MESSAGE: u32 = 1000;
+
+/// Starts a program that joins the group.
+fn join(host: Host, role: &[&str]) -> anyhow::Result<Running> {
+    let (at, group) = (host.address(Family::V4).to_string(), GROUP.to_string());
+    let (count, len) = (MESSAGES.to_string(), MESSAGE.to_string());
+    let arguments = ["-m", &group, "-b", &at, "-C", &count, "-S", &len];
+    let arguments = arguments.into_iter().chain(role.iter().copied());
+    Running::start(host, host.command(LIMIT, "mckey", arguments)?)
+}
+
+/// A program that has joined the group receives what `send` sends to it from the other host.
+fn reach_a_group(receiver: Host, send: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<()> {
+    let receiving = join(receiver, &[])?;
+    if !receiver.waits(Instant::now() + LIMIT, || has_joined(receiver, GROUP))? {
+        bail!("the receiver did not join: {}", receiving.kill()?);
+    }
+    let sent = send();
+    let received = receiving.end("receiver");
+    sent.and(received).map(drop)
+}
+
+#[test]
+#[ignore = "runs in the VM"]
+fn messages_of_soft_to_a_group_arrive_at_rxe() {
+    let send = || join(Host::Soft, &["-s"])?.end("sender").map(drop);
+    reach_a_group(Host::Rxe, send).unwrap();
+}
+
+/// The program would destroy its queue pair before rxe has sent what was posted.
+#[test]
+#[ignore = "runs in the VM"]
+fn messages_of_rxe_to_a_group_arrive_at_soft() {
+    /// `RDMA_UDP_QKEY` of Linux.
+    const QKEY: u32 = 0x0123_4567;
+    const EVERY_MEMBER: u32 = 0xff_ffff;
+    let send = || {
+        let device = rxe_endpoint::Device::open("rxe0")?;
+        let rxe = RxeDatagrams::new(&device, rxe_endpoint::V4, QKEY, MESSAGE as usize)?;
+        let group = rxe.address_handle(GROUP.into())?;
+        for id in 0..MESSAGES {
+            rxe.send_datagram(id, (0, MESSAGE), (&group, EVERY_MEMBER, QKEY), None)?;
+            assert_eq!(rxe.done(soon()).id, id);
+        }
+        Ok(())
+    };
+    reach_a_group(Host::Soft, send).unwrap();
+}
+
+/// Whether a queue pair of a host receives from a group.
+fn has_joined(host: Host, group: Ipv4Addr) -> anyhow::Result<bool> {
+    let [a, b, c, d] = group.octets();
+    let (table, group) = match host {
+        // Joined by a socket.
+        Host::Soft => ("igmp", format!("{:08X}", u32::from_le_bytes([a, b, c, d]))),
+        // rxe receives what IPv6 would send to the group, for either family.
+        Host::Rxe => ("dev_mcast", format!("3333{a:02x}{b:02x}{c:02x}{d:02x}")),
+    };
+    let table = fs::read_to_string(format!("/proc/thread-self/net/{table}"))?;
+    Ok(table.contains(&group))
 }
 
 /// The kernel ends the connections of a killed process, also one that was not answered yet. No one does for a process

@@ -226,15 +226,32 @@ fn copy_one(path: &Path, to: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
+    use rustix::process::Signal;
+
     use super::*;
 
     #[test]
     fn a_process_that_does_not_end_in_time_is_ended() {
-        let mut process = Command::new("sleep").arg("1000").spawn().unwrap();
+        let mut process = Command::new("sleep").arg("20").spawn().unwrap();
         let error = wait(&mut process, Duration::ZERO).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-        assert!(process.try_wait().unwrap().is_some());
+        let ended = process.try_wait().unwrap().unwrap();
+        assert_eq!(ended.signal(), Some(Signal::KILL.as_raw()));
         let mut short = Command::new("true").spawn().unwrap();
         assert!(wait(&mut short, COPYING).unwrap().success());
+    }
+
+    #[test]
+    fn the_first_node_is_the_lowest_one_that_was_copied() {
+        let copy = tempfile::tempdir().unwrap();
+        assert_eq!(first_node(copy.path()).unwrap(), 0, "no device");
+        let class = copy.path().join("class/infiniband_verbs");
+        fs::create_dir_all(&class).unwrap();
+        for name in ["abi_version", "uverbs10", "uverbs9", "uverbs11", "uverbsx"] {
+            fs::write(class.join(name), "").unwrap();
+        }
+        assert_eq!(first_node(copy.path()).unwrap(), 9);
     }
 }
