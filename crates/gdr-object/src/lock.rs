@@ -110,18 +110,21 @@ mod tests {
 
     #[test]
     fn a_second_thread_waits_for_its_turn_up_to_its_deadline() {
-        let mutex = DeadlineMutex::new(1);
+        let mutex = &DeadlineMutex::new(1);
         let mut state = mutex.take(Deadline::after(Duration::ZERO)).unwrap();
         assert!(mutex.take(Deadline::after(Duration::ZERO)).is_none());
         std::thread::scope(|scope| {
-            let other = scope.spawn(|| {
-                *mutex
-                    .take(Deadline::after(Duration::from_secs(60)))
-                    .unwrap()
+            let limit = Deadline::after(Duration::from_secs(60));
+            let other = scope.spawn(move || {
+                let value = *mutex.take(limit).unwrap();
+                (value, limit.has_passed())
             });
+            while lock(&mutex.state).waiting == 0 {
+                std::thread::yield_now();
+            }
             *state = 2;
             drop(state);
-            assert_eq!(other.join().unwrap(), 2);
+            assert_eq!(other.join().unwrap(), (2, false), "it is woken");
         });
     }
 }
