@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::iter;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 
 use gdr_process::lock::lock;
@@ -38,13 +38,14 @@ pub struct BoundedQueue<T> {
     arrived: Condvar,
     /// How many there are, to be read without the lock.
     len: AtomicUsize,
+    /// How many were lost. It changes with the lock held.
+    lost: AtomicU64,
 }
 
 #[derive(Debug)]
 struct Entries<T> {
     queue: VecDeque<T>,
     sleepers: usize,
-    lost: u64,
 }
 
 impl<T: Copy> BoundedQueue<T> {
@@ -56,10 +57,10 @@ impl<T: Copy> BoundedQueue<T> {
             entries: Mutex::new(Entries {
                 queue: VecDeque::new(),
                 sleepers: 0,
-                lost: 0,
             }),
             arrived: Condvar::new(),
             len: AtomicUsize::new(0),
+            lost: AtomicU64::new(0),
         }
     }
 
@@ -82,11 +83,11 @@ impl<T: Copy> BoundedQueue<T> {
     pub fn push(&self, entry: T) -> Pushed {
         let mut entries = lock(&self.entries);
         if entries.queue.len() >= self.capacity() {
-            entries.lost += 1;
+            let before = self.lost.fetch_add(1, Ordering::Release);
             // All threads, because after a fatal loss every wait ends.
             self.arrived.notify_all();
-            return match entries.lost {
-                1 => Pushed::FirstLost,
+            return match before {
+                0 => Pushed::FirstLost,
                 _ => Pushed::Lost,
             };
         }
@@ -140,9 +141,10 @@ impl<T: Copy> BoundedQueue<T> {
         self.len.store(entries.queue.len(), Ordering::Release);
     }
 
-    /// How many entries were lost.
+    /// How many entries were lost, as far as this thread has seen.
     pub fn lost(&self) -> u64 {
-        lock(&self.entries).lost
+        // Without the lock: each poll without an entry asks.
+        self.lost.load(Ordering::Acquire)
     }
 
     /// Takes the oldest entry, and sleeps until there is one; `None` after the deadline, or at once
@@ -154,7 +156,7 @@ impl<T: Copy> BoundedQueue<T> {
                 return Some(entry);
             }
             let remaining = deadline.remaining();
-            let ended = self.loss == Loss::Fatal && entries.lost > 0;
+            let ended = self.loss == Loss::Fatal && self.lost() > 0;
             if remaining.is_zero() || ended {
                 return None;
             }

@@ -19,7 +19,7 @@ use crate::multicast::MulticastGroups;
 use crate::shard::cpu_contention::CpuContention;
 use crate::shard::cq_entries::{CqEntries, CqProducer, Producers};
 use crate::shard::region_table::RegionTable;
-use crate::shard::shared_engine::{SharedEngine, pause};
+use crate::shard::shared_engine::{Polled, SharedEngine, pause};
 use crate::shard::srq_context::SrqContext;
 use crate::types::{AsyncEvent, Counters, SoftOptions, Wires};
 use crate::wire::memory::RingKeeper;
@@ -253,7 +253,8 @@ impl DeviceShards {
                 let now = self.state.clock.now();
                 shards
                     .iter()
-                    .fold(false, |worked, shard| worked | shard.engine.try_poll(now))
+                    .map(|shard| shard.engine.try_poll(now))
+                    .fold(false, |worked, polled| worked | (polled == Polled::Work))
             }
             _ => false,
         }

@@ -30,7 +30,8 @@ pub(crate) struct Binding {
 /// What the owner said of the object, and over which connection.
 #[derive(Clone, Debug)]
 struct Bound {
-    opened: Opened,
+    /// Each call keeps it, and texts of it are long.
+    opened: Arc<Opened>,
     generation: Generation,
     /// The number of the connection, as [`LinkState::connections`] counts.
     connection: u64,
@@ -92,8 +93,8 @@ impl Binding {
     }
 
     /// What the owner said of the object last.
-    pub(crate) fn opened(&self) -> Opened {
-        lock(&self.bound).opened.clone()
+    pub(crate) fn opened(&self) -> Arc<Opened> {
+        Arc::clone(&lock(&self.bound).opened)
     }
 
     /// The run of the owner in which it was opened.
@@ -151,7 +152,7 @@ impl Binding {
         state: &mut LinkState,
         is_stale: bool,
         deadline: Deadline,
-    ) -> Result<Opened> {
+    ) -> Result<Arc<Opened>> {
         let current = state.control(&self.link, deadline)?.generation;
         let bound = lock(&self.bound).clone();
         if current != bound.generation {
@@ -170,7 +171,7 @@ impl Binding {
             return Err(Error::gone(&self.name, GoneReason::Closed));
         }
         *lock(&self.bound) = Bound {
-            opened: opened.clone(),
+            opened: Arc::clone(&opened),
             connection: state.connections,
             ..bound
         };
@@ -189,14 +190,14 @@ fn ask_for(
     link: &LinkShared,
     name: &ObjectName,
     deadline: Deadline,
-) -> Result<Opened> {
+) -> Result<Arc<Opened>> {
     let request = Request::Open { name: name.clone() };
     match state.ask(link, &request, deadline)? {
         Response::Opened(opened) => {
             let mut opened = *opened;
             opened.info = opened.info.printable();
             check(link, name, &opened)?;
-            Ok(opened)
+            Ok(Arc::new(opened))
         }
         other => Err(refusal(link, name, other, Rights::Read)),
     }

@@ -1,5 +1,7 @@
 //! Getting several objects with one posting and one wait.
 
+use std::sync::Arc;
+
 use gdr_rdma::{Deadline, RemoteMemory, Stripe};
 
 use crate::epoch::Epoch;
@@ -51,7 +53,7 @@ pub(crate) fn get_many(
 struct Item<'a> {
     at: usize,
     get: Get<'a>,
-    opened: Opened,
+    opened: Arc<Opened>,
 }
 
 /// Reads the objects of a domain together, and records the epochs of those that arrived whole.

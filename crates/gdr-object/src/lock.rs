@@ -27,8 +27,16 @@ pub(crate) fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
 /// a deadline, which a mutex cannot do.
 #[derive(Debug)]
 pub(crate) struct DeadlineMutex<T> {
-    value: Mutex<Option<T>>,
+    state: Mutex<State<T>>,
     returned: Condvar,
+}
+
+#[derive(Debug)]
+struct State<T> {
+    /// `None` while a thread uses it.
+    value: Option<T>,
+    /// How many threads wait for it.
+    waiting: usize,
 }
 
 /// The value, until this is dropped.
@@ -42,20 +50,26 @@ pub(crate) struct DeadlineGuard<'a, T> {
 impl<T> DeadlineMutex<T> {
     pub(crate) fn new(value: T) -> Self {
         Self {
-            value: Mutex::new(Some(value)),
+            state: Mutex::new(State {
+                value: Some(value),
+                waiting: 0,
+            }),
             returned: Condvar::new(),
         }
     }
 
     /// Takes the value; `None` if another thread uses it beyond the deadline.
     pub(crate) fn take(&self, deadline: Deadline) -> Option<DeadlineGuard<'_, T>> {
-        let waited =
-            self.returned
-                .wait_timeout_while(lock(&self.value), deadline.remaining(), |value| {
-                    value.is_none()
-                });
-        let (mut value, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        let value = value.take()?;
+        let mut state = lock(&self.state);
+        if state.value.is_none() {
+            state.waiting += 1;
+            let is_used = |state: &mut State<T>| state.value.is_none();
+            let remaining = deadline.remaining();
+            let waited = self.returned.wait_timeout_while(state, remaining, is_used);
+            (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            state.waiting -= 1;
+        }
+        let value = state.value.take()?;
         Some(DeadlineGuard {
             mutex: self,
             value: Some(value),
@@ -79,8 +93,12 @@ impl<T> DerefMut for DeadlineGuard<'_, T> {
 
 impl<T> Drop for DeadlineGuard<'_, T> {
     fn drop(&mut self) {
-        *lock(&self.mutex.value) = self.value.take();
-        self.mutex.returned.notify_one();
+        let mut state = lock(&self.mutex.state);
+        state.value = self.value.take();
+        // Without a waiter the wake-up would be a system call for nothing, at the end of each transfer.
+        if state.waiting > 0 {
+            self.mutex.returned.notify_one();
+        }
     }
 }
 
@@ -92,18 +110,21 @@ mod tests {
 
     #[test]
     fn a_second_thread_waits_for_its_turn_up_to_its_deadline() {
-        let mutex = DeadlineMutex::new(1);
+        let mutex = &DeadlineMutex::new(1);
         let mut state = mutex.take(Deadline::after(Duration::ZERO)).unwrap();
         assert!(mutex.take(Deadline::after(Duration::ZERO)).is_none());
         std::thread::scope(|scope| {
-            let other = scope.spawn(|| {
-                *mutex
-                    .take(Deadline::after(Duration::from_secs(60)))
-                    .unwrap()
+            let limit = Deadline::after(Duration::from_secs(60));
+            let other = scope.spawn(move || {
+                let value = *mutex.take(limit).unwrap();
+                (value, limit.has_passed())
             });
+            while lock(&mutex.state).waiting == 0 {
+                std::thread::yield_now();
+            }
             *state = 2;
             drop(state);
-            assert_eq!(other.join().unwrap(), 2);
+            assert_eq!(other.join().unwrap(), (2, false), "it is woken");
         });
     }
 }

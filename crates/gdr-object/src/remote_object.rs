@@ -45,7 +45,7 @@ impl RemoteObject {
 
     /// What the owner said of it when it was opened, or opened again after a change.
     pub fn info(&self) -> ObjectInfo {
-        self.0.opened().info
+        self.0.opened().info.clone()
     }
 
     /// What another process needs to open it.

@@ -65,13 +65,21 @@ impl Samples {
 
     /// Adds a duration of `ns` nanoseconds; a negative one counts as none.
     pub fn record(&mut self, ns: f64) {
+        self.record_equal(ns, 1);
+    }
+
+    /// As [`Samples::record`], of `count` durations that are equal.
+    pub(crate) fn record_equal(&mut self, ns: f64, count: u64) {
+        if count == 0 {
+            return;
+        }
         let ns = ns.max(0.0);
         self.picoseconds
-            .saturating_record((ns * PS_PER_NS).round() as u64);
-        let count = self.len() as f64;
+            .saturating_record_n((ns * PS_PER_NS).round() as u64, count);
+        let (count, all) = (count as f64, self.len() as f64);
         let distance = ns - self.mean;
-        self.mean += distance / count;
-        self.squares += distance * (ns - self.mean);
+        self.mean += distance * count / all;
+        self.squares += count * distance * (ns - self.mean);
         self.min = self.min.min(ns);
         self.max = self.max.max(ns);
     }
@@ -244,6 +252,28 @@ mod tests {
             (123.456, 123.456, 123.456)
         );
         assert_eq!((one.mean_ns, one.stddev_ns, one.samples), (123.456, 0.0, 1));
+    }
+
+    proptest! {
+        #[test]
+        fn equal_durations_are_recorded_together_or_one_by_one(
+            durations in prop::collection::vec((0.001_f64..1e9, 0_u64..50), 1..20)
+        ) {
+            let mut together = Samples::new().unwrap();
+            let mut one_by_one = Samples::new().unwrap();
+            for (ns, count) in durations {
+                together.record_equal(ns, count);
+                (0..count).for_each(|_| one_by_one.record(ns));
+            }
+            prop_assert_eq!(together.buckets(), one_by_one.buckets());
+            if let (Ok(together), Ok(one_by_one)) = (together.summary(), one_by_one.summary()) {
+                // Rounding counts by the longest.
+                let near = |a: f64, b: f64| (a - b).abs() <= one_by_one.max_ns * 1e-6;
+                prop_assert!(near(together.mean_ns, one_by_one.mean_ns));
+                prop_assert!(near(together.stddev_ns, one_by_one.stddev_ns));
+                prop_assert_eq!(together.max_ns, one_by_one.max_ns);
+            }
+        }
     }
 
     #[test]

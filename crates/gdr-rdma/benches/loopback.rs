@@ -1,11 +1,13 @@
 //! What the soft provider moves between two devices of this process, over the loopback interface.
 //!
-//! `cargo bench -p gdr-rdma` prints WRITE and READ bandwidth by size, small messages a second, and
-//! the time of WRITEs of 2 and 4096 bytes, acknowledged, and of 2 there and back; `-- latency`,
-//! `-- ipv4` and `-- ipv6` choose among them. It proves nothing; the tests do.
+//! `cargo bench -p gdr-rdma` prints WRITE and READ bandwidth by size, small messages a second,
+//! the time of WRITEs of 2 and 4096 bytes, acknowledged, and of 2 there and back, and the time of the calls alone: a poll
+//! without a completion, and a post; `-- latency`, `-- calls`, `-- ipv4` and `-- ipv6` choose among them. It proves
+//! nothing; the tests do.
 #![allow(clippy::unwrap_used, reason = "a measurement that fails is over")]
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -154,6 +156,51 @@ fn acknowledged(a: IpAddr, b: IpAddr, len: u64) {
     report(&name, times.collect());
 }
 
+/// The calls of a program that polls for what has not come yet, and of one that posts, alone and while another thread
+/// polls another queue of the device.
+fn calls(a: IpAddr, b: IpAddr) {
+    /// Polls that are timed together: one alone takes less than two looks at the clock.
+    const POLLS: u32 = 64;
+    let (a, b) = sides(a, b, 4096);
+    let remote = b.memory.remote();
+    let limit = Deadline::after(Duration::from_secs(60));
+    let other = a.device.completion_queue(1);
+    let stop = AtomicBool::new(false);
+    let measure = |name: &str| {
+        let polls = (0..ROUNDS).map(|_| {
+            let start = Instant::now();
+            for _ in 0..POLLS {
+                assert!(a.queue.poll().unwrap().is_none());
+            }
+            start.elapsed() / POLLS
+        });
+        report(
+            &format!("poll without a completion, {name}"),
+            polls.collect(),
+        );
+        let posts = (0..ROUNDS).map(|n| {
+            let segment = a.memory.segment(0, 8).unwrap();
+            let write = SendRequest::write(WrId(n as u64), remote.at(0)).segment(segment);
+            let start = Instant::now();
+            a.pair.post_send(write).unwrap();
+            let taken = start.elapsed();
+            a.queue.wait(limit).unwrap();
+            taken
+        });
+        report(&format!("post of 8 B, {name}"), posts.collect());
+    };
+    measure("one thread");
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                assert!(other.poll().unwrap().is_none());
+            }
+        });
+        measure("two threads");
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
 /// Two threads that write each other 2 bytes and watch their own memory, as ib_write_lat does.
 fn ping_pong(a: IpAddr, b: IpAddr) {
     let (a, b) = sides(a, b, 4096);
@@ -218,6 +265,9 @@ fn main() {
         acknowledged(a, b, 2);
         acknowledged(a, b, 4096);
         ping_pong(a, b);
+    }
+    if wanted("calls") {
+        calls(a, b);
     }
     if wanted("ipv4") {
         message_rate(a, b);

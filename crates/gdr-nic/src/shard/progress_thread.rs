@@ -12,7 +12,7 @@ use crate::os::shorten_time_slice;
 use crate::shard::caller_activity::Sampler;
 use crate::shard::clock::nanoseconds;
 use crate::shard::cpu_contention::{Cpu, CpuContention, LostTime, Yielded};
-use crate::shard::shared_engine::{SharedEngine, pause};
+use crate::shard::shared_engine::{Polled, SharedEngine, pause};
 
 /// How long the progress thread leaves the engine to threads of the program that poll it
 /// themselves, the first time. Each further time doubles it, up to [`LONGEST_YIELD`], because the
@@ -138,7 +138,7 @@ impl<'a> ProgressThread<'a> {
         // nothing.
         self.wake_up();
         self.lost_time.poll(now);
-        if self.engine.try_poll(now) {
+        if self.engine.try_poll(now) == Polled::Work {
             return true;
         }
         // Also what threads of the program found to do: a peer would have to wake this thread for each

@@ -54,7 +54,7 @@ const POLLS_UNCHECKED: u32 = 64;
 /// How often the progress thread looks for a packet of a ring between two polls.
 const SPINS_FOR_PACKET: u32 = 16;
 /// How many idle polls there are for each that looks for datagrams while all connections have rings.
-const IDLE_POLLS_PER_UDP: u32 = 16;
+const IDLE_POLLS_PER_UDP: u32 = 32;
 /// For how long a call of the program tries to lock the engine before it sleeps, and how many loops it
 /// spins between two tries.
 const LOCK_SPIN: Duration = Duration::from_micros(50);
@@ -80,6 +80,17 @@ pub(crate) struct QpParts {
     pub(crate) xrc: Option<Arc<XrcContext>>,
     pub(crate) send_completions: Arc<CqEntries>,
     pub(crate) recv_completions: Arc<CqEntries>,
+}
+
+/// What a poll has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Polled {
+    /// Something to do.
+    Work,
+    /// Nothing.
+    Idle,
+    /// Nothing, without the engine's lock: it has taken hardly any time.
+    Skipped,
 }
 
 /// A shard of a device: an engine with what its users and its progress thread share.
@@ -407,9 +418,9 @@ impl SharedEngine {
         self.return_memory();
     }
 
-    /// Polls the engine once, unless another thread uses it or waits for it; returns whether there
-    /// was anything to do. Packets of strangers and damaged packets do not count.
-    pub(crate) fn try_poll(&self, now: u64) -> bool {
+    /// Polls the engine once, unless another thread uses it or waits for it. Packets of strangers and damaged packets
+    /// are nothing to do.
+    pub(crate) fn try_poll(&self, now: u64) -> Polled {
         self.looks.fetch_add(1, Ordering::Relaxed);
         // The program waits for the lock, so a poll gives way. Not for ever: callers that take
         // turns would keep every packet out.
@@ -417,7 +428,7 @@ impl SharedEngine {
             && self.polls_given_way.fetch_add(1, Ordering::Relaxed) < POLLS_GIVEN_WAY
         {
             threads::yield_now();
-            return true;
+            return Polled::Work;
         }
         let idle = self.idle_polls.load(Ordering::Relaxed);
         // A packet on a ring is seen at once, and without a system call.
@@ -427,18 +438,21 @@ impl SharedEngine {
         };
         // Checked without the lock, so that idle threads do not take it from each other.
         if idle >= unchecked && !self.may_have_work(now) {
-            return false;
+            return Polled::Skipped;
         }
         let Some(engine) = try_lock(&self.engine) else {
             // The thread that holds it may have lost its CPU to this very loop.
             threads::yield_now();
-            return false;
+            return Polled::Idle;
         };
         self.polls_given_way.store(0, Ordering::Relaxed);
         let mut engine = self.guard(engine);
         let worked = self.poll(&mut engine, now);
         self.unlock(engine);
-        worked
+        match worked {
+            true => Polled::Work,
+            false => Polled::Idle,
+        }
     }
 
     /// Polls the locked engine.
@@ -514,19 +528,24 @@ impl SharedEngine {
         self.check_process().is_ok() && self.progress_at(self.clock().now()).0
     }
 
-    /// Like [`SharedEngine::progress`], for the process that opened the device, from `begin` on; returns
-    /// when it ended as well.
-    fn progress_at(&self, begin: u64) -> (bool, u64) {
+    /// Like [`SharedEngine::progress`], for the process that opened the device, from `begin` on; returns as well when it
+    /// ended, if it read the clock.
+    fn progress_at(&self, begin: u64) -> (bool, Option<u64>) {
         let polls = self.callers.begin(begin);
-        let worked = self.try_poll(begin);
-        let yielded = match worked {
-            true => None,
+        let polled = self.try_poll(begin);
+        let yielded = match polled {
+            Polled::Work => None,
             // A yield is a system call, so it is left out as long as packets come.
-            false => pause(polls, &self.contention, self.clock()),
+            Polled::Idle | Polled::Skipped => pause(polls, &self.contention, self.clock()),
         };
-        let end = yielded.map_or_else(|| self.clock().now(), |yielded| yielded.end);
-        self.callers.end(end);
-        (worked, end)
+        let end = match (yielded, polled) {
+            (Some(yielded), _) => Some(yielded.end),
+            // To read the clock would take as long as the rest of it.
+            (None, Polled::Skipped) => None,
+            (None, Polled::Work | Polled::Idle) => Some(self.clock().now()),
+        };
+        self.callers.end(end.unwrap_or(begin));
+        (polled == Polled::Work, end)
     }
 
     /// Polls the engine until `take` returns something or the deadline has passed; returns `None` as
@@ -549,8 +568,8 @@ impl SharedEngine {
             if let Some(taken) = take() {
                 return Some(taken);
             }
-            let worked;
-            (worked, now) = self.progress_at(now);
+            let (worked, read) = self.progress_at(now);
+            now = read.unwrap_or_else(|| self.clock().now());
             if worked {
                 last_work = now;
             } else if now.saturating_sub(last_work) >= longest {

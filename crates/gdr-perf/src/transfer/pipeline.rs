@@ -35,8 +35,9 @@ pub(super) struct Pipeline<'a> {
     senders: Vec<Sender>,
     receivers: Vec<Receiver>,
     inline: Vec<u8>,
-    /// When requests were posted and completed that are not recorded yet: the next ones go first.
-    ended: Vec<(Instant, Instant)>,
+    /// The groups that the last look at the completion queue has found complete. They are recorded when the next ones
+    /// are posted.
+    ended: Vec<Ended>,
     /// The messages of each queue pair in the current round.
     round: Range<u64>,
 }
@@ -55,6 +56,13 @@ struct Sender {
     completed: u64,
     /// The groups in flight, each with one completion: when they were posted.
     groups: VecDeque<Instant>,
+}
+
+/// Groups that were posted together and are complete.
+#[derive(Clone, Copy, Debug)]
+struct Ended {
+    posted: Instant,
+    groups: u64,
 }
 
 /// The receives of a queue pair.
@@ -271,10 +279,10 @@ impl<'a> Pipeline<'a> {
                     self.post(queue_pair, *goal, now)?;
                 }
             }
-            for (posted, completed) in self.ended.drain(..) {
+            for Ended { posted, groups } in self.ended.drain(..) {
                 if let Some(samples) = samples.as_deref_mut() {
-                    let taken = completed.saturating_duration_since(posted);
-                    samples.record(taken.as_nanos() as f64);
+                    let taken = now.saturating_duration_since(posted);
+                    samples.record_equal(taken.as_nanos() as f64, groups);
                 }
             }
             if self.senders.iter().all(|sender| sender.groups.is_empty()) {
@@ -468,10 +476,13 @@ impl<'a> Pipeline<'a> {
     fn request(&mut self, queue_pair: usize, number: u64) -> Result<SendRequest> {
         let slot = number % self.layout.slots;
         let offset = self.layout.offset(queue_pair, slot);
-        let (id, size) = (id(queue_pair, number), self.size);
+        let id = id(queue_pair, number);
+        // The segment first: a request is long, and each call that it goes through may copy it.
         Ok(match self.plan.verb.operation() {
-            Operation::Read => SendRequest::read(id, self.remote.outgoing.at(offset))
-                .segment(self.memory.incoming.segment(offset, size)?),
+            Operation::Read => {
+                let segment = self.memory.incoming.segment(offset, self.size)?;
+                SendRequest::read(id, self.remote.outgoing.at(offset)).segment(segment)
+            }
             Operation::Atomic => {
                 let counter = self.layout.offset(queue_pair, 0);
                 let op = match self.plan.atomic {
@@ -481,27 +492,29 @@ impl<'a> Pipeline<'a> {
                         swap: number + 1,
                     },
                 };
-                SendRequest::atomic(id, self.remote.incoming.at(counter), op)
-                    .segment(self.memory.outgoing.segment(offset, 8)?)
+                let segment = self.memory.outgoing.segment(offset, 8)?;
+                SendRequest::atomic(id, self.remote.incoming.at(counter), op).segment(segment)
             }
-            Operation::Write => self.data(
-                SendRequest::write(id, self.remote.incoming.at(offset)),
-                offset,
-            )?,
-            Operation::Send => self.data(SendRequest::send(id), offset)?,
+            operation => {
+                let request = match operation {
+                    Operation::Send => SendRequest::send(id),
+                    _ => SendRequest::write(id, self.remote.incoming.at(offset)),
+                };
+                // Inline if the bytes are short, and in host memory.
+                let outgoing = &self.memory.outgoing;
+                match self.inline.is_empty() || outgoing.host_buffer().is_none() {
+                    true => request.segment(outgoing.segment(offset, self.size)?),
+                    false => {
+                        outgoing.read(offset, &mut self.inline)?;
+                        request.inline(&self.inline)
+                    }
+                }
+            }
         })
     }
 
-    /// Adds the bytes to send: inline if they are short, and in host memory.
-    fn data(&mut self, request: SendRequest, offset: u64) -> Result<SendRequest> {
-        if self.inline.is_empty() || self.memory.outgoing.host_buffer().is_none() {
-            return Ok(request.segment(self.memory.outgoing.segment(offset, self.size)?));
-        }
-        self.memory.outgoing.read(offset, &mut self.inline)?;
-        Ok(request.inline(&self.inline))
-    }
-
-    /// Waits for a completion, and takes those that are there. Returns the time.
+    /// Waits for a completion, and takes those that are there. Returns the time, which is that of all of them: to look at
+    /// the clock for each would take a tenth of what a short message takes.
     fn complete(&mut self, wait: &mut Wait, observe: Observe<'_>) -> Result<Instant> {
         // Another poll, after the last completion that can come, would only take time.
         let most = match self.plan.verb.operation() {
@@ -512,7 +525,6 @@ impl<'a> Pipeline<'a> {
             }
         };
         let mut taken = 0;
-        let mut last = None;
         while taken < most {
             let Some(completion) = self.pairs.poll(wait)? else {
                 if taken > 0 {
@@ -522,16 +534,14 @@ impl<'a> Pipeline<'a> {
                 continue;
             };
             taken += 1;
-            let now = Instant::now();
-            last = Some(now);
             let (queue_pair, number) = of_id(completion.id);
             if completion.opcode.is_receive() {
                 self.received(queue_pair, completion.byte_len)?;
             } else {
-                self.sent(queue_pair, number, now)?;
+                self.sent(queue_pair, number)?;
             }
         }
-        let now = last.unwrap_or_else(Instant::now);
+        let now = Instant::now();
         wait.progress();
         wait.look(now, observe)?;
         Ok(now)
@@ -549,12 +559,16 @@ impl<'a> Pipeline<'a> {
         self.post_receive(queue_pair)
     }
 
-    fn sent(&mut self, queue_pair: usize, number: u64, now: Instant) -> Result<()> {
+    fn sent(&mut self, queue_pair: usize, number: u64) -> Result<()> {
         self.check_results(queue_pair, number)?;
         let sender = &mut self.senders[queue_pair];
         sender.completed = number + 1;
-        self.ended
-            .extend(sender.groups.pop_front().map(|posted| (posted, now)));
+        if let Some(posted) = sender.groups.pop_front() {
+            match self.ended.last_mut() {
+                Some(last) if last.posted == posted => last.groups += 1,
+                _ => self.ended.push(Ended { posted, groups: 1 }),
+            }
+        }
         Ok(())
     }
 
