@@ -150,14 +150,23 @@ impl Queue {
             let used = channel.users().add();
             (channel, used)
         });
+        let cq = object.as_ptr();
+        // SAFETY: computes addresses in the structure.
+        let completed = unsafe {
+            let completions = &raw mut (*cq).comp_events_completed;
+            [completions, &raw mut (*cq).async_events_completed]
+        };
+        // SAFETY: fields of the structure.
+        let [completions, asynchronous] =
+            completed.map(|field| Arc::new(unsafe { Unacknowledged::new(field) }));
         let created = Arc::new(Self {
             object,
             context,
             queue,
             channel,
             notifier,
-            unacknowledged_completions: Arc::default(),
-            unacknowledged: Arc::default(),
+            unacknowledged_completions: completions,
+            unacknowledged: asynchronous,
             users: Users::default(),
             polling: Section::new(pollers),
             _parent: parent,

@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 use std::io::IoSliceMut;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::ptr;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -110,13 +112,25 @@ pub(crate) static ASYNC_EVENTS: Table<Unacknowledged> = Table::new();
 pub(crate) static COMPLETION_EVENTS: Table<Unacknowledged> = Table::new();
 
 /// The events of an object that the program has taken and not acknowledged.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Unacknowledged {
     count: Mutex<u32>,
     changed: Condvar,
+    /// The address of the field where its structure of C counts those that were acknowledged, which programs read.
+    completed: usize,
 }
 
 impl Unacknowledged {
+    /// # Safety
+    /// `completed` is a field of a [`CObject`](crate::slab::CObject).
+    pub(crate) unsafe fn new(completed: *mut u32) -> Self {
+        Self {
+            count: Mutex::default(),
+            changed: Condvar::new(),
+            completed: completed.expose_provenance(),
+        }
+    }
+
     pub(crate) fn add(&self) {
         *self.lock() += 1;
     }
@@ -124,6 +138,9 @@ impl Unacknowledged {
     pub(crate) fn acknowledge(&self, events: u32) {
         let mut count = self.lock();
         *count = count.saturating_sub(events);
+        let completed = ptr::with_exposed_provenance_mut(self.completed);
+        // SAFETY: by the contract of `new` in memory that is never freed. Programs only read it.
+        unsafe { AtomicU32::from_ptr(completed) }.fetch_add(events, Ordering::Relaxed);
         drop(count);
         self.changed.notify_all();
     }

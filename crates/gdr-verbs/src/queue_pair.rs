@@ -227,7 +227,10 @@ impl Pair {
             })
         };
         filled?;
-        let unacknowledged = Arc::new(Unacknowledged::default());
+        // SAFETY: computes an address in the structure.
+        let completed = unsafe { &raw mut (*object.as_ptr().cast::<ibv_qp>()).events_completed };
+        // SAFETY: a field of the structure.
+        let unacknowledged = Arc::new(unsafe { Unacknowledged::new(completed) });
         let address = object.as_ptr().expose_provenance();
         let owner = PairOwner {
             subject: Subject::Pair(address, Arc::clone(&unacknowledged)),

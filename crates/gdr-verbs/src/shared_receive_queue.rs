@@ -135,7 +135,10 @@ impl SharedQueue {
             })
         };
         let handle = object.as_ptr().cast::<ibv_srq>();
-        let unacknowledged = Arc::new(Unacknowledged::default());
+        // SAFETY: computes an address in the structure.
+        let completed = unsafe { &raw mut (*object.as_ptr()).events_completed };
+        // SAFETY: a field of the structure.
+        let unacknowledged = Arc::new(unsafe { Unacknowledged::new(completed) });
         let subject = Subject::Shared(handle.expose_provenance(), Arc::clone(&unacknowledged));
         let owners = context.device().owners();
         owners.add_shared(queue.number(), subject, context.events());

@@ -76,6 +76,8 @@ fn each_event_goes_to_one_of_the_threads_that_wait() {
         (0..2 * EACH).for_each(|_| raise(&side));
     });
     assert_eq!(taken.into_inner(), 2 * EACH);
+    // SAFETY: the queue pair is alive.
+    assert_eq!(unsafe { (*side.pair).events_completed }, 2 * EACH);
     assert_eq!(verbs::events(side.context), []);
     side.close();
 }

@@ -70,6 +70,8 @@ fn each_request_for_notification_brings_one_event() {
         // SAFETY: an event was taken.
         unsafe { verbs::ibv_ack_cq_events(side.queue, 1) };
     }
+    // SAFETY: the queue is alive. UCX's tests read the field.
+    assert_eq!(unsafe { (*side.queue).comp_events_completed }, 3);
     // SAFETY: each object is destroyed before what it depends on.
     unsafe {
         assert_eq!(verbs::ibv_destroy_comp_channel(channel), libc::EBUSY);
