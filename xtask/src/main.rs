@@ -10,8 +10,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use suites::{
-    api, examples, files_bench, fleet_files, fuzz, gpu_bundle, instructions, mesh, models, msrv,
-    mutants, package_check, peers, verbs_bench, verbs_programs, vm, words,
+    api, examples, files_bench, fleet_files, fuzz, gpu_bundle, habits, instructions, mesh, models,
+    msrv, mutants, package_check, peers, verbs_bench, verbs_programs, vm, words,
 };
 use xtask_build::{
     bindings, documentation, install, install_command, package, picture, release, verbs_library,
@@ -32,6 +32,8 @@ enum Task {
     Examples,
     /// Check that sources and pages use none of the words of tests/suites/words.txt.
     Words,
+    /// Check subjects of commits, actions of workflows, licences of crates, and the tests on the page of guards.
+    Habits,
     /// Generate the declarations of gdr-verbs-sys from libibverbs' header.
     Bindings(bindings::Source),
     /// Run the tests that need the kernel's RDMA stack, in a virtual machine.
@@ -96,6 +98,7 @@ fn main() -> ExitCode {
         Task::Guide => documentation::guide(),
         Task::Examples => examples::run(),
         Task::Words => words::run(),
+        Task::Habits => habits::run(),
         Task::Bindings(source) => bindings::run(&source),
         Task::Vm(options) => vm::run(&options),
         Task::VerbsPrograms(options) => verbs_programs::run(&options),

@@ -1,15 +1,15 @@
 //! `cargo xtask test`.
 
 use std::path::Path;
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::Context;
 
 use suites::cargo_tests::{self, Targets};
 use suites::gpu_steps::STEPS;
 use suites::{
-    api, examples, fleet_files, fuzz, gpu_bundle, mesh, models, msrv, mutants, peers,
-    verbs_programs, vm, words,
+    api, examples, fleet_files, fuzz, gpu_bundle, habits, mesh, models, msrv, mutants, peers,
+    priority, verbs_programs, vm, words,
 };
 use xtask_build::results::{Outcome, Results};
 use xtask_build::workspace::{cargo, has_subcommand, root, set_built, target};
@@ -28,63 +28,116 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
         return quick();
     }
     let mut results = Results::default();
-    format_and_lints(&mut results, &["--all-targets"]);
+    in_seconds(&mut results);
+    lints(&mut results, &["--all-targets"]);
     results.check("build", || {
-        let outcome = Outcome::of(cargo(&["build", "--workspace", "--all-targets"]))?;
+        // Benchmarks are linted, and run by no test.
+        let targets = ["--lib", "--bins", "--tests", "--examples"];
+        let arguments = [&["build", "--workspace"][..], &targets].concat();
+        let outcome = Outcome::of(cargo(&arguments))?;
         if outcome == Outcome::Passed {
             set_built();
         }
         Ok(outcome)
     });
+    // The tests wait more than they compute, and hardly notice.
+    let builds_ahead = priority::spawn(19, build_ahead);
     results.section("tests", |results| {
         cargo_tests::workspace(results, Targets::All)
     })?;
-    results.section("tests of the NIC over UDP alone", |results| {
-        cargo_tests::over_udp(results, &OF_THE_WIRE)
+    results.section("the VM, and beside it what waits", |results| {
+        // What runs beside it has both CPUs when it needs them.
+        let guest = priority::spawn(10, guest);
+        let ended = beside_the_guest(results);
+        match guest.join() {
+            Ok(guest) => results.add(guest),
+            Err(_) => results.record("the VM (its thread panicked)", Outcome::Failed),
+        }
+        ended
     })?;
-    results.check("examples", examples::all);
-    results.check("documentation", documentation::rustdoc);
-    results.check("links in the documentation", documentation::links);
-    results.check("picture of a terminal", picture::check);
-    results.check("pages of the guide", documentation::pages);
-    results.check("the guide as a book", book::check);
     results.check("models under every interleaving", models::loom);
     results.check("tests under Miri", models::miri);
     results.check("oldest supported Rust", msrv::check);
     results.check("fuzz targets", fuzz::smoke);
-    results.check("words", words::check);
-    results.check("lists of mutations", mutants::check);
+    results.check("documentation", documentation::rustdoc);
     results.check("public API", api::check);
     results.check("licences of dependencies", licences);
+    results.section("GPU", gpu)?;
+    // Its last build is one that a section above has waited for.
+    if builds_ahead.join().is_err() {
+        results.record("builds ahead (their thread panicked)", Outcome::Failed);
+    }
+    Ok(results.close())
+}
+
+/// The checks that need no build but this one's.
+fn in_seconds(results: &mut Results) {
+    results.check("formatting", || {
+        component("fmt", "rustfmt", cargo(&["fmt", "--all", "--check"]))
+    });
+    habits::record(results);
+    results.check("words", words::check);
+    results.check("lists of mutations", mutants::check);
+    results.check("links in the documentation", documentation::links);
+    results.check("pages of the guide", documentation::pages);
+}
+
+/// Builds what sections after the tests begin with, in their order. Nothing is said of a build that fails: its section
+/// builds again, and waits for cargo's lock if it is early.
+fn build_ahead() {
+    let mut loom = models::loom_command();
+    loom.arg("--no-run");
+    let fuzz = fuzz::has_cpp().then(fuzz::build_command);
+    let builds = [vm::build_command(), loom]
+        .into_iter()
+        .chain(fuzz.and_then(Result::ok))
+        .chain([documentation::rustdoc_command()]);
+    for mut build in builds {
+        build
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        let _ = build.status();
+    }
+}
+
+/// The tests in the VM, of which a guest without KVM computes on one CPU all the time.
+fn guest() -> Results {
+    let mut results = Results::default();
+    vm::record(&mut results, &vm::Options::all());
+    results
+}
+
+/// What shares no device, address or network with the guest.
+fn beside_the_guest(results: &mut Results) -> anyhow::Result<()> {
+    results.section("tests of the NIC over UDP alone", |results| {
+        cargo_tests::over_udp(results, &OF_THE_WIRE)
+    })?;
+    verbs_programs::record(results, &verbs_programs::Options::all());
+    peers::record(results);
+    mesh::record(results, &mesh::Options::all());
+    results.check("examples", examples::all);
+    results.check("picture of a terminal", picture::check);
+    results.check("the guide as a book", book::check);
     results.check("Python package", wheel::check);
     results.check("gdr.torch", wheel::check_torch);
-    fleet_files::record(&mut results);
-    verbs_programs::record(&mut results, &verbs_programs::Options::all());
-    peers::record(&mut results);
-    mesh::record(&mut results, &mesh::Options::all());
-    vm::record(&mut results, &vm::Options::all());
-    results.section("GPU", gpu)?;
-    Ok(results.close())
+    fleet_files::record(results);
+    Ok(())
 }
 
 /// The checks that find most mistakes in the time of a short break.
 fn quick() -> anyhow::Result<ExitCode> {
     let mut results = Results::default();
+    in_seconds(&mut results);
     // The tests are compiled below; to lint them takes as long as all else.
-    format_and_lints(&mut results, &["--lib", "--bins"]);
+    lints(&mut results, &["--lib", "--bins"]);
     results.section("tests", |results| {
         cargo_tests::workspace(results, Targets::InCrates)
     })?;
-    results.check("pages of the guide", documentation::pages);
-    results.check("words", words::check);
-    results.check("lists of mutations", mutants::check);
     Ok(results.close())
 }
 
-fn format_and_lints(results: &mut Results, targets: &[&str]) {
-    results.check("formatting", || {
-        component("fmt", "rustfmt", cargo(&["fmt", "--all", "--check"]))
-    });
+fn lints(results: &mut Results, targets: &[&str]) {
     results.check("lints", || {
         let arguments = [
             &["clippy", "--workspace"],

@@ -98,18 +98,21 @@ fn all(names: &[String], effort: Effort) -> anyhow::Result<Outcome> {
 
 /// Builds the targets and returns the folder of their programs.
 fn build() -> anyhow::Result<PathBuf> {
-    let triple = host()?;
-    let folder = target().join("fuzz");
+    if Outcome::of(build_command()?)? != Outcome::Passed {
+        bail!("the fuzz targets do not compile");
+    }
+    Ok(target().join("fuzz").join(host()?).join("release"))
+}
+
+/// The command that builds the targets.
+pub fn build_command() -> anyhow::Result<Command> {
     // Only with an explicit target are build scripts built without the flags.
     let mut command = cargo(&["build", "--manifest-path", "fuzz/Cargo.toml", "--release"]);
     command
-        .args(["--locked", "--target", &triple])
+        .args(["--locked", "--target", &host()?])
         .env("RUSTFLAGS", INSTRUMENTED)
-        .env("CARGO_TARGET_DIR", &folder);
-    if Outcome::of(command)? != Outcome::Passed {
-        bail!("the fuzz targets do not compile");
-    }
-    Ok(folder.join(triple).join("release"))
+        .env("CARGO_TARGET_DIR", target().join("fuzz"));
+    Ok(command)
 }
 
 /// The target triple of this machine.
@@ -167,7 +170,8 @@ fn make_folder(kind: &str, name: &str) -> anyhow::Result<PathBuf> {
     Ok(folder)
 }
 
-fn has_cpp() -> bool {
+/// Whether the targets can be built.
+pub fn has_cpp() -> bool {
     let mut probe = Command::new("c++");
     probe
         .arg("--version")

@@ -11,6 +11,7 @@ pub mod fleet_files;
 pub mod fuzz;
 pub mod gpu_bundle;
 pub mod gpu_steps;
+pub mod habits;
 pub mod instructions;
 pub mod mesh;
 pub mod models;
@@ -20,6 +21,7 @@ pub mod package_check;
 #[cfg(test)]
 mod page;
 pub mod peers;
+pub mod priority;
 mod running;
 pub mod verbs_bench;
 pub mod verbs_programs;

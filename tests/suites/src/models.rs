@@ -48,13 +48,18 @@ pub fn run_miri() -> anyhow::Result<ExitCode> {
 
 /// Runs the models, which replace the library's atomics by loom's.
 pub fn loom() -> anyhow::Result<Outcome> {
+    Outcome::of(loom_command())
+}
+
+/// The command that builds and runs the models.
+pub fn loom_command() -> Command {
     let packages = ["--package", "gdrapi", "--package", "gdr-nic"];
     let mut command = cargo(&["test", "--test", "loom"]);
     command
         .args(packages)
         .env("RUSTFLAGS", "--cfg loom")
         .env("CARGO_TARGET_DIR", target().join("loom"));
-    Outcome::of(command)
+    command
 }
 
 /// Runs the tests of the list.

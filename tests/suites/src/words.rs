@@ -47,8 +47,8 @@ pub fn check() -> anyhow::Result<Outcome> {
 #[derive(Debug)]
 struct Word {
     name: String,
-    /// What every text in small letters has that has the word.
-    part: String,
+    /// What every text in small letters has that has the word or phrase.
+    parts: Vec<String>,
     pattern: Regex,
     instead: String,
 }
@@ -79,7 +79,7 @@ impl Word {
         };
         Ok(Self {
             name: name.to_owned(),
-            part: name.split(' ').next().unwrap_or(name).to_lowercase(),
+            parts: name.split(' ').map(str::to_lowercase).collect(),
             pattern: Regex::new(&pattern)?,
             instead: instead.to_owned(),
         })
@@ -126,7 +126,8 @@ fn search(words: &[Word], path: &Path, text: &str, report: &mut impl FnMut(Strin
     }
     // Nearly every file has none of them, and the patterns take long.
     let small = text.to_lowercase();
-    for word in words.iter().filter(|word| small.contains(&word.part)) {
+    let may_have = |word: &&Word| word.parts.iter().all(|part| small.contains(part));
+    for word in words.iter().filter(may_have) {
         let is_name = |(file, name): &(&str, &str)| is(file) && *name == word.name;
         if NAMES.iter().any(is_name) {
             continue;

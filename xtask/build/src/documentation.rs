@@ -2,7 +2,7 @@
 //! the guide of `docs/` as a book.
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use crate::book;
 use crate::results::{Outcome, Results};
@@ -96,9 +96,14 @@ pub fn pages() -> anyhow::Result<Outcome> {
 
 /// Builds the API's pages. A broken link is an error.
 pub fn rustdoc() -> anyhow::Result<Outcome> {
+    Outcome::of(rustdoc_command())
+}
+
+/// The command that builds the API's pages.
+pub fn rustdoc_command() -> Command {
     let mut command = cargo(&["doc", "--workspace", "--no-deps"]);
     command.env("RUSTDOCFLAGS", "-D warnings");
-    Outcome::of(command)
+    command
 }
 
 /// Checks every relative link of the pages in the root, in `docs/` and `fuzz/`, and of each crate.

@@ -35,7 +35,8 @@ pub struct Results {
 struct Section {
     name: String,
     time: Duration,
-    /// What its processes have used of all CPUs; `None` if the kernel does not say.
+    /// What the processes that ended in it, and were not left to an earlier one, have used of all CPUs; `None` if
+    /// the kernel does not say.
     cpu: Option<Duration>,
 }
 
@@ -109,6 +110,17 @@ impl Results {
         result
     }
 
+    /// Adds the results of checks that ran beside these.
+    pub fn add(&mut self, beside: Self) {
+        self.passed += beside.passed;
+        self.failed.extend(beside.failed);
+        self.printed.extend(beside.printed);
+        self.passed_again.extend(beside.passed_again);
+        self.skipped.extend(beside.skipped);
+        self.sections.extend(beside.sections);
+        self.programs.extend(beside.programs);
+    }
+
     /// Notes how long a test program took that began at `start` and ended now.
     pub fn program(&mut self, name: &str, start: Instant) {
         self.programs.push(Program {
@@ -120,7 +132,7 @@ impl Results {
     /// Prints the times and the lists, and the totals alone on the last line.
     pub fn close(mut self) -> ExitCode {
         if self.sections.len() > 1 {
-            heading("seconds of each section, and of its processes on all CPUs");
+            heading("seconds of each section, and of the processes that ended in it, on all CPUs");
             for section in &self.sections {
                 println!("{section}");
             }
@@ -373,6 +385,22 @@ mod tests {
         });
         assert_eq!(results.totals(), "1 passed, 2 failed, 1 skipped");
         assert_eq!(results.failed, ["bad", "broken"]);
+    }
+
+    #[test]
+    fn results_of_checks_beside_others_are_counted_with_them() {
+        let mut results = Results::default();
+        results.check("good", || Ok(Outcome::Passed));
+        let mut beside = Results::default();
+        beside.check("bad", || Ok(Outcome::Failed));
+        beside.check("good, too", || Ok(Outcome::Passed));
+        beside.passed_again("good, too");
+        results.add(beside);
+        assert_eq!(
+            results.totals(),
+            "2 passed (1 of them at the second try), 1 failed, 0 skipped"
+        );
+        assert_eq!(results.sections.len(), 3);
     }
 
     #[test]

@@ -36,7 +36,7 @@ pub const BUILT: &str = "GDR_BUILT_XTASK";
 /// Written once, by `cargo xtask test`.
 static IS_BUILT: OnceLock<()> = OnceLock::new();
 
-/// Notes that the whole workspace is built in the profile `dev`, with all targets.
+/// Notes that the whole workspace is built in the profile `dev`, with all targets but benchmarks.
 pub fn set_built() {
     // It may be noted already.
     let _ = IS_BUILT.set(());

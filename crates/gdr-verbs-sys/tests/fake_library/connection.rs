@@ -15,6 +15,9 @@ pub(crate) const SECOND: Ipv4Addr = Ipv4Addr::new(192, 168, 1, 2);
 /// The limit of each wait; the operations of these tests take a small fraction of it.
 pub(crate) const LIMIT: Duration = Duration::from_secs(30);
 
+/// The `rnr_retry` that has no end, ibv_modify_qp(3).
+pub(crate) const FOREVER: u8 = 7;
+
 /// The `cq_context` of each queue.
 pub(crate) const OWN: usize = 0x1234;
 
@@ -168,13 +171,14 @@ impl Side {
         self.modify(&mut attr, mask)
     }
 
-    /// With 8 tries of 0.26 ms for a response, and 30 ms for a receive of the peer.
-    pub(crate) fn to_rts(&self) -> Result<(), VerbError> {
+    /// With 8 tries of 67 ms for a response, however busy the host is, and `rnr_retries` for a receive of the
+    /// peer.
+    pub(crate) fn to_rts(&self, rnr_retries: u8) -> Result<(), VerbError> {
         let mut attr = ibv_qp_attr {
             qp_state: ibv_qp_state::IBV_QPS_RTS,
-            timeout: 6,
+            timeout: 14,
             retry_cnt: 7,
-            rnr_retry: 3,
+            rnr_retry: rnr_retries,
             sq_psn: 7,
             max_rd_atomic: 16,
             ..Default::default()
@@ -276,20 +280,25 @@ impl Side {
 }
 
 /// Connects two sides in both directions.
-pub(crate) fn connect(a: &Side, b: &Side) {
+pub(crate) fn connect(a: &Side, b: &Side, rnr_retries: u8) {
     a.to_init().unwrap();
     b.to_init().unwrap();
     a.to_rtr(b).unwrap();
     b.to_rtr(a).unwrap();
-    a.to_rts().unwrap();
-    b.to_rts().unwrap();
+    a.to_rts(rnr_retries).unwrap();
+    b.to_rts(rnr_retries).unwrap();
 }
 
 /// Two connected sides.
 pub(crate) fn sides(fake: &Fake) -> (Side, Side) {
+    sides_that_retry(fake, FOREVER)
+}
+
+/// Two connected sides that send a message so many times more while the peer has no receive for it.
+pub(crate) fn sides_that_retry(fake: &Fake, rnr_retries: u8) -> (Side, Side) {
     let verbs = fake.verbs();
     let (a, b) = (Side::new(verbs, "mlx5_0"), Side::new(verbs, "mlx5_1"));
-    connect(&a, &b);
+    connect(&a, &b, rnr_retries);
     (a, b)
 }
 

@@ -67,7 +67,7 @@ fn an_armed_queue_raises_one_completion_event() {
         Side::new(verbs, "mlx5_0"),
         Side::with_channel(verbs, "mlx5_1"),
     );
-    connect(&a, &b);
+    connect(&a, &b, FOREVER);
     // SAFETY: the queue and its channel are alive.
     let fd = unsafe {
         ibv_req_notify_cq(b.queue, Notify::Next).unwrap();

@@ -72,7 +72,7 @@ fn extended_queues_post_requests_and_read_completions_by_field() {
     let verbs = fake.verbs();
     let (a, queue, pair) = extended(verbs, "mlx5_0");
     let b = Side::new(verbs, "mlx5_1");
-    connect(&a, &b);
+    connect(&a, &b, FOREVER);
     let (mut near, mut far) = (vec![9; 4], vec![0; 4]);
     let source = a.register(&mut near, all_access());
     let target = b.register(&mut far, all_access());

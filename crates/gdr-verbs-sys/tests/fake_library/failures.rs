@@ -111,7 +111,7 @@ fn each_state_change_requires_its_order_and_attributes() {
     let verbs = fake.verbs();
     let (a, b) = (Side::new(verbs, "mlx5_0"), Side::new(verbs, "mlx5_1"));
     let refused = |answer: Result<(), VerbError>| answer.unwrap_err().errno();
-    assert_eq!(refused(a.to_rts()), Errno::EINVAL);
+    assert_eq!(refused(a.to_rts(FOREVER)), Errno::EINVAL);
     assert_eq!(a.receive(1, &mut []), Err(Errno::EINVAL));
     a.to_init().unwrap();
     a.receive(1, &mut []).unwrap();
@@ -127,7 +127,7 @@ fn each_state_change_requires_its_order_and_attributes() {
     fake.fault("mlx5_0", Fault::Refuse(verb, libc::ENETUNREACH, 1));
     assert_eq!(refused(a.to_rtr(&b)), Errno(libc::ENETUNREACH));
     a.to_rtr(&b).unwrap();
-    a.to_rts().unwrap();
+    a.to_rts(FOREVER).unwrap();
     assert_eq!(a.state(), ibv_qp_state::IBV_QPS_RTS);
     a.close();
     b.close();

@@ -96,7 +96,7 @@ fn messages_and_immediates_arrive_at_receives_in_order() {
 #[test]
 fn a_send_waits_for_its_receive_as_long_as_its_rnr_retries() {
     let fake = two_devices();
-    let (a, b) = sides(&fake);
+    let (a, b) = sides_that_retry(&fake, FOREVER);
     let mut near = pattern(3);
     let source = a.register(&mut near, all_access());
     let send = request(1, ibv_wr_opcode::IBV_WR_SEND, source, 0);
@@ -105,7 +105,13 @@ fn a_send_waits_for_its_receive_as_long_as_its_rnr_retries() {
     b.receive(9, &mut []).unwrap();
     assert_eq!(a.completion().status, ibv_wc_status::IBV_WC_SUCCESS);
     assert_eq!(b.completion().wr_id, 9);
+    a.deregister(source);
+    a.close();
+    b.close();
 
+    let (a, b) = sides_that_retry(&fake, 1);
+    let source = a.register(&mut near, all_access());
+    let send = request(2, ibv_wr_opcode::IBV_WR_SEND, source, 0);
     a.send(send, &mut [segment(source, 0, 0)]).unwrap();
     assert_eq!(
         a.completion().status,

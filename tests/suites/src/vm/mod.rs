@@ -12,7 +12,7 @@ mod qemu;
 
 use std::fs::{self, File};
 use std::path::Path;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -66,6 +66,11 @@ impl Options {
             timeout: None,
         }
     }
+}
+
+/// The command that builds the tests on rxe.
+pub fn build_command() -> Command {
+    programs::tests_command()
 }
 
 pub fn run(options: &Options) -> anyhow::Result<ExitCode> {

@@ -96,9 +96,7 @@ struct Profile {
 
 /// Builds the program of all tests.
 pub(crate) fn tests() -> anyhow::Result<Program> {
-    // One build: alone, the libraries would select fewer features of their dependencies, and build them again.
-    let packages = [PACKAGE, "gdr-verbs", "gdr-verbs-trace"];
-    let file = build(&packages, PROFILE, &["--lib", "--test"], "rxe")?;
+    let file = program_of(tests_command(), "rxe")?;
     // In the profile in which `cargo xtask test` has built it already.
     let gdr = workspace::build("dev", &["gdr-cli"])?.join("gdr");
     let built = workspace::built(PROFILE);
@@ -115,6 +113,13 @@ pub(crate) fn tests() -> anyhow::Result<Program> {
             file_of(SHADOW, shadow)?,
         ],
     })
+}
+
+/// The command that builds the tests, and the libraries that they load.
+pub(crate) fn tests_command() -> Command {
+    // One build: alone, the libraries would select fewer features of their dependencies, and build them again.
+    let packages = [PACKAGE, "gdr-verbs", "gdr-verbs-trace"];
+    build(&packages, PROFILE, &["--lib", "--test", "rxe"])
 }
 
 /// Makes the archive of an architecture, and builds unit tests for it by the same tools.
@@ -165,7 +170,7 @@ pub(crate) fn foreign(architecture: Architecture) -> anyhow::Result<Program> {
         .arg("-I")
         .arg(crate_of_library.join("include"))
         .arg(crate_of_library.join("examples/write_and_read.c"))
-        .arg(folder.join(rust).join("release/libgdrapi.so"))
+        .arg(folder.join(rust).join(MEASURED).join("libgdrapi.so"))
         .arg("-ldl");
     succeed(compiler)?;
     files.push((EXAMPLE.to_owned(), example));
@@ -211,32 +216,32 @@ pub(crate) fn benchmark(benchmark: Benchmark) -> anyhow::Result<Program> {
         Benchmark::Tcp => "against_tcp",
     };
     let file_of = |name: &str, file| anyhow::Ok((format!("gdr/{name}"), stripped(file, name)?));
-    let bench = build(&[PACKAGE], MEASURED, &["--bench"], name)?;
+    let bench = program_of(build(&[PACKAGE], MEASURED, &["--bench", name]), name)?;
     let mut program = Program {
         kind: Kind::Benchmark(name),
         files: vec![file_of(name, bench)?],
     };
     if benchmark == Benchmark::Perftest {
-        let gdr = build(&["gdr-cli"], MEASURED, &["--bin"], "gdr")?;
+        let gdr = program_of(build(&["gdr-cli"], MEASURED, &["--bin", "gdr"]), "gdr")?;
         program.files.push(file_of("gdr", gdr)?);
     }
     Ok(program)
 }
 
-/// Builds packages and returns the path of a program, whose name follows `targets`.
-fn build(
-    packages: &[&str],
-    profile: &str,
-    targets: &[&str],
-    name: &str,
-) -> anyhow::Result<PathBuf> {
+/// The command that builds targets of packages in a profile.
+fn build(packages: &[&str], profile: &str, targets: &[&str]) -> Command {
     let mut command = cargo(&["build", "--profile", profile]);
     for package in packages {
         command.args(["--package", package]);
     }
     command
         .args(targets)
-        .args([name, "--message-format", "json-render-diagnostics"]);
+        .args(["--message-format", "json-render-diagnostics"]);
+    command
+}
+
+/// Builds, and returns the path of the program of this name.
+fn program_of(command: Command, name: &str) -> anyhow::Result<PathBuf> {
     let built = messages(command).with_context(|| format!("{name} does not build"))?;
     built
         .into_iter()
