@@ -747,13 +747,18 @@ impl Engine {
     /// Receives what has arrived by UDP; returns whether there was anything. A poll of it is a system call, so
     /// most polls leave it out while all connections have rings.
     fn receive(&mut self) -> Result<bool> {
+        let is_beginning = self.rings.is_beginning();
         let watches = self.rings.watches();
         let is_due = watches.take_readable() || self.polls.is_multiple_of(POLLS_PER_UDP);
-        if watches.suffice() && !is_due {
+        if watches.suffice() && !is_due && !is_beginning {
             self.wire.rx.clear();
             return Ok(false);
         }
-        Ok(self.wire.rx.receive(&self.wire.peers)?)
+        let any = self.wire.rx.receive(&self.wire.peers)?;
+        if is_beginning {
+            self.rings.begin(any);
+        }
+        Ok(any)
     }
 
     /// Adds a ring on which packets of a device arrive.

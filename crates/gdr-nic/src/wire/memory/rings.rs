@@ -46,7 +46,22 @@ struct Inbound {
     doorbell: OwnedFd,
     /// The sender is gone. The ring ends once it is empty.
     is_closing: bool,
+    beginning: Beginning,
 }
+
+/// Whether records are taken: what their sender has sent by UDP before the first one is received before it, because
+/// networks keep the datagrams of a queue pair in order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Beginning {
+    /// No record has been seen.
+    Empty,
+    /// The first record was seen this many looks at UDP ago.
+    Seen(u32),
+    Over,
+}
+
+/// After this many looks at UDP the records of a ring are taken, however much arrives there.
+const MOST_LOOKS: u32 = 64;
 
 /// The device that sends on a ring.
 pub(crate) struct RingSender {
@@ -73,6 +88,8 @@ struct Outbound {
 /// The rings of an engine.
 pub(crate) struct Rings {
     inbound: Vec<Inbound>,
+    /// How many of these have not begun.
+    beginnings: usize,
     outbound: Vec<Outbound>,
     next: u32,
     watches: Arc<Watches>,
@@ -201,6 +218,7 @@ impl Rings {
     pub(crate) fn new() -> Self {
         Self {
             inbound: Vec::new(),
+            beginnings: 0,
             outbound: Vec::new(),
             next: 0,
             watches: Arc::default(),
@@ -242,8 +260,39 @@ impl Rings {
             stalled: Stalled::default(),
             doorbell,
             is_closing: false,
+            beginning: Beginning::Empty,
         });
+        self.beginnings += 1;
         id
+    }
+
+    /// Returns whether UDP is to be looked at, because a new ring has a record.
+    pub(crate) fn is_beginning(&mut self) -> bool {
+        if self.beginnings == 0 {
+            return false;
+        }
+        let mut any = false;
+        for ring in &mut self.inbound {
+            if ring.beginning == Beginning::Empty && ring.consumer.has_record() {
+                ring.beginning = Beginning::Seen(0);
+            }
+            any |= matches!(ring.beginning, Beginning::Seen(_));
+        }
+        any
+    }
+
+    /// Takes the records of new rings from now on, unless datagrams were found in the look that
+    /// [`Rings::is_beginning`] asked for.
+    pub(crate) fn begin(&mut self, found: bool) {
+        for ring in &mut self.inbound {
+            if let Beginning::Seen(looks) = &mut ring.beginning {
+                *looks += 1;
+                if !found || *looks == MOST_LOOKS {
+                    ring.beginning = Beginning::Over;
+                    self.beginnings -= 1;
+                }
+            }
+        }
     }
 
     /// Adds a ring that reaches some of the queue pairs of the device at `to`.
@@ -308,12 +357,13 @@ impl Rings {
     }
 
     fn end_closed(&mut self) {
-        let watches = &self.watches;
+        let (watches, beginnings) = (&self.watches, &mut self.beginnings);
         self.inbound.retain(|ring| {
             // What has arrived is still taken, so the ring ends only when it is empty.
             let ends = ring.is_closing && !ring.consumer.has_record();
             if ends {
                 watches.change(|all| all.retain(|(id, _)| *id != ring.id));
+                *beginnings -= usize::from(ring.beginning != Beginning::Over);
             }
             !ends
         });
@@ -340,7 +390,9 @@ impl Rings {
     pub(crate) fn receive(&mut self, sink: &mut impl PacketSink) {
         let mut ended = false;
         for ring in &mut self.inbound {
-            ring.receive(sink);
+            if ring.beginning == Beginning::Over {
+                ring.receive(sink);
+            }
             ended |= ring.is_closing;
         }
         if ended {
@@ -679,6 +731,13 @@ mod tests {
         count.0
     }
 
+    /// Like [`receive`], after a look at UDP that has found nothing.
+    fn receive_begun(rings: &mut Rings) -> usize {
+        assert!(rings.is_beginning());
+        rings.begin(false);
+        receive(rings)
+    }
+
     /// Fills a ring; returns how many packets it holds.
     fn fill(rings: &mut Rings, id: RingId) -> usize {
         let mut count = 0;
@@ -696,7 +755,7 @@ mod tests {
         let packets = fill(&mut from, id);
         assert!(packets > 1 && from.is_blocked());
         assert!(from.unblocked().is_empty(), "nothing was taken");
-        assert_eq!(receive(&mut to), packets);
+        assert_eq!(receive_begun(&mut to), packets);
         assert_eq!(from.unblocked(), [QPN.get()]);
         assert!(!from.is_blocked());
     }
@@ -707,7 +766,7 @@ mod tests {
         let packets = fill(&mut from, id);
         let inbound = to.inbound[0].id;
         to.close(inbound);
-        assert_eq!(receive(&mut to), packets);
+        assert_eq!(receive_begun(&mut to), packets);
         assert!(!to.watches().any());
         assert_eq!(from.close(id), [QPN.get()], "it goes on over UDP");
         assert!(matches!(from.room(id, QPN), Room::Ended));
@@ -722,7 +781,35 @@ mod tests {
         // SAFETY: four bytes of the mapping, aligned; no other thread uses it.
         unsafe { word.cast::<u32>().write(MAX_DATAGRAM as u32 + 1) };
         let packets = fill(&mut from, id);
-        assert_eq!((receive(&mut to), to.inbound.len()), (packets, 1));
+        assert_eq!((receive_begun(&mut to), to.inbound.len()), (packets, 1));
+    }
+
+    #[test]
+    fn a_new_ring_begins_after_what_its_sender_has_sent_by_udp() {
+        let (mut from, id, mut to) = pair();
+        assert!(!to.is_beginning(), "it has no record");
+        to.begin(false);
+        let packets = fill(&mut from, id);
+        assert_eq!(receive(&mut to), 0, "UDP was looked at before them");
+        assert!(to.is_beginning());
+        to.begin(true);
+        assert_eq!(receive(&mut to), 0, "there was something");
+        assert_eq!(receive_begun(&mut to), packets);
+        let packets = fill(&mut from, id);
+        assert!(!to.is_beginning());
+        assert_eq!(receive(&mut to), packets);
+    }
+
+    #[test]
+    fn a_new_ring_begins_however_much_arrives_by_udp() {
+        let (mut from, id, mut to) = pair();
+        let packets = fill(&mut from, id);
+        for _ in 0..MOST_LOOKS {
+            assert_eq!(receive(&mut to), 0);
+            assert!(to.is_beginning());
+            to.begin(true);
+        }
+        assert_eq!(receive(&mut to), packets);
     }
 
     #[test]
