@@ -193,7 +193,7 @@ fn a_library_that_is_missing_or_another_is_named_with_what_to_do() {
     );
     let text = with(libraries("0.0.9").path());
     assert!(
-        text.contains("of version 0.0.9") && text.contains("one version"),
+        text.contains("has version 0.0.9") && text.contains("use the same version of both"),
         "{text}"
     );
     let libc: PathBuf = ["/bin/sh"].iter().collect();

@@ -88,7 +88,7 @@ fn every_way_to_send_is_answered() {
 #[test]
 fn the_index_that_libibverbs_gives_is_asked_for_beside_those_of_the_kernel() {
     let index = ibv_get_device_index(Device::all()[0].as_ptr());
-    assert!(index >= 1 << 16, "{index} may be a device of the kernel");
+    assert!(index >= 1 << 16, "{index} may be a kernel device");
     let request = Message::split(&get(ONE)).unwrap().remove(0);
     let bytes = request.with(1, &index.to_ne_bytes()).bytes(0);
     let socket = open();
