@@ -68,7 +68,7 @@ impl Samples {
         self.record_equal(ns, 1);
     }
 
-    /// As [`Samples::record`], of `count` durations that are equal.
+    /// Like [`Samples::record`], for `count` durations that are equal.
     pub(crate) fn record_equal(&mut self, ns: f64, count: u64) {
         if count == 0 {
             return;
@@ -77,9 +77,10 @@ impl Samples {
         self.picoseconds
             .saturating_record_n((ns * PS_PER_NS).round() as u64, count);
         let (count, all) = (count as f64, self.len() as f64);
-        let distance = ns - self.mean;
-        self.mean += distance * count / all;
-        self.squares += count * distance * (ns - self.mean);
+        let (distance, part) = (ns - self.mean, count / all);
+        self.mean += distance * part;
+        // As Chan, Golub and LeVeque combine two sets: no rounding makes it negative.
+        self.squares += distance * distance * count * (1.0 - part);
         self.min = self.min.min(ns);
         self.max = self.max.max(ns);
     }
@@ -252,6 +253,13 @@ mod tests {
             (123.456, 123.456, 123.456)
         );
         assert_eq!((one.mean_ns, one.stddev_ns, one.samples), (123.456, 0.0, 1));
+    }
+
+    #[test]
+    fn equal_durations_have_no_deviation() {
+        let mut samples = Samples::new().unwrap();
+        samples.record_equal(991_209_975.667_080_4, 35);
+        assert_eq!(samples.summary().unwrap().stddev_ns, 0.0);
     }
 
     proptest! {

@@ -178,7 +178,8 @@ impl Device {
         self.index
     }
 
-    /// The index in RDMA netlink, by which programs ask there for the device that libibverbs has given them.
+    /// The index in RDMA netlink, by which programs ask there for the device that libibverbs has given them, and
+    /// librdmacm finds it again.
     pub(crate) fn netlink_index(&self) -> c_int {
         FIRST_NETLINK_INDEX + self.index
     }

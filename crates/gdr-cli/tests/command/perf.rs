@@ -59,7 +59,8 @@ fn with_a_changed_bit(port: u16, at_server: bool, line: &str, op: u32) -> (Strin
         let mut program = program();
         program.stderr(Stdio::piped());
         if is_changing {
-            let rule = format!("corrupt icrc=mended dir=in op={op} max=1");
+            // Each queue pair would be struck, and any of them could be named.
+            let rule = format!("corrupt icrc=mended dir=in qp=0 op={op} max=1");
             program.env("GDR_CHAOS", rule).env("GDR_CHAOS_LOG", &log);
         }
         program

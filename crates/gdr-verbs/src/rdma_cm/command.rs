@@ -263,7 +263,9 @@ fn query_route(state: &State, command: &Command<'_>, handle: u32) -> Result<Repl
     }
     if let Some(device) = device_of(state, id) {
         answer.put(0, &device.guid().to_be_bytes());
-        answer.put(196, &[1]).u32(200, device.index() as u32);
+        answer
+            .put(196, &[1])
+            .u32(200, device.netlink_index() as u32);
         let [own, peer] = gids(id);
         answer.put(8, &peer).put(24, &own).put(60, &PARTITION);
         if is_routed(id) {
@@ -297,7 +299,9 @@ fn query(state: &State, command: &Command<'_>, handle: u32, option: u32) -> Resu
     let mut answer = Answer::<280>::new();
     if let Some(device) = device {
         answer.put(0, &device.guid().to_be_bytes()).put(8, &[1]);
-        answer.put(10, &PARTITION).u32(272, device.index() as u32);
+        answer
+            .put(10, &PARTITION)
+            .u32(272, device.netlink_index() as u32);
     }
     match option {
         ADDR => {
