@@ -101,7 +101,7 @@ fn build_ahead() {
     }
 }
 
-/// The tests in the VM, of which a guest without KVM computes on one CPU all the time.
+/// The tests in the VM. A guest without KVM computes on one CPU all the time.
 fn guest() -> Results {
     let mut results = Results::default();
     vm::record(&mut results, &vm::Options::all());

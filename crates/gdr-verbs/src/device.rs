@@ -35,7 +35,7 @@ pub(crate) const LEAST_INLINE: u32 = 16;
 /// The most READs and atomics that a queue pair has outstanding.
 pub(crate) const MOST_READS: u8 = 16;
 
-/// The index in RDMA netlink of the first device: those of the kernel's devices begin at 0.
+/// The index in RDMA netlink of the first device. The kernel's devices begin at 0.
 const FIRST_NETLINK_INDEX: c_int = 1 << 16;
 
 /// How many entries the table of GIDs has: the module of the table says why.

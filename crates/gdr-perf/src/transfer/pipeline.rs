@@ -513,7 +513,7 @@ impl<'a> Pipeline<'a> {
         })
     }
 
-    /// Waits for a completion, and takes those that are there. Returns the time, which is that of all of them: to look at
+    /// Waits for a completion, and takes all that are there. Returns one time for all of them: to look at
     /// the clock for each would take a tenth of what a short message takes.
     fn complete(&mut self, wait: &mut Wait, observe: Observe<'_>) -> Result<Instant> {
         // Another poll, after the last completion that can come, would only take time.

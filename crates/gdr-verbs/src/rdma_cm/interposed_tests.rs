@@ -3,17 +3,21 @@
 use std::ffi::c_int;
 use std::io;
 use std::mem;
+use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::descriptor::PATH;
+use crate::device::{Device, ibv_get_device_index};
 
 const CREATE_ID: u32 = 0;
 const DESTROY_ID: u32 = 1;
+const QUERY_ROUTE: u32 = 5;
 const DISCONNECT: u32 = 10;
 const GET_EVENT: u32 = 12;
 const MIGRATE_ID: u32 = 18;
+const QUERY: u32 = 19;
 const BIND: u32 = 20;
 const RESOLVE_ADDR: u32 = 21;
 const WRITE_CM_EVENT: u32 = 24;
@@ -157,6 +161,31 @@ fn a_loopback_address_that_no_device_has_stands_for_any() {
         storage[4..8].copy_from_slice(&address);
         payload.extend(storage);
         assert_eq!(send(fd, BIND, &payload, 0), expected);
+    }
+    close(fd);
+}
+
+#[test]
+fn the_device_of_an_identifier_is_named_by_the_index_that_libibverbs_gives() {
+    let device = &Device::all()[0];
+    let IpAddr::V4(address) = device.nic().address else {
+        panic!("the first device is at 127.0.0.1");
+    };
+    let fd = open();
+    let id = create(fd, 4).unwrap();
+    let mut payload = words(&[id, 16]);
+    let mut storage = [0; 128];
+    storage[..2].copy_from_slice(&(libc::AF_INET as u16).to_ne_bytes());
+    storage[4..8].copy_from_slice(&address.octets());
+    payload.extend(storage);
+    assert_eq!(send(fd, BIND, &payload, 0), Ok(()));
+    for (command, len, at) in [(QUERY_ROUTE, 208, 200), (QUERY, 280, 272)] {
+        let mut answer = vec![0_u8; len];
+        let mut payload = address_of(&mut answer).to_vec();
+        payload.extend(words(&[id, 0]));
+        assert_eq!(send(fd, command, &payload, len as u16), Ok(()));
+        let index = ibv_get_device_index(device.as_ptr());
+        assert_eq!(answer[at..at + 4], index.to_ne_bytes(), "{command}");
     }
     close(fd);
 }

@@ -255,7 +255,7 @@ fn follows(kind: Type, from: State, to: State) -> bool {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// In any sequence of changes exactly those of the specification succeed, and the others are refused
+    /// In any sequence of changes the ones that the specification has succeed, and the others are refused
     /// with `EINVAL` and change nothing.
     #[test]
     fn a_queue_pair_goes_through_the_states_of_the_specification(
