@@ -100,7 +100,7 @@ impl Device {
         reliability: Reliability,
     ) -> Result<QueuePair<Connection>> {
         let parts = queues.parts(self, domain, capabilities)?;
-        let shard = self.shards().emptiest();
+        let shard = self.shards().assign(&parts);
         let qpn = shard.create_qp(parts, |qpn, capabilities, shared| {
             Transport::Connection(match (reliability, shared) {
                 (Reliability::Unreliable, shared) => {

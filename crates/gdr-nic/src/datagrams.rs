@@ -66,7 +66,7 @@ impl Device {
         mtu: Mtu,
     ) -> Result<QueuePair<Datagrams>> {
         let parts = queues.parts(self, domain, capabilities)?;
-        let shard = self.shards().emptiest();
+        let shard = self.shards().assign(&parts);
         let qpn = shard.create_qp(parts, |qpn, capabilities, shared| {
             Transport::Datagrams(match shared {
                 Some(shared) => UdQueuePair::with_shared_receives(qpn, capabilities, mtu, shared),

@@ -19,7 +19,7 @@ use crate::multicast::MulticastGroups;
 use crate::shard::cpu_contention::CpuContention;
 use crate::shard::cq_entries::{CqEntries, CqProducer, Producers};
 use crate::shard::region_table::RegionTable;
-use crate::shard::shared_engine::{Polled, SharedEngine, pause};
+use crate::shard::shared_engine::{Polled, QpParts, SharedEngine, pause};
 use crate::shard::srq_context::SrqContext;
 use crate::types::{AsyncEvent, Counters, SoftOptions, Wires};
 use crate::wire::memory::RingKeeper;
@@ -35,6 +35,11 @@ const WIRE_VARIABLE: &str = "GDR_WIRE";
 /// How many processors there are for each shard by default: the program and the peers of the same host
 /// use the others.
 const CPUS_PER_SHARD: usize = 2;
+/// How many shards a device at a shared port of a loopback address has by default, and how many processors the
+/// process needs for that. A thread of the program that posts to one queue pair while another polls waits for
+/// the engine less often, and each shard takes a slot of the port.
+const SHARDS_AT_SHARED_PORT: usize = 2;
+const CPUS_AT_SHARED_PORT: usize = 8;
 
 /// The shards of a device. Their threads end when this is dropped.
 pub(crate) struct DeviceShards {
@@ -45,10 +50,21 @@ pub(crate) struct DeviceShards {
     multicast: OnceLock<MulticastGroups>,
     /// At least one.
     shards: Box<[Shard]>,
+    assignment: Assignment,
     name: String,
     /// What the yields of threads showed that wait for several shards, and how many waits found nothing.
     contention: CpuContention,
     idle_waits: AtomicU64,
+}
+
+/// Which shard a new queue pair belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Assignment {
+    /// The one with the fewest queue pairs.
+    Emptiest,
+    /// The one of the queue pairs that complete in the same queue, so that a thread that polls the queue drives
+    /// them. The first queue pair of a completion queue gets the shard with the fewest.
+    ByCompletionQueue,
 }
 
 /// An engine and its progress thread.
@@ -60,13 +76,15 @@ struct Shard {
 impl DeviceShards {
     /// Opens a device that calls `on_event` for each asynchronous event, instead of queuing it.
     pub(crate) fn open(options: &SoftOptions, on_event: Option<OnEvent>) -> Result<Self> {
-        let sockets = Socket::bind_shards(&options.socket(), shards(options)?)?;
+        let (shards, assignment) = shards(options)?;
+        let sockets = Socket::bind_shards(&options.socket(), shards)?;
         let state = DeviceState::new(sockets.len(), options, on_event)?;
         let mut device = Self {
             state: Arc::new(state),
             rings: None,
             multicast: OnceLock::new(),
             shards: Box::default(),
+            assignment,
             name: String::new(),
             contention: CpuContention::new(),
             idle_waits: AtomicU64::new(0),
@@ -172,6 +190,25 @@ impl DeviceShards {
     pub(crate) fn emptiest(&self) -> &SharedEngine {
         let emptiest = self.engines().min_by_key(|engine| engine.qp_count());
         emptiest.unwrap_or_else(|| self.first())
+    }
+
+    /// The shard of a new queue pair.
+    pub(crate) fn assign(&self, parts: &QpParts) -> &SharedEngine {
+        self.assign_by([&parts.send_completions, &parts.recv_completions])
+    }
+
+    /// The shard of a new queue pair that adds entries to these completion queues.
+    fn assign_by(&self, queues: [&CqEntries; 2]) -> &SharedEngine {
+        let shared = match self.assignment {
+            Assignment::Emptiest => None,
+            Assignment::ByCompletionQueue => {
+                queues.iter().find_map(|entries| match entries.producers() {
+                    Producers::Shard(shard) => self.shards.get(shard),
+                    Producers::None | Producers::Several => None,
+                })
+            }
+        };
+        shared.map_or_else(|| self.emptiest(), |shard| &shard.engine)
     }
 
     /// The right of each shard's queue pairs to add entries to a completion queue.
@@ -335,19 +372,24 @@ fn wires(options: &SoftOptions) -> Result<Wires> {
     }
 }
 
-/// How many shards a device gets.
-fn shards(options: &SoftOptions) -> Result<Shards> {
+/// How many shards a device gets, and how queue pairs are assigned to them.
+fn shards(options: &SoftOptions) -> Result<(Shards, Assignment)> {
     if let Some(number) = options.shards {
-        return Ok(Shards::Exactly(number.clamp(1, MOST_SHARDS)));
+        let number = number.clamp(1, MOST_SHARDS);
+        return Ok((Shards::Exactly(number), Assignment::Emptiest));
     }
-    let number = match gdr_process::variable(VARIABLE).filter(|value| !value.is_empty()) {
-        Some(value) => shards_of_variable(&value.to_string_lossy())?,
-        None => {
-            let cpus = thread::available_parallelism().map_or(1, usize::from);
-            shards_by_default(options, cpus).clamp(1, MOST_SHARDS)
-        }
-    };
-    Ok(Shards::AtMost(number))
+    let (number, assignment) =
+        match gdr_process::variable(VARIABLE).filter(|value| !value.is_empty()) {
+            Some(value) => (
+                shards_of_variable(&value.to_string_lossy())?,
+                Assignment::Emptiest,
+            ),
+            None => {
+                let cpus = thread::available_parallelism().map_or(1, usize::from);
+                shards_by_default(options, cpus)
+            }
+        };
+    Ok((Shards::AtMost(number.clamp(1, MOST_SHARDS)), assignment))
 }
 
 /// How many shards a device gets by the value of [`VARIABLE`].
@@ -361,13 +403,17 @@ fn shards_of_variable(value: &str) -> Result<usize> {
     })
 }
 
-/// How many shards a device gets if neither its options nor the environment has the number.
-fn shards_by_default(options: &SoftOptions, cpus: usize) -> usize {
-    // A network interface merges successive datagrams from one port (GRO). The kernel passes all of
-    // them to the shard of the first, and those for queue pairs of other shards are lost.
+/// How many shards a device gets if neither its options nor the environment has the number, and how queue
+/// pairs are assigned to them.
+fn shards_by_default(options: &SoftOptions, cpus: usize) -> (usize, Assignment) {
     match (options.port_use, options.address.ip().is_loopback()) {
-        (PortUse::Exclusive, true) => cpus / CPUS_PER_SHARD,
-        _ => 1,
+        (PortUse::Exclusive, true) => (cpus / CPUS_PER_SHARD, Assignment::Emptiest),
+        (PortUse::Shared, true) if cpus >= CPUS_AT_SHARED_PORT => {
+            (SHARDS_AT_SHARED_PORT, Assignment::ByCompletionQueue)
+        }
+        // A network interface merges successive datagrams from one port (GRO). The kernel passes all of
+        // them to the shard of the first, and those for queue pairs of other shards are lost.
+        _ => (1, Assignment::Emptiest),
     }
 }
 
@@ -406,6 +452,7 @@ impl Drop for DeviceShards {
 #[cfg(test)]
 mod tests {
     use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+    use std::ptr;
 
     use super::*;
 
@@ -424,16 +471,46 @@ mod tests {
     }
 
     #[test]
-    fn only_a_port_of_its_own_on_loopback_has_several_shards_by_default() {
+    fn the_default_number_of_shards_follows_from_processors_port_and_address() {
         let loopback = SoftOptions::new(IpAddr::V4(Ipv4Addr::LOCALHOST));
         let network = SoftOptions::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)));
         let ipv6 = SoftOptions::new(IpAddr::V6(Ipv6Addr::LOCALHOST));
-        assert_eq!(shards_by_default(&loopback, 16), 8);
-        assert_eq!(shards_by_default(&ipv6, 8), 4);
-        assert_eq!(shards_by_default(&network, 16), 1);
+        let shared = |options: SoftOptions| options.port_use(PortUse::Shared);
+        let number = |options, cpus| shards_by_default(&options, cpus).0;
+        assert_eq!(number(loopback, 16), 8);
+        assert_eq!(number(ipv6, 8), 4);
+        assert_eq!(number(network, 16), 1);
         assert_eq!(
-            shards_by_default(&loopback.port_use(PortUse::Shared), 16),
-            1
+            shards_by_default(&shared(loopback), 8),
+            (2, Assignment::ByCompletionQueue)
         );
+        assert_eq!(number(shared(loopback), 7), 1);
+        assert_eq!(number(shared(network), 16), 1);
+    }
+
+    #[test]
+    fn a_queue_pair_joins_the_shard_of_its_completion_queue_if_it_is_the_only_one() {
+        let options = SoftOptions::default().port(0).shards(2);
+        let mut device = DeviceShards::open(&options, None).unwrap();
+        let queue = || Arc::new(CqEntries::new(1, None, Arc::default()));
+        let (unused, used) = (queue(), queue());
+        let _other = CqProducer::new(Arc::clone(&used), 1);
+        let shard_of = |device: &DeviceShards, queues| {
+            let assigned = device.assign_by(queues);
+            device.engines().position(|it| ptr::eq(it, assigned))
+        };
+        for (assignment, shard) in [
+            (Assignment::ByCompletionQueue, Some(1)),
+            // It has no queue pair, as the other has none.
+            (Assignment::Emptiest, Some(0)),
+        ] {
+            device.assignment = assignment;
+            assert_eq!(shard_of(&device, [&used, &unused]), shard, "{assignment:?}");
+            assert_eq!(shard_of(&device, [&unused, &used]), shard, "{assignment:?}");
+            assert_eq!(shard_of(&device, [&unused, &unused]), Some(0));
+        }
+        device.assignment = Assignment::ByCompletionQueue;
+        let _several = CqProducer::new(Arc::clone(&used), 0);
+        assert_eq!(shard_of(&device, [&used, &used]), Some(0));
     }
 }

@@ -18,7 +18,7 @@ pub enum PortUse {
     /// No other device does.
     #[default]
     Exclusive,
-    /// Up to 64 devices do, in one or more processes of one user, if all open it with this.
+    /// Up to 64 devices with one shard do, in one or more processes of one user, if all open it with this.
     ///
     /// The kernel passes a datagram to the device that owns the number of the queue pair: the upper
     /// 6 of its 24 bits are the device's slot in the group. Devices come and go without effect on
@@ -33,7 +33,8 @@ pub enum PortUse {
 /// How many shards a device gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shards {
-    /// As many as the kernel permits, up to this number.
+    /// As many as the kernel permits, up to this number. At a [shared port](PortUse::Shared) it is one
+    /// from the device on that finds no more than three quarters of the slots free.
     AtMost(usize),
     /// This number.
     Exactly(usize),

@@ -68,13 +68,16 @@ impl SoftOptions {
     /// an engine and a thread of its own, and each queue pair belongs to one, so that the queue pairs
     /// of a device use several processors. A shard without work sleeps.
     ///
-    /// By default the environment variable `GDR_SHARDS` decides, and a value outside is an error. Else there is one for every two
-    /// processors of this process at a loopback address, and a single one at others: there the kernel
-    /// may merge datagrams for several shards if the peer sends all of them from one port, and those that
-    /// reach a wrong one are sent again ([`source_ports`](Self::source_ports)). There is a single one with [`PortUse::Shared`], too, whose slots are few: each shard takes one.
+    /// By default the environment variable `GDR_SHARDS` decides, and a value outside is an error. Without it the number
+    /// depends on the address. At a loopback address it is one for every two processors of this process, or with
+    /// [`PortUse::Shared`], where each shard takes one of the few slots of the port, two if the process has eight processors and most
+    /// slots are free. At other addresses it is one: there the kernel may merge datagrams for several shards if the peer
+    /// sends all of them from one port, and those that reach a wrong one are sent again ([`source_ports`](Self::source_ports)).
     ///
     /// A thread that polls or waits for a completion queue drives the shard of its queue pairs itself if
-    /// all of them belong to one shard. Otherwise the threads of the shards do.
+    /// all of them belong to one shard. Otherwise the threads of the shards do. The two shards at a shared port
+    /// therefore never split the queue pairs of one completion queue, unless their send and receive queues complete in
+    /// different ones.
     pub const fn shards(mut self, shards: usize) -> Self {
         self.shards = Some(shards);
         self

@@ -60,6 +60,7 @@ impl PortGroup {
                 break (sockets.into(), found.free);
             }
         };
+        let most = slots_of(shards, free.len());
         let (mut slots, mut listeners) = (Vec::new(), Vec::new());
         for slot in free {
             // Its name first: from then on it is no other device's.
@@ -68,7 +69,7 @@ impl PortGroup {
             };
             // A process that was killed left its socket as it was.
             sockets::vacate(sockets[slot.index()].as_fd())?;
-            if slots.len() < shards.most() {
+            if slots.len() < most {
                 slots.push(slot);
                 listeners.push(listener);
             }
@@ -103,6 +104,15 @@ impl PortGroup {
     /// The slots of the device, by shard.
     pub(super) fn slots(&self) -> &[Slot] {
         &self.slots
+    }
+}
+
+/// How many slots a device takes of the free ones.
+const fn slots_of(shards: Shards, free: usize) -> usize {
+    match shards {
+        // The rest is for devices that come later, each of which needs one.
+        Shards::AtMost(_) if free <= SLOTS * 3 / 4 => 1,
+        shards => shards.most(),
     }
 }
 
@@ -158,6 +168,13 @@ mod tests {
     fn enlarge(group: &PortGroup, slot: Slot) {
         let socket = &group.sockets[slot.index()];
         sockopt::set_socket_recv_buffer_size(socket, 100_000).unwrap();
+    }
+
+    #[test]
+    fn a_device_that_can_do_with_one_slot_leaves_the_last_three_quarters_to_others() {
+        assert_eq!(slots_of(Shards::AtMost(2), SLOTS), 2);
+        assert_eq!(slots_of(Shards::AtMost(2), SLOTS * 3 / 4), 1);
+        assert_eq!(slots_of(Shards::Exactly(2), 2), 2);
     }
 
     #[test]
