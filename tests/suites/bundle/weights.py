@@ -17,6 +17,7 @@ import torch
 
 LIMIT_S = 120
 PULLS = 15
+SETTLE_S = 10
 STORM_S = float(os.environ.get("STORM_S", "10"))
 
 
@@ -102,10 +103,17 @@ def train(device):
             for _ in range(30):
                 product = (product @ matrix) * 0.01
 
+        # The GPU's clocks settle some seconds after it became busy. Before that, a pause or a copy between two
+        # steps changes how long the next one takes.
+        settled = time.monotonic() + SETTLE_S
+        while time.monotonic() < settled:
+            on_stream(step, 10)
         alone, pushing = [], []
-        for _ in range(5):
-            alone.append(on_stream(step, 10))
-            pushing.append(on_stream(lambda: (step(), push()), 10))
+        turns = [(alone, step), (pushing, lambda: (step(), push()))]
+        for _ in range(10):
+            for times, work in turns:
+                times.append(on_stream(work, 10))
+            turns.reverse()
         ratio = round(median(pushing) / median(alone), 3)
         say(what="step", without_ms=median(alone), with_push_ms=median(pushing), ratio=ratio)
         del source, target, matrix
