@@ -147,6 +147,15 @@ impl QueuePair<Connection> {
         self.device().shards().source_port()
     }
 
+    /// Posts a request. Unlike [`post_sends`](Self::post_sends), it does not wait while another thread drives the
+    /// engine, if the request is short: that thread then posts and sends it.
+    ///
+    /// # Errors
+    /// [`Error::Post`](crate::Error::Post), [`Error::ForkedChild`](crate::Error::ForkedChild); the request was not posted.
+    pub fn post_send(&self, request: &SendRequest<'_>) -> Result<()> {
+        self.engine()?.post_send(self.qpn(), request)
+    }
+
     /// From RESET to INIT. The peer is allowed `access` at most.
     ///
     /// # Errors

@@ -1,17 +1,27 @@
-//! The rings between two processes under every interleaving and every reordering that Rust's memory model
+//! The rings between two processes, and the intake of an engine, under every interleaving and every reordering that Rust's memory model
 //! allows. Run by `cargo xtask loom`.
 #![cfg(loom)]
 #![allow(dead_code, reason = "the library uses the rest")]
 
 #[path = "../src/wire/memory/header.rs"]
 mod header;
+#[path = "../src/int_map.rs"]
+mod int_map;
+#[path = "../src/shard/intake.rs"]
+mod intake;
 #[path = "../src/wire/memory/ring.rs"]
 mod ring;
 
-/// The atomics of the model checker, in place of `src/wire/memory/primitives.rs`.
+/// The atomics and the lock of the model checker, in place of `src/wire/memory/primitives.rs` and
+/// `src/shard/primitives.rs`.
 mod primitives {
-    pub(super) use loom::sync::atomic::{AtomicU32, AtomicU64, fence};
+    pub(super) use loom::sync::Mutex;
+    pub(super) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
     pub(super) use loom::thread::yield_now;
+
+    pub(super) fn lock<T>(mutex: &Mutex<T>) -> loom::sync::MutexGuard<'_, T> {
+        mutex.lock().expect("no panic")
+    }
 
     /// No wait of a model has a limit.
     #[derive(Clone, Copy)]
@@ -75,6 +85,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use gdr_roce::Extent;
+use intake::{Intake, Terms};
 use loom::thread;
 use primitives::AtomicU32;
 use primitives::Deadline;
@@ -87,7 +98,7 @@ const LEN: usize = 8;
 const N: u32 = 4;
 
 /// Checks every execution with at most this many preemptions.
-fn check(preemptions: usize, model: impl Fn(Arc<Segment>) + Sync + Send + 'static) {
+fn check<T: Default>(preemptions: usize, model: impl Fn(Arc<T>) + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
     builder.check(move || model(Arc::default()));
@@ -124,7 +135,7 @@ fn take(consumer: &mut Consumer, record: &Doorbell) -> Record {
 
 #[test]
 fn no_wake_up_is_lost_and_what_was_written_before_a_record_is_seen() {
-    check(2, |segment| {
+    check(2, |segment: Arc<Segment>| {
         let written = Arc::new(AtomicU32::new(0));
         let doorbells = [Arc::new(Doorbell::new()), Arc::new(Doorbell::new())];
         let mut producer = Producer::new(Arc::clone(&segment), LEN);
@@ -160,7 +171,7 @@ fn no_wake_up_is_lost_and_what_was_written_before_a_record_is_seen() {
 
 #[test]
 fn memory_is_not_read_after_its_references_were_made_void() {
-    check(3, |segment| {
+    check(3, |segment: Arc<Segment>| {
         let payload = Extent { addr: 1, len: 2 };
         let mut producer = Producer::new(Arc::clone(&segment), LEN + 12);
         producer.room().expect("sound").expect("room");
@@ -189,5 +200,95 @@ fn memory_is_not_read_after_its_references_were_made_void() {
         // SAFETY: the checker reports a read at the same time.
         memory.with_mut(|memory| unsafe { *memory = 0 });
         reader.join().expect("no panic");
+    });
+}
+
+/// An engine that has posted these, and its intake.
+struct Engine {
+    posted: loom::sync::Mutex<Vec<u32>>,
+    intake: Intake<u32>,
+    due: AtomicU32,
+}
+
+/// The queue pair for which requests are left.
+const QPN: u32 = 1;
+
+impl Default for Engine {
+    fn default() -> Self {
+        let intake = Intake::new();
+        let terms = Terms {
+            room: 2,
+            max_inline: 0,
+            takes_reads: false,
+        };
+        intake.open(QPN, terms);
+        Self {
+            posted: loom::sync::Mutex::default(),
+            intake,
+            due: AtomicU32::default(),
+        }
+    }
+}
+
+impl Engine {
+    /// Posts what was left, and unlocks.
+    fn take(&self, mut posted: loom::sync::MutexGuard<'_, Vec<u32>>) {
+        let mut taken = Vec::new();
+        self.intake.take(&mut taken);
+        posted.extend(taken.into_iter().map(|left| left.request));
+        // Other threads run here, before the unlocking.
+        self.due.store(0, Relaxed);
+    }
+
+    fn serve(&self) {
+        let try_lock = || self.posted.try_lock().ok();
+        self.intake.serve(try_lock, |posted| self.take(posted));
+    }
+
+    /// Uses the engine for something else.
+    fn hold(&self) {
+        self.take(self.posted.lock().expect("no panic"));
+        self.serve();
+    }
+
+    fn leave(&self, request: u32) {
+        assert!(self.intake.leave(QPN, |_| Some(request)), "room");
+        self.serve();
+    }
+}
+
+#[test]
+fn what_is_left_while_another_thread_has_the_engine_is_posted_in_order() {
+    check(3, |engine: Arc<Engine>| {
+        let poster = {
+            let engine = Arc::clone(&engine);
+            thread::spawn(move || {
+                engine.leave(1);
+                engine.leave(2);
+            })
+        };
+        engine.hold();
+        poster.join().expect("no panic");
+        assert_eq!(*engine.posted.lock().expect("no panic"), [1, 2]);
+    });
+}
+
+#[test]
+fn what_two_threads_leave_is_posted_once() {
+    check(2, |engine: Arc<Engine>| {
+        let poster = {
+            let engine = Arc::clone(&engine);
+            thread::spawn(move || engine.leave(1))
+        };
+        let holder = {
+            let engine = Arc::clone(&engine);
+            thread::spawn(move || engine.hold())
+        };
+        engine.leave(2);
+        poster.join().expect("no panic");
+        holder.join().expect("no panic");
+        let mut posted = engine.posted.lock().expect("no panic").clone();
+        posted.sort_unstable();
+        assert_eq!(posted, [1, 2]);
     });
 }

@@ -567,6 +567,16 @@ impl QueuePair {
         self.requester.end_peer();
     }
 
+    /// How many more requests the send queue takes.
+    pub fn send_room(&self) -> u32 {
+        self.requester.room(&self.caps)
+    }
+
+    /// Returns whether READs and atomics may be posted.
+    pub fn takes_reads(&self) -> bool {
+        self.requester.takes_reads()
+    }
+
     /// Returns whether a request may wait to be sent.
     pub fn has_unsent_requests(&self) -> bool {
         self.requester.has_unsent()

@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use gdr_nic::{AtomicOp, Immediate, PostError, Remote, Rkey, WrId, XrcSrqn};
+use gdr_nic::{AtomicOp, Immediate, Remote, Rkey, WrId, XrcSrqn};
 use gdr_nic::{Data, FrameSendRequest, Operation, RecvRequest, SendRequest};
 use gdr_verbs_sys::{ibv_qp, ibv_qp_type, ibv_recv_wr, ibv_send_flags, ibv_send_wr, ibv_wr_opcode};
 
@@ -97,6 +97,24 @@ pub(crate) unsafe extern "C" fn post_send(
             let is_extended = init.kind == ibv_qp_type::IBV_QPT_XRC_SEND;
             let parts = |wr: &ibv_send_wr| (WrId(wr.wr_id), flags(wr.send_flags, signals_all));
             match pair.nic() {
+                // SAFETY: `next` is the caller's list.
+                NicPair::Connection(nic) if !is_extended && unsafe { is_single(next) } => {
+                    // SAFETY: as before.
+                    let wr = unsafe { &*next };
+                    let operation = operation(wr)?;
+                    let (id, flags) = parts(wr);
+                    let push = |data: Data<'_>| {
+                        let request = SendRequest {
+                            id,
+                            operation,
+                            data,
+                            flags,
+                        };
+                        nic.post_send(&request)
+                    };
+                    // SAFETY: a request of the caller's list.
+                    unsafe { with_data(&pair, wr, push) }
+                }
                 NicPair::Connection(nic) => nic.post_sends(|queue| {
                     let post = |wr: &ibv_send_wr| {
                         let window = window(&pair, wr)?;
@@ -163,6 +181,16 @@ pub(crate) unsafe extern "C" fn post_send(
     })
 }
 
+/// Whether a list is one request that changes no window.
+///
+/// # Safety
+/// `wr` is a list of requests of libibverbs.
+unsafe fn is_single(wr: *const ibv_send_wr) -> bool {
+    // SAFETY: the contract of this function.
+    let wr = unsafe { wr.as_ref() };
+    wr.is_some_and(|wr| wr.next.is_null() && wr.opcode != ibv_wr_opcode::IBV_WR_BIND_MW)
+}
+
 /// Destination and immediate of a datagram.
 fn datagram(wr: &ibv_send_wr) -> Result<(Destination, Option<Immediate>), Errno> {
     // SAFETY: of each union, the members are numbers and an address, which is looked up.
@@ -179,11 +207,14 @@ fn datagram(wr: &ibv_send_wr) -> Result<(Destination, Option<Immediate>), Errno>
 ///
 /// # Safety
 /// `wr` is a valid request of libibverbs.
-unsafe fn with_data(
+unsafe fn with_data<E>(
     pair: &Pair,
     wr: &ibv_send_wr,
-    push: impl FnOnce(Data<'_>) -> Result<(), PostError>,
-) -> Result<(), Errno> {
+    push: impl FnOnce(Data<'_>) -> Result<(), E>,
+) -> Result<(), Errno>
+where
+    Errno: From<E>,
+{
     let cap = &pair.init().cap;
     // SAFETY: a valid request has as many entries as it says.
     let list = unsafe { entries(wr.sg_list, wr.num_sge, cap.max_send_sge) }?;

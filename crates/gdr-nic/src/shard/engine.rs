@@ -1,6 +1,7 @@
 //! The engine: queue pairs, timers and the wire. One thread at a time uses it.
 
 mod faults;
+mod left_requests;
 #[cfg(test)]
 mod tests;
 
@@ -24,8 +25,10 @@ use crate::retained::RetainedList;
 use crate::shard::answers;
 use crate::shard::captured_rings::CapturedRings;
 use crate::shard::cq_entries::Announcement;
+use crate::shard::intake::{Intake, Left};
+use crate::shard::left_send::LeftSend;
 use crate::shard::memory::{DomainMemory, RegionCache, Unfinished};
-use crate::shard::qp_context::{Acknowledgement, QpContext, Receives};
+use crate::shard::qp_context::{Acknowledgement, IntakeUse, QpContext, Receives};
 use crate::shard::qp_table::{Acceptor, QpTable, schedule, unknown_qp};
 use crate::shard::region_table::Regions;
 use crate::shard::ring_acceptor::RingAcceptor;
@@ -84,6 +87,14 @@ pub(crate) struct Engine {
     /// Until when a queue pair waits for the limit of the device.
     limited_until: Option<Time>,
     device: Arc<DeviceState>,
+    /// What posters leave to the thread that has the engine's lock.
+    pub(crate) intake: Arc<Intake<LeftSend>>,
+    /// How many queue pairs have it open.
+    open_intakes: usize,
+    /// Room for what is taken from it.
+    taken: Vec<Left<LeftSend>>,
+    /// Something was taken from it that was not sent yet.
+    has_taken: bool,
     /// Without what the queue pairs and the wire over UDP count.
     counters: Counters,
     /// The device has failed, and every queue pair was changed to ERR.
@@ -112,6 +123,10 @@ impl Engine {
             unfinished: Unfinished::default(),
             limited_until: None,
             device,
+            intake: Arc::new(Intake::new()),
+            open_intakes: 0,
+            taken: Vec::new(),
+            has_taken: false,
             counters: Counters::default(),
             flushed: false,
             completed: RetainedList::new(),
@@ -219,6 +234,10 @@ impl Engine {
     /// Removes a queue pair. Its number stays on the ready list until that comes to it.
     pub(crate) fn remove(&mut self, qpn: Qpn) -> Option<Box<QpContext>> {
         let mut qp = self.qps.qps.remove(&qpn.get())?;
+        if qp.intake != IntakeUse::Closed {
+            self.intake.discard(qpn.get());
+            self.open_intakes -= 1;
+        }
         // The device counts since it was opened, so what the queue pair counted must outlive it.
         self.qps.retired += qp.transport.statistics();
         self.qps.retired_payload += mem::take(&mut qp.requests.payload);
@@ -340,6 +359,7 @@ impl Engine {
         // failed engine is not polled.
         self.sleep.is_none()
             && !self.is_failed()
+            && !self.has_taken
             && self.qps.qps.get(&qpn.get()).is_some_and(|qp| {
                 qp.requests.deferred < MOST_DEFERRED && qp.transport.has_outstanding()
             })
@@ -591,6 +611,7 @@ impl Engine {
     /// Sends for every ready queue pair in turn, and settles what it completed.
     fn transmit(&mut self, regions: &Regions, now: Time) -> bool {
         let mut any = false;
+        self.has_taken = false;
         self.limited_until = None;
         if self.qps.ready.is_empty() {
             self.flush_wires();

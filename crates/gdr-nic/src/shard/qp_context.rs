@@ -35,6 +35,15 @@ pub(crate) enum Acknowledgement {
     Released,
 }
 
+/// Whether posters leave requests of a queue pair in the engine's intake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum IntakeUse {
+    /// They wait for the engine.
+    Closed,
+    /// They may, and so many posts in succession have not.
+    Open { unused: u32 },
+}
+
 /// Where the receives of a queue pair come from.
 pub(crate) enum Receives {
     /// From a queue of its own.
@@ -79,6 +88,7 @@ pub(crate) struct QpContext {
     /// Its entry in the engine's timers: its deadline, or an earlier time.
     pub(crate) timer: Option<Time>,
     pub(crate) requests: PostedRequests,
+    pub(crate) intake: IntakeUse,
     /// Its faults. With them, every request is counted.
     pub(crate) chaos: Option<Box<QpChaos>>,
     send_completions: CqProducer,
@@ -107,6 +117,7 @@ impl QpContext {
             acknowledgement: Acknowledgement::Due,
             timer: None,
             requests: PostedRequests::default(),
+            intake: IntakeUse::Closed,
             chaos: None,
             send_completions,
             recv_completions,

@@ -1,12 +1,13 @@
 //! An engine that threads share.
 
+mod engine_guard;
+mod posts;
 mod qp_states;
 
 use std::fmt;
 use std::hint;
 use std::mem;
 use std::net::SocketAddr;
-use std::ops::{Deref, DerefMut};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -15,26 +16,24 @@ use std::time::{Duration, Instant};
 
 use gdr_process::lock::{lock, try_lock};
 use gdr_roce::wire::Packet;
-use gdr_roce::{Capabilities, PacketBudget, Qpn, SharedReceiveQueue, State};
+use gdr_roce::{Capabilities, PacketBudget, Qpn, SharedReceiveQueue};
 
 use crate::device_state::DeviceState;
 use crate::ending_thread::EndingThread;
 use crate::error::Result;
 use crate::os;
-use crate::recv_queue::RecvQueue;
 use crate::retained;
-use crate::send_queue::SendQueue;
-use crate::service::Service;
 use crate::shard::caller_activity::CallerActivity;
 use crate::shard::clock::{Clock, nanoseconds};
 use crate::shard::completion_counting::{CompletionCounter, CountedOperation};
 use crate::shard::cpu_contention::{CpuContention, Yielded};
 use crate::shard::cq_entries::{CqEntries, CqProducer};
 use crate::shard::engine::{ConnectionId, Engine};
+use crate::shard::intake::Intake;
+use crate::shard::left_send::LeftSend;
 use crate::shard::process_end;
 use crate::shard::progress_thread;
 use crate::shard::qp_context::{QpContext, Receives};
-use crate::shard::qp_table::unknown_qp;
 use crate::shard::srq_context::SrqContext;
 use crate::shard::transport::Transport;
 use crate::shard::xrc_context::XrcContext;
@@ -44,6 +43,8 @@ use gdr_udp::Datagram;
 use gdr_udp::Deadline;
 use gdr_udp::Socket;
 use gdr_udp::{Integrity, SourcePort};
+
+pub(crate) use engine_guard::EngineGuard;
 
 /// How many idle polls there are between two yields of the CPU, unless other threads want it. A yield
 /// costs as much as a poll.
@@ -99,6 +100,8 @@ pub(crate) struct SharedEngine {
     /// Its place among the shards of the device.
     shard: usize,
     engine: Mutex<Engine>,
+    /// What posters leave to the thread that has the engine's lock.
+    intake: Arc<Intake<LeftSend>>,
     socket: Arc<Socket>,
     /// Shows whether packets came by rings.
     watches: Arc<Watches>,
@@ -139,6 +142,7 @@ impl SharedEngine {
     ) -> Result<(Arc<Self>, EndingThread)> {
         let socket = Arc::new(socket);
         let engine = Engine::new(Arc::clone(&socket), Arc::clone(device))?;
+        let intake = Arc::clone(&engine.intake);
         let watches = Arc::clone(engine.rings.watches());
         let shared = Arc::new(Self {
             device: Arc::clone(device),
@@ -146,6 +150,7 @@ impl SharedEngine {
             watches,
             udp_skipped: AtomicU32::new(0),
             engine: Mutex::new(engine),
+            intake,
             socket,
             qps: AtomicUsize::new(0),
             lock_waiters: AtomicU32::new(0),
@@ -304,74 +309,11 @@ impl SharedEngine {
         // The process is ending: a thread that holds the lock may never run again.
         let engine = try_lock(&self.engine);
         if let Some((engine, regions)) = engine.zip(self.device.regions.try_read(self.shard)) {
-            self.guard(engine).acknowledge_all(&regions);
+            let mut engine = self.guard(engine);
+            // For the same reason.
+            engine.leave_intake();
+            engine.acknowledge_all(&regions);
         }
-    }
-
-    /// Runs `post` on the send queue of a queue pair, and sends what it posted.
-    pub(crate) fn post_sends<S: Service, T>(
-        &self,
-        qpn: Qpn,
-        post: impl FnOnce(&mut SendQueue<'_, S>) -> T,
-    ) -> Result<T> {
-        // A long list, and a wait for the lock, are a part of the call: the program does not compute then.
-        let begin = self.clock().now();
-        let mut engine = self.lock();
-        let Some(qp) = engine.schedule(qpn) else {
-            return Err(unknown_qp(State::ReadyToSend));
-        };
-        let left_to_thread = qp.is_left_to_thread();
-        let Some(mut queue) = SendQueue::of(qp) else {
-            return Err(unknown_qp(State::ReadyToSend));
-        };
-        let outcome = post(&mut queue);
-        let Some(mut engine) = self.lock_of_caller(engine, left_to_thread) else {
-            return Ok(outcome);
-        };
-        self.callers.begin(begin);
-        let now = self.clock().now();
-        if engine.may_defer(qpn) {
-            self.callers.end(now);
-        } else {
-            engine.send(&self.device.regions.read(self.shard), now);
-            self.unlock(engine);
-            self.callers.end(self.clock().now());
-        }
-        Ok(outcome)
-    }
-
-    /// Returns the locked engine if the thread that has posted is to send. If the progress thread is
-    /// awake, and is the one that drives this shard, that sends while the other posts to other shards.
-    fn lock_of_caller<'a>(
-        &self,
-        engine: EngineGuard<'a>,
-        left_to_thread: bool,
-    ) -> Option<EngineGuard<'a>> {
-        if !left_to_thread || engine.sleep.is_some() || engine.is_failed() {
-            return Some(engine);
-        }
-        self.unlock(engine);
-        self.leave_to_thread();
-        None
-    }
-
-    /// Runs `post` on the receive queue of a queue pair.
-    pub(crate) fn post_recvs<T>(
-        &self,
-        qpn: Qpn,
-        post: impl FnOnce(&mut RecvQueue<'_>) -> T,
-    ) -> Result<T> {
-        let mut engine = self.lock();
-        let Some(qp) = engine.schedule(qpn) else {
-            return Err(unknown_qp(State::Init));
-        };
-        let left_to_thread = qp.is_left_to_thread();
-        let outcome = post(&mut RecvQueue::of(qp));
-        // A queue pair in ERR flushes its receives at once.
-        if let Some(engine) = self.lock_of_caller(engine, left_to_thread) {
-            self.send_now(engine, self.clock().now());
-        }
-        Ok(outcome)
     }
 
     /// Counts operations of a queue pair by a counter.
@@ -442,8 +384,10 @@ impl SharedEngine {
         }
         let Some(engine) = try_lock(&self.engine) else {
             // The thread that holds it may have lost its CPU to this very loop.
-            threads::yield_now();
-            return Polled::Idle;
+            if self.contention.is_present() {
+                threads::yield_now();
+            }
+            return Polled::Skipped;
         };
         self.polls_given_way.store(0, Ordering::Relaxed);
         let mut engine = self.guard(engine);
@@ -641,11 +585,6 @@ impl SharedEngine {
         self.guard(lock(&self.engine))
     }
 
-    fn guard<'a>(&'a self, engine: MutexGuard<'a, Engine>) -> EngineGuard<'a> {
-        let due = &self.due;
-        EngineGuard { engine, due }
-    }
-
     /// When threads of the program drive the engine, and whether one of them is waiting.
     pub(crate) fn callers(&self) -> &CallerActivity {
         &self.callers
@@ -705,44 +644,6 @@ pub(crate) fn pause(polls: u64, contention: &CpuContention, clock: &Clock) -> Op
     yields.then(|| contention.yield_now(clock))
 }
 
-/// The locked engine. Unlocking it updates [`SharedEngine::due`].
-pub(crate) struct EngineGuard<'a> {
-    engine: MutexGuard<'a, Engine>,
-    due: &'a AtomicU64,
-}
-
-impl Deref for EngineGuard<'_> {
-    type Target = Engine;
-
-    fn deref(&self) -> &Engine {
-        &self.engine
-    }
-}
-
-impl DerefMut for EngineGuard<'_> {
-    fn deref_mut(&mut self) -> &mut Engine {
-        &mut self.engine
-    }
-}
-
-impl Drop for EngineGuard<'_> {
-    fn drop(&mut self) {
-        let wakeup = self.engine.wakeup();
-        let due = match wakeup.at {
-            _ if wakeup.when_writable
-                || wakeup.when_frames_fit
-                || self.engine.rings.is_blocked()
-                || self.engine.has_work() =>
-            {
-                NOW
-            }
-            Some(at) => nanoseconds(at.elapsed()),
-            None => NEVER,
-        };
-        self.due.store(due, Ordering::Release);
-    }
-}
-
 /// While it lives, a thread of the program waits for the mutex.
 pub(crate) struct LockWaiter<'a>(&'a SharedEngine);
 
@@ -771,6 +672,8 @@ impl Drop for PollingWaiter<'_> {
 #[cfg(test)]
 mod tests {
     use std::ptr;
+
+    use gdr_roce::State;
 
     use super::*;
     use crate::device_state::EVENTS;

@@ -227,6 +227,18 @@ impl Requester {
         first.is_none_or(|wqe| wqe.first.is_none())
     }
 
+    /// How many more requests the queue takes.
+    pub(crate) fn room(&self, caps: &Capabilities) -> u32 {
+        // At most as many as fit were posted.
+        caps.max_send_wr
+            .saturating_sub(self.send_queue.len() as u32)
+    }
+
+    /// Whether READs and atomics may be posted.
+    pub(crate) const fn takes_reads(&self) -> bool {
+        self.attributes.max_rd_atomic > 0
+    }
+
     /// Checks and queues a request.
     pub(crate) fn post(
         &mut self,
@@ -234,11 +246,11 @@ impl Requester {
         caps: &Capabilities,
         mtu: Mtu,
     ) -> Result<(), PostError> {
-        if self.send_queue.len() >= caps.max_send_wr as usize {
+        if self.room(caps) == 0 {
             return Err(PostError::Full(caps.max_send_wr));
         }
         let wqe = SendWqe::new(request, caps, mtu)?;
-        if wqe.expects_response() && self.attributes.max_rd_atomic == 0 {
+        if wqe.expects_response() && !self.takes_reads() {
             return Err(PostError::NoReads);
         }
         self.send_queue.push_back(wqe);

@@ -40,6 +40,8 @@ impl SharedEngine {
         change: impl FnOnce(&mut S::State) -> std::result::Result<(), StateError>,
     ) -> Result<()> {
         let mut engine = self.lock();
+        // What it accepts may be another thing afterwards.
+        engine.close_intake(qpn);
         let protocol = engine.schedule(qpn).and_then(|qp| S::of(&mut qp.transport));
         Ok(change(protocol.ok_or_else(|| unknown_qp(to))?)?)
     }

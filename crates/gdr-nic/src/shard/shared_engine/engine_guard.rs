@@ -1,0 +1,82 @@
+//! The locked engine.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::MutexGuard;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::{NEVER, NOW, SharedEngine};
+use crate::shard::clock::nanoseconds;
+use crate::shard::engine::Engine;
+
+impl SharedEngine {
+    /// The engine, which the caller has locked, with what was left for it.
+    pub(super) fn guard<'a>(&'a self, mut engine: MutexGuard<'a, Engine>) -> EngineGuard<'a> {
+        engine.take_left();
+        EngineGuard {
+            engine,
+            look: IntakeLook(Some(self)),
+            due: &self.due,
+        }
+    }
+}
+
+/// The locked engine. Unlocking it updates [`SharedEngine::due`].
+pub(crate) struct EngineGuard<'a> {
+    engine: MutexGuard<'a, Engine>,
+    // After the mutex, which is unlocked when the field before is dropped.
+    look: IntakeLook<'a>,
+    due: &'a AtomicU64,
+}
+
+impl EngineGuard<'_> {
+    /// Lets nobody look at the intake after this is dropped.
+    pub(super) fn leave_intake(&mut self) {
+        self.look.0 = None;
+    }
+}
+
+impl Deref for EngineGuard<'_> {
+    type Target = Engine;
+
+    fn deref(&self) -> &Engine {
+        &self.engine
+    }
+}
+
+impl DerefMut for EngineGuard<'_> {
+    fn deref_mut(&mut self) -> &mut Engine {
+        &mut self.engine
+    }
+}
+
+impl Drop for EngineGuard<'_> {
+    fn drop(&mut self) {
+        let wakeup = self.engine.wakeup();
+        let due = match wakeup.at {
+            _ if wakeup.when_writable
+                || wakeup.when_frames_fit
+                || self.engine.rings.is_blocked()
+                || self.engine.has_work() =>
+            {
+                NOW
+            }
+            Some(at) => nanoseconds(at.elapsed()),
+            None => NEVER,
+        };
+        self.due.store(due, Ordering::Release);
+        if !self.engine.has_intake() {
+            self.look.0 = None;
+        }
+    }
+}
+
+/// Looks at the intake when it is dropped, after the engine was unlocked.
+struct IntakeLook<'a>(Option<&'a SharedEngine>);
+
+impl Drop for IntakeLook<'_> {
+    fn drop(&mut self) {
+        if let Some(shared) = self.0 {
+            shared.serve_intake();
+        }
+    }
+}

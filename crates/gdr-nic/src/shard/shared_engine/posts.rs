@@ -1,0 +1,342 @@
+//! Posting of requests.
+
+use gdr_process::lock::try_lock;
+use gdr_roce::{Qpn, SendRequest, State};
+
+use super::{EngineGuard, SharedEngine};
+use crate::connection::Connection;
+use crate::error::Result;
+use crate::recv_queue::RecvQueue;
+use crate::send_queue::SendQueue;
+use crate::service::Service;
+use crate::shard::intake::Terms;
+use crate::shard::left_send::LeftSend;
+use crate::shard::qp_context::IntakeUse;
+use crate::shard::qp_table::unknown_qp;
+
+/// The intake of a queue pair whose poster had to wait for the engine.
+const WAITED: IntakeUse = IntakeUse::Open { unused: 0 };
+
+impl SharedEngine {
+    /// Runs `post` on the send queue of a queue pair, and sends what it posted.
+    pub(crate) fn post_sends<S: Service, T>(
+        &self,
+        qpn: Qpn,
+        post: impl FnOnce(&mut SendQueue<'_, S>) -> T,
+    ) -> Result<T> {
+        // A long list, and a wait for the lock, are a part of the call: the program does not compute then.
+        let begin = self.clock().now();
+        self.post_locked(self.lock(), begin, qpn, post, IntakeUse::Closed)
+    }
+
+    /// Posts a request of a connection. A short one is left to the thread that has the engine's lock, if there is one.
+    pub(crate) fn post_send(&self, qpn: Qpn, request: &SendRequest<'_>) -> Result<()> {
+        let begin = self.clock().now();
+        let post = |queue: &mut SendQueue<'_, Connection>| queue.push(request);
+        if let Some(engine) = try_lock(&self.engine) {
+            let engine = self.guard(engine);
+            return Ok(self.post_locked(engine, begin, qpn, post, IntakeUse::Closed)??);
+        }
+        let leave = |terms: &Terms| LeftSend::of(request, terms);
+        if self.intake.leave(qpn.get(), leave) {
+            self.callers.begin(begin);
+            self.serve_intake();
+            self.callers.end(self.clock().now());
+            return Ok(());
+        }
+        Ok(self.post_locked(self.lock(), begin, qpn, post, WAITED)??)
+    }
+
+    /// Runs `post` on the send queue of a queue pair of the locked engine, and sends what it posted. It is the one that
+    /// opens the intake, unless `intake` is closed.
+    fn post_locked<S: Service, T>(
+        &self,
+        mut engine: EngineGuard<'_>,
+        begin: u64,
+        qpn: Qpn,
+        post: impl FnOnce(&mut SendQueue<'_, S>) -> T,
+        intake: IntakeUse,
+    ) -> Result<T> {
+        let before = engine.close_intake(qpn);
+        let Some(qp) = engine.schedule(qpn) else {
+            return Err(unknown_qp(State::ReadyToSend));
+        };
+        let left_to_thread = qp.is_left_to_thread();
+        let Some(mut queue) = SendQueue::of(qp) else {
+            return Err(unknown_qp(State::ReadyToSend));
+        };
+        let outcome = post(&mut queue);
+        match (intake, before) {
+            (IntakeUse::Open { unused }, _) => engine.open_intake(qpn, unused),
+            (IntakeUse::Closed, IntakeUse::Open { unused }) => engine.open_intake(qpn, unused + 1),
+            (IntakeUse::Closed, IntakeUse::Closed) => {}
+        }
+        let Some(mut engine) = self.lock_of_caller(engine, left_to_thread) else {
+            return Ok(outcome);
+        };
+        self.callers.begin(begin);
+        let now = self.clock().now();
+        if engine.may_defer(qpn) {
+            self.callers.end(now);
+        } else {
+            engine.send(&self.device.regions.read(self.shard), now);
+            self.unlock(engine);
+            self.callers.end(self.clock().now());
+        }
+        Ok(outcome)
+    }
+
+    /// Posts and sends what was left, unless another thread has the lock, which then does it.
+    pub(super) fn serve_intake(&self) {
+        self.intake.serve(
+            || try_lock(&self.engine),
+            |engine| {
+                let mut engine = self.guard(engine);
+                // `serve` looks again itself.
+                engine.leave_intake();
+                self.send_now(engine, self.clock().now());
+            },
+        );
+    }
+
+    /// Returns the locked engine if the thread that has posted is to send. If the progress thread is
+    /// awake, and is the one that drives this shard, that sends while the other posts to other shards.
+    fn lock_of_caller<'a>(
+        &self,
+        engine: EngineGuard<'a>,
+        left_to_thread: bool,
+    ) -> Option<EngineGuard<'a>> {
+        if !left_to_thread || engine.sleep.is_some() || engine.is_failed() {
+            return Some(engine);
+        }
+        self.unlock(engine);
+        self.leave_to_thread();
+        None
+    }
+
+    /// Runs `post` on the receive queue of a queue pair.
+    pub(crate) fn post_recvs<T>(
+        &self,
+        qpn: Qpn,
+        post: impl FnOnce(&mut RecvQueue<'_>) -> T,
+    ) -> Result<T> {
+        let mut engine = self.lock();
+        let Some(qp) = engine.schedule(qpn) else {
+            return Err(unknown_qp(State::Init));
+        };
+        let left_to_thread = qp.is_left_to_thread();
+        let outcome = post(&mut RecvQueue::of(qp));
+        // A queue pair in ERR flushes its receives at once.
+        if let Some(engine) = self.lock_of_caller(engine, left_to_thread) {
+            self.send_now(engine, self.clock().now());
+        }
+        Ok(outcome)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+    use std::time::Duration;
+
+    use gdr_roce::{Capabilities, Completion, PostError, Reliability, WcStatus, WrId};
+    use gdr_udp::Deadline;
+
+    use super::*;
+    use crate::completion_queue::CompletionQueue;
+    use crate::device::Device;
+    use crate::error::Error;
+    use crate::loopback::{self, connect, message, post_receive};
+    use crate::queue_pair::{QueuePair, Queues};
+    use crate::types::Domain;
+
+    /// The requests that the send queue takes.
+    const ROOM: u32 = 8;
+
+    /// A queue pair that is connected with itself, after a post has waited for the engine.
+    struct Contended {
+        device: Device,
+        queue: CompletionQueue,
+        pair: QueuePair<Connection>,
+    }
+
+    impl Contended {
+        fn new() -> Self {
+            let device = loopback::device();
+            let queue = device.completion_queue(64, None);
+            let sizes = Capabilities {
+                max_send_wr: ROOM,
+                max_recv_wr: 64,
+                max_inline: 64,
+            };
+            let queues = Queues::completing_in(&queue);
+            let pair = device.queue_pair(Domain::new(), queues, sizes, Reliability::Reliable);
+            let pair = pair.unwrap();
+            pair.to_init(gdr_roce::Access::all()).unwrap();
+            connect(&pair, &pair).unwrap();
+            let it = Self {
+                device,
+                queue,
+                pair,
+            };
+            it.receives(1);
+            let engine = it.engine().lock();
+            thread::scope(|scope| {
+                let posted = scope.spawn(|| it.post(0, &[]));
+                it.await_waiter();
+                drop(engine);
+                posted.join().unwrap().unwrap();
+            });
+            it.finish(1);
+            it
+        }
+
+        fn engine(&self) -> &SharedEngine {
+            self.device.shards().first()
+        }
+
+        fn receives(&self, count: usize) {
+            (0..count).for_each(|_| post_receive(&self.pair));
+        }
+
+        fn post(&self, id: u64, bytes: &[u8]) -> Result<()> {
+            self.pair.post_send(&message(WrId(id), bytes))
+        }
+
+        /// Until a thread waits for the engine.
+        fn await_waiter(&self) {
+            let deadline = Deadline::after(Duration::from_secs(60));
+            while self
+                .engine()
+                .lock_waiters
+                .load(std::sync::atomic::Ordering::Relaxed)
+                == 0
+            {
+                assert!(!deadline.has_passed(), "no thread waits");
+                thread::yield_now();
+            }
+        }
+
+        fn completion(&self) -> Completion {
+            let deadline = Deadline::after(Duration::from_secs(60));
+            self.queue.wait(deadline).unwrap().expect("a completion")
+        }
+
+        /// The identifiers and statuses of the next completions of sends, as many as messages; those of receives are dropped.
+        fn finish(&self, messages: usize) -> Vec<(u64, WcStatus)> {
+            let all = (0..2 * messages).map(|_| self.completion());
+            let sends = all.filter(|completion| !completion.opcode.is_receive());
+            sends
+                .map(|completion| (completion.id.0, completion.status))
+                .collect()
+        }
+    }
+
+    #[test]
+    fn a_post_to_a_locked_engine_returns_and_what_unlocks_the_engine_sends_it() {
+        let it = Contended::new();
+        it.receives(3);
+        let engine = it.engine().lock();
+        for id in 1..=2 {
+            it.post(id, &[]).unwrap();
+        }
+        drop(engine);
+        it.pair
+            .post_sends(|queue| queue.push(&message(WrId(3), &[])))
+            .unwrap()
+            .unwrap();
+        let expected = [1, 2, 3].map(|id| (id, WcStatus::Success));
+        assert_eq!(it.finish(3), expected);
+    }
+
+    #[test]
+    fn what_was_left_needs_no_other_call_and_no_thread_that_is_awake() {
+        let it = Contended::new();
+        it.receives(1);
+        let (mut idle, deadline) = (0, Deadline::after(Duration::from_secs(60)));
+        // Permanently: a wake-up that is still due would end its sleep by itself.
+        while idle < 1000 {
+            assert!(!deadline.has_passed(), "the progress thread never sleeps");
+            let sleep = it.engine().lock().sleep;
+            let has_no_tick = sleep.is_some_and(|sleep| sleep.at.is_none());
+            idle = if has_no_tick { idle + 1 } else { 0 };
+            thread::yield_now();
+        }
+        let engine = it.engine().lock();
+        it.post(1, &[]).unwrap();
+        drop(engine);
+        for _ in 0..2 {
+            let completion = it.queue.entries().pop_wait(deadline).expect("a completion");
+            assert_eq!(completion.status, WcStatus::Success);
+        }
+    }
+
+    #[test]
+    fn a_full_queue_refuses_what_is_posted_to_a_locked_engine() {
+        let it = Contended::new();
+        let engine = it.engine().lock();
+        // The request that has waited was outstanding when room was last counted.
+        for id in 1..ROOM {
+            it.post(id.into(), &[]).unwrap();
+        }
+        thread::scope(|scope| {
+            // These must ask the queue itself.
+            let last = scope.spawn(|| [it.post(98, &[]), it.post(99, &[])]);
+            it.await_waiter();
+            drop(engine);
+            // There are no receives, so none of the others completes.
+            let [fits, refused] = last.join().unwrap();
+            fits.unwrap();
+            let refused = refused.unwrap_err();
+            assert!(
+                matches!(refused, Error::Post(PostError::Full(ROOM))),
+                "{refused}"
+            );
+        });
+    }
+
+    #[test]
+    fn what_a_queue_pair_would_refuse_is_not_left() {
+        let it = Contended::new();
+        let engine = it.engine().lock();
+        thread::scope(|scope| {
+            let long = scope.spawn(|| it.post(1, &[0; 65]));
+            it.await_waiter();
+            drop(engine);
+            let refused = long.join().unwrap().unwrap_err();
+            let too_long = PostError::InlineTooLong { len: 65, max: 64 };
+            assert!(
+                matches!(refused, Error::Post(why) if why == too_long),
+                "{refused}"
+            );
+        });
+    }
+
+    #[test]
+    fn what_was_left_is_flushed_in_err_and_discarded_in_reset() {
+        let it = Contended::new();
+        let mut engine = it.engine().lock();
+        it.post(1, &[]).unwrap();
+        engine
+            .schedule(it.pair.qpn())
+            .unwrap()
+            .transport
+            .enter_error();
+        drop(engine);
+        let flushed = it.completion();
+        assert_eq!((flushed.id.0, flushed.status), (1, WcStatus::WrFlushed));
+
+        let it = Contended::new();
+        let mut engine = it.engine().lock();
+        it.post(1, &[]).unwrap();
+        drop(engine.reset(it.pair.qpn()));
+        drop(engine);
+        assert_eq!(it.pair.state(), State::Reset);
+        let refused = it.post(2, &[]).unwrap_err();
+        assert!(
+            matches!(refused, Error::Post(PostError::State(State::Reset))),
+            "{refused}"
+        );
+        assert_eq!(it.queue.poll_one().unwrap(), None);
+    }
+}
