@@ -373,10 +373,13 @@ mod tests {
             ["fi_cm_data -s A"]
         );
         assert_eq!(found("fabtests").failed.all(fabtests), ["fi_msg_sockets"]);
-        let gtest = "[       OK ] ud_verbs/test.a/0 (3 ms)\n[  FAILED  ] rc_verbs/test.b/0, where x (4 ms)\n\
-                     [  FAILED  ] 1 test, listed below:\n";
-        assert_eq!(names(&found("ucx").passed, gtest), ["ud_verbs/test.a/0"]);
-        assert_eq!(found("ucx").failed.all(gtest), ["rc_verbs/test.b/0"]);
+        let gtest = "[==========] Running 3 tests from 2 test suites.\n[  FAILED  ] rc_verbs/test.b/0, where x (4 ms)\n\
+                     [     SKIP ] (no IB)\n[       OK ] ud_verbs/test.a/0 (3 ms)\n\
+                     [==========] 3 tests from 2 test suites ran. (9 ms total)\n[  FAILED  ] 1 test, listed below:\n";
+        let ucx = found("ucx");
+        assert_eq!(ucx.failed.all(gtest), ["rc_verbs/test.b/0"]);
+        assert_eq!(names(&ucx.skipped, gtest), ["(no IB)"]);
+        assert_eq!(names(&ucx.ran, gtest), ["3"]);
         let unittest =
             "FAIL: test_a (tests.test_x.Y)\ntest_b (tests.c) ... skipped 'no'\nRan 9 tests in 1s\n";
         let pyverbs = found("pyverbs");
