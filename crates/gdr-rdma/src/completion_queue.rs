@@ -59,8 +59,8 @@ impl CompletionQueue {
         self.queue.poll()
     }
 
-    /// Like [`CompletionQueue::poll`], for up to `most` completions: appends those that are there, the oldest first,
-    /// and returns how many. Together they take less time than one by one.
+    /// Appends up to `most` completions, the oldest first, and returns how many. If there is none yet, polls the
+    /// device's engine once, as [`CompletionQueue::poll`] does. Several take less time together than one by one.
     ///
     /// # Errors
     /// Same as [`CompletionQueue::poll`]; those that were taken before are in `completions`.
