@@ -59,6 +59,15 @@ impl CompletionQueue {
         self.queue.poll()
     }
 
+    /// Appends up to `most` completions, the oldest first, and returns how many. If there is none yet, polls the
+    /// device's engine once, as [`CompletionQueue::poll`] does. Several take less time together than one by one.
+    ///
+    /// # Errors
+    /// Same as [`CompletionQueue::poll`]; those that were taken before are in `completions`.
+    pub fn poll_into(&self, most: usize, completions: &mut Vec<Completion>) -> Result<usize> {
+        self.queue.poll_into(most, completions)
+    }
+
     /// Waits for the next completion: polls for the device's
     /// [`busy_poll`](crate::SoftOptions::busy_poll), then sleeps.
     ///

@@ -76,7 +76,7 @@ pub(crate) struct Flush {
 ///
 /// The region ends, and its key with it, when the last clone is dropped and no posted request uses
 /// it any more: a request holds its regions until it has completed (an unsignalled one, until a
-/// later one has). Once the region has ended, the buffer cannot be reached through it, not even by
+/// later one has; one of several that were posted together, until the last of them that uses the region has). Once the region has ended, the buffer cannot be reached through it, not even by
 /// a request of the peer that is half done: that request fails.
 ///
 /// The key is 32 random bits, new for each registration, and the same for local and remote use.
@@ -115,6 +115,12 @@ impl MemoryRegion {
     /// The region as what a request retains.
     pub(crate) fn into_retained(self) -> Arc<dyn Retained> {
         self.0
+    }
+
+    /// Whether both are clones of one region.
+    #[inline]
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
     pub(crate) fn downgrade(&self) -> WeakMemoryRegion {

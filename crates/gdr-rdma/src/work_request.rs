@@ -7,13 +7,15 @@ use crate::memory_region::Segment;
 use crate::types::UdEndpoint;
 
 /// The segments of a request.
-pub(crate) type Segments = SmallVec<[Segment; 2]>;
+///
+/// One in place: a request is moved several times until it is posted, and up to 128 bytes are moved without a call.
+pub(crate) type Segments = SmallVec<[Segment; 1]>;
 
 /// The bytes of a request.
 #[derive(Clone, Debug)]
 pub(crate) enum Data {
     Segments(Segments),
-    Inline(SmallVec<[u8; 64]>),
+    Inline(SmallVec<[u8; 32]>),
 }
 
 impl Data {
@@ -31,6 +33,15 @@ impl Data {
         match self {
             Self::Segments(segments) => segments,
             Self::Inline(_) => &[],
+        }
+    }
+
+    /// Whether both are one segment each, of the same region.
+    #[inline]
+    pub(crate) fn has_region_of(&self, other: &Self) -> bool {
+        match (self.segments(), other.segments()) {
+            ([own], [other]) => own.region().is_same(other.region()),
+            _ => false,
         }
     }
 }

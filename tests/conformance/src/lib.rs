@@ -52,6 +52,8 @@ macro_rules! conformance {
                 an_iterator_may_use_the_device_that_it_posts_to
                 a_list_is_posted_up_to_the_first_request_that_is_refused
                 an_endless_list_is_refused_when_the_queue_is_full
+                a_list_that_is_refused_in_part_keeps_the_regions_of_what_was_posted
+                completions_are_taken_several_at_a_time_in_order
                 a_signalled_request_behind_unsignalled_ones_completes_under_its_own_id
                 a_prepared_request_is_posted_as_often_as_wanted_and_keeps_its_memory
                 posting_before_connecting_and_beyond_the_queue_is_refused

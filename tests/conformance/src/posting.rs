@@ -9,7 +9,7 @@ use gdr_rdma::{
     Capabilities, Error, NicError, PostError, QueuePairOptions, RecvRequest, SendRequest, WrId,
 };
 
-use crate::{Bench, bytes, connect, fill};
+use crate::{Bench, bytes, connect, fill, soon};
 
 fn is_full(refused: &Error) -> bool {
     matches!(refused, Error::Nic(NicError::Post(PostError::Full(_))))
@@ -77,6 +77,47 @@ pub fn an_endless_list_is_refused_when_the_queue_is_full(bench: &Bench<'_>) {
         a.done();
     }
     assert_eq!(a.queue.poll().unwrap(), None);
+}
+
+pub fn a_list_that_is_refused_in_part_keeps_the_regions_of_what_was_posted(bench: &Bench<'_>) {
+    let (a, b) = bench.sides();
+    let (one, other, target) = (a.memory(64), a.memory(64), b.memory(64));
+    let sent = [fill(&one, 1), fill(&one, 1), fill(&other, 2)];
+    let segments = [&one, &one, &other].map(|region| region.segment(0, 64).unwrap());
+    drop((one, other));
+    // All wait for receives. The last that is posted and the one that is refused are of one region, or of two.
+    for skipped in 0..3 {
+        let endless = segments.iter().cycle().skip(skipped).cloned();
+        let sends = endless.map(|segment| SendRequest::send(WrId(0)).segment(segment));
+        let refusal = a.pair.post_sends(sends).expect_err("128 at most");
+        assert!(is_full(&refusal.error), "{refusal}");
+        for number in 0..refusal.posted {
+            let place = target.segment(0, 64).unwrap();
+            let receive = RecvRequest::new(WrId(1)).segment(place);
+            b.pair.post_recv(receive).unwrap();
+            b.done();
+            a.done();
+            assert!(bytes(&target) == sent[(skipped + number) % 3], "{number}");
+        }
+    }
+}
+
+pub fn completions_are_taken_several_at_a_time_in_order(bench: &Bench<'_>) {
+    let (a, b) = bench.sides();
+    let target = b.memory(8);
+    let write = |n| SendRequest::write(WrId(n), target.remote().at(0)).inline(&[1]);
+    a.pair.post_sends((0..8).map(write)).unwrap();
+    let mut completions = Vec::new();
+    let deadline = soon();
+    while completions.len() < 8 {
+        assert!(!deadline.has_passed());
+        let before = completions.len();
+        let taken = a.queue.poll_into(3, &mut completions).unwrap();
+        assert!(taken <= 3 && completions.len() == before + taken, "{taken}");
+    }
+    let ids: Vec<_> = completions.iter().map(|it| it.id.0).collect();
+    assert_eq!(ids, [0, 1, 2, 3, 4, 5, 6, 7]);
+    assert_eq!(a.queue.poll_into(3, &mut completions).unwrap(), 0);
 }
 
 pub fn a_signalled_request_behind_unsignalled_ones_completes_under_its_own_id(bench: &Bench<'_>) {

@@ -2,10 +2,11 @@
 //! message at a time over several queue pairs.
 
 use std::collections::VecDeque;
+use std::mem;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use gdr_rdma::{AtomicOp, RecvRequest, RemoteMemory, SendRequest, Stripe};
+use gdr_rdma::{AtomicOp, Completion, RecvRequest, RemoteMemory, SendRequest, Stripe};
 
 use super::memory::EndMemory;
 use super::plan::{
@@ -35,9 +36,10 @@ pub(super) struct Pipeline<'a> {
     senders: Vec<Sender>,
     receivers: Vec<Receiver>,
     inline: Vec<u8>,
-    /// The groups that the last look at the completion queue has found complete. They are recorded when the next ones
-    /// are posted.
-    ended: Vec<Ended>,
+    /// What the last look at the completion queue has found.
+    completions: Vec<Completion>,
+    /// The groups that it has found complete. They are recorded when the next ones are posted.
+    ended: Vec<Posted>,
     /// The messages of each queue pair in the current round.
     round: Range<u64>,
 }
@@ -54,14 +56,14 @@ pub(super) struct Remote {
 struct Sender {
     posted: u64,
     completed: u64,
-    /// The groups in flight, each with one completion: when they were posted.
-    groups: VecDeque<Instant>,
+    /// The groups in flight, each with one completion.
+    groups: VecDeque<Posted>,
 }
 
-/// Groups that were posted together and are complete.
+/// Groups that were posted together.
 #[derive(Clone, Copy, Debug)]
-struct Ended {
-    posted: Instant,
+struct Posted {
+    at: Instant,
     groups: u64,
 }
 
@@ -114,6 +116,7 @@ impl<'a> Pipeline<'a> {
             senders: of_each.clone().map(|_| Sender::default()).collect(),
             receivers: of_each.map(|_| Receiver::default()).collect(),
             inline: Vec::new(),
+            completions: Vec::new(),
             ended: Vec::new(),
             round: 0..0,
         };
@@ -279,9 +282,9 @@ impl<'a> Pipeline<'a> {
                     self.post(queue_pair, *goal, now)?;
                 }
             }
-            for Ended { posted, groups } in self.ended.drain(..) {
+            for Posted { at, groups } in self.ended.drain(..) {
                 if let Some(samples) = samples.as_deref_mut() {
-                    let taken = now.saturating_duration_since(posted);
+                    let taken = now.saturating_duration_since(at);
                     samples.record_equal(taken.as_nanos() as f64, groups);
                 }
             }
@@ -320,7 +323,7 @@ impl<'a> Pipeline<'a> {
             }
         };
         let checks_results = self.checks_results();
-        let mut next = pair.prepare(self.request(0, before)?)?;
+        let mut next = pair.prepare(self.request(0, before, before % self.layout.slots)?)?;
         let mut messages = 0;
         let start = Instant::now();
         let mut posted = start;
@@ -334,7 +337,8 @@ impl<'a> Pipeline<'a> {
             posted = now;
             messages += 1;
             let is_last = messages >= most || until.is_some_and(|until| now - start >= until);
-            next = pair.prepare(self.request(0, before + messages)?)?;
+            let number = before + messages;
+            next = pair.prepare(self.request(0, number, number % self.layout.slots)?)?;
             wait.look(now, observe)?;
             while self.pairs.poll(&wait)?.is_none() {
                 wait.idle(observe)?;
@@ -438,43 +442,49 @@ impl<'a> Pipeline<'a> {
         let first = sender.posted;
         let count = groups * self.every;
         if count == 1 {
-            let request = self.request(queue_pair, first)?;
+            let request = self.request(queue_pair, first, first % self.layout.slots)?;
             self.pairs.all()[queue_pair].post_send(request)?;
             let sender = &mut self.senders[queue_pair];
             sender.posted += 1;
-            sender.groups.push_back(now);
+            sender.groups.push_back(Posted { at: now, groups: 1 });
             return Ok(());
         }
         let pair = &self.pairs.all()[queue_pair];
+        let (slots, every) = (self.layout.slots, self.every);
+        // Both go on with the messages: to divide each number would take longer.
+        let (mut slot, mut signalled) = (first % slots, first + every - 1);
         let mut next = first;
         while next < first + count {
-            let now = Instant::now();
+            let at = Instant::now();
             let numbers = next..(first + count).min(next + u64::from(self.plan.post_list));
             next = numbers.end;
-            let (before, every) = (numbers.start, self.every);
             let mut made = Ok(());
             let posted = pair.post_sends(numbers.map_while(|number| {
-                let request = self.request(queue_pair, number);
+                let request = self.request(queue_pair, number, slot);
                 let request = request.map_err(|error| made = Err(error)).ok()?;
-                Some(match (number + 1).is_multiple_of(every) {
-                    true => request,
-                    false => request.unsignalled(),
-                })
+                slot = if slot + 1 == slots { 0 } else { slot + 1 };
+                if number < signalled {
+                    return Some(request.unsignalled());
+                }
+                signalled += every;
+                Some(request)
             }));
             posted.map_err(|batch| batch.error)?;
             made?;
             let sender = &mut self.senders[queue_pair];
-            sender.posted = next;
             // The groups whose last request is in this list.
-            let groups = next / every - before / every;
-            sender.groups.extend((0..groups).map(|_| now));
+            let groups = next / every - sender.posted / every;
+            sender.posted = next;
+            if groups > 0 {
+                sender.groups.push_back(Posted { at, groups });
+            }
         }
         Ok(())
     }
 
-    /// The request number `number` of a queue pair.
-    fn request(&mut self, queue_pair: usize, number: u64) -> Result<SendRequest> {
-        let slot = number % self.layout.slots;
+    /// The request number `number` of a queue pair, from or to a slot.
+    #[inline]
+    fn request(&mut self, queue_pair: usize, number: u64, slot: u64) -> Result<SendRequest> {
         let offset = self.layout.offset(queue_pair, slot);
         let id = id(queue_pair, number);
         // The segment first: a request is long, and each call that it goes through may copy it.
@@ -520,20 +530,21 @@ impl<'a> Pipeline<'a> {
         let most = match self.plan.verb.operation() {
             Operation::Send => MOST_COMPLETIONS,
             _ => {
-                let groups: usize = self.senders.iter().map(|it| it.groups.len()).sum();
-                MOST_COMPLETIONS.min(groups)
+                let in_flight = self.senders.iter().map(|it| it.posted - it.completed);
+                MOST_COMPLETIONS.min((in_flight.sum::<u64>() / self.every) as usize)
             }
         };
-        let mut taken = 0;
-        while taken < most {
-            let Some(completion) = self.pairs.poll(wait)? else {
-                if taken > 0 {
+        let mut completions = mem::take(&mut self.completions);
+        while completions.len() < most {
+            let left = most - completions.len();
+            if self.pairs.poll_into(wait, left, &mut completions)? == 0 {
+                if !completions.is_empty() {
                     break;
                 }
                 wait.idle(observe)?;
-                continue;
-            };
-            taken += 1;
+            }
+        }
+        for completion in completions.drain(..) {
             let (queue_pair, number) = of_id(completion.id);
             if completion.opcode.is_receive() {
                 self.received(queue_pair, completion.byte_len)?;
@@ -541,6 +552,7 @@ impl<'a> Pipeline<'a> {
                 self.sent(queue_pair, number)?;
             }
         }
+        self.completions = completions;
         let now = Instant::now();
         wait.progress();
         wait.look(now, observe)?;
@@ -560,13 +572,20 @@ impl<'a> Pipeline<'a> {
     }
 
     fn sent(&mut self, queue_pair: usize, number: u64) -> Result<()> {
-        self.check_results(queue_pair, number)?;
+        if self.checks_results() {
+            self.check_results(queue_pair, number)?;
+        }
         let sender = &mut self.senders[queue_pair];
         sender.completed = number + 1;
-        if let Some(posted) = sender.groups.pop_front() {
+        if let Some(posted) = sender.groups.front_mut() {
+            let at = posted.at;
+            posted.groups -= 1;
+            if posted.groups == 0 {
+                sender.groups.pop_front();
+            }
             match self.ended.last_mut() {
-                Some(last) if last.posted == posted => last.groups += 1,
-                _ => self.ended.push(Ended { posted, groups: 1 }),
+                Some(last) if last.at == at => last.groups += 1,
+                _ => self.ended.push(Posted { at, groups: 1 }),
             }
         }
         Ok(())
@@ -579,16 +598,12 @@ impl<'a> Pipeline<'a> {
 
     /// Checks the results of the atomics that have completed, up to this number.
     fn check_results(&self, queue_pair: usize, number: u64) -> Result<()> {
-        let first = self.senders[queue_pair].completed;
-        if self.checks_results() {
-            // A counter that only this queue pair changes.
-            for number in first..=number {
-                let slot = number % self.layout.slots;
-                let offset = self.layout.offset(queue_pair, slot);
-                let found = self.memory.outgoing.word(offset)?;
-                let what = format!("the result of atomic operation {number}");
-                compare(&what, &number.to_ne_bytes(), &found.to_ne_bytes())?;
-            }
+        // A counter that only this queue pair changes.
+        for number in self.senders[queue_pair].completed..=number {
+            let offset = self.layout.offset(queue_pair, number % self.layout.slots);
+            let found = self.memory.outgoing.word(offset)?;
+            let what = format!("the result of atomic operation {number}");
+            compare(&what, &number.to_ne_bytes(), &found.to_ne_bytes())?;
         }
         Ok(())
     }

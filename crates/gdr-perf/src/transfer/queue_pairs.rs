@@ -80,6 +80,20 @@ impl QueuePairs {
         }
         Ok(completion)
     }
+
+    /// Appends up to `most` completions, which are successes of `wait.operation`; returns how many.
+    pub(super) fn poll_into(
+        &self,
+        wait: &Wait,
+        most: usize,
+        completions: &mut Vec<Completion>,
+    ) -> Result<usize> {
+        let taken = self.queue.poll_into(most, completions)?;
+        for completion in &completions[completions.len() - taken..] {
+            success(completion, wait.operation, wait.size)?;
+        }
+        Ok(taken)
+    }
 }
 
 /// A wait for what the peer does next: its deadline, and the observer that may stop it.

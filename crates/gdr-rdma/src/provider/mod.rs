@@ -154,6 +154,17 @@ pub(crate) trait CompletionQueueOps: Any + Debug + Send + Sync {
     /// Returns the next completion, without waiting.
     fn poll(&self) -> Result<Option<Completion>>;
 
+    /// Appends up to `most` completions, without waiting; returns how many.
+    fn poll_into(&self, most: usize, completions: &mut Vec<Completion>) -> Result<usize> {
+        let before = completions.len();
+        while completions.len() - before < most
+            && let Some(completion) = self.poll()?
+        {
+            completions.push(completion);
+        }
+        Ok(completions.len() - before)
+    }
+
     /// Returns the next completion, or `None` after the deadline.
     fn wait(&self, deadline: Deadline) -> Result<Option<Completion>>;
 }

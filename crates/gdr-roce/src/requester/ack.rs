@@ -288,16 +288,18 @@ impl Requester {
 
     /// Completes the first request of the send queue.
     pub(super) fn complete(&mut self, notifications: &mut Notifications) {
-        if let Some(wqe) = self.send_queue.pop_front() {
-            // The cursors are places in the queue, whose front has just gone.
-            self.cursor = self.cursor.saturating_sub(1);
-            if let Some(probe) = &mut self.probe {
-                probe.cursor = probe.cursor.saturating_sub(1);
-            }
+        if let Some(wqe) = self.send_queue.front() {
             if wqe.flags.contains(SendFlags::SIGNALLED) {
                 notifications
                     .completions
                     .push_back(wqe.completion(WcStatus::Success, self.qpn));
+            }
+            // Only now: it is long, and taken out first it would be copied.
+            self.send_queue.pop_front();
+            // The cursors are places in the queue, whose front has just gone.
+            self.cursor = self.cursor.saturating_sub(1);
+            if let Some(probe) = &mut self.probe {
+                probe.cursor = probe.cursor.saturating_sub(1);
             }
         }
     }

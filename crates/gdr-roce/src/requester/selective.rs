@@ -257,7 +257,8 @@ impl Requester {
                 // The window stands still until it is acknowledged, so the answer must not wait for
                 // other packets.
                 let ack_request = true;
-                wqe.request_packet(connection, psn, index, 1, ack_request)
+                let headers = wqe.request_packet(connection, psn, index, 1, ack_request);
+                (headers, wqe.request_payload(connection, index, 1))
             }
         };
         let offset = index * connection.mtu.bytes() as u32;

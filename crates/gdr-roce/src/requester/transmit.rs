@@ -116,7 +116,9 @@ impl Requester {
         // gap is closed, so it cannot be timed, and the peer does not keep what refers to its
         // payload.
         let new = self.next == self.highest && !self.missing.is_under_way();
-        let (headers, payload, packets, by) = if wqe.expects_response() {
+        // Headers are long, so they are made where they stay.
+        let mut headers;
+        let (payload, packets, by) = if wqe.expects_response() {
             // A repeated READ request ends where the first one ended, so that the peer finds it
             // among its latest READs.
             let repeated = self.outstanding_reads.get(self.reads_sent);
@@ -157,14 +159,9 @@ impl Requester {
                 });
             }
             self.reads_sent += 1;
-            let mut headers = wqe.read_request(connection, self.next, index, packets);
+            headers = wqe.read_request(connection, self.next, index, packets);
             headers.bth.filled = pipelined;
-            (
-                headers,
-                wqe.response_request_payload(),
-                packets,
-                PayloadBy::Copy,
-            )
+            (wqe.response_request_payload(), packets, PayloadBy::Copy)
         } else {
             let mtu = connection.mtu;
             // What is sent again has a copy: the peer keeps nothing after a gap that refers to its
@@ -204,13 +201,13 @@ impl Requester {
             if ack_request {
                 self.since_ack_request = 0;
             }
-            let (mut headers, payload) =
-                wqe.request_packet(connection, self.next, index, packets, ack_request);
+            headers = wqe.request_packet(connection, self.next, index, packets, ack_request);
+            let payload = wqe.request_payload(connection, index, packets);
             // Only full ones: the kernel cuts what one call sends into datagrams of one length.
             if self.is_of_own_kind && payload == mtu.bytes() {
                 headers.fill();
             }
-            (headers, payload, packets, by)
+            (payload, packets, by)
         };
         // The first packet fixes the request's PSNs, and every repetition uses the same ones: the peer
         // knows duplicates by them.
@@ -296,8 +293,7 @@ impl Requester {
 }
 
 impl SendWqe {
-    /// Headers and payload length of packet `index` of a SEND or WRITE, or of one that stands for it and the next ones,
-    /// `merged` in all.
+    /// Headers of packet `index` of a SEND or WRITE, or of one that stands for it and the next ones, `merged` in all.
     pub(super) fn request_packet(
         &self,
         connection: &Connection,
@@ -305,8 +301,7 @@ impl SendWqe {
         index: u32,
         merged: u32,
         ack_request: bool,
-    ) -> (Headers, usize) {
-        let mtu = connection.mtu.bytes() as u32;
+    ) -> Headers {
         let position = Position::of(index, merged, self.packets);
         let (opcode, immediate, reth) = match self.operation {
             Operation::Write { remote, immediate } => {
@@ -344,7 +339,18 @@ impl SendWqe {
             Operation::SendInvalidate { rkey } if position.is_last() => Some(Ieth(rkey)),
             _ => None,
         };
-        (headers, (self.len - index * mtu).min(merged * mtu) as usize)
+        headers
+    }
+
+    /// The bytes of payload of such a packet.
+    pub(super) fn request_payload(
+        &self,
+        connection: &Connection,
+        index: u32,
+        merged: u32,
+    ) -> usize {
+        let mtu = connection.mtu.bytes() as u32;
+        (self.len - index * mtu).min(merged * mtu) as usize
     }
 
     /// The bytes of payload of such a request.

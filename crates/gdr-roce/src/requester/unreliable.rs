@@ -39,7 +39,8 @@ impl Requester {
         let index = self.next.distance_from(first);
         // The service has no acknowledgements.
         let ack_request = false;
-        let (headers, payload) = wqe.request_packet(connection, self.next, index, 1, ack_request);
+        let headers = wqe.request_packet(connection, self.next, index, 1, ack_request);
+        let payload = wqe.request_payload(connection, index, 1);
         let offset = index * connection.mtu.bytes() as u32;
         let is_last = index + 1 == wqe.packets;
         let fill = |payload: &mut [u8]| wqe.payload.fill(memory, offset, payload);

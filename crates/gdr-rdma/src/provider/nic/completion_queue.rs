@@ -20,6 +20,12 @@ impl CompletionQueueOps for CompletionQueue {
         Ok(self.poll_one()?)
     }
 
+    fn poll_into(&self, most: usize, completions: &mut Vec<Completion>) -> Result<usize> {
+        // The entries are locked while they are taken.
+        completions.reserve(most.min(self.capacity()));
+        Ok(self.poll(most, &mut |completion| completions.push(completion))?)
+    }
+
     fn wait(&self, deadline: Deadline) -> Result<Option<Completion>> {
         Ok(self.wait(deadline)?)
     }

@@ -11,7 +11,7 @@ use super::work_request::{KeyedSegments, data, keyed, take, take_recv};
 use crate::error::{Error, Result};
 use crate::provider::{PreparedSendOps, QueuePairInit, QueuePairOps, QueuesInit, downcast_queue};
 use crate::types::{ConnectionOptions, Domain, Endpoint, SourcePort};
-use crate::work_request::{RecvRequest, SendRequest};
+use crate::work_request::{Data, RecvRequest, SendRequest};
 
 /// Makes one end of a reliable connection, in INIT.
 pub(super) fn connection(
@@ -99,18 +99,31 @@ impl QueuePairOps for QueuePair<Connection> {
         }
         let mut posted = 0;
         let outcome = self.post_sends(|queue| {
+            // What the last request is still to retain. Requests in a row that use one region leave that to the last
+            // of them, which completes after the others.
+            let mut last: Option<&mut Data> = None;
+            let mut outcome = Ok::<(), PostError>(());
             for request in requests {
+                if let Some(data) = last.take_if(|last| !last.has_region_of(&request.data)) {
+                    queue.retain(take(data));
+                }
                 let mut segments = KeyedSegments::new();
-                queue.push(&gdr_roce::SendRequest {
+                outcome = queue.push(&gdr_roce::SendRequest {
                     id: request.id,
                     operation: request.operation,
                     data: data(&request.data, &mut segments),
                     flags: request.flags,
-                })?;
-                queue.retain(take(&mut request.data));
+                });
+                if outcome.is_err() {
+                    break;
+                }
                 posted += 1;
+                last = Some(&mut request.data);
             }
-            Ok::<(), PostError>(())
+            if let Some(data) = last {
+                queue.retain(take(data));
+            }
+            outcome
         });
         (
             posted,
