@@ -18,7 +18,7 @@ use crate::int_map::IntMap;
 #[derive(Debug)]
 pub(crate) struct Intake<T> {
     state: Mutex<State<T>>,
-    /// Whether anything was left that nobody has taken.
+    /// Whether anything was left that no thread has taken.
     has_any: AtomicBool,
 }
 
@@ -79,7 +79,7 @@ impl<T> Intake<T> {
     }
 
     /// While there is anything and `try_lock` succeeds, passes the lock to `serve`, which takes it. For threads that have
-    /// left something, or have unlocked the engine. Whoever else has the lock calls this afterwards.
+    /// left something, or have unlocked the engine. Any other thread that has the lock calls this afterwards.
     pub(crate) fn serve<G>(&self, try_lock: impl Fn() -> Option<G>, mut serve: impl FnMut(G)) {
         loop {
             // Between what the caller has done and the look at what others have.

@@ -9,6 +9,9 @@
 //! A thread that waits for queue pairs of several shards drives none of them: their progress threads
 //! work at the same time.
 //!
+//! A thread that posts a short request to a connection while another one has the mutex leaves it to that one
+//! ([`intake`]).
+//!
 //! Under the mutex runs no code of the program (iterators, destructors of what it passed in) and no
 //! call that may wait for a GPU's kernels. A thread that polls without success does so without the mutex
 //! most of the time: a signal handler or a scheduler that stops it there stops no other thread.

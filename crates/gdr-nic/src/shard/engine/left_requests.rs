@@ -50,19 +50,22 @@ impl Engine {
     /// Posts what was left for a queue pair, and lets nothing be left until the intake is opened again. Returns how it
     /// was used.
     pub(crate) fn close_intake(&mut self, qpn: Qpn) -> IntakeUse {
-        let Some(qp) = self.qps.get_mut(qpn.get()) else {
+        // First what is usual.
+        if self.open_intakes == 0 || !self.uses_intake(qpn) {
             return IntakeUse::Closed;
-        };
-        let used = qp.intake;
-        if used != IntakeUse::Closed {
-            self.intake.close(qpn.get());
-            self.take_left();
-            if let Some(qp) = self.qps.get_mut(qpn.get()) {
-                qp.intake = IntakeUse::Closed;
-            }
-            self.open_intakes -= 1;
         }
-        used
+        self.intake.close(qpn.get());
+        self.open_intakes -= 1;
+        self.take_left();
+        match self.qps.get_mut(qpn.get()) {
+            Some(qp) => mem::replace(&mut qp.intake, IntakeUse::Closed),
+            None => IntakeUse::Closed,
+        }
+    }
+
+    fn uses_intake(&self, qpn: Qpn) -> bool {
+        let qp = self.qps.qps.get(&qpn.get());
+        qp.is_some_and(|qp| qp.intake != IntakeUse::Closed)
     }
 
     /// Lets requests be left for a connection that sends, unless that was of no use for long.

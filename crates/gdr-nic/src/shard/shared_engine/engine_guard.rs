@@ -29,7 +29,7 @@ pub(crate) struct EngineGuard<'a> {
 }
 
 impl EngineGuard<'_> {
-    /// Lets nobody look at the intake after this is dropped.
+    /// The intake is not looked at after this is dropped.
     pub(super) fn leave_intake(&mut self) {
         self.look.0 = None;
     }
