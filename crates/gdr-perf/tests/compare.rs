@@ -271,7 +271,11 @@ fn clients_of_another_version_and_with_other_wishes_are_refused_and_learn_why() 
         ("sizes", json!([6]), "6 bytes cannot be transferred"),
         ("sizes", json!([1_u64 << 40]), "up to 1G"),
         ("rounds", json!(0), "0 iterations"),
-        ("timeout_ms", json!(0), "a step cannot end in 0 seconds"),
+        (
+            "timeout_ms",
+            json!(0),
+            "a step cannot complete in 0 seconds",
+        ),
         ("timeout_ms", json!(u64::MAX), "at most a day"),
     ];
     for (field, value, expected) in cases {
