@@ -52,7 +52,7 @@ fn parts_of_an_object_are_read_to_where_they_belong() {
     let refused = remote.get_into(&memory, limit()).unwrap_err();
     assert_eq!(
         refused.to_string(),
-        "w has 100 bytes, and the memory has 10; give memory of that size"
+        "w has 100 bytes, but the memory has 10; pass memory of the object's size"
     );
 }
 

@@ -203,13 +203,13 @@ def test_arguments_that_are_wrong_are_named(server, link):
     for arguments, text in [
         ({"mode": "newest"}, '"newest" is not a mode'),
         ({"mode": "ring:1"}, "2 to 4096 slots"),
-        ({"when_full": "block"}, "when-full is for rings"),
+        ({"when_full": "block"}, "when-full applies only to rings"),
         ({"access": "write"}, "read or read-write"),
         ({"checksum": "md5"}, "none or sum64"),
     ]:
         with pytest.raises(ValueError, match=text):
             server.object("name", 8, **arguments)
-    with pytest.raises(ValueError, match="is not the name of an object"):
+    with pytest.raises(ValueError, match="is not a valid object name"):
         server.object("a name", 8)
     with pytest.raises(TypeError, match="nbytes"):
         server.object("name")
