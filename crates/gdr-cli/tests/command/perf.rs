@@ -285,7 +285,7 @@ fn what_cannot_be_measured_is_named_with_the_remedy() {
         (
             "send-bw 127.0.0.1 -q 2 --stripe",
             64,
-            "a message of send-bw cannot be striped",
+            "messages of send-bw cannot be striped",
         ),
         (
             "write-bw 127.0.0.1 --stripe",

@@ -124,7 +124,7 @@ mod tests {
             (&two, &["c=file"], "names c, but no --object"),
             (&two, &["a=x", "a=y"], "names both x and y for a"),
             (&two, &["a=-", "b=-"], "only one object"),
-            (&["name=a"], &[], "the size of a is not known"),
+            (&["name=a"], &[], "the size of a is unknown"),
             (&["name=a,size=1", "name=a,size=2"], &[], "two objects"),
         ] {
             let error = plan(objects, contents).unwrap_err();
