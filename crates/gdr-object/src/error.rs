@@ -52,7 +52,7 @@ pub enum Error {
     #[error("{name} was opened over another link; open it over this one")]
     OtherLink { name: ObjectName },
     /// The range lies outside the object or memory.
-    #[error("{len} bytes at offset {offset} exceed the object's {size} bytes")]
+    #[error("{len} bytes at offset {offset} exceed the size of {size} bytes")]
     OutOfRange { offset: u64, len: u64, size: u64 },
     /// Nothing has been published yet.
     #[error("nothing has been published to {name} yet; wait for the first epoch")]

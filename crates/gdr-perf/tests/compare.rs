@@ -431,7 +431,7 @@ fn a_server_that_ends_is_noticed_while_a_read_goes_on() {
         while session.receive(soon()).is_ok() {}
     });
     let words = error.to_string();
-    assert!(words.contains(r#"it says "out of\nmemory""#), "{words}");
+    assert!(words.contains(r#"refused: "out of\nmemory""#), "{words}");
     let error = measured(endpoint, 4, drop);
     assert!(
         matches!(error, Error::Peer(PeerError::OtherMemory)),

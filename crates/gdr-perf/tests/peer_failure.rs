@@ -376,7 +376,7 @@ fn a_peer_that_ends_the_run_is_noticed_while_a_write_goes_on() {
     assert!(start.elapsed() < HANGS);
     let cause = report.cause.unwrap();
     assert!(
-        cause.what.contains("it says \"out of\\nmemory\""),
+        cause.what.contains("refused: \"out of\\nmemory\""),
         "{}",
         cause.what
     );
