@@ -215,7 +215,7 @@ fn vmm_memory_of_another_size_than_its_object_is_refused() {
     let ptr = machine.cuda.allocate(MemoryKind::VmmPosixFd, MIB);
     machine.cuda.state().wrong.vmm_size = 2 * MIB;
     let refused = machine.route(ptr, KIB, Route::PosixFd).unwrap_err();
-    assert_contains!(refused, "CUDA says 4194304 bytes");
+    assert_contains!(refused, "CUDA reports 4194304 bytes");
 }
 
 #[test]
