@@ -32,7 +32,7 @@ pub enum Error {
     )]
     LocalWriteMissing,
     /// Something that the provider of a device does not offer.
-    #[error("the verbs provider does not support {0}; use a device of the soft provider")]
+    #[error("the verbs provider offers no {0}; use a device of the soft provider")]
     NotOffered(Feature),
     /// A wait reached its deadline.
     #[error("{_0} before the deadline; {}", _0.remedy())]

@@ -140,7 +140,7 @@ pub enum FlushError {
     #[error("reading GPU memory back {0}")]
     ReadBack(LoopbackError),
     /// The device could not read GPU memory back before, and is not asked again.
-    #[error("an earlier attempt to read GPU memory back failed")]
+    #[error("reading GPU memory back failed in an earlier attempt")]
     ReadBackFailedBefore,
 }
 
