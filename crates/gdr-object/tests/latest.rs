@@ -272,7 +272,10 @@ fn names_and_shapes_that_no_object_has_are_refused() {
     let again = server
         .create(name("w"), row(1), &Place::host())
         .unwrap_err();
-    assert!(again.to_string().contains("object w already exists"), "{again}");
+    assert!(
+        again.to_string().contains("object w already exists"),
+        "{again}"
+    );
     let link = fixture::link(&server);
     let missing = link.open(name("v"), limit()).unwrap_err();
     assert!(matches!(missing, Error::NoSuchObject { .. }), "{missing}");
