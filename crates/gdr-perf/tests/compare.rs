@@ -276,7 +276,7 @@ fn clients_of_another_version_and_with_other_wishes_are_refused_and_learn_why() 
             json!(0),
             "a step cannot complete in 0 seconds",
         ),
-        ("timeout_ms", json!(u64::MAX), "at most a day"),
+        ("timeout_ms", json!(u64::MAX), "(a day)"),
     ];
     for (field, value, expected) in cases {
         let mut message = ask();

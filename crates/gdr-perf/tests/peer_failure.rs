@@ -400,7 +400,7 @@ fn a_peer_that_names_another_place_than_its_queue_pairs_is_refused() {
         };
         session.introduce(&ours, soon()).unwrap();
         let error = session.barrier(soon()).unwrap_err().to_string();
-        assert!(error.contains("by another"), "{error}");
+        assert!(error.contains("in another"), "{error}");
     });
     assert!(matches!(&error, Error::Peer(_)), "{error}");
     assert!(error.to_string().contains("127.0.0.1:9"), "{error}");
