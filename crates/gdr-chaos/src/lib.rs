@@ -1,11 +1,11 @@
 //! Scenarios of faults for an RDMA device.
 //!
 //! A [`Scenario`] is a seed and a list of [`Rule`]s. [`Scenario::parse`] reads the inline form, and
-//! `Scenario::parse_toml` a file. [`Scenario::strikes`] decides from the seed, the rule, the queue pair and the
-//! number of the operation whether a fault strikes, so that the same seed strikes the same places. A device
-//! reports each by a [`Record`], which is a line of text.
+//! `Scenario::parse_toml` reads a file. [`Scenario::strikes`] decides whether a fault strikes, from the seed, the
+//! rule, the queue pair and the number of the operation, so the same seed always strikes the same places. A device
+//! reports each strike as a [`Record`], which is a line of text.
 //!
-//! Nothing here has I/O, a clock or a state.
+//! The crate does no I/O, reads no clock and keeps no state.
 //!
 //! ```
 //! use gdr_chaos::{Fault, Scenario, Site};

@@ -1,12 +1,12 @@
-//! Rules that verbs programs must keep, over a shadow of a program's objects.
+//! Checks that verbs programs follow the rules, using a shadow copy of each program's objects.
 //!
-//! A [`Shadow`] gets what a program registers, posts, polls, deregisters and destroys, in the order in
-//! which it happens. It answers with [`Finding`]s: what a program did that the interface of verbs does not
-//! allow, whether or not it went wrong this time. It has no I/O, no clock and no thread: memory is read by
-//! [`Memory`], and time comes as ticks.
+//! A [`Shadow`] receives, in order, what a program registers, posts, polls, deregisters and destroys. It
+//! returns [`Finding`]s: uses of verbs that the interface does not allow, whether or not they did any harm
+//! this time. The crate does no I/O, reads no clock and starts no thread: [`Memory`] reads memory, and the
+//! caller passes the time in ticks.
 //!
-//! A rule fires on what is certain. What the shadow does not know, such as an object that another library
-//! made, makes it silent.
+//! A rule fires only if a violation is certain. If the shadow lacks knowledge, for example about an object
+//! that another library created, it reports nothing.
 
 #![forbid(unsafe_code)]
 

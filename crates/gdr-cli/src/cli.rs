@@ -13,8 +13,8 @@ use crate::exit::{COMMON_STATUSES, status_lines};
 use crate::global::{COMMON, Color, Global};
 use crate::output::{WIDTH, terminal_columns};
 
-/// RDMA into GPU memory, and GPU memory as CPU memory: prove it, measure it, and find out why it
-/// is off or slow
+/// GPUDirect RDMA and CPU access to GPU memory: prove that they work, measure them, and find out why
+/// they are off or slow
 #[derive(Debug, Parser)]
 #[command(
     name = "gdr",
@@ -37,7 +37,7 @@ pub(crate) struct CommandLine {
     pub(crate) run: Invocation,
 }
 
-/// Where the project is.
+/// The project's repository.
 const REPOSITORY: &str = env!("CARGO_PKG_REPOSITORY");
 
 /// The whole command.
@@ -45,8 +45,8 @@ pub(crate) fn command() -> clap::Command {
     let command = Gdr::command().subcommands(commands::ALL.iter().map(Command::clap));
     let template = template(&command);
     command.help_template(template).after_help(format!(
-        "`gdr help COMMAND` has the options, examples and statuses of a command.\n\
-         A fault of gdr: {REPOSITORY}/issues, with the file of `gdr collect --redact`.\n\nExit \
+        "`gdr help COMMAND` shows a command's options, examples and exit statuses.\n\
+         Report bugs at {REPOSITORY}/issues, and attach the output of `gdr collect --redact`.\n\nExit \
          status:{}",
         status_lines(COMMON_STATUSES)
     ))
@@ -76,8 +76,8 @@ pub(crate) fn parse(given: &[OsString]) -> Result<CommandLine, clap::Error> {
     parsed().map_err(|error: clap::Error| error.format(&mut gdr))
 }
 
-/// The value of `--color`, read before the rest of the command line, whose errors and help are
-/// colored too. The last one counts.
+/// Returns the value of `--color`, read before the rest of the command line, because its errors and
+/// help are colored too. The last one counts.
 pub(crate) fn color(given: &[OsString]) -> Color {
     let options = given.iter().take_while(|argument| *argument != "--");
     let mut chosen = Color::Auto;
@@ -97,12 +97,12 @@ pub(crate) fn color(given: &[OsString]) -> Color {
 }
 
 impl Command {
-    /// The command of this name.
+    /// Returns the command with this name.
     pub(crate) fn named(name: &str) -> Option<&'static Self> {
         commands::ALL.iter().find(|command| command.name == name)
     }
 
-    /// The command as clap takes it, with its examples and statuses.
+    /// Builds the clap command, with its examples and exit statuses.
     pub(crate) fn clap(&self) -> clap::Command {
         let statuses = format!("Exit status:{}", status_lines(self.statuses));
         let command = (self.with_options)(clap::Command::new(self.name));
@@ -114,7 +114,7 @@ impl Command {
     }
 }
 
-/// gdr's help template: clap's with the commands in groups.
+/// Builds gdr's help template: clap's own, with the commands in groups.
 fn template(gdr: &clap::Command) -> StyledStr {
     let styles = gdr.get_styles();
     let (header, literal) = (styles.get_header(), styles.get_literal());

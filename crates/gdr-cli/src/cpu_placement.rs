@@ -19,8 +19,8 @@ use crate::rdma_peer::Side;
 /// The option that chooses CPUs.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct CpuOptions {
-    /// CPUs that this end runs on: a list such as 0-7,16, or `any` [default: the NIC's NUMA node,
-    /// else the GPU's; at a loopback address it begins on other cores than the peer]
+    /// CPUs to run this end on, such as 0-7,16, or `any` [default: the NUMA node of the NIC, else of
+    /// the GPU; at a loopback address both ends start on different cores]
     #[arg(long, value_name = "LIST", value_parser = wanted)]
     cpus: Option<WantedCpus>,
 }
@@ -185,7 +185,7 @@ fn choose(
         Some(WantedCpus::Any) => return Ok((allowed.clone(), Some("requested".to_owned()))),
         Some(WantedCpus::Listed(cpus)) if cpus.is_empty() || !cpus.is_subset(allowed) => {
             return Err(UsageError(format!(
-                "--cpus {cpus}: this process may run on {allowed}; name some of these"
+                "--cpus {cpus}: this process may run only on {allowed}; choose from these"
             )));
         }
         Some(WantedCpus::Listed(cpus)) => return Ok((cpus.clone(), Some("requested".to_owned()))),
@@ -375,7 +375,7 @@ mod tests {
         assert_eq!(listed("1,3").unwrap().0, set("1,3"));
         assert_eq!(listed("any").unwrap().0, set("0-3"));
         let refused = listed("3-4").unwrap_err().to_string();
-        assert_contains!(refused, "may run on 0-3");
+        assert_contains!(refused, "may run only on 0-3");
         listed("").unwrap_err();
         wanted("two").unwrap_err();
     }

@@ -29,55 +29,56 @@ pub(crate) enum Exit {
 /// Exit statuses and their meanings.
 pub(crate) type Statuses = &'static [(Exit, &'static str)];
 
-/// The status of a command line that is wrong, which every command has.
+/// The status of a wrong command line, which every command has.
 const USAGE: (Exit, &str) = (Exit::Usage, "usage error: the command line is wrong");
 
 /// The meanings that the statuses of all commands share.
 pub(crate) const COMMON_STATUSES: Statuses = &[
     (Exit::Fine, "success"),
-    (Exit::Warning, "a warning: it works with restrictions"),
-    (Exit::Failure, "a failure"),
+    (Exit::Warning, "warning: works, but with restrictions"),
+    (Exit::Failure, "failure"),
     (
         Exit::Undecided,
-        "undecided: stopped, or too little is known",
+        "undecided: interrupted, or not enough is known",
     ),
 ];
 
 /// The statuses of commands that measure.
 pub(crate) const MEASUREMENT: Statuses = &[
     (Exit::Fine, "measured"),
-    (Exit::Failure, "it failed, or the GPU cannot be used"),
+    (Exit::Failure, "the run failed, or the GPU cannot be used"),
     (Exit::Undecided, NO_GPU_OR_STOPPED),
 ];
 
 /// The statuses of commands that only print.
 pub(crate) const PRINTING: Statuses = &[
     (Exit::Fine, "printed"),
-    (Exit::Failure, "it could not be written"),
+    (Exit::Failure, "the output could not be written"),
 ];
 
 // Meanings that several commands share.
-pub(crate) const CANNOT_RUN: &str = "the program cannot be run, or not with the library";
-pub(crate) const NO_PROGRAM: &str = "there is no such program";
-pub(crate) const NO_VERBS_LIBRARY: &str = "gdr's verbs library is missing, or of another version";
+pub(crate) const CANNOT_RUN: &str = "the program cannot be run, or cannot load gdr's library";
+pub(crate) const NO_PROGRAM: &str = "the program was not found";
+pub(crate) const NO_VERBS_LIBRARY: &str =
+    "gdr's verbs library is missing or has a different version";
 pub(crate) const NO_LIBRARY_OR_REPORT: &str =
-    "gdr's library is missing or of another version, or the report failed";
-pub(crate) const CLOSED: &str = "stopped: standard output was closed";
-pub(crate) const STOPPED: &str = "stopped (Ctrl-C, SIGTERM, closed output)";
-pub(crate) const NO_GPU_OR_CLOSED: &str = "there is no GPU, or standard output was closed";
+    "gdr's library is missing or has a different version, or the report could not be written";
+pub(crate) const CLOSED: &str = "interrupted: standard output was closed";
+pub(crate) const STOPPED: &str = "interrupted (Ctrl-C, SIGTERM, closed output)";
+pub(crate) const NO_GPU_OR_CLOSED: &str = "no GPU was found, or standard output was closed";
 pub(crate) const NO_GPU_OR_STOPPED: &str =
-    "there is no GPU, or it was stopped (Ctrl-C, SIGTERM, closed output)";
+    "no GPU was found, or the run was interrupted (Ctrl-C, SIGTERM, closed output)";
 pub(crate) const INPUT: &str =
     "a capture cannot be read, or this command does not support its kind";
 
-/// The statuses with the one of a usage error, in order.
+/// Returns the statuses and that for a usage error, in order.
 pub(crate) fn with_usage(statuses: Statuses) -> Vec<(Exit, &'static str)> {
     let mut all = [statuses, &[USAGE]].concat();
     all.sort_by_key(|(exit, _)| exit.code());
     all
 }
 
-/// The statuses as indented lines.
+/// Formats the statuses as indented lines.
 pub(crate) fn status_lines(statuses: Statuses) -> String {
     with_usage(statuses)
         .iter()
@@ -86,7 +87,7 @@ pub(crate) fn status_lines(statuses: Statuses) -> String {
 }
 
 impl Exit {
-    /// The status of a program; of a signal it is the one that shells have.
+    /// Converts a program's status; a signal becomes 128 plus its number, as in shells.
     pub(crate) const fn of_program(ended: Ended) -> Self {
         Self::Program(match ended {
             Ended::Status(status) => status as u8,

@@ -9,7 +9,7 @@ pub(crate) struct Global {
     #[arg(long, global = true, help_heading = COMMON)]
     pub(crate) json: bool,
 
-    /// When to color; NO_COLOR is respected
+    /// When to use color; NO_COLOR is respected
     #[arg(
         long,
         global = true,
@@ -20,7 +20,7 @@ pub(crate) struct Global {
     )]
     pub(crate) color: Color,
 
-    /// Print more on standard error; given twice and three times, the log (see also GDR_LOG)
+    /// Print more to standard error; -vv and -vvv also print the log (see also GDR_LOG)
     #[arg(short, long, global = true, action = ArgAction::Count, help_heading = COMMON)]
     pub(crate) verbose: u8,
 

@@ -10,7 +10,7 @@ use crate::host_source;
 /// Options of the commands that use a GPU.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct GpuOptions {
-    /// GPU to use: its index within CUDA_VISIBLE_DEVICES, its UUID (GPU-...) or its PCI address
+    /// GPU to use, by index (within CUDA_VISIBLE_DEVICES), UUID (GPU-...) or PCI address
     /// [default: 0]
     #[arg(short = 'd', long, value_name = "GPU", value_parser = GpuName::parse, help_heading = "GPU")]
     pub(crate) gpu: Option<GpuName>,
@@ -19,11 +19,11 @@ pub(crate) struct GpuOptions {
     #[arg(long, value_name = "NAME", value_parser = Backend::parse, help_heading = "GPU")]
     backend: Option<Backend>,
 
-    /// Use a simulated GPU; the result describes no hardware
+    /// Simulate a GPU; the results say nothing about hardware
     #[arg(long, help_heading = "GPU")]
     simulate: bool,
 
-    /// Exit with status 2 unless a real GPU is used: for job prologs and health checks
+    /// Exit with status 2 unless a real GPU is used, for job prologs and health checks
     #[arg(long, conflicts_with = "simulate", help_heading = "GPU")]
     pub(crate) require_gpu: bool,
 
@@ -44,13 +44,13 @@ impl GpuOptions {
 pub(crate) enum Allocator {
     #[value(name = "cuMemAlloc")]
     Plain,
-    /// With a POSIX file descriptor as handle type
+    /// VMM memory, exportable as a POSIX file descriptor
     #[value(name = "cuMemCreate")]
     VmmPosixFd,
-    /// Without a handle type
+    /// VMM memory that cannot be exported
     #[value(name = "cuMemCreate-no-handle")]
     Vmm,
-    /// From the stream-ordered pool
+    /// From the stream-ordered memory pool
     #[value(name = "cuMemAllocAsync")]
     Pool,
 }
@@ -143,7 +143,7 @@ impl GpuOptions {
         if self.simulate {
             return match self.backend {
                 Some(Backend::Named(kind)) if kind != BackendKind::Sim => {
-                    usage("--simulate uses no backend of a real GPU: leave out --backend")
+                    usage("--simulate does not use the backend of a real GPU: leave out --backend")
                 }
                 _ => Ok(Wanted::Simulated("--simulate was given")),
             };
@@ -156,14 +156,14 @@ impl GpuOptions {
         };
         match (backend, self.backend) {
             (Some(BackendKind::Sim), Some(_)) if self.require_gpu => {
-                usage("--require-gpu and --backend sim contradict each other")
+                usage("--require-gpu contradicts --backend sim: leave out one of them")
             }
             (Some(BackendKind::Sim), Some(_)) => Ok(Wanted::Simulated("--backend sim was given")),
             (Some(BackendKind::Sim), None) if !self.require_gpu => {
                 Ok(Wanted::Simulated("GDR_BACKEND is sim"))
             }
             (Some(BackendKind::Sim), None) => anyhow::bail!(
-                "--require-gpu needs a real GPU, and GDR_BACKEND is sim: unset the variable"
+                "--require-gpu needs a real GPU, but GDR_BACKEND is sim: unset the variable"
             ),
             (backend, option) => {
                 let named = backend.is_some() || option.is_some() || self.gpu.is_some();

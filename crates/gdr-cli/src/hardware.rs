@@ -29,8 +29,8 @@ pub(crate) fn look<G>(root: &Path, load: impl FnOnce() -> Result<Option<G>, Erro
         Ok(Some(gpus)) => return Found::Gpus(gpus),
         Ok(None) => {
             return Found::Unusable(
-                "the NVIDIA driver shows no GPU to this process; check CUDA_VISIBLE_DEVICES, and \
-                 in a container whether a GPU was passed in"
+                "the NVIDIA driver reports no GPU to this process; check CUDA_VISIBLE_DEVICES and, \
+                 in a container, whether a GPU was passed in"
                     .to_owned(),
             );
         }

@@ -27,27 +27,27 @@ pub(crate) enum PreloadLibrary {
 /// Why a program was not started, and the exit status that says so.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LaunchError {
-    /// The library is not there.
+    /// The library was not found.
     #[error(
-        "gdr's verbs library {file} is not in {}; make it with `cargo xtask verbs-library`, \
-         install it and gdr with `cargo xtask install`, or name it in GDR_VERBS_LIBRARY", listed(.searched)
+        "gdr's verbs library {file} was not found in {}; build it with `cargo xtask verbs-library`, \
+         install it and gdr with `cargo xtask install`, or set GDR_VERBS_LIBRARY to its path", listed(.searched)
     )]
     NoLibrary {
         file: &'static str,
         searched: Vec<PathBuf>,
     },
-    /// A file that is not the library.
-    #[error("{} is not gdr's verbs library; name another one in GDR_VERBS_LIBRARY", .0.display())]
+    /// The file is not the library.
+    #[error("{} is not gdr's verbs library; set GDR_VERBS_LIBRARY to the path of the right one", .0.display())]
     NotTheLibrary(PathBuf),
-    /// A library of another version.
+    /// The library has another version.
     #[error(
-        "{} has version {found}, and this gdr has version {}; use the same version of both",
+        "{} has version {found}, but this gdr has version {}; install the same version of both",
         .path.display(), env!("CARGO_PKG_VERSION")
     )]
     OtherVersion { path: PathBuf, found: String },
-    /// A path that the loader's variables cannot hold.
+    /// The loader's variables cannot hold the path.
     #[error(
-        "{} cannot be put into {variable}, which separates paths by colons and spaces; install gdr \
+        "{} contains a colon or a space, which {variable} uses to separate paths; install gdr \
          elsewhere", .path.display()
     )]
     Separator {
@@ -60,28 +60,28 @@ pub(crate) enum LaunchError {
     /// A file cannot be written.
     #[error("{} cannot be written: {source}", .path.display())]
     NotWritten { path: PathBuf, source: io::Error },
-    /// A program that runs with other rights than its caller.
+    /// The program runs with more rights than its caller.
     #[error(
-        "{} has more rights than its caller ({why}), and the loader ignores LD_PRELOAD there; run a \
-         copy without them", .path.display()
+        "{} runs with more rights than its caller ({why}), so the loader ignores LD_PRELOAD; run a copy \
+         without these rights", .path.display()
     )]
     Privileged { path: PathBuf, why: &'static str },
-    /// A program without a loader.
-    #[error("{} is statically linked: it loads no library, gdr's included", .0.display())]
+    /// The program is statically linked.
+    #[error("{} is statically linked, so it cannot load gdr's library", .0.display())]
     Static(PathBuf),
-    /// The program is not there.
+    /// The program was not found.
     #[error("{}: no such program", .0.display())]
     NotFound(PathBuf),
-    /// It was started and cannot be observed.
+    /// The program was started, but cannot be waited for.
     #[error("the program cannot be waited for: {0}")]
     Wait(#[source] io::Error),
-    /// There are no hosts to start it on.
+    /// The hosts for the program cannot be created.
     #[error(transparent)]
     Network(#[from] NetworkError),
-    /// The files of devices cannot be shown to it.
+    /// The devices' files cannot be mounted for the program.
     #[error(transparent)]
     Mount(#[from] MountError),
-    /// The kernel refused to start it.
+    /// The kernel refused to start the program.
     #[error("{} cannot be started: {source}", .path.display())]
     NotStarted { path: PathBuf, source: io::Error },
 }

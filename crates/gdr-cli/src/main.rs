@@ -181,8 +181,8 @@ fn log_to_stderr(global: &Global) -> anyhow::Result<()> {
             let filter = filter.to_string_lossy();
             filter.parse().map_err(|error: ParseError| {
                 UsageError(format!(
-                    "GDR_LOG is `{filter}`, which is not a log filter ({error}): give a level \
-                     (info), or targets and levels (gdr_rdma=debug,warn)"
+                    "GDR_LOG is `{filter}`, which is not a log filter ({error}): use a level \
+                     (info), or targets with levels (gdr_rdma=debug,warn)"
                 ))
             })?
         }
@@ -209,7 +209,7 @@ mod tests {
             .parse::<gdr_copy::BackendKind>()
             .map_err(gdr_copy::Error::from);
         let said = words(&name.context("no context").unwrap_err());
-        assert_eq!(said.matches("no backend `x`").count(), 1, "{said}");
+        assert_eq!(said.matches("`x` is not a backend").count(), 1, "{said}");
         assert!(said.starts_with("no context: GDR_BACKEND: "), "{said}");
     }
 }

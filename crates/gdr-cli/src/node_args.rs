@@ -77,10 +77,10 @@ pub(crate) struct Which {
     #[arg(long)]
     example: bool,
 
-    /// Use another node: an archive of `gdr collect` or hwloc-gather-topology, a directory with the
-    /// layout of its root or with captures, or the output of lspci, nvidia-smi,
-    /// nvidia-bug-report.sh, dmesg, NCCL, lstopo or rdma_topo; - reads standard input. Several
-    /// captures of one node complete each other
+    /// Read another node instead: an archive from `gdr collect` or hwloc-gather-topology, a copy of
+    /// its root directory, a directory of captures, or the output of lspci, nvidia-smi,
+    /// nvidia-bug-report.sh, dmesg, NCCL, lstopo or rdma_topo (- reads standard input). Repeat to
+    /// combine several captures of one node
     #[arg(long, value_name = "PATH", conflicts_with = "example")]
     from: Vec<PathBuf>,
 }
@@ -92,13 +92,13 @@ impl Which {
             Known::Node(node) => Ok(node),
             Known::Devices(inventory) => Ok(Node::of_devices(inventory)),
             Known::Distances(matrices, ..) if !matrices.all.is_empty() => Err(InputError(format!(
-                "{}: a matrix of nvidia-smi has no PCI tree, which this command needs; `gdr topo` shows it",
+                "{}: this command needs a PCI tree, which an nvidia-smi matrix does not contain; `gdr topo` shows the matrix",
                 self.name()
             ))
             .into()),
             Known::Distances(..) => Err(InputError(format!(
-                "{}: a topology of NCCL has no ports and no host bridges, which this command needs; `gdr \
-                 topo --from` shows it and says where NCCL uses GPUDirect RDMA",
+                "{}: this command needs ports and host bridges, which an NCCL topology does not contain; \
+                 `gdr topo --from` shows it, and says where NCCL uses GPUDirect RDMA",
                 self.name()
             ))
             .into()),
@@ -225,7 +225,7 @@ fn capture(path: &Path) -> Result<Box<dyn Source>> {
     match known(&[path.to_owned()])? {
         Known::Node(node) => Ok(node.source),
         Known::Devices(_) | Known::Distances(..) => Err(InputError(format!(
-            "{}: this is only a part of a node; pass an archive of `gdr collect`",
+            "{}: the capture covers only part of a node; pass an archive from `gdr collect`",
             path.display()
         ))
         .into()),
@@ -333,8 +333,8 @@ fn add_all(assembly: &mut Assembly, directory: &Path) -> Result<()> {
     }
     if found == 0 {
         return Err(InputError(format!(
-            "{} is neither the root of a node nor has captures of one: neither sys nor proc is in it, \
-             and none of its {} files is the output of a tool that is known",
+            "{} is neither a copy of a node's root directory nor a directory of captures: it contains \
+             neither sys nor proc, and none of its {} files is the output of a supported tool",
             directory.display(),
             files.len()
         ))
@@ -366,7 +366,7 @@ fn head(path: &Path) -> Result<Vec<u8>> {
         let input = io::stdin();
         if input.is_terminal() {
             return Err(UsageError(
-                "standard input is a terminal: name a file, or pipe one here".to_owned(),
+                "standard input is a terminal: name a file, or pipe one in".to_owned(),
             )
             .into());
         }

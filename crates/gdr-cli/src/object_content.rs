@@ -20,16 +20,16 @@ pub(crate) enum ContentError {
         source: io::Error,
     },
     #[error(
-        "{from} ended after {done} of the {of} bytes of the object; give {of} bytes for each epoch"
+        "{from} ended after {done} of the object's {of} bytes; provide {of} bytes for each epoch"
     )]
     TooShort {
         from: ContentSource,
         done: u64,
         of: u64,
     },
-    #[error("{from} has more than the {of} bytes of the object; give exactly these")]
+    #[error("{from} has more bytes than the object, which has {of}; provide exactly {of} bytes")]
     TooLong { from: ContentSource, of: u64 },
-    #[error("{from} is empty, and an object has at least one byte; give its content")]
+    #[error("{from} is empty, but an object has at least one byte; provide its content")]
     Empty { from: ContentSource },
 }
 
@@ -190,7 +190,7 @@ mod tests {
         assert_eq!(take(&mut content, 3).unwrap(), b"def");
         assert!(content.has_more().unwrap());
         let error = take(&mut content, 3).unwrap_err().to_string();
-        assert_contains!(error, "ended after 1 of the 3 bytes");
+        assert_contains!(error, "ended after 1 of the object's 3 bytes");
     }
 
     #[test]

@@ -18,9 +18,9 @@ use crate::units::count;
 /// The options that choose the RDMA device of a command, and the peers that it accepts.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DeviceOptions {
-    /// Device to use: a kernel device (mlx5_0), or an interface or address of this machine, where
+    /// Device to use: a kernel device (mlx5_0), or an interface or address of this machine, at which
     /// gdr itself speaks RoCEv2 over UDP [default: an active kernel device, else the address that
-    /// leads to the other host]
+    /// routes to the other host]
     #[arg(long, value_name = "DEV", value_parser = device_name)]
     device: Option<DeviceName>,
 
@@ -28,7 +28,7 @@ pub(crate) struct DeviceOptions {
     #[arg(long, value_enum, value_name = "NAME", default_value_t = Provider::Auto)]
     provider: Provider,
 
-    /// UDP port of a soft device; 0 is any free one. Kernel devices reach 4791 only
+    /// UDP port of a soft device; 0 picks a free one. Kernel devices reach port 4791 only
     #[arg(long, value_name = "PORT", default_value_t = 0)]
     udp_port: u16,
 
@@ -76,7 +76,7 @@ impl DeviceOptions {
 /// The options of the commands that connect to an owner.
 #[derive(Debug, clap::Args)]
 pub(crate) struct LinkArguments {
-    /// Seconds that a step may take; a second more for each 64 MiB
+    /// Seconds that each step may take, plus one for every 64 MiB
     #[arg(long, value_name = "SECONDS", value_parser = count, default_value = "10")]
     timeout: u32,
 
@@ -149,7 +149,7 @@ impl FromStr for ObjectAddress {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (owner, name) = text.split_once('/').ok_or_else(|| {
-            "it names no object; give HOST/NAME or HOST:PORT/NAME, and see `gdr ls HOST` for the names"
+            "the object's name is missing; use HOST/NAME or HOST:PORT/NAME, and run `gdr ls HOST` for the names"
                 .to_owned()
         })?;
         Ok(Self {
@@ -167,10 +167,10 @@ impl fmt::Display for ObjectAddress {
     }
 }
 
-/// The options that say what the object should be.
+/// The options that state what the object must be.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Expectation {
-    /// Fail unless the elements have this type, such as f32 or bf16
+    /// Fail unless the elements are of this type, such as f32 or bf16
     #[arg(long, value_name = "TYPE")]
     element: Option<Element>,
 
@@ -182,8 +182,8 @@ pub(crate) struct Expectation {
 /// An object is not what was expected.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "{name} is {found_element}{found_shape}, and {expected} was expected; change --element and \
-     --shape, or have its owner publish the other"
+    "{name} is {found_element}{found_shape}, but {expected} was expected; change --element and \
+     --shape, or the object that its owner publishes"
 )]
 pub(crate) struct UnexpectedObject {
     name: ObjectName,

@@ -1,4 +1,4 @@
-//! What `gdr serve` is to make: objects, and where their content comes from, as text.
+//! The textual specification of the objects that `gdr serve` offers, and of where their content comes from.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ pub(crate) struct ObjectSpec {
     pub(crate) name: ObjectName,
     pub(crate) location: SpecLocation,
     pub(crate) element: Element,
-    /// `None`: as many elements as the content has.
+    /// `None` if the content determines the number of elements.
     pub(crate) shape: Option<Shape>,
     pub(crate) mode: Mode,
     pub(crate) checksum: Checksum,
@@ -24,7 +24,7 @@ pub(crate) struct ObjectSpec {
     pub(crate) rights: Rights,
 }
 
-/// Where an object is to be.
+/// Where an object is allocated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SpecLocation {
     Host,
@@ -48,7 +48,7 @@ pub(crate) enum InvalidSpec {
     NotAPair(String),
     #[error("`{0}` is not a valid key{meant}; the keys are {keys}", meant = meant(.0), keys = KEYS.join(", "))]
     UnknownKey(String),
-    #[error("the key {0} is given twice; give it once")]
+    #[error("the key {0} occurs twice; keep one of them")]
     Twice(&'static str),
     #[error("the object has no name; add name=NAME")]
     NoName,
@@ -60,10 +60,10 @@ pub(crate) enum InvalidSpec {
     Element(String),
     #[error("size: {0}")]
     Size(String),
-    #[error("a size of 0 is not possible; give at least one element")]
+    #[error("the size must not be 0; an object has at least one element")]
     NoBytes,
     #[error(
-        "a size of {bytes} is not a whole number of {element} elements, which have {} bytes each",
+        "the size {bytes} is not a multiple of {}, the size of an {element} element",
         element.size()
     )]
     PartOfAnElement { bytes: u64, element: Element },
@@ -72,19 +72,18 @@ pub(crate) enum InvalidSpec {
     #[error("{0}")]
     Shape(String),
     #[error(
-        "size={size} and shape={shape} contradict each other: the shape has {bytes} bytes; leave \
-         one of them out"
+        "size={size} contradicts shape={shape}, which takes {bytes} bytes; leave one of them out"
     )]
     SizeAndShape { size: u64, shape: Shape, bytes: u64 },
     #[error(transparent)]
     Mode(#[from] InvalidMode),
-    #[error("`{0}` is not a checksum; give none or sum64")]
+    #[error("`{0}` is not a checksum; use none or sum64")]
     Checksum(String),
-    #[error("`{0}` is not a right of peers; give read or read-write")]
+    #[error("`{0}` is not a valid access; use read or read-write")]
     Access(String),
-    #[error("`{0}` is not how GPU memory is reached; give best or staged")]
+    #[error("`{0}` is not a valid reach; use best or staged")]
     Reach(String),
-    #[error("reach is for GPU memory; add gpu=GPU, or leave reach out")]
+    #[error("reach applies to GPU memory only; add gpu=GPU, or leave reach out")]
     ReachWithoutGpu,
 }
 
@@ -288,7 +287,9 @@ impl FromStr for ContentSpec {
             None => (None, text),
         };
         if source.is_empty() {
-            return Err("no file is named; give FILE, NAME=FILE, or - for standard input".into());
+            return Err(
+                "the file name is missing; use FILE, NAME=FILE, or - for standard input".into(),
+            );
         }
         let name = name.map(ObjectName::new).transpose();
         Ok(Self {

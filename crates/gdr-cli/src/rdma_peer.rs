@@ -28,12 +28,12 @@ pub(crate) fn shards() -> clap::builder::RangedI64ValueParser<u8> {
 /// The options that choose which peers are accepted.
 #[derive(Debug, clap::Args)]
 pub(crate) struct SecurityOptions {
-    /// File of mode 600 with a key that both ends know, 16 bytes or more; needed for addresses
-    /// other than loopback ones
+    /// File (mode 600) with a key of at least 16 bytes that both ends share; required unless both use
+    /// loopback addresses
     #[arg(long, value_name = "FILE", conflicts_with = "insecure")]
     key_file: Option<PathBuf>,
 
-    /// Accept any peer without a key: for isolated networks
+    /// Accept any peer without a key; only for isolated networks
     #[arg(long)]
     insecure: bool,
 }
@@ -66,9 +66,9 @@ impl SecurityOptions {
 /// The provider.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 pub(crate) enum Provider {
-    /// Verbs if a kernel device can be used, else soft
+    /// verbs if a kernel device is usable, else soft
     Auto,
-    /// RoCEv2 in user space, over UDP
+    /// RoCEv2 in user space over UDP, without RDMA hardware
     Soft,
     /// Kernel devices, through libibverbs
     Verbs,
@@ -111,7 +111,7 @@ pub(crate) fn provider_in_words(chosen: &Chosen, global: &Global) -> String {
     // Neither an option nor the state of a device is the reason.
     let is_for_want = *provider == ChosenProvider::Soft && why.contains("libibverbs");
     match is_for_want && global.verbose == 0 && !has_rdma_hardware() {
-        true => format!("{provider}: there is no RDMA device here"),
+        true => format!("{provider}: this machine has no RDMA device"),
         false => format!("{provider}: {why}"),
     }
 }
@@ -197,7 +197,7 @@ impl Addresses {
         };
         if let (Security::Loopback, Some(address)) = (&security, all.iter().find(far)) {
             return Err(UsageError(format!(
-                "{} is not a loopback address, so both ends need a shared key: give --key-file FILE \
+                "{} is not a loopback address, so both ends need a shared key: pass --key-file FILE \
                  on both, or --insecure on an isolated network",
                 address.ip()
             ))
@@ -218,7 +218,7 @@ impl Addresses {
             let is_soft = chosen.provider == ChosenProvider::Soft;
             if address.ip().is_unspecified() && is_soft && pair.to.is_none() {
                 return Err(UsageError(format!(
-                    "the server listens at every address, and a soft device has one: name the \
+                    "a soft device has only one address, but the server would listen at all of them: choose the \
                      address with --bind, or the device with {option}"
                 ))
                 .into());
@@ -281,8 +281,8 @@ pub(crate) fn check_listener(
         return Ok(());
     }
     Err(UsageError(format!(
-        "{} is at {rdma}, and without a shared key a peer that connects to {tcp} accepts \
-         RDMA only there: give --key-file FILE on both sides, or listen at {rdma}",
+        "{} is at {rdma}, but without a shared key a peer that connects to {tcp} accepts RDMA \
+         only from {tcp}: pass --key-file FILE on both sides, or listen at {rdma}",
         device.name()
     ))
     .into())

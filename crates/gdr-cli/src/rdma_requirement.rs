@@ -14,7 +14,7 @@ use crate::exit::Exit;
 /// The variable that names the folder of the library's files.
 const FOLDER: &str = "GDR_VERBS_USE";
 
-/// What a program must move by gdr's devices.
+/// The RDMA traffic that a program must have.
 #[derive(Debug)]
 pub(crate) struct Requirement {
     /// Each process that listed the devices moves this many bytes.
@@ -22,14 +22,14 @@ pub(crate) struct Requirement {
     folder: TempDir,
 }
 
-/// The program succeeded, and the requirement is not met.
+/// The program succeeded, but did not meet the requirement.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RequirementError {
-    /// No place for what processes write.
-    #[error("no folder can be made in {}: {source}; name another one in TMPDIR", .folder.display())]
+    /// There is no directory for the records of the processes.
+    #[error("a directory cannot be created in {}: {source}; set TMPDIR to another directory", .folder.display())]
     Folder { folder: PathBuf, source: io::Error },
-    /// What they wrote is gone.
-    #[error("what the processes wrote in {} cannot be read: {source}", .folder.display())]
+    /// The records cannot be read.
+    #[error("the records of the processes in {} cannot be read: {source}", .folder.display())]
     Unreadable { folder: PathBuf, source: io::Error },
     /// No process asked for devices.
     #[error("--require-rdma is not met: {0}")]
@@ -101,7 +101,7 @@ impl Requirement {
     pub(crate) fn check(&self) -> Result<(), RequirementError> {
         self.judge(
             &self.processes()?,
-            "no process asked for RDMA devices: the program uses none, or it is statically linked or cleared \
+            "no process asked for RDMA devices: the program does not use them, is statically linked, or cleared \
              LD_PRELOAD",
         )
     }
@@ -125,8 +125,8 @@ impl Requirement {
         }
         self.judge(
             &processes,
-            "no process opened an RDMA device: the program uses none or chose another transport, or it is \
-             statically linked or cleared LD_PRELOAD",
+            "no process opened an RDMA device: the program does not use RDMA, chose another transport, is statically \
+             linked, or cleared LD_PRELOAD",
         )
     }
 
@@ -151,9 +151,8 @@ impl Requirement {
         if asked().next().is_none() {
             let why = match processes.values().any(|process| process.is_seen) {
                 true => {
-                    "a process found the devices in /sys, and none called ibv_get_device_list of a libibverbs \
-                     that gdr can replace: its own copy of rdma-core, linked statically, would have none of \
-                     gdr's devices"
+                    "a process found the devices in /sys, but no process called ibv_get_device_list in a libibverbs that gdr \
+                     can replace: perhaps rdma-core is linked statically, and then cannot see gdr's devices"
                 }
                 false => none,
             };
@@ -236,25 +235,26 @@ impl Use {
             return None;
         }
         Some(if !self.is_opened && self.is_node_opened {
-            "opened /dev/infiniband/uverbsN itself, as a copy of rdma-core of its own does: that cannot use gdr's \
+            "opened /dev/infiniband/uverbsN itself, as a bundled copy of rdma-core does: such a copy cannot use gdr's \
              devices"
                 .to_owned()
         } else if !self.is_opened {
-            "listed the devices and opened none: it chose another transport, or names a device that is not \
-             there"
+            "listed the devices but opened none: it chose another transport, or was given the name of a missing \
+             device"
                 .to_owned()
         } else if !self.has_queue_pair {
-            "opened a device and made no queue pair: it wants something that the device lacks, or chose \
-             another transport"
+            "opened a device but created no queue pair: it needs a feature that the device lacks, or chose another \
+             transport"
                 .to_owned()
         } else if !self.is_ready {
-            "made queue pairs and connected none: no peer came, or the two did not agree".to_owned()
+            "created queue pairs but connected none: no peer connected, or the two could not agree"
+                .to_owned()
         } else if self.bytes.is_none() {
             format!(
-                "ended by _exit or a signal before its bytes were counted, and {wanted} are required"
+                "ended by _exit or a signal before its bytes were counted; {wanted} are required"
             )
         } else {
-            format!("moved {moved} bytes, and {wanted} are required")
+            format!("moved {moved} bytes; {wanted} are required")
         })
     }
 }
@@ -296,14 +296,14 @@ mod tests {
     #[test]
     fn the_step_that_a_process_did_not_take_is_the_reason() {
         for (steps, part) in [
-            ("listed\n", "process 7 listed the devices and opened none"),
+            ("listed\n", "process 7 listed the devices but opened none"),
             (
                 "seen\nlisted\nopened\n",
-                "process 7 opened a device and made no queue pair",
+                "process 7 opened a device but created no queue pair",
             ),
             (
                 "listed\nopened\nqueue-pair\nbytes 0\n",
-                "process 7 made queue pairs and connected none",
+                "process 7 created queue pairs but connected none",
             ),
             (
                 "seen\nnode-opened\n",
@@ -325,7 +325,7 @@ mod tests {
             verdict(4096, &[("7-a.use", moved), ("8-a.use", "seen\n")]),
             "met"
         );
-        assert!(verdict(4097, &[("7-a.use", moved)]).contains("moved 4096 bytes, and 4097"));
+        assert!(verdict(4097, &[("7-a.use", moved)]).contains("moved 4096 bytes; 4097"));
         let one_did_not = verdict(1, &[("7-a.use", moved), ("8-a.use", "listed\n")]);
         assert!(one_did_not.contains("process 8 listed") && !one_did_not.contains("process 7"));
     }

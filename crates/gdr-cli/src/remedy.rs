@@ -1,24 +1,24 @@
-//! The options and commands of `gdr` that help against an error of a library.
+//! Maps errors from the libraries to the options and commands of `gdr` that help.
 
 use gdr_perf::{Remedy, loopback, mesh, transfer};
 use gdr_rdma::{HandshakeError, NicError, SocketError, VerbsError};
 
-/// The option or command of `gdr` for `remedy`, as the last part of a sentence.
+/// Returns the option or command of `gdr` for `remedy`, as the last part of a sentence.
 pub(crate) const fn spelled(remedy: Remedy) -> Option<&'static str> {
     Some(match remedy {
-        Remedy::LongerTimeout => "--timeout allows a step more seconds",
-        Remedy::SmallerSize => "--size transfers less at a time",
-        Remedy::CompareTransferModes => "--staged and --direct choose between the two",
+        Remedy::LongerTimeout => "use --timeout to allow more time per step",
+        Remedy::SmallerSize => "use --size to transfer less at a time",
+        Remedy::CompareTransferModes => "compare --staged with --direct",
         Remedy::RunSanity => "`gdr sanity` checks the mapping",
         Remedy::ListChecks => "`gdr sanity -l` lists the checks",
         Remedy::ListDevices => "`gdr devices` lists the devices",
-        Remedy::NameReceiver => "--to names it",
-        Remedy::NamePeer => "--connect names the other host",
+        Remedy::NameReceiver => "choose it with --to",
+        Remedy::NamePeer => "use --connect with the name of the other host",
         _ => return None,
     })
 }
 
-/// `text`, and each of `remedies` as a further part of the sentence.
+/// Appends `remedies` to `text`, separated by semicolons.
 pub(crate) fn with_remedies(
     mut text: String,
     remedies: impl IntoIterator<Item = &'static str>,
@@ -30,9 +30,9 @@ pub(crate) fn with_remedies(
     text
 }
 
-/// What helps against the library error in the chain of `error`, as [`spelled`].
+/// Returns the remedy for the library error in the chain of `error`, worded like [`spelled`].
 pub(crate) fn of(error: &anyhow::Error) -> Option<&'static str> {
-    // The server goes on after it refuses a client, so the reason needs no remedy there.
+    // A server continues after it has refused a client, so that error needs no remedy.
     let of_this_end = |cause: &&(dyn std::error::Error + 'static)| {
         let error = cause.downcast_ref();
         !matches!(error, Some(gdr_rdma::Error::NoPeer { .. }))
@@ -47,25 +47,23 @@ pub(crate) fn of(error: &anyhow::Error) -> Option<&'static str> {
     })
 }
 
-/// What the peer is, by the service that its greeting names.
+/// Says what the peer is, from the service named in its greeting.
 fn of_handshake(error: &HandshakeError) -> Option<&'static str> {
     let HandshakeError::Service { theirs, .. } = error else {
         return None;
     };
     Some(match *theirs {
         gdr_object::SERVICE => {
-            "there `gdr serve` listens: `gdr ls`, `gdr get`, `gdr put` and `gdr watch` speak with it"
+            "`gdr serve` listens at that address; use `gdr ls`, `gdr get`, `gdr put` or `gdr watch` with it"
         }
-        transfer::SERVICE => {
-            "there `gdr perf` listens: `gdr perf` with the host measures against it"
-        }
+        transfer::SERVICE => "`gdr perf` listens at that address; use `gdr perf VERB HOST` with it",
         loopback::SERVICE => {
-            "there `gdr loopback` listens: `gdr loopback --connect` writes into its memory"
+            "`gdr loopback` listens at that address; use `gdr loopback --connect` with it"
         }
         loopback::pipeline::SERVICE => {
-            "there `gdr compare` listens: `gdr compare` with the host measures against it"
+            "`gdr compare` listens at that address; use `gdr compare HOST` with it"
         }
-        mesh::SERVICE => "there `gdr mesh` waits for its ranks: `gdr mesh` joins it",
+        mesh::SERVICE => "`gdr mesh` waits for its ranks at that address; join it with `gdr mesh`",
         _ => return None,
     })
 }
@@ -84,13 +82,13 @@ fn of_object(error: &gdr_object::Error) -> Option<&'static str> {
         gdr_object::Error::Rdma(error) => of_rdma(error),
         gdr_object::Error::Copy(error) => of_copy(error),
         gdr_object::Error::Cuda(error) => of_cuda(error),
-        gdr_object::Error::NoSuchObject { .. } => Some("`gdr ls HOST` lists them"),
-        gdr_object::Error::Empty { .. } => Some("--wait waits for it"),
+        gdr_object::Error::NoSuchObject { .. } => Some("`gdr ls HOST` lists its objects"),
+        gdr_object::Error::Empty { .. } => Some("use --wait to wait for one"),
         gdr_object::Error::Stalled { .. } | gdr_object::Error::NoAnswer { .. } => {
-            Some("--timeout allows a step more seconds")
+            Some("use --timeout to allow more time per step")
         }
         gdr_object::Error::Denied { .. } => {
-            Some("`gdr serve` gives access=read-write to objects that peers may put")
+            Some("the owner allows it with `gdr serve --object ...,access=read-write`")
         }
         _ => None,
     }
@@ -105,7 +103,7 @@ fn of_rdma(error: &gdr_rdma::Error) -> Option<&'static str> {
              module works",
         ),
         gdr_rdma::Error::Verbs(VerbsError::NoSuchGid { .. }) => {
-            Some("`gdr devices` shows which of them gdr uses, and why")
+            Some("`gdr devices` shows the GIDs, which one gdr uses, and why")
         }
         _ => None,
     }
@@ -116,7 +114,8 @@ fn of_nic(error: &NicError) -> Option<&'static str> {
         NicError::Copy(error) => of_copy(error),
         NicError::Cuda(error) => of_cuda(error),
         NicError::Socket(SocketError::PortInUse { .. }) => Some(
-            "a second server of a host needs another address (--bind, --listen), or both ends another --udp-port",
+            "a second server on one host needs a different address (--bind, --listen), or a different --udp-port \
+             at both ends",
         ),
         _ => None,
     }

@@ -73,7 +73,7 @@ pub(crate) fn time(text: &str) -> Result<Duration, String> {
     let unit = TIMES.iter().find(|(name, _)| *name == unit);
     unit.and_then(|(_, unit)| number(digits)?.checked_mul(*unit))
         .map(Duration::from_nanos)
-        .ok_or_else(|| format!("`{text}` is not a time: give 200us, 3ms or 2s"))
+        .ok_or_else(|| format!("`{text}` is not a time: use a form like 200us, 3ms or 2s"))
 }
 
 /// Bits in a second: `500K`, `100M` or `10G`, with units of 1000.
@@ -93,9 +93,7 @@ pub(crate) fn bit_rate(text: &str) -> Result<u64, String> {
         .find(|(name, _)| name.eq_ignore_ascii_case(unit));
     unit.and_then(|(_, unit)| number(digits)?.checked_mul(*unit))
         .filter(|rate| *rate >= 8)
-        .ok_or_else(|| {
-            format!("`{text}` is not a rate: give bits in a second, such as 100M or 10G")
-        })
+        .ok_or_else(|| format!("`{text}` is not a rate: use bits per second, such as 100M or 10G"))
 }
 
 /// A share in percent, `0.1%`, as a number from 0 to 1.
@@ -104,7 +102,7 @@ pub(crate) fn share(text: &str) -> Result<f64, String> {
     percent
         .filter(|percent| (0.0..=100.0).contains(percent))
         .map(|percent| percent / 100.0)
-        .ok_or_else(|| format!("`{text}` is not a share: give percent, such as 0.1%"))
+        .ok_or_else(|| format!("`{text}` is not a share: use a percentage, such as 0.1%"))
 }
 
 /// A count, decimal or 0x hexadecimal, at least 1.
@@ -114,7 +112,7 @@ pub(crate) fn count(text: &str) -> Result<u32, String> {
         .filter(|&value| value > 0)
         .ok_or_else(|| {
             format!(
-                "`{text}` is not a count: give a number from 1 to {}",
+                "`{text}` is not a count: use a number from 1 to {}",
                 u32::MAX
             )
         })

@@ -47,11 +47,12 @@ pub enum Families {
 #[derive(Debug, thiserror::Error)]
 pub enum PortError {
     /// Another identifier has this address and port.
-    #[error("binding a port: another identifier has the address and port")]
+    #[error("binding a port: another identifier is bound to this address and port")]
     InUse,
     /// An unspecified address is asked for, or bound, which stands for all.
     #[error(
-        "binding a port: an address that stands for all has it, or would get it from another one"
+        "binding a port: the port is bound at the wildcard address, or the wildcard address is requested \
+         and the port is bound at another one"
     )]
     NotAvailable,
     /// No ephemeral port is free.

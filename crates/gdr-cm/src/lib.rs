@@ -1,16 +1,17 @@
-//! Connection management: the messages by which queue pairs of different hosts find each other, the state
-//! machine of both sides without I/O, and the management queue pair of a software NIC.
+//! Connection management: the messages that connect queue pairs on different hosts, a sans-IO state machine
+//! for both sides, and the management queue pair of a software NIC.
 //!
-//! A message is a datagram of [`MAD_LEN`] bytes to queue pair [`Qpn::MANAGEMENT`](gdr_roce::Qpn::MANAGEMENT) with the queue key
-//! [`MANAGEMENT_QKEY`]: a management datagram (MAD). A connection takes three (REQ, REP, RTU), its end two
-//! (DREQ, DREP), and the address of a datagram service two (SIDR_REQ, SIDR_REP).
+//! Each message is a management datagram (MAD): a datagram of [`MAD_LEN`] bytes, sent to queue pair
+//! [`Qpn::MANAGEMENT`](gdr_roce::Qpn::MANAGEMENT) with the queue key [`MANAGEMENT_QKEY`]. Opening a connection takes
+//! three messages (REQ, REP, RTU), closing it takes two (DREQ, DREP), and so does looking up a datagram service
+//! (SIDR_REQ, SIDR_REP).
 //!
-//! - [`Message`] parses and emits them. The bytes may be untrusted.
-//! - [`IpAddresses`] is the header that programs which connect by IP addresses have in front of their private data.
-//! - [`Manager`] is one end of all connections of an address. Messages and the time go in; messages, deadlines
+//! - [`Message`] parses and emits messages; the bytes may be untrusted.
+//! - [`IpAddresses`] is the header that precedes the private data of programs that connect by IP address.
+//! - [`Manager`] holds this end of all connections of an address. Messages and the time go in; messages, deadlines
 //!   and [`CmEvent`]s come out.
-//! - [`BoundPort`] is a port that no other process of the network namespace has.
-//! - [`Management`] is what a process has of the management queue pair of a `gdr_nic::Device`.
+//! - [`BoundPort`] reserves a port in the network namespace, so that no other process can use it.
+//! - [`Management`] is a process's share of the management queue pair of a `gdr_nic::Device`.
 //!
 //! Formats and rules: InfiniBand Architecture Specification volume 1, chapter 12, and annex A11 (IP addresses).
 

@@ -14,13 +14,13 @@ const KIND: [u8; 4] = [1, 7, 2, 3];
 #[non_exhaustive]
 pub enum MadError {
     /// They are not as long as a management datagram.
-    #[error("management datagram: {0} bytes, not {MAD_LEN}")]
+    #[error("management datagram: the length is {0} bytes instead of {MAD_LEN}")]
     Length(usize),
     /// Another version, class or method.
-    #[error("management datagram: version, class and method are {0:02x?}")]
+    #[error("management datagram: unexpected version, class and method: {0:02x?}")]
     Kind([u8; 4]),
     /// The attribute is not a message that this crate knows.
-    #[error("management datagram: attribute {0:#06x} is not a known message")]
+    #[error("management datagram: attribute {0:#06x} does not identify a known message")]
     Attribute(u16),
 }
 

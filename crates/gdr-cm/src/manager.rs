@@ -20,7 +20,7 @@ const NUMBER_BITS: u32 = 20;
 
 /// The connection or exchange is unknown, or its state does not allow the call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("connection management: the state of the connection does not allow it")]
+#[error("connection management: the call is not allowed in the connection's current state")]
 pub struct CmStateError;
 
 /// What leaves a manager.

@@ -1,4 +1,4 @@
-//! The backends, and why one was chosen.
+//! The backends, and the choice among them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,12 +18,12 @@ pub enum BackendKind {
 }
 
 impl BackendKind {
-    /// Every backend, in the order in which they are tried: the module where it is loaded (its users
-    /// know its semantics), then what CUDA supports officially, then the stock driver, then, where
-    /// it is allowed, the simulation.
+    /// Every backend, in the order in which they are tried: first the module, if it is loaded (its users
+    /// know its semantics), then what CUDA supports officially, then the stock driver and, if allowed, the
+    /// simulation.
     pub const ORDER: [Self; 4] = [Self::Gdrdrv, Self::DmaBuf, Self::Rm, Self::Sim];
 
-    /// The name, as in `GDR_BACKEND`.
+    /// Returns the name, as used in `GDR_BACKEND`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Rm => "rm",
@@ -42,7 +42,7 @@ impl fmt::Display for BackendKind {
 
 /// The text is not the name of a backend.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no backend `{0}`: choose gdrdrv, dmabuf, rm or sim, or leave it unset")]
+#[error("`{0}` is not a backend: choose gdrdrv, dmabuf, rm or sim, or leave it unset")]
 pub struct ParseBackendError(String);
 
 impl FromStr for BackendKind {

@@ -13,7 +13,7 @@ use crate::pinned::Pinned;
 use crate::report::{Attributes, Bar1, RouteReport};
 use gdr_process::ProcessId;
 
-/// How to open a [`Context`].
+/// Options for opening a [`Context`].
 #[derive(Clone, Debug, Default)]
 pub struct ContextBuilder {
     backend: Option<BackendKind>,
@@ -22,13 +22,13 @@ pub struct ContextBuilder {
 }
 
 impl ContextBuilder {
-    /// Uses this backend and no other.
+    /// Uses only this backend.
     pub fn backend(mut self, backend: BackendKind) -> Self {
         self.backend = Some(backend);
         self
     }
 
-    /// Takes the backend from `GDR_BACKEND`, where that is set and not empty.
+    /// Takes the backend from `GDR_BACKEND`, if that is set and not empty.
     ///
     /// # Errors
     /// [`Error::BackendName`].
@@ -39,22 +39,22 @@ impl ContextBuilder {
         Ok(self)
     }
 
-    /// Uses a CUDA driver that is loaded already.
+    /// Uses a CUDA driver that is already loaded.
     pub fn cuda(mut self, cuda: Arc<Cuda>) -> Self {
         self.cuda = Some(cuda);
         self
     }
 
-    /// Allows the `sim` backend, over this simulated GPU. Without this call nothing is simulated.
+    /// Allows the `sim` backend, with this simulated GPU. Without this call nothing is simulated.
     pub fn simulated(mut self, driver: Arc<SimDriver>) -> Self {
         self.simulated = Some(driver);
         self
     }
 
-    /// Uses the driver of `gpu`: a loaded one, or the `sim` backend where it is simulated.
+    /// Uses the driver of `gpu`, which is already loaded, or the `sim` backend if the GPU is simulated.
     ///
     /// # Errors
-    /// [`Error::BackendUnavailable`] where the backend chosen so far does not reach this GPU.
+    /// [`Error::BackendUnavailable`] if the backend chosen so far cannot access this GPU.
     pub fn gpu(self, gpu: &Gpu) -> Result<Self> {
         let unavailable = |backend, reason: &str| Error::BackendUnavailable {
             backend,
@@ -80,7 +80,7 @@ impl ContextBuilder {
     /// Opens the context. Does not initialize CUDA.
     ///
     /// # Errors
-    /// [`Error::NoBackend`] or [`Error::BackendUnavailable`], with every reason.
+    /// [`Error::NoBackend`] or [`Error::BackendUnavailable`], with all reasons.
     pub fn open(self) -> Result<Context> {
         // Before the backend is opened, whose files belong to this process.
         let origin = ProcessId::current();
@@ -166,8 +166,8 @@ pub struct Context {
 }
 
 impl Context {
-    /// Opens a context on the best backend of this machine, or on the one that `GDR_BACKEND`
-    /// names. Never simulates.
+    /// Opens a context with the best backend on this machine, or the one that `GDR_BACKEND` names. Never
+    /// simulates.
     ///
     /// # Errors
     /// Same as [`ContextBuilder::open`].
@@ -175,10 +175,10 @@ impl Context {
         Self::builder().backend_from_env()?.open()
     }
 
-    /// Opens a context for the memory of `gpu`: on a real GPU as [`Context::open`] does, over the
-    /// driver that is loaded already; on a simulated one the `sim` backend.
+    /// Opens a context for the memory of `gpu`. For a real GPU this works like [`Context::open`], with the
+    /// driver that is already loaded; for a simulated GPU it uses the `sim` backend.
     ///
-    /// With [`gdr_cuda::open_driver`] a program runs on either by `GDR_BACKEND` alone:
+    /// Together with [`gdr_cuda::open_driver`], `GDR_BACKEND` alone decides which kind a program uses:
     ///
     /// ```no_run
     /// use gdr_copy::Context;
@@ -195,46 +195,46 @@ impl Context {
     /// ```
     ///
     /// # Errors
-    /// Same as [`ContextBuilder::open`]; [`Error::BackendUnavailable`] where `GDR_BACKEND` names a
-    /// backend that does not reach this GPU.
+    /// Same as [`ContextBuilder::open`]; [`Error::BackendUnavailable`] if `GDR_BACKEND` names a backend that
+    /// cannot access this GPU.
     pub fn open_for(gpu: &Gpu) -> Result<Self> {
         Self::builder().backend_from_env()?.gpu(gpu)?.open()
     }
 
-    /// Opens a context with options.
+    /// Returns a builder for a context with options.
     pub fn builder() -> ContextBuilder {
         ContextBuilder::default()
     }
 
-    /// The backend in use.
+    /// Returns the backend in use.
     pub fn backend(&self) -> BackendKind {
         self.choice.backend
     }
 
-    /// The backend in use, why it was chosen, and why others were not.
+    /// Returns the backend in use, why it was chosen, and why others were not.
     pub fn choice(&self) -> &BackendChoice {
         &self.choice
     }
 
-    /// What the backend offers.
+    /// Returns what the backend supports.
     pub fn attributes(&self) -> Attributes {
         self.backend.attributes()
     }
 
-    /// The process that opened this context.
+    /// Returns the process that opened this context.
     pub fn origin(&self) -> ProcessId {
         self.origin
     }
 
-    /// Pins `len` bytes of GPU memory at `ptr`: any pointer into any allocation that does not
-    /// migrate, of any alignment.
+    /// Pins `len` bytes of GPU memory at `ptr`, which may point anywhere into any allocation that does not
+    /// migrate, with any alignment.
     ///
-    /// The memory stays allocated while it is pinned, also after `cudaFree`. An allocator that
-    /// reuses memory without freeing it (PyTorch's, a pool) may still give it to its next user:
-    /// [`Context::pin_buffer`] keeps the memory's owner, too.
+    /// The memory stays allocated while it is pinned, even after `cudaFree`. An allocator that reuses
+    /// memory without freeing it (like PyTorch's, or a pool) may still give it to another user;
+    /// [`Context::pin_buffer`] prevents this by keeping the memory's owner alive.
     ///
     /// # Errors
-    /// [`Error`] says what failed and what to do; nothing stays pinned.
+    /// Any [`Error`], which says what failed and what to do. Nothing stays pinned.
     pub fn pin(&self, ptr: DevicePtr, len: u64) -> Result<Pinned> {
         self.pin_with(ptr, len, PinOptions::new())
     }
@@ -250,9 +250,9 @@ impl Context {
         Pinned::new(self.backend.clone(), self.origin, &request, None)
     }
 
-    /// Pins all of `buffer` and keeps it until the pin and its mapping are dropped. That is how to
-    /// pin memory that another library allocated ([`DeviceBuffer::from_owner`]): its owner is not
-    /// dropped before.
+    /// Pins all of `buffer`, and keeps it alive until the pin and its mapping are dropped. Use this to pin
+    /// memory from another library ([`DeviceBuffer::from_owner`]), whose owner is then not dropped too
+    /// early.
     ///
     /// # Errors
     /// Same as [`Context::pin`].
@@ -275,21 +275,21 @@ impl Context {
         Pinned::new(backend, self.origin, &request, buffer)
     }
 
-    /// Every route of this backend to `len` bytes at `ptr`, with the reason where a route does not
-    /// reach them: for reports. Nothing stays pinned.
+    /// Returns every route of this backend to `len` bytes at `ptr`, with the reason if a route does not
+    /// work, for use in reports. Nothing stays pinned.
     ///
     /// # Errors
-    /// Where the range itself cannot be pinned by any route (freed, managed, too long).
+    /// If the range cannot be pinned by any route (because it is freed, managed or too long).
     pub fn routes(&self, ptr: DevicePtr, len: u64) -> Result<Vec<RouteReport>> {
         only_in(&self.origin)?;
         self.backend
             .routes(&PinRequest::new(ptr, len, PinOptions::new())?)
     }
 
-    /// Size and free space of a GPU's BAR1, where the backend can read them (`rm` can).
+    /// Returns the size and the free space of a GPU's BAR1, if the backend can read them (`rm` can).
     ///
     /// # Errors
-    /// Where the GPU is unknown or cannot be opened.
+    /// If the GPU is unknown or cannot be opened.
     pub fn bar1(&self, device: Ordinal) -> Result<Option<Bar1>> {
         only_in(&self.origin)?;
         self.backend.bar1(device)

@@ -34,7 +34,7 @@ pub enum Error {
     /// The GPU driver failed.
     #[error(transparent)]
     Gpu(#[from] gdr_cuda::Error),
-    /// The address is not memory that stays on a GPU.
+    /// The address does not belong to memory that stays on a GPU.
     #[error("{ptr} is {} memory, which cannot be pinned: {}", kind_name(*.kind), kind_remedy(*.kind))]
     NotDeviceMemory { ptr: DevicePtr, kind: PointerKind },
     /// The range ends after its allocation.
@@ -49,7 +49,7 @@ pub enum Error {
         size: u64,
     },
     /// The range is empty, or ends after the address space.
-    #[error("{len} bytes at {ptr} cannot be pinned: give at least one byte")]
+    #[error("{len} bytes at {ptr} cannot be pinned: pin at least one byte")]
     EmptyRange { ptr: DevicePtr, len: u64 },
     /// A device node could not be opened.
     #[error("{path} cannot be opened: {source}; {}", node_remedy(.path, .source))]
@@ -94,18 +94,22 @@ pub enum Error {
     },
     /// The process has forked since the context was opened.
     #[error(
-        "this is a forked child: pins and mappings belong to the process that made them; open a \
-         new context after fork (CUDA itself must be initialized after fork, too)"
+        "this process is a forked child, and pins and mappings belong to the process that created \
+         them; open a new context after the fork, and initialize CUDA after it, too"
     )]
     ForkedChild,
-    /// The pin is mapped already.
-    #[error("this range is mapped already: a pin has one mapping at a time; drop that one first")]
+    /// The pin is already mapped.
+    #[error(
+        "the range is already mapped: a pin has one mapping at a time; drop that mapping first"
+    )]
     AlreadyMapped,
     /// The memory was freed while it was pinned (`gdrdrv` in its non-persistent mode).
-    #[error("the memory was freed while it was pinned, and its mapping is invalid; unpin it")]
+    #[error("the memory was freed while it was pinned, so its mapping is invalid; unpin it")]
     Invalidated,
     /// The backend does not offer this kind of mapping for this memory.
-    #[error("a {wanted} mapping was asked for, but {backend} maps this memory {offered}")]
+    #[error(
+        "a {wanted} mapping was requested, but the backend {backend} maps this memory {offered}"
+    )]
     Caching {
         wanted: Caching,
         offered: Caching,
@@ -113,8 +117,8 @@ pub enum Error {
     },
     /// The copy routine faults on this memory.
     #[error(
-        "copy routine {routine} needs uncached memory, and this mapping ({caching}, by {backend}) is \
-         not; use another routine, such as portable"
+        "copy routine {routine} needs uncached memory, but this mapping is {caching} (backend \
+         {backend}); use another routine, such as portable"
     )]
     Routine {
         routine: &'static str,
@@ -130,15 +134,15 @@ pub enum Error {
         reason: &'static str,
     },
     /// The mapping would be longer than the pin.
-    #[error("{wanted} bytes were to be mapped, but the pin covers {available}")]
+    #[error("{wanted} bytes cannot be mapped: the pin covers only {available}")]
     MapLength { wanted: u64, available: u64 },
     /// The access ends after the mapping.
     #[error("bytes {offset}..{} lie outside the mapping of {mapped} bytes", .offset.saturating_add(*.len))]
     OutOfRange { offset: u64, len: u64, mapped: u64 },
     /// A copy failed after some of its bytes.
     #[error(
-        "{copied} of {len} bytes were copied: {source}; the others are old, new or mixed, so copy \
-         them again or give up the buffer"
+        "only {copied} of {len} bytes were copied: {source}; the other bytes may be old, new or mixed: \
+         copy them again, or discard the buffer"
     )]
     Incomplete {
         copied: u64,
@@ -147,23 +151,23 @@ pub enum Error {
     },
     /// The memory was freed by its allocator, and its address may have a new owner.
     #[error(
-        "the memory at {ptr} was freed since it was mapped: the copy engine would reach its \
-         successor; keep the allocation while it is copied"
+        "the memory at {ptr} was freed after it was mapped, and the copy engine would access whatever \
+         replaced it; keep the allocation alive during copies"
     )]
     Freed { ptr: DevicePtr },
     /// The mapping is not a part of the buffer.
-    #[error("the mapping shows memory at {mapped}, which is not in the buffer at {allocated}")]
+    #[error(
+        "the mapping covers memory at {mapped}, which is not part of the buffer at {allocated}"
+    )]
     MappedElsewhere {
         mapped: DevicePtr,
         allocated: DevicePtr,
     },
-    /// A path of copies that the limits do not allow.
-    #[error("the path {path} is not among those that the planner may use; allow it in its limits")]
+    /// The planner's limits do not allow this copy path.
+    #[error("the planner may not use the path {path}; allow it in the planner's limits")]
     PathForbidden { path: CopyPath },
-    /// There is no resident kernel on this GPU.
-    #[error(
-        "no kernel can stay on {gpu} to push bytes to the host: {reason}; leave `resident` out"
-    )]
+    /// A resident kernel cannot run on this GPU.
+    #[error("a resident kernel cannot run on {gpu}: {reason}; leave `resident` out")]
     NoResidentKernel { gpu: String, reason: &'static str },
     /// The address of a flag is not a multiple of its size.
     #[error(
@@ -190,8 +194,8 @@ pub enum Error {
     },
     /// Dma-bufs of CUDA cannot be mapped on this machine.
     #[error(
-        "dma-bufs cannot be mapped here: {reason}; NVIDIA driver 610.43.02 (CUDA 13.3) or later is \
-         required: update it, or use another backend (GDR_BACKEND=rm requires the driver only)"
+        "dma-bufs cannot be mapped here: {reason}; update the NVIDIA driver to 610.43.02 (CUDA 13.3) or \
+         later, or use another backend (GDR_BACKEND=rm needs nothing but the driver)"
     )]
     DmaBufMmap {
         reason: String,
@@ -208,7 +212,7 @@ pub enum Error {
 impl Error {
     /// Returns the code of this error for programs, such as `no_backend`.
     ///
-    /// A variant that gets another name keeps its code.
+    /// A variant keeps its code even if it is renamed.
     pub const fn code(&self) -> &'static str {
         match self {
             Self::Gpu(error) => error.code(),

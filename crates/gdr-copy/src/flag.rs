@@ -11,7 +11,7 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// An unsigned integer of 1, 2, 4 or 8 bytes, which one bus transaction carries whole.
+/// An unsigned integer of 1, 2, 4 or 8 bytes, which a single bus transaction carries.
 pub trait FlagWord: sealed::Sealed + Copy + Debug + PartialEq + Send + Sync + 'static {}
 
 macro_rules! flag_word {
@@ -22,7 +22,7 @@ macro_rules! flag_word {
 }
 flag_word!(u8, u16, u32, u64);
 
-/// A naturally aligned word in GPU memory, stored by one instruction and loaded by one.
+/// A naturally aligned word in GPU memory, which is stored and loaded by single instructions.
 ///
 /// Values are never torn. Each method documents its ordering.
 #[derive(Clone, Copy, Debug)]
@@ -59,7 +59,7 @@ impl<T: FlagWord> Flag<'_, T> {
         assert!(self.origin.is_current_fast(), "{}", Error::ForkedChild);
     }
 
-    /// Stores `value` by one instruction, after all earlier stores of this thread to the mapping, and
+    /// Stores `value` with a single instruction, after all earlier stores of this thread to the mapping, and
     /// flushes it from the write-combining buffer: the usual "data, then flag".
     ///
     /// # Panics
@@ -75,7 +75,7 @@ impl<T: FlagWord> Flag<'_, T> {
         fence::store_fence();
     }
 
-    /// Reads the word by one load: a PCIe round trip. It orders no other access; see
+    /// Reads the word with a single load, which takes a PCIe round trip. Does not order other accesses; see
     /// [`Flag::load_acquire`].
     ///
     /// # Panics
@@ -88,8 +88,8 @@ impl<T: FlagWord> Flag<'_, T> {
         unsafe { self.at.read_volatile() }
     }
 
-    /// Reads the word. Later reads of the mapping by this thread return no older data: the usual
-    /// "flag, then data".
+    /// Reads the word. Later reads of the mapping by this thread never return older data: the usual "flag,
+    /// then data".
     ///
     /// # Panics
     /// In a forked child, which has no mapping.

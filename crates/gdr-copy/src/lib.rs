@@ -1,15 +1,15 @@
-//! GPU memory as CPU memory: pin, map, copy.
+//! Maps GPU memory into the CPU's address space, and copies to and from it.
 //!
-//! A [`Context`] chooses a backend, [`Context::pin`] pins a range of GPU memory, and
+//! A [`Context`] selects a backend, [`Context::pin`] pins a range of GPU memory, and
 //! [`Pinned::map`] maps it for the CPU. On x86 the mapping is write-combined and goes over PCIe:
-//! stores are posted and fast (64 bytes in about 0.1 us), loads take a PCIe round trip for each 64
-//! bytes (about 1 us).
+//! stores are posted and fast (64 bytes in about 0.1 us), while loads take a PCIe round trip for
+//! every 64 bytes (about 1 us).
 //!
 //! | backend | how | requires |
 //! |---|---|---|
 //! | `gdrdrv` | NVIDIA's GDRCopy kernel module | the module, loaded |
 //! | `dmabuf` | mmap of a dma-buf that CUDA exported | driver 610 or later, CUDA 13.3 |
-//! | `rm` | the stock driver's own memory-mapping calls | the stock driver only |
+//! | `rm` | the stock driver's own memory-mapping calls | nothing but the stock driver |
 //! | `sim` | a memfd behind the simulated GPU | nothing; reports `simulated` |
 //!
 //! No backend requires privileges, and only `gdrdrv` requires a kernel module.
@@ -35,23 +35,23 @@
 //!
 //! # Properties of a mapping
 //!
-//! - **Persistent**: the memory stays allocated while it is pinned, also after `cudaFree`, and is
-//!   not given to another allocation. [`Pinned::invalidated`] reports the exception, `gdrdrv` in
-//!   its non-persistent mode.
-//! - **Not inherited**: a forked child has no mapping; calls return [`Error::ForkedChild`].
-//! - **Not Rust memory**: the GPU and the network write to it at any time, so this crate never
-//!   makes a `&[u8]` of it.
+//! - **Persistent**: the memory stays allocated while it is pinned, even after `cudaFree`, and is
+//!   not reused for another allocation. The exception is `gdrdrv` in its non-persistent mode, which
+//!   [`Pinned::invalidated`] reports.
+//! - **Not inherited**: a forked child does not have the mapping; calls return [`Error::ForkedChild`].
+//! - **Not Rust memory**: the GPU and the network may write to it at any time, so this crate never
+//!   creates a `&[u8]` to it.
 //!
-//! Memory that another library allocated (PyTorch, cudarc, NCCL) is pinned as a
-//! [`DeviceBuffer`](gdr_cuda::DeviceBuffer::from_owner) that keeps its owner:
+//! To pin memory from another library (PyTorch, cudarc, NCCL), wrap it in a
+//! [`DeviceBuffer`](gdr_cuda::DeviceBuffer::from_owner), which keeps the owner alive, and pass that to
 //! [`Context::pin_buffer`].
 //!
 //! The order of loads and stores is documented at [`cpu`].
 //!
 //! # Long copies
 //!
-//! Loads and stores are the fastest path for short copies only. A [`Copier`] takes the fastest one for
-//! each: the calling thread, several threads, or the GPU's copy engine, as [`plan`] chooses.
+//! Loads and stores are the fastest path only for short copies. A [`Copier`] uses the fastest path for
+//! each copy: the calling thread, several threads, or the GPU's copy engine, as [`plan`] chooses.
 
 #![warn(clippy::disallowed_methods)]
 

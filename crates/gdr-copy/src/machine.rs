@@ -11,11 +11,10 @@ use crate::copier::cpu_pool::local_cpus;
 use crate::mapping::Mapping;
 use crate::plan::ProfileKey;
 
-/// The most threads of a copy unless the program says otherwise: four store as fast as PCIe Gen5 x16
-/// takes it.
+/// The default limit of threads per copy: four threads saturate PCIe Gen5 x16 with stores.
 const MOST_THREADS: u16 = 4;
 
-/// The machine that copies between this process and `mapping`, on `gpu`, run on.
+/// Returns the key of the profile for copies between this process and `mapping`, on `gpu`.
 pub fn profile_key(gpu: &Gpu, mapping: &Mapping) -> ProfileKey {
     let driver = match gpu.driver().kind() {
         DriverKind::Simulated => Some("none".to_owned()),
@@ -29,8 +28,8 @@ pub fn profile_key(gpu: &Gpu, mapping: &Mapping) -> ProfileKey {
     }
 }
 
-/// The name of this machine's CPU. The kernel takes microseconds for each CPU of `/proc/cpuinfo`, so it is
-/// read once.
+/// Returns the name of this machine's CPU. It is read only once, because the kernel takes microseconds for each
+/// CPU in `/proc/cpuinfo`.
 fn own_cpu() -> &'static str {
     static NAME: OnceLock<String> = OnceLock::new();
     NAME.get_or_init(|| {
@@ -39,10 +38,10 @@ fn own_cpu() -> &'static str {
     })
 }
 
-/// How many threads a copy to or from `gpu` may use unless the program says otherwise: one for each
-/// CPU next to the GPU that this process may use, but no more than 4.
+/// Returns how many threads a copy to or from `gpu` may use by default: one for each CPU on the GPU's NUMA
+/// node that this process may use, but at most 4.
 pub fn default_threads(gpu: &Gpu) -> NonZeroU16 {
-    // Where the node of the GPU is not known, any CPU of the process is as good.
+    // If the GPU's node is unknown, no CPU of the process is better than another.
     let cpus = local_cpus(gpu.info().bdf).or_else(|| sched_getaffinity(None).ok());
     let count = cpus.map_or(1, |cpus| cpus.count());
     let most = u16::try_from(count)
@@ -51,7 +50,7 @@ pub fn default_threads(gpu: &Gpu) -> NonZeroU16 {
     NonZeroU16::new(most).unwrap_or(NonZeroU16::MIN)
 }
 
-/// The version of the NVIDIA kernel driver that is loaded, e.g. `580.142`.
+/// Returns the version of the loaded NVIDIA kernel driver, such as `580.142`.
 pub fn driver_version() -> Option<String> {
     let text = fs::read_to_string("/sys/module/nvidia/version").ok();
     let version = text

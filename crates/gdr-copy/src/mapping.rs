@@ -12,11 +12,11 @@ use crate::flag::{Flag, FlagWord};
 use crate::pin_state::PinState;
 use gdr_process::ProcessId;
 
-/// A CPU mapping of a pinned range. Unmapped on drop; the pin may be dropped before or after.
+/// A CPU mapping of a pinned range. It is unmapped on drop; the pin may be dropped before or after.
 ///
-/// Offsets count from the pointer that was pinned. All methods take `&self` and may run on
-/// several threads at once: the GPU and the network write to the memory at any time, and a race
-/// tears data but is not undefined behaviour. [`Mapping::slice`] returns parts for threads.
+/// Offsets are relative to the pointer that was pinned. All methods take `&self` and may run on several
+/// threads at once: the GPU and the network may write to the memory at any time anyway, and a race can
+/// tear data but is not undefined behaviour. [`Mapping::slice`] returns parts for use by other threads.
 #[derive(Debug)]
 pub struct Mapping {
     // Set to `None` by `drop`, before the pin may be mapped again.
@@ -128,41 +128,41 @@ impl Mapping {
         }
     }
 
-    /// Bytes that can be accessed, counted from the pointer that was pinned.
+    /// Returns how many bytes can be accessed, starting at the pointer that was pinned.
     pub fn len(&self) -> u64 {
         self.view.len
     }
 
-    /// Returns whether there are none: the mapping ends before the pinned pointer.
+    /// Returns whether no bytes can be accessed, because the mapping ends before the pinned pointer.
     pub fn is_empty(&self) -> bool {
         self.view.len == 0
     }
 
-    /// The GPU address of offset 0.
+    /// Returns the GPU address of offset 0.
     pub fn device_ptr(&self) -> DevicePtr {
         self.state.ptr
     }
 
-    /// The backend that mapped it.
+    /// Returns the backend that created the mapping.
     pub fn backend(&self) -> BackendKind {
         self.state.backend.kind()
     }
 
-    /// How the CPU caches this mapping.
+    /// Returns how the CPU caches this mapping.
     pub fn caching(&self) -> Caching {
         self.view.caching
     }
 
-    /// The copy routine in use.
+    /// Returns the copy routine in use.
     pub fn routine(&self) -> &'static Routine {
         self.view.routine
     }
 
-    /// Uses `routine` from now on, to compare routines.
+    /// Switches to `routine`, to compare routines.
     ///
     /// # Errors
-    /// [`Error::Routine`] where it [requires an uncached mapping](Routine::needs_uncached_mapping)
-    /// and this one is cached or simulated: the first copy would fault.
+    /// [`Error::Routine`] if it [requires an uncached mapping](Routine::needs_uncached_mapping), but this one
+    /// is cached or simulated, so that the first copy would fault.
     pub fn set_routine(&mut self, routine: &'static Routine) -> Result<()> {
         if !self.state.accepts(routine, self.view.caching) {
             return Err(Error::Routine {
@@ -175,10 +175,10 @@ impl Mapping {
         Ok(())
     }
 
-    /// The CPU address of the byte at the pinned pointer.
+    /// Returns the CPU address of the byte at the pinned pointer.
     ///
-    /// Valid for [`Mapping::len`] bytes while this mapping exists, in this process only. Access it by
-    /// volatile accesses or the routines of [`cpu`], never by a reference.
+    /// It is valid for [`Mapping::len`] bytes while this mapping exists, and only in this process. Access it
+    /// with volatile accesses or the routines of [`cpu`], never through a reference.
     pub fn as_ptr(&self) -> *mut u8 {
         self.view.base
     }
@@ -188,8 +188,8 @@ impl Mapping {
         self.view.at(offset, len)
     }
 
-    /// All that is mapped, in whole host pages: the CPU address of [`crate::PinInfo::va`], and the
-    /// bytes mapped from there on.
+    /// Returns everything that is mapped, in whole host pages: the CPU address of [`crate::PinInfo::va`], and
+    /// the number of bytes mapped from there.
     pub fn window(&self) -> (*mut u8, u64) {
         self.bar.as_ref().map_or((std::ptr::null_mut(), 0), |bar| {
             (bar.as_ptr(), bar.len() as u64)
@@ -198,19 +198,19 @@ impl Mapping {
 
     /// Copies `bytes` into GPU memory at `offset`.
     ///
-    /// On return the stores have left the CPU's write-combining buffers, in address order. A
-    /// kernel launched afterwards sees them; a running kernel sees them after some hundred
-    /// nanoseconds, if it polls with volatile or system-scope loads. A naturally aligned word of 1,
-    /// 2, 4 or 8 bytes is never torn. See [`cpu`] for the full contract.
+    /// On return the stores have left the CPU's write-combining buffers, in address order. A kernel that is
+    /// launched afterwards sees them; a running kernel sees them after a few hundred nanoseconds, if it polls
+    /// with volatile or system-scope loads. A naturally aligned word of 1, 2, 4 or 8 bytes is never torn. See
+    /// [`cpu`] for the full contract.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] and nothing is written; [`Error::ForkedChild`].
+    /// [`Error::OutOfRange`], in which case nothing is written; [`Error::ForkedChild`].
     #[inline]
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.view.write_at(offset, bytes)
     }
 
-    /// Like [`Mapping::write_at`] without the final fence: for batches that end with
+    /// Like [`Mapping::write_at`], but without the final fence, for batches that end with
     /// [`Mapping::flush`]. Until then the bytes may stay in the CPU.
     ///
     /// # Errors
@@ -220,7 +220,7 @@ impl Mapping {
         self.view.write_at_unfenced(offset, bytes)
     }
 
-    /// Flushes the stores of this thread by [`Mapping::write_at_unfenced`].
+    /// Flushes this thread's stores from [`Mapping::write_at_unfenced`].
     #[inline]
     pub fn flush(&self) {
         cpu::fence::store_fence();
@@ -228,18 +228,18 @@ impl Mapping {
 
     /// Copies GPU memory at `offset` into `bytes`.
     ///
-    /// The values are no older than the call. Reading is slow: a PCIe round trip (about 1 us) for each
-    /// 64-byte line, a few of them in flight at once; above about 8 KiB `cuMemcpy` is faster.
+    /// The values are no older than the call. Reading is slow: each 64-byte line takes a PCIe round trip
+    /// (about 1 us), and only a few are in flight at once. Above about 8 KiB, `cuMemcpy` is faster.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] and nothing is read; [`Error::ForkedChild`].
+    /// [`Error::OutOfRange`], in which case nothing is read; [`Error::ForkedChild`].
     #[inline]
     pub fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
         self.view.read_at(offset, bytes)
     }
 
-    /// Like [`Mapping::read_at`] without the fence before it: for several reads whose order does not
-    /// matter. Such reads overlap, so ten reads of a line each take little longer than one.
+    /// Like [`Mapping::read_at`], but without the fence before it, for several reads whose order does not
+    /// matter. Such reads overlap, so ten reads of one line each take hardly longer than one.
     ///
     /// The values are no older than this thread's last fenced read, [`Flag::load_acquire`] or
     /// [`Mapping::begin_reads`]: the CPU may return a line from a buffer.
@@ -258,16 +258,16 @@ impl Mapping {
         cpu::fence::fresh_load_fence();
     }
 
-    /// A word of 1, 2, 4 or 8 bytes at `offset`, which is stored and loaded whole.
+    /// Returns a word of 1, 2, 4 or 8 bytes at `offset`, which is stored and loaded as a whole.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`]; [`Error::Unaligned`] where the address is not a multiple of the size.
+    /// [`Error::OutOfRange`]; [`Error::Unaligned`] if the address is not a multiple of the size.
     pub fn flag<T: FlagWord>(&self, offset: u64) -> Result<Flag<'_, T>> {
         let at = self.view.at(offset, size_of::<T>())?;
         Flag::new(at, offset, self.view.origin)
     }
 
-    /// The part `offset..offset + len`, for a thread.
+    /// Returns the part `offset..offset + len`, for use by another thread.
     ///
     /// # Errors
     /// [`Error::OutOfRange`].
@@ -275,9 +275,10 @@ impl Mapping {
         Slice::new(self.view, offset, len)
     }
 
-    /// The mapping in parts of `part` bytes (the last one shorter), for threads.
+    /// Splits the mapping into parts of `part` bytes (the last one may be shorter), for use by several
+    /// threads.
     ///
-    /// With a multiple of 64 bytes, no two threads access the same line.
+    /// If `part` is a multiple of 64, no two threads access the same line.
     pub fn chunks(&self, part: std::num::NonZeroU64) -> impl Iterator<Item = Slice<'_>> {
         let view = self.view;
         (0..view.len)
@@ -296,7 +297,7 @@ impl Drop for Mapping {
     }
 }
 
-/// A part of a [`Mapping`]; offsets count from its own start.
+/// A part of a [`Mapping`]; offsets are relative to its start.
 #[derive(Clone, Copy, Debug)]
 pub struct Slice<'mapping> {
     view: View,
@@ -321,7 +322,7 @@ impl Slice<'_> {
         })
     }
 
-    /// Bytes in this part.
+    /// Returns the number of bytes in this part.
     pub fn len(&self) -> u64 {
         self.view.len
     }

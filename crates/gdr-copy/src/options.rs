@@ -1,14 +1,14 @@
-//! How to pin and how to map.
+//! Options for pinning and mapping.
 
 use crate::cpu::Caching;
 
-/// Which bus a mapping must go over.
+/// The bus that a mapping must use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Bus {
     /// The platform's choice: PCIe on most machines, the coherent link on Grace-based ones.
     #[default]
     Default,
-    /// PCIe (BAR1), also where a coherent link exists.
+    /// PCIe (BAR1), even if a coherent link exists.
     Pcie,
 }
 
@@ -18,12 +18,12 @@ pub enum PinGranularity {
     /// Bytes: the range lies within its allocation.
     #[default]
     Bytes,
-    /// GPU pages of 64 KiB, as in GDRCopy: the range may begin before its allocation and end after
-    /// it, as long as the allocation has a part of those pages.
+    /// GPU pages of 64 KiB, as in GDRCopy: the range may begin before its allocation and end after it, as
+    /// long as the allocation covers part of each of those pages.
     GpuPages,
 }
 
-/// How to pin.
+/// Options for pinning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PinOptions {
     bus: Bus,
@@ -31,7 +31,7 @@ pub struct PinOptions {
 }
 
 impl PinOptions {
-    /// The platform's choice of bus; the range is checked in bytes.
+    /// The defaults are the platform's choice of bus, and a range that is checked in bytes.
     pub const fn new() -> Self {
         Self {
             bus: Bus::Default,
@@ -51,18 +51,18 @@ impl PinOptions {
         self
     }
 
-    /// The bus that the mapping must go over.
+    /// Returns the bus that the mapping must use.
     pub const fn bus(&self) -> Bus {
         self.bus
     }
 
-    /// The unit in which the range is checked.
+    /// Returns the unit in which the range is checked.
     pub const fn granularity(&self) -> PinGranularity {
         self.granularity
     }
 }
 
-/// How to map.
+/// Options for mapping.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MapOptions {
     caching: Option<Caching>,
@@ -70,7 +70,7 @@ pub struct MapOptions {
 }
 
 impl MapOptions {
-    /// The whole pin, mapped as the backend does by default.
+    /// The defaults are the whole pin, and the backend's default kind of mapping.
     pub const fn new() -> Self {
         Self {
             caching: None,
@@ -78,7 +78,7 @@ impl MapOptions {
         }
     }
 
-    /// Asks for a kind of mapping.
+    /// Requests a kind of mapping.
     pub const fn with_caching(mut self, caching: Caching) -> Self {
         self.caching = Some(caching);
         self
@@ -91,12 +91,12 @@ impl MapOptions {
         self
     }
 
-    /// The kind of mapping that was asked for; `None` is the backend's default.
+    /// Returns the requested kind of mapping; `None` is the backend's default.
     pub const fn caching(&self) -> Option<Caching> {
         self.caching
     }
 
-    /// The bytes that were asked for; `None` is the whole pin.
+    /// Returns the requested number of bytes; `None` is the whole pin.
     #[expect(
         clippy::len_without_is_empty,
         reason = "a number that was asked for, not a container's length"

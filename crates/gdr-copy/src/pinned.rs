@@ -15,7 +15,7 @@ use crate::pin_state::PinState;
 use crate::report::{PinInfo, Route};
 use gdr_process::ProcessId;
 
-/// Pinned GPU memory: it stays allocated while this value or its [`Mapping`] exists.
+/// Pinned GPU memory, which stays allocated while this value or its [`Mapping`] exists.
 #[derive(Debug)]
 pub struct Pinned(Arc<PinState>);
 
@@ -38,25 +38,25 @@ impl Pinned {
         })))
     }
 
-    /// The pointer that was pinned.
+    /// Returns the pointer that was pinned.
     pub fn ptr(&self) -> DevicePtr {
         self.0.ptr
     }
 
-    /// Bytes that were asked for.
+    /// Returns the number of bytes that were requested.
     #[expect(clippy::len_without_is_empty, reason = "a pin has at least one byte")]
     pub fn len(&self) -> u64 {
         self.0.len
     }
 
-    /// The buffer that was pinned, where it was pinned by [`Context::pin_buffer`].
+    /// Returns the buffer that was pinned, if it was pinned by [`Context::pin_buffer`].
     ///
     /// [`Context::pin_buffer`]: crate::Context::pin_buffer
     pub fn buffer(&self) -> Option<&Arc<DeviceBuffer>> {
         self.0.buffer.as_ref()
     }
 
-    /// The pages that are pinned.
+    /// Returns the pages that are pinned.
     pub fn info(&self) -> PinInfo {
         let pin = &self.0.pin;
         PinInfo {
@@ -66,12 +66,12 @@ impl Pinned {
         }
     }
 
-    /// How the memory was reached.
+    /// Returns the route by which the memory was pinned.
     pub fn route(&self) -> Route {
         self.0.pin.route()
     }
 
-    /// The backend of this pin.
+    /// Returns the backend of this pin.
     pub fn backend(&self) -> BackendKind {
         self.0.backend.kind()
     }
@@ -81,9 +81,8 @@ impl Pinned {
         self.0.is_mapped.load(Ordering::Acquire)
     }
 
-    /// Returns whether the memory was freed while it was pinned. That is possible only with
-    /// `gdrdrv` in its non-persistent mode; elsewhere a freed buffer stays allocated until it is
-    /// unpinned.
+    /// Returns whether the memory was freed while it was pinned. This is possible only with `gdrdrv` in its
+    /// non-persistent mode; otherwise a freed buffer stays allocated until it is unpinned.
     ///
     /// # Errors
     /// [`Error::ForkedChild`]; the module's.

@@ -1,4 +1,4 @@
-//! Profiles of copies as files of the user.
+//! Stores the user's copy profiles in files.
 
 use std::fmt;
 use std::fs;
@@ -14,7 +14,7 @@ use crate::machine::profile_key;
 use crate::mapping::Mapping;
 use crate::plan::{Calibration, Machine, ParseProfileError, Profile, ProfileKey};
 
-/// A folder of profiles, one file for each machine ([`ProfileKey::file_name`]).
+/// A directory of profiles, with one file for each machine ([`ProfileKey::file_name`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProfileStore {
     folder: PathBuf,
@@ -24,10 +24,10 @@ pub struct ProfileStore {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProfileError {
-    /// The user has no folder for state.
+    /// The user has no directory for state.
     #[error(
-        "there is no folder for profiles: neither XDG_STATE_HOME nor HOME is an absolute path; set \
-         one"
+        "no directory for profiles is known: neither XDG_STATE_HOME nor HOME is an absolute path; set \
+         one of them"
     )]
     NoFolder,
     /// The file could not be read or written.
@@ -51,15 +51,15 @@ pub enum ProfileError {
 }
 
 impl ProfileStore {
-    /// The folder of this user: `gdr/copy` in `$XDG_STATE_HOME`, else in `$HOME/.local/state`. A program that
-    /// has more rights than its caller has none.
+    /// Opens this user's directory: `gdr/copy` in `$XDG_STATE_HOME`, or else in `$HOME/.local/state`. A program
+    /// that has more rights than its caller has none.
     ///
     /// # Errors
     /// [`ProfileError::NoFolder`].
     pub fn of_user() -> Result<Self, ProfileError> {
         let absolute = |name: &str| {
             let path = gdr_process::variable(name).map(PathBuf::from);
-            // The XDG specification has relative paths ignored.
+            // The XDG specification says to ignore relative paths.
             path.filter(|path| path.is_absolute())
         };
         let state = absolute("XDG_STATE_HOME")
@@ -68,19 +68,19 @@ impl ProfileStore {
         Ok(Self::at(state.join("gdr/copy")))
     }
 
-    /// The profiles in `folder`.
+    /// Opens the profiles in `folder`.
     pub fn at(folder: impl Into<PathBuf>) -> Self {
         Self {
             folder: folder.into(),
         }
     }
 
-    /// The file of a machine's profile.
+    /// Returns the file for a machine's profile.
     pub fn path(&self, key: &ProfileKey) -> PathBuf {
         self.folder.join(key.file_name())
     }
 
-    /// Returns the profile of a machine: `None` if no profile is stored, or the stored one belongs to another
+    /// Loads a machine's profile: `None` if no profile is stored, or the stored one belongs to another
     /// machine.
     ///
     /// # Errors
@@ -102,15 +102,15 @@ impl ProfileStore {
         Ok((profile.key == *key).then_some(profile))
     }
 
-    /// Writes a profile, in place of an earlier one of the same machine; returns the file.
+    /// Writes a profile, replacing an earlier one for the same machine, and returns the file.
     ///
     /// # Errors
-    /// [`ProfileError::File`]; the earlier one stays.
+    /// [`ProfileError::File`], in which case the earlier profile stays.
     pub fn save(&self, profile: &Profile) -> Result<PathBuf, ProfileError> {
         let path = self.path(&profile.key);
         let write = |path: &Path| {
             fs::create_dir_all(&self.folder)?;
-            // Under its name only when it is whole, as another process may read it at any time.
+            // The file gets its name only when it is complete, because another process may read it at any time.
             let mut file = WholeFile::private(path)?;
             file.write_all(profile.to_string().as_bytes())?;
             file.finish()
@@ -125,7 +125,7 @@ impl ProfileStore {
     }
 }
 
-/// Where a calibration is from.
+/// The origin of a calibration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CalibrationSource {
     /// The built-in costs.
@@ -152,8 +152,8 @@ fn machine_of(mapping: &Mapping) -> Machine {
     }
 }
 
-/// The costs of copies between this process and `mapping`, on `gpu`: the user's profile of this
-/// machine where there is one, else the built-in ones. Nothing is measured.
+/// Returns the costs of copies between this process and `mapping`, on `gpu`: the user's profile for this
+/// machine, or the built-in costs if there is none. Nothing is measured.
 ///
 /// # Errors
 /// [`ProfileError`] for a profile that exists and cannot be used.
@@ -175,7 +175,7 @@ pub fn calibration_for(
     Ok(profile.unwrap_or_else(|| built_in_calibration(mapping)))
 }
 
-/// The built-in costs of copies between this process and `mapping`.
+/// Returns the built-in costs of copies between this process and `mapping`.
 pub fn built_in_calibration(mapping: &Mapping) -> (Calibration, CalibrationSource) {
     let machine = machine_of(mapping);
     let calibration = Calibration::built_in(machine);

@@ -1,4 +1,4 @@
-//! What backends, pins and routes are, for callers and for reports.
+//! Descriptions of backends, pins and routes, for callers and for reports.
 
 use std::fmt;
 
@@ -7,20 +7,20 @@ use gdr_cuda::DevicePtr;
 /// Version of a kernel module, e.g. 2.5.
 pub type ModuleVersion = (u16, u16);
 
-/// What a backend offers, in GDRCopy's terms.
+/// What a backend supports, in GDRCopy's terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes {
     /// Mappings outlive `cudaFree`.
     pub persistent: bool,
-    /// [`Bus::Pcie`](crate::Bus::Pcie) can be asked for (it may still fail on this platform).
+    /// [`Bus::Pcie`](crate::Bus::Pcie) can be requested (but may still fail on this platform).
     pub force_pcie: bool,
     /// Mappings are mmaps of a dma-buf.
     pub dma_buf_mmap: bool,
-    /// Version of the `gdrdrv` module, where that is the backend.
+    /// Version of the `gdrdrv` module, if that is the backend.
     pub module: Option<ModuleVersion>,
 }
 
-/// How the memory behind a pin was reached.
+/// The route by which memory was pinned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Route {
@@ -51,13 +51,12 @@ impl fmt::Display for Route {
     }
 }
 
-/// Whether a route reaches some memory.
+/// Whether a route works for some memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteReport {
     /// The route.
     pub route: Route,
-    /// Why it does not; `None` where it does and, for routes that need one, has passed its
-    /// self-test.
+    /// Why it does not; `None` if it works and has passed its self-test, if it needs one.
     pub refusal: Option<String>,
 }
 
@@ -66,18 +65,18 @@ pub struct RouteReport {
 pub struct Bar1 {
     /// Its size.
     pub total: u64,
-    /// The part that no process has mapped. On GPUs whose BAR1 shows all of the memory permanently
-    /// ("static BAR1"), mappings take no space and this does not change.
+    /// The part that no process has mapped. On GPUs whose BAR1 permanently maps all of the memory ("static
+    /// BAR1"), mappings take no space, and this does not change.
     pub free: u64,
 }
 
-/// What is pinned.
+/// The pages of a pin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PinInfo {
     /// Where the pinned pages start, at or below the pointer that was pinned.
     pub va: DevicePtr,
-    /// Bytes pinned from `va` on.
+    /// Number of bytes pinned, starting at `va`.
     pub mapped_size: u64,
-    /// Unit of both, bytes.
+    /// Unit of both, in bytes.
     pub page_size: u32,
 }

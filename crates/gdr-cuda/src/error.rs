@@ -116,12 +116,12 @@ impl fmt::Debug for CuResult {
 pub enum Error {
     /// The CUDA driver library cannot be loaded.
     #[error(
-        "the CUDA driver library {library} cannot be loaded: {reason}; install the NVIDIA driver, \
-         or in a container pass the driver in (NVIDIA_DRIVER_CAPABILITIES=compute)"
+        "the CUDA driver library {library} cannot be loaded: {reason}; install the NVIDIA driver or, \
+         in a container, pass the driver in (NVIDIA_DRIVER_CAPABILITIES=compute)"
     )]
     Library { library: String, reason: String },
     /// The driver is too old: a function is missing.
-    #[error("the CUDA driver library has no {symbol}: it is too old; update the NVIDIA driver")]
+    #[error("the CUDA driver library is too old: it lacks {symbol}; update the NVIDIA driver")]
     Symbol { symbol: &'static str },
     /// A driver call failed.
     #[error("{call} failed: {result}")]
@@ -131,12 +131,12 @@ pub enum Error {
     },
     /// The driver does not know this address.
     #[error(
-        "the GPU driver does not know address {ptr}: never allocated, already freed, or plain host \
-         memory; pass a pointer from cudaMalloc, cuMemCreate or a CUDA pool"
+        "the GPU driver does not know the address {ptr}: it was never allocated, was freed, or is host \
+         memory; pass a pointer from cudaMalloc, cuMemCreate or a CUDA memory pool"
     )]
     UnknownPointer { ptr: DevicePtr },
     /// There is no such GPU in this process.
-    #[error("there is no GPU {ordinal}: this process sees {count}; check CUDA_VISIBLE_DEVICES")]
+    #[error("GPU {ordinal} does not exist: this process sees {count}; check CUDA_VISIBLE_DEVICES")]
     NoSuchDevice { ordinal: Ordinal, count: u32 },
     /// The range ends after its buffer.
     #[error("bytes {offset}..{end} lie outside the buffer of {len} bytes", end = offset.saturating_add(*wanted))]
@@ -146,14 +146,13 @@ pub enum Error {
     Misaligned { offset: u64, alignment: u64 },
     /// A copy onto itself.
     #[error(
-        "the {len} bytes at {ptr} overlap the place that they are to be copied to: copy them through \
-         another buffer"
+        "the {len} bytes at {ptr} overlap the destination of the copy: copy them through another buffer"
     )]
     Overlap { ptr: DevicePtr, len: u64 },
     /// The memory does not stay on a GPU.
     #[error(
-        "{ptr} is not memory that stays on a GPU ({kind:?}): pass a pointer from cudaMalloc, \
-         cuMemCreate or a CUDA pool"
+        "{ptr} does not point to memory that stays on a GPU ({kind:?}): pass a pointer from cudaMalloc, \
+         cuMemCreate or a CUDA memory pool"
     )]
     NotDeviceMemory { ptr: DevicePtr, kind: PointerKind },
     /// The memory is on another GPU.
@@ -165,7 +164,7 @@ pub enum Error {
     },
     /// The range ends after its allocation, or is empty.
     #[error(
-        "{len} bytes at {ptr} are not within their allocation: give 1 to {available} bytes there"
+        "{len} bytes at {ptr} exceed the allocation: use 1 to {available} bytes at that address"
     )]
     PastAllocation {
         ptr: DevicePtr,
@@ -174,27 +173,27 @@ pub enum Error {
     },
     /// The buffer and the stream belong to different GPUs or drivers.
     #[error(
-        "the buffer (GPU {buffer}) is not on the stream's GPU ({stream}) or not of its driver: \
-         make both from one Gpu"
+        "the buffer (GPU {buffer}) and the stream (GPU {stream}) belong to different GPUs or drivers: \
+         create both from one Gpu"
     )]
     ForeignBuffer { buffer: Ordinal, stream: Ordinal },
     /// Two streams belong to different GPUs or drivers.
     #[error(
-        "the streams belong to GPU {stream} and GPU {other}, or to different drivers: make both from one \
-         Gpu"
+        "the streams belong to GPU {stream} and GPU {other}, or to different drivers: create both from \
+         one Gpu"
     )]
     ForeignStream { stream: Ordinal, other: Ordinal },
     /// Other processes cannot open the memory.
     #[error(
-        "{ptr} is not memory that other processes can open ({family:?}): allocate it by cudaMalloc, \
-         or by cuMemCreate for a POSIX file descriptor"
+        "other processes cannot open the memory at {ptr} ({family:?}): allocate it with cudaMalloc, or \
+         with cuMemCreate and a POSIX file descriptor as handle type"
     )]
     NotExportable { ptr: DevicePtr, family: Family },
     /// The memory that was to be opened is this process's own.
-    #[error("a process cannot open its own memory: use it by its address")]
+    #[error("a process cannot open its own memory by a handle: use the memory's address")]
     OwnExport,
     /// Another process's memory is not as long as that process says.
-    #[error("the other process exports {claimed} bytes of an allocation of {found}")]
+    #[error("the other process claims to export {claimed} bytes, but the allocation has {found}")]
     FalseExport { claimed: u64, found: u64 },
     /// GPU work did not finish in time.
     #[error("{what} did not finish within {limit:?}; the GPU may be hung or busy with other work")]

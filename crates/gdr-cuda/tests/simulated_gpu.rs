@@ -362,7 +362,7 @@ fn a_range_that_is_not_in_memory_of_the_gpu_is_refused() {
         );
     }
     let inside = refusal(&gpu, at(plain.ptr(), 4_999), 2);
-    assert!(inside.to_string().contains("give 1 to 1 bytes"), "{inside}");
+    assert!(inside.to_string().contains("use 1 to 1 bytes"), "{inside}");
     for ptr in [managed.ptr(), host.gpu_ptr()] {
         let error = refusal(&gpu, ptr, 8);
         assert!(matches!(error, Error::NotDeviceMemory { .. }), "{error}");

@@ -1,9 +1,9 @@
-//! Why GPUDirect RDMA is off or slow on a node, and the fix.
+//! Finds out why GPUDirect RDMA is off or slow on a node, and how to fix it.
 //!
-//! A [`Check`] is a pure function from what is known of a node ([`Context`]) to [`Finding`]s: it
-//! reads through [`gdr_node::Source`] only, so that an archive of a node is judged word for word
-//! like the node itself. [`diagnose`] runs the checks and puts every symptom under its root cause;
-//! [`report`] writes the outcome for people and for programs.
+//! A [`Check`] is a pure function from the known facts about a node ([`Context`]) to [`Finding`]s. It
+//! reads only through [`gdr_node::Source`], so an archive of a node yields exactly the same findings as
+//! the node itself. [`diagnose`] runs the checks and groups symptoms under their root cause; [`report`]
+//! writes the result for people and for programs.
 //!
 //! ```
 //! use gdr_doctor::{Context, Outcome, Selection, diagnose, report};

@@ -1,9 +1,9 @@
-//! What an error text of NCCL, UCX, perftest, the kernel or a loader most likely means for
-//! GPUDirect RDMA, and whether a log shows it at work.
+//! Explains what error messages from NCCL, UCX, perftest, the kernel or a loader most likely mean for
+//! GPUDirect RDMA, and whether a log shows that GPUDirect RDMA is in use.
 //!
-//! The knowledge is a table of [`Cause`]s ([`causes()`]); [`explain()`] ranks those that a text or a
-//! whole log speaks of, [`read()`] does so for a log of any length, and [`Explanation::confirm`]
-//! holds one against what the checks found on this node.
+//! [`causes()`] is the table of known [`Cause`]s. [`explain()`] ranks those that match a message or a
+//! log, [`read()`] does the same for a log of any length, and [`Explanation::confirm`] compares an
+//! explanation with the doctor's findings on this node.
 //!
 //! ```
 //! use gdr_explain::{InUse, explain, read};

@@ -13,7 +13,7 @@ use gdr_udp::Deadline;
 /// What a lost entry means for waiting threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
-    /// Once the stored entries have been taken, every wait ends at once.
+    /// After the stored entries have been taken, every wait ends at once.
     Fatal,
     /// Later entries are stored as soon as there is room.
     Tolerated,
@@ -22,11 +22,11 @@ pub enum Loss {
 /// The result of adding an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pushed {
-    /// It is stored.
+    /// The entry was stored.
     Stored,
-    /// It is lost, and the first that is.
+    /// The entry was lost, and is the first one to be.
     FirstLost,
-    /// It is lost, as others before.
+    /// The entry was lost, like others before.
     Lost,
 }
 
@@ -36,9 +36,9 @@ pub struct BoundedQueue<T> {
     loss: Loss,
     entries: Mutex<Entries<T>>,
     arrived: Condvar,
-    /// How many there are, to be read without the lock.
+    /// The number of entries, which can be read without the lock.
     len: AtomicUsize,
-    /// How many were lost. It changes with the lock held.
+    /// The number of lost entries, which only changes while the lock is held.
     lost: AtomicU64,
 }
 
@@ -49,7 +49,7 @@ struct Entries<T> {
 }
 
 impl<T: Copy> BoundedQueue<T> {
-    /// Makes an empty queue.
+    /// Creates an empty queue.
     pub fn new(capacity: usize, loss: Loss) -> Self {
         Self {
             capacity: AtomicUsize::new(capacity),
@@ -64,12 +64,12 @@ impl<T: Copy> BoundedQueue<T> {
         }
     }
 
-    /// How many entries it holds at most.
+    /// Returns how many entries the queue can hold.
     pub fn capacity(&self) -> usize {
         self.capacity.load(Ordering::Relaxed)
     }
 
-    /// Changes the capacity, unless there are more entries; returns whether it did.
+    /// Changes the capacity, unless there are more entries. Returns whether it did.
     pub fn resize(&self, capacity: usize) -> bool {
         let entries = lock(&self.entries);
         let fits = entries.queue.len() <= capacity;
@@ -84,7 +84,7 @@ impl<T: Copy> BoundedQueue<T> {
         let mut entries = lock(&self.entries);
         if entries.queue.len() >= self.capacity() {
             let before = self.lost.fetch_add(1, Ordering::Release);
-            // All threads, because after a fatal loss every wait ends.
+            // Wake all threads, because after a fatal loss every wait ends.
             self.arrived.notify_all();
             return match before {
                 0 => Pushed::FirstLost,
@@ -92,16 +92,16 @@ impl<T: Copy> BoundedQueue<T> {
             };
         }
         entries.queue.push_back(entry);
-        // With the lock held, so that an older length never follows a newer one.
+        // Stored with the lock held, so that an older length never overwrites a newer one.
         self.len.store(entries.queue.len(), Ordering::Release);
-        // Without a sleeper the wake-up would be a system call for nothing.
+        // Without a sleeper, the wake-up would be a wasted system call.
         if entries.sleepers > 0 {
             self.arrived.notify_one();
         }
         Pushed::Stored
     }
 
-    /// Whether it is empty, as far as this thread has seen.
+    /// Returns whether the queue is empty, as far as this thread has seen.
     pub fn is_empty(&self) -> bool {
         self.len.load(Ordering::Acquire) == 0
     }
@@ -114,14 +114,14 @@ impl<T: Copy> BoundedQueue<T> {
         self.take(&mut lock(&self.entries))
     }
 
-    /// Takes up to `most` of the oldest entries; returns how many.
+    /// Takes up to `most` of the oldest entries, and returns how many.
     pub fn pop_many(&self, most: usize, take: &mut dyn FnMut(T)) -> usize {
         if self.is_empty() {
             return 0;
         }
         let mut entries = lock(&self.entries);
         let count = most.min(entries.queue.len());
-        // Mostly they are few, for which `drain` takes longer.
+        // Mostly there are only a few, for which `drain` would take longer.
         for entry in iter::from_fn(|| entries.queue.pop_front()).take(count) {
             take(entry);
         }
@@ -129,7 +129,7 @@ impl<T: Copy> BoundedQueue<T> {
         count
     }
 
-    /// Passes each entry to `see`, and leaves it there.
+    /// Passes each entry to `see`, and leaves it in the queue.
     pub fn for_each(&self, see: impl FnMut(&T)) {
         lock(&self.entries).queue.iter().for_each(see);
     }
@@ -141,14 +141,14 @@ impl<T: Copy> BoundedQueue<T> {
         self.len.store(entries.queue.len(), Ordering::Release);
     }
 
-    /// How many entries were lost, as far as this thread has seen.
+    /// Returns how many entries were lost, as far as this thread has seen.
     pub fn lost(&self) -> u64 {
-        // Without the lock: each poll without an entry asks.
+        // Read without the lock, because each poll that finds no entry asks.
         self.lost.load(Ordering::Acquire)
     }
 
-    /// Takes the oldest entry, and sleeps until there is one; `None` after the deadline, or at once
-    /// if a loss is fatal and there was one.
+    /// Takes the oldest entry, sleeping until there is one. Returns `None` after the deadline, or at once after a
+    /// fatal loss.
     pub fn pop_wait(&self, deadline: Deadline) -> Option<T> {
         let mut entries = lock(&self.entries);
         loop {

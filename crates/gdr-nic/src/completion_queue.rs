@@ -10,7 +10,7 @@ use crate::shard::cq_entries::{CqEntries, OnCompletion};
 use crate::types::CqNumber;
 use gdr_udp::Deadline;
 
-/// A completion queue. A clone is the same queue.
+/// A completion queue. A clone refers to the same queue.
 #[derive(Clone, Debug)]
 pub struct CompletionQueue {
     device: Device,
@@ -38,34 +38,33 @@ impl CompletionQueue {
         &self.entries
     }
 
-    /// The engine that fills it.
+    /// Returns the device that fills it.
     pub fn device(&self) -> &Device {
         &self.device
     }
 
-    /// Its number, which its events carry.
+    /// Returns the queue's number, which its events carry.
     pub fn number(&self) -> CqNumber {
         self.entries.number()
     }
 
-    /// Gives each completion from here on its [`time`](Completion::time), by the system's monotonic clock.
+    /// Sets the [`time`](Completion::time) of each completion from here on, from the system's monotonic clock.
     pub fn take_times(&self) {
         self.entries.take_times();
     }
 
-    /// How many completions it holds at most.
+    /// Returns how many completions the queue can hold.
     pub fn capacity(&self) -> usize {
         self.entries.capacity()
     }
 
-    /// Changes how many completions it holds; returns whether it does: not if there are more now.
+    /// Changes how many completions the queue can hold, unless it contains more now. Returns whether it did.
     pub fn resize(&self, capacity: usize) -> bool {
         self.entries.resize(capacity)
     }
 
-    /// Passes up to `most` completions to `take`, the oldest first, and returns how many. If there is
-    /// none, it drives the engine once. It neither waits nor allocates. `take` must not use the
-    /// queue.
+    /// Passes up to `most` completions to `take`, the oldest first, and returns how many. If there is none, drives
+    /// the engine once. Neither waits nor allocates. `take` must not use the queue.
     ///
     /// # Errors
     /// [`Error::CompletionQueueOverrun`] when all stored completions were taken and others were lost;
@@ -82,7 +81,7 @@ impl CompletionQueue {
         Ok(count)
     }
 
-    /// Like [`CompletionQueue::poll`], for the oldest completion alone.
+    /// Like [`CompletionQueue::poll`], for the oldest completion only.
     ///
     /// # Errors
     /// Same as [`CompletionQueue::poll`].

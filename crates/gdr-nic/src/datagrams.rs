@@ -16,8 +16,8 @@ use crate::types::Domain;
 /// The service of unreliable datagrams (UD): a [`QueuePair<Datagrams>`](QueuePair) sends messages of one
 /// packet to any other of its kind, and receives from any host.
 ///
-/// Each receive gets a header of 40 bytes in front of the message ([`Grh`](gdr_roce::wire::Grh)). A request
-/// to an address of another family than the device's is sent nowhere.
+/// A header of 40 bytes precedes each received message ([`Grh`](gdr_roce::wire::Grh)). A request whose address is
+/// not of the device's address family is not sent.
 #[derive(Debug)]
 pub enum Datagrams {}
 
@@ -54,7 +54,7 @@ impl SendQueue<'_, Datagrams> {
 }
 
 impl Device {
-    /// Makes a queue pair for datagrams of at most `mtu` bytes, in RESET.
+    /// Creates a queue pair for datagrams of at most `mtu` bytes, in RESET.
     ///
     /// # Errors
     /// Same as [`Device::queue_pair`].
@@ -78,7 +78,7 @@ impl Device {
 }
 
 impl QueuePair<Datagrams> {
-    /// From RESET to INIT.
+    /// Moves the queue pair from RESET to INIT.
     ///
     /// # Errors
     /// [`Error::State`](crate::Error::State), [`Error::ForkedChild`](crate::Error::ForkedChild).
@@ -99,8 +99,9 @@ impl QueuePair<Datagrams> {
         })
     }
 
-    /// Lets it receive what is sent to a multicast group and [`Qpn::MULTICAST`](gdr_roce::Qpn::MULTICAST) with its queue key, in every state that
-    /// receives. What this host sends arrives as well, its own messages included.
+    /// Attaches the queue pair to a multicast group: in every state that receives, it gets what is sent to the group and
+    /// [`Qpn::MULTICAST`](gdr_roce::Qpn::MULTICAST) with its queue key, including what this host and the queue pair
+    /// itself send.
     ///
     /// # Errors
     /// [`SocketError::NotMulticast`](crate::SocketError::NotMulticast),
@@ -114,7 +115,7 @@ impl QueuePair<Datagrams> {
         groups.attach(self.qpn(), group)
     }
 
-    /// Reverses [`QueuePair::attach_multicast`]: once it has returned, nothing that is sent to the group arrives.
+    /// Reverses [`QueuePair::attach_multicast`]: once this has returned, nothing that is sent to the group arrives.
     ///
     /// # Errors
     /// [`Error::NotAttached`](crate::Error::NotAttached), [`Error::ForkedChild`](crate::Error::ForkedChild).
@@ -124,7 +125,7 @@ impl QueuePair<Datagrams> {
         groups.detach(self.qpn(), group)
     }
 
-    /// From INIT to RTR: datagrams are received.
+    /// Moves the queue pair from INIT to RTR, in which datagrams are received.
     ///
     /// # Errors
     /// [`Error::State`](crate::Error::State), [`Error::DeviceFailed`](crate::Error::DeviceFailed),
@@ -134,7 +135,7 @@ impl QueuePair<Datagrams> {
         self.engine()?.ud_to_rtr(self.qpn())
     }
 
-    /// From RTR to RTS: requests can be posted.
+    /// Moves the queue pair from RTR to RTS, in which requests can be posted.
     ///
     /// # Errors
     /// [`Error::State`](crate::Error::State), [`Error::DeviceFailed`](crate::Error::DeviceFailed),

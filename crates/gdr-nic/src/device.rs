@@ -20,13 +20,14 @@ use gdr_udp::address;
 use gdr_udp::{Integrity, ProcessFd};
 use gdr_udp::{LinkCondition, LinkState};
 
-/// The engine of one address. A clone is the same one; what is made from it holds it.
+/// A device of the software NIC, at one address. A clone refers to the same device; objects created from it keep
+/// it open.
 #[derive(Clone, Debug)]
 pub struct Device(Arc<DeviceShards>);
 
 impl Device {
-    /// Opens an engine, which calls `on_event` for each asynchronous event. Without it, events wait for
-    /// [`Device::poll_event`], a limited number of them.
+    /// Opens a device, which calls `on_event` for each asynchronous event. Without `on_event`, a limited number
+    /// of events is queued for [`Device::poll_event`].
     ///
     /// # Errors
     /// [`SocketError::PortInUse`](crate::SocketError::PortInUse), [`SocketError::PortSharing`](crate::SocketError::PortSharing), [`SocketError::AddressNotLocal`](crate::SocketError::AddressNotLocal),
@@ -36,7 +37,7 @@ impl Device {
         Ok(Self(Arc::new(device)))
     }
 
-    /// A handle that does not keep it open.
+    /// Returns a handle that does not keep the device open.
     pub fn downgrade(&self) -> WeakDevice {
         WeakDevice(Arc::downgrade(&self.0))
     }
@@ -45,12 +46,12 @@ impl Device {
         &self.0
     }
 
-    /// Whether both are the same engine.
+    /// Returns whether both refer to the same device.
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Fails in a child of the process that opened it.
+    /// Fails in a child of the process that opened the device.
     ///
     /// # Errors
     /// [`Error::ForkedChild`](crate::Error::ForkedChild).
@@ -58,7 +59,8 @@ impl Device {
         self.0.check_process()
     }
 
-    /// The socket for packets to the management queue pair (number 1), which all devices of a shared port have.
+    /// Returns the socket for packets to the management queue pair (number 1), which exists for all devices on a
+    /// shared port.
     ///
     /// # Errors
     /// [`SocketError::PortNotShared`](crate::SocketError::PortNotShared) unless the device was opened with
@@ -69,19 +71,20 @@ impl Device {
         Ok(self.shards().first().socket().management_socket()?)
     }
 
-    /// The address and port at which it receives.
+    /// Returns the address and port at which the device receives.
     pub fn address(&self) -> SocketAddr {
         self.0.local()
     }
 
-    /// Limits what it sends to all peers together, over UDP and by shared memory, to a number of bytes in a second:
-    /// requests, answers to READs of peers, and acknowledgements, with their headers. After a pause, 10 ms of the rate
-    /// may leave at once, and at least 64 KiB. Frames of raw packet queue pairs do not count.
+    /// Limits the total rate at which the device sends to all peers, over UDP and through shared memory, in bytes per
+    /// second. Requests, responses to the peers' READs, and acknowledgements count, with their headers. After a pause,
+    /// a burst of 10 ms at this rate, and at least 64 KiB, may be sent at once. Frames of raw packet queue pairs do
+    /// not count.
     pub fn limit_sending(&self, bytes_per_second: Option<NonZeroU64>) {
         self.0.state().send_limit.set(bytes_per_second);
     }
 
-    /// The largest path MTU of the route to a peer.
+    /// Returns the largest path MTU of the route to a peer.
     ///
     /// # Errors
     /// [`SocketError::AddressFamily`](crate::SocketError::AddressFamily), [`SocketError::NoRoute`](crate::SocketError::NoRoute), [`SocketError::MtuTooSmall`](crate::SocketError::MtuTooSmall), [`SocketError::Os`](crate::SocketError::Os).
@@ -89,47 +92,47 @@ impl Device {
         Ok(address::path_mtu_to(self.address().ip(), peer)?)
     }
 
-    /// What the engine has counted.
+    /// Returns the device's counters.
     pub fn counters(&self) -> Counters {
         self.0.counters()
     }
 
-    /// Receives and sends what is due, without waiting; returns whether there was anything.
+    /// Receives and sends what is due, without waiting. Returns whether there was anything to do.
     pub fn progress(&self) -> bool {
         self.0.progress()
     }
 
-    /// Lets the progress thread drive the engine from here on. To be called before the program waits
-    /// for a completion or an event without polling: while a program polls, that thread looks after
-    /// the engine once in a millisecond only.
+    /// Lets the progress thread drive the engine from here on. Call this before waiting for a completion or an
+    /// event without polling, because while a program polls, that thread checks the engine only once per
+    /// millisecond.
     pub fn leave_to_thread(&self) {
         if self.check_process().is_ok() {
             self.0.leave_to_thread();
         }
     }
 
-    /// Its name, e.g. `soft-127.0.0.1`.
+    /// Returns the device's name, such as `soft-127.0.0.1`.
     pub fn name(&self) -> &str {
         self.0.device_name()
     }
 
-    /// How thoroughly arriving packets are checked.
+    /// Returns how thoroughly received packets are checked.
     pub fn integrity(&self) -> Integrity {
         self.0.integrity()
     }
 
-    /// How many bytes of received packets the kernel queues for each shard, its bookkeeping included.
+    /// Returns how many bytes of received packets the kernel queues for each shard, including its bookkeeping.
     pub fn receive_buffer(&self) -> usize {
         self.0.receive_buffer()
     }
 
-    /// How many shards it has ([`SoftOptions::shards`]): engines with a lock and a thread of their own.
+    /// Returns the number of shards ([`SoftOptions::shards`]): engines with their own lock and thread.
     pub fn shard_count(&self) -> usize {
         self.0.shards()
     }
 
-    /// The next asynchronous event; `None` for an engine that calls a function for each, and in a forked
-    /// child.
+    /// Returns the next asynchronous event; `None` if the device calls a function for each event, and in a
+    /// forked child.
     pub fn poll_event(&self) -> Option<AsyncEvent> {
         self.check_process().ok()?;
         self.0.events().pop()
@@ -140,7 +143,7 @@ impl Device {
         self.0.events().pop_wait(deadline)
     }
 
-    /// What is known of its interface and address, with what the scenario of faults makes of it.
+    /// Returns the state of its interface and address, with the faults of the scenario applied.
     pub fn link_with_faults(&self, mut link: LinkState) -> LinkState {
         if let Some(faults) = &self.0.state().chaos {
             if faults.is_down() {
@@ -151,16 +154,16 @@ impl Device {
         link
     }
 
-    /// Registers memory of this process, or no bytes of it.
+    /// Registers memory of this process; the range may be empty.
     ///
     /// # Errors
     /// [`Error::OutOfRange`](crate::Error::OutOfRange) if addresses overflow; [`Error::ForkedChild`](crate::Error::ForkedChild),
     /// [`SocketError::Os`](crate::SocketError::Os).
     ///
     /// # Safety
-    /// Until the region is dropped, the memory is valid for reads, and for writes if `access` has
-    /// any right but `REMOTE_READ`. Rust code accesses it only by atomic or volatile accesses, or
-    /// while no request and no peer does.
+    /// Until the region is dropped, the memory must be valid for reads and, if `access` has any right but
+    /// `REMOTE_READ`, for writes. Rust code may access it only with atomic or volatile accesses, or while
+    /// neither a request nor a peer does.
     pub unsafe fn register(
         &self,
         domain: Domain,
@@ -172,8 +175,7 @@ impl Device {
         unsafe { Region::of_memory(&self.0, domain, memory, access) }
     }
 
-    /// Registers `len` bytes at `offset` in a buffer, which requests name by addresses from `iova`
-    /// on.
+    /// Registers `len` bytes at `offset` in a buffer, at addresses that start at `iova` in requests.
     ///
     /// # Errors
     /// [`Error::OutOfRange`](crate::Error::OutOfRange), [`Error::ForkedChild`](crate::Error::ForkedChild), [`SocketError::Os`](crate::SocketError::Os).
@@ -188,7 +190,7 @@ impl Device {
         Region::of_buffer(&self.0, domain, (buffer, offset, len), iova, access)
     }
 
-    /// Makes a memory window, which is not bound.
+    /// Creates a memory window, which is not bound yet.
     ///
     /// # Errors
     /// [`Error::ForkedChild`](crate::Error::ForkedChild), [`SocketError::Os`](crate::SocketError::Os).
@@ -197,7 +199,7 @@ impl Device {
         MemoryWindow::new(&self.0, domain)
     }
 
-    /// Makes a completion queue, which calls `on_completion` after each completion that it stored.
+    /// Creates a completion queue, which calls `on_completion` after each completion that it has stored.
     pub fn completion_queue(
         &self,
         capacity: usize,
@@ -207,12 +209,12 @@ impl Device {
     }
 }
 
-/// An engine that may be closed. The default is one that was never open.
+/// A device that may have been closed. The default is one that was never open.
 #[derive(Clone, Debug, Default)]
 pub struct WeakDevice(Weak<DeviceShards>);
 
 impl WeakDevice {
-    /// The engine, if it is still open.
+    /// Returns the device, if it is still open.
     pub fn upgrade(&self) -> Option<Device> {
         self.0.upgrade().map(Device)
     }

@@ -32,8 +32,7 @@ use gdr_udp::{Integrity, PortUse, Shards, SourcePort};
 const VARIABLE: &str = "GDR_SHARDS";
 /// Names the wires of devices that are opened without a choice.
 const WIRE_VARIABLE: &str = "GDR_WIRE";
-/// How many processors there are for each shard by default: the program and the peers of the same host
-/// use the others.
+/// The number of CPUs per shard by default, which leaves some for the program and for peers on the same host.
 const CPUS_PER_SHARD: usize = 2;
 /// How many shards a device at a shared port of a loopback address has by default, and how many processors the
 /// process needs for that. A thread of the program that posts to one queue pair while another polls waits for
@@ -44,15 +43,15 @@ const CPUS_AT_SHARED_PORT: usize = 8;
 /// The shards of a device. Their threads end when this is dropped.
 pub(crate) struct DeviceShards {
     state: Arc<DeviceState>,
-    /// The rings to devices of this host, unless it uses UDP only.
+    /// The rings to devices on this host, unless only UDP is used.
     rings: Option<RingKeeper>,
-    /// From the first queue pair on that is attached to a multicast group.
+    /// Set when the first queue pair is attached to a multicast group.
     multicast: OnceLock<MulticastGroups>,
     /// At least one.
     shards: Box<[Shard]>,
     assignment: Assignment,
     name: String,
-    /// What the yields of threads showed that wait for several shards, and how many waits found nothing.
+    /// What threads that wait for several shards have learned from yielding, and how many waits found nothing.
     contention: CpuContention,
     idle_waits: AtomicU64,
 }
@@ -106,11 +105,11 @@ impl DeviceShards {
             }
         }
         device.shards = shards.into();
-        // A fault strikes datagrams. Without one, packets are only written to a file, and may go by rings.
+        // Faults strike datagrams. Without faults, packets are only captured in a file, and may go through rings.
         let chaos = device.state.chaos.as_ref();
         if wires(options)? == Wires::All && chaos.is_none_or(|it| !it.chaos.has_rules()) {
             let engines = device.shards.iter().map(|shard| Arc::clone(&shard.engine));
-            // Without rings, all packets go by UDP.
+            // Without rings, all packets go over UDP.
             device.rings = RingKeeper::start(engines.collect())
                 .inspect_err(|error| tracing::debug!(%error, "no rings to devices of this host"))
                 .ok()
@@ -140,42 +139,42 @@ impl DeviceShards {
         &self.name
     }
 
-    /// How many shards it has.
+    /// Returns the number of shards.
     pub(crate) fn shards(&self) -> usize {
         self.shards.len()
     }
 
-    /// The shards, at least one.
+    /// Returns the engines of the shards, at least one.
     fn engines(&self) -> impl DoubleEndedIterator<Item = &SharedEngine> {
         self.shards.iter().map(|shard| &*shard.engine)
     }
 
-    /// The first shard. It has all queue pairs of a device with a single shard, and raw packets.
+    /// Returns the first shard, which has all raw packet queue pairs.
     pub(crate) fn first(&self) -> &SharedEngine {
         &self.shards[0].engine
     }
 
-    /// The shard of a queue pair.
+    /// Returns the shard of a queue pair.
     pub(crate) fn engine(&self, qpn: Qpn) -> &Arc<SharedEngine> {
         let owner = self.shards.iter().find(|shard| shard.engine.owns(qpn));
         &owner.unwrap_or(&self.shards[0]).engine
     }
 
-    /// Lets an engine send by shared memory to the device that has a queue pair, if that is possible.
+    /// Lets an engine send through shared memory to the device of a queue pair, if possible.
     pub(crate) fn reach(&self, engine: &Arc<SharedEngine>, to: SocketAddr, qpn: Qpn) {
         if let Some(keeper) = &self.rings {
             keeper.reach(engine, to, qpn);
         }
     }
 
-    /// The multicast groups of the device.
+    /// Returns the multicast groups of the device.
     pub(crate) fn multicast(&self) -> Result<&MulticastGroups> {
         if let Some(groups) = self.multicast.get() {
             return Ok(groups);
         }
         let engines = self.shards.iter().map(|shard| Arc::clone(&shard.engine));
         let groups = MulticastGroups::start(self.local(), engines.collect())?;
-        // Another thread may have started some meanwhile; these end then.
+        // Another thread may have created them first; then these are dropped.
         Ok(self.multicast.get_or_init(|| groups))
     }
 
@@ -186,18 +185,18 @@ impl DeviceShards {
         }
     }
 
-    /// The shard with the fewest queue pairs.
+    /// Returns the shard with the fewest queue pairs.
     pub(crate) fn emptiest(&self) -> &SharedEngine {
         let emptiest = self.engines().min_by_key(|engine| engine.qp_count());
         emptiest.unwrap_or_else(|| self.first())
     }
 
-    /// The shard of a new queue pair.
+    /// Returns the shard for a new queue pair.
     pub(crate) fn assign(&self, parts: &QpParts) -> &SharedEngine {
         self.assign_by([&parts.send_completions, &parts.recv_completions])
     }
 
-    /// The shard of a new queue pair that adds entries to these completion queues.
+    /// Returns the shard for a new queue pair that adds entries to these completion queues.
     fn assign_by(&self, queues: [&CqEntries; 2]) -> &SharedEngine {
         let shared = match self.assignment {
             Assignment::Emptiest => None,
@@ -211,7 +210,7 @@ impl DeviceShards {
         shared.map_or_else(|| self.emptiest(), |shard| &shard.engine)
     }
 
-    /// The right of each shard's queue pairs to add entries to a completion queue.
+    /// Returns, for each shard, the producer through which its queue pairs add entries to a completion queue.
     pub(crate) fn producers(&self, entries: &Arc<CqEntries>) -> Box<[CqProducer]> {
         let shards = 0..self.shards.len();
         shards
@@ -227,7 +226,7 @@ impl DeviceShards {
         &self.state
     }
 
-    /// The UDP ports from which its connections send.
+    /// Returns the UDP ports from which its connections send.
     pub(crate) fn source_port(&self) -> SourcePort {
         self.first().source_port()
     }
@@ -240,7 +239,7 @@ impl DeviceShards {
         self.first().integrity()
     }
 
-    /// How many bytes of received packets the kernel queues for a queue pair.
+    /// Returns how many bytes of received packets the kernel queues for a queue pair.
     pub(crate) fn receive_buffer(&self) -> usize {
         self.first().receive_buffer()
     }
@@ -276,16 +275,16 @@ impl DeviceShards {
         self.state.raise_limit(srq);
     }
 
-    /// Makes the progress threads drive the engines: the program is about to wait elsewhere.
+    /// Makes the progress threads drive the engines, because the program is about to wait elsewhere.
     pub(crate) fn leave_to_thread(&self) {
         self.engines().for_each(SharedEngine::leave_to_thread);
     }
 
-    /// One poll of every shard by a thread of the program; returns whether there was anything to do.
+    /// Polls every shard once, on a thread of the program. Returns whether there was anything to do.
     pub(crate) fn progress(&self) -> bool {
         match &*self.shards {
             [only] => only.engine.progress(),
-            // Their own threads go on beside it.
+            // The progress threads continue meanwhile.
             shards if self.check_process().is_ok() => {
                 let now = self.state.clock.now();
                 shards
@@ -297,8 +296,8 @@ impl DeviceShards {
         }
     }
 
-    /// The shard that a thread drives which polls or waits for a completion queue: the one of all its
-    /// queue pairs.
+    /// Returns the shard that a thread drives while it polls or waits for a completion queue: the one that all
+    /// queue pairs of the completion queue belong to.
     fn driven_by(&self, entries: &CqEntries) -> Option<&SharedEngine> {
         match (&*self.shards, entries.producers()) {
             ([only], _) => Some(&only.engine),
@@ -308,7 +307,8 @@ impl DeviceShards {
         }
     }
 
-    /// One poll by a thread that found a completion queue empty; returns whether it may have entries now.
+    /// Polls once, on a thread that has found a completion queue empty. Returns whether the queue may have entries
+    /// now.
     pub(crate) fn progress_for(&self, entries: &CqEntries) -> bool {
         match self.driven_by(entries) {
             Some(engine) => engine.progress(),
@@ -319,8 +319,7 @@ impl DeviceShards {
         }
     }
 
-    /// Takes the next completion. While there is none it polls, and sleeps after a while without
-    /// packets.
+    /// Takes the next completion. Polls until there is one, but sleeps after a while without packets.
     pub(crate) fn wait(&self, entries: &CqEntries, deadline: Deadline) -> Option<Completion> {
         let polled = match self.driven_by(entries) {
             Some(engine) => engine.poll_until(deadline, &|| entries.pop()),
@@ -333,7 +332,7 @@ impl DeviceShards {
         })
     }
 
-    /// Takes the next completion that the progress threads add. Returns `None` after a while without.
+    /// Takes the next completion that the progress threads add. Returns `None` if none comes for a while.
     fn watch(&self, entries: &CqEntries, deadline: Deadline) -> Option<Completion> {
         self.leave_to_thread();
         let start = Instant::now();
@@ -346,7 +345,7 @@ impl DeviceShards {
         }
     }
 
-    /// Passes the time while only the progress threads have something to do.
+    /// Waits briefly while only the progress threads have something to do.
     fn pause(&self) {
         let waits = self.idle_waits.fetch_add(1, Ordering::Relaxed);
         // Unlike a poll, this makes no system call.
@@ -356,7 +355,7 @@ impl DeviceShards {
     }
 }
 
-/// Which wires a device uses.
+/// Returns which wires a device uses.
 fn wires(options: &SoftOptions) -> Result<Wires> {
     if let Some(wires) = options.wires {
         return Ok(wires);
@@ -372,7 +371,7 @@ fn wires(options: &SoftOptions) -> Result<Wires> {
     }
 }
 
-/// How many shards a device gets, and how queue pairs are assigned to them.
+/// Returns how many shards a device gets, and how queue pairs are assigned to them.
 fn shards(options: &SoftOptions) -> Result<(Shards, Assignment)> {
     if let Some(number) = options.shards {
         let number = number.clamp(1, MOST_SHARDS);
@@ -392,7 +391,7 @@ fn shards(options: &SoftOptions) -> Result<(Shards, Assignment)> {
     Ok((Shards::AtMost(number.clamp(1, MOST_SHARDS)), assignment))
 }
 
-/// How many shards a device gets by the value of [`VARIABLE`].
+/// Returns how many shards a device gets for this value of [`VARIABLE`].
 fn shards_of_variable(value: &str) -> Result<usize> {
     let number = value.trim().parse().ok();
     let number = number.filter(|number| (1..=MOST_SHARDS).contains(number));
@@ -403,16 +402,16 @@ fn shards_of_variable(value: &str) -> Result<usize> {
     })
 }
 
-/// How many shards a device gets if neither its options nor the environment has the number, and how queue
-/// pairs are assigned to them.
+/// Returns how many shards a device gets if neither its options nor the environment says, and how queue pairs
+/// are assigned to them.
 fn shards_by_default(options: &SoftOptions, cpus: usize) -> (usize, Assignment) {
     match (options.port_use, options.address.ip().is_loopback()) {
         (PortUse::Exclusive, true) => (cpus / CPUS_PER_SHARD, Assignment::Emptiest),
         (PortUse::Shared, true) if cpus >= CPUS_AT_SHARED_PORT => {
             (SHARDS_AT_SHARED_PORT, Assignment::ByCompletionQueue)
         }
-        // A network interface merges successive datagrams from one port (GRO). The kernel passes all of
-        // them to the shard of the first, and those for queue pairs of other shards are lost.
+        // GRO merges successive datagrams from one port, and the kernel passes all of them to the shard of
+        // the first one. Those for queue pairs of other shards would be lost.
         _ => (1, Assignment::Emptiest),
     }
 }
@@ -432,7 +431,7 @@ impl Drop for DeviceShards {
         self.multicast.take();
         let is_child = !self.state.origin.is_current();
         if !is_child {
-            // All of them before the first is waited for.
+            // Ask all of them to end before waiting for the first.
             self.engines().for_each(SharedEngine::stop);
         }
         for thread in self

@@ -24,8 +24,8 @@ use crate::wire::memory::RingRequests;
 /// How many asynchronous events are kept until they are taken.
 pub(crate) const EVENTS: usize = 1024;
 
-/// Called for each asynchronous event. It may run while the engine is locked, so it must not call the engine, and
-/// must not wait.
+/// A function that is called for each asynchronous event. It may run while the engine is locked, so it must neither
+/// call the engine nor wait.
 pub type OnEvent = Box<dyn Fn(&AsyncEvent) + Send + Sync>;
 
 /// What the shards of a device have in common.
@@ -34,24 +34,24 @@ pub(crate) struct DeviceState {
     pub(crate) origin: ProcessId,
     pub(crate) clock: Clock,
     pub(crate) regions: Arc<RegionTable>,
-    /// The events that wait to be taken, unless a front end gets them at once.
+    /// The events that wait to be taken, unless a front end receives them at once.
     pub(crate) events: BoundedQueue<AsyncEvent>,
     on_event: Option<OnEvent>,
     pub(crate) busy_poll: Duration,
     /// The budget for packets that queue pairs keep until missing ones arrive.
     pub(crate) kept_packets: PacketBudget,
     completion_queues: Mutex<Vec<Weak<CqEntries>>>,
-    /// Bytes of receives whose completions were removed from their queues, or are in queues that are
-    /// gone.
+    /// Bytes of receives whose completions were removed from their queues, or are in queues that no longer
+    /// exist.
     untaken: Arc<AtomicU64>,
     /// Eventfds that wake the progress threads, by shard.
     wakes: Box<[OwnedFd]>,
-    /// Where engines ask for rings to devices of this host, if the device has some.
+    /// Where engines request rings to devices on this host, if the device uses rings.
     pub(crate) ring_requests: OnceLock<RingRequests>,
     pub(crate) send_limit: SendLimit,
-    /// The faults that a scenario has for it.
+    /// The faults that the scenario has for this device.
     pub(crate) chaos: Option<DeviceChaos>,
-    /// Why a socket was lost. No shard moves bytes then.
+    /// Why a socket has failed, after which no shard moves bytes.
     failure: OnceLock<String>,
 }
 
@@ -93,7 +93,7 @@ impl DeviceState {
         }
     }
 
-    /// The entries of a new completion queue.
+    /// Creates the entries of a new completion queue.
     pub(crate) fn completion_entries(
         &self,
         capacity: usize,
@@ -107,7 +107,7 @@ impl DeviceState {
         entries
     }
 
-    /// The bytes of receives whose completions no one has taken.
+    /// Returns the bytes of receives whose completions were never taken.
     pub(crate) fn untaken(&self) -> u64 {
         let queues = lock(&self.completion_queues).clone();
         let stored = queues.iter().filter_map(Weak::upgrade);
@@ -125,7 +125,7 @@ impl DeviceState {
         }
     }
 
-    /// Raises the event of a shared receive queue that fell below its limit.
+    /// Raises the event of a shared receive queue that has fallen below its limit.
     pub(crate) fn raise_limit(&self, srq: &SrqContext) {
         if srq.roce().poll_limit_reached() {
             let srq = srq.number();
@@ -133,8 +133,8 @@ impl DeviceState {
         }
     }
 
-    /// Records that a socket failed permanently. Every shard flushes its queue pairs then, at its next
-    /// poll, for which its thread is woken.
+    /// Records that a socket has failed permanently, and wakes the threads of all shards, which flush their queue
+    /// pairs in the next poll.
     pub(crate) fn fail(&self, error: &Error) {
         if self.failure.set(error.to_string()).is_ok() {
             self.raise(AsyncEvent::DeviceFatal);
@@ -142,18 +142,18 @@ impl DeviceState {
         }
     }
 
-    /// Why the device failed, if it did.
+    /// Returns why the device failed, if it did.
     pub(crate) fn failure(&self) -> Option<&str> {
         self.failure.get().map(String::as_str)
     }
 
-    /// The eventfd that wakes the progress thread of a shard.
+    /// Returns the eventfd that wakes the progress thread of a shard.
     pub(crate) fn wake_fd(&self, shard: usize) -> &OwnedFd {
         &self.wakes[shard]
     }
 
     pub(crate) fn wake(&self, shard: usize) {
-        // The only failure is a counter at its limit, which wakes as well.
+        // This only fails if the counter is at its limit, which wakes the thread as well.
         if let Err(error) = rustix::io::write(self.wake_fd(shard), &1_u64.to_ne_bytes()) {
             tracing::trace!(%error, "the eventfd of the progress thread is at its limit");
         }
@@ -161,7 +161,7 @@ impl DeviceState {
 
     pub(crate) fn clear_wake(&self, shard: usize) {
         let mut count = [0; 8];
-        // EAGAIN: no thread woke it.
+        // EAGAIN means that no thread has woken it.
         if let Err(error) = rustix::io::read(self.wake_fd(shard), &mut count)
             && error != rustix::io::Errno::AGAIN
         {

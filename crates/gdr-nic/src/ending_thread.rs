@@ -30,7 +30,7 @@ impl EndingThread {
         let thread = Builder::new()
             .name(name.to_owned())
             .spawn(move || {
-                // Dropped last, also if `run` panics.
+                // This is dropped last, even if `run` panics.
                 let _alive = alive;
                 run();
             })

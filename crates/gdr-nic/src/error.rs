@@ -13,11 +13,11 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages explain the fields")]
 pub enum Error {
-    /// A buffer or region of no bytes.
-    #[error("a buffer of no bytes cannot be registered; give it at least one")]
+    /// The buffer or region is empty.
+    #[error("an empty buffer cannot be registered; it needs at least one byte")]
     EmptyBuffer,
-    /// A range that exceeds its buffer or region.
-    #[error("{wanted} bytes at offset {offset} exceed the {len} bytes there are; nothing was done")]
+    /// The range exceeds its buffer or region.
+    #[error("{wanted} bytes at offset {offset} exceed the length of {len} bytes; nothing was done")]
     OutOfRange {
         /// The first byte of the range.
         offset: u64,
@@ -26,12 +26,12 @@ pub enum Error {
         /// The length of the buffer or region.
         len: u64,
     },
-    /// A word at an address that is not a multiple of its size.
+    /// The address of the word is not a multiple of its size.
     #[error("offset {offset} is not a multiple of {alignment}; align the word")]
     Misaligned { offset: u64, alignment: u64 },
-    /// A mapping and an allocation that are not the same memory.
+    /// The mapping and the allocation are not the same memory.
     #[error(
-        "the mapping shows GPU memory at {mapped:#x}, which is not all in the allocation at \
+        "the mapping covers GPU memory at {mapped:#x}, which is not entirely in the allocation at \
          {allocated:#x}; map that allocation"
     )]
     MappedElsewhere {
@@ -40,16 +40,16 @@ pub enum Error {
         /// The GPU address at which the allocation begins.
         allocated: u64,
     },
-    /// Memory of [`Buffer::on_demand`](crate::Buffer::on_demand) that is not there.
-    #[error("nothing is mapped at {address:#x}, or not for this access; map it first")]
+    /// Memory of [`Buffer::on_demand`](crate::Buffer::on_demand) is not mapped.
+    #[error("no memory is mapped at {address:#x}, or not with the required access; map it first")]
     NotMapped { address: u64 },
-    /// Objects of two devices or protection domains in one call.
+    /// The objects in one call belong to different devices or protection domains.
     #[error("{0}")]
     Foreign(Foreign),
-    /// More completions than a completion queue holds; those beyond are lost.
+    /// There were more completions than the completion queue can hold, and some are lost.
     #[error(
-        "the completion queue overran its {capacity} entries and completions are lost; poll more \
-         often, or make it as large as all requests of its queue pairs"
+        "the completion queue overflowed its {capacity} entries, and completions are lost; poll more \
+         often, or create it with room for all requests of its queue pairs"
     )]
     CompletionQueueOverrun { capacity: usize },
     /// A request was not posted.
@@ -58,14 +58,14 @@ pub enum Error {
     /// A queue pair did not change its state.
     #[error(transparent)]
     State(#[from] StateError),
-    /// The environment variable with the number of shards has another value.
-    #[error("{variable} is `{value}`: give a number from 1 to {most}, or unset it")]
+    /// The environment variable for the number of shards has an invalid value.
+    #[error("{variable} is `{value}`: set it to a number from 1 to {most}, or unset it")]
     ShardCount {
         variable: &'static str,
         value: String,
         most: usize,
     },
-    /// The environment variable of the wires has none of their names.
+    /// The environment variable for the wires has an invalid value.
     #[error("{variable} is `{value}`; set it to `udp` or `all`, or unset it")]
     WireName {
         variable: &'static str,
@@ -74,31 +74,33 @@ pub enum Error {
     /// The scenario of faults cannot be used.
     #[error("{variable} cannot be used: {why}")]
     Chaos { variable: &'static str, why: String },
-    /// A device has as many queue pairs as there are numbers.
+    /// The device has reached its limit of queue pairs.
     #[error("a device has at most {most} queue pairs; destroy one, or open another device")]
     TooManyQueuePairs { most: usize },
-    /// A device receives from as many multicast groups as it can.
+    /// The device has reached its limit of multicast groups.
     #[error("a device receives from at most {most} multicast groups; detach from one")]
     TooManyGroups { most: usize },
-    /// As many queue pairs are attached to a multicast group as can be.
+    /// The multicast group has reached its limit of attached queue pairs.
     #[error("at most {most} queue pairs of a device are attached to a multicast group; detach one")]
     TooManyAttached { most: usize },
-    /// A queue pair was detached from a multicast group that it is not attached to.
+    /// The queue pair to detach is not attached to the multicast group.
     #[error("the queue pair is not attached to the multicast group; attach it first")]
     NotAttached,
-    /// A device, or an object made from it or a buffer, was used in a forked child.
+    /// A device, an object created from it, or a buffer was used in a forked child.
     #[error(
-        "this process was forked from the one that opened the device or made the buffer, which \
+        "this process was forked from the one that opened the device or created the buffer, and these \
          stay with the parent; open a device in this process, after the fork"
     )]
     ForkedChild,
-    /// A device whose socket failed.
-    #[error("the device failed and moves no more bytes: {why}; drop it and open it again")]
+    /// The device has failed, because its socket did.
+    #[error(
+        "the device has failed, and transfers nothing any more: {why}; drop it and open it again"
+    )]
     DeviceFailed { why: String },
-    /// A socket, an address or a port.
+    /// A socket failed, or an address or port cannot be used.
     #[error(transparent)]
     Socket(#[from] gdr_udp::Error),
-    /// A mapping of GPU memory failed.
+    /// Mapping GPU memory failed.
     #[error(transparent)]
     Copy(#[from] gdr_copy::Error),
     /// CUDA failed.
@@ -109,7 +111,7 @@ pub enum Error {
 impl Error {
     /// Returns the code of this error for programs, such as `empty_buffer`.
     ///
-    /// A variant that gets another name keeps its code.
+    /// A variant keeps its code even if it is renamed.
     pub const fn code(&self) -> &'static str {
         match self {
             Self::Copy(error) => error.code(),
@@ -137,7 +139,7 @@ impl Error {
     }
 }
 
-/// An object that belongs to another device or protection domain than the one it is used with.
+/// An object that does not belong to the device or protection domain that it is used with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Foreign {

@@ -1,18 +1,18 @@
-//! A software RDMA NIC: RoCEv2 over UDP sockets of this process, and over shared memory between processes of
-//! one host.
+//! A software RDMA NIC, which speaks RoCEv2 over this process's UDP sockets, and over shared memory to other
+//! processes on the same host.
 //!
-//! A [`Device`] has a UDP address. It makes [`CompletionQueue`]s, registers memory as [`Region`]s, and makes
-//! [`QueuePair`]s of three services: [`Connection`] (RC, UC), [`Datagrams`] (UD) and [`RawPackets`]. They
-//! follow libibverbs' rules, and their peers may be network cards or Linux's rxe. The protocol is
-//! `gdr-roce`; the sockets, the threads and the memory are here.
+//! A [`Device`] has a UDP address. It creates [`CompletionQueue`]s, registers memory as [`Region`]s, and creates
+//! [`QueuePair`]s for three services: [`Connection`] (RC, UC), [`Datagrams`] (UD) and [`RawPackets`]. They follow
+//! libibverbs' rules, and can talk to RDMA NICs and to Linux's rxe. `gdr-roce` implements the protocol; this crate
+//! adds sockets, threads and memory.
 //!
-//! Nothing here keeps memory alive: regions are ranges of addresses, requests name them by key as
-//! `struct ibv_sge` does, and a request may outlive its region, in which case it fails. A front end that
-//! hands out safe requests lets each retain what owns its memory ([`SendQueue::retain`]). Queue pairs go
-//! through every state of libibverbs one by one.
+//! This crate does not keep memory alive. A region is a range of addresses, and requests refer to it by key, as
+//! `struct ibv_sge` does. A request may outlive its region, and then fails. A safe front end has each request
+//! retain the owner of its memory ([`SendQueue::retain`]). Queue pairs go through the states of libibverbs one at
+//! a time.
 //!
-//! Every function may be called from any thread. In a forked child all of them fail with
-//! [`Error::ForkedChild`], or do nothing.
+//! Every function may be called from any thread. In a forked child, every function fails with
+//! [`Error::ForkedChild`] or does nothing.
 //!
 //! # Where to look
 //!
@@ -28,9 +28,9 @@
 //!
 //! # Hooks
 //!
-//! [`Device::open`] and [`Device::completion_queue`] take functions that are called for each event, and
-//! when a completion was queued. They run on the thread that drives the engine, while the engine is
-//! locked: they must return soon, and must not call this crate.
+//! [`Device::open`] takes a function that is called for each event, and [`Device::completion_queue`] one that
+//! is called when a completion is queued. They run on the thread that drives the engine, while the engine is
+//! locked, so they must return quickly and must not call into this crate.
 //!
 //! ```
 //! use gdr_nic::{

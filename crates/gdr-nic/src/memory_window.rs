@@ -1,4 +1,4 @@
-//! Memory windows: keys for a part of a region, which requests begin and end.
+//! Memory windows: keys for parts of a region, which requests bind and invalidate.
 
 use std::sync::Arc;
 
@@ -11,20 +11,21 @@ use crate::shard::region_table::{RegionTable, TableEntry};
 use crate::shard::window_binding::{Binding, WindowState};
 use crate::types::Domain;
 
-/// What a memory window is bound to: a part of a region, for the peer of a queue pair or of all of a domain.
+/// What a memory window is bound to: part of a region, for the peer of one queue pair or of all in a domain.
 #[derive(Clone, Copy, Debug)]
 pub struct WindowRange {
-    /// The address of the first byte, as requests name it in the region and in the window.
+    /// The address of the first byte, which is the same in the region and in the window.
     pub addr: u64,
     /// The length in bytes.
     pub len: u64,
     /// What peers may do.
     pub access: Access,
-    /// The queue pair whose peer may use it (type 2), or `None` for all of the domain (type 1).
+    /// The queue pair whose peer may use it (type 2), or `None` for all in the domain (type 1).
     pub queue_pair: Option<Qpn>,
 }
 
-/// A memory window. [`MemoryWindow::prepare`] and then [`Operation::Bind`](crate::Operation::Bind) bind it.
+/// A memory window, which is bound by [`MemoryWindow::prepare`] followed by
+/// [`Operation::Bind`](crate::Operation::Bind).
 #[derive(Debug)]
 pub struct MemoryWindow {
     device: Arc<DeviceShards>,
@@ -32,7 +33,7 @@ pub struct MemoryWindow {
     state: Arc<WindowState>,
     /// Its key before it is bound for the first time.
     key: u32,
-    /// Keeps that key until a request binds the window under it. No access is permitted by it.
+    /// Reserves that key until a request binds the window. It permits no access.
     first: Option<TableEntry>,
     /// What it is bound to, or will be when a request is executed.
     bindings: Vec<TableEntry>,
@@ -51,20 +52,20 @@ impl MemoryWindow {
         })
     }
 
-    /// Its key before it is bound for the first time.
+    /// Returns its key before it is bound for the first time.
     pub fn key(&self) -> u32 {
         self.key
     }
 
-    /// Prepares that a request binds it to a part of a region, or to nothing, under this key. Until then, and after its
-    /// end, no access by the key is permitted.
+    /// Prepares the window to be bound by a request to part of a region, or to nothing, under this key. Before it is
+    /// bound, and after it is invalidated, the key permits no access.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] if the region does not have the range, or another region has the key.
+    /// [`Error::OutOfRange`] if the range exceeds the region, or the key belongs to another region.
     ///
     /// # Safety
-    /// The region belongs to this window's device, and lives until [`cancel`](Self::cancel) for this key returns true or
-    /// the window is dropped.
+    /// The region must belong to this window's device, and live until [`cancel`](Self::cancel) returns true for this key
+    /// or the window is dropped.
     pub unsafe fn prepare(
         &mut self,
         key: u32,
@@ -78,7 +79,7 @@ impl MemoryWindow {
             None => region::nothing()?,
         };
         window.access = range.access;
-        // No queue pair belongs to this domain: the binding says what is permitted.
+        // No queue pair belongs to this domain, because the binding decides what is permitted.
         window.domain = Domain::new();
         window.binding = Some(Binding {
             domain: self.domain,
@@ -100,7 +101,7 @@ impl MemoryWindow {
         Ok(())
     }
 
-    /// Lets no request bind it under this key any more; returns whether it is not bound under it already.
+    /// Prevents requests from binding the window under this key. Returns false if it is already bound under it.
     pub fn cancel(&self, key: u32) -> bool {
         self.state.cancel(key)
     }

@@ -1,8 +1,7 @@
 //! Multicast groups: the queue pairs that are attached to each, and the thread that receives for them.
 //!
-//! A datagram to a group has no queue pair's number, and comes by a socket of the group. So it needs no look on
-//! the path of other packets: a thread, which exists from the first attachment on, copies it to all queue pairs that are
-//! attached.
+//! A datagram to a group does not name a queue pair, and arrives at the group's socket, so the path of other packets
+//! need not check for it. A thread, which is started with the first attachment, copies it to all attached queue pairs.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -25,11 +24,11 @@ use crate::error::{Error, Result};
 use crate::shard::shared_engine::SharedEngine;
 use crate::types::Counters;
 
-/// How many groups a device receives from at most.
+/// The maximum number of groups that a device receives from.
 pub const MOST_GROUPS: usize = 256;
-/// How many queue pairs are attached to a group at most.
+/// The maximum number of queue pairs attached to a group.
 pub const MOST_ATTACHED: usize = 64;
-/// How many datagrams of a group are received before another group is looked at.
+/// How many datagrams of a group are received before the next group has its turn.
 const RECEIVES: usize = 64;
 
 /// The multicast groups of a device. The thread ends when this is dropped.
@@ -84,12 +83,12 @@ impl MulticastGroups {
         })
     }
 
-    /// What was received from groups.
+    /// Returns counters of what was received from groups.
     pub(crate) fn counters(&self) -> Counters {
         *lock(&self.shared.counters)
     }
 
-    /// Lets a queue pair receive what is sent to a group. One that does already is left as it is.
+    /// Lets a queue pair receive what is sent to a group. Does nothing if it already does.
     pub(crate) fn attach(&self, qpn: Qpn, group: IpAddr) -> Result<()> {
         let mut groups = lock(&self.shared.groups);
         if let Some(group) = groups.get_mut(&group) {
@@ -114,7 +113,7 @@ impl MulticastGroups {
         Ok(())
     }
 
-    /// Reverses [`MulticastGroups::attach`]: once it has returned, nothing is received.
+    /// Reverses [`MulticastGroups::attach`]: once this has returned, nothing is received.
     pub(crate) fn detach(&self, qpn: Qpn, group: IpAddr) -> Result<()> {
         let mut groups = lock(&self.shared.groups);
         let found = groups.get_mut(&group).ok_or(Error::NotAttached)?;
@@ -141,7 +140,7 @@ impl MulticastGroups {
 }
 
 impl Shared {
-    /// Lets the thread see that something has arrived.
+    /// Makes the thread watch for arrivals at this socket.
     fn watch(&self, descriptor: BorrowedFd<'_>) -> Result<()> {
         let number = EventData::new_u64(descriptor.as_raw_fd().unsigned_abs().into());
         epoll::add(&self.readiness, descriptor, number, EventFlags::IN)
@@ -161,7 +160,7 @@ impl Shared {
         let mut ready = Vec::with_capacity(MOST_GROUPS);
         while !self.is_stopped.load(Ordering::Acquire) {
             ready.clear();
-            // What ends it is an event, too.
+            // The end of the thread is signalled by an event, too.
             match epoll::wait(&self.readiness, spare_capacity(&mut ready), None) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => {
@@ -175,7 +174,7 @@ impl Shared {
         }
     }
 
-    /// Receives what has arrived at the socket of this number, unless the group was left meanwhile.
+    /// Receives what has arrived at the socket with this number, unless the group has been left meanwhile.
     fn receive(&self, number: u64, room: &mut [u8]) {
         let groups = lock(&self.groups);
         let is_meant =
@@ -229,7 +228,7 @@ impl Drop for MulticastGroups {
             return;
         }
         self.shared.is_stopped.store(true, Ordering::Release);
-        // The only failure is a counter at its limit, which wakes as well.
+        // This only fails if the counter is at its limit, which wakes the thread as well.
         let _ = rustix::io::write(&self.shared.notify, &1_u64.to_ne_bytes());
         thread.into_iter().for_each(EndingThread::join);
     }

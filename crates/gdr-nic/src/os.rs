@@ -7,7 +7,7 @@ use std::thread;
 
 use crate::error::{Error, Result};
 
-/// Returns random bytes of the kernel: what keys and first PSNs are made of.
+/// Returns random bytes from the kernel, from which keys and first PSNs are made.
 ///
 /// # Errors
 /// [`SocketError::Os`](crate::SocketError::Os).
@@ -18,7 +18,7 @@ pub fn random_bytes<const N: usize>() -> Result<[u8; N]> {
     Ok(bytes)
 }
 
-/// Like [`random_bytes`], 32 bits.
+/// Like [`random_bytes`], but returns 32 bits.
 ///
 /// # Errors
 /// Same as [`random_bytes`].
@@ -26,18 +26,18 @@ pub fn random_number() -> Result<u32> {
     random_bytes().map(u32::from_ne_bytes)
 }
 
-/// Whether this process may run on more than one CPU, as far as it was known at the first call.
+/// Returns whether this process may run on more than one CPU, as determined in the first call.
 pub(crate) fn has_several_cpus() -> bool {
-    // The library opens files of the process's control group for it.
+    // The result is kept, because determining it opens files of the process's control group.
     static SEVERAL: OnceLock<bool> = OnceLock::new();
     *SEVERAL.get_or_init(|| thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1))
 }
 
 /// Makes the calling thread run soon after it is woken, on a CPU that another thread keeps busy.
 ///
-/// Linux 6.12 and later schedule a thread with a short time slice before those with longer ones, in
-/// exchange for that it runs for less time at once. Its share of the CPU stays the same. It needs no
-/// privilege; other kernels ignore the slice.
+/// Linux 6.12 and later schedule a thread with a short time slice before those with longer ones; in exchange,
+/// it runs for less time at once. Its share of the CPU stays the same. This needs no privileges, and other
+/// kernels ignore the slice.
 pub(crate) fn shorten_time_slice() {
     /// The shortest slice of Linux, in nanoseconds (`__setparam_fair` of kernel/sched/syscalls.c).
     const SHORTEST: u64 = 100_000;
@@ -61,7 +61,7 @@ pub(crate) fn shorten_time_slice() {
     }
 }
 
-/// How often another thread took the CPU of this one while it could have run on: also by its yields.
+/// Returns how often another thread took this thread's CPU while it could have continued, including after yields.
 pub(crate) fn involuntary_switches() -> i64 {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: the kernel fills the structure, for which zeros are valid.
@@ -72,8 +72,7 @@ pub(crate) fn involuntary_switches() -> i64 {
     usage.ru_nivcsw
 }
 
-/// Gives memory that was freed back to the operating system, where the allocator is the C library's and keeps
-/// it.
+/// Returns freed memory to the operating system, if the allocator is that of the C library, which may keep it.
 pub(crate) fn return_freed_memory() {
     #[cfg(target_env = "gnu")]
     // SAFETY: the call changes nothing that is allocated, and locks as malloc(3) does.

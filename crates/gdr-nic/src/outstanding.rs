@@ -5,15 +5,15 @@ use std::iter;
 
 use gdr_roce::WrId;
 
-/// A posted request. It keeps its memory, `K`, registered.
+/// A posted request, which keeps its memory, `K`, registered.
 #[derive(Debug)]
 pub struct Outstanding<K, T> {
-    /// The number by which the protocol or the device knows the request: the program's own
-    /// identifiers may repeat. Numbers of one queue increase.
+    /// The number that identifies the request to the protocol or the device, because the program's own
+    /// identifiers may repeat. Numbers increase within a queue.
     pub number: u64,
     /// The program's identifier.
     pub id: WrId,
-    /// What lives at least as long as the request.
+    /// What must live at least as long as the request.
     pub retained: K,
     /// What must be known when the request completes.
     pub detail: T,
@@ -30,7 +30,7 @@ impl<K, T> Default for OutstandingQueue<K, T> {
 }
 
 impl<K, T> OutstandingQueue<K, T> {
-    /// Adds a request whose number is above all others of the queue.
+    /// Adds a request, whose number must be greater than all others in the queue.
     pub fn push(&mut self, request: Outstanding<K, T>) {
         debug_assert!(
             self.0
@@ -53,7 +53,7 @@ impl<K, T> OutstandingQueue<K, T> {
         self.0.truncate(left);
     }
 
-    /// Removes the first request, if it is the one of this number.
+    /// Removes the first request, if it has this number.
     pub fn complete_first(&mut self, number: u64) -> Option<Outstanding<K, T>> {
         match self.0.front() {
             Some(first) if first.number == number => self.0.pop_front(),
@@ -61,12 +61,12 @@ impl<K, T> OutstandingQueue<K, T> {
         }
     }
 
-    /// Removes the request of this number and all before it: requests of a queue complete in
-    /// order, and those before it were not signalled. Each is removed when the iterator returns it, the
-    /// one of this number last. An unknown number removes nothing.
+    /// Removes the request with this number and all before it: requests in a queue complete in order, and those
+    /// before it were not signalled. Each is removed when the iterator returns it, the request with this number
+    /// last. An unknown number removes nothing.
     pub fn complete(&mut self, number: u64) -> impl Iterator<Item = Outstanding<K, T>> {
         let mut ended = match self.0.front() {
-            // Nearly always the first one, for which a search would take longer.
+            // It is nearly always the first one, for which a search would take longer.
             Some(first) if first.number == number => 1,
             _ => match self
                 .0
@@ -76,14 +76,14 @@ impl<K, T> OutstandingQueue<K, T> {
                 Err(_) => 0,
             },
         };
-        // Mostly it is a single one, for which `drain` takes longer.
+        // Mostly there is a single request, for which `drain` would take longer.
         iter::from_fn(move || {
             ended = ended.checked_sub(1)?;
             self.0.pop_front()
         })
     }
 
-    /// Removes the request of this number only: on a shared queue they complete in any order.
+    /// Removes only the request with this number, because requests in a shared queue complete in any order.
     pub fn remove(&mut self, number: u64) -> Option<Outstanding<K, T>> {
         let index = self
             .0

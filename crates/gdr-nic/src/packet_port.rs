@@ -1,4 +1,4 @@
-//! The engine's part of raw packets: flows, and frames between the packet socket and queue pairs.
+//! Raw packets in the engine: flows, and frames between the packet socket and queue pairs.
 
 use std::io;
 
@@ -22,19 +22,19 @@ const SENDS: usize = 64;
 #[derive(Default)]
 pub(crate) struct PacketPort {
     flows: FlowTable,
-    /// The queue pairs whose flows are others': by number, how they are spread.
+    /// The queue pairs whose frames are spread over others, by number.
     spreads: IntMap<Spread>,
     /// What the interface receives for the flows.
     memberships: Vec<Membership>,
     /// Queue pairs whose next frame waits for room in the socket.
     waiting: Vec<u32>,
-    /// Frames that were sent and that the interface itself receives, at most [`RECEIVES`].
+    /// Frames that were sent, and that the interface itself receives; at most [`RECEIVES`].
     looped: Vec<Vec<u8>>,
-    /// For one frame at a time.
+    /// Room for one frame.
     room: Vec<u8>,
 }
 
-/// What became of the frames of a queue pair.
+/// What happened to the frames of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SentFrames {
     /// All were sent.
@@ -46,17 +46,17 @@ pub(crate) enum SentFrames {
 }
 
 impl PacketPort {
-    /// Whether any frame can have a receiver.
+    /// Returns whether any frame can have a receiver.
     pub(crate) fn has_flows(&self) -> bool {
         !self.flows.is_empty()
     }
 
-    /// Whether frames that were sent wait to be received. Then there are flows.
+    /// Returns whether frames that were sent wait to be received, in which case there are flows.
     pub(crate) fn has_looped(&self) -> bool {
         !self.looped.is_empty()
     }
 
-    /// Whether frames wait for room in the socket.
+    /// Returns whether frames wait for room in the socket.
     pub(crate) fn is_blocked(&self) -> bool {
         !self.waiting.is_empty()
     }
@@ -69,7 +69,7 @@ impl PacketPort {
         rule: FlowRule,
     ) -> Result<FlowId> {
         self.make_room();
-        // The flow first, because the memberships follow from all flows.
+        // Add the flow first, because the memberships depend on all flows.
         let id = self.flows.add(qpn, rule);
         let applied = self
             .apply_memberships(socket)
@@ -104,7 +104,7 @@ impl PacketPort {
         self.spreads.insert(qpn.get(), spread);
     }
 
-    /// Lets the interface receive no more than the flows need.
+    /// Restricts what the interface receives to what the flows need.
     fn narrow(&mut self, socket: &PacketSocket) {
         let mut narrowed = self.apply_memberships(socket);
         if self.flows.is_empty() {
@@ -144,7 +144,7 @@ impl PacketPort {
         self.room.resize(ROOM, 0);
     }
 
-    /// Passes the frames that have arrived to queue pairs; returns whether any accepted one.
+    /// Passes the frames that have arrived to queue pairs. Returns whether any of them accepted one.
     pub(crate) fn receive(&mut self, socket: &PacketSocket, acceptor: &mut Acceptor<'_>) -> bool {
         let mut accepted = false;
         if self.flows.is_empty() {
@@ -169,7 +169,7 @@ impl PacketPort {
         accepted
     }
 
-    /// Sends frames of a queue pair, by the socket of the device.
+    /// Sends frames of a queue pair through the device's socket.
     pub(crate) fn transmit(
         &mut self,
         socket: Option<&PacketSocket>,
@@ -182,8 +182,7 @@ impl PacketPort {
         };
         self.make_room();
         for _ in 0..SENDS {
-            // What loops back is received by the next poll, and must not grow without a bound until
-            // then.
+            // The next poll receives what loops back, which must not grow without bound until then.
             if self.looped.len() >= RECEIVES {
                 break;
             }
@@ -230,7 +229,7 @@ impl PacketPort {
     }
 }
 
-/// Passes a frame to the queue pairs that receive it; returns whether any accepted it.
+/// Passes a frame to the queue pairs that receive it. Returns whether any of them accepted it.
 fn steer(
     flows: &FlowTable,
     spreads: &IntMap<Spread>,

@@ -18,9 +18,9 @@ use gdr_udp::Spread;
 /// The service of raw packets: a [`QueuePair<RawPackets>`](QueuePair) sends and receives whole Ethernet
 /// frames at the network interface that has the device's address. It is destroyed with its flows.
 ///
-/// It receives the frames of its [flows](QueuePair::create_flow) that arrive at the interface, as they are
-/// on the wire, but for the frame check sequence. What this host sends arrives on the loopback interface
-/// only. The kernel gets a copy of every frame, too. Flows stay in every state.
+/// It receives the frames of its [flows](QueuePair::create_flow) that arrive at the interface, as they are on the
+/// wire, but without the frame check sequence. Frames that this host sends arrive only on the loopback interface.
+/// The kernel also gets every frame. Flows persist across all states.
 #[derive(Debug)]
 pub enum RawPackets {}
 
@@ -62,7 +62,7 @@ pub struct Flow {
 }
 
 impl Device {
-    /// Makes a raw packet queue pair in RESET. The first one of a device opens a packet socket.
+    /// Creates a raw packet queue pair in RESET. The first one on a device opens a packet socket.
     ///
     /// # Errors
     /// Same as [`Device::queue_pair`]; [`Error::Foreign`] for a shared receive queue, which raw packets
@@ -89,7 +89,7 @@ impl Device {
 }
 
 impl QueuePair<RawPackets> {
-    /// From RESET to INIT.
+    /// Moves the queue pair from RESET to INIT.
     ///
     /// # Errors
     /// [`Error::State`], [`Error::DeviceFailed`], [`Error::ForkedChild`].
@@ -97,7 +97,7 @@ impl QueuePair<RawPackets> {
         self.advance(State::Init, RawPacketQueuePair::to_init)
     }
 
-    /// From INIT to RTR: the frames of its flows are received.
+    /// Moves the queue pair from INIT to RTR, in which it receives the frames of its flows.
     ///
     /// # Errors
     /// Same as [`QueuePair::to_init`].
@@ -105,7 +105,7 @@ impl QueuePair<RawPackets> {
         self.advance(State::ReadyToReceive, RawPacketQueuePair::to_rtr)
     }
 
-    /// From RTR to RTS: frames can be posted.
+    /// Moves the queue pair from RTR to RTS, in which frames can be posted.
     ///
     /// # Errors
     /// Same as [`QueuePair::to_init`].
@@ -122,8 +122,8 @@ impl QueuePair<RawPackets> {
             .advance_qp::<RawPackets>(self.qpn(), to, change)
     }
 
-    /// Spreads the frames of its flows over other queue pairs from here on: it receives none itself. Frames for one that
-    /// does not receive are lost.
+    /// Spreads the frames of its flows over other queue pairs from here on, and receives none itself. Frames for a queue
+    /// pair that cannot receive are lost.
     ///
     /// # Errors
     /// [`Error::ForkedChild`].

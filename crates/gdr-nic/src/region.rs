@@ -20,11 +20,11 @@ pub struct Memory {
     pub address: usize,
     /// The length in bytes.
     pub len: usize,
-    /// The address by which requests name its first byte.
+    /// The address of its first byte in requests.
     pub iova: u64,
 }
 
-/// A registration, which ends when it is dropped: requests that are half done fail then.
+/// A registration, which ends when it is dropped; requests in progress then fail.
 #[derive(Debug)]
 pub struct Region(TableEntry);
 
@@ -56,7 +56,7 @@ impl Region {
         Self::of_buffer(device, domain, whole, memory.iova, access)
     }
 
-    /// A region of no bytes, which has a key as any other has.
+    /// Creates an empty region, which has a key like any other.
     fn without_bytes(
         device: &Arc<DeviceShards>,
         domain: Domain,
@@ -95,11 +95,11 @@ impl Region {
         RegionTable::insert(device.regions(), region).map(Self)
     }
 
-    /// Gives this registration the memory, the domain and the rights of another one, whose key ends.
-    /// Requests that are half done with the old memory fail.
+    /// Takes over the memory, the domain and the rights of another registration, whose key becomes invalid.
+    /// Requests in progress on the old memory fail.
     ///
     /// # Errors
-    /// [`Error::Foreign`] if the other one belongs to another device.
+    /// [`Error::Foreign`] if the other registration belongs to another device.
     pub fn replace(&self, by: Self) -> Result<()> {
         match self.0.replace(by.0) {
             true => Ok(()),
@@ -107,7 +107,7 @@ impl Region {
         }
     }
 
-    /// The part of it that a memory window shows.
+    /// Returns the part that a memory window exposes.
     pub(crate) fn part(&self, addr: u64, len: u64) -> Result<region_table::Region> {
         let whole = self.0.region().ok_or(Error::ForkedChild)?;
         let before = addr.wrapping_sub(whole.addr);
@@ -124,13 +124,13 @@ impl Region {
         })
     }
 
-    /// The key by which requests of both sides name it: random, and never 0.
+    /// Returns the key that requests of both sides use: random, and never 0.
     pub fn key(&self) -> u32 {
         self.0.key()
     }
 }
 
-/// A buffer for regions of no bytes, in which nothing is accessed.
+/// Returns a buffer for empty regions, in which nothing is ever accessed.
 fn untouched() -> Result<Buffer> {
     static BYTE: AtomicU8 = AtomicU8::new(0);
     let address = NonNull::from(&BYTE).cast();
@@ -138,7 +138,7 @@ fn untouched() -> Result<Buffer> {
     unsafe { Buffer::host_from_owner(address, 1, ()) }
 }
 
-/// A region without bytes, in a domain without queue pairs.
+/// Returns an empty region, in a domain without queue pairs.
 pub(crate) fn nothing() -> Result<region_table::Region> {
     Ok(region_table::Region {
         domain: Domain::new(),

@@ -37,7 +37,7 @@ impl<'a, S: Service> SendQueue<'a, S> {
         let before = self.requests.mark();
         let outcome = post(self);
         if outcome.is_err() {
-            // Nothing of it was sent, as the engine is locked.
+            // Nothing has been sent, because the engine is locked.
             let count = self.requests.withdraw_sends(before);
             S::withdraw_sends(self.protocol, count);
         }

@@ -1,4 +1,4 @@
-//! Receive queues that queue pairs of a front end share.
+//! Receive queues that several queue pairs share.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use crate::shard::srq_context::SrqContext;
 use crate::shard::xrc_context::Registration;
 use crate::types::{Domain, SrqNumber};
 
-/// A receive queue that several queue pairs share (SRQ). A clone is the same queue, and it lives as
-/// long as a queue pair uses it.
+/// A receive queue that several queue pairs share (SRQ). A clone refers to the same queue, which lives as long as
+/// a queue pair uses it.
 #[derive(Clone, Debug)]
 pub struct SharedReceiveQueue {
     device: Device,
@@ -22,7 +22,7 @@ pub struct SharedReceiveQueue {
 }
 
 impl Device {
-    /// Makes a shared receive queue of at most `max_wr` requests.
+    /// Creates a shared receive queue for at most `max_wr` requests.
     ///
     /// # Errors
     /// [`Error::ForkedChild`](crate::Error::ForkedChild).
@@ -41,7 +41,7 @@ impl SharedReceiveQueue {
         }
     }
 
-    /// The queue that was made in an XRC domain.
+    /// Returns the queue that was created in an XRC domain.
     pub(crate) fn registered(device: &Device, registration: Registration) -> Self {
         Self {
             device: device.clone(),
@@ -58,18 +58,18 @@ impl SharedReceiveQueue {
         &self.context
     }
 
-    /// Whether it was made for this domain of this device.
+    /// Returns whether it was created for this domain of this device.
     pub(crate) fn is_of(&self, device: &Device, domain: Domain) -> bool {
         self.device.is_same(device) && self.context.domain() == domain
     }
 
-    /// Its number, which its events carry.
+    /// Returns the queue's number, which its events carry.
     pub fn number(&self) -> SrqNumber {
         self.context.number()
     }
 
-    /// Posts a request. The engine is not locked for it. Returns the error of the queue within, as
-    /// [`RecvQueue::push`](super::RecvQueue::push) does.
+    /// Posts a request, without locking the engine. The inner result is that of the queue, like that of
+    /// [`RecvQueue::push`](super::RecvQueue::push).
     ///
     /// # Errors
     /// [`Error::ForkedChild`](crate::Error::ForkedChild).
@@ -78,7 +78,7 @@ impl SharedReceiveQueue {
         Ok(self.context.post(request, RetainedList::new))
     }
 
-    /// Like [`SharedReceiveQueue::post`]; a request that is posted retains what `retained` returns.
+    /// Like [`SharedReceiveQueue::post`], but a posted request retains what `retained` returns.
     ///
     /// # Errors
     /// Same as [`SharedReceiveQueue::post`].
@@ -91,7 +91,7 @@ impl SharedReceiveQueue {
         Ok(self.context.post(request, retained))
     }
 
-    /// Changes how many requests it holds, unless more than `max_wr` are queued; returns whether it did.
+    /// Changes how many requests the queue can hold, unless more than `max_wr` are queued. Returns whether it did.
     ///
     /// # Errors
     /// [`Error::ForkedChild`](crate::Error::ForkedChild).
@@ -100,8 +100,8 @@ impl SharedReceiveQueue {
         Ok(self.context.roce().resize(max_wr))
     }
 
-    /// Arms the limit; [`AsyncEvent::SharedReceiveQueueLimit`](crate::AsyncEvent) is raised once,
-    /// when fewer than `limit` requests are queued, immediately if that is so now. 0 disarms it.
+    /// Arms the limit: [`AsyncEvent::SharedReceiveQueueLimit`](crate::AsyncEvent) is raised once when fewer than
+    /// `limit` requests are queued, or immediately if that is already the case. 0 disarms it.
     ///
     /// # Errors
     /// [`Error::ForkedChild`](crate::Error::ForkedChild).
@@ -111,7 +111,7 @@ impl SharedReceiveQueue {
         Ok(())
     }
 
-    /// The armed limit; 0 if there is none, or its event was raised.
+    /// Returns the armed limit, or 0 if none is armed or its event was raised.
     ///
     /// # Errors
     /// [`Error::ForkedChild`](crate::Error::ForkedChild).

@@ -14,8 +14,8 @@ use crate::shard::xrc_context::{Registration, XrcContext};
 use crate::shared_receive_queue::SharedReceiveQueue;
 use crate::types::Domain;
 
-/// The shared receive queues that the requests of extended connections (XRC) may name. A clone is the same domain. It is
-/// of one process, and lives as long as a queue or a queue pair of it.
+/// The shared receive queues that requests on extended connections (XRC) may name. A clone refers to the same domain,
+/// which belongs to one process, and lives as long as one of its queues or queue pairs.
 #[derive(Clone, Debug)]
 pub struct XrcDomain {
     device: Device,
@@ -23,7 +23,7 @@ pub struct XrcDomain {
 }
 
 impl Device {
-    /// Makes an XRC domain without queues.
+    /// Creates an XRC domain without queues.
     ///
     /// # Errors
     /// [`Error::ForkedChild`].
@@ -37,9 +37,9 @@ impl Device {
 }
 
 impl XrcDomain {
-    /// Makes a shared receive queue of at most `max_wr` requests, whose receives complete in `completions`. Peers name it
-    /// by its [number](SharedReceiveQueue::xrc_number). Whichever queue they name, they reach the memory regions of every
-    /// protection domain that has a queue in the XRC domain, and so also of `domain`.
+    /// Creates a shared receive queue for at most `max_wr` requests, whose receives complete in `completions`. Peers refer
+    /// to it by its [number](SharedReceiveQueue::xrc_number). Whichever queue they name, they can access the memory regions
+    /// in every protection domain that has a queue in the XRC domain, including `domain`.
     ///
     /// # Errors
     /// [`Error::Foreign`] for a completion queue of another device, [`Error::TooManyQueuePairs`] when all
@@ -59,7 +59,7 @@ impl XrcDomain {
         Ok(SharedReceiveQueue::registered(&self.device, registration))
     }
 
-    /// Makes the end of an extended connection that receives requests, in RESET. Receives cannot be posted to it.
+    /// Creates the end of an extended connection that receives requests, in RESET. Receives cannot be posted to it.
     ///
     /// # Errors
     /// Same as [`Device::queue_pair`].
@@ -85,7 +85,7 @@ impl XrcDomain {
 }
 
 impl SharedReceiveQueue {
-    /// The number by which peers name it; `None` if it is not in an [`XrcDomain`].
+    /// Returns the number by which peers refer to it; `None` if it is not in an [`XrcDomain`].
     pub fn xrc_number(&self) -> Option<XrcSrqn> {
         self.registration().map(Registration::number)
     }

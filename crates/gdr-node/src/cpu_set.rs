@@ -21,7 +21,7 @@ pub struct CpuSet(BTreeSet<u32>);
 
 /// A text that is not a list of CPUs.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a list of CPUs: give numbers and ranges, such as 0-7,16")]
+#[error("`{0}` is not a list of CPUs: use numbers and ranges, such as 0-7,16")]
 pub struct InvalidCpuSet(String);
 
 impl CpuSet {

@@ -30,7 +30,7 @@ pub struct Device {
 
 /// The node has no device of this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no device `{name}`: {}", these(known))]
+#[error("device `{name}` does not exist: {}", these(known))]
 pub struct UnknownDevice {
     /// The name that was not found.
     pub name: String,
@@ -40,9 +40,9 @@ pub struct UnknownDevice {
 
 fn these(known: &[String]) -> String {
     if known.is_empty() {
-        "the node shows no GPU and no RDMA NIC".to_owned()
+        "the node has no visible GPU or RDMA NIC".to_owned()
     } else {
-        format!("there are {}", known.join(", "))
+        format!("the devices are {}", known.join(", "))
     }
 }
 
@@ -170,6 +170,6 @@ mod tests {
         assert_eq!(inventory.device(example::NICS[3]), Ok(nic));
         assert_eq!(inventory.device("gpu1").unwrap().name, "GPU1");
         let error = inventory.device("mlx5_99").unwrap_err().to_string();
-        assert_contains!(error, "there are GPU0, GPU1");
+        assert_contains!(error, "the devices are GPU0, GPU1");
     }
 }

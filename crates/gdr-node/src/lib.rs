@@ -1,16 +1,16 @@
 //! The hardware of a node: its PCI tree, NUMA nodes, GPUs and RDMA devices, and the distances
 //! between them.
 //!
-//! This crate reads and computes. It never changes a node and has no verdicts. It reads through one
-//! trait, [`Source`], which is implemented by the running machine ([`ThisNode`]), by a directory
-//! laid out like a node's root ([`LiveRoot`]), by an [`archive`] and by [`MemorySource`] for tests.
-//! Each fact is a [`Datum`]: a value, or the reason why the value is not known.
+//! This crate reads and computes; it never changes a node, and it does not judge. It reads through the
+//! [`Source`] trait, which is implemented for the running machine ([`ThisNode`]), a directory laid out
+//! like a node's root ([`LiveRoot`]), an [`archive`], and, for tests, [`MemorySource`]. Each fact is a
+//! [`Datum`]: a value, or the reason why the value is unknown.
 //!
-//! - [`pci`] has the functions, their config space and capabilities, and the tree they form.
-//! - [`Inventory`] is one reading of the devices that matter to GPUDirect RDMA.
+//! - [`pci`] covers PCI functions, their config space and capabilities, and the tree they form.
+//! - [`Inventory`] is a snapshot of the devices that matter to GPUDirect RDMA.
 //! - [`NumaLayout`], [`RdmaDevice`] and [`Netdev`] are read from sysfs.
-//! - [`topology`] computes the distance of two functions in the terms of nvidia-smi, NCCL and UCX,
-//!   with the ports and the bandwidth of the path and the rule that decided.
+//! - [`topology`] computes the distance between two functions in the terms of nvidia-smi, NCCL and UCX,
+//!   with the ports and the bandwidth of the path, and the rule that decided.
 //! - [`collect`] records a node in an [`archive`], which answers every read as the node did.
 //! - [`compare`] reports differences between nodes of one cluster.
 //! - [`example`] is a fictional node for tests and demonstrations.

@@ -1,4 +1,4 @@
-//! The memory of an object at its owner: where it is, and how devices reach it.
+//! An object's memory in its owner's process: where it is, and how devices access it.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::header::{Header, Slot};
 use crate::info::{AccessPath, Location};
 use crate::mode::Mode;
 
-/// The unit in which slots are placed: kernels and copy engines work best on such addresses.
+/// The alignment of slots; kernels and copy engines work best on such addresses.
 const ALIGNMENT: u64 = 256;
 
 /// Where the owner keeps the bytes of an object.
@@ -28,24 +28,24 @@ enum Kind {
     Gpu { gpu: Gpu, reach: Reach },
 }
 
-/// How a device of the soft provider reaches GPU memory.
+/// How a device of the soft provider accesses GPU memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
-    /// Through a mapping if there is one, else through page-locked memory.
+    /// Through a mapping if possible, else through page-locked memory.
     Best,
     /// Through page-locked memory.
     Staged,
 }
 
 impl Place {
-    /// Host memory of the owner's process.
+    /// Places the object in host memory of the owner's process.
     pub const fn host() -> Self {
         Self(Kind::Host)
     }
 
-    /// Memory of a GPU. A device of the soft provider reaches it through a mapping of `gdr-copy`
-    /// where one can be made, else through page-locked memory; a kernel device by registering it.
-    /// [`ObjectInfo::path`](crate::ObjectInfo::path) has the result and the reason.
+    /// Places the object in a GPU's memory. A device of the soft provider accesses it through a `gdr-copy`
+    /// mapping if possible, else through page-locked memory; a kernel device registers it.
+    /// [`ObjectInfo::path`](crate::ObjectInfo::path) shows which method is used, and why.
     pub fn gpu(gpu: &Gpu) -> Self {
         Self(Kind::Gpu {
             gpu: gpu.clone(),
@@ -53,8 +53,8 @@ impl Place {
         })
     }
 
-    /// Like [`Place::gpu`], but a device of the soft provider always uses page-locked memory: to compare
-    /// the two.
+    /// Like [`Place::gpu`], but a device of the soft provider always uses page-locked memory, so that the
+    /// two can be compared.
     pub fn gpu_staged(gpu: &Gpu) -> Self {
         Self(Kind::Gpu {
             gpu: gpu.clone(),
@@ -75,8 +75,8 @@ impl Place {
     }
 }
 
-/// The slots and the header of an object, registered so that peers may READ them. When it is dropped,
-/// the registrations end before the memory is freed: a READ that comes later fails.
+/// The slots and the header of an object, registered so that peers may READ them. On drop, the
+/// registrations end before the memory is freed, so a later READ fails.
 #[derive(Debug)]
 pub(crate) struct Content {
     pub(crate) header: Header,

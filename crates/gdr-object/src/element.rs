@@ -1,4 +1,4 @@
-//! What an object's bytes are: elements and their arrangement.
+//! The elements of an object, and their arrangement.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
-/// The type of an object's elements. The bytes are not interpreted; the type lets a reader check
-/// that it expects the same as the owner published.
+/// The type of an object's elements. The bytes are never interpreted; the type lets a reader check that
+/// the owner publishes what it expects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
@@ -32,7 +32,7 @@ pub enum Element {
 
 /// A text that names no element type.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not an element type; there are {known}", known = Element::names())]
+#[error("{0:?} is not an element type; use one of {known}", known = Element::names())]
 pub struct InvalidElement(String);
 
 impl Element {
@@ -54,7 +54,7 @@ impl Element {
         Self::F64,
     ];
 
-    /// Its name: `u8`, `bf16`.
+    /// Returns the name, such as `u8` or `bf16`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::U8 => "u8",
@@ -74,7 +74,7 @@ impl Element {
         }
     }
 
-    /// Bytes of one element.
+    /// Returns the size of an element in bytes.
     pub const fn size(self) -> u64 {
         match self {
             Self::U8 | Self::I8 | Self::F8E4M3 | Self::F8E5M2 => 1,
@@ -104,17 +104,17 @@ impl FromStr for Element {
     }
 }
 
-/// How many elements an object has along each dimension, the slowest first. No dimension is 0; no
-/// dimension at all is a scalar.
+/// The number of elements along each dimension of an object, the slowest-varying dimension first. No
+/// dimension is 0; a shape without dimensions is a scalar.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "Vec<u64>", into = "Vec<u64>")]
 pub struct Shape(Vec<u64>);
 
 impl Shape {
-    /// The most dimensions of a shape.
+    /// The maximum number of dimensions.
     pub const MOST: usize = 16;
 
-    /// Checks dimensions.
+    /// Creates a shape from its dimensions.
     ///
     /// # Errors
     /// [`Error::Shape`] for a dimension of 0, more than 16 of them, or more elements than 2^63.
@@ -139,7 +139,7 @@ impl Shape {
         Ok(Self(dimensions))
     }
 
-    /// The shape of a plain row of elements.
+    /// Creates the shape of a one-dimensional row of elements.
     ///
     /// # Errors
     /// Same as [`Shape::new`].
@@ -147,20 +147,20 @@ impl Shape {
         Self::new([elements])
     }
 
-    /// The dimensions.
+    /// Returns the dimensions.
     pub fn dimensions(&self) -> &[u64] {
         &self.0
     }
 
-    /// The number of elements.
+    /// Returns the number of elements.
     pub fn elements(&self) -> u64 {
         self.0.iter().product()
     }
 
-    /// The number of bytes of these elements.
+    /// Returns the size of these elements in bytes.
     ///
     /// # Errors
-    /// [`Error::Shape`] for more than an address space.
+    /// [`Error::Shape`] if they exceed the address space.
     pub fn bytes(&self, element: Element) -> Result<u64> {
         let bytes = self.elements().checked_mul(element.size());
         bytes

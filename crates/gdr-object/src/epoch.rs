@@ -4,24 +4,24 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The number of a publication of an object. The first is 1; later ones are greater, also after a
-/// change of the object's size. Epochs of different objects or owners are unrelated.
+/// The number of a publication of an object. The first is 1; later ones are greater, even after the
+/// object's size has changed. Epochs of different objects or owners are unrelated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "u64", into = "u64")]
 pub struct Epoch(u64);
 
 /// A number that no epoch has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0} is not an epoch: epochs are 1 to {greatest}", greatest = Epoch::GREATEST.0)]
+#[error("{0} is not an epoch: epochs range from 1 to {greatest}", greatest = Epoch::GREATEST.0)]
 pub struct InvalidEpoch(u64);
 
 impl Epoch {
     /// The first epoch.
     pub const FIRST: Self = Self(1);
-    /// The last epoch: at one every microsecond, it is reached after nine years.
+    /// The last epoch, which is reached after nine years at a rate of one per microsecond.
     pub const GREATEST: Self = Self((1 << 48) - 1);
 
-    /// The epoch with this number; `None` for 0 and above [`Epoch::GREATEST`].
+    /// Returns the epoch with this number; `None` for 0 and above [`Epoch::GREATEST`].
     pub const fn new(number: u64) -> Option<Self> {
         match number {
             0 => None,
@@ -35,7 +35,7 @@ impl Epoch {
         self.0
     }
 
-    /// The epoch after this one; `None` after [`Epoch::GREATEST`].
+    /// Returns the epoch after this one; `None` after [`Epoch::GREATEST`].
     pub const fn next(self) -> Option<Self> {
         Self::new(self.0 + 1)
     }
@@ -61,8 +61,8 @@ impl From<Epoch> for u64 {
     }
 }
 
-/// Identifies one run of an owner: a random number that each [`ObjectServer`](crate::ObjectServer) takes when it
-/// starts. What was opened at an owner that has ended is not found at the next one.
+/// Identifies one run of an owner: a random number that each [`ObjectServer`](crate::ObjectServer) chooses when it
+/// starts. Objects that were opened in one run are not valid in the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Generation(pub(crate) u64);
 

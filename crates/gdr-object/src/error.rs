@@ -18,57 +18,59 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages explain the fields")]
 pub enum Error {
-    /// A text that is not a name.
+    /// The text is not a valid name.
     #[error(transparent)]
     Name(#[from] InvalidName),
-    /// A shape that no object has.
-    #[error("an object cannot have the shape {shape:?}: {why}; give every dimension at least 1")]
+    /// The shape is not valid.
+    #[error("an object cannot have the shape {shape:?}: {why}; every dimension must be at least 1")]
     Shape { shape: Vec<u64>, why: &'static str },
-    /// A ring with too few or too many slots.
-    #[error("a ring of {0} slots is not possible; give it 2 to {most}", most = Mode::MOST_SLOTS)]
+    /// The ring has too few or too many slots.
+    #[error("a ring cannot have {0} slots; use 2 to {most}", most = Mode::MOST_SLOTS)]
     Slots(u16),
-    /// The owner has an object of this name.
-    #[error("there is already an object {0}; close it first, or use another name")]
+    /// The owner already has an object with this name.
+    #[error("the object {0} already exists; close it first, or use another name")]
     NameInUse(ObjectName),
-    /// The owner has as many objects, or the connection has opened as many, as it may.
+    /// The owner has reached its limit of objects, or the connection its limit of open objects.
     #[error("there are already {most} {what}; close one first")]
     TooMany { what: &'static str, most: usize },
-    /// The owner has no object of this name, or none that this peer may know of.
+    /// The owner has no object with this name, or none that this peer may know about.
     #[error("the owner at {owner} has no object {name} that this peer may read; check the name")]
     NoSuchObject { name: ObjectName, owner: SocketAddr },
-    /// Memory that does not hold the content of an object.
-    #[error("{name} has {object} bytes, and the memory has {memory}; give memory of that size")]
+    /// The size of the memory differs from that of the object.
+    #[error(
+        "{name} has {object} bytes, but the memory has {memory}; pass memory of the object's size"
+    )]
     Size {
         name: ObjectName,
         object: u64,
         memory: u64,
     },
-    /// A copy on a stream to an object in host memory.
+    /// A copy on a stream was requested for an object in host memory.
     #[error("{name} is in host memory; publish its bytes, or create it on a GPU")]
     NotOnGpu { name: ObjectName },
-    /// Objects of two links in one call.
+    /// The objects in one call belong to different links.
     #[error("{name} was opened over another link; open it over this one")]
     OtherLink { name: ObjectName },
-    /// A range outside an object or memory.
-    #[error("{len} bytes at offset {offset} exceed the {size} bytes there are")]
+    /// The range lies outside the object or memory.
+    #[error("{len} bytes at offset {offset} exceed the size of {size} bytes")]
     OutOfRange { offset: u64, len: u64, size: u64 },
-    /// Nothing has been published.
+    /// Nothing has been published yet.
     #[error("nothing has been published to {name} yet; wait for the first epoch")]
     Empty { name: ObjectName },
     /// Nothing newer was published before the deadline.
     #[error(
-        "nothing newer than {} was published to {name} before the deadline; its owner is there",
+        "nothing newer than {} was published to {name} before the deadline, although its owner is alive",
         Seen(*seen)
     )]
     NothingNewer {
         name: ObjectName,
         seen: Option<Epoch>,
     },
-    /// A transfer did not end before the deadline. The owner's process is there as far as this host
-    /// knows.
+    /// A transfer did not complete before the deadline. As far as this host knows, the owner's process is
+    /// alive.
     #[error(
-        "{name} stalled: {done} of {of} bytes arrived before the deadline; look at the network and \
-         at the load of the owner's host, or give it more time"
+        "the transfer of {name} stalled: {done} of {of} bytes arrived before the deadline; check the \
+         network and the load on the owner's host, or allow more time"
     )]
     Stalled {
         name: ObjectName,
@@ -77,18 +79,18 @@ pub enum Error {
     },
     /// The owner did not answer a request before the deadline.
     #[error(
-        "the owner at {owner} did not answer before the deadline ({what}); see whether its process \
-         runs, or give it more time"
+        "the owner at {owner} did not answer before the deadline ({what}); check whether its process is \
+         running, or allow more time"
     )]
     NoAnswer {
         owner: SocketAddr,
         what: &'static str,
     },
-    /// The object, or its owner, does not exist any more.
+    /// The object or its owner no longer exists.
     #[error("{what} is gone: {why}")]
     Gone { what: String, why: GoneReason },
-    /// The owner does not permit it.
-    #[error("the owner permits this peer to {permitted} {name}, and it asked to {asked}")]
+    /// The owner does not permit the operation.
+    #[error("the owner permits this peer only to {permitted} {name}, not to {asked} it")]
     Denied {
         name: ObjectName,
         permitted: Rights,
@@ -97,10 +99,10 @@ pub enum Error {
     /// Another operation is in the way.
     #[error("{what} is busy: {by}")]
     Busy { what: String, by: BusyReason },
-    /// A follower of a ring that blocks has not read the oldest publication.
+    /// A follower of a ring that blocks has not yet read the oldest publication.
     #[error(
-        "the ring {name} is full: the follower at {follower} has read up to {}; see why it does not \
-         go on, or end its process",
+        "the ring {name} is full: the follower at {follower} has only read up to {}; find out why it \
+         does not continue, or end its process",
         Seen(*read)
     )]
     RingFull {
@@ -108,7 +110,7 @@ pub enum Error {
         follower: SocketAddr,
         read: Option<Epoch>,
     },
-    /// Bytes that do not have the checksum of their epoch.
+    /// The received bytes do not match the checksum of their epoch.
     #[error(
         "epoch {epoch} of {name} arrived damaged: its checksum is {published:#018x}, but the \
          received bytes have {received:#018x}; get it again, and check the memory of both hosts"
@@ -119,7 +121,7 @@ pub enum Error {
         published: u64,
         received: u64,
     },
-    /// A tensor that is not as its owner read it.
+    /// A tensor does not match the checksum that its owner computed.
     #[error(
         "{tensor} of {name} is damaged in epoch {epoch}: its checksum is {published:#018x}, but the \
          received bytes have {received:#018x}; get it again, and check the memory of both hosts"
@@ -131,33 +133,31 @@ pub enum Error {
         published: u64,
         received: u64,
     },
-    /// Bytes that did not arrive as they were put.
+    /// The bytes of a put did not arrive intact.
     #[error(
         "what was put to {name} arrived damaged, by its checksum, and was not published; put it again, \
          and check the memory of both hosts"
     )]
     DamagedPut { name: ObjectName },
-    /// An operation that an object of this mode does not have.
+    /// Objects in this mode do not support the operation.
     #[error("{name} is {mode}, which has no {operation}")]
     WrongMode {
         name: ObjectName,
         mode: Mode,
         operation: &'static str,
     },
-    /// An object cannot be published to any more.
+    /// The object has reached the last epoch.
     #[error("{name} has reached the last epoch; create it again")]
     NoMoreEpochs { name: ObjectName },
-    /// An epoch that would go back.
-    #[error("{name} has epoch {last}, and {epoch} is not after it; go on with a later one")]
+    /// The epoch is not later than the last one.
+    #[error("{name} is at epoch {last}, and {epoch} is not later; publish a later epoch")]
     EarlierEpoch {
         name: ObjectName,
         last: Epoch,
         epoch: Epoch,
     },
-    /// Bytes that are not a handle.
-    #[error(
-        "these bytes are not a handle of an object: {0}; take the bytes of `RemoteObject::handle`"
-    )]
+    /// The bytes are not a handle.
+    #[error("these bytes are not an object handle: {0}; use the bytes from `RemoteObject::handle`")]
     Handle(&'static str),
     /// The peer sent something that this version does not know.
     #[error("the peer at {peer} sent {what}; use the same version of gdr on both sides")]
@@ -174,8 +174,8 @@ pub enum Error {
         call: &'static str,
         source: std::io::Error,
     },
-    /// The content of an object that was to hold tensors is not an index of them.
-    #[error("{name} holds no tensors: {source}")]
+    /// The object's content does not begin with an index of tensors.
+    #[error("{name} does not contain tensors: {source}")]
     Tensors {
         name: ObjectName,
         source: InvalidTensors,
@@ -205,7 +205,7 @@ pub enum GoneReason {
     Closed,
     /// This process closed the server of the object.
     ServerClosed,
-    /// The owner's process was started again: what it had before does not exist.
+    /// The owner's process was restarted, and its earlier objects no longer exist.
     Restarted,
     /// The owner closed the connection or its process ended.
     Disconnected,
@@ -236,7 +236,7 @@ impl fmt::Display for GoneReason {
     }
 }
 
-/// What is in the way of an operation.
+/// What prevents an operation at the moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum BusyReason {
@@ -248,13 +248,13 @@ pub enum BusyReason {
     CopiesQueued,
     /// Another thread uses the link.
     LinkInUse,
-    /// Readers hold a lease of an older epoch.
+    /// Readers hold a lease on an older epoch.
     Leased,
-    /// The same link follows the object already.
+    /// The same link already follows the object.
     Followed,
     /// A follower of a ring that blocks has not read the oldest publication.
     FollowersBehind,
-    /// The owner gave the slot of a put back before its end.
+    /// The owner reclaimed the slot of a put before the put had completed.
     PutTooSlow,
 }
 
@@ -307,7 +307,7 @@ fn advice(status: WcStatus) -> &'static str {
 impl Error {
     /// Returns the code of this error for programs, such as `object_name`.
     ///
-    /// A variant that gets another name keeps its code.
+    /// A variant keeps its code even if it is renamed.
     pub const fn code(&self) -> &'static str {
         match self {
             Self::Rdma(error) => error.code(),

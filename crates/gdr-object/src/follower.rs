@@ -15,7 +15,7 @@ use crate::part::Part;
 use crate::peer_channel::READ;
 use crate::protocol::{Opened, Request};
 
-/// Reads every epoch of a ring, in order. [`RemoteObject::follow`](crate::RemoteObject::follow) makes it.
+/// Reads every epoch of a ring, in order. Created by [`RemoteObject::follow`](crate::RemoteObject::follow).
 pub struct Follower<'a> {
     object: &'a Binding,
     last: Option<Epoch>,
@@ -23,7 +23,7 @@ pub struct Follower<'a> {
     connection: u64,
 }
 
-/// An epoch that a follower read.
+/// An epoch that a follower has read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
     /// The epoch.
@@ -42,12 +42,12 @@ impl<'a> Follower<'a> {
         }
     }
 
-    /// The last epoch that was read; at the beginning, the one after which it began.
+    /// Returns the last epoch that was read; before the first one, the epoch after which the follower started.
     pub fn last(&self) -> Option<Epoch> {
         self.last
     }
 
-    /// Reads the next epoch into the beginning of `to`; waits for it if there is none yet. Then the
+    /// Reads the next epoch into the beginning of `to`, waiting for it if necessary. From then on, the
     /// owner may overwrite that epoch's slot.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! What an owner says of an object.
+//! Information about an object from its owner.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::mode::{Checksum, Mode, Rights};
 use crate::name::ObjectName;
 
-/// What an owner says of an object.
+/// Information about an object from its owner.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ObjectInfo {
@@ -34,7 +34,7 @@ pub struct ObjectInfo {
     pub newest: Option<Epoch>,
     /// Where its bytes are.
     pub location: Location,
-    /// How the owner's device reaches them, and why so.
+    /// How the owner's device accesses them, and why.
     pub path: AccessPath,
 }
 
@@ -44,7 +44,7 @@ pub struct ObjectInfo {
 pub enum Location {
     /// In host memory.
     Host,
-    /// In memory of a GPU.
+    /// In the memory of a GPU.
     Gpu {
         /// Its number at the owner.
         ordinal: u32,
@@ -69,12 +69,12 @@ impl fmt::Display for Location {
     }
 }
 
-/// How a device reaches the bytes of an object.
+/// How a device accesses the bytes of an object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct AccessPath {
     /// What moves the bytes: `soft` or `verbs`.
     pub provider: String,
-    /// How the device reaches the memory: `host`, `direct`, `staged`, `dma-buf`, `peer-memory`.
+    /// How the device accesses the memory: `host`, `direct`, `staged`, `dma-buf` or `peer-memory`.
     pub method: String,
     /// Why this method, in a sentence.
     pub why: String,
@@ -114,8 +114,8 @@ impl ObjectInfo {
     }
 }
 
-/// What another process needs to open the same object at the same owner: an address, a generation
-/// and a name. It contains no key of memory and proves nothing; who opens it needs the shared key.
+/// What another process needs to open the same object of the same owner: an address, a generation and a
+/// name. A handle contains no memory keys and grants no access; opening it requires the shared key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Handle {
     pub(crate) owner: SocketAddr,
@@ -127,22 +127,22 @@ pub struct Handle {
 const MAGIC: &[u8; 8] = b"gdrobj01";
 
 impl Handle {
-    /// The address of the owner.
+    /// Returns the address of the owner.
     pub fn owner(&self) -> SocketAddr {
         self.owner
     }
 
-    /// The run of the owner.
+    /// Returns the generation of the owner, which identifies its run.
     pub fn generation(&self) -> Generation {
         self.generation
     }
 
-    /// The name of the object.
+    /// Returns the name of the object.
     pub fn name(&self) -> &ObjectName {
         &self.name
     }
 
-    /// The handle as bytes: printable ASCII, for files, environment variables and messages.
+    /// Returns the handle as printable ASCII, for files, environment variables and messages.
     pub fn to_bytes(&self) -> Vec<u8> {
         let magic = String::from_utf8_lossy(MAGIC);
         let Self {
@@ -153,7 +153,7 @@ impl Handle {
         format!("{magic} {generation} {owner} {name}").into_bytes()
     }
 
-    /// Reads the bytes of [`Handle::to_bytes`].
+    /// Parses the bytes from [`Handle::to_bytes`].
     ///
     /// # Errors
     /// [`Error::Handle`].

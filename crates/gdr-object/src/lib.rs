@@ -1,13 +1,12 @@
-//! Named memory of hosts and GPUs, served by its owner and read, written and followed by RDMA.
+//! Named memory on hosts and GPUs, which its owner serves, and which peers read, write and follow by RDMA.
 //!
-//! A [`ObjectServer`] is a process that owns objects: tensors, frames, scalars, in host memory or in memory of
-//! a GPU. It publishes to them; each publication has an [`Epoch`]. A [`Link`] opens objects of an owner
-//! by name and gets the newest epoch, waits for the next, follows all of them, or puts one. There is
-//! no service but the owners themselves.
+//! An [`ObjectServer`] owns objects (tensors, frames, scalars) in host or GPU memory, and publishes to them.
+//! Each publication is an [`Epoch`]. A [`Link`] opens an owner's objects by name, and gets the newest epoch,
+//! waits for the next, follows all of them, or puts a new one. There is no central service.
 //!
-//! Bytes move by one-sided RDMA over gdr-rdma: an owner's process does nothing for a get. So what a
-//! get returns is checked by the reader: a header in the owner's host memory says which slot of an
-//! object holds which epoch, and which slot is being overwritten.
+//! Data moves by one-sided RDMA over gdr-rdma, so a get takes no work from the owner's process. Instead, the
+//! reader checks what it gets: a header in the owner's host memory records which epoch each slot of the
+//! object holds, and which slot is being overwritten.
 //!
 //! ```
 //! use std::time::Duration;
@@ -27,7 +26,7 @@
 //! let weights = server.create(name.clone(), options, &Place::host())?;
 //! let first = weights.publish(&[7; 24], limit())?;
 //!
-//! // A reader, as a rule in another process.
+//! // A reader, usually in another process.
 //! let link = Link::connect(server.address(), LinkOptions::new(Security::Loopback), limit())?;
 //! let object = link.open(name, limit())?;
 //! let memory = link.host_memory(object.info().bytes)?;
@@ -42,20 +41,20 @@
 //!
 //! # Guarantees
 //!
-//! - **Whole**: except in [`Mode::Live`], a get returns the bytes of one publication. The epochs that
-//!   one object returns do not go back.
-//! - **Never foreign**: memory is freed or reused only after its key is invalid. A late reader gets an
-//!   error and no other bytes.
-//! - **Deadlines**: no call waits without one. [`Error::Stalled`], [`Error::Gone`],
-//!   [`Error::Denied`], [`Error::Busy`], [`Error::Empty`] and [`Error::NothingNewer`] differ.
-//! - **Independence**: publishing waits for no reader, except in a ring that blocks. A reader that is
-//!   killed or stopped costs neither the owner nor other readers anything.
-//! - **Generation**: an owner that was started again answers [`Error::Gone`] to what was opened before.
+//! - **Whole**: except in [`Mode::Live`], a get returns the bytes of a single publication. The epochs that
+//!   an object returns never decrease.
+//! - **No stray data**: memory is freed or reused only after its key has become invalid. A late reader gets
+//!   an error instead of unrelated bytes.
+//! - **Deadlines**: every call that waits has one. [`Error::Stalled`], [`Error::Gone`],
+//!   [`Error::Denied`], [`Error::Busy`], [`Error::Empty`] and [`Error::NothingNewer`] are distinct.
+//! - **Independence**: publishing never waits for a reader, except in a ring that blocks. A reader that is
+//!   killed or stopped affects neither the owner nor other readers.
+//! - **Generations**: if an owner is restarted, objects that were opened before fail with [`Error::Gone`].
 //!
 //! # Security
 //!
-//! Links are authenticated by a shared key ([`Security::Key`]), by which both sides prove themselves;
-//! keys of memory are given out only afterwards, and the control messages are tagged.
+//! Both sides of a link authenticate with a shared key ([`Security::Key`]). Memory keys are exchanged only
+//! afterwards, and control messages carry an authentication tag.
 //! **RDMA packets are neither encrypted nor authenticated**: use objects in networks whose hosts you
 //! trust.
 

@@ -17,7 +17,7 @@ use crate::name::ObjectName;
 use crate::protocol::{Request, Response};
 use crate::remote_object::RemoteObject;
 
-/// How a link connects.
+/// Options for connecting a link.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct LinkOptions {
@@ -26,8 +26,8 @@ pub struct LinkOptions {
 }
 
 impl LinkOptions {
-    /// Accepts an owner that `security` accepts, over a device of the soft provider at the address
-    /// from which this host reaches the owner.
+    /// Accepts owners that `security` accepts, and uses a device of the soft provider at the address from
+    /// which this host reaches the owner.
     pub fn new(security: Security) -> Self {
         Self {
             security,
@@ -35,17 +35,18 @@ impl LinkOptions {
         }
     }
 
-    /// Connects over this device.
+    /// Connects through this device.
     pub fn device(mut self, device: &Device) -> Self {
         self.device = Some(device.clone());
         self
     }
 }
 
-/// A connection to an owner. A clone is the same link.
+/// A connection to an owner. A clone refers to the same link.
 ///
-/// One thread at a time uses a link; others wait for their turn, up to their deadline: open a link
-/// for each thread that waits for long. A link that was disconnected connects again in the next call.
+/// Only one thread at a time can use a link, and others wait for their turn, up to their deadline. So
+/// threads that wait for long should each have their own link. A disconnected link reconnects in the next
+/// call.
 #[derive(Clone)]
 pub struct Link(Arc<LinkShared>);
 
@@ -53,7 +54,7 @@ impl Link {
     /// Connects to an owner.
     ///
     /// # Errors
-    /// [`Error::Rdma`]: the owner is not reached, or one side has not the key of the other;
+    /// [`Error::Rdma`] if the owner cannot be reached, or the keys of both sides differ;
     /// [`Error::NoAnswer`], [`Error::Protocol`].
     pub fn connect(owner: SocketAddr, options: LinkOptions, deadline: Deadline) -> Result<Self> {
         let device = match options.device {
@@ -68,17 +69,17 @@ impl Link {
         Ok(link)
     }
 
-    /// The address of the owner.
+    /// Returns the address of the owner.
     pub fn owner(&self) -> SocketAddr {
         self.0.owner
     }
 
-    /// The device that it transfers by.
+    /// Returns the device that the link uses for transfers.
     pub fn device(&self) -> &Device {
         self.0.device()
     }
 
-    /// This run of the owner: the one that the link is connected to.
+    /// Returns the generation of the owner that the link is connected to.
     ///
     /// # Errors
     /// Same as [`Link::list`].
@@ -87,16 +88,16 @@ impl Link {
         Ok(state.control(&self.0, deadline)?.generation)
     }
 
-    /// Ends the calls in progress over this link in all threads, soon, with [`Error::Gone`]: for a program
-    /// that is to react to something else. What a call has moved so far is lost; once it has returned, it
-    /// writes no more bytes to local memory. The next call connects again.
+    /// Makes the calls in progress over this link return soon, in all threads, with [`Error::Gone`], so that
+    /// the program can react to something else. What a call has moved so far is lost; once it has returned,
+    /// no more bytes are written to local memory. The next call reconnects.
     ///
-    /// A call that waits for an answer to a new TCP connection ends with that.
+    /// A call that is waiting for a new TCP connection to be established ends only when that is decided.
     pub fn interrupt(&self) {
         self.0.interrupt();
     }
 
-    /// The objects that the owner has for this peer, in the order of their names.
+    /// Lists the objects that the owner offers to this peer, in the order of their names.
     ///
     /// # Errors
     /// [`Error::Gone`], [`Error::NoAnswer`], [`Error::Busy`], [`Error::Rdma`].
@@ -128,10 +129,10 @@ impl Link {
         RemoteObject::open(Arc::clone(&self.0), name, None, deadline)
     }
 
-    /// Opens the object of a handle, whose owner this link is connected to.
+    /// Opens the object of a handle from the owner that this link is connected to.
     ///
     /// # Errors
-    /// [`Error::Gone`] if the owner was started again since the handle was made;
+    /// [`Error::Gone`] if the owner was restarted after the handle was created;
     /// [`Error::Handle`] if it belongs to another owner; as [`Link::open`].
     pub fn open_handle(&self, handle: &Handle, deadline: Deadline) -> Result<RemoteObject> {
         if handle.owner != self.0.owner {
@@ -143,8 +144,9 @@ impl Link {
         RemoteObject::open(Arc::clone(&self.0), name, Some(generation), deadline)
     }
 
-    /// Reads the newest epoch of each object, as [`RemoteObject::get_into`] does, with one posting and one
-    /// wait for all of them, and returns their epochs. Each is whole; they are not of one moment.
+    /// Reads the newest epoch of each object, like [`RemoteObject::get_into`], but with a single posting and a
+    /// single wait for all of them, and returns the epochs. Each one is whole, but they need not be from the
+    /// same moment.
     ///
     /// # Errors
     /// [`Error::OtherLink`] for an object of another link; the first error of
@@ -157,8 +159,8 @@ impl Link {
         get_many(&self.0, gets, deadline)
     }
 
-    /// Registers memory, host or GPU, for gets and puts over this link. It is registered until the
-    /// value is dropped: keep it for many of them.
+    /// Registers host or GPU memory for gets and puts over this link. It stays registered until the
+    /// value is dropped, so reuse it for many of them.
     ///
     /// # Errors
     /// [`Error::Rdma`].
@@ -166,7 +168,7 @@ impl Link {
         self.0.memory(buffer)
     }
 
-    /// Registers GPU memory, which the link's device reaches as an owner's does
+    /// Registers GPU memory, which the link's device accesses in the same way as an owner's device does
     /// ([`Place::gpu`](crate::Place::gpu)).
     ///
     /// # Errors

@@ -21,7 +21,7 @@ use crate::protocol::{self, Domain, ObjectId, Opened, Request, Response, SERVICE
 /// When a link whose owner's host does not answer is given up, also while it waits.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(20);
 
-/// Memory of this process that objects are read into, or put from.
+/// Memory of this process, for objects to be read into or put from.
 #[derive(Clone, Debug)]
 pub struct LocalMemory {
     region: MemoryRegion,
@@ -29,12 +29,12 @@ pub struct LocalMemory {
 }
 
 impl LocalMemory {
-    /// The memory itself.
+    /// Returns the memory itself.
     pub fn buffer(&self) -> &Buffer {
         self.region.buffer()
     }
 
-    /// Its length in bytes.
+    /// Returns its length in bytes.
     #[expect(clippy::len_without_is_empty, reason = "no buffer is empty")]
     pub fn len(&self) -> u64 {
         self.region.len()

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
-    /// One copy, which the owner changes in place. **A get may return bytes of two publications**:
-    /// for values whose parts do not depend on each other. A scalar of 8 bytes is never torn.
+    /// A single copy, which the owner changes in place. **A get may return bytes of two publications**, so
+    /// use this only for values whose parts are independent. A scalar of 8 bytes is never torn.
     Live,
     /// The newest publication, whole. Publishing never waits for readers.
     Latest,
@@ -18,7 +18,7 @@ pub enum Mode {
     Ring {
         /// How many; 2 to 4096.
         slots: u16,
-        /// What publishing does if a follower has not yet read the oldest one.
+        /// What publishing does if a follower has not yet read the oldest publication.
         when_full: WhenFull,
     },
 }
@@ -28,26 +28,26 @@ pub enum Mode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WhenFull {
-    /// It replaces it; the follower gets the number of those it missed.
+    /// Overwrites it; the follower is given the number that it has missed.
     DropOldest,
-    /// It waits for the follower, until the deadline of the publication.
+    /// Waits for the follower, until the deadline of the call.
     Block,
 }
 
-/// Texts that describe no mode.
+/// The text does not describe a mode.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidMode {
-    /// Not the text of a mode.
+    /// The text is not a mode.
     #[error(
-        "{0:?} is not a mode; give live, latest or ring:SLOTS, with 2 to {most} slots",
+        "{0:?} is not a mode; use live, latest or ring:SLOTS, with 2 to {most} slots",
         most = Mode::MOST_SLOTS
     )]
     Mode(String),
-    /// Not the text of a [`WhenFull`].
-    #[error("{0:?} is not what a full ring does; give drop-oldest or block")]
+    /// The text is not a [`WhenFull`].
+    #[error("{0:?} is not a valid value for when-full; use drop-oldest or block")]
     WhenFull(String),
-    /// What a full ring does, without a ring.
-    #[error("when-full is for rings; give the mode ring:SLOTS, or leave when-full out")]
+    /// A [`WhenFull`] was given, but the mode is not a ring.
+    #[error("when-full applies only to rings; use the mode ring:SLOTS, or leave when-full out")]
     WhenFullWithoutRing,
 }
 
@@ -55,8 +55,8 @@ impl Mode {
     /// The most slots of a ring.
     pub const MOST_SLOTS: u16 = 4096;
 
-    /// Reads `live`, `latest` or `ring:SLOTS`, and for a ring what happens if it is full, `drop-oldest`
-    /// unless given, or `block`.
+    /// Parses `live`, `latest` or `ring:SLOTS` and, for a ring, what happens when it is full: `drop-oldest`
+    /// (the default) or `block`.
     ///
     /// # Errors
     /// [`InvalidMode`].
@@ -85,7 +85,7 @@ impl Mode {
         }
     }
 
-    /// How many copies of the content the object has.
+    /// Returns how many copies of the content the object has.
     pub const fn slots(self) -> u16 {
         match self {
             Self::Live => 1,
@@ -118,11 +118,11 @@ impl fmt::Display for Mode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Rights {
-    /// Nothing: the object is not listed for it.
+    /// Nothing: the object is not even listed.
     Nothing,
     /// Get, wait and follow.
     Read,
-    /// The same, and put.
+    /// Get, wait, follow and put.
     ReadWrite,
 }
 
@@ -154,10 +154,10 @@ pub enum Checksum {
     /// No.
     #[default]
     None,
-    /// A sum of 64 bits ([`Sum64`](gdr_cuda::Sum64)), which the owner computes from the slot before it
-    /// publishes that, and every get of a whole publication from what it received: of GPU memory by a
-    /// kernel on that GPU, of host memory by the CPU. It detects errors of memory and network, not
-    /// forgery. Gets of parts and of live objects are not checked.
+    /// A 64-bit sum ([`Sum64`](gdr_cuda::Sum64)). The owner computes it from the slot before publishing,
+    /// and every get of a whole publication compares it with the sum of the received bytes. For GPU memory
+    /// a kernel on that GPU computes the sum, for host memory the CPU does. It detects memory and network
+    /// errors, but not forgery. Gets of parts and of live objects are not checked.
     Sum64,
 }
 

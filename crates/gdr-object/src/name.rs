@@ -11,10 +11,10 @@ use serde::{Deserialize, Serialize};
 #[serde(try_from = "String", into = "String")]
 pub struct ObjectName(String);
 
-/// A text that is not a name.
+/// The text is not a valid name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{name:?} is not the name of an object: {why}; use 1 to {} ASCII letters, digits and `-_.:/`, \
+    "{name:?} is not a valid object name: {why}; use 1 to {} ASCII letters, digits and `-_.:/`, \
      beginning with a letter or digit",
     ObjectName::LONGEST
 )]
@@ -27,7 +27,7 @@ impl ObjectName {
     /// The longest name in bytes.
     pub const LONGEST: usize = 200;
 
-    /// Checks a text.
+    /// Creates a name, if the text is valid.
     ///
     /// # Errors
     /// [`InvalidName`].
@@ -43,7 +43,7 @@ impl ObjectName {
         }
     }
 
-    /// The text.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }

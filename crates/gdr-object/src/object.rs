@@ -22,7 +22,7 @@ use crate::publisher::{Copied, Kept};
 use crate::shared_object::{SharedObject, Writing};
 use crate::slots::Writer;
 
-/// What a new object is.
+/// Options for creating an object.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct ObjectOptions {
@@ -34,7 +34,7 @@ pub struct ObjectOptions {
 }
 
 impl ObjectOptions {
-    /// An object in latest mode, without checksums, that every peer may read.
+    /// The defaults are latest mode, no checksums, and read access for every peer.
     pub fn new(element: Element, shape: Shape) -> Self {
         Self {
             element,
@@ -45,7 +45,7 @@ impl ObjectOptions {
         }
     }
 
-    /// Sets how it keeps its content.
+    /// Sets how the object keeps its content.
     pub fn mode(mut self, mode: Mode) -> Self {
         self.mode = mode;
         self
@@ -57,23 +57,23 @@ impl ObjectOptions {
         self
     }
 
-    /// Grants rights. What is granted to an address counts for it in place of what is granted to
-    /// everyone; of two grants to the same, the later counts.
+    /// Grants rights. A grant to an address replaces the grant to everyone for that address; of two grants
+    /// to the same grantee, the later one counts.
     pub fn grant(mut self, to: Grantee, rights: Rights) -> Self {
         self.grants.push((to, rights));
         self
     }
 }
 
-/// An object of this process, which peers reach until this value is dropped or
-/// [`closed`](Object::close). [`ObjectServer::create`](crate::ObjectServer::create) makes it.
+/// An object of this process, which peers can access until this value is dropped or
+/// [`closed`](Object::close). Created by [`ObjectServer::create`](crate::ObjectServer::create).
 ///
-/// Publishing is for one thread at a time: another one gets [`Error::Busy`].
+/// Only one thread at a time can publish; another thread gets [`Error::Busy`].
 pub struct Object {
     shared: Arc<SharedObject>,
     server: Arc<ServerShared>,
-    /// The stream that waits for copies and then has them published. A call on the caller's stream
-    /// would hold up what is queued after it.
+    /// The stream that waits for copies, and then has them published. A callback on the caller's stream
+    /// would delay the work that is queued after it.
     publishing: Mutex<Option<Arc<Stream>>>,
 }
 
@@ -86,38 +86,38 @@ impl Object {
         }
     }
 
-    /// Its name.
+    /// Returns the object's name.
     pub fn name(&self) -> &ObjectName {
         self.shared.name()
     }
 
-    /// What it is, as a peer with all rights sees it.
+    /// Returns information about the object, as a peer with all rights sees it.
     ///
     /// # Errors
-    /// None at present but [`Error::Gone`], which an object that is not closed does not return.
+    /// At present only [`Error::Gone`], which does not occur before the object is closed.
     pub fn info(&self) -> Result<ObjectInfo> {
         let described = self.shared.describe(Rights::ReadWrite);
         let closed = || Error::gone(self.name(), GoneReason::Closed);
         described.map(|(info, ..)| info).ok_or_else(closed)
     }
 
-    /// How many bytes it has. [`Object::info`] copies texts, which takes longer than to publish a word.
+    /// Returns the object's size in bytes. [`Object::info`] copies strings, which takes longer than publishing a word.
     fn bytes(&self) -> Result<u64> {
         let closed = || Error::gone(self.name(), GoneReason::Closed);
         self.shared.bytes().ok_or_else(closed)
     }
 
-    /// The newest epoch.
+    /// Returns the newest epoch.
     pub fn newest(&self) -> Option<Epoch> {
         self.shared.newest()
     }
 
-    /// How many links have it open.
+    /// Returns how many links have the object open.
     pub fn readers(&self) -> usize {
         self.shared.readers()
     }
 
-    /// Fails once its server was dropped: no peer would get what is published.
+    /// Fails if the server was dropped, because no peer would see what is published.
     fn check_server(&self) -> Result<()> {
         match self.server.is_stopping() {
             true => Err(Error::gone(self.name(), GoneReason::ServerClosed)),
@@ -125,15 +125,15 @@ impl Object {
         }
     }
 
-    /// Publishes `bytes`, which are as many as the object has, and returns their epoch. Peers that wait
-    /// are woken.
+    /// Publishes `bytes`, which must have the object's size, and returns their epoch. Wakes the peers that
+    /// wait for it.
     ///
-    /// Only a ring that blocks waits, for its followers and up to `deadline`.
+    /// Waits only if the object is a ring that blocks: for its followers, and at most until `deadline`.
     ///
     /// # Errors
     /// [`Error::Size`], [`Error::Busy`], [`Error::RingFull`], [`Error::NoMoreEpochs`];
     /// [`Error::Gone`] if its [`ObjectServer`](crate::ObjectServer) was dropped;
-    /// [`Error::Rdma`] if the memory cannot be written. Nothing is published then.
+    /// [`Error::Rdma`] if the memory cannot be written. In any case, nothing is published.
     pub fn publish(&self, bytes: &[u8], deadline: Deadline) -> Result<Epoch> {
         let size = self.bytes()?;
         if bytes.len() as u64 != size {
@@ -146,21 +146,21 @@ impl Object {
         self.write_with(deadline, |slot| slot.write_at(0, bytes))
     }
 
-    /// Has the next publication be this epoch, for an object that stands for another one, as a
-    /// [`Relay`](crate::Relay) does. The epochs before it are left out.
+    /// Sets the epoch of the next publication, skipping those before it, for an object that mirrors another
+    /// one, like that of a [`Relay`](crate::Relay).
     ///
     /// # Errors
-    /// [`Error::EarlierEpoch`] if it is not after the last one; [`Error::WrongMode`] for an object that is not
+    /// [`Error::EarlierEpoch`] if it is not later than the last one; [`Error::WrongMode`] if the object is not
     /// in latest mode.
     pub fn continue_at(&self, epoch: Epoch) -> Result<()> {
         self.shared.continue_at(epoch)
     }
 
-    /// Publishes what `write` writes into the next slot. Bytes that it does not write are left from
-    /// some earlier epoch, or 0.
+    /// Publishes what `write` writes to the next slot. Bytes that it does not write keep their value from
+    /// some earlier epoch, or are 0.
     ///
     /// # Errors
-    /// Same as [`Object::publish`]; the errors of `write`, and nothing is published then.
+    /// Same as [`Object::publish`]; the errors of `write`, after which nothing is published.
     pub fn write_with(
         &self,
         deadline: Deadline,
@@ -177,25 +177,25 @@ impl Object {
         claimed.commit()
     }
 
-    /// Queues on `stream` a copy of the beginning of `from` to the next slot, and the publication after it,
-    /// and returns which epoch that will be. It waits for nothing: neither for the stream nor for
-    /// readers. `from` may be overwritten by later work on the same stream, which does not wait for the
-    /// publication. Copies of several streams are published in the order in which they were queued.
+    /// Queues a copy of the beginning of `from` to the next slot on `stream`, followed by its publication,
+    /// and returns the future epoch. It waits neither for the stream nor for readers. Later work on the
+    /// same stream may overwrite `from`, and does not wait for the publication. Copies on several streams
+    /// are published in the order in which they were queued.
     ///
-    /// If copies are queued faster than the GPU executes them, an object in latest mode publishes some
-    /// of them: a copy on the same stream replaces one before it. If the stream fails, or is destroyed
-    /// before its work was executed, the epoch is never published.
+    /// If copies are queued faster than the GPU executes them, an object in latest mode publishes only some
+    /// of them: a copy replaces an earlier one on the same stream. If the stream fails, or is destroyed
+    /// before its work has been executed, the epoch is never published.
     ///
     /// # Errors
     /// [`Error::NotOnGpu`] for an object in host memory; [`Error::Size`]; [`Error::Busy`] while another
-    /// thread or a peer publishes, or copies of other streams to all free slots are queued;
+    /// thread or a peer publishes, or while copies on other streams are queued for all free slots;
     /// [`Error::RingFull`] at once; [`Error::Gone`] if its [`ObjectServer`](crate::ObjectServer) was dropped; [`Error::Cuda`].
     pub fn publish_from(&self, from: &DeviceBuffer, stream: &Stream) -> Result<Epoch> {
         self.publish_by(from, None, stream)
     }
 
-    /// Like [`Object::publish_from`], and keeps `from` until it was copied: for a stream that keeps no memory
-    /// ([`Stream::from_owner`]). A thread of the server drops it.
+    /// Like [`Object::publish_from`], but also keeps `from` alive until it has been copied, for a stream that does
+    /// not ([`Stream::from_owner`]). A thread of the server drops it.
     ///
     /// # Errors
     /// Same as [`Object::publish_from`].
@@ -220,12 +220,12 @@ impl Object {
         self.write_by(stream, kept, |slot| slot.queue_copy(0, from, stream))
     }
 
-    /// Like [`Object::publish_from`], with bytes that `queue` has work on `stream` write: kernels that pack
-    /// or cast, or several copies. It gets the next slot, and only queues. Bytes that nothing writes are
-    /// left from some earlier epoch, or undefined.
+    /// Like [`Object::publish_from`], but `queue` queues the work that writes the next slot on `stream`, such as
+    /// kernels that pack or cast, or several copies. Bytes that nothing writes keep their value from some
+    /// earlier epoch, or are undefined.
     ///
     /// # Errors
-    /// Same as [`Object::publish_from`]; the errors of `queue`, and nothing is published then.
+    /// Same as [`Object::publish_from`]; the errors of `queue`, after which nothing is published.
     pub fn write_on(
         &self,
         stream: &Stream,
@@ -234,8 +234,8 @@ impl Object {
         self.write_by(stream, None, queue)
     }
 
-    /// Like [`Object::write_on`], and keeps `kept` until the work was executed: what that reads, for a stream
-    /// that keeps no memory ([`Stream::from_owner`]). A thread of the server drops it.
+    /// Like [`Object::write_on`], but also keeps `kept` alive until the work has been executed: the memory that
+    /// the work reads, for a stream that does not keep it ([`Stream::from_owner`]). A thread of the server drops it.
     ///
     /// # Errors
     /// Same as [`Object::write_on`].
@@ -324,19 +324,19 @@ impl Object {
         Ok(made)
     }
 
-    /// Replaces the object's memory by one of another shape, without content. Peers that read meanwhile
-    /// get an error of theirs or open the new memory; epochs go on.
+    /// Replaces the object's memory with memory for another shape, without content. Peers that are reading
+    /// get an error, or open the new memory; epochs continue.
     ///
     /// # Errors
     /// [`Error::Shape`], [`Error::Busy`]; [`Error::Gone`] if its server was dropped; the errors of
-    /// [`ObjectServer::create`](crate::ObjectServer::create). The object stays as it was then.
+    /// [`ObjectServer::create`](crate::ObjectServer::create). After an error the object is unchanged.
     pub fn resize(&self, shape: Shape) -> Result<()> {
         self.check_server()?;
         self.shared.resize(shape)
     }
 
-    /// Ends the object: peers get [`Error::Gone`], and its memory is freed. Once this returns, no peer
-    /// reaches the memory any more. Dropping it does the same.
+    /// Closes the object: peers get [`Error::Gone`], and its memory is freed. Once this returns, no peer can
+    /// access the memory. Dropping the object does the same.
     pub fn close(self) {
         drop(self);
     }
@@ -375,7 +375,7 @@ impl<'a> Claimed<'a> {
         self.writing.as_ref().expect("present until the commit")
     }
 
-    /// Leaves the slot to who publishes it later.
+    /// Leaves the slot to the code that publishes it later.
     fn keep(mut self) {
         self.writing = None;
     }
@@ -424,7 +424,7 @@ impl SlotWriter<'_> {
     }
 }
 
-/// The slot in GPU memory that work of [`Object::write_on`] fills.
+/// The slot in GPU memory that the work of [`Object::write_on`] fills.
 #[derive(Debug)]
 pub struct DeviceSlot<'a> {
     /// The memory of all slots.
@@ -440,8 +440,8 @@ impl DeviceSlot<'_> {
         self.len
     }
 
-    /// The address of its first byte, a multiple of 256. Work that writes it belongs on the stream of the
-    /// publication.
+    /// Returns the address of the first byte, a multiple of 256. Work that writes to it must be queued on the
+    /// stream of the publication.
     pub fn ptr(&self) -> DevicePtr {
         DevicePtr::new(self.memory.ptr().get() + self.offset)
     }
@@ -451,7 +451,7 @@ impl DeviceSlot<'_> {
         self.memory.gpu()
     }
 
-    /// Queues on `stream` a copy of all of `from` to `offset`.
+    /// Queues a copy of all of `from` to `offset` on `stream`.
     ///
     /// # Errors
     /// [`Error::OutOfRange`], with nothing queued; [`Error::Cuda`].
@@ -463,7 +463,7 @@ impl DeviceSlot<'_> {
         Ok(stream.queue_copy(from, 0, self.memory, self.offset + offset, len)?)
     }
 
-    /// Queues on `stream` a copy of all pieces of `gather`, which go to their offsets.
+    /// Queues a copy of all pieces of `gather` to their offsets on `stream`.
     ///
     /// # Errors
     /// [`Error::OutOfRange`], with nothing queued; [`Error::Cuda`].

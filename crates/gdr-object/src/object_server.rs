@@ -32,7 +32,7 @@ use crate::shared_object::{Identity, SharedObject};
 /// How long a thread waits until it looks whether the server has ended.
 pub(crate) const LOOK: Duration = Duration::from_millis(100);
 
-/// How an owner serves.
+/// Options of an owner.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct ServerOptions {
@@ -54,8 +54,8 @@ enum Door {
 }
 
 impl ServerOptions {
-    /// Serves peers that `security` accepts, over a device of the soft provider at the address that
-    /// the server is bound to; at most 256 links, 192 of them from one host, and 65,536 objects.
+    /// Serves peers that `security` accepts, through a device of the soft provider at the address that the
+    /// server is bound to. The defaults are at most 256 links, 192 of them from one host, and 65,536 objects.
     pub fn new(security: Security) -> Self {
         Self {
             security,
@@ -68,64 +68,64 @@ impl ServerOptions {
         }
     }
 
-    /// Serves over this device.
+    /// Serves through this device.
     pub fn device(mut self, device: &Device) -> Self {
         self.device = Some(device.clone());
         self
     }
 
-    /// Limits what its device sends to all peers together, in bytes in a second ([`Device::limit_sending`]): readers
-    /// share it. One that gets nothing for 10 s fails. Without it, a device keeps the limit that it has.
+    /// Limits the total rate at which the device sends to all peers, in bytes per second ([`Device::limit_sending`]).
+    /// Readers share it, and a reader that gets nothing for 10 s fails. By default, the device's limit is unchanged.
     pub fn limit(mut self, bytes_per_second: NonZeroU64) -> Self {
         self.limit = Some(bytes_per_second);
         self
     }
 
-    /// Sets how many links are served at a time. Each has a thread and 64 KiB of memory or 128 KiB.
+    /// Sets how many links are served at a time. Each one takes a thread, and 64 or 128 KiB of memory.
     ///
-    /// If there are as many, the one without an open object that has asked for nothing for the longest time
-    /// is ended for a new one; it connects again in its next call. If each has an object open, the new one is
+    /// When the limit is reached, the link without open objects that has been idle for the longest time makes
+    /// room for a new one; it reconnects in its next call. If every link has an object open, the new link is
     /// refused.
     pub fn most_peers(mut self, most: usize) -> Self {
         self.most_peers = most;
         self
     }
 
-    /// Sets how many of these links may come from one host: from its IPv4 address, its IPv6 network of 64
-    /// bits, or of a user of this host over loopback addresses. By default three quarters, so that none locks
-    /// the others out.
+    /// Sets how many of these links may come from one host, which is an IPv4 address, a /64 IPv6 network, or
+    /// a user of this host who connects through loopback addresses. The default is three quarters, so that no
+    /// host can lock out the others.
     pub fn most_peers_of_one_host(mut self, most: usize) -> Self {
         self.most_peers_of_one = Some(most);
         self
     }
 
-    /// Accepts no link before [`ObjectServer::open`], so that the first one finds the objects. Connections wait
-    /// meanwhile.
+    /// Accepts no links before [`ObjectServer::open`] is called, so that the first link finds all objects. Until
+    /// then, connections wait.
     pub fn closed(mut self) -> Self {
         self.door = Door::Closed;
         self
     }
 
-    /// Sets how many objects there may be.
+    /// Sets the maximum number of objects.
     pub fn most_objects(mut self, most: usize) -> Self {
         self.most_objects = most;
         self
     }
 }
 
-/// An owner: a process that serves objects to links. It ends when it is dropped: peers get
+/// An owner, which serves objects to links. It ends when it is dropped, and peers then get
 /// [`Error::Gone`].
 ///
-/// Peers are authenticated as [`Security`] says. **RDMA packets are neither encrypted nor
-/// authenticated**: who can read the network reads the objects' bytes and the keys of their memory,
-/// and who can forge packets can write to objects that peers may write.
+/// [`Security`] defines how peers are authenticated. **RDMA packets are neither encrypted nor
+/// authenticated**: anyone who can read the network can read the objects' bytes and the keys of their
+/// memory, and anyone who can forge packets can write to objects that peers may write.
 pub struct ObjectServer {
     address: SocketAddr,
     shared: Arc<ServerShared>,
     acceptor: Option<JoinHandle<()>>,
 }
 
-/// What an owner has done and has, for monitoring.
+/// Statistics of an owner, for monitoring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ServerStats {
@@ -133,7 +133,7 @@ pub struct ServerStats {
     pub objects: u64,
     /// Links that are connected.
     pub links: u64,
-    /// Links that were connected, since the start.
+    /// Links accepted since the start.
     pub links_accepted: u64,
     /// Connections that did not prove the key or spoke another protocol.
     pub connections_failed: u64,
@@ -143,7 +143,7 @@ pub struct ServerStats {
     pub links_displaced: u64,
     /// Requests that were executed.
     pub requests: u64,
-    /// Requests that were refused: for want of rights, of objects that do not exist, and others.
+    /// Requests that were refused, for example because of missing rights or unknown objects.
     pub requests_refused: u64,
     /// Messages that were malformed; each ended its link.
     pub requests_malformed: u64,
@@ -179,13 +179,13 @@ pub(crate) struct Counts {
 }
 
 impl ObjectServer {
-    /// Listens on a TCP address, and serves from now on, or from [`ObjectServer::open`] on if the options say so. Port
-    /// 0 takes any. Without
-    /// [`ServerOptions::device`] it must be the address of one interface, as the device is opened there,
-    /// on a free UDP port.
+    /// Listens on a TCP address, and starts serving now or, if the options say so, with [`ObjectServer::open`]. Port 0
+    /// picks a free port. Without [`ServerOptions::device`] the address must be that of a single interface, because
+    /// the device is opened there, on a free UDP port.
     ///
     /// # Errors
-    /// [`Error::Rdma`]: the address or the port cannot be used, a key is needed there, or the device has no limit.
+    /// [`Error::Rdma`] if the address or the port cannot be used, if a key is required there, or if the device does not
+    /// support a limit.
     pub fn bind(address: SocketAddr, options: ServerOptions) -> Result<Self> {
         let listener = Listener::bind(address)?;
         let device = match options.device {
@@ -215,7 +215,7 @@ impl ObjectServer {
             changed: Condvar::new(),
         });
         let bound = listener.address()?;
-        // It fails at once where a key is needed and there is none.
+        // Fails at once if a key is required but missing.
         listener.check(&options.security)?;
         let all = options.most_peers;
         let of_one = options.most_peers_of_one.unwrap_or(all - all / 4).min(all);
@@ -239,28 +239,28 @@ impl ObjectServer {
         })
     }
 
-    /// Accepts links from now on, if it did not yet.
+    /// Starts accepting links, if the server does not yet.
     pub fn open(&self) {
         *lock(&self.shared.door) = Door::Open;
         self.shared.changed.notify_all();
     }
 
-    /// The TCP address that links connect to.
+    /// Returns the TCP address that links connect to.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// This run of the owner.
+    /// Returns the generation, which identifies this run of the owner.
     pub fn generation(&self) -> Generation {
         self.shared.generation
     }
 
-    /// The device that peers reach the objects by.
+    /// Returns the device through which peers access the objects.
     pub fn device(&self) -> &Device {
         &self.shared.device
     }
 
-    /// Makes an object, whose memory is allocated and registered here.
+    /// Creates an object, and allocates and registers its memory.
     ///
     /// # Errors
     /// [`Error::NameInUse`], [`Error::TooMany`], [`Error::Slots`], [`Error::Shape`]; [`Error::Rdma`]
@@ -302,7 +302,7 @@ impl ObjectServer {
         Ok(Object::new(object, Arc::clone(&self.shared)))
     }
 
-    /// Its objects, in the order of their names.
+    /// Lists the owner's objects, in the order of their names.
     pub fn objects(&self) -> Vec<ObjectInfo> {
         let objects = read(&self.shared.objects);
         let describe = |it: &Arc<SharedObject>| it.describe(Rights::ReadWrite);
@@ -310,7 +310,7 @@ impl ObjectServer {
         described.map(|(info, ..)| info).collect()
     }
 
-    /// What it has done and has.
+    /// Returns statistics.
     pub fn stats(&self) -> ServerStats {
         let count = |it: &AtomicU64| it.load(Ordering::Relaxed);
         let counts = &self.shared.counts;

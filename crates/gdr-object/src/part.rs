@@ -10,7 +10,7 @@ use crate::link_shared::LocalMemory;
 pub struct Extent {
     /// The first byte in the object.
     pub from: u64,
-    /// How many.
+    /// The number of bytes.
     pub len: u64,
     /// Where the first byte goes.
     pub to: u64,

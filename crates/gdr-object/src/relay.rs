@@ -1,4 +1,4 @@
-//! Objects that stand for an object of another owner.
+//! Objects that mirror an object of another owner.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,12 +25,12 @@ const WAIT: Duration = Duration::from_secs(2);
 /// Bytes that are copied at a time.
 const PIECE: usize = 256 << 10;
 
-/// An object of this process with the epochs of another owner's object, so that many readers need not all
-/// read from that owner: each of a few relays gets an epoch once, and its readers get it from there. A
-/// relay of a relay makes a tree.
+/// An object of this process that mirrors an object of another owner, so that not all readers have to read
+/// from that owner: a relay gets each epoch once, and serves it to its own readers. Relays of relays form a
+/// tree.
 ///
-/// Epochs have the numbers that their owner gave them; some may be left out. Once the owner is gone, the
-/// object is closed, and readers get [`Error::Gone`]: nothing is offered that may be stale.
+/// Epochs keep the numbers that their owner gave them; some may be skipped. Once the owner is gone, the
+/// object is closed, and readers get [`Error::Gone`], so stale content is never offered.
 pub struct Relay {
     name: ObjectName,
     link: Arc<LinkShared>,
@@ -42,8 +42,8 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Has `server` offer `from` under a name, in host memory. An owner that does not answer for `limit`
-    /// is taken as gone. The link of `from` is for the relay alone.
+    /// Makes `server` offer `from` under a name, in host memory. An owner that does not answer for `limit`
+    /// counts as gone. Nothing else may use the link of `from`.
     ///
     /// # Errors
     /// [`Error::WrongMode`] for objects that are not in latest mode; the errors of [`ObjectServer::create`].
@@ -92,22 +92,22 @@ impl Relay {
         })
     }
 
-    /// The name of its object.
+    /// Returns the name of its object.
     pub fn name(&self) -> &ObjectName {
         &self.name
     }
 
-    /// The newest epoch that it offers; `None` before the first one, and once it has ended.
+    /// Returns the newest epoch that it offers; `None` before the first one, and after its end.
     pub fn newest(&self) -> Option<Epoch> {
         self.object.upgrade()?.newest()
     }
 
-    /// How many links have its object open.
+    /// Returns how many links have its object open.
     pub fn readers(&self) -> usize {
         self.object.upgrade().map_or(0, |object| object.readers())
     }
 
-    /// Waits until it ends, and returns why; `None` at the deadline.
+    /// Waits until the relay ends, and returns why; `None` at the deadline.
     pub fn wait(&self, deadline: Deadline) -> Option<Error> {
         match lock(&self.ended).recv_timeout(deadline.remaining()) {
             Ok(error) => Some(error),

@@ -18,10 +18,10 @@ use crate::part::{Extent, Part};
 use crate::protocol::{Opened, Refused, Request, Response};
 use crate::tensor_index::TensorIndex;
 
-/// An object of an owner. [`Link::open`](crate::Link::open) makes it.
+/// An object of an owner, opened by [`Link::open`](crate::Link::open).
 ///
-/// Its calls use the link, one thread at a time. A call that fails with [`Error::Stalled`] writes no
-/// more bytes to local memory once it has returned.
+/// Its calls use the link, one thread at a time. Once a call that fails with [`Error::Stalled`] has
+/// returned, no more bytes are written to local memory.
 pub struct RemoteObject(Binding);
 
 impl RemoteObject {
@@ -38,17 +38,17 @@ impl RemoteObject {
         &self.0
     }
 
-    /// Its name.
+    /// Returns the object's name.
     pub fn name(&self) -> &ObjectName {
         &self.0.name
     }
 
-    /// What the owner said of it when it was opened, or opened again after a change.
+    /// Returns the information that the owner gave when the object was opened, or reopened after a change.
     pub fn info(&self) -> ObjectInfo {
         self.0.opened().info.clone()
     }
 
-    /// What another process needs to open it.
+    /// Returns what another process needs to open the object.
     pub fn handle(&self) -> Handle {
         Handle {
             owner: self.0.link.owner,
@@ -57,7 +57,7 @@ impl RemoteObject {
         }
     }
 
-    /// The newest epoch; `None` if nothing has been published.
+    /// Returns the newest epoch; `None` if nothing has been published.
     ///
     /// # Errors
     /// [`Error::Stalled`], [`Error::Gone`], [`Error::NoAnswer`], [`Error::Busy`],
@@ -70,11 +70,12 @@ impl RemoteObject {
         })
     }
 
-    /// Reads the newest epoch into the beginning of `to` and returns which it is. Except in
-    /// [`Mode::Live`](crate::Mode::Live) the bytes come from one publication. `to` may change also if the call fails.
+    /// Reads the newest epoch into the beginning of `to`, and returns its number. Except in
+    /// [`Mode::Live`](crate::Mode::Live), all bytes are from a single publication. `to` may change even if the
+    /// call fails.
     ///
-    /// If the owner publishes faster than the bytes arrive, a get of an object in latest mode asks the
-    /// owner to keep one publication for it.
+    /// If the owner publishes faster than the bytes arrive, a get of an object in latest mode asks the owner
+    /// to keep one publication for it.
     ///
     /// # Errors
     /// [`Error::Empty`], [`Error::Size`]; as [`RemoteObject::newest`].
@@ -103,7 +104,7 @@ impl RemoteObject {
         Ok((epoch, content))
     }
 
-    /// Reads `len` bytes at `offset` of the newest epoch to `at` of `to`.
+    /// Reads `len` bytes at `offset` of the newest epoch to offset `at` in `to`.
     ///
     /// # Errors
     /// [`Error::OutOfRange`]; as [`RemoteObject::get_into`].
@@ -123,8 +124,8 @@ impl RemoteObject {
         self.get_extents(&[extent], to, deadline)
     }
 
-    /// Reads parts of the newest epoch, all of one publication, with one posting. Who needs a tenth of an object
-    /// moves a tenth of its bytes, but each extent costs as much as some KiB.
+    /// Reads parts of the newest epoch, all from the same publication, with a single posting. Only the bytes of the
+    /// extents are moved, but each extent costs as much as a few KiB.
     ///
     /// # Errors
     /// [`Error::OutOfRange`]; as [`RemoteObject::get_into`].
@@ -138,11 +139,11 @@ impl RemoteObject {
             .get_part(deadline, |opened| Part::of(extents, opened.info.bytes, to))
     }
 
-    /// Reads which tensors the object holds. Epochs of one object have the same tensors until its owner
-    /// makes it again.
+    /// Reads the index of the tensors in the object. All epochs of an object have the same tensors, until its
+    /// owner creates it again.
     ///
     /// # Errors
-    /// [`Error::Tensors`] if it holds something else; as [`RemoteObject::get_into`].
+    /// [`Error::Tensors`] if it contains something else; as [`RemoteObject::get_into`].
     pub fn tensors(&self, deadline: Deadline) -> Result<TensorIndex> {
         self.index(|len| {
             let memory = self.0.link.host_memory(len)?;
@@ -165,8 +166,8 @@ impl RemoteObject {
         })
     }
 
-    /// Waits until an epoch after `seen` is published, and returns the newest one; with `None`, until
-    /// anything is. Epochs in between are not reported.
+    /// Waits until an epoch after `seen` is published (with `None`, any epoch), and returns the newest one.
+    /// Epochs in between are not reported.
     ///
     /// # Errors
     /// [`Error::NothingNewer`] at the deadline; as [`RemoteObject::newest`].
@@ -183,8 +184,8 @@ impl RemoteObject {
         })
     }
 
-    /// Publishes all of `from` as the next epoch of the object, and returns which it is. Readers see the
-    /// epoch once all of it has arrived; if the call fails, nothing is published.
+    /// Publishes all of `from` as the object's next epoch, and returns its number. Readers see the epoch once
+    /// all of it has arrived; if the call fails, nothing is published.
     ///
     /// # Errors
     /// [`Error::Denied`], [`Error::Size`]; [`Error::Busy`] while the owner or another peer publishes, or a
@@ -261,12 +262,12 @@ impl RemoteObject {
         })
     }
 
-    /// Follows a ring: [`Follower::next_into`] returns every epoch after the newest one of now, in
-    /// order. The owner of a ring that blocks waits for this follower until it is dropped or its
-    /// process ends.
+    /// Follows a ring: [`Follower::next_into`] returns, in order, every epoch after the currently newest one.
+    /// The owner of a ring that blocks waits for this follower until the follower is dropped or its process
+    /// ends.
     ///
     /// # Errors
-    /// [`Error::WrongMode`] for other objects; [`Error::Busy`] if this link follows it already; as
+    /// [`Error::WrongMode`] for other objects; [`Error::Busy`] if this link already follows it; as
     /// [`RemoteObject::newest`].
     pub fn follow(&self, deadline: Deadline) -> Result<Follower<'_>> {
         let (last, connection) = self.0.attempt(deadline, |state, opened| {

@@ -13,12 +13,12 @@ const LENGTH: usize = 8;
 /// The unit in which headers are padded, so that the first tensor begins at such an address of a slot.
 const ALIGNMENT: usize = 256;
 
-/// Which tensors an object holds, and where: names, types of elements, shapes.
+/// An index of the tensors in an object: their names, element types, shapes and offsets.
 ///
 /// The content of such an object is a [safetensors](https://github.com/huggingface/safetensors) file: the
-/// length of the header in eight bytes, the header in JSON, and the elements of all tensors without a gap, in
-/// C order and little endian. So `gdr get` writes a file that other tools read. The header is the same
-/// in every epoch; all tensors of an epoch belong together.
+/// length of the header in eight bytes, the header as JSON, and the elements of all tensors without gaps, in C
+/// order and little endian. So `gdr get` writes a file that other tools can read. The header is the same in
+/// every epoch, and all tensors in an epoch belong together.
 #[derive(Clone)]
 pub struct TensorIndex {
     /// With the length before it.
@@ -45,7 +45,7 @@ pub struct TensorEntry {
     pub bytes: u64,
 }
 
-/// Tensors that make no index, or bytes that are not one.
+/// The tensors cannot be indexed, or the bytes are not an index.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidTensors {
@@ -53,20 +53,20 @@ pub enum InvalidTensors {
     #[error("there are no tensors; pass at least one with elements")]
     None,
     /// Two tensors have one name.
-    #[error("two tensors have the name {0:?}; give each a name of its own")]
+    #[error("two tensors are named {0:?}; give each tensor a unique name")]
     Twice(String),
     /// The bytes of a tensor cannot be counted.
     #[error(
-        "the tensor {0:?} has more bytes than an address space, or a part of a byte; check its shape"
+        "the tensor {0:?} is too large for the address space, or not a whole number of bytes; check its shape"
     )]
     TooLarge(String),
     /// A type of elements that safetensors does not have.
-    #[error("{0:?} is not a type of elements of safetensors; pass one such as BF16, F32, I64")]
+    #[error("{0:?} is not a safetensors element type; use one such as BF16, F32 or I64")]
     Dtype(String),
     /// The content does not begin with a header.
     #[error(
-        "the content is not a safetensors file: its header would have {header} bytes of the {content}; \
-         publish it by `gdr serve --safetensors` or gdr.torch"
+        "the content is not a safetensors file: it has {content} bytes, but claims a header of {header}; \
+         publish it with `gdr serve --safetensors` or gdr.torch"
     )]
     HeaderLength {
         /// What the content says.
@@ -79,7 +79,8 @@ pub enum InvalidTensors {
     Header(String),
     /// The checksums belong to other tensors.
     #[error(
-        "there are {sums} checksums for the header and {tensors} tensors; serve the file again"
+        "there are {sums} checksums, which does not match one header and {tensors} tensors; serve the \
+         file again"
     )]
     Sums {
         /// Checksums.
@@ -89,7 +90,7 @@ pub enum InvalidTensors {
     },
     /// The header describes another number of bytes than there are.
     #[error(
-        "the header describes {described} bytes, and there are {content}; write the file again"
+        "the header describes {described} bytes, but the content has {content}; write the file again"
     )]
     Length {
         /// The header and all tensors.
@@ -103,8 +104,8 @@ impl TensorIndex {
     /// The longest header that is read: enough for half a million tensors.
     const LONGEST_HEADER: u64 = 64 << 20;
 
-    /// Lays tensors out: tensors of whole 16 bytes first, as GPUs copy these fastest, and the others by the
-    /// size of their elements, to which each one is aligned. `attributes` are stored with them.
+    /// Lays out tensors. Those whose length is a multiple of 16 bytes come first, because GPUs copy them fastest,
+    /// and the others follow by element size, to which each one is aligned. `attributes` are stored with them.
     ///
     /// # Errors
     /// [`InvalidTensors::None`], [`InvalidTensors::Twice`], [`InvalidTensors::TooLarge`].
@@ -157,7 +158,7 @@ impl TensorIndex {
         Ok(Self::of(header, &metadata))
     }
 
-    /// The type of elements that has this name, such as `BF16`.
+    /// Returns the element type with this name, such as `BF16`.
     ///
     /// # Errors
     /// [`InvalidTensors::Dtype`].
@@ -166,8 +167,8 @@ impl TensorIndex {
         named.map_err(|_| InvalidTensors::Dtype(name.to_owned()))
     }
 
-    /// Reads the header of content of `content` bytes. `beginning` returns as many of its first bytes as
-    /// it is asked for: once, or a second time for a long header.
+    /// Reads the header of content that has `content` bytes. `beginning` returns the requested number of its
+    /// first bytes; it is called once, or twice if the header is long.
     ///
     /// # Errors
     /// The errors of `beginning`; inside, as [`TensorIndex::parse`].
@@ -241,22 +242,22 @@ impl TensorIndex {
         }
     }
 
-    /// What the content begins with.
+    /// Returns the header, with which the content begins.
     pub fn header(&self) -> &[u8] {
         &self.header
     }
 
-    /// The tensors, in the order of their bytes.
+    /// Returns the tensors, in the order of their offsets.
     pub fn tensors(&self) -> &[TensorEntry] {
         &self.tensors
     }
 
-    /// What is stored with the tensors.
+    /// Returns the attributes that are stored with the tensors.
     pub fn attributes(&self) -> &BTreeMap<String, String> {
         &self.attributes
     }
 
-    /// Bytes of the content: the header and all tensors.
+    /// Returns the size of the content in bytes: the header and all tensors.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }

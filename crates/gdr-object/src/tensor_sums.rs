@@ -1,4 +1,4 @@
-//! Checksums of the tensors of an object, by which a damaged one is named.
+//! Checksums of the tensors in an object, which identify a damaged one.
 
 use gdr_cuda::Sum64;
 use gdr_rdma::Deadline;
@@ -14,24 +14,24 @@ use crate::tensor_index::TensorIndex;
 /// Bytes of a checksum.
 const SUM: usize = 8;
 
-/// A [`Sum64`] of the header and of each tensor of an object that holds a checkpoint.
+/// A [`Sum64`] for the header and for each tensor in an object that holds a checkpoint.
 ///
-/// They are the content of an object beside that one, [`TensorSums::name`], so that a checkpoint stays what
-/// its file is. An object whose tensors change with each epoch has none: of that, the checksum of a
-/// whole epoch ([`Checksum::Sum64`](crate::Checksum::Sum64)) is compared.
+/// The sums are the content of a second object, [`TensorSums::name`], so that the checkpoint stays identical
+/// to its file. An object whose tensors change with each epoch has none; there, the checksum of the whole
+/// epoch ([`Checksum::Sum64`](crate::Checksum::Sum64)) is compared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorSums(Vec<u64>);
 
 impl TensorSums {
-    /// The name of the object with the checksums of another one.
+    /// Returns the name of the object that holds the checksums of another one.
     ///
     /// # Errors
-    /// [`InvalidName`] if that has too long a name.
+    /// [`InvalidName`] if the other name is too long.
     pub fn name(of: &ObjectName) -> Result<ObjectName, InvalidName> {
         ObjectName::new(format!("{of}.sums"))
     }
 
-    /// Computes them from content that `read` reads: from an offset on, as many bytes as there is room for.
+    /// Computes the sums of content that `read` reads, starting at an offset, until the buffer is full.
     ///
     /// # Errors
     /// The errors of `read`.
@@ -45,12 +45,12 @@ impl TensorSums {
         sums.collect::<Result<_, _>>().map(Self)
     }
 
-    /// The content of the object that holds them.
+    /// Returns the content of the object that holds the sums.
     pub fn bytes(&self) -> Vec<u8> {
         self.0.iter().flat_map(|sum| sum.to_le_bytes()).collect()
     }
 
-    /// The same from such content.
+    /// Parses such content.
     pub fn parse(bytes: &[u8]) -> Self {
         let (sums, _) = bytes.as_chunks::<SUM>();
         Self(sums.iter().map(|sum| u64::from_le_bytes(*sum)).collect())
@@ -66,7 +66,7 @@ fn parts(index: &TensorIndex) -> impl Iterator<Item = (&str, u64, u64)> {
 }
 
 impl RemoteObject {
-    /// Reads the checksums of its tensors; `None` if its owner offers none.
+    /// Reads the checksums of the object's tensors; `None` if its owner offers none.
     ///
     /// # Errors
     /// Same as [`RemoteObject::get_into`].
@@ -82,7 +82,7 @@ impl RemoteObject {
         }
     }
 
-    /// Reads which tensors are in memory that has an epoch of it, and compares them with `sums`.
+    /// Compares the tensors in memory that holds an epoch of the object with `sums`.
     ///
     /// # Errors
     /// [`Error::Tensors`] if there are none, or the checksums belong to others;

@@ -52,7 +52,7 @@ fn parts_of_an_object_are_read_to_where_they_belong() {
     let refused = remote.get_into(&memory, limit()).unwrap_err();
     assert_eq!(
         refused.to_string(),
-        "w has 100 bytes, and the memory has 10; give memory of that size"
+        "w has 100 bytes, but the memory has 10; pass memory of the object's size"
     );
 }
 
@@ -272,7 +272,10 @@ fn names_and_shapes_that_no_object_has_are_refused() {
     let again = server
         .create(name("w"), row(1), &Place::host())
         .unwrap_err();
-    assert!(again.to_string().contains("already an object w"), "{again}");
+    assert!(
+        again.to_string().contains("object w already exists"),
+        "{again}"
+    );
     let link = fixture::link(&server);
     let missing = link.open(name("v"), limit()).unwrap_err();
     assert!(matches!(missing, Error::NoSuchObject { .. }), "{missing}");

@@ -115,7 +115,7 @@ fn an_object_goes_on_at_a_later_epoch_and_never_goes_back() {
         let refused = object.continue_at(epoch(earlier)).unwrap_err();
         assert_eq!(
             refused.to_string(),
-            format!("w has epoch 1001, and {earlier} is not after it; go on with a later one")
+            format!("w is at epoch 1001, and {earlier} is not later; publish a later epoch")
         );
     }
     object.continue_at(epoch(1002)).unwrap();

@@ -149,7 +149,7 @@ fn peers_put_only_what_they_may() {
         .put_from(&memory, limit());
     assert_eq!(
         denied.unwrap_err().to_string(),
-        "the owner permits this peer to read b, and it asked to read and write"
+        "the owner permits this peer only to read b, not to read and write it"
     );
     let remote = link.open(name("a"), limit()).unwrap();
     let epoch = remote.put_from(&memory, limit()).unwrap();

@@ -47,12 +47,12 @@ pub enum Error {
     #[error("the peer {0}")]
     Peer(#[from] PeerError),
     /// The name of the host has no known address.
-    #[error("the host {host} has no known address: {why}; give its address instead")]
+    #[error("the host {host} has no known address: {why}; use its address instead")]
     Host { host: String, why: String },
     /// The GPU has too little free memory.
     #[error(
-        "the GPU does not have {bytes} bytes free: {source}; transfer less at a time, or end other \
-         programs that use its memory (nvidia-smi shows them)"
+        "{bytes} bytes of GPU memory cannot be allocated: {source}; transfer less at a time, or end other \
+         programs that use the GPU's memory (nvidia-smi shows them)"
     )]
     GpuMemory { bytes: u64, source: gdr_cuda::Error },
     /// A request of a measurement failed.
@@ -67,8 +67,8 @@ pub enum Error {
     Settings(#[from] SettingsError),
     /// The bytes that were read are not those that were written.
     #[error(
-        "{what}: byte {offset} is {found:#04x} instead of {expected:#04x}; the figures of this run \
-         are void: check the mapping first"
+        "{what}: byte {offset} is {found:#04x} instead of {expected:#04x}, so the figures of this run \
+         are invalid: check the mapping first"
     )]
     WrongData {
         what: String,
@@ -77,7 +77,9 @@ pub enum Error {
         found: u8,
     },
     /// The kernel did not answer.
-    #[error("the kernel did not answer round {round} of {rounds} within {limit:?}; it was stopped")]
+    #[error(
+        "the kernel did not answer round {round} of {rounds} within {limit:?}, and was stopped"
+    )]
     NoAnswer {
         round: u32,
         rounds: u32,
@@ -85,14 +87,14 @@ pub enum Error {
     },
     /// The kernel saw a flag before the data that were written ahead of it.
     #[error(
-        "{mismatches} payload words were not yet of this round when its flag was seen; data and \
-         flag arrive out of order on this machine"
+        "{mismatches} payload words were still from an earlier round when the flag of this round was \
+         seen; data and flag arrive out of order on this machine"
     )]
     OutOfOrder { mismatches: u64 },
     /// No other rank joined.
     #[error(
-        "fewer than 2 of {ranks} ranks met within {waited:?}: see their messages, and check that they \
-         reach this address"
+        "fewer than 2 of {ranks} ranks met within {waited:?}: read their messages, and check that they \
+         can reach this address"
     )]
     LonelyRank { ranks: usize, waited: Duration },
     /// The observer stopped the run.
@@ -186,7 +188,7 @@ pub enum TransferFailure {
     #[error("did not complete within {limit:?}; allow a longer timeout")]
     Deadline { limit: Duration },
     /// The peer sent a message or closed the connection while it was waited for.
-    #[error("was not awaited to its end: {PEER_ENDED}")]
+    #[error("was abandoned: {PEER_ENDED}")]
     Interrupted,
 }
 
@@ -199,10 +201,10 @@ pub(crate) const PEER_ENDED: &str = "the peer ended the run or closed the connec
 #[allow(missing_docs, reason = "the fields' names say what they hold")]
 pub enum PeerError {
     /// It refused the run, in these words.
-    #[error("refused: it says {0}")]
+    #[error("refused: {0}")]
     Refused(String),
     /// A message could not be encoded for it.
-    #[error("cannot be sent a message: {0}")]
+    #[error("cannot be reached with a message: {0}")]
     Encode(serde_json::Error),
     /// It sent bytes that are not a message of this protocol.
     #[error(
@@ -215,8 +217,8 @@ pub enum PeerError {
     OutOfTurn(&'static str),
     /// It speaks another version of the protocol.
     #[error(
-        "speaks version {theirs} of the protocol, this is version {ours}; use the same version of \
-         gdr on both sides"
+        "speaks version {theirs} of the protocol, but this side speaks version {ours}; use the same \
+         version of gdr on both sides"
     )]
     Version { theirs: u32, ours: u32 },
     /// It requested settings that this end refuses.
@@ -224,8 +226,8 @@ pub enum PeerError {
     Settings(SettingsError),
     /// It chose another value than the listening end was given.
     #[error(
-        "asks for {name} {theirs}, and the server was given {ours}: give both ends the same, or leave it \
-         out at the server"
+        "requests {name} {theirs}, but the server was given {ours}: use the same value at both ends, or \
+         leave it out at the server"
     )]
     OtherChoice {
         name: &'static str,
@@ -234,15 +236,15 @@ pub enum PeerError {
     },
     /// Its messages disagree about its RDMA address.
     #[error(
-        "is at {said} by one message and at {named} by another; use the same version of gdr on \
-         both sides"
+        "reports its address as {said} in one message and {named} in another; use the same version of \
+         gdr on both sides"
     )]
     TwoAddresses { said: SocketAddr, named: SocketAddr },
     /// It named an RDMA address of this end.
-    #[error("names this side's own RDMA address, {0}; give it another one")]
+    #[error("uses this side's own RDMA address, {0}; give it a different address")]
     OwnAddress(SocketAddr),
     /// It offered other memory than was requested.
-    #[error("offered other memory than was requested; use the same version of gdr on both sides")]
+    #[error("offered different memory than requested; use the same version of gdr on both sides")]
     OtherMemory,
     /// A message of another length arrived than was agreed on.
     #[error(
@@ -251,11 +253,11 @@ pub enum PeerError {
     MessageLength { bytes: u32, size: u64 },
     /// Other messages arrived than it says.
     #[error(
-        "sent another number of messages than it says; use the same version of gdr on both sides"
+        "sent a different number of messages than it reported; use the same version of gdr on both sides"
     )]
     MessageCount,
     /// It named a path MTU that does not exist.
-    #[error("named a path MTU that does not exist ({0})")]
+    #[error("sent an invalid path MTU ({0})")]
     Mtu(u8),
 }
 
@@ -265,19 +267,19 @@ pub enum PeerError {
 #[allow(missing_docs, reason = "the fields' names say what they hold")]
 pub enum SettingsError {
     /// More bytes than an address space has.
-    #[error("{bytes} bytes are too many for this process: give fewer")]
+    #[error("{bytes} bytes are too many for this process: use fewer")]
     TooLarge { bytes: u64 },
     /// No size to measure.
-    #[error("there is no size to measure: give a larger buffer")]
+    #[error("there is no size to measure: use a larger buffer")]
     NoSize,
     /// A size of 0 bytes.
-    #[error("0 bytes cannot be measured: give at least 1")]
+    #[error("0 bytes cannot be measured: use at least 1")]
     EmptySize,
     /// Copies beyond the buffer.
-    #[error("offset + copy size run past the end of the buffer: {size} bytes at {offset} of {len}")]
+    #[error("{size} bytes at offset {offset} exceed the buffer of {len} bytes")]
     PastEnd { size: u64, offset: u64, len: u64 },
     /// A cold cache for a mapping that the CPU does not cache.
-    #[error("a {0} mapping has no lines in the CPU's cache: only a cached one can be cold")]
+    #[error("a cold cache needs a cached mapping: a {0} mapping never occupies the CPU's cache")]
     ColdCache(Caching),
     /// Too many round trips.
     #[error("{0} round trips are too many")]
@@ -292,7 +294,7 @@ pub enum SettingsError {
     #[error("a block has 1 to 1024 threads")]
     Threads,
     /// Fewer than one measurement.
-    #[error("nothing was measured: ask for at least 1 iteration")]
+    #[error("nothing was measured: use at least 1 iteration")]
     NoSamples,
     /// A histogram that does not fit into memory.
     #[error("the histogram of the samples cannot be allocated: {0}")]
@@ -305,7 +307,7 @@ pub enum SettingsError {
         found: usize,
     },
     /// A check that does not exist.
-    #[error("there is no check `{name}`{}", suggestion(.nearest.as_deref()))]
+    #[error("`{name}` is not a check{}", suggestion(.nearest.as_deref()))]
     NoSuchCheck {
         name: String,
         nearest: Option<String>,
@@ -315,85 +317,85 @@ pub enum SettingsError {
     Plan(#[from] PlanError),
     /// A registration by another method than a dma-buf.
     #[error(
-        "{device} does not reach this memory by a dma-buf, but so: {method}; leave out the demand for a \
-         dma-buf, or see what `gdr doctor` says of it"
+        "{device} does not access this memory by dma-buf, but by another method: {method}; do not require \
+         a dma-buf, or run `gdr doctor` to find out why"
     )]
     NotByDmaBuf {
         device: String,
         method: RegistrationMethod,
     },
     /// Staging where the device itself transfers.
-    #[error("a kernel device does not stage: it reaches GPU memory directly, or not at all")]
+    #[error("a kernel device cannot use staging: it accesses GPU memory directly, or not at all")]
     StagedByDevice,
     /// A number of bytes that cannot be transferred.
-    #[error("{0} bytes cannot be transferred: give a multiple of 4 up to 1G")]
+    #[error("{0} bytes cannot be transferred: use a multiple of 4 up to 1G")]
     TransferSize(u64),
     /// A number of queue pairs that no transfer is striped over.
-    #[error("a transfer is striped over 1 to {most} queue pairs, not {0}", most = SoftOptions::MAX_SHARDS)]
+    #[error("a transfer cannot be striped over {0} queue pairs: use 1 to {most}", most = SoftOptions::MAX_SHARDS)]
     QueuePairs(usize),
     /// Fewer than one iteration.
-    #[error("0 iterations prove nothing: give at least 1")]
+    #[error("0 iterations prove nothing: use at least 1")]
     NoIterations,
     /// A timeout of 0.
-    #[error("a step cannot end in 0 seconds: give at least 1")]
+    #[error("a step cannot complete in 0 seconds: use at least 1")]
     NoTimeout,
     /// A timeout that never passes.
-    #[error("a step cannot take {} seconds: give at most a day, {MOST_SECONDS}", .0.as_secs())]
+    #[error("a step may not take {} seconds: use at most {MOST_SECONDS} (a day)", .0.as_secs())]
     LongTimeout(Duration),
     /// A kernel device at one end and a soft one at the other.
     #[error(
-        "{verbs} is a kernel device and {soft} a soft device: name two of one kind, or use two \
+        "{verbs} is a kernel device, but {soft} is a soft device: choose two of the same kind, or use two \
          processes"
     )]
     MixedProviders { verbs: String, soft: IpAddr },
     /// A simulated GPU at one end and a real one at the other.
     #[error(
-        "the GPU of one end is simulated and the other end's is real, so the result would be about \
-         neither: simulate both, or none"
+        "the GPU of one end is simulated and the other is real, so the result would describe neither: \
+         simulate both or none"
     )]
     MixedSimulation,
     /// A kernel device where the soft provider was chosen.
     #[error(
-        "the soft provider has no device `{0}`: its devices are the addresses of this machine, \
+        "`{0}` is not a device of the soft provider: its devices are the addresses of this machine, \
          such as 127.0.0.1"
     )]
     NotSoft(String),
     /// A soft device where the verbs provider was chosen.
-    #[error("{0} is a soft device, and the verbs provider was chosen")]
+    #[error("{0} is a soft device, but the verbs provider was chosen")]
     NotVerbs(IpAddr),
     /// A GID index for a soft device.
     #[error(
-        "a soft device has an address and no table of GIDs: leave out the GID index {0}, or name a \
+        "a soft device has an address instead of a GID table: leave out the GID index {0}, or choose a \
          kernel device"
     )]
     SoftGid(u32),
     /// A device that does not exist.
-    #[error("there is no device `{name}`: {source}")]
+    #[error("device `{name}` cannot be used: {source}")]
     NoSuchDevice {
         name: String,
         source: Box<gdr_rdma::Error>,
     },
     /// An address of another host where a device of this host was expected.
     #[error(
-        "{name} is {address}, which is not an address of this host: a device belongs to this host"
+        "{name} is {address}, which is not an address of this host: choose an address of this host"
     )]
     OtherHost { name: String, address: IpAddr },
     /// Every loopback address in use.
-    #[error("every loopback address that was tried is in use")]
+    #[error("all loopback addresses that were tried are in use")]
     LoopbackAddresses,
     /// An unspecified address to listen on, and no device.
-    #[error("0.0.0.0 and :: do not say which address RDMA uses: name the device")]
+    #[error("0.0.0.0 and :: do not determine the address for RDMA: name the device")]
     UnspecifiedAddress,
     /// A part of the expected rate that is not between 0 and 1.
-    #[error("a part of {0} of the expected rate: give 0, which judges no rate, to 1 (100%)")]
+    #[error("{0} is not a fraction of the expected rate: use 0 (any rate passes) to 1 (100%)")]
     LeastPart(String),
     /// A mesh of one rank, or of too many.
-    #[error("a mesh of {0} ranks is not possible: give 2 to 4096")]
+    #[error("a mesh cannot have {0} ranks: use 2 to 4096")]
     Ranks(usize),
     /// A link-local address for a soft device.
     #[error(
-        "{0} is a link-local address, which a soft device cannot have: give an IPv4 or a global \
-         IPv6 address of that interface (`ip address` lists them)"
+        "{0} is a link-local address, which a soft device cannot use: use an IPv4 or a global IPv6 \
+         address of that interface (`ip address` lists them)"
     )]
     LinkLocal(Ipv6Addr),
 }

@@ -1,18 +1,18 @@
-//! Measurements of GPU memory mappings and RDMA, and checks that prove them correct.
+//! Measures GPU memory mappings and RDMA, and checks that they are correct.
 //!
 //! - [`sanity`]: named checks that a mapping shows the memory that the GPU sees, that invalid
 //!   requests are refused, and that nothing leaks.
-//! - [`loopback`]: RDMA into GPU memory, with a proof that the bytes arrived.
+//! - [`loopback`]: RDMA into GPU memory, with proof that the bytes arrived.
 //! - [`transfer`]: bandwidth and latency of every RDMA operation between two processes.
-//! - [`mesh`]: the transfers between every two of many processes, and which of them are slow.
-//! - [`copybw`], [`copylat`], [`apiperf`], [`pplat`]: the measurements of GDRCopy's tools
-//!   of the same names, as functions that return reports.
-//! - [`copysweep`]: every path of copies side by side, and what a planner chooses of them.
+//! - [`mesh`]: transfers between all pairs of many processes, and which of them are slow.
+//! - [`copybw`], [`copylat`], [`apiperf`], [`pplat`]: the measurements of the GDRCopy tools with
+//!   these names, as functions that return reports.
+//! - [`copysweep`]: all copy paths side by side, and the planner's choice among them.
 //! - [`baseline`]: the same copies by `cuMemcpy`, as a baseline.
 //! - [`stats`], [`sizes`], [`timer`], [`report`], [`mapped_buffer`]: the parts they share.
 //!
-//! This crate prints nothing and has no command line. Every report has a `simulated` field. Errors
-//! name a [`Remedy`] where the caller can change something.
+//! This crate prints nothing and has no command line. Every report has a `simulated` field. An error
+//! carries a [`Remedy`] if the caller can do something about it.
 //!
 //! ```
 //! use std::ops::ControlFlow;

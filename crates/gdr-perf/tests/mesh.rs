@@ -269,12 +269,12 @@ fn settings_that_judge_nothing_right_are_refused_before_anything_is_awaited() {
         (
             2,
             |it| it.size = 1 << 40,
-            "longer than the registered memory",
+            "larger than the registered memory",
         ),
         (2, |it| it.least = 1.5, "to 1 (100%)"),
         (2, |it| it.least = f64::NAN, "to 1 (100%)"),
-        (1, |_| (), "give 2 to 4096"),
-        (5000, |_| (), "give 2 to 4096"),
+        (1, |_| (), "use 2 to 4096"),
+        (5000, |_| (), "use 2 to 4096"),
     ];
     for (ranks, change, words) in cases {
         let error = refused(ranks, change);

@@ -272,8 +272,8 @@ fn unusable_settings_of_the_peer_are_refused_and_the_peer_gets_the_reason() {
         (3, 1, 1, "a multiple of 4"),
         (2 << 30, 1, 1, "up to 1G"),
         (4096, 0, 1, "0 iterations"),
-        (4096, 1, 0, "1 to 8 queue pairs, not 0"),
-        (4096, 1, 1000, "1 to 8 queue pairs, not 1000"),
+        (4096, 1, 0, "over 0 queue pairs: use 1 to 8"),
+        (4096, 1, 1000, "over 1000 queue pairs: use 1 to 8"),
     ] {
         let ask = format!(
             r#"{{"message":"ask","version":{VERSION},"size":{size},"iterations":{iterations},"seed":1,"queue_pairs":{queue_pairs},"end":{end}}}"#
@@ -376,7 +376,7 @@ fn a_peer_that_ends_the_run_is_noticed_while_a_write_goes_on() {
     assert!(start.elapsed() < HANGS);
     let cause = report.cause.unwrap();
     assert!(
-        cause.what.contains("it says \"out of\\nmemory\""),
+        cause.what.contains("refused: \"out of\\nmemory\""),
         "{}",
         cause.what
     );
@@ -400,7 +400,7 @@ fn a_peer_that_names_another_place_than_its_queue_pairs_is_refused() {
         };
         session.introduce(&ours, soon()).unwrap();
         let error = session.barrier(soon()).unwrap_err().to_string();
-        assert!(error.contains("by another"), "{error}");
+        assert!(error.contains("in another"), "{error}");
     });
     assert!(matches!(&error, Error::Peer(_)), "{error}");
     assert!(error.to_string().contains("127.0.0.1:9"), "{error}");
@@ -433,7 +433,10 @@ fn another_path_mtu_is_named() {
         )
     };
     assert!(mtu(&error), "{error}");
-    assert!(error.to_string().contains("give both the same"), "{error}");
+    assert!(
+        error.to_string().contains("set both to the same value"),
+        "{error}"
+    );
 }
 
 #[test]

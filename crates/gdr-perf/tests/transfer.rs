@@ -432,7 +432,10 @@ fn what_only_a_nic_does_is_refused_for_soft_devices() {
         let (client, _) = both(&plan, &none, host, host);
         let error = client.unwrap_err();
         assert!(matches!(error, Error::Settings(_)), "{error}");
-        assert!(error.to_string().contains("packets that a NIC"), "{error}");
+        assert!(
+            error.to_string().contains("apply to kernel devices"),
+            "{error}"
+        );
     }
     let target = target();
     let gpu = TransferMemory::Gpu(&target, Destination::default());
@@ -443,7 +446,7 @@ fn what_only_a_nic_does_is_refused_for_soft_devices() {
     let (plan, none) = (Plan::new(Verb::WriteBw), Thresholds::default());
     let (client, server) = both(&plan, &none, by_dma_buf, TransferMemory::Host);
     let error = client.unwrap_err().to_string();
-    let words = "does not reach this memory by a dma-buf";
+    let words = "does not access this memory by dma-buf";
     assert!(error.contains(words), "{error}");
     assert!(server.is_err());
 }
@@ -531,7 +534,7 @@ fn plans_that_make_no_sense_end_before_a_connection() {
     };
     let error = refused(&short(Verb::WriteLat), &rate).unwrap_err();
     assert!(
-        error.to_string().contains("a longest latency instead"),
+        error.to_string().contains("limit the latency instead"),
         "{error}"
     );
     let long = Plan {
@@ -606,7 +609,7 @@ fn peers_of_another_version_and_with_other_plans_are_refused_by_name() {
     };
     let error = served(&[&ask(6, &long)]).to_string();
     assert!(
-        error.contains("longer than the registered memory"),
+        error.contains("larger than the registered memory"),
         "{error}"
     );
     let other = served(&[r#"{"message": "ask", "size": 4}"#]).to_string();

@@ -1,13 +1,13 @@
 //! The native module `gdr._gdr` of the Python package `gdr`.
 //!
-//! GPU memory of any library (PyTorch, CuPy, Numba, JAX) becomes memory that the CPU reads and writes:
-//! `mapping::Mapping`. A word that a stream writes and a Python thread polls is a
-//! `signal::Signal`. `probe` reports by which routes the CPU and each RDMA device reach memory. A
-//! `object_server::ObjectServer` serves named memory, which a `link::Link` reads and writes by RDMA.
+//! `mapping::Mapping` lets the CPU read and write GPU memory from any library (PyTorch, CuPy, Numba, JAX).
+//! `signal::Signal` is a word that a stream writes and a Python thread polls. `probe` reports the routes by
+//! which the CPU and each RDMA device can access memory. `object_server::ObjectServer` serves named memory,
+//! which `link::Link` reads and writes by RDMA.
 //!
-//! Nothing here links to CUDA, to a library for tensors or to a version of Python: the driver is
-//! loaded at run time, tensors come by `__cuda_array_interface__` or DLPack, and the module uses
-//! Python's stable interface. Functions that may wait release the interpreter's lock.
+//! The module does not link against CUDA, a tensor library or a specific Python version: the driver is
+//! loaded at run time, tensors arrive through `__cuda_array_interface__` or DLPack, and the module uses
+//! Python's stable ABI. Functions that may wait release the GIL.
 
 #![warn(clippy::disallowed_methods)]
 

@@ -146,9 +146,9 @@ def test_what_is_not_gpu_memory_is_refused(memory):
         gdr.map(DlpackArray(memory.address, (4,), 2, 32, device=CPU))
     with pytest.raises(ValueError, match="managed"):
         gdr.map(DlpackArray(memory.address, (4,), 2, 32, device=CUDA_MANAGED))
-    with pytest.raises(ValueError, match="does not know address"):
+    with pytest.raises(ValueError, match="does not know the address"):
         gdr.map((4096, 4096))
-    with pytest.raises(ValueError, match="within their allocation"):
+    with pytest.raises(ValueError, match="exceed the allocation"):
         gdr.map((memory.address, 1 << 40))
 
 

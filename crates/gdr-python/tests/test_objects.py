@@ -127,7 +127,7 @@ def test_a_peer_puts_what_it_may(server, link):
         assert epoch == page.newest
     assert remote.get(timeout=LIMIT_S) == (epoch, b"c" * 4096)
     server.object("read-only", 8)
-    with pytest.raises(gdr.Denied, match="permits this peer to read") as denied:
+    with pytest.raises(gdr.Denied, match="permits this peer only to read") as denied:
         link.open("read-only", timeout=LIMIT_S).put_from(bytes(8), timeout=LIMIT_S)
     fields = (denied.value.name, denied.value.permitted, denied.value.asked)
     assert fields == ("read-only", "read", "read and write")
@@ -155,9 +155,9 @@ def test_failures_have_classes_and_fields(server, link):
     for source in [bytes(9), gdr.DeviceMemory(8)]:
         with pytest.raises(ValueError):
             weights.publish_from(source)
-    with pytest.raises(ValueError, match="9 bytes at offset 0 exceed the 8"):
+    with pytest.raises(ValueError, match="9 bytes at offset 0 exceed the size of 8"):
         remote.read_at(0, bytearray(9), timeout=LIMIT_S)
-    with pytest.raises(gdr.Error, match="already an object weights"):
+    with pytest.raises(gdr.Error, match="object weights already exists"):
         server.object("weights", 8)
     weights.close()
     with pytest.raises(gdr.Gone) as gone:
@@ -203,13 +203,13 @@ def test_arguments_that_are_wrong_are_named(server, link):
     for arguments, text in [
         ({"mode": "newest"}, '"newest" is not a mode'),
         ({"mode": "ring:1"}, "2 to 4096 slots"),
-        ({"when_full": "block"}, "when-full is for rings"),
+        ({"when_full": "block"}, "when-full applies only to rings"),
         ({"access": "write"}, "read or read-write"),
         ({"checksum": "md5"}, "none or sum64"),
     ]:
         with pytest.raises(ValueError, match=text):
             server.object("name", 8, **arguments)
-    with pytest.raises(ValueError, match="is not the name of an object"):
+    with pytest.raises(ValueError, match="is not a valid object name"):
         server.object("a name", 8)
     with pytest.raises(TypeError, match="nbytes"):
         server.object("name")

@@ -16,7 +16,7 @@ def test_an_index_says_where_each_tensor_is():
     for tensors, words in (
         ([], "no tensors"),
         ([("a", "F32", [1]), ("a", "I8", [1])], "two tensors"),
-        ([("a", "float32", [1])], "not a type of elements"),
+        ([("a", "float32", [1])], "not a safetensors element type"),
         ([("a", "F32", [1 << 62])], "more bytes"),
     ):
         with pytest.raises(ValueError, match=words):
@@ -63,5 +63,5 @@ def test_work_of_a_stream_writes_an_epoch_in_place():
         with pytest.raises(ValueError, match="host memory"):
             host.write_on(write)
         host.publish_from(bytes(8))
-        with pytest.raises(ValueError, match="h holds no tensors"):
+        with pytest.raises(ValueError, match="h does not contain tensors"):
             link.open("h", timeout=LIMIT_S).tensors(timeout=LIMIT_S)

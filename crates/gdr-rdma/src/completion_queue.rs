@@ -10,10 +10,10 @@ use crate::provider::CompletionQueueOps;
 use crate::types::CqNumber;
 use gdr_nic::Deadline;
 
-/// A queue of the completions of requests. A clone is the same queue.
+/// A queue of completions. A clone refers to the same queue.
 ///
-/// Several threads may poll one queue; each completion goes to one of them. The bytes that a
-/// completion reports are in memory when it is polled.
+/// Several threads may poll one queue; each completion goes to one of them. When a completion is
+/// polled, the bytes that it reports are in memory.
 #[derive(Clone, Debug)]
 pub struct CompletionQueue {
     device: Device,
@@ -21,8 +21,8 @@ pub struct CompletionQueue {
 }
 
 impl Device {
-    /// A new completion queue of `capacity` entries (`ibv_create_cq`). As many entries as all queue
-    /// pairs that use it have requests are always enough.
+    /// Creates a completion queue with `capacity` entries (`ibv_create_cq`). It never overflows if it has
+    /// an entry for every request of the queue pairs that use it.
     pub fn completion_queue(&self, capacity: usize) -> CompletionQueue {
         CompletionQueue {
             device: self.clone(),
@@ -32,23 +32,23 @@ impl Device {
 }
 
 impl CompletionQueue {
-    /// The device it belongs to.
+    /// Returns the device that the queue belongs to.
     pub fn device(&self) -> &Device {
         &self.device
     }
 
-    /// Its number, which its events carry.
+    /// Returns the queue's number, which its events carry.
     pub fn number(&self) -> CqNumber {
         self.queue.number()
     }
 
-    /// How many completions it holds.
+    /// Returns how many completions the queue can hold.
     pub fn capacity(&self) -> usize {
         self.queue.capacity()
     }
 
-    /// Returns the next completion, if there is one. If there is none yet, this polls the device's
-    /// engine once, so a loop over it has the lowest latency.
+    /// Returns the next completion, if there is one. If the queue is empty, this polls the device's
+    /// engine once, so calling it in a loop gives the lowest latency.
     ///
     /// # Errors
     /// [`NicError::CompletionQueueOverrun`](crate::NicError::CompletionQueueOverrun), once the completions that were not lost have been taken;

@@ -16,26 +16,26 @@ use crate::types::{
 };
 use gdr_nic::{Deadline, SoftAddress};
 
-/// An RDMA device. A clone is the same device.
+/// An RDMA device. A clone refers to the same device.
 ///
-/// Everything made from a device holds it. It closes when the last of them is dropped: its threads
-/// end and its sockets close before that drop returns.
+/// Everything created from a device keeps it open. The device closes when the last of these objects is
+/// dropped: its threads have ended and its sockets are closed before that drop returns.
 ///
-/// Every method of this crate may be called from any thread, and two threads may post to and poll
-/// the same queues. Each shard of a device has one lock around its engine: threads that post at the
-/// same time to its queue pairs wait for each other for the time of a few packets.
+/// Every method of this crate may be called from any thread, and several threads may post to and poll
+/// the same queues. Each shard of a device has a lock around its engine, so threads that post to its
+/// queue pairs at the same time wait for each other, for the time that a few packets take.
 ///
-/// A device and everything made from it stay with the process that opened it. In a forked child
-/// every operation fails at once with [`NicError::ForkedChild`](crate::NicError::ForkedChild), or does nothing if it returns no
-/// error: dropping handles there changes nothing in the parent. The child may open devices of its
-/// own. (It inherits the parent's sockets, as every descriptor, unused, so their port is free again
-/// when both processes have ended.)
+/// A device and everything created from it belong to the process that opened the device. In a forked
+/// child every operation fails at once with [`NicError::ForkedChild`](crate::NicError::ForkedChild), or
+/// does nothing if it cannot return an error; dropping handles there does not affect the parent. The
+/// child may open its own devices. (Like every descriptor, the parent's sockets are inherited by the
+/// child, so their port becomes free only when both processes have ended.)
 #[derive(Clone)]
 pub struct Device(Arc<dyn DeviceOps>);
 
 impl Device {
-    /// Opens a device of the soft provider at `address`, an address of this host, on UDP port
-    /// 4791. Each device of a host needs its own address, as 127.0.0.0/8 has many; or all of an
+    /// Opens a device of the soft provider at `address`, an address of this host, on UDP port 4791.
+    /// Each device on a host needs its own address (127.0.0.0/8 has many), unless all devices at an
     /// address are opened with [`PortUse::Shared`](crate::PortUse::Shared).
     ///
     /// # Errors
@@ -53,8 +53,8 @@ impl Device {
         Ok(Self(Arc::new(gdr_nic::Device::open(&options, None)?)))
     }
 
-    /// The address of this host from which packets to `peer` leave: where to open a device of the soft
-    /// provider to reach it. Nothing is sent.
+    /// Returns the address of this host from which packets to `peer` are sent, which is where to open a
+    /// soft device to reach that peer. Sends nothing.
     ///
     /// # Errors
     /// [`SocketError::NoRoute`](crate::SocketError::NoRoute).
@@ -76,13 +76,13 @@ impl Device {
     /// or the library that `GDR_LIBIBVERBS` names).
     ///
     /// # Errors
-    /// [`Error::Verbs`]: no library, no device, no such device, a port that is down, no GID that
-    /// routes.
+    /// [`Error::Verbs`] if there is no library, no device or no device with this name, if the port is
+    /// down, or if it has no routable GID.
     pub fn verbs(options: &VerbsOptions) -> Result<Self> {
         Ok(Self(Arc::new(Context::open(options)?)))
     }
 
-    /// The addresses of this host at which a device of the soft provider can be opened.
+    /// Lists the addresses of this host at which a device of the soft provider can be opened.
     ///
     /// # Errors
     /// [`SocketError::Os`](crate::SocketError::Os).
@@ -90,69 +90,70 @@ impl Device {
         Ok(gdr_nic::addresses()?)
     }
 
-    /// The kernel devices that libibverbs lists, by name, with their ports and GIDs, including those
-    /// that cannot be used. No device stays open. Only the library of `options` is used.
+    /// Lists the kernel devices that libibverbs reports, by name, with their ports and GIDs, including
+    /// those that cannot be used. No device stays open. Of `options`, only the library is used.
     ///
     /// # Errors
-    /// [`VerbsError::Load`](crate::VerbsError::Load) in [`Error::Verbs`]: no library, a library that
-    /// is not libibverbs, or no device.
+    /// [`VerbsError::Load`](crate::VerbsError::Load) in [`Error::Verbs`] if there is no library, the
+    /// library is not libibverbs, or there is no device.
     pub fn list_verbs(options: &VerbsOptions) -> Result<Vec<VerbsDevice>> {
         Ok(verbs::discover(options.library)?)
     }
 
-    /// The GID that a kernel device uses, and why; `None` for the soft provider.
+    /// Returns the GID that a kernel device uses, and why; `None` for the soft provider.
     pub fn gid(&self) -> Option<&ChosenGid> {
         self.0.gid()
     }
 
-    /// Its name, e.g. `soft-127.0.0.1`.
+    /// Returns the device's name, such as `soft-127.0.0.1`.
     pub fn name(&self) -> &str {
         self.0.name()
     }
 
-    /// What moves the bytes.
+    /// Returns the provider, which moves the bytes.
     pub fn provider(&self) -> Provider {
         self.0.provider()
     }
 
-    /// The address to which peers send.
+    /// Returns the address that peers send to.
     pub fn address(&self) -> SocketAddr {
         self.0.address()
     }
 
-    /// The LID of the port in its InfiniBand subnet; `None` on Ethernet and for the soft provider.
+    /// Returns the LID of the port in its InfiniBand subnet; `None` on Ethernet and for the soft provider.
     pub fn lid(&self) -> Option<Lid> {
         self.0.lid()
     }
 
-    /// How thoroughly arriving packets are checked.
+    /// Returns how thoroughly received packets are checked.
     pub fn integrity(&self) -> Integrity {
         self.0.integrity()
     }
 
-    /// How many bytes of received packets the kernel queues for the device, its bookkeeping
-    /// included; 0 for a kernel device, which has queues of its own. It is twice what
-    /// [`SoftOptions::receive_buffer`] requests, or twice `net.core.rmem_max` if that is less
-    /// and this process has no CAP_NET_ADMIN. The packets that a queue pair of this device may
-    /// have in flight are limited to half of it, assuming that the peer has as much.
+    /// Returns how many bytes of received packets the kernel queues for the device, including its
+    /// bookkeeping; 0 for a kernel device, which has its own queues. This is twice the size that
+    /// [`SoftOptions::receive_buffer`] requests, or twice `net.core.rmem_max` if that is less and this
+    /// process lacks CAP_NET_ADMIN. A queue pair limits its packets in flight to half of this size, on
+    /// the assumption that the peer's buffer has the same size.
     pub fn receive_buffer(&self) -> usize {
         self.0.receive_buffer()
     }
 
-    /// How many shards it has ([`SoftOptions::shards`]); 1 for a kernel device. Queue pairs are spread
-    /// over them, so a transfer over as many queue pairs ([`Stripe`](crate::Stripe)) uses all of them.
+    /// Returns the number of shards ([`SoftOptions::shards`]); 1 for a kernel device. Queue pairs are
+    /// spread over the shards, so a transfer over that many queue pairs ([`Stripe`](crate::Stripe)) uses
+    /// all of them.
     pub fn shards(&self) -> usize {
         self.0.shards()
     }
 
-    /// What was sent, received and dropped. All counters are 0 for a kernel device, and in a
-    /// forked child.
+    /// Returns counters of what was sent, received and dropped. All of them are 0 for a kernel device,
+    /// and in a forked child.
     pub fn counters(&self) -> Counters {
         self.0.counters()
     }
 
-    /// The largest path MTU that the route to `peer` carries without fragments, as far as this host
-    /// knows.
+    /// Returns the largest path MTU that the route to `peer` carries without fragmentation, as far as this
+    /// host knows.
     ///
     /// # Errors
     /// [`SocketError::AddressFamily`](crate::SocketError::AddressFamily), [`SocketError::NoRoute`](crate::SocketError::NoRoute), [`SocketError::MtuTooSmall`](crate::SocketError::MtuTooSmall), [`SocketError::Os`](crate::SocketError::Os).
@@ -160,9 +161,9 @@ impl Device {
         self.0.path_mtu(peer)
     }
 
-    /// Limits what it sends to all peers together, over UDP and by shared memory, to a number of bytes in a second, or
-    /// ends the limit: requests, answers to READs of peers, and acknowledgements, with their headers. After a pause,
-    /// 10 ms of the rate may leave at once, and at least 64 KiB.
+    /// Limits the total rate at which the device sends to all peers, over UDP and through shared memory, or removes the
+    /// limit. Requests, responses to the peers' READs, and acknowledgements count, with their headers. After a pause,
+    /// a burst of 10 ms at this rate, and at least 64 KiB, may be sent at once.
     ///
     /// # Errors
     /// [`Error::NotOffered`] for a kernel device, whose hardware answers READs.
@@ -177,7 +178,7 @@ impl Device {
         Arc::clone(&self.0)
     }
 
-    /// The next asynchronous event, if there is one. Up to 1024 events are kept; further ones are
+    /// Returns the next asynchronous event, if there is one. Up to 1024 events are kept; further ones are
     /// lost, and counted in [`Counters::events_lost`].
     pub fn poll_event(&self) -> Option<AsyncEvent> {
         self.0.poll_event()
@@ -193,11 +194,11 @@ impl Device {
         event.ok_or(Error::Deadline(Awaited::Event))
     }
 
-    /// Receives what has arrived and sends what is due, without waiting; returns whether there was
+    /// Receives what has arrived and sends what is due, without waiting. Returns whether there was
     /// anything to do.
     ///
-    /// Calling this is optional: the device's own thread does the same. A program that watches
-    /// memory in a loop gains by calling it in that loop, since no other thread must run then.
+    /// Calling this is optional, because the device's own thread does the same. A program that polls
+    /// memory should call it in its polling loop, so that it need not wait for that thread to run.
     pub fn progress(&self) -> bool {
         self.0.progress()
     }

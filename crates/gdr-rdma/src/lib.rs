@@ -1,27 +1,26 @@
-//! RDMA with libibverbs' vocabulary and semantics: into host memory, and into GPU memory.
+//! Safe RDMA to and from host and GPU memory, with the vocabulary and semantics of libibverbs.
 //!
-//! A [`Device`] makes [`ProtectionDomain`]s and [`CompletionQueue`]s; a domain registers
-//! [`Buffer`]s as [`MemoryRegion`]s and makes [`QueuePair`]s. [`SendRequest`]s and
+//! A [`Device`] creates [`ProtectionDomain`]s and [`CompletionQueue`]s; a domain registers
+//! [`Buffer`]s as [`MemoryRegion`]s and creates [`QueuePair`]s. [`SendRequest`]s and
 //! [`RecvRequest`]s are posted to a queue pair, and their results are [`Completion`]s. Two programs
-//! exchange what they need to connect over a [`Session`].
+//! use a [`Session`] to exchange what they need to connect.
 //!
-//! Several queue pairs can take their receives from one [`SharedReceiveQueue`], and a
-//! [`UdQueuePair`] sends and receives datagrams without a connection; only the soft provider offers
-//! these two.
+//! Several queue pairs can share the receives of a [`SharedReceiveQueue`], and a [`UdQueuePair`]
+//! exchanges datagrams without a connection. Only the soft provider supports these two.
 //!
-//! The *soft* provider needs no RDMA hardware, kernel module or privilege: it speaks RoCEv2 over a
-//! UDP socket of this process (`gdr-roce`), as network cards and Linux's rxe do, and stores received
-//! bytes straight into GPU memory through a `gdr-copy` mapping ([`Buffer::direct`]), or stages
-//! them in page-locked memory ([`Buffer::staged`]).
+//! The *soft* provider needs no RDMA hardware, kernel module or privileges. It speaks RoCEv2, like
+//! RDMA NICs and Linux's rxe, over a UDP socket of this process (`gdr-roce`), and stores received
+//! bytes directly in GPU memory through a `gdr-copy` mapping ([`Buffer::direct`]), or stages them in
+//! page-locked memory ([`Buffer::staged`]).
 //!
-//! The *verbs* provider ([`Device::verbs`]) uses kernel devices through a libibverbs that is loaded
-//! at run time. GPU memory is registered with them by dma-buf, else by a peer-memory module, and
-//! each registration is verified by a transfer; [`MemoryRegion::route`] and
-//! [`MemoryRegion::rejected_methods`] return the result. [`Device::list_verbs`] and
-//! [`Device::list_soft`] list the devices of this host.
+//! The *verbs* provider ([`Device::verbs`]) uses kernel devices through libibverbs, which it loads at
+//! run time. It registers GPU memory by dma-buf, or else with a peer-memory module, and verifies each
+//! registration with a transfer; [`MemoryRegion::route`] and [`MemoryRegion::rejected_methods`]
+//! return the result. [`Device::list_verbs`] and [`Device::list_soft`] list the devices of this host.
 //!
-//! This is not a binding of libibverbs: there are no raw pointers, and memory of a posted request
-//! cannot be freed. Requests hold their regions, regions their buffers, and everything its device.
+//! This is not a binding of libibverbs: there are no raw pointers, and the memory of a posted request
+//! cannot be freed. Requests keep their regions alive, regions their buffers, and all of them their
+//! device.
 //!
 //! ```
 //! use std::time::Duration;
@@ -32,8 +31,8 @@
 //! };
 //!
 //! # fn main() -> gdr_rdma::Result<()> {
-//! // Two queue pairs of one device, connected to each other. Real ones use `Device::soft`, port
-//! // 4791, and meet through a `Session`.
+//! // Two queue pairs of one device, connected to each other. Real programs use `Device::soft`, at
+//! // port 4791, and connect through a `Session`.
 //! let device = Device::soft_with(SoftOptions::default().port(0))?;
 //! let domain = device.protection_domain();
 //! let queue = device.completion_queue(256);
@@ -66,29 +65,27 @@
 //!
 //! # Guarantees of the soft provider
 //!
-//! - **Order**: the bytes that a completion reports are in memory when the completion is polled, on
-//!   the requester's side and the responder's; for GPU memory that means they have left the CPU
-//!   ([`Buffer::direct`]) or the copy engine ([`Buffer::staged`]), and a kernel launched
-//!   afterwards sees them. WRITEs of one queue pair are placed in order, each from low to high
-//!   addresses, but only for host memory can a program rely on that order while it polls the memory.
-//! - **Integrity**: [`Device::integrity`]. Every packet's ICRC is checked before a byte is placed:
-//!   in full over IPv6; over IPv4, where a UDP socket hides a field that it covers, in full with
-//!   CAP_NET_RAW if there is no UDP checksum, else to 16 of its 32 bits. Packets are sent with the
-//!   full ICRC and a UDP checksum.
-//! - **Trust**: as with all RoCE, a sender that can forge the peer's address and port, and knows
-//!   queue pair number, PSN and key, can write. Keys are 32 random bits. Packets from other
-//!   addresses are dropped by the kernel (by the device for more than 16 peers), those from another
-//!   port by the device, unless the peer varies its port ([`SourcePort`]). Datagrams are accepted
-//!   from any address, if a program opened a queue pair for them and they carry its queue key.
-//! - **Lost peers**: the requests to a peer that is gone complete with
-//!   [`WcStatus::RetryExceeded`] after timeout times retries, or after
-//!   [`ConnectionOptions::give_up_after`].
-//! - **Liveness**: no code of the program runs while the device is locked, nor does anything that
-//!   waits for the GPU's kernels. GPU memory whose last owner was a request is freed by a separate
-//!   thread.
-//! - **Fork**: in a child every operation fails ([`NicError::ForkedChild`]) and changes nothing; this
-//!   holds for the verbs provider too.
-//! - **CPU**: the progress thread sleeps when it is idle; [`SoftOptions::busy_poll`] sets how soon.
+//! - **Order**: when a completion is polled, the bytes that it reports are in memory, on both the
+//!   requester's and the responder's side. For GPU memory, they have left the CPU
+//!   ([`Buffer::direct`]) or the copy engine ([`Buffer::staged`]), and a kernel launched afterwards
+//!   sees them. WRITEs of one queue pair are placed in order, each from low to high addresses, but a
+//!   program that polls the memory may rely on this order only for host memory.
+//! - **Integrity**: the ICRC of every packet is checked before a byte is placed. Over IPv6 it is
+//!   checked in full. Over IPv4 a UDP socket hides one of the fields that the ICRC covers: with
+//!   CAP_NET_RAW and without a UDP checksum the ICRC is checked in full, otherwise 16 of its 32 bits
+//!   are. Packets are sent with the full ICRC and a UDP checksum. See [`Device::integrity`].
+//! - **Trust**: as with all RoCE, a sender that can forge the peer's address and port, and that knows
+//!   the queue pair number, PSN and key, can write. Keys are 32 random bits. The kernel drops packets
+//!   from other addresses (the device does if there are more than 16 peers), and the device drops
+//!   packets from other ports, unless the peer varies its port ([`SourcePort`]). Datagrams are accepted
+//!   from any address if a program has opened a queue pair for them and they carry its queue key.
+//! - **Lost peers**: requests to a peer that is gone complete with [`WcStatus::RetryExceeded`] after
+//!   the timeout times the number of retries, or after [`ConnectionOptions::give_up_after`].
+//! - **Liveness**: while the device is locked, no code of the program runs, and nothing waits for
+//!   kernels on the GPU. A separate thread frees GPU memory whose last owner was a request.
+//! - **Fork**: in a child every operation fails ([`NicError::ForkedChild`]) and changes nothing, with
+//!   the verbs provider too.
+//! - **CPU**: the progress thread sleeps when idle; [`SoftOptions::busy_poll`] sets how soon.
 
 #![warn(clippy::disallowed_methods)]
 

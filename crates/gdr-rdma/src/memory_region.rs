@@ -72,14 +72,16 @@ pub(crate) struct Flush {
     pub(crate) _guard: Option<Box<dyn Any + Send + Sync>>,
 }
 
-/// Registered memory; it keeps its buffer alive. A clone is the same region.
+/// Registered memory, which keeps its buffer alive. A clone refers to the same region.
 ///
-/// The region ends, and its key with it, when the last clone is dropped and no posted request uses
-/// it any more: a request holds its regions until it has completed (an unsignalled one, until a
-/// later one has; one of several that were posted together, until the last of them that uses the region has). Once the region has ended, the buffer cannot be reached through it, not even by
-/// a request of the peer that is half done: that request fails.
+/// The region and its key become invalid when the last clone has been dropped and no posted request uses
+/// the region any more. A request holds its regions until it has completed (an unsignalled request, until
+/// a later one has completed; one of several that were posted together, until the last of them that uses
+/// the region has completed). From then on nothing can access the buffer through the region; a request
+/// of the peer that is in progress fails.
 ///
-/// The key is 32 random bits, new for each registration, and the same for local and remote use.
+/// The key consists of 32 random bits, which are new for each registration, and the same for local and
+/// remote use.
 #[derive(Clone, Debug)]
 pub struct MemoryRegion(Arc<Registered>);
 
@@ -137,13 +139,13 @@ impl MemoryRegion {
         let _ = self.0.flush.set(flush);
     }
 
-    /// Why the loopback verification of this registration could not run; the registration may
-    /// still work. `None` for a verified registration, and for one that needs no verification.
+    /// Returns why the loopback verification of this registration could not run; the registration may
+    /// still work. `None` if it was verified, or needs no verification.
     pub fn unverified_reason(&self) -> Option<&str> {
         self.0.unverified_reason.get().map(String::as_str)
     }
 
-    /// The address of the first byte, as requests of both sides name it.
+    /// Returns the address of the first byte, as used in requests of both sides.
     pub fn addr(&self) -> u64 {
         self.0.range.address()
     }
@@ -154,44 +156,44 @@ impl MemoryRegion {
         self.0.range.len
     }
 
-    /// The permitted access.
+    /// Returns the permitted access.
     pub fn access(&self) -> Access {
         self.0.range.access
     }
 
-    /// The key for this side's requests.
+    /// Returns the key for this side's requests.
     pub fn lkey(&self) -> Lkey {
         self.0.registration.lkey
     }
 
-    /// The key for the peer's requests.
+    /// Returns the key for the peer's requests.
     pub fn rkey(&self) -> Rkey {
         self.0.registration.rkey
     }
 
-    /// How the device reaches the memory.
+    /// Returns how the device accesses the memory.
     pub fn route(&self) -> RegistrationMethod {
         self.0.registration.method
     }
 
-    /// The methods for GPU memory that were tried before and rejected, a sentence each.
+    /// Returns the methods for GPU memory that were tried first and rejected, with a sentence for each.
     pub fn rejected_methods(&self) -> &[String] {
         &self.0.rejected_methods
     }
 
-    /// How bytes that a kernel device wrote into GPU memory become visible before their completion
-    /// is polled, and why so. `None` for memory that no device writes to directly.
+    /// Returns how bytes that a kernel device wrote to GPU memory become visible before their completion
+    /// is polled, and why it is done this way. `None` for memory that no device writes to directly.
     pub fn flush_policy(&self) -> Option<(FlushPolicy, &str)> {
         let flush = self.0.flush.get()?;
         Some((flush.policy, &flush.why))
     }
 
-    /// The memory itself.
+    /// Returns the memory itself.
     pub fn buffer(&self) -> &Buffer {
         &self.0.range.buffer
     }
 
-    /// What a peer must know to reach all of it.
+    /// Returns what a peer needs to know to access the whole region.
     pub fn remote(&self) -> RemoteMemory {
         RemoteMemory {
             rkey: self.rkey(),
@@ -200,10 +202,10 @@ impl MemoryRegion {
         }
     }
 
-    /// Returns `len` bytes at `offset`, for a request.
+    /// Returns a segment of `len` bytes at `offset`, for use in a request.
     ///
     /// # Errors
-    /// [`NicError::OutOfRange`](crate::NicError::OutOfRange), also for more than 4 GiB in one segment.
+    /// [`NicError::OutOfRange`](crate::NicError::OutOfRange), also if the segment exceeds 4 GiB.
     #[inline]
     pub fn segment(&self, offset: u64, len: u64) -> Result<Segment> {
         check_range(offset, len, self.len())?;
@@ -226,7 +228,7 @@ impl MemoryRegion {
     }
 }
 
-/// Part of a region, for a request; it keeps the region alive.
+/// Part of a region, for use in a request. It keeps the region alive.
 #[derive(Clone, Debug)]
 pub struct Segment {
     region: MemoryRegion,
@@ -235,7 +237,7 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// The region it is part of.
+    /// Returns the region that the segment is part of.
     #[inline]
     pub fn region(&self) -> &MemoryRegion {
         &self.region
@@ -246,7 +248,7 @@ impl Segment {
         self.len
     }
 
-    /// Whether its length is 0.
+    /// Returns whether the length is 0.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -265,7 +267,7 @@ impl Segment {
     }
 }
 
-/// A region of the peer, as the peer announced it.
+/// A region of the peer, as announced by the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RemoteMemory {
     /// Its key.
@@ -277,7 +279,7 @@ pub struct RemoteMemory {
 }
 
 impl RemoteMemory {
-    /// The address at `offset`. The peer checks the range; here the addition wraps.
+    /// Returns the address at `offset`. The addition wraps, because the peer checks the range.
     #[inline]
     pub fn at(&self, offset: u64) -> Remote {
         Remote {
@@ -297,8 +299,8 @@ impl WeakMemoryRegion {
 }
 
 impl Registered {
-    /// Lets the release of its GPU memory not wait for kernels, if this is the last owner and the
-    /// driver supports it.
+    /// Makes sure that releasing the GPU memory does not wait for kernels, if this is the last owner and
+    /// the driver supports it.
     pub(crate) fn free_unwaited(&self) {
         if let Some((memory, _)) = self.range.buffer.device_memory()
             && Arc::strong_count(memory) == 1
@@ -314,8 +316,8 @@ impl Registered {
 }
 
 impl Retained for Registered {
-    /// With the last owner of a region its GPU memory may be freed, which may wait for kernels; so another
-    /// thread frees that memory.
+    /// Dropping the last owner of a region may free GPU memory, which may wait for kernels, so another thread
+    /// does it.
     fn release(self: Arc<Self>) {
         if let Some(last) = Arc::into_inner(self)
             && last.frees_gpu_memory()

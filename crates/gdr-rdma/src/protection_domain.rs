@@ -6,10 +6,10 @@ use crate::device::Device;
 use crate::provider::DomainOps;
 use crate::types::Domain;
 
-/// Regions and queue pairs that may be used together.
+/// A protection domain: a group of regions and queue pairs that may be used together.
 ///
-/// A queue pair reaches, for its own requests and for its peer's, only the regions of its own
-/// domain. A clone is the same domain.
+/// A queue pair can access only regions in its own domain, both for its own requests and for its
+/// peer's. A clone refers to the same domain.
 #[derive(Clone, Debug)]
 pub struct ProtectionDomain {
     device: Device,
@@ -18,7 +18,7 @@ pub struct ProtectionDomain {
 }
 
 impl Device {
-    /// A new protection domain (`ibv_alloc_pd`).
+    /// Creates a protection domain (`ibv_alloc_pd`).
     pub fn protection_domain(&self) -> ProtectionDomain {
         let id = Domain::new();
         ProtectionDomain {
@@ -30,7 +30,7 @@ impl Device {
 }
 
 impl ProtectionDomain {
-    /// The device it belongs to.
+    /// Returns the device that the domain belongs to.
     pub fn device(&self) -> &Device {
         &self.device
     }

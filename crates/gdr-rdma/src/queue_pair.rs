@@ -16,7 +16,7 @@ use crate::types::{ConnectionOptions, Endpoint};
 use crate::work_request::{RecvRequest, SendRequest};
 use gdr_nic::random_number;
 
-/// How to make a queue pair (`struct ibv_qp_init_attr`).
+/// Options for creating a queue pair (`struct ibv_qp_init_attr`).
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct QueuePairOptions {
@@ -25,8 +25,8 @@ pub struct QueuePairOptions {
 }
 
 impl QueuePairOptions {
-    /// Uses `queue` for the completions of sends and receives, 128 requests in each direction, 256
-    /// inline bytes, and lets the peer write, read and do atomics where regions permit it.
+    /// The defaults are `queue` for the completions of sends and receives, 128 requests in each
+    /// direction, 256 inline bytes, and all kinds of access by the peer, as far as regions permit.
     pub fn new(queue: &CompletionQueue) -> Self {
         Self {
             queues: PairQueues::new(queue),
@@ -34,14 +34,13 @@ impl QueuePairOptions {
         }
     }
 
-    /// Uses another queue for the completions of receives.
+    /// Uses a separate queue for the completions of receives.
     pub fn recv_queue(mut self, queue: &CompletionQueue) -> Self {
         self.queues.recv = queue.clone();
         self
     }
 
-    /// Takes receives from this queue, which other queue pairs use as well. The queue pair then has
-    /// none of its own.
+    /// Takes receives from this shared queue. The queue pair then has no receive queue of its own.
     pub fn shared_receive_queue(mut self, queue: &SharedReceiveQueue) -> Self {
         self.queues.shared = Some(queue.clone());
         self
@@ -53,14 +52,14 @@ impl QueuePairOptions {
         self
     }
 
-    /// Sets what the peer may do at most, whatever regions permit.
+    /// Limits what the peer may do, whatever regions permit.
     pub fn access(mut self, access: Access) -> Self {
         self.access = access;
         self
     }
 }
 
-/// A list of requests was posted in part.
+/// Only part of a list of requests was posted.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}; {posted} requests before it were posted")]
 pub struct BatchPostError {
@@ -71,8 +70,8 @@ pub struct BatchPostError {
     pub error: Error,
 }
 
-/// One end of a reliable connection (RC). It is destroyed on drop: requests that are not complete
-/// get no completion, and the peer's fail once its retries are used up.
+/// One end of a reliable connection (RC). It is destroyed on drop: its outstanding requests never
+/// complete, and the peer's requests fail once their retries are exhausted.
 #[derive(Debug)]
 pub struct QueuePair {
     // Field order is drop order: it is destroyed before what it was made from.
@@ -83,7 +82,7 @@ pub struct QueuePair {
 }
 
 impl ProtectionDomain {
-    /// Makes a queue pair (`ibv_create_qp`), in INIT: receives can be posted.
+    /// Creates a queue pair (`ibv_create_qp`) in INIT, in which receives can be posted.
     ///
     /// # Errors
     /// [`NicError::Foreign`](crate::NicError::Foreign) for completion queues of another device, or a shared receive queue of
@@ -117,12 +116,12 @@ impl ProtectionDomain {
 }
 
 impl QueuePair {
-    /// Its number.
+    /// Returns the queue pair's number.
     pub fn qpn(&self) -> Qpn {
         self.pair.qpn()
     }
 
-    /// What the peer must know to connect.
+    /// Returns what the peer needs to know to connect.
     pub fn endpoint(&self) -> Endpoint {
         let device = self.domain.device();
         Endpoint {
@@ -135,29 +134,29 @@ impl QueuePair {
         }
     }
 
-    /// The domain whose regions it reaches.
+    /// Returns the domain whose regions the queue pair can access.
     pub fn domain(&self) -> &ProtectionDomain {
         &self.domain
     }
 
-    /// The queue of the completions of its sends.
+    /// Returns the queue for the completions of its sends.
     pub fn send_queue(&self) -> &CompletionQueue {
         &self.queues.send
     }
 
-    /// The queue of the completions of its receives.
+    /// Returns the queue for the completions of its receives.
     pub fn recv_queue(&self) -> &CompletionQueue {
         &self.queues.recv
     }
 
-    /// Its state.
+    /// Returns the queue pair's state.
     pub fn state(&self) -> State {
         self.pair.state()
     }
 
-    /// From INIT to RTR: requests of the peer are served. The soft provider accepts packets only
-    /// from the peer's address, and with [`SourcePort::OfAddress`](crate::SourcePort::OfAddress)
-    /// only from its port.
+    /// Moves the queue pair from INIT to RTR, in which it serves the peer's requests. The soft provider
+    /// accepts packets only from the peer's address and, with
+    /// [`SourcePort::OfAddress`](crate::SourcePort::OfAddress), only from its port.
     ///
     /// # Errors
     /// [`NicError::State`](crate::NicError::State), [`SocketError::AddressFamily`](crate::SocketError::AddressFamily), [`NicError::DeviceFailed`](crate::NicError::DeviceFailed),
@@ -175,7 +174,7 @@ impl QueuePair {
         self.pair.to_rtr(peer, options)
     }
 
-    /// From RTR to RTS: requests can be posted.
+    /// Moves the queue pair from RTR to RTS, in which requests can be posted.
     ///
     /// # Errors
     /// [`NicError::State`](crate::NicError::State), [`NicError::DeviceFailed`](crate::NicError::DeviceFailed), [`NicError::ForkedChild`](crate::NicError::ForkedChild), [`Error::Verbs`].
@@ -183,8 +182,8 @@ impl QueuePair {
         self.pair.to_rts(self.psn, options)
     }
 
-    /// From INIT to RTS. The side that connects first retransmits its requests until the other is
-    /// connected too.
+    /// Moves the queue pair from INIT to RTS. The side that connects first retransmits its requests until
+    /// the other side is connected too.
     ///
     /// # Errors
     /// Same as [`QueuePair::to_rtr`].
@@ -193,15 +192,15 @@ impl QueuePair {
         self.to_rts(options)
     }
 
-    /// To ERR: all posted requests are flushed, with completions of that status.
+    /// Moves the queue pair to ERR: all posted requests are flushed, and complete with that status.
     pub fn to_error(&self) {
         self.pair.to_error();
     }
 
-    /// Posts a request to the send queue (`ibv_post_send`). Its first packets leave within this
-    /// call. While earlier requests of this queue pair are outstanding, the soft provider may defer
-    /// up to eight short requests, to send them together with the next post, poll or wait; they
-    /// leave a millisecond later at most, even if none of these follows.
+    /// Posts a request to the send queue (`ibv_post_send`). Its first packets are sent within this call.
+    /// While earlier requests of this queue pair are outstanding, the soft provider may defer up to
+    /// eight short requests, and send them together with the next post, poll or wait; even without one,
+    /// they are sent at most a millisecond later.
     ///
     /// # Errors
     /// [`NicError::Post`](crate::NicError::Post), [`NicError::Foreign`](crate::NicError::Foreign), [`Error::Verbs`]; the request was not posted.
@@ -211,11 +210,11 @@ impl QueuePair {
         self.pair.post_sends(slice::from_mut(&mut request)).1
     }
 
-    /// Prepares a request, so that its later post takes the least time: what a kernel device needs is
-    /// checked and made now. The soft provider has no use for it and checks a request when it is posted.
+    /// Prepares a request, so that posting it later takes less time: for a kernel device, the request is
+    /// checked and built now. The soft provider gains nothing, and checks the request when it is posted.
     ///
-    /// Prepare the next request while one is in flight, if the time from a completion to the next post
-    /// matters:
+    /// If the time from a completion to the next post matters, prepare the next request while one is in
+    /// flight:
     ///
     /// ```no_run
     /// # use gdr_rdma::{Deadline, QueuePair, Result, SendRequest};
@@ -242,15 +241,15 @@ impl QueuePair {
         })
     }
 
-    /// Posts several requests, in order. Together they take fewer system calls, as short messages
-    /// share them.
+    /// Posts several requests, in order. This takes fewer system calls than single posts, because short
+    /// messages share them.
     ///
-    /// As many requests as the send queue holds, and one more, are taken from `requests` before the
-    /// first of them is posted: the iterator may use the device, its queues included, but must not
-    /// wait for the completion of a request that it has yielded in the same call.
+    /// Before the first request is posted, up to one more than the send queue can hold are taken from
+    /// `requests`. So the iterator may use the device and its queues, but must not wait for the
+    /// completion of a request that it has yielded in the same call.
     ///
     /// # Errors
-    /// The error of the first request that was refused, and how many before it were posted.
+    /// The error for the first request that was refused, and the number of requests posted before it.
     pub fn post_sends(
         &self,
         requests: impl IntoIterator<Item = SendRequest>,
@@ -259,7 +258,7 @@ impl QueuePair {
         let mut requests = requests.into_iter();
         let mut posted = 0;
         loop {
-            // The iterator is code of the program: it runs while no lock is held.
+            // The iterator runs code of the program, so no lock may be held.
             let (least, at_most) = requests.size_hint();
             let expected = at_most.unwrap_or(least).min(most);
             let mut batch = SmallVec::<[SendRequest; 4]>::with_capacity(expected);
@@ -297,8 +296,8 @@ impl QueuePair {
     }
 }
 
-/// A request that one queue pair has checked and made ready: see [`QueuePair::prepare`]. It can be
-/// posted more than once, and keeps its regions registered until it is dropped.
+/// A request that a queue pair has checked and built (see [`QueuePair::prepare`]). It can be posted more
+/// than once, and keeps its regions registered until it is dropped.
 #[must_use]
 pub struct PreparedSend<'a> {
     request: Box<dyn PreparedSendOps + 'a>,
@@ -306,8 +305,8 @@ pub struct PreparedSend<'a> {
 }
 
 impl PreparedSend<'_> {
-    /// Posts the request, as [`QueuePair::post_send`] does. Posted again, it is another request with
-    /// the same identifier, memory and inline bytes.
+    /// Posts the request, like [`QueuePair::post_send`]. Each call posts another request with the same
+    /// identifier, memory and inline bytes.
     ///
     /// # Errors
     /// Same as [`QueuePair::post_send`]; the request was not posted.

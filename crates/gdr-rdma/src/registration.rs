@@ -9,13 +9,13 @@ use crate::protection_domain::ProtectionDomain;
 use gdr_nic::{Buffer, check_range};
 
 impl ProtectionDomain {
-    /// Registers all of `buffer` (`ibv_reg_mr`) for this side's requests, and for the peer's as far
-    /// as `access` permits.
+    /// Registers all of `buffer` (`ibv_reg_mr`) for this side's requests and, as far as `access`
+    /// permits, for the peer's.
     ///
-    /// A kernel device registers GPU memory by dma-buf, else by a peer-memory module. A method is
-    /// used only if the device has moved the first 64 bytes out of the memory and, if the peer may
-    /// write, other bytes into it. The original bytes are then restored; until this returns, the
-    /// program must not use them.
+    /// A kernel device registers GPU memory by dma-buf, or else through a peer-memory module. Each method
+    /// is verified before it is used: the device moves the first 64 bytes out of the memory and, if the
+    /// peer may write, other bytes into it. The original bytes are then restored; the program must not
+    /// use them until this returns.
     /// [`VerbsOptions::skip_verification`](crate::VerbsOptions::skip_verification) turns this off.
     ///
     /// # Errors
@@ -25,7 +25,7 @@ impl ProtectionDomain {
         self.register_range(buffer, 0, buffer.len(), access)
     }
 
-    /// Registers `len` bytes of `buffer` from `offset` on.
+    /// Registers `len` bytes of `buffer`, starting at `offset`.
     ///
     /// # Errors
     /// [`NicError::OutOfRange`](crate::NicError::OutOfRange), [`NicError::EmptyBuffer`](crate::NicError::EmptyBuffer); as [`ProtectionDomain::register`].

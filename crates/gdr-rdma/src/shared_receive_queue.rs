@@ -7,16 +7,16 @@ use crate::provider::nic::work_request::{keyed, take_recv};
 use crate::types::SrqNumber;
 use crate::work_request::RecvRequest;
 
-/// A receive queue that several queue pairs share (SRQ). A clone is the same queue.
+/// A receive queue that several queue pairs share (SRQ). A clone refers to the same queue.
 ///
-/// Each message takes the oldest request, whichever queue pair it arrives at, so requests may
-/// complete in another order than they were posted in. The completion goes to the completion queue
-/// of that queue pair. If there is no request, the peer of a reliable connection waits and tries
-/// again, and a datagram is lost.
+/// Each message uses the oldest request, whichever queue pair it arrives at, so requests may complete
+/// in a different order than they were posted. The completion goes to the completion queue of that
+/// queue pair. If the queue is empty, the peer on a reliable connection waits and tries again, while a
+/// datagram is lost.
 ///
-/// When a queue pair goes to ERR, only the request that it has taken is flushed. The others stay for
-/// the queue pairs that are left, and
-/// [`Event::LastWqeReached`](crate::Event::LastWqeReached) reports that it takes no more.
+/// When a queue pair goes to ERR, only the request that it is using is flushed. The others stay for the
+/// remaining queue pairs, and [`Event::LastWqeReached`](crate::Event::LastWqeReached) reports that the
+/// queue pair will use no more requests.
 #[derive(Clone, Debug)]
 pub struct SharedReceiveQueue {
     queue: gdr_nic::SharedReceiveQueue,
@@ -24,10 +24,10 @@ pub struct SharedReceiveQueue {
 }
 
 impl ProtectionDomain {
-    /// A new shared receive queue of at most `max_wr` requests (`ibv_create_srq`).
+    /// Creates a shared receive queue for at most `max_wr` requests (`ibv_create_srq`).
     ///
     /// # Errors
-    /// [`Error::NotOffered`](crate::Error::NotOffered) by the verbs provider;
+    /// [`Error::NotOffered`](crate::Error::NotOffered) with the verbs provider;
     /// [`NicError::ForkedChild`](crate::NicError::ForkedChild).
     pub fn shared_receive_queue(&self, max_wr: u32) -> Result<SharedReceiveQueue> {
         let nic = self.device().nic(Feature::SharedReceiveQueues)?;
@@ -39,12 +39,12 @@ impl ProtectionDomain {
 }
 
 impl SharedReceiveQueue {
-    /// Its number, which its events carry.
+    /// Returns the queue's number, which its events carry.
     pub fn number(&self) -> SrqNumber {
         self.queue.number()
     }
 
-    /// The domain of the regions of its requests.
+    /// Returns the domain that the regions in its requests must belong to.
     pub fn domain(&self) -> &ProtectionDomain {
         &self.domain
     }
@@ -68,8 +68,8 @@ impl SharedReceiveQueue {
         Ok(posted?)
     }
 
-    /// Arms the event [`AsyncEvent::SharedReceiveQueueLimit`](crate::AsyncEvent): it is raised once,
-    /// when fewer than `limit` requests are queued, immediately if that is so now. 0 disarms it.
+    /// Arms the event [`AsyncEvent::SharedReceiveQueueLimit`](crate::AsyncEvent), which is raised once when
+    /// fewer than `limit` requests are queued, or immediately if that is already the case. 0 disarms it.
     ///
     /// # Errors
     /// [`NicError::ForkedChild`](crate::NicError::ForkedChild).
@@ -77,7 +77,7 @@ impl SharedReceiveQueue {
         Ok(self.queue.arm_limit(limit)?)
     }
 
-    /// The armed limit; 0 if there is none, or its event was raised.
+    /// Returns the armed limit, or 0 if none is armed or its event was raised.
     pub fn limit(&self) -> u32 {
         self.queue.limit().unwrap_or(0)
     }

@@ -1,5 +1,5 @@
 //! Transfers between a peer's memory and GPU memory that the device cannot access, through a ring of
-//! page-locked host memory. [`crate::buffer`] says how it differs from what a staged buffer does.
+//! page-locked host memory. [`crate::buffer`] explains how this differs from a staged buffer.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,14 +17,14 @@ use gdr_nic::Deadline;
 use gdr_nic::{Buffer, check_range};
 use gdr_process::ProcessBound;
 
-/// How large a ring is.
+/// The dimensions of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingConfig {
-    /// The length of a slot in bytes; one request and one copy move a slot. It should be so long that
-    /// the fixed cost of a copy, some microseconds, is small compared to its duration.
+    /// The length of a slot in bytes. One request and one copy move a slot, so a slot should be long
+    /// enough that the fixed cost of a copy, a few microseconds, hardly matters.
     pub slot_len: u32,
-    /// How many slots there are, and so how many requests are outstanding at most. With two or more,
-    /// copies and network transfers overlap.
+    /// The number of slots, which limits the outstanding requests. With two or more, copies and network
+    /// transfers overlap.
     pub slots: u32,
 }
 
@@ -38,16 +38,16 @@ impl Default for RingConfig {
     }
 }
 
-/// Moves bytes between GPU memory and a peer's memory if the device cannot access GPU memory (by
-/// neither dma-buf nor a peer-memory module): through page-locked host memory, in chunks, so that
-/// the GPU's copy engine copies one chunk while others are on the network.
+/// Moves bytes between GPU memory and a peer's memory if the device can access GPU memory neither by
+/// dma-buf nor through a peer-memory module. The bytes pass through page-locked host memory in chunks,
+/// so that the GPU's copy engine copies one chunk while others are on the network.
 ///
-/// This side starts each transfer. Memory that a peer writes by itself must be registered as a
-/// whole ([`Buffer::page_locked`]) and copied after the completion.
+/// This side starts every transfer. If a peer is to write by itself, register host memory for the whole
+/// transfer instead ([`Buffer::page_locked`]), and copy it to the GPU after the completion.
 ///
-/// The ring has its own queue pair, which must be connected like any other ([`StagingRing::pair`]),
-/// and which the program must not post to. After an error the queue pair is in ERR, and the ring
-/// can only be dropped: it is unknown which bytes were moved.
+/// The ring has its own queue pair, which must be connected like any other ([`StagingRing::pair`]), and
+/// to which the program must not post. After an error the queue pair is in ERR, it is unknown which
+/// bytes were moved, and the ring can only be dropped.
 pub struct StagingRing {
     // Field order is drop order: the memory is dropped after all its users.
     pair: QueuePair,
@@ -80,7 +80,7 @@ enum Direction {
 }
 
 impl StagingRing {
-    /// Makes a ring for all of `gpu`.
+    /// Creates a ring for transfers to and from the whole of `gpu`.
     ///
     /// # Errors
     /// [`NicError::EmptyBuffer`](crate::NicError::EmptyBuffer) for a ring without slots or bytes;
@@ -122,13 +122,13 @@ impl StagingRing {
         })
     }
 
-    /// The queue pair, for connecting.
+    /// Returns the queue pair, which the program has to connect.
     pub fn pair(&self) -> &QueuePair {
         &self.pair
     }
 
-    /// Copies `len` bytes at `offset` of GPU memory to `to` at the peer (RDMA WRITE). They are in
-    /// the peer's memory when this returns.
+    /// Copies `len` bytes at `offset` in GPU memory to `to` in the peer's memory (RDMA WRITE). They have
+    /// arrived there when this returns.
     ///
     /// # Errors
     /// [`NicError::OutOfRange`](crate::NicError::OutOfRange), [`NicError::ForkedChild`](crate::NicError::ForkedChild); nothing was done. After [`Error::Transfer`], [`Error::Deadline`],
@@ -143,8 +143,8 @@ impl StagingRing {
         self.run(Direction::ToPeer, offset, to, len, deadline)
     }
 
-    /// Copies `len` bytes from `from` at the peer (RDMA READ) to `offset` of GPU memory. Work that is
-    /// submitted to the GPU after this has returned sees them.
+    /// Copies `len` bytes from `from` in the peer's memory (RDMA READ) to `offset` in GPU memory. Work
+    /// that is submitted to the GPU after this has returned sees them.
     ///
     /// # Errors
     /// Same as [`StagingRing::write`].

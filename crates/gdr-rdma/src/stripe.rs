@@ -9,24 +9,24 @@ use crate::memory_region::MemoryRegion;
 use crate::queue_pair::QueuePair;
 use crate::work_request::SendRequest;
 
-/// The longest part of a transfer, and of one that has [`PARTS`] of them or more: one that stalls is noticed by the part,
-/// and each part has a cost of its own.
+/// The greatest length of a part, and of one in a transfer that has at least [`PARTS`] of them. Long parts detect a
+/// stalled transfer late, and short ones add overhead.
 const PART: u64 = 1 << 20;
 const LONGEST_PART: u64 = 4 << 20;
 const PARTS: u64 = 64;
-/// Parts begin at multiples of this: a page.
+/// Parts begin at multiples of a page.
 const PART_ALIGNMENT: u64 = 4096;
-/// Requests of a queue pair that are outstanding at a time: as many READs as it may have.
+/// Outstanding requests per queue pair, which is the number of READs that it may have outstanding.
 const WINDOW: usize = 16;
-/// Bits of a request's number in its identifier; those above are its queue pair.
+/// The low bits of a request's identifier that hold its number; the high bits are its queue pair.
 const NUMBER_BITS: u32 = 48;
 
-/// Requests that are spread over queue pairs: the one with the fewest outstanding requests gets the
-/// next one.
+/// Spreads requests over several queue pairs. The queue pair with the fewest outstanding requests gets
+/// the next request.
 ///
-/// All queue pairs are connected to the same device. The completions of their sends come by one queue,
-/// which has room for the [window](Stripe::window) of each. The caller takes them, passes them on, and
-/// posts again:
+/// All queue pairs must be connected to the same device, and use the same completion queue for their
+/// sends, with room for the [window](Stripe::window) of each. The caller polls that queue, passes the
+/// completions to the stripe, and posts again:
 ///
 /// ```no_run
 /// # use gdr_rdma::{Deadline, QueuePair, Stripe, StripedRange, WcStatus};
@@ -52,10 +52,10 @@ const NUMBER_BITS: u32 = 48;
 /// # }
 /// ```
 ///
-/// After an error requests may be outstanding: they end with their queue pairs.
+/// After an error, requests may still be outstanding; they end with their queue pairs.
 ///
-/// Queue pairs in several shards of the soft provider use several processors, and each queue pair has a
-/// window of its own on the network.
+/// Queue pairs in different shards of the soft provider use different processors, and each queue pair
+/// has its own window on the network.
 #[derive(Debug)]
 pub struct Stripe<'a> {
     pairs: Vec<&'a QueuePair>,
@@ -66,9 +66,9 @@ pub struct Stripe<'a> {
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct StripedPart {
-    /// The request, with a completion. The stripe replaces its identifier.
+    /// The request, which must be signalled. The stripe replaces its identifier.
     pub request: SendRequest,
-    /// How many bytes [`Stripe::moved`] counts for it.
+    /// The number of bytes that [`Stripe::moved`] counts for it.
     pub bytes: u64,
 }
 
@@ -77,7 +77,7 @@ pub struct StripedPart {
 pub struct StripedRange<'a> {
     /// The memory of this side.
     pub local: &'a MemoryRegion,
-    /// The offset in it of the first byte.
+    /// The offset of the first byte in it.
     pub offset: u64,
     /// The first byte of the peer's memory.
     pub remote: Remote,
@@ -86,26 +86,26 @@ pub struct StripedRange<'a> {
 }
 
 impl<'a> Stripe<'a> {
-    /// Bytes from which on a transfer gains by several queue pairs: shorter ones end before all of them
-    /// are busy.
+    /// The length from which on a transfer gains from several queue pairs; shorter transfers end before
+    /// all queue pairs are busy.
     pub const LONG_TRANSFER: u64 = 16 << 20;
 
-    /// Spreads requests over these queue pairs, 16 outstanding ones of each.
+    /// Spreads requests over these queue pairs, with up to 16 outstanding requests on each.
     pub fn over(pairs: impl IntoIterator<Item = &'a QueuePair>) -> Self {
         let pairs: Vec<_> = pairs.into_iter().collect();
         let requests = Outstanding::new(pairs.len());
         Self { pairs, requests }
     }
 
-    /// Sets how many requests of each queue pair may be outstanding, at least one.
+    /// Sets how many requests may be outstanding per queue pair, at least one.
     #[must_use]
     pub fn window(mut self, window: usize) -> Self {
         self.requests.window = window.max(1);
         self
     }
 
-    /// Numbers the requests from `number` on, of 48 bits: completions with earlier numbers do not
-    /// belong to this stripe.
+    /// Numbers the requests from `number` on, which has at most 48 bits. Completions with lower numbers do
+    /// not belong to this stripe.
     #[must_use]
     pub fn numbered_from(mut self, number: u64) -> Self {
         self.requests.first = number;
@@ -113,16 +113,17 @@ impl<'a> Stripe<'a> {
         self
     }
 
-    /// The number that the next request gets.
+    /// Returns the number of the next request.
     pub fn next_number(&self) -> u64 {
         self.requests.next
     }
 
-    /// Takes as many requests from `parts` as the windows have room for, and posts them. One queue
-    /// pair's requests are in the order of `parts`, which is asked again after its end.
+    /// Takes as many requests from `parts` as the windows have room for, and posts them. Each queue pair
+    /// gets its requests in the order of `parts`, whose `next` may be called again after it has returned
+    /// `None`.
     ///
     /// # Errors
-    /// The errors of [`QueuePair::post_sends`]. The requests that were taken and not posted are lost.
+    /// The errors of [`QueuePair::post_sends`]. Requests that were taken but not posted are lost.
     pub fn post(&mut self, parts: &mut impl Iterator<Item = StripedPart>) -> Result<()> {
         let mut requests: Vec<Vec<SendRequest>> = vec![Vec::new(); self.pairs.len()];
         while let Some(pair) = self.requests.idlest()
@@ -152,24 +153,25 @@ impl<'a> Stripe<'a> {
         outcome
     }
 
-    /// Takes note of a completion, and returns whether it is one of this stripe. Whether it is a success
-    /// is for the caller to look at.
+    /// Records a completion, and returns whether it belongs to this stripe. The caller has to check its
+    /// status.
     pub fn completed(&mut self, completion: &Completion) -> bool {
         !completion.opcode.is_receive() && self.requests.end(completion.id)
     }
 
-    /// How many requests are posted and not complete.
+    /// Returns the number of requests that are posted but not complete.
     pub fn outstanding(&self) -> usize {
         self.requests.outstanding.iter().map(VecDeque::len).sum()
     }
 
-    /// The bytes of the requests that are complete.
+    /// Returns the number of bytes in completed requests.
     pub fn moved(&self) -> u64 {
         self.requests.moved
     }
 
-    /// The offsets and lengths of the parts of a transfer of `len` bytes over this many queue pairs: 1 MiB
-    /// at most, or 4 MiB in transfers of 64 MiB or more, and in short ones whole pages for each queue pair.
+    /// Returns the offsets and lengths of the parts into which a transfer of `len` bytes over this many
+    /// queue pairs is split. Parts have at most 1 MiB, or 4 MiB in transfers of 64 MiB or more; short
+    /// transfers are split into whole pages for each queue pair.
     pub fn parts(len: u64, queue_pairs: usize) -> impl Iterator<Item = (u64, u64)> {
         let share = len.div_ceil(queue_pairs.max(1) as u64);
         let most = (len / PARTS).clamp(PART, LONGEST_PART);
@@ -180,15 +182,15 @@ impl<'a> Stripe<'a> {
 }
 
 impl StripedRange<'_> {
-    /// WRITEs of all its parts.
+    /// Returns WRITEs for all its parts.
     ///
     /// # Errors
-    /// [`NicError::OutOfRange`](crate::NicError::OutOfRange) if it ends past the region of this side.
+    /// [`NicError::OutOfRange`](crate::NicError::OutOfRange) if it ends past this side's region.
     pub fn writes(&self, queue_pairs: usize) -> Result<Vec<StripedPart>> {
         self.requests(queue_pairs, |remote| SendRequest::write(WrId(0), remote))
     }
 
-    /// READs of all its parts.
+    /// Returns READs for all its parts.
     ///
     /// # Errors
     /// Same as [`StripedRange::writes`].
@@ -217,7 +219,7 @@ impl StripedRange<'_> {
     }
 }
 
-/// Which queue pair has which requests, of whose numbers nothing is known but the order.
+/// Tracks which queue pair has which requests, using only the order of their numbers.
 #[derive(Debug)]
 struct Outstanding {
     /// The bytes of the requests of each queue pair, which complete in this order.
@@ -239,14 +241,14 @@ impl Outstanding {
         }
     }
 
-    /// The queue pair with the fewest outstanding requests, unless its window is full.
+    /// Returns the queue pair with the fewest outstanding requests, unless its window is full.
     fn idlest(&self) -> Option<usize> {
         let pairs = self.outstanding.iter().map(VecDeque::len).enumerate();
         let (pair, outstanding) = pairs.min_by_key(|(_, outstanding)| *outstanding)?;
         (outstanding < self.window).then_some(pair)
     }
 
-    /// The identifier of the next request, of `bytes`, which the queue pair `pair` gets.
+    /// Records that the queue pair `pair` gets the next request, with `bytes` bytes, and returns its identifier.
     fn begin(&mut self, pair: usize, bytes: u64) -> WrId {
         self.outstanding[pair].push_back(bytes);
         let id = WrId((pair as u64) << NUMBER_BITS | self.next);
@@ -260,7 +262,7 @@ impl Outstanding {
         pair.truncate(pair.len() - requests);
     }
 
-    /// Returns whether it was a request of these queue pairs that is complete now.
+    /// Records a completion, and returns whether its request belongs to these queue pairs.
     fn end(&mut self, WrId(id): WrId) -> bool {
         let number = id & ((1 << NUMBER_BITS) - 1);
         let pair = self.outstanding.get_mut((id >> NUMBER_BITS) as usize);

@@ -15,7 +15,7 @@ use crate::types::UdEndpoint;
 use crate::work_request::{RecvRequest, UdSendRequest};
 use gdr_nic::random_number;
 
-/// How to make a queue pair for datagrams.
+/// Options for creating a queue pair for datagrams.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct UdQueuePairOptions {
@@ -25,9 +25,9 @@ pub struct UdQueuePairOptions {
 }
 
 impl UdQueuePairOptions {
-    /// Accepts datagrams with the queue key `qkey`. Uses `queue` for the completions of sends and
-    /// receives, 128 requests in each direction, 256 inline bytes, and messages of up to 1024 bytes,
-    /// which fit one packet of Ethernet.
+    /// Accepts datagrams with the queue key `qkey`. The defaults are `queue` for the completions of sends
+    /// and receives, 128 requests in each direction, 256 inline bytes, and messages of up to 1024 bytes,
+    /// which fit into one Ethernet packet.
     pub fn new(queue: &CompletionQueue, qkey: Qkey) -> Self {
         Self {
             queues: PairQueues::new(queue),
@@ -36,14 +36,13 @@ impl UdQueuePairOptions {
         }
     }
 
-    /// Uses another queue for the completions of receives.
+    /// Uses a separate queue for the completions of receives.
     pub fn recv_queue(mut self, queue: &CompletionQueue) -> Self {
         self.queues.recv = queue.clone();
         self
     }
 
-    /// Takes receives from this queue, which other queue pairs use as well. The queue pair then has
-    /// none of its own.
+    /// Takes receives from this shared queue. The queue pair then has no receive queue of its own.
     pub fn shared_receive_queue(mut self, queue: &SharedReceiveQueue) -> Self {
         self.queues.shared = Some(queue.clone());
         self
@@ -55,31 +54,30 @@ impl UdQueuePairOptions {
         self
     }
 
-    /// Sets the length of the longest message, in each direction.
+    /// Sets the maximum message length, for both directions.
     pub fn mtu(mut self, mtu: Mtu) -> Self {
         self.mtu = mtu;
         self
     }
 }
 
-/// A queue pair for unreliable datagrams (UD): it sends messages of one packet to any queue pair
-/// for datagrams, and receives from any host. It is destroyed on drop.
+/// A queue pair for unreliable datagrams (UD), which sends single-packet messages to any queue pair for
+/// datagrams, and receives them from any host. It is destroyed on drop.
 ///
-/// A message may be lost, and nothing reports that. A completion of success means that the message
-/// was passed to the kernel. It is dropped by the receiver if its queue key is wrong or if no
-/// receive is posted.
+/// A message may be lost without notice: a successful completion only means that the message was passed
+/// to the kernel. The receiver drops a message if its queue key is wrong or no receive is posted.
 ///
-/// Each receive gets a header of 40 bytes in front of the message
-/// ([`Grh`](gdr_roce::wire::Grh)), which names the sender's address: an IPv6 header, or 20 zeros and
-/// an IPv4 header. [`Completion::byte_len`](crate::Completion::byte_len) includes it, and
-/// [`Completion::source_qpn`](crate::Completion::source_qpn) is the sender's queue pair. That header
-/// has the packet's type of service, hop limit and identification only if the raw socket received it
-/// (see [`Integrity::IcrcOrChecksum`](crate::Integrity::IcrcOrChecksum)).
+/// A header of 40 bytes precedes each received message ([`Grh`](gdr_roce::wire::Grh)) and contains the
+/// sender's address: an IPv6 header, or 20 zeros and an IPv4 header.
+/// [`Completion::byte_len`](crate::Completion::byte_len) includes it, and
+/// [`Completion::source_qpn`](crate::Completion::source_qpn) is the sender's queue pair. The packet's
+/// type of service, hop limit and identification are in the header only if a raw socket received the
+/// packet (see [`Integrity::IcrcOrChecksum`](crate::Integrity::IcrcOrChecksum)).
 ///
-/// A message that does not fit its receive completes it with
-/// [`WcStatus::LocalLength`](crate::WcStatus::LocalLength), and the queue pair goes on. A request to
-/// send more than the path MTU completes with that status as well, and the queue pair goes to SQE: it
-/// still receives, and its sends are flushed.
+/// If a message does not fit into its receive, the receive completes with
+/// [`WcStatus::LocalLength`](crate::WcStatus::LocalLength), and the queue pair continues. A request to
+/// send more than the path MTU completes with the same status, and moves the queue pair to SQE, in which
+/// it still receives, while its sends are flushed.
 #[derive(Debug)]
 pub struct UdQueuePair {
     // Field order is drop order: it is destroyed before what it was made from.
@@ -90,11 +88,11 @@ pub struct UdQueuePair {
 }
 
 impl ProtectionDomain {
-    /// Makes a queue pair for datagrams (`ibv_create_qp` with `IBV_QPT_UD`), in INIT: receives can
-    /// be posted.
+    /// Creates a queue pair for datagrams (`ibv_create_qp` with `IBV_QPT_UD`) in INIT, in which receives
+    /// can be posted.
     ///
     /// # Errors
-    /// [`Error::NotOffered`](crate::Error::NotOffered) by the verbs provider; [`NicError::Foreign`](crate::NicError::Foreign) for completion queues of
+    /// [`Error::NotOffered`](crate::Error::NotOffered) with the verbs provider; [`NicError::Foreign`](crate::NicError::Foreign) for completion queues of
     /// another device, or a shared receive queue of another domain; [`NicError::DeviceFailed`](crate::NicError::DeviceFailed),
     /// [`NicError::ForkedChild`](crate::NicError::ForkedChild).
     pub fn ud_queue_pair(&self, options: &UdQueuePairOptions) -> Result<UdQueuePair> {
@@ -115,12 +113,12 @@ impl ProtectionDomain {
 }
 
 impl UdQueuePair {
-    /// Its number.
+    /// Returns the queue pair's number.
     pub fn qpn(&self) -> Qpn {
         self.pair.qpn()
     }
 
-    /// What a sender must know.
+    /// Returns what a sender needs to know.
     pub fn endpoint(&self) -> UdEndpoint {
         UdEndpoint {
             address: self.domain.device().address(),
@@ -129,27 +127,27 @@ impl UdQueuePair {
         }
     }
 
-    /// The domain whose regions it reaches.
+    /// Returns the domain whose regions the queue pair can access.
     pub fn domain(&self) -> &ProtectionDomain {
         &self.domain
     }
 
-    /// The queue of the completions of its sends.
+    /// Returns the queue for the completions of its sends.
     pub fn send_queue(&self) -> &CompletionQueue {
         &self.queues.send
     }
 
-    /// The queue of the completions of its receives.
+    /// Returns the queue for the completions of its receives.
     pub fn recv_queue(&self) -> &CompletionQueue {
         &self.queues.recv
     }
 
-    /// Its state.
+    /// Returns the queue pair's state.
     pub fn state(&self) -> State {
         self.pair.state()
     }
 
-    /// From INIT to RTR: datagrams are received, from any address.
+    /// Moves the queue pair from INIT to RTR, in which it receives datagrams from any address.
     ///
     /// # Errors
     /// [`NicError::State`](crate::NicError::State), [`NicError::DeviceFailed`](crate::NicError::DeviceFailed), [`NicError::ForkedChild`](crate::NicError::ForkedChild); [`SocketError::Os`](crate::SocketError::Os) if the
@@ -158,7 +156,7 @@ impl UdQueuePair {
         Ok(self.pair.to_rtr()?)
     }
 
-    /// From RTR to RTS: requests can be posted.
+    /// Moves the queue pair from RTR to RTS, in which requests can be posted.
     ///
     /// # Errors
     /// [`NicError::State`](crate::NicError::State), [`NicError::DeviceFailed`](crate::NicError::DeviceFailed), [`NicError::ForkedChild`](crate::NicError::ForkedChild), [`SocketError::Os`](crate::SocketError::Os).
@@ -166,13 +164,13 @@ impl UdQueuePair {
         Ok(self.pair.to_rts(Psn::new(random_number()?))?)
     }
 
-    /// To ERR: all posted requests are flushed, with completions of that status.
+    /// Moves the queue pair to ERR: all posted requests are flushed, and complete with that status.
     pub fn to_error(&self) {
         // In a forked child the queue pair belongs to the parent.
         let _ = self.pair.to_error();
     }
 
-    /// Posts a request to the send queue. Its packet leaves within this call, if the kernel has room.
+    /// Posts a request to the send queue. Its packet is sent within this call, if the kernel has room.
     ///
     /// # Errors
     /// [`SocketError::AddressFamily`](crate::SocketError::AddressFamily) for an address of another family than the device's;
@@ -202,7 +200,7 @@ impl UdQueuePair {
         Ok(posted?)
     }
 
-    /// Posts a receive. Its segments take 40 bytes more than the message.
+    /// Posts a receive. Its segments need room for 40 bytes besides the message.
     ///
     /// # Errors
     /// [`NicError::Post`](crate::NicError::Post), [`NicError::Foreign`](crate::NicError::Foreign), [`NicError::ForkedChild`](crate::NicError::ForkedChild); the request was not posted.

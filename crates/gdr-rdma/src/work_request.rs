@@ -50,21 +50,21 @@ impl Data {
 macro_rules! send_methods {
     ($request:ty) => {
         impl $request {
-            /// Appends a segment; replaces inline bytes.
+            /// Appends a segment, and discards any inline bytes.
             #[inline]
             pub fn segment(mut self, segment: Segment) -> Self {
                 self.data.push(segment);
                 self
             }
 
-            /// Sends a copy of these bytes, made now; they need not be registered. Replaces segments.
+            /// Copies these bytes now, to be sent inline; they need not be registered. Discards any segments.
             pub fn inline(mut self, bytes: &[u8]) -> Self {
                 self.data = Data::Inline(SmallVec::from_slice(bytes));
                 self
             }
 
-            /// Makes a completion only if it fails. Its regions are released when a later request of its queue
-            /// pair completes.
+            /// Requests a completion only if the request fails. Its regions are released when a later request
+            /// of its queue pair completes.
             #[inline]
             pub fn unsignalled(mut self) -> Self {
                 self.flags.remove(SendFlags::SIGNALLED);
@@ -83,7 +83,7 @@ send_methods!(SendRequest);
 send_methods!(UdSendRequest);
 
 /// A request for the send queue. It is signalled unless [`SendRequest::unsignalled`] is called, and
-/// has no bytes until [`SendRequest::segment`] or [`SendRequest::inline`] is.
+/// carries no bytes until [`SendRequest::segment`] or [`SendRequest::inline`] is called.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct SendRequest {
@@ -117,24 +117,24 @@ impl SendRequest {
         Self::new(id, Operation::Write { remote, immediate })
     }
 
-    /// Reads bytes of the peer's memory into the segments.
+    /// Reads bytes from the peer's memory into the segments.
     #[inline]
     pub fn read(id: WrId, remote: Remote) -> Self {
         Self::new(id, Operation::Read { remote })
     }
 
-    /// Applies an atomic operation to 8 bytes of the peer at a multiple of 8. The previous value is
-    /// written to the segments, 8 bytes in this host's byte order.
+    /// Applies an atomic operation to 8 bytes in the peer's memory, aligned to 8. The previous value is
+    /// written to the segments, as 8 bytes in this host's byte order.
     ///
-    /// It is atomic with respect to all operations of the same device, and in host memory also with
-    /// respect to the peer's CPU.
+    /// The operation is atomic with respect to all operations of the same device and, in host memory,
+    /// with respect to the peer's CPU.
     #[inline]
     pub fn atomic(id: WrId, remote: Remote, op: AtomicOp) -> Self {
         Self::new(id, Operation::Atomic { remote, op })
     }
 
-    /// Adds an immediate, which completes one of the peer's receives. Only SEND and WRITE have one;
-    /// other requests are unchanged.
+    /// Adds immediate data, which completes one of the peer's receives. Only SEND and WRITE can carry
+    /// it; other requests are unchanged.
     pub fn immediate(mut self, value: Immediate) -> Self {
         match &mut self.operation {
             Operation::Send { immediate } | Operation::Write { immediate, .. } => {
@@ -145,7 +145,7 @@ impl SendRequest {
         self
     }
 
-    /// Starts only when all earlier READs and atomics of the queue pair are complete.
+    /// Starts the request only when all earlier READs and atomics of the queue pair are complete.
     pub fn fenced(mut self) -> Self {
         self.flags.insert(SendFlags::FENCE);
         self
@@ -159,8 +159,8 @@ impl SendRequest {
 }
 
 /// A datagram for the send queue of a [`UdQueuePair`](crate::UdQueuePair). It is signalled unless
-/// [`UdSendRequest::unsignalled`] is called, and has no bytes until [`UdSendRequest::segment`] or
-/// [`UdSendRequest::inline`] is.
+/// [`UdSendRequest::unsignalled`] is called, and carries no bytes until [`UdSendRequest::segment`] or
+/// [`UdSendRequest::inline`] is called.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct UdSendRequest {
@@ -183,7 +183,7 @@ impl UdSendRequest {
         }
     }
 
-    /// Adds an immediate for the completion of the receive.
+    /// Adds immediate data for the completion of the receive.
     pub fn immediate(mut self, value: Immediate) -> Self {
         self.immediate = Some(value);
         self
@@ -196,8 +196,8 @@ impl UdSendRequest {
     }
 }
 
-/// A request for the receive queue: the memory for the next message. Without segments it receives
-/// empty messages, and WRITEs with an immediate.
+/// A request for the receive queue: memory for the next message. Without segments it receives empty
+/// messages, and WRITEs with immediate data.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct RecvRequest {
@@ -206,13 +206,13 @@ pub struct RecvRequest {
 }
 
 impl RecvRequest {
-    /// Makes a receive without segments.
+    /// Creates a receive without segments.
     pub fn new(id: WrId) -> Self {
         let segments = SmallVec::new();
         Self { id, segments }
     }
 
-    /// Appends a segment, which is filled after the others.
+    /// Appends a segment, which is filled after the previous ones.
     pub fn segment(mut self, segment: Segment) -> Self {
         self.segments.push(segment);
         self

@@ -1,4 +1,4 @@
-//! Tables, SVG pictures and metrics as the reports of gdr write them.
+//! Writes the tables, SVG pictures and metrics in gdr's reports.
 //!
 //! [`Table`] lays out columns of text, [`svg`] writes the elements of a picture, [`prometheus`] writes
 //! metrics, and [`wrap`] breaks lines between words. Nothing here prints or opens a file.

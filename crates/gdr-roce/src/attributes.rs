@@ -6,8 +6,8 @@ use crate::mtu::Mtu;
 use crate::psn::Psn;
 use crate::timer::{AckTimeout, RetryLimit, RnrRetry, RnrTimer};
 
-/// How many atomics two queue pairs of this crate may have outstanding, where their program permits fewer but any: NCCL
-/// permits one, and waits for dozens. The responder keeps a result of 16 bytes for each.
+/// How many atomics two queue pairs of this crate may have outstanding, even if their program permits fewer (but at
+/// least one): NCCL permits one, and waits for dozens. The responder keeps a result of 16 bytes for each.
 pub(crate) const ATOMICS_OF_OWN_KIND: usize = 16;
 
 /// Sizes of a queue pair, as in `struct ibv_qp_cap`.
@@ -34,8 +34,8 @@ pub struct TransportConfig {
 }
 
 impl TransportConfig {
-    /// A window of 128 packets, as in Linux rxe, half of it for one READ request, and up to 4096 packets
-    /// on a path with a long round trip.
+    /// The default: a window of 128 packets, as in Linux rxe, half of which one READ request may use, and up to
+    /// 4096 packets on a path with a long round trip.
     pub const DEFAULT: Self = Self {
         window: 128,
         max_window: 4096,
@@ -44,8 +44,8 @@ impl TransportConfig {
         ack_interval: 32,
     };
 
-    /// Sets the maximum number of unacknowledged packets, unless the round trip is long; the
-    /// responses to a READ count. The range is 2 to 65536, the default is 128.
+    /// Sets the maximum number of unacknowledged packets, unless the round trip is long. Responses to a READ
+    /// count, too. The range is 2 to 65536, the default is 128.
     #[must_use]
     pub const fn with_window(mut self, packets: u32) -> Self {
         self.window = packets;
@@ -62,54 +62,53 @@ impl TransportConfig {
         self
     }
 
-    /// Sets the maximum number of response packets for one READ request packet. A longer READ is
-    /// split, so that the window applies to its responses. While the window is longer than
-    /// [`with_window`](Self::with_window) sets, because the round trip is long, a request is for as
-    /// many packets as let [`RtsAttributes::max_rd_atomic`] requests fill it. The range is 1 to the
-    /// window, the default is 64.
+    /// Sets the maximum number of response packets for one READ request packet. A longer READ is split, so that
+    /// the window applies to its responses. If the window is longer than [`with_window`](Self::with_window) sets,
+    /// because the round trip is long, requests ask for enough packets that
+    /// [`RtsAttributes::max_rd_atomic`] requests fill the window. The range is 1 to the window, the default is
+    /// 64.
     #[must_use]
     pub const fn with_read_packets(mut self, packets: u32) -> Self {
         self.read_packets = packets;
         self
     }
 
-    /// Sets after how many packets, at the latest, the requester requests an acknowledgement. The
-    /// default is 32.
+    /// Sets after how many packets the requester requests an acknowledgement at the latest. The default is 32.
     #[must_use]
     pub const fn with_ack_request_interval(mut self, packets: u32) -> Self {
         self.ack_request_interval = packets;
         self
     }
 
-    /// Sets after how many packets, at the latest, the responder sends an acknowledgement that
-    /// the peer did not request. The default is 32.
+    /// Sets after how many packets the responder sends an acknowledgement at the latest, even if the peer did
+    /// not request one. The default is 32.
     #[must_use]
     pub const fn with_ack_interval(mut self, packets: u32) -> Self {
         self.ack_interval = packets;
         self
     }
 
-    /// Maximum number of unacknowledged packets, unless the round trip is long.
+    /// Returns the maximum number of unacknowledged packets, unless the round trip is long.
     pub const fn window(&self) -> u32 {
         self.window
     }
 
-    /// Maximum number of unacknowledged packets on a path with a long round trip.
+    /// Returns the maximum number of unacknowledged packets on a path with a long round trip.
     pub const fn max_window(&self) -> u32 {
         self.max_window
     }
 
-    /// Maximum number of response packets for one READ request packet, unless the round trip is long.
+    /// Returns the maximum number of response packets for one READ request packet, unless the round trip is long.
     pub const fn read_packets(&self) -> u32 {
         self.read_packets
     }
 
-    /// Maximum number of packets between two requests for an acknowledgement.
+    /// Returns the maximum number of packets between two requests for an acknowledgement.
     pub const fn ack_request_interval(&self) -> u32 {
         self.ack_request_interval
     }
 
-    /// Maximum number of packets between two acknowledgements.
+    /// Returns the maximum number of packets between two acknowledgements.
     pub const fn ack_interval(&self) -> u32 {
         self.ack_interval
     }
@@ -130,8 +129,7 @@ pub struct RtrAttributes {
     pub rq_psn: Psn,
     /// Path MTU, which must be the same on both sides.
     pub path_mtu: Mtu,
-    /// Maximum number of READs and atomics that the peer may have outstanding. With 0 they are
-    /// refused.
+    /// Maximum number of READs and atomics that the peer may have outstanding; 0 refuses them.
     pub max_dest_rd_atomic: u8,
     /// Wait time in the RNR NAK that is sent when no receive is posted.
     pub min_rnr_timer: RnrTimer,
@@ -142,10 +140,10 @@ pub struct RtrAttributes {
 pub struct RtsAttributes {
     /// First PSN to send: the peer's `rq_psn`.
     pub sq_psn: Psn,
-    /// Time without an acknowledgement after which packets are sent again, and a retry counts. Once a
-    /// round-trip time was measured, the first unacknowledged packet is sent again earlier.
+    /// Time without an acknowledgement after which packets are sent again, and a retry is counted. Once the
+    /// round-trip time is known, the first unacknowledged packet is sent again earlier.
     pub timeout: AckTimeout,
-    /// When the requester stops to send packets again.
+    /// When the requester stops retransmitting packets.
     pub retry_limit: RetryLimit,
     /// Maximum number of retries after RNR NAKs.
     pub rnr_retry: RnrRetry,
@@ -167,10 +165,10 @@ pub enum State {
     ReadyToReceive,
     /// RTS: requests can be posted.
     ReadyToSend,
-    /// SQD: the send queue finishes the requests that it has begun, and begins none.
+    /// SQD: the send queue finishes the requests that it has begun, and begins no others.
     SendQueueDrained,
-    /// SQE: a request of an unreliable connection or a datagram failed on this side. The send queue is
-    /// flushed; receives go on. It can change to RTS.
+    /// SQE: a request on an unreliable connection or a datagram has failed on this side. The send queue is
+    /// flushed, while receives continue. It can change to RTS.
     SendQueueError,
     /// ERR: posted requests are flushed; packets are dropped.
     Error,

@@ -15,7 +15,7 @@ pub enum WcStatus {
     LocalLength,
     /// `LOC_PROT_ERR`: a local segment is not in registered memory.
     LocalProtection,
-    /// `WR_FLUSH_ERR`: not executed, because the queue pair had failed before.
+    /// `WR_FLUSH_ERR`: the request was not executed, because the queue pair had already failed.
     WrFlushed,
     /// `BAD_RESP_ERR`: the response does not match the request.
     BadResponse,
@@ -83,12 +83,12 @@ impl WcOpcode {
     }
 }
 
-/// The completion of a request. The requests of one queue complete in the order of posting, except
-/// on a [`SharedReceiveQueue`](crate::SharedReceiveQueue).
+/// The completion of a request. Requests in one queue complete in the order in which they were posted, except in
+/// a [`SharedReceiveQueue`](crate::SharedReceiveQueue).
 ///
-/// Success of a SEND or WRITE means that the peer has acknowledged all of it, success of a READ or
-/// atomic that the result is in local memory, and success of a receive that the message is. Success
-/// of a datagram means only that it was sent.
+/// Success means, for a SEND or WRITE, that the peer has acknowledged all of it; for a READ or atomic, that the
+/// result is in local memory; for a receive, that the message is in local memory; and for a datagram, only that
+/// it was sent.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Completion {
     /// The identifier of the request.
@@ -101,9 +101,10 @@ pub struct Completion {
     pub byte_len: u32,
     /// The immediate data of the received message.
     pub immediate: Option<Immediate>,
-    /// The key of the memory window that the received message has ended.
+    /// The key of the memory window that the received message has invalidated.
     pub invalidated: Option<Rkey>,
-    /// When it came to its completion queue, in nanoseconds of a clock of the queue's owner; `None` here.
+    /// When it was added to its completion queue, in nanoseconds of a clock of the queue's owner; this crate sets
+    /// `None`.
     pub time: Option<NonZeroU64>,
     /// Whether the sender set [`SendFlags::SOLICITED`](crate::SendFlags::SOLICITED).
     pub solicited: bool,
@@ -112,8 +113,8 @@ pub struct Completion {
     /// The queue pair that sent a received datagram. If it is set, `byte_len` includes the
     /// [`Grh`](crate::wire::Grh) in front of the payload.
     pub source_qpn: Option<Qpn>,
-    /// `IBV_WC_GRH`: the message came in packets with a network header, as every received message
-    /// does but the frame of a raw packet queue pair.
+    /// `IBV_WC_GRH`: the message arrived in packets with a network header, like every received message except
+    /// the frames of a raw packet queue pair.
     pub has_network_header: bool,
     /// `IBV_WC_IP_CSUM_OK`: the checksums of IPv4 and of TCP or UDP in a received frame were
     /// verified, and are correct.

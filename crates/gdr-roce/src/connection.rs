@@ -8,27 +8,28 @@ use crate::mtu::Mtu;
 use crate::psn::Psn;
 use crate::wire::{Bth, Headers, Opcode, SERVICE, icrc, padding};
 
-/// The service of a connection: whether it repeats what is lost, and where its receives are.
+/// The service of a connection: whether it retransmits what is lost, and where its receives come from.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum Reliability {
-    /// The reliable connection service (RC): requests are acknowledged, and repeated if they are not.
+    /// The reliable connection service (RC): requests are acknowledged, and retransmitted if they are not.
     Reliable = 0x00,
-    /// The unreliable connection service (UC): only SEND and WRITE, which complete when they are sent.
-    /// A message that loses a packet is dropped.
+    /// The unreliable connection service (UC), which has only SEND and WRITE, and completes them when they are
+    /// sent. A message that loses a packet is dropped.
     Unreliable = 0x20,
-    /// The extended reliable connection service (XRC): as the reliable one, in one direction, with receives in the
-    /// shared queue that each request names.
+    /// The extended reliable connection service (XRC): like the reliable one, but in one direction, and with receives
+    /// from the shared queue that each request names.
     Extended = 0xa0,
 }
 
 impl Reliability {
-    /// The byte of an opcode of connections in packets of this service.
+    /// Returns the byte for a connection opcode in packets of this service.
     pub const fn byte(self, opcode: Opcode) -> u8 {
         opcode.byte() | self as u8
     }
 
-    /// The service that the byte of an opcode names; [`Reliable`](Self::Reliable) if it is one without connections.
+    /// Returns the service that an opcode byte belongs to; [`Reliable`](Self::Reliable) for services without
+    /// connections.
     pub const fn of(byte: u8) -> Self {
         match byte & SERVICE {
             0x20 => Self::Unreliable,
@@ -38,18 +39,17 @@ impl Reliability {
     }
 }
 
-/// How a reliable connection repeats what is lost. Both ends must agree.
+/// How a reliable connection recovers from losses. Both ends must agree.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub enum LossRecovery {
-    /// As specified: the responder drops what comes after a gap and reports the gap once; the
-    /// requester sends everything from there on again.
+    /// As specified: the responder drops what arrives after a gap, and reports the gap once; the requester sends
+    /// everything from the gap on again.
     #[default]
     GoBackN,
-    /// Between two ends of this crate: the responder keeps the SENDs, WRITEs and requests that come after
-    /// a gap, executes them in order when the gap is closed, and reports each missing packet by a NAK with
-    /// its PSN; the requester sends only those again. It places the responses to READs that come after a
-    /// missing one, and requests only the missing ones again. Packets have the format of the
-    /// specification.
+    /// Between two ends of this crate: the responder keeps SENDs, WRITEs and requests that arrive after a gap,
+    /// executes them in order once the gap is closed, and reports each missing packet with a NAK for its PSN;
+    /// the requester sends only these packets again. It also places READ responses that arrive after a missing
+    /// one, and requests only the missing ones again. The packets have the specified format.
     Selective,
 }
 

@@ -27,7 +27,7 @@ impl Contents<'_> {
         self.len() == 0
     }
 
-    /// How many packets of the path MTU they are. What is elsewhere may be the payload of several.
+    /// Returns how many packets of the path MTU this is. Bytes that are elsewhere may be the payload of several.
     pub(crate) const fn packets(&self, mtu: Mtu) -> u32 {
         match self {
             Self::Bytes(_) => 1,

@@ -40,14 +40,13 @@ impl HeapMemory {
         (Lkey(LOCAL + index), Rkey(REMOTE + index))
     }
 
-    /// Deregisters the region and returns its bytes, or `None` if the key is not valid. A key is not
-    /// used again.
+    /// Deregisters the region and returns its bytes, or `None` if the key is not valid. Keys are never reused.
     pub fn deregister(&mut self, lkey: Lkey) -> Option<Vec<u8>> {
         let region = self.regions.get_mut(lkey.0.checked_sub(LOCAL)? as usize)?;
         region.bytes.take()
     }
 
-    /// The bytes of a region.
+    /// Returns the bytes of a region.
     pub fn bytes(&self, lkey: Lkey) -> Option<&[u8]> {
         self.regions
             .get(lkey.0.checked_sub(LOCAL)? as usize)?
@@ -55,7 +54,7 @@ impl HeapMemory {
             .as_deref()
     }
 
-    /// The bytes of a region, mutably.
+    /// Returns the bytes of a region, mutably.
     pub fn bytes_mut(&mut self, lkey: Lkey) -> Option<&mut [u8]> {
         self.regions
             .get_mut(lkey.0.checked_sub(LOCAL)? as usize)?

@@ -61,8 +61,8 @@ impl Qkey {
     /// The bit of a controlled key, which only the operating system may choose.
     const CONTROLLED: u32 = 1 << 31;
 
-    /// The key that a request with this key sends from a queue pair with the key `own`: if this is
-    /// a controlled one, the queue pair's (IBTA 10.2.5).
+    /// Returns the key that a request with this key carries when it is sent from a queue pair with the key `own`:
+    /// if this key is controlled, it is `own` (IBTA 10.2.5).
     #[must_use]
     pub const fn sent_from(self, own: Self) -> Self {
         if self.0 & Self::CONTROLLED == 0 {
@@ -94,8 +94,8 @@ pub enum Key {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Debug)]
 pub struct WrId(pub u64);
 
-/// Immediate data: four bytes that a message delivers to the completion of the receiver.
+/// Immediate data: four bytes that a message delivers to the receiver's completion.
 ///
-/// This is the number in host byte order; it is sent big-endian.
+/// The number is in host byte order here, and is sent as big-endian.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub struct Immediate(pub u32);

@@ -7,14 +7,14 @@
 //!
 //! - [`QueuePair`] is one end of a reliable connection: SEND, WRITE, READ and atomics, with
 //!   segmentation, acknowledgements, retries and NAKs as specified. Its retransmission timer and its
-//!   window follow what it measures of the path. [`QueuePair::unreliable`] makes
-//!   one end of an unreliable connection, with SEND and WRITE only and none of the others.
-//!   [`QueuePair::initiator`] and [`QueuePair::target`] make the ends of an extended reliable connection (XRC), whose
-//!   requests name the [`SharedReceiveQueue`] of an [`XrcDomain`] that their receives are in.
-//! - [`UdQueuePair`] sends and receives unreliable datagrams: messages of one packet.
+//!   window adapt to the measured path. [`QueuePair::unreliable`] creates one end of an unreliable
+//!   connection, which supports only SEND and WRITE. [`QueuePair::initiator`] and
+//!   [`QueuePair::target`] create the ends of an extended reliable connection (XRC), whose requests
+//!   name a [`SharedReceiveQueue`] in an [`XrcDomain`] to take receives from.
+//! - [`UdQueuePair`] sends and receives unreliable datagrams: messages of a single packet.
 //! - [`SharedReceiveQueue`] holds the receives of several queue pairs.
-//! - [`Memory`] is the interface to memory regions, which their owner implements. With a wrong key,
-//!   range or permission no byte is copied. [`HeapMemory`] is a simple implementation.
+//! - [`Memory`] is the interface to memory regions, which the caller implements. If a key, range or
+//!   permission is wrong, it copies nothing. [`HeapMemory`] is a simple implementation.
 //! - [`wire`] parses and emits packets, and computes their ICRC.
 //!
 //! ```
@@ -64,7 +64,7 @@
 //!     flags: SendFlags::SIGNALLED,
 //! })?;
 //!
-//! // A network without losses. A real one needs `wire::icrc`, too.
+//! // A lossless network. A real one also needs `wire::icrc`.
 //! let now = Time::EPOCH;
 //! let mut datagram = vec![0; MAX_DATAGRAM];
 //! while let Some(len) = local.poll_transmit(now, &mut local_memory, &mut datagram) {
@@ -85,31 +85,33 @@
 //!
 //! A reliable connection guarantees:
 //!
-//! - A request that completes with success was executed exactly once and completely; see
+//! - A request that completes successfully was executed completely and exactly once; see
 //!   [`Completion`].
-//! - The requests of one queue complete in the order of posting, except on a
-//!   [`SharedReceiveQueue`], whose requests complete with the messages that took them.
-//! - A duplicate, late or out-of-order packet changes no memory. The response to a duplicate atomic
-//!   has the original value of its first execution.
+//! - Requests in one queue complete in the order in which they were posted, except in a
+//!   [`SharedReceiveQueue`], where they complete with the messages that used them.
+//! - A duplicate, late or out-of-order packet does not change memory. The response to a duplicate
+//!   atomic contains the original value from its first execution.
 //! - After a failure the queue pair is in ERR, and all its posted requests complete with
-//!   [`WcStatus::WrFlushed`]. The response to an invalid request is a NAK with the reason, after the
+//!   [`WcStatus::WrFlushed`]. An invalid request is answered by a NAK with the reason, after the
 //!   responses to the requests before it; the queue pair changes to ERR when that NAK is sent.
 //! - In ERR nothing is sent, and memory is neither read nor written.
 //! - The response to a READ is repeated only while the READ is among the latest
 //!   `max_dest_rd_atomic` READs, and only for the range of the first request.
-//! - A request that *failed* may have placed some of its bytes: they are not restored.
+//! - A request that *failed* may have placed some of its bytes, which are not restored.
 //! - Memory use is bounded: a peer cannot make a queue pair store more than a small multiple of its
 //!   [`Capabilities`] and [`RtrAttributes`].
-//!   With [`LossRecovery::Selective`] it also stores up to one [window](TransportConfig::with_max_window)
-//!   of packets, within the [`PacketBudget`] that all queue pairs of a device may share, until ERR or RESET,
-//!   and for two seconds at most while nothing closes the gap.
-//! - A packet of the peer is answered by at most 32 short ones, besides the responses to a READ.
+//!   With [`LossRecovery::Selective`] a queue pair also stores up to one
+//!   [window](TransportConfig::with_max_window) of packets, within the [`PacketBudget`] that all queue
+//!   pairs of a device may share. It drops them in ERR and RESET, and after two seconds if the gap is
+//!   not closed.
+//! - Besides the responses to a READ, a packet from the peer is answered by at most 32 short packets.
 //!
-//! An unreliable connection has only these: a message is placed in order and without a gap, or dropped;
-//! it completes a receive only if it came whole. Bytes of a dropped message may have been placed.
+//! An unreliable connection guarantees less: a message is either placed in order and without gaps, or
+//! dropped, and completes a receive only if all of it arrived. Parts of a dropped message may have been
+//! placed.
 //!
-//! Datagrams have only this: a byte of memory is written only in the segments of a receive, by a packet
-//! with the right queue key, and each receive completes at most once.
+//! Datagrams guarantee only that memory is written in the segments of a receive, by a packet with the
+//! right queue key, and that each receive completes at most once.
 //!
 //! The rules follow the InfiniBand Architecture Specification volume 1, chapter 9, and its annexes
 //! A16 and A17 (RoCE).

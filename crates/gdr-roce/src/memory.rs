@@ -12,11 +12,11 @@ bitflags::bitflags! {
         const REMOTE_WRITE = 1 << 1;
         /// The peer may READ.
         const REMOTE_READ = 1 << 2;
-        /// The peer may do atomic operations.
+        /// The peer may perform atomic operations.
         const REMOTE_ATOMIC = 1 << 3;
-        /// The peer may make what it wrote visible to all.
+        /// The peer may make what it has written globally visible.
         const FLUSH_GLOBAL = 1 << 4;
-        /// The peer may make what it wrote outlast a loss of power.
+        /// The peer may make what it has written persistent.
         const FLUSH_PERSISTENT = 1 << 5;
     }
 }
@@ -56,10 +56,10 @@ impl AtomicOp {
     }
 }
 
-/// How the payload of a packet leaves.
+/// How the payload of a packet is sent.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum PayloadBy {
-    /// The packet has a copy.
+    /// The packet contains a copy.
     Copy,
     /// The packet says where the bytes are.
     Reference,
@@ -81,20 +81,20 @@ pub enum AccessError {
     /// The memory cannot be accessed: its device has failed or was removed.
     #[error("the memory cannot be accessed any more; check its device")]
     Failed,
-    /// The bytes of [`write_from`](Memory::write_from) are being copied. The packet changes nothing; the caller passes
-    /// it again later.
+    /// The bytes for [`write_from`](Memory::write_from) are still being copied. The packet has no effect, and the caller
+    /// passes it again later.
     #[error("the bytes are not there yet; pass the packet again")]
     NotYet,
 }
 
-/// The memory regions of the protection domain that a queue pair belongs to. A key of another
-/// domain is an [`UnknownKey`](AccessError::UnknownKey).
+/// The memory regions in the protection domain of a queue pair. A key from another domain is an
+/// [`UnknownKey`](AccessError::UnknownKey).
 ///
-/// A queue pair calls [`check`](Self::check) for the whole range of a message before it copies the
-/// first byte, and then copies packet by packet. A SEND that arrives is the exception, as only its last
-/// packet says how long it is: each of its packets is checked alone. A region may be deregistered in
-/// between, so [`read`](Self::read), [`write`](Self::write) and [`atomic`](Self::atomic) must check their own
-/// range as well. They must copy all of a range or return an error.
+/// A queue pair calls [`check`](Self::check) for the whole range of a message before it copies the first byte, and
+/// then copies packet by packet. The exception is a received SEND, whose length is known only with the last packet,
+/// so each of its packets is checked separately. A region may be deregistered in between, so [`read`](Self::read),
+/// [`write`](Self::write) and [`atomic`](Self::atomic) must check their own range as well. They must copy all of a
+/// range, or return an error.
 ///
 /// One call copies at most the payload of one packet, 4096 bytes, or with [`write_from`](Self::write_from) of 1024. The range
 /// is never empty.
@@ -106,7 +106,7 @@ pub trait Memory {
     /// Any [`AccessError`]. `extent` is untrusted: its end may overflow.
     fn check(&self, key: Key, extent: Extent, access: Access) -> Result<(), AccessError>;
 
-    /// Like [`check`](Self::check), for no range: the peer means all of the region.
+    /// Like [`check`](Self::check), but without a range: the peer refers to the whole region.
     ///
     /// # Errors
     ///
@@ -131,11 +131,11 @@ pub trait Memory {
     /// for a [`Key::Local`].
     fn write(&mut self, key: Key, addr: u64, bytes: &[u8]) -> Result<(), AccessError>;
 
-    /// Copies the bytes at `from` to `addr`. What the address in `from` means is between the wire, which has
-    /// received [`Contents::At`](crate::Contents::At) it, and the owner of the memory.
+    /// Copies the bytes at `from` to `addr`. The meaning of the address in `from` is agreed between the wire, which has
+    /// received [`Contents::At`](crate::Contents::At), and the owner of the memory.
     ///
-    /// The message may write `room` bytes from `addr` on, at least as many as `from` has: what its next packets bring
-    /// may be copied with this one.
+    /// The message may write `room` bytes from `addr` on, at least as many as `from` has, so that the bytes of its next
+    /// packets may be copied together with these.
     ///
     /// # Errors
     ///
@@ -152,12 +152,11 @@ pub trait Memory {
         Err(AccessError::Failed)
     }
 
-    /// Decides how the payload of the packet that is being written leaves. `extent` is what
-    /// [`read`](Self::read) would copy for it and for packets after it, of a message of `message` bytes. Returns how
-    /// many of these bytes leave [by reference](PayloadBy::Reference): none, all, or a multiple of 4096. One packet
-    /// stands for all of them. It is written without payload, and the owner of the memory sends along where the bytes
-    /// are: they do not change until the peer has acknowledged or received them. It is called for no packet that is
-    /// sent again.
+    /// Decides how the payload of the packet that is being written is sent. `extent` is what [`read`](Self::read) would
+    /// copy for this packet and those after it, in a message of `message` bytes. Returns how many of these bytes are sent
+    /// [by reference](PayloadBy::Reference): none, all, or a multiple of 4096. A single packet stands for all of them. It
+    /// is written without payload, and the owner of the memory adds where the bytes are; these must not change until the
+    /// peer has acknowledged or received them. This is not called for packets that are sent again.
     ///
     /// # Errors
     ///
@@ -179,7 +178,7 @@ pub trait Memory {
     /// As for [`check`](Self::check); needs `REMOTE_ATOMIC`.
     fn atomic(&mut self, key: Key, addr: u64, op: AtomicOp) -> Result<u64, AccessError>;
 
-    /// Begins the memory window with this key.
+    /// Binds the memory window with this key.
     ///
     /// # Errors
     ///
@@ -190,7 +189,7 @@ pub trait Memory {
         Err(AccessError::UnknownKey)
     }
 
-    /// Ends the memory window with this key: no access by it is permitted from here on.
+    /// Invalidates the memory window with this key, which permits no access from here on.
     ///
     /// # Errors
     ///

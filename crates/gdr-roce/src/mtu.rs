@@ -23,27 +23,27 @@ impl Mtu {
         Self::B4096,
     ];
 
-    /// The number of bytes.
+    /// Returns the number of bytes.
     pub const fn bytes(self) -> usize {
         256 << self as usize
     }
 
-    /// The largest path MTU of at most `bytes`.
+    /// Returns the largest path MTU of at most `bytes`.
     pub fn at_most(bytes: usize) -> Option<Self> {
         Self::ALL.into_iter().rev().find(|mtu| mtu.bytes() <= bytes)
     }
 
-    /// The value of `enum ibv_mtu`: 1 for 256 bytes to 5 for 4096.
+    /// Returns the value in `enum ibv_mtu`, from 1 for 256 bytes to 5 for 4096.
     pub const fn code(self) -> u8 {
         self as u8 + 1
     }
 
-    /// The path MTU of a value of `enum ibv_mtu`.
+    /// Returns the path MTU for a value of `enum ibv_mtu`.
     pub fn from_code(code: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|mtu| mtu.code() == code)
     }
 
-    /// The number of packets for a message of `len` bytes. An empty message takes one.
+    /// Returns the number of packets for a message of `len` bytes. An empty message takes one.
     pub const fn packets(self, len: u32) -> u32 {
         if len == 0 {
             1

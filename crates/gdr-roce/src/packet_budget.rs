@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// How many bytes of packets queue pairs keep together while a packet before them is missing
-/// ([`LossRecovery::Selective`](crate::LossRecovery::Selective)). A clone is the same budget.
+/// A limit on the bytes of packets that queue pairs together keep while an earlier packet is missing
+/// ([`LossRecovery::Selective`](crate::LossRecovery::Selective)). A clone refers to the same budget.
 ///
-/// A queue pair may hold at most as much as is left, so one alone never holds more than half, and the
-/// others still get some. A packet for which nothing is left is dropped, and its sender sends it again.
-/// Each packet counts its length and 64 bytes.
+/// A queue pair may hold at most as much as is left, so a single one never holds more than half, and others still
+/// get some. A packet that exceeds the budget is dropped, and its sender sends it again. Each packet counts with its
+/// length plus 64 bytes.
 #[derive(Clone, Debug)]
 pub struct PacketBudget(Arc<Bytes>);
 
@@ -20,7 +20,7 @@ struct Bytes {
 }
 
 impl PacketBudget {
-    /// The budget of a queue pair that was given none: 64 MiB.
+    /// The default budget of a queue pair: 64 MiB.
     pub const DEFAULT: usize = 64 << 20;
 
     /// What a packet counts besides its length: its place, and what the allocator adds.
@@ -34,14 +34,14 @@ impl PacketBudget {
         }))
     }
 
-    /// How many bytes are left.
+    /// Returns how many bytes are left.
     pub fn left(&self) -> usize {
         self.0.left.load(Ordering::Relaxed)
     }
 
-    /// Returns how many bytes were dropped unused since this last returned a number, once they are `least`
-    /// or more: in ERR, in RESET, or because a gap was not closed. An owner that gives much memory back to
-    /// the operating system then does so here, as an allocator may keep it.
+    /// Returns how many bytes of kept packets were dropped (in ERR, in RESET, or because a gap was not closed) since
+    /// this last returned a number, once there are at least `least`. The owner can then return the memory to the
+    /// operating system, since an allocator may keep it.
     pub fn dropped(&self, least: usize) -> Option<usize> {
         let enough = self.0.dropped.load(Ordering::Relaxed) >= least;
         enough.then(|| self.0.dropped.swap(0, Ordering::Relaxed))

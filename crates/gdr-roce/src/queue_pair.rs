@@ -29,13 +29,13 @@ const REQUESTS_AHEAD: u32 = 16;
 /// It owns no memory, socket or clock. Its owner
 ///
 /// 1. passes every packet for its number to [`receive`](Self::receive),
-/// 2. calls [`poll_transmit`](Self::poll_transmit) and sends the packet, until it returns `None`,
+/// 2. calls [`poll_transmit`](Self::poll_transmit) and sends the packet, until there is none,
 /// 3. calls [`handle_deadline`](Self::handle_deadline) at [`next_deadline`](Self::next_deadline),
 ///    and continues with 2,
 /// 4. calls [`poll_completion`](Self::poll_completion) and [`poll_event`](Self::poll_event).
 ///
-/// It is deterministic: the same calls with the same arguments give the same results, if what it shares with
-/// others ([`SharedReceiveQueue`], [`PacketBudget`]) is in the same state.
+/// It is deterministic: the same calls with the same arguments give the same results, as long as what it shares
+/// with others ([`SharedReceiveQueue`], [`PacketBudget`]) is in the same state.
 #[derive(Debug)]
 pub struct QueuePair {
     caps: Capabilities,
@@ -77,16 +77,16 @@ impl QueuePair {
         Self::with_receives(qpn, caps, config, Reliability::Reliable, receives)
     }
 
-    /// Creates the end of an extended reliable connection (XRC) that sends requests, in RESET. They are posted by
-    /// [`post_send_to`](Self::post_send_to). It receives none.
+    /// Creates the end of an extended reliable connection (XRC) that sends requests, in RESET. They are posted with
+    /// [`post_send_to`](Self::post_send_to). This end receives no requests.
     pub fn initiator(qpn: Qpn, caps: Capabilities, config: TransportConfig) -> Self {
         let receives = ReceiveQueue::new(None);
         Self::with_receives(qpn, caps, config, Reliability::Extended, receives)
     }
 
-    /// Creates the end of an extended reliable connection (XRC) that receives requests, in RESET. Their receives are in
-    /// the queues of `domain` that they name; a request that names none is an invalid one. The completions carry the
-    /// number of this queue pair.
+    /// Creates the end of an extended reliable connection (XRC) that receives requests, in RESET. Requests take their
+    /// receives from the queues in `domain` that they name; a request that names an unknown queue is invalid.
+    /// Completions carry the number of this queue pair.
     pub fn target(qpn: Qpn, config: TransportConfig, domain: &XrcDomain) -> Self {
         let caps = Capabilities {
             max_send_wr: 0,
@@ -97,19 +97,18 @@ impl QueuePair {
         Self::with_receives(qpn, caps, config, Reliability::Extended, receives)
     }
 
-    /// Creates one end of an unreliable connection (UC), in RESET. It takes its receives from `shared`
-    /// if that is given.
+    /// Creates one end of an unreliable connection (UC), in RESET. It takes its receives from `shared`, if that is
+    /// given.
     ///
-    /// It sends SENDs and WRITEs only, and each completes when its last packet was sent. Nothing is
-    /// acknowledged or repeated. A message is dropped if one of its packets is lost, if it is not
-    /// permitted or does not fit, or if it needs a receive and none is posted; the receive that it has
-    /// taken is used by the next message. A receive whose segments are not registered completes with
-    /// [`WcStatus::LocalProtection`](crate::WcStatus::LocalProtection), and the state changes to ERR. A
-    /// request whose segments are not registered completes with that status too, and the state changes
-    /// to SQE.
+    /// It supports only SEND and WRITE, which complete when their last packet has been sent. Nothing is acknowledged
+    /// or retransmitted. A message is dropped if one of its packets is lost, if it is not permitted or does not fit,
+    /// or if it needs a receive and none is posted; if it has already taken a receive, the next message uses it. A
+    /// receive whose segments are not registered completes with
+    /// [`WcStatus::LocalProtection`](crate::WcStatus::LocalProtection), and the state changes to ERR. A request whose
+    /// segments are not registered completes with the same status, and the state changes to SQE.
     ///
-    /// Of [`RtrAttributes`] and [`RtsAttributes`] the limits of READs and all that is about
-    /// acknowledgements and repetitions means nothing here.
+    /// The attributes in [`RtrAttributes`] and [`RtsAttributes`] that limit READs or concern acknowledgements and
+    /// retries have no effect.
     pub fn unreliable(qpn: Qpn, caps: Capabilities, shared: Option<&SharedReceiveQueue>) -> Self {
         let (config, service) = (TransportConfig::default(), Reliability::Unreliable);
         let receives = ReceiveQueue::new(shared.cloned());
@@ -143,41 +142,41 @@ impl QueuePair {
         }
     }
 
-    /// Counts the packets that it keeps after a gap against `budget`, which several queue pairs may have.
-    /// Without this each has [`PacketBudget::DEFAULT`] for itself.
+    /// Counts the packets that it keeps after a gap against `budget`, which several queue pairs may share. By default,
+    /// each queue pair has its own budget of [`PacketBudget::DEFAULT`].
     #[must_use]
     pub fn with_packet_budget(mut self, budget: &PacketBudget) -> Self {
         self.responder.set_budget(budget.clone());
         self
     }
 
-    /// The queue pair number.
+    /// Returns the queue pair number.
     pub const fn qpn(&self) -> Qpn {
         self.connection.qpn
     }
 
-    /// The service of the connection.
+    /// Returns the service of the connection.
     pub const fn reliability(&self) -> Reliability {
         self.connection.reliability
     }
 
-    /// The sizes that it was created with.
+    /// Returns the sizes that it was created with.
     pub const fn capabilities(&self) -> &Capabilities {
         &self.caps
     }
 
-    /// The flow control parameters that it was created with.
+    /// Returns the flow control parameters that it was created with.
     pub const fn config(&self) -> &TransportConfig {
         &self.config
     }
 
-    /// The current state.
+    /// Returns the current state.
     pub const fn state(&self) -> State {
         self.state
     }
 
-    /// Changes the state from RESET to INIT, in which receives can be posted. The peer is allowed
-    /// `access` only, whatever the memory regions permit.
+    /// Changes the state from RESET to INIT, in which receives can be posted. `access` limits what the peer may do,
+    /// whatever the memory regions permit.
     ///
     /// # Errors
     ///
@@ -188,7 +187,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Changes what the peer is allowed, in any state. RESET allows nothing.
+    /// Changes what the peer may do, in any state. RESET permits nothing.
     pub fn set_access(&mut self, access: Access) {
         if self.state != State::Reset {
             self.responder.set_access(access);
@@ -221,8 +220,8 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Changes the state from RTS to SQD: requests that were begun are finished, and others stay on the
-    /// queue. [`Event::SendQueueDrained`] follows.
+    /// Changes the state from RTS to SQD: requests in progress are finished, and others stay in the queue. Then
+    /// [`Event::SendQueueDrained`] is reported.
     ///
     /// # Errors
     ///
@@ -249,7 +248,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Returns whether the state is SQD, and requests that were begun are not complete.
+    /// Returns whether the state is SQD, and requests are still in progress.
     pub const fn is_draining(&self) -> bool {
         self.draining
     }
@@ -262,8 +261,8 @@ impl QueuePair {
         }
     }
 
-    /// Sets how losses are recovered; the peer must do the same. To be called before RTR. An unreliable
-    /// connection recovers none.
+    /// Sets how losses are recovered; the peer must use the same method. This must be called before RTR. An
+    /// unreliable connection does not recover losses.
     ///
     /// # Errors
     ///
@@ -278,13 +277,13 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Changes the attributes of the requester, but for the PSN, which stays.
+    /// Changes the attributes of the requester, except for the PSN.
     pub fn set_rts_attributes(&mut self, attributes: &RtsAttributes) {
         self.requester
             .set_attributes(attributes, self.connection.reliability);
     }
 
-    /// Packets go through a network from here on, after some whose payload was elsewhere.
+    /// Notes that packets go through a network from here on, after some whose payload was elsewhere.
     pub fn send_by_network(&mut self) {
         self.requester.send_by_network();
     }
@@ -316,9 +315,9 @@ impl QueuePair {
         }
     }
 
-    /// Changes the state to ERR because bytes that its [`Memory`] took did not get to their place. What has arrived and
-    /// was not [polled](Self::poll_completion) completes with
-    /// [`LocalOperation`](crate::WcStatus::LocalOperation), and nothing of it is acknowledged.
+    /// Changes the state to ERR because bytes that its [`Memory`] has accepted did not reach their destination. Requests
+    /// that have arrived but were not [polled](Self::poll_completion) complete with
+    /// [`LocalOperation`](crate::WcStatus::LocalOperation), and are not acknowledged.
     pub fn fail_placement(&mut self) {
         // A completion that was polled cannot be taken back, so only the others change.
         for completion in &mut self.notifications.completions {
@@ -377,8 +376,8 @@ impl QueuePair {
         }
     }
 
-    /// Like [`post_send`](Self::post_send), with the number of the shared receive queue that the peer of an
-    /// [`initiator`](Self::initiator) takes the receive from. Other services do not send it.
+    /// Like [`post_send`](Self::post_send), with the number of the shared receive queue from which the peer of an
+    /// [`initiator`](Self::initiator) takes the receive. Other services do not send this number.
     ///
     /// # Errors
     ///
@@ -393,9 +392,8 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Takes back the `count` requests that were posted last to the send queue, as if they had not been
-    /// posted: they are not sent, and do not complete. Between those posts and this call there must be
-    /// no other call.
+    /// Takes back the last `count` requests posted to the send queue, as if they had not been posted: they are not
+    /// sent, and do not complete. There must be no other call between those posts and this one.
     pub fn withdraw_sends(&mut self, count: usize) {
         match self.state {
             State::Error | State::SendQueueError => self.notifications.withdraw(count),
@@ -473,8 +471,8 @@ impl QueuePair {
     }
 
     /// Answers the expected packet as if no receive were posted for it (RNR NAK), instead of
-    /// [`receive`](Self::receive): for tests of what the peer does then. Returns whether the packet with this number is
-    /// the expected one; if not, nothing has happened.
+    /// [`receive`](Self::receive), to test how the peer reacts. Returns whether the packet with this PSN is the expected
+    /// one; if not, nothing happens.
     pub fn refuse_not_ready(&mut self, psn: Psn) -> bool {
         let receives = matches!(
             self.state,
@@ -483,10 +481,9 @@ impl QueuePair {
         receives && self.responder.refuse_not_ready(psn)
     }
 
-    /// Writes the next packet to the start of `out` and returns its length, or `None` if there is
-    /// no packet to send. An acknowledgement goes after the first requests that are ready, so that all can
-    /// leave by one system call. The last four bytes are zeros; [`wire::icrc::seal`](crate::wire::icrc::seal)
-    /// replaces them with the ICRC.
+    /// Writes the next packet to the start of `out` and returns its length, or `None` if there is no packet to send.
+    /// An acknowledgement follows the first requests that are ready, so that a single system call can send all of
+    /// them. The last four bytes are zeros, which [`wire::icrc::seal`](crate::wire::icrc::seal) replaces with the ICRC.
     ///
     /// # Panics
     ///
@@ -540,29 +537,29 @@ impl QueuePair {
         }
     }
 
-    /// Returns whether [`poll_transmit`](Self::poll_transmit) has to be called: if not, no response
-    /// and no request waits to be sent, and it would return `None`.
+    /// Returns whether [`poll_transmit`](Self::poll_transmit) has to be called. If not, neither a response nor a
+    /// request waits to be sent, and it would return `None`.
     pub fn may_transmit(&self) -> bool {
         self.responder.has_responses() || self.requester.has_unsent()
     }
 
-    /// Returns whether an acknowledgement is all that waits to be sent. Its owner may keep it back for a
-    /// moment, much shorter than the peer's timeout: if the program answers the peer's message, both leave
-    /// together.
+    /// Returns whether an acknowledgement is all that waits to be sent. The owner may hold it back for a moment, much
+    /// shorter than the peer's timeout, so that it can be sent together with the program's answer to the peer's
+    /// message.
     pub fn owes_only_acknowledgement(&self) -> bool {
         self.responder.owed_acknowledgement().is_some() && !self.requester.has_unsent()
     }
 
-    /// Queues the acknowledgement of all messages that were executed, if it is due or will be; returns whether one
-    /// is queued. For a connection that is about to end: its peer need not learn of the messages by a timeout.
+    /// Queues the acknowledgement of all executed messages, if it is due or will be, and returns whether one is
+    /// queued. This is for a connection that is about to end, so that its peer does not run into a timeout.
     pub fn acknowledge(&mut self) -> bool {
         self.responder.acknowledge_unrequested();
         self.responder.owed_acknowledgement().is_some()
     }
 
-    /// Completes what the peer has not acknowledged with [`WcStatus::RetryExceeded`](crate::WcStatus), as if all
-    /// retries were over, and each later request: its owner knows that the peer has ended. A connection that is
-    /// unreliable goes on.
+    /// Completes requests that the peer has not acknowledged, and all later ones, with
+    /// [`WcStatus::RetryExceeded`](crate::WcStatus), as if all retries were exhausted, because the owner knows that the
+    /// peer has ended. An unreliable connection is not affected.
     pub fn end_peer(&mut self) {
         self.requester.end_peer();
     }
@@ -624,8 +621,8 @@ impl QueuePair {
         self.requester.has_outstanding()
     }
 
-    /// When [`handle_deadline`](Self::handle_deadline) must be called, or `None` if it need not be.
-    /// Every other call may change it.
+    /// Returns when [`handle_deadline`](Self::handle_deadline) must be called, or `None` if it need not be. Every other
+    /// call may change this.
     pub fn next_deadline(&self) -> Option<Time> {
         let deadlines = [
             self.requester.next_deadline(),
@@ -634,8 +631,8 @@ impl QueuePair {
         deadlines.into_iter().flatten().min()
     }
 
-    /// Processes the timers that have expired at `now`. Packets may be ready for transmission
-    /// afterwards. A call before the deadline does nothing.
+    /// Processes the timers that have expired at `now`, after which packets may be ready for transmission. Does nothing
+    /// before the deadline.
     pub fn handle_deadline(&mut self, now: Time) {
         self.responder.handle_deadline(now);
         let handled = self.requester.handle_deadline(now, &mut self.notifications);
@@ -649,12 +646,12 @@ impl QueuePair {
         }
     }
 
-    /// The counters of this connection. RESET sets them to zero.
+    /// Returns the counters of this connection. RESET sets them to zero.
     pub fn statistics(&self) -> Statistics {
         self.requester.statistics + self.responder.statistics
     }
 
-    /// What it has done for the peer. RESET sets it to zero.
+    /// Returns counters of what it has done for the peer. RESET sets them to zero.
     pub fn served(&self) -> Served {
         self.responder.served
     }

@@ -1,10 +1,10 @@
-//! What a traced verbs program registered and moved: the files that it leaves, and their report.
+//! Reads the trace files of verbs programs, and reports what the programs registered and moved.
 //!
-//! The library that `gdr trace` puts into a process counts in a file that the process maps, so the
-//! counts of a killed process are complete. [`layout`] describes that file, [`ProcessTrace`] is what
-//! was read from one, and [`Report`] puts the processes of a run together.
+//! The library that `gdr trace` loads into a process keeps its counters in a file that the process maps, so
+//! they are complete even if the process is killed. [`layout`] describes the file, [`ProcessTrace`] is the
+//! parsed content of one file, and [`Report`] combines the processes of a run.
 //!
-//! [`ProcessTrace::parse`] accepts any bytes: what is damaged is an error or is left out.
+//! [`ProcessTrace::parse`] accepts arbitrary bytes: damaged parts are left out, or result in an error.
 
 #![warn(clippy::disallowed_methods)]
 #![forbid(unsafe_code)]

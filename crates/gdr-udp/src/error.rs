@@ -27,7 +27,9 @@ pub enum Error {
         source: io::Error,
     },
     /// Only shared ports have the management queue pair.
-    #[error("UDP {address} is not shared, so it has no management queue pair; share the port")]
+    #[error(
+        "UDP {address} is not shared, and only shared ports have a management queue pair; share the port"
+    )]
     PortNotShared { address: SocketAddr },
     /// The UDP port cannot be shared with other devices.
     #[error("UDP {address} cannot be shared: {reason}")]
@@ -55,10 +57,10 @@ pub enum Error {
         source: io::Error,
     },
     /// An unspecified or multicast address.
-    #[error("{0} is not the address of a single interface; give the address that peers send to")]
+    #[error("{0} is not the address of a single interface; use the address that peers send to")]
     AddressNotUnicast(IpAddr),
     /// A group that is not a multicast address.
-    #[error("{0} is not a multicast address; IPv4 has 224.0.0.0/4 and IPv6 ff00::/8")]
+    #[error("{0} is not a multicast address; use one in 224.0.0.0/4 (IPv4) or ff00::/8 (IPv6)")]
     NotMulticast(IpAddr),
     /// Two address families on one path.
     #[error("{local} and {peer} have different address families; use IPv4 or IPv6 on both sides")]
@@ -71,7 +73,7 @@ pub enum Error {
     NoRoute { peer: IpAddr, source: io::Error },
     /// The route to a peer carries no RoCE packets.
     #[error(
-        "the route to {peer} has an MTU of {mtu}, which is below RoCE's smallest packet; raise it \
+        "the route to {peer} has an MTU of {mtu}, which is too small for any RoCE packet; raise it \
          (`ip link set DEVICE mtu 1500`), or use another interface"
     )]
     MtuTooSmall {

@@ -1,12 +1,12 @@
 //! The sockets of a software RDMA NIC.
 //!
-//! A [`UdpWire`] is one end of the wire over UDP: it sends packets in batches, receives what the kernel merged, and
-//! writes and checks their ICRCs. Its [`Socket`] passes packets of peers only, may share its port with devices of other
-//! processes, and sends from source ports of its own. A [`PacketSocket`] carries whole Ethernet frames, and a
-//! [`LinkWatch`] follows the state of an interface.
+//! A [`UdpWire`] sends packets over UDP in batches, receives packets that the kernel has merged, and computes and
+//! checks their ICRCs. Its [`Socket`] accepts packets only from peers, can share its port with devices in other
+//! processes, and varies its source ports. A [`PacketSocket`] carries whole Ethernet frames, and a [`LinkWatch`]
+//! follows the state of an interface.
 //!
-//! Everything here knows of packets only that each has a destination queue pair and an ICRC. Queue pairs, timers and
-//! memory are above it, in `gdr-nic`; the headers are `gdr-roce`'s.
+//! All that this crate knows about a packet is that it has a destination queue pair and an ICRC. `gdr-nic` adds queue
+//! pairs, timers and memory, and `gdr-roce` defines the headers.
 //!
 //! # Where to look
 //!

@@ -5,14 +5,13 @@
 //! build this crate or to start a program that uses it: the crate contains declarations that
 //! `cargo xtask bindings` has generated from the header of rdma-core 65.0.
 //!
-//! The interface is `unsafe`: the functions of libibverbs are methods of [`Verbs`], the inline verbs
-//! of its header are functions, all with their names in C and a documented contract. The crate adds
-//! that a missing function is never called: a function that the library or the provider of the
-//! device lacks gives a [`VerbError`], as does any failure, with the name of the verb and its
-//! `errno`.
+//! The interface is `unsafe`: the functions of libibverbs are methods of [`Verbs`], and the inline verbs
+//! in its header are functions. All of them keep their C names, and document their contract. A missing
+//! function is never called: if the library or the device's provider lacks it, the result is a
+//! [`VerbError`] with the name of the verb and its `errno`, as for any other failure.
 //!
-//! Enumerations of C are structures around a number, with the names in C as constants, so unknown
-//! values from newer kernels are valid.
+//! C enumerations are structures around a number, with the C names as constants, so unknown values from
+//! newer kernels are valid.
 //!
 //! ```no_run
 //! use std::mem::MaybeUninit;

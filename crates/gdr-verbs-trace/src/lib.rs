@@ -5,19 +5,18 @@
 //! function of libibverbs that it exports calls the same function of the real library, which is
 //! what the program would call without it, and counts the result:
 //!
-//! - Linked functions are found by `dlsym(RTLD_NEXT)`. Where a program looks functions up in a
-//!   library that it loaded, they are replaced in the answers of `dlsym` and `dlvsym`, which this
-//!   library exports, too (`symbol_lookup`).
-//! - Inline functions of libibverbs' header go through tables of functions in contexts, queue pairs
-//!   and extended completion queues. Those tables get functions of this crate when the object is made
+//! - Functions that the program is linked against are found with `dlsym(RTLD_NEXT)`. For programs that look
+//!   functions up in a library that they have loaded, this library also exports `dlsym` and `dlvsym`, which
+//!   return its own functions (`symbol_lookup`).
+//! - Inline functions in libibverbs' header call through function tables in contexts, queue pairs and
+//!   extended completion queues. This crate's functions are put into those tables when an object is created
 //!   (`open_context`, `queue_pair`, `cq_ex`).
 //!
-//! The counts are in a file in the folder that `GDR_TRACE_FOLDER` names, which the process maps
-//! (`recorder`, in the layout of `gdr_trace::layout`). Without the variable nothing is counted and
-//! nothing is replaced in any table.
+//! The counters are in a file in the directory that `GDR_TRACE_FOLDER` names, which the process maps
+//! (`recorder`, with the layout of `gdr_trace::layout`). If the variable is not set, nothing is counted, and
+//! no table is changed.
 //!
-//! Nothing here changes what a program sees: results, errno and the order of calls are the real
-//! library's.
+//! The program sees no difference: results, errno and the order of calls are those of the real library.
 
 #![warn(clippy::disallowed_methods)]
 

@@ -148,7 +148,7 @@ unsafe fn path_to_sender(
         )
     };
     attr.grh.dgid = match source_v4 {
-        // Version 4 comes after 20 bytes without a meaning, version 6 at the beginning.
+        // An IPv4 header follows 20 bytes without meaning, an IPv6 header is at the beginning.
         (version, v4) if version >> 4 == 4 && first >> 4 != 6 => ibv_gid {
             raw: std::net::Ipv4Addr::from(v4).to_ipv6_mapped().octets(),
         },

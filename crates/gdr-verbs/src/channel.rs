@@ -100,7 +100,7 @@ unsafe extern "C" fn ibv_get_cq_event(
                 queue.unacknowledged_completions().add();
                 Ok::<_, Errno>(queue)
             })?;
-            // A queue that is being destroyed forgets its events.
+            // A queue that is being destroyed discards its events.
             if let Ok(queue) = taken {
                 break queue;
             }

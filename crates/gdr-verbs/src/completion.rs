@@ -50,7 +50,8 @@ pub(crate) fn flags_of(completion: &Completion) -> c_uint {
     if completion.invalidated.is_some() {
         flags |= ibv_wc_flags::IBV_WC_WITH_INV;
     }
-    // Also for connections, as rxe and mlx5 have it. Only datagrams have it in their memory.
+    // Set the flag for connections too, like rxe and mlx5, although only datagrams have the header in their
+    // memory.
     if completion.has_network_header {
         flags |= ibv_wc_flags::IBV_WC_GRH;
     }
@@ -83,7 +84,7 @@ const OVER_IPV4: u8 = 0b1010;
 pub(crate) fn service_level_of(completion: &Completion, device: &Device) -> u8 {
     match completion.source_qpn {
         None => 0,
-        // A device has one address, and so have its peers one of the same version.
+        // A device has one address, and its peers have addresses of the same version.
         Some(_) if device.gid().to_ipv4_mapped().is_some() => OVER_IPV4,
         Some(_) => OVER_IPV6,
     }

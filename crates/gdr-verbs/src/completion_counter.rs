@@ -240,7 +240,7 @@ unsafe extern "C" fn ibv_qp_attach_comp_cntr(
         if wanted.comp_mask != 0 || wanted.op_mask & !all_operations() != 0 {
             return Err(Errno::OPNOTSUPP);
         }
-        // While it is locked the state stays what the program made it.
+        // While the lock is held, the program cannot change the state.
         let _attributes = lock(&pair.attributes);
         let may = [ibv_qp_state::IBV_QPS_RESET, ibv_qp_state::IBV_QPS_INIT];
         if wanted.op_mask == 0 || !pair.is_of(&counter.context) || !may.contains(&pair.state()) {

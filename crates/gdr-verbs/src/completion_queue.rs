@@ -57,7 +57,7 @@ const SOLICITED: u8 = 2;
 impl Notifier {
     /// Runs while the engine is locked.
     fn completed(&self, completion: &Completion) -> nic::Announcement {
-        // The completion was stored before; `arm` is followed by a poll of the program.
+        // The completion was stored before this fence, and the program polls after it has armed the queue.
         fence(Ordering::SeqCst);
         let armed = self.armed.load(Ordering::Relaxed);
         let wanted = match armed {
@@ -73,7 +73,7 @@ impl Notifier {
     }
 
     fn arm(&self, what: u8) {
-        // All completions include the solicited ones.
+        // ANY includes solicited completions.
         let stronger = |armed| (armed != ANY).then_some(what);
         let _ = self
             .armed
@@ -134,7 +134,7 @@ impl Queue {
             queue: address,
             events: match &channel {
                 Some(channel) => Arc::clone(channel.events()),
-                // Never armed, so never used.
+                // The queue can never be armed, so this is never used.
                 None => Arc::new(EventQueue::new()?),
             },
         });
@@ -258,7 +258,7 @@ pub(crate) extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -
         }
         let what = if solicited_only == 0 { ANY } else { SOLICITED };
         queue.notifier.arm(what);
-        // The program is about to wait for the channel.
+        // The program is about to wait on the channel.
         queue.queue.device().leave_to_thread();
         Ok(())
     })
@@ -269,7 +269,7 @@ impl Drop for Queue {
         let owners = self.context.device().owners();
         owners.remove_queue(self.queue.number());
         for table in [&ASYNC_EVENTS, &COMPLETION_EVENTS] {
-            // An error means that creation failed before it was there.
+            // An error means that creation failed before the entry existed.
             let _ = table.remove(self.as_ptr());
         }
     }

@@ -63,7 +63,7 @@ impl Context {
             CObject::<verbs_context>::new(|whole| {
                 fill(whole);
                 whole.context.device = device.as_ptr();
-                // There are no commands to it; programs duplicate it for other processes.
+                // No commands are sent to it, but programs duplicate it for other processes.
                 whole.context.cmd_fd = fd;
                 whole.context.async_fd = fd;
                 whole.context.num_comp_vectors = 1;

@@ -138,7 +138,7 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
     status(|| {
         let queue = Queue::of(cq.cast())?;
         let mut current = queue.polling().begin()?;
-        // Without a completion the poll has not begun.
+        // Without a completion, no poll is in progress.
         match advance(&queue, &mut current) {
             Ok(()) => Ok(()),
             Err(errno) => {

@@ -266,9 +266,9 @@ impl Device {
         }
         let owners = Arc::clone(&state.owners);
         let on_event = move |event: &AsyncEvent| owners.tell(event);
-        // A value without a meaning is refused here, and not at the first registration.
+        // Refuse an invalid value here, rather than at the first registration.
         gpu_memory::reads()?;
-        // Programs of other processes may have the address open, too.
+        // Other processes may have the address open, too.
         let options = SoftOptions::new(self.nic.address).port_use(PortUse::Shared);
         let opened = nic::Device::open(&options, Some(Box::new(on_event)))
             .inspect_err(|error| tracing::error!(%error, "gdr{} cannot be used", self.index))?;
@@ -358,7 +358,8 @@ impl InstalledList {
     fn new() -> Self {
         let mut found: c_int = 0;
         let count = &raw mut found;
-        // It finds its devices in the kernel's files, or would take this library's for the kernel's.
+        // It must find its devices in the kernel's files: otherwise it would take this library's devices
+        // for the kernel's.
         let list = files::hidden(|| call_system!(ibv_get_device_list(count)));
         let list = list.unwrap_or(ptr::null_mut());
         if found > 0 {
@@ -422,8 +423,8 @@ unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_dev
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
     plain((), || {
-        // A list that is not known was freed before, belongs to the parent of this process, or was made
-        // up by the program.
+        // An unknown list was already freed, belongs to the parent of this process, or was made up by the
+        // program.
         let Some(installed) = lock(INSTALLED_LISTS.get_fast()).remove(&list.addr()) else {
             return Ok(());
         };

@@ -192,7 +192,7 @@ pub(crate) extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
         let domain = Domain::of(pd)?;
         let all = (nic::Buffer::null(), 0, u64::MAX);
         let engine = domain.context().engine()?;
-        // A null region is for this side alone, as ibv_alloc_null_mr(3) has it.
+        // A null region is only for this side, see ibv_alloc_null_mr(3).
         let access = nic::Access::LOCAL_WRITE;
         let region = engine.register_buffer(domain.nic(), all, 0, access)?;
         let described = (std::ptr::null_mut(), usize::MAX);

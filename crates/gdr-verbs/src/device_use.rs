@@ -98,7 +98,7 @@ pub(crate) fn moved(engine: &nic::Device) {
     record
         .engines
         .retain(|(other, bytes)| match other.upgrade() {
-            // It is counted again below.
+            // The engine is counted again below.
             Some(open) => !open.is_same(engine),
             None => {
                 closed += bytes;

@@ -99,7 +99,7 @@ extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
     forward!(unless is_own(context), ibv_alloc_pd(context));
     pointer(|| {
         let context = Context::of(context)?;
-        // Fails here, rather than later, if the address is in use.
+        // If the address is in use, fail here rather than later.
         context.engine()?;
         Ok(insert(context, nic::Domain::new(), None, None))
     })

@@ -53,7 +53,7 @@ impl<T> EventQueue<T> {
 
     pub(crate) fn push(&self, event: T) {
         self.lock().push_back(event);
-        // Fails only at 2^64 - 1 events.
+        // This fails only at 2^64 - 1 events.
         if let Err(error) = rustix::io::write(&self.fd, &1_u64.to_ne_bytes()) {
             tracing::debug!(%error, "an event was not announced");
         }
@@ -67,7 +67,7 @@ impl<T> EventQueue<T> {
         loop {
             rustix::io::read(&self.fd, &mut [0; 8])?;
             let mut events = self.lock();
-            // The event of this token may have been of an object that was destroyed meanwhile.
+            // The event for this token may have belonged to an object that has been destroyed meanwhile.
             if let Some(event) = events.pop_front() {
                 return Ok(count(event));
             }

@@ -23,7 +23,7 @@ use crate::table::Table;
 
 /// A flow. It holds no queue pair, which cannot be destroyed before it.
 pub(crate) struct Flow {
-    // Ended before what it uses.
+    // Dropped before the objects that it uses.
     _flow: gdr_nic::Flow,
     _object: CObject<ibv_flow>,
     context: Arc<Context>,
@@ -160,7 +160,7 @@ unsafe fn spec(place: *const u8) -> Result<(FlowSpec, usize), Errno> {
                 _ => FlowSpec::Udp(ports),
             }
         }
-        // Tunnels, tags, drops and counters.
+        // Tunnels, tags, drops and counters are not supported.
         _ => return Err(Errno::OPNOTSUPP),
     };
     Ok((spec, size))

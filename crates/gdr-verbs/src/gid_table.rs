@@ -33,7 +33,7 @@ unsafe extern "C" fn ibv_query_gid(
     minus_one(|| {
         let context = device_with_port(context, port.into())?;
         check_gid_index(index.cast_unsigned())?;
-        // As libibverbs reads an empty entry.
+        // This is how libibverbs reads an empty entry.
         let empty = Ipv6Addr::UNSPECIFIED;
         let raw = found(&context).unwrap_or(empty).octets();
         // SAFETY: the contract of this function.

@@ -40,7 +40,7 @@ pub(crate) fn populate(memory: Memory, rights: Rights) -> Result<(), Errno> {
     // SAFETY: the advice changes no contents, and fails for what is not mapped.
     match unsafe { libc::madvise(start_ptr, end - start, advice) } {
         0 => Ok(()),
-        // Older kernels do not know it, and memory of devices cannot be populated.
+        // Older kernels do not support this, and device memory cannot be populated.
         _ if is_mapped(start, end, rights) => Ok(()),
         _ => Err(Errno::FAULT),
     }

@@ -28,7 +28,7 @@ use crate::table::Table;
 extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_context {
     if let Some(context) = with_descriptor(cmd_fd) {
         return pointer(|| {
-            // Two contexts would close it.
+            // Otherwise two contexts would close the descriptor.
             if CONTEXTS.find(|it| it.has_descriptor(cmd_fd)).is_some() {
                 return Err(Errno::INVAL);
             }

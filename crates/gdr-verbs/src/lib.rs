@@ -1,30 +1,28 @@
-//! libibverbs' C interface on the software NIC, `gdr-nic`: an RDMA network card for programs that know
-//! nothing of it, without hardware, kernel modules or privileges.
+//! libibverbs' C interface on top of the software NIC `gdr-nic`: gives unmodified programs an RDMA device without
+//! hardware, kernel modules or privileges.
 //!
-//! The crate exports C functions only. `cargo xtask verbs-library` links it to two libraries with
-//! the symbol versions of rdma-core: `libgdr-verbs.so` for `LD_PRELOAD`, and `shadow/libibverbs.so.1` for a
-//! folder of `LD_LIBRARY_PATH`.
+//! The crate exports only C functions. `cargo xtask verbs-library` links it into two libraries with the symbol
+//! versions of rdma-core: `libgdr-verbs.so` for `LD_PRELOAD`, and `shadow/libibverbs.so.1` for a directory in
+//! `LD_LIBRARY_PATH`.
 //!
 //! # Devices
 //!
-//! `GDR_NICS` lists addresses or network interfaces, separated by commas: the devices `gdr0`, `gdr1`
-//! and so on, in this order. Without it there is one for 127.0.0.1 and for the first IPv4 and IPv6
-//! address of every interface that is up. A device has one port and one GID: its address, of type
-//! RoCE v2, at index 0 and also at 1 to 3, where programs for other devices look for it. Its engine is opened with the first protection domain or completion
-//! queue, not by listing, opening or querying the device.
+//! `GDR_NICS` is a comma-separated list of addresses or network interfaces, which become the devices `gdr0`, `gdr1`
+//! and so on, in this order. Without it, there is a device for 127.0.0.1 and for the first IPv4 and IPv6 address of
+//! every interface that is up. A device has one port and one GID: its address, of type RoCE v2, at index 0 and also
+//! at 1 to 3, where programs written for other devices look for it. Listing, opening and querying a device does not
+//! start its engine; the first protection domain or completion queue does.
 //!
 //! # Handles
 //!
-//! An installed libibverbs stays in use: its devices are listed after this library's, and a call about
-//! a handle that this library never returned goes to it, once it has listed a device. A call with a
-//! handle of this library never does, whatever other handles it has. Functions of a later libibverbs,
-//! which this library lacks, find functions in its contexts that refuse.
+//! An installed libibverbs stays in use: its devices are listed after this library's, and once it has listed a
+//! device, it receives calls with handles that this library never returned. A call with any handle of this library
+//! never goes there. Newer functions that this library lacks find functions in its contexts that refuse the call.
 //!
-//! Every handle is looked up in a table before it is used: one that was never returned, whose object
-//! was destroyed, or that belongs to the parent of a forked process, gives `EINVAL`. Handles of the last two
-//! kinds are known by their memory, which is never used for anything else. What a program passes
-//! besides handles is trusted as in libibverbs: arrays have their length, and registered memory stays
-//! mapped.
+//! Every handle is looked up in a table before it is used. A handle that was never returned, whose object was
+//! destroyed, or that belongs to the parent of a forked process results in `EINVAL`. The last two kinds are
+//! recognized by their memory, which is never reused. Other arguments are trusted, as in libibverbs: arrays have
+//! the stated length, and registered memory stays mapped.
 //!
 //! Every function catches panics, which become `EIO`.
 

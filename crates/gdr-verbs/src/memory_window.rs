@@ -76,7 +76,7 @@ impl Prepared {
         info: &ibv_mw_bind_info,
         pair: &Pair,
     ) -> Result<Self, Errno> {
-        // The right of this side is nothing to a window, and programs set it.
+        // Programs set the right of this side, which means nothing for a window.
         let rights = Flags::IBV_ACCESS_LOCAL_WRITE
             | Flags::IBV_ACCESS_REMOTE_WRITE
             | Flags::IBV_ACCESS_REMOTE_READ

@@ -62,7 +62,7 @@ const STANDARD: u32 = (Mask::IBV_QP_DEST_QPN.0 << 1) - 1;
 
 /// Changes a queue pair; `stored` has the attributes that were set before.
 fn modify(pair: &Pair, stored: &ibv_qp_attr, attr: &ibv_qp_attr, mask: Mask) -> Result<(), Errno> {
-    // As the kernel: rate limits, and whatever comes after them.
+    // Like the kernel, refuse rate limits and all later attributes.
     if mask.0 & !STANDARD != 0 {
         return Err(Errno::OPNOTSUPP);
     }
@@ -239,7 +239,7 @@ unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask
         // SAFETY: the contract of this function.
         let attr = unsafe { attr.read() };
         let mask = Mask(mask.cast_unsigned());
-        // One at a time, so that the check of the state holds.
+        // Allow one change at a time, so that the checked state stays valid.
         let mut stored = lock(&pair.attributes);
         modify(&pair, &stored, &attr, mask)?;
         if mask.contains(Mask::IBV_QP_STATE) {

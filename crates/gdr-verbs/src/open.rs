@@ -86,7 +86,7 @@ extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
     forward!(unless is_own(context), ibv_close_device(context));
     minus_one(|| {
         let closed = CONTEXTS.remove(context)?;
-        // In the order in which they use each other.
+        // Remove them in an order in which users go before what they use.
         drop(flow::FLOWS.remove_all(|flow| flow.is_of(&closed)));
         let pairs = queue_pair::PAIRS.remove_all(|pair| pair.is_of(&closed));
         pairs.iter().for_each(|pair| pair.leave());

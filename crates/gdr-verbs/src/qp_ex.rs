@@ -270,7 +270,7 @@ extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, number: u32) {
 unsafe fn add(qp: *mut ibv_qp_ex, operation: Operation) {
     plain((), || {
         build(qp, |pair, builder| {
-            // More never fit, and a program that does not complete must not fill the memory.
+            // More would never fit, and a program that never completes a section must not fill the memory.
             if builder.requests.len() >= pair.init().cap.max_send_wr as usize {
                 return builder.fail(Errno::NOMEM);
             }

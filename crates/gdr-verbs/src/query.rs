@@ -53,7 +53,8 @@ fn device_attributes(device: &Device) -> ibv_device_attr {
         sys_image_guid: device.guid().to_be(),
         max_mr_size: i64::MAX as u64,
         page_size_cap: !(rustix::param::page_size() as u64 - 1),
-        // No vendor's number, so that no vendor's library claims the device. Linux's rxe has it, too.
+        // This is not the ID of any vendor, so no vendor's library claims the device. Linux's rxe uses it,
+        // too.
         vendor_id: 0xff_ffff,
         vendor_part_id: 0,
         hw_ver: 0,

@@ -94,7 +94,7 @@ impl NicPair {
 
 /// A queue pair.
 pub(crate) struct Pair {
-    // Destroyed before what it uses.
+    // Dropped before the objects that it uses.
     pair: NicPair,
     object: CObject<ibv_qp_ex>,
     context: Arc<Context>,
@@ -265,7 +265,7 @@ impl Pair {
         wanted: &mut ibv_qp_init_attr_ex,
     ) -> Result<(Arc<Context>, NicPair, Vec<Use>), Errno> {
         let domain = XrcDomain::of(wanted.xrcd)?;
-        // It has none of its own.
+        // The queue pair has no queues of its own.
         wanted.cap = ibv_qp_cap::default();
         let pair = NicPair::Connection(domain.nic().target()?);
         Ok((
@@ -290,7 +290,7 @@ impl Pair {
         }
         // SAFETY: the program has set the configuration with the table.
         let spread = unsafe { table.spread(&wanted.rx_hash_conf) }?;
-        // It has none of its own, and so no completions.
+        // The queue pair has no queues of its own, and so no completions.
         wanted.cap = ibv_qp_cap::default();
         let engine = context.engine()?;
         let pair = receiver(engine, &domain, &engine.completion_queue(1, None), 0)?;
@@ -315,11 +315,11 @@ impl Pair {
             false => Queue::of(wanted.recv_cq)?,
         };
         if shared.is_some() || is_initiator {
-            // They concern a queue that it does not have.
+            // These sizes concern a queue that the queue pair does not have.
             (wanted.cap.max_recv_wr, wanted.cap.max_recv_sge) = (0, 0);
         }
         check(&wanted.cap)?;
-        // As in other providers: at least what was asked for.
+        // Like other providers, return at least what was requested.
         wanted.cap.max_send_sge = wanted.cap.max_send_sge.max(1);
         wanted.cap.max_recv_sge = wanted.cap.max_recv_sge.max(1);
         wanted.cap.max_inline_data = wanted.cap.max_inline_data.max(LEAST_INLINE);
@@ -370,7 +370,7 @@ impl Drop for Pair {
     fn drop(&mut self) {
         let qpn = self.pair.qpn();
         lock(&self.context.device().owners().pairs).remove(&qpn);
-        // An error means that creation failed before it was there.
+        // An error means that creation failed before the entry existed.
         let _ = ASYNC_EVENTS.remove(self.as_ptr());
     }
 }

@@ -72,7 +72,7 @@ impl Attributes {
 
     fn register(&self, pd: *mut ibv_pd) -> Result<*mut ibv_mr, Errno> {
         let domain = Domain::of(pd)?;
-        // There are no DMA handles of gdr's devices.
+        // gdr's devices do not support DMA handles.
         if self.mask & !KNOWN != 0 {
             return Err(Errno::OPNOTSUPP);
         }

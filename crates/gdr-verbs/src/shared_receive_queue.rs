@@ -161,7 +161,7 @@ impl SharedQueue {
 
     /// Changes both or, with an error, neither.
     fn modify(&self, max_wr: Option<u32>, limit: Option<u32>) -> Result<(), Errno> {
-        // One change at a time, so that what was checked holds.
+        // Allow one change at a time, so that what was checked stays valid.
         let mut attr = lock(&self.attr);
         let most = max_wr.unwrap_or(attr.max_wr);
         let armed = limit.map_or_else(|| self.queue.limit(), Ok)?;
@@ -183,7 +183,7 @@ impl Drop for SharedQueue {
     fn drop(&mut self) {
         let owners = self.context.device().owners();
         owners.remove_shared(self.queue.number());
-        // An error means that creation failed before it was there.
+        // An error means that creation failed before the entry existed.
         let _ = ASYNC_EVENTS.remove(self.object.as_ptr());
     }
 }
@@ -216,7 +216,7 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
             true => init.srq_type,
             false => BASIC,
         };
-        // Tag matching is another type, with another field.
+        // Tag matching is a different type, with another field.
         if ![BASIC, XRC].contains(&kind)
             || init.comp_mask & !(WITH_TYPE | WITH_PD | WITH_XRCD | WITH_CQ) != 0
         {

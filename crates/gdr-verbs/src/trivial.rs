@@ -36,7 +36,7 @@ extern "C" fn ibv_resolve_eth_l2_from_gid(
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_fork_init() -> c_int {
-    // Before a program asks for devices.
+    // Do this before the program asks for devices.
     call_system!(ibv_fork_init()).unwrap_or(0)
 }
 

@@ -101,7 +101,7 @@ pub(crate) const TOEPLITZ: u8 = 1;
 
 /// A work queue: a raw packet queue pair that only receives.
 pub(crate) struct WorkQueue {
-    // Destroyed before what it uses.
+    // Dropped before the objects that it uses.
     pair: QueuePair<RawPackets>,
     object: CObject<CQueue>,
     context: Arc<Context>,
@@ -123,7 +123,7 @@ impl WorkQueue {
         if attr.attr_mask & !(WITH_STATE | WITH_CURRENT_STATE) != 0 {
             return Err(Errno::OPNOTSUPP);
         }
-        // One change at a time, so that what was checked holds.
+        // Allow one change at a time, so that what was checked stays valid.
         let mut state = lock(&self.state);
         if attr.attr_mask & WITH_CURRENT_STATE != 0 && attr.curr_wq_state != *state {
             return Err(Errno::INVAL);
@@ -175,7 +175,7 @@ pub(crate) unsafe extern "C" fn create_wq(
         let context = Context::of(context)?;
         // SAFETY: the contract of this function: `struct ibv_wq_init_attr`.
         let init = unsafe { init.cast::<CInit>().read() };
-        // Of receives, without flags.
+        // Only receive queues without flags are supported.
         if init.wq_type != 0 || init.comp_mask != 0 {
             return Err(Errno::OPNOTSUPP);
         }

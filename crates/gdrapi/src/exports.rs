@@ -47,7 +47,7 @@ fn refuse_null<T>(output: *mut T) -> Result<(), Failure> {
     }
 }
 
-/// Opens the library. Null where no backend works, with `errno` set.
+/// Opens the library. Returns null and sets `errno` if no backend works.
 #[unsafe(no_mangle)]
 pub extern "C" fn gdr_open() -> gdr_t {
     crate::log::install();
@@ -58,7 +58,7 @@ pub extern "C" fn gdr_open() -> gdr_t {
     })
 }
 
-/// Unmaps and unpins everything of `g` and closes it.
+/// Closes `g`, after unmapping and unpinning all its buffers.
 #[unsafe(no_mangle)]
 pub extern "C" fn gdr_close(g: gdr_t) -> c_int {
     let here = Depth::here();
@@ -87,8 +87,8 @@ pub unsafe extern "C" fn gdr_pin_buffer(
     })
 }
 
-/// GDRCopy passes P2P tokens only to modules before 2.5, where they choose a kind of pin that this
-/// library does not make. Newer modules and all other backends have no tokens.
+/// GDRCopy passes P2P tokens only to modules before 2.5, where they request a kind of pin that this library
+/// does not support. Newer modules and all other backends have no tokens.
 fn refuse_tokens(module: Option<(u16, u16)>) -> Result<(), Failure> {
     match module {
         Some(version) if version < (2, 5) => Err(Failure::Argument(
@@ -138,7 +138,7 @@ unsafe fn pin(
     };
     let process = Process::current()?;
     let library = process.library(g)?;
-    // As `gdrdrv`, which checks GPU pages only: callers that round to them rely on it.
+    // Like `gdrdrv`, which checks only GPU pages: callers that round to them rely on it.
     let options = PinOptions::new()
         .with_bus(bus)
         .with_granularity(PinGranularity::GpuPages);
@@ -159,7 +159,7 @@ pub extern "C" fn gdr_unpin_buffer(g: gdr_t, handle: gdr_mh_t) -> c_int {
     })
 }
 
-/// Whether the memory was freed while it was pinned.
+/// Returns in `flag` whether the memory was freed while it was pinned.
 ///
 /// # Safety
 /// Output pointers are null or valid for writing what they point to. Handles may be anything.
@@ -201,7 +201,7 @@ fn describe(g: gdr_t, handle: gdr_mh_t) -> Result<gdr_info_v2_t, Failure> {
     })
 }
 
-/// What is pinned, in the structure of versions before 2.4: 40 bytes are written.
+/// Returns what is pinned, in the structure of versions before 2.4, which has 40 bytes.
 ///
 /// # Safety
 /// Output pointers are null or valid for writing what they point to. Handles may be anything.
@@ -226,7 +226,7 @@ pub unsafe extern "C" fn gdr_get_info(
     })
 }
 
-/// What is pinned.
+/// Returns what is pinned.
 ///
 /// # Safety
 /// Output pointers are null or valid for writing what they point to. Handles may be anything.
@@ -259,7 +259,7 @@ pub unsafe extern "C" fn gdr_map(
     })
 }
 
-/// Maps a pinned buffer, asking for a mapping type.
+/// Maps a pinned buffer, and requests a mapping type.
 ///
 /// # Safety
 /// Output pointers are null or valid for writing what they point to. Handles may be anything.
@@ -366,7 +366,7 @@ pub unsafe extern "C" fn gdr_copy_from_mapping(
     }
 }
 
-/// Neither allocates nor takes a lock, and is not a cancellation point: signal handlers copy, too, and
+/// Neither allocates nor takes a lock, and is not a cancellation point, because signal handlers copy too, and
 /// may have interrupted `malloc`.
 #[cold]
 #[inline(never)]
@@ -375,7 +375,7 @@ fn refused(direction: Direction, why: CopyError) -> c_int {
     why.errno()
 }
 
-/// The version of this library. Null pointers are ignored.
+/// Returns the version of this library. Null pointers are ignored.
 ///
 /// # Safety
 /// Output pointers are null or valid for writing what they point to. Handles may be anything.
@@ -387,8 +387,8 @@ pub unsafe extern "C" fn gdr_runtime_get_version(major: *mut c_int, minor: *mut 
     let _ = unsafe { write_output(minor, GDR_API_MINOR_VERSION) };
 }
 
-/// The version of the `gdrdrv` module; with other backends the version of this library, because
-/// callers fail without one.
+/// Returns the version of the `gdrdrv` module or, with other backends, that of this library, because callers
+/// fail without one.
 ///
 /// # Safety
 /// Output pointers are null or valid for writing what they point to. Handles may be anything.
@@ -414,7 +414,7 @@ pub unsafe extern "C" fn gdr_driver_get_version(
     })
 }
 
-/// What the backend offers.
+/// Returns an attribute of the backend.
 ///
 /// # Safety
 /// Output pointers are null or valid for writing what they point to. Handles may be anything.
@@ -435,7 +435,7 @@ pub unsafe extern "C" fn gdr_get_attribute(g: gdr_t, attr: c_uint, v: *mut c_int
     })
 }
 
-/// A name for a mapping type.
+/// Returns the name of a mapping type.
 ///
 /// # Safety
 /// Output pointers are null or valid for writing what they point to. Handles may be anything.

@@ -163,7 +163,7 @@ impl Record {
         self.cells.get(..used).unwrap_or(&self.cells)
     }
 
-    /// A cell for a copy that starts now at `here`; `None` when all are in use.
+    /// Returns a cell for a copy that starts now at `here`; `None` if all are in use.
     #[inline(always)]
     fn cell(&self, here: Depth) -> Option<&Cell> {
         match self.first_cell(here) {
@@ -172,7 +172,7 @@ impl Record {
         }
     }
 
-    /// The first cell for a copy that starts now at `here`, where no other is in use.
+    /// Returns the first cell for a copy that starts now at `here`, if no other is in use.
     #[inline(always)]
     fn first_cell(&self, here: Depth) -> Option<&Cell> {
         let [first, ..] = &self.cells;
@@ -293,7 +293,7 @@ impl Domain {
         })
     }
 
-    /// A record for the calling thread. `None` when there is no memory for one.
+    /// Claims a record for the calling thread. `None` if there is no memory for one.
     #[cold]
     pub(crate) fn claim(&self) -> Option<&'static Record> {
         let free = self.all().find(|record| {
@@ -448,12 +448,12 @@ impl Domain {
         if others.next().is_none() || process_fence() {
             return true;
         }
-        // It was registered, so only a filter installed since can have refused it.
+        // The barrier was registered, so only a filter that was installed since can have refused it.
         self.symmetric.store(true, Ordering::SeqCst);
         false
     }
 
-    /// Lets copies omit the fence where the kernel has the barrier, and returns whether it has. Called
+    /// Lets copies omit the fence if the kernel supports the barrier, and returns whether it does. Called
     /// before the first mapping of a process exists.
     pub(crate) fn register(&self) -> bool {
         let registered = register_process_fence();

@@ -1,35 +1,35 @@
 //! GDRCopy's C interface over [`gdr_copy`]: a drop-in `libgdrapi.so.2`.
 //!
-//! Programs built for GDRCopy 2.x run with this library unchanged: the same symbols, structures,
-//! values, errno values and environment variables. `include/gdrapi.h` documents the functions;
-//! [`abi`] has the types for Rust. The implementation differs: with the stock driver no kernel module
-//! is required, and no argument crashes the library.
+//! Programs built for GDRCopy 2.x run unchanged with this library: it has the same symbols, structures,
+//! constants, errno values and environment variables. `include/gdrapi.h` documents the functions, and
+//! [`abi`] has the types for Rust. The implementation is different: it needs no kernel module besides
+//! the stock driver, and invalid arguments never crash it.
 //!
 //! # Handles
 //!
 //! - A `gdr_t` is the address of an object of 128 bytes whose first field is a real descriptor,
-//!   because some programs read it. A table of the open ones decides whether it is valid; the library
-//!   does not dereference it. The address of a closed one is reused only after 1024 further closes.
+//!   because some programs read it. The library never dereferences it, but looks it up in a table of
+//!   open handles. The address of a closed handle is reused only after 1024 further closes.
 //! - A `gdr_mh_t` is a slot number and a generation, encoded as an address in a reserved, readable
-//!   address range. A stale handle is recognized for two million pins at least.
-//! - A null, closed, unpinned or invalid handle returns `EINVAL`, as does one of another `gdr_t` or of
-//!   the parent process.
+//!   address range. A stale handle is recognized for at least two million pins.
+//! - A null, closed, unpinned or invalid handle results in `EINVAL`, as does a handle that belongs to
+//!   another `gdr_t` or to the parent process.
 //!
 //! # Threads, forks, signals
 //!
-//! Every function may be called from every thread at any time. Copies of every size take no lock: each
-//! announces its mapping in a hazard pointer, and an unmapping thread waits for the copies that use that
-//! mapping only. (If a copy does not end within 20 s, the mapping is unmapped later; no call hangs.) Long
-//! reads come by the GPU's copy engine, whose calls a thread of the library makes; the reader looks at
-//! words in memory, and loads what has not arrived ([`gdr_copy::EngineReads`]). A forked child starts with
-//! empty state. The library stays loaded after `dlclose`.
+//! Any function may be called from any thread at any time. Copies never take a lock, whatever their size:
+//! each one announces its mapping in a hazard pointer, and a thread that unmaps waits only for copies that
+//! use the mapping. (If a copy does not end within 20 s, the mapping is unmapped later, so no call hangs.)
+//! Long reads use the GPU's copy engine, which a thread of the library drives; the reader watches words in
+//! memory, and loads what has not arrived ([`gdr_copy::EngineReads`]). A forked child starts with empty
+//! state. The library stays loaded after `dlclose`.
 //!
-//! Signal handlers may copy, on the alternate stack too, once the thread has made a copy outside of
-//! one; a refused copy neither allocates nor takes a lock. A handler may leave a copy by
-//! `siglongjmp`, any number of times. A copy that was left counts as ended when its thread next
-//! copies or unmaps from the same function or from a caller of it; until then an unmapping in
-//! another thread waits for it, 20 s at most. Only copies by several threads, which
-//! `GDR_COPY_THREADS` opts in to, may be neither made in handlers nor left.
+//! Signal handlers may copy, even on the alternate stack, once the thread has made a copy outside a
+//! handler; a refused copy neither allocates nor takes a lock. A handler may leave a copy by
+//! `siglongjmp`, any number of times. An abandoned copy counts as ended when its thread next copies or
+//! unmaps from the same function or from one of its callers; until then, a thread that unmaps waits for
+//! it, for at most 20 s. The exception are copies by several threads, which `GDR_COPY_THREADS` opts in to:
+//! handlers may neither make nor leave them.
 //!
 //! # Simulation
 //!

@@ -17,8 +17,8 @@ use crate::long_copies::{LeftToCpu, LongCopies};
 use crate::stack::Depth;
 use crate::tls::{self, FirstRecord, RECORDS};
 
-/// The maximum time for which unmapping waits for copies in progress. A copy of 1 GiB from a GPU takes
-/// about ten seconds; after that the mapping is unmapped later, see [`MappingTable::unpublish`].
+/// How long unmapping waits for copies in progress. A copy of 1 GiB from a GPU takes about ten seconds. After
+/// the wait, the mapping is left to be unmapped later, see [`MappingTable::unpublish`].
 const COPIES_END_WITHIN: Duration = Duration::from_secs(20);
 
 /// A mapping that copies can find. All that a copy needs is in its first cache line.
@@ -102,9 +102,9 @@ extern "C" fn clear_in_child() {
 
 /// All mappings of one process, by slot.
 ///
-/// The table is one range of zeroed memory whose pages are allocated at their first use, and which the
-/// kernel clears in a forked child (`MADV_WIPEONFORK`): a child finds no mapping, also after a bare
-/// clone system call.
+/// The table is one range of zeroed memory whose pages are allocated on first use, and which the kernel
+/// clears in a forked child (`MADV_WIPEONFORK`), so that a child finds no mapping, even after a bare clone
+/// system call.
 #[derive(Debug)]
 pub(crate) struct MappingTable {
     entries: NonNull<AtomicPtr<PublishedMapping>>,
@@ -318,8 +318,8 @@ impl Host for Destination {
     }
 }
 
-/// Copies at most 16 bytes to `address` in the mapping of `handle`, if nothing stands in the way; otherwise
-/// does nothing and returns false. It makes no call, so its caller saves no registers: that took as long
+/// Copies at most 16 bytes to `address` in the mapping of `handle` if nothing prevents it; otherwise does
+/// nothing and returns false. It calls no function, so its caller need not save registers, which took as long
 /// as the store.
 ///
 /// # Safety
@@ -395,8 +395,7 @@ unsafe fn copy_protected<H: Host>(
     }
 }
 
-/// Like [`copy_protected`], for a length that is long. What begins before the pinned range is left to the
-/// CPU.
+/// Like [`copy_protected`], for long copies. A copy that begins before the pinned range is left to the CPU.
 ///
 /// # Safety
 /// Same as [`Host::copy`].
@@ -468,7 +467,7 @@ fn protect<'a>(
 }
 
 impl Deferred {
-    /// Unmaps it, or returns it when a copy still uses it after `limit`.
+    /// Unmaps it, or returns it if a copy still uses it after `limit`.
     fn unmap(self, here: Depth, limit: Duration) -> Result<(), Self> {
         let own = tls::get();
         match RECORDS.wait_for(self.0.as_ptr().cast(), own, here, limit) {

@@ -38,7 +38,7 @@ pub(crate) struct Process {
 static PROCESS: AtomicPtr<Process> = AtomicPtr::new(ptr::null_mut());
 
 impl Process {
-    /// The state, which may belong to a parent.
+    /// Returns the state, which may belong to a parent.
     #[inline(always)]
     pub(crate) fn any() -> Option<&'static Self> {
         // SAFETY: null, or from `Box::into_raw` and never freed; published complete by a
@@ -46,14 +46,14 @@ impl Process {
         unsafe { PROCESS.load(Ordering::Acquire).as_ref() }
     }
 
-    /// The state of this process; an error before its first `gdr_open`.
+    /// Returns the state of this process; an error before its first `gdr_open`.
     pub(crate) fn current() -> Result<&'static Self, Failure> {
         Self::any()
             .filter(|process| process.origin.is_current())
             .ok_or(NO_LIBRARY)
     }
 
-    /// The state of this process, made where it does not exist.
+    /// Returns the state of this process, and creates it if it does not exist.
     fn current_or_new() -> Result<&'static Self, Failure> {
         let found = PROCESS.load(Ordering::Acquire);
         if let Ok(process) = Self::current() {
@@ -63,8 +63,8 @@ impl Process {
         Self::new()?.publish(found)
     }
 
-    /// Makes this the state of the process, if the state is still `found`. Among threads that race here,
-    /// all but one release the state that they made.
+    /// Makes this the state of the process, if the state is still `found`. If threads race here, all but one
+    /// release the state that they have created.
     fn publish(self, found: *mut Self) -> Result<&'static Self, Failure> {
         let made = Box::into_raw(Box::new(self));
         match PROCESS.compare_exchange(found, made, Ordering::AcqRel, Ordering::Acquire) {
@@ -159,8 +159,8 @@ impl Process {
         self.registry().buffer(g, handle)
     }
 
-    /// Makes a handle for memory that was pinned through `library`. If that was closed meanwhile, the
-    /// memory is unpinned.
+    /// Creates a handle for memory that was pinned through `library`. If the library has been closed in the
+    /// meantime, the memory is unpinned.
     pub(crate) fn add(
         &self,
         g: gdr_t,
@@ -188,13 +188,13 @@ impl Process {
     }
 }
 
-/// An environment variable that is set and not empty.
+/// Returns the value of an environment variable that is set and not empty.
 fn asked_for(name: &str) -> Option<String> {
     Some(gdr_process::variable(name)?.to_string_lossy().into_owned())
         .filter(|value| !value.is_empty())
 }
 
-/// The descriptor in the first field of a `gdr_t`: it is valid, but gives no access to anything.
+/// Creates the descriptor in the first field of a `gdr_t`, which is valid but gives access to nothing.
 fn placeholder_fd() -> Result<OwnedFd, Failure> {
     rustix::event::eventfd(0, EventfdFlags::CLOEXEC).map_err(|e| Failure::os("eventfd", e))
 }

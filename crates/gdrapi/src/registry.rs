@@ -12,7 +12,7 @@ use crate::errno::{Failure, NO_HANDLE, NO_LIBRARY};
 use crate::handle::{HandleSpace, SLOTS, SlotId, SlotTable};
 use crate::pin::PinnedBuffer;
 
-/// The number of closed objects before the oldest address is reused for a `gdr_open`. Until then a
+/// The number of closed objects that are kept before `gdr_open` reuses the oldest address. Until then, a
 /// closed `gdr_t` is recognized.
 const QUARANTINE: usize = 1024;
 
@@ -62,7 +62,7 @@ pub(crate) struct Removed {
 }
 
 impl Registry {
-    /// Releases the address space of a registry that never made a handle.
+    /// Releases the address space of a registry that never created a handle.
     pub(crate) fn release(self) {
         debug_assert!(self.last_id == 0);
         // SAFETY: no handle of this space exists, so the space is not read.
@@ -79,7 +79,7 @@ impl Registry {
         }
     }
 
-    /// Makes a `gdr_t` for `context`, whose object contains `fd`.
+    /// Creates a `gdr_t` for `context`, whose object contains `fd`.
     pub(crate) fn open(&mut self, context: Context, fd: OwnedFd) -> gdr_t {
         let reused = (self.closed.len() > QUARANTINE)
             .then(|| self.closed.pop_front())
@@ -105,7 +105,7 @@ impl Registry {
         object
     }
 
-    /// The library of `g`. `g` is compared, never dereferenced.
+    /// Returns the library of `g`, which is compared, but never dereferenced.
     pub(crate) fn library(&self, g: gdr_t) -> Result<Library, Failure> {
         self.opens
             .get(&g.addr())
@@ -113,7 +113,7 @@ impl Registry {
             .ok_or(NO_LIBRARY)
     }
 
-    /// Makes a handle for the buffer that `make` returns.
+    /// Creates a handle for the buffer that `make` returns.
     pub(crate) fn add(
         &mut self,
         g: gdr_t,
@@ -138,7 +138,7 @@ impl Registry {
         Ok(space.handle(id))
     }
 
-    /// The pinned buffer of `handle`, which belongs to `g`.
+    /// Returns the pinned buffer of `handle`, which belongs to `g`.
     pub(crate) fn buffer(&self, g: gdr_t, handle: u64) -> Result<Arc<PinnedBuffer>, Failure> {
         let owner = self.opens.get(&g.addr()).ok_or(NO_LIBRARY)?.library.id;
         let id = self.space.slot(handle).ok_or(NO_HANDLE)?;
@@ -163,7 +163,7 @@ impl Registry {
         })
     }
 
-    /// Makes `g` and all its handles invalid; as [`Registry::remove`].
+    /// Makes `g` and all its handles invalid, like [`Registry::remove`].
     pub(crate) fn close(&mut self, g: gdr_t) -> Result<Removed, Failure> {
         let open = self.opens.remove(&g.addr()).ok_or(NO_LIBRARY)?;
         // SAFETY: the object of an open library, a leaked box of this library.
@@ -175,8 +175,8 @@ impl Registry {
         })
     }
 
-    /// Makes slots available again after their buffers were released: the next buffer of a slot must
-    /// not find a mapping there.
+    /// Makes slots available again once their buffers are released, because the next buffer in a slot must not
+    /// find a mapping there.
     pub(crate) fn recycle(&mut self, slots: impl IntoIterator<Item = SlotId>) {
         for slot in slots {
             self.pins.free(slot);

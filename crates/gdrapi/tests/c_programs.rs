@@ -194,7 +194,7 @@ fn opening_without_a_gpu_fails_and_the_log_has_every_reason() {
     let (code, text) = log(&[on, ("GDR_BACKEND", "nonsense")]);
     assert_eq!(code, Some(libc::EINVAL));
     assert!(
-        text.starts_with("ERR:  gdr_open: GDR_BACKEND: there is no backend `nonsense`"),
+        text.starts_with("ERR:  gdr_open: GDR_BACKEND: `nonsense` is not a backend"),
         "{text}"
     );
 

@@ -18,19 +18,19 @@ use crate::units::{count, size};
 
 /// Measure what pinning, mapping, unmapping and unpinning cost (gdrcopy_apiperf)
 ///
-/// Times are means; --json has medians and percentiles too. get_info is timed 100 calls at a
-/// time, because a single call is shorter than reading the clock.
+/// Times are means; --json also has medians and percentiles. get_info is timed over 100 calls, because
+/// a single call takes less time than reading the clock.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// The largest size; sizes are the powers of two from 64 KiB on
+    /// Largest size; all powers of two from 64 KiB up to it are measured
     #[arg(short = 's', long = "size", value_name = "SIZE", value_parser = size, default_value = "16777216")]
     largest: u64,
 
-    /// Rounds of each size
+    /// Rounds per size
     #[arg(short = 'n', long, value_name = "N", value_parser = count, default_value = "100")]
     iterations: u32,
 
-    /// Rounds before the measured ones
+    /// Warm-up rounds per size
     #[arg(short, long, value_name = "N", default_value_t = 10)]
     warm_up: u32,
 
@@ -49,9 +49,9 @@ impl CommandSpec for Options {
     const STATUSES: Statuses = MEASUREMENT;
     const EXAMPLES: &'static str = "\
 Examples:
-  gdr apiperf                         from 64 KiB to 16 MiB
-  gdr apiperf -s 1G -n 20             up to 1 GiB, 20 rounds each
-  gdr apiperf -a cuMemCreate --json   on VMM memory, for a program";
+  gdr apiperf                         measure 64 KiB to 16 MiB
+  gdr apiperf -s 1G -n 20             measure up to 1 GiB, 20 rounds per size
+  gdr apiperf -a cuMemCreate --json   use VMM memory, and print JSON";
     const TOOL: Option<&'static str> = Some("gdrcopy_apiperf");
     const RUN: Run<Self> = run;
 }

@@ -27,26 +27,27 @@ const DEFAULT: &str = "drop p=0.5%; duplicate p=0.5%; reorder p=0.5%; delay by=2
                        jitter=500us p=2%; burst count=4 by=200us p=10%; place order=shuffle by=200us p=2%; place \
                        order=reverse by=200us p=2%";
 
-/// Run a program under many seeds of faults, and report those under which it fails or hangs
+/// Run a program repeatedly with random faults, and report the seeds with which it fails or hangs
 ///
-/// Like `gdr run --chaos` with one seed after the other; the program gets no input, and its output is discarded. Where it
-/// fails or does not end in time, rules are left out one by one while it still does, and what is left is printed: give it
-/// to `gdr run --chaos` to see more. Without --chaos, the faults are such that networks have at any time.
+/// Works like `gdr run --chaos` with one seed after the other; the program gets no input, and its output is discarded.
+/// When the program fails or hangs, gdr removes faults from the scenario one by one as long as it still does, and prints
+/// the smallest scenario: pass it to `gdr run --chaos` to investigate. Without --chaos, the faults are ones that can
+/// occur in any network.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// How many seeds
+    /// Number of seeds to try
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     fuzz: u64,
 
-    /// The first seed
+    /// First seed
     #[arg(long, value_name = "SEED", default_value_t = 1)]
     first: u64,
 
-    /// The scenario: faults, or a file of them (.toml)
+    /// The scenario: a list of faults, or a file with one (.toml)
     #[arg(long, value_name = "SPEC|FILE", default_value = DEFAULT, hide_default_value = true)]
     chaos: String,
 
-    /// Seconds after which the program hangs: it is killed
+    /// Seconds after which the program counts as hung, and is killed
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
     deadline: u64,
 
@@ -95,14 +96,11 @@ impl CommandSpec for Options {
     const GROUP: Group = Group::RunPrograms;
     const STATUSES: Statuses = &[
         (Exit::Fine, "the program passes under every seed"),
-        (
-            Exit::Failure,
-            "the program fails or does not end under some seed",
-        ),
+        (Exit::Failure, "the program fails or hangs under some seed"),
         (Exit::Undecided, CLOSED),
         (
             Exit::NotMet,
-            "no process of the program opened a device of gdr",
+            "no process of the program opened one of gdr's devices",
         ),
         (Exit::Launcher, NO_VERBS_LIBRARY),
         (Exit::NotStarted, CANNOT_RUN),
@@ -110,8 +108,8 @@ impl CommandSpec for Options {
     ];
     const EXAMPLES: &'static str = "\
 Examples:
-  gdr chaos --fuzz 100 -- ./job                    a hundred seeds of faults that a program survives
-  gdr chaos --fuzz 20 --chaos 'hang p=1%' -- ./job and of one that ends its requests
+  gdr chaos --fuzz 100 -- ./job                     try 100 seeds of faults that any network may have
+  gdr chaos --fuzz 20 --chaos 'hang p=1%' -- ./job  try 20 seeds with requests that never complete
   gdr chaos --fuzz 50 --deadline 5 --first 200 -- ./job";
     const STATUS_OF: fn(&anyhow::Error) -> Option<Exit> =
         |error| error.downcast_ref().map(ChaosError::exit);
@@ -120,7 +118,7 @@ Examples:
 
 fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
     if global.json {
-        return Err(UsageError("gdr chaos has no JSON".to_owned()).into());
+        return Err(UsageError("gdr chaos does not support --json".to_owned()).into());
     }
     let scenario = scenario(&options.chaos, None)?;
     let path = found(&options.program[0])?;

@@ -27,34 +27,36 @@ use crate::global::Global;
 use crate::launch::{PreloadLibrary, examine, found, in_front};
 use crate::output::Output;
 
-/// Run a verbs program, and report what it does that RDMA does not allow
+/// Run a verbs program, and report where it breaks the rules of RDMA
 ///
-/// A library in front of gdr's devices keeps a shadow of the program's memory regions, queues and requests,
-/// and looks at each post and each completion: a send buffer that changes before its completion, memory that is
-/// unmapped or deregistered while a request uses it, queues that must overflow, and more. Each finding
-/// says the rule, its source and the remedy, and where the program posted. docs/check.md lists the rules.
+/// A library in front of gdr's devices shadows the program's memory regions, queues and requests, and
+/// examines each post and completion. It finds send buffers that change before their completion, memory
+/// that is unmapped or deregistered while a request uses it, queues that are bound to overflow, and more.
+/// Each finding names the rule, its source, the remedy and the place of the post. docs/check.md lists the
+/// rules.
 ///
-/// A rule fires on what the program did, whether or not it went wrong this time; correct programs give
-/// no finding. Requests that a program posts to the hardware itself (mlx5dv, DEVX) are not seen.
+/// A rule fires on what the program did, even if nothing went wrong this time; a correct program has no
+/// findings. Requests that a program posts directly to hardware (mlx5dv, DEVX) are not seen.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     #[command(flatten)]
     devices: DeviceOptions,
 
-    /// Also report notes: what correct programs do, too, and is worth a look
+    /// Also report notes: things worth a look that correct programs may also do
     #[arg(long)]
     notes: bool,
 
-    /// Do not report what this file lists: in each line a rule, or *, and a part of a function, a source
-    /// file or a program file of the stack
+    /// Suppress the findings listed in this file: each line has a rule, or *, and part of the name of a
+    /// function, source file or program file in the stack
     #[arg(long, value_name = "FILE")]
     suppress: Vec<PathBuf>,
 
-    /// Also write the findings here, in SARIF 2.1.0; %p is gdr's process, as PID-NAMESPACE-HOST
+    /// Also write the findings to this file as SARIF 2.1.0; %p stands for gdr's process, as
+    /// PID-NAMESPACE-HOST
     #[arg(long, value_name = "FILE")]
     sarif: Option<PathBuf>,
 
-    /// Write the report here instead of standard output; %p as above
+    /// Write the report to this file instead of standard output; %p as in --sarif
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 
@@ -95,11 +97,11 @@ impl CommandSpec for Options {
     const STATUSES: Statuses = &[
         (
             Exit::Fine,
-            "nothing was found; other statuses are the program's own, of a signal N it is 128 + N",
+            "no errors found; otherwise the program's own status (128 + N for a signal N)",
         ),
         (
             Exit::NotMet,
-            "a rule was not kept, whatever the status of the program",
+            "a rule was broken, whatever the program's status",
         ),
         (Exit::Launcher, NO_LIBRARY_OR_REPORT),
         (Exit::NotStarted, CANNOT_RUN),
@@ -107,11 +109,11 @@ impl CommandSpec for Options {
     ];
     const EXAMPLES: &'static str = "\
 Examples:
-  gdr check -- ./app                              with gdr's devices, at all addresses of this host
-  gdr check --nic 127.0.0.1 -- ib_write_bw        a server; its client likewise
-  gdr check --notes -- ./app                      also what correct programs do at times
+  gdr check -- ./app                              use gdr's devices at all addresses of this host
+  gdr check --nic 127.0.0.1 -- ib_write_bw        check a server (and likewise its client)
+  gdr check --notes -- ./app                      include notes
   gdr check --suppress known.txt --sarif out.sarif -- ./app
-  gdr check --json -o 'check.%p' -- ./app         the report as JSON, one file for each run";
+  gdr check --json -o 'check.%p' -- ./app         write a JSON report for each run";
     const STATUS_OF: fn(&anyhow::Error) -> Option<Exit> =
         |error| error.is::<TraceError>().then_some(Exit::Launcher);
     const RUN: Run<Self> = run;

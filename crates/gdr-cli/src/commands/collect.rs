@@ -27,25 +27,25 @@ use crate::progress::{Progress, print_to_stderr};
 
 /// Write the facts about this node into one file
 ///
-/// Only reads, and takes seconds. The file records for every path whether it was read, does not exist
-/// or was denied, so that `--from FILE` gives the same diagnosis elsewhere. Root can read more: PCI
-/// registers beyond the first 64 bytes, and the kernel log.
+/// Changes nothing, and takes seconds. For every path the file records whether it was read, does not
+/// exist or was denied, so that `--from FILE` gives the same diagnosis on another machine. Root can
+/// also read the kernel log and PCI registers beyond the first 64 bytes.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// File to write, `-` for standard output [default: gdr-HOST-TIME.tar.gz]
+    /// File to write, or `-` for standard output [default: gdr-HOST-TIME.tar.gz]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 
-    /// Replace a file that exists
+    /// Overwrite an existing file
     #[arg(short, long)]
     force: bool,
 
-    /// Replace host and user names, MAC and IP addresses, GIDs, GUIDs, UUIDs and serial numbers by
+    /// Replace host and user names, MAC and IP addresses, GIDs, GUIDs, UUIDs and serial numbers with
     /// pseudonyms
     #[arg(long)]
     redact: bool,
 
-    /// Collect from a directory with the layout of a node's root
+    /// Collect from a copy of a node's root directory
     #[arg(long, value_name = "DIR")]
     from_root: Option<PathBuf>,
 
@@ -73,30 +73,30 @@ struct Report<'a> {
 impl CommandSpec for Options {
     const GROUP: Group = Group::Diagnose;
     const STATUSES: Statuses = &[
-        (Exit::Fine, "the archive is written"),
-        (Exit::Failure, "it could not be written"),
+        (Exit::Fine, "the archive was written"),
+        (Exit::Failure, "the archive could not be written"),
         (Exit::Undecided, CLOSED),
     ];
     const EXAMPLES: &'static str = "\
 Examples:
-  sudo gdr collect                      this node, into a file named after it
-  gdr collect --redact -o node.tar.gz   without names and addresses
+  sudo gdr collect                      record this node in a file named after it
+  gdr collect --redact -o node.tar.gz   leave out names and addresses
   ssh node sudo gdr collect -o - > node.tar.gz
-  gdr doctor --from node.tar.gz         what the doctor says of it, anywhere";
+  gdr doctor --from node.tar.gz         diagnose the recorded node on any machine";
     const RUN: Run<Self> = run;
 }
 
 fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
     let to_stdout = options.output.as_deref() == Some(Path::new("-"));
     if to_stdout && global.json {
-        let reason = "--json and `-o -` both write to standard output: leave one out";
+        let reason = "--json and `-o -` both write to standard output: leave out one of them";
         return Err(UsageError(reason.to_owned()).into());
     }
     if let Some(directory) = &options.from_root
         && !directory.is_dir()
     {
         let reason = format!(
-            "--from-root {}: there is no such directory",
+            "--from-root {}: the directory does not exist",
             directory.display()
         );
         return Err(UsageError(reason).into());
@@ -231,7 +231,7 @@ fn save(path: &Path, bytes: &[u8], force: bool, owner: Option<Owner>) -> Result<
     let is_special = |about: std::fs::Metadata| !about.is_file() && !about.is_symlink();
     if force && path.symlink_metadata().is_ok_and(is_special) {
         anyhow::bail!(
-            "{}: this is not a regular file, so it is not replaced",
+            "{}: not overwritten, because it is not a regular file",
             path.display()
         );
     }
@@ -241,7 +241,10 @@ fn save(path: &Path, bytes: &[u8], force: bool, owner: Option<Owner>) -> Result<
     };
     match written {
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
-            anyhow::bail!("{}: the file exists; --force replaces it", path.display())
+            anyhow::bail!(
+                "{}: the file exists; use --force to overwrite it",
+                path.display()
+            )
         }
         other => other.with_context(|| path.display().to_string()),
     }

@@ -37,19 +37,20 @@ use table::Table;
 
 /// Compare frames received into GPU memory with frames received into host memory
 ///
-/// A frame is read by RDMA from host memory (or from memory of another GPU), a kernel doubles its 32-bit words, and the result is
-/// copied to host memory. The staged mode receives into page-locked host memory and copies to the
-/// GPU; the direct mode receives into GPU memory. Both modes take turns, every word of the results is
-/// compared, and a cost for each frame and each byte is fitted to the medians.
+/// Each frame is read by RDMA from host memory (or from another GPU's memory), a kernel doubles its
+/// 32-bit words, and the result is copied to host memory. In staged mode the frame arrives in
+/// page-locked host memory and is copied to the GPU; in direct mode it arrives in GPU memory. The
+/// modes alternate, every word of the results is compared, and a cost per frame and per byte is fitted
+/// to the medians.
 ///
-/// Both ends are in this process, or in two: --server offers frames to one client, which has the GPU
-/// and is started with the name of the server's host. Both print the result.
+/// Both ends run in this process, or in two: start one with --server to offer frames, and the other,
+/// which has the GPU, with the server's host name. Both print the result.
 ///
-/// A device is a kernel device (mlx5_0, or with its port mlx5_0:2), or an address of this machine,
-/// where gdr itself speaks RoCEv2 over UDP. `gdr devices` lists both.
+/// A device is either a kernel device (mlx5_0, or mlx5_0:2 for its second port) or an address of this
+/// machine, at which gdr itself speaks RoCEv2 over UDP. `gdr devices` lists both kinds.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// The server with the frames, by name or address
+    /// Host name or address of the server that offers frames
     #[arg(value_name = "HOST[:PORT]")]
     host: Option<HostPort>,
 
@@ -62,25 +63,25 @@ pub(crate) struct Options {
     )]
     server: bool,
 
-    /// Address at which the server listens [default: a named soft device's, else 127.0.0.1, or all
-    /// with a key]
+    /// Address at which the server listens [default: that of the soft device, if one is named; else all
+    /// addresses with a key, and 127.0.0.1 without]
     #[arg(long, value_name = "HOST[:PORT]", requires = "server")]
     bind: Option<HostPort>,
 
-    /// RDMA device of this process, at whichever end: --from and --to name two
+    /// RDMA device of this process, for each end that it runs; use --from and --to for two devices
     #[arg(long, value_name = "DEV", value_parser = device_name, conflicts_with_all = ["from", "to"])]
     device: Option<DeviceName>,
 
-    /// Device of the frames [default: the same as --to, or 127.0.0.2]
+    /// Device that sends the frames [default: the same as --to, or 127.0.0.2]
     #[arg(long, value_name = "DEV", value_parser = device_name, conflicts_with = "host")]
     from: Option<DeviceName>,
 
-    /// GPU in whose memory the frames are, instead of host memory: its index, UUID or PCI address, as
-    /// of --gpu; with --server, of the server
+    /// GPU whose memory holds the frames, instead of host memory; named as for --gpu. With --server, a
+    /// GPU of the server
     #[arg(long, value_name = "GPU", value_parser = GpuName::parse, conflicts_with = "host")]
     from_gpu: Option<GpuName>,
 
-    /// Device that receives them [default: the active one nearest to the GPU, or 127.0.0.1]
+    /// Device that receives the frames [default: the active device nearest to the GPU, or 127.0.0.1]
     #[arg(long, value_name = "DEV", value_parser = device_name)]
     to: Option<DeviceName>,
 
@@ -92,23 +93,23 @@ pub(crate) struct Options {
     #[arg(long, value_enum, value_name = "NAME", default_value_t = Provider::Auto)]
     provider: Provider,
 
-    /// Bytes of the smallest frame, a multiple of 4; each is four times the one before
+    /// Bytes in the smallest frame, a multiple of 4; each next size is four times larger
     #[arg(long, value_name = "SIZE", value_parser = size, default_value = "4")]
     smallest: u64,
 
-    /// Bytes of the largest frame, up to 1G
+    /// Bytes in the largest frame, up to 1G
     #[arg(short, long, value_name = "SIZE", value_parser = size, default_value = "64M")]
     size: u64,
 
-    /// Frames of 512 MiB, as in the benchmark of KIRO's GPUDirect extension, with its figures
+    /// Use 512 MiB frames and show the same figures as the benchmark of KIRO's GPUDirect extension
     #[arg(long, conflicts_with_all = ["smallest", "size"])]
     kiro: bool,
 
-    /// The most frames of each size and mode [default: 1000, with --kiro 20]
+    /// Maximum number of frames for each size and mode [default: 1000; 20 with --kiro]
     #[arg(short, long, value_name = "N", value_parser = count)]
     iterations: Option<u32>,
 
-    /// Seed of the frames' bytes
+    /// Seed for the content of the frames
     #[arg(long, value_name = "SEED", value_parser = count, default_value = "1")]
     pattern: u32,
 
@@ -116,15 +117,15 @@ pub(crate) struct Options {
     #[arg(long, value_enum, value_name = "FN")]
     memory: Option<Allocator>,
 
-    /// Seconds that a frame may take; a second more for each 64 MiB
+    /// Seconds that each frame may take, plus one for every 64 MiB
     #[arg(long, value_name = "SECONDS", value_parser = count, default_value = "10")]
     timeout: u32,
 
-    /// Seconds for which the server waits for a client
+    /// Seconds that the server waits for a client
     #[arg(long, value_name = "SECONDS", value_parser = count, default_value = "60", requires = "server")]
     wait: u32,
 
-    /// Write a picture to this file: the times of both modes and their ratio over the sizes
+    /// Write a plot to this file: the times of both modes and their ratio by size
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
 
@@ -190,7 +191,7 @@ impl Options {
         };
         if preset.sizes.is_empty() {
             return Err(UsageError(format!(
-                "there is no frame from {} to {} bytes: give --smallest a value from 4 to --size",
+                "no frame size lies between {} and {} bytes: set --smallest to a value from 4 to --size",
                 self.smallest, self.size
             )));
         }
@@ -218,25 +219,25 @@ impl CommandSpec for Options {
 Examples:
   gdr compare                                4 bytes to 64 MiB, within this machine
   gdr compare --smallest 1M --size 1G        larger frames
-  gdr compare --kiro                         frames of 512 MiB, as KIRO's benchmark had
+  gdr compare --kiro                         512 MiB frames, as in KIRO's benchmark
   gdr compare --from mlx5_0 --to mlx5_1      from one NIC to another
-  gdr compare --gpu 1 --from-gpu 0           frames in memory of one GPU, received by another
-  gdr compare --server --key-file k          the frames of another machine: here they are
-  gdr compare node1 --key-file k             and here is the GPU that receives them
-  gdr compare --csv > frames.csv             the figures for another program
-  gdr compare --svg frames.svg               the times of both modes, as a picture";
+  gdr compare --gpu 1 --from-gpu 0           from one GPU's memory to another's
+  gdr compare --server --key-file k          offer frames to another machine
+  gdr compare node1 --key-file k             receive them there, on the machine with the GPU
+  gdr compare --csv > frames.csv             write the figures as CSV
+  gdr compare --svg frames.svg               draw the times of both modes";
     const RUN: Run<Self> = run;
 }
 
 fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
     let is_alone = options.host.is_none() && !options.server;
     if is_alone && options.security.is_given() {
-        let what = "--key-file and --insecure need a peer: give --server, or the name of its host";
+        let what = "--key-file and --insecure apply only with a peer: use --server, or name the server's host";
         return Err(UsageError(what.to_owned()).into());
     }
     if options.server && options.memory.is_some() && options.from_gpu.is_none() {
-        let what = "--memory is about GPU memory, and the frames of this server are in host memory: name a \
-                    GPU with --from-gpu, or give --memory to the client";
+        let what = "--memory applies to GPU memory, but this server's frames are in host memory: choose a \
+                    GPU with --from-gpu, or pass --memory to the client";
         return Err(UsageError(what.to_owned()).into());
     }
     let settings = options.settings()?;

@@ -13,10 +13,10 @@ use crate::global::Global;
 use crate::multicall::Tool;
 use crate::output::Output;
 
-/// Print the completion script of a shell
+/// Print a completion script for a shell
 ///
-/// It completes gdr and GDRCopy's tools under their own names. For bash: gdr completions bash >
-/// ~/.local/share/bash-completion/completions/gdr
+/// The script completes gdr, and GDRCopy's tools under their own names. To install it for bash: gdr
+/// completions bash > ~/.local/share/bash-completion/completions/gdr
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     /// The shell

@@ -26,30 +26,30 @@ pub(crate) struct Options {
     #[arg(short = 's', long = "size", value_name = "SIZE", value_parser = size, default_value = "131072")]
     buffer: u64,
 
-    /// Bytes of each copy; with -l the bound of the sizes [default: the value of -s]
+    /// Bytes per copy; with -l, the upper bound of the sizes [default: the value of -s]
     #[arg(short = 'c', long = "copy-size", value_name = "SIZE", value_parser = size)]
     copy: Option<u64>,
 
-    /// Where in the buffer copies start
+    /// Offset in the buffer at which copies start
     #[arg(short, long, value_name = "SIZE", value_parser = size, default_value = "0")]
     offset: u64,
 
-    /// Measure every power of two from 1 byte to below the bound
+    /// Measure every power of two from 1 byte up to, but not including, the bound
     #[arg(short = 'l', conflicts_with = "sweep")]
     below_bound: bool,
 
-    /// Copies to the GPU of each size
+    /// Number of copies to the GPU for each size
     #[arg(short, long, value_name = "N", value_parser = count, default_value = "10000")]
     writes: u32,
 
-    /// Copies from the GPU of each size
+    /// Number of copies from the GPU for each size
     #[arg(short, long, value_name = "N", value_parser = count, default_value = "100")]
     reads: u32,
 
     #[command(flatten)]
     memory: MemoryOptions,
 
-    /// Compare with another copy method in the same run: up to 1 GiB or 100 copies of each size
+    /// Compare with another copy method, using up to 1 GiB or 100 copies for each size
     #[arg(long, value_enum, value_name = "WHAT")]
     against: Option<Rival>,
 
@@ -88,11 +88,11 @@ impl CommandSpec for Options {
     const STATUSES: Statuses = MEASUREMENT;
     const EXAMPLES: &'static str = "\
 Examples:
-  gdr copybw                          128 KiB copies in both directions
-  gdr copybw -l -s 16M                sizes from 1 byte to 8 MiB
-  gdr copybw -l --against cuda        the same by cuMemcpy, and the ratio
-  gdr copybw -a cuMemCreate --json    on VMM memory, for a program
-  gdr copybw --sweep -s 16M           every path side by side, and what the planner chooses";
+  gdr copybw                          measure 128 KiB copies in both directions
+  gdr copybw -l -s 16M                measure sizes from 1 byte to 8 MiB
+  gdr copybw -l --against cuda        compare with cuMemcpy, and show the ratio
+  gdr copybw -a cuMemCreate --json    use VMM memory, and print JSON
+  gdr copybw --sweep -s 16M           compare all paths and the planner's choice";
     const TOOL: Option<&'static str> = Some("gdrcopy_copybw");
     const RUN: Run<Self> = run;
 }

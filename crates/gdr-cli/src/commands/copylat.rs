@@ -23,33 +23,33 @@ use crate::units::{count, size};
 
 /// Measure the latency of copies through a mapping (gdrcopy_copylat)
 ///
-/// A sample is the mean of a batch of copies, up to 100 samples for each size.
+/// Each sample is the mean over a batch of copies; a size has at most 100 samples.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     /// Measure cuMemcpy too
     #[arg(short = 'c', long)]
     cumemcpy: bool,
 
-    /// Bytes to allocate, and the largest size
+    /// Bytes to allocate, which is also the largest size
     #[arg(short = 's', long = "size", value_name = "SIZE", value_parser = size, default_value = "16777216")]
     buffer: u64,
 
-    /// Copies to the GPU of each size
+    /// Number of copies to the GPU for each size
     #[arg(short, long, value_name = "N", value_parser = count, default_value = "10000")]
     writes: u32,
 
-    /// Copies from the GPU of each size
+    /// Number of copies from the GPU for each size
     #[arg(short, long, value_name = "N", value_parser = count, default_value = "100")]
     reads: u32,
 
     #[command(flatten)]
     memory: MemoryOptions,
 
-    /// Let the GPU invalidate the CPU's cache lines before each copy (cached mappings only)
+    /// Have the GPU invalidate the CPU's cache lines before each copy (cached mappings only)
     #[arg(short = 'C', long)]
     cold_cache: bool,
 
-    /// Compare with another copy method in the same run: up to 1 GiB or 100 copies of each size
+    /// Compare with another copy method, using up to 1 GiB or 100 copies for each size
     #[arg(long, value_enum, value_name = "WHAT")]
     against: Option<Rival>,
 
@@ -94,12 +94,12 @@ impl CommandSpec for Options {
     const STATUSES: Statuses = MEASUREMENT;
     const EXAMPLES: &'static str = "\
 Examples:
-  gdr copylat                         sizes from 1 byte to 16 MiB, both directions
-  gdr copylat -s 64K -c               small sizes, and cuMemcpy's own tables
-  gdr copylat -s 1M --against cuda    with the ratio to cuMemcpy
-  gdr copylat --json                  for a program
-  gdr copylat --sweep --svg paths.svg every path side by side, and what the planner chooses
-  gdr copylat --sweep --resident      reads by a kernel that stays on the GPU, too";
+  gdr copylat                         measure 1 byte to 16 MiB in both directions
+  gdr copylat -s 64K -c               measure small sizes, also with cuMemcpy
+  gdr copylat -s 1M --against cuda    show the ratio to cuMemcpy
+  gdr copylat --json                  print JSON, for a program
+  gdr copylat --sweep --svg paths.svg compare all paths and the planner's choice, and plot them
+  gdr copylat --sweep --resident      include reads by a kernel that stays on the GPU";
     const TOOL: Option<&'static str> = Some("gdrcopy_copylat");
     const RUN: Run<Self> = run;
 }

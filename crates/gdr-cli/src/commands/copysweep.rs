@@ -38,25 +38,25 @@ pub(super) const TIME: Duration = Duration::from_millis(20);
 /// Options of a sweep.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct SweepOptions {
-    /// Measure every path of copies side by side, cuMemcpy and the planner's choice beside them, from
-    /// 1 byte to the size of -s, from and to pageable and page-locked memory
+    /// Measure all copy paths, cuMemcpy and the planner's choice side by side, from 1 byte to the size
+    /// of -s, to and from pageable and page-locked memory
     #[arg(long, conflicts_with_all = ["against", "writes", "reads"])]
     sweep: bool,
 
-    /// The most threads of a copy [default: one for each CPU next to the GPU, up to 4]
+    /// Maximum number of threads per copy [default: one per CPU on the GPU's NUMA node, up to 4]
     #[arg(long, value_name = "N", requires = "sweep")]
     threads: Option<NonZeroU16>,
 
-    /// Measure reads by a resident kernel, too, and let the planner choose them
+    /// Also measure reads by a resident kernel, and let the planner choose them
     #[arg(long, requires = "sweep")]
     resident: bool,
 
-    /// Measure the C functions copy_to_mapping and copy_from_mapping of this library, too: each is an
-    /// int (void *to, const void *from, size_t bytes), and returns 0
+    /// Also measure the C functions copy_to_mapping and copy_from_mapping in this library, both declared
+    /// as int (void *to, const void *from, size_t bytes); they return 0 on success
     #[arg(long, value_name = "FILE", requires = "sweep")]
     library: Option<PathBuf>,
 
-    /// Write a picture of the sweep
+    /// Write a plot of the sweep to this file
     #[arg(long, value_name = "FILE", requires = "sweep")]
     svg: Option<PathBuf>,
 }

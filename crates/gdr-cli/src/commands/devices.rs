@@ -15,10 +15,10 @@ use crate::output::Output;
 
 /// List the RDMA devices: ports, links, GIDs, and how each would register GPU memory
 ///
-/// Kernel devices come from libibverbs, with the GID that gdr uses and why, and whether GPU memory
-/// would be registered by dma-buf, by a peer-memory module, or not at all. The soft provider has a
-/// device at every address of this machine. Of another node, lists what was recorded, and names the
-/// facts that were not.
+/// Lists the kernel devices that libibverbs reports, with the GID that gdr uses and why, and whether
+/// GPU memory can be registered by dma-buf, by a peer-memory module, or not at all. The soft provider
+/// has a device at every address of this machine. For another node (--from), lists what was recorded,
+/// and says which facts were not.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     #[command(flatten)]
@@ -30,16 +30,16 @@ impl CommandSpec for Options {
     const STATUSES: Statuses = &[
         (Exit::Fine, "listed"),
         (Exit::Warning, "a device or the library cannot be used"),
-        (Exit::Failure, "it failed"),
+        (Exit::Failure, "the devices could not be read"),
         (Exit::Undecided, CLOSED),
         (Exit::Input, INPUT),
     ];
     const EXAMPLES: &'static str = "\
 Examples:
-  gdr devices                      the names for `gdr loopback --from` and `--to`
-  gdr devices --json               for a program
-  gdr devices --from node.tar.gz   of another node, as `gdr collect` recorded it
-  gdr devices --example            see what it looks like on a node with ten NICs";
+  gdr devices                      list the names for `gdr loopback --from` and `--to`
+  gdr devices --json               print JSON, for a program
+  gdr devices --from node.tar.gz   list the devices that `gdr collect` recorded on another node
+  gdr devices --example            see the list for a node with ten NICs";
     const RUN: Run<Self> = run;
 }
 
@@ -54,7 +54,7 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
         return Ok(exit);
     }
     if options.which.is_example() {
-        output.line("This is the example node; nothing of it is real.\n")?;
+        output.line("This is the example node: it does not exist.\n")?;
     }
     listing.show(output)?;
     Ok(exit)

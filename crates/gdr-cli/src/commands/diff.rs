@@ -18,12 +18,12 @@ use crate::output::Output;
 
 /// Show the differences between two nodes that should be alike
 ///
-/// Compares firmware, kernel, modules and their parameters, GPUs, NICs, the PCI ports between
-/// them, distances, limits and libraries. Names, addresses and counters are not compared. Exits
-/// with 1 if they differ.
+/// Compares firmware, kernel, modules and their parameters, GPUs, NICs, the PCI ports between them,
+/// distances, limits and libraries, but not names, addresses and counters. Exits with 1 if the nodes
+/// differ.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Archive of `gdr collect`, or a directory with the layout of a node's root
+    /// Archive from `gdr collect`, or a copy of a node's root directory
     #[arg(value_name = "A")]
     first: PathBuf,
 
@@ -60,16 +60,16 @@ impl CommandSpec for Options {
     const GROUP: Group = Group::Diagnose;
     const STATUSES: Statuses = &[
         (Exit::Fine, "the nodes are alike"),
-        (Exit::Warning, "they differ"),
-        (Exit::Failure, "it failed"),
+        (Exit::Warning, "the nodes differ"),
+        (Exit::Failure, "a node could not be read"),
         (Exit::Undecided, CLOSED),
         (Exit::Input, INPUT),
     ];
     const EXAMPLES: &'static str = "\
 Examples:
-  gdr diff good.tar.gz bad.tar.gz   what one has and the other has not
-  gdr diff yesterday.tar.gz         this node, now and then
-  gdr fleet *.tar.gz                many nodes at once";
+  gdr diff good.tar.gz bad.tar.gz   compare two nodes
+  gdr diff yesterday.tar.gz         compare this node with an earlier archive
+  gdr fleet *.tar.gz                compare many nodes at once";
     const RUN: Run<Self> = run;
 }
 
@@ -134,7 +134,7 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
     ))?;
     if !found.unknown.is_empty() {
         output.line(format_args!(
-            "{} more are not known for one of the nodes; collect as root to compare them (--json)",
+            "{} more are unknown for one of the nodes (--json lists them); collect as root to compare them",
             found.unknown.len()
         ))?;
     }

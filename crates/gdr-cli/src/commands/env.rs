@@ -22,17 +22,17 @@ use crate::output::Output;
 
 /// Print the environment variables of NCCL, UCX, NIXL, NVSHMEM and Mooncake that fit this node
 ///
-/// The NIC of each GPU, the GID index, the distance up to which GPUDirect RDMA is used, and the number
-/// of NICs of a transfer follow from the PCI tree and the state of the ports. The reason of each
-/// variable is a comment before it. With a program, gdr becomes that program; variables that are set
-/// already keep their values. In a container that hides devices, use an archive of the host (--from).
+/// gdr derives the NIC for each GPU, the GID index, the greatest distance for GPUDirect RDMA and the
+/// number of NICs per transfer from the PCI tree and the state of the ports. A comment before each
+/// variable gives the reason. If a program is given, gdr executes it with the variables; those already
+/// set keep their values. In a container that hides devices, use an archive of the host (--from).
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// The libraries; without it all of them
+    /// Print variables only for these libraries
     #[arg(long = "for", value_name = "LIBRARY", value_delimiter = ',')]
     libraries: Vec<LibraryName>,
 
-    /// Choose NICs for this GPU only: its number, its name or its PCI address
+    /// Choose NICs only for this GPU, given by number, name or PCI address
     #[arg(long, value_name = "GPU")]
     gpu: Option<String>,
 
@@ -81,12 +81,12 @@ impl CommandSpec for Options {
     const STATUSES: Statuses = &[
         (
             Exit::Fine,
-            "printed; of a program that is run, all statuses are its own",
+            "printed; a program that is run determines the status",
         ),
         (Exit::Failure, "no port of an RDMA NIC is active"),
         (
             Exit::Undecided,
-            "there is no GPU or no RDMA NIC, or too little is known",
+            "no GPU or no RDMA NIC was found, or not enough is known",
         ),
         (Exit::Input, INPUT),
         (Exit::NotStarted, "the program cannot be run"),
@@ -94,10 +94,10 @@ impl CommandSpec for Options {
     ];
     const EXAMPLES: &'static str = "\
 Examples:
-  gdr env --for nccl                    the variables, with the reason of each
-  eval \"$(gdr env --for nccl,ucx)\"     for the programs of this shell
+  gdr env --for nccl                    print the variables, and the reason for each
+  eval \"$(gdr env --for nccl,ucx)\"     set them in this shell
   gdr env --for nccl -- ./all_reduce    run a program with them
-  gdr env --for ucx --gpu 3 -- ./rank   for a process that uses one GPU
+  gdr env --for ucx --gpu 3 -- ./rank   run a process that uses one GPU
   gdr env --for nvshmem --from node.tar.gz";
     const STATUS_OF: fn(&anyhow::Error) -> Option<Exit> = |error| {
         error.downcast_ref().map(|none| match none {
@@ -110,7 +110,7 @@ Examples:
 
 fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
     if !options.program.is_empty() && global.json {
-        let message = "with a program, gdr env prints nothing itself: leave out --json";
+        let message = "gdr env prints nothing itself if it runs a program: leave out --json";
         return Err(UsageError(message.to_owned()).into());
     }
     let node = options.which.open()?;

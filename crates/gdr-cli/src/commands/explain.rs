@@ -30,12 +30,12 @@ const CONNECTIONS: usize = 8;
 
 /// Explain what an error text or a log most likely means for GPUDirect RDMA
 ///
-/// Ranks the root causes that the text suggests, with what to do about each, and checks whether this
-/// node confirms it. A log of NCCL, UCX, NVSHMEM or perftest also shows whether GPUDirect RDMA is in
-/// use, and which ranks do not use it. Exits with 3 if no cause is known.
+/// Ranks the likely root causes, says what to do about each, and checks whether this node confirms
+/// it. For a log of NCCL, UCX, NVSHMEM or perftest, also reports whether GPUDirect RDMA is in use, and
+/// which ranks do not use it. Exits with 3 if no known cause matches.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// The text, or the name of a file with it; `-` or nothing for standard input
+    /// The text, or a file that contains it; `-` or nothing reads standard input
     #[arg(value_name = "TEXT")]
     text: Vec<String>,
 
@@ -80,22 +80,22 @@ impl CommandSpec for Options {
     const STATUSES: Statuses = &[
         (
             Exit::Fine,
-            "a cause is known, or the log shows whether GPUDirect RDMA is in use",
+            "a known cause matches, or the log shows whether GPUDirect RDMA is in use",
         ),
         (Exit::Failure, "the text cannot be read"),
         (
             Exit::Undecided,
-            "no cause is known, or standard output was closed",
+            "no known cause matches, or standard output was closed",
         ),
         (Exit::Input, INPUT),
     ];
     const EXAMPLES: &'static str = "\
 Examples:
   gdr explain \"could not insert 'nvidia_peermem': Invalid argument\"
-  gdr explain nccl.log             a whole log, of any length
+  gdr explain nccl.log             explain a whole log, of any length
   kubectl logs trainer-0 | gdr explain -
   dmesg | gdr explain
-  gdr explain --list               every cause that is known";
+  gdr explain --list               list every known cause";
     const RUN: Run<Self> = run;
 }
 
@@ -157,8 +157,8 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
     show_use(gpudirect, output)?;
     if exit == Exit::Undecided {
         output.line(
-            "This text has no known cause of a GPUDirect RDMA fault.\n\
-             `gdr doctor` judges the node itself; `gdr explain --list` names what is known.",
+            "This text matches no known cause of a GPUDirect RDMA fault.\n\
+             `gdr doctor` checks the node itself; `gdr explain --list` lists the known causes.",
         )?;
     }
     for (place, item) in items.iter().take(SHOWN).enumerate() {
@@ -200,7 +200,7 @@ struct Names {
 enum TextIsOf {
     /// The node that was checked.
     ThisNode,
-    /// It does not say.
+    /// The text does not say.
     Unknown,
     /// Another machine, of this name.
     Another(String),
@@ -239,7 +239,7 @@ impl TextIsOf {
     }
 }
 
-/// Reads on, and keeps the beginning of what it read.
+/// A reader that keeps the beginning of what it has read.
 struct Beginning<R> {
     inner: R,
     kept: Vec<u8>,
@@ -256,7 +256,7 @@ impl<R: Read> Read for Beginning<R> {
     }
 }
 
-/// Explains a text, and adds what it names of its machine.
+/// Explains a text, and notes what it says about its machine.
 fn answer(options: &Options, names: &mut Names) -> Result<Answer> {
     let mut read = |input: &mut dyn Read| {
         let mut input = Beginning {
@@ -285,15 +285,15 @@ fn answer(options: &Options, names: &mut Names) -> Result<Answer> {
     let stdin = io::stdin();
     if stdin.is_terminal() {
         return Err(UsageError(
-            "no text: give it as an argument, or a log on standard input".to_owned(),
+            "no text: pass it as an argument, or pipe a log to standard input".to_owned(),
         )
         .into());
     }
     read(&mut stdin.lock()).context("standard input cannot be read")
 }
 
-/// Returns whether an argument can only be meant as the name of a file: one word with a folder or an
-/// extension of logs.
+/// Returns whether an argument can only be a file name: one word with a directory or the extension of
+/// a log.
 fn is_file_name(text: &str) -> bool {
     const EXTENSIONS: [&str; 7] = [".log", ".txt", ".out", ".err", ".json", ".gz", ".xml"];
     let is_word = !text.contains(char::is_whitespace);
@@ -342,12 +342,14 @@ fn show_use(gpudirect: &GpuDirect, output: &mut Output) -> Result<()> {
             connections.host_memory,
             connections.socket
         ),
-        InUse::Usable => "the library found that NIC and GPU support it; which path data takes \
-                          this log does not show"
-            .to_owned(),
+        InUse::Usable => {
+            "the library found that the NIC and the GPU support it, but this log does not show \
+                          which path the data takes"
+                .to_owned()
+        }
         InUse::SameNode | InUse::Unknown => format!(
-            "{} by NVLink, PCIe or shared memory of one node (P2P, SHM); whether GPUDirect RDMA \
-             works shows a job over several nodes",
+            "{} by NVLink, PCIe or shared memory within one node (P2P, SHM); only a job across \
+             several nodes shows whether GPUDirect RDMA works",
             Counted(connections.same_node, "connection")
         ),
     };
@@ -449,7 +451,9 @@ fn show(place: usize, item: &Item<'_>, text_is_of: &TextIsOf, output: &mut Outpu
         ))?;
     }
     if let Some(parts) = explanation.inferred() {
-        let inferred = format!("This message is not known: inferred from its parts ({parts}).");
+        let inferred = format!(
+            "This exact message is not known; the cause is inferred from its parts ({parts})."
+        );
         wrapped("   ", &inferred, output)?;
     }
     for detail in &explanation.details {
@@ -471,14 +475,14 @@ fn show(place: usize, item: &Item<'_>, text_is_of: &TextIsOf, output: &mut Outpu
         Some(Confirmation::Refuted) => {
             let refuted = "this node does not confirm it:".green().to_string();
             let text = format!(
-                "{refuted} {} found nothing wrong here; look at the other end, or at another cause",
+                "{refuted} {} found nothing wrong here; check the other end, or consider another cause",
                 cause.checks.join(",")
             );
             wrapped("   ", &text, output)?;
         }
         Some(Confirmation::Open) if !cause.checks.is_empty() => {
             let text = format!(
-                "this node cannot tell; where the error came up, run gdr doctor --only {}",
+                "this node cannot tell; run gdr doctor --only {} on the node where the error occurred",
                 cause.checks.join(",")
             );
             wrapped("   ", &text, output)?;

@@ -21,12 +21,12 @@ use crate::output::Output;
 /// The default of `--journal`.
 pub(super) const JOURNAL: &str = "/var/lib/gdr/fix.journal";
 
-/// Repair what the doctor found: as a script to read, or at once with a journal
+/// Repair what the doctor found, either with a script to review or directly, with a journal
 ///
-/// Without `--apply` nothing is changed: the output is a commented shell script with its undo
-/// lines. Only these repairs are made: ACS redirect bits on the path, the Maximum Read Request
-/// Size, loading modules now and at boot, drop-ins for limits, the rescan of a NIC without a
-/// driver, MTUs. Firmware is never changed.
+/// Without `--apply`, changes nothing and prints a commented shell script that includes the commands to
+/// undo each step. The possible repairs are: clear ACS redirect bits on the path, set the Maximum Read
+/// Request Size, load modules now and at boot, install drop-ins for limits, rescan a NIC without a
+/// driver, and set MTUs. Firmware is never changed.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     /// Repair only what these checks found
@@ -36,7 +36,7 @@ pub(crate) struct Options {
     #[command(flatten)]
     which: Which,
 
-    /// Apply the repairs, after a confirmation
+    /// Apply the repairs, after asking for confirmation
     #[arg(long, conflicts_with = "undo")]
     apply: bool,
 
@@ -48,7 +48,7 @@ pub(crate) struct Options {
     #[arg(short, long)]
     yes: bool,
 
-    /// File of the journal; only root may be able to write to it and its folder
+    /// Journal file; only root may have write access to it and its directory
     #[arg(long, value_name = "FILE", default_value = JOURNAL)]
     journal: PathBuf,
 }
@@ -103,18 +103,18 @@ impl Left {
 impl CommandSpec for Options {
     const GROUP: Group = Group::Manage;
     const STATUSES: Statuses = &[
-        (Exit::Fine, "the script is printed, or every step is done"),
+        (Exit::Fine, "the script was printed, or every step was done"),
         (Exit::Failure, "a step failed or was not done"),
         (Exit::Undecided, CLOSED),
         (Exit::Input, INPUT),
     ];
     const EXAMPLES: &'static str = "\
 Examples:
-  gdr fix                   print a script of what would be done; change nothing
-  gdr fix acs.path          only what this check found
-  gdr fix --example         what such a script looks like
-  sudo gdr fix --apply      do it, after a yes
-  sudo gdr fix --undo       take back what was done";
+  gdr fix                   print a script with the repairs, and change nothing
+  gdr fix acs.path          repair only what this check found
+  gdr fix --example         see what such a script looks like
+  sudo gdr fix --apply      apply the repairs, after confirmation
+  sudo gdr fix --undo       undo everything that was applied";
     const RUN: Run<Self> = run;
 }
 
@@ -123,7 +123,7 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
         return take_back(global, options, output);
     }
     if options.ids.iter().any(|id| id == "undo" || id == "apply") {
-        let what = "`gdr fix --apply` makes the repairs, and `gdr fix --undo` takes them back";
+        let what = "use `gdr fix --apply` to apply the repairs, and `gdr fix --undo` to undo them";
         return Err(UsageError(what.to_owned()).into());
     }
     let ids = checks(&options.ids)?;
@@ -150,7 +150,7 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
     }
     if options.which.is_elsewhere() {
         return Err(UsageError(
-            "--apply repairs this node: leave out the options that name another".to_owned(),
+            "--apply repairs this node: leave out the options that select another node".to_owned(),
         )
         .into());
     }
@@ -277,7 +277,7 @@ fn finish(
         }
         if !left.is_empty() {
             output.line(
-                "\nTo do by hand, because gdr fix does not change firmware, hardware or boot settings:",
+                "\nTo be done by hand, because gdr fix does not change firmware, hardware or boot settings:",
             )?;
         }
         for left in &left {
@@ -304,7 +304,7 @@ pub(super) fn root() -> Result<()> {
     if effective == Some("0") {
         return Ok(());
     }
-    bail!("only root may change the node: run it with sudo, or run the script without --apply")
+    bail!("only root can change the node: use sudo, or leave out --apply to get a script")
 }
 
 fn consent(options: &Options, title: &str, what: &[String]) -> Result<()> {
@@ -314,7 +314,8 @@ fn consent(options: &Options, title: &str, what: &[String]) -> Result<()> {
     let stdin = io::stdin();
     if !stdin.is_terminal() {
         return Err(UsageError(
-            "standard input is not a terminal to confirm at: confirm with --yes".to_owned(),
+            "standard input is not a terminal, so confirmation is not possible: use --yes"
+                .to_owned(),
         )
         .into());
     }

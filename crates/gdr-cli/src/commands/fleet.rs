@@ -20,12 +20,12 @@ use crate::output::Output;
 
 /// Show which nodes of a fleet differ from the majority, and how
 ///
-/// Compares archives of `gdr collect`. For every fact, the value of more than half of the nodes is
-/// the usual one, and the other nodes are outliers. A node without the fact does not count. Exits
-/// with 1 if there are outliers.
+/// Compares archives from `gdr collect`. For each fact, the value that more than half of the nodes
+/// share is the usual one, and nodes with other values are outliers. Nodes for which the fact is
+/// unknown do not count. Exits with 1 if there are outliers.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Archives, or directories with the layout of a node's root
+    /// Archives, or copies of nodes' root directories
     #[arg(value_name = "ARCHIVE", required = true, num_args = 2..)]
     archives: Vec<PathBuf>,
 
@@ -67,16 +67,16 @@ impl CommandSpec for Options {
     const GROUP: Group = Group::Diagnose;
     const STATUSES: Statuses = &[
         (Exit::Fine, "the nodes are alike"),
-        (Exit::Warning, "they differ"),
-        (Exit::Failure, "it failed"),
+        (Exit::Warning, "the nodes differ"),
+        (Exit::Failure, "a node could not be read"),
         (Exit::Undecided, CLOSED),
         (Exit::Input, INPUT),
     ];
     const EXAMPLES: &'static str = "\
 Examples:
-  gdr fleet *.tar.gz          every fact on which the nodes do not all agree
-  gdr fleet --json *.tar.gz   the same for a program
-  gdr diff a.tar.gz b.tar.gz  two of them in full";
+  gdr fleet *.tar.gz          show every fact that differs between nodes
+  gdr fleet --json *.tar.gz   print JSON, for a program
+  gdr diff a.tar.gz b.tar.gz  compare two nodes in full";
     const RUN: Run<Self> = run;
 }
 
@@ -107,7 +107,7 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
     }
     if found.is_empty() && !options.layout.is_csv() {
         let alike = format!(
-            "{}, all alike in every fact that is known",
+            "{}, all alike in every known fact",
             Counted(names.len(), "node")
         );
         output.line(alike)?;
@@ -159,7 +159,7 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
         format!("most often an outlier: {}", worst.join(", "))
     };
     output.line(format_args!(
-        "{}, {} on which they do not agree; {verdict}",
+        "{}, {} that differ between them; {verdict}",
         Counted(names.len(), "node"),
         Counted(found.len(), "fact")
     ))?;

@@ -19,7 +19,7 @@ pub(crate) struct MemoryOptions {
     #[arg(short = 'a', long = "alloc", value_enum, value_name = "FN", default_value_t = Alloc::Plain)]
     alloc: Alloc,
 
-    /// Type of mapping to ask for
+    /// Mapping type to request
     #[arg(
         short = 'M',
         long = "mapping-type",
@@ -35,10 +35,10 @@ pub(crate) struct MemoryOptions {
 enum Alloc {
     #[value(name = "cuMemAlloc")]
     Plain,
-    /// With a POSIX file descriptor as handle type
+    /// VMM memory, exportable as a POSIX file descriptor
     #[value(name = "cuMemCreate")]
     Vmm,
-    /// From the stream-ordered pool
+    /// From the stream-ordered memory pool
     #[value(name = "cuMemAllocAsync")]
     Pool,
 }
@@ -83,7 +83,7 @@ impl MemoryOptions {
 /// The value of `--against`.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum Rival {
-    /// cuMemcpy, from and to page-locked and pageable memory
+    /// cuMemcpy, to and from page-locked and pageable memory
     Cuda,
 }
 

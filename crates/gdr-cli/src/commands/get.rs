@@ -23,39 +23,39 @@ const CHUNK: u64 = 1 << 20;
 
 /// Write the newest content of an object to standard output or a file
 ///
-/// The bytes are one whole epoch, except of objects in live mode. They arrive before the first one
-/// is written: a transfer that fails writes nothing.
+/// Except in live mode, the bytes are from one whole epoch. All of them are received before the first
+/// is written, so a failed transfer writes nothing.
 ///
-/// With --follow it goes on until Ctrl-C: with each epoch that is newer than the one before, and of a
-/// ring with every epoch that is published from now on. A ring that blocks waits for it.
+/// With --follow, gets each newer epoch until Ctrl-C; from a ring, every epoch that is published from
+/// now on. A ring with when-full=block waits for this reader.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// The object: its owner, a slash, and its name [default port: 4791]
+    /// The object, as OWNER/NAME [default port: 4791]
     #[arg(value_name = "HOST[:PORT]/NAME")]
     object: ObjectAddress,
 
-    /// Write to this file, which is replaced once everything has arrived, and print what was moved
+    /// Write to this file, replacing it once everything has arrived, and print a summary
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 
-    /// As --output, of an object that holds tensors: fails unless what arrived is a whole safetensors
-    /// file, and names a tensor whose checksum is wrong, if its owner is `gdr serve --safetensors`
+    /// Like --output, for an object that holds tensors: fail unless a whole safetensors file arrived.
+    /// If its owner is `gdr serve --safetensors`, check the tensors' checksums, and name a wrong one
     #[arg(long, value_name = "FILE", conflicts_with = "output")]
     safetensors: Option<PathBuf>,
 
-    /// If nothing has been published, wait for it up to this many seconds
+    /// If nothing has been published yet, wait up to this many seconds
     #[arg(long, value_name = "SECONDS", value_parser = count, conflicts_with = "follow")]
     wait: Option<u32>,
 
-    /// Go on with each newer epoch, one after the other; a file is replaced by each
+    /// Keep getting newer epochs; each one replaces the file
     #[arg(long)]
     follow: bool,
 
-    /// End after this many epochs
+    /// Exit after this many epochs
     #[arg(long, value_name = "N", value_parser = count, requires = "follow")]
     count: Option<u32>,
 
-    /// End if nothing is published for this many seconds
+    /// Exit if nothing is published for this many seconds
     #[arg(long, value_name = "SECONDS", value_parser = count, requires = "follow")]
     idle: Option<u32>,
 
@@ -76,25 +76,25 @@ impl Options {
 impl CommandSpec for Options {
     const GROUP: Group = Group::ShareMemory;
     const STATUSES: Statuses = &[
-        (Exit::Fine, "every byte is written"),
+        (Exit::Fine, "every byte was written"),
         (
             Exit::Failure,
-            "there is no such object, it is another than expected, or its owner is gone",
+            "the object does not exist or is not as expected, or its owner is gone",
         ),
         (
             Exit::Undecided,
-            "nothing is published, or it was stopped (Ctrl-C, SIGTERM, closed output)",
+            "nothing is published, or the command was interrupted (Ctrl-C, SIGTERM, closed output)",
         ),
     ];
     const EXAMPLES: &'static str = "\
 Examples:
-  gdr get 127.0.0.1/weights > weights.bin          the newest epoch
-  gdr get node1/weights -o w.bin --key-file key    from another host; prints what was moved
+  gdr get 127.0.0.1/weights > weights.bin          get the newest epoch
+  gdr get node1/weights -o w.bin --key-file key    get it from another host, and print a summary
   gdr get node1/weights --shape 1024x768 --element f32 --key-file key | ./consume
   gdr get node1/weights --wait 60 -o w.bin --json  wait until something is published
-  gdr get node1/frames --follow | ./consume        every frame from now on
+  gdr get node1/frames --follow | ./consume        get every frame from now on
   gdr get node1/weights --follow -o w.bin          keep the file up to date
-  gdr get node1/model --safetensors m.safetensors  the tensors of `gdr serve --safetensors`";
+  gdr get node1/model --safetensors m.safetensors  get the tensors of `gdr serve --safetensors`";
     const RUN: Run<Self> = run;
 }
 
@@ -102,10 +102,10 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
     if options.file().is_none() {
         let usage = |what: &str| Err(UsageError(what.to_owned()).into());
         if global.json {
-            return usage("standard output has the content: give -o FILE with --json");
+            return usage("--json needs -o FILE, because the content goes to standard output");
         }
         if io::stdout().is_terminal() {
-            return usage("standard output is a terminal: redirect it, or give -o FILE");
+            return usage("standard output is a terminal: redirect it, or use -o FILE");
         }
     }
     let signal = match options.follow {

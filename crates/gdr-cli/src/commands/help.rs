@@ -12,7 +12,7 @@ use crate::output::Output;
 /// Show the help of a command
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// The command; without one, gdr itself
+    /// The command [default: gdr itself]
     #[arg(value_name = "COMMAND")]
     command: Vec<String>,
 }
@@ -31,9 +31,7 @@ fn run(_: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
     for name in &options.command {
         let names = names(command);
         command = command.find_subcommand_mut(name).ok_or_else(|| {
-            UsageError(format!(
-                "there is no command `{name}`: choose one of {names}"
-            ))
+            UsageError(format!("`{name}` is not a command: choose one of {names}"))
         })?;
     }
     let help = command.render_long_help();

@@ -26,9 +26,9 @@ const SCRATCH: u64 = 64 << 10;
 
 /// Show which GPU memory can be mapped on this machine, and how
 ///
-/// Allocates a small buffer of every kind of GPU memory, and pins and maps it: the routes shown are
-/// tried, not guessed. Exits with 1 if a kind cannot be mapped. The lines about the machine are the
-/// row of this machine in the tables of docs/machines.md.
+/// Allocates, pins and maps a small buffer of every kind of GPU memory, so each route shown was really
+/// tried. Exits with 1 if some kind cannot be mapped. The lines about the machine have the columns of
+/// the tables in docs/machines.md.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     #[command(flatten)]
@@ -105,15 +105,15 @@ impl CommandSpec for Options {
     const GROUP: Group = Group::Diagnose;
     const STATUSES: Statuses = &[
         (Exit::Fine, "every kind of GPU memory can be mapped"),
-        (Exit::Warning, "some kind cannot be mapped"),
+        (Exit::Warning, "some kind of GPU memory cannot be mapped"),
         (Exit::Failure, "the GPU cannot be used"),
         (Exit::Undecided, NO_GPU_OR_CLOSED),
     ];
     const EXAMPLES: &'static str = "\
 Examples:
-  gdr info                  which backend, which routes, which GPUs
-  gdr info --backend rm     what this backend would do
-  gdr info --json           for a program";
+  gdr info                  show the backend, the routes and the GPUs
+  gdr info --backend rm     show what the backend `rm` can do
+  gdr info --json           print JSON, for a program";
     const RUN: Run<Self> = run;
 }
 

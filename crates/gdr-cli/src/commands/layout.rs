@@ -10,11 +10,11 @@ use crate::output::Output;
 /// How to lay out a table.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub(super) struct Layout {
-    /// Show every column at its full width
+    /// Show all columns at full width
     #[arg(long)]
     wide: bool,
 
-    /// Print comma-separated values, every column
+    /// Print all columns as comma-separated values
     #[arg(long, conflicts_with = "wide")]
     csv: bool,
 }
@@ -23,7 +23,7 @@ impl Layout {
     /// Refuses two formats at once.
     pub(super) fn check(self, global: &Global) -> Result<(), UsageError> {
         if self.csv && global.json {
-            let reason = "--csv and --json are two formats: leave one out";
+            let reason = "--csv and --json select different formats: leave out one of them";
             return Err(UsageError(reason.to_owned()));
         }
         Ok(())

@@ -41,21 +41,21 @@ use text::Lines;
 
 /// Transfer bytes by RDMA into GPU memory, and prove that they arrived
 ///
-/// Each iteration fills GPU memory with one pattern by a kernel, writes another by RDMA, waits for
-/// the completions of both ends, and compares the memory by a kernel, by a copy to the host and
-/// through a CPU mapping; then it reads the memory back by RDMA. PASS means that every comparison
-/// found the sent bytes; FAIL comes with the likely cause.
+/// In each iteration a kernel fills GPU memory with one pattern, RDMA overwrites it with another, and
+/// both ends wait for their completions. The memory is then compared three ways (by a kernel, by a
+/// copy to the host, and through a CPU mapping) and read back by RDMA. PASS means that every
+/// comparison matched; FAIL names the likely cause.
 ///
-/// A device is a kernel device (mlx5_0, or with its port mlx5_0:2), or an address of this machine
-/// (or the name of an interface, or of the machine), where gdr itself speaks RoCEv2 over UDP.
-/// `gdr devices` lists both.
+/// A device is either a kernel device (mlx5_0, or mlx5_0:2 for its second port) or an address of this
+/// machine (an interface or host name works too), at which gdr itself speaks RoCEv2 over UDP.
+/// `gdr devices` lists both kinds.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     // The first, because each field takes its value away from what was parsed.
     #[command(flatten)]
     given: GivenOptions,
 
-    /// RDMA device of this process, which sends and receives: --from and --to name two
+    /// RDMA device that both sends and receives; use --from and --to for two devices
     #[arg(
         long,
         value_name = "DEV",
@@ -64,17 +64,17 @@ pub(crate) struct Options {
     )]
     device: Option<DeviceName>,
 
-    /// Device that sends [default: the same as --to, or 127.0.0.2]
+    /// Sending device [default: the same as --to, or 127.0.0.2]
     #[arg(long, value_name = "DEV", value_parser = device_name, conflicts_with = "listen")]
     from: Option<DeviceName>,
 
-    /// Device that receives, into GPU memory [default: the active one nearest to the GPU, or
+    /// Device that receives into GPU memory [default: the active device nearest to the GPU, or
     /// 127.0.0.1]
     #[arg(long, value_name = "DEV", value_parser = device_name, conflicts_with = "connect")]
     to: Option<DeviceName>,
 
-    /// Send from memory of this GPU instead of host memory, and read back into it: its index, UUID or
-    /// PCI address, as of --gpu
+    /// Send from the memory of this GPU instead of host memory, and read back into it; named as for
+    /// --gpu
     #[arg(
         long,
         value_name = "GPU",
@@ -83,12 +83,12 @@ pub(crate) struct Options {
     )]
     from_gpu: Option<GpuName>,
 
-    /// UDP port of soft devices; only peers that run gdr accept another port than 4791
+    /// UDP port of soft devices; only peers that run gdr accept ports other than 4791
     #[arg(long = "udp-port", value_name = "PORT", default_value_t = ROCE_PORT)]
     port: u16,
 
-    /// Shards of each soft device, each with a socket and a thread: 1 to 8 [default: GDR_SHARDS, else
-    /// one for every two processors at a loopback address and one at others]
+    /// Shards per soft device (1 to 8), each with its own socket and thread [default: GDR_SHARDS; else
+    /// one per two processors at loopback addresses, and one at other addresses]
     #[arg(long, value_name = "N", value_parser = shards())]
     shards: Option<u8>,
 
@@ -96,22 +96,22 @@ pub(crate) struct Options {
     #[arg(long, value_enum, value_name = "NAME", default_value_t = Provider::Auto)]
     provider: Provider,
 
-    /// Bytes an iteration, a multiple of 4 up to 1G [default: 1M]; the largest with --sweep
+    /// Bytes per iteration, a multiple of 4 up to 1G [default: 1M]; with --sweep, the largest size
     /// [default: 64M]
     #[arg(short, long, value_name = "SIZE", value_parser = size)]
     size: Option<u64>,
 
-    /// Iterations, each with its own patterns [default: 10]; the most rounds of a latency with
-    /// --sweep [default: 2000]
+    /// Number of iterations, each with new patterns [default: 10]; with --sweep, the most rounds per
+    /// latency [default: 2000]
     #[arg(short, long, value_name = "N", value_parser = count)]
     iterations: Option<u32>,
 
-    /// Measure instead of proving: latency and bandwidth of WRITE and READ by size, into host
-    /// memory, into GPU memory directly, and staged
+    /// Measure instead: the latency and bandwidth of WRITE and READ at each size, into host memory,
+    /// directly into GPU memory, and staged
     #[arg(long, conflicts_with_all = ["listen", "connect", "pattern"])]
     sweep: bool,
 
-    /// Prove the transfer into each GPU, one after another, each by the NIC that is nearest to it
+    /// Prove the transfer into every GPU in turn, each through its nearest NIC
     #[arg(long, conflicts_with_all = ["from", "to", "sweep", "listen", "connect", "gpu"])]
     all: bool,
 
@@ -119,7 +119,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "SEED", value_parser = count, default_value = "1")]
     pattern: u32,
 
-    /// Transfer through a CPU mapping (soft) or a registration (verbs) of GPU memory, or fail
+    /// Transfer directly, through a CPU mapping (soft) or a registration (verbs) of GPU memory, or fail
     #[arg(long, conflicts_with = "staged")]
     direct: bool,
 
@@ -131,16 +131,16 @@ pub(crate) struct Options {
     #[arg(long, value_enum, value_name = "FN")]
     memory: Option<Allocator>,
 
-    /// Seconds that a step may take; a second more for each 64 MiB
+    /// Seconds that each step may take, plus one for every 64 MiB
     #[arg(long, value_name = "SECONDS", value_parser = count, default_value = "10")]
     timeout: u32,
 
-    /// Own the GPU memory, and accept one peer by TCP at this address; the peer has to choose the
-    /// --size, --iterations and --pattern that are given here
+    /// Provide the GPU memory, and accept one peer over TCP at this address; if --size, --iterations or
+    /// --pattern is given, the peer has to use the same value
     #[arg(long, value_name = "HOST[:PORT]", conflicts_with = "connect")]
     listen: Option<HostPort>,
 
-    /// Write into the GPU memory of the peer that listens there
+    /// Write into the GPU memory of the peer that listens at this address
     #[arg(
         long,
         value_name = "HOST[:PORT]",
@@ -152,8 +152,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "SECONDS", value_parser = count, default_value = "60", requires = "listen")]
     wait: u32,
 
-    /// Rehearse a failure: what arrived is lost, in part lost, damaged, or stale after a kernel
-    /// has seen it; the verdict is about no hardware
+    /// Simulate a failure, to see what gdr reports; the verdict says nothing about hardware
     #[arg(
         long,
         value_enum,
@@ -175,13 +174,13 @@ pub(crate) struct Options {
 /// A fault, by its name.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Fault {
-    /// None of the bytes arrives
+    /// No bytes arrive
     Lost,
     /// The second half does not arrive
     Part,
-    /// One word is another
+    /// One word arrives changed
     Damaged,
-    /// A kernel sees the bytes, a copy and the mapping what was there before
+    /// A kernel sees the new bytes, but a copy and the mapping see the old ones
     Stale,
 }
 
@@ -245,7 +244,7 @@ impl Options {
         Duration::from_secs(self.timeout.into())
     }
 
-    /// Refuses options about GPU memory that this end does not have.
+    /// Refuses options about GPU memory if this end has none.
     fn check(&self) -> Result<(), UsageError> {
         let given = [
             (self.direct, "--direct"),
@@ -255,8 +254,8 @@ impl Options {
         let is_host_only = self.connect.is_some() && self.from_gpu.is_none();
         match given.iter().find(|(given, _)| *given && is_host_only) {
             Some((_, option)) => Err(UsageError(format!(
-                "{option} is about GPU memory, and --connect sends host memory: name a GPU with \
-                 --from-gpu, or give {option} to the end that listens"
+                "{option} applies to GPU memory, but --connect sends host memory: choose a GPU with \
+                 --from-gpu, or pass {option} to the listening end"
             ))),
             None => Ok(()),
         }
@@ -289,25 +288,25 @@ impl Options {
 impl CommandSpec for Options {
     const GROUP: Group = Group::Prove;
     const STATUSES: Statuses = &[
-        (Exit::Fine, "PASS, or everything was measured"),
+        (Exit::Fine, "PASS, or the measurement completed"),
         (Exit::Failure, "FAIL, or the run could not start"),
         (
             Exit::Undecided,
-            "UNDECIDED: there is no GPU, or it was stopped (Ctrl-C, SIGTERM, closed output)",
+            "UNDECIDED: no GPU was found, or the run was interrupted (Ctrl-C, SIGTERM, closed output)",
         ),
     ];
     const EXAMPLES: &'static str = "\
 Examples:
-  gdr loopback                              prove RDMA into GPU memory, within this machine
-  gdr loopback --size 64M --staged          through host memory and the copy engine instead
-  gdr loopback --from mlx5_0 --to mlx5_1    from one NIC to another; --device: within one
-  gdr loopback --gpu 1 --from-gpu 0         from one GPU's memory into another's
-  gdr loopback --all                        each GPU, by the NIC that is nearest to it
+  gdr loopback                              prove RDMA into GPU memory on this machine
+  gdr loopback --size 64M --staged          go through host memory and the copy engine
+  gdr loopback --from mlx5_0 --to mlx5_1    from one NIC to another (--device: a single NIC)
+  gdr loopback --gpu 1 --from-gpu 0         from one GPU's memory to another's
+  gdr loopback --all                        test every GPU with its nearest NIC
   gdr loopback --sweep --size 1G            measure direct and staged, 4 bytes to 1 GiB
-  gdr loopback --listen 10.0.0.1 --key-file key     on the machine with the GPU
-  gdr loopback --connect 10.0.0.1 --key-file key    on the other one
-  gdr loopback --inject lost --simulate     what it prints where nothing arrives
-  gdr loopback --simulate --json            without a GPU, for a program";
+  gdr loopback --listen 10.0.0.1 --key-file key     run this on the machine with the GPU
+  gdr loopback --connect 10.0.0.1 --key-file key    and this on the other machine
+  gdr loopback --inject lost --simulate     see the report of a transfer that fails
+  gdr loopback --simulate --json            run without a GPU, and print JSON";
     const RUN: Run<Self> = run;
 }
 
@@ -340,11 +339,11 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
     options.check()?;
     let alone = options.listen.is_none() && options.connect.is_none();
     if alone && options.security.is_given() {
-        let what = "--key-file and --insecure need a peer: use --listen or --connect";
+        let what = "--key-file and --insecure apply only with a peer: use --listen or --connect";
         return Err(UsageError(what.into()).into());
     }
     if options.figures.is_given() && !options.sweep {
-        return Err(UsageError("--wide and --csv apply to the tables of --sweep".into()).into());
+        return Err(UsageError("--wide and --csv apply only with --sweep".into()).into());
     }
     if !matches!(options.provider, Provider::Soft) {
         // Nothing has started a thread yet.
@@ -417,7 +416,7 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
             listen(&gpu.target, &setup, &own, &addresses, &mut observe)?
         }
         (None, Some(gpu), None) => within(&gpu.target, &setup, &mut observe)?,
-        _ => return Err(UsageError("there is nothing to do".into()).into()),
+        _ => return Err(UsageError("there is nothing to transfer".into()).into()),
     };
     drop(progress);
     spell_remedies(&mut report);
@@ -433,7 +432,7 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
     })
 }
 
-/// Adds the options and commands that help to the cause of a failure.
+/// Adds the options and commands that help with a failure to its cause.
 fn spell_remedies(report: &mut Report) {
     if let Some(cause) = &mut report.cause {
         let text = std::mem::take(&mut cause.remedy);

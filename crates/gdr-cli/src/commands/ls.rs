@@ -19,9 +19,9 @@ use crate::object_link::{LinkArguments, ObjectAddress};
 use crate::object_report::{ObjectRow, table};
 use crate::output::Output;
 
-/// List the objects that a process offers, or the tensors of one
+/// List the objects that a process offers, or the tensors in one of them
 ///
-/// The owner is `gdr serve`, or a program that uses the gdr-object library. Objects that this host may
+/// The owner is `gdr serve` or a program that uses the gdr-object library. Objects that this host may
 /// not read are not listed.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
@@ -106,14 +106,14 @@ impl CommandSpec for Options {
     const GROUP: Group = Group::ShareMemory;
     const STATUSES: Statuses = &[
         (Exit::Fine, "listed"),
-        (Exit::Failure, "the owner was not reached, or is gone"),
+        (Exit::Failure, "the owner could not be reached, or is gone"),
         (Exit::Undecided, STOPPED),
     ];
     const EXAMPLES: &'static str = "\
 Examples:
-  gdr ls 127.0.0.1                      the objects of an owner on this machine
-  gdr ls node1:7000 --key-file key      of another host
-  gdr ls node1/model --key-file key     the tensors of an object
+  gdr ls 127.0.0.1                      list the objects of an owner on this machine
+  gdr ls node1:7000 --key-file key      list those on another host
+  gdr ls node1/model --key-file key     list the tensors in an object
   gdr ls node1 --key-file key --json | jq -r '.objects[].name'";
     const RUN: Run<Self> = run;
 }

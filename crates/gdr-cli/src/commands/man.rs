@@ -16,7 +16,7 @@ use crate::output::Output;
 /// To read one: gdr man /tmp/gdr && man -l /tmp/gdr/gdr-doctor.1
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Directory for the pages
+    /// Directory to write the pages to
     #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
     directory: PathBuf,
 }

@@ -42,43 +42,41 @@ use self::place::Place;
 /// The percentage of the expected rate that passes.
 const USUAL_LEAST: u32 = 70;
 
-/// Measure between every two ranks, with GPU memory, and name the slow and the dead ones
+/// Measure RDMA between all pairs of GPUs in a job, and name the slow and the dead ranks
 ///
-/// A launcher starts a process for each GPU; its environment has rank, number of ranks and, mostly,
-/// the host of rank 0. The ranks meet at rank 0, which lets pairs measure at the same time that have no
-/// GPU in common, in both directions. The last messages are compared. What a direction should reach is the
-/// median of its kind: on one host, or between two.
+/// A launcher starts one process per GPU, and sets the rank, the number of ranks and, usually, the host
+/// of rank 0 in its environment. The ranks meet at rank 0. Pairs that have no GPU in common measure at
+/// the same time, in both directions, and compare the last messages. The expected rate of a direction
+/// is the median over all directions of its kind (on one host, or between two hosts).
 ///
-/// Rank 0 prints the matrix; all ranks end with its exit status.
+/// Rank 0 prints the matrix; all ranks exit with its status.
 #[derive(Debug, clap::Args)]
 #[command(
     mut_arg("gpu", |arg| arg.short(None))
 )]
 pub(crate) struct Options {
-    /// Number of this rank, from 0 [default: the launcher's]
+    /// Number of this rank, from 0 [default: set by the launcher]
     #[arg(long, value_name = "N")]
     rank: Option<usize>,
 
-    /// Number of ranks [default: the launcher's]
+    /// Number of ranks [default: set by the launcher]
     #[arg(long, value_name = "N")]
     ranks: Option<usize>,
 
-    /// Number of this rank within this host, from 0, which chooses its GPU [default: the
-    /// launcher's]
+    /// Number of this rank on its host, from 0, which selects the GPU [default: set by the launcher]
     #[arg(long, value_name = "N")]
     local_rank: Option<usize>,
 
-    /// Hosts in the order of the ranks, one in a line, with `slots=N` for N ranks, instead of a
-    /// launcher
+    /// File with the hosts in rank order, one per line, with `slots=N` for N ranks; replaces a launcher
     #[arg(long, value_name = "FILE", conflicts_with = "ranks")]
     host_file: Option<PathBuf>,
 
-    /// Where the ranks meet: the host of rank 0 [default: the launcher's, or this machine]
+    /// Host of rank 0, where the ranks meet [default: set by the launcher, else this machine]
     #[arg(long, value_name = "HOST[:PORT]")]
     meet: Option<HostPort>,
 
-    /// RDMA device of this rank [default: the active one nearest to the GPU, or the address that
-    /// leads to rank 0]
+    /// RDMA device of this rank [default: the active device nearest to the GPU, or the address that
+    /// routes to rank 0]
     #[arg(short, long, value_name = "DEV", value_parser = device_name)]
     device: Option<DeviceName>,
 
@@ -90,7 +88,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "PORT", default_value_t = ROCE_PORT)]
     udp_port: u16,
 
-    /// Host memory instead of GPU memory
+    /// Use host memory instead of GPU memory
     #[arg(long, conflicts_with_all = ["gpu", "memory"])]
     host_memory: bool,
 
@@ -98,11 +96,11 @@ pub(crate) struct Options {
     #[arg(long, value_enum, value_name = "FN", default_value_t = Allocator::Plain)]
     memory: Allocator,
 
-    /// Bytes of a message
+    /// Message size in bytes
     #[arg(short, long, value_name = "SIZE", value_parser = size, default_value = "1M")]
     size: u64,
 
-    /// Milliseconds for each direction [default: 1000, with --quick 50]
+    /// Milliseconds per direction [default: 1000; 50 with --quick]
     #[arg(long, value_name = "MS", value_parser = count)]
     duration: Option<u32>,
 
@@ -110,20 +108,21 @@ pub(crate) struct Options {
     #[arg(long)]
     quick: bool,
 
-    /// Percent of the expected rate that a direction needs; 0 judges no rate [default: 70; where the ranks
-    /// share the CPUs of one machine, a rank needs a direction with half of the others' rate]
+    /// Least percentage of the expected rate that every direction must reach; 0 accepts any rate
+    /// [default: 70; but if the ranks share the CPUs of one machine, it is enough that each rank has one
+    /// direction with half the rate of the others]
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     least: Option<u32>,
 
-    /// Seconds for the ranks to meet
+    /// Seconds to wait until all ranks have joined
     #[arg(long, value_name = "SECONDS", value_parser = count, default_value = "60")]
     wait: u32,
 
-    /// Seconds that a request may take
+    /// Seconds that each request may take
     #[arg(long, value_name = "SECONDS", value_parser = count, default_value = "5")]
     timeout: u32,
 
-    /// Print only the directions, as CSV
+    /// Print only the figures for each direction, as CSV
     #[arg(long, conflicts_with = "json")]
     csv: bool,
 
@@ -207,8 +206,8 @@ Examples:
   mpirun -n 8 gdr mesh                                   8 ranks on this machine
   torchrun --no-python --nproc-per-node 8 gdr mesh       the same
   gdr mesh --rank 0 --ranks 2 --meet node1 --key-file key     without a launcher, on each node
-  gdr mesh --host-file hosts --key-file key              the same, as pdsh or kubectl exec starts it
-  srun gdr mesh --quick --json --key-file key            in a prolog: the exit status says it";
+  gdr mesh --host-file hosts --key-file key              the same, started by pdsh or kubectl exec
+  srun gdr mesh --quick --json --key-file key            in a job prolog, which tests the exit status";
     const RUN: Run<Self> = run;
 }
 
@@ -318,8 +317,8 @@ impl fmt::Display for Crowd {
         };
         write!(
             f,
-            "no direction was judged, only whole ranks: the {} ranks share {cpus}, so that a rate is what the \
-             others leave; --least {USUAL_LEAST} judges all the same",
+            "only whole ranks were judged, not directions: the {} ranks share {cpus}, so each rate depends on \
+             the other ranks; use --least {USUAL_LEAST} to judge every direction anyway",
             self.ranks
         )
     }
@@ -336,7 +335,7 @@ fn status(passed: bool) -> Exit {
 fn percent(text: &str) -> Result<u32, String> {
     let percent = text.strip_suffix('%').unwrap_or(text).parse();
     let percent = percent.ok().filter(|percent| *percent <= 100);
-    percent.ok_or_else(|| format!("`{text}`: give a number of percent from 0 to 100"))
+    percent.ok_or_else(|| format!("`{text}` is not a percentage; use a number from 0 to 100"))
 }
 
 /// What this rank says about itself.

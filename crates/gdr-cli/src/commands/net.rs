@@ -30,42 +30,42 @@ use crate::launch::{LaunchError, examine, found};
 use crate::output::Output;
 use crate::units;
 
-/// Run a program on many hosts that are network namespaces of this one
+/// Run a program on several simulated hosts, which are network namespaces of this machine
 ///
-/// Each host has a network, host name, process ids, /dev/shm and System V objects of its own, an address on each rail
-/// (10.77.RAIL.HOST, host0 is 10.77.0.1), and RDMA devices of gdr at these addresses, as by `gdr run`. The hosts reach
-/// each other, by name too, and nothing else. No privilege is needed where user namespaces are permitted.
+/// Each host has its own network, host name, process ids, /dev/shm and System V objects, an address on each rail
+/// (10.77.RAIL.HOST; host0 is 10.77.0.1), and gdr's RDMA devices at these addresses, as with `gdr run`. The hosts can
+/// reach only each other, by address or name. No privileges are needed if user namespaces are permitted.
 ///
-/// The ranks have torchrun's variables: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR and
-/// MASTER_PORT. They get no input, and their lines are marked with the host. When one fails, the others get SIGTERM, and
-/// SIGKILL later; all processes of the hosts end with gdr.
+/// Each rank gets torchrun's variables: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR and
+/// MASTER_PORT. It gets no input, and its output is prefixed with the host. When a rank fails, the others are sent
+/// SIGTERM and, later, SIGKILL. When gdr exits, all processes on the hosts are killed.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// How many hosts
+    /// Number of hosts
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=250))]
     hosts: u8,
 
-    /// How many times the program runs on each host
+    /// Number of ranks (processes of the program) per host
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=128))]
     ranks_per_host: u8,
 
-    /// How many rails: interfaces eth0, eth1 and so on of each host, with the devices gdr0, gdr1 and so on
+    /// Number of rails per host: interfaces eth0, eth1 and so on, with devices gdr0, gdr1 and so on
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
     nics: u8,
 
-    /// How long a packet takes from a host to another one (200us, 1ms); as with the next two, netem does it
+    /// One-way latency between two hosts (200us, 1ms); like --rate and --loss, this uses netem
     #[arg(long, value_name = "TIME", value_parser = units::time)]
     latency: Option<Duration>,
 
-    /// Bits that an interface sends in a second (100M, 10G)
+    /// Rate of each interface in bits per second (100M, 10G)
     #[arg(long, value_name = "BITS", value_parser = units::bit_rate)]
     rate: Option<u64>,
 
-    /// The share of packets that an interface loses (0.1%)
+    /// Share of packets that each interface drops (0.1%)
     #[arg(long, value_name = "PERCENT", value_parser = units::share)]
     loss: Option<f64>,
 
-    /// Seconds after which ranks that were asked to end are killed
+    /// Seconds between SIGTERM and SIGKILL
     #[arg(long, value_name = "SECONDS", default_value_t = 5)]
     kill_after: u16,
 
@@ -88,21 +88,21 @@ impl CommandSpec for Options {
     const STATUSES: Statuses = &[
         (
             Exit::Fine,
-            "success; other statuses are the greatest of the ranks that failed by themselves, of a signal N it is \
-             128 + N",
+            "success; otherwise the greatest status of the ranks that failed by themselves (128 + N for a signal \
+             N)",
         ),
         (
             Exit::Launcher,
-            "hosts cannot be made, or gdr's verbs library is missing, or of another version",
+            "the hosts cannot be created, or gdr's verbs library is missing or has a different version",
         ),
         (Exit::NotStarted, CANNOT_RUN),
         (Exit::NotFound, NO_PROGRAM),
     ];
     const EXAMPLES: &'static str = "\
 Examples:
-  gdr net --hosts 4 -- ./job                        a rank on each of four hosts
+  gdr net --hosts 4 -- ./job                        run one rank on each of four hosts
   gdr net --hosts 4 --ranks-per-host 4 -- python train.py
-  gdr net --hosts 2 --nics 8 -- ibv_devinfo         eight rails
+  gdr net --hosts 2 --nics 8 -- ibv_devinfo         give each host eight rails
   gdr net --hosts 2 --latency 1ms --rate 10G --loss 0.1% -- ./job
   gdr net --hosts 2 -- gdr run --require-rdma -- ./job";
     const RUN: Run<Self> = run;
@@ -116,10 +116,10 @@ const MASTER_PORT: u16 = 29500;
 pub(crate) enum NetworkError {
     /// No namespaces.
     #[error(
-        "hosts need network namespaces, which are not permitted here (unshare(2): {0}); run it as root; or on Ubuntu \
-         permit them with `sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0`; in a container of Docker, \
-         start that with `--cap-add SYS_ADMIN --cap-add NET_ADMIN --security-opt apparmor=unconfined --security-opt \
-         systempaths=unconfined`; `gdr run --nics N` has several devices on one host and needs none"
+        "the hosts need network namespaces, which are not permitted here (unshare(2): {0}); run gdr as root, or on \
+         Ubuntu permit them with `sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0`; start a Docker \
+         container with `--cap-add SYS_ADMIN --cap-add NET_ADMIN --security-opt apparmor=unconfined --security-opt \
+         systempaths=unconfined`; or use `gdr run --nics N` for several devices on one host without namespaces"
     )]
     NotPermitted(#[source] io::Error),
     /// A part of a host.
@@ -130,14 +130,14 @@ pub(crate) enum NetworkError {
     },
     /// No netem.
     #[error(
-        "--latency, --rate and --loss need the kernel's netem, which refuses: {0}; load it with `sudo modprobe \
-         sch_netem`, or let gdr's devices alone delay and lose packets: `gdr net ... -- gdr run --chaos 'late by=1ms; \
+        "--latency, --rate and --loss need the kernel's netem, which failed: {0}; load it with `sudo modprobe \
+         sch_netem`, or have only gdr's devices delay and drop packets: `gdr net ... -- gdr run --chaos 'late by=1ms; \
          drop p=0.1%' -- PROGRAM`"
     )]
     Netem(#[source] Errno),
     /// The first process of a host did not start.
     #[error(
-        "the first process of a host failed: {0}; a container of Docker needs `--security-opt systempaths=unconfined`"
+        "the first process of a host failed: {0}; a Docker container needs `--security-opt systempaths=unconfined`"
     )]
     Init(#[source] io::Error),
 }

@@ -25,8 +25,8 @@ const MOST_NEAREST: usize = 16;
 
 /// List the NICs: interface, RDMA device and port, PCI function, link, nearest GPU
 ///
-/// Combines the output of `ip`, `ethtool`, `ibdev2netdev`, `lspci` and a distance matrix. Leaves out
-/// interfaces that are not PCI functions, and virtual functions without an interface.
+/// One table shows what otherwise takes `ip`, `ethtool`, `ibdev2netdev`, `lspci` and a distance matrix.
+/// Interfaces that are not PCI functions and virtual functions without an interface are left out.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     #[command(flatten)]
@@ -74,19 +74,19 @@ impl CommandSpec for Options {
     const GROUP: Group = Group::Diagnose;
     const STATUSES: Statuses = &[
         (Exit::Fine, "listed"),
-        (Exit::Failure, "it failed"),
+        (Exit::Failure, "the NICs could not be read"),
         (
             Exit::Undecided,
-            "there is no NIC, or standard output was closed",
+            "no NIC was found, or standard output was closed",
         ),
         (Exit::Input, INPUT),
     ];
     const EXAMPLES: &'static str = "\
 Examples:
-  gdr nics               which interface, RDMA device, slot and GPU belong together
-  gdr nics --wide        with MAC address, slot, driver and firmware
-  gdr nics --csv         for a spreadsheet
-  gdr nics --json        for a program
+  gdr nics               show which interface, RDMA device and GPU belong together
+  gdr nics --wide        show MAC address, MTU, slot, driver and firmware too
+  gdr nics --csv         print CSV, for a spreadsheet
+  gdr nics --json        print JSON, for a program
   gdr nics --from node.tar.gz";
     const RUN: Run<Self> = run;
 }
@@ -111,7 +111,7 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
     }
     if nics.is_empty() && !options.layout.is_csv() {
         match &node.inventory.tree {
-            Ok(_) => output.line("None of the PCI functions is a NIC.")?,
+            Ok(_) => output.line("No NIC was found among the PCI functions.")?,
             Err(absence) => output.line(without_tree(*absence))?,
         }
     } else {

@@ -22,8 +22,8 @@ use crate::output::Output;
 
 /// Show and manage the kernel module that lets RDMA NICs register GPU memory
 ///
-/// The module is nvidia_peermem, formerly nv_peer_mem. If it cannot work, shows why, and whether
-/// dma-buf can be used instead.
+/// The module is nvidia_peermem, formerly nv_peer_mem. If it cannot work, `status` shows why, and
+/// whether dma-buf can be used instead.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     #[command(subcommand)]
@@ -32,7 +32,7 @@ pub(crate) struct Options {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Show the state: exit status 0 if it works, 1 if dma-buf can replace it, 2 if neither works
+    /// Show the state; exits with 0 if the module works, 1 if dma-buf can replace it, 2 if neither works
     Status {
         #[command(flatten)]
         which: Which,
@@ -63,19 +63,22 @@ impl CommandSpec for Options {
             Exit::Warning,
             "the module is not loaded, and dma-buf can be used instead",
         ),
-        (Exit::Failure, "neither can be used, or the command failed"),
+        (
+            Exit::Failure,
+            "neither the module nor dma-buf can be used, or the command failed",
+        ),
         (
             Exit::Undecided,
-            "too little is known, or standard output was closed",
+            "not enough is known, or standard output was closed",
         ),
         (Exit::Input, INPUT),
     ];
     const EXAMPLES: &'static str = "\
 Examples:
-  gdr peermem status         is it there, does it work, and if not, what does
+  gdr peermem status         show whether the module works, and the alternative if not
   sudo gdr peermem load      load it now
-  sudo gdr peermem enable    load it now and at boot
-  sudo gdr peermem disable   no longer at boot";
+  sudo gdr peermem enable    load it now and at every boot
+  sudo gdr peermem disable   stop loading it at boot";
     const RUN: Run<Self> = run;
 }
 
@@ -94,7 +97,7 @@ fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> 
                 if system.exists(&format!("/sys/module/{module}")) {
                     system.unload_module(module).map_err(|error| {
                         anyhow::anyhow!(
-                            "{module} cannot be unloaded: {error}; end the jobs that have GPU \
+                            "{module} cannot be unloaded: {error}; stop the jobs that have GPU \
                              memory registered"
                         )
                     })?;

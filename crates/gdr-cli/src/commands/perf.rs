@@ -53,11 +53,11 @@ use waiting::Waiting;
 
 /// Measure bandwidth or latency of RDMA operations between two processes, as perftest does
 ///
-/// Started without a host it is the server, and waits for one client; the client chooses what is
-/// measured, each end its device and its memory (--gpu). A server that is given a verb, sizes or
-/// other options of the measurement refuses a client that chose others, and both ends say which.
-/// Both print the result. With --verify every byte of every message is compared where it arrived,
-/// the warm-up included.
+/// Without a host, gdr perf is the server and waits for one client. The client chooses what to
+/// measure; each end chooses its own device and memory (--gpu). If the server is given a verb, sizes
+/// or other measurement options, it refuses a client that chose differently, and both ends report the
+/// difference. Both ends print the result. With --verify the receiving end compares every byte of
+/// every message, including the warm-up.
 #[derive(Debug, clap::Args)]
 #[command(
     mut_arg("gpu", |arg| {
@@ -73,16 +73,16 @@ pub(crate) struct Options {
     #[command(flatten)]
     given: GivenOptions,
 
-    /// What to measure; a server without it serves any
+    /// What to measure; a server without it accepts any
     #[arg(value_name = "VERB", value_parser = verb())]
     verb: Option<Verb>,
 
-    /// The server, by name or address; without it, this end is the server
+    /// Host name or address of the server; without it, this end is the server
     #[arg(value_name = "HOST[:PORT]")]
     host: Option<HostPort>,
 
-    /// RDMA device of this end: a kernel device, an address of this machine, or an interface
-    /// [default: the active one nearest to the GPU, or the address that leads to the peer]
+    /// RDMA device of this end: a kernel device, or an address or interface of this machine
+    /// [default: the active device nearest to the GPU, or the address that routes to the peer]
     #[arg(short, long, visible_alias = "ib-dev", value_name = "DEV", value_parser = device_name)]
     device: Option<DeviceName>,
 
@@ -90,7 +90,7 @@ pub(crate) struct Options {
     #[arg(short = 'i', long, value_name = "N", value_parser = count)]
     ib_port: Option<u32>,
 
-    /// Index of the GID of the kernel device [default: one that routes, RoCE v2 first]
+    /// GID index of the kernel device [default: a routable GID, preferably RoCE v2]
     #[arg(short = 'x', long, value_name = "N")]
     gid_index: Option<u32>,
 
@@ -98,73 +98,75 @@ pub(crate) struct Options {
     #[arg(long, value_enum, value_name = "NAME", default_value_t = Provider::Auto)]
     provider: Provider,
 
-    /// TCP port of the connection setup
+    /// TCP port for connection setup
     #[arg(short, long, value_name = "PORT")]
     port: Option<u16>,
 
-    /// UDP port of soft devices; only peers that run gdr accept another port than 4791
+    /// UDP port of soft devices; only peers that run gdr accept ports other than 4791
     #[arg(long, value_name = "PORT", default_value_t = ROCE_PORT)]
     udp_port: u16,
 
-    /// Shards of the soft device of this end, each with a socket and a thread: 1 to 8 [default:
-    /// GDR_SHARDS, else one for every two processors at a loopback address and one at others]
+    /// Shards of this end's soft device (1 to 8), each with its own socket and thread [default:
+    /// GDR_SHARDS; else one per two processors at loopback addresses, and one at other addresses]
     #[arg(long, value_name = "N", value_parser = shards())]
     shards: Option<u8>,
 
-    /// Address at which the server listens [default: a named soft device's, else 127.0.0.1, or all
-    /// with a key], or from which the client connects, at any port [default: its device's]
+    /// Address to listen at (server) [default: that of the soft device, if one is named; else all
+    /// addresses with a key, and 127.0.0.1 without], or to connect from (client) [default: that of the
+    /// device]
     #[arg(long, visible_alias = "bind_source_ip", value_name = "HOST[:PORT]")]
     bind: Option<HostPort>,
 
-    /// Bytes of a message [default: 64K for bandwidth, 2 for latency, 8 for atomics]
+    /// Message size in bytes [default: 64K for bandwidth, 2 for latency, 8 for atomics]
     #[arg(short, long, value_name = "SIZE", value_parser = size, value_delimiter = ',', conflicts_with = "all_sizes")]
     size: Vec<u64>,
 
-    /// Every power of two from 2 bytes to 8 MiB
+    /// Measure every power of two from 2 bytes to 8 MiB
     #[arg(short, long, visible_alias = "all")]
     all_sizes: bool,
 
-    /// Messages of each queue pair and size [default: 5000 for bandwidth, 1000 for latency]
+    /// Messages per queue pair and size [default: 5000 for bandwidth, 1000 for latency]
     #[arg(short = 'n', long, value_name = "N", value_parser = count, conflicts_with = "duration")]
     iters: Option<u32>,
 
-    /// Seconds for each size, instead of a number of messages
+    /// Seconds per size, instead of a number of messages
     #[arg(short = 'D', long, value_name = "SECONDS")]
     duration: Option<f64>,
 
-    /// Messages before the measured ones, and before latencies 0.1 s of them at least; 0: none
+    /// Warm-up messages before each measurement, for at least 0.1 s before a latency; 0 disables the
+    /// warm-up
     #[arg(long, value_name = "N", default_value_t = 100)]
     warm_up: u64,
 
-    /// Requests in flight of each queue pair [default: 128; 16 for READ and atomics]
+    /// Requests in flight per queue pair [default: 128; 16 for READ and atomics]
     #[arg(short, long, value_name = "N", value_parser = count)]
     tx_depth: Option<u32>,
 
-    /// Receives that are posted for each queue pair
+    /// Receives posted per queue pair
     #[arg(short, long, value_name = "N", value_parser = count, default_value = "512")]
     rx_depth: u32,
 
-    /// Queue pairs
+    /// Number of queue pairs
     #[arg(short, long, visible_alias = "qp", value_name = "N", value_parser = count, default_value = "1")]
     queue_pairs: u32,
 
-    /// Stripe each message of write-bw or read-bw over all queue pairs, one message after the other
+    /// Stripe each message of write-bw or read-bw over all queue pairs
     #[arg(long)]
     stripe: bool,
 
-    /// Send both ways at the same time
+    /// Send in both directions at the same time
     #[arg(short, long)]
     bidirectional: bool,
 
-    /// Path MTU in bytes [default: the largest that the path carries]
+    /// Path MTU in bytes [default: the largest that the path supports]
     #[arg(short, long, value_name = "BYTES", value_parser = count)]
     mtu: Option<u32>,
 
-    /// One request in this many has a completion
+    /// Request a completion for one request in N
     #[arg(short = 'Q', long, value_name = "N", value_parser = count, default_value = "1")]
     cq_mod: u32,
 
-    /// Requests that are posted in one call, at most
+    /// Maximum number of requests to post in one call
     #[arg(short = 'l', long, visible_alias = "post_list", value_name = "N", value_parser = count, default_value = "64")]
     post_list: u32,
 
@@ -182,27 +184,27 @@ pub(crate) struct Options {
     #[arg(short = 'A', long, visible_alias = "atomic_type", value_enum, value_name = "NAME", default_value_t = Atomic::FetchAndAdd)]
     atomic: Atomic,
 
-    /// Compare every byte of every message where it arrived
+    /// Compare every byte of every message at the receiving end
     #[arg(long, visible_alias = "data_validation")]
     verify: bool,
 
-    /// Fail if a size is slower: 80Gbps, 10GB/s
+    /// Fail if a size is slower than this: 80Gbps, 10GB/s
     #[arg(long, value_name = "RATE", value_parser = minimum)]
     min: Option<MinimumRate>,
 
-    /// Fail if the latency of a size is longer: 10us limits the median; or p99=25us, max=1ms
+    /// Fail if a size has a higher latency than this: 10us limits the median; also p99=25us, max=1ms
     #[arg(long, value_name = "TIME", value_parser = maximum, value_delimiter = ',')]
     max_lat: Vec<MaximumLatency>,
 
-    /// Write the curve over the sizes to this file
+    /// Write a plot of the results by size to this file
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
 
-    /// Store into GPU memory directly (soft), or fail
+    /// Access GPU memory directly (soft), or fail
     #[arg(long, conflicts_with = "staged")]
     direct: bool,
 
-    /// Reach GPU memory through host memory and the GPU's copy engine (soft)
+    /// Access GPU memory through host memory and the GPU's copy engine (soft)
     #[arg(long)]
     staged: bool,
 
@@ -210,11 +212,11 @@ pub(crate) struct Options {
     #[arg(long, value_enum, value_name = "FN", default_value_t = Allocator::Plain)]
     memory: Allocator,
 
-    /// Seconds that a request may take; a second more for each 64 MiB
+    /// Seconds that each request may take, plus one for every 64 MiB
     #[arg(long, value_name = "SECONDS", value_parser = count, default_value = "10")]
     timeout: u32,
 
-    /// Seconds for which the server waits for a client
+    /// Seconds that the server waits for a client
     #[arg(
         long,
         value_name = "SECONDS",
@@ -341,10 +343,14 @@ impl Options {
             Verb::ReadBw | Verb::ReadLat | Verb::AtomicBw | Verb::AtomicLat
         );
         if self.perftest.outs.is_some() && !reads {
-            return refused("--outs limits READs and atomics: --tx-depth limits other requests");
+            return refused(
+                "--outs limits only READs and atomics: use --tx-depth for other requests",
+            );
         }
         if self.perftest.dma_buf && !self.uses_gpu() {
-            return refused("--use_cuda_dmabuf is about GPU memory: name the GPU with --gpu");
+            return refused(
+                "--use_cuda_dmabuf applies only to GPU memory: choose a GPU with --gpu",
+            );
         }
         Ok(())
     }
@@ -372,7 +378,7 @@ impl Options {
             }
             (device, None) => device.clone(),
             (_, Some(_)) => {
-                let what = "--ib-port needs a kernel device without a port in --device";
+                let what = "--ib-port needs a kernel device in --device, named without a port";
                 return Err(UsageError(what.to_owned()).into());
             }
         };
@@ -421,7 +427,7 @@ fn open_gpu(options: &Options) -> Result<Option<GpuContext>> {
 impl CommandSpec for Options {
     const GROUP: Group = Group::Measure;
     const STATUSES: Statuses = &[
-        (Exit::Fine, "measured, and every size keeps the thresholds"),
+        (Exit::Fine, "measured, and every size meets its thresholds"),
         (
             Exit::Failure,
             "a size misses a threshold, bytes are wrong, or the run failed",
@@ -430,13 +436,13 @@ impl CommandSpec for Options {
     ];
     const EXAMPLES: &'static str = "\
 Examples:
-  gdr perf                                       the server, which waits for a client
-  gdr perf write-bw 127.0.0.1 -a --verify        the client: every size, bytes compared
-  gdr perf read-lat node2 -d mlx5_0 --key-file k       by a NIC, to another host
-  gdr perf send-bw node2 -q 4 -b -D 10 --key-file k    4 queue pairs, both ways, 10 seconds
-  gdr perf write-bw node2 -q 8 --stripe -s 64M --key-file k    each message over 8 queue pairs
+  gdr perf                                       start a server, which waits for a client
+  gdr perf write-bw 127.0.0.1 -a --verify        connect to it, and measure and verify all sizes
+  gdr perf read-lat node2 -d mlx5_0 --key-file k       use a NIC, and a server on another host
+  gdr perf send-bw node2 -q 4 -b -D 10 --key-file k    4 queue pairs, both directions, 10 seconds
+  gdr perf write-bw node2 -q 8 --stripe -s 64M --key-file k    stripe messages over 8 queue pairs
   gdr perf write-bw node2 --gpu 0 --min 80Gbps --max-lat p99=50us --key-file k
-  gdr perf write-bw 127.0.0.1 --use_cuda=0 -F -c RC -D 5 --run_infinitely     by habit of perftest
+  gdr perf write-bw 127.0.0.1 --use_cuda=0 -F -c RC -D 5 --run_infinitely     perftest's options
   gdr perf write-lat node2 --cpus 4 --bind 10.0.0.1 --key-file k     on CPU 4, from this address
   gdr perf write-lat 127.0.0.1 -a --json --svg latency.svg";
     const INSTEAD: fn(&clap::Error) -> Option<String> = perftest::instead;
@@ -591,8 +597,7 @@ fn source_towards(sources: &[SocketAddr], peer: SocketAddr) -> Result<Option<IpA
         None => {
             let version = if peer.is_ipv4() { "IPv4" } else { "IPv6" };
             let what = format!(
-                "--bind names no {version} address, and the server is at {}: give one of the same \
-                 version",
+                "the server is at {}, but --bind has no {version} address: add one",
                 peer.ip()
             );
             Err(UsageError(what).into())
@@ -707,7 +712,7 @@ mod tests {
             let expected = expected(&format!("gdr perf write-bw {given}")).unwrap();
             let refused = expected.check(&usual).unwrap_err().to_string();
             assert!(
-                refused.contains(&format!("asks for --{long} ")),
+                refused.contains(&format!("requests --{long} ")),
                 "{refused}"
             );
             let same = options(&format!("gdr perf write-bw node2 {given}")).request();

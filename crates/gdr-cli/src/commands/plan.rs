@@ -28,23 +28,23 @@ const SIZES: [u64; 5] = [64, 4 << 10, 64 << 10, 1 << 20, 16 << 20];
 
 /// Explain which path a copy between host and GPU takes
 ///
-/// The choice is by the profile that `gdr tune` measured on this machine, else by built-in costs.
-/// Nothing is measured or copied.
+/// The choice is based on the profile that `gdr tune` measured on this machine, or on built-in costs if
+/// there is none. Nothing is measured or copied.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Bytes of copies [default: 64, 4K, 64K, 1M and 16M]
+    /// Copy sizes in bytes [default: 64, 4K, 64K, 1M and 16M]
     #[arg(value_name = "SIZE", value_parser = size)]
     sizes: Vec<u64>,
 
-    /// The most threads of a copy [default: one for each CPU next to the GPU, up to 4]
+    /// Maximum number of threads per copy [default: one per CPU on the GPU's NUMA node, up to 4]
     #[arg(long, value_name = "N")]
     threads: Option<NonZeroU16>,
 
-    /// Do not use the copy engine
+    /// Do not consider the copy engine
     #[arg(long)]
     no_engine: bool,
 
-    /// Use a resident kernel for short reads
+    /// Consider a resident kernel for short reads
     #[arg(long)]
     resident: bool,
 
@@ -79,17 +79,17 @@ struct EstimateRow {
 impl CommandSpec for Options {
     const GROUP: Group = Group::Measure;
     const STATUSES: Statuses = &[
-        (Exit::Fine, "the choice is printed"),
+        (Exit::Fine, "the choice was printed"),
         (Exit::Failure, "the GPU or its profile cannot be used"),
         (Exit::Undecided, NO_GPU_OR_CLOSED),
     ];
     const EXAMPLES: &'static str = "\
 Examples:
-  gdr plan                            which path copies of each size take
-  gdr plan 256K 3M                    what copies of these sizes cost on every path
-  gdr plan --threads 1 --no-engine    where only the calling thread may copy
-  gdr plan 4K --resident              where a resident kernel may read, which a program asks for
-  gdr plan --json                     for a program";
+  gdr plan                            show which path copies of each size take
+  gdr plan 256K 3M                    show what these sizes cost on every path
+  gdr plan --threads 1 --no-engine    allow only the calling thread to copy
+  gdr plan 4K --resident              allow reads by a resident kernel (programs have to ask for it)
+  gdr plan --json                     print JSON, for a program";
     const RUN: Run<Self> = run;
 }
 

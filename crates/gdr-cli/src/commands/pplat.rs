@@ -23,46 +23,46 @@ use crate::units::{count, six_digits, size};
 
 /// Measure round trips between the CPU and a running kernel (gdrcopy_pplat)
 ///
-/// The CPU's clock measures from before the CPU writes until it has read, in either mode. Filling and
-/// checking the data is not included.
+/// In both modes a round trip is timed on the CPU, from just before it writes until it has read the
+/// answer. Filling and checking the data is not included.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Round trips
+    /// Number of round trips
     #[arg(short = 't', long, value_name = "N", value_parser = count, default_value = "1000")]
     iterations: u32,
 
-    /// Seconds that one answer may take; 0 waits forever
+    /// Seconds to wait for each answer; 0 waits forever
     #[arg(short = 'u', long, value_name = "SECONDS", default_value_t = 10)]
     timeout: u64,
 
     #[command(flatten)]
     memory: MemoryOptions,
 
-    /// Bytes of data a round trip, a multiple of 4; 0 for the flag alone
+    /// Bytes of data per round trip, a multiple of 4; 0 exchanges only the flags
     #[arg(short = 's', long = "size", value_name = "SIZE", value_parser = size, default_value = "0")]
     payload: u64,
 
-    /// Kernel blocks; 1 without data
+    /// Number of thread blocks in the kernel; always 1 without data
     #[arg(short = 'B', long, value_name = "N", value_parser = count, default_value = "8")]
     blocks: u32,
 
-    /// Threads of each block; 1 without data
+    /// Threads per block; always 1 without data
     #[arg(short = 'T', long, value_name = "N", value_parser = count, default_value = "1024")]
     threads: u32,
 
-    /// Who fills the data: 0 the CPU, 1 the GPU
+    /// Who produces the data: 0 for the CPU, 1 for the GPU
     #[arg(short, long, value_enum, value_name = "MODE", default_value_t = Mode::CpuProduces)]
     mode: Mode,
 
-    /// Memory of the flag that the CPU writes
+    /// Memory for the flag that the CPU writes
     #[arg(short = 'G', long, value_enum, value_name = "PLACE", default_value_t = Location::Gpumem)]
     gpu_flag: Location,
 
-    /// Memory of the flag that the GPU writes
+    /// Memory for the flag that the GPU writes
     #[arg(short = 'C', long, value_enum, value_name = "PLACE", default_value_t = Location::Hostmem)]
     cpu_flag: Location,
 
-    /// Memory of the data
+    /// Memory for the data
     #[arg(short = 'D', long, value_enum, value_name = "PLACE", default_value_t = Location::Gpumem)]
     data: Location,
 
@@ -125,10 +125,10 @@ impl CommandSpec for Options {
     const STATUSES: Statuses = MEASUREMENT;
     const EXAMPLES: &'static str = "\
 Examples:
-  gdr pplat                    round trip of a flag: the CPU writes GPU memory, a kernel answers
-  gdr pplat -s 4K              the same with 4 KiB of data ahead of the flag
-  gdr pplat -m 1 -s 4K         the GPU fills the data and the CPU reads them
-  gdr pplat -C gpumem --json   both flags in GPU memory, for a program";
+  gdr pplat                    the CPU writes a flag in GPU memory, and a kernel answers
+  gdr pplat -s 4K              the same, with 4 KiB of data before the flag
+  gdr pplat -m 1 -s 4K         the GPU fills the data, and the CPU reads it
+  gdr pplat -C gpumem --json   keep both flags in GPU memory, and print JSON";
     const TOOL: Option<&'static str> = Some("gdrcopy_pplat");
     const RUN: Run<Self> = run;
 }

@@ -14,14 +14,14 @@ use crate::object_report::Transferred;
 use crate::object_spec::ContentSource;
 use crate::output::Output;
 
-/// Publish a file as the next epoch of an object of another process
+/// Publish a file as the next epoch of another process's object
 ///
-/// The file has exactly as many bytes as the object. Readers see the epoch once all of it has arrived;
-/// if the command fails, nothing is published. The owner must permit it: `gdr serve` does for
-/// objects with access=read-write.
+/// The file must have exactly as many bytes as the object. Readers see the epoch once all of it has
+/// arrived; if the command fails, nothing is published. The owner has to permit it: with `gdr serve`,
+/// for objects with access=read-write.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// The object: its owner, a slash, and its name [default port: 4791]
+    /// The object, as OWNER/NAME [default port: 4791]
     #[arg(value_name = "HOST[:PORT]/NAME")]
     object: ObjectAddress,
 
@@ -46,7 +46,7 @@ impl CommandSpec for Options {
         (Exit::Fine, "published"),
         (
             Exit::Failure,
-            "not permitted, of another size than the object, or its owner is gone",
+            "the owner does not permit it, the sizes differ, or the owner is gone",
         ),
         (Exit::Undecided, STOPPED),
     ];

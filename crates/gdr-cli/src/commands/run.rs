@@ -29,27 +29,25 @@ use crate::output::Output;
 use crate::rdma_requirement::{Requirement, RequirementError};
 use crate::units;
 
-/// Run a program with RDMA devices of gdr's own, without RDMA hardware
+/// Run a program with gdr's software RDMA devices, without RDMA hardware
 ///
-/// The program's libibverbs is replaced by gdr's, whose devices gdr0, gdr1 and so on speak RoCEv2 over
-/// UDP port 4791, and take GPU memory. No kernel module and no privilege is needed. Processes of one
+/// gdr's libibverbs replaces the program's. Its devices gdr0, gdr1 and so on speak RoCEv2 over UDP port
+/// 4791 and can register GPU memory. They need neither a kernel module nor privileges. Processes of one
 /// user share the port.
 ///
-/// Programs that are linked with libibverbs use gdr's in its place (LD_PRELOAD), and so do those that
-/// load it by name, as NCCL does (LD_LIBRARY_PATH). Programs find the devices in /sys/class/infiniband and
-/// /dev/infiniband, too. Where rdma-core is installed, its devices are listed after gdr's, and work as
-/// without gdr.
+/// The replacement works for programs linked against libibverbs (LD_PRELOAD) and for those that load
+/// it by name, like NCCL (LD_LIBRARY_PATH). Programs also find the devices in /sys/class/infiniband
+/// and /dev/infiniband. If rdma-core is installed, its devices are listed after gdr's and work as usual.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     #[command(flatten)]
     devices: DeviceOptions,
 
-    /// Exit with status 120 unless the program moves bytes by its RDMA devices: at least these (4096, 1G), or
-    /// any
+    /// Exit with status 120 unless the program moves at least this many bytes (4096, 1G; default: 1) by RDMA
     ///
-    /// Each process that lists devices has to reach it; the message says how far one came that did not.
-    /// Bytes are counted in packets of both directions. gdr waits for the program, and passes SIGTERM and
-    /// SIGHUP on.
+    /// Every process that lists devices has to reach the limit; for one that does not, the message says how
+    /// far it got. Packets count in both directions. gdr waits for the program, and forwards SIGTERM and
+    /// SIGHUP to it.
     #[arg(
         long,
         value_name = "BYTES",
@@ -61,31 +59,31 @@ pub(crate) struct Options {
     )]
     require_rdma: Option<u64>,
 
-    /// Let the devices misbehave: a scenario, or a file of one (.toml)
+    /// Inject faults into the devices: a scenario, or a file with one (.toml)
     ///
-    /// A scenario is a list of faults, e.g. 'drop p=1%; late by=200us qp=0; link-down at=1s for=300ms'. The guide's
-    /// page on chaos has all of them. What strikes is printed at the end, with how to replay it. Exits with status
-    /// 120 if the scenario was not applied. All packets go by UDP.
+    /// A scenario is a list of faults, such as 'drop p=1%; late by=200us qp=0; link-down at=1s for=300ms'. The
+    /// guide's page on chaos describes all of them. The faults that struck are printed at the end, with a command
+    /// to replay them. Exits with status 120 if the scenario was not applied. All packets go by UDP.
     #[arg(long, value_name = "SPEC|FILE", conflicts_with = "print_env")]
     chaos: Option<String>,
 
-    /// The seed that chooses where the faults of --chaos strike, instead of the scenario's own
+    /// Seed that determines where the faults of --chaos strike, instead of the one in the scenario
     #[arg(long, value_name = "N", requires = "chaos")]
     seed: Option<u64>,
 
-    /// Write each fault that struck to this file, one a line, instead of printing the first ones
+    /// Write each fault that struck to this file, one per line, instead of printing the first few
     #[arg(long, value_name = "FILE", requires = "chaos")]
     chaos_log: Option<PathBuf>,
 
-    /// Mount the files of the devices into /sys for the program, in a mount namespace of its own
+    /// Mount the devices' files into /sys for the program, in a private mount namespace
     ///
-    /// For programs that call the kernel without the C library: statically linked ones, and those in Go. They see the
-    /// devices as they are when the program starts, without counters and without /dev; the devices of the host's
-    /// libibverbs are hidden. It needs overlays, and user namespaces or root.
+    /// Use this for programs that bypass the C library: statically linked programs, and programs written in Go.
+    /// They see the devices as of the start of the program, without counters and without /dev; the devices of the
+    /// host's libibverbs are hidden. Requires overlayfs, and user namespaces or root.
     #[arg(long, conflicts_with = "print_env")]
     mount: bool,
 
-    /// Copy the files of the devices to this folder, by a process that has the library
+    /// Copy the devices' files to this folder, in a process that has loaded the library
     #[arg(long, value_name = "FOLDER", hide = true, conflicts_with_all = ["program", "print_env"])]
     copy_files: Option<PathBuf>,
 
@@ -106,11 +104,10 @@ pub(crate) struct Options {
 /// The devices that a program gets.
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct DeviceOptions {
-    /// A device at this address, or at the first address of this interface; more than one as a
-    /// list or by repeating it
+    /// Create a device at this address, or at the first address of this interface; a list, or repeat it
     ///
-    /// Without it, there is a device at 127.0.0.1 and at the first IPv4 and IPv6 address of each
-    /// interface that is up, or as GDR_NICS says.
+    /// By default there is a device for each address in GDR_NICS; if that is not set, one at 127.0.0.1 and at
+    /// the first IPv4 and IPv6 address of each interface that is up.
     #[arg(
         long = "device",
         visible_alias = "nic",
@@ -119,27 +116,27 @@ pub(crate) struct DeviceOptions {
     )]
     nics: Vec<String>,
 
-    /// The number of devices: rails gdr0, gdr1 and so on at 127.0.1.1, 127.0.1.2 and so on
+    /// Create this many devices: rails gdr0, gdr1 and so on, at 127.0.1.1, 127.0.1.2 and so on
     #[arg(long = "nics", value_name = "N", conflicts_with = "nics", value_parser = clap::value_parser!(u8).range(1..=64))]
     rails: Option<u8>,
 
-    /// Hide the devices of the installed libibverbs, which is not loaded then
+    /// Hide the devices of the installed libibverbs, and do not load it
     #[arg(long)]
     only_soft: bool,
 
-    /// The devices are near to this GPU, or to any PCI function, in what programs read from /sys
+    /// Make the devices appear in /sys close to this GPU or PCI function
     ///
-    /// A GPU is its index, its UUID (GPU-...) or its PCI address. NCCL, UCX and others choose the device for a
-    /// GPU by the distance of their PCI functions. Without it, a device is at the PCI function of its network
-    /// interface, or at one of its own that is near to nothing.
+    /// Name a GPU by its index, UUID (GPU-...) or PCI address. NCCL, UCX and others choose the device for a GPU
+    /// by the distance between their PCI functions. By default a device has the PCI function of its network
+    /// interface, or else a PCI function that is close to no other.
     #[arg(long, value_name = "GPU|PCI-ADDRESS", value_parser = GpuName::parse)]
     near: Option<GpuName>,
 
-    /// Write the packets of the devices to this file, which Wireshark and tcpdump read
+    /// Capture the devices' packets in this file, for Wireshark and tcpdump
     ///
-    /// RoCEv2 in a pcap file, as of `tcpdump -i any`: what a device of the program sent and received, once each.
-    /// It needs no privilege. Packets by shared memory are in it as UDP would carry them; no payload is read in the memory of
-    /// its sender then.
+    /// The file is a pcap file like that of `tcpdump -i any`, with every RoCEv2 packet that the program's devices
+    /// sent or received. Capturing needs no privileges. Packets sent through shared memory appear as UDP packets,
+    /// and carry their payload even where the receiver would otherwise read it from the sender's memory.
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
 }
@@ -149,11 +146,11 @@ impl CommandSpec for Options {
     const STATUSES: Statuses = &[
         (
             Exit::Fine,
-            "the environment is printed; of a program that is run, all statuses are its own",
+            "success; a program that is run determines the status",
         ),
         (
             Exit::NotMet,
-            "the program succeeded, and --require-rdma is not met, or the scenario of --chaos was not applied",
+            "the program succeeded, but did not meet --require-rdma, or the --chaos scenario was not applied",
         ),
         (Exit::Launcher, NO_VERBS_LIBRARY),
         (Exit::NotStarted, CANNOT_RUN),
@@ -161,16 +158,16 @@ impl CommandSpec for Options {
     ];
     const EXAMPLES: &'static str = "\
 Examples:
-  gdr run ibv_devinfo -v                          its devices, at all addresses of this host
-  gdr run --nic 127.0.0.1 ib_write_bw             a server, and in another terminal:
+  gdr run ibv_devinfo -v                          list gdr's devices on this host
+  gdr run --nic 127.0.0.1 ib_write_bw             start a server and, in another terminal,
   gdr run --nic 127.0.0.1 ib_write_bw 127.0.0.1   its client
-  gdr run --nic eth0 --only-soft ./nccl_test      without the devices of the host
-  gdr run --nics 8 -- ibv_devinfo                 eight rails on this host
-  gdr run --require-rdma=1G -- ./kv_cache_test    fails if it silently used TCP
-  gdr run --chaos 'drop p=1%' --seed 7 -- ./job     loses packets, the same each time
-  gdr run --pcap packets.pcap -- ./job            its packets, for Wireshark
-  gdr run --mount -- ./device-plugin              a Go program, which finds devices in /sys
-  eval \"$(gdr run --nic eth0 --print-env)\"        for the programs of this shell";
+  gdr run --nic eth0 --only-soft ./nccl_test      hide the host's own RDMA devices
+  gdr run --nics 8 -- ibv_devinfo                 create eight rails on this host
+  gdr run --require-rdma=1G -- ./kv_cache_test    fail if the program falls back to TCP
+  gdr run --chaos 'drop p=1%' --seed 7 -- ./job   lose packets, the same ones in every run
+  gdr run --pcap packets.pcap -- ./job            capture the packets for Wireshark
+  gdr run --mount -- ./device-plugin              let a Go program find the devices in /sys
+  eval \"$(gdr run --nic eth0 --print-env)\"        set up every program in this shell";
     const STATUS_OF: fn(&anyhow::Error) -> Option<Exit> = |error| {
         let unmet = error.downcast_ref().map(RequirementError::exit);
         unmet.or_else(|| error.downcast_ref().map(ChaosError::exit))
@@ -180,7 +177,10 @@ Examples:
 
 fn run(global: &Global, options: &Options, output: &mut Output) -> Result<Exit> {
     if global.json {
-        return Err(UsageError("gdr run has no JSON: it prints nothing itself".to_owned()).into());
+        return Err(UsageError(
+            "gdr run does not support --json, as it prints nothing itself".to_owned(),
+        )
+        .into());
     }
     if let Some(folder) = &options.copy_files {
         mounted_files::copy(folder)?;
@@ -241,7 +241,7 @@ const NEAR: &str = "GDR_VERBS_NEAR";
 const PCAP: &str = "GDR_PCAP";
 
 /// Corrects two assumptions of NCCL about NICs, unless the user has set the variables. These devices reach the
-/// memory of every GPU wherever they are in the PCI tree; and NCCL 2.28 ends with a segmentation fault where it
+/// memory of every GPU wherever they are in the PCI tree, and NCCL 2.28 crashes with a segmentation fault if it
 /// looks for NICs that GPUs drive and finds only these.
 const OF_NCCL: [(&str, &str); 2] = [("NCCL_NET_GDR_LEVEL", "SYS"), ("NCCL_GIN_TYPE", "2")];
 
@@ -270,7 +270,7 @@ pub(crate) fn environment(options: &DeviceOptions) -> Result<Vec<(&'static str, 
         for nic in &options.nics {
             if !is_local(nic, &all) {
                 return Err(UsageError(format!(
-                    "--device {nic}: no address and no interface of this host that is up; `gdr \
+                    "--device {nic}: not an address of this host, and not an interface that is up; `gdr \
                      devices` lists them"
                 ))
                 .into());
@@ -288,7 +288,7 @@ pub(crate) fn environment(options: &DeviceOptions) -> Result<Vec<(&'static str, 
         let near = near.to_string();
         if !Path::new("/sys/bus/pci/devices").join(&near).exists() {
             return Err(UsageError(format!(
-                "--near {near}: this host has no PCI function of this address; `lspci` lists them"
+                "--near {near}: this host has no PCI function at this address; `lspci` lists them"
             ))
             .into());
         }
@@ -312,14 +312,14 @@ pub(crate) fn environment(options: &DeviceOptions) -> Result<Vec<(&'static str, 
     Ok(variables)
 }
 
-/// Whether the host has RDMA devices of its own.
+/// Returns whether the host has RDMA devices of its own.
 fn has_hardware() -> bool {
     let devices = fs::read_dir("/sys/class/infiniband");
     devices.is_ok_and(|mut devices| devices.next().is_some())
 }
 
-/// Whether the library that takes libibverbs' place has each version of symbols that the installed one
-/// has. Libraries of a later rdma-core could not be loaded with one that lacks their versions.
+/// Returns whether the library that replaces libibverbs has every symbol version of the installed one.
+/// Libraries from a newer rdma-core could not be loaded with one that lacks their versions.
 fn has_versions_of(shadow: &Path, installed: Option<&Path>) -> Result<bool, LaunchError> {
     let Some(installed) = installed else {
         return Ok(true);
@@ -336,9 +336,9 @@ fn has_versions_of(shadow: &Path, installed: Option<&Path>) -> Result<bool, Laun
     let missing = missing.find(|version| !own.contains(version));
     if let Some(version) = missing {
         tracing::warn!(
-            "{} comes from a later rdma-core than this gdr knows ({}): programs that load libibverbs by \
-             name will not see gdr's devices; use --only-soft for those that need no other library \
-             of rdma-core",
+            "{} comes from a newer rdma-core than this gdr supports ({}), so programs that load libibverbs \
+             by name will not see gdr's devices; use --only-soft for programs that need no other \
+             library from rdma-core",
             installed.display(),
             String::from_utf8_lossy(version)
         );
@@ -346,7 +346,7 @@ fn has_versions_of(shadow: &Path, installed: Option<&Path>) -> Result<bool, Laun
     Ok(missing.is_none())
 }
 
-/// Whether the library makes a device of it.
+/// Returns whether the library creates a device for this address or interface.
 fn is_local(nic: &str, all: &[SoftAddress]) -> bool {
     match nic.parse::<IpAddr>() {
         // All of 127.0.0.0/8 belongs to the host, and only 127.0.0.1 is listed.
@@ -356,7 +356,7 @@ fn is_local(nic: &str, all: &[SoftAddress]) -> bool {
     }
 }
 
-/// The installed libibverbs: the one that the user names, or that a program would load.
+/// Returns the path of the installed libibverbs: what the user has set, or what a program would load.
 fn installed() -> Option<PathBuf> {
     let named = env::var_os(SYSTEM).filter(|path| !path.is_empty());
     if let Some(path) = named {

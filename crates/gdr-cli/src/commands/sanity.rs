@@ -18,19 +18,19 @@ use crate::progress::{Progress, print_to_stderr};
 
 /// Check that mappings of GPU memory are correct (gdrcopy_sanity)
 ///
-/// Each check passes, fails with a reason, or is waived with the reason why it cannot run on this
-/// machine. A waived check is not a failure.
+/// Each check passes, fails with a reason, or is waived if it cannot run on this machine. A waived
+/// check is not a failure.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Print no summary
+    /// Do not print a summary
     #[arg(short = 's', long)]
     no_summary: bool,
 
-    /// List all checks; with -v, what each of them proves
+    /// List all checks; with -v, also what each one proves
     #[arg(short, long)]
     list: bool,
 
-    /// Run this check only; may be repeated
+    /// Run only this check; can be repeated
     #[arg(short, long = "test", value_name = "TEST")]
     tests: Vec<String>,
 
@@ -51,10 +51,10 @@ impl CommandSpec for Options {
     ];
     const EXAMPLES: &'static str = "\
 Examples:
-  gdr sanity                            check everything
-  gdr sanity -v -t data_small_sizes     one check, step by step
-  gdr sanity -e --gpu 1                 the long checks too, on the second GPU
-  gdr sanity --simulate --json          without a GPU, for a program";
+  gdr sanity                            run all checks
+  gdr sanity -v -t data_small_sizes     run one check, step by step
+  gdr sanity -e --gpu 1                 run the long checks too, on the second GPU
+  gdr sanity --simulate --json          run without a GPU, and print JSON";
     const TOOL: Option<&'static str> = Some("gdrcopy_sanity");
     const RUN: Run<Self> = run;
 }

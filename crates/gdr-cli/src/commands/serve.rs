@@ -43,20 +43,20 @@ use checkpoint::CheckpointSpec;
 use plan::Plan;
 use publisher::Publisher;
 
-/// Offer named memory of this host or its GPUs, for others to get, watch and put by RDMA
+/// Offer named memory on this host or its GPUs, which others can get, watch and put by RDMA
 ///
-/// Runs until Ctrl-C or SIGTERM. Peers on this host connect by loopback addresses; for other hosts,
-/// listen at an address of theirs and give a key. RDMA packets are neither encrypted nor
-/// authenticated: use networks whose hosts you trust.
+/// Runs until Ctrl-C or SIGTERM. Peers on this host connect through loopback addresses. For peers on
+/// other hosts, listen at an address that they can reach, and pass a key. RDMA packets are neither
+/// encrypted nor authenticated: use networks whose hosts you trust.
 ///
-/// Content is put by peers, or read from files and standard input: as many bytes as the object has are
-/// one epoch, and the next ones are the next epoch.
+/// The content is put by peers, or read from a file or standard input. Each run of as many bytes as
+/// the object has is one epoch.
 #[derive(Debug, clap::Args)]
 #[command(
     mut_arg("gpu", |arg| arg.short(None))
 )]
 pub(crate) struct Options {
-    /// An object to offer: comma-separated KEY=VALUE, see below; repeat it for several
+    /// An object to offer, as comma-separated KEY=VALUE pairs (see below); can be repeated
     #[arg(
         long = "object",
         value_name = "KEYS",
@@ -64,29 +64,29 @@ pub(crate) struct Options {
     )]
     objects: Vec<ObjectSpec>,
 
-    /// Offer the tensors of a safetensors file as an object with checksums: in memory of the GPU of
-    /// --gpu, where that is given; named after the file, if no name is
+    /// Offer the tensors in a safetensors file as an object with checksums, in the memory of --gpu if
+    /// that is given; the default name is that of the file
     #[arg(long = "safetensors", value_name = "[NAME=]FILE")]
     checkpoints: Vec<CheckpointSpec>,
 
-    /// Offer an object of another owner, too, which each epoch is got from once, for readers that are not all
-    /// to read from that owner: in host memory, under its name. Ends once that owner is gone
+    /// Relay an object of another owner, to take load off that owner: get each epoch once, and offer it
+    /// from host memory under the same name. Ends when the owner is gone
     #[arg(long = "relay", value_name = "HOST[:PORT]/NAME")]
     relays: Vec<ObjectAddress>,
 
-    /// Publish this file to the only object, or to the named one; - is standard input
+    /// Publish this file to the named object, or to the only one; - is standard input
     #[arg(long = "publish-from", value_name = "[NAME=]FILE")]
     contents: Vec<ContentSpec>,
 
-    /// TCP address to listen at [default port: 4791; 0 is any free one]
+    /// TCP address to listen at [default port: 4791; 0 picks a free one]
     #[arg(long, value_name = "HOST[:PORT]", default_value = "127.0.0.1")]
     listen: HostPort,
 
-    /// Send no more than this to all readers together: 2GB/s, 10Gbps. Of devices in software
+    /// Limit the total rate to all readers: 2GB/s, 10Gbps. Soft devices only
     #[arg(long, value_name = "RATE", value_parser = bytes_per_second)]
     limit: Option<NonZeroU64>,
 
-    /// Answer Prometheus at http://ADDR/metrics, without a key
+    /// Serve Prometheus metrics at http://ADDR/metrics, without a key
     #[arg(long, value_name = "ADDR:PORT")]
     metrics: Option<SocketAddr>,
 
@@ -115,7 +115,7 @@ fn bytes_per_second(text: &str) -> Result<NonZeroU64, String> {
         .parse()
         .map_err(|error: InvalidThreshold| error.to_string())?;
     NonZeroU64::new((gb_per_s * 1e9) as u64)
-        .ok_or_else(|| format!("`{text}` is less than a byte in a second"))
+        .ok_or_else(|| format!("`{text}` is less than a byte per second"))
 }
 
 /// Where an object goes.
@@ -212,35 +212,37 @@ impl CommandSpec for Options {
         (Exit::Fine, "served until a signal (Ctrl-C, SIGTERM)"),
         (
             Exit::Failure,
-            "it could not start, content could not be read or published, or the owner of a \
-                 relayed object is gone",
+            "the server could not start, content could not be read or published, or the owner of \
+                 a relayed object is gone",
         ),
         (Exit::Undecided, NO_GPU_OR_CLOSED),
     ];
     const EXAMPLES: &'static str = "\
 Keys of --object:
   name=NAME        1 to 200 letters, digits and -_.:/
-  gpu=GPU          in GPU memory: index, UUID or PCI address; `gpu` alone is the GPU of --gpu.
-                   Without it, in host memory
-  reach=HOW        how a soft device reaches GPU memory: best (a mapping, if there is one) or staged
-  size=SIZE        bytes of an epoch; without size and shape, the size of --publish-from
+  gpu=GPU          place the object on this GPU (index, UUID or PCI address; `gpu` alone means the
+                   GPU of --gpu) [default: host memory]
+  reach=HOW        how a soft device accesses GPU memory: best (mapped, if possible) or staged
+                   [default: best]
+  size=SIZE        bytes per epoch [default: from shape, else the size of --publish-from]
   shape=AxBxC      elements along each dimension
   element=TYPE     u8 i8 u16 i16 u32 i32 u64 i64 f8e4m3 f8e5m2 f16 bf16 f32 f64 [default: u8]
   mode=MODE        latest (whole epochs), live (one copy, may be torn), or ring:SLOTS
                    [default: latest]
-  when-full=WHAT   of a ring, if a follower lags: drop-oldest or block [default: drop-oldest]
-  checksum=SUM     of each epoch: none or sum64 [default: none]
-  access=RIGHTS    of peers: read or read-write [default: read]
+  when-full=WHAT   if a ring is full because a reader lags: drop-oldest or block
+                   [default: drop-oldest]
+  checksum=SUM     checksum for each epoch: none or sum64 [default: none]
+  access=RIGHTS    what peers may do: read or read-write [default: read]
 
 Examples:
   gdr serve --object name=weights,gpu=0,size=1G --publish-from weights.bin
-  gdr serve --object name=kv,shape=32x4096,element=bf16,access=read-write    peers put it
+  gdr serve --object name=kv,shape=32x4096,element=bf16,access=read-write    let peers put it
   ./camera | gdr serve --object name=frame,size=8M,mode=ring:16 --publish-from -
   gdr serve --listen 10.0.0.1 --key-file key --object name=a,size=4K --object name=b,size=4K
-  gdr serve --safetensors model.safetensors    its tensors: gdr ls 127.0.0.1/model
-  gdr serve --relay node1/model --listen 10.0.0.7 --key-file key    for other readers of it
-  gdr serve --safetensors model.safetensors --limit 2GB/s    the rest is left to the program
-  gdr serve --object name=w,size=1M --metrics 127.0.0.1:9400    for Prometheus";
+  gdr serve --safetensors model.safetensors    list the tensors with: gdr ls 127.0.0.1/model
+  gdr serve --relay node1/model --listen 10.0.0.7 --key-file key    take load off node1
+  gdr serve --safetensors model.safetensors --limit 2GB/s    leave bandwidth to other programs
+  gdr serve --object name=w,size=1M --metrics 127.0.0.1:9400    export metrics to Prometheus";
     const RUN: Run<Self> = run;
 }
 
@@ -369,7 +371,7 @@ fn create(server: &ObjectServer, spec: &ObjectSpec, shape: Shape, place: &Place)
         .grant(Grantee::Everyone, spec.rights);
     server
         .create(spec.name.clone(), options, place)
-        .with_context(|| format!("the object {} cannot be made", spec.name))
+        .with_context(|| format!("the object {} cannot be created", spec.name))
 }
 
 fn document(event: Event<'_>, output: &mut Output) -> gdr_perf::Result<()> {
@@ -438,7 +440,7 @@ fn wait(
         for relay in relays {
             if let Some(error) = relay.wait(Deadline::after(Duration::ZERO)) {
                 return Err(error)
-                    .with_context(|| format!("{} is not relayed any more", relay.name()));
+                    .with_context(|| format!("the relay of {} has ended", relay.name()));
             }
         }
         if !publishers_run {

@@ -21,8 +21,8 @@ use distances::Distances;
 
 /// Show how far apart GPUs and NICs are, and why
 ///
-/// Needs neither NVIDIA's driver nor privileges. NVLinks need NVIDIA's management library, because
-/// sysfs does not have them. Root can also read the ACS bits of ports on the path.
+/// Needs neither NVIDIA's driver nor privileges. To show NVLinks it needs NVIDIA's management library,
+/// because sysfs does not have them. Root can also read the ACS bits of the ports on the path.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Options {
@@ -32,7 +32,7 @@ pub(crate) struct Options {
     #[command(flatten)]
     which: Which,
 
-    /// Names of distances: nvidia-smi's, unless the capture is NCCL's
+    /// Whose names for distances to use [default: nvidia-smi's, or NCCL's if the capture is from NCCL]
     #[arg(long = "as", value_enum, value_name = "TOOL")]
     words: Option<Tool>,
 
@@ -43,7 +43,7 @@ pub(crate) struct Options {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Show the distance of two devices, hop by hop, and its reason
+    /// Show the path between two devices, hop by hop, and why they are that far apart
     Why {
         /// A device: GPU0, mlx5_3, NIC3 or a PCI address
         a: String,
@@ -52,7 +52,7 @@ enum What {
         #[command(flatten)]
         which: Which,
     },
-    /// Compare with a matrix of nvidia-smi: exit status 0 if every cell is equal, else 2
+    /// Compare with the matrix of nvidia-smi; exits with 0 if every cell is equal, else with 2
     Check {
         /// The output of `nvidia-smi topo -m`
         #[arg(long, value_name = "FILE")]
@@ -98,8 +98,8 @@ enum Format {
 impl CommandSpec for Options {
     const GROUP: Group = Group::Diagnose;
     const STATUSES: Statuses = &[
-        (Exit::Fine, "shown; check: every distance agrees"),
-        (Exit::Warning, "check: not every distance could be compared"),
+        (Exit::Fine, "shown; check: all distances agree"),
+        (Exit::Warning, "check: some distances could not be compared"),
         (Exit::Failure, "check: a distance differs"),
         (
             Exit::Undecided,
@@ -109,12 +109,12 @@ impl CommandSpec for Options {
     ];
     const EXAMPLES: &'static str = "\
 Examples:
-  gdr topo                            the matrix of nvidia-smi topo -m, from sysfs alone
-  gdr topo --as nccl                  the same in NCCL's words
-  gdr topo --format tree              host bridges, switches, links
-  gdr topo --format svg > node.svg    a picture
-  gdr topo why GPU0 mlx5_3            the path between the two, hop by hop
-  gdr topo --from lspci.txt           another node, by `lspci -vvv` of it
+  gdr topo                            show the matrix of nvidia-smi topo -m, from sysfs alone
+  gdr topo --as nccl                  show it with NCCL's names
+  gdr topo --format tree              show host bridges, switches and links
+  gdr topo --format svg > node.svg    draw a picture
+  gdr topo why GPU0 mlx5_3            show the path between two devices, hop by hop
+  gdr topo --from lspci.txt           show another node, from the output of `lspci -vvv`
   gdr topo check --from lspci.txt --matrix topo.txt";
     const RUN: Run<Self> = run;
 }
@@ -209,8 +209,8 @@ fn distances(
 ) -> Result<Exit> {
     if !matches!(options.format, Format::Matrix | Format::Json) {
         return Err(UsageError(
-            "the capture has only distances, which cannot be drawn; pass a PCI tree, as \
-             `lspci -D -nn -vvv` prints it"
+            "the capture contains only distances, which cannot be drawn; pass a PCI tree, such as the \
+             output of `lspci -D -nn -vvv`"
                 .to_owned(),
         )
         .into());

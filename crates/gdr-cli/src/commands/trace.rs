@@ -24,26 +24,26 @@ use crate::progress::print_to_stderr;
 use crate::rdma_requirement::{Requirement, RequirementError};
 use crate::units;
 
-/// Run a verbs program, and report which memory its RDMA traffic came from and went to
+/// Run a verbs program, and report which kinds of memory its RDMA traffic used
 ///
-/// A library in front of libibverbs (LD_PRELOAD) counts what the program and its children register
-/// and post: memory regions by kind (host, GPU by address, GPU by dma-buf) with those that were
-/// refused, bytes and operations by NIC, queue pair, operation and kind of memory, and completions
-/// with errors. "Direct" are bytes that a NIC reads from or writes to GPU memory itself.
+/// A library in front of libibverbs (LD_PRELOAD) counts what the program and its children register and
+/// post: memory regions by kind (host, GPU by address, GPU by dma-buf), including refused ones; bytes
+/// and operations by NIC, queue pair, operation and kind of memory; and completions with errors. Bytes
+/// are "direct" if a NIC reads them from or writes them to GPU memory itself.
 ///
-/// It works with kernel devices and with the devices of gdr run. Of programs that post to the
-/// hardware themselves (mlx5dv, DEVX) only registrations and the counters of the ports are seen;
-/// the report says so. The counts of a killed process are complete.
+/// Works with kernel devices and with the devices of `gdr run`. If a program posts directly to hardware
+/// (mlx5dv, DEVX), only its registrations and the port counters are seen, and the report says so. The
+/// counts are complete even for processes that were killed.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// The least share of direct bytes: direct (95%), or direct=N%; less is exit status 120
+    /// Exit with status 120 unless this share of the bytes is direct: direct (95%), or direct=N%
     #[arg(long, value_name = "SHARE")]
     require: Option<gdr_trace::Requirement>,
 
-    /// Exit with status 120 unless the program moves bytes by RDMA devices: at least these (4096, 1G), or any
+    /// Exit with status 120 unless the program moves at least this many bytes (4096, 1G; default: 1) by RDMA
     ///
-    /// Each process that opens a device has to reach it, and with gdr's devices each that lists them; the message
-    /// says how far one came that did not.
+    /// Every process that opens a device has to reach the limit; with gdr's devices, every process that lists
+    /// them. For one that does not, the message says how far it got.
     #[arg(
         long,
         value_name = "BYTES",
@@ -54,11 +54,12 @@ pub(crate) struct Options {
     )]
     require_rdma: Option<u64>,
 
-    /// Write the report here instead of standard output; %p is gdr's process, as PID-NAMESPACE-HOST
+    /// Write the report to this file instead of standard output; %p stands for gdr's process, as
+    /// PID-NAMESPACE-HOST
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 
-    /// Also write metrics here, in Prometheus' text format; %p as above
+    /// Also write metrics to this file in Prometheus' text format; %p as in --output
     #[arg(long, value_name = "FILE")]
     prometheus: Option<PathBuf>,
 
@@ -76,10 +77,10 @@ pub(crate) struct Options {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TraceError {
     /// No place for what processes write.
-    #[error("no folder for what processes write can be made in {}: {source}; name another one in TMPDIR", .folder.display())]
+    #[error("a directory cannot be created in {}: {source}; set TMPDIR to another directory", .folder.display())]
     Folder { folder: PathBuf, source: io::Error },
     /// What they wrote is gone.
-    #[error("what the processes wrote in {} cannot be read: {source}", .folder.display())]
+    #[error("the records of the processes in {} cannot be read: {source}", .folder.display())]
     Counts { folder: PathBuf, source: io::Error },
     /// A file of the report.
     #[error("{} cannot be written: {source}", .path.display())]
@@ -91,11 +92,11 @@ impl CommandSpec for Options {
     const STATUSES: Statuses = &[
         (
             Exit::Fine,
-            "success; other statuses are the program's own, of a signal N it is 128 + N",
+            "success; otherwise the program's own status (128 + N for a signal N)",
         ),
         (
             Exit::NotMet,
-            "the program succeeded, and --require or --require-rdma is not met",
+            "the program succeeded, but did not meet --require or --require-rdma",
         ),
         (Exit::Launcher, NO_LIBRARY_OR_REPORT),
         (Exit::NotStarted, CANNOT_RUN),
@@ -103,13 +104,13 @@ impl CommandSpec for Options {
     ];
     const EXAMPLES: &'static str = "\
 Examples:
-  gdr trace ./all_reduce_perf -g 8                    a table after the program's output
-  gdr trace --require direct=95% -- ./app             fails unless 95% of the bytes went direct
-  gdr trace --require-rdma=1G -- ./app                fails if it used TCP, and says how far it came
-  gdr trace --json -o trace.json -- ./app             the report as JSON, in a file of its own
+  gdr trace ./all_reduce_perf -g 8                    print a table after the program's output
+  gdr trace --require direct=95% -- ./app             fail unless 95% of the bytes went direct
+  gdr trace --require-rdma=1G -- ./app                fail if it used TCP, and say how far it got
+  gdr trace --json -o trace.json -- ./app             write the report as JSON to a file
   gdr trace --prometheus /var/lib/node_exporter/gdr.prom -- ./app
-  gdr trace -- gdr run --nic 127.0.0.1 ib_write_bw    with gdr's own devices
-  mpirun -n 8 gdr trace -o 'trace.%p' -- ./app        a report for each rank";
+  gdr trace -- gdr run --nic 127.0.0.1 ib_write_bw    use gdr's own devices
+  mpirun -n 8 gdr trace -o 'trace.%p' -- ./app        write a report for each rank";
     const STATUS_OF: fn(&anyhow::Error) -> Option<Exit> = |error| {
         let failed = error.is::<TraceError>().then_some(Exit::Launcher);
         failed.or_else(|| error.downcast_ref().map(RequirementError::exit))

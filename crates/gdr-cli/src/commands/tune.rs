@@ -22,19 +22,20 @@ use crate::gpu_context::{GpuContext, WithoutGpu};
 use crate::output::Output;
 use crate::units::{binary, size};
 
-/// Measure what copies cost on this machine, for the choice of their paths
+/// Measure what copies cost on this machine, so that each copy takes the fastest path
 ///
-/// Measures CPU copies by one thread and by several, and the GPU's copy engine, in both directions,
-/// from and to pageable and page-locked memory, and reads by a resident kernel. The profile is a file of the user for this GPU,
-/// driver, CPU and kind of mapping: $XDG_STATE_HOME/gdr/copy, or ~/.local/state/gdr/copy. Without one,
-/// built-in costs are used. Nothing but this command measures them.
+/// Measures copies by one and by several CPU threads and by the GPU's copy engine, in both directions,
+/// to and from pageable and page-locked memory, and reads by a resident kernel. The result is a profile
+/// for this GPU, driver, CPU and kind of mapping, stored for the current user in
+/// $XDG_STATE_HOME/gdr/copy (default: ~/.local/state/gdr/copy). Without a profile gdr uses built-in
+/// costs; only this command measures them.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// The largest copy
+    /// Size of the largest copy
     #[arg(short = 's', long = "size", value_name = "SIZE", value_parser = size, default_value = "64M")]
     largest: u64,
 
-    /// The most threads of a copy [default: one for each CPU next to the GPU, up to 4]
+    /// Maximum number of threads per copy [default: one per CPU on the GPU's NUMA node, up to 4]
     #[arg(long, value_name = "N")]
     threads: Option<NonZeroU16>,
 
@@ -108,9 +109,9 @@ impl CommandSpec for Options {
     const STATUSES: Statuses = MEASUREMENT;
     const EXAMPLES: &'static str = "\
 Examples:
-  gdr tune                            measure, and write the profile of this machine
-  gdr tune -s 256M --threads 8        larger copies, and more threads
-  gdr tune --dry-run                  measure, and write nothing";
+  gdr tune                            measure, and write this machine's profile
+  gdr tune -s 256M --threads 8        include larger copies and more threads
+  gdr tune --dry-run                  measure, but write nothing";
     const RUN: Run<Self> = run;
 }
 

@@ -18,30 +18,30 @@ use crate::object_report::{ObjectRow, rate};
 use crate::output::Output;
 use crate::units::count;
 
-/// Follow the epochs of an object: how often it is published, and how long a get takes
+/// Watch an object: how often it is published, and how long a get takes
 ///
-/// It is woken by the owner for each epoch; epochs that are published while it is busy are counted as
-/// skipped. It costs the owner nothing else, and does not hold up a ring that blocks. An epoch that
-/// was published before counts as seen.
+/// The owner wakes this command for each epoch, which is its only cost for the owner, and a ring with
+/// when-full=block does not wait for it. Epochs published while the command is busy count as skipped;
+/// the epoch that is current at the start counts as seen.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// The object: its owner, a slash, and its name [default port: 4791]
+    /// The object, as OWNER/NAME [default port: 4791]
     #[arg(value_name = "HOST[:PORT]/NAME")]
     object: ObjectAddress,
 
-    /// Get the content of each epoch
+    /// Also get the content of each epoch
     #[arg(long)]
     get: bool,
 
-    /// End after this many epochs
+    /// Exit after this many epochs
     #[arg(long, value_name = "N", value_parser = count)]
     count: Option<u32>,
 
-    /// End if nothing is published for this many seconds
+    /// Exit if nothing is published for this many seconds
     #[arg(long, value_name = "SECONDS", value_parser = count)]
     idle: Option<u32>,
 
-    /// Seconds between two rows, at least
+    /// Minimum number of seconds between two rows
     #[arg(long, value_name = "SECONDS", value_parser = count, default_value = "1")]
     interval: u32,
 
@@ -100,17 +100,17 @@ impl CommandSpec for Options {
         ),
         (
             Exit::Failure,
-            "there is no such object, it is another than expected, or its owner is gone",
+            "the object does not exist or is not as expected, or its owner is gone",
         ),
         (
             Exit::Undecided,
-            "nothing newer within --idle, or standard output was closed",
+            "nothing was published within --idle, or standard output was closed",
         ),
     ];
     const EXAMPLES: &'static str = "\
 Examples:
-  gdr watch 127.0.0.1/weights                     a row a second in which an epoch was published
-  gdr watch node1/weights --get --key-file key    get each epoch, too: its latency and bandwidth
+  gdr watch 127.0.0.1/weights                     print up to one row per second
+  gdr watch node1/weights --get --key-file key    also get each epoch, and show latency and bandwidth
   gdr watch node1/weights --count 1 --key-file key && ./reload     wait for the next epoch
   gdr watch node1/weights --json --key-file key | jq -c '[.epoch, .skipped]'";
     const RUN: Run<Self> = run;

@@ -29,18 +29,18 @@ fn a_size_of_nothing_and_one_beyond_the_region_are_refused() {
         "perf write-bw 127.0.0.1",
         &[
             ("-s 0", 64, "a message of 0 bytes"),
-            ("-s 2G", 64, "give at most 1073741824 (1G)"),
+            ("-s 2G", 64, "use at most 1073741824 (1G)"),
             ("-s 4Q", 64, "is not a size"),
         ],
     );
     assert_named(
         "compare",
         &[
-            ("--size 0", 64, "no frame from 4 to 0 bytes"),
+            ("--size 0", 64, "between 4 and 0 bytes"),
             (
                 "--smallest 2G --size 2G",
                 64,
-                "give a multiple of 4 up to 1G",
+                "use a multiple of 4 up to 1G",
             ),
         ],
     );
@@ -48,7 +48,7 @@ fn a_size_of_nothing_and_one_beyond_the_region_are_refused() {
         "mesh --rank 0 --ranks 2",
         &[
             ("--size 0", 64, "a message of 0 bytes"),
-            ("--size 2G", 64, "give at most 1073741824 (1G)"),
+            ("--size 2G", 64, "use at most 1073741824 (1G)"),
         ],
     );
 }
@@ -58,9 +58,9 @@ fn a_threshold_of_another_unit_is_refused() {
     assert_named(
         "perf write-bw 127.0.0.1",
         &[
-            ("--min 10us", 64, "give a rate with its unit"),
-            ("--min 10", 64, "give a rate with its unit"),
-            ("--max-lat 10Gbps", 64, "give a time with its unit"),
+            ("--min 10us", 64, "use a rate with a unit"),
+            ("--min 10", 64, "use a rate with a unit"),
+            ("--max-lat 10Gbps", 64, "use a time with a unit"),
         ],
     );
     assert_named(
@@ -69,9 +69,13 @@ fn a_threshold_of_another_unit_is_refused() {
             (
                 "--least 70Gbps",
                 64,
-                "give a number of percent from 0 to 100",
+                "is not a percentage; use a number from 0 to 100",
             ),
-            ("--least 101", 64, "give a number of percent from 0 to 100"),
+            (
+                "--least 101",
+                64,
+                "is not a percentage; use a number from 0 to 100",
+            ),
             ("--duration 10ms", 64, "is not a count"),
         ],
     );
@@ -86,7 +90,7 @@ fn a_host_that_does_not_resolve_is_named() {
         "mesh --rank 1 --ranks 2 --meet nowhere.invalid --insecure",
     ] {
         assert_named(command, &[("", 2, remedy)]);
-        assert_named(command, &[("", 2, "give its address instead")]);
+        assert_named(command, &[("", 2, "use its address instead")]);
     }
 }
 
@@ -160,7 +164,7 @@ fn a_name_with_a_mistake_is_answered_with_the_one_that_was_meant() {
         ("doctor --only gpu.presnt", "did you mean gpu.present?"),
         ("doctor show acs.pth", "did you mean acs.path?"),
         ("fix acs.pth", "did you mean acs.path?"),
-        ("fix undo", "`gdr fix --undo` takes them back"),
+        ("fix undo", "`gdr fix --undo` to undo them"),
         ("perf wirte-bw", "a similar value exists: 'write-bw'"),
         ("serve --object name=a,siez=4K", "did you mean size?"),
         ("env --for nclc", "'nccl'"),

@@ -65,7 +65,7 @@ fn a_scenario_that_is_not_applied_is_an_error() {
             "drop p=1%",
             "true",
             120,
-            "no process opened a device of gdr",
+            "no process opened one of gdr's devices",
         ),
         ("drop p=1%", chance.as_str(), 0, "0 x rule 1"),
         (

@@ -51,9 +51,9 @@ fn one_size_has_no_model_and_sizes_that_cannot_be_used_are_named() {
     assert!(report["staged_model"].is_null() && report["crossing"].is_null());
     assert!(report["published"].is_null());
     for (sizes, named) in [
-        ("--smallest 64 --size 16", "no frame from 64 to 16 bytes"),
+        ("--smallest 64 --size 16", "between 64 and 16 bytes"),
         ("--smallest 6 --size 6", "6 bytes cannot be transferred"),
-        ("--size 0", "no frame from 4 to 0 bytes"),
+        ("--size 0", "between 4 and 0 bytes"),
         (
             "--smallest 4G --size 4G",
             "4294967296 bytes cannot be transferred",
@@ -236,7 +236,7 @@ fn a_server_that_is_killed_while_a_client_measures_is_named() {
 #[test]
 fn options_of_another_end_are_usage_errors() {
     for (line, named) in [
-        ("compare --key-file k", "need a peer"),
+        ("compare --key-file k", "apply only with a peer"),
         ("compare --server --size 4K", "cannot be used with"),
         ("compare --server --gpu 0", "cannot be used with"),
         (

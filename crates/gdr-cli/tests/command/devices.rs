@@ -106,7 +106,7 @@ fn a_port_without_gid_and_a_device_that_does_not_open_say_why() {
     assert_eq!(code(&output), 1, "{}", stderr(&output));
     let text = stdout(&output);
     assert_contains!(text, "port 1: DOWN");
-    assert_contains!(text, "uses no GID: no GID that routes");
+    assert_contains!(text, "uses no GID: no routable GID");
     assert_contains!(text, "cannot be queried: ibv_open_device fails: EACCES");
 }
 
@@ -262,7 +262,7 @@ fn a_node_without_rdma_devices_is_a_fact_and_a_capture_without_them_an_error() {
             "has no RDMA devices, ports and GIDs",
         ),
         ("dump.json", dump, "(mlx5_3) and neither ports nor GIDs"),
-        ("matrix.txt", matrix, "has no PCI tree"),
+        ("matrix.txt", matrix, "needs a PCI tree"),
     ] {
         let (output, said) = of_capture(name, content);
         assert_eq!(code(&output), 66, "{name}: {said}");

@@ -36,7 +36,7 @@ fn the_number_of_shards_is_that_of_the_option_or_of_the_variable() {
     let refused = run("", "four");
     assert_eq!(refused.status.code(), Some(2));
     let why = String::from_utf8_lossy(&refused.stderr);
-    assert_contains!(why, "GDR_SHARDS is `four`: give a number from 1 to 8");
+    assert_contains!(why, "GDR_SHARDS is `four`: set it to a number from 1 to 8");
     // The option decides, and the variable is not read.
     assert!(run("--shards 2", "four").status.success());
     assert!(run("", "3").status.success());
@@ -227,9 +227,9 @@ fn a_sender_of_another_process_has_memory_of_a_gpu() {
 #[test]
 fn settings_that_the_listening_end_was_given_are_those_of_the_other_end() {
     for (given, difference) in [
-        ("--size 8K", "--size 4096, and the server was given 8192"),
-        ("-i 3", "--iterations 2, and the server was given 3"),
-        ("--pattern 7", "--pattern 1, and the server was given 7"),
+        ("--size 8K", "--size 4096, but the server was given 8192"),
+        ("-i 3", "--iterations 2, but the server was given 3"),
+        ("--pattern 7", "--pattern 1, but the server was given 7"),
     ] {
         let (listener, mut stdout) = Running::start(&format!(
             "loopback --listen 127.0.0.1:14925 --udp-port 14925 {given}"
@@ -250,7 +250,7 @@ fn settings_that_the_listening_end_was_given_are_those_of_the_other_end() {
 fn devices_that_cannot_be_used_are_named() {
     let output = simulated("loopback --from mlx5_0");
     assert_eq!(code(&output), 64);
-    assert!(stderr(&output).contains("no device `mlx5_0`"));
+    assert!(stderr(&output).contains("device `mlx5_0` cannot be used"));
 
     // TEST-NET-1: no host's address.
     let output = simulated("loopback --udp-port 14794 --from 192.0.2.1");
@@ -326,7 +326,7 @@ fn errors_are_named_for_programs_too() {
             "loopback --listen 127.0.0.1:14802 --udp-port 0",
             "listen_port_in_use",
             2,
-            "use another one",
+            "use another port",
         ),
         (
             "loopback --listen 127.0.0.1:0 --udp-port 0 --wait 1",
@@ -338,7 +338,7 @@ fn errors_are_named_for_programs_too() {
             "loopback --connect 127.0.0.1:1 --udp-port 0",
             "connect",
             2,
-            "whether the peer listens",
+            "check that the peer listens",
         ),
         (
             "loopback --connect 127.0.0.1 --key-file /no/such",
@@ -379,7 +379,7 @@ fn errors_are_named_for_programs_too() {
             "loopback --from mlx5_0",
             "settings",
             64,
-            "no device `mlx5_0`",
+            "device `mlx5_0` cannot be used",
         ),
         ("loopback --gpu 7", "no_such_device", 2, "7"),
         ("loopback --from-gpu 7", "no_such_device", 2, "7"),
@@ -549,7 +549,7 @@ fn ends_with_different_keys_name_the_key() {
     assert_eq!(fault["error"]["name"], "handshake_wrong_key", "{fault}");
     for fault in [fault, theirs] {
         let message = fault["error"]["message"].as_str().unwrap();
-        assert_contains!(message, "give both sides the same one");
+        assert_contains!(message, "give both sides the same key");
     }
 }
 

@@ -206,7 +206,11 @@ fn a_backend_of_the_environment_is_read_and_the_option_wins() {
     let output = with("nonsense", &list);
     assert_eq!(code(&output), 64);
     let text = stderr(&output);
-    assert_eq!(text.matches("no backend `nonsense`").count(), 1, "{text}");
+    assert_eq!(
+        text.matches("`nonsense` is not a backend").count(),
+        1,
+        "{text}"
+    );
     let output = with("nonsense", &[&list[..], &["--backend", "sim"]].concat());
     assert_eq!(code(&output), 0, "{}", stderr(&output));
 }
@@ -346,7 +350,7 @@ fn a_gpu_that_is_not_there_is_a_failure_that_counts_the_others() {
     let output = simulated("copybw --gpu 7");
     assert_eq!(code(&output), 2);
     let error = stderr(&output);
-    assert_contains!(error, "no GPU 7: this process sees 2");
+    assert_contains!(error, "GPU 7 does not exist: this process sees 2");
     let remedy = "; --gpu takes an index, a UUID or a PCI address";
     assert!(error.contains(remedy), "{error}");
 }
@@ -468,7 +472,7 @@ fn a_version_names_gdr_and_not_the_command() {
 fn helps_speak_of_what_they_are_about() {
     let text = stdout(&gdr(["--help"]));
     assert!(
-        text.starts_with("RDMA into GPU memory, and GPU memory as CPU memory"),
+        text.starts_with("GPUDirect RDMA and CPU access to GPU memory"),
         "{text}"
     );
     for group in ["Prove:", "Diagnose:", "Measure:", "Manage:", "About gdr:"] {

@@ -212,8 +212,8 @@ fn csv_the_table_and_the_picture_have_the_same_directions() {
 #[test]
 fn what_is_missing_or_contradicts_is_named() {
     for (line, named) in [
-        ("mesh", "the rank is not known"),
-        ("mesh --rank 0", "the number of ranks is not known"),
+        ("mesh", "the rank is unknown"),
+        ("mesh --rank 0", "the number of ranks is unknown"),
         ("mesh --rank 3 --ranks 3", "--rank 3 of --ranks 3"),
         ("mesh --rank 0 --ranks 2 --size 0", "0 bytes"),
         ("mesh --rank 0 --ranks 2 --meet 192.0.2.1", "shared key"),

@@ -357,7 +357,7 @@ fn content_that_ends_within_an_epoch_ends_the_owner_and_is_not_published() {
     let (status, events, errors) = owner.process.end();
     assert_eq!(status, Some(2), "{errors}");
     assert_eq!(events.last().unwrap()["error"]["name"], "object_content");
-    assert_contains!(errors, "ended after 4 of the 5 bytes");
+    assert_contains!(errors, "ended after 4 of the object's 5 bytes");
 }
 
 #[test]
@@ -458,7 +458,7 @@ fn a_client_of_another_command_names_what_listens() {
         let output = gdr(line.split(' '));
         assert_eq!(code(&output), 2, "{line}");
         let error = stderr(&output);
-        assert_contains!(error, "there `gdr serve` listens", "{line}");
+        assert_contains!(error, "`gdr serve` listens at that address", "{line}");
     }
 }
 
@@ -490,7 +490,7 @@ fn what_an_object_is_not_is_refused_with_the_remedy() {
     let other = get("w", &["--shape", "2x3", "--element", "bf16"]);
     assert_fails(&other, "object_unexpected", 2);
     let error = stderr(&other);
-    assert_contains!(error, "w is f32[2, 3], and bf16[2, 3] was expected");
+    assert_contains!(error, "w is f32[2, 3], but bf16[2, 3] was expected");
     assert_fails(
         &get("w", &["--shape", "2x3", "--element", "f32"]),
         "object_empty",
@@ -605,7 +605,7 @@ fn a_file_keeps_its_permissions_and_a_link_what_it_names() {
 fn prometheus_finds_objects_and_refusals() {
     let owner = Owner::start("--object name=a,size=4,access=read-write --metrics 127.0.0.1:0");
     let put = owner.peer("put", "a", &["/dev/zero"]);
-    assert_contains!(stderr(&put), "has more than the 4 bytes");
+    assert_contains!(stderr(&put), "provide exactly 4 bytes");
     let none = owner.peer("get", "b", &[]);
     assert_eq!(code(&none), 2);
     let mut stream = TcpStream::connect(owner.process.first["metrics"].as_str().unwrap()).unwrap();
@@ -650,7 +650,7 @@ fn a_gpu_that_does_not_exist_is_named() {
     let output = gdr(serve.iter().chain(&["--object", "name=w,size=4,gpu=7"]));
     assert_eq!(code(&output), 2);
     let error = stderr(&output);
-    assert_contains!(error, "no GPU 7: this process sees 2");
+    assert_contains!(error, "GPU 7 does not exist: this process sees 2");
 }
 
 #[test]

@@ -146,19 +146,19 @@ fn an_option_that_the_server_was_given_is_the_clients_or_both_ends_name_the_diff
     let (status, served) = server.end();
     assert_eq!(status, 0, "{served}");
     for text in [stdout(&output), served] {
-        assert_contains!(text, "PASS: every size keeps the thresholds");
+        assert_contains!(text, "PASS: every size meets its thresholds");
     }
     for (ours, theirs, difference) in [
         (
             "write-lat",
             "read-lat",
-            "the verb read-lat, and the server was given write-lat",
+            "the verb read-lat, but the server was given write-lat",
         ),
-        ("64,128", "64", "--size 64, and the server was given 64,128"),
+        ("64,128", "64", "--size 64, but the server was given 64,128"),
         (
             "p99=900s",
             "p99=800s",
-            "--max-lat p99=800000000us, and the server was given p99=900000000us",
+            "--max-lat p99=800000000us, but the server was given p99=900000000us",
         ),
     ] {
         let mut program = program();
@@ -171,7 +171,8 @@ fn an_option_that_the_server_was_given_is_the_clients_or_both_ends_name_the_diff
         assert_eq!(code(&output), 2, "{}", stdout(&output));
         let (status, served) = server.end();
         assert_eq!(status, 2, "{served}");
-        let remedy = format!("asks for {difference}: give both ends the same, or leave it out");
+        let remedy =
+            format!("requests {difference}: use the same value at both ends, or leave it out");
         for text in [stderr(&output), served] {
             let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
             assert_contains!(text, &remedy);
@@ -266,7 +267,7 @@ fn a_missed_threshold_is_the_exit_status_of_both_ends() {
         "write-lat 127.0.0.1 -s 64 -n 40 --max-lat 900s,p99.9=900s",
     );
     assert_eq!(code(&output), 0, "{}", stderr(&output));
-    assert!(stdout(&output).contains("PASS: every size keeps the thresholds"));
+    assert!(stdout(&output).contains("PASS: every size meets its thresholds"));
     assert_eq!(server.end().0, 0);
 }
 
@@ -277,29 +278,25 @@ fn what_cannot_be_measured_is_named_with_the_remedy() {
         (
             "write-bw 127.0.0.1 -s 2G",
             64,
-            "longer than the registered memory",
+            "larger than the registered memory",
         ),
         ("atomic-bw 127.0.0.1 -s 16", 64, "8 bytes, not 16"),
-        ("write-lat 127.0.0.1 -q 2", 64, "give 1 queue pair"),
+        ("write-lat 127.0.0.1 -q 2", 64, "use 1 queue pair"),
         (
             "send-bw 127.0.0.1 -q 2 --stripe",
             64,
-            "a message of send-bw cannot be striped",
+            "messages of send-bw cannot be striped",
         ),
         (
             "write-bw 127.0.0.1 --stripe",
             64,
             "cannot be striped over 1 queue pair",
         ),
-        (
-            "write-lat 127.0.0.1 -b",
-            64,
-            "measure the bandwidth instead",
-        ),
+        ("write-lat 127.0.0.1 -b", 64, "measure a bandwidth instead"),
         (
             "write-bw 127.0.0.1 -m 1500",
             64,
-            "give 256, 512, 1024, 2048 or 4096",
+            "use 256, 512, 1024, 2048 or 4096",
         ),
         ("write-bw 127.0.0.1 -D 0", 64, "more than 0"),
         ("read-bw 127.0.0.1 -Q 17", 64, "or a larger depth"),
@@ -314,13 +311,13 @@ fn what_cannot_be_measured_is_named_with_the_remedy() {
         (
             "write-lat 127.0.0.1 --min 1Gbps",
             64,
-            "a longest latency instead",
+            "limit the latency instead",
         ),
         ("write-bw 127.0.0.1 -x 3", 64, "leave out the GID index 3"),
         ("write-bw 127.0.0.1 -i 2", 64, "needs a kernel device"),
         ("write-bw 127.0.0.1 -d mlx5_7", 64, "no device `mlx5_7`"),
         ("write-bw nowhere.invalid --insecure", 2, "nowhere.invalid"),
-        ("write-bw 127.0.0.1", 2, "whether the peer listens"),
+        ("write-bw 127.0.0.1", 2, "check that the peer listens"),
         (
             "write-bw 10.255.255.1",
             64,
@@ -417,9 +414,9 @@ fn options_of_perftest_without_a_meaning_here_say_what_has_it() {
         ("-c UD", "`gdr run -- ib_send_bw -c UD`"),
         ("--cuda_mem_type=1", "managed memory"),
         ("--use_rocm=0", "memory of an NVIDIA GPU"),
-        ("-o 4", "--outs limits READs and atomics"),
-        ("--use_cuda_dmabuf", "name the GPU with --gpu"),
-        ("-S 16", "give 0 to 15"),
+        ("-o 4", "--outs limits only READs and atomics"),
+        ("--use_cuda_dmabuf", "choose a GPU with --gpu"),
+        ("-S 16", "use 0 to 15"),
     ] {
         let output = gdr(format!("perf write-bw 127.0.0.1 {line}").split_whitespace());
         assert_eq!(code(&output), 64, "{line}: {}", stderr(&output));
@@ -465,7 +462,7 @@ fn cpus_and_addresses_that_this_process_does_not_have_are_named() {
     for (line, status, words) in [
         ("--cpus 65000", 64, "this process may run on"),
         ("--cpus two", 64, "is not a list of CPUs"),
-        ("--bind ::1", 64, "names no IPv4 address"),
+        ("--bind ::1", 64, "has no IPv4 address"),
         ("--bind 192.0.2.1", 2, "192.0.2.1"),
     ] {
         let output = client(14909, &format!("write-bw 127.0.0.1 {line}"));
@@ -487,7 +484,7 @@ fn a_server_of_another_command_is_named() {
         let output = gdr(format!("{client} {AT}{options}").split(' '));
         assert_eq!(code(&output), 2, "{client}: {}", stdout(&output));
         let (named, error) = (server.split(' ').next().unwrap(), stderr(&output));
-        let words = format!("there `gdr {named}` listens");
+        let words = format!("`gdr {named}` listens at that address");
         assert!(error.contains(&words), "{client}: {error}");
         // It still waits for a client of its own.
         let output = gdr(format!("{client} {AT}{options}").split(' '));

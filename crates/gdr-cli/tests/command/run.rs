@@ -193,7 +193,7 @@ fn a_library_that_is_missing_or_another_is_named_with_what_to_do() {
     );
     let text = with(libraries("0.0.9").path());
     assert!(
-        text.contains("has version 0.0.9") && text.contains("use the same version of both"),
+        text.contains("has version 0.0.9") && text.contains("install the same version of both"),
         "{text}"
     );
     let libc: PathBuf = ["/bin/sh"].iter().collect();
@@ -211,7 +211,7 @@ fn a_library_that_is_missing_or_another_is_named_with_what_to_do() {
     )
     .unwrap();
     let text = with(&spaced);
-    assert_contains!(text, "LD_PRELOAD, which separates paths");
+    assert_contains!(text, "which LD_PRELOAD uses to separate paths");
 }
 
 #[test]
@@ -296,13 +296,13 @@ fn a_program_that_moved_nothing_by_rdma_has_a_status_of_its_own() {
             "--require-rdma=5K",
             moved.clone(),
             120,
-            "moved 4096 bytes, and 5120 are required",
+            "moved 4096 bytes; 5120 are required",
         ),
         (
             "--require-rdma",
             wrote("listed\\n"),
             120,
-            "listed the devices and opened none",
+            "listed the devices but opened none",
         ),
         (
             "--require-rdma",

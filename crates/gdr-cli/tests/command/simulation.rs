@@ -147,7 +147,7 @@ fn a_required_gpu_contradicts_a_simulation() {
     let output = run("sanity --require-gpu", &[("GDR_BACKEND", "sim")]);
     assert_ends(&output, 2, "GDR_BACKEND=sim", "GDR_BACKEND is sim");
     let output = run("sanity --require-gpu --backend sim", &[]);
-    assert_ends(&output, 64, "--backend sim", "contradict each other");
+    assert_ends(&output, 64, "--backend sim", "contradicts --backend sim");
 }
 
 #[test]

@@ -65,7 +65,7 @@ fn the_way_between_two_devices_is_shown_hop_by_hop() {
     assert_eq!(report["hops"].as_array().unwrap().len(), 5);
     let wrong = topo("why --example GPU3 mlx5_44");
     assert_eq!(code(&wrong), 64);
-    assert!(stderr(&wrong).contains("there is no device `mlx5_44`: there are GPU0"));
+    assert!(stderr(&wrong).contains("device `mlx5_44` does not exist: the devices are GPU0"));
 }
 
 #[test]
@@ -182,10 +182,10 @@ fn captures_without_what_is_asked_for_say_so() {
     let matrix = file(MATRIX.as_bytes());
     let matrix = matrix.path().to_str().unwrap();
     for (line, status, word) in [
-        ("--as nccl", 64, "words of nvidia-smi only"),
+        ("--as nccl", 64, "only the distance names of nvidia-smi"),
         ("--format svg", 64, "lspci -D -nn -vvv"),
-        ("check --matrix /dev/null", 66, "no PCI tree"),
-        ("why GPU0 mlx5_9", 64, "there are GPU0"),
+        ("check --matrix /dev/null", 66, "needs a PCI tree"),
+        ("why GPU0 mlx5_9", 64, "the devices are GPU0"),
     ] {
         let output = topo(&format!("{line} --from {matrix}"));
         assert_eq!(code(&output), status, "{line}: {}", stderr(&output));
@@ -201,8 +201,8 @@ fn garbage_is_refused_with_its_name_and_a_reason() {
             "neither an archive of a node nor another capture",
         ),
         (b"<system>\x01</system>", "byte 8 is 0x01"),
-        (b"<system>", "not a topology of NCCL"),
-        (b"[{}]", "not a dump of rdma_topo"),
+        (b"<system>", "not an NCCL topology"),
+        (b"[{}]", "not a dump from rdma_topo"),
         (b"\x1f\x8b\x08\x00garbage", "cannot be unpacked"),
         (b"00:01.0 PCI bridge: X\n", "which buses are behind"),
     ] {
@@ -225,7 +225,7 @@ fn a_directory_that_is_no_root_is_named_and_not_judged() {
     for command in ["doctor", "topo", "nics"] {
         let output = gdr([command, "--from", dir.path().to_str().unwrap()]);
         assert_eq!(code(&output), 66, "{command}");
-        assert_contains!(stderr(&output), "is neither the root of a node");
+        assert_contains!(stderr(&output), "is neither a copy of a node's root");
     }
 }
 

@@ -108,7 +108,7 @@ fn a_program_that_moved_nothing_by_rdma_is_named_with_how_far_it_came() {
             "--require-rdma=101",
             &moved,
             120,
-            "process 7 moved 100 bytes, and 101 are required",
+            "process 7 moved 100 bytes; 101 are required",
         ),
         (
             "--require-rdma",
@@ -120,7 +120,7 @@ fn a_program_that_moved_nothing_by_rdma_is_named_with_how_far_it_came() {
             "--require-rdma",
             listed,
             120,
-            "listed the devices and opened none",
+            "listed the devices but opened none",
         ),
         ("--require-rdma", "exit 4", 4, ""),
     ] {
@@ -246,7 +246,7 @@ fn a_program_or_a_library_that_is_missing_has_the_status_of_gdr_run() {
     assert_eq!(code(&output), 125);
     assert_contains!(
         stderr(&output),
-        "libgdr-verbs-trace.so is not in /nonexistent/"
+        "libgdr-verbs-trace.so was not found in /nonexistent/"
     );
     let output = command(&["trace", "true"])
         .env("GDR_VERBS_LIBRARY", libraries("0.0.9").path())

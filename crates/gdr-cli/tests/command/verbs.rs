@@ -191,7 +191,7 @@ fn devices_that_are_not_there_are_named() {
     let output = loopback(&devices, "--from mlx5_7");
     assert_eq!(code(&output), 64);
     let words = stderr(&output);
-    assert_contains!(words, "no device `mlx5_7`");
+    assert_contains!(words, "device `mlx5_7` does not exist");
     assert_contains!(words, "mlx5_0");
     assert_eq!(
         code(&loopback(&devices, "--from mlx5_0 --to 127.0.0.1")),

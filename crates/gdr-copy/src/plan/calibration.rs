@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::curve::CostCurve;
 use super::path::{CopyDirection, CopyPath, HostMemory};
 
-/// Copies of one kind by one path: what a cost curve is about.
+/// The copies that a cost curve describes: one kind of copy, on one path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Series {
     /// Where the bytes go.
@@ -24,7 +24,7 @@ pub struct Calibration {
 }
 
 impl Calibration {
-    /// No path is calibrated: a planner chooses CPU copies by the calling thread.
+    /// Creates a calibration without any path, with which a planner chooses CPU copies by the calling thread.
     pub fn new() -> Self {
         Self::default()
     }
@@ -34,24 +34,24 @@ impl Calibration {
         self.curves.insert(series, curve);
     }
 
-    /// The costs of a series.
+    /// Returns the costs of a series.
     pub fn curve(&self, series: &Series) -> Option<&CostCurve> {
         self.curves.get(series)
     }
 
-    /// All series with their costs.
+    /// Returns all series with their costs.
     pub fn curves(&self) -> impl Iterator<Item = (&Series, &CostCurve)> {
         self.curves.iter()
     }
 
-    /// Sets the cost of a short copy by the copy engine that is one of several in its queue,
-    /// nanoseconds. Anything but a positive number is ignored.
+    /// Sets the cost, in nanoseconds, of a short copy by the copy engine if several are queued. Anything but a
+    /// positive number is ignored.
     pub fn set_queued_copy(&mut self, ns: f64) {
         self.queued_copy_ns = (ns.is_finite() && ns > 0.0).then_some(ns);
     }
 
-    /// The cost of a short copy by the copy engine that is one of several in its queue: less than a
-    /// single one costs, because the waits overlap. Nanoseconds; `None` where it is not known.
+    /// Returns the cost, in nanoseconds, of a short copy by the copy engine if several are queued. This is less
+    /// than for a single copy, because the waits overlap. `None` if it is unknown.
     pub fn queued_copy_ns(&self) -> Option<f64> {
         self.queued_copy_ns
     }

@@ -1,4 +1,4 @@
-//! What a copy costs by its size.
+//! The cost of a copy as a function of its size.
 
 /// The cost of a copy of one size.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -9,17 +9,17 @@ pub struct CostPoint {
     pub ns: f64,
 }
 
-/// What copies cost on one path: measured points, straight lines between them.
+/// The cost of copies on one path: measured points, connected by straight lines.
 ///
-/// A longer copy never costs less: a point that is below the one before it (noise of the
-/// measurement) is raised to it. Below the first point the cost stays at its value; above the last
-/// it grows in proportion to the length.
+/// A longer copy never costs less: a point that is lower than its predecessor, because of measurement
+/// noise, is raised. Below the first point the cost is constant; above the last point it is proportional
+/// to the length.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CostCurve {
     points: Vec<CostPoint>,
 }
 
-/// Points that do not make a curve.
+/// The points do not form a curve.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidCurve {
@@ -27,13 +27,13 @@ pub enum InvalidCurve {
     #[error("a cost curve needs at least one point")]
     Empty,
     /// A length of 0.
-    #[error("a copy of 0 bytes is not a point of a cost curve")]
+    #[error("a copy of 0 bytes cannot be a point on a cost curve")]
     EmptyCopy,
     /// A length twice.
-    #[error("the cost curve has two points of {0} bytes")]
+    #[error("the cost curve has two points at {0} bytes")]
     Twice(u64),
     /// A cost that is not a positive number.
-    #[error("a copy of {len} bytes cannot cost {ns} ns: give a positive number")]
+    #[error("a copy of {len} bytes cannot cost {ns} ns: the cost must be positive")]
     Cost {
         /// Bytes.
         len: u64,
@@ -43,7 +43,7 @@ pub enum InvalidCurve {
 }
 
 impl CostCurve {
-    /// The curve through `points`, in any order.
+    /// Creates the curve through `points`, which may be in any order.
     ///
     /// # Errors
     /// [`InvalidCurve`].
@@ -73,12 +73,12 @@ impl CostCurve {
         }
     }
 
-    /// The points, the shortest copy first.
+    /// Returns the points, the shortest copy first.
     pub fn points(&self) -> &[CostPoint] {
         &self.points
     }
 
-    /// Nanoseconds of a copy of `len` bytes; 0 for an empty one.
+    /// Returns the cost of a copy of `len` bytes in nanoseconds; 0 for an empty copy.
     pub fn ns(&self, len: u64) -> f64 {
         if len == 0 {
             return 0.0;

@@ -1,9 +1,9 @@
-//! Which path a copy takes: CPU stores and loads through the mapping, by one thread or several, the
-//! GPU's copy engine, or, for short reads where the program asks for it, a resident kernel.
+//! Chooses the path of a copy: CPU stores and loads through the mapping, by one or several threads; the
+//! GPU's copy engine; or, for short reads and on request, a resident kernel.
 //!
-//! A [`Calibration`] holds what a copy of each size costs on each path, as [`CostCurve`]s. A
-//! [`Planner`] is made once from it and from what the program allows ([`PathLimits`]); it returns a
-//! [`CopyPlan`] for each copy in some nanoseconds.
+//! A [`Calibration`] holds the costs of copies on each path, as [`CostCurve`]s. A [`Planner`] is created
+//! once, from a calibration and from what the program allows ([`PathLimits`]), and then returns a
+//! [`CopyPlan`] for each copy within a few nanoseconds.
 //!
 //! ```
 //! use std::num::NonZeroU16;

@@ -1,4 +1,4 @@
-//! The paths of a copy, and what distinguishes copies.
+//! The paths that copies can take, and the kinds of copies.
 
 use std::fmt;
 use std::num::NonZeroU16;
@@ -38,7 +38,7 @@ impl fmt::Display for CopyDirection {
 /// The host memory of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum HostMemory {
-    /// Ordinary memory: the copy engine reaches it through a page-locked ring only.
+    /// Ordinary memory, which the copy engine can only access through a page-locked ring.
     Pageable,
     /// Memory that the GPU's driver page-locked (`cuMemHostAlloc`, `cudaHostRegister`).
     PageLocked,
@@ -63,17 +63,17 @@ impl fmt::Display for HostMemory {
     }
 }
 
-/// How bytes are moved. Ordered by the fixed cost: a later path has a higher one, and is chosen for
-/// longer copies.
+/// How bytes are moved. Paths are ordered by their fixed cost: a later path has a higher one, and is chosen
+/// for longer copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CopyPath {
-    /// Stores or loads through the mapping, by this many threads, the caller's included.
+    /// Stores or loads through the mapping by several threads, including the caller's.
     Cpu {
         /// The number of threads.
         threads: NonZeroU16,
     },
-    /// A kernel that stays on the GPU for a while and pushes the bytes to the host. From the GPU only,
-    /// and only where the program asks for it.
+    /// A kernel that stays on the GPU for a while and pushes the bytes to the host. Only for copies from the
+    /// GPU, and only on request.
     Resident,
     /// The GPU's copy engine, on a stream of this library.
     CopyEngine,

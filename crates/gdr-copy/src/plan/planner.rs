@@ -7,19 +7,19 @@ use std::ops::Range;
 use super::calibration::{Calibration, Series};
 use super::path::{CopyDirection, CopyPath, HostMemory};
 
-/// Pieces begin at multiples of this GPU address: threads do not share a line, and the copy engine
-/// gets aligned addresses.
+/// The alignment of pieces in GPU memory, so that threads do not share a line and the copy engine gets
+/// aligned addresses.
 const ALIGNMENT: u64 = 4 << 10;
-/// The shortest and the longest piece of a thread. Several for each thread, so that a thread that
-/// starts late does not delay the end.
+/// The shortest and the longest piece for a thread. Each thread gets several pieces, so that one that starts
+/// late does not delay the end.
 const THREAD_PIECE: Range<u64> = 16 << 10..1 << 20;
 const PIECES_PER_THREAD: u64 = 4;
 /// The shortest and the longest chunk of the page-locked ring. The copy of the first chunk does not
 /// overlap with anything, and each chunk costs some microseconds.
 const RING_CHUNK: Range<u64> = 64 << 10..512 << 10;
 const CHUNKS: u64 = 8;
-/// Reads from this length on have several threads between the ring and pageable memory: one copies 8 to
-/// 10 GB/s, and the engine 50. Starting them takes some 10 us.
+/// From this length on, reads use several threads to copy from the ring to pageable memory: one thread copies
+/// 8 to 10 GB/s, the engine 50. Starting the threads takes about 10 us.
 const RING_THREADS_FROM: u64 = 1 << 20;
 const MOST_RING_THREADS: u16 = 4;
 /// The longest piece that a resident kernel pushes at once.
@@ -32,7 +32,7 @@ const LARGEST: u64 = 1 << 46;
 pub enum CopyEngineUse {
     /// They may.
     Allowed,
-    /// CPU copies only.
+    /// Only CPU copies are allowed.
     Forbidden,
 }
 
@@ -48,7 +48,7 @@ pub enum ResidentUse {
 /// The paths that a program allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PathLimits {
-    /// The most threads of a copy, the caller's included.
+    /// The maximum number of threads per copy, including the caller's.
     pub max_threads: NonZeroU16,
     /// Whether the copy engine may be used.
     pub copy_engine: CopyEngineUse,
@@ -57,14 +57,14 @@ pub struct PathLimits {
 }
 
 impl PathLimits {
-    /// CPU copies by the calling thread only.
+    /// Allows only CPU copies by the calling thread.
     pub const ONE_THREAD: Self = Self {
         max_threads: NonZeroU16::MIN,
         copy_engine: CopyEngineUse::Forbidden,
         resident: ResidentUse::Forbidden,
     };
 
-    /// The copy engine, and CPU copies by up to `max_threads` threads.
+    /// Allows the copy engine, and CPU copies by up to `max_threads` threads.
     pub const fn all(max_threads: NonZeroU16) -> Self {
         Self {
             max_threads,
@@ -73,7 +73,7 @@ impl PathLimits {
         }
     }
 
-    /// The same paths, and short reads by a resident kernel as `resident` says.
+    /// Returns the same limits, with short reads by a resident kernel as given by `resident`.
     pub const fn with_resident(self, resident: ResidentUse) -> Self {
         Self { resident, ..self }
     }
@@ -101,7 +101,7 @@ pub struct CopyRequest {
     pub len: u64,
 }
 
-/// A path, and the size from which on it is taken.
+/// A path, and the size from which on it is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
     /// Bytes.
@@ -121,7 +121,7 @@ pub struct Estimate {
     pub is_allowed: bool,
 }
 
-/// How a copy is to be made.
+/// A plan for a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct CopyPlan {
@@ -131,7 +131,7 @@ pub struct CopyPlan {
 }
 
 impl CopyPlan {
-    /// A plan for `request` on a path that the caller chose.
+    /// Returns a plan for `request` on the given path.
     pub fn on(path: CopyPath, request: CopyRequest) -> Self {
         let len = request.len;
         let between = |wanted: u64, limits: Range<u64>| {
@@ -156,24 +156,24 @@ impl CopyPlan {
         }
     }
 
-    /// The path.
+    /// Returns the path.
     pub fn path(&self) -> CopyPath {
         self.path
     }
 
-    /// What is copied.
+    /// Returns what is copied.
     pub fn request(&self) -> &CopyRequest {
         &self.request
     }
 
-    /// The most bytes of a piece; [`NonZeroU64::MAX`] where the copy is one piece.
+    /// Returns the maximum length of a piece; [`NonZeroU64::MAX`] if the copy is a single piece.
     pub fn chunk(&self) -> NonZeroU64 {
         self.chunk
     }
 
-    /// The number of threads, the caller's included and at most `most`, that copy between page-locked and
-    /// pageable memory while the copy engine copies. 1 for writes: where several threads may copy, they
-    /// store into the mapping sooner.
+    /// Returns the number of threads, including the caller's and at most `most`, that copy between page-locked
+    /// and pageable memory while the copy engine copies. It is 1 for writes: several threads would rather store
+    /// into the mapping.
     pub fn ring_threads(&self, most: NonZeroU16) -> NonZeroU16 {
         let CopyRequest {
             direction,
@@ -188,7 +188,7 @@ impl CopyPlan {
         NonZeroU16::new(most.get().min(MOST_RING_THREADS)).unwrap_or(NonZeroU16::MIN)
     }
 
-    /// The pieces in order, as offsets from the start of the copy: they cover it without a gap. All
+    /// Returns the pieces in order, as offsets from the start of the copy. They cover it without gaps, and all
     /// but the first begin at GPU addresses that are multiples of 4 KiB.
     pub fn pieces(&self) -> Pieces {
         let CopyRequest { address, len, .. } = self.request;
@@ -241,11 +241,11 @@ pub struct Planner {
 }
 
 impl Planner {
-    /// Plans with the costs of `calibration` and the paths that `limits` allow.
+    /// Creates a planner with the costs of `calibration` and the paths that `limits` allow.
     ///
-    /// Over the sizes the choice moves through the paths in their order, from CPU copies by one thread
-    /// to the copy engine, and never back: the switches are where the costs of all sizes together are
-    /// lowest, so a single point that was measured wrongly does not move them.
+    /// With increasing size, the choice moves through the paths in their order, from CPU copies by one thread
+    /// to the copy engine, and never back. The switches are placed where the total cost over all sizes is
+    /// lowest, so a single wrong measurement does not move them.
     pub fn new(calibration: &Calibration, limits: PathLimits) -> Self {
         let steps = CopyDirection::ALL.map(|direction| {
             HostMemory::ALL.map(|host| steps(calibration, limits, direction, host))
@@ -257,22 +257,22 @@ impl Planner {
         }
     }
 
-    /// Plans with the same costs and other paths.
+    /// Returns a planner with the same costs, but other limits.
     pub fn with_limits(&self, limits: PathLimits) -> Self {
         Self::new(&self.calibration, limits)
     }
 
-    /// The paths that are allowed.
+    /// Returns the allowed paths.
     pub fn limits(&self) -> PathLimits {
         self.limits
     }
 
-    /// The paths of copies of one kind by size: the first step is from 0.
+    /// Returns the paths for one kind of copy by size; the first step starts at 0.
     pub fn steps(&self, direction: CopyDirection, host: HostMemory) -> &[Step] {
         &self.steps[direction as usize][host as usize]
     }
 
-    /// The path of a copy of `len` bytes.
+    /// Returns the path for a copy of `len` bytes.
     #[inline]
     pub fn path(&self, direction: CopyDirection, host: HostMemory, len: u64) -> CopyPath {
         let steps = self.steps(direction, host);
@@ -280,22 +280,22 @@ impl Planner {
         step.map_or(CopyPath::ONE_THREAD, |step| step.path)
     }
 
-    /// The size from which on copies are not made by the calling thread alone; `None` if all are.
+    /// Returns the size from which on copies are no longer made by the calling thread alone; `None` if all are.
     pub fn one_thread_below(&self, direction: CopyDirection, host: HostMemory) -> Option<u64> {
         let mut steps = self.steps(direction, host).iter();
         let step = steps.find(|step| step.path != CopyPath::ONE_THREAD)?;
         Some(step.from)
     }
 
-    /// The size from which on copies take the copy engine; `None` if they never do.
+    /// Returns the size from which on copies use the copy engine; `None` if they never do.
     pub fn copy_engine_from(&self, direction: CopyDirection, host: HostMemory) -> Option<u64> {
         let mut steps = self.steps(direction, host).iter();
         let step = steps.find(|step| step.path == CopyPath::CopyEngine)?;
         Some(step.from)
     }
 
-    /// The size from which on a read is faster by the copy engine, to page-locked memory, where other
-    /// copies are queued with it; `None` if that is not known or it may not be used.
+    /// Returns the size from which on the copy engine reads to page-locked memory faster, if other copies are
+    /// queued with the read; `None` if that is unknown, or the engine may not be used.
     pub fn queued_reads_from(&self) -> Option<u64> {
         let (direction, host) = (CopyDirection::FromGpu, HostMemory::PageLocked);
         // A queued read gains wherever a single one does, so only shorter ones are searched.
@@ -318,9 +318,9 @@ impl Planner {
         Some(low)
     }
 
-    /// The size from which on a single read is faster by the copy engine, to page-locked memory, than by
-    /// the calling thread, where the engine costs `extra_ns` more than its curve says: where another thread
-    /// makes the calls, for example. `None` if it never is, or may not be used.
+    /// Returns the size from which on the copy engine makes a single read to page-locked memory faster than the
+    /// calling thread, if the engine costs `extra_ns` more than its curve says, for example because another
+    /// thread makes the calls. `None` if it never is faster, or may not be used.
     pub fn delayed_reads_from(&self, extra_ns: f64) -> Option<u64> {
         let (direction, host) = (CopyDirection::FromGpu, HostMemory::PageLocked);
         let least = self.copy_engine_from(direction, host)?;
@@ -341,13 +341,13 @@ impl Planner {
         }
     }
 
-    /// The plan of a copy.
+    /// Plans a copy.
     pub fn plan(&self, request: &CopyRequest) -> CopyPlan {
         let path = self.path(request.direction, request.host, request.len);
         CopyPlan::on(path, *request)
     }
 
-    /// What a copy would cost on every calibrated path, in the order of the paths.
+    /// Returns the cost of a copy on every calibrated path, in the order of the paths.
     pub fn estimates(
         &self,
         direction: CopyDirection,

@@ -9,10 +9,10 @@ use super::path::ParsePathError;
 
 /// The first line: the name and version of the format.
 const FORMAT: &str = "gdr copy profile 1";
-/// The most lines of a profile that is read.
+/// The maximum number of lines in a profile.
 const MOST_LINES: usize = 20_000;
 
-/// The machine of a calibration: where one of these differs, it does not apply.
+/// The machine of a calibration, which does not apply if one of these fields differs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ProfileKey {
     /// The GPU's name.
@@ -36,7 +36,7 @@ impl ProfileKey {
         ]
     }
 
-    /// The name of the file: letters, digits and hyphens of the fields, in lower case.
+    /// Returns the name of the file, which consists of letters, digits and hyphens from the fields, in lower case.
     pub fn file_name(&self) -> String {
         let mut name = String::new();
         for (_, field) in self.fields() {
@@ -73,12 +73,14 @@ pub struct Profile {
     pub calibration: Calibration,
 }
 
-/// A text that is not a profile.
+/// The text is not a profile.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParseProfileError {
     /// The first line is another one.
-    #[error("the first line is not `{FORMAT}`: the file has another version, or is not a profile")]
+    #[error(
+        "the first line is not `{FORMAT}`: the file has a different version, or is not a profile"
+    )]
     Format,
     /// A field of the key is missing.
     #[error("line {line} is not `{name}: ...`")]
@@ -106,7 +108,7 @@ pub enum ParseProfileError {
     #[error(transparent)]
     Curve(#[from] InvalidCurve),
     /// The file has more lines than a profile.
-    #[error("it has more than {MOST_LINES} lines")]
+    #[error("the file has more than {MOST_LINES} lines")]
     TooLong,
 }
 
@@ -247,8 +249,8 @@ mod tests {
         };
         assert!(error("to-gpu pageable cpu 64").contains("line 6"));
         assert!(error("to-gpu pageable gpu 64 1").contains("`gpu` is not cpu"));
-        assert!(error("to-gpu pageable cpu 64 -1").contains("positive number"));
-        assert!(error("to-gpu pageable cpu 64 NaN").contains("positive number"));
+        assert!(error("to-gpu pageable cpu 64 -1").contains("must be positive"));
+        assert!(error("to-gpu pageable cpu 64 NaN").contains("must be positive"));
         assert!(error("queued copy: soon").contains("line 6"));
         assert!(error(&"\n".repeat(MOST_LINES)).contains("more than"));
         let other = text.replace("profile 1", "profile 2");

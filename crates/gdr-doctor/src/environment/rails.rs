@@ -18,11 +18,11 @@ use crate::runner::no_gpu;
 #[non_exhaustive]
 pub enum NoRail {
     /// The node has no GPU, or its GPUs are not known.
-    #[error("no GPU to choose NICs for: {0}; read the node that the job runs on")]
+    #[error("the node has no GPU to choose NICs for: {0}; read the node on which the job runs")]
     NoGpu(String),
     /// The node has no RDMA device, or its devices are not known.
     #[error(
-        "no RDMA NIC to choose: {0}; load the NIC's driver, or read the node outside of the container"
+        "the node has no RDMA NIC: {0}; load the NIC's driver, or read the node from outside the container"
     )]
     NoNic(String),
     /// No port of a NIC is active.
@@ -30,7 +30,7 @@ pub enum NoRail {
     NoActivePort(Vec<String>),
     /// The distances of GPUs and NICs are not known.
     #[error(
-        "the distance of {gpu} from the NICs is not known; read the node itself or an archive of it"
+        "the distance between {gpu} and the NICs is unknown; read the node itself, or an archive of it"
     )]
     NoDistance {
         /// The GPU.

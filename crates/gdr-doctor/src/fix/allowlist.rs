@@ -22,13 +22,13 @@ const DROP_INS: &[(&str, &str)] = &[
 #[non_exhaustive]
 pub enum Refusal {
     /// It has to be done by hand.
-    #[error("it is left to people")]
+    #[error("gdr leaves this change to the administrator")]
     ByHand,
     /// The bits are not among those that are safe to change.
-    #[error("bits {0:#06x} of {1} are not among those that are changed here")]
+    #[error("bits {0:#06x} of {1} are not among those that gdr changes")]
     Bits(u16, Register),
     /// The file is not in a directory for drop-ins.
-    #[error("{0} is not a drop-in file in a folder that is written here")]
+    #[error("{0} is not a drop-in file in a directory that gdr writes to")]
     Place(String),
     /// The name is not valid.
     #[error("`{0}` is not a valid name of a {1}")]

@@ -34,10 +34,10 @@ pub enum ApplyError {
     #[error("{0}; nothing was changed")]
     Journal(#[from] JournalError),
     /// Its subject does not exist.
-    #[error("{0} is not there: run the diagnosis again, the node has changed")]
+    #[error("{0} no longer exists, so the node has changed: run the diagnosis again")]
     Gone(String),
     /// A driver is bound to the function.
-    #[error("the driver {driver} holds {bdf}: removing it would take it away from its users")]
+    #[error("{bdf} is in use by the driver {driver}, and removing it would disrupt its users")]
     InUse {
         /// The function.
         bdf: Bdf,
@@ -54,7 +54,7 @@ pub enum ApplyError {
     },
     /// The device did not accept the value.
     #[error(
-        "{what} was written {wrote} and reads {reads}: the device or its firmware keeps it; set \
+        "{what} was set to {wrote}, but reads {reads}: the device or its firmware overrides it; change \
          it in the firmware's setup or on the kernel's command line"
     )]
     Ignored {

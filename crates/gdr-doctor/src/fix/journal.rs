@@ -144,7 +144,7 @@ pub enum JournalError {
     },
     /// The journal or its folder belongs to another user.
     #[error(
-        "{} belongs to user {owner}, who could change what is undone: read it, then move it away \
+        "{} belongs to user {owner}, who could change what gets undone: review it, then move it away \
          or `chown {user} {}`",
         path.display(),
         path.display()
@@ -159,8 +159,8 @@ pub enum JournalError {
     },
     /// Users other than the owner may write to the journal or its folder.
     #[error(
-        "{} has mode {mode:04o}, so that other users could change what is undone: read it, then \
-         move it away or `chmod go-w {}`",
+        "{} has mode {mode:04o}, so other users could change what gets undone: review it, then move it \
+         away or `chmod go-w {}`",
         path.display(),
         path.display()
     )]
@@ -172,7 +172,7 @@ pub enum JournalError {
     },
     /// The path is a symbolic link, or anything else than a regular file.
     #[error(
-        "{} is a symbolic link or not a regular file: a journal is neither; move it away",
+        "{} is not a regular file, so it cannot be a journal; move it away",
         path.display()
     )]
     NotAFile {

@@ -149,7 +149,7 @@ impl Copies for Streams {
         len: usize,
     ) -> Result<Option<Ticket>> {
         self.check()?;
-        // A stream without a copy in progress, or the one that was used the longest time ago.
+        // Use a stream without a copy in progress, or the least recently used one.
         let free = self.busy.iter().position(|busy| !busy);
         let stream = free.unwrap_or((self.last + 1) % STREAMS);
         self.streams[stream].queue_read(source.buffer(), offset, &self.memory, at, len)?;

@@ -269,7 +269,7 @@ impl CopyThread {
             are_copied && (reads.is_empty() || lock(&self.0.ahead).copies().are_complete(&reads))
         };
         let start = Instant::now();
-        // By polls, because the GPU writes a word at the end of a copy, and wakes no thread.
+        // Poll, because at the end of a copy the GPU only writes a word, and does not wake a thread.
         while !have_ended() {
             if start.elapsed() >= limit {
                 tracing::debug!("copies of memory that is deregistered are still in progress");
@@ -335,12 +335,12 @@ impl Handed {
             return;
         }
         let (link, gpu, peers) = (Arc::clone(&self.link), self.gpu.clone(), self.peers);
-        // Before the thread can call the driver, as the process may end at any time.
+        // Watch before the thread can call the driver, because the process may end at any time.
         process_end::watch(&self.link);
         let thread = Builder::new().name("gdr-rdma-copy".to_owned());
         if let Err(error) = thread.spawn(move || copier::serve(&link, gpu, peers)) {
             self.link.has_failed.store(true, Ordering::Relaxed);
-            // What was handed over already must fail, and not wait for a thread that does not
+            // Work that was already handed over must fail, instead of waiting for a thread that does not
             // exist.
             self.link.close();
             tracing::warn!(%error, "there is no thread to copy GPU memory; it is loaded by CPU");
@@ -425,7 +425,8 @@ impl Copies for Handed {
         if !self.link.push(Job::Read(copy)) {
             return Ok(None);
         }
-        // Only for what the thread has taken: the word of another ticket would never be written.
+        // Advance only for work that the thread has accepted: otherwise the ticket's word would never be
+        // written.
         self.next += 1;
         self.slots[ticket.slot()] = Some(ticket);
         Ok(Some(ticket))
@@ -439,11 +440,11 @@ impl Copies for Handed {
             if self.is_complete(ticket) {
                 return Ok(Arrival::Complete);
             }
-            // A driver that is held up costs one wait, and not one for each packet.
+            // A blocked driver should cost one wait in total, not one for each packet.
             if is_held_up {
                 return Ok(Arrival::Late);
             }
-            // The clock is read only if the copy is not there already.
+            // Read the clock only if the copy has not already arrived.
             let start: &mut Instant = start.get_or_insert_with(Instant::now);
             if start.elapsed() >= self.limit {
                 self.late = Some(ticket);

@@ -138,7 +138,7 @@ impl EngineReads {
                 thread.thresholds(|| planned(mapping, buffer.gpu(), &caller))
             }
         };
-        // What is mapped beyond the allocation is left to the CPU.
+        // The CPU handles what is mapped beyond the allocation.
         let end = buffer.len().min(start.saturating_add(mapping.len()));
         let export = thread.export(&buffer);
         Ok(Self {
@@ -173,7 +173,7 @@ impl EngineReads {
             self.forget(offset, len);
             return Ok(());
         }
-        // A load first: a store for each request would take the cache line from other threads.
+        // Load first, because a store for each request would take the cache line from other threads.
         if !self.is_used.load(Ordering::SeqCst) {
             self.is_used.store(true, Ordering::SeqCst);
         }
@@ -217,11 +217,11 @@ impl EngineReads {
         len: u64,
     ) -> Option<IncomingCopy> {
         let (at, part) = self.part(offset, len);
-        // All of it or nothing, because the GPU that copies reaches the allocation only.
+        // Copy all of it or nothing, because the GPU can only access the allocation.
         if part < len {
             return None;
         }
-        // Before the hand-over, so that an end of the registration waits for the copy.
+        // Set this before handing the copy over, so that the end of the registration waits for it.
         self.is_used.store(true, Ordering::SeqCst);
         let into = IncomingTarget::Device(Arc::clone(&self.source));
         self.thread.begin_incoming(peer, from_addr, into, at, len)
@@ -236,7 +236,7 @@ impl EngineReads {
 
 impl Drop for EngineReads {
     fn drop(&mut self) {
-        // The ring is not this memory's own. A registration that ended has waited already.
+        // The ring is shared with other memory. A registration that has ended has already waited.
         self.end(Duration::ZERO);
     }
 }
@@ -465,7 +465,7 @@ impl Direct {
         let _guard = lock(&self.atomic);
         super::check_range(offset, 8, self.len())?;
         let mut word = [0; 8];
-        // Not by the default stream: a copy there may wait for kernels.
+        // Do not use the default stream, on which a copy may wait for kernels.
         self.mapping.read_at(offset, &mut word)?;
         let before = u64::from_ne_bytes(word);
         let after = operation.apply(before);

@@ -95,7 +95,7 @@ impl HostMemory {
         .map_err(|errno| Error::os("mmap of a buffer", errno))?;
         let base = NonNull::new(base.cast())
             .ok_or_else(|| Error::os("mmap of a buffer", rustix::io::Errno::NOMEM))?;
-        // Owned before the advice, so that an error unmaps the pages.
+        // Take ownership before the advice, so that an error unmaps the pages.
         let pages = Self {
             base,
             len,
@@ -177,7 +177,7 @@ impl HostMemory {
     ) -> Option<IncomingCopy> {
         super::check_range(offset, len, self.len as u64).ok()?;
         let locked = self.page_locked_memory()?;
-        // Before the hand-over, so that an end of the registration waits for the copy.
+        // Set this before handing the copy over, so that the end of the registration waits for it.
         locked.is_used.store(true, Ordering::SeqCst);
         let into = IncomingTarget::Host(locked.id, Arc::clone(&locked.memory));
         let thread = &locked.thread;

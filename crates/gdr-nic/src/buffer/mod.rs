@@ -44,7 +44,7 @@ use gdr_process::ProcessBound;
 pub enum BufferKind {
     /// Host memory.
     Host,
-    /// GPU memory through a mapping of `gdr-copy`: the CPU stores received bytes straight into it.
+    /// GPU memory through a `gdr-copy` mapping, into which the CPU stores received bytes directly.
     Direct,
     /// GPU memory through page-locked host memory and the GPU's copy engine.
     Staged,
@@ -60,14 +60,13 @@ impl fmt::Display for BufferKind {
     }
 }
 
-/// From which length on reads of a mapped buffer use the GPU's copy engine.
+/// The length from which on reads of a mapped buffer use the GPU's copy engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyEngineThreshold {
-    /// From the length that [`gdr_copy::plan`] chooses: by the user's profile of this machine, else by
-    /// built-in costs. Over PCIe it is some 8 KiB for a single request, and less for one of several.
-    /// Nothing is measured.
+    /// The length that [`gdr_copy::plan`] chooses, from the user's profile for this machine or else from built-in
+    /// costs. Over PCIe it is about 8 KiB for a single request, and less if there are several. Nothing is measured.
     Planned,
-    /// From this many bytes on.
+    /// This many bytes.
     From(u64),
 }
 
@@ -78,28 +77,27 @@ pub(crate) enum Queued {
     AmongOthers,
 }
 
-/// Memory that can be registered for RDMA; a clone is the same memory.
+/// Memory that can be registered for RDMA. A clone refers to the same memory.
 ///
-/// The network, the GPU and other threads may write to it at any time, so there is no `&[u8]` of it:
-/// [`Buffer::write_at`] and [`Buffer::read_at`] copy, [`Buffer::load_u8`], [`Buffer::load_u32`] and
-/// [`Buffer::load_u64`] load single words. A copy that overlaps a transfer may be torn; a copy of 1,
-/// 2, 4 or 8 bytes at a multiple of its size is not.
+/// The network, the GPU and other threads may write to it at any time, so it is never accessible as
+/// `&[u8]`. [`Buffer::write_at`] and [`Buffer::read_at`] copy; [`Buffer::load_u8`], [`Buffer::load_u32`]
+/// and [`Buffer::load_u64`] load single words. A copy that overlaps a transfer may be torn, except for
+/// copies of 1, 2, 4 or 8 bytes at a multiple of their size.
 ///
-/// Bytes that arrived before a completion was polled, or before a word that the peer wrote last was
-/// loaded, are visible to every later copy of the same thread.
+/// Bytes that arrived before a completion was polled, or before the last word that the peer wrote was
+/// loaded, are visible to all later copies by the same thread.
 ///
-/// # Memory of other libraries
+/// # Memory from other libraries
 ///
-/// Memory that PyTorch, cudarc or NCCL allocated can be used like any other: wrap GPU memory in a
-/// [`DeviceBuffer`] that keeps its owner, and pass that to [`Buffer::staged`] or
-/// [`Buffer::direct_with_copies`]; wrap host memory with [`Buffer::host_from_owner`]. Both can be
-/// registered with devices of every provider.
+/// Memory from PyTorch, cudarc or NCCL can be used like any other: wrap GPU memory in a [`DeviceBuffer`]
+/// that keeps its owner, and pass that to [`Buffer::staged`] or [`Buffer::direct_with_copies`]; wrap host
+/// memory with [`Buffer::host_from_owner`]. Both can be registered with devices of every provider.
 ///
 /// # Fork
 ///
-/// A buffer stays with the process that made it: in a forked child every copy fails with
-/// [`Error::ForkedChild`], and dropping it frees nothing. Memory of [`Buffer::host`] is not mapped
-/// there (`MADV_DONTFORK`), so that a device goes on using the parent's pages.
+/// A buffer belongs to the process that created it: in a forked child every copy fails with
+/// [`Error::ForkedChild`], and dropping it frees nothing. Memory from [`Buffer::host`] is not mapped in
+/// the child (`MADV_DONTFORK`), so a device continues to use the parent's pages.
 #[derive(Clone, Debug)]
 pub struct Buffer(Arc<ProcessBound<Memory>>);
 
@@ -138,22 +136,22 @@ impl Buffer {
         HostMemory::new(len).map(|memory| Self::of(Memory::Host(memory)))
     }
 
-    /// Wraps host memory that another library allocated, and keeps `owner` until the buffer and all
-    /// regions of it are dropped. `owner` is any value whose drop releases the memory, such as a
-    /// reference-counted tensor. It may be dropped on another thread than the caller's.
+    /// Wraps host memory from another library, and keeps `owner` until the buffer and all its regions are
+    /// dropped. `owner` can be any value whose drop releases the memory, such as a reference-counted
+    /// tensor. It may be dropped on a different thread.
     ///
-    /// A kernel device pins the pages of the memory. Unlike memory of [`Buffer::host`], forked
-    /// children inherit them: on kernels before 5.12, call `madvise(MADV_DONTFORK)` for them if the
-    /// process forks while a device uses them.
+    /// A kernel device pins the pages of the memory. Unlike memory from [`Buffer::host`], forked children
+    /// inherit it: on kernels before 5.12, call `madvise(MADV_DONTFORK)` on it if the process forks while
+    /// a device uses it.
     ///
     /// # Errors
-    /// [`Error::EmptyBuffer`]; `owner` is dropped then.
+    /// [`Error::EmptyBuffer`], after which `owner` has been dropped.
     ///
     /// # Safety
     /// Until `owner` is dropped:
-    /// - the memory is valid for reads and writes of `len` bytes at `address`;
-    /// - there are no references to its bytes, and Rust code accesses them only through this
-    ///   buffer, or by atomic or volatile accesses of its own.
+    /// - the memory must be valid for reads and writes of `len` bytes at `address`;
+    /// - there must be no references to its bytes, and Rust code may access them only through this
+    ///   buffer, or with atomic or volatile accesses.
     ///
     /// ```
     /// use std::cell::UnsafeCell;
@@ -185,9 +183,9 @@ impl Buffer {
         Ok(Self::of(Memory::Host(memory)))
     }
 
-    /// Wraps all of the host memory that a GPU's driver page-locked. The GPU's copy engine reads and
-    /// writes it without another copy. The buffer keeps the memory alive; its bytes may also be
-    /// used through `memory`. Long messages from GPU memory of another process of this host are copied into it by its GPU.
+    /// Wraps all of the host memory that a GPU's driver has page-locked, which the GPU's copy engine reads and
+    /// writes without another copy. The buffer keeps the memory alive; its bytes may also be used through
+    /// `memory`. Long messages from GPU memory of another process on this host are copied into it by the GPU.
     ///
     /// # Errors
     /// [`Error::EmptyBuffer`].
@@ -195,13 +193,12 @@ impl Buffer {
         HostMemory::page_locked(memory.into()).map(|memory| Self::of(Memory::Host(memory)))
     }
 
-    /// Wraps GPU memory that a mapping reaches; the buffer keeps the mapping alive.
+    /// Wraps GPU memory that is mapped for the CPU; the buffer keeps the mapping alive.
     ///
-    /// The engine stores each packet into the mapping as it arrives and flushes the CPU's
-    /// write-combining buffers once before it acknowledges. It serves READs by loads through the
-    /// mapping, at PCIe's latency for every few cache lines; [`Buffer::direct_with_copies`] is
-    /// faster for long ones. A kernel device cannot register this buffer, as its allocation is
-    /// unknown.
+    /// The engine stores each packet into the mapping as it arrives, and flushes the CPU's write-combining
+    /// buffers once before it acknowledges. It serves READs with loads through the mapping, which takes a PCIe
+    /// round trip for every few cache lines; [`Buffer::direct_with_copies`] is faster for long READs. A kernel
+    /// device cannot register this buffer, because its allocation is unknown.
     ///
     /// # Errors
     /// [`Error::EmptyBuffer`].

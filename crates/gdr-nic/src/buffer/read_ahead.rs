@@ -209,8 +209,8 @@ impl<C: Copies + ?Sized> ReadAhead<C> {
     pub(super) fn expect(&mut self, source: &Arc<ReadSource>, offset: u64, len: u64) -> Result<()> {
         self.forget(source.id(), offset, len);
         if self.requests.len() == REQUESTS {
-            // A request that was announced so long ago and not served was most likely given up by
-            // its peer.
+            // A request that was announced this long ago and never served was most likely abandoned by its
+            // peer.
             self.requests.pop_front();
         }
         let end = offset + len;
@@ -245,7 +245,7 @@ impl<C: Copies + ?Sized> ReadAhead<C> {
             true => self.load(id, offset, bytes)?,
             false => 0,
         };
-        // The rest is loaded by CPU.
+        // The CPU loads the rest.
         let end = offset + if len == 0 { bytes.len() } else { len } as u64;
         if let Some(chunk) = self.chunk(id, offset)
             && end >= chunk.offset + chunk.len as u64
@@ -264,11 +264,11 @@ impl<C: Copies + ?Sized> ReadAhead<C> {
     fn arrive(&mut self, source: &Arc<ReadSource>, offset: u64) -> Result<bool> {
         let id = source.id();
         if self.chunk(id, offset).is_none() {
-            // There was no room, or another request has taken it, or copies were held up.
+            // There was no room, another request has taken it, or copies were blocked.
             let needs = |request: &Request| {
                 request.source == id && request.next <= offset && offset < request.end
             };
-            // The latest one, whose bytes must be the newest.
+            // Take the latest request, whose bytes must be the newest.
             let Some(at) = self.requests.iter().rposition(needs) else {
                 return Ok(false);
             };
@@ -287,7 +287,7 @@ impl<C: Copies + ?Sized> ReadAhead<C> {
         if progress == Progress::Pending && self.wait(ticket)? == Arrival::Late {
             return Ok(false);
         }
-        // What was copied may be memory of another owner by now; the mapping keeps the old one.
+        // The copied memory may have another owner by now; the mapping still shows the old memory.
         if source.is_lost() {
             return Ok(false);
         }
@@ -363,7 +363,7 @@ impl<C: Copies + ?Sized> ReadAhead<C> {
         replace: Replace,
     ) -> Result<bool> {
         let len = (range.end - range.start).min(longest as u64) as usize;
-        // A chunk is one range of the ring, so what is left at its end stays unused.
+        // A chunk is a contiguous range of the ring, so the remainder at the end stays unused.
         let at = match self.head + len > self.copies.ring_len() {
             true => 0,
             false => self.head,
@@ -373,7 +373,7 @@ impl<C: Copies + ?Sized> ReadAhead<C> {
         if replace == Replace::Served && self.chunks.iter().any(is_needed) {
             return Ok(false);
         }
-        // Nothing may be copied to where another copy may still write.
+        // Nothing may be copied to a place that another copy may still write to.
         let copying = |chunk: &&Chunk| chunk.uses(&room) && chunk.is_pending();
         while let Some(ticket) = self.chunks.iter().find(copying).map(|chunk| chunk.ticket) {
             if self.wait(ticket)? == Arrival::Late {
@@ -383,7 +383,7 @@ impl<C: Copies + ?Sized> ReadAhead<C> {
         let Some(ticket) = self.copies.queue(source, range.start, at, len)? else {
             return Ok(false);
         };
-        // Only now: as long as no copy was queued, the old chunks can still be served.
+        // Do this only now: as long as no copy was queued, the old chunks can still be served.
         self.chunks.retain(|chunk| !chunk.uses(&room));
         self.head = room.end;
         self.chunks.push_back(Chunk {

@@ -81,7 +81,7 @@ impl Staged {
         let mut at = offset;
         while !rest.is_empty() {
             let follows = at == state.gathered.offset + state.gathered.len as u64;
-            // A slot leaves by one copy, so its bytes follow each other.
+            // A slot is moved by a single copy, so its bytes must be contiguous.
             if state.gathered.len == CHUNK || (state.gathered.len > 0 && !follows) {
                 state.submit(self.source.buffer())?;
             }
@@ -124,7 +124,7 @@ impl Staged {
             let ahead = &mut state.ahead;
             let mut len = ahead.serve(&self.source, at, rest)?;
             if len == 0 {
-                // They were served before, and other chunks have taken their room.
+                // These bytes were served before, and other chunks have taken their place.
                 ahead.expect(&self.source, at, rest.len() as u64)?;
                 len = ahead.serve(&self.source, at, rest)?;
             }

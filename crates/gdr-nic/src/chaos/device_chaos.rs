@@ -69,7 +69,7 @@ impl DeviceChaos {
     /// When a rule strikes or ends, by the clock of the device; `None` if none does by time.
     pub(super) fn next(&self, now: Time) -> Option<Time> {
         let elapsed = self.chaos.elapsed()?;
-        // The same for every call, so that one entry of the timers is enough.
+        // The start is the same for every call, so that a single timer entry is enough.
         let start = *self.start.get_or_init(|| {
             let before = now.elapsed().saturating_sub(elapsed);
             Time::since_epoch(before)
@@ -120,7 +120,7 @@ impl DeviceChaos {
             }
         }
         for (number, fault, begins) in changes {
-            // A process has several devices, and is stopped once.
+            // A process may have several devices, but must be stopped only once.
             let is_of_process = matches!(fault, Fault::Stop { .. } | Fault::Kill);
             if is_of_process && !self.chaos.is_first_strike(number) {
                 continue;

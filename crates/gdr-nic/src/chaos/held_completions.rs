@@ -44,7 +44,7 @@ impl HeldCompletions {
             match missing > 1 && until > now {
                 true => self.burst = Some((missing - 1, until)),
                 false => {
-                    // All of it come now.
+                    // Release all of its completions now.
                     due = now;
                     self.held
                         .iter_mut()

@@ -110,7 +110,7 @@ impl LateBytes {
             && let Some((at, range)) = plan.pieces.pop_front()
         {
             let part = &self.parts[at];
-            // A region that ended meanwhile gets no bytes.
+            // A region that has ended in the meantime gets no bytes.
             let _ = memory.write(part.key, part.addr + range.start as u64, &part.bytes[range]);
         }
         is_over

@@ -27,7 +27,7 @@ impl Log {
 
     pub(super) fn write(&self, record: &Record) {
         let line = format!("{record}\n");
-        // There is no one to tell if it fails.
+        // A failure cannot be reported anywhere.
         let _ = match self {
             Self::File(file) => (&*file).write_all(line.as_bytes()),
             Self::StandardError => io::stderr().write_all(line.as_bytes()),

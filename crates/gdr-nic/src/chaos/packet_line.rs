@@ -92,7 +92,7 @@ impl PacketLine {
         }
         let before = match schedule.overtaken {
             Some(_) => None,
-            // The packets that it has just overtaken leave after it.
+            // The packets that this one has just overtaken leave after it.
             None => self.held.iter().position(|held| held.behind == Some(0)),
         };
         let at = before.unwrap_or(self.held.len());

@@ -143,7 +143,7 @@ impl PacketStream {
         self.next = Some(headers.psn.wrapping_add(headers.span));
         self.packets = packet + span;
         self.is_within = !position.is_last();
-        // One that follows a missing packet may be the second part of a READ.
+        // A packet that follows a missing one may be the second part of a READ.
         let continues = headers
             .read
             .is_some_and(|(from, _)| ahead > 0 || self.read_on == Some(from));

@@ -227,7 +227,7 @@ impl QpChaos {
                 Fault::Rate { limit } => {
                     let least = schedule.rate.unwrap_or(limit);
                     schedule.rate = Some(least.min(limit));
-                    // It would be a line for each packet.
+                    // Otherwise each packet would be a line.
                     if self.strikes[at] > 1 {
                         continue;
                     }
@@ -450,7 +450,7 @@ impl QpChaos {
     }
 
     /// A request has completed. Returns whether the queue pair fails by it.
-    // Within its caller it would lengthen the path of those without faults.
+    // Inlined, it would slow down queue pairs without faults.
     #[cold]
     #[inline(never)]
     pub(crate) fn complete(&mut self, mut completion: Completion, is_silent: bool) -> bool {

@@ -26,7 +26,7 @@ pub(super) fn stop(lasting: Duration) {
                 libc::_exit(0)
             }
         }
-        // Without it, the process would never go on.
+        // Without the child, nothing would continue the process.
         error if error < 0 => std::thread::sleep(lasting),
         _ => {
             // SAFETY: a signal to this process.

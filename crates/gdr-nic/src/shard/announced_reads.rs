@@ -35,7 +35,7 @@ impl AnnouncedReads {
         let Some(last) = self.0.iter().position(|known| *known == (key, end)) else {
             return;
         };
-        // Mostly all read one region.
+        // Usually all of them read the same region.
         let mut place = 0;
         self.0.retain(|(of, _)| {
             place += 1;

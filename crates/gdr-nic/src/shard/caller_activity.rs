@@ -25,7 +25,7 @@ impl CallerActivity {
     pub(crate) fn begin(&self, now: u64) -> u64 {
         // Calls of several threads may overlap; the gap is 0 then.
         let gap = now.saturating_sub(self.last.load(Ordering::Relaxed));
-        // A short gap is between two calls of a loop that polls, and the engine misses nothing.
+        // A short gap lies between two calls in a polling loop, and the engine misses nothing.
         if gap > nanoseconds(LONGEST_GAP) {
             self.absent.fetch_add(gap, Ordering::Relaxed);
         }

@@ -48,7 +48,7 @@ impl CpuContention {
     /// Records a yield; returns how long another thread had the CPU. `has_switched` asks the kernel
     /// whether one ran, which takes a system call.
     fn record(&self, yielded: u64, has_switched: impl FnOnce() -> bool) -> u64 {
-        // The clock first: most yields are short, and to ask the kernel takes a system call.
+        // Check the clock first: most yields are short, and asking the kernel takes a system call.
         let (quiet, lost) = match yielded > nanoseconds(SWITCH) && has_switched() {
             true => (0, yielded),
             false => {
@@ -115,7 +115,7 @@ impl LostTime {
 
     /// Counts up to the end of a yield; returns what the window showed if it is full.
     pub(crate) fn record(&mut self, yielded: Yielded) -> Option<Cpu> {
-        // What passed before the thread polled is not polling time.
+        // The time before the thread started to poll does not count as polling time.
         let since = self.counted.replace(yielded.end).unwrap_or(yielded.end);
         self.polled += yielded.end.saturating_sub(since);
         self.lost += yielded.lost;
@@ -126,7 +126,7 @@ impl LostTime {
             true => Cpu::Shared,
             false => Cpu::Own,
         };
-        // Each window stands alone, so that a thread that has stopped computing is forgotten.
+        // Each window is judged separately, so that a thread that has stopped computing is forgotten.
         (self.polled, self.lost) = (0, 0);
         Some(cpu)
     }

@@ -101,7 +101,7 @@ impl CqEntries {
     }
 
     /// Adds an entry, which is lost if there is no room.
-    // For the usual one of its two callers.
+    // Inlined for the more frequent of its two callers.
     #[inline(always)]
     pub(crate) fn push(&self, mut completion: Completion) -> (Pushed, Announcement) {
         if self.is_timed.load(Ordering::Relaxed) {
@@ -156,8 +156,8 @@ impl CqEntries {
     /// Changes how many queue pairs of a shard add entries.
     fn count_producers(&self, shard: usize, change: impl FnOnce(u32) -> u32) {
         let mut producers = lock(&self.producers);
-        // The bit changes with the count, under the lock, so that two changes of a shard do not
-        // cross.
+        // The bit changes together with the count, under the lock, so that two changes by one shard cannot
+        // be reordered.
         producers[shard] = change(producers[shard]);
         let bit = 1 << shard;
         match producers[shard] {

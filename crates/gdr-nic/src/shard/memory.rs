@@ -20,7 +20,7 @@ pub(crate) struct Dirty(Vec<(Buffer, Qpn)>);
 
 impl Dirty {
     fn add(&mut self, buffer: &Buffer, qpn: Qpn) {
-        // Nearly always there is only one.
+        // There is nearly always only one.
         if !self.0.iter().any(|(b, q)| *q == qpn && b.is_same(buffer)) {
             self.0.push((buffer.clone(), qpn));
         }
@@ -192,7 +192,8 @@ impl<'a, 'r> DomainMemory<'a, 'r> {
         }
         let by = match region.buffer.export() {
             Some(export) => {
-                // Another region of the same allocation may have offered it: the last one that ends withdraws it.
+                // Another region of the same allocation may have offered it; the last one to end withdraws
+                // it.
                 region.references.offer(exports);
                 match exports.may_refer(export) {
                     true => PayloadBy::Reference,
@@ -201,7 +202,7 @@ impl<'a, 'r> DomainMemory<'a, 'r> {
             }
             None => PayloadBy::Copy,
         };
-        // Once for each key: the packets of a message all ask.
+        // Store the answer once per key, because every packet of a message asks.
         self.device_key.set(Some((number(key), by)));
         by
     }
@@ -224,7 +225,7 @@ const DEVICE_REFERENCE_FROM: u32 = 16 << 10;
 impl Memory for DomainMemory<'_, '_> {
     fn check(&self, key: Key, extent: Extent, access: Access) -> Result<(), AccessError> {
         let len = u64::from(extent.len);
-        // Before the first byte is copied, so that a message is refused as a whole.
+        // The check comes before the first byte is copied, so that a message is refused as a whole.
         let (region, offset) = self.find(key, extent.addr, len, access)?;
         let reads = match key {
             Key::Local(_) => access.is_empty(),
@@ -240,7 +241,7 @@ impl Memory for DomainMemory<'_, '_> {
             };
             let by = self.device_payload(key, region, extent.len);
             if by == PayloadBy::Reference {
-                // What is sent again after all must not be older.
+                // Bytes that are sent again must not be older than these.
                 region.buffer.forget_reads(offset, len);
                 return flushed.map_err(|error| failed("reading", &error));
             }
@@ -294,7 +295,8 @@ impl Memory for DomainMemory<'_, '_> {
     fn write(&mut self, key: Key, addr: u64, bytes: &[u8]) -> Result<(), AccessError> {
         let (region, offset) = self.find(key, addr, bytes.len() as u64, writing(key))?;
         let placed = region.buffer.place(offset, bytes);
-        // Also if it failed: a part of the bytes may be written, and has to be flushed.
+        // This is needed even after a failure, because some bytes may have been written and must be
+        // flushed.
         self.unfinished.dirty.add(&region.buffer, self.qpn);
         placed.map_err(|error| failed("writing", &error))
     }

@@ -66,7 +66,7 @@ impl PendingCopies {
             }
         }
         if !memory.was_read() {
-            // Its number may belong to another process since.
+            // The process's number may belong to another process by now.
             self.0.iter().for_each(|copy| failed(copy.qpn));
             result = Err(Error::os("process_vm_readv", rustix::io::Errno::SRCH));
         }

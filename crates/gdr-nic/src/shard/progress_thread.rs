@@ -108,11 +108,12 @@ impl<'a> ProgressThread<'a> {
 
     /// Leaves the engine to threads of the program for a while.
     fn yield_engine(&mut self) {
-        // Before the engine is left: the sleep of this thread would make each post wake it.
+        // Do this before leaving the engine to others: while this thread is noted as sleeping, each post
+        // would wake it.
         self.wake_up();
         self.lost_time.pause();
-        // Before it waits: a caller that stops polling looks at this to know whether to wake the
-        // thread.
+        // Set this before waiting, because a caller that stops polling checks it to know whether to wake
+        // the thread.
         self.engine.set_yielded(true);
         let wake = PollFd::from_borrowed_fd(self.engine.wake_fd().as_fd(), PollFlags::IN);
         let woken = wait_for(&mut [wake], Some(self.next_yield));
@@ -124,7 +125,7 @@ impl<'a> ProgressThread<'a> {
         self.engine.set_last_work(now);
         if woken {
             self.engine.clear_wake();
-            // The program stops polling.
+            // The program has stopped polling.
             self.sampler.restart(self.engine.callers(), now);
         }
     }
@@ -134,15 +135,14 @@ impl<'a> ProgressThread<'a> {
         if now < self.calm_until {
             return false;
         }
-        // The engine must not hold a sleep while this thread polls: others would wake it for
-        // nothing.
+        // While this thread polls, the engine must not note it as sleeping: others would wake it for nothing.
         self.wake_up();
         self.lost_time.poll(now);
         if self.engine.try_poll(now) == Polled::Work {
             return true;
         }
-        // Also what threads of the program found to do: a peer would have to wake this thread for each
-        // packet that they take, which costs it more than the packet.
+        // Work that threads of the program have found counts too: otherwise a peer would have to wake this
+        // thread for each packet that they take, which costs the peer more than the packet.
         if self.idle_time(now) >= self.busy_poll {
             return false;
         }
@@ -175,7 +175,7 @@ impl<'a> ProgressThread<'a> {
         // Locked last, so that a thread of the program which has something to send goes first.
         let mut engine = shared.lock_last();
         engine.wake_up();
-        // A wake-up does not restart the busy polling: it may be for a stranger's packet.
+        // A wake-up does not restart the busy polling, because it may be for a stranger's packet.
         let now = self.now();
         shared.poll(&mut engine, now);
         if engine.has_work() {
@@ -198,19 +198,20 @@ impl<'a> ProgressThread<'a> {
 
         let wake = PollFd::from_borrowed_fd(shared.wake_fd().as_fd(), PollFlags::IN);
         let mut all = SmallVec::<[PollFd<'_>; 4]>::from_iter([wake]);
-        // A failed socket would wake it again at once.
+        // A failed socket would wake the thread again at once.
         if !failed {
             all.push(PollFd::from_borrowed_fd(
                 shared.socket().as_fd(),
                 PollFlags::IN,
             ));
-            // A blocked socket becomes writable without a packet, so it is waited for apart.
+            // A blocked socket can become writable without a packet, so the thread has to wait for that,
+            // too.
             if wakeup.when_writable {
                 let blocked = shared.socket().blocked_fd();
                 all.push(PollFd::from_borrowed_fd(blocked, PollFlags::OUT));
             }
             let raw = shared.socket().raw();
-            // Packets without a UDP checksum come by the raw socket only.
+            // Packets without a UDP checksum arrive only at the raw socket.
             all.extend(raw.map(|raw| PollFd::from_borrowed_fd(raw.as_fd(), PollFlags::IN)));
             let of_packets = match wakeup.when_frames_fit {
                 true => PollFlags::IN | PollFlags::OUT,
@@ -219,7 +220,7 @@ impl<'a> ProgressThread<'a> {
             let packets = shared.socket().packets();
             all.extend(packets.map(|packets| PollFd::new(packets, of_packets)));
         }
-        // A failed engine has no timers to handle: only a call wakes it.
+        // A failed engine has no timers to handle; only a call wakes it.
         let timeout = timeout.filter(|_| !failed);
         if wait_for(&mut all, timeout) {
             shared.clear_wake();
@@ -236,7 +237,8 @@ impl<'a> ProgressThread<'a> {
 
 /// Waits until a descriptor is ready; returns whether the first one is.
 fn wait_for(fds: &mut [PollFd<'_>], timeout: Option<Duration>) -> bool {
-    // A timeout beyond the range of the kernel's type waits without limit: something else ends it.
+    // A timeout that the kernel's type cannot represent becomes an unlimited wait, which something else
+    // ends.
     let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
     match rustix::event::poll(fds, timeout.as_ref()) {
         Ok(_) => fds.first().is_some_and(|fd| !fd.revents().is_empty()),

@@ -203,7 +203,7 @@ impl<'a> Acceptor<'a> {
             return;
         };
         while let Some(held) = faults.take_inbound(self.now) {
-            // One to a group was counted for all queue pairs there.
+            // A packet to a group was already counted, for all queue pairs in the group.
             if held.group.is_none() {
                 self.counters.packets_received += 1;
                 self.counters.bytes_received += held.bytes.len() as u64;
@@ -260,12 +260,12 @@ impl<'a> Acceptor<'a> {
         };
         let qpn = packet.bth().dest_qpn;
         let Some(qp) = self.qps.get_mut(qpn.get()) else {
-            // Usual after a queue pair has ended, and any host can send one: it is counted and
-            // dropped.
+            // Such packets are normal after a queue pair has ended, and any host can send one, so they are
+            // counted and dropped.
             self.counters.unknown_queue_pair += 1;
             return Acceptance::Ignored;
         };
-        // Before the ICRC, whose computation is the main cost of a packet.
+        // This check comes before that of the ICRC, whose computation is the main cost of a packet.
         if !qp.accepts(datagram.source) {
             self.counters.wrong_source += 1;
             return Acceptance::Ignored;
@@ -274,7 +274,7 @@ impl<'a> Acceptor<'a> {
             self.counters.icrc_mismatches += 1;
             return Acceptance::Ignored;
         }
-        // A peer that sets checksums always does; of datagrams the next may come from another one.
+        // A peer that sets checksums always does, but the next datagram may come from another peer.
         let has_checksum =
             qp.peer.is_some() && datagram.shows_checksums() && mem::take(&mut qp.may_omit_checksum);
         let mut memory =

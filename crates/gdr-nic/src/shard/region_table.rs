@@ -72,7 +72,7 @@ impl RegionTable {
         let region = Arc::new(region);
         loop {
             let key = os::random_number()?;
-            // Uninitialized key fields hold 0.
+            // 0 is not used as a key, because it is the value of uninitialized key fields.
             if key != 0 && table.insert_at(key, &region) {
                 let table = Arc::clone(table);
                 return Ok(TableEntry { key, table });
@@ -133,7 +133,7 @@ impl TableEntry {
                 regions.insert(by.key, old);
             }
         }
-        // Its key has the old region now, which ends.
+        // `by` now holds the old region, which ends here.
         drop(by);
         true
     }
@@ -146,9 +146,10 @@ impl Drop for TableEntry {
         if !self.table.origin.is_current() {
             return;
         }
-        // Waits until each engine releases its read guard: from here on none finds the buffer.
+        // Wait until each engine has released its read guard, after which none can find the buffer.
         let mut region = None;
-        // In the reverse order of `insert_at`: the key is free when the first table has lost it.
+        // This is the reverse of the order in `insert_at`, because the key is free once the first table has
+        // lost it.
         for table in self.table.tables.iter().rev() {
             region = lock::write(&table.0).remove(&self.key);
         }

@@ -44,7 +44,7 @@ impl PacketSink for RingAcceptor<'_, '_> {
                 (bytes, len, parsed, Origin::Device(run))
             }
         };
-        // What this packet reads or writes comes after what those before it refer to.
+        // This packet's accesses to memory must follow the copies that earlier packets refer to.
         let is_answer = |packet: &Packet<'_>| packet.opcode() == Opcode::Acknowledge;
         let copied = match origin {
             Origin::Sender => Ok(()),

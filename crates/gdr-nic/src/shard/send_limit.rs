@@ -55,7 +55,7 @@ impl SendLimit {
         };
         let now = nanoseconds(now.saturating_since(Time::EPOCH));
         let add = |paid: u64| Some(paid.max(now).saturating_add(rate.time_of(len)));
-        // Nothing but the number itself is shared, so no order is needed, and the closure never refuses.
+        // Only the number itself is shared, so relaxed ordering is enough, and the closure never refuses.
         let _ = self
             .paid
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
@@ -82,7 +82,7 @@ impl SendRate {
     pub(crate) fn longest_reference(self) -> u32 {
         let step = u128::from(self.0.get()) * u128::from(STEP) / 1_000_000_000;
         let most = u32::try_from(step).unwrap_or(u32::MAX);
-        // Whole packets of any path MTU.
+        // A multiple of 4096 is a whole number of packets for any path MTU.
         most.max(LEAST_BURST as u32) / 4096 * 4096
     }
 }

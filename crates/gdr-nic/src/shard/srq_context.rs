@@ -62,7 +62,7 @@ impl SrqContext {
         request: &RecvRequest<'_>,
         retained: impl FnOnce() -> RetainedList,
     ) -> Result<(), PostError> {
-        // Held until the request is recorded: it may complete at once.
+        // The lock is held until the request is recorded, because it may complete at once.
         let mut requests = lock(&self.requests);
         let number = requests.next_number;
         self.roce.post(&RecvRequest {

@@ -72,7 +72,8 @@ impl Binding {
     pub(crate) fn begin(&self, key: u32, domain: Domain, qpn: Qpn) -> Result<(), AccessError> {
         let mut keys = lock::lock(&self.window.0);
         let was_prepared = keys.take(key);
-        // A window of type 1 is bound again as it is, one of type 2 must have ended.
+        // A window of type 1 can be rebound while it is bound; one of type 2 must have been invalidated
+        // first.
         let is_free = self.queue_pair.is_none() || keys.bound.is_none();
         if !was_prepared || !is_free || !self.is_for(domain, qpn) {
             return Err(AccessError::UnknownKey);

@@ -111,7 +111,7 @@ impl Registration {
 impl Drop for Registration {
     fn drop(&mut self) {
         self.domain.roce.remove(self.number());
-        // Its producers are dropped without the lock.
+        // Its producers are dropped after the lock is released.
         let removed = lock::write(&self.domain.queues).remove(&self.number);
         drop(removed);
     }

@@ -2,47 +2,46 @@
 
 use std::ops::AddAssign;
 
-/// What a device has sent, received and dropped since it was opened. The unit is
-/// packets unless stated otherwise.
+/// What a device has sent, received and dropped since it was opened, in packets unless stated otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counters {
-    /// Passed to the kernel, or to a device of this host.
+    /// Packets passed to the kernel, or to a device on this host.
     pub packets_sent: u64,
-    /// Their bytes, from the transport header to the payload's end.
+    /// Bytes in packets that were sent, from the transport header to the end of the payload.
     pub bytes_sent: u64,
-    /// Packets among them that went to a device of this host by shared memory.
+    /// Packets sent through shared memory to a device on this host; `packets_sent` includes them.
     pub sent_by_memory: u64,
-    /// Packets among those whose payload the receiver reads in the memory of this process.
+    /// Packets sent through shared memory whose payload the receiver reads from the memory of this process.
     pub sent_by_reference: u64,
-    /// Of the packets, the ones that went to multicast groups.
+    /// Packets sent to multicast groups; `packets_sent` includes them.
     pub sent_to_groups: u64,
-    /// Received from the kernel, or by shared memory, valid or not.
+    /// Packets received from the kernel or through shared memory, valid or not.
     pub packets_received: u64,
-    /// Their bytes, as those that were sent.
+    /// Bytes in received packets, counted like those that were sent.
     pub bytes_received: u64,
-    /// Packets among them that came by shared memory.
+    /// Packets received through shared memory; `packets_received` includes them.
     pub received_by_memory: u64,
-    /// Of the packets, the ones that came to multicast groups: once each, whatever the number of queue pairs there.
+    /// Packets received for multicast groups, each counted once, however many queue pairs get it.
     pub received_by_groups: u64,
     /// Datagrams that are not packets of RoCEv2's reliable connections or datagrams.
     pub malformed: u64,
-    /// From the peer of a queue pair, but with a wrong ICRC.
+    /// Packets from the peer of a queue pair, but with a wrong ICRC.
     pub icrc_mismatches: u64,
-    /// For queue pairs that do not exist.
+    /// Packets for queue pairs that do not exist.
     pub unknown_queue_pair: u64,
-    /// For a queue pair whose peer has another address or port.
+    /// Packets for a queue pair whose peer has another address or port.
     pub wrong_source: u64,
-    /// For a queue pair for datagrams, with another queue key than its own.
+    /// Packets for a datagram queue pair with a different queue key.
     pub wrong_qkey: u64,
-    /// For a queue pair for datagrams or raw packets, and dropped because no receive was posted.
+    /// Packets for a datagram or raw packet queue pair that were dropped because no receive was posted.
     pub no_receive: u64,
     /// Frames that raw packet queue pairs sent.
     pub frames_sent: u64,
     /// Frames that raw packet queue pairs received.
     pub frames_received: u64,
-    /// Dropped by the kernel at the UDP socket: from an address that is not a peer's, or because the
-    /// receive buffer was full (`SO_MEMINFO`).
+    /// Packets that the kernel dropped at the UDP socket, because they came from an address that is not a peer's or
+    /// because the receive buffer was full (`SO_MEMINFO`).
     pub kernel_drops: u64,
     /// NAKs sent because a packet of the peer was lost.
     pub sequence_naks_sent: u64,
@@ -52,33 +51,33 @@ pub struct Counters {
     pub sends_failed: u64,
     /// Asynchronous events that were lost because 1024 others were waiting to be taken.
     pub events_lost: u64,
-    /// Polls of the device, by its own thread and the program's.
+    /// Polls of the device, by its own threads and by threads of the program.
     pub looks: u64,
-    /// Bytes of the requests that were posted, and of the receives that completed.
+    /// Bytes in requests that were posted, and in receives that completed.
     pub payload: PayloadBytes,
 }
 
-/// Bytes of requests by operation, without headers and retransmissions.
+/// Bytes in requests by operation, without headers and retransmissions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PayloadBytes {
-    /// Of SEND requests that were posted.
+    /// Bytes in posted SEND requests.
     pub send: u64,
-    /// Of WRITE requests that were posted.
+    /// Bytes in posted WRITE requests.
     pub write: u64,
-    /// Of READ requests that were posted.
+    /// Bytes in posted READ requests.
     pub read: u64,
-    /// Of atomic requests that were posted, eight each.
+    /// Bytes in posted atomic requests, eight each.
     pub atomic: u64,
-    /// Bytes of receives that completed with success, a datagram's header included.
+    /// Bytes in receives that completed successfully, including the header of a datagram.
     pub receive: u64,
-    /// Bytes among them whose completions no one has taken, or will: they were lost, their queue pair
-    /// was reset, or the queue was destroyed.
+    /// Bytes in such receives whose completions are never taken, because they were lost, their queue pair was reset,
+    /// or the queue was destroyed.
     pub untaken: u64,
 }
 
 impl Counters {
-    /// Counts a packet of this many bytes that leaves by memory.
+    /// Counts a packet of this many bytes that is sent through shared memory.
     #[inline]
     pub(crate) fn count_sent_by_memory(&mut self, bytes: u64) {
         self.packets_sent += 1;

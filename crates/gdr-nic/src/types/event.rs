@@ -33,16 +33,15 @@ pub enum AsyncEvent {
     },
     /// The device failed permanently (`IBV_EVENT_DEVICE_FATAL`). All its queue pairs are in ERR.
     DeviceFatal,
-    /// A completion queue of a kernel device overran or failed (`IBV_EVENT_CQ_ERR`): its queue pairs
-    /// are lost.
+    /// A completion queue of a kernel device overflowed or failed (`IBV_EVENT_CQ_ERR`), and its queue pairs are
+    /// lost.
     CompletionQueueLost,
     /// A port came up (`IBV_EVENT_PORT_ACTIVE`).
     PortActive {
         /// The number of the port, from 1.
         port: u8,
     },
-    /// A port went down (`IBV_EVENT_PORT_ERR`). Queue pairs retransmit until their retries are used
-    /// up.
+    /// A port went down (`IBV_EVENT_PORT_ERR`). Queue pairs retransmit until their retries are exhausted.
     PortDown {
         /// The number of the port, from 1.
         port: u8,

@@ -1,6 +1,6 @@
 //! Plain types of the public interface.
 //!
-//! Nothing here imports a device, or an object that one makes.
+//! Nothing here imports a device, or an object that one creates.
 
 mod counters;
 mod event;
@@ -12,7 +12,7 @@ pub use self::counters::{Counters, PayloadBytes};
 pub use self::event::AsyncEvent;
 pub use self::soft_options::{SoftOptions, Wires};
 
-/// A protection domain: queue pairs reach the regions of their own.
+/// A protection domain. Queue pairs can only access regions in their own domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Domain(u64);
 
@@ -21,7 +21,7 @@ impl Domain {
     #[cfg(test)]
     pub(crate) const TEST: Self = Self(u64::MAX);
 
-    /// Returns a domain that is different from all others of this process.
+    /// Returns a domain that differs from all others in this process.
     #[expect(clippy::new_without_default, reason = "each one is different")]
     pub fn new() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -41,7 +41,7 @@ impl CqNumber {
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// The number.
+    /// Returns the number.
     pub const fn get(self) -> u32 {
         self.0
     }
@@ -59,7 +59,7 @@ impl SrqNumber {
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// The number.
+    /// Returns the number.
     pub const fn get(self) -> u32 {
         self.0
     }

@@ -15,8 +15,8 @@ pub enum ArchiveError {
     File { path: PathBuf, source: io::Error },
     /// It is a file of another kind.
     #[error(
-        "this is not an archive of a node: {0}; `gdr collect` makes one, and other captures are read \
-         by `gdr topo --from`"
+        "this is not an archive of a node: {0}; create one with `gdr collect`, or pass other captures \
+         to `gdr topo --from`"
     )]
     Other(&'static str),
     /// It ends before its last entry.
@@ -27,8 +27,8 @@ pub enum ArchiveError {
     Damaged(String),
     /// It was written in a version of the format that this crate does not read.
     #[error(
-        "the archive has version {found} of its format, this program reads version {known}; use \
-         the version of gdr that wrote it ({writer})"
+        "the archive has format version {found}, but this program reads version {known}; use the \
+         version of gdr that wrote it ({writer})"
     )]
     #[allow(missing_docs, reason = "the names say it")]
     Version {
@@ -37,17 +37,19 @@ pub enum ArchiveError {
         writer: String,
     },
     /// An entry has a path outside the archive.
-    #[error("the archive has an entry at `{0}`, which is outside its root: it was tampered with")]
+    #[error(
+        "the archive contains the path `{0}`, which lies outside its root: it was tampered with"
+    )]
     Path(String),
     /// An entry is neither a file nor a link.
-    #[error("the archive's entry `{path}` is {kind}: archives have files and links only")]
+    #[error("the archive's entry `{path}` is {kind}, but archives contain only files and links")]
     #[allow(missing_docs, reason = "the names say it")]
     Kind { path: String, kind: &'static str },
     /// Two entries have one path.
-    #[error("the archive has `{0}` twice: two entries of one path contradict each other")]
+    #[error("the archive contains `{0}` twice: the entries contradict each other")]
     Duplicate(String),
     /// It is over a limit.
-    #[error("the archive is larger than any node's: more than {0}")]
+    #[error("the archive is too large for a node: it has more than {0}")]
     TooLarge(Limit),
     /// A name cannot be searched for.
     #[error("the archive cannot be redacted: {0}")]

@@ -336,6 +336,6 @@ mod tests {
         let error = read("<topology version=\"3.0\"><object type=\"Machine\"/></topology>");
         let words = error.unwrap_err().to_string();
         assert_contains!(words, "no PCI functions");
-        assert!(!words.contains("not hwloc's XML"), "{words}");
+        assert!(!words.contains("not an XML file from hwloc"), "{words}");
     }
 }

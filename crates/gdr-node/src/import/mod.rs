@@ -31,7 +31,9 @@ pub const MAX_TEXT: usize = 64 << 20;
 #[non_exhaustive]
 pub enum ImportError {
     /// It is longer than [`MAX_TEXT`].
-    #[error("the text has {0} bytes, and at most {MAX_TEXT} can be read; cut it to what matters")]
+    #[error(
+        "the text has {0} bytes, but at most {MAX_TEXT} can be read; keep only the relevant part"
+    )]
     TooLong(usize),
     /// It has no line of the expected format.
     #[error("this is not a {expected}: {found}; pass the output of `{command}`")]
@@ -42,34 +44,34 @@ pub enum ImportError {
         command: &'static str,
     },
     /// It is not XML.
-    #[error("this is not a topology of NCCL: {0}; pass what NCCL_TOPO_DUMP_FILE wrote")]
+    #[error("this is not an NCCL topology: {0}; pass a file that NCCL_TOPO_DUMP_FILE wrote")]
     Xml(String),
     /// Its elements are nested too deeply.
     #[error(
-        "this is not a topology of NCCL: elements are nested more than {0} deep; pass what \
+        "this is not an NCCL topology: elements are nested more than {0} levels deep; pass a file that \
          NCCL_TOPO_DUMP_FILE wrote"
     )]
     TooDeep(usize),
     /// It is not XML of hwloc.
-    #[error("this is not hwloc's XML: {0}; pass what `lstopo --of xml` wrote")]
+    #[error("this is not an XML file from hwloc: {0}; pass the output of `lstopo --of xml`")]
     HwlocXml(String),
     /// It is XML of hwloc without the PCI part.
     #[error(
-        "the XML of hwloc has no PCI functions; pass what `lstopo --whole-io --of xml` wrote, by \
-         an lstopo that was built with PCI"
+        "the XML file from hwloc contains no PCI functions; pass the output of `lstopo --whole-io --of \
+         xml`, from an lstopo that was built with PCI support"
     )]
     HwlocWithoutPci,
     /// It is not a dump of `rdma_topo`.
-    #[error("this is not a dump of rdma_topo: {0}; pass the output of `rdma_topo dump`")]
+    #[error("this is not a dump from rdma_topo: {0}; pass the output of `rdma_topo dump`")]
     Dump(String),
     /// A packed file is cut off or wrong.
     #[error("the file cannot be unpacked: {0}; copy it again")]
     Damaged(String),
     /// A packed file is over a limit.
-    #[error("the file unpacks to more than {0}, which no capture of a node does")]
+    #[error("the file unpacks to more than {0}, which is too large for a capture of a node")]
     TooLarge(&'static str),
     /// An entry of a packed file has a path outside it.
-    #[error("the file has an entry at `{0}`, which is outside its root: it was tampered with")]
+    #[error("the file contains the path `{0}`, which lies outside its root: it was tampered with")]
     Path(String),
     /// It has bytes that are not text.
     #[error(
@@ -79,7 +81,7 @@ pub enum ImportError {
     #[allow(missing_docs, reason = "the names say it")]
     Binary { at: usize, byte: u8 },
     /// It is compressed in a format that is not supported.
-    #[error("the file is compressed by {0}; unpack it first, or compress it by gzip or bzip2")]
+    #[error("the file is compressed with {0}; unpack it first, or compress it with gzip or bzip2")]
     Packed(&'static str),
     /// It has no bytes.
     #[error("the file is empty; make the capture again")]

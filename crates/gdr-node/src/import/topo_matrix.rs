@@ -105,7 +105,9 @@ impl fmt::Display for PeerAccess {
 
 /// The text is not a status of `nvidia-smi topo -p2p`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("this is not a word of `nvidia-smi topo -p2p`: expected X, OK, CNS, GNS, TNS, DR, NS or U")]
+#[error(
+    "not a value that `nvidia-smi topo -p2p` prints: expected X, OK, CNS, GNS, TNS, DR, NS or U"
+)]
 pub struct ParsePeerAccessError;
 
 impl FromStr for PeerAccess {

@@ -33,7 +33,7 @@ impl Unread {
 #[non_exhaustive]
 pub enum ConfigError {
     /// They are fewer than the header has.
-    #[error("config space ends after {0} bytes: its header alone is 64; capture it again")]
+    #[error("config space ends after {0} bytes, but its header alone has 64; capture it again")]
     TooShort(usize),
 }
 

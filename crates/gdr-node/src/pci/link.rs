@@ -73,7 +73,7 @@ impl fmt::Display for LinkSpeed {
 
 /// The text is not a link speed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a speed of a PCI Express link: expected one such as `16.0 GT/s PCIe`")]
+#[error("`{0}` is not a PCI Express link speed: expected one such as `16.0 GT/s PCIe`")]
 pub struct ParseLinkSpeedError(String);
 
 impl FromStr for LinkSpeed {

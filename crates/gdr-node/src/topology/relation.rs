@@ -24,7 +24,9 @@ pub struct Topology<'a> {
 
 /// The function is not in the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no PCI function {0} in this node: it may be hidden from a container; list what there is")]
+#[error(
+    "this node has no PCI function {0}; it may be hidden from this container: list the functions"
+)]
 pub struct UnknownFunction(pub Bdf);
 
 /// Why a pair has no relation.
@@ -36,8 +38,8 @@ pub enum RelationError {
     UnknownFunction(#[from] UnknownFunction),
     /// The capture lacks the bridges above the devices.
     #[error(
-        "how {0} and {1} are joined is not known: the capture does not have the bridges above \
-         them; pass `lspci -D -nn -vvv` of the whole machine"
+        "the path between {0} and {1} is unknown, because the capture lacks the bridges above them; \
+         pass the output of `lspci -D -nn -vvv` for the whole machine"
     )]
     Severed(Bdf, Bdf),
 }

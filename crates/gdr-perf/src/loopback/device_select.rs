@@ -35,7 +35,7 @@ impl FromStr for DeviceName {
 /// A text that cannot be the name of a device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "there is no device `{0}`: the soft provider's devices are the addresses of this machine, such \
+    "device `{0}` does not exist: the soft provider's devices are the addresses of this machine, such \
      as 127.0.0.1"
 )]
 pub struct InvalidDeviceName(String);

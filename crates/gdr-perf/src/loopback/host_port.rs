@@ -65,12 +65,12 @@ impl fmt::Display for HostPort {
 pub enum InvalidHostPort {
     /// Neither a name nor an address.
     #[error(
-        "`{0}` is not a host: give it as gpu-node, 10.0.0.1, gpu-node:4791 or [2001:db8::1]:4791"
+        "`{0}` is not a host: use a form like gpu-node, 10.0.0.1, gpu-node:4791 or [2001:db8::1]:4791"
     )]
     NotAHost(String),
     /// A link-local address.
     #[error(
-        "`{0}` is a link-local address, which RDMA over UDP cannot use here: give an IPv4 or a \
+        "`{0}` is a link-local address, which RDMA over UDP cannot use here: use an IPv4 or a \
          global IPv6 address of the same interface"
     )]
     LinkLocal(String),

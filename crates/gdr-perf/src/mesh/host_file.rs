@@ -36,24 +36,24 @@ pub struct HostPlace {
 pub enum HostFileError {
     /// Something else than a host and a number of ranks.
     #[error(
-        "line {line}, `{text}`, is not a host: give a name or an address, then slots=N if N ranks \
-         run there"
+        "line {line}, `{text}`, is not a host: use a name or an address, then slots=N if N ranks run \
+         there"
     )]
     Line { line: usize, text: String },
     /// A number of ranks that is not one.
-    #[error("line {line} has `{text}` ranks: give a number from 1 to {MOST_RANKS}")]
+    #[error("line {line} has `{text}` ranks: use a number from 1 to {MOST_RANKS}")]
     Slots { line: usize, text: String },
     /// No host.
-    #[error("it names no host: give a host in each line")]
+    #[error("the file names no host: write one host per line")]
     Empty,
     /// More ranks than a mesh may have.
-    #[error("it has more than {MOST_RANKS} ranks: leave hosts out")]
+    #[error("the file has more than {MOST_RANKS} ranks: remove some hosts")]
     TooMany,
     /// This host is not in it.
-    #[error("none of its hosts ({}) is this one: add this host, or give the rank", .hosts.join(", "))]
+    #[error("none of the file's hosts ({}) is this one: add this host, or set the rank", .hosts.join(", "))]
     NotListed { hosts: Vec<String> },
     /// Several lines name this host.
-    #[error("{one} and {other} are both this host: give the rank, or a line for each host")]
+    #[error("{one} and {other} are both this host: set the rank, or write one line per host")]
     Ambiguous { one: String, other: String },
 }
 

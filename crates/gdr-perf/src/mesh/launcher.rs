@@ -57,7 +57,7 @@ pub struct Launch {
 pub enum LaunchError {
     /// A variable has no number.
     #[error(
-        "{launcher} set {variable} to `{value}`, which is not a number: unset it, or give --rank"
+        "{launcher} set {variable} to `{value}`, which is not a number: unset it, or use --rank"
     )]
     NotANumber {
         launcher: Launcher,
@@ -65,14 +65,14 @@ pub enum LaunchError {
         value: String,
     },
     /// One variable is there, and another of the same launcher is not.
-    #[error("{launcher} set {found} and not {missing}: set both, or give --rank and --ranks")]
+    #[error("{launcher} set {found} but not {missing}: set both, or use --rank and --ranks")]
     Incomplete {
         launcher: Launcher,
         found: &'static str,
         missing: &'static str,
     },
     /// A rank that does not exist.
-    #[error("{launcher} gave rank {rank} of {ranks}: ranks are from 0 to {}", ranks.saturating_sub(1))]
+    #[error("{launcher} set rank {rank} of {ranks}: ranks range from 0 to {}", ranks.saturating_sub(1))]
     NoSuchRank {
         launcher: Launcher,
         rank: usize,

@@ -176,61 +176,62 @@ pub struct Request {
 #[allow(missing_docs, reason = "the fields' names say what they hold")]
 pub enum PlanError {
     /// No size at all, or too many.
-    #[error("{0} sizes cannot be measured in one run: give 1 to {MOST_ENTRIES}")]
+    #[error("{0} sizes cannot be measured in one run: use 1 to {MOST_ENTRIES}")]
     Sizes(usize),
     /// A message of 0 bytes.
-    #[error("a message of 0 bytes carries nothing to measure: give at least 1 byte")]
+    #[error("a message of 0 bytes carries nothing to measure: use at least 1 byte")]
     EmptyMessage,
     /// A message that is longer than the memory that is registered.
     #[error(
-        "a message of {size} bytes is longer than the registered memory: give at most {MOST_BYTES} (1G)"
+        "a message of {size} bytes is larger than the registered memory: use at most {MOST_BYTES} (1G)"
     )]
     LongMessage { size: u64 },
     /// An atomic operation on another length.
     #[error("an atomic operation has 8 bytes, not {0}: leave out the size")]
     AtomicSize(u64),
     /// Nothing to measure.
-    #[error("0 iterations measure nothing: give at least 1")]
+    #[error("0 iterations measure nothing: use at least 1")]
     NoIterations,
     /// A duration that is not one.
-    #[error("a size cannot be measured for {0} seconds: give more than 0, and a day at most")]
+    #[error("a size cannot be measured for {0} seconds: use more than 0, and at most a day")]
     Seconds(String),
     /// Too few or too many queue pairs.
-    #[error("{0} queue pairs: give 1 to {MOST_ENTRIES}")]
+    #[error("{0} queue pairs are not possible: use 1 to {MOST_ENTRIES}")]
     QueuePairs(u32),
     /// Several queue pairs where one request is in flight.
-    #[error("{verb} has one request in flight: give 1 queue pair instead of {queue_pairs}")]
+    #[error("{verb} has one request in flight: use 1 queue pair instead of {queue_pairs}")]
     LatencyQueuePairs { verb: Verb, queue_pairs: u32 },
     /// Both directions where one request is in flight.
     #[error(
-        "{0} has one request in flight, and no second direction: measure the bandwidth instead"
+        "{0} has one request in flight, so it cannot run in both directions: measure a bandwidth instead"
     )]
     LatencyDirection(Verb),
     /// A message over several queue pairs that cannot be divided.
-    #[error("a message of {0} cannot be striped over queue pairs: stripe write-bw or read-bw")]
+    #[error("messages of {0} cannot be striped over queue pairs: use write-bw or read-bw")]
     StripedVerb(Verb),
     /// A message over one queue pair.
-    #[error("a message cannot be striped over 1 queue pair: give at least 2")]
+    #[error("a message cannot be striped over 1 queue pair: use at least 2")]
     StripedOverOne,
     /// Parts without a completion.
-    #[error("every part of a striped message has a completion, not one in {0}: give 1")]
+    #[error("every part of a striped message completes, not one in {0}: use 1")]
     StripedSignals(u32),
     /// Parts that are sent inline.
-    #[error("a striped message goes from registered memory, not inline up to {0} bytes: give 0")]
+    #[error("striped messages cannot be sent inline up to {0} bytes: use 0")]
     StripedInline(u32),
     /// A depth that no queue has.
-    #[error("{0} requests in flight: give 1 to {MOST_DEPTH}")]
+    #[error("{0} requests in flight are not possible: use 1 to {MOST_DEPTH}")]
     Depth(u32),
     /// Fewer completions than requests fit.
     #[error(
-        "one completion in {every} requests needs as many in flight: give 1 to {depth}, or a larger depth"
+        "one completion in {every} requests needs at least {every} requests in flight: use 1 to {depth}, or \
+         a larger depth"
     )]
     SignalEvery { every: u32, depth: u32 },
     /// No request in a call.
-    #[error("0 requests in a call post nothing: give at least 1")]
+    #[error("0 requests per call post nothing: use at least 1")]
     PostList,
     /// A path MTU that does not exist.
-    #[error("a path MTU of {0} bytes does not exist: give 256, 512, 1024, 2048 or 4096")]
+    #[error("{0} bytes is not a valid path MTU: use 256, 512, 1024, 2048 or 4096")]
     Mtu(u32),
     /// A path MTU that the path does not carry.
     #[error(
@@ -239,18 +240,20 @@ pub enum PlanError {
     )]
     LongMtu { asked: usize, path: usize },
     /// A lowest rate where latency is measured.
-    #[error("{0} measures a latency and no rate: give a longest latency instead")]
+    #[error("{0} measures a latency, not a rate: limit the latency instead")]
     RateOfLatency(Verb),
     /// A service level that no packet has.
-    #[error("service level {0} does not exist: give 0 to 15")]
+    #[error("service level {0} does not exist: use 0 to 15")]
     ServiceLevel(u8),
     /// An exponent of a time that no queue pair has.
-    #[error("an acknowledgement is not waited for 4.096 us * 2^{0}: give an exponent of 0 to 31")]
+    #[error(
+        "an acknowledgement timeout of 4.096 us * 2^{0} is not possible: use an exponent of 0 to 31"
+    )]
     AckTimeout(u8),
     /// A class of packets where no NIC sends them.
     #[error(
-        "service level {service_level} and traffic class {traffic_class} concern packets that a NIC \
-         sends, and {device} is a soft device: leave them out, or name a kernel device at both ends"
+        "service level {service_level} and traffic class {traffic_class} apply to kernel devices, but \
+         {device} is a soft device: leave them out, or use kernel devices at both ends"
     )]
     SoftClass {
         device: String,
@@ -258,10 +261,10 @@ pub enum PlanError {
         traffic_class: u8,
     },
     /// No time for a request.
-    #[error("a request cannot end in 0 seconds: give at least 1")]
+    #[error("a request cannot complete in 0 seconds: use at least 1")]
     NoTimeout,
     /// A deadline that never passes.
-    #[error("a request cannot take {0} seconds: give at most a day, {MOST_SECONDS}")]
+    #[error("a request may not take {0} seconds: use at most {MOST_SECONDS} (a day)")]
     LongTimeout(u64),
 }
 

@@ -53,7 +53,7 @@ pub enum LatencyFigure {
 #[non_exhaustive]
 pub enum InvalidThreshold {
     /// A rate that is a time, or has no unit that is known.
-    #[error("`{text}` is {what}: give a rate with its unit, such as 80Gbps, 10GB/s or 900MB/s")]
+    #[error("`{text}` is {what}: use a rate with a unit, such as 80Gbps, 10GB/s or 900MB/s")]
     Rate {
         /// The text.
         text: String,
@@ -61,7 +61,7 @@ pub enum InvalidThreshold {
         what: &'static str,
     },
     /// A time that is a rate, or has no unit that is known.
-    #[error("`{text}` is {what}: give a time with its unit, such as 10us, 800ns, or p99=25us")]
+    #[error("`{text}` is {what}: use a time with a unit, such as 10us, 800ns or p99=25us")]
     Latency {
         /// The text.
         text: String,
@@ -69,9 +69,7 @@ pub enum InvalidThreshold {
         what: &'static str,
     },
     /// A figure that does not exist.
-    #[error(
-        "`{0}` is not a latency figure: there are min, mean, median, p90, p99, p99.9, p99.99, max"
-    )]
+    #[error("`{0}` is not a latency figure: use min, mean, median, p90, p99, p99.9, p99.99 or max")]
     Figure(String),
 }
 

@@ -47,7 +47,7 @@ pub enum Metric {
 
 /// A text that is not the name of a verb.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a measurement: there are {names}", names = names())]
+#[error("`{0}` is not a measurement: choose one of {names}", names = names())]
 pub struct UnknownVerb(String);
 
 fn names() -> String {

@@ -31,8 +31,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Waits for peers.
 ///
 /// Other connections, such as port scans, health checks or clients without the key, do not delay a
-/// peer: up to 32 connections are handled at a time, each within two seconds however slowly its
-/// bytes arrive, and one of the address that has the most makes room for the next: the oldest that has
+/// peer. Up to 32 connections are handled at a time, each for at most two seconds, however slowly its
+/// bytes arrive. If there are more, the address with the most connections loses its oldest one that has
 /// sent nothing.
 #[derive(Debug)]
 pub struct Listener {
@@ -51,7 +51,7 @@ struct Pending {
 }
 
 impl Listener {
-    /// Listens on a TCP address; port 0 takes any.
+    /// Listens on a TCP address; port 0 picks a free port.
     ///
     /// # Errors
     /// [`Error::ListenPortInUse`], [`SocketError::AddressNotLocal`](crate::SocketError::AddressNotLocal), [`SocketError::Os`](crate::SocketError::Os).
@@ -74,14 +74,14 @@ impl Listener {
         })
     }
 
-    /// Sets the limit for greeting and proof of one connection.
+    /// Sets the time limit for a connection's greeting and proof.
     #[must_use]
     pub fn greeting_limit(mut self, limit: Duration) -> Self {
         self.limit = limit;
         self
     }
 
-    /// The address on which it listens.
+    /// Returns the address that it listens on.
     ///
     /// # Errors
     /// [`SocketError::Os`](crate::SocketError::Os).
@@ -91,16 +91,16 @@ impl Listener {
             .map_err(|source| Error::os("getsockname", source))
     }
 
-    /// How many connections were closed because they were not a peer's.
+    /// Returns how many connections were closed because they did not come from a peer.
     pub fn failed(&self) -> u64 {
         self.failed.load(Ordering::Relaxed)
     }
 
-    /// Accepts the next peer, after greeting and proof. Connections that fail these are closed,
-    /// counted and logged, and the wait goes on.
+    /// Accepts the next peer, after its greeting and proof. Connections that fail either are closed,
+    /// counted and logged, and the wait continues.
     ///
     /// # Errors
-    /// [`Error::Deadline`] if there was no connection, [`Error::NoPeer`] if none was a peer's;
+    /// [`Error::Deadline`] if there was no connection, [`Error::NoPeer`] if none came from a peer;
     /// [`Error::ListenNeedsKey`] at once; [`SocketError::Os`](crate::SocketError::Os).
     pub fn accept<'a>(&self, terms: impl Into<Terms<'a>>, deadline: Deadline) -> Result<Session> {
         self.accept_noting(terms, deadline, |_, _| ())
@@ -150,7 +150,7 @@ impl Listener {
         outcome
     }
 
-    /// Fails if no peer could be accepted at this address: to find that before the first
+    /// Checks that peers can be accepted at this address, to detect a problem before the first
     /// [`Listener::accept`].
     ///
     /// # Errors

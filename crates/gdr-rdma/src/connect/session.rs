@@ -32,19 +32,19 @@ const FIRST_PORT: u16 = 1024;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Security {
-    /// Any peer on this host, by a loopback address, that is a process of the same user or of root.
+    /// Any process of the same user or of root on this host, connected through a loopback address.
     ///
-    /// Both sides ask the kernel for the user of the socket at the other end, so that neither a client nor
-    /// a process that took the port first is another user's.
+    /// Both sides ask the kernel for the user of the socket at the other end, so neither a client nor a
+    /// process that took the port first can belong to another user.
     Loopback,
     /// Any peer that has the key.
     Key(SharedKey),
-    /// Any peer: for networks that are trusted.
+    /// Any peer; only for trusted networks.
     Insecure,
 }
 
-/// A connection to a peer that has sent its greeting and, if a key was required, has proved that it
-/// has it.
+/// A connection to a peer that has sent its greeting and, if a key was required, has proved that it has
+/// the key.
 pub struct Session {
     stream: Stream,
     side: Side,
@@ -70,8 +70,9 @@ impl Session {
         Self::handshake(stream, terms.into(), deadline)
     }
 
-    /// Like [`Session::connect`], from an address of this host. Without a key, the peer accepts only
-    /// the source address of the connection as this side's RDMA address: give the device's.
+    /// Like [`Session::connect`], but connects from the given address of this host. Without a key, the
+    /// peer accepts only the source address of the connection as this side's RDMA address, so pass the
+    /// device's address.
     ///
     /// # Errors
     /// Same as [`Session::connect`]; [`SocketError::AddressNotLocal`](crate::SocketError::AddressNotLocal).
@@ -85,8 +86,8 @@ impl Session {
         Self::handshake(stream, terms.into(), deadline)
     }
 
-    /// Like [`Session::connect`], for queue pairs of `device`. Without a key, the connection comes from
-    /// the device's own address, the only one that the peer accepts as the RDMA address.
+    /// Like [`Session::connect`], for queue pairs of `device`. Without a key, it connects from the device's
+    /// own address, which is the only RDMA address that the peer accepts.
     ///
     /// # Errors
     /// Same as [`Session::connect`].
@@ -159,7 +160,7 @@ impl Session {
         Ok(Self::after_handshake(stream, Side::Client, key))
     }
 
-    /// The TCP address of the peer.
+    /// Returns the peer's TCP address.
     ///
     /// # Errors
     /// [`SocketError::Os`](crate::SocketError::Os).
@@ -167,19 +168,19 @@ impl Session {
         self.stream.peer()
     }
 
-    /// The number of the user whose process is at the other end, if that is on this host and the kernel says which.
+    /// Returns the user ID of the process at the other end, if it is on this host and the kernel knows the user.
     pub fn peer_user(&self) -> Option<u32> {
         let (local, peer) = (self.stream.local().ok()?, self.stream.peer().ok()?);
         PeerUser::number_of_tcp(local, peer)
     }
 
-    /// Whether the peer proved that it has the shared key.
+    /// Returns whether the peer has proved that it has the shared key.
     pub fn is_authenticated(&self) -> bool {
         self.key.is_some()
     }
 
-    /// Sends `ours` to the peer, and receives the peer's. If the latter is refused, the peer gets the
-    /// reason.
+    /// Sends `ours` to the peer, and receives the peer's information. If that is refused, the peer is sent
+    /// the reason.
     ///
     /// # Errors
     /// [`HandshakeError::Mtu`] if the path MTUs differ; [`HandshakeError::OtherAddress`] if the peer
@@ -253,7 +254,7 @@ impl Session {
         Ok(())
     }
 
-    /// Sends the peer the reason why this side does not go on. The peer's next receive fails with
+    /// Sends the peer the reason why this side does not continue. The peer's next receive fails with
     /// [`HandshakeError::Refused`].
     ///
     /// # Errors
@@ -263,8 +264,8 @@ impl Session {
         self.send_frame(FrameKind::Refusal, reason, HandshakeStep::Refusal, deadline)
     }
 
-    /// Closes the connection if the peer's host does not respond for `limit`, also while neither side
-    /// sends. A peer that is busy still responds, as its kernel does.
+    /// Closes the connection if the peer's host does not respond for `limit`, even while neither side
+    /// sends. A busy peer still responds, because its kernel does.
     ///
     /// # Errors
     /// [`SocketError::Os`](crate::SocketError::Os).
@@ -293,10 +294,10 @@ impl Session {
         Ok(())
     }
 
-    /// Sends a message of the program, at most 64 KiB.
+    /// Sends a message of the program, of at most 64 KiB.
     ///
     /// # Errors
-    /// [`HandshakeError::TooLong`], and the message is not sent; [`Error::Deadline`], [`SocketError::Os`](crate::SocketError::Os).
+    /// [`HandshakeError::TooLong`], in which case the message is not sent; [`Error::Deadline`], [`SocketError::Os`](crate::SocketError::Os).
     pub fn send(&mut self, message: &[u8], deadline: Deadline) -> Result<()> {
         self.send_frame(FrameKind::Program, message, HandshakeStep::Send, deadline)
     }
@@ -397,25 +398,26 @@ impl Security {
     }
 }
 
-/// Shows whether a peer sent something, beside its [`Session`], and can end the connection.
+/// Watches the connection of a [`Session`]: shows whether the peer has sent something, and can end the
+/// connection.
 #[derive(Debug)]
 pub struct Watch(TcpStream);
 
 impl Watch {
-    /// Whether there is something to receive: a message, or the end of the connection. It does not
+    /// Returns whether there is something to receive, a message or the end of the connection. Does not
     /// wait.
     pub fn is_due(&self) -> bool {
         self.is_due_within(Duration::ZERO)
     }
 
-    /// Waits until there is something to receive; returns whether there is, `false` at the deadline
-    /// and where a signal interrupted the wait.
+    /// Waits until there is something to receive, and returns whether there is: `false` after the deadline,
+    /// or if a signal interrupted the wait.
     pub fn wait(&self, deadline: Deadline) -> bool {
         self.is_due_within(deadline.remaining())
     }
 
-    /// Ends the connection for both sides, from any thread: calls of its session that wait fail with
-    /// [`HandshakeError::Gone`].
+    /// Ends the connection for both sides. May be called from any thread; waiting calls of the session fail
+    /// with [`HandshakeError::Gone`].
     pub fn end_connection(&self) {
         // It fails only for a connection that has ended.
         let _ended = self.0.shutdown(Shutdown::Both);

@@ -14,40 +14,43 @@ use crate::types::PeerText;
 #[allow(missing_docs, reason = "the messages explain the fields")]
 pub enum HandshakeError {
     /// It speaks another protocol.
-    #[error("does not speak gdr's connection set-up; check host and port")]
+    #[error("does not speak gdr's connection setup protocol; check host and port")]
     Protocol,
     /// It speaks another version.
     #[error(
-        "speaks version {theirs} of the set-up, this is version {ours}; use one gdr on both sides"
+        "speaks version {theirs} of the setup protocol, but this side speaks version {ours}; use the \
+         same version of gdr on both sides"
     )]
     Version { ours: u16, theirs: u16 },
     /// It speaks something else above the set-up.
-    #[error("speaks {theirs}, and this side {ours}; check host and port")]
+    #[error("offers the service {theirs}, but this side expects {ours}; check host and port")]
     Service { ours: Service, theirs: Service },
     /// It uses another path MTU.
-    #[error("uses a path MTU of {theirs}, this side {ours}; give both the same")]
+    #[error("uses a path MTU of {theirs}, but this side uses {ours}; set both to the same value")]
     Mtu { ours: Mtu, theirs: Mtu },
     /// It announced a message that is too long.
-    #[error("announced a message of {len} bytes, {most} are possible; check host and port")]
+    #[error(
+        "announced a message of {len} bytes, but at most {most} are allowed; check host and port"
+    )]
     TooLong { len: usize, most: usize },
     /// Its message does not follow the format.
-    #[error("sent a message that violates the format: {0}; use one gdr on both sides")]
+    #[error("sent a malformed message: {0}; use the same version of gdr on both sides")]
     Malformed(&'static str),
     /// It requires a key and this side has none, or the reverse.
     #[error("{}", if *.theirs {
-        "asks for a shared key and this side has none; give this side the same key"
+        "requires a shared key, but this side has none; give this side the same key"
     } else {
-        "has no shared key and this side asks for one; give the peer the same key"
+        "has no shared key, but this side requires one; give the peer the same key"
     })]
     KeyMissing {
         /// Whether the peer requires the key.
         theirs: bool,
     },
     /// It does not have the same key.
-    #[error("does not know the shared key; give both sides the same one")]
+    #[error("has a different shared key; give both sides the same key")]
     WrongKey,
     /// It refused to go on.
-    #[error("refused: it says {0}")]
+    #[error("refused: {0}")]
     Refused(PeerText),
     /// It announced an RDMA address other than the address of its TCP connection.
     #[error(
@@ -57,18 +60,20 @@ pub enum HandshakeError {
     )]
     OtherAddress { tcp: IpAddr, named: SocketAddr },
     /// It announced an RDMA address that no device can have.
-    #[error("announces {named} as its RDMA address, which is {what}; give it its own address")]
+    #[error(
+        "announces {named} as its RDMA address, which is {what}; let it announce its own address"
+    )]
     NotAnAddress {
         named: SocketAddr,
         what: &'static str,
     },
     /// More connections arrived than are handled at a time.
-    #[error("did not authenticate before others took its place; connect again")]
+    #[error("did not authenticate before newer connections displaced it; connect again")]
     Crowded,
     /// It is a process of another user of this host, and has no key.
     #[error(
-        "is a process of user {uid} on this host; without a shared key only the same user's processes and \
-         root's are accepted: give both sides a key, or run both as one user"
+        "is a process of user {uid} on this host; without a shared key, only processes of the same user \
+         and of root are accepted: give both sides a key, or run both as the same user"
     )]
     OtherUser { uid: u32 },
     /// The kernel does not tell whose process it is, and it has no key.
@@ -79,13 +84,11 @@ pub enum HandshakeError {
     )]
     UnknownUser,
     /// It closed the connection.
-    #[error(
-        "closed the connection during {step}; it ended, or its own message says why it closed it"
-    )]
+    #[error("closed the connection during {step}; it exited, or its own error message says why")]
     Gone { step: HandshakeStep },
     /// Its host no longer answers.
     #[error(
-        "stopped answering during {step}: its host, or the route to it, is down; see `ip link` and \
+        "stopped answering during {step}: its host or the route to it is down; check with `ip link` and \
          `ping` on both sides"
     )]
     Lost { step: HandshakeStep },

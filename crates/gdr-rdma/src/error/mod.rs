@@ -28,8 +28,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 pub enum Error {
     /// A region that the peer may change and this side may not.
     #[error(
-        "a region with REMOTE_WRITE or REMOTE_ATOMIC needs LOCAL_WRITE too; network cards require \
-         it"
+        "a region with REMOTE_WRITE or REMOTE_ATOMIC also needs LOCAL_WRITE, which NICs require; add it"
     )]
     LocalWriteMissing,
     /// Something that the provider of a device does not offer.
@@ -39,12 +38,12 @@ pub enum Error {
     #[error("{_0} before the deadline; {}", _0.remedy())]
     Deadline(Awaited),
     /// A transfer that consists of several requests failed.
-    #[error("a transfer through the staging ring failed: {0}; make a new ring and connect it")]
+    #[error("a transfer through the staging ring failed: {0}; create and connect a new ring")]
     Transfer(TransferError),
     /// The TCP port of the connection set-up is in use.
     #[error(
-        "listening on TCP {address} failed: the port is in use; use another one, or end the \
-         process that listens there (`ss -ltnp` shows it)"
+        "listening on TCP {address} failed: the port is in use; use another port, or end the process \
+         that listens on it (`ss -ltnp` shows it)"
     )]
     ListenPortInUse {
         address: SocketAddr,
@@ -53,7 +52,7 @@ pub enum Error {
     /// The peer's TCP port was not reached.
     #[error(
         "connecting to TCP {address} failed: {source}; {}",
-        unreachable_hint(source).unwrap_or("see whether the peer listens there")
+        unreachable_hint(source).unwrap_or("check that the peer listens at this address")
     )]
     Connect {
         address: SocketAddr,
@@ -75,8 +74,8 @@ pub enum Error {
     },
     /// A listener that other hosts can reach and that accepts only peers of this host.
     #[error(
-        "listening on {address} needs a shared key: other hosts reach that address; give both \
-         sides a key, listen on a loopback address, or declare the network trusted"
+        "listening on {address} needs a shared key, because other hosts can reach that address; give \
+         both sides a key, listen on a loopback address, or declare the network trusted"
     )]
     ListenNeedsKey { address: SocketAddr },
     /// A key file that cannot or must not be used.
@@ -87,10 +86,10 @@ pub enum Error {
         remedy: String,
     },
     /// A shared key that is easy to guess.
-    #[error("a shared key of {len} bytes is too short; give at least {least}, random ones")]
+    #[error("a shared key of {len} bytes is too short; use at least {least} random bytes")]
     KeyTooShort { len: usize, least: usize },
     /// The connection set-up failed at the other end.
-    #[error("the peer at the other end of the connection set-up {0}")]
+    #[error("the peer in the connection setup {0}")]
     Handshake(#[from] HandshakeError),
     /// A kernel device failed or refused.
     #[error(transparent)]
@@ -165,10 +164,10 @@ impl fmt::Display for Awaited {
 #[non_exhaustive]
 pub enum TransferError {
     /// An earlier transfer failed, after which the state of the rest is unknown.
-    #[error("an earlier one failed")]
+    #[error("an earlier transfer failed")]
     Earlier,
     /// A request completed with an error.
-    #[error("{0} (look at the peer and its region)")]
+    #[error("{0} (check the peer and its region)")]
     Status(WcStatus),
 }
 

@@ -18,15 +18,15 @@ pub enum VerbsError {
     #[error(transparent)]
     Load(#[from] LoadError),
     /// No device has this name.
-    #[error("there is no RDMA device `{name}`: there are {}", known.join(", "))]
+    #[error("RDMA device `{name}` does not exist: choose one of {}", known.join(", "))]
     NoSuchDevice { name: String, known: Vec<String> },
     /// The device has no such port.
-    #[error("{device} has no port {port}: it has {ports}, counted from 1")]
+    #[error("{device} has no port {port}: its ports are numbered from 1 to {ports}")]
     NoSuchPort { device: String, port: u8, ports: u8 },
     /// The port is not active.
     #[error(
-        "{device} port {port} is {state}, not ACTIVE: plug the cable in, `ip link set up` its \
-         interface, and on InfiniBand check that a subnet manager runs"
+        "{device} port {port} is {state}, not ACTIVE: check the cable, bring its interface up (`ip link \
+         set up`) and, on InfiniBand, check that a subnet manager runs"
     )]
     PortDown {
         device: String,
@@ -35,14 +35,14 @@ pub enum VerbsError {
     },
     /// The port has no GID that can be used.
     #[error(
-        "{device} port {port} has no GID that routes: its interface has no IPv4 and no global IPv6 \
-         address; give it one (`ip addr add`), or select a GID by its index"
+        "{device} port {port} has no routable GID, because its interface has neither an IPv4 nor a \
+         global IPv6 address; add one (`ip addr add`), or select a GID by index"
     )]
     NoGid { device: String, port: u8 },
     /// The device has no on-demand paging.
     #[error(
-        "{device} has no on-demand paging: leave it out, and the memory is pinned; mlx5 adapters \
-         from ConnectX-4 on have it"
+        "{device} does not support on-demand paging: leave it out, so that the memory is pinned, or use \
+         an mlx5 adapter (ConnectX-4 or later)"
     )]
     NoOnDemandPaging { device: String },
     /// The port's table has no such GID.
@@ -63,7 +63,7 @@ pub enum VerbsError {
     },
     /// The peer is not on InfiniBand, or has no LID yet.
     #[error(
-        "{device} is on InfiniBand, and its peer has no LID: connect ports of one InfiniBand \
+        "{device} is on InfiniBand, but its peer has no LID: connect ports of the same InfiniBand \
          subnet, and check that a subnet manager runs"
     )]
     NoLid { device: String },
@@ -90,17 +90,17 @@ pub enum VerbsError {
     GpuRegistration(Vec<String>),
     /// Bytes arrived, and their visibility in GPU memory cannot be ensured.
     #[error(
-        "what arrived in GPU memory may not be visible there yet: {0}; use a staged buffer, or \
-         update the driver (CUDA 11.3 and later can flush such writes)"
+        "received data may not be visible in GPU memory yet: {0}; use a staged buffer, or update the \
+         driver (CUDA 11.3 and later can flush such writes)"
     )]
     Flush(#[source] FlushError),
     /// More segments than the queue pair accepts.
-    #[error("a request of {segments} segments is too long for this device: {most} at most")]
+    #[error("the request has {segments} segments, but this device supports at most {most}")]
     Segments { segments: usize, most: u32 },
     /// More READs and atomics at a time than the device supports.
     #[error(
-        "{device} does {most} READs and atomics at a time, not {asked}: ask for as many on both \
-         sides (max_rd_atomic, max_dest_rd_atomic)"
+        "{device} supports {most} outstanding READs and atomics, not {asked}: request at most that many \
+         on both sides (max_rd_atomic, max_dest_rd_atomic)"
     )]
     Reads {
         device: String,
@@ -117,8 +117,8 @@ pub enum VerbsError {
     },
     /// The device failed permanently.
     #[error(
-        "{device} has failed (IBV_EVENT_DEVICE_FATAL): all its queue pairs are lost; see the \
-         kernel log, then open it again"
+        "{device} has failed (IBV_EVENT_DEVICE_FATAL), and all its queue pairs are lost; check the \
+         kernel log, then open the device again"
     )]
     DeviceGone { device: String },
     /// A system call failed.
@@ -140,7 +140,7 @@ pub enum FlushError {
     #[error("reading GPU memory back {0}")]
     ReadBack(LoopbackError),
     /// The device could not read GPU memory back before, and is not asked again.
-    #[error("reading GPU memory back failed before")]
+    #[error("reading GPU memory back failed in an earlier attempt")]
     ReadBackFailedBefore,
 }
 

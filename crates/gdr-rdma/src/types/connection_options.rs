@@ -4,38 +4,36 @@ use std::time::Duration;
 
 use gdr_roce::{AckTimeout, Mtu, RetryCount, RnrRetry, RnrTimer};
 
-/// How a connection behaves (the rest of `struct ibv_qp_attr`).
+/// Options of a connection (the rest of `struct ibv_qp_attr`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct ConnectionOptions {
     /// The largest payload of a packet; both sides must use the same.
     pub path_mtu: Mtu,
-    /// How long to wait for an acknowledgement before a retry counts. The soft provider retransmits
-    /// earlier, as soon as the measured round-trip time suggests a loss.
+    /// How long to wait for an acknowledgement before counting a retry. The soft provider retransmits
+    /// earlier if the measured round-trip time suggests a loss.
     pub timeout: AckTimeout,
-    /// How many times to retransmit without progress.
+    /// How many times to retransmit without making progress.
     pub retry_count: RetryCount,
     /// How long to retransmit without progress before the connection fails with
-    /// [`WcStatus::RetryExceeded`](crate::WcStatus::RetryExceeded), in place of `retry_count`: the
-    /// time between two retransmissions starts at the measured round-trip time and its variation, at
-    /// most `timeout`, and doubles, up to 500 ms. With `None`,
-    /// `retry_count` alone decides, as IBTA specifies. A kernel device counts attempts, all with
-    /// one timeout: it gets the shortest timeout, `timeout` at least, with which `retry_count + 1`
-    /// attempts take this long.
+    /// [`WcStatus::RetryExceeded`](crate::WcStatus::RetryExceeded); this replaces `retry_count`. The time
+    /// between two retransmissions starts at the measured round-trip time plus its variation, at most
+    /// `timeout`, and doubles each time, up to 500 ms. With `None`, `retry_count` alone decides, as IBTA
+    /// specifies. A kernel device counts attempts with a fixed timeout, so it gets the shortest timeout,
+    /// at least `timeout`, with which `retry_count + 1` attempts take this long.
     pub give_up_after: Option<Duration>,
     /// How many times to retry when the peer has no receive posted.
     pub rnr_retry: RnrRetry,
     /// How long the peer is asked to wait when this side has no receive posted.
     pub min_rnr_timer: RnrTimer,
-    /// How many READs and atomics this side may have outstanding; at most the peer's
+    /// How many READs and atomics this side may have outstanding, at most the peer's
     /// `max_dest_rd_atomic`.
     pub max_rd_atomic: u8,
-    /// How many READs and atomics of the peer this side accepts at a time.
+    /// How many outstanding READs and atomics this side accepts from the peer.
     pub max_dest_rd_atomic: u8,
-    /// The service level of a kernel device's packets; of no meaning to the soft provider.
+    /// The service level of a kernel device's packets; the soft provider ignores it.
     pub service_level: u8,
-    /// The traffic class (DSCP and ECN bits) of a kernel device's packets; of no meaning to the soft
-    /// provider.
+    /// The traffic class (DSCP and ECN bits) of a kernel device's packets; the soft provider ignores it.
     pub traffic_class: u8,
 }
 

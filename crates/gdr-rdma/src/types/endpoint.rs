@@ -7,7 +7,7 @@ use gdr_roce::{LossRecovery, Psn, Qkey, Qpn};
 
 use super::Lid;
 
-/// What a peer must know to connect to a queue pair.
+/// What a peer needs to know to connect to a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Endpoint {
     /// The address at which its device receives.
@@ -20,11 +20,11 @@ pub struct Endpoint {
     pub lid: Option<Lid>,
     /// The UDP port from which it sends.
     pub source_port: SourcePort,
-    /// How it can recover losses. Both ends use selective retransmission if both can.
+    /// How it can recover from losses. Both ends use selective retransmission if both support it.
     pub loss_recovery: LossRecovery,
 }
 
-/// What must be known to send to a queue pair for datagrams.
+/// What a sender needs to know to send to a queue pair for datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct UdEndpoint {
     /// The address at which its device receives.

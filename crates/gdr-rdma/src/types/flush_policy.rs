@@ -13,7 +13,7 @@ use gdr_cuda::{DeviceInfo, WritesOrdering};
 /// it: Hopper, as NCCL assumes (`ncclTopoNeedFlush`, src/graph/paths.cc).
 const ORDERED_FROM: (u32, u32) = (9, 0);
 
-/// How bytes that a device wrote into GPU memory become visible before their completion is
+/// How bytes that a device has written to GPU memory become visible before their completion is
 /// returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]

@@ -78,7 +78,7 @@ pub struct ChosenGid {
 /// The port has no GID that is chosen by default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "no GID that routes: its interface has no IPv4 and no global IPv6 address; give it one (`ip addr \
+    "no routable GID: its interface has neither an IPv4 nor a global IPv6 address; add one (`ip addr \
      add`)"
 )]
 #[non_exhaustive]

@@ -1,6 +1,6 @@
 //! Plain types that the public interface and the providers share.
 //!
-//! Nothing here imports a device, a provider, or an object that one of them makes.
+//! Nothing here imports a device, a provider, or an object that one of them creates.
 
 mod connection_options;
 mod endpoint;
@@ -45,7 +45,7 @@ impl fmt::Display for Provider {
     }
 }
 
-/// How a device reaches registered memory.
+/// How a device accesses registered memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RegistrationMethod {

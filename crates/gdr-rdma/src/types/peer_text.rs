@@ -1,12 +1,12 @@
-//! Text of a peer, made safe to print.
+//! Text from a peer, made safe to print.
 
 use std::fmt;
 
 /// How many characters are kept at most.
 const MOST: usize = 200;
 
-/// Text that a peer sent, safe to print: one line of bounded length, without characters that affect a
-/// terminal or the text around it.
+/// Text from a peer that is safe to print: a single line of bounded length, without characters that
+/// affect a terminal or the surrounding text.
 ///
 /// Control and format characters (changes of direction, zero width), separators of lines and
 /// paragraphs, and unassigned characters are escaped as in Rust. The backslash is escaped too, so

@@ -16,12 +16,12 @@ pub struct VerbsOptions {
 }
 
 impl VerbsOptions {
-    /// Opens the first device with a port that is active and has a GID that routes.
+    /// Opens the first device that has an active port with a routable GID.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Opens the device of this name: `mlx5_0`. `mlx5_0:2` is its second port.
+    /// Opens the device with this name, such as `mlx5_0`; `mlx5_0:2` selects its second port.
     pub fn device(mut self, name: &str) -> Self {
         match name.rsplit_once(':') {
             Some((device, port)) if port.parse::<u8>().is_ok() => {
@@ -52,7 +52,7 @@ impl VerbsOptions {
         self
     }
 
-    /// Uses this libibverbs instead of the one that is found.
+    /// Uses this libibverbs instead of searching for one.
     pub fn library(mut self, library: &'static Verbs) -> Self {
         self.library = Some(library);
         self
@@ -66,9 +66,9 @@ impl VerbsOptions {
         self
     }
 
-    /// Lets the device write to registered memory in any order within a message
-    /// (`IBV_ACCESS_RELAXED_ORDERING`), if kernel and device support it: faster on some processors.
-    /// A completion still follows all bytes of its message.
+    /// Lets the device write the bytes of a message to registered memory in any order
+    /// (`IBV_ACCESS_RELAXED_ORDERING`), if the kernel and the device support it, which is faster on some
+    /// processors. A completion still follows all bytes of its message.
     pub fn relaxed_ordering(mut self) -> Self {
         self.relaxed_ordering = true;
         self

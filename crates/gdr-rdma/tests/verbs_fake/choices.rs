@@ -145,5 +145,8 @@ fn memory_is_paged_on_demand_or_refused_by_name_if_the_device_cannot() {
         .unwrap();
     assert_eq!(region.route(), RegistrationMethod::OnDemand);
     let error = Device::verbs(&options("rxe0")).unwrap_err().to_string();
-    assert!(error.contains("rxe0 has no on-demand paging"), "{error}");
+    assert!(
+        error.contains("rxe0 does not support on-demand paging"),
+        "{error}"
+    );
 }

@@ -38,7 +38,10 @@ fn a_fatal_device_event_is_reported_and_ends_all_waits() {
     );
     let buffer = Buffer::host(64).unwrap();
     let error = a.domain.register(&buffer, Access::all()).unwrap_err();
-    assert!(error.to_string().contains("open it again"), "{error}");
+    assert!(
+        error.to_string().contains("open the device again"),
+        "{error}"
+    );
 }
 
 #[test]

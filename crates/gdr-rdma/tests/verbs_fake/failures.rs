@@ -243,7 +243,7 @@ fn a_depth_of_reads_above_the_device_limit_is_refused_with_the_limit() {
     let error = a.pair.connect(&b.pair.endpoint(), &options()).unwrap_err();
     let text = error.to_string();
     assert!(
-        text.contains("4 READs and atomics at a time, not 16"),
+        text.contains("supports 4 outstanding READs and atomics, not 16"),
         "{text}"
     );
     let fewer = ConnectionOptions {

@@ -9,37 +9,37 @@ use std::io;
 pub enum PortSharingError {
     /// As many devices as can share a port do.
     #[error(
-        "{slots} devices share it already, which is the most; close one, or use another address"
+        "{slots} devices already share it, which is the maximum; close one, or use another address"
     )]
     Full { slots: usize },
     /// No member of the group answers.
     #[error(
-        "the processes that share it do not answer; see whether they are stopped, and end forked \
-         children of processes that ended (`ss -xlp src @gdr-roce*` lists them)"
+        "the processes that share it do not answer; check whether they are stopped, and end the forked \
+         children of processes that have exited (`ss -xlp src @gdr-roce*` lists them)"
     )]
     Silent,
     /// Every member of the group is a process that is stopped.
     #[error(
-        "process {process}, which has it, is stopped; let it go on (`kill -CONT {process}`, `fg`, or its \
+        "process {process}, which holds it, is stopped; resume it (`kill -CONT {process}`, `fg`, or its \
          debugger), or end it"
     )]
     Stopped { process: i32 },
     /// The user namespace of this process does not map all users, and calls several by one number.
     #[error(
-        "this user namespace does not tell whose processes share it, as it does not map all users \
+        "this user namespace hides which users' processes share it, because it does not map all users \
          (`/proc/self/uid_map`); run as a user that it maps to another number, or use another address"
     )]
     UnknownUser,
     /// The processes that share the port run another version.
-    #[error("the processes that share it use another version of gdr; use the same one")]
+    #[error("the processes that share it use a different version of gdr; use the same version")]
     OtherVersion,
     /// This process cannot have as many descriptors as a group has sockets.
-    #[error("this process may not open as many files as it needs; raise the limit (`ulimit -n`)")]
+    #[error("this process has reached its limit of open files; raise the limit (`ulimit -n`)")]
     TooFewDescriptors,
     /// The kernel does not pass datagrams as the program of the group says.
     #[error(
-        "the kernel does not pass datagrams to their device ({why}): another program has bound the \
-         port with SO_REUSEPORT, or a packet filter drops packets to this address"
+        "datagrams do not reach the right device ({why}): another program has bound the port with \
+         SO_REUSEPORT, or a packet filter drops packets to this address"
     )]
     NotSteered { why: String },
     /// A system call failed.

@@ -70,7 +70,7 @@ const COUNTERS: [(&str, Count); 21] = [
     ("port_xmit_packets", |all| all.packets_sent),
     ("port_xmit_wait", |_| 0),
     ("symbol_error", |_| 0),
-    // A packet may be counted between the loads of two counters.
+    // The subtraction saturates, because a packet may be counted between the loads of the two counters.
     ("unicast_rcv_packets", |all| {
         all.packets_received.saturating_sub(all.received_by_groups)
     }),
@@ -171,7 +171,7 @@ impl Facts {
         for (name, text) in &self.place.shown {
             add_text(tree, place, name, text.trim_end());
         }
-        // Programs that list all functions read it, and some stop at one without.
+        // Programs that list all functions read it, and some fail at one without it.
         static CONFIGURATION: [u8; 256] = configuration();
         let configuration = Node::File(Content::Bytes(&CONFIGURATION));
         tree.add(&format!("{place}/config"), configuration);
@@ -353,7 +353,8 @@ mod tests {
             ("unicast_xmit_packets", 5),
             ("multicast_xmit_packets", 4),
             ("port_rcv_packets", 7),
-            // A packet may be counted between the loads of two counters.
+            // The subtraction saturates, because a packet may be counted between the loads of the two
+            // counters.
             ("unicast_rcv_packets", 6),
             ("multicast_rcv_packets", 1),
         ] {

@@ -115,7 +115,7 @@ unsafe fn resolve(path: *const c_char, room: *mut c_char) -> *mut c_char {
 /// Same as realpath(3); `size` bytes at `room` are writable.
 unsafe fn resolve_checked(path: *const c_char, room: *mut c_char, size: usize) -> *mut c_char {
     if size < libc::PATH_MAX as usize {
-        // As the C library does.
+        // This is what the C library does.
         std::process::abort();
     }
     // SAFETY: the contract of this function.

@@ -87,7 +87,7 @@ fn open_own(
         let mut folder = match place.folder.try_lock() {
             Ok(folder) => folder,
             Err(TryLockError::Poisoned(folder)) => folder.into_inner(),
-            // In a forked child it may stay locked.
+            // In a forked child the lock may stay locked forever.
             Err(TryLockError::WouldBlock) => continue,
         };
         if folder.is_none() {
@@ -312,7 +312,7 @@ unsafe fn rewind(folder: *mut libc::DIR) {
         // SAFETY: the contract of this function.
         None => unsafe { next::rewinddir(folder) },
         Some(place) => plain((), || {
-            // As the C library does, which reads the folder again.
+            // Like the C library, read the directory again.
             if let Some(folder) = &mut *lock(&place.folder) {
                 let path = handle::path(folder.fd.as_raw_fd()).ok_or(Errno::BADF)?;
                 (folder.entries, folder.next) = (entries(&path)?, 0);

@@ -26,7 +26,7 @@ pub(super) enum Seen {
 pub(super) unsafe fn may_begin_here(dirfd: c_int, path: *const c_char) -> bool {
     // SAFETY: the contract of this function, for a byte after one that is not the last.
     let byte = |at| unsafe { path.add(at).read() as u8 };
-    // A byte is read only after all bytes before it, and none of them is the last one.
+    // Each byte is read only if the bytes before it have matched, so none of these is the terminator.
     let begins = |rest: &[u8; 3]| byte(2) == rest[0] && byte(3) == rest[1] && byte(4) == rest[2];
     match byte(0) {
         0 => false,
@@ -49,7 +49,7 @@ pub(super) unsafe fn may_have_failed_here(dirfd: c_int, path: *const c_char) -> 
     match errno() {
         // SAFETY: the contract of this function.
         libc::ENOENT => unsafe { may_begin_here(dirfd, path) },
-        // To the kernel, a descriptor of the tree is not a folder.
+        // The kernel does not see a descriptor of the tree as a directory.
         libc::ENOTDIR => true,
         _ => false,
     }

@@ -68,7 +68,7 @@ macro_rules! functions {
 
         extern "C" fn find_all() {
             static IS_DONE: AtomicBool = AtomicBool::new(false);
-            // Who sees it sees the addresses, too.
+            // A thread that sees this flag also sees the addresses.
             if IS_DONE.load(Ordering::Acquire) {
                 return;
             }
@@ -101,7 +101,7 @@ functions! {
     scandir64: (path: *const c_char, list: *mut *mut *mut libc::dirent, filter: Filter, compare: Compare) -> c_int, missing(-1);
     glob64: (pattern: *const c_char, flags: c_int, on_error: *mut c_void, found: *mut Glob) -> c_int,
         missing(libc::GLOB_ABORTED);
-    // Older C libraries have it under another name.
+    // Older C libraries have this function under another name.
     fstatat64: (folder: c_int, path: *const c_char, status: *mut libc::stat, flags: c_int) -> c_int,
         // SAFETY: the contract of this function.
         unsafe { libc::syscall(libc::SYS_newfstatat, folder, path, status, flags) as c_int };

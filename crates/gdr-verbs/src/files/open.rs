@@ -163,7 +163,7 @@ unsafe fn fopen(path: *const c_char, mode: *const c_char) -> *mut libc::FILE {
     unsafe {
         otherwise(libc::AT_FDCWD, path, LastLink::Follow, file, |seen| {
             let fd = open_seen(&seen, flags_of(CStr::from_ptr(mode).to_bytes()))?;
-            // A descriptor of this function.
+            // The descriptor belongs to this function.
             let file = libc::fdopen(fd, mode);
             if file.is_null() {
                 libc::close(fd);

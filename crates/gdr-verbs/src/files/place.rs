@@ -71,7 +71,7 @@ pub(crate) fn places<'a>(interfaces: impl Iterator<Item = &'a str>) -> Vec<Place
         None => function_of(interface).or_else(|| free.next()),
         Some(_) => free.next(),
     });
-    // A domain has 256 buses, and a device more than those that are free is in no place.
+    // A domain has 256 buses; devices beyond the free ones have no place.
     found.map_while(|place| place).collect()
 }
 
@@ -85,7 +85,7 @@ fn buses(domain: &str) -> impl Iterator<Item = String> {
 /// The PCI function of a network interface.
 fn function_of(interface: &str) -> Option<Place> {
     let mut folder = real_path(&format!("/sys/class/net/{interface}/device"))?;
-    // Between the two may be a device of another bus, as virtio's.
+    // A device on another bus, such as virtio, may be between the two.
     while !exists(&format!("{FUNCTIONS}/{}", folder.rsplit_once('/')?.1)) {
         folder.truncate(folder.rfind('/')?);
     }
@@ -99,7 +99,7 @@ fn function_of(interface: &str) -> Option<Place> {
 /// capabilities, no ranges of memory.
 pub(crate) const fn configuration() -> [u8; 256] {
     let mut bytes = [0; 256];
-    // Vendor and device, of this one and of its subsystem.
+    // The vendor and device IDs of the function, and of its subsystem.
     let mut at = 0;
     while at < 4 {
         bytes[at] = 0xff;
@@ -119,7 +119,7 @@ fn files(address: &str, near: Option<&str>) -> Vec<(&'static str, String)> {
     let speed = |name| of_neighbour(name).unwrap_or_else(|| "16.0 GT/s PCIe\n".to_owned());
     let width = |name| of_neighbour(name).unwrap_or_else(|| "16\n".to_owned());
     let mut files = vec![
-        // An Ethernet controller of no vendor.
+        // An Ethernet controller without a vendor.
         ("class", "0x020000\n".to_owned()),
         ("vendor", "0xffff\n".to_owned()),
         ("device", "0xffff\n".to_owned()),
@@ -127,7 +127,7 @@ fn files(address: &str, near: Option<&str>) -> Vec<(&'static str, String)> {
         ("subsystem_device", "0xffff\n".to_owned()),
         ("revision", "0x00\n".to_owned()),
         ("irq", "0\n".to_owned()),
-        // No ranges of memory. Programs that list all functions stop at one without the file.
+        // There are no memory ranges, but programs that list all functions fail at one without this file.
         (
             "resource",
             "0x0000000000000000 0x0000000000000000 0x0000000000000000\n".repeat(13),

@@ -188,7 +188,7 @@ const fn last(flags: c_int) -> LastLink {
 /// Writes what an open file of the tree is in the place of what its memfd is.
 #[inline(always)]
 fn correct(fd: c_int, status: &mut libc::stat) {
-    // A memfd has no name in a file system.
+    // A memfd does not have a name in a file system.
     if status.st_nlink == 0 || rdma_cm::are_any_open() {
         correct_own(fd, status);
     }

@@ -132,7 +132,7 @@ impl<C> Tree<C> {
         }
         match self.0.get_key_value(&at) {
             Some((path, node)) => Found::Here(path, node),
-            // Above a folder there are folders.
+            // A directory has only directories above it.
             None => Found::Elsewhere(at.into_bytes()),
         }
     }

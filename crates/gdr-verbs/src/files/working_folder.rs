@@ -165,7 +165,7 @@ unsafe fn current(room: *mut c_char, size: usize) -> *mut c_char {
 /// Same as getcwd(3); `whole` bytes at `room` are writable.
 unsafe fn current_checked(room: *mut c_char, size: usize, whole: usize) -> *mut c_char {
     if size > whole {
-        // As the C library does.
+        // This is what the C library does.
         std::process::abort();
     }
     // SAFETY: the contract of this function.

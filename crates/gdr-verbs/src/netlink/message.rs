@@ -88,7 +88,7 @@ impl Message {
     pub(super) fn result(&self, errno: Option<Errno>) -> Self {
         let code = errno.map_or(0, |errno| -errno.get());
         let mut attributes = code.to_ne_bytes().to_vec();
-        // It repeats the header of the request: programs compare nothing of it but the sequence number.
+        // The answer repeats the request's header, of which programs only compare the sequence number.
         attributes.extend(&self.bytes(0)[..HEADER]);
         Self {
             kind: ERROR,

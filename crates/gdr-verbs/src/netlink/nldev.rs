@@ -135,7 +135,7 @@ impl Device {
             .answer()
             .with(DEV_INDEX, &self.index.to_ne_bytes())
             .with_text(DEV_NAME, &self.name)
-            // For a device it says how many ports there are, for a port which one it is.
+            // For a device this is the number of ports, for a port its index.
             .with(PORT_INDEX, &PORT.to_ne_bytes())
     }
 

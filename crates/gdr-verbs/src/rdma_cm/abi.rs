@@ -93,7 +93,7 @@ impl<const N: usize> Answer<N> {
     pub(super) fn vector(&mut self, at: usize, peer: IpAddr) {
         self.put(at, &gid(peer).octets());
         self.put(at + 21, &[HOP_LIMIT]);
-        // It is global, by port 1.
+        // The address is global, through port 1.
         self.put(at + 29, &[1, 1]);
     }
 }

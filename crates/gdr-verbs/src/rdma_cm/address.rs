@@ -69,7 +69,8 @@ fn device_to(source: Option<IpAddr>, destination: IpAddr) -> Option<Arc<Device>>
         socket.local_addr()
     });
     let routed = routed.ok().and_then(|local| Device::at(local.ip()));
-    // Loopback addresses reach each other from any of them. No route leads to a group by them, but it is there.
+    // Any loopback address can reach the others. No route leads from them to a group, but the group can be
+    // reached.
     let is_near = destination.is_loopback() || destination.is_multicast();
     let on_loopback = |device: &&Arc<Device>| {
         let own = device.nic().address;

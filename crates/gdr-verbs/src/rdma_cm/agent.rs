@@ -78,7 +78,7 @@ fn run(management: &Management, index: c_int) {
     loop {
         let deadline = state::with(|state| {
             let Some(agent) = state.agents.get_mut(&index) else {
-                // It is not in its place yet.
+                // The agent is not in its place yet.
                 return Some(Deadline::after(Duration::from_millis(1)));
             };
             let now = agent.now();

@@ -67,7 +67,7 @@ impl Channel {
     }
 
     fn announce(&self) {
-        // A pipe has room for a byte.
+        // The pipe always has room for a byte.
         if let Err(error) = rustix::io::write(&self.writer, &[0]) {
             tracing::error!(%error, "an event was not announced");
         }
@@ -92,7 +92,8 @@ impl Channel {
             all.into_iter().partition(|event| event.owner == owner);
         *events = kept;
         if had_any && events.is_empty() {
-            // Where the kernel cannot read without waiting, or another thread has just read it, it stays.
+            // The byte stays if the kernel cannot read without waiting, or if another thread has just read
+            // it.
             let mut byte = [0];
             let _read = rustix::io::preadv2(
                 &self.reader,

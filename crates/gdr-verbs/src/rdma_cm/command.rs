@@ -274,7 +274,7 @@ fn query_route(state: &State, command: &Command<'_>, handle: u32) -> Result<Repl
                 .destination
                 .map_or(0, |peer| state.path_mtu(device.index(), peer.ip()));
             answer.u32(52, 1).u32(56, mtu.into());
-            // One path by exactly this MTU, rate and lifetime.
+            // The answer has one path, with exactly this MTU, rate and lifetime.
             answer.put(62, &[HOP_LIMIT, 0, 1, 0, 2, 2, RATE, 2, ACK_TIMEOUT]);
         }
     }
@@ -326,14 +326,14 @@ fn query(state: &State, command: &Command<'_>, handle: u32, option: u32) -> Resu
             if let (Some(device), true) = (device, is_routed(id)) {
                 let peer = id.destination.map(|peer| peer.ip());
                 let mtu = peer.map_or(0, |peer| state.path_mtu(device.index(), peer));
-                // GMP, primary and bidirectional.
+                // The flags say GMP, primary and bidirectional.
                 answer.u32(0, 1).u32(8, 1 | 2 | 8 | 32);
                 let [own, peer] = gids(id);
                 answer.put(24, &peer).put(40, &own);
                 answer
                     .put(60, &[0, 0, 0, HOP_LIMIT, 0, 0x80 | 1])
                     .put(66, &PARTITION);
-                // Exactly this MTU, rate and lifetime.
+                // The selectors say exactly this MTU, rate and lifetime.
                 answer.put(70, &[0x80 | mtu, 0x80 | RATE, 0x80 | ACK_TIMEOUT]);
             }
             reply(command, 0, &answer.0, 8)
@@ -363,7 +363,7 @@ fn listen(state: &mut State, channel: &Arc<Channel>, handle: u32) -> Result<Repl
     };
     let mut failed = Errno::NODEV;
     for device in Device::all().iter().filter(is_meant) {
-        // A device that cannot be opened leaves the others.
+        // A device that cannot be opened must not affect the others.
         let agent = match state.agent(device) {
             Ok(agent) => agent,
             Err(errno) => {
@@ -538,7 +538,7 @@ fn reject(state: &mut State, channel: &Arc<Channel>, fields: &Fields<'_>) -> Res
         return Err(Errno::INVAL);
     };
     let is_of_datagrams = id.is_of_datagrams();
-    // A library that has no reasons sends 0.
+    // A library that does not support reasons sends 0.
     let reason = match fields.u8(5) {
         0 => RejectReason::CONSUMER,
         reason => RejectReason(reason.into()),
@@ -568,7 +568,7 @@ fn disconnect(state: &mut State, channel: &Arc<Channel>, handle: u32) -> Result<
     };
     let agent = state.agent_of(handle)?;
     let now = agent.now();
-    // As in the kernel, it succeeds also where there is no connection any more, or not yet.
+    // As in the kernel, this succeeds even if there is no connection any more, or not yet.
     let _over = agent.manager.disconnect(now, comm);
     state.pump_and_wake(index);
     Ok(None)
@@ -662,7 +662,8 @@ fn set_option(
                 0 => Reuse::Exclusive,
                 _ => Reuse::Shared,
             };
-            // As in the kernel, one that listens does not share, and one that is bound goes on sharing.
+            // As in the kernel, an identifier that listens cannot share, and one that is bound continues to
+            // share.
             if id.step == Step::Listening || reuse == Reuse::Exclusive && id.source.is_some() {
                 return Err(Errno::INVAL);
             }

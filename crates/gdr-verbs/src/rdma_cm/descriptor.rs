@@ -56,7 +56,7 @@ fn find(fd: RawFd) -> Option<Arc<Channel>> {
     if rustix::fs::fstat(borrowed).is_ok_and(|status| channel.is_at(&status)) {
         return Some(channel);
     }
-    // It was closed by a way that this library does not see.
+    // The descriptor was closed in a way that this library does not see.
     channels.remove(&fd);
     drop(channels);
     forget(channel);

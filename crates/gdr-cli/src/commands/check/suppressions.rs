@@ -26,7 +26,7 @@ impl Suppressions {
         for path in files {
             let text = fs::read_to_string(path).map_err(|error| {
                 UsageError(format!(
-                    "--suppress {}: it cannot be read: {error}",
+                    "--suppress {}: the file cannot be read: {error}",
                     path.display()
                 ))
             })?;
@@ -51,10 +51,10 @@ impl Suppressions {
             };
             let part = words.next().map(str::to_owned);
             if words.next().is_some() {
-                return Err(format!("line {number}: more than a rule and a name"));
+                return Err(format!("line {number}: expected only a rule and a name"));
             }
             if rule.is_none() && part.is_none() {
-                return Err(format!("line {number}: it suppresses everything"));
+                return Err(format!("line {number}: this would suppress everything"));
             }
             self.0.push(Suppression { rule, part });
         }

@@ -22,8 +22,8 @@ pub(super) fn list(which: &Which) -> Result<(Listing, Exit)> {
     let node = which.open()?;
     let refuse = |what: &str| {
         InputError(format!(
-            "{}: {what}; `gdr nics --from` shows the NICs that it has, and an archive of `gdr \
-             collect` has all of it",
+            "{}: {what}; `gdr nics --from` shows the NICs that it contains, and an archive from `gdr \
+             collect` contains all facts",
             which.name()
         ))
     };

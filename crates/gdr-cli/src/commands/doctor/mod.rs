@@ -25,8 +25,8 @@ use crate::spelling::nearest;
 
 /// Find out why GPUDirect RDMA is off or slow on this node, and how to fix it
 ///
-/// Only reads. Root can read more: without it, PCI registers beyond the first 64 bytes and the kernel
-/// log are reported as unknown.
+/// The doctor changes nothing. Run it as root for a full report: other users cannot read the kernel
+/// log or PCI registers beyond the first 64 bytes, and these are then reported as unknown.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Options {
@@ -36,7 +36,7 @@ pub(crate) struct Options {
     #[command(flatten)]
     which: Which,
 
-    /// Check for this use only
+    /// Run only the checks that matter for this use
     #[arg(long = "for", value_name = "USE", value_parser = one_of(Workload::ALL, Workload::name))]
     purpose: Option<Workload>,
 
@@ -44,11 +44,11 @@ pub(crate) struct Options {
     #[arg(long, value_name = "IDS", value_delimiter = ',')]
     only: Vec<String>,
 
-    /// Leave out these checks
+    /// Skip these checks
     #[arg(long, value_name = "IDS", value_delimiter = ',')]
     skip: Vec<String>,
 
-    /// Run only the checks of these groups
+    /// Run only the checks in these groups
     #[arg(
         long,
         value_name = "GROUPS",
@@ -57,7 +57,7 @@ pub(crate) struct Options {
     )]
     group: Vec<Group>,
 
-    /// Check only this GPU with this NIC, by name or PCI address, in either order
+    /// Check only this GPU and NIC, named in either order by name or PCI address
     #[arg(long, value_name = "GPU,NIC", value_parser = PairNames::parse)]
     pair: Option<PairNames>,
 
@@ -65,20 +65,20 @@ pub(crate) struct Options {
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Format::Text)]
     format: Format,
 
-    /// Show only what is wrong
+    /// Show only problems
     #[arg(short, long)]
     quiet: bool,
 
-    /// What counts as a failure in the exit status: with `warn`, a warning exits with 2; with
-    /// `unknown`, an unknown result does too
+    /// Which results make the exit status 2: failures; with `warn`, also warnings; with `unknown`, also
+    /// unknown results
     #[arg(long, value_enum, value_name = "WHAT", default_value_t = FailOn::Fail)]
     fail_on: FailOn,
 
-    /// Exit with 2 if no GPU is usable, whatever else is found: for job prologs
+    /// Exit with status 2 if no GPU is usable, whatever else is found; for job prologs
     #[arg(long)]
     require_gpu: bool,
 
-    /// Rehearse an alarm: add a failure of these checks, marked REHEARSAL, to what is found
+    /// Report these checks as failed, marked REHEARSAL, to test an alarm
     #[arg(long, value_name = "IDS", value_delimiter = ',')]
     inject: Vec<String>,
 }
@@ -88,7 +88,7 @@ pub(crate) struct Options {
 enum About {
     /// List every check
     List,
-    /// Show what a check means, what it reads and its criteria
+    /// Show what a check means, what it reads and how it decides
     Show {
         /// The check
         #[arg(value_name = "ID", required = true)]
@@ -124,7 +124,7 @@ impl PairNames {
     fn parse(text: &str) -> Result<Self, String> {
         let (first, second) = text
             .split_once(',')
-            .ok_or("name a GPU and a NIC, such as GPU0,mlx5_0")?;
+            .ok_or("give a GPU and a NIC, such as GPU0,mlx5_0")?;
         Ok(Self {
             first: first.trim().to_owned(),
             second: second.trim().to_owned(),
@@ -139,34 +139,37 @@ fn one_of<T: Copy + Send + Sync + 'static, const N: usize>(
 ) -> impl TypedValueParser<Value = T> {
     PossibleValuesParser::new(all.map(name)).try_map(move |text| {
         let named = all.into_iter().find(|value| name(*value) == text);
-        named.ok_or("this value is not known")
+        named.ok_or("unknown value")
     })
 }
 
 impl CommandSpec for Options {
     const GROUP: command::Group = command::Group::Diagnose;
     const STATUSES: Statuses = &[
-        (Exit::Fine, "nothing is wrong"),
-        (Exit::Warning, "a warning"),
-        (Exit::Failure, "a failure, or what --fail-on names"),
+        (Exit::Fine, "no problems found"),
+        (Exit::Warning, "warnings found"),
+        (
+            Exit::Failure,
+            "failures found, or results that --fail-on selects",
+        ),
         (
             Exit::Undecided,
-            "too little is known, or standard output was closed",
+            "not enough is known, or standard output was closed",
         ),
         (Exit::Input, INPUT),
     ];
     const EXAMPLES: &'static str = "\
 Examples:
-  gdr doctor                       judge this node
+  gdr doctor                       check this node
   gdr doctor --example             see what a report looks like
-  gdr doctor --for nccl            only what matters to NCCL
-  gdr doctor --pair GPU0,mlx5_3    only one GPU and one NIC
-  gdr doctor --only acs.path -v    one check, with its evidence
-  gdr doctor -q --require-gpu      in a job's prologue
-  gdr doctor --inject acs.path     rehearse an alarm: a failure that is marked and not real
+  gdr doctor --for nccl            check only what matters for NCCL
+  gdr doctor --pair GPU0,mlx5_3    check one GPU and one NIC
+  gdr doctor --only acs.path -v    run one check, and show its evidence
+  gdr doctor -q --require-gpu      run in a job prolog
+  gdr doctor --inject acs.path     test an alarm with a marked, artificial failure
   gdr doctor --format html > r.html
-  gdr doctor list                  every check
-  gdr doctor show acs.path         what a check means and how it judges";
+  gdr doctor list                  list every check
+  gdr doctor show acs.path         show what a check means and how it decides";
     const RUN: Run<Self> = run;
 }
 
@@ -232,13 +235,13 @@ impl Distances {
             (Some(matrix), None) if tables == 1 => Ok(Self::Matrix(matrix)),
             (None, Some(topology)) if topologies == 1 => Ok(Self::Nccl(topology)),
             (None, None) => Err(InputError(
-                "it has no matrix of distances; pass the output of `nvidia-smi topo -m`"
+                "the file contains no distance matrix; pass the output of `nvidia-smi topo -m`"
                     .to_owned(),
             )
             .into()),
             _ => Err(InputError(format!(
-                "it has {tables} matrices and {topologies} topologies of NCCL: put each into a file of \
-                 its own"
+                "the file contains {tables} matrices and {topologies} NCCL topologies: put each into a \
+                 separate file"
             ))
             .into()),
         }
@@ -338,9 +341,9 @@ fn unknown_check(name: &str) -> UsageError {
     } else if let Some(near) = nearest(name, gdr_doctor::all().map(|check| check.id.0)) {
         format!("did you mean {near}?")
     } else {
-        "`gdr doctor list` names them all".to_owned()
+        "`gdr doctor list` shows all of them".to_owned()
     };
-    UsageError(format!("there is no check `{name}`: {hint}"))
+    UsageError(format!("`{name}` is not a check: {hint}"))
 }
 
 /// The GPU and the NIC of a pair, in whatever order they were named.
@@ -359,8 +362,8 @@ fn pair(node: &Node, ends: &PairNames) -> Result<(Bdf, Bdf)> {
                 DeviceKind::Nic => "NICs",
             };
             return Err(UsageError(format!(
-                "--pair: {first} and {second} are both {both}: name a GPU and a NIC; `gdr topo why \
-                 {first} {second}` says how far apart two devices are"
+                "--pair: {first} and {second} are both {both}: give a GPU and a NIC; `gdr topo why \
+                 {first} {second}` shows how far apart two devices are"
             ))
             .into());
         }
@@ -368,7 +371,7 @@ fn pair(node: &Node, ends: &PairNames) -> Result<(Bdf, Bdf)> {
     let is_nic = node.inventory.nics().iter().any(|it| it.bdf == nic.bdf);
     let function = node.inventory.function(nic.bdf);
     if !is_nic && !function.is_some_and(|function| function.identity.is_network()) {
-        return Err(UsageError(format!("--pair: {nic} is not a NIC: name a GPU and a NIC")).into());
+        return Err(UsageError(format!("--pair: {nic} is not a NIC: give a GPU and a NIC")).into());
     }
     Ok((gpu.bdf, nic.bdf))
 }

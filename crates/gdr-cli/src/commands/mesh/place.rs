@@ -45,7 +45,7 @@ impl Place {
         };
         let missing = |what: &str| {
             UsageError(format!(
-                "the {what} is not known: start this with srun, mpirun or torchrun, or give --rank, \
+                "the {what} is unknown: start gdr with srun, mpirun or torchrun, or use --rank, \
                  --ranks and --meet, or --host-file"
             ))
         };
@@ -54,8 +54,9 @@ impl Place {
         let ranks = options.ranks.or(known.ranks);
         let ranks = ranks.ok_or_else(|| missing("number of ranks"))?;
         if rank >= ranks {
-            let what =
-                format!("--rank {rank} of --ranks {ranks}: ranks are from 0 to the number less 1");
+            let what = format!(
+                "--rank {rank} of --ranks {ranks}: ranks range from 0 to one less than their number"
+            );
             return Err(UsageError(what).into());
         }
         if !(2..=MOST_RANKS).contains(&ranks) {

@@ -3,32 +3,32 @@
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use gdr_perf::transfer::MinimumRate;
 
-/// The options of perftest that gdr does not have under a name of its own.
+/// Options of perftest for which gdr has no other name.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "As in perftest")]
 pub(super) struct PerftestOptions {
-    /// Reach GPU memory by a dma-buf that a kernel device registers, or fail
+    /// Register GPU memory with a kernel device by dma-buf, or fail
     #[arg(long = "use_cuda_dmabuf")]
     pub(super) dma_buf: bool,
 
-    /// Print the rates of all sizes again and again, every --duration seconds [default: 5]
+    /// Measure forever, printing the rates of all sizes every --duration seconds [default: 5]
     #[arg(long = "run_infinitely", conflicts_with = "iters")]
     pub(super) endless: bool,
 
-    /// Requests of READ and atomics in flight, at most: the smaller of this and --tx-depth counts
+    /// Limit the READs and atomics in flight; the smaller of this and --tx-depth applies
     #[arg(short, long, value_name = "N", value_parser = crate::units::count)]
     pub(super) outs: Option<u32>,
 
-    /// Exponent of the time to an acknowledgement: 4.096 us * 2^N, with 7 retries [default: what
-    /// --timeout allows]
+    /// Acknowledgement timeout as an exponent: 4.096 us * 2^N, with 7 retries [default: derived from
+    /// --timeout]
     #[arg(short = 'u', long, value_name = "N")]
     pub(super) qp_timeout: Option<u8>,
 
-    /// Service level of kernel devices
+    /// Service level (kernel devices only)
     #[arg(short = 'S', long = "sl", value_name = "N", default_value_t = 0)]
     pub(super) service_level: u8,
 
-    /// Traffic class of kernel devices: DSCP and ECN bits of the packets
+    /// Traffic class, which sets the packets' DSCP and ECN bits (kernel devices only)
     #[arg(
         short = 'T',
         long = "tos",
@@ -38,23 +38,23 @@ pub(super) struct PerftestOptions {
     )]
     pub(super) traffic_class: u8,
 
-    /// As --min in MiB/s, or in Gb/s with --report_gbits
+    /// Like --min, but in MiB/s, or in Gb/s with --report_gbits
     #[arg(short = 'w', long = "limit_bw", value_name = "RATE", value_parser = positive, conflicts_with = "min")]
     limit_bw: Option<f64>,
 
-    /// Fail if a size has fewer millions of messages in a second
+    /// Fail if a size has a lower message rate than this, in millions per second
     #[arg(short = 'y', long = "limit_msgrate", value_name = "RATE", value_parser = positive)]
     pub(super) limit_msgrate: Option<f64>,
 
-    /// Both units are always shown; --limit_bw is in Gb/s then
+    /// Read --limit_bw in Gb/s (both units are always shown)
     #[arg(long = "report_gbits")]
     report_gbits: bool,
 
-    /// Show the columns of CPU time, and all others: --wide
+    /// Show CPU time and all other columns, as with --wide
     #[arg(long = "cpu_util", conflicts_with_all = ["csv", "json"])]
     pub(super) cpu_util: bool,
 
-    /// Leave the CPUs to the kernel's scheduler: --cpus any
+    /// Let the kernel choose the CPUs, as with --cpus any
     #[arg(long = "disable_numa", conflicts_with = "cpus")]
     pub(super) disable_numa: bool,
 
@@ -66,27 +66,27 @@ pub(super) struct PerftestOptions {
     #[arg(long = "out_json_file", value_name = "FILE")]
     out_json_file: Option<std::path::PathBuf>,
 
-    /// Connection type: RC only
+    /// Connection type; only RC is supported
     #[arg(short = 'c', long, value_name = "TYPE", value_parser = connection, default_value = "RC")]
     _connection: Reliable,
 
-    /// Kind of GPU memory: 0 only; --memory names others
+    /// Kind of GPU memory; only 0 is supported (see --memory)
     #[arg(long = "cuda_mem_type", value_name = "N", value_parser = cuda_memory, conflicts_with = "memory")]
     _cuda_mem_type: Option<Reliable>,
 
-    /// Nothing warns of CPU frequencies
+    /// Accepted and ignored: gdr never warns about CPU frequencies
     #[arg(short = 'F', long = "CPU-freq")]
     _cpu_freq: bool,
 
-    /// No peak is computed: a row is the whole measured time
+    /// Accepted and ignored: gdr never computes a peak
     #[arg(short = 'N', long = "noPeak")]
     _no_peak: bool,
 
-    /// Every size has --warm-up messages before the measured ones
+    /// Accepted and ignored: gdr always warms up (see --warm-up)
     #[arg(long = "perform_warm_up")]
     _perform_warm_up: bool,
 
-    /// Memory is registered without relaxed ordering
+    /// Accepted and ignored: gdr never registers memory with relaxed ordering
     #[arg(long = "disable_pcie_relaxed")]
     _disable_pcie_relaxed: bool,
 }
@@ -99,10 +99,10 @@ fn connection(text: &str) -> Result<Reliable, String> {
     match text.to_ascii_uppercase().as_str() {
         "RC" => Ok(Reliable),
         "UC" | "UD" | "XRC" | "DC" | "SRD" => Err(format!(
-            "gdr perf measures reliable connections only; `gdr run -- ib_send_bw -c {text}` measures \
-             with perftest, UD on a soft device too"
+            "gdr perf measures only reliable connections; use perftest with `gdr run -- ib_send_bw -c \
+             {text}` (soft devices support UD)"
         )),
-        _ => Err("give RC".to_owned()),
+        _ => Err("use RC".to_owned()),
     }
 }
 
@@ -113,15 +113,15 @@ fn cuda_memory(text: &str) -> Result<Reliable, String> {
             "managed memory moves between host and GPU, so no device registers it as GPU memory"
                 .to_owned(),
         ),
-        "4" => Err("leave out the GPU: memory of malloc is host memory".to_owned()),
-        _ => Err("give 0; --memory names what allocates".to_owned()),
+        "4" => Err("memory from malloc is host memory: leave out the GPU".to_owned()),
+        _ => Err("use 0, or choose the allocator with --memory".to_owned()),
     }
 }
 
 fn positive(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(number) if number > 0.0 && number.is_finite() => Ok(number),
-        _ => Err("give a number that is more than 0".to_owned()),
+        _ => Err("use a number greater than 0".to_owned()),
     }
 }
 
@@ -147,17 +147,17 @@ impl PerftestOptions {
 
 const RAW: &str = "it belongs to perftest's raw Ethernet programs, which `gdr run` gives queue pairs for raw \
                    packets without a NIC";
-const RATE_LIMIT: &str = "gdr perf sends as fast as it can, and limits no rate";
-const MEMORY: &str = "each end uses host memory, or with --gpu memory of an NVIDIA GPU";
+const RATE_LIMIT: &str = "gdr perf sends as fast as it can, without a rate limit";
+const MEMORY: &str = "each end uses host memory or, with --gpu, the memory of an NVIDIA GPU";
 const CRYPTO: &str =
     "gdr perf sends the bytes as they are, without encryption or signatures by the NIC";
 const CM: &str =
     "the ends find each other over TCP at --port, and connect the queue pairs themselves";
 const MULTICAST: &str =
-    "gdr perf has one peer: perftest's own ib_send_bw sends to a multicast group, of a NIC";
-const DC: &str = "gdr perf measures reliable connections, which have no streams of DC";
+    "gdr perf has one peer: use perftest's ib_send_bw to send to a multicast group through a NIC";
+const DC: &str = "gdr perf measures reliable connections, which have no DC streams";
 const TPH: &str = "gdr perf registers memory without TLP processing hints";
-const POLLING: &str = "gdr perf polls, as many completions at a time as there are";
+const POLLING: &str = "gdr perf always polls, and takes all available completions at once";
 const QUANTILES: &str =
     "--wide shows quantiles up to p99.99, and --json has every latency in a histogram";
 
@@ -185,15 +185,15 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ),
     (
         "O dualport, report-per-port",
-        "one run uses one port: start one for each port, with -i",
+        "each run uses one port: start one run per port, with -i",
     ),
     (
         "f margin",
-        "the time of --duration begins after the warm-up and is measured as a whole",
+        "--duration starts after the warm-up, and all of it is measured",
     ),
     (
         "W report-counters",
-        "read them before and after: they are in /sys/class/infiniband/DEV/ports/N",
+        "read the counters in /sys/class/infiniband/DEV/ports/N before and after the run",
     ),
     (
         "B source_mac, E dest_mac, J dest_ip, j source_ip, K dest_port, k source_port, Y \
@@ -208,7 +208,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ),
     (
         "use-srq",
-        "every queue pair has receives of its own, --rx-depth of them",
+        "every queue pair has its own receive queue, with --rx-depth receives",
     ),
     (
         "recv_post_list",
@@ -216,11 +216,11 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ),
     (
         "no_lock",
-        "locks that no other thread wants cost nothing that can be measured",
+        "the cost of an uncontended lock is too small to measure",
     ),
     (
         "use-null-mr",
-        "gdr perf compares bytes, which a null region does not have",
+        "gdr perf compares bytes, and a null region stores none",
     ),
     (
         "report-both",
@@ -230,10 +230,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "reversed",
         "start the server where the bytes should arrive, or measure read-bw",
     ),
-    (
-        "pkey_index",
-        "queue pairs have the partition key at index 0",
-    ),
+    ("pkey_index", "queue pairs use the partition key at index 0"),
     ("inline_recv", "receives are in registered memory"),
     (
         "burst_size, typical_pkt_size, rate_limit, rate_limit_type, rate_units, latency_gap",
@@ -245,15 +242,15 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ),
     (
         "flow_label",
-        "packets of kernel devices have the flow label 0; soft devices send from ports of their own instead",
+        "kernel devices send packets with flow label 0; soft devices vary the source port instead",
     ),
     (
         "payload_file_path",
-        "--verify uses patterns that are different in each size, queue pair and message",
+        "--verify uses a different pattern for each size, queue pair and message",
     ),
     (
         "use_cuda_pcie_mapping",
-        "the flag of a dma-buf is chosen where the GPU needs it: `gdr doctor` has it as dmabuf.force_pcie",
+        "gdr sets the dma-buf flag if the GPU needs it: see dmabuf.force_pcie in `gdr doctor`",
     ),
     (
         "use_data_direct",
@@ -272,7 +269,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("odp", "memory is pinned while it is registered"),
     (
         "use_hugepages",
-        "memory is what the kernel gives; transparent huge pages are its choice",
+        "gdr does not request huge pages; the kernel decides about transparent huge pages",
     ),
     (
         "mr_per_qp",
@@ -280,7 +277,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ),
     (
         "ipv6",
-        "-x chooses the GID, and an IPv6 address as HOST the device that leads there",
+        "choose the GID with -x, or pass an IPv6 address as HOST to use the device that routes there",
     ),
     (
         "ipv6-addr",
@@ -288,10 +285,13 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ),
     (
         "use_old_post_send",
-        "the way of posting is the device's: extended queue pairs where it has them",
+        "gdr uses the extended post-send interface if the device has it",
     ),
     ("dlid", "the LID comes from the peer"),
-    ("wait_destroy", "the ends say when they are ready to go"),
+    (
+        "wait_destroy",
+        "the ends tell each other when they are done",
+    ),
     (
         "aes_xts, encrypt_on_tx, sig_before, aes_block_size, kek_path, credentials_path, \
          data_enc_keys_number, data_enc_key_app_path, sig_offload",
@@ -304,16 +304,16 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ),
     (
         "congest_type",
-        "congestion control is what the NIC is set to",
+        "the NIC's settings determine congestion control",
     ),
     (
         "write_with_imm",
-        "write-lat to GPU memory has immediates; write-bw has none",
+        "write-lat to GPU memory uses immediate data; write-bw does not",
     ),
-    ("send_with_imm", "a SEND has no immediate here"),
+    ("send_with_imm", "gdr perf sends without immediate data"),
     (
         "unsolicited_write",
-        "a WRITE has no completion at the receiver here",
+        "gdr perf uses WRITEs that do not complete at the receiver",
     ),
     ("tph_mem, cpu_id, ph", TPH),
     (
@@ -322,7 +322,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ),
     (
         "numa_node",
-        "--cpus takes the CPUs of a node, which `lscpu` lists; by default they are those next to the NIC",
+        "pass the node's CPUs (see `lscpu`) to --cpus; by default gdr uses those nearest to the NIC",
     ),
 ];
 
@@ -416,7 +416,7 @@ mod tests {
             ("--odp host", "memory is pinned"),
             ("-R", "over TCP at --port"),
             ("-e -a", "polls"),
-            ("--rate_limit=5", "limits no rate"),
+            ("--rate_limit=5", "without a rate limit"),
             (
                 "--data_validation_debug",
                 "--verify names the first wrong byte",

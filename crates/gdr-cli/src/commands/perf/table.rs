@@ -149,7 +149,7 @@ impl Table {
             output.paragraph("FAIL      ", "          ", failure)?;
         }
         match report.thresholds.is_given() && report.passed {
-            true => output.line("PASS: every size keeps the thresholds"),
+            true => output.line("PASS: every size meets its thresholds"),
             false => Ok(()),
         }
     }

@@ -49,12 +49,12 @@ pub(crate) enum ChaosError {
     Log { path: PathBuf, source: io::Error },
     /// No process opened a device of gdr.
     #[error(
-        "the scenario was not applied: no process opened a device of gdr; `gdr run --require-rdma` says how far \
-         each one came"
+        "the scenario was not applied, because no process opened one of gdr's devices; `gdr run --require-rdma` \
+         shows how far each process got"
     )]
     NoDevice,
-    /// Rules that name where they strike, and did not.
-    #[error("the scenario was not applied: {} never struck; nothing that it selects was there", .0.join(", "))]
+    /// Rules that select where to strike, and never did.
+    #[error("the scenario was not fully applied: {} never struck, because nothing matched", .0.join(", "))]
     NeverStruck(Vec<String>),
 }
 
@@ -111,7 +111,9 @@ impl ChaosRun {
             source,
         })?;
         if log.to_str().is_none() {
-            return Err(UsageError("--chaos-log: the name is not UTF-8".to_owned()).into());
+            return Err(
+                UsageError("--chaos-log: the file name is not valid UTF-8".to_owned()).into(),
+            );
         }
         Ok(Self {
             scenario,
@@ -156,7 +158,7 @@ impl ChaosRun {
             if count > PRINTED {
                 let more = count - PRINTED;
                 progress::print_to_stderr(format_args!(
-                    "gdr-chaos: {more} more; --chaos-log FILE keeps all"
+                    "gdr-chaos: {more} more; use --chaos-log FILE to keep all of them"
                 ));
             }
         }

@@ -51,15 +51,15 @@ const FIRST_NODE: &str = "GDR_VERBS_FIRST_NODE";
 pub(crate) enum MountError {
     /// The namespaces are refused.
     #[error(
-        "--mount needs a mount namespace, or a user namespace to make one in, and the kernel or container does not \
-         permit them: {0}; leave it out for programs that use the C library"
+        "--mount needs a mount namespace, or a user namespace to create one in, but the kernel or container permits \
+         neither: {0}; leave --mount out for programs that use the C library"
     )]
     NotPermitted(#[source] io::Error),
     /// Files cannot be copied or mounted.
     #[error("--mount: {what}: {source}")]
     Failed { what: String, source: io::Error },
     /// The process with the library could not copy.
-    #[error("--mount: the files of the devices could not be copied")]
+    #[error("--mount: the devices' files could not be copied")]
     NotCopied,
 }
 

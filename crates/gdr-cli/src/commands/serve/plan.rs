@@ -36,17 +36,17 @@ impl<'a> Plan<'a> {
             let name = &plan.spec.name;
             if let Some(other) = plan.content.replace(source) {
                 return usage(format!(
-                    "--publish-from gives {name} both {other} and {source}: name one"
+                    "--publish-from names both {other} and {source} for {name}: choose one of them"
                 ));
             }
             if *source == ContentSource::Stdin && std::mem::replace(&mut has_stdin, true) {
-                return usage("standard input can be the content of one object only".to_owned());
+                return usage("standard input can be the content of only one object".to_owned());
             }
         }
         for Self { spec, content } in &plans {
             if spec.shape.is_none() && content.is_none() {
                 return usage(format!(
-                    "the size of {} is not known: add size=SIZE or shape=SHAPE, or give \
+                    "the size of {} is unknown: add size=SIZE or shape=SHAPE, or use \
                      --publish-from",
                     spec.name
                 ));
@@ -68,9 +68,9 @@ impl<'a> Plan<'a> {
         };
         found.ok_or_else(|| {
             UsageError(match name {
-                Some(name) => format!("--publish-from names {name}, and no --object does"),
+                Some(name) => format!("--publish-from names {name}, but no --object has this name"),
                 None => {
-                    format!("--publish-from {source} names none of {all} objects: give NAME=FILE")
+                    format!("--publish-from {source} does not say which of the {all} objects it is for: use NAME=FILE")
                 }
             })
         })
@@ -83,7 +83,7 @@ impl<'a> Plan<'a> {
             (Some(shape), _) => shape.clone(),
             (None, Some(content)) => row(content.measure()?, self.spec.element)?,
             // `make` refuses it.
-            (None, None) => return Err(UsageError("the size is not known".to_owned()).into()),
+            (None, None) => return Err(UsageError("the size is unknown".to_owned()).into()),
         };
         Ok((shape, content))
     }
@@ -120,11 +120,11 @@ mod tests {
     fn contradictions_are_named() {
         let two = ["name=a,size=1", "name=b,size=1"];
         for (objects, contents, words) in [
-            (&two[..], &["file"][..], "names none of 2 objects"),
-            (&two, &["c=file"], "names c, and no --object does"),
-            (&two, &["a=x", "a=y"], "gives a both x and y"),
-            (&two, &["a=-", "b=-"], "one object only"),
-            (&["name=a"], &[], "the size of a is not known"),
+            (&two[..], &["file"][..], "which of the 2 objects"),
+            (&two, &["c=file"], "names c, but no --object"),
+            (&two, &["a=x", "a=y"], "names both x and y for a"),
+            (&two, &["a=-", "b=-"], "only one object"),
+            (&["name=a"], &[], "the size of a is unknown"),
             (&["name=a,size=1", "name=a,size=2"], &[], "two objects"),
         ] {
             let error = plan(objects, contents).unwrap_err();

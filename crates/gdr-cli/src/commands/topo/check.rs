@@ -52,20 +52,20 @@ pub(super) fn run(
         .with_context(|| matrix.display().to_string())?;
     if matrices.len() > 1 {
         anstream::eprintln!(
-            "note: {} has {} matrices; the first is compared",
+            "note: {} contains {} matrices; only the first is compared",
             matrix.display(),
             matrices.len()
         );
     }
     let Some(theirs) = matrices.first() else {
-        anyhow::bail!("{}: it has no matrix of distances", matrix.display());
+        anyhow::bail!("{}: the file contains no distance matrix", matrix.display());
     };
     if node.inventory.numa.online.is_unknown() && on_one_node(theirs) {
         node.inventory.numa = NumaLayout::of_nodes(1);
     }
     if leave_out_nvlinks(&mut node.inventory, theirs) {
         anstream::eprintln!(
-            "note: {} has no NVLinks, as `nvidia-smi topo -mp` prints none: the distances over PCI are \
+            "note: {} shows no NVLinks, like all output of `nvidia-smi topo -mp`; distances over PCI are \
              compared",
             matrix.display()
         );
@@ -106,7 +106,7 @@ pub(super) fn run(
     }
     if report.undecided > 0 {
         output.line(format_args!(
-            "{} cells are NODE or SYS: the tree does not have the NUMA nodes (pass `lspci -vvv`)",
+            "{} cells are NODE or SYS, but the tree does not show NUMA nodes (pass the output of `lspci -vvv`)",
             report.undecided
         ))?;
     }

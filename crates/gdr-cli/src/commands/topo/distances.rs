@@ -201,7 +201,7 @@ impl Distances {
         let has_both = |words: &&Words| words.place(a).is_ok() && words.place(b).is_ok();
         let words = self.matrices.iter().find(has_both);
         let Some(words) = words.or(self.matrices.first()) else {
-            anyhow::bail!("the capture has no matrix of distances");
+            anyhow::bail!("the capture contains no distance matrix");
         };
         words.why((a, b), json, output)
     }
@@ -319,8 +319,8 @@ impl Words {
     fn check(&self, asked: Option<Vocabulary>) -> Result<(), UsageError> {
         match asked {
             Some(asked) if asked != self.vocabulary => Err(UsageError(format!(
-                "the capture has distances in the words of {} only; pass a PCI tree for others, \
-                 as `lspci -D -nn -vvv` prints it",
+                "the capture uses only the distance names of {}; for other names, pass a PCI tree, such as \
+                 the output of `lspci -D -nn -vvv`",
                 self.tool
             ))),
             _ => Ok(()),
@@ -329,9 +329,9 @@ impl Words {
 
     fn show(&self, paint: Paint, output: &mut Output) -> Result<()> {
         if self.devices.is_empty() {
-            let words = "The file names no GPU and no NIC. It is a template, which NCCL completes on \
-                         the machine; there each `cpu` element needs arch, vendor and affinity, or \
-                         NCCL stops.";
+            let words = "The file names no GPU and no NIC: it is a template that NCCL completes on the \
+                         machine. For that, each `cpu` element needs arch, vendor and affinity; otherwise \
+                         NCCL aborts.";
             return Ok(output.paragraph("", "", words)?);
         }
         let headings: Vec<&str> = (self.devices.iter())
@@ -414,12 +414,11 @@ impl Words {
             return None;
         }
         Some(if without(false) {
-            "NCCL uses GPUDirect RDMA nowhere here: the file has gdr=\"0\" for every NIC, which is \
-             what NCCL writes\nwhere neither nvidia-peermem nor dma-buf lets the NIC register a \
-             GPU's memory."
+            "NCCL does not use GPUDirect RDMA here: the file has gdr=\"0\" for every NIC, which NCCL \
+             writes if\nneither nvidia-peermem nor dma-buf lets the NIC register GPU memory."
                 .to_owned()
         } else if without(true) {
-            "NCCL uses GPUDirect RDMA nowhere here: the file has gdr=\"0\" for every GPU."
+            "NCCL does not use GPUDirect RDMA here: the file has gdr=\"0\" for every GPU."
                 .to_owned()
         } else {
             format!(
@@ -435,7 +434,7 @@ impl Words {
             .ok_or_else(|| {
                 let known: Vec<&str> = self.devices.iter().map(Named::shown).collect();
                 UsageError(format!(
-                    "there is no device `{name}`: there are {}",
+                    "device `{name}` does not exist: the devices are {}",
                     known.join(", ")
                 ))
             })
@@ -487,7 +486,8 @@ impl Words {
         {
             show_rates(&rates(class), output)?;
         }
-        output.line("    the reason is not known: the capture has distances only, no PCI tree")?;
+        output
+            .line("    the reason is unknown: the capture contains only distances, no PCI tree")?;
         Ok(exit)
     }
 }

@@ -295,7 +295,9 @@ pub(super) fn advice(inventory: &Inventory) -> String {
         function(device).is_some_and(|function| function.numa == Err(Absence::NotCollected))
     };
     if inventory.numa.only_node().is_none() && devices.iter().any(is_unplaced) {
-        out.push_str("\nThe capture does not have the NUMA nodes of all: SYS may be NODE.\n");
+        out.push_str(
+            "\nThe capture lacks the NUMA nodes of some devices, so SYS may really be NODE.\n",
+        );
     }
     let tree = inventory.tree.as_ref().ok();
     let is_severed = |device: &Device| {
@@ -304,8 +306,8 @@ pub(super) fn advice(inventory: &Inventory) -> String {
     };
     if devices.iter().any(is_severed) {
         out.push_str(
-            "\nThe capture does not have the bridges above all devices: what they decide is `?`.\n\
-             `lspci -D -nn -vvv` of the whole machine has them.\n",
+            "\nThe capture lacks the bridges above some devices; distances that depend on them are `?`.\n\
+             `lspci -D -nn -vvv` of the whole machine shows them.\n",
         );
     }
     let nearest = nearest(inventory);
@@ -428,7 +430,7 @@ mod tests {
                 .relation("3b:00.0".parse().unwrap(), "5e:00.0".parse().unwrap())
                 .is_err()
         );
-        assert!(advice(&inventory).contains("bridges above all devices"));
+        assert!(advice(&inventory).contains("bridges above some devices"));
         assert_eq!(exit(&inventory), Exit::Fine);
     }
 }

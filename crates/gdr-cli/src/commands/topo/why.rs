@@ -201,7 +201,7 @@ fn show(
         output.line(if relation.nccl.is_gdr_by_default() {
             "NCCL uses GPUDirect RDMA here by default"
         } else {
-            "NCCL does not use GPUDirect RDMA here by default: NCCL_NET_GDR_LEVEL=PHB or SYS \
+            "NCCL does not use GPUDirect RDMA here by default; NCCL_NET_GDR_LEVEL=PHB or SYS \
              changes that"
         })?;
     }

@@ -29,7 +29,7 @@ pub(super) enum ExtentError {
     Empty,
     #[error("the range starts before its memory object")]
     BeforeObject,
-    #[error("{len} bytes at {offset} do not fit the memory object of {size} bytes")]
+    #[error("{len} bytes at {offset} do not fit into the memory object of {size} bytes")]
     PastObject { len: u64, offset: u64, size: u64 },
     #[error("{len} bytes at {offset} in the memory object are not whole pages")]
     NotPages { len: u64, offset: u64 },

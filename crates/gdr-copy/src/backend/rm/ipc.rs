@@ -29,9 +29,9 @@ pub(super) enum IpcError {
     Process { found: u32, this: u32 },
     #[error("{client:#x} is not an RM client, or {object:#x} is not an object")]
     Object { client: u32, object: u32 },
-    #[error("the handle says {handle} bytes where CUDA says {cuda}")]
+    #[error("the handle describes {handle} bytes, but CUDA reports {cuda}")]
     Size { handle: u64, cuda: u64 },
-    #[error("{size} bytes at {offset} do not fit an object of {object_size}")]
+    #[error("{size} bytes at {offset} do not fit into an object of {object_size}")]
     Range {
         size: u64,
         offset: u64,
@@ -131,8 +131,8 @@ mod tests {
     fn every_word_that_contradicts_is_an_error() {
         for (i, word, says) in [
             (2, 78, "process 78"),
-            (4, 8192, "8192 bytes where CUDA says 4096"),
-            (5, 1, "bytes where CUDA"),
+            (4, 8192, "8192 bytes, but CUDA reports 4096"),
+            (5, 1, "bytes, but CUDA"),
             (6, 1, "do not fit"),
             (7, 0x20_0000, "do not fit"),
             (12, 0x5c00_0031, "not an RM client"),

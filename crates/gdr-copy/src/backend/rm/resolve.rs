@@ -92,20 +92,20 @@ pub(super) const ROUTES: [Route; 3] = [Route::IpcHandle, Route::DmaBufCall, Rout
 /// Why a route does not reach a range.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RouteError {
-    #[error("{0} is a route of another backend")]
+    #[error("the route {0} belongs to another backend")]
     OtherBackend(Route),
     #[error("it is not VMM memory")]
     NotVmm,
-    #[error("it was made without CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR")]
+    #[error("it was created without CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR")]
     NoPosixFd,
-    #[error("it was not made by cuMemAlloc, so CUDA gives no IPC handle for it")]
+    #[error("it was not allocated by cuMemAlloc, so CUDA provides no IPC handle for it")]
     NotPlain,
-    #[error("CUDA gives no IPC handle for it ({0})")]
+    #[error("CUDA provides no IPC handle for it ({0})")]
     NoIpcHandle(#[source] gdr_cuda::Error),
-    #[error("CUDA says {cuda} bytes, the driver's object has {object}")]
+    #[error("CUDA reports {cuda} bytes, but the driver's object has {object}")]
     MappingSize { cuda: u64, object: u64 },
     #[error(
-        "the handle says offset {offset}, CUDA a mapping of {} bytes from {} for {base}",
+        "the handle contains offset {offset}, but CUDA reports a mapping of {} bytes from {} for {base}",
         .mapping.size, .mapping.base
     )]
     IpcOffset {
@@ -113,11 +113,11 @@ pub(super) enum RouteError {
         mapping: AddressRange,
         base: DevicePtr,
     },
-    #[error("the handle says an object of {handle} bytes, the driver one of {object}")]
+    #[error("the handle describes an object of {handle} bytes, but the driver reports {object}")]
     IpcObjectSize { handle: u64, object: u64 },
     #[error("{} bytes were exported of {wanted}", .exported.map_or("too many".to_owned(), |n| n.to_string()))]
     ExportLength { exported: Option<u64>, wanted: u64 },
-    #[error("the allocation is on device {allocation}, the pointer on {pointer}")]
+    #[error("the allocation is on device {allocation}, but the pointer is on {pointer}")]
     OtherDevice { allocation: u32, pointer: u32 },
     #[error("the descriptor contains {0} memory objects")]
     SeveralObjects(usize),

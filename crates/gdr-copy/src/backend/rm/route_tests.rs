@@ -124,8 +124,14 @@ fn a_route_to_other_memory_is_never_used() {
         ..WrongAnswers::default()
     };
     for (wrong, says) in [
-        (elsewhere, "the CPU's bytes at 0 are not what CUDA reads"),
-        (one_way, "CUDA's bytes at 0 are not what the CPU reads"),
+        (
+            elsewhere,
+            "CUDA does not read the bytes that the CPU wrote at 0",
+        ),
+        (
+            one_way,
+            "the CPU does not read the bytes that CUDA wrote at 0",
+        ),
     ] {
         let machine = Machine::with(WrongAnswers {
             no_export: true,
@@ -174,7 +180,7 @@ fn an_ipc_handle_that_contradicts_cuda_or_the_driver_is_refused() {
                 ipc_offset: 64 * KIB,
                 ..WrongAnswers::default()
             },
-            "the handle says offset 65536",
+            "the handle contains offset 65536",
         ),
         // Larger than the driver's object.
         (
@@ -182,7 +188,7 @@ fn an_ipc_handle_that_contradicts_cuda_or_the_driver_is_refused() {
                 ipc_object_size: 3 * MIB,
                 ..WrongAnswers::default()
             },
-            "the handle says an object of",
+            "the handle describes an object of",
         ),
     ] {
         let machine = Machine::with(wrong);
@@ -209,7 +215,7 @@ fn vmm_memory_of_another_size_than_its_object_is_refused() {
     let ptr = machine.cuda.allocate(MemoryKind::VmmPosixFd, MIB);
     machine.cuda.state().wrong.vmm_size = 2 * MIB;
     let refused = machine.route(ptr, KIB, Route::PosixFd).unwrap_err();
-    assert_contains!(refused, "CUDA says 4194304 bytes");
+    assert_contains!(refused, "CUDA reports 4194304 bytes");
 }
 
 #[test]

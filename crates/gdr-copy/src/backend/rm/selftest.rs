@@ -71,9 +71,9 @@ enum Failure {
         len: u64,
         source: Box<Failure>,
     },
-    #[error("the CPU's bytes at {0} are not what CUDA reads")]
+    #[error("CUDA does not read the bytes that the CPU wrote at {0}")]
     CpuBytes(u64),
-    #[error("CUDA's bytes at {0} are not what the CPU reads")]
+    #[error("the CPU does not read the bytes that CUDA wrote at {0}")]
     CudaBytes(u64),
     #[error("an address is out of range")]
     Address,

@@ -4,9 +4,9 @@ use crate::checks::prelude::*;
 
 pub(super) const CHECK: Check = Check {
     id: CheckId("gpu.processes"),
-    title: "it is known which processes use each GPU",
-    why: "Memory that another process holds is missing to a job, also in BAR1, and many settings of \
-          a GPU change only while no process uses it.",
+    title: "the processes that use each GPU are known",
+    why: "A job cannot use memory that another process holds, in BAR1 too, and many settings of a \
+          GPU can change only while no process uses it.",
     inputs: "nvmlDeviceGetComputeRunningProcesses and nvmlDeviceGetGraphicsRunningProcesses of each \
              GPU, or the processes that nvidia-smi lists; names from /proc/*/comm.",
     criteria: "pass: none. info: their names, numbers and memory. skip: they are not reported, or \

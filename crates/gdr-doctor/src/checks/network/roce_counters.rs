@@ -39,7 +39,7 @@ fn judge(context: &Context<'_>, port: &Port<'_>) -> Judgement {
     let read = |name: &'static str| (name, counter(context, port, &format!("hw_counters/{name}")));
     let loss = LOSS.map(read);
     let congestion = CONGESTION.map(read);
-    let none = "its driver has no counters of lost packets";
+    let none = "its driver does not count lost packets";
     require(&loss, "its count of lost packets", none)?;
     let counted: Vec<(&str, u64)> = (loss.iter().chain(&congestion))
         .filter_map(|(name, count)| Some((*name, *count.as_ref().ok()?)))

@@ -41,7 +41,7 @@ fn use_driver(link: &Link, gpu: Gpu, peers: PeerCopies) {
         ConcreteDriver::Cuda(cuda) => Some(cuda),
         ConcreteDriver::Simulated(_) => None,
     };
-    // All calls of this thread, to its end.
+    // This applies to all calls of this thread, until its end.
     let _relaxed = cuda.as_ref().map(|cuda| cuda.relax_stream_capture());
     let fail = |error: gdr_cuda::Error| {
         link.has_failed.store(true, Ordering::Relaxed);
@@ -125,7 +125,7 @@ impl Copier {
         };
         #[cfg(test)]
         lock(&link.streams).extend(streams.iter().cloned());
-        // It is set only here.
+        // This is the only place that sets it.
         let _ = link.memory.set(Arc::clone(&memory));
         Ok(Self {
             gpu,
@@ -211,10 +211,10 @@ impl Copier {
             len,
             progress,
         } = work;
-        // It may have been given up, or the memory freed, while it waited for this thread.
+        // While the copy waited for this thread, it may have been abandoned, or the memory freed.
         let is_wanted = progress.state() == IncomingState::InProgress && !into.is_lost();
         let peer = self.peers.get(&peer).filter(|_| is_wanted);
-        // Last, as a look may wait for the program.
+        // Check this last, because it may wait for the program.
         let Some(peer) = peer.filter(|_| into.look(at, len)) else {
             return progress.copy.leave_out();
         };
@@ -231,7 +231,7 @@ impl Copier {
         self.is_settled = false;
         match queued {
             Ok(()) => {
-                // There may be no pause in which a look forgets those that have ended.
+                // There may never be a pause in which the copies that have ended are forgotten.
                 if self.incoming.len() >= INCOMING {
                     self.incoming.retain(|(_, it)| !it.copy.has_ended());
                 }
@@ -281,7 +281,7 @@ impl Copier {
         let (slot, word) = (word_at(copy.ticket.slot()), copy.ticket.word());
         let is_wanted = source.generation() == copy.generation && !source.is_lost();
         if !is_wanted || !source.look(*offset, *len) {
-            // The word all the same: it makes the place in the ring free.
+            // Write the word all the same, because it frees the place in the ring.
             return self.memory.store_u32(slot, word);
         }
         let stream = &self.streams[(copy.ticket.0 % STREAMS as u64) as usize];
@@ -291,12 +291,12 @@ impl Copier {
             if is_same {
                 return Err(error);
             }
-            // It was freed after the first look, and nothing was queued.
+            // The memory was freed after the first check, and nothing was queued.
             return self.memory.store_u32(slot, word);
         }
         stream.queue_flag(&self.memory, slot, word)?;
         if copy.ticket.0 % RELEASE_EVERY < STREAMS as u64 {
-            // Whether it is idle does not matter.
+            // The result does not matter, as the stream may be busy.
             let _ = stream.wait(Duration::ZERO);
         }
         Ok(())

@@ -72,7 +72,7 @@ pub(super) struct IncomingProgress {
 impl IncomingProgress {
     pub(super) fn state(&self) -> IncomingState {
         match self.copy.state() {
-            // First, because the words of such a copy may say for ever that it is in progress.
+            // Check this first, because the words of such a copy may say forever that it is in progress.
             _ if self.has_failed.load(Ordering::Acquire) => IncomingState::Failed,
             GuardedState::InProgress => IncomingState::InProgress,
             GuardedState::Complete => IncomingState::Complete,
@@ -125,7 +125,7 @@ impl IncomingCopies {
     ) -> Option<IncomingProgress> {
         let slot = (self.count % INCOMING as u64) as usize;
         let last = &mut self.last[slot];
-        // Until the copy before has ended, the words of the slot are its own.
+        // Until the previous copy has ended, the words of the slot belong to it.
         if last.as_ref().is_some_and(|(_, it)| !it.copy.has_ended()) {
             return None;
         }

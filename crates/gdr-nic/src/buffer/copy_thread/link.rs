@@ -130,7 +130,7 @@ impl Link {
             false => work.others.push_back(job),
         }
         self.has_work.store(true, Ordering::Release);
-        // A thread that looks needs no wake-up, which would be a system call.
+        // A thread that is polling needs no wake-up, which would be a system call.
         if work.is_blocked {
             self.wake.notify_one();
         }
@@ -152,7 +152,7 @@ impl Link {
     pub(super) fn is_complete(&self, ticket: Ticket) -> bool {
         let memory = self.memory.get();
         let word = memory.and_then(|memory| memory.load_u32(word_at(ticket.slot())).ok());
-        // By the difference, because the values of a slot wrap around.
+        // Compare the difference, because the values of a slot wrap around.
         word.is_some_and(|word| word.wrapping_sub(ticket.word()).cast_signed() >= 0)
     }
 

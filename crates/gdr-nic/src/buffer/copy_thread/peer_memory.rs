@@ -97,7 +97,7 @@ impl PeerMemory {
             id,
             export,
             progress,
-            // Weak: memory that is open does not keep the link of its thread alive.
+            // The reference is weak, so that open memory does not keep the link of its thread alive.
             link: Arc::downgrade(link),
         })))
     }

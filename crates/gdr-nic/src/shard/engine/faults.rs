@@ -87,7 +87,7 @@ impl Engine {
                 break;
             }
             if let Some(ring) = qp.ring {
-                // Its payload is copied into the ring, whatever the receiver takes.
+                // The payload is copied into the ring, whether or not the receiver accepts references.
                 let room = match self.rings.room(ring, number) {
                     Room::Free { bytes, .. } => bytes,
                     Room::Full => {

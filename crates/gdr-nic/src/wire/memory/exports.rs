@@ -87,7 +87,7 @@ impl Exports {
         let mut slots = offers.slots.iter().enumerate();
         let free = slots
             .position(|(slot, offer)| offer.as_ref().is_none_or(|offer| is_refused(slot, offer)));
-        // Without a free one it is not offered: what is in use stays.
+        // Without a free slot the memory is not offered, because slots in use must stay.
         if let Some(slot) = free {
             offers.count += 1;
             let number = offers.count;

@@ -172,7 +172,7 @@ impl Header {
         let words = slot.words.each_ref();
         let words = words.map(|word| word.load(Ordering::Relaxed));
         fence(Ordering::Acquire);
-        // It is being changed, and the consumer looks again.
+        // The slot is being changed, so the consumer will look again.
         let is_whole = number != 0 && slot.number.load(Ordering::Relaxed) == number;
         is_whole.then_some((number, words))
     }

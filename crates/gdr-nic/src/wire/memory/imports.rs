@@ -189,7 +189,7 @@ impl Imports {
     ) {
         let header = self.segment.header();
         if self.have_changed() {
-            // Read before the exports: a change after this is followed by the next call.
+            // Read this before the exports, so that the next call sees later changes.
             self.seen = header.exports_changed();
             let threads = threads();
             for slot in 0..EXPORTS {
@@ -299,10 +299,10 @@ impl Imports {
         let of_record = |run: &mut PlacedRun| run.has_record(position);
         let late = self.copies.extract_if(.., of_record).last();
         if is_lost && std::mem::take(&mut self.is_useless) {
-            // For ever: no thread of this process can copy this memory.
+            // Refuse it permanently: no thread of this process can copy this memory.
             self.answer(payload, |import| import.answer = Answer::Refused);
         } else if !is_lost {
-            // The copy that is late shows, when it ends, that the driver goes on.
+            // When the late copy ends, the driver is known to make progress again.
             let mut late = late.map(|run| run.copy);
             self.answer(payload, |import| import.pause(late.take()));
         }
@@ -312,7 +312,7 @@ impl Imports {
     /// Whether copies end before the one for the record at `position` has begun.
     fn makes_progress(&mut self, position: u64) -> bool {
         let of_record = self.copies.iter().find(|run| run.has_record(position));
-        // It may have to wait for others before it is handed over.
+        // The copy may have to wait for others before it is handed over.
         let run = of_record.or(self.copies.first());
         run.is_some_and(|run| self.ended.follow(run.copy.ended_of_thread()))
     }

@@ -83,7 +83,7 @@ impl RingRequests {
     fn send(&self, request: Request) {
         // The thread may have ended with the device.
         let _ = self.sender.send(request);
-        // The only failure is a counter at its limit, which wakes as well.
+        // This only fails if the counter is at its limit, which wakes the thread as well.
         if let Err(error) = rustix::io::write(&*self.notify, &1_u64.to_ne_bytes()) {
             tracing::trace!(%error, "the eventfd of the rings is at its limit");
         }
@@ -139,13 +139,13 @@ impl Asked {
     fn finish(self) -> std::result::Result<Watched, Errno> {
         let (reaches, [doorbell]) = rendezvous::receive_welcome(self.socket.as_fd())?;
         let segment = Arc::new(self.segment);
-        // Locked for this step only: the wait for the answer was without the lock.
+        // Lock the engine only for this step: the wait for the answer was without the lock.
         let mut engine = self.engine.lock();
         let ring = engine
             .rings
             .add_outbound(segment, self.to, reaches, doorbell);
         drop(engine);
-        // Without it the connections to a process that has ended fail by their own timers.
+        // Without the watch, connections to a process that has ended fail by their own timers.
         let process = PeerProcess::of_unix(self.socket.as_fd()).ok();
         tracing::debug!(to = %self.to, from = %self.engine.local(), "a ring to a device of this host");
         Ok(Watched {
@@ -221,7 +221,7 @@ impl RingKeeper {
     /// Makes a ring from an engine to the device that has a queue pair, unless there is one or that device is
     /// not of this host and user. It takes some system calls the first time.
     pub(crate) fn reach(&self, engine: &Arc<SharedEngine>, to: SocketAddr, qpn: Qpn) {
-        // First without the list of silent devices, because most connections find a ring.
+        // Look without the list of silent devices first, because most connections find a ring.
         if !self.is_present.load(Ordering::Acquire) || engine.lock().rings.to(to, qpn).is_some() {
             return;
         }
@@ -229,7 +229,7 @@ impl RingKeeper {
         silent.retain(|(_, since)| since.elapsed() < SILENCE);
         let device = (to, Slot::of(qpn));
         let is_silent = silent.iter().any(|(silent, _)| *silent == device);
-        // Looked for once more: another thread may have made it before this one had the list.
+        // Look again: another thread may have created the ring before this one locked the list.
         if is_silent || engine.lock().rings.to(to, qpn).is_some() {
             return;
         }
@@ -238,8 +238,8 @@ impl RingKeeper {
             Ok(None) => {}
             Err(error) => {
                 tracing::debug!(%error, %to, "no ring to a device of this host; packets go by UDP");
-                // Each further connection would wait for the whole limit, so the device is left
-                // alone for a while.
+                // Each further connection would wait for the whole time limit, so the device is not asked
+                // again for a while.
                 silent.push((device, Instant::now()));
             }
         }
@@ -283,8 +283,7 @@ fn listen(engines: &[Arc<SharedEngine>]) -> std::result::Result<Option<Vec<Proce
     let mut listeners = Vec::new();
     for engine in engines {
         let (address, range) = (engine.local(), engine.socket().range());
-        // Shards of one port share a name, and one listener serves them. Each slot has a name of
-        // its own.
+        // Shards of one port share a name, and a single listener serves them. Each slot has its own name.
         if !listeners.is_empty() && !range.is_slot() {
             break;
         }
@@ -376,7 +375,7 @@ impl Thread {
         self.asked.clear();
         self.end(&vec![true; self.rings.len()]);
         self.listeners = match has_address {
-            // Without listeners, the packets of others come by UDP.
+            // Without listeners, the packets of others arrive over UDP.
             true => listen(&self.engines).ok().flatten().unwrap_or_default(),
             false => Vec::new(),
         };
@@ -386,7 +385,7 @@ impl Thread {
     /// Does what was requested; returns whether to go on.
     fn take_requests(&mut self) -> bool {
         let mut count = [0; 8];
-        // EAGAIN: a connection woke it.
+        // EAGAIN means that a connection has woken the thread.
         if let Err(errno) = rustix::io::read(&*self.notify, &mut count)
             && errno != Errno::AGAIN
         {
@@ -412,7 +411,7 @@ impl Thread {
         if !self.is_present.load(Ordering::Acquire) || engine.lock().rings.to(to, qpn).is_some() {
             return;
         }
-        // The older question is dropped: a late answer to it would make a second ring.
+        // Drop the older question, because a late answer to it would create a second ring.
         self.asked.retain(|asked| {
             (asked.to, asked.slot) != (to, Slot::of(qpn)) || !Arc::ptr_eq(&asked.engine, engine)
         });
@@ -537,7 +536,7 @@ impl Thread {
             true => memory_of(socket.as_fd(), hello.token),
             false => None,
         };
-        // Before the answer, so that the first packet may refer to memory.
+        // Do this before answering, so that the first packet may refer to memory.
         if memory.is_some() {
             segment.header().accept_references();
         }
@@ -546,7 +545,7 @@ impl Thread {
             memory,
         };
         let welcome = Welcome::to(engine.socket().range());
-        // Before the answer: packets come as soon as the sender has it.
+        // Do this before answering, because packets arrive as soon as the sender has the answer.
         let ring = engine.lock().add_inbound(segment, sender, doorbell);
         let sent = rendezvous::send(socket.as_fd(), &welcome, &[engine.wake_fd().as_fd()]);
         if let Err(errno) = sent {
@@ -575,7 +574,7 @@ impl Thread {
                 }
             }
         }
-        // The oldest say nothing: a device sends its message right after it connects.
+        // The oldest ones are silent, although a device sends its message right after it connects.
         let surplus = self.new.len().saturating_sub(MOST_NEW);
         self.new.drain(..surplus);
     }

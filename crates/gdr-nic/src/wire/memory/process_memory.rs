@@ -47,7 +47,7 @@ impl ProcessMemory {
     pub(crate) unsafe fn read(&self, from: u64, to: *mut u8, len: usize) -> Result<(), Errno> {
         let last = last_word(to, len);
         let body = len - last;
-        // A program may wait for the last byte, and the kernel stores in an order of its own.
+        // A program may poll the last byte, but the kernel stores in any order.
         let mut word = [0; size_of::<u64>()];
         let mut done = 0;
         while done < len {
@@ -111,7 +111,7 @@ unsafe fn read_some(pid: Pid, from: u64, parts: &[libc::iovec]) -> Result<usize,
     // SAFETY: the kernel writes to the parts only, and checks the address in the other process.
     let copied = unsafe { libc::process_vm_readv(pid, parts.as_ptr(), count, &remote, 1, 0) };
     match usize::try_from(copied) {
-        // The first page cannot be read: something was asked for, so 0 is not the end.
+        // The first page cannot be read: bytes were requested, so 0 does not mean the end.
         Ok(0) => Err(Errno::FAULT),
         Ok(copied) => Ok(copied),
         Err(_) => {

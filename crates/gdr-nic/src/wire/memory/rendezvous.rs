@@ -126,8 +126,8 @@ pub(super) fn listen(address: SocketAddr, range: QpnRange) -> Result<Option<Proc
 
 /// Connects to the device that has a queue pair, if that is a device of this host and user.
 pub(super) fn connect(address: SocketAddr, qpn: Qpn) -> Result<Option<ProcessFd>, Errno> {
-    // A device that shares the port is found by its slot; one that has the port for itself has no
-    // slot in its name.
+    // A device that shares the port is found by its slot; one that does not share it has no slot in its
+    // name.
     for slot in [Some(Slot::of(qpn)), None] {
         if let Connected::To(socket) =
             local_socket::connect(&name(address, slot)?, SocketType::SEQPACKET)?
@@ -168,7 +168,7 @@ pub(super) fn send(
         socket,
         &[IoSlice::new(message.to_string().as_bytes())],
         &mut control,
-        // Without NOSIGNAL a peer that is gone would end this process.
+        // Without NOSIGNAL, a peer that is gone would cause a signal that ends this process.
         SendFlags::NOSIGNAL | SendFlags::DONTWAIT,
     )?;
     Ok(())
@@ -177,9 +177,10 @@ pub(super) fn send(
 /// Receives the first message of a device, with the segment and the eventfd that wakes it.
 pub(super) fn receive_hello(socket: BorrowedFd<'_>) -> Result<(Hello, [OwnedFd; 2]), Errno> {
     let (hello, descriptors) = receive(socket, Hello::parse)?;
-    // The doorbell: an engine must not wait in it, whatever the other process has passed.
+    // This is the doorbell, on which an engine must never wait, whatever the other process has passed.
     rustix::io::ioctl_fionbio(&descriptors[1], true)?;
-    // The message can name any source: packets as if from another host must not come by a ring.
+    // The message can name any source, but packets that claim to be from another host must not arrive
+    // through a ring.
     match is_local(hello.source.ip()) {
         true => Ok((hello, descriptors)),
         false => Err(Errno::ADDRNOTAVAIL),
@@ -189,7 +190,7 @@ pub(super) fn receive_hello(socket: BorrowedFd<'_>) -> Result<(Hello, [OwnedFd; 
 /// Receives the answer, with the eventfd that wakes the receiver.
 pub(super) fn receive_welcome(socket: BorrowedFd<'_>) -> Result<(Welcome, [OwnedFd; 1]), Errno> {
     let (welcome, [doorbell]) = receive(socket, Welcome::parse)?;
-    // An engine must not wait in it, whatever the other process has passed.
+    // An engine must never wait on it, whatever the other process has passed.
     rustix::io::ioctl_fionbio(&doorbell, true)?;
     Ok((welcome, [doorbell]))
 }
@@ -210,7 +211,7 @@ fn receive<T, const N: usize>(
     let mut descriptors = Vec::new();
     for message in control.drain() {
         if let RecvAncillaryMessage::ScmRights(rights) = message {
-            // All of them are owned from here on, so surplus ones are closed.
+            // All descriptors are owned from here on, so that surplus ones are closed.
             descriptors.extend(rights);
         }
     }

@@ -174,8 +174,8 @@ impl Producer {
             self.segment.word(offset),
             self.segment.word(offset + taken(len)),
         ) {
-            // Before the release below: otherwise the consumer would take old bytes after this
-            // record as a length.
+            // Store this before the release below: otherwise the consumer would take old bytes after this
+            // record for a length.
             next.store(0, Ordering::Relaxed);
             this.store(len as u32 | flag, Ordering::Release);
             self.tail += taken(len) as u64;
@@ -366,14 +366,14 @@ impl Consumer {
         let segment = &self.next.segment;
         let mut run = Run::new(first, payload, self.taken, most);
         let mut at = self.taken;
-        // Once around at most: the other process could write references everywhere, and the search
-        // would not end.
+        // Go around once at most: the other process could write references everywhere, and the search would
+        // never end.
         while at - self.taken < segment.ring_len() as u64 {
             // The length of a ring is a power of two.
             let offset = at as usize & (segment.ring_len() - 1);
             let word = segment.word(offset);
             let word = word.map_or(0, |word| word.load(Ordering::Acquire));
-            // At the start a wrap would lead to itself.
+            // A wrap at the start would lead to itself.
             if word == WRAP && offset != 0 {
                 at += (segment.ring_len() - offset) as u64;
                 continue;
@@ -430,7 +430,7 @@ impl Consumer {
         let mut len = self.next.length()?;
         if len == WRAP {
             let offset = self.next.offset();
-            // A wrap at the start leads to itself for ever.
+            // A wrap at the start would lead to itself forever.
             if offset == 0 {
                 return Err(Broken);
             }
@@ -449,7 +449,7 @@ impl Consumer {
         // was checked.
         let copied = if len > SHORT { START } else { len };
         let (segment, offset) = (&self.next.segment, self.next.offset());
-        // The word of the next record is inside the ring, too.
+        // The word of the next record must be inside the ring, too.
         segment.at(offset, taken(len) + LINE).ok_or(Broken)?;
         let bytes = segment.at(offset + WORD, len).ok_or(Broken)?;
         // SAFETY: the bytes are inside the mapping and outside of `start`, and of an integer type. By the rules

@@ -127,7 +127,7 @@ impl Watches {
 
     /// Returns whether a datagram was seen since the last call.
     pub(crate) fn take_readable(&self) -> bool {
-        // A load first: a swap in each poll would take the cache line from the other threads.
+        // Load first, because a swap in each poll would take the cache line from the other threads.
         self.readable.load(Ordering::Relaxed) && self.readable.swap(false, Ordering::Relaxed)
     }
 
@@ -142,7 +142,7 @@ impl Watches {
     fn change(&self, change: impl FnOnce(&mut Vec<(RingId, RecordWatch)>)) {
         let mut rings = lock::write(&self.rings);
         change(&mut rings);
-        // With the lock held, so that an older list never sets the count.
+        // Store the count with the lock held, so that it never comes from an older list.
         self.count.store(rings.len(), Ordering::Relaxed);
     }
 }
@@ -347,8 +347,8 @@ impl Rings {
         match self.outbound.iter().position(|ring| ring.id == id) {
             Some(at) => {
                 let ring = self.outbound.swap_remove(at);
-                // The receiver may be about to read memory of this process, which the program now
-                // gets back.
+                // The receiver may be about to read memory of this process that the program is now getting
+                // back.
                 ring.producer.void_references();
                 ring.waiting
             }
@@ -359,7 +359,7 @@ impl Rings {
     fn end_closed(&mut self) {
         let (watches, beginnings) = (&self.watches, &mut self.beginnings);
         self.inbound.retain(|ring| {
-            // What has arrived is still taken, so the ring ends only when it is empty.
+            // Records that have arrived are still taken, so the ring ends only when it is empty.
             let ends = ring.is_closing && !ring.consumer.has_record();
             if ends {
                 watches.change(|all| all.retain(|(id, _)| *id != ring.id));
@@ -402,7 +402,8 @@ impl Rings {
 
     /// Room for a packet of a queue pair.
     pub(crate) fn room(&mut self, id: RingId, qpn: Qpn) -> Room<'_> {
-        // Nearly always the ring of the last call: a queue pair sends several packets at a time.
+        // It is nearly always the ring of the last call, because a queue pair sends several packets at a
+        // time.
         if self.outbound.get(self.at).is_none_or(|ring| ring.id != id) {
             match self.outbound.iter().position(|ring| ring.id == id) {
                 Some(at) => self.at = at,
@@ -474,7 +475,7 @@ impl Rings {
     /// Wakes the receivers that sleep.
     pub(crate) fn wake_receivers(&mut self) {
         for ring in &mut self.outbound {
-            // Once after all packets of a poll, because a wake-up is a system call.
+            // Do this once after all packets of a poll, because a wake-up is a system call.
             if std::mem::take(&mut ring.is_touched) && ring.producer.must_wake() {
                 wake(&ring.doorbell);
             }
@@ -500,8 +501,7 @@ impl Rings {
 
     /// Asks senders to wake the progress thread for packets; returns whether it may sleep: none has arrived.
     pub(crate) fn sleep(&self) -> bool {
-        // First the request, and then the look: a sender that adds a packet in between sees the
-        // request.
+        // Make the request before checking: a sender that adds a packet in between sees the request.
         self.inbound.iter().for_each(|ring| ring.consumer.sleep());
         !self.has_packet()
     }
@@ -518,10 +518,10 @@ impl Inbound {
         let memory = self.sender.memory.as_ref();
         self.imports.follow(memory, || sink.copy_threads());
         if self.is_closing {
-            // Their payloads were in memory of the sender, which is gone.
+            // Their payloads were in the memory of the sender, which is gone.
             self.stalled.clear();
         }
-        // First, because the packets of a queue pair are passed in order.
+        // Do this first, because the packets of a queue pair must be passed in order.
         self.stalled.pass(&mut self.imports, &self.sender, sink);
         let mut start = [0; _];
         let mut referred = 0;
@@ -547,7 +547,7 @@ impl Inbound {
                 continue;
             };
             let qpn = header.dest_qpn;
-            // A record of its queue pair waits, so this one waits after it.
+            // An earlier record of the same queue pair waits, so this one has to wait, too.
             if self.stalled.has(qpn) {
                 if !self.stall(qpn, position, record, &start) {
                     // It stays in the ring with all after it, and is taken again by a later poll.
@@ -592,7 +592,7 @@ impl Inbound {
                     break;
                 }
             }
-            // Early, so that the sender has room while the rest is taken.
+            // Give room back early, so that the sender has some while the rest is taken.
             if self.consumer.has_taken(GIVE_BACK) {
                 self.give_back(sink);
             }
@@ -608,7 +608,7 @@ impl Inbound {
             Record::InDevice(len, payload) => (len, Payload::InDevice(payload)),
             // It is not there any more.
             Record::Void => return true,
-            // It would have to be read now.
+            // Its payload would have to be read now.
             Record::Referring(..) => return false,
         };
         if self.stalled.is_full() {
@@ -622,7 +622,7 @@ impl Inbound {
 
     /// Gives the room of what was taken back, once nothing of it is needed.
     fn give_back(&mut self, sink: &mut impl PacketSink) {
-        // Before the room is given back: with it the sender may give the memory away that its
+        // Read before giving the room back, after which the sender may give away the memory that its
         // records refer to.
         let copied = sink.read_sender(&self.sender);
         self.refuse_if_failed(copied);
@@ -645,7 +645,7 @@ impl Outbound {
     /// Whether there is room. If not, the receiver wakes the progress thread when there is.
     fn has_room(&mut self) -> std::result::Result<bool, Broken> {
         Ok(self.producer.has_room()? || {
-            // Before the second look: a receiver that gives room back in between sees the request.
+            // Make the request before checking again: a receiver that gives room back in between sees it.
             self.producer.ask_for_room();
             self.producer.has_room()?
         })
@@ -654,7 +654,7 @@ impl Outbound {
 
 /// Wakes the progress thread of another engine.
 pub(super) fn wake(doorbell: &OwnedFd) {
-    // The only failure is a counter at its limit, which wakes as well.
+    // This only fails if the counter is at its limit, which wakes the thread as well.
     if let Err(error) = rustix::io::write(doorbell, &1_u64.to_ne_bytes()) {
         tracing::trace!(%error, "the eventfd of a progress thread is at its limit");
     }

@@ -137,7 +137,7 @@ impl Stalled {
 
 impl Queue {
     fn pass(&mut self, imports: &mut Imports, sender: &RingSender, sink: &mut impl PacketSink) {
-        // In order: a record without its payload stops its own queue pair, and no other.
+        // Keep the order: a record without its payload stops only its own queue pair.
         while let Some(record) = self.records.front() {
             let records = &self.records;
             let behind;
@@ -172,7 +172,7 @@ impl Queue {
 
     fn next(&mut self) {
         self.records.pop_front();
-        // Its copy could not begin before, so it is late only from here on.
+        // Its copy could not begin earlier, so its delay counts only from here on.
         self.since = Instant::now();
     }
 }

@@ -8,11 +8,11 @@ use gdr_cuda::CuResult;
 /// Why CUDA's export call could not be read.
 #[derive(Debug, thiserror::Error)]
 pub(in super::super) enum HookError {
-    #[error("reading the driver library's calls is not implemented for this CPU")]
+    #[error("observing the driver library's calls is not implemented for this CPU architecture")]
     Unsupported,
     #[error("the loader does not list the driver library")]
     NotLoaded,
-    #[error("the driver library has no {0}")]
+    #[error("the driver library does not have {0}")]
     NoTable(&'static str),
     #[error("the driver library does not call {0} through its global offset table")]
     NoEntry(String),
@@ -32,7 +32,7 @@ pub(in super::super) enum HookError {
     Layout(usize),
     #[error("an export of {count} objects at index {index} is not valid")]
     Index { count: usize, index: usize },
-    #[error("CUDA exported the range, but no call was seen")]
+    #[error("CUDA exported the range, but no call to the driver was observed")]
     NotSeen,
     #[error("{seen} of {total} objects were exported")]
     Incomplete { seen: usize, total: usize },
