@@ -28,7 +28,7 @@ impl ContextBuilder {
         self
     }
 
-    /// Takes the backend from `GDR_BACKEND`, where that is set and not empty.
+    /// Takes the backend from `GDR_BACKEND` if it is set and not empty.
     ///
     /// # Errors
     /// [`Error::BackendName`].
@@ -39,22 +39,22 @@ impl ContextBuilder {
         Ok(self)
     }
 
-    /// Uses a CUDA driver that is loaded already.
+    /// Uses a CUDA driver that is already loaded.
     pub fn cuda(mut self, cuda: Arc<Cuda>) -> Self {
         self.cuda = Some(cuda);
         self
     }
 
-    /// Allows the `sim` backend, over this simulated GPU. Without this call nothing is simulated.
+    /// Allows the `sim` backend over this simulated GPU. Without this call nothing is simulated.
     pub fn simulated(mut self, driver: Arc<SimDriver>) -> Self {
         self.simulated = Some(driver);
         self
     }
 
-    /// Uses the driver of `gpu`: a loaded one, or the `sim` backend where it is simulated.
+    /// Uses the driver of `gpu`: a loaded one, or the `sim` backend if the GPU is simulated.
     ///
     /// # Errors
-    /// [`Error::BackendUnavailable`] where the backend chosen so far does not reach this GPU.
+    /// [`Error::BackendUnavailable`] if the backend chosen so far does not reach this GPU.
     pub fn gpu(self, gpu: &Gpu) -> Result<Self> {
         let unavailable = |backend, reason: &str| Error::BackendUnavailable {
             backend,
@@ -82,7 +82,7 @@ impl ContextBuilder {
     /// # Errors
     /// [`Error::NoBackend`] or [`Error::BackendUnavailable`], with every reason.
     pub fn open(self) -> Result<Context> {
-        // Before the backend is opened, whose files belong to this process.
+        // Checked before the backend is opened, because its files belong to this process.
         let origin = ProcessId::current();
         let (backend, choice) = match self.backend {
             Some(kind) => {
@@ -114,7 +114,7 @@ impl ContextBuilder {
 
     fn first_that_works(&self) -> Result<(Arc<dyn Backend>, BackendChoice)> {
         let mut tried = Vec::new();
-        // In the order of preference. Opening one shows whether this machine has it.
+        // In order of preference. Opening a backend shows whether this machine has it.
         for kind in BackendKind::ORDER {
             match self.try_backend(kind) {
                 Ok(backend) => {
@@ -125,7 +125,7 @@ impl ContextBuilder {
                     };
                     return Ok((backend, choice));
                 }
-                // Kept, because without any backend the reasons are the error.
+                // Kept because they are the error if no backend opens.
                 Err(error) => tried.push(Rejected {
                     backend: kind,
                     reason: error.to_string(),
@@ -166,8 +166,8 @@ pub struct Context {
 }
 
 impl Context {
-    /// Opens a context on the best backend of this machine, or on the one that `GDR_BACKEND`
-    /// names. Never simulates.
+    /// Opens a context on this machine's best backend, or on the backend that `GDR_BACKEND` names.
+    /// Never simulates.
     ///
     /// # Errors
     /// Same as [`ContextBuilder::open`].
@@ -175,10 +175,11 @@ impl Context {
         Self::builder().backend_from_env()?.open()
     }
 
-    /// Opens a context for the memory of `gpu`: on a real GPU as [`Context::open`] does, over the
-    /// driver that is loaded already; on a simulated one the `sim` backend.
+    /// Opens a context for the memory of `gpu`: like [`Context::open`] on a real GPU, using the
+    /// driver that is already loaded; on the `sim` backend for a simulated GPU.
     ///
-    /// With [`gdr_cuda::open_driver`] a program runs on either by `GDR_BACKEND` alone:
+    /// With [`gdr_cuda::open_driver`], `GDR_BACKEND` alone decides which kind of GPU a program runs
+    /// on:
     ///
     /// ```no_run
     /// use gdr_copy::Context;
@@ -195,7 +196,7 @@ impl Context {
     /// ```
     ///
     /// # Errors
-    /// Same as [`ContextBuilder::open`]; [`Error::BackendUnavailable`] where `GDR_BACKEND` names a
+    /// Same as [`ContextBuilder::open`]; [`Error::BackendUnavailable`] if `GDR_BACKEND` names a
     /// backend that does not reach this GPU.
     pub fn open_for(gpu: &Gpu) -> Result<Self> {
         Self::builder().backend_from_env()?.gpu(gpu)?.open()
@@ -211,7 +212,7 @@ impl Context {
         self.choice.backend
     }
 
-    /// The backend in use, why it was chosen, and why others were not.
+    /// The backend in use, why it was chosen, and why the others were not.
     pub fn choice(&self) -> &BackendChoice {
         &self.choice
     }
@@ -226,15 +227,15 @@ impl Context {
         self.origin
     }
 
-    /// Pins `len` bytes of GPU memory at `ptr`: any pointer into any allocation that does not
-    /// migrate, of any alignment.
+    /// Pins `len` bytes of GPU memory at `ptr`, which may point anywhere into any allocation that
+    /// does not migrate, at any alignment.
     ///
-    /// The memory stays allocated while it is pinned, also after `cudaFree`. An allocator that
-    /// reuses memory without freeing it (PyTorch's, a pool) may still give it to its next user:
-    /// [`Context::pin_buffer`] keeps the memory's owner, too.
+    /// The memory stays allocated while it is pinned, even after `cudaFree`. An allocator that
+    /// reuses memory without freeing it (PyTorch's, a pool) may still give it to its next user;
+    /// [`Context::pin_buffer`] keeps the memory's owner as well.
     ///
     /// # Errors
-    /// [`Error`] says what failed and what to do; nothing stays pinned.
+    /// [`Error`] says what failed and what to do. Nothing stays pinned.
     pub fn pin(&self, ptr: DevicePtr, len: u64) -> Result<Pinned> {
         self.pin_with(ptr, len, PinOptions::new())
     }
@@ -244,15 +245,15 @@ impl Context {
     /// # Errors
     /// Same as [`Context::pin`].
     pub fn pin_with(&self, ptr: DevicePtr, len: u64, options: PinOptions) -> Result<Pinned> {
-        // The files of the backend belong to the process that opened them.
+        // The backend's files belong to the process that opened them.
         only_in(&self.origin)?;
         let request = PinRequest::new(ptr, len, options)?;
         Pinned::new(self.backend.clone(), self.origin, &request, None)
     }
 
-    /// Pins all of `buffer` and keeps it until the pin and its mapping are dropped. That is how to
-    /// pin memory that another library allocated ([`DeviceBuffer::from_owner`]): its owner is not
-    /// dropped before.
+    /// Pins all of `buffer` and keeps it until the pin and its mapping are dropped. Use this to pin
+    /// memory that another library allocated ([`DeviceBuffer::from_owner`]): its owner is not
+    /// dropped earlier.
     ///
     /// # Errors
     /// Same as [`Context::pin`].
@@ -275,21 +276,21 @@ impl Context {
         Pinned::new(backend, self.origin, &request, buffer)
     }
 
-    /// Every route of this backend to `len` bytes at `ptr`, with the reason where a route does not
-    /// reach them: for reports. Nothing stays pinned.
+    /// Lists every route of this backend to `len` bytes at `ptr`, with the reason if a route does
+    /// not reach them, for reports. Nothing stays pinned.
     ///
     /// # Errors
-    /// Where the range itself cannot be pinned by any route (freed, managed, too long).
+    /// If no route can pin the range itself (freed, managed, too long).
     pub fn routes(&self, ptr: DevicePtr, len: u64) -> Result<Vec<RouteReport>> {
         only_in(&self.origin)?;
         self.backend
             .routes(&PinRequest::new(ptr, len, PinOptions::new())?)
     }
 
-    /// Size and free space of a GPU's BAR1, where the backend can read them (`rm` can).
+    /// The size and free space of a GPU's BAR1, if the backend can read them (`rm` can).
     ///
     /// # Errors
-    /// Where the GPU is unknown or cannot be opened.
+    /// If the GPU is unknown or cannot be opened.
     pub fn bar1(&self, device: Ordinal) -> Result<Option<Bar1>> {
         only_in(&self.origin)?;
         self.backend.bar1(device)

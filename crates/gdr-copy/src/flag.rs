@@ -11,7 +11,7 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// An unsigned integer of 1, 2, 4 or 8 bytes, which one bus transaction carries whole.
+/// An unsigned integer of 1, 2, 4 or 8 bytes, which a single bus transaction carries whole.
 pub trait FlagWord: sealed::Sealed + Copy + Debug + PartialEq + Send + Sync + 'static {}
 
 macro_rules! flag_word {
@@ -22,7 +22,7 @@ macro_rules! flag_word {
 }
 flag_word!(u8, u16, u32, u64);
 
-/// A naturally aligned word in GPU memory, stored by one instruction and loaded by one.
+/// A naturally aligned word in GPU memory that is stored and loaded by one instruction each.
 ///
 /// Values are never torn. Each method documents its ordering.
 #[derive(Clone, Copy, Debug)]
@@ -67,7 +67,7 @@ impl<T: FlagWord> Flag<'_, T> {
     #[inline]
     pub fn store(&self, value: T) {
         self.check();
-        // Write-combined stores leave the CPU in any order; the flag must not pass the data.
+        // Write-combined stores leave the CPU in any order; the flag must not overtake the data.
         fence::store_fence();
         trace::step!(trace::STORE);
         // SAFETY: aligned, inside a live mapping, and not Rust memory.

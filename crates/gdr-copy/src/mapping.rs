@@ -14,18 +14,18 @@ use gdr_process::ProcessId;
 
 /// A CPU mapping of a pinned range. Unmapped on drop; the pin may be dropped before or after.
 ///
-/// Offsets count from the pointer that was pinned. All methods take `&self` and may run on
-/// several threads at once: the GPU and the network write to the memory at any time, and a race
-/// tears data but is not undefined behaviour. [`Mapping::slice`] returns parts for threads.
+/// Offsets count from the pinned pointer. All methods take `&self` and may run on several threads
+/// at once. The GPU and the network write to the memory at any time; a race tears data but is not
+/// undefined behaviour. [`Mapping::slice`] returns parts for threads.
 #[derive(Debug)]
 pub struct Mapping {
-    // Set to `None` by `drop`, before the pin may be mapped again.
+    // Set to `None` by `drop` before the pin may be mapped again.
     bar: Option<BarMapping>,
     view: View,
     state: Arc<PinState>,
 }
 
-/// What copies need: plain numbers, so that a copy reads one cache line.
+/// What copies need, as plain numbers, so that a copy reads a single cache line.
 #[derive(Clone, Copy, Debug)]
 struct View {
     base: *mut u8,
@@ -44,7 +44,7 @@ unsafe impl Sync for View {}
 impl View {
     #[inline]
     fn at(&self, offset: u64, len: usize) -> Result<*mut u8> {
-        // By a difference, because the sum of offset and length may overflow.
+        // Compares a difference, because the sum of offset and length may overflow.
         let fits = (len as u64) <= self.len && offset <= self.len - len as u64;
         if !fits {
             return Err(Error::OutOfRange {
@@ -53,7 +53,7 @@ impl View {
                 mapped: self.len,
             });
         }
-        // A forked child does not inherit the mapping, and may have other memory there.
+        // A forked child does not inherit the mapping, and may have other memory at its address.
         if !self.origin.is_current_fast() {
             return Err(Error::ForkedChild);
         }
@@ -113,9 +113,10 @@ impl Mapping {
     pub(crate) fn new(state: Arc<PinState>, bar: BarMapping, skip: u64) -> Self {
         let mapped = bar.len() as u64;
         let view = View {
-            // A mapping may end before the pinned pointer; then it has no bytes.
+            // A mapping may end before the pinned pointer, and then has no bytes.
             base: bar.as_ptr().wrapping_add(skip.min(mapped) as usize),
-            // The last page may go beyond the range, to memory that was not pinned for the caller.
+            // The last page may extend past the range, into memory that was not pinned for the
+            // caller.
             len: mapped.saturating_sub(skip).min(state.len),
             caching: bar.caching(),
             routine: state.routine(bar.caching()),
@@ -128,12 +129,12 @@ impl Mapping {
         }
     }
 
-    /// Bytes that can be accessed, counted from the pointer that was pinned.
+    /// The number of accessible bytes, counted from the pinned pointer.
     pub fn len(&self) -> u64 {
         self.view.len
     }
 
-    /// Returns whether there are none: the mapping ends before the pinned pointer.
+    /// Returns whether no bytes are accessible, because the mapping ends before the pinned pointer.
     pub fn is_empty(&self) -> bool {
         self.view.len == 0
     }
@@ -143,7 +144,7 @@ impl Mapping {
         self.state.ptr
     }
 
-    /// The backend that mapped it.
+    /// The backend that made the mapping.
     pub fn backend(&self) -> BackendKind {
         self.state.backend.kind()
     }
@@ -161,8 +162,8 @@ impl Mapping {
     /// Uses `routine` from now on, to compare routines.
     ///
     /// # Errors
-    /// [`Error::Routine`] where it [requires an uncached mapping](Routine::needs_uncached_mapping)
-    /// and this one is cached or simulated: the first copy would fault.
+    /// [`Error::Routine`] if it [requires an uncached mapping](Routine::needs_uncached_mapping) and
+    /// this mapping is cached or simulated, so that the first copy would fault.
     pub fn set_routine(&mut self, routine: &'static Routine) -> Result<()> {
         if !self.state.accepts(routine, self.view.caching) {
             return Err(Error::Routine {
@@ -177,8 +178,8 @@ impl Mapping {
 
     /// The CPU address of the byte at the pinned pointer.
     ///
-    /// Valid for [`Mapping::len`] bytes while this mapping exists, in this process only. Access it by
-    /// volatile accesses or the routines of [`cpu`], never by a reference.
+    /// Valid for [`Mapping::len`] bytes while this mapping exists, in this process only. Use
+    /// volatile accesses or the routines of [`cpu`], never a reference.
     pub fn as_ptr(&self) -> *mut u8 {
         self.view.base
     }
@@ -188,8 +189,8 @@ impl Mapping {
         self.view.at(offset, len)
     }
 
-    /// All that is mapped, in whole host pages: the CPU address of [`crate::PinInfo::va`], and the
-    /// bytes mapped from there on.
+    /// Everything that is mapped, in whole host pages: the CPU address of [`crate::PinInfo::va`],
+    /// and the number of bytes mapped from there.
     pub fn window(&self) -> (*mut u8, u64) {
         self.bar.as_ref().map_or((std::ptr::null_mut(), 0), |bar| {
             (bar.as_ptr(), bar.len() as u64)
@@ -204,13 +205,13 @@ impl Mapping {
     /// 2, 4 or 8 bytes is never torn. See [`cpu`] for the full contract.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] and nothing is written; [`Error::ForkedChild`].
+    /// [`Error::OutOfRange`], and nothing is written; [`Error::ForkedChild`].
     #[inline]
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.view.write_at(offset, bytes)
     }
 
-    /// Like [`Mapping::write_at`] without the final fence: for batches that end with
+    /// Like [`Mapping::write_at`], but without the final fence, for batches that end with
     /// [`Mapping::flush`]. Until then the bytes may stay in the CPU.
     ///
     /// # Errors
@@ -220,7 +221,7 @@ impl Mapping {
         self.view.write_at_unfenced(offset, bytes)
     }
 
-    /// Flushes the stores of this thread by [`Mapping::write_at_unfenced`].
+    /// Flushes this thread's stores by [`Mapping::write_at_unfenced`].
     #[inline]
     pub fn flush(&self) {
         cpu::fence::store_fence();
@@ -228,18 +229,19 @@ impl Mapping {
 
     /// Copies GPU memory at `offset` into `bytes`.
     ///
-    /// The values are no older than the call. Reading is slow: a PCIe round trip (about 1 us) for each
-    /// 64-byte line, a few of them in flight at once; above about 8 KiB `cuMemcpy` is faster.
+    /// The values are no older than the call. Reads are slow: each 64-byte line takes a PCIe round
+    /// trip (about 1 us), with only a few in flight at once. Above about 8 KiB, `cuMemcpy` is
+    /// faster.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] and nothing is read; [`Error::ForkedChild`].
+    /// [`Error::OutOfRange`], and nothing is read; [`Error::ForkedChild`].
     #[inline]
     pub fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
         self.view.read_at(offset, bytes)
     }
 
-    /// Like [`Mapping::read_at`] without the fence before it: for several reads whose order does not
-    /// matter. Such reads overlap, so ten reads of a line each take little longer than one.
+    /// Like [`Mapping::read_at`], but without the leading fence, for several reads whose order does
+    /// not matter. Such reads overlap: ten reads of a line each take little longer than one.
     ///
     /// The values are no older than this thread's last fenced read, [`Flag::load_acquire`] or
     /// [`Mapping::begin_reads`]: the CPU may return a line from a buffer.
@@ -251,23 +253,23 @@ impl Mapping {
         self.view.read_at_unfenced(offset, bytes)
     }
 
-    /// Begins a batch of [`Mapping::read_at_unfenced`] on this thread: they return no values older
-    /// than this call.
+    /// Begins a batch of [`Mapping::read_at_unfenced`] on this thread. These reads return no values
+    /// older than this call.
     #[inline]
     pub fn begin_reads(&self) {
         cpu::fence::fresh_load_fence();
     }
 
-    /// A word of 1, 2, 4 or 8 bytes at `offset`, which is stored and loaded whole.
+    /// A word of 1, 2, 4 or 8 bytes at `offset` that is stored and loaded whole.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`]; [`Error::Unaligned`] where the address is not a multiple of the size.
+    /// [`Error::OutOfRange`]; [`Error::Unaligned`] if the address is not a multiple of the size.
     pub fn flag<T: FlagWord>(&self, offset: u64) -> Result<Flag<'_, T>> {
         let at = self.view.at(offset, size_of::<T>())?;
         Flag::new(at, offset, self.view.origin)
     }
 
-    /// The part `offset..offset + len`, for a thread.
+    /// The part `offset..offset + len`, for use by a thread.
     ///
     /// # Errors
     /// [`Error::OutOfRange`].
@@ -275,7 +277,7 @@ impl Mapping {
         Slice::new(self.view, offset, len)
     }
 
-    /// The mapping in parts of `part` bytes (the last one shorter), for threads.
+    /// The mapping in parts of `part` bytes (the last may be shorter), for use by threads.
     ///
     /// With a multiple of 64 bytes, no two threads access the same line.
     pub fn chunks(&self, part: std::num::NonZeroU64) -> impl Iterator<Item = Slice<'_>> {
@@ -290,13 +292,13 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // First the munmap: after `unmapped` the pin may be mapped again.
+        // The munmap comes first: after `unmapped` the pin may be mapped again.
         self.bar = None;
         self.state.unmapped();
     }
 }
 
-/// A part of a [`Mapping`]; offsets count from its own start.
+/// A part of a [`Mapping`]. Offsets count from the start of the part.
 #[derive(Clone, Copy, Debug)]
 pub struct Slice<'mapping> {
     view: View,
@@ -321,12 +323,12 @@ impl Slice<'_> {
         })
     }
 
-    /// Bytes in this part.
+    /// The number of bytes in this part.
     pub fn len(&self) -> u64 {
         self.view.len
     }
 
-    /// Returns whether it is empty.
+    /// Returns whether this part is empty.
     pub fn is_empty(&self) -> bool {
         self.view.len == 0
     }
@@ -334,7 +336,7 @@ impl Slice<'_> {
     /// Like [`Mapping::write_at`].
     ///
     /// # Errors
-    /// As there.
+    /// Same as [`Mapping::write_at`].
     #[inline]
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.view.write_at(offset, bytes)
@@ -343,7 +345,7 @@ impl Slice<'_> {
     /// Like [`Mapping::read_at`].
     ///
     /// # Errors
-    /// As there.
+    /// Same as [`Mapping::read_at`].
     #[inline]
     pub fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
         self.view.read_at(offset, bytes)
@@ -441,7 +443,7 @@ mod tests {
         assert_eq!(bytes, [1, 2]);
         assert!(last.read_at(1, &mut bytes).is_err());
         assert!(m.slice(1, u64::MAX).is_err() && m.slice(10_000, 0).unwrap().is_empty());
-        // An empty access at the very end is inside.
+        // An empty access at the very end is in range.
         m.write_at(10_000, &[]).unwrap();
         assert!(m.write_at(10_001, &[]).is_err());
     }
