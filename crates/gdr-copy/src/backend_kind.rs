@@ -18,9 +18,9 @@ pub enum BackendKind {
 }
 
 impl BackendKind {
-    /// Every backend, in the order in which they are tried: the module where it is loaded (its users
-    /// know its semantics), then what CUDA supports officially, then the stock driver, then, where
-    /// it is allowed, the simulation.
+    /// Every backend, in the order in which they are tried: the module if it is loaded (its users
+    /// know its semantics), then what CUDA supports officially, then the stock driver, and finally,
+    /// if allowed, the simulation.
     pub const ORDER: [Self; 4] = [Self::Gdrdrv, Self::DmaBuf, Self::Rm, Self::Sim];
 
     /// The name, as in `GDR_BACKEND`.

@@ -1,4 +1,4 @@
-//! What the choice of a path depends on: GPU, driver, CPU, kind of mapping.
+//! The facts that the choice of a path depends on: GPU, driver, CPU, kind of mapping.
 
 use std::fs;
 use std::num::NonZeroU16;
@@ -11,8 +11,7 @@ use crate::copier::cpu_pool::local_cpus;
 use crate::mapping::Mapping;
 use crate::plan::ProfileKey;
 
-/// The most threads of a copy unless the program says otherwise: four store as fast as PCIe Gen5 x16
-/// takes it.
+/// The default limit on the threads of a copy: four threads store as fast as PCIe Gen5 x16 accepts.
 const MOST_THREADS: u16 = 4;
 
 /// The machine that copies between this process and `mapping`, on `gpu`, run on.
@@ -29,8 +28,8 @@ pub fn profile_key(gpu: &Gpu, mapping: &Mapping) -> ProfileKey {
     }
 }
 
-/// The name of this machine's CPU. The kernel takes microseconds for each CPU of `/proc/cpuinfo`, so it is
-/// read once.
+/// The name of this machine's CPU. It is read once, because the kernel takes microseconds for each
+/// CPU of `/proc/cpuinfo`.
 fn own_cpu() -> &'static str {
     static NAME: OnceLock<String> = OnceLock::new();
     NAME.get_or_init(|| {
@@ -39,10 +38,10 @@ fn own_cpu() -> &'static str {
     })
 }
 
-/// How many threads a copy to or from `gpu` may use unless the program says otherwise: one for each
-/// CPU next to the GPU that this process may use, but no more than 4.
+/// The default limit on the threads of a copy to or from `gpu`: one for each CPU next to the GPU
+/// that this process may use, but at most 4.
 pub fn default_threads(gpu: &Gpu) -> NonZeroU16 {
-    // Where the node of the GPU is not known, any CPU of the process is as good.
+    // If the GPU's node is unknown, any CPU of the process is as good.
     let cpus = local_cpus(gpu.info().bdf).or_else(|| sched_getaffinity(None).ok());
     let count = cpus.map_or(1, |cpus| cpus.count());
     let most = u16::try_from(count)
@@ -62,8 +61,8 @@ pub fn driver_version() -> Option<String> {
     })
 }
 
-/// The version in the text of `/proc/driver/nvidia/version`: the first word of its first line
-/// that looks like one.
+/// The version in the text of `/proc/driver/nvidia/version`: the first word of the first line that
+/// looks like a version.
 fn version_in(text: &str) -> Option<&str> {
     let numbers =
         |word: &&str| word.contains('.') && word.split('.').all(|part| part.parse::<u32>().is_ok());
@@ -77,7 +76,7 @@ fn cpu_name(cpuinfo: &str) -> Option<String> {
         let found = lines.find(|(key, _)| key.trim() == name);
         found.map(|(_, value)| value.trim().to_owned())
     };
-    // On aarch64 the kernel has numbers instead of a name.
+    // On aarch64 the kernel reports numbers instead of a name.
     field("model name").or_else(|| {
         let (implementer, part) = (field("CPU implementer")?, field("CPU part")?);
         Some(format!("implementer {implementer} part {part}"))

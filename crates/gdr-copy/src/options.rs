@@ -1,4 +1,4 @@
-//! How to pin and how to map.
+//! Options for pinning and mapping.
 
 use crate::cpu::Caching;
 
@@ -8,7 +8,7 @@ pub enum Bus {
     /// The platform's choice: PCIe on most machines, the coherent link on Grace-based ones.
     #[default]
     Default,
-    /// PCIe (BAR1), also where a coherent link exists.
+    /// PCIe (BAR1), even if a coherent link exists.
     Pcie,
 }
 
@@ -19,11 +19,11 @@ pub enum PinGranularity {
     #[default]
     Bytes,
     /// GPU pages of 64 KiB, as in GDRCopy: the range may begin before its allocation and end after
-    /// it, as long as the allocation has a part of those pages.
+    /// it, as long as the allocation occupies part of those pages.
     GpuPages,
 }
 
-/// How to pin.
+/// Options for a pin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PinOptions {
     bus: Bus,
@@ -39,7 +39,7 @@ impl PinOptions {
         }
     }
 
-    /// Pins for a mapping over `bus`.
+    /// Pins for a mapping that goes over `bus`.
     pub const fn with_bus(mut self, bus: Bus) -> Self {
         self.bus = bus;
         self
@@ -62,7 +62,7 @@ impl PinOptions {
     }
 }
 
-/// How to map.
+/// Options for a mapping.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MapOptions {
     caching: Option<Caching>,
@@ -70,7 +70,7 @@ pub struct MapOptions {
 }
 
 impl MapOptions {
-    /// The whole pin, mapped as the backend does by default.
+    /// The whole pin, mapped the way the backend does by default.
     pub const fn new() -> Self {
         Self {
             caching: None,
@@ -78,7 +78,7 @@ impl MapOptions {
         }
     }
 
-    /// Asks for a kind of mapping.
+    /// Requests a kind of mapping.
     pub const fn with_caching(mut self, caching: Caching) -> Self {
         self.caching = Some(caching);
         self
@@ -91,12 +91,12 @@ impl MapOptions {
         self
     }
 
-    /// The kind of mapping that was asked for; `None` is the backend's default.
+    /// The requested kind of mapping; `None` means the backend's default.
     pub const fn caching(&self) -> Option<Caching> {
         self.caching
     }
 
-    /// The bytes that were asked for; `None` is the whole pin.
+    /// The requested number of bytes; `None` means the whole pin.
     #[expect(
         clippy::len_without_is_empty,
         reason = "a number that was asked for, not a container's length"

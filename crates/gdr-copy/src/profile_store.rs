@@ -1,4 +1,4 @@
-//! Profiles of copies as files of the user.
+//! Copy profiles, stored as files of the user.
 
 use std::fmt;
 use std::fs;
@@ -51,15 +51,15 @@ pub enum ProfileError {
 }
 
 impl ProfileStore {
-    /// The folder of this user: `gdr/copy` in `$XDG_STATE_HOME`, else in `$HOME/.local/state`. A program that
-    /// has more rights than its caller has none.
+    /// This user's folder: `gdr/copy` in `$XDG_STATE_HOME`, or else in `$HOME/.local/state`. A
+    /// program with more rights than its caller has none.
     ///
     /// # Errors
     /// [`ProfileError::NoFolder`].
     pub fn of_user() -> Result<Self, ProfileError> {
         let absolute = |name: &str| {
             let path = gdr_process::variable(name).map(PathBuf::from);
-            // The XDG specification has relative paths ignored.
+            // The XDG specification says to ignore relative paths.
             path.filter(|path| path.is_absolute())
         };
         let state = absolute("XDG_STATE_HOME")
@@ -80,8 +80,8 @@ impl ProfileStore {
         self.folder.join(key.file_name())
     }
 
-    /// Returns the profile of a machine: `None` if no profile is stored, or the stored one belongs to another
-    /// machine.
+    /// Returns a machine's profile; `None` if no profile is stored, or if the stored one belongs to
+    /// another machine.
     ///
     /// # Errors
     /// [`ProfileError::File`], [`ProfileError::Text`].
@@ -98,19 +98,20 @@ impl ProfileStore {
         let profile: Profile = text
             .parse()
             .map_err(|source| ProfileError::Text { path, source })?;
-        // Two machines may share a file name, which has only the first letters of each field.
+        // Two machines may share a file name, which contains only the first letters of each field.
         Ok((profile.key == *key).then_some(profile))
     }
 
-    /// Writes a profile, in place of an earlier one of the same machine; returns the file.
+    /// Writes a profile, replacing an earlier one of the same machine, and returns the file.
     ///
     /// # Errors
-    /// [`ProfileError::File`]; the earlier one stays.
+    /// [`ProfileError::File`]; the earlier profile stays.
     pub fn save(&self, profile: &Profile) -> Result<PathBuf, ProfileError> {
         let path = self.path(&profile.key);
         let write = |path: &Path| {
             fs::create_dir_all(&self.folder)?;
-            // Under its name only when it is whole, as another process may read it at any time.
+            // The file gets its name only once it is complete, because another process may read it
+            // at any time.
             let mut file = WholeFile::private(path)?;
             file.write_all(profile.to_string().as_bytes())?;
             file.finish()
@@ -125,7 +126,7 @@ impl ProfileStore {
     }
 }
 
-/// Where a calibration is from.
+/// The origin of a calibration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CalibrationSource {
     /// The built-in costs.
@@ -143,7 +144,7 @@ impl fmt::Display for CalibrationSource {
     }
 }
 
-/// The built-in costs that fit copies between this process and `mapping`.
+/// The built-in costs of copies between this process and `mapping`.
 fn machine_of(mapping: &Mapping) -> Machine {
     match (mapping.backend(), mapping.caching()) {
         (BackendKind::Sim, _) => Machine::Simulated,
@@ -152,11 +153,11 @@ fn machine_of(mapping: &Mapping) -> Machine {
     }
 }
 
-/// The costs of copies between this process and `mapping`, on `gpu`: the user's profile of this
-/// machine where there is one, else the built-in ones. Nothing is measured.
+/// The costs of copies between this process and `mapping` on `gpu`: the user's profile of this
+/// machine if there is one, otherwise the built-in costs. Measures nothing.
 ///
 /// # Errors
-/// [`ProfileError`] for a profile that exists and cannot be used.
+/// [`ProfileError`] if a profile exists but cannot be used.
 pub fn calibration_for(
     gpu: &Gpu,
     mapping: &Mapping,

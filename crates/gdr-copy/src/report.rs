@@ -1,4 +1,4 @@
-//! What backends, pins and routes are, for callers and for reports.
+//! Descriptions of backends, pins and routes, for callers and for reports.
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ pub struct Attributes {
     pub force_pcie: bool,
     /// Mappings are mmaps of a dma-buf.
     pub dma_buf_mmap: bool,
-    /// Version of the `gdrdrv` module, where that is the backend.
+    /// The version of the `gdrdrv` module, if that is the backend.
     pub module: Option<ModuleVersion>,
 }
 
@@ -56,28 +56,28 @@ impl fmt::Display for Route {
 pub struct RouteReport {
     /// The route.
     pub route: Route,
-    /// Why it does not; `None` where it does and, for routes that need one, has passed its
-    /// self-test.
+    /// Why the route does not reach it; `None` if it does and has passed its self-test, if it needs
+    /// one.
     pub refusal: Option<String>,
 }
 
-/// Size and free space of a GPU's BAR1, bytes.
+/// The size and free space of a GPU's BAR1, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bar1 {
-    /// Its size.
+    /// The size.
     pub total: u64,
-    /// The part that no process has mapped. On GPUs whose BAR1 shows all of the memory permanently
-    /// ("static BAR1"), mappings take no space and this does not change.
+    /// The part that no process has mapped. On GPUs whose BAR1 permanently exposes all of the
+    /// memory ("static BAR1"), mappings take no space and this value does not change.
     pub free: u64,
 }
 
-/// What is pinned.
+/// What was pinned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PinInfo {
     /// Where the pinned pages start, at or below the pointer that was pinned.
     pub va: DevicePtr,
-    /// Bytes pinned from `va` on.
+    /// The number of bytes pinned from `va` on.
     pub mapped_size: u64,
-    /// Unit of both, bytes.
+    /// The unit of both, in bytes.
     pub page_size: u32,
 }

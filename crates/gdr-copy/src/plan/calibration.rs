@@ -1,14 +1,14 @@
-//! The costs of all paths of a machine.
+//! The costs of all of a machine's paths.
 
 use std::collections::BTreeMap;
 
 use super::curve::CostCurve;
 use super::path::{CopyDirection, CopyPath, HostMemory};
 
-/// Copies of one kind by one path: what a cost curve is about.
+/// Copies of one kind on one path, described by one cost curve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Series {
-    /// Where the bytes go.
+    /// The direction of the copies.
     pub direction: CopyDirection,
     /// The host memory.
     pub host: HostMemory,
@@ -16,7 +16,7 @@ pub struct Series {
     pub path: CopyPath,
 }
 
-/// What copies cost on a machine, by series.
+/// The cost of copies on a machine, by series.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Calibration {
     curves: BTreeMap<Series, CostCurve>,
@@ -44,14 +44,15 @@ impl Calibration {
         self.curves.iter()
     }
 
-    /// Sets the cost of a short copy by the copy engine that is one of several in its queue,
-    /// nanoseconds. Anything but a positive number is ignored.
+    /// Sets the cost, in nanoseconds, of a short copy by the copy engine that is one of several in
+    /// its queue. Ignores anything but a positive number.
     pub fn set_queued_copy(&mut self, ns: f64) {
         self.queued_copy_ns = (ns.is_finite() && ns > 0.0).then_some(ns);
     }
 
-    /// The cost of a short copy by the copy engine that is one of several in its queue: less than a
-    /// single one costs, because the waits overlap. Nanoseconds; `None` where it is not known.
+    /// The cost, in nanoseconds, of a short copy by the copy engine that is one of several in its
+    /// queue; `None` if it is not known. It is less than the cost of a single copy, because the
+    /// waits overlap.
     pub fn queued_copy_ns(&self) -> Option<f64> {
         self.queued_copy_ns
     }

@@ -1,4 +1,4 @@
-//! What a copy costs by its size.
+//! The cost of a copy as a function of its size.
 
 /// The cost of a copy of one size.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -9,30 +9,30 @@ pub struct CostPoint {
     pub ns: f64,
 }
 
-/// What copies cost on one path: measured points, straight lines between them.
+/// The cost of copies on one path: measured points, connected by straight lines.
 ///
-/// A longer copy never costs less: a point that is below the one before it (noise of the
-/// measurement) is raised to it. Below the first point the cost stays at its value; above the last
-/// it grows in proportion to the length.
+/// A longer copy never costs less: a point below its predecessor (measurement noise) is raised to
+/// it. The cost is constant below the first point, and grows in proportion to the length above the
+/// last.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CostCurve {
     points: Vec<CostPoint>,
 }
 
-/// Points that do not make a curve.
+/// Points that do not form a curve.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidCurve {
-    /// There is no point.
+    /// There are no points.
     #[error("a cost curve needs at least one point")]
     Empty,
-    /// A length of 0.
+    /// A length is 0.
     #[error("a copy of 0 bytes is not a point of a cost curve")]
     EmptyCopy,
-    /// A length twice.
+    /// A length occurs twice.
     #[error("the cost curve has two points of {0} bytes")]
     Twice(u64),
-    /// A cost that is not a positive number.
+    /// A cost is not a positive number.
     #[error("a copy of {len} bytes cannot cost {ns} ns: give a positive number")]
     Cost {
         /// Bytes.
@@ -63,7 +63,7 @@ impl CostCurve {
                 return Err(InvalidCurve::Cost { len: *len, ns: *ns });
             }
             before = Some(*len);
-            // Searches rely on costs that never fall, so what is lower by noise is raised.
+            // Searches rely on costs that never fall, so a cost that noise made lower is raised.
             highest = highest.max(*ns);
             *ns = highest;
         }
@@ -93,7 +93,7 @@ impl CostCurve {
                 low.ns + part * (high.ns - low.ns)
             }
             (None, Some(first)) => first.ns,
-            // Beyond the measurements the bytes decide, and a fixed cost does not matter.
+            // Beyond the measurements the bytes dominate, and a fixed cost does not matter.
             (Some(last), None) => last.ns * (len as f64 / last.len as f64),
             (None, None) => unreachable!("`new` refuses a curve without points"),
         }

@@ -1,9 +1,9 @@
-//! Which path a copy takes: CPU stores and loads through the mapping, by one thread or several, the
-//! GPU's copy engine, or, for short reads where the program asks for it, a resident kernel.
+//! Which path a copy takes: CPU stores and loads through the mapping by one thread or several, the
+//! GPU's copy engine, or, for short reads if the program asks for it, a resident kernel.
 //!
-//! A [`Calibration`] holds what a copy of each size costs on each path, as [`CostCurve`]s. A
-//! [`Planner`] is made once from it and from what the program allows ([`PathLimits`]); it returns a
-//! [`CopyPlan`] for each copy in some nanoseconds.
+//! A [`Calibration`] holds the cost of a copy of each size on each path, as [`CostCurve`]s. A
+//! [`Planner`] is made once from a calibration and from what the program allows ([`PathLimits`]).
+//! It returns a [`CopyPlan`] for each copy within some nanoseconds.
 //!
 //! ```
 //! use std::num::NonZeroU16;
@@ -25,8 +25,8 @@
 //! assert_eq!(planner.plan(&megabyte).path(), CopyPath::CopyEngine);
 //! ```
 //!
-//! Everything here is pure: no measurement, no file, no clock. [`Profile`] is the text form of a
-//! calibration with the machine that it was measured on.
+//! Everything here is pure: it measures nothing, reads no file and no clock. [`Profile`] is the
+//! text form of a calibration, with the machine on which it was measured.
 
 mod built_in;
 mod calibration;

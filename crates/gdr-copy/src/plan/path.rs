@@ -1,4 +1,4 @@
-//! The paths of a copy, and what distinguishes copies.
+//! The paths of a copy, and the properties that distinguish copies.
 
 use std::fmt;
 use std::num::NonZeroU16;
@@ -38,9 +38,9 @@ impl fmt::Display for CopyDirection {
 /// The host memory of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum HostMemory {
-    /// Ordinary memory: the copy engine reaches it through a page-locked ring only.
+    /// Ordinary memory, which the copy engine reaches only through a page-locked ring.
     Pageable,
-    /// Memory that the GPU's driver page-locked (`cuMemHostAlloc`, `cudaHostRegister`).
+    /// Memory that the GPU's driver has page-locked (`cuMemHostAlloc`, `cudaHostRegister`).
     PageLocked,
 }
 
@@ -63,8 +63,8 @@ impl fmt::Display for HostMemory {
     }
 }
 
-/// How bytes are moved. Ordered by the fixed cost: a later path has a higher one, and is chosen for
-/// longer copies.
+/// How bytes are moved, ordered by fixed cost: a later path has a higher fixed cost, and is chosen
+/// for longer copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CopyPath {
     /// Stores or loads through the mapping, by this many threads, the caller's included.
@@ -72,8 +72,8 @@ pub enum CopyPath {
         /// The number of threads.
         threads: NonZeroU16,
     },
-    /// A kernel that stays on the GPU for a while and pushes the bytes to the host. From the GPU only,
-    /// and only where the program asks for it.
+    /// A kernel that stays on the GPU for a while and pushes the bytes to the host. It only serves
+    /// copies from the GPU, and only if the program asks for it.
     Resident,
     /// The GPU's copy engine, on a stream of this library.
     CopyEngine,
@@ -102,7 +102,7 @@ impl fmt::Display for CopyPath {
     }
 }
 
-/// A text that names no direction, memory or path of copies.
+/// A text that does not name a direction, memory or path of copies.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not {expected}")]
 pub struct ParsePathError {

@@ -7,24 +7,24 @@ use std::ops::Range;
 use super::calibration::{Calibration, Series};
 use super::path::{CopyDirection, CopyPath, HostMemory};
 
-/// Pieces begin at multiples of this GPU address: threads do not share a line, and the copy engine
-/// gets aligned addresses.
+/// Pieces begin at multiples of this GPU address, so that threads do not share a line and the copy
+/// engine gets aligned addresses.
 const ALIGNMENT: u64 = 4 << 10;
-/// The shortest and the longest piece of a thread. Several for each thread, so that a thread that
+/// The shortest and the longest piece of a thread. Each thread gets several, so that a thread that
 /// starts late does not delay the end.
 const THREAD_PIECE: Range<u64> = 16 << 10..1 << 20;
 const PIECES_PER_THREAD: u64 = 4;
-/// The shortest and the longest chunk of the page-locked ring. The copy of the first chunk does not
-/// overlap with anything, and each chunk costs some microseconds.
+/// The shortest and the longest chunk of the page-locked ring. The first chunk's copy overlaps with
+/// nothing, and each chunk costs some microseconds.
 const RING_CHUNK: Range<u64> = 64 << 10..512 << 10;
 const CHUNKS: u64 = 8;
-/// Reads from this length on have several threads between the ring and pageable memory: one copies 8 to
-/// 10 GB/s, and the engine 50. Starting them takes some 10 us.
+/// From this length on, several threads copy between the ring and pageable memory: one thread
+/// copies 8 to 10 GB/s, the engine 50. Starting them takes some 10 us.
 const RING_THREADS_FROM: u64 = 1 << 20;
 const MOST_RING_THREADS: u16 = 4;
 /// The longest piece that a resident kernel pushes at once.
 const RESIDENT_CHUNK: u64 = 32 << 10;
-/// A size above every measured one, at which costs are compared, too.
+/// A size above every measured one, at which costs are also compared.
 const LARGEST: u64 = 1 << 46;
 
 /// Whether copies may use the copy engine.
@@ -91,7 +91,7 @@ impl PathLimits {
 /// A copy to plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CopyRequest {
-    /// Where the bytes go.
+    /// The direction of the copy.
     pub direction: CopyDirection,
     /// The host memory.
     pub host: HostMemory,
@@ -101,7 +101,7 @@ pub struct CopyRequest {
     pub len: u64,
 }
 
-/// A path, and the size from which on it is taken.
+/// A path, and the size from which it is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
     /// Bytes.
@@ -121,7 +121,7 @@ pub struct Estimate {
     pub is_allowed: bool,
 }
 
-/// How a copy is to be made.
+/// How to make a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct CopyPlan {
@@ -131,7 +131,7 @@ pub struct CopyPlan {
 }
 
 impl CopyPlan {
-    /// A plan for `request` on a path that the caller chose.
+    /// Plans `request` on a path that the caller chose.
     pub fn on(path: CopyPath, request: CopyRequest) -> Self {
         let len = request.len;
         let between = |wanted: u64, limits: Range<u64>| {
@@ -140,7 +140,7 @@ impl CopyPlan {
             wanted.next_multiple_of(ALIGNMENT)
         };
         let chunk = match (path, request.host) {
-            // One piece, because two would not overlap.
+            // One piece, because two pieces would not overlap.
             (CopyPath::ONE_THREAD, _) | (CopyPath::CopyEngine, HostMemory::PageLocked) => u64::MAX,
             (CopyPath::Cpu { threads }, _) => {
                 let pieces = u64::from(threads.get()) * PIECES_PER_THREAD;
@@ -166,14 +166,14 @@ impl CopyPlan {
         &self.request
     }
 
-    /// The most bytes of a piece; [`NonZeroU64::MAX`] where the copy is one piece.
+    /// The most bytes in a piece; [`NonZeroU64::MAX`] if the copy is one piece.
     pub fn chunk(&self) -> NonZeroU64 {
         self.chunk
     }
 
-    /// The number of threads, the caller's included and at most `most`, that copy between page-locked and
-    /// pageable memory while the copy engine copies. 1 for writes: where several threads may copy, they
-    /// store into the mapping sooner.
+    /// The number of threads, at most `most` and including the caller, that copy between
+    /// page-locked and pageable memory while the copy engine copies. Returns 1 for writes: where
+    /// several threads may copy, they would rather store into the mapping.
     pub fn ring_threads(&self, most: NonZeroU16) -> NonZeroU16 {
         let CopyRequest {
             direction,
@@ -195,7 +195,8 @@ impl CopyPlan {
         let chunk = self.chunk.get();
         let first = match chunk {
             u64::MAX => len,
-            // Shorter by what is before it, so that all others begin at a multiple.
+            // Shortened by the distance from the previous multiple, so that all other pieces begin
+            // at one.
             _ => chunk - address % ALIGNMENT,
         };
         Pieces {
@@ -242,10 +243,9 @@ pub struct Planner {
 
 impl Planner {
     /// Plans with the costs of `calibration` and the paths that `limits` allow.
-    ///
-    /// Over the sizes the choice moves through the paths in their order, from CPU copies by one thread
-    /// to the copy engine, and never back: the switches are where the costs of all sizes together are
-    /// lowest, so a single point that was measured wrongly does not move them.
+    /// As sizes grow, the choice moves through the paths in order, from CPU copies by one thread to
+    /// the copy engine, and never back. The switches lie where the costs of all sizes together are
+    /// lowest, so a single wrong measurement does not move them.
     pub fn new(calibration: &Calibration, limits: PathLimits) -> Self {
         let steps = CopyDirection::ALL.map(|direction| {
             HostMemory::ALL.map(|host| steps(calibration, limits, direction, host))
@@ -280,25 +280,26 @@ impl Planner {
         step.map_or(CopyPath::ONE_THREAD, |step| step.path)
     }
 
-    /// The size from which on copies are not made by the calling thread alone; `None` if all are.
+    /// The size from which copies are no longer made by the calling thread alone; `None` if all
+    /// are.
     pub fn one_thread_below(&self, direction: CopyDirection, host: HostMemory) -> Option<u64> {
         let mut steps = self.steps(direction, host).iter();
         let step = steps.find(|step| step.path != CopyPath::ONE_THREAD)?;
         Some(step.from)
     }
 
-    /// The size from which on copies take the copy engine; `None` if they never do.
+    /// The size from which copies take the copy engine; `None` if they never do.
     pub fn copy_engine_from(&self, direction: CopyDirection, host: HostMemory) -> Option<u64> {
         let mut steps = self.steps(direction, host).iter();
         let step = steps.find(|step| step.path == CopyPath::CopyEngine)?;
         Some(step.from)
     }
 
-    /// The size from which on a read is faster by the copy engine, to page-locked memory, where other
-    /// copies are queued with it; `None` if that is not known or it may not be used.
+    /// The size from which a read to page-locked memory is faster by the copy engine when other
+    /// copies are queued with it; `None` if this is not known or the engine may not be used.
     pub fn queued_reads_from(&self) -> Option<u64> {
         let (direction, host) = (CopyDirection::FromGpu, HostMemory::PageLocked);
-        // A queued read gains wherever a single one does, so only shorter ones are searched.
+        // A queued read is faster wherever a single read is, so only shorter reads are searched.
         let single = self.copy_engine_from(direction, host)?;
         let queued = self.calibration.queued_copy_ns()?;
         let loads = self.calibration.curve(&Series {
@@ -318,9 +319,9 @@ impl Planner {
         Some(low)
     }
 
-    /// The size from which on a single read is faster by the copy engine, to page-locked memory, than by
-    /// the calling thread, where the engine costs `extra_ns` more than its curve says: where another thread
-    /// makes the calls, for example. `None` if it never is, or may not be used.
+    /// The size from which a single read to page-locked memory is faster by the copy engine than by
+    /// the calling thread, if the engine costs `extra_ns` more than its curve says, for example
+    /// because another thread makes the calls. `None` if it never is, or may not be used.
     pub fn delayed_reads_from(&self, extra_ns: f64) -> Option<u64> {
         let (direction, host) = (CopyDirection::FromGpu, HostMemory::PageLocked);
         let least = self.copy_engine_from(direction, host)?;
@@ -347,7 +348,7 @@ impl Planner {
         CopyPlan::on(path, *request)
     }
 
-    /// What a copy would cost on every calibrated path, in the order of the paths.
+    /// The cost of a copy on every calibrated path, in path order.
     pub fn estimates(
         &self,
         direction: CopyDirection,
@@ -380,7 +381,7 @@ fn steps(
         .map(|(series, curve)| (series.path, curve))
         .collect();
     if curves.is_empty() {
-        // Nothing that is allowed was measured, and the calling thread can always copy.
+        // No allowed path was measured, but the calling thread can always copy.
         let (from, path) = (0, CopyPath::ONE_THREAD);
         return vec![Step { from, path }];
     }
@@ -390,8 +391,9 @@ fn steps(
     sizes.extend([1, LARGEST]);
     let sizes: Vec<u64> = sizes.into_iter().collect();
 
-    // The excess of a path at a size is what it costs more than the best one, relative to that. For each
-    // size and path: the least sum of excesses up to there, and the path of the size before.
+    // The excess of a path at a size is its cost above the best path's, relative to the best. For
+    // each size and path: the least sum of excesses up to that size, and the path of the previous
+    // size.
     let mut before: Vec<Vec<usize>> = Vec::with_capacity(sizes.len());
     let mut sums = vec![0.0; curves.len()];
     for &size in &sizes {
@@ -400,7 +402,7 @@ fn steps(
         let (mut least, mut from) = (f64::INFINITY, 0);
         let mut chosen = Vec::with_capacity(curves.len());
         for (at, sum) in sums.iter_mut().enumerate() {
-            // The choice moves forward only, so the path of the size before is this one or an
+            // The choice only moves forward, so the path of the previous size is this path or an
             // earlier one.
             if *sum < least {
                 (least, from) = (*sum, at);
@@ -414,7 +416,7 @@ fn steps(
         .min_by(|a, b| sums[*a].total_cmp(&sums[*b]))
         .unwrap_or(0);
     let mut by_size = vec![path; sizes.len()];
-    // Backwards from the best end, by the choices that were noted for each size.
+    // Goes back from the best end, following the choices that were noted for each size.
     for at in (1..sizes.len()).rev() {
         path = before[at][path];
         by_size[at - 1] = path;
@@ -437,7 +439,8 @@ fn steps(
     steps
 }
 
-/// The first size after `low`, up to `high`, for which `is_past` holds; it holds for all after it.
+/// The first size after `low`, up to `high`, for which `is_past` holds. It then holds for all later
+/// sizes.
 fn crossing(low: u64, high: u64, is_past: impl Fn(u64) -> bool) -> u64 {
     let (mut low, mut high) = (low + 1, high);
     while low < high {
@@ -579,8 +582,7 @@ mod tests {
         }
     }
 
-    /// Affine costs in the order of the paths: later ones have higher fixed costs and lower ones for
-    /// each byte.
+    /// Affine costs in path order: later paths have higher fixed costs and lower costs per byte.
     fn ordered() -> impl Strategy<Value = Calibration> {
         let step = (10.0_f64..1e5, 0.05_f64..0.9);
         prop::collection::vec(step, 1..5).prop_map(|steps| {

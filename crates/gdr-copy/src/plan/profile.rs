@@ -12,7 +12,7 @@ const FORMAT: &str = "gdr copy profile 1";
 /// The most lines of a profile that is read.
 const MOST_LINES: usize = 20_000;
 
-/// The machine of a calibration: where one of these differs, it does not apply.
+/// The machine of a calibration, which does not apply if any of these fields differs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ProfileKey {
     /// The GPU's name.
@@ -36,7 +36,7 @@ impl ProfileKey {
         ]
     }
 
-    /// The name of the file: letters, digits and hyphens of the fields, in lower case.
+    /// The name of the file: the letters and digits of the fields, and hyphens, in lower case.
     pub fn file_name(&self) -> String {
         let mut name = String::new();
         for (_, field) in self.fields() {
@@ -64,12 +64,12 @@ impl fmt::Display for ProfileKey {
     }
 }
 
-/// A calibration and the machine that it was measured on.
+/// A calibration, and the machine on which it was measured.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Profile {
     /// The machine.
     pub key: ProfileKey,
-    /// What copies cost there.
+    /// The cost of copies on that machine.
     pub calibration: Calibration,
 }
 
@@ -77,7 +77,7 @@ pub struct Profile {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParseProfileError {
-    /// The first line is another one.
+    /// The first line is a different one.
     #[error("the first line is not `{FORMAT}`: the file has another version, or is not a profile")]
     Format,
     /// A field of the key is missing.
@@ -102,10 +102,10 @@ pub enum ParseProfileError {
         /// Which.
         source: ParsePathError,
     },
-    /// The points do not make a curve.
+    /// The points do not form a curve.
     #[error(transparent)]
     Curve(#[from] InvalidCurve),
-    /// The file has more lines than a profile.
+    /// The file has more lines than a profile may have.
     #[error("it has more than {MOST_LINES} lines")]
     TooLong,
 }
@@ -138,7 +138,8 @@ impl FromStr for Profile {
     type Err = ParseProfileError;
 
     fn from_str(text: &str) -> Result<Self, ParseProfileError> {
-        // Before anything is parsed: the file may be anything, and each point takes memory.
+        // Checked before anything is parsed: the file may contain anything, and each point takes
+        // memory.
         if text.lines().nth(MOST_LINES).is_some() {
             return Err(ParseProfileError::TooLong);
         }
@@ -170,8 +171,7 @@ impl FromStr for Profile {
             match &mut current {
                 Some((same, points)) if *same == series => points.push(point),
                 _ => {
-                    // The points of a series are next to each other, so another series ends this
-                    // one.
+                    // The points of a series are consecutive, so another series ends this one.
                     if let Some((series, points)) = current.replace((series, vec![point])) {
                         calibration.set(series, CostCurve::new(points)?);
                     }
