@@ -1,4 +1,4 @@
-//! What an owner says of an object.
+//! An owner's description of an object.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -12,19 +12,19 @@ use crate::error::{Error, Result};
 use crate::mode::{Checksum, Mode, Rights};
 use crate::name::ObjectName;
 
-/// What an owner says of an object.
+/// An owner's description of an object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ObjectInfo {
-    /// Its name.
+    /// The object's name.
     pub name: ObjectName,
-    /// The type of its elements.
+    /// The type of the elements.
     pub element: Element,
-    /// How many elements it has along each dimension.
+    /// The number of elements along each dimension.
     pub shape: Shape,
-    /// The bytes of one publication.
+    /// The size of one publication in bytes.
     pub bytes: u64,
-    /// How it keeps its content.
+    /// How the object keeps its content.
     pub mode: Mode,
     /// Whether publications carry a checksum.
     pub checksum: Checksum,
@@ -32,13 +32,13 @@ pub struct ObjectInfo {
     pub rights: Rights,
     /// The newest epoch at the time of the answer.
     pub newest: Option<Epoch>,
-    /// Where its bytes are.
+    /// Where the bytes are.
     pub location: Location,
-    /// How the owner's device reaches them, and why so.
+    /// How the owner's device reaches the bytes, and why in that way.
     pub path: AccessPath,
 }
 
-/// Where the bytes of an object are.
+/// Where an object's bytes are.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Location {
@@ -46,11 +46,11 @@ pub enum Location {
     Host,
     /// In memory of a GPU.
     Gpu {
-        /// Its number at the owner.
+        /// The GPU's number at the owner.
         ordinal: u32,
-        /// Its name.
+        /// The GPU's name.
         name: String,
-        /// Whether it is simulated.
+        /// Whether the GPU is simulated.
         simulated: bool,
     },
 }
@@ -69,7 +69,7 @@ impl fmt::Display for Location {
     }
 }
 
-/// How a device reaches the bytes of an object.
+/// How a device reaches an object's bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct AccessPath {
     /// What moves the bytes: `soft` or `verbs`.
@@ -81,7 +81,7 @@ pub struct AccessPath {
 }
 
 impl AccessPath {
-    /// How [`AccessPath::method`] names memory that is copied to and from host memory.
+    /// The [`AccessPath::method`] for memory that is copied to and from host memory.
     pub(crate) const STAGED: &str = "staged";
 
     /// Returns whether the bytes pass through host memory.
@@ -97,7 +97,7 @@ impl fmt::Display for AccessPath {
 }
 
 impl ObjectInfo {
-    /// Makes the texts of a peer printable.
+    /// Makes a peer's texts printable.
     pub(crate) fn printable(mut self) -> Self {
         let texts = [
             &mut self.path.provider,
@@ -115,7 +115,8 @@ impl ObjectInfo {
 }
 
 /// What another process needs to open the same object at the same owner: an address, a generation
-/// and a name. It contains no key of memory and proves nothing; who opens it needs the shared key.
+/// and a name. It contains no memory key and proves nothing: the process that opens it needs the
+/// shared key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Handle {
     pub(crate) owner: SocketAddr,
@@ -123,7 +124,7 @@ pub struct Handle {
     pub(crate) name: ObjectName,
 }
 
-/// The first bytes of a handle: what it is, and its version.
+/// The first bytes of a handle: its type and version.
 const MAGIC: &[u8; 8] = b"gdrobj01";
 
 impl Handle {
@@ -132,7 +133,7 @@ impl Handle {
         self.owner
     }
 
-    /// The run of the owner.
+    /// The identity of the owner's run.
     pub fn generation(&self) -> Generation {
         self.generation
     }

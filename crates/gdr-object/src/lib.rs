@@ -1,13 +1,13 @@
-//! Named memory of hosts and GPUs, served by its owner and read, written and followed by RDMA.
+//! Named memory on hosts and GPUs, served by its owner and read, written and followed over RDMA.
 //!
-//! A [`ObjectServer`] is a process that owns objects: tensors, frames, scalars, in host memory or in memory of
-//! a GPU. It publishes to them; each publication has an [`Epoch`]. A [`Link`] opens objects of an owner
-//! by name and gets the newest epoch, waits for the next, follows all of them, or puts one. There is
-//! no service but the owners themselves.
+//! An [`ObjectServer`] is a process that owns objects: tensors, frames or scalars, in host memory
+//! or in GPU memory. It publishes to them, and each publication has an [`Epoch`]. A [`Link`] opens
+//! an owner's objects by name and gets the newest epoch, waits for the next, follows all of them,
+//! or puts one. The owners are the only service.
 //!
-//! Bytes move by one-sided RDMA over gdr-rdma: an owner's process does nothing for a get. So what a
-//! get returns is checked by the reader: a header in the owner's host memory says which slot of an
-//! object holds which epoch, and which slot is being overwritten.
+//! Bytes move by one-sided RDMA over gdr-rdma, so a get costs the owner's process nothing. The
+//! reader therefore checks what a get returns: a header in the owner's host memory says which slot
+//! of an object holds which epoch, and which slot is being overwritten.
 //!
 //! ```
 //! use std::time::Duration;
@@ -42,22 +42,22 @@
 //!
 //! # Guarantees
 //!
-//! - **Whole**: except in [`Mode::Live`], a get returns the bytes of one publication. The epochs that
-//!   one object returns do not go back.
-//! - **Never foreign**: memory is freed or reused only after its key is invalid. A late reader gets an
-//!   error and no other bytes.
+//! - **Whole**: except in [`Mode::Live`], a get returns the bytes of one publication. The epochs
+//!   that an object returns never go back.
+//! - **Never foreign**: memory is freed or reused only after its key has become invalid. A late
+//!   reader gets an error, and never other bytes.
 //! - **Deadlines**: no call waits without one. [`Error::Stalled`], [`Error::Gone`],
-//!   [`Error::Denied`], [`Error::Busy`], [`Error::Empty`] and [`Error::NothingNewer`] differ.
-//! - **Independence**: publishing waits for no reader, except in a ring that blocks. A reader that is
-//!   killed or stopped costs neither the owner nor other readers anything.
-//! - **Generation**: an owner that was started again answers [`Error::Gone`] to what was opened before.
+//!   [`Error::Denied`], [`Error::Busy`], [`Error::Empty`] and [`Error::NothingNewer`] are distinct.
+//! - **Independence**: publishing waits for no reader, except in a ring that blocks. A reader that
+//!   is killed or stopped affects neither the owner nor other readers.
+//! - **Generation**: an owner that was restarted answers [`Error::Gone`] for anything opened
+//!   earlier.
 //!
 //! # Security
 //!
-//! Links are authenticated by a shared key ([`Security::Key`]), by which both sides prove themselves;
-//! keys of memory are given out only afterwards, and the control messages are tagged.
-//! **RDMA packets are neither encrypted nor authenticated**: use objects in networks whose hosts you
-//! trust.
+//! Links are authenticated by a shared key ([`Security::Key`]), which both sides prove that they
+//! have. Only then are memory keys given out, and control messages are tagged. **RDMA packets are
+//! neither encrypted nor authenticated**: use objects in networks whose hosts you trust.
 
 #![warn(clippy::disallowed_methods)]
 #![forbid(unsafe_code)]

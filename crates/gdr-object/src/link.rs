@@ -17,7 +17,7 @@ use crate::name::ObjectName;
 use crate::protocol::{Request, Response};
 use crate::remote_object::RemoteObject;
 
-/// How a link connects.
+/// Options for a link.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct LinkOptions {
@@ -42,10 +42,11 @@ impl LinkOptions {
     }
 }
 
-/// A connection to an owner. A clone is the same link.
+/// A connection to an owner. Clones share the link.
 ///
-/// One thread at a time uses a link; others wait for their turn, up to their deadline: open a link
-/// for each thread that waits for long. A link that was disconnected connects again in the next call.
+/// One thread at a time uses a link; others wait for their turn, up to their deadline. Open a
+/// separate link for each thread that waits for long. A link that was disconnected reconnects in
+/// the next call.
 #[derive(Clone)]
 pub struct Link(Arc<LinkShared>);
 
@@ -53,8 +54,8 @@ impl Link {
     /// Connects to an owner.
     ///
     /// # Errors
-    /// [`Error::Rdma`]: the owner is not reached, or one side has not the key of the other;
-    /// [`Error::NoAnswer`], [`Error::Protocol`].
+    /// [`Error::Rdma`] if the owner cannot be reached, or if the two sides do not have the same
+    /// key; [`Error::NoAnswer`], [`Error::Protocol`].
     pub fn connect(owner: SocketAddr, options: LinkOptions, deadline: Deadline) -> Result<Self> {
         let device = match options.device {
             Some(device) => device,
@@ -73,12 +74,12 @@ impl Link {
         self.0.owner
     }
 
-    /// The device that it transfers by.
+    /// The device that carries the link's transfers.
     pub fn device(&self) -> &Device {
         self.0.device()
     }
 
-    /// This run of the owner: the one that the link is connected to.
+    /// The run of the owner that the link is connected to.
     ///
     /// # Errors
     /// Same as [`Link::list`].
@@ -87,16 +88,16 @@ impl Link {
         Ok(state.control(&self.0, deadline)?.generation)
     }
 
-    /// Ends the calls in progress over this link in all threads, soon, with [`Error::Gone`]: for a program
-    /// that is to react to something else. What a call has moved so far is lost; once it has returned, it
-    /// writes no more bytes to local memory. The next call connects again.
+    /// Soon ends the calls that any thread has in progress over this link, with [`Error::Gone`], so
+    /// that a program can react to something else. What a call has moved so far is lost. Once the
+    /// call has returned, it writes no more bytes to local memory. The next call reconnects.
     ///
-    /// A call that waits for an answer to a new TCP connection ends with that.
+    /// A call that is establishing a TCP connection ends only when that attempt does.
     pub fn interrupt(&self) {
         self.0.interrupt();
     }
 
-    /// The objects that the owner has for this peer, in the order of their names.
+    /// The objects that the owner offers this peer, in the order of their names.
     ///
     /// # Errors
     /// [`Error::Gone`], [`Error::NoAnswer`], [`Error::Busy`], [`Error::Rdma`].
@@ -123,16 +124,16 @@ impl Link {
     /// Opens an object.
     ///
     /// # Errors
-    /// [`Error::NoSuchObject`], [`Error::TooMany`]; as [`Link::list`].
+    /// [`Error::NoSuchObject`], [`Error::TooMany`]; the errors of [`Link::list`].
     pub fn open(&self, name: ObjectName, deadline: Deadline) -> Result<RemoteObject> {
         RemoteObject::open(Arc::clone(&self.0), name, None, deadline)
     }
 
-    /// Opens the object of a handle, whose owner this link is connected to.
+    /// Opens the object of a handle. This link must be connected to its owner.
     ///
     /// # Errors
-    /// [`Error::Gone`] if the owner was started again since the handle was made;
-    /// [`Error::Handle`] if it belongs to another owner; as [`Link::open`].
+    /// [`Error::Gone`] if the owner was restarted after the handle was made; [`Error::Handle`] if
+    /// it belongs to another owner; the errors of [`Link::open`].
     pub fn open_handle(&self, handle: &Handle, deadline: Deadline) -> Result<RemoteObject> {
         if handle.owner != self.0.owner {
             return Err(Error::Handle(
@@ -143,8 +144,9 @@ impl Link {
         RemoteObject::open(Arc::clone(&self.0), name, Some(generation), deadline)
     }
 
-    /// Reads the newest epoch of each object, as [`RemoteObject::get_into`] does, with one posting and one
-    /// wait for all of them, and returns their epochs. Each is whole; they are not of one moment.
+    /// Reads the newest epoch of each object, as [`RemoteObject::get_into`] does, with one posting
+    /// and one wait for all of them, and returns their epochs. Each is whole, but they need not be
+    /// from the same moment.
     ///
     /// # Errors
     /// [`Error::OtherLink`] for an object of another link; the first error of
@@ -157,8 +159,8 @@ impl Link {
         get_many(&self.0, gets, deadline)
     }
 
-    /// Registers memory, host or GPU, for gets and puts over this link. It is registered until the
-    /// value is dropped: keep it for many of them.
+    /// Registers host or GPU memory for gets and puts over this link. It stays registered until the
+    /// value is dropped, so keep it for many operations.
     ///
     /// # Errors
     /// [`Error::Rdma`].
@@ -166,7 +168,7 @@ impl Link {
         self.0.memory(buffer)
     }
 
-    /// Registers GPU memory, which the link's device reaches as an owner's does
+    /// Registers GPU memory, which the link's device reaches in the same way as an owner's device
     /// ([`Place::gpu`](crate::Place::gpu)).
     ///
     /// # Errors
@@ -187,10 +189,11 @@ impl Link {
     }
 }
 
-/// More objects than an owner has: 16 times as many as [`ServerOptions`](crate::ServerOptions) allows by default.
+/// A limit above what an owner has: 16 times the default of
+/// [`ServerOptions`](crate::ServerOptions).
 const MOST_LISTED: usize = 1 << 20;
 
-/// Adds an answer to the objects that earlier ones listed, up to `most` in all.
+/// Adds an answer to the objects from earlier answers, up to `most` in all.
 fn append(
     all: &mut Vec<ObjectInfo>,
     objects: Vec<ObjectInfo>,

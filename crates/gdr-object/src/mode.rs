@@ -1,4 +1,4 @@
-//! How an object keeps its content, and who may do what with it.
+//! How an object keeps its content, and what peers may do with it.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -9,16 +9,17 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
-    /// One copy, which the owner changes in place. **A get may return bytes of two publications**:
-    /// for values whose parts do not depend on each other. A scalar of 8 bytes is never torn.
+    /// One copy, which the owner changes in place. **A get may return bytes from two
+    /// publications**, so use this for values whose parts do not depend on each other. A scalar of
+    /// 8 bytes is never torn.
     Live,
     /// The newest publication, whole. Publishing never waits for readers.
     Latest,
     /// The last publications, in order.
     Ring {
-        /// How many; 2 to 4096.
+        /// The number of publications, 2 to 4096.
         slots: u16,
-        /// What publishing does if a follower has not yet read the oldest one.
+        /// What publishing does if a follower has not yet read the oldest publication.
         when_full: WhenFull,
     },
 }
@@ -28,25 +29,25 @@ pub enum Mode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WhenFull {
-    /// It replaces it; the follower gets the number of those it missed.
+    /// Replaces it; the follower is told how many it missed.
     DropOldest,
-    /// It waits for the follower, until the deadline of the publication.
+    /// Waits for the follower, until the publication's deadline.
     Block,
 }
 
-/// Texts that describe no mode.
+/// Texts that do not describe a mode.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidMode {
-    /// Not the text of a mode.
+    /// The text is not a mode.
     #[error(
         "{0:?} is not a mode; give live, latest or ring:SLOTS, with 2 to {most} slots",
         most = Mode::MOST_SLOTS
     )]
     Mode(String),
-    /// Not the text of a [`WhenFull`].
+    /// The text is not a [`WhenFull`].
     #[error("{0:?} is not what a full ring does; give drop-oldest or block")]
     WhenFull(String),
-    /// What a full ring does, without a ring.
+    /// The text says what a full ring does, but does not describe a ring.
     #[error("when-full is for rings; give the mode ring:SLOTS, or leave when-full out")]
     WhenFullWithoutRing,
 }
@@ -55,8 +56,8 @@ impl Mode {
     /// The most slots of a ring.
     pub const MOST_SLOTS: u16 = 4096;
 
-    /// Reads `live`, `latest` or `ring:SLOTS`, and for a ring what happens if it is full, `drop-oldest`
-    /// unless given, or `block`.
+    /// Parses `live`, `latest` or `ring:SLOTS`; for a ring, also what happens when it is full:
+    /// `drop-oldest` (the default) or `block`.
     ///
     /// # Errors
     /// [`InvalidMode`].
@@ -85,7 +86,7 @@ impl Mode {
         }
     }
 
-    /// How many copies of the content the object has.
+    /// The number of copies of the content that the object has.
     pub const fn slots(self) -> u16 {
         match self {
             Self::Live => 1,
@@ -118,11 +119,11 @@ impl fmt::Display for Mode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Rights {
-    /// Nothing: the object is not listed for it.
+    /// Nothing: the object is not listed for the peer.
     Nothing,
     /// Get, wait and follow.
     Read,
-    /// The same, and put.
+    /// Get, wait, follow and put.
     ReadWrite,
 }
 
@@ -136,8 +137,8 @@ impl fmt::Display for Rights {
     }
 }
 
-/// To whom rights are granted, among the peers that the owner's
-/// [`Security`](gdr_rdma::Security) accepts.
+/// The peers, among those that the owner's [`Security`](gdr_rdma::Security) accepts, to which
+/// rights are granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Grantee {
     /// Every peer.
@@ -154,10 +155,10 @@ pub enum Checksum {
     /// No.
     #[default]
     None,
-    /// A sum of 64 bits ([`Sum64`](gdr_cuda::Sum64)), which the owner computes from the slot before it
-    /// publishes that, and every get of a whole publication from what it received: of GPU memory by a
-    /// kernel on that GPU, of host memory by the CPU. It detects errors of memory and network, not
-    /// forgery. Gets of parts and of live objects are not checked.
+    /// A 64-bit sum ([`Sum64`](gdr_cuda::Sum64)). The owner computes it from the slot before
+    /// publishing, and every get of a whole publication computes it from what it received: in GPU
+    /// memory by a kernel on that GPU, in host memory by the CPU. It detects memory and network
+    /// errors, not forgery. Gets of parts and of live objects are not checked.
     Sum64,
 }
 

@@ -22,7 +22,7 @@ use crate::publisher::{Copied, Kept};
 use crate::shared_object::{SharedObject, Writing};
 use crate::slots::Writer;
 
-/// What a new object is.
+/// Options for a new object.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct ObjectOptions {
@@ -45,7 +45,7 @@ impl ObjectOptions {
         }
     }
 
-    /// Sets how it keeps its content.
+    /// Sets how the object keeps its content.
     pub fn mode(mut self, mode: Mode) -> Self {
         self.mode = mode;
         self
@@ -57,23 +57,23 @@ impl ObjectOptions {
         self
     }
 
-    /// Grants rights. What is granted to an address counts for it in place of what is granted to
-    /// everyone; of two grants to the same, the later counts.
+    /// Grants rights. A grant to an address replaces, for that address, what everyone is granted;
+    /// of two grants to the same grantee, the later one counts.
     pub fn grant(mut self, to: Grantee, rights: Rights) -> Self {
         self.grants.push((to, rights));
         self
     }
 }
 
-/// An object of this process, which peers reach until this value is dropped or
+/// An object of this process, which peers can reach until it is dropped or
 /// [`closed`](Object::close). [`ObjectServer::create`](crate::ObjectServer::create) makes it.
 ///
-/// Publishing is for one thread at a time: another one gets [`Error::Busy`].
+/// Only one thread may publish at a time; another one gets [`Error::Busy`].
 pub struct Object {
     shared: Arc<SharedObject>,
     server: Arc<ServerShared>,
     /// The stream that waits for copies and then has them published. A call on the caller's stream
-    /// would hold up what is queued after it.
+    /// would hold up the work queued behind it.
     publishing: Mutex<Option<Arc<Stream>>>,
 }
 
@@ -86,22 +86,23 @@ impl Object {
         }
     }
 
-    /// Its name.
+    /// The object's name.
     pub fn name(&self) -> &ObjectName {
         self.shared.name()
     }
 
-    /// What it is, as a peer with all rights sees it.
+    /// A description of the object, as a peer with all rights sees it.
     ///
     /// # Errors
-    /// None at present but [`Error::Gone`], which an object that is not closed does not return.
+    /// Currently only [`Error::Gone`], which an object that is not closed does not return.
     pub fn info(&self) -> Result<ObjectInfo> {
         let described = self.shared.describe(Rights::ReadWrite);
         let closed = || Error::gone(self.name(), GoneReason::Closed);
         described.map(|(info, ..)| info).ok_or_else(closed)
     }
 
-    /// How many bytes it has. [`Object::info`] copies texts, which takes longer than to publish a word.
+    /// The size of the object in bytes. [`Object::info`] copies texts, which takes longer than
+    /// publishing a word.
     fn bytes(&self) -> Result<u64> {
         let closed = || Error::gone(self.name(), GoneReason::Closed);
         self.shared.bytes().ok_or_else(closed)
@@ -112,12 +113,12 @@ impl Object {
         self.shared.newest()
     }
 
-    /// How many links have it open.
+    /// How many links have the object open.
     pub fn readers(&self) -> usize {
         self.shared.readers()
     }
 
-    /// Fails once its server was dropped: no peer would get what is published.
+    /// Fails if the object's server was dropped, since no peer would get what is published.
     fn check_server(&self) -> Result<()> {
         match self.server.is_stopping() {
             true => Err(Error::gone(self.name(), GoneReason::ServerClosed)),
@@ -125,15 +126,15 @@ impl Object {
         }
     }
 
-    /// Publishes `bytes`, which are as many as the object has, and returns their epoch. Peers that wait
-    /// are woken.
+    /// Publishes `bytes`, which must have the object's size, and returns their epoch. Wakes the
+    /// peers that wait.
     ///
-    /// Only a ring that blocks waits, for its followers and up to `deadline`.
+    /// Only a ring that blocks makes this wait, for its followers and up to `deadline`.
     ///
     /// # Errors
     /// [`Error::Size`], [`Error::Busy`], [`Error::RingFull`], [`Error::NoMoreEpochs`];
-    /// [`Error::Gone`] if its [`ObjectServer`](crate::ObjectServer) was dropped;
-    /// [`Error::Rdma`] if the memory cannot be written. Nothing is published then.
+    /// [`Error::Gone`] if the object's [`ObjectServer`](crate::ObjectServer) was dropped;
+    /// [`Error::Rdma`] if the memory cannot be written. In these cases nothing is published.
     pub fn publish(&self, bytes: &[u8], deadline: Deadline) -> Result<Epoch> {
         let size = self.bytes()?;
         if bytes.len() as u64 != size {
@@ -146,21 +147,21 @@ impl Object {
         self.write_with(deadline, |slot| slot.write_at(0, bytes))
     }
 
-    /// Has the next publication be this epoch, for an object that stands for another one, as a
-    /// [`Relay`](crate::Relay) does. The epochs before it are left out.
+    /// Makes the next publication this epoch, for an object that stands for another one, as a
+    /// [`Relay`](crate::Relay) does. Earlier epochs are skipped.
     ///
     /// # Errors
-    /// [`Error::EarlierEpoch`] if it is not after the last one; [`Error::WrongMode`] for an object that is not
-    /// in latest mode.
+    /// [`Error::EarlierEpoch`] if the epoch is not after the last one; [`Error::WrongMode`] for an
+    /// object that is not in latest mode.
     pub fn continue_at(&self, epoch: Epoch) -> Result<()> {
         self.shared.continue_at(epoch)
     }
 
-    /// Publishes what `write` writes into the next slot. Bytes that it does not write are left from
-    /// some earlier epoch, or 0.
+    /// Publishes what `write` writes into the next slot. Bytes that it does not write keep values
+    /// from some earlier epoch, or are 0.
     ///
     /// # Errors
-    /// Same as [`Object::publish`]; the errors of `write`, and nothing is published then.
+    /// Same as [`Object::publish`]; the errors of `write`. In these cases nothing is published.
     pub fn write_with(
         &self,
         deadline: Deadline,
@@ -177,25 +178,26 @@ impl Object {
         claimed.commit()
     }
 
-    /// Queues on `stream` a copy of the beginning of `from` to the next slot, and the publication after it,
-    /// and returns which epoch that will be. It waits for nothing: neither for the stream nor for
-    /// readers. `from` may be overwritten by later work on the same stream, which does not wait for the
-    /// publication. Copies of several streams are published in the order in which they were queued.
+    /// Queues on `stream` a copy of the beginning of `from` to the next slot, followed by its
+    /// publication, and returns the epoch that it will have. Waits neither for the stream nor for
+    /// readers. Later work on the same stream may overwrite `from`, and does not wait for the
+    /// publication. Copies on several streams are published in the order in which they were queued.
     ///
-    /// If copies are queued faster than the GPU executes them, an object in latest mode publishes some
-    /// of them: a copy on the same stream replaces one before it. If the stream fails, or is destroyed
-    /// before its work was executed, the epoch is never published.
+    /// If copies are queued faster than the GPU executes them, an object in latest mode publishes
+    /// only some of them: a copy replaces an earlier one on the same stream. If the stream fails,
+    /// or is destroyed before its work was executed, the epoch is never published.
     ///
     /// # Errors
-    /// [`Error::NotOnGpu`] for an object in host memory; [`Error::Size`]; [`Error::Busy`] while another
-    /// thread or a peer publishes, or copies of other streams to all free slots are queued;
-    /// [`Error::RingFull`] at once; [`Error::Gone`] if its [`ObjectServer`](crate::ObjectServer) was dropped; [`Error::Cuda`].
+    /// [`Error::NotOnGpu`] for an object in host memory; [`Error::Size`]; [`Error::Busy`] while
+    /// another thread or a peer publishes, or while copies on other streams are queued for all free
+    /// slots; [`Error::RingFull`] at once; [`Error::Gone`] if the object's
+    /// [`ObjectServer`](crate::ObjectServer) was dropped; [`Error::Cuda`].
     pub fn publish_from(&self, from: &DeviceBuffer, stream: &Stream) -> Result<Epoch> {
         self.publish_by(from, None, stream)
     }
 
-    /// Like [`Object::publish_from`], and keeps `from` until it was copied: for a stream that keeps no memory
-    /// ([`Stream::from_owner`]). A thread of the server drops it.
+    /// Like [`Object::publish_from`], but keeps `from` until it has been copied, for a stream that
+    /// keeps no memory ([`Stream::from_owner`]). A thread of the server drops it.
     ///
     /// # Errors
     /// Same as [`Object::publish_from`].
@@ -220,12 +222,14 @@ impl Object {
         self.write_by(stream, kept, |slot| slot.queue_copy(0, from, stream))
     }
 
-    /// Like [`Object::publish_from`], with bytes that `queue` has work on `stream` write: kernels that pack
-    /// or cast, or several copies. It gets the next slot, and only queues. Bytes that nothing writes are
-    /// left from some earlier epoch, or undefined.
+    /// Like [`Object::publish_from`], but with bytes written by work that `queue` queues on
+    /// `stream`: kernels that pack or cast, or several copies. `queue` gets the next slot, and must
+    /// only queue work. Bytes that nothing writes keep values from some earlier epoch, or are
+    /// undefined.
     ///
     /// # Errors
-    /// Same as [`Object::publish_from`]; the errors of `queue`, and nothing is published then.
+    /// Same as [`Object::publish_from`]; the errors of `queue`. In these cases nothing is
+    /// published.
     pub fn write_on(
         &self,
         stream: &Stream,
@@ -234,8 +238,9 @@ impl Object {
         self.write_by(stream, None, queue)
     }
 
-    /// Like [`Object::write_on`], and keeps `kept` until the work was executed: what that reads, for a stream
-    /// that keeps no memory ([`Stream::from_owner`]). A thread of the server drops it.
+    /// Like [`Object::write_on`], but keeps `kept`, which the work reads, until the work has been
+    /// executed, for a stream that keeps no memory ([`Stream::from_owner`]). A thread of the server
+    /// drops it.
     ///
     /// # Errors
     /// Same as [`Object::write_on`].
@@ -254,7 +259,7 @@ impl Object {
         kept: Option<Kept>,
         queue: impl FnOnce(&DeviceSlot<'_>) -> Result<()>,
     ) -> Result<Epoch> {
-        /// How long a stream on which nothing more can be queued may take to end.
+        /// How long a stream on which nothing more can be queued may take to finish.
         const LIMIT: Duration = Duration::from_secs(10);
         if self.shared.identity.place.location() == Location::Host {
             let name = self.name().clone();
@@ -265,12 +270,12 @@ impl Object {
         let claimed = Claimed::begin(&self.shared, writer, Deadline::after(Duration::ZERO))?;
         let claim = claimed.writing().claim;
         if let Err(error) = self.queue(queue, kept.clone(), stream, claimed.writing()) {
-            // This work, or a copy that it replaces, may be queued: the slot is given back only once it
-            // has ended.
+            // This work, or a copy that it replaces, may be queued: the slot is given back only
+            // once it has finished.
             match stream.wait(LIMIT) {
                 Ok(()) => drop(claimed),
                 Err(_) => {
-                    // It is leaked: the stream may not keep it, and nothing says when the copy ends.
+                    // Leaked: the stream may not keep it, and nothing tells when the copy ends.
                     mem::forget((kept, Arc::clone(&claimed.writing().content)));
                     claimed.keep();
                 }
@@ -281,7 +286,7 @@ impl Object {
         Ok(claim.epoch)
     }
 
-    /// Queues what writes a claimed slot, and its publication.
+    /// Queues the work that writes a claimed slot, and its publication.
     fn queue(
         &self,
         write: impl FnOnce(&DeviceSlot<'_>) -> Result<()>,
@@ -313,7 +318,7 @@ impl Object {
         Ok(publishing.queue_call(move || publisher.send(copied))?)
     }
 
-    /// The stream that has copies of `stream` published.
+    /// The stream that has the copies on `stream` published.
     fn publishing(&self, stream: &Stream) -> Result<Arc<Stream>> {
         let mut publishing = lock(&self.publishing);
         if let Some(made) = &*publishing {
@@ -324,19 +329,19 @@ impl Object {
         Ok(made)
     }
 
-    /// Replaces the object's memory by one of another shape, without content. Peers that read meanwhile
-    /// get an error of theirs or open the new memory; epochs go on.
+    /// Replaces the object's memory by memory of another shape, without content. Peers that are
+    /// reading get an error or open the new memory; epochs continue.
     ///
-    /// # Errors
-    /// [`Error::Shape`], [`Error::Busy`]; [`Error::Gone`] if its server was dropped; the errors of
-    /// [`ObjectServer::create`](crate::ObjectServer::create). The object stays as it was then.
+    /// [`Error::Shape`], [`Error::Busy`]; [`Error::Gone`] if the object's server was dropped; the
+    /// errors of [`ObjectServer::create`](crate::ObjectServer::create). In these cases the object
+    /// does not change.
     pub fn resize(&self, shape: Shape) -> Result<()> {
         self.check_server()?;
         self.shared.resize(shape)
     }
 
-    /// Ends the object: peers get [`Error::Gone`], and its memory is freed. Once this returns, no peer
-    /// reaches the memory any more. Dropping it does the same.
+    /// Ends the object: peers get [`Error::Gone`], and its memory is freed. After this returns, no
+    /// peer reaches the memory. Dropping the object does the same.
     pub fn close(self) {
         drop(self);
     }
@@ -358,7 +363,7 @@ impl fmt::Debug for Object {
     }
 }
 
-/// A claimed slot, which is given back on drop: if a closure fails or panics.
+/// A claimed slot, which is given back on drop, for example if a closure fails or panics.
 struct Claimed<'a> {
     object: &'a SharedObject,
     /// Present until the commit.
@@ -375,7 +380,7 @@ impl<'a> Claimed<'a> {
         self.writing.as_ref().expect("present until the commit")
     }
 
-    /// Leaves the slot to who publishes it later.
+    /// Leaves the slot to the thread that publishes it later.
     fn keep(mut self) {
         self.writing = None;
     }
@@ -404,7 +409,7 @@ pub struct SlotWriter<'a> {
 }
 
 impl SlotWriter<'_> {
-    /// Bytes of the slot.
+    /// The size of the slot in bytes.
     #[expect(clippy::len_without_is_empty, reason = "no object is empty")]
     pub fn len(&self) -> u64 {
         self.content.bytes
@@ -413,7 +418,7 @@ impl SlotWriter<'_> {
     /// Copies `bytes` to `offset`.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`], with nothing written; [`Error::Rdma`].
+    /// [`Error::OutOfRange`], and nothing is written; [`Error::Rdma`].
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         let (len, size) = (bytes.len() as u64, self.len());
         if offset.checked_add(len).is_none_or(|end| end > size) {
@@ -424,7 +429,7 @@ impl SlotWriter<'_> {
     }
 }
 
-/// The slot in GPU memory that work of [`Object::write_on`] fills.
+/// The slot in GPU memory that the work queued by [`Object::write_on`] fills.
 #[derive(Debug)]
 pub struct DeviceSlot<'a> {
     /// The memory of all slots.
@@ -434,14 +439,14 @@ pub struct DeviceSlot<'a> {
 }
 
 impl DeviceSlot<'_> {
-    /// Bytes of the slot.
+    /// The size of the slot in bytes.
     #[expect(clippy::len_without_is_empty, reason = "no object is empty")]
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// The address of its first byte, a multiple of 256. Work that writes it belongs on the stream of the
-    /// publication.
+    /// The address of the first byte, a multiple of 256. Work that writes there must be on the
+    /// publication's stream.
     pub fn ptr(&self) -> DevicePtr {
         DevicePtr::new(self.memory.ptr().get() + self.offset)
     }
@@ -454,7 +459,7 @@ impl DeviceSlot<'_> {
     /// Queues on `stream` a copy of all of `from` to `offset`.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`], with nothing queued; [`Error::Cuda`].
+    /// [`Error::OutOfRange`], and nothing is queued; [`Error::Cuda`].
     pub fn queue_copy(&self, offset: u64, from: &DeviceBuffer, stream: &Stream) -> Result<()> {
         let (len, size) = (from.len(), self.len);
         if offset.checked_add(len).is_none_or(|end| end > size) {
@@ -463,10 +468,10 @@ impl DeviceSlot<'_> {
         Ok(stream.queue_copy(from, 0, self.memory, self.offset + offset, len)?)
     }
 
-    /// Queues on `stream` a copy of all pieces of `gather`, which go to their offsets.
+    /// Queues on `stream` a copy of all pieces of `gather` to their offsets.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`], with nothing queued; [`Error::Cuda`].
+    /// [`Error::OutOfRange`], and nothing is queued; [`Error::Cuda`].
     pub fn queue_gather(&self, gather: &Arc<Gather>, stream: &Stream) -> Result<()> {
         let (len, size) = (gather.end(), self.len);
         if len > size {
@@ -502,7 +507,7 @@ mod tests {
         let remote = link.open(name, limit()).unwrap();
         remote.get(limit()).unwrap();
 
-        // As a defect of the memory would do.
+        // As defective memory would do.
         let (_, _, content) = object.shared.describe(Rights::Read).unwrap();
         content.data().write_at(999, &[4]).unwrap();
         let damaged = remote.get(limit()).unwrap_err();
@@ -512,7 +517,7 @@ mod tests {
         assert_eq!(*of, epoch);
     }
 
-    /// An object of eight bytes that was published once, as a link opens it.
+    /// An object of eight bytes that was published once, as opened by a link.
     fn opened(server: &ObjectServer) -> (Object, Link, crate::RemoteObject) {
         let limit = Deadline::after(Duration::from_secs(60));
         let options = ObjectOptions::new(Element::U8, Shape::row(8).unwrap());
@@ -530,8 +535,8 @@ mod tests {
     #[test]
     fn header_lines_of_another_run_or_object_are_not_taken() {
         let limit = || Deadline::after(Duration::from_secs(60));
-        // Offsets and what they hold: the generation of the object's line, its revision, its newest slot,
-        // and the generation of the slot's line.
+        // Offsets and their contents: the generation of the object's line, its revision, its newest
+        // slot, and the generation of the slot's line.
         let newest = 1 << 16;
         for (at, word) in [
             (0, 5),

@@ -1,4 +1,4 @@
-//! Owners.
+//! Servers, which own objects.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -29,10 +29,10 @@ use crate::publisher::Publisher;
 use crate::service::Service;
 use crate::shared_object::{Identity, SharedObject};
 
-/// How long a thread waits until it looks whether the server has ended.
+/// How long a thread waits before it checks whether the server has ended.
 pub(crate) const LOOK: Duration = Duration::from_millis(100);
 
-/// How an owner serves.
+/// Options for a server.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct ServerOptions {
@@ -49,13 +49,13 @@ pub struct ServerOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Door {
     Open,
-    /// Not before [`ObjectServer::open`].
+    /// Not before [`ObjectServer::open`] is called.
     Closed,
 }
 
 impl ServerOptions {
-    /// Serves peers that `security` accepts, over a device of the soft provider at the address that
-    /// the server is bound to; at most 256 links, 192 of them from one host, and 65,536 objects.
+    /// Serves peers that `security` accepts, over a device of the soft provider at the server's
+    /// address. Allows at most 256 links, 192 of them from one host, and 65,536 objects.
     pub fn new(security: Security) -> Self {
         Self {
             security,
@@ -74,58 +74,60 @@ impl ServerOptions {
         self
     }
 
-    /// Limits what its device sends to all peers together, in bytes in a second ([`Device::limit_sending`]): readers
-    /// share it. One that gets nothing for 10 s fails. Without it, a device keeps the limit that it has.
+    /// Limits what the device sends to all peers together, in bytes per second
+    /// ([`Device::limit_sending`]). Readers share this rate, and a reader that gets nothing for 10
+    /// s fails. Without this call, the device keeps its current limit.
     pub fn limit(mut self, bytes_per_second: NonZeroU64) -> Self {
         self.limit = Some(bytes_per_second);
         self
     }
 
-    /// Sets how many links are served at a time. Each has a thread and 64 KiB of memory or 128 KiB.
+    /// Sets how many links are served at a time. Each takes a thread and 64 KiB or 128 KiB of
+    /// memory.
     ///
-    /// If there are as many, the one without an open object that has asked for nothing for the longest time
-    /// is ended for a new one; it connects again in its next call. If each has an object open, the new one is
-    /// refused.
+    /// When the limit is reached, a new link replaces the link without an open object that has been
+    /// idle the longest; that link connects again in its next call. If every link has an object
+    /// open, the new one is refused.
     pub fn most_peers(mut self, most: usize) -> Self {
         self.most_peers = most;
         self
     }
 
-    /// Sets how many of these links may come from one host: from its IPv4 address, its IPv6 network of 64
-    /// bits, or of a user of this host over loopback addresses. By default three quarters, so that none locks
-    /// the others out.
+    /// Sets how many of these links may come from one host, identified by its IPv4 address, its
+    /// 64-bit IPv6 network, or, over loopback addresses, a user of this host. The default is three
+    /// quarters, so that no host locks out the others.
     pub fn most_peers_of_one_host(mut self, most: usize) -> Self {
         self.most_peers_of_one = Some(most);
         self
     }
 
-    /// Accepts no link before [`ObjectServer::open`], so that the first one finds the objects. Connections wait
-    /// meanwhile.
+    /// Accepts no link before [`ObjectServer::open`], so that the first link finds the objects.
+    /// Connections wait until then.
     pub fn closed(mut self) -> Self {
         self.door = Door::Closed;
         self
     }
 
-    /// Sets how many objects there may be.
+    /// Sets how many objects may exist.
     pub fn most_objects(mut self, most: usize) -> Self {
         self.most_objects = most;
         self
     }
 }
 
-/// An owner: a process that serves objects to links. It ends when it is dropped: peers get
-/// [`Error::Gone`].
+/// A server: a process that owns objects and serves them to links. It ends when it is dropped, and
+/// peers then get [`Error::Gone`].
 ///
 /// Peers are authenticated as [`Security`] says. **RDMA packets are neither encrypted nor
-/// authenticated**: who can read the network reads the objects' bytes and the keys of their memory,
-/// and who can forge packets can write to objects that peers may write.
+/// authenticated**: anyone who can read the network can read the objects' bytes and their memory
+/// keys, and anyone who can forge packets can write to objects that peers may write.
 pub struct ObjectServer {
     address: SocketAddr,
     shared: Arc<ServerShared>,
     acceptor: Option<JoinHandle<()>>,
 }
 
-/// What an owner has done and has, for monitoring.
+/// An owner's counters and current state, for monitoring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ServerStats {
@@ -133,23 +135,23 @@ pub struct ServerStats {
     pub objects: u64,
     /// Links that are connected.
     pub links: u64,
-    /// Links that were connected, since the start.
+    /// Links connected since the start.
     pub links_accepted: u64,
     /// Connections that did not prove the key or spoke another protocol.
     pub connections_failed: u64,
-    /// Links that were refused because there were too many.
+    /// Links refused because there were too many.
     pub links_refused: u64,
-    /// Idle links that were ended because there were too many.
+    /// Idle links ended because there were too many.
     pub links_displaced: u64,
-    /// Requests that were executed.
+    /// Requests executed.
     pub requests: u64,
-    /// Requests that were refused: for want of rights, of objects that do not exist, and others.
+    /// Requests refused because of missing rights, objects that do not exist, and other reasons.
     pub requests_refused: u64,
-    /// Messages that were malformed; each ended its link.
+    /// Malformed messages; each ended its link.
     pub requests_malformed: u64,
 }
 
-/// What the threads of an owner share.
+/// The state that an owner's threads share.
 #[derive(Debug)]
 pub(crate) struct ServerShared {
     pub(crate) device: Device,
@@ -179,13 +181,14 @@ pub(crate) struct Counts {
 }
 
 impl ObjectServer {
-    /// Listens on a TCP address, and serves from now on, or from [`ObjectServer::open`] on if the options say so. Port
-    /// 0 takes any. Without
-    /// [`ServerOptions::device`] it must be the address of one interface, as the device is opened there,
-    /// on a free UDP port.
+    /// Listens on a TCP address, and serves at once, or, if the options say so, from
+    /// [`ObjectServer::open`] on. Port 0 takes any free port. Without [`ServerOptions::device`],
+    /// the address must belong to one interface, because the device is opened there, on a free UDP
+    /// port.
     ///
     /// # Errors
-    /// [`Error::Rdma`]: the address or the port cannot be used, a key is needed there, or the device has no limit.
+    /// [`Error::Rdma`]: the address or the port cannot be used, a key is needed there, or the
+    /// device has no limit.
     pub fn bind(address: SocketAddr, options: ServerOptions) -> Result<Self> {
         let listener = Listener::bind(address)?;
         let device = match options.device {
@@ -215,7 +218,7 @@ impl ObjectServer {
             changed: Condvar::new(),
         });
         let bound = listener.address()?;
-        // It fails at once where a key is needed and there is none.
+        // Fails at once if a key is needed and there is none.
         listener.check(&options.security)?;
         let all = options.most_peers;
         let of_one = options.most_peers_of_one.unwrap_or(all - all / 4).min(all);
@@ -239,7 +242,7 @@ impl ObjectServer {
         })
     }
 
-    /// Accepts links from now on, if it did not yet.
+    /// Starts accepting links, if it has not yet.
     pub fn open(&self) {
         *lock(&self.shared.door) = Door::Open;
         self.shared.changed.notify_all();
@@ -250,21 +253,22 @@ impl ObjectServer {
         self.address
     }
 
-    /// This run of the owner.
+    /// The identity of this run of the owner.
     pub fn generation(&self) -> Generation {
         self.shared.generation
     }
 
-    /// The device that peers reach the objects by.
+    /// The device through which peers reach the objects.
     pub fn device(&self) -> &Device {
         &self.shared.device
     }
 
-    /// Makes an object, whose memory is allocated and registered here.
+    /// Makes an object, and allocates and registers its memory.
     ///
     /// # Errors
-    /// [`Error::NameInUse`], [`Error::TooMany`], [`Error::Slots`], [`Error::Shape`]; [`Error::Rdma`]
-    /// and [`Error::Cuda`] if there is not enough memory or it cannot be registered.
+    /// [`Error::NameInUse`], [`Error::TooMany`], [`Error::Slots`], [`Error::Shape`];
+    /// [`Error::Rdma`] and [`Error::Cuda`] if there is not enough memory or it cannot be
+    /// registered.
     pub fn create(
         &self,
         name: ObjectName,
@@ -283,7 +287,7 @@ impl ObjectServer {
         {
             return Err(Error::Slots(slots));
         }
-        // Before the memory is allocated, which may take long.
+        // Checked before the memory is allocated, which may take long.
         self.shared.check_new(&name)?;
         let domain = SharedObject::domain_of(&grants);
         let identity = Identity {
@@ -302,7 +306,7 @@ impl ObjectServer {
         Ok(Object::new(object, Arc::clone(&self.shared)))
     }
 
-    /// Its objects, in the order of their names.
+    /// The objects, in the order of their names.
     pub fn objects(&self) -> Vec<ObjectInfo> {
         let objects = read(&self.shared.objects);
         let describe = |it: &Arc<SharedObject>| it.describe(Rights::ReadWrite);
@@ -310,7 +314,7 @@ impl ObjectServer {
         described.map(|(info, ..)| info).collect()
     }
 
-    /// What it has done and has.
+    /// The server's counters and current state.
     pub fn stats(&self) -> ServerStats {
         let count = |it: &AtomicU64| it.load(Ordering::Relaxed);
         let counts = &self.shared.counts;
@@ -357,8 +361,8 @@ impl ServerShared {
         read(&self.objects).get(name).cloned()
     }
 
-    /// Returns what `describe` says of objects after `after` in the order of names, `most` at the most;
-    /// objects that it passes over do not count.
+    /// Returns what `describe` says about at most `most` objects after `after`, in the order of
+    /// names. Objects that it passes over do not count.
     pub(crate) fn describe_behind<T>(
         &self,
         after: Option<&ObjectName>,
@@ -398,7 +402,7 @@ impl ServerShared {
         Ok(())
     }
 
-    /// Removes an object, unless its name is another's by now.
+    /// Removes an object, unless another one has its name by now.
     pub(crate) fn forget(&self, object: &Arc<SharedObject>) {
         let mut objects = write(&self.objects);
         let name = object.name();
@@ -413,12 +417,13 @@ impl ServerShared {
 
     fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
-        // The thread that waits for the door holds this lock until it sleeps, and so misses no notice.
+        // The thread that waits at the door holds this lock until it sleeps, so it misses no
+        // notice.
         drop(lock(&self.door));
         self.changed.notify_all();
     }
 
-    /// Waits until links are accepted, or the server ends.
+    /// Waits until links are accepted or the server ends.
     fn await_door(&self) {
         let is_closed = |door: &mut Door| *door == Door::Closed && !self.is_stopping();
         let waited = self.changed.wait_while(lock(&self.door), is_closed);
@@ -452,11 +457,11 @@ impl Acceptor {
             let links = self.links.count() as u64;
             self.shared.links.store(links, Ordering::Relaxed);
         }
-        // They must not wait for what peers send, or do not send.
+        // These sockets must not wait for what peers send, or fail to send.
         self.links.end();
     }
 
-    /// Starts the thread of a link, if there are not too many.
+    /// Starts a thread for the link, unless there are too many links.
     fn serve(&mut self, mut session: Session) {
         let counts = &self.shared.counts;
         let (peer, watch) = match session.peer().and_then(|peer| Ok((peer, session.watch()?))) {
@@ -472,8 +477,8 @@ impl Acceptor {
             Ok(admitted) => admitted,
             Err(crowded) => {
                 counts.links_refused.fetch_add(1, Ordering::Relaxed);
-                // Best effort: the link is closed either way. So short a message fits into the socket's
-                // buffer and is not waited for.
+                // Best effort: the link is closed either way. A message this short fits into the
+                // socket's buffer, so this does not wait.
                 let _ = session.refuse(&crowded.to_string(), Deadline::after(LOOK));
                 return;
             }

@@ -1,4 +1,4 @@
-//! Objects that stand for an object of another owner.
+//! Objects that stand for another owner's object.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,33 +20,34 @@ use crate::object::{Object, ObjectOptions};
 use crate::object_server::ObjectServer;
 use crate::remote_object::RemoteObject;
 
-/// How long it waits for an epoch before it looks whether it is to end.
+/// How long a relay waits for an epoch before it checks whether to end.
 const WAIT: Duration = Duration::from_secs(2);
 /// Bytes that are copied at a time.
 const PIECE: usize = 256 << 10;
 
-/// An object of this process with the epochs of another owner's object, so that many readers need not all
-/// read from that owner: each of a few relays gets an epoch once, and its readers get it from there. A
-/// relay of a relay makes a tree.
+/// An object of this process that offers the epochs of another owner's object, so that many readers
+/// need not all read from that owner. Each of a few relays gets an epoch once, and its readers get
+/// it from there. Relays of relays form a tree.
 ///
-/// Epochs have the numbers that their owner gave them; some may be left out. Once the owner is gone, the
-/// object is closed, and readers get [`Error::Gone`]: nothing is offered that may be stale.
+/// Epochs keep the numbers that their owner gave them; some may be skipped. Once the owner is gone,
+/// the object is closed, and readers get [`Error::Gone`]: a relay never offers stale content.
 pub struct Relay {
     name: ObjectName,
     link: Arc<LinkShared>,
     object: Weak<Object>,
     stop: Arc<AtomicBool>,
-    /// Why it ended.
+    /// Why the relay ended.
     ended: Mutex<Receiver<Error>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Relay {
-    /// Has `server` offer `from` under a name, in host memory. An owner that does not answer for `limit`
-    /// is taken as gone. The link of `from` is for the relay alone.
+    /// Makes `server` offer `from` under a name, in host memory. An owner that does not answer for
+    /// `limit` counts as gone. The link of `from` must be used by the relay alone.
     ///
     /// # Errors
-    /// [`Error::WrongMode`] for objects that are not in latest mode; the errors of [`ObjectServer::create`].
+    /// [`Error::WrongMode`] for objects that are not in latest mode; the errors of
+    /// [`ObjectServer::create`].
     pub fn start(
         server: &ObjectServer,
         name: ObjectName,
@@ -92,27 +93,27 @@ impl Relay {
         })
     }
 
-    /// The name of its object.
+    /// The name of the relay's object.
     pub fn name(&self) -> &ObjectName {
         &self.name
     }
 
-    /// The newest epoch that it offers; `None` before the first one, and once it has ended.
+    /// The newest epoch that the relay offers; `None` before the first one, and once it has ended.
     pub fn newest(&self) -> Option<Epoch> {
         self.object.upgrade()?.newest()
     }
 
-    /// How many links have its object open.
+    /// How many links have the relay's object open.
     pub fn readers(&self) -> usize {
         self.object.upgrade().map_or(0, |object| object.readers())
     }
 
-    /// Waits until it ends, and returns why; `None` at the deadline.
+    /// Waits until the relay ends, and returns why; `None` at the deadline.
     pub fn wait(&self, deadline: Deadline) -> Option<Error> {
         match lock(&self.ended).recv_timeout(deadline.remaining()) {
             Ok(error) => Some(error),
             Err(RecvTimeoutError::Timeout) => None,
-            // It was said before.
+            // The reason was already returned.
             Err(RecvTimeoutError::Disconnected) => {
                 Some(Error::gone(&self.name, GoneReason::Closed))
             }
@@ -141,7 +142,7 @@ impl fmt::Debug for Relay {
     }
 }
 
-/// What the thread of a relay has.
+/// The state of a relay's thread.
 struct Relayed {
     from: RemoteObject,
     memory: LocalMemory,
@@ -156,13 +157,13 @@ impl Relayed {
             Ok(()) => Error::gone(self.object.name(), GoneReason::Closed),
             Err(error) => error,
         };
-        // The object is closed before it is said.
+        // The object is closed before the end is reported.
         drop(self);
         // While the relay is dropped, no thread waits for it.
         let _ = ended.send(error);
     }
 
-    /// Publishes each newer epoch, until it is to stop.
+    /// Publishes each newer epoch until the relay is told to stop.
     fn relay(&self) -> Result<()> {
         let (mut last, mut answered) = (None, Instant::now());
         while !self.stop.load(Ordering::SeqCst) {

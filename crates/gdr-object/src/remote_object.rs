@@ -1,4 +1,4 @@
-//! Objects of an owner, as a link sees them.
+//! An owner's objects, as a link sees them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use crate::part::{Extent, Part};
 use crate::protocol::{Opened, Refused, Request, Response};
 use crate::tensor_index::TensorIndex;
 
-/// An object of an owner. [`Link::open`](crate::Link::open) makes it.
+/// An owner's object. [`Link::open`](crate::Link::open) makes it.
 ///
-/// Its calls use the link, one thread at a time. A call that fails with [`Error::Stalled`] writes no
-/// more bytes to local memory once it has returned.
+/// Its calls use the link, one thread at a time. After a call has failed with [`Error::Stalled`],
+/// it writes no more bytes to local memory.
 pub struct RemoteObject(Binding);
 
 impl RemoteObject {
@@ -38,17 +38,17 @@ impl RemoteObject {
         &self.0
     }
 
-    /// Its name.
+    /// The object's name.
     pub fn name(&self) -> &ObjectName {
         &self.0.name
     }
 
-    /// What the owner said of it when it was opened, or opened again after a change.
+    /// The owner's description of the object when it was opened, or reopened after a change.
     pub fn info(&self) -> ObjectInfo {
         self.0.opened().info.clone()
     }
 
-    /// What another process needs to open it.
+    /// The handle that another process needs to open the object.
     pub fn handle(&self) -> Handle {
         Handle {
             owner: self.0.link.owner,
@@ -70,14 +70,15 @@ impl RemoteObject {
         })
     }
 
-    /// Reads the newest epoch into the beginning of `to` and returns which it is. Except in
-    /// [`Mode::Live`](crate::Mode::Live) the bytes come from one publication. `to` may change also if the call fails.
+    /// Reads the newest epoch into the beginning of `to`, and returns its number. Except in
+    /// [`Mode::Live`](crate::Mode::Live), the bytes come from one publication. `to` may change even
+    /// if the call fails.
     ///
     /// If the owner publishes faster than the bytes arrive, a get of an object in latest mode asks the
     /// owner to keep one publication for it.
     ///
     /// # Errors
-    /// [`Error::Empty`], [`Error::Size`]; as [`RemoteObject::newest`].
+    /// [`Error::Empty`], [`Error::Size`]; the errors of [`RemoteObject::newest`].
     pub fn get_into(&self, to: &LocalMemory, deadline: Deadline) -> Result<Epoch> {
         self.0.get_part(deadline, |opened| {
             let bytes = opened.info.bytes;
@@ -96,17 +97,17 @@ impl RemoteObject {
         let bytes = self.info().bytes;
         let memory = self.0.link.host_memory(bytes)?;
         let epoch = self.get_into(&memory, deadline)?;
-        // The object may have become shorter since.
+        // The object may have become shorter in the meantime.
         let len = self.info().bytes.min(bytes);
         let mut content = vec![0; usize::try_from(len).unwrap_or(usize::MAX)];
         memory.buffer().read_at(0, &mut content)?;
         Ok((epoch, content))
     }
 
-    /// Reads `len` bytes at `offset` of the newest epoch to `at` of `to`.
+    /// Reads `len` bytes at `offset` of the newest epoch into `to` at `at`.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`]; as [`RemoteObject::get_into`].
+    /// [`Error::OutOfRange`]; the errors of [`RemoteObject::get_into`].
     pub fn read_at(
         &self,
         offset: u64,
@@ -123,11 +124,12 @@ impl RemoteObject {
         self.get_extents(&[extent], to, deadline)
     }
 
-    /// Reads parts of the newest epoch, all of one publication, with one posting. Who needs a tenth of an object
-    /// moves a tenth of its bytes, but each extent costs as much as some KiB.
+    /// Reads parts of the newest epoch, all from one publication, with one posting. A reader that
+    /// needs a tenth of an object moves a tenth of its bytes, but each extent costs as much as some
+    /// KiB.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`]; as [`RemoteObject::get_into`].
+    /// [`Error::OutOfRange`]; the errors of [`RemoteObject::get_into`].
     pub fn get_extents(
         &self,
         extents: &[Extent],
@@ -138,11 +140,12 @@ impl RemoteObject {
             .get_part(deadline, |opened| Part::of(extents, opened.info.bytes, to))
     }
 
-    /// Reads which tensors the object holds. Epochs of one object have the same tensors until its owner
-    /// makes it again.
+    /// Reads which tensors the object holds. All epochs of an object have the same tensors until
+    /// its owner makes it again.
     ///
     /// # Errors
-    /// [`Error::Tensors`] if it holds something else; as [`RemoteObject::get_into`].
+    /// [`Error::Tensors`] if the object holds something else; the errors of
+    /// [`RemoteObject::get_into`].
     pub fn tensors(&self, deadline: Deadline) -> Result<TensorIndex> {
         self.index(|len| {
             let memory = self.0.link.host_memory(len)?;
@@ -153,7 +156,7 @@ impl RemoteObject {
         })
     }
 
-    /// Reads which tensors it holds, from the content's first bytes, which `beginning` returns.
+    /// Reads which tensors the object holds from its first bytes, which `beginning` returns.
     pub(crate) fn index(
         &self,
         beginning: impl FnMut(u64) -> Result<Vec<u8>>,
@@ -165,11 +168,11 @@ impl RemoteObject {
         })
     }
 
-    /// Waits until an epoch after `seen` is published, and returns the newest one; with `None`, until
-    /// anything is. Epochs in between are not reported.
+    /// Waits until an epoch after `seen` is published, and returns the newest one. With `None`,
+    /// waits until anything is published. Epochs in between are not reported.
     ///
     /// # Errors
-    /// [`Error::NothingNewer`] at the deadline; as [`RemoteObject::newest`].
+    /// [`Error::NothingNewer`] at the deadline; the errors of [`RemoteObject::newest`].
     pub fn wait_newer(&self, seen: Option<Epoch>, deadline: Deadline) -> Result<Epoch> {
         self.0.attempt(deadline, |state, opened| {
             match self.0.await_newer(state, opened, seen, deadline)? {
@@ -183,19 +186,21 @@ impl RemoteObject {
         })
     }
 
-    /// Publishes all of `from` as the next epoch of the object, and returns which it is. Readers see the
-    /// epoch once all of it has arrived; if the call fails, nothing is published.
+    /// Publishes all of `from` as the object's next epoch, and returns that epoch. Readers see it
+    /// once all of it has arrived. If the call fails, nothing is published.
     ///
     /// # Errors
-    /// [`Error::Denied`], [`Error::Size`]; [`Error::Busy`] while the owner or another peer publishes, or a
-    /// follower of a ring that blocks lags; as [`RemoteObject::newest`].
+    /// [`Error::Denied`], [`Error::Size`]; [`Error::Busy`] while the owner or another peer
+    /// publishes, or while a follower of a ring that blocks lags; the errors of
+    /// [`RemoteObject::newest`].
     pub fn put_from(&self, from: &LocalMemory, deadline: Deadline) -> Result<Epoch> {
         self.0.attempt(deadline, |state, opened| {
             let (object, bytes) = (opened.object, opened.info.bytes);
             if from.len() != bytes {
                 return Err(self.0.wrong_size(bytes, from).into());
             }
-            // Before the slot is claimed, so that it is not held while a queue pair is connected.
+            // Done before the slot is claimed, so that the slot is not held while a queue pair is
+            // connected.
             let pairs = from.pairs(bytes, opened);
             state.channel_for(&self.0.link, opened.domain, pairs, deadline)?;
             let milliseconds = deadline.remaining().as_millis() as u64 + 1;
@@ -211,7 +216,7 @@ impl RemoteObject {
             let checksum = match written {
                 Ok(checksum) => checksum,
                 Err(failed) => {
-                    // Best effort, in the time that is left: the owner's limit ends it anyway.
+                    // Best effort, in the time that is left: the owner's limit ends the put anyway.
                     if !deadline.has_passed() {
                         let _ = state.ask(&self.0.link, &Request::AbandonPut { object }, deadline);
                     }
@@ -234,7 +239,7 @@ impl RemoteObject {
         })
     }
 
-    /// Writes all of `from` to a slot; returns its checksum.
+    /// Writes all of `from` to a slot, and returns its checksum.
     fn write(
         &self,
         state: &mut LinkState,
@@ -261,13 +266,13 @@ impl RemoteObject {
         })
     }
 
-    /// Follows a ring: [`Follower::next_into`] returns every epoch after the newest one of now, in
-    /// order. The owner of a ring that blocks waits for this follower until it is dropped or its
-    /// process ends.
+    /// Follows a ring: [`Follower::next_into`] returns, in order, every epoch after the currently
+    /// newest one. The owner of a ring that blocks waits for this follower until it is dropped or
+    /// its process ends.
     ///
     /// # Errors
-    /// [`Error::WrongMode`] for other objects; [`Error::Busy`] if this link follows it already; as
-    /// [`RemoteObject::newest`].
+    /// [`Error::WrongMode`] for other objects; [`Error::Busy`] if this link already follows the
+    /// object; the errors of [`RemoteObject::newest`].
     pub fn follow(&self, deadline: Deadline) -> Result<Follower<'_>> {
         let (last, connection) = self.0.attempt(deadline, |state, opened| {
             let object = opened.object;
