@@ -363,7 +363,7 @@ mod tests {
             slots.lease(long, epoch(1), later, now + minute),
             Some(first)
         );
-        // The first claim has ended because its time is over; nothing is released in its name any
+        // The first lease has ended because its time is over; nothing is released in its name any
         // more.
         for other in [brief, lease(1, 2), lease(3, 1)] {
             slots.release(other);

@@ -1,15 +1,16 @@
-//! The process that a library is in, and what such a library must not take for granted.
+//! The process that a library runs in, and what such a library must not take for granted.
 //!
 //! A library that programs load without asking for it, such as a stand-in for libibverbs, runs in
-//! processes that fork at any moment. [`PerProcess`] is state that a forked child begins again, so that it
-//! never waits for a lock that a thread of its parent held. [`LoadedLibrary`] asks whether another library is
-//! loaded without leaving a lock of the loader behind in such a child.
+//! processes that may fork at any moment. [`PerProcess`] is state that starts afresh in a forked
+//! child, so that the child never waits for a lock that a thread of its parent held.
+//! [`LoadedLibrary`] tells whether another library is loaded, without leaving one of the loader's
+//! locks held in such a child.
 //!
-//! Some of these processes have more rights than their caller, who chose their environment: [`variable`] has
-//! no values there. [`WholeFile`] and [`create_new`] make files in folders where others may have put links.
-//! [`process_name`]
-//! returns a name in which processes that share such a folder differ. [`PeerUser`] is the user at the other end of
-//! a connection within the host. [`NewNamespaces`] gives a thread a host of its own.
+//! Some of these processes have more rights than their caller, who chose their environment:
+//! [`variable`] returns no values there. [`WholeFile`] and [`create_new`] make files in folders
+//! where others may have put links. [`process_name`] returns a name that is unique among the
+//! processes that share such a folder. [`PeerUser`] is the user at the other end of a connection
+//! within the host. [`NewNamespaces`] gives a thread its own host.
 
 #![warn(clippy::disallowed_methods)]
 
