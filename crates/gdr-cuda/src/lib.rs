@@ -1,19 +1,18 @@
 //! The CUDA driver, loaded at run time, and a simulated GPU with the same interface.
 //!
-//! [`Driver`] is the trait: the GPU operations that this workspace uses. [`Cuda`] implements it by
-//! NVIDIA's `libcuda.so.1`, which is loaded at run time; a missing library is an [`Error`].
-//! [`SimDriver`] implements it by memory of this process, with threads for streams, so that
-//! everything above can be developed and tested without a GPU.
+//! [`Driver`] is the trait for the GPU operations that this workspace uses. [`Cuda`] implements it
+//! with NVIDIA's `libcuda.so.1`, which is loaded at run time; if the library is missing, the result
+//! is an [`Error`]. [`SimDriver`] implements it with memory of this process, and threads as
+//! streams, so that everything above can be developed and tested without a GPU.
 //!
 //! This is not a general CUDA binding: it has no user kernels, textures, graphs or peer copies. It
-//! has memory of every kind, the driver's information about an address, handles to share memory
-//! with other devices and processes, and a few kernels ([`Launch`]) that verify data.
+//! provides every kind of memory, the driver's information about an address, handles for sharing
+//! memory with other devices and processes, and a few kernels ([`Launch`]) that verify data.
 //!
-//! [`open_driver`] opens the driver that the environment chooses. [`Gpu`] is one of its devices; it
+//! [`open_driver`] opens the driver that the environment chooses. [`Gpu`] is one of its devices. It
 //! makes [`DeviceBuffer`], [`HostBuffer`] and [`Stream`], which own their memory and check every
-//! range. Memory of other libraries (PyTorch, cudarc, NCCL) is a [`DeviceBuffer`], too:
-//! [`DeviceBuffer::from_owner`]. Raw addresses ([`DevicePtr`]) are parameters of `unsafe` functions
-//! only.
+//! range. Memory of other libraries (PyTorch, cudarc, NCCL) can be a [`DeviceBuffer`] too: see
+//! [`DeviceBuffer::from_owner`]. Only `unsafe` functions take raw addresses ([`DevicePtr`]).
 //!
 //! ```
 //! use std::time::Duration;
