@@ -11,30 +11,31 @@ use crate::cpu::Caching;
 use crate::error::{Error, Result};
 use gdr_process::ProcessId;
 
-/// The size of a host page, the unit of a mapping. Every platform with an NVIDIA GPU has pages of 4
-/// KiB or more; a GPU page of 64 KiB is a multiple of all of them.
+/// The size of a host page, the unit of a mapping. Every platform with an NVIDIA GPU has pages of
+/// at least 4 KiB; a 64 KiB GPU page is a multiple of every host page size.
 pub(crate) fn host_page() -> u64 {
     rustix::param::page_size() as u64
 }
 
-/// Bytes mapped by this process through this library, for the error when BAR1 is full.
+/// The bytes that this process has mapped through this library, reported in the error when BAR1 is
+/// full.
 static MAPPED: AtomicU64 = AtomicU64::new(0);
 
 pub(crate) fn mapped_bytes() -> u64 {
     MAPPED.load(Ordering::Relaxed)
 }
 
-/// A part of a mapping: `len` bytes of `fd` from `offset` on.
+/// A part of a mapping: `len` bytes of `fd`, starting at `offset`.
 pub(crate) struct FdRange<'fd> {
     pub(crate) fd: BorrowedFd<'fd>,
     pub(crate) offset: u64,
     pub(crate) len: u64,
 }
 
-/// A CPU mapping of GPU memory; unmapped on drop.
+/// A CPU mapping of GPU memory, unmapped on drop.
 ///
-/// The address range is a device mapping made by this type: it belongs to no Rust allocation, and
-/// no reference into it exists.
+/// The address range is a device mapping that this type made: it belongs to no Rust allocation, and
+/// no reference points into it.
 #[derive(Debug)]
 pub(crate) struct BarMapping {
     base: NonNull<u8>,
@@ -51,8 +52,8 @@ unsafe impl Send for BarMapping {}
 unsafe impl Sync for BarMapping {}
 
 impl BarMapping {
-    /// Maps `ranges` side by side, shared, readable, writable, and not inherited by forked children.
-    /// The length of each is a multiple of the host page.
+    /// Maps `ranges` next to each other: shared, readable, writable, and not inherited by forked
+    /// children. The length of each range is a multiple of the host page.
     pub(crate) fn map(ranges: &[FdRange<'_>], caching: Caching) -> Result<Self> {
         let total = ranges
             .iter()
@@ -83,8 +84,8 @@ impl BarMapping {
                 caching,
             )?
         } else {
-            // The whole range first, without access, so that no other mapping gets between the
-            // parts.
+            // The whole range is reserved first, without access, so that no other mapping gets
+            // between the parts.
             // SAFETY: as above.
             let at = unsafe {
                 rustix::mm::mmap_anonymous(
@@ -129,7 +130,7 @@ impl BarMapping {
     fn own(at: *mut std::ffi::c_void, len: usize, caching: Caching) -> Result<Self> {
         let base = NonNull::new(at.cast())
             .ok_or_else(|| Error::os("mmap", std::io::Error::from_raw_os_error(libc::ENOMEM)))?;
-        // The sum is for the text of an error only, so no order is needed.
+        // The sum is used only in an error text, so it needs no ordering.
         MAPPED.fetch_add(len as u64, Ordering::Relaxed);
         Ok(Self {
             base,
@@ -171,7 +172,7 @@ impl BarMapping {
 
 impl Drop for BarMapping {
     fn drop(&mut self) {
-        // A child does not inherit the range: other memory may be there.
+        // A child does not inherit the range, and may have other memory there.
         if self.origin.is_current() {
             // SAFETY: this value owns the range, and nothing that borrowed it is left.
             if let Err(error) = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) } {

@@ -82,7 +82,7 @@ impl ContextBuilder {
     /// # Errors
     /// [`Error::NoBackend`] or [`Error::BackendUnavailable`], with all reasons.
     pub fn open(self) -> Result<Context> {
-        // Before the backend is opened, whose files belong to this process.
+        // Checked before the backend is opened, because its files belong to this process.
         let origin = ProcessId::current();
         let (backend, choice) = match self.backend {
             Some(kind) => {
@@ -114,7 +114,7 @@ impl ContextBuilder {
 
     fn first_that_works(&self) -> Result<(Arc<dyn Backend>, BackendChoice)> {
         let mut tried = Vec::new();
-        // In the order of preference. Opening one shows whether this machine has it.
+        // In order of preference. Opening a backend shows whether this machine has it.
         for kind in BackendKind::ORDER {
             match self.try_backend(kind) {
                 Ok(backend) => {
@@ -125,7 +125,7 @@ impl ContextBuilder {
                     };
                     return Ok((backend, choice));
                 }
-                // Kept, because without any backend the reasons are the error.
+                // Kept because they are the error if no backend opens.
                 Err(error) => tried.push(Rejected {
                     backend: kind,
                     reason: error.to_string(),
@@ -244,7 +244,7 @@ impl Context {
     /// # Errors
     /// Same as [`Context::pin`].
     pub fn pin_with(&self, ptr: DevicePtr, len: u64, options: PinOptions) -> Result<Pinned> {
-        // The files of the backend belong to the process that opened them.
+        // The backend's files belong to the process that opened them.
         only_in(&self.origin)?;
         let request = PinRequest::new(ptr, len, options)?;
         Pinned::new(self.backend.clone(), self.origin, &request, None)

@@ -67,7 +67,7 @@ impl<T: FlagWord> Flag<'_, T> {
     #[inline]
     pub fn store(&self, value: T) {
         self.check();
-        // Write-combined stores leave the CPU in any order; the flag must not pass the data.
+        // Write-combined stores leave the CPU in any order; the flag must not overtake the data.
         fence::store_fence();
         trace::step!(trace::STORE);
         // SAFETY: aligned, inside a live mapping, and not Rust memory.

@@ -1,4 +1,4 @@
-//! What the choice of a path depends on: GPU, driver, CPU, kind of mapping.
+//! The facts that the choice of a path depends on: GPU, driver, CPU, kind of mapping.
 
 use std::fs;
 use std::num::NonZeroU16;
@@ -61,8 +61,8 @@ pub fn driver_version() -> Option<String> {
     })
 }
 
-/// The version in the text of `/proc/driver/nvidia/version`: the first word of its first line
-/// that looks like one.
+/// The version in the text of `/proc/driver/nvidia/version`: the first word of the first line that
+/// looks like a version.
 fn version_in(text: &str) -> Option<&str> {
     let numbers =
         |word: &&str| word.contains('.') && word.split('.').all(|part| part.parse::<u32>().is_ok());
@@ -76,7 +76,7 @@ fn cpu_name(cpuinfo: &str) -> Option<String> {
         let found = lines.find(|(key, _)| key.trim() == name);
         found.map(|(_, value)| value.trim().to_owned())
     };
-    // On aarch64 the kernel has numbers instead of a name.
+    // On aarch64 the kernel reports numbers instead of a name.
     field("model name").or_else(|| {
         let (implementer, part) = (field("CPU implementer")?, field("CPU part")?);
         Some(format!("implementer {implementer} part {part}"))

@@ -19,13 +19,13 @@ use gdr_process::ProcessId;
 /// tear data but is not undefined behaviour. [`Mapping::slice`] returns parts for use by other threads.
 #[derive(Debug)]
 pub struct Mapping {
-    // Set to `None` by `drop`, before the pin may be mapped again.
+    // Set to `None` by `drop` before the pin may be mapped again.
     bar: Option<BarMapping>,
     view: View,
     state: Arc<PinState>,
 }
 
-/// What copies need: plain numbers, so that a copy reads one cache line.
+/// What copies need, as plain numbers, so that a copy reads a single cache line.
 #[derive(Clone, Copy, Debug)]
 struct View {
     base: *mut u8,
@@ -44,7 +44,7 @@ unsafe impl Sync for View {}
 impl View {
     #[inline]
     fn at(&self, offset: u64, len: usize) -> Result<*mut u8> {
-        // By a difference, because the sum of offset and length may overflow.
+        // Compares a difference, because the sum of offset and length may overflow.
         let fits = (len as u64) <= self.len && offset <= self.len - len as u64;
         if !fits {
             return Err(Error::OutOfRange {
@@ -53,7 +53,7 @@ impl View {
                 mapped: self.len,
             });
         }
-        // A forked child does not inherit the mapping, and may have other memory there.
+        // A forked child does not inherit the mapping, and may have other memory at its address.
         if !self.origin.is_current_fast() {
             return Err(Error::ForkedChild);
         }
@@ -113,9 +113,10 @@ impl Mapping {
     pub(crate) fn new(state: Arc<PinState>, bar: BarMapping, skip: u64) -> Self {
         let mapped = bar.len() as u64;
         let view = View {
-            // A mapping may end before the pinned pointer; then it has no bytes.
+            // A mapping may end before the pinned pointer, and then has no bytes.
             base: bar.as_ptr().wrapping_add(skip.min(mapped) as usize),
-            // The last page may go beyond the range, to memory that was not pinned for the caller.
+            // The last page may extend past the range, into memory that was not pinned for the
+            // caller.
             len: mapped.saturating_sub(skip).min(state.len),
             caching: bar.caching(),
             routine: state.routine(bar.caching()),
@@ -251,8 +252,8 @@ impl Mapping {
         self.view.read_at_unfenced(offset, bytes)
     }
 
-    /// Begins a batch of [`Mapping::read_at_unfenced`] on this thread: they return no values older
-    /// than this call.
+    /// Begins a batch of [`Mapping::read_at_unfenced`] on this thread. These reads return no values
+    /// older than this call.
     #[inline]
     pub fn begin_reads(&self) {
         cpu::fence::fresh_load_fence();
@@ -291,7 +292,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // First the munmap: after `unmapped` the pin may be mapped again.
+        // The munmap comes first: after `unmapped` the pin may be mapped again.
         self.bar = None;
         self.state.unmapped();
     }
@@ -327,7 +328,7 @@ impl Slice<'_> {
         self.view.len
     }
 
-    /// Returns whether it is empty.
+    /// Returns whether this part is empty.
     pub fn is_empty(&self) -> bool {
         self.view.len == 0
     }
@@ -335,7 +336,7 @@ impl Slice<'_> {
     /// Like [`Mapping::write_at`].
     ///
     /// # Errors
-    /// As there.
+    /// Same as [`Mapping::write_at`].
     #[inline]
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.view.write_at(offset, bytes)
@@ -344,7 +345,7 @@ impl Slice<'_> {
     /// Like [`Mapping::read_at`].
     ///
     /// # Errors
-    /// As there.
+    /// Same as [`Mapping::read_at`].
     #[inline]
     pub fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
         self.view.read_at(offset, bytes)
@@ -442,7 +443,7 @@ mod tests {
         assert_eq!(bytes, [1, 2]);
         assert!(last.read_at(1, &mut bytes).is_err());
         assert!(m.slice(1, u64::MAX).is_err() && m.slice(10_000, 0).unwrap().is_empty());
-        // An empty access at the very end is inside.
+        // An empty access at the very end is in range.
         m.write_at(10_000, &[]).unwrap();
         assert!(m.write_at(10_001, &[]).is_err());
     }

@@ -39,7 +39,7 @@ impl PinOptions {
         }
     }
 
-    /// Pins for a mapping over `bus`.
+    /// Pins for a mapping that goes over `bus`.
     pub const fn with_bus(mut self, bus: Bus) -> Self {
         self.bus = bus;
         self

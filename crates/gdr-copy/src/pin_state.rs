@@ -1,4 +1,4 @@
-//! What a pin and its mapping share.
+//! The state that a pin and its mapping share.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,11 +13,11 @@ use gdr_process::ProcessId;
 /// A range that a backend has pinned.
 #[derive(Debug)]
 pub(crate) struct PinState {
-    // Field order is drop order: the pin is released before the backend it belongs to and before
-    // the memory may be freed.
+    // Fields are dropped in this order: the pin is released before its backend, and before the
+    // memory may be freed.
     pub(crate) pin: Box<dyn Pin>,
     pub(crate) backend: Arc<dyn Backend>,
-    /// The buffer that the range lies in, where it was pinned as one.
+    /// The buffer that contains the range, if a buffer was pinned.
     pub(crate) buffer: Option<Arc<DeviceBuffer>>,
     pub(crate) origin: ProcessId,
     pub(crate) ptr: DevicePtr,
@@ -31,15 +31,15 @@ impl PinState {
         self.is_mapped.store(false, Ordering::Release);
     }
 
-    /// Returns whether `routine` can be used on this memory where it is mapped as `caching` says.
-    /// Some routines fault on cacheable memory, and simulated memory is cacheable whatever its
+    /// Returns whether `routine` can be used on this memory if it is mapped with `caching`. Some
+    /// routines fault on cacheable memory, and simulated memory is always cacheable, whatever its
     /// mapping reports.
     pub(crate) fn accepts(&self, routine: &Routine, caching: Caching) -> bool {
         let uncached = caching != Caching::Cached && self.backend.kind() != BackendKind::Sim;
         uncached || !routine.needs_uncached_mapping()
     }
 
-    /// The first of `routines`, given best first, that can be used on this memory.
+    /// The first of `routines`, listed best first, that can be used on this memory.
     pub(crate) fn first_accepted(
         &self,
         routines: impl IntoIterator<Item = &'static Routine>,
@@ -56,7 +56,7 @@ impl PinState {
         let by_preference = [best]
             .into_iter()
             .chain(Routine::supported().iter().copied());
-        // `portable` is always supported and can be used on everything.
+        // `portable` is always supported and works on all memory.
         self.first_accepted(by_preference, caching).unwrap_or(best)
     }
 }

@@ -20,7 +20,7 @@ use gdr_process::ProcessId;
 pub struct Pinned(Arc<PinState>);
 
 impl Pinned {
-    /// Pins. `buffer` is kept alive until the pin and its mapping are dropped.
+    /// Creates the pin. `buffer` is kept alive until the pin and its mapping are dropped.
     pub(crate) fn new(
         backend: Arc<dyn Backend>,
         origin: ProcessId,
@@ -85,7 +85,7 @@ impl Pinned {
     /// non-persistent mode; otherwise a freed buffer stays allocated until it is unpinned.
     ///
     /// # Errors
-    /// [`Error::ForkedChild`]; the module's.
+    /// [`Error::ForkedChild`]; errors of the module.
     pub fn invalidated(&self) -> Result<bool> {
         only_in(&self.0.origin)?;
         self.0.pin.invalidated()
@@ -103,7 +103,7 @@ impl Pinned {
     ///
     /// # Errors
     /// [`Error::AlreadyMapped`] while another mapping of this pin exists; [`Error::MapLength`],
-    /// [`Error::Caching`], [`Error::Bar1Exhausted`], [`Error::ForkedChild`]; the driver's.
+    /// [`Error::Caching`], [`Error::Bar1Exhausted`], [`Error::ForkedChild`]; errors of the driver.
     pub fn map_with(&self, options: MapOptions) -> Result<Mapping> {
         let state = &self.0;
         only_in(&state.origin)?;
@@ -113,7 +113,7 @@ impl Pinned {
             .checked_next_multiple_of(host_page())
             .filter(|&len| len > 0 && len <= available)
             .ok_or(Error::MapLength { wanted, available })?;
-        // Before the driver maps it, so that only one of two threads does.
+        // Set before the driver maps the range, so that only one of two threads does.
         if state.is_mapped.swap(true, Ordering::AcqRel) {
             return Err(Error::AlreadyMapped);
         }
@@ -175,7 +175,7 @@ mod tests {
         assert!(pinned.is_mapped());
         assert!(matches!(pinned.map(), Err(Error::AlreadyMapped)));
         drop(mapping);
-        // A mapping of one byte is one of a page. The pinned pointer is 100 bytes into it.
+        // A mapping of one byte covers one page. The pinned pointer is 100 bytes into it.
         let page = pinned.map_with(MapOptions::new().with_len(1)).unwrap();
         assert_eq!(
             (page.len(), page.window().1),

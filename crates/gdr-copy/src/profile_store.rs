@@ -98,7 +98,7 @@ impl ProfileStore {
         let profile: Profile = text
             .parse()
             .map_err(|source| ProfileError::Text { path, source })?;
-        // Two machines may share a file name, which has only the first letters of each field.
+        // Two machines may share a file name, which contains only the first letters of each field.
         Ok((profile.key == *key).then_some(profile))
     }
 
@@ -143,7 +143,7 @@ impl fmt::Display for CalibrationSource {
     }
 }
 
-/// The built-in costs that fit copies between this process and `mapping`.
+/// The built-in costs of copies between this process and `mapping`.
 fn machine_of(mapping: &Mapping) -> Machine {
     match (mapping.backend(), mapping.caching()) {
         (BackendKind::Sim, _) => Machine::Simulated,
@@ -156,7 +156,7 @@ fn machine_of(mapping: &Mapping) -> Machine {
 /// machine, or the built-in costs if there is none. Nothing is measured.
 ///
 /// # Errors
-/// [`ProfileError`] for a profile that exists and cannot be used.
+/// [`ProfileError`] if a profile exists but cannot be used.
 pub fn calibration_for(
     gpu: &Gpu,
     mapping: &Mapping,

@@ -60,10 +60,10 @@ pub struct RouteReport {
     pub refusal: Option<String>,
 }
 
-/// Size and free space of a GPU's BAR1, bytes.
+/// The size and free space of a GPU's BAR1, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bar1 {
-    /// Its size.
+    /// The size.
     pub total: u64,
     /// The part that no process has mapped. On GPUs whose BAR1 permanently maps all of the memory ("static
     /// BAR1"), mappings take no space, and this does not change.

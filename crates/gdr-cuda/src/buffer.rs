@@ -13,12 +13,13 @@ use crate::gpu::Gpu;
 use crate::host_buffer::HostBuffer;
 use crate::pointer::{DevicePtr, Family, PointerKind};
 
-/// Device memory: an allocation of its own, which is freed when this value is dropped and all queued
-/// work that uses it is complete, or memory that another library allocated
+/// Device memory: either a separate allocation, which is freed once this value is dropped and all
+/// queued work that uses it has completed, or memory that another library allocated
 /// ([`DeviceBuffer::from_owner`], [`DeviceBuffer::borrowed`]).
 ///
-/// Reads and writes are the driver's copies: synchronous, on the default stream, so they do not
-/// wait for work on a [`crate::Stream`]. Two that overlap in time may interleave.
+/// Reads and writes use the driver's copies. These are synchronous and run on the default stream,
+/// so they do not wait for work on a [`crate::Stream`]. Two copies that overlap in time may
+/// interleave.
 #[derive(Debug)]
 pub struct DeviceBuffer {
     allocation: Arc<Allocation>,
@@ -30,15 +31,16 @@ pub(crate) struct Allocation {
     gpu: Gpu,
     raw: RawAllocation,
     owner: Owner,
-    /// Whether it is freed without waiting for kernels.
+    /// Whether the memory is freed without waiting for kernels.
     unwaited: AtomicBool,
 }
 
-/// What frees the memory of an [`Allocation`] when that is dropped.
+/// What frees the memory when an [`Allocation`] is dropped.
 enum Owner {
     /// The driver that allocated it.
     Driver,
-    /// The value that owns it, by its own drop. Never locked: the mutex makes it `Sync`.
+    /// The value that owns the memory and frees it when dropped. Never locked: the mutex makes it
+    /// `Sync`.
     Other(
         #[expect(dead_code, reason = "kept only to be dropped later")] Mutex<Box<dyn Any + Send>>,
     ),
@@ -67,30 +69,30 @@ impl DeviceBuffer {
     }
 
     /// Wraps `len` bytes at `ptr` that another library allocated (the CUDA runtime, PyTorch,
-    /// cudarc, NCCL), and keeps `owner` until they are not used any more. Such a buffer is copied,
-    /// exported, pinned and registered as any other. It never frees the memory: dropping `owner`
-    /// does.
+    /// cudarc, NCCL), and keeps `owner` until the memory is no longer used. Such a buffer is
+    /// copied, exported, pinned and registered like any other. It never frees the memory itself;
+    /// dropping `owner` does.
     ///
     /// `owner` is any value whose drop releases the memory: a reference-counted tensor, a cudarc
-    /// `CudaSlice`, a guard that calls `ncclMemFree`. It is dropped after this value, on the thread
-    /// that drops the last of: this value, the streams with work queued on it, the memory regions
-    /// and the pins made of it.
+    /// `CudaSlice`, a guard that calls `ncclMemFree`. It is dropped after this value, the streams
+    /// with work queued on it, and the memory regions and pins made from it, on the thread that
+    /// drops the last of them.
     ///
-    /// The range is checked once, here: it lies in one allocation on `gpu`, or in VMM mappings side
-    /// by side. The context in which it was allocated does not matter.
+    /// The range is checked only once, here: it must lie in one allocation on `gpu`, or in adjacent
+    /// VMM mappings. The context in which it was allocated does not matter.
     ///
     /// # Streams
     /// Nothing here waits for the library's own streams, and they do not wait for what is done
     /// through this buffer. Before another device or a CPU mapping reads the memory, wait for the
-    /// kernels that write it (`cudaStreamSynchronize`); before a kernel reads what came in, wait for
-    /// the completion of the transfer. Memory of a stream-ordered pool must have been allocated by
-    /// then: synchronize with the stream of `cudaMallocAsync` first. An allocator that reuses memory
-    /// per stream (PyTorch's) takes it back when `owner` is dropped: drop it only after all work on
-    /// it is complete, or tell the allocator (`record_stream`).
+    /// kernels that write it (`cudaStreamSynchronize`); before a kernel reads transferred data,
+    /// wait for the transfer to complete. Memory of a stream-ordered pool must already be
+    /// allocated: synchronize with the stream of `cudaMallocAsync` first. An allocator that reuses
+    /// memory per stream (PyTorch's) takes it back when `owner` is dropped: drop it only after all
+    /// work on it has completed, or tell the allocator (`record_stream`).
     ///
     /// # Errors
     /// [`Error::UnknownPointer`], [`Error::NotDeviceMemory`], [`Error::OtherDevice`],
-    /// [`Error::PastAllocation`]; the driver's. `owner` is dropped then.
+    /// [`Error::PastAllocation`]; the driver's errors. In these cases `owner` is dropped.
     ///
     /// # Safety
     /// - The memory stays allocated, and mapped at these addresses, until `owner` is dropped.
@@ -165,14 +167,14 @@ impl DeviceBuffer {
         unsafe { Self::from_owner(gpu, ptr, len, ()) }
     }
 
-    /// Like [`DeviceBuffer::borrowed`], for as much of the range as the allocation has in which it begins: a
-    /// range that was rounded up to whole pages may go beyond.
+    /// Like [`DeviceBuffer::borrowed`], but limited to the allocation in which the range begins: a
+    /// range that was rounded up to whole pages may extend past it.
     ///
     /// # Safety
-    /// As there, for that part.
+    /// Same as [`DeviceBuffer::borrowed`], for that part.
     ///
     /// # Errors
-    /// As there, where the range begins in no allocation.
+    /// Same as [`DeviceBuffer::borrowed`], if the range does not begin in an allocation.
     pub unsafe fn borrowed_part(gpu: &Gpu, ptr: DevicePtr, len: u64) -> Result<Self> {
         // SAFETY: the caller's promise.
         match unsafe { Self::borrowed(gpu, ptr, len) } {
@@ -184,38 +186,38 @@ impl DeviceBuffer {
         }
     }
 
-    /// Its device address.
+    /// The buffer's device address.
     pub fn ptr(&self) -> DevicePtr {
         self.allocation.raw.ptr
     }
 
-    /// Bytes asked for.
+    /// The number of bytes requested.
     #[expect(clippy::len_without_is_empty, reason = "no driver allocates 0 bytes")]
     pub fn len(&self) -> u64 {
         self.allocation.raw.len
     }
 
-    /// How it was allocated. For memory of another library the driver reports only the allocator: VMM
-    /// memory counts as [`MemoryKind::Vmm`], also where it has handle types.
+    /// How the memory was allocated. For another library's memory the driver reports only the
+    /// allocator: VMM memory counts as [`MemoryKind::Vmm`] even if it has handle types.
     pub fn kind(&self) -> MemoryKind {
         self.allocation.raw.kind
     }
 
-    /// Whether this value allocated the memory, which then exists as long as it. Memory of another
-    /// library exists as long as that library's promise holds.
+    /// Returns whether this value allocated the memory, which then exists as long as the value
+    /// does. Another library's memory exists as long as that library's promise holds.
     pub fn is_allocation(&self) -> bool {
         matches!(self.allocation.owner, Owner::Driver)
     }
 
-    /// The GPU it is on.
+    /// The GPU that holds the memory.
     pub fn gpu(&self) -> &Gpu {
         &self.allocation.gpu
     }
 
-    /// Copies `bytes` to `offset` and returns when they are in device memory.
+    /// Copies `bytes` to `offset`, and returns once they are in device memory.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`], with nothing written; the driver's.
+    /// [`Error::OutOfRange`], and nothing is written; the driver's errors.
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         let range = self.range(offset, bytes.len() as u64)?;
         if bytes.is_empty() {
@@ -229,7 +231,7 @@ impl DeviceBuffer {
     /// Copies from `offset` into all of `bytes`.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`], with nothing read; the driver's.
+    /// [`Error::OutOfRange`], and nothing is read; the driver's errors.
     pub fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
         let range = self.range(offset, bytes.len() as u64)?;
         if bytes.is_empty() {
@@ -240,11 +242,11 @@ impl DeviceBuffer {
         unsafe { driver.copy_from_device(device, bytes.as_mut_ptr(), range.start, bytes.len()) }
     }
 
-    /// Copies `len` bytes at `from_offset` of page-locked memory to `offset`, and returns when they are in
-    /// device memory.
+    /// Copies `len` bytes at `from_offset` of page-locked memory to `offset`, and returns once they
+    /// are in device memory.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`], with nothing written; the driver's.
+    /// [`Error::OutOfRange`], and nothing is written; the driver's errors.
     pub fn write_from_host(
         &self,
         offset: u64,
@@ -263,11 +265,11 @@ impl DeviceBuffer {
         unsafe { driver.copy_to_device(device, range.start, src, len) }
     }
 
-    /// Copies `len` bytes at `offset` to `to_offset` of page-locked memory, and returns when they are
-    /// there.
+    /// Copies `len` bytes at `offset` to `to_offset` of page-locked memory, and returns once they
+    /// are there.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`], with nothing read; the driver's.
+    /// [`Error::OutOfRange`], and nothing is read; the driver's errors.
     pub fn read_to_host(
         &self,
         offset: u64,
@@ -285,41 +287,41 @@ impl DeviceBuffer {
         unsafe { driver.copy_from_device(device, dst, range.start, len) }
     }
 
-    /// Makes copies and fills of this memory complete before the calls return: for memory that another
-    /// device accesses ([`Driver::synchronize_copies`]).
+    /// Makes copies and fills of this memory complete before the calls return, for memory that
+    /// another device accesses ([`Driver::synchronize_copies`]).
     ///
     /// [`Driver::synchronize_copies`]: crate::Driver::synchronize_copies
     ///
     /// # Errors
-    /// The driver's, where it does not support that for memory of this kind.
+    /// The driver's errors, if it does not support this for memory of this kind.
     pub fn synchronize_copies(&self) -> Result<()> {
         let (driver, device) = (self.gpu().driver(), self.gpu().info().ordinal);
         driver.synchronize_copies(device, self.ptr())
     }
 
-    /// Flushes writes of other devices: those that have arrived in this GPU's memory are visible to
-    /// later reads on the GPU when this returns (`cuFlushGPUDirectRDMAWrites`). Not required where the
+    /// Flushes other devices' writes: writes that have arrived in this GPU's memory are visible to
+    /// later reads on the GPU when this returns (`cuFlushGPUDirectRDMAWrites`). Not required if the
     /// GPU orders such writes itself ([`RemoteWrites`](crate::RemoteWrites)).
     ///
     /// # Errors
-    /// The driver's, where it does not support that.
+    /// The driver's errors, if it does not support this.
     pub fn flush_remote_writes(&self) -> Result<()> {
         let (driver, device) = (self.gpu().driver(), self.gpu().info().ordinal);
         driver.flush_remote_writes(device, self.ptr())
     }
 
-    /// A dma-buf that contains `len` bytes at `offset`, for import by another device.
+    /// Exports a dma-buf that contains `len` bytes at `offset`, for import by another device.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`]; the driver's, where it does not export them.
+    /// [`Error::OutOfRange`]; the driver's errors, if it does not export dma-bufs.
     pub fn dma_buf(&self, offset: u64, len: u64) -> Result<DmaBuf> {
         let range = self.range(offset, len)?;
         let (driver, device) = (self.gpu().driver(), self.gpu().info().ordinal);
         driver.dma_buf(device, range.start, len)
     }
 
-    /// The whole allocation that contains this buffer, for another process, which opens it by
-    /// [`Gpu::import`]. It has to stay allocated until that process has closed it.
+    /// Exports the whole allocation that contains this buffer for another process, which opens it
+    /// with [`Gpu::import`]. The allocation must stay until that process has closed it.
     ///
     /// # Errors
     /// [`Error::NotExportable`] unless it is memory of `cuMemAlloc`, or VMM memory with a POSIX descriptor; [`Error::UnknownPointer`]; the driver's.
@@ -328,7 +330,7 @@ impl DeviceBuffer {
         driver.export(device, self.ptr())
     }
 
-    /// The addresses of `wanted` bytes at `offset`, where the buffer has them.
+    /// The addresses of `wanted` bytes at `offset`, if they lie in the buffer.
     pub(crate) fn range(&self, offset: u64, wanted: u64) -> Result<Range<DevicePtr>> {
         let len = self.len();
         let end = offset.checked_add(wanted).filter(|end| *end <= len);
@@ -340,14 +342,14 @@ impl DeviceBuffer {
             })
     }
 
-    /// Frees this memory, when it is dropped, without waiting for running kernels, where the driver
+    /// Makes dropping this memory free it without waiting for running kernels, if the driver
     /// supports that: for memory of `cuMemAlloc` and of pools. A kernel that still uses the memory
     /// then faults.
     pub fn free_unwaited(&self) {
         self.allocation.unwaited.store(true, Ordering::Relaxed);
     }
 
-    /// Keeps the memory allocated during queued work on this buffer.
+    /// Keeps the memory allocated while queued work uses this buffer.
     pub(crate) fn allocation(&self) -> Arc<Allocation> {
         Arc::clone(&self.allocation)
     }

@@ -6,7 +6,7 @@ use gdr_pci::Bdf;
 
 use crate::rdma_write_ordering::RemoteWrites;
 
-/// A GPU's number as this process sees it (after `CUDA_VISIBLE_DEVICES`).
+/// A GPU's number as seen by this process (after `CUDA_VISIBLE_DEVICES`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ordinal(pub u32);
 
@@ -26,7 +26,7 @@ pub struct CudaVersion {
 }
 
 impl CudaVersion {
-    /// From the driver's number, 1000 times major plus 10 times minor.
+    /// Converts the driver's number: 1000 times major plus 10 times minor.
     pub const fn from_number(number: u32) -> Self {
         Self {
             major: number / 1000,
@@ -63,6 +63,6 @@ pub struct DeviceInfo {
     /// `CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES`: the GPU and the CPU see
     /// each other's memory over a coherent link, as on GH200 and GB200.
     pub coherent: bool,
-    /// The order and visibility of writes by other devices.
+    /// The order and visibility of other devices' writes.
     pub remote_writes: RemoteWrites,
 }

@@ -1,4 +1,4 @@
-//! Many pieces of GPU memory that one kernel copies together.
+//! Many pieces of GPU memory, copied together by one kernel.
 
 use std::sync::Arc;
 
@@ -13,14 +13,14 @@ use crate::pointer::DevicePtr;
 const MOST_OF_BLOCK: u64 = 128 << 10;
 /// The most blocks that a kernel can have.
 const MOST_BLOCKS: u32 = (1 << 31) - 1;
-/// Bytes of an entry of the table: where from, where to, how many.
+/// The size in bytes of a table entry: source, destination, length.
 const ENTRY: u64 = 24;
 
-/// Pieces of memory of one GPU, and where each goes in one target, for
+/// Pieces of one GPU's memory, and where each goes in one target, for
 /// [`Stream::queue_gather`](crate::Stream::queue_gather).
 ///
-/// A copy of each piece by itself costs the GPU a microsecond or two, which is more than a small piece takes.
-/// One kernel copies all of them, and finds them in a table that is made once.
+/// A separate copy of each piece costs the GPU a microsecond or two, which is more than a small
+/// piece takes. One kernel copies all of them, and finds them in a table that is made once.
 #[derive(Debug)]
 pub struct Gather {
     table: DeviceBuffer,
@@ -31,11 +31,12 @@ pub struct Gather {
 }
 
 impl Gather {
-    /// Makes the table: all of each buffer goes to its offset. It waits for the upload of the table.
+    /// Makes the table: all of each buffer goes to its offset. Waits until the table is uploaded.
     ///
     /// # Errors
-    /// [`Error::ForeignBuffer`]; [`Error::Overlap`] if two of them go to the same bytes; [`Error::OutOfRange`]
-    /// if there are none, or more than a kernel can have; the driver's.
+    /// [`Error::ForeignBuffer`]; [`Error::Overlap`] if two buffers go to the same bytes;
+    /// [`Error::OutOfRange`] if there are none, or more than a kernel can have; the driver's
+    /// errors.
     pub fn new(gpu: &Gpu, pieces: Vec<(Arc<DeviceBuffer>, u64)>) -> Result<Self> {
         let mut places = Vec::with_capacity(pieces.len());
         for (buffer, to) in &pieces {
@@ -80,7 +81,7 @@ impl Gather {
         })
     }
 
-    /// The end of the piece that goes furthest: as many bytes the target has at least.
+    /// The end of the piece that goes furthest: the minimum size of the target in bytes.
     pub const fn end(&self) -> u64 {
         self.end
     }

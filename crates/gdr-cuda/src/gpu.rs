@@ -28,8 +28,8 @@ impl Gpu {
     /// The GPU with this number. Initializes the driver.
     ///
     /// # Errors
-    /// [`Error::NoSuchDevice`]; the driver's, where it cannot be initialized
-    /// (`CUDA_ERROR_NO_DEVICE` where there is no GPU).
+    /// [`Error::NoSuchDevice`]; the driver's errors, if it cannot be initialized
+    /// (`CUDA_ERROR_NO_DEVICE` if there is no GPU).
     pub fn open(driver: Arc<dyn Driver>, ordinal: Ordinal) -> Result<Self> {
         let devices = driver.devices()?;
         let count = devices.len() as u32;
@@ -43,7 +43,7 @@ impl Gpu {
     /// Every GPU that this process sees, in ordinal order. Initializes the driver.
     ///
     /// # Errors
-    /// The driver's, where it cannot be initialized.
+    /// The driver's errors, if it cannot be initialized.
     pub fn all(driver: Arc<dyn Driver>) -> Result<Vec<Self>> {
         let gpu = |info| Self {
             inner: Arc::new(Inner {
@@ -54,17 +54,17 @@ impl Gpu {
         Ok(driver.devices()?.into_iter().map(gpu).collect())
     }
 
-    /// Its identity and attributes.
+    /// The GPU's identity and attributes.
     pub fn info(&self) -> &DeviceInfo {
         &self.inner.info
     }
 
-    /// Its driver.
+    /// The GPU's driver.
     pub fn driver(&self) -> &Arc<dyn Driver> {
         &self.inner.driver
     }
 
-    /// Allocates `len` bytes of device memory. Their contents are undefined.
+    /// Allocates `len` bytes of device memory with undefined contents.
     ///
     /// # Errors
     /// The driver's: `CUDA_ERROR_OUT_OF_MEMORY`; `CUDA_ERROR_INVALID_VALUE` for 0 bytes.
@@ -72,8 +72,8 @@ impl Gpu {
         DeviceBuffer::allocate(self.clone(), kind, len)
     }
 
-    /// Allocates `len` bytes of page-locked host memory that this GPU can read and write. Their
-    /// contents are undefined.
+    /// Allocates `len` bytes of page-locked host memory, with undefined contents, that this GPU can
+    /// read and write.
     ///
     /// # Errors
     /// The driver's: `CUDA_ERROR_OUT_OF_MEMORY`; `CUDA_ERROR_INVALID_VALUE` for 0 bytes.
@@ -81,22 +81,23 @@ impl Gpu {
         HostBuffer::allocate(self.clone(), len)
     }
 
-    /// Like [`Gpu::allocate_host`], but the CPU can access the memory until the value is dropped, also after
-    /// the program has destroyed the context (`cudaDeviceReset`): for threads that read it while another
-    /// library owns the GPU. Its length is rounded up to pages.
-    ///
+    /// Like [`Gpu::allocate_host`], but the CPU can access the memory until the value is dropped,
+    /// even after the program has destroyed the context (`cudaDeviceReset`). This is for threads
+    /// that read it while another library owns the GPU. The length is rounded up to pages.
     /// # Errors
     /// Same as [`Gpu::allocate_host`]; [`Error::Os`](crate::Error::Os).
     pub fn register_host(&self, len: usize) -> Result<HostBuffer> {
         HostBuffer::register(self.clone(), len)
     }
 
-    /// Opens memory of another process for copies to this GPU, on whichever GPU it is. The other process keeps it
-    /// allocated until the returned value is dropped and work queued with it is complete.
+    /// Opens another process's memory, on whichever GPU, for copies to this GPU. The other process
+    /// keeps it allocated until the returned value is dropped and the work queued with it has
+    /// completed.
     ///
     /// # Errors
-    /// [`Error::OwnExport`] for memory of this process, except in the simulation; [`Error::FalseExport`] if it
-    /// is shorter than `export` says; the driver's: `CUDA_ERROR_INVALID_VALUE` for no valid handle.
+    /// [`Error::OwnExport`] for memory of this process, except in the simulation;
+    /// [`Error::FalseExport`] if the memory is shorter than `export` says; the driver's errors:
+    /// `CUDA_ERROR_INVALID_VALUE` for an invalid handle.
     pub fn import(
         &self,
         export: &DeviceExport,
@@ -113,7 +114,7 @@ impl Gpu {
         Stream::create(self.clone())
     }
 
-    /// Whether both are the same GPU of the same driver.
+    /// Returns whether both are the same GPU of the same driver.
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.inner.driver, &other.inner.driver)
             && self.inner.info.ordinal == other.inner.info.ordinal

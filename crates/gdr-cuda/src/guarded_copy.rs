@@ -8,50 +8,54 @@ use crate::host_buffer::HostBuffer;
 use crate::kernel::Launch;
 use crate::pointer::DevicePtr;
 
-/// The state of each block of the kernel, added to the number of the copy, which is a multiple of 4.
+/// The state of each block of the kernel, added to the copy's number, which is a multiple of 4.
 pub(crate) const STARTED: u32 = 1;
 pub(crate) const COPIED: u32 = 2;
 pub(crate) const SKIPPED: u32 = 3;
 
-/// The offset of the blocks' words after the word that cancels: a cache line, as the CPU polls them.
+/// The offset of the blocks' words from the word that cancels: a cache line, because the CPU polls
+/// them.
 pub(crate) const STATES: usize = 64;
 const MOST_BLOCKS: u32 = 32;
-/// What all threads of a block copy at once.
+/// The number of bytes that all threads of a block copy at once.
 const BYTES_OF_BLOCK: u64 = 8 << 10;
 
-/// How far a [`GuardedCopy`] is.
+/// The progress of a [`GuardedCopy`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum GuardedState {
-    /// It has not ended, and may write.
+    /// It has not ended, and may still write.
     InProgress,
-    /// All bytes are there.
+    /// All bytes have arrived.
     Complete,
-    /// It was cancelled, and nothing is written any more. Some of the bytes may be there.
+    /// It was cancelled, and writes nothing more. Some of the bytes may have arrived.
     Cancelled,
 }
 
-/// A copy of [`Stream::queue_guarded_copy`](crate::Stream::queue_guarded_copy), as the CPU sees it: words in page-locked
-/// memory say how far it is, and cancel it. Neither calls the driver, so a driver that is held up delays neither.
+/// A copy started by [`Stream::queue_guarded_copy`](crate::Stream::queue_guarded_copy), as the CPU
+/// sees it: words in page-locked memory report its progress and cancel it. Neither calls the
+/// driver, so a driver that is held up delays neither.
 ///
-/// The blocks of a kernel copy. Each one says that it has started, then looks whether the copy is cancelled; a CPU that
-/// cancels a copy looks, the other way round, which blocks have started. At least one of the two sees the other. So a
-/// block that has not started by then never touches the memory, and one that has started ends soon.
+/// The blocks of a kernel copy the bytes. Each block first announces that it has started, then
+/// checks whether the copy is cancelled. A CPU that cancels a copy does the reverse: it cancels,
+/// then checks which blocks have started. At least one of the two sees the other. A block that has
+/// not started by then never touches the memory, and one that has started ends soon.
 #[derive(Clone, Debug)]
 pub struct GuardedCopy {
     host: Arc<HostBuffer>,
     offset: usize,
-    /// The address of its words for the GPU.
+    /// The GPU's address of the words.
     guard: DevicePtr,
     number: u32,
     blocks: u32,
 }
 
 impl GuardedCopy {
-    /// The length of its words in bytes.
+    /// The length of the words in bytes.
     pub const LEN: usize = STATES + 4 * MOST_BLOCKS as usize;
 
-    /// The `count`-th copy that has its words at `offset`, a multiple of 4, and copies `len` bytes. The copy before has
-    /// ended ([`GuardedCopy::has_ended`]). The words of the first one are 0.
+    /// The `count`-th copy that uses the words at `offset`, a multiple of 4, and copies `len`
+    /// bytes. The previous copy must have ended ([`GuardedCopy::has_ended`]). The words of the
+    /// first copy must be 0.
     ///
     /// # Errors
     /// [`Error::OutOfRange`], [`Error::Misaligned`].
@@ -80,7 +84,7 @@ impl GuardedCopy {
         &self.host
     }
 
-    /// Its kernel.
+    /// The kernel of this copy.
     pub(crate) fn launch(&self, src: DevicePtr, dst: DevicePtr, len: u64) -> Launch {
         Launch::GuardedCopy {
             src,
@@ -111,7 +115,7 @@ impl GuardedCopy {
         (0..self.blocks).map(|at| self.load(Self::block(at)).wrapping_sub(self.number))
     }
 
-    /// How far it is.
+    /// The progress of the copy.
     pub fn state(&self) -> GuardedState {
         let is_cancelled = self.load(0) == self.number;
         if is_cancelled {
@@ -131,13 +135,14 @@ impl GuardedCopy {
         all
     }
 
-    /// Cancels it: blocks that have not started copy nothing. [`GuardedCopy::state`] says whether others have.
+    /// Cancels the copy: blocks that have not started copy nothing. [`GuardedCopy::state`] tells
+    /// whether others have.
     pub fn cancel(&self) {
         self.store(0, self.number);
         fence(Ordering::SeqCst);
     }
 
-    /// Ends it where no kernel was or will be queued.
+    /// Ends the copy if no kernel was or will be queued.
     pub fn leave_out(&self) {
         self.cancel();
         for at in 0..self.blocks {
@@ -145,8 +150,8 @@ impl GuardedCopy {
         }
     }
 
-    /// Whether no block of it is to come, so that its words can be used for the next copy. One that is cancelled ends when
-    /// the GPU comes to its kernel.
+    /// Returns whether all blocks have ended, so that the words can be used for the next copy. A
+    /// cancelled copy ends when the GPU reaches its kernel.
     pub fn has_ended(&self) -> bool {
         self.states().all(|state| matches!(state, COPIED | SKIPPED))
     }

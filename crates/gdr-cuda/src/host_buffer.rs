@@ -12,9 +12,9 @@ use crate::volatile;
 
 /// Page-locked host memory that the CPU and a GPU use at the same time.
 ///
-/// 32-bit words are flags: what was written before [`HostBuffer::store_u32`] is visible to an observer
-/// of the flag, and what the other side wrote before its flag is visible after
-/// [`HostBuffer::load_u32`] returned that flag. Other bytes have no order among themselves.
+/// 32-bit words serve as flags: what was written before [`HostBuffer::store_u32`] is visible to an
+/// observer of the flag, and what the other side wrote before its flag is visible after
+/// [`HostBuffer::load_u32`] returned that flag. Other bytes are not ordered among themselves.
 #[derive(Debug)]
 pub struct HostBuffer {
     gpu: Gpu,
@@ -39,7 +39,7 @@ impl HostBuffer {
         Ok(Self { gpu, raw })
     }
 
-    /// Gives up the allocation, which is not freed.
+    /// Gives up the allocation without freeing it.
     pub(crate) fn into_raw(self) -> (Gpu, RawHostAllocation) {
         let this = ManuallyDrop::new(self);
         // SAFETY: moved out once, as `this` is not dropped.
@@ -47,7 +47,7 @@ impl HostBuffer {
         (gpu, this.raw)
     }
 
-    /// Owns an allocation that [`HostBuffer::into_raw`] gave up.
+    /// Takes ownership of an allocation that [`HostBuffer::into_raw`] gave up.
     ///
     /// # Safety
     /// It belongs to this driver and device, and nothing else owns or uses it.
@@ -55,7 +55,7 @@ impl HostBuffer {
         Self { gpu, raw }
     }
 
-    /// Its length, bytes.
+    /// The length in bytes.
     #[expect(clippy::len_without_is_empty, reason = "no driver allocates 0 bytes")]
     pub fn len(&self) -> usize {
         self.raw.len
@@ -66,12 +66,12 @@ impl HostBuffer {
         &self.gpu
     }
 
-    /// The address that kernels use for it.
+    /// The memory's address for kernels.
     pub fn gpu_ptr(&self) -> DevicePtr {
         self.raw.gpu
     }
 
-    /// The address that the CPU uses for it, valid while this value exists.
+    /// The memory's address for the CPU, valid while this value exists.
     pub fn cpu_ptr(&self) -> *mut u8 {
         self.raw.cpu
     }
@@ -100,7 +100,7 @@ impl HostBuffer {
     /// Copies `bytes` to `offset`.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`], with nothing written.
+    /// [`Error::OutOfRange`], and nothing is written.
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<()> {
         let dst = self.at(offset, bytes.len())?;
         // SAFETY: in range and mapped while `self` exists; the driver allocated it, not Rust.
@@ -111,7 +111,7 @@ impl HostBuffer {
     /// Copies from `offset` into all of `bytes`.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`], with nothing read.
+    /// [`Error::OutOfRange`], and nothing is read.
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<()> {
         let src = self.at(offset, bytes.len())?;
         // SAFETY: in range and mapped while `self` exists; the driver allocated it, not Rust.

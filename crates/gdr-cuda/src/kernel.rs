@@ -1,4 +1,4 @@
-//! The kernels of this workspace, and what each one reads and writes.
+//! The workspace's kernels, and what each one reads and writes.
 //!
 //! On hardware they are PTX text, which the driver compiles at the first use; the simulation runs the
 //! same contracts on a thread.
@@ -56,13 +56,14 @@ pub enum Launch {
         /// 8-byte aligned, 8 bytes; written whole.
         sum: DevicePtr,
     },
-    /// Copies `len` bytes at `src` to `dst` by `blocks` blocks, unless it is cancelled: each block writes `number + 1` to its
-    /// word, then reads the first word of `guard`. If that is `number`, it writes `number + 3`, and nothing else; if not, it
-    /// copies its part, then writes `number + 2`.
+    /// Copies `len` bytes at `src` to `dst` with `blocks` blocks, unless it is cancelled. Each
+    /// block writes `number + 1` to its word, then reads the first word of `guard`. If that is
+    /// `number`, the block writes `number + 3`, and nothing else; otherwise it copies its part,
+    /// then writes `number + 2`.
     GuardedCopy {
-        /// Copies are fastest where it and `dst` are multiples of 16.
+        /// Copies are fastest if `src` and `dst` are multiples of 16.
         src: DevicePtr,
-        /// Memory that does not overlap that at `src`.
+        /// Memory that does not overlap the source.
         dst: DevicePtr,
         /// Bytes.
         len: u64,
@@ -74,10 +75,11 @@ pub enum Launch {
         /// 1 to 32.
         blocks: u32,
     },
-    /// Copies the pieces that a table names, one by each block: an entry has the address of a piece, the offset from
-    /// `dst` that it goes to, and its length, each of 64 bits.
+    /// Copies the pieces that a table names, one piece per block. An entry consists of a piece's
+    /// address, its target offset from `dst`, and its length, 64 bits each.
     Gather {
-        /// 8-byte aligned, 24 bytes for each block. Its content is there when the kernel is launched.
+        /// 8-byte aligned, 24 bytes for each block. The table must be filled when the kernel is
+        /// launched.
         table: DevicePtr,
         /// Entries, at least 1.
         blocks: u32,
@@ -115,13 +117,14 @@ pub enum Launch {
         /// number ([`Direction::CpuToGpu`]).
         mismatches: DevicePtr,
     },
-    /// Serves the requests that the CPU writes to `request`, one after the other: each pushes some
-    /// device memory to `lines`. For 8 bytes it writes a line of four 32-bit words: the first 4 bytes,
-    /// the number of the request, the other 4 bytes, the number again. Each half of a line arrives
-    /// whole, so the CPU finds the number beside bytes that belong to it.
+    /// Serves the requests that the CPU writes to `request`, one after another. Each request pushes
+    /// some device memory to `lines`. For every 8 bytes the kernel writes a line of four 32-bit
+    /// words: the first 4 bytes, the request's number, the other 4 bytes, the number again. Each
+    /// half of a line arrives whole, so the CPU finds the number next to bytes that belong to it.
     ///
-    /// The kernel ends when no request came for `idle_ns`, `life_ns` after its start, or after the word
-    /// 0; then it writes `launch` to `left`, after all lines. It needs a GPU since Volta.
+    /// The kernel ends when no request has come for `idle_ns`, when `life_ns` have passed since its
+    /// start, or after the word 0. It then writes `launch` to `left`, after all lines. It needs a
+    /// Volta or later GPU.
     Push {
         /// 8-byte aligned; the offsets of requests count from here.
         base: DevicePtr,
@@ -131,14 +134,14 @@ pub enum Launch {
         request: DevicePtr,
         /// 16-byte aligned page-locked memory.
         lines: DevicePtr,
-        /// How many lines it has: the most of a request.
+        /// The number of lines there, and so the most that a request may have.
         capacity: u64,
         /// 4-byte aligned page-locked memory.
         left: DevicePtr,
-        /// The number of the last request that an earlier kernel served; this one does not serve it again.
-        /// 0 if no request was served before.
+        /// The number of the last request that an earlier kernel served, which this kernel does not
+        /// serve again; 0 if none was served before.
         last: u32,
-        /// The value of `left` when the kernel has ended.
+        /// The value that `left` gets when the kernel ends.
         launch: u32,
         /// Nanoseconds.
         idle_ns: u64,
@@ -166,9 +169,9 @@ impl PushRequest {
     const COUNT_BITS: u32 = 13;
     const OFFSET_BITS: u32 = 35;
 
-    /// A request for `lines` lines from `offset` bytes on. `number` differs from the previous
-    /// request's. `None` where the offset is not a multiple of 8, or a value is outside of its range:
-    /// 256 GiB, 1 to 8192 lines.
+    /// A request for `lines` lines, starting at `offset` bytes. `number` must differ from the
+    /// previous request's. `None` if the offset is not a multiple of 8, or if a value is out of
+    /// range: 256 GiB, 1 to 8192 lines.
     pub fn new(number: NonZeroU16, offset: u64, lines: u64) -> Option<Self> {
         let request = Self {
             number,
@@ -181,7 +184,7 @@ impl PushRequest {
         is_valid.then_some(request)
     }
 
-    /// The request in a word that the kernel reads; `None` where it asks the kernel to leave.
+    /// The request in a word that the kernel reads; `None` if the word asks the kernel to leave.
     pub(crate) fn of_word(word: u64) -> Option<Self> {
         let number = NonZeroU16::new((word >> (Self::COUNT_BITS + Self::OFFSET_BITS)) as u16)?;
         Some(Self {
@@ -222,7 +225,7 @@ pub enum Direction {
 pub struct VerifyReport {
     /// Words that differ.
     pub mismatches: u64,
-    /// Index of the first differing word; `u64::MAX` when none differs.
+    /// Index of the first differing word; `u64::MAX` if none differs.
     pub first: u64,
     /// The expected value of that word.
     pub expected: u32,
@@ -250,8 +253,8 @@ impl VerifyReport {
     }
 }
 
-/// The `index`-th word of the pattern of `seed`: a 32-bit mix, so a shifted, repeated or stale block
-/// does not match.
+/// The `index`-th word of the pattern of `seed`: a 32-bit mix, so that a shifted, repeated or stale
+/// block does not match.
 pub const fn pattern_word(seed: u32, index: u64) -> u32 {
     // The finalizer of MurmurHash3 over the index, keyed by the seed.
     let mut h = (index as u32) ^ ((index >> 32) as u32).wrapping_mul(0x9e37_79b9) ^ seed;

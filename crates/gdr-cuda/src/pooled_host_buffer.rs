@@ -1,4 +1,4 @@
-//! Page-locked memory that is reused and not freed while its driver exists.
+//! Page-locked memory that is reused, and not freed while its driver exists.
 
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
@@ -10,17 +10,17 @@ use crate::error::Result;
 use crate::gpu::Gpu;
 use crate::host_buffer::HostBuffer;
 
-/// The most bytes that are kept for later use.
+/// The most bytes kept for later use.
 const MOST_KEPT: usize = 128 << 20;
 
-/// Memory that nothing uses.
+/// Unused memory.
 static UNUSED: Mutex<Vec<Unused>> = Mutex::new(Vec::new());
 
-/// Page-locked host memory from a pool of the process, to which it returns when this is dropped.
+/// Page-locked host memory from a pool of the process, to which it returns when dropped.
 ///
-/// To free page-locked memory, NVIDIA's driver waits for every kernel of the context, and most calls of
-/// all threads wait meanwhile. So memory that comes and goes while the program's kernels run is kept
-/// instead, up to 128 MiB. At first it holds what its last use left.
+/// To free page-locked memory, NVIDIA's driver waits for every kernel of the context, and most
+/// calls of all threads wait meanwhile. Memory that comes and goes while the program's kernels run
+/// is therefore kept, up to 128 MiB. Initially it contains what its last use left.
 ///
 /// A clone of the [`Arc`] may be queued on a [`Stream`](crate::Stream); memory that a stream still uses
 /// when this is dropped does not return to the pool.
@@ -38,7 +38,7 @@ struct Unused {
 enum Keep {
     /// NVIDIA's driver stays, and with it the memory.
     Strong(Arc<dyn Driver>),
-    /// A simulation ends with its last owner, and its memory with it.
+    /// A simulation ends with its last owner, together with its memory.
     Weak(Weak<dyn Driver>),
 }
 
@@ -76,7 +76,8 @@ impl Unused {
 }
 
 impl PooledHostBuffer {
-    /// `len` bytes that `gpu` can read and write, from the pool if it has some of this length.
+    /// Returns `len` bytes that `gpu` can read and write, from the pool if it has memory of this
+    /// length.
     ///
     /// # Errors
     /// Same as [`Gpu::allocate_host`].
@@ -123,7 +124,7 @@ impl Drop for PooledHostBuffer {
     }
 }
 
-/// The list is valid after a panic in a thread that had it locked.
+/// The list stays valid after a panic in a thread that had it locked.
 fn unused() -> MutexGuard<'static, Vec<Unused>> {
     UNUSED.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,13 +1,13 @@
-//! A checksum that a kernel and a CPU compute alike.
+//! A checksum that kernels and CPUs compute identically.
 
 /// 2^64 divided by the golden ratio, odd: the step of SplitMix64 (Steele, Lea and Flood, 2014).
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The checksum of some content, whose parts are added in any order.
+/// The checksum of some content, whose parts can be added in any order.
 ///
-/// It is the sum, modulo 2^64, of a mixed value for each little-endian word of 8 bytes, which depends
-/// on the word and on its index, and of the length; the last word is filled up with zeros. So a change,
-/// a move or a loss of bytes changes the sum. It detects errors, not forgery.
+/// The sum, modulo 2^64, of the length and of a mixed value for each little-endian word of 8 bytes,
+/// which depends on the word and on its index. The last word is padded with zeros. Changing, moving
+/// or losing bytes therefore changes the sum. It detects errors, not forgery.
 ///
 /// ```
 /// use gdr_cuda::Sum64;
@@ -21,7 +21,7 @@ const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 pub struct Sum64(u64);
 
 impl Sum64 {
-    /// Starts the checksum of content of `len` bytes, before any is added.
+    /// Starts the checksum of content of `len` bytes, before any bytes are added.
     pub const fn new(len: u64) -> Self {
         Self(mix(len))
     }
@@ -33,8 +33,8 @@ impl Sum64 {
         sum
     }
 
-    /// Adds the bytes at `offset`, a multiple of 8. Only the last ones of the content may be another
-    /// number than a multiple of 8.
+    /// Adds the bytes at `offset`, a multiple of 8. Only the last bytes of the content may have a
+    /// length that is not a multiple of 8.
     pub fn add(&mut self, offset: u64, bytes: &[u8]) {
         debug_assert!(offset.is_multiple_of(8), "words begin at multiples of 8");
         let (words, rest) = bytes.as_chunks();
@@ -48,13 +48,13 @@ impl Sum64 {
         }
     }
 
-    /// Its value.
+    /// The value of the checksum.
     pub const fn get(self) -> u64 {
         self.0
     }
 }
 
-/// The sum of the words from the `first` one of the content on.
+/// The sum of the words, starting with the content's word number `first`.
 fn sum_of(first: u64, words: &[[u8; 8]]) -> u64 {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512dq") {
@@ -64,7 +64,7 @@ fn sum_of(first: u64, words: &[[u8; 8]]) -> u64 {
     sum_of_words(first, words)
 }
 
-/// Like [`sum_of_words`], which the compiler makes of vectors here: AVX-512DQ multiplies words of 64 bits.
+/// Like [`sum_of_words`], but the compiler vectorizes it: AVX-512DQ multiplies 64-bit words.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512dq")]
 fn sum_of_words_by_avx512(first: u64, words: &[[u8; 8]]) -> u64 {

@@ -3,12 +3,12 @@
 //!
 //! Such memory never belongs to a Rust allocation (the kernel or the GPU driver mapped it), and no
 //! reference to its bytes is ever made. Bytes move by volatile accesses: a concurrent writer can
-//! tear what is read, but the compiler can assume nothing about it. A copy of 1, 2, 4 or 8 bytes to
-//! or from a multiple of its own size is one access, so it is never torn.
+//! tear what is read, but the compiler can assume nothing about it. A copy of 1, 2, 4 or 8 bytes at
+//! an address that is a multiple of its size is a single access, so it is never torn.
 //!
-//! The copies have no order: not among themselves, and not with other accesses. A caller that
-//! publishes what it wrote needs a fence or a release store after it; one that reads what another
-//! published needs an acquire load before it. For memory behind a PCIe BAR use the routines of
+//! The copies are not ordered, neither among themselves nor with other accesses. A caller that
+//! publishes what it wrote needs a fence or a release store afterwards; one that reads what another
+//! published needs an acquire load first. For memory behind a PCIe BAR, use the routines of
 //! gdr-copy, which know its line size and its fences.
 
 use std::ptr;

@@ -19,7 +19,7 @@ use crate::protocol::{Opened, Request};
 pub struct Follower<'a> {
     object: &'a Binding,
     last: Option<Epoch>,
-    /// The number of the connection over which the owner knows of this follower.
+    /// The number of the connection on which the owner knows this follower.
     connection: u64,
 }
 
@@ -28,7 +28,7 @@ pub struct Follower<'a> {
 pub struct Received {
     /// The epoch.
     pub epoch: Epoch,
-    /// How many epochs before it were overwritten before this follower read them; 0 for a ring that
+    /// How many earlier epochs were overwritten before this follower read them; 0 for a ring that
     /// blocks.
     pub missed: u64,
 }
@@ -51,13 +51,14 @@ impl<'a> Follower<'a> {
     /// owner may overwrite that epoch's slot.
     ///
     /// # Errors
-    /// [`Error::NothingNewer`] at the deadline; [`Error::Size`]; as [`RemoteObject::newest`](crate::RemoteObject::newest). After
-    /// [`Error::Gone`] follow the object again.
+    /// [`Error::NothingNewer`] at the deadline; [`Error::Size`]; the errors of
+    /// [`RemoteObject::newest`](crate::RemoteObject::newest). After [`Error::Gone`], follow the
+    /// object again.
     pub fn next_into(&mut self, to: &LocalMemory, deadline: Deadline) -> Result<Received> {
         let (object, last, connection) = (self.object, self.last, self.connection);
         let received = object.attempt(deadline, |state, opened| {
             if state.connections != connection {
-                // The owner has let go of this follower.
+                // The owner has dropped this follower.
                 return Err(Error::gone(&object.name, GoneReason::Disconnected).into());
             }
             next_part(object, state, opened, last, to, deadline)
@@ -69,13 +70,13 @@ impl<'a> Follower<'a> {
 
 impl Drop for Follower<'_> {
     fn drop(&mut self) {
-        /// How long the owner may take to answer. If it does not, it lets go of this follower with the
-        /// link.
+        /// How long the owner may take to answer. If it does not, it drops this follower together
+        /// with the link.
         const LIMIT: Duration = Duration::from_secs(1);
         let deadline = Deadline::after(LIMIT);
         let (link, object) = (&self.object.link, self.object.opened().object);
         let Ok(mut state) = link.lock(deadline) else {
-            // It may be used for hours, and a ring that blocks would wait as long.
+            // The link may be in use for hours, and a ring that blocks would wait as long.
             link.unfollow_later(self.connection, object);
             return;
         };
@@ -97,7 +98,7 @@ impl fmt::Debug for Follower<'_> {
     }
 }
 
-/// Reads the epoch of a ring after `last`, or the oldest one that still exists.
+/// Reads the epoch of a ring that follows `last`, or the oldest one that still exists.
 fn next_part(
     binding: &Binding,
     state: &mut LinkState,
@@ -122,7 +123,7 @@ fn next_part(
             let name = binding.name.clone();
             return Err(Error::NothingNewer { name, seen: last }.into());
         };
-        // The slot of the oldest epoch may be the one that is being overwritten.
+        // The slot of the oldest epoch may be the one being overwritten.
         next = next.max((newest.get() + 1).saturating_sub(slots).max(1));
         let slot = Slot(((next - 1) % slots) as u16);
         let (channel, watch) = state.channel_for(&binding.link, opened.domain, pairs, deadline)?;
@@ -138,7 +139,7 @@ fn next_part(
             let missed = next - after - 1;
             return Ok(Received { epoch, missed });
         }
-        // It was overwritten. Each round reads, and no read begins after the deadline.
+        // The epoch was overwritten. Each round reads, and no read begins after the deadline.
         next += 1;
     }
 }
@@ -168,12 +169,12 @@ mod tests {
         let link = Link::connect(server.address(), options, limit()).unwrap();
         let followed = link.open(name, limit()).unwrap();
         let follower = followed.follow(limit()).unwrap();
-        // As a long transfer of another thread does.
+        // As another thread's long transfer does.
         let state = follower.object.link.lock(limit()).unwrap();
         drop(follower);
         drop(state);
         link.list(limit()).unwrap();
-        // More than the slots: a ring with this follower would block.
+        // More than the slots: a ring that blocks would wait for this follower.
         for _ in 0..5 {
             ring.publish(&[1; 8], limit()).unwrap();
         }

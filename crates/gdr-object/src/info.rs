@@ -16,15 +16,15 @@ use crate::name::ObjectName;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ObjectInfo {
-    /// Its name.
+    /// The object's name.
     pub name: ObjectName,
-    /// The type of its elements.
+    /// The type of the elements.
     pub element: Element,
-    /// How many elements it has along each dimension.
+    /// The number of elements along each dimension.
     pub shape: Shape,
-    /// The bytes of one publication.
+    /// The size of one publication in bytes.
     pub bytes: u64,
-    /// How it keeps its content.
+    /// How the object keeps its content.
     pub mode: Mode,
     /// Whether publications carry a checksum.
     pub checksum: Checksum,
@@ -32,13 +32,13 @@ pub struct ObjectInfo {
     pub rights: Rights,
     /// The newest epoch at the time of the answer.
     pub newest: Option<Epoch>,
-    /// Where its bytes are.
+    /// Where the bytes are.
     pub location: Location,
     /// How the owner's device accesses them, and why.
     pub path: AccessPath,
 }
 
-/// Where the bytes of an object are.
+/// Where an object's bytes are.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Location {
@@ -46,11 +46,11 @@ pub enum Location {
     Host,
     /// In the memory of a GPU.
     Gpu {
-        /// Its number at the owner.
+        /// The GPU's number at the owner.
         ordinal: u32,
-        /// Its name.
+        /// The GPU's name.
         name: String,
-        /// Whether it is simulated.
+        /// Whether the GPU is simulated.
         simulated: bool,
     },
 }
@@ -81,7 +81,7 @@ pub struct AccessPath {
 }
 
 impl AccessPath {
-    /// How [`AccessPath::method`] names memory that is copied to and from host memory.
+    /// The [`AccessPath::method`] for memory that is copied to and from host memory.
     pub(crate) const STAGED: &str = "staged";
 
     /// Returns whether the bytes pass through host memory.
@@ -97,7 +97,7 @@ impl fmt::Display for AccessPath {
 }
 
 impl ObjectInfo {
-    /// Makes the texts of a peer printable.
+    /// Makes a peer's texts printable.
     pub(crate) fn printable(mut self) -> Self {
         let texts = [
             &mut self.path.provider,
@@ -123,7 +123,7 @@ pub struct Handle {
     pub(crate) name: ObjectName,
 }
 
-/// The first bytes of a handle: what it is, and its version.
+/// The first bytes of a handle: its type and version.
 const MAGIC: &[u8; 8] = b"gdrobj01";
 
 impl Handle {

@@ -124,7 +124,7 @@ impl Link {
     /// Opens an object.
     ///
     /// # Errors
-    /// [`Error::NoSuchObject`], [`Error::TooMany`]; as [`Link::list`].
+    /// [`Error::NoSuchObject`], [`Error::TooMany`]; the errors of [`Link::list`].
     pub fn open(&self, name: ObjectName, deadline: Deadline) -> Result<RemoteObject> {
         RemoteObject::open(Arc::clone(&self.0), name, None, deadline)
     }
@@ -189,10 +189,11 @@ impl Link {
     }
 }
 
-/// More objects than an owner has: 16 times as many as [`ServerOptions`](crate::ServerOptions) allows by default.
+/// A limit above what an owner has: 16 times the default of
+/// [`ServerOptions`](crate::ServerOptions).
 const MOST_LISTED: usize = 1 << 20;
 
-/// Adds an answer to the objects that earlier ones listed, up to `most` in all.
+/// Adds an answer to the objects from earlier answers, up to `most` in all.
 fn append(
     all: &mut Vec<ObjectInfo>,
     objects: Vec<ObjectInfo>,

@@ -15,9 +15,9 @@ use crate::info::AccessPath;
 
 /// Receives that wait for wake-ups.
 const RECEIVES: u64 = 64;
-/// Header lines that one batch of transfers can receive.
+/// The number of header lines that one batch of transfers can receive.
 pub(crate) const LINES: u64 = 1024;
-/// How long a wait lasts until it looks whether the owner is there.
+/// How long a wait lasts before it checks whether the owner is there.
 const LOOK: Duration = Duration::from_millis(20);
 /// The identifiers of receives; identifiers of sends stay below them.
 const RECEIVE: WrId = WrId(u64::MAX);
@@ -42,14 +42,14 @@ pub(crate) struct LinkChannel {
 /// The receives of wake-ups.
 #[derive(Debug, Default)]
 struct WakeUps {
-    /// How many are not posted again yet.
+    /// How many receives have not been posted again yet.
     taken: usize,
 }
 
-/// A part of a transfer.
+/// A step of a transfer.
 #[derive(Debug)]
 pub(crate) enum Step {
-    /// Reads into a segment, after earlier READs have ended if `order` says so.
+    /// Reads into a segment; `order` says whether earlier READs must have completed.
     Read {
         from: Remote,
         to: Segment,
@@ -66,12 +66,13 @@ pub(crate) enum Step {
 pub(crate) enum Order {
     /// At any time.
     Any,
-    /// After all earlier READs are complete. A device may fetch the bytes of several READs at once.
+    /// After all earlier READs have completed. A device may fetch the bytes of several READs at
+    /// once.
     AfterReads,
 }
 
 impl Step {
-    /// Reads a header line once all earlier READs are complete: what it says is true of their bytes.
+    /// Reads a header line once all earlier READs have completed, so that it describes their bytes.
     pub(crate) const fn line(from: Remote, to: Segment) -> Self {
         Self::Read {
             from,
@@ -80,7 +81,7 @@ impl Step {
         }
     }
 
-    /// Bytes of the object that it moves; headers and words do not count.
+    /// The number of object bytes that the step moves; headers and words do not count.
     fn bytes(&self) -> u64 {
         match self {
             Self::Read {
@@ -116,7 +117,7 @@ impl From<Step> for StripedPart {
     }
 }
 
-/// Over which queue pairs of a channel bytes of an object move.
+/// Which queue pairs of a channel move an object's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QueuePairs {
     First,
@@ -124,9 +125,10 @@ pub(crate) enum QueuePairs {
 }
 
 impl QueuePairs {
-    /// For `bytes` between memory here and an object that its owner reaches as `there` says: all for a
-    /// long transfer, unless an end is staged. Staged bytes are gathered in the order of one queue pair;
-    /// from several they are copied in short pieces, which takes four times as long on an H100.
+    /// The queue pairs that move `bytes` between memory here and an object that its owner reaches
+    /// as `there` says: all of them for a long transfer, unless an end is staged. Staged bytes are
+    /// gathered in the order of one queue pair; from several, they are copied in short pieces,
+    /// which takes four times as long on an H100.
     pub(crate) fn of(bytes: u64, here: BufferKind, there: &AccessPath) -> Self {
         let is_staged = here == BufferKind::Staged || there.is_staged();
         match bytes >= Stripe::LONG_TRANSFER && !is_staged {
@@ -136,7 +138,7 @@ impl QueuePairs {
     }
 }
 
-/// Why a transfer did not end. The channel must not be used any more: its requests may be
+/// Why a transfer did not complete. The channel must not be used any more: its requests may be
 /// outstanding, and end only with it.
 #[derive(Debug)]
 pub(crate) enum Fault {
@@ -151,7 +153,7 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    /// The same, if this many bytes were moved earlier.
+    /// The same failure, if this many bytes were moved earlier.
     pub(crate) fn after(self, earlier: u64) -> Self {
         match self {
             Self::Deadline { done } => Self::Deadline {
@@ -169,7 +171,7 @@ impl From<RdmaError> for Fault {
 }
 
 impl LinkChannel {
-    /// Connects to the owner, which has agreed to do so.
+    /// Connects to the owner, which has agreed to it.
     pub(crate) fn connect(
         domain: &ProtectionDomain,
         session: &mut Session,
@@ -198,12 +200,12 @@ impl LinkChannel {
         })
     }
 
-    /// Returns whether it has fewer queue pairs than large transfers use.
+    /// Returns whether the channel has fewer queue pairs than large transfers use.
     pub(crate) fn is_narrow(&self) -> bool {
         self.pairs.len() < LANES
     }
 
-    /// Connects another queue pair to the owner, which has agreed to do so.
+    /// Connects another queue pair to the owner, which has agreed to it.
     pub(crate) fn widen(
         &mut self,
         domain: &ProtectionDomain,
@@ -222,7 +224,7 @@ impl LinkChannel {
         Ok(self.lines.segment(LINE * index as u64, LINE)?)
     }
 
-    /// The header line that was read to this index.
+    /// The header line that was read into this index.
     pub(crate) fn line_bytes(&self, index: usize) -> Result<[u8; LINE as usize]> {
         let mut bytes = [0; LINE as usize];
         let at = LINE * index as u64;
@@ -282,8 +284,8 @@ impl LinkChannel {
             if stripe.outstanding() == 0 && parts.peek().is_none() {
                 return Ok(());
             }
-            // At each turn: one completion may follow another for long, and an owner can send wake-ups
-            // without a pause.
+            // Checked on every turn: completions may follow each other for a long time, and an
+            // owner can send wake-ups without a pause.
             if deadline.has_passed() {
                 let done = stripe.moved();
                 return Err(Fault::Deadline { done });
@@ -301,19 +303,19 @@ impl LinkChannel {
                 }
                 looked = Instant::now();
             }
-            // Sends whose end was not waited for complete here, too, and so do receives.
+            // Sends that were not waited for also complete here, and so do receives.
             stripe.completed(&completion);
         }
     }
 
-    /// Posts a step and does not wait for its end.
+    /// Posts a step without waiting for it to complete.
     pub(crate) fn post(&mut self, step: Step) -> Result<(), Fault> {
         let id = WrId(self.next);
         self.next += 1;
         Ok(self.pairs[0].pair.post_send(step.request(id))?)
     }
 
-    /// Waits for a wake-up, or anything else that happens; returns at the deadline, too.
+    /// Waits for a wake-up or any other event; also returns at the deadline.
     pub(crate) fn wait_for_wake_up(
         &mut self,
         deadline: Deadline,
@@ -325,15 +327,15 @@ impl LinkChannel {
 }
 
 impl WakeUps {
-    /// The next completion, a success; `None` at the deadline. Posts the receives of earlier wake-ups
-    /// again.
+    /// Returns the next completion, a success; `None` at the deadline. Posts the receives of
+    /// earlier wake-ups again.
     fn wait(
         &mut self,
         lane: &Connection,
         deadline: Deadline,
         owner: &Watch,
     ) -> Result<Option<Completion>, Fault> {
-        // Now, and not when they completed: a wake-up is to be passed on at once.
+        // Posted now rather than when they completed, because a wake-up must be passed on at once.
         while self.taken > 0 {
             lane.pair.post_recv(RecvRequest::new(RECEIVE))?;
             self.taken -= 1;
@@ -348,7 +350,8 @@ impl WakeUps {
                     self.taken += usize::from(completion.opcode.is_receive());
                     return Ok(Some(completion));
                 }
-                // Between its answers the owner sends nothing: this is the end of the connection.
+                // The owner sends nothing between its answers, so this is the end of the
+                // connection.
                 Err(RdmaError::Deadline(_)) if owner.is_due() => return Err(Fault::Closed),
                 Err(RdmaError::Deadline(_)) if deadline.has_passed() => return Ok(None),
                 Err(RdmaError::Deadline(_)) => {}

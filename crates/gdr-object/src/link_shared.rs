@@ -1,4 +1,4 @@
-//! The connection of a link, which its objects share.
+//! A link's connection, which its objects share.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +18,7 @@ use crate::link_channel::{LinkChannel, QueuePairs};
 use crate::lock::{DeadlineGuard, DeadlineMutex, lock};
 use crate::protocol::{self, Domain, ObjectId, Opened, Request, Response, SERVICE, VERSION};
 
-/// When a link whose owner's host does not answer is given up, also while it waits.
+/// When to give up a link whose owner's host does not answer, even while it waits.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(20);
 
 /// Memory of this process, for objects to be read into or put from.
@@ -55,7 +55,7 @@ impl LocalMemory {
     }
 }
 
-/// What the clones of a link and the objects opened over it share.
+/// The state shared by a link's clones and the objects opened over it.
 #[derive(Debug)]
 pub(crate) struct LinkShared {
     pub(crate) owner: SocketAddr,
@@ -63,20 +63,19 @@ pub(crate) struct LinkShared {
     device: Device,
     domain: ProtectionDomain,
     mutex: DeadlineMutex<LinkState>,
-    /// How many times calls were interrupted: before now, and before the call in progress began.
+    /// How often calls have been interrupted: so far, and before the call in progress began.
     interrupts: AtomicU64,
     interrupts_before: AtomicU64,
-    /// The connection, for those who end it while a call uses it.
+    /// The connection, for threads that end it while a call uses it.
     connection: Mutex<Weak<Watch>>,
-    /// Followers that ended while another thread used the link: the number of the connection, and the
-    /// object.
+    /// Followers that ended while another thread used the link, as connection number and object.
     ended_followers: Mutex<Vec<(u64, ObjectId)>>,
 }
 
-/// A link's connection, which one thread at a time uses.
+/// A link's connection, used by one thread at a time.
 #[derive(Debug)]
 pub(crate) struct LinkState {
-    // Field order is drop order.
+    // Fields are dropped in this order.
     channels: [Option<LinkChannel>; 2],
     control: Option<Control>,
     /// How many times it was connected.
@@ -111,7 +110,7 @@ impl LinkShared {
         }
     }
 
-    /// The device that it transfers by.
+    /// The device that carries the transfers.
     pub(crate) fn device(&self) -> &Device {
         &self.device
     }
@@ -142,8 +141,8 @@ impl LinkShared {
 
     /// Ends the calls in progress, and those that wait for their turn.
     pub(crate) fn interrupt(&self) {
-        // Counted first: a call that connects now sees it, and one that has connected loses its
-        // connection.
+        // Counted first: a call that is about to connect sees the count, and one that has connected
+        // loses its connection.
         self.interrupts.fetch_add(1, Ordering::SeqCst);
         let connection = lock(&self.connection).upgrade();
         if let Some(connection) = connection {
@@ -151,7 +150,8 @@ impl LinkShared {
         }
     }
 
-    /// Has the call that uses the link, or the next one, tell the owner that a follower has ended.
+    /// Makes the call that uses the link, or the next one, tell the owner that a follower has
+    /// ended.
     pub(crate) fn unfollow_later(&self, connection: u64, object: ObjectId) {
         lock(&self.ended_followers).push((connection, object));
     }
@@ -179,7 +179,7 @@ impl LinkShared {
     }
 
     pub(crate) fn unexpected_answer(&self, answer: &Response) -> Error {
-        /// As much of it as an error shows.
+        /// As much of the text as an error shows.
         const SHOWN: usize = 200;
         let text: String = format!("{answer:?}").chars().take(SHOWN).collect();
         self.unexpected(&format!("an unexpected answer, {text}"))
@@ -190,7 +190,7 @@ impl LinkShared {
         Error::Gone { what, why }
     }
 
-    /// What an error of the authenticated connection means.
+    /// Translates an error of the authenticated connection.
     fn control_error(&self, error: RdmaError, what: &'static str) -> Error {
         let owner = self.owner;
         match error {
@@ -312,7 +312,7 @@ impl Control {
 }
 
 impl LinkState {
-    /// The authenticated connection, which is made if there is none.
+    /// The authenticated connection, which is made if necessary.
     pub(crate) fn control(
         &mut self,
         link: &LinkShared,
@@ -323,13 +323,13 @@ impl LinkState {
             return Err(link.gone(GoneReason::Interrupted));
         }
         if self.control.as_ref().is_some_and(|it| it.watch.is_due()) {
-            // The owner sends nothing without a request: it closed the connection.
+            // The owner sends nothing unless asked: it has closed the connection.
             self.disconnect();
         }
         if self.control.is_none() {
             let connected = link.connect(deadline);
             let control = match connected {
-                // An owner that was there before.
+                // An earlier run of the owner.
                 Err(Error::Rdma(RdmaError::Connect { .. })) if self.connections > 0 => {
                     return Err(link.gone(GoneReason::Disconnected));
                 }
@@ -344,7 +344,8 @@ impl LinkState {
             .ok_or_else(|| link.gone(GoneReason::Disconnected))
     }
 
-    /// Reports to the owner which followers have ended; followers of earlier connections ended with their connections.
+    /// Tells the owner which followers have ended. Followers of earlier connections ended with
+    /// those connections.
     fn send_ended_followers(&mut self, link: &LinkShared, deadline: Deadline) -> Result<()> {
         let ended = std::mem::take(&mut *lock(&link.ended_followers));
         for (connection, object) in ended {
@@ -355,7 +356,7 @@ impl LinkState {
                 continue;
             }
             if let Err(error) = control.ask(link, &Request::Unfollow { object }, deadline) {
-                // That ends them all.
+                // That ends all of them.
                 self.disconnect();
                 return Err(error);
             }
@@ -363,7 +364,8 @@ impl LinkState {
         Ok(())
     }
 
-    /// Asks the owner. After an error the connection is closed, as an answer may be outstanding.
+    /// Sends the owner a request. After an error the connection is closed, because an answer may be
+    /// outstanding.
     pub(crate) fn ask(
         &mut self,
         link: &LinkShared,
@@ -377,7 +379,7 @@ impl LinkState {
         asked
     }
 
-    /// The queue pair to a domain of the owner, which is connected if it is not, and the watch of the
+    /// The queue pair to a domain of the owner, connected if necessary, and the watch of the
     /// connection.
     pub(crate) fn channel(
         &mut self,
@@ -425,7 +427,7 @@ impl LinkState {
         self.channel(link, domain, deadline)
     }
 
-    /// Ends its queue pairs: nothing is written to local memory any more when this returns.
+    /// Ends the link's queue pairs. When this returns, nothing writes to local memory any more.
     pub(crate) fn drop_channel(&mut self, domain: Domain) {
         self.channels[domain.index()] = None;
     }

@@ -1,4 +1,4 @@
-//! The links of an owner: how many there may be, and which one makes room for another.
+//! An owner's links: how many there may be, and which link makes room for another.
 
 use std::cmp::Reverse;
 use std::fmt;
@@ -11,14 +11,15 @@ use gdr_rdma::Watch;
 
 use crate::lock::lock;
 
-/// Identifies a link among all links of an owner. It is not used for another one.
+/// Identifies a link among all links of an owner. Never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LinkId(pub(crate) u64);
 
-/// Who shares a limit of links.
+/// A source of links that share a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// A user of this host. Programs can choose among its loopback addresses, so all of these count as one.
+    /// A user of this host. Programs can choose among its loopback addresses, so these all count as
+    /// one.
     User(Option<u32>),
     /// Another host. A host can choose among the IPv6 addresses of its network (RFC 4291, 2.5.1), so they
     /// count as one.
@@ -26,7 +27,8 @@ pub(crate) enum Source {
 }
 
 impl Source {
-    /// The source of a peer at this address. `user` is asked for the number of its user, if it is on this host.
+    /// The source of a peer at this address. `user` is asked for the peer's user number if it is on
+    /// this host.
     pub(crate) fn of(peer: IpAddr, user: impl FnOnce() -> Option<u32>) -> Self {
         match peer.to_canonical() {
             ip if ip.is_loopback() => Self::User(user()),
@@ -43,16 +45,16 @@ impl Source {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Most {
     pub(crate) all: usize,
-    /// Of one source.
+    /// The most links from one source.
     pub(crate) of_one: usize,
 }
 
-/// Why a link is not served.
+/// Why a link is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Crowded {
-    /// There are as many links as there may be.
+    /// The limit of links is reached.
     All(usize),
-    /// There are as many links of its source.
+    /// The limit of links from this source is reached.
     Source(Source, usize),
 }
 
@@ -75,18 +77,18 @@ impl fmt::Display for Crowded {
     }
 }
 
-/// What a link does, for the choice of the one that makes room.
+/// A link's activity, from which the link that makes room is chosen.
 #[derive(Clone, Copy, Debug)]
 struct Activity {
     source: Source,
-    /// When it connected, or last asked for something.
+    /// When the link connected, or last made a request.
     since: Instant,
-    /// How many objects it has open.
+    /// How many objects the link has open.
     open: usize,
     has_ended: bool,
 }
 
-/// What the owner keeps of a link.
+/// The owner's record of a link.
 #[derive(Debug)]
 pub(crate) struct LinkRecord {
     pub(crate) id: LinkId,
@@ -105,7 +107,7 @@ impl LinkRecord {
         lock(&self.activity).open = objects;
     }
 
-    /// Ends the link if it has no object open; returns whether it did.
+    /// Ends the link unless it has an object open; returns whether it did.
     fn end_if_idle(&self) -> bool {
         let mut activity = lock(&self.activity);
         activity.has_ended |= activity.open == 0;
@@ -115,13 +117,13 @@ impl LinkRecord {
         activity.has_ended
     }
 
-    /// Ends the link: whatever its thread waits for from the peer fails at once.
+    /// Ends the link: whatever its thread is waiting for from the peer fails at once.
     fn end(&self) {
         self.watch.end_connection();
     }
 }
 
-/// The links that are served, each by a thread.
+/// The links being served, each by a thread.
 #[derive(Debug)]
 pub(crate) struct LinkTable {
     most: Most,
@@ -146,7 +148,7 @@ impl LinkTable {
         }
     }
 
-    /// How many there are, after those whose threads have ended are let go.
+    /// The number of links, after forgetting those whose threads have ended.
     pub(crate) fn count(&mut self) -> usize {
         self.links.retain(|(_, thread)| !thread.is_finished());
         self.links.len()
@@ -155,7 +157,7 @@ impl LinkTable {
     /// Makes room for a link of `source`.
     pub(crate) fn admit(&mut self, source: Source, watch: Watch) -> Result<Admitted, Crowded> {
         let threads = self.count();
-        // A link that makes room has a thread until that has seen it.
+        // A link that makes room keeps its thread until the thread has noticed.
         if threads >= 2 * self.most.all {
             return Err(Crowded::All(threads));
         }
@@ -164,7 +166,7 @@ impl LinkTable {
             let others = self.links.iter().map(|(record, _)| *lock(&record.activity));
             let others: Vec<Activity> = others.collect();
             match choose(&others, source, self.most)? {
-                // It may have opened an object meanwhile: then another one is chosen.
+                // The link may have opened an object in the meantime; then another one is chosen.
                 Some(at) => has_displaced = self.links[at].0.end_if_idle(),
                 None => break,
             }
@@ -205,8 +207,9 @@ impl LinkTable {
     }
 }
 
-/// The link that makes room for one of `source`; `None` if there is room. Among links without an open
-/// object it is one of the source that has the most links, which has asked for nothing for the longest time.
+/// The link that makes room for one from `source`; `None` if there is room. Of the links without an
+/// open object that come from the source with the most links, it is the one that has been idle the
+/// longest.
 fn choose(links: &[Activity], source: Source, most: Most) -> Result<Option<usize>, Crowded> {
     let of = |wanted: Source| {
         let here = links.iter().filter(|it| !it.has_ended);
@@ -260,11 +263,11 @@ mod tests {
         assert_eq!(choose(&room, host(3), MOST), Ok(None));
         let full = links(&[(2, 90, 0), (1, 50, 1), (1, 10, 0), (1, 20, 0)]);
         assert_eq!(choose(&full, host(3), MOST), Ok(Some(3)));
-        // One that is ending makes room already.
+        // A link that is ending is already making room.
         let mut ending = full.clone();
         ending[3].has_ended = true;
         assert_eq!(choose(&ending, host(3), MOST), Ok(None));
-        // With open objects all stay.
+        // Links with open objects all stay.
         let open = links(&[(1, 50, 1), (1, 50, 1), (2, 50, 2), (2, 50, 1)]);
         assert_eq!(choose(&open, host(3), MOST), Err(Crowded::All(4)));
     }

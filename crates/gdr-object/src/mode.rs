@@ -1,4 +1,4 @@
-//! How an object keeps its content, and who may do what with it.
+//! How an object keeps its content, and what peers may do with it.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -16,7 +16,7 @@ pub enum Mode {
     Latest,
     /// The last publications, in order.
     Ring {
-        /// How many; 2 to 4096.
+        /// The number of publications, 2 to 4096.
         slots: u16,
         /// What publishing does if a follower has not yet read the oldest publication.
         when_full: WhenFull,
@@ -136,8 +136,8 @@ impl fmt::Display for Rights {
     }
 }
 
-/// To whom rights are granted, among the peers that the owner's
-/// [`Security`](gdr_rdma::Security) accepts.
+/// The peers, among those that the owner's [`Security`](gdr_rdma::Security) accepts, to which
+/// rights are granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Grantee {
     /// Every peer.

@@ -254,7 +254,7 @@ impl Object {
         kept: Option<Kept>,
         queue: impl FnOnce(&DeviceSlot<'_>) -> Result<()>,
     ) -> Result<Epoch> {
-        /// How long a stream on which nothing more can be queued may take to end.
+        /// How long a stream on which nothing more can be queued may take to finish.
         const LIMIT: Duration = Duration::from_secs(10);
         if self.shared.identity.place.location() == Location::Host {
             let name = self.name().clone();
@@ -265,12 +265,12 @@ impl Object {
         let claimed = Claimed::begin(&self.shared, writer, Deadline::after(Duration::ZERO))?;
         let claim = claimed.writing().claim;
         if let Err(error) = self.queue(queue, kept.clone(), stream, claimed.writing()) {
-            // This work, or a copy that it replaces, may be queued: the slot is given back only once it
-            // has ended.
+            // This work, or a copy that it replaces, may be queued: the slot is given back only
+            // once it has finished.
             match stream.wait(LIMIT) {
                 Ok(()) => drop(claimed),
                 Err(_) => {
-                    // It is leaked: the stream may not keep it, and nothing says when the copy ends.
+                    // Leaked: the stream may not keep it, and nothing tells when the copy ends.
                     mem::forget((kept, Arc::clone(&claimed.writing().content)));
                     claimed.keep();
                 }
@@ -281,7 +281,7 @@ impl Object {
         Ok(claim.epoch)
     }
 
-    /// Queues what writes a claimed slot, and its publication.
+    /// Queues the work that writes a claimed slot, and its publication.
     fn queue(
         &self,
         write: impl FnOnce(&DeviceSlot<'_>) -> Result<()>,
@@ -313,7 +313,7 @@ impl Object {
         Ok(publishing.queue_call(move || publisher.send(copied))?)
     }
 
-    /// The stream that has copies of `stream` published.
+    /// The stream that has the copies on `stream` published.
     fn publishing(&self, stream: &Stream) -> Result<Arc<Stream>> {
         let mut publishing = lock(&self.publishing);
         if let Some(made) = &*publishing {
@@ -358,7 +358,7 @@ impl fmt::Debug for Object {
     }
 }
 
-/// A claimed slot, which is given back on drop: if a closure fails or panics.
+/// A claimed slot, which is given back on drop, for example if a closure fails or panics.
 struct Claimed<'a> {
     object: &'a SharedObject,
     /// Present until the commit.
@@ -404,7 +404,7 @@ pub struct SlotWriter<'a> {
 }
 
 impl SlotWriter<'_> {
-    /// Bytes of the slot.
+    /// The size of the slot in bytes.
     #[expect(clippy::len_without_is_empty, reason = "no object is empty")]
     pub fn len(&self) -> u64 {
         self.content.bytes
@@ -413,7 +413,7 @@ impl SlotWriter<'_> {
     /// Copies `bytes` to `offset`.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`], with nothing written; [`Error::Rdma`].
+    /// [`Error::OutOfRange`], and nothing is written; [`Error::Rdma`].
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         let (len, size) = (bytes.len() as u64, self.len());
         if offset.checked_add(len).is_none_or(|end| end > size) {
@@ -434,7 +434,7 @@ pub struct DeviceSlot<'a> {
 }
 
 impl DeviceSlot<'_> {
-    /// Bytes of the slot.
+    /// The size of the slot in bytes.
     #[expect(clippy::len_without_is_empty, reason = "no object is empty")]
     pub fn len(&self) -> u64 {
         self.len
@@ -454,7 +454,7 @@ impl DeviceSlot<'_> {
     /// Queues a copy of all of `from` to `offset` on `stream`.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`], with nothing queued; [`Error::Cuda`].
+    /// [`Error::OutOfRange`], and nothing is queued; [`Error::Cuda`].
     pub fn queue_copy(&self, offset: u64, from: &DeviceBuffer, stream: &Stream) -> Result<()> {
         let (len, size) = (from.len(), self.len);
         if offset.checked_add(len).is_none_or(|end| end > size) {
@@ -466,7 +466,7 @@ impl DeviceSlot<'_> {
     /// Queues a copy of all pieces of `gather` to their offsets on `stream`.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`], with nothing queued; [`Error::Cuda`].
+    /// [`Error::OutOfRange`], and nothing is queued; [`Error::Cuda`].
     pub fn queue_gather(&self, gather: &Arc<Gather>, stream: &Stream) -> Result<()> {
         let (len, size) = (gather.end(), self.len);
         if len > size {
@@ -502,7 +502,7 @@ mod tests {
         let remote = link.open(name, limit()).unwrap();
         remote.get(limit()).unwrap();
 
-        // As a defect of the memory would do.
+        // As defective memory would do.
         let (_, _, content) = object.shared.describe(Rights::Read).unwrap();
         content.data().write_at(999, &[4]).unwrap();
         let damaged = remote.get(limit()).unwrap_err();
@@ -512,7 +512,7 @@ mod tests {
         assert_eq!(*of, epoch);
     }
 
-    /// An object of eight bytes that was published once, as a link opens it.
+    /// An object of eight bytes that was published once, as opened by a link.
     fn opened(server: &ObjectServer) -> (Object, Link, crate::RemoteObject) {
         let limit = Deadline::after(Duration::from_secs(60));
         let options = ObjectOptions::new(Element::U8, Shape::row(8).unwrap());
@@ -530,8 +530,8 @@ mod tests {
     #[test]
     fn header_lines_of_another_run_or_object_are_not_taken() {
         let limit = || Deadline::after(Duration::from_secs(60));
-        // Offsets and what they hold: the generation of the object's line, its revision, its newest slot,
-        // and the generation of the slot's line.
+        // Offsets and their contents: the generation of the object's line, its revision, its newest
+        // slot, and the generation of the slot's line.
         let newest = 1 << 16;
         for (at, word) in [
             (0, 5),

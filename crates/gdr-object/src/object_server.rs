@@ -1,4 +1,4 @@
-//! Owners.
+//! Servers, which own objects.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -29,7 +29,7 @@ use crate::publisher::Publisher;
 use crate::service::Service;
 use crate::shared_object::{Identity, SharedObject};
 
-/// How long a thread waits until it looks whether the server has ended.
+/// How long a thread waits before it checks whether the server has ended.
 pub(crate) const LOOK: Duration = Duration::from_millis(100);
 
 /// Options of an owner.
@@ -49,7 +49,7 @@ pub struct ServerOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Door {
     Open,
-    /// Not before [`ObjectServer::open`].
+    /// Not before [`ObjectServer::open`] is called.
     Closed,
 }
 
@@ -137,19 +137,19 @@ pub struct ServerStats {
     pub links_accepted: u64,
     /// Connections that did not prove the key or spoke another protocol.
     pub connections_failed: u64,
-    /// Links that were refused because there were too many.
+    /// Links refused because there were too many.
     pub links_refused: u64,
-    /// Idle links that were ended because there were too many.
+    /// Idle links ended because there were too many.
     pub links_displaced: u64,
-    /// Requests that were executed.
+    /// Requests executed.
     pub requests: u64,
     /// Requests that were refused, for example because of missing rights or unknown objects.
     pub requests_refused: u64,
-    /// Messages that were malformed; each ended its link.
+    /// Malformed messages; each ended its link.
     pub requests_malformed: u64,
 }
 
-/// What the threads of an owner share.
+/// The state that an owner's threads share.
 #[derive(Debug)]
 pub(crate) struct ServerShared {
     pub(crate) device: Device,
@@ -263,8 +263,9 @@ impl ObjectServer {
     /// Creates an object, and allocates and registers its memory.
     ///
     /// # Errors
-    /// [`Error::NameInUse`], [`Error::TooMany`], [`Error::Slots`], [`Error::Shape`]; [`Error::Rdma`]
-    /// and [`Error::Cuda`] if there is not enough memory or it cannot be registered.
+    /// [`Error::NameInUse`], [`Error::TooMany`], [`Error::Slots`], [`Error::Shape`];
+    /// [`Error::Rdma`] and [`Error::Cuda`] if there is not enough memory or it cannot be
+    /// registered.
     pub fn create(
         &self,
         name: ObjectName,
@@ -283,7 +284,7 @@ impl ObjectServer {
         {
             return Err(Error::Slots(slots));
         }
-        // Before the memory is allocated, which may take long.
+        // Checked before the memory is allocated, which may take long.
         self.shared.check_new(&name)?;
         let domain = SharedObject::domain_of(&grants);
         let identity = Identity {
@@ -357,8 +358,8 @@ impl ServerShared {
         read(&self.objects).get(name).cloned()
     }
 
-    /// Returns what `describe` says of objects after `after` in the order of names, `most` at the most;
-    /// objects that it passes over do not count.
+    /// Returns what `describe` says about at most `most` objects after `after`, in the order of
+    /// names. Objects that it passes over do not count.
     pub(crate) fn describe_behind<T>(
         &self,
         after: Option<&ObjectName>,
@@ -398,7 +399,7 @@ impl ServerShared {
         Ok(())
     }
 
-    /// Removes an object, unless its name is another's by now.
+    /// Removes an object, unless another one has its name by now.
     pub(crate) fn forget(&self, object: &Arc<SharedObject>) {
         let mut objects = write(&self.objects);
         let name = object.name();
@@ -413,12 +414,13 @@ impl ServerShared {
 
     fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
-        // The thread that waits for the door holds this lock until it sleeps, and so misses no notice.
+        // The thread that waits at the door holds this lock until it sleeps, so it misses no
+        // notice.
         drop(lock(&self.door));
         self.changed.notify_all();
     }
 
-    /// Waits until links are accepted, or the server ends.
+    /// Waits until links are accepted or the server ends.
     fn await_door(&self) {
         let is_closed = |door: &mut Door| *door == Door::Closed && !self.is_stopping();
         let waited = self.changed.wait_while(lock(&self.door), is_closed);
@@ -452,11 +454,11 @@ impl Acceptor {
             let links = self.links.count() as u64;
             self.shared.links.store(links, Ordering::Relaxed);
         }
-        // They must not wait for what peers send, or do not send.
+        // These sockets must not wait for what peers send, or fail to send.
         self.links.end();
     }
 
-    /// Starts the thread of a link, if there are not too many.
+    /// Starts a thread for the link, unless there are too many links.
     fn serve(&mut self, mut session: Session) {
         let counts = &self.shared.counts;
         let (peer, watch) = match session.peer().and_then(|peer| Ok((peer, session.watch()?))) {
@@ -472,8 +474,8 @@ impl Acceptor {
             Ok(admitted) => admitted,
             Err(crowded) => {
                 counts.links_refused.fetch_add(1, Ordering::Relaxed);
-                // Best effort: the link is closed either way. So short a message fits into the socket's
-                // buffer and is not waited for.
+                // Best effort: the link is closed either way. A message this short fits into the
+                // socket's buffer, so this does not wait.
                 let _ = session.refuse(&crowded.to_string(), Deadline::after(LOOK));
                 return;
             }

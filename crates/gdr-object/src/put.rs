@@ -11,11 +11,11 @@ use crate::lock::lock;
 use crate::shared_object::{SharedObject, Writing};
 use crate::slots::Writer;
 
-/// A slot that a link writes. It is a part of the object's state, so that every thread that wants the slot
-/// sees when its time is over, whatever the link does.
+/// A slot that a link writes. It is part of the object's state, so that every thread that wants the
+/// slot sees when its time is over, whatever the link does.
 #[derive(Debug)]
 pub(crate) struct Put {
-    // Field order is drop order: the link reaches the slot no more once this is dropped.
+    // Fields are dropped in this order: once this is dropped, the link no longer reaches the slot.
     region: MemoryRegion,
     writing: Writing,
     link: LinkId,
@@ -26,14 +26,14 @@ pub(crate) struct Put {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PutEnd {
     Published,
-    /// It was not begun, or its time is over.
+    /// The put was not begun, or its time is over.
     Late,
-    /// The bytes have another checksum.
+    /// The bytes have a different checksum.
     Damaged,
 }
 
 impl SharedObject {
-    /// Claims a slot for a link, which may write to this memory until the limit is over.
+    /// Claims a slot for a link, which may write to the slot's memory until the limit has passed.
     pub(crate) fn begin_put(&self, link: LinkId, limit: Duration) -> Result<(Epoch, RemoteMemory)> {
         let writing = self.begin(Writer::Peer, Deadline::after(Duration::ZERO))?;
         let region = match self.open_slot(&writing) {
@@ -50,7 +50,7 @@ impl SharedObject {
             link,
             until: Instant::now() + limit,
         };
-        // There is no other one: it has the only claim.
+        // There is no other put: this one has the only claim.
         let refused = lock(&self.state).set_put(put);
         match refused {
             None => Ok((epoch, memory)),
@@ -74,7 +74,7 @@ impl SharedObject {
         let Put {
             region, writing, ..
         } = put;
-        // The link must not change what it publishes.
+        // The link must not change what is published.
         drop(region);
         let is_intact = self.checksum(&writing).map(|found| found == checksum);
         if let Ok(true) = is_intact {
@@ -85,14 +85,14 @@ impl SharedObject {
         is_intact.map(|_| PutEnd::Damaged)
     }
 
-    /// Gives the slot of a link's put back, if it has one.
+    /// Gives back the slot of a link's put, if it has one.
     pub(crate) fn abandon_put(&self, link: LinkId) {
         if let Some(put) = self.take_put(|put| put.link == link) {
             self.give_back(put);
         }
     }
 
-    /// Takes the slot of a put back whose time is over; returns whether there was one.
+    /// Takes back the slot of a put whose time is over; returns whether there was one.
     pub(crate) fn end_late_put(&self) -> bool {
         let now = Instant::now();
         let late = self.take_put(|put| put.until <= now);
@@ -108,7 +108,7 @@ impl SharedObject {
         lock(&self.state).put().take_if(|put| is_meant(put))
     }
 
-    /// Gives a slot back, once the link reaches it no more.
+    /// Gives a slot back once the link no longer reaches it.
     fn give_back(&self, put: Put) {
         let Put {
             region, writing, ..
@@ -183,13 +183,13 @@ mod tests {
             let ended = object.end_put(link, Epoch::new(epoch).unwrap(), 0);
             assert_eq!(ended.unwrap(), end, "{limit:?} {link:?} {epoch}");
             assert_eq!(object.newest().is_some(), end == PutEnd::Published);
-            // Another link's message does not end it.
+            // Another link's message does not end the put.
             assert_eq!(is_free(&object), link == HERE);
             object.abandon_put(LinkId(2));
             assert_eq!(is_free(&object), link == HERE);
             object.abandon_put(HERE);
             assert!(is_free(&object));
-            // It ends once.
+            // A put ends once.
             let again = object.end_put(HERE, begun, 0).unwrap();
             assert_eq!(again, PutEnd::Late);
         }

@@ -20,7 +20,7 @@ use crate::object::{Object, ObjectOptions};
 use crate::object_server::ObjectServer;
 use crate::remote_object::RemoteObject;
 
-/// How long it waits for an epoch before it looks whether it is to end.
+/// How long a relay waits for an epoch before it checks whether to end.
 const WAIT: Duration = Duration::from_secs(2);
 /// Bytes that are copied at a time.
 const PIECE: usize = 256 << 10;
@@ -36,7 +36,7 @@ pub struct Relay {
     link: Arc<LinkShared>,
     object: Weak<Object>,
     stop: Arc<AtomicBool>,
-    /// Why it ended.
+    /// Why the relay ended.
     ended: Mutex<Receiver<Error>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -46,7 +46,8 @@ impl Relay {
     /// counts as gone. Nothing else may use the link of `from`.
     ///
     /// # Errors
-    /// [`Error::WrongMode`] for objects that are not in latest mode; the errors of [`ObjectServer::create`].
+    /// [`Error::WrongMode`] for objects that are not in latest mode; the errors of
+    /// [`ObjectServer::create`].
     pub fn start(
         server: &ObjectServer,
         name: ObjectName,
@@ -112,7 +113,7 @@ impl Relay {
         match lock(&self.ended).recv_timeout(deadline.remaining()) {
             Ok(error) => Some(error),
             Err(RecvTimeoutError::Timeout) => None,
-            // It was said before.
+            // The reason was already returned.
             Err(RecvTimeoutError::Disconnected) => {
                 Some(Error::gone(&self.name, GoneReason::Closed))
             }
@@ -141,7 +142,7 @@ impl fmt::Debug for Relay {
     }
 }
 
-/// What the thread of a relay has.
+/// The state of a relay's thread.
 struct Relayed {
     from: RemoteObject,
     memory: LocalMemory,
@@ -156,13 +157,13 @@ impl Relayed {
             Ok(()) => Error::gone(self.object.name(), GoneReason::Closed),
             Err(error) => error,
         };
-        // The object is closed before it is said.
+        // The object is closed before the end is reported.
         drop(self);
         // While the relay is dropped, no thread waits for it.
         let _ = ended.send(error);
     }
 
-    /// Publishes each newer epoch, until it is to stop.
+    /// Publishes each newer epoch until the relay is told to stop.
     fn relay(&self) -> Result<()> {
         let (mut last, mut answered) = (None, Instant::now());
         while !self.stop.load(Ordering::SeqCst) {

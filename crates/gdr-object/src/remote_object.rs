@@ -1,4 +1,4 @@
-//! Objects of an owner, as a link sees them.
+//! An owner's objects, as a link sees them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -78,7 +78,7 @@ impl RemoteObject {
     /// to keep one publication for it.
     ///
     /// # Errors
-    /// [`Error::Empty`], [`Error::Size`]; as [`RemoteObject::newest`].
+    /// [`Error::Empty`], [`Error::Size`]; the errors of [`RemoteObject::newest`].
     pub fn get_into(&self, to: &LocalMemory, deadline: Deadline) -> Result<Epoch> {
         self.0.get_part(deadline, |opened| {
             let bytes = opened.info.bytes;
@@ -97,7 +97,7 @@ impl RemoteObject {
         let bytes = self.info().bytes;
         let memory = self.0.link.host_memory(bytes)?;
         let epoch = self.get_into(&memory, deadline)?;
-        // The object may have become shorter since.
+        // The object may have become shorter in the meantime.
         let len = self.info().bytes.min(bytes);
         let mut content = vec![0; usize::try_from(len).unwrap_or(usize::MAX)];
         memory.buffer().read_at(0, &mut content)?;
@@ -107,7 +107,7 @@ impl RemoteObject {
     /// Reads `len` bytes at `offset` of the newest epoch to offset `at` in `to`.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`]; as [`RemoteObject::get_into`].
+    /// [`Error::OutOfRange`]; the errors of [`RemoteObject::get_into`].
     pub fn read_at(
         &self,
         offset: u64,
@@ -128,7 +128,7 @@ impl RemoteObject {
     /// extents are moved, but each extent costs as much as a few KiB.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`]; as [`RemoteObject::get_into`].
+    /// [`Error::OutOfRange`]; the errors of [`RemoteObject::get_into`].
     pub fn get_extents(
         &self,
         extents: &[Extent],
@@ -154,7 +154,7 @@ impl RemoteObject {
         })
     }
 
-    /// Reads which tensors it holds, from the content's first bytes, which `beginning` returns.
+    /// Reads which tensors the object holds from its first bytes, which `beginning` returns.
     pub(crate) fn index(
         &self,
         beginning: impl FnMut(u64) -> Result<Vec<u8>>,
@@ -170,7 +170,7 @@ impl RemoteObject {
     /// Epochs in between are not reported.
     ///
     /// # Errors
-    /// [`Error::NothingNewer`] at the deadline; as [`RemoteObject::newest`].
+    /// [`Error::NothingNewer`] at the deadline; the errors of [`RemoteObject::newest`].
     pub fn wait_newer(&self, seen: Option<Epoch>, deadline: Deadline) -> Result<Epoch> {
         self.0.attempt(deadline, |state, opened| {
             match self.0.await_newer(state, opened, seen, deadline)? {
@@ -188,15 +188,17 @@ impl RemoteObject {
     /// all of it has arrived; if the call fails, nothing is published.
     ///
     /// # Errors
-    /// [`Error::Denied`], [`Error::Size`]; [`Error::Busy`] while the owner or another peer publishes, or a
-    /// follower of a ring that blocks lags; as [`RemoteObject::newest`].
+    /// [`Error::Denied`], [`Error::Size`]; [`Error::Busy`] while the owner or another peer
+    /// publishes, or while a follower of a ring that blocks lags; the errors of
+    /// [`RemoteObject::newest`].
     pub fn put_from(&self, from: &LocalMemory, deadline: Deadline) -> Result<Epoch> {
         self.0.attempt(deadline, |state, opened| {
             let (object, bytes) = (opened.object, opened.info.bytes);
             if from.len() != bytes {
                 return Err(self.0.wrong_size(bytes, from).into());
             }
-            // Before the slot is claimed, so that it is not held while a queue pair is connected.
+            // Done before the slot is claimed, so that the slot is not held while a queue pair is
+            // connected.
             let pairs = from.pairs(bytes, opened);
             state.channel_for(&self.0.link, opened.domain, pairs, deadline)?;
             let milliseconds = deadline.remaining().as_millis() as u64 + 1;
@@ -212,7 +214,7 @@ impl RemoteObject {
             let checksum = match written {
                 Ok(checksum) => checksum,
                 Err(failed) => {
-                    // Best effort, in the time that is left: the owner's limit ends it anyway.
+                    // Best effort, in the time that is left: the owner's limit ends the put anyway.
                     if !deadline.has_passed() {
                         let _ = state.ask(&self.0.link, &Request::AbandonPut { object }, deadline);
                     }
@@ -235,7 +237,7 @@ impl RemoteObject {
         })
     }
 
-    /// Writes all of `from` to a slot; returns its checksum.
+    /// Writes all of `from` to a slot, and returns its checksum.
     fn write(
         &self,
         state: &mut LinkState,

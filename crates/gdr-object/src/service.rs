@@ -1,4 +1,4 @@
-//! What an owner does for one link: it executes the link's requests, one after the other.
+//! What an owner does for one link: it executes the link's requests one after another.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -24,13 +24,13 @@ use crate::put::PutEnd;
 use crate::shared_object::SharedObject;
 use crate::slots::LeaseId;
 
-/// How long a started message of the link may take to arrive, or an answer to leave.
+/// How long a message that the link has started may take to arrive, or an answer to leave.
 const MESSAGE: Duration = Duration::from_secs(5);
-/// When a link whose host does not answer is given up.
+/// When to give up a link whose host does not answer.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(20);
-/// The longest time that a lease or a put may take.
+/// The longest duration of a lease or a put.
 const LONGEST: Duration = Duration::from_secs(60);
-/// The most leases of a link.
+/// The most leases that a link may have.
 const LEASES: u16 = 64;
 
 /// The state of one link at its owner. All of it ends with the link.
@@ -44,9 +44,9 @@ pub(crate) struct Service {
     cells: [Vec<Option<ObjectId>>; 2],
     open: HashMap<ObjectId, Reader>,
     leases: Vec<Lease>,
-    /// How many leases it was given.
+    /// How many leases the link has been given.
     leased: u64,
-    /// The object that it has begun to put.
+    /// The object that the link has begun to put.
     put: Option<Arc<SharedObject>>,
 }
 
@@ -64,7 +64,7 @@ struct Lease {
     until: Instant,
 }
 
-/// How executing a request ended, if not by an answer.
+/// Why executing a request did not end with an answer.
 enum Failure {
     /// The link gets the reason.
     Refused(Refused),
@@ -128,10 +128,11 @@ impl Service {
         }
     }
 
-    /// The next request, which begins by the deadline if there is one. The end of the server ends the
-    /// connection, and so this wait.
+    /// Returns the next request, which must begin by the deadline if there is one. The end of the
+    /// server ends the connection, and therefore this wait.
     fn next(&mut self, deadline: Option<Deadline>) -> Result<Request> {
-        // At each turn, and not only when the link sends nothing: it may send without a pause.
+        // Checked on every turn, not only when the link sends nothing, because it may send without
+        // a pause.
         loop {
             if let Some(object) = &self.put {
                 object.end_late_put();
@@ -234,7 +235,7 @@ impl Service {
     }
 
     fn list(&self, after: Option<&ObjectName>) -> Response {
-        // One more than a page has shows whether there are more.
+        // One more than fits a page, to show whether there are more.
         let mut objects = self.shared.describe_behind(after, PAGE + 1, |object| {
             let rights = object.rights(self.ip());
             let described = (rights > Rights::Nothing).then(|| object.describe(rights));
@@ -296,10 +297,10 @@ impl Service {
         })))
     }
 
-    /// Gives an object a cell.
+    /// Assigns an object a cell.
     fn add_reader(&mut self, object: Arc<SharedObject>, domain: Domain) -> Result<u16, Failure> {
         let Some(channel) = self.channels[domain.index()].clone() else {
-            // The link does not know the domain before.
+            // The link did not know the domain before.
             let new = PeerChannel::new(self.shared.domain(domain), self.peer)?;
             self.channels[domain.index()] = Some(Arc::new(new));
             return self.add_reader(object, domain);
@@ -332,7 +333,7 @@ impl Service {
         Ok(cell)
     }
 
-    /// Ends what belongs to objects that are closed.
+    /// Ends everything that belongs to closed objects.
     fn drop_closed(&mut self) {
         let closed: Vec<ObjectId> = self
             .open
@@ -351,7 +352,7 @@ impl Service {
         self.record.has_open(self.open.len());
     }
 
-    /// An object that the link has open, and that is not closed.
+    /// An object that the link has open and that is not closed.
     fn opened(&self, id: ObjectId) -> Result<&Reader, Refused> {
         let reader = self.open.get(&id).ok_or(Refused::NoSuchObject)?;
         match reader.object.is_closed() {
@@ -392,7 +393,7 @@ impl Service {
         })
     }
 
-    /// Ends one of the link's leases. Ending one that has ended already is not an error.
+    /// Ends one of the link's leases. Ending a lease twice is not an error.
     fn release(&mut self, id: ObjectId, epoch: Epoch) {
         let is_meant = |it: &Lease| it.object.identity.id == id && it.epoch == epoch;
         if let Some(held) = self.leases.iter().position(is_meant) {
@@ -409,7 +410,7 @@ impl Service {
         if watcher.follows.load(Ordering::Acquire) {
             return Err(Refused::Busy(Obstacle::Followed).into());
         }
-        // What is published between these two steps counts as not read.
+        // An epoch published between these two steps counts as not read.
         let after = object.newest();
         watcher.channel.set_last_read(watcher.cell, after)?;
         watcher.follows.store(true, Ordering::Release);
@@ -444,7 +445,7 @@ impl Service {
         }
     }
 
-    /// Gives the slot of an unfinished put back.
+    /// Gives back the slot of an unfinished put.
     fn abandon_put(&mut self) {
         if let Some(object) = self.put.take() {
             object.abandon_put(self.record.id);
@@ -453,7 +454,7 @@ impl Service {
 }
 
 impl Drop for Service {
-    /// Ends everything that the link held.
+    /// Ends everything that the link holds.
     fn drop(&mut self) {
         self.abandon_put();
         for lease in &self.leases {
@@ -465,7 +466,7 @@ impl Drop for Service {
     }
 }
 
-/// An error of an object, for the link.
+/// Translates an object's error for the link.
 fn refused(error: Error) -> Refused {
     match error {
         Error::Busy { by, .. } => Refused::Busy(match by {

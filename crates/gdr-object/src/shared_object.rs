@@ -1,4 +1,4 @@
-//! An object as the threads of its owner share it.
+//! An object's state, shared by its owner's threads.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, RwLock};
@@ -21,10 +21,10 @@ use crate::protocol::{Domain, ObjectId};
 use crate::put::Put;
 use crate::slots::{Claim, LeaseId, Refusal, Slots, Writer};
 
-/// The first and the longest pause between two looks at the followers of a full ring.
+/// The first and the longest pause between two checks of a full ring's followers.
 const PAUSES: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(1)];
 
-/// What does not change during an object's life.
+/// The properties that do not change during an object's life.
 #[derive(Debug)]
 pub(crate) struct Identity {
     pub(crate) id: ObjectId,
@@ -37,7 +37,7 @@ pub(crate) struct Identity {
     pub(crate) generation: Generation,
 }
 
-/// An object as the threads of its owner share it.
+/// An object's state, shared by its owner's threads.
 #[derive(Debug)]
 pub(crate) struct SharedObject {
     pub(crate) identity: Identity,
@@ -48,7 +48,7 @@ pub(crate) struct SharedObject {
 
 #[derive(Debug)]
 pub(crate) struct State {
-    // Field order is drop order: a link writes no more when the memory goes.
+    // Fields are dropped in this order: no link writes any more when the memory is freed.
     put: Option<Put>,
     slots: Slots,
     shape: Shape,
@@ -62,7 +62,7 @@ impl State {
         &mut self.put
     }
 
-    /// Keeps the put of a link; returns it if the object is closed.
+    /// Stores a link's put; returns it if the object is closed.
     pub(crate) fn set_put(&mut self, put: Put) -> Option<Put> {
         match self.content {
             Some(_) => self.put.replace(put),
@@ -108,7 +108,7 @@ impl SharedObject {
         &self.identity.name
     }
 
-    /// The domain of objects with these grants.
+    /// The domain for objects with these grants.
     pub(crate) fn domain_of(grants: &[(Grantee, Rights)]) -> Domain {
         match grants
             .iter()
@@ -119,7 +119,7 @@ impl SharedObject {
         }
     }
 
-    /// What a peer at this address may do: what its address is granted, else what everyone is.
+    /// The rights of a peer at this address: its address's grant, or else everyone's.
     pub(crate) fn rights(&self, peer: IpAddr) -> Rights {
         let granted = |wanted: Grantee| {
             let mut grants = self.identity.grants.iter().rev();
@@ -132,7 +132,7 @@ impl SharedObject {
             .unwrap_or(Rights::Nothing)
     }
 
-    /// What a peer with these rights sees. `None` once it is closed.
+    /// What a peer with these rights sees. `None` once the object is closed.
     pub(crate) fn describe(&self, rights: Rights) -> Option<(ObjectInfo, u64, Arc<Content>)> {
         let state = lock(&self.state);
         let content = state.content.as_ref()?;
@@ -159,7 +159,7 @@ impl SharedObject {
         Some((info, state.revision, Arc::clone(content)))
     }
 
-    /// How many bytes it has; `None` once it is closed.
+    /// The object's size in bytes; `None` once it is closed.
     pub(crate) fn bytes(&self) -> Option<u64> {
         lock(&self.state)
             .content
@@ -176,7 +176,7 @@ impl SharedObject {
         newest.map(|newest| newest.epoch)
     }
 
-    /// Claims a slot and marks it busy; waits for followers of a ring that blocks.
+    /// Claims a slot and marks it busy. Waits for the followers of a ring that blocks.
     pub(crate) fn begin(&self, writer: Writer, deadline: Deadline) -> Result<Writing> {
         let [mut pause, longest] = PAUSES;
         loop {
@@ -192,7 +192,7 @@ impl SharedObject {
         }
     }
 
-    /// Has the next publication be this epoch.
+    /// Makes the next publication this epoch.
     pub(crate) fn continue_at(&self, epoch: Epoch) -> Result<()> {
         let (name, mode) = (self.name().clone(), self.identity.mode);
         if mode != Mode::Latest {
@@ -285,7 +285,7 @@ impl SharedObject {
         }
     }
 
-    /// Publishes a slot whose bytes are all visible, and wakes who waits for it.
+    /// Publishes a slot whose bytes are all visible, and wakes those who wait for it.
     pub(crate) fn commit(&self, writing: &Writing) -> Result<()> {
         let Writing { claim, content } = writing;
         let checksum = self.checksum(writing)?;
@@ -317,11 +317,11 @@ impl SharedObject {
         Ok(())
     }
 
-    /// Gives a claimed slot back. What it held is lost.
+    /// Gives a claimed slot back. Its content is lost.
     pub(crate) fn abandon(&self, writing: &Writing) {
         let mut state = lock(&self.state);
         let Writing { claim, content } = writing;
-        // If this fails, the slot stays marked as busy, and no reader takes it.
+        // If this fails, the slot stays marked as busy, and no reader uses it.
         let marked = content.header.mark(claim.slot, SlotState::Empty);
         if let Err(error) = marked {
             tracing::debug!(%error, "a slot stays busy");
@@ -333,7 +333,7 @@ impl SharedObject {
         &self.domain
     }
 
-    /// Holds an epoch for a reader until then.
+    /// Holds an epoch for a reader until the given time.
     pub(crate) fn lease(&self, id: LeaseId, least: Epoch, until: Instant) -> Option<Claim> {
         let now = Instant::now();
         lock(&self.state).slots.lease(id, least, now, until)
@@ -351,13 +351,13 @@ impl SharedObject {
         write(&self.watchers).retain(|it| !Arc::ptr_eq(it, watcher));
     }
 
-    /// How many peers have it open.
+    /// How many peers have the object open.
     pub(crate) fn readers(&self) -> usize {
         read(&self.watchers).len()
     }
 
-    /// Replaces the memory by one of another size, without content. The keys of the old memory are
-    /// invalid when this returns.
+    /// Replaces the memory by memory of another size, without content. When this returns, the old
+    /// memory's keys are invalid.
     pub(crate) fn resize(&self, shape: Shape) -> Result<()> {
         let Identity {
             element,
@@ -369,7 +369,8 @@ impl SharedObject {
         let bytes = shape.bytes(element)?;
         self.end_late_put();
         let revision = self.idle_revision(&lock(&self.state))? + 1;
-        // Allocating GPU memory may wait for kernels: not while the state is locked.
+        // Allocating GPU memory may wait for kernels, so this is not done while the state is
+        // locked.
         let content = Content::new(place, &self.domain, mode, bytes, generation, revision)?;
         let mut state = lock(&self.state);
         if self.idle_revision(&state)? + 1 != revision {
@@ -384,12 +385,12 @@ impl SharedObject {
         };
         let former = std::mem::replace(&mut *state, next);
         drop(state);
-        // As above, for freeing.
+        // Freeing may wait for kernels, too.
         drop(former);
         Ok(())
     }
 
-    /// The number of the current layout, of an object that is neither closed nor being written.
+    /// The number of the current layout, if the object is neither closed nor being written.
     fn idle_revision(&self, state: &State) -> Result<u64> {
         if state.content.is_none() {
             return Err(Error::gone(self.name(), GoneReason::Closed));
@@ -400,8 +401,8 @@ impl SharedObject {
         }
     }
 
-    /// Ends the object: the keys of its memory are invalid when this returns, unless another thread is
-    /// publishing, then when that has ended.
+    /// Ends the object. When this returns, its memory's keys are invalid, unless another thread is
+    /// publishing; then they become so when that thread has finished.
     pub(crate) fn close(&self) {
         let ended = {
             let mut state = lock(&self.state);
@@ -411,7 +412,7 @@ impl SharedObject {
     }
 }
 
-/// Nanoseconds since 1970 by the owner's clock. A clock before that counts as 1970.
+/// Nanoseconds since 1970 by the owner's clock. Any earlier time counts as 1970.
 fn now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(0))

@@ -1,4 +1,5 @@
-//! Which slot of an object is written next: the owner's decisions, without memory, clocks or threads.
+//! The choice of the slot of an object that is written next: the owner's decisions, without memory,
+//! clocks or threads.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -17,14 +18,14 @@ pub(crate) struct Claim {
     pub(crate) epoch: Epoch,
 }
 
-/// Who writes.
+/// The writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Writer {
-    /// A thread of the owner. It may give up, so no other may claim a slot meanwhile.
+    /// A thread of the owner. It may give up, so no other writer may claim a slot meanwhile.
     Owner,
-    /// A peer that puts, as [`Writer::Owner`].
+    /// A peer that puts; the same rules as for [`Writer::Owner`] apply.
     Peer,
-    /// A copy that is queued on this stream. It does not give up once it is queued, and others may be
+    /// A copy that is queued on this stream. Once queued it cannot give up, and other copies may be
     /// queued after it.
     Stream(StreamId),
 }
@@ -38,29 +39,30 @@ impl Writer {
 /// Why no slot can be written now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// This writer has not ended.
+    /// This writer has not finished.
     Busy(Writer),
     /// Every slot that may be overwritten waits for its copy.
     Queued,
     /// A follower has not read the oldest epoch.
     Full,
-    /// There are no more epochs.
+    /// All epochs have been used.
     Exhausted,
 }
 
-/// A lease among all leases of an owner: the link that holds it, and its number among the link's.
+/// Identifies a lease among all leases of an owner: the link that holds it, and its number on that
+/// link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LeaseId {
     pub(crate) link: LinkId,
     pub(crate) number: u64,
 }
 
-/// A slot that readers hold: it is not overwritten while one of them does.
+/// A slot that readers hold: it is not overwritten while any of them does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct KeptSlot {
     slot: Slot,
     epoch: Epoch,
-    /// There is at least one.
+    /// There is at least one reader.
     leases: Vec<Lease>,
 }
 
@@ -79,7 +81,7 @@ pub(crate) struct Slots {
     newest: Option<Claim>,
     /// The epoch of the last claim that was not abandoned.
     last: Option<Epoch>,
-    /// Claims that are neither committed nor abandoned, the oldest first.
+    /// Claims that are neither committed nor abandoned, oldest first.
     claims: VecDeque<(Claim, Writer, Progress)>,
     kept: Option<KeptSlot>,
 }
@@ -87,7 +89,7 @@ pub(crate) struct Slots {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Progress {
     Writing,
-    /// Its bytes are visible, and an older claim's are not yet.
+    /// Its bytes are visible, but an older claim's are not yet.
     Written,
 }
 
@@ -113,7 +115,8 @@ impl Slots {
         self.last
     }
 
-    /// Has the next claim be this epoch; false if there was a claim of it or of a later one.
+    /// Makes the next claim this epoch. Returns false if this epoch or a later one was already
+    /// claimed.
     pub(crate) fn continue_at(&mut self, epoch: Epoch) -> bool {
         let is_later = self.last < Some(epoch);
         if is_later {
@@ -122,7 +125,7 @@ impl Slots {
         is_later
     }
 
-    /// Who has claimed a slot and not ended yet.
+    /// The writer that has claimed a slot and not finished yet.
     pub(crate) fn writer(&self) -> Option<Writer> {
         self.claims.front().map(|(_, writer, _)| *writer)
     }
@@ -172,8 +175,8 @@ impl Slots {
         Ok(claim)
     }
 
-    /// The slot of an object in latest mode that is neither the newest, nor held, nor being written:
-    /// the one with the oldest epoch.
+    /// The slot of an object in latest mode that is neither the newest, nor held, nor being
+    /// written, and has the oldest epoch.
     fn free(&mut self, now: Instant) -> Option<Slot> {
         self.end_leases(|lease| lease.until <= now);
         let taken = |slot: Slot| {
@@ -187,9 +190,9 @@ impl Slots {
         slots.min_by_key(|slot| self.epochs[slot.index()].map_or(0, Epoch::get))
     }
 
-    /// Gives up the last claim if a copy on the same stream replaces it: the stream overwrites the slot
-    /// once it has written it. The older claims stay, so that copies which are always queued ahead
-    /// of the GPU are published nevertheless.
+    /// Gives up the last claim if a copy on the same stream replaces it: the stream overwrites the
+    /// slot once it has written it. Older claims stay, so that copies are published even if they
+    /// are always queued ahead of the GPU.
     fn replace_last(&mut self, writer: Writer) -> Option<Slot> {
         match self.claims.back() {
             Some((last, other, _)) if *other == writer => {
@@ -201,13 +204,13 @@ impl Slots {
         }
     }
 
-    /// Returns whether the slot of a claim is still that claim's.
+    /// Returns whether a claim's slot still belongs to that claim.
     pub(crate) fn holds(&self, claim: Claim) -> bool {
         self.claims.iter().any(|(it, ..)| *it == claim)
     }
 
-    /// Records that the bytes of a claim are visible; returns the newest epoch if there is a new one.
-    /// In a ring that is the last one before the first gap.
+    /// Records that a claim's bytes are visible, and returns the newest epoch if there is a new
+    /// one. In a ring, that is the last epoch before the first gap.
     pub(crate) fn commit(&mut self, claim: Claim) -> Option<Claim> {
         let before = self.newest;
         if !matches!(self.mode, Mode::Ring { .. }) {
@@ -229,7 +232,7 @@ impl Slots {
         self.newest.filter(|newest| before != Some(*newest))
     }
 
-    /// Gives the last claim back. Its epoch is the next claim's, but its slot holds nothing.
+    /// Gives the last claim back. The next claim gets its epoch, but its slot holds nothing.
     pub(crate) fn abandon(&mut self, claim: Claim) {
         if self.claims.back().is_some_and(|(last, ..)| *last == claim) {
             self.claims.pop_back();
@@ -240,8 +243,8 @@ impl Slots {
         }
     }
 
-    /// Holds the newest epoch for a reader, or an earlier one that others hold if it is `least` or later.
-    /// `None` if neither is possible.
+    /// Holds the newest epoch for a reader, or an earlier one that others hold, if it is `least` or
+    /// later. Returns `None` if neither is possible.
     pub(crate) fn lease(
         &mut self,
         id: LeaseId,
@@ -269,7 +272,7 @@ impl Slots {
         })
     }
 
-    /// Ends a lease, and no other reader's. Ending one that has ended already is not an error.
+    /// Ends a lease, and no other reader's. Ending a lease twice is not an error.
     pub(crate) fn release(&mut self, id: LeaseId) {
         self.end_leases(|lease| lease.id == id);
     }
@@ -360,7 +363,8 @@ mod tests {
             slots.lease(long, epoch(1), later, now + minute),
             Some(first)
         );
-        // The first has ended by its time; nothing is released in its name any more.
+        // The first lease has ended because its time is over; nothing is released in its name any
+        // more.
         for other in [brief, lease(1, 2), lease(3, 1)] {
             slots.release(other);
             assert!(!is_overwritten(&mut slots, first.slot, later));
@@ -383,12 +387,12 @@ mod tests {
         let again = slots.claim(Writer::Owner, None, now).unwrap();
         assert_eq!(again.epoch, claim.epoch);
         assert_eq!(slots.commit(again), Some(again));
-        // Nothing happens to what was committed.
+        // A committed claim does not change.
         slots.abandon(again);
         assert_eq!(slots.newest(), Some(again));
     }
 
-    /// A writer on a stream of its own.
+    /// A writer with its own stream.
     fn stream() -> Writer {
         let driver = gdr_cuda::SimDriver::new(1);
         let gpu = gdr_cuda::Gpu::open(driver, gdr_cuda::Ordinal(0)).unwrap();
@@ -413,7 +417,7 @@ mod tests {
         let first = slots.claim(here, None, now).unwrap();
         let second = slots.claim(there, None, now).unwrap();
         assert_eq!(slots.claim(here, None, now), Err(Refusal::Queued));
-        // A follower gets every epoch: the second waits for the first.
+        // A follower gets every epoch, so the second writer waits for the first.
         assert_eq!(slots.commit(second), None);
         assert_eq!(slots.commit(first), Some(second));
     }
@@ -432,7 +436,7 @@ mod tests {
             .map(|claim| claim.epoch.get())
             .collect();
         assert_eq!(kept, [1, 2, 10]);
-        // A copy on another stream could end before those on this one.
+        // A copy on another stream could finish before the copies on this one.
         assert_eq!(slots.claim(stream(), None, now), Err(Refusal::Queued));
         assert_eq!(slots.commit(claims[0]), Some(claims[0]));
         let next = slots.claim(here, None, now).unwrap();

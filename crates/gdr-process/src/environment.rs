@@ -8,7 +8,7 @@
 use std::env;
 use std::ffi::OsString;
 
-/// Who sets the environment of a process.
+/// Who set the environment of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Environment {
     /// The user whose rights the process has.
@@ -27,11 +27,12 @@ impl Environment {
     }
 }
 
-/// The value of an environment variable, which may be empty; `None` where it is not set.
+/// Returns the value of an environment variable, which may be empty; `None` if it is not set.
 ///
-/// In a process that has more rights than its caller (`AT_SECURE` of getauxval(3): setuid, setgid, file
-/// capabilities) no variable has a value. Its caller chose them, and must not choose which code runs and
-/// which files are written with these rights. The dynamic loader ignores `LD_PRELOAD` there, too.
+/// In a process with more rights than its caller (`AT_SECURE` of getauxval(3): setuid, setgid, file
+/// capabilities), no variable has a value. The caller chose the values, and must not choose which
+/// code runs and which files are written with these rights. The dynamic loader likewise ignores
+/// `LD_PRELOAD` there.
 pub fn variable(name: &str) -> Option<OsString> {
     variable_in(Environment::of_this_process(), name, env::var_os(name))
 }

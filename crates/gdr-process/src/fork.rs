@@ -1,14 +1,15 @@
-//! Detecting a forked child.
+//! Detection of a forked child.
 //!
-//! A child has none of its parent's threads, and their locks stay as they were. The NVIDIA driver ties a
-//! client to the process that allocated it, and mappings of gdr are not inherited (`MADV_DONTFORK`). So a
-//! child must neither use nor unmap the mappings of its parent: other memory may be at their addresses.
+//! A child has none of its parent's threads, and their locks stay as they were. The NVIDIA driver
+//! ties a client to the process that allocated it, and gdr's mappings are not inherited
+//! (`MADV_DONTFORK`). A child must therefore neither use nor unmap its parent's mappings: other
+//! memory may be at their addresses.
 
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
 static GENERATION: AtomicU32 = AtomicU32::new(0);
-/// Not a `Once`, which a child would wait for if its parent's thread was in it.
+/// Not a `Once`: a child would wait for it if a thread of its parent was inside.
 static REGISTERED: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn in_child() {
@@ -39,20 +40,21 @@ impl ProcessId {
         }
     }
 
-    /// Returns whether the calling process is this one. One relaxed load; it does not detect a
-    /// child that was made by a bare `clone` system call, as [`ProcessId::is_current`] does.
+    /// Returns whether the calling process is this one. Takes one relaxed load. Unlike
+    /// [`ProcessId::is_current`], it does not detect a child that was made by a bare `clone` system
+    /// call.
     #[inline]
     pub fn is_current_fast(&self) -> bool {
         GENERATION.load(Ordering::Relaxed) == self.generation
     }
 
-    /// Returns whether the calling process is this one. One system call.
+    /// Returns whether the calling process is this one. Takes one system call.
     pub fn is_current(&self) -> bool {
         self.is_current_fast() && std::process::id() == self.pid
     }
 }
 
-/// State of one process: a forked child starts with a new one.
+/// State of one process: a forked child starts with new state.
 ///
 /// A lock that another thread holds at a fork stays locked in the child permanently, because that
 /// thread does not exist there.
@@ -60,7 +62,7 @@ impl ProcessId {
 pub struct PerProcess<T: 'static>(AtomicPtr<(ProcessId, T)>);
 
 impl<T: Default + Sync> PerProcess<T> {
-    /// The state of each process is its default, from the first use on.
+    /// Each process starts with the default, on first use.
     #[expect(
         clippy::new_without_default,
         reason = "it is for statics, which need a constant"
@@ -69,12 +71,12 @@ impl<T: Default + Sync> PerProcess<T> {
         Self(AtomicPtr::new(ptr::null_mut()))
     }
 
-    /// The state of this process. The parent's is never dropped.
+    /// The state of this process. The parent's state is never dropped.
     pub fn get(&self) -> &'static T {
         self.get_by(ProcessId::is_current)
     }
 
-    /// Like [`PerProcess::get`], without a system call: see [`ProcessId::is_current_fast`].
+    /// Like [`PerProcess::get`], but without a system call: see [`ProcessId::is_current_fast`].
     #[inline]
     pub fn get_fast(&self) -> &'static T {
         // SAFETY: as in `get_by`.

@@ -1,8 +1,9 @@
-//! What the loader has loaded.
+//! The libraries that the loader has loaded.
 //!
-//! `dl_iterate_phdr` holds a lock of the loader that the GNU C library does not reset in a forked child
-//! (seen in 2.36). A child that is forked while any thread of its parent holds the lock waits forever in
-//! its next `dlopen`. So the threads in this module and `fork` wait for each other.
+//! `dl_iterate_phdr` holds a loader lock that the GNU C library does not reset in a forked child
+//! (seen in 2.36). A child that is forked while any thread of its parent holds the lock waits
+//! forever in its next `dlopen`. The threads in this module and `fork` therefore wait for each
+//! other.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ops::ControlFlow;
@@ -10,16 +11,16 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Threads that ask the loader.
+/// The number of threads that are asking the loader.
 static ASKING: AtomicU32 = AtomicU32::new(0);
-/// Forks that are about to happen.
+/// The number of forks that are about to happen.
 static FORKING: AtomicU32 = AtomicU32::new(0);
 
-/// How long a fork and a thread that asks wait for each other. A question takes less than a microsecond;
-/// it takes longer only where the thread that forks holds the lock itself, or interrupted the question.
+/// How long a fork and an asking thread wait for each other. A query takes less than a microsecond;
+/// it takes longer only if the forking thread holds the lock itself, or interrupted the query.
 const LIMIT: Duration = Duration::from_millis(100);
 
-/// Waits until a number is 0, or the limit has passed.
+/// Waits until a number is 0 or the limit has passed.
 fn wait_for_none(count: &AtomicU32) {
     let start = Instant::now();
     while count.load(Ordering::SeqCst) != 0 && start.elapsed() < LIMIT {
@@ -41,7 +42,7 @@ extern "C" fn after_fork_in_child() {
     ASKING.store(0, Ordering::SeqCst);
 }
 
-/// A time in which this process does not fork.
+/// A period in which this process does not fork.
 struct Question;
 
 impl Question {
@@ -76,9 +77,9 @@ impl Drop for Question {
     }
 }
 
-/// Calls `visit` with each loaded object, the program first, until it breaks.
+/// Calls `visit` with each loaded object, starting with the program, until it breaks.
 ///
-/// It must not panic, load libraries or fork: the loader's lock is held.
+/// `visit` must not panic, load libraries or fork: the loader's lock is held.
 pub fn visit_loaded(visit: &mut dyn FnMut(&libc::dl_phdr_info) -> ControlFlow<()>) {
     type Visit<'a> = &'a mut dyn FnMut(&libc::dl_phdr_info) -> ControlFlow<()>;
 
@@ -97,17 +98,17 @@ pub fn visit_loaded(visit: &mut dyn FnMut(&libc::dl_phdr_info) -> ControlFlow<()
 /// A library that may be loaded at any time.
 #[derive(Debug)]
 pub struct LoadedLibrary {
-    /// What its file name begins with.
+    /// The beginning of its file name.
     file: &'static str,
-    /// How many libraries the process had loaded when this one was not among them.
+    /// How many libraries the process had loaded when this one was last found absent.
     absent_at: AtomicU64,
 }
 
-/// No number of libraries.
+/// Not a possible number of libraries.
 const NEVER: u64 = u64::MAX;
 
 impl LoadedLibrary {
-    /// The library whose file name begins with `file`, such as `libcuda.so`.
+    /// The library whose file name begins with `file`, for example `libcuda.so`.
     pub const fn new(file: &'static str) -> Self {
         Self {
             file,
@@ -115,10 +116,11 @@ impl LoadedLibrary {
         }
     }
 
-    /// Returns whether it is loaded.
+    /// Returns whether the library is loaded.
     ///
-    /// The names of the loaded libraries are looked at only if the process has loaded any since the last
-    /// time; otherwise this takes well under a microsecond. Nothing is loaded, opened or allocated.
+    /// Examines the names of the loaded libraries only if the process has loaded any since the last
+    /// call; otherwise this takes well under a microsecond. Does not load, open or allocate
+    /// anything.
     pub fn is_loaded(&self) -> bool {
         let (mut loads, mut found) = (NEVER, false);
         visit_loaded(&mut |object| {
@@ -138,7 +140,7 @@ impl LoadedLibrary {
         found
     }
 
-    /// Treats it as absent until the process loads another library: it is useless.
+    /// Treats the library as absent until the process loads another one, because it is useless.
     pub fn ignore(&self) {
         visit_loaded(&mut |object| {
             self.absent_at.store(object.dlpi_adds, Ordering::Relaxed);
@@ -147,7 +149,7 @@ impl LoadedLibrary {
     }
 }
 
-/// The name of an object without its folders; empty for the program itself.
+/// An object's name without its folders; empty for the program itself.
 fn file_name(object: &libc::dl_phdr_info) -> &[u8] {
     if object.dlpi_name.is_null() {
         return &[];

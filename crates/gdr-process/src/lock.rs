@@ -1,8 +1,7 @@
 //! Locks that stay usable after a panic.
 //!
-//! No critical section of gdr leaves its data half changed: a panic there is a defect of
-//! gdr, or of a closure of a test, and the data is still valid. Therefore poisoning is
-//! ignored.
+//! No critical section in gdr leaves its data half changed: a panic there is a defect in gdr, or in
+//! a test's closure, and the data is still valid. Poisoning is therefore ignored.
 
 use std::sync::{
     Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError,

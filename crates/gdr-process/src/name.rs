@@ -1,12 +1,12 @@
-//! The name of a process among those that share a folder.
+//! A process's name among the processes that share a folder.
 
 use std::process;
 
-/// A name that no other process of this host has, nor one of another host: `PID-NAMESPACE-HOST`, where the
-/// namespace is the number that the kernel shows for the PID namespace (0 without `/proc`), and slashes of the
-/// host's name are underscores.
+/// Returns a name that no other process on this host or on another host has: `PID-NAMESPACE-HOST`.
+/// The namespace is the number that the kernel shows for the PID namespace (0 without `/proc`);
+/// slashes in the host's name become underscores.
 ///
-/// Containers and hosts that share a folder number their processes alike.
+/// Containers and hosts that share a folder may use the same process numbers.
 #[must_use]
 pub fn process_name() -> String {
     let namespace = rustix::fs::readlink("/proc/self/ns/pid", Vec::new()).ok();

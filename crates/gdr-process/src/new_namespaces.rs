@@ -1,4 +1,4 @@
-//! Namespaces that a thread makes and enters: a network, or a whole host, of its own.
+//! Namespaces that a thread makes and enters: its own network, or a whole host.
 
 use std::fs;
 use std::io;
@@ -9,25 +9,26 @@ use rustix::thread::{UnshareFlags, unshare_unsafe};
 /// New namespaces for the calling thread and the processes that it starts (unshare(2)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NewNamespaces {
-    /// A user namespace, in which the thread has all rights. User and group keep their numbers, and all others
-    /// are unknown there. It needs no privilege, and a process with one thread.
+    /// A user namespace, in which the thread has all rights. The thread's user and group keep their
+    /// numbers; all others are unknown there. It needs no privilege, but the process must have only
+    /// one thread.
     User,
     /// A mount namespace.
     Mounts,
     /// A network namespace.
     Network,
-    /// What makes a host: network, host name, System V objects, mounts, and, for the processes that the thread
-    /// starts, process ids. The thread can start no threads any more.
+    /// Everything that makes up a host: network, host name, System V objects, mounts, and process
+    /// ids for the processes that the thread starts. The thread can no longer start threads.
     Host,
 }
 
 impl NewNamespaces {
-    /// Makes and enters them.
+    /// Makes and enters the namespaces.
     ///
     /// # Errors
     ///
-    /// What unshare(2) reports: `EPERM` where the kernel or a container does not permit it. The maps of a user
-    /// namespace are refused with `EPERM` and `EACCES`.
+    /// The errors of unshare(2): `EPERM` if the kernel or a container does not permit it. Writing
+    /// the maps of a user namespace may fail with `EPERM` or `EACCES`.
     pub fn enter(self) -> io::Result<()> {
         let (user, group) = (geteuid().as_raw(), getegid().as_raw());
         let flags = match self {

@@ -1,4 +1,4 @@
-//! Values that are released in the process that made them, and not in a forked child.
+//! Values that are released only in the process that made them, not in a forked child.
 
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
@@ -7,8 +7,8 @@ use crate::fork::ProcessId;
 
 /// A value whose destructor runs only in the process that made it.
 ///
-/// In a forked child its pages may not be mapped, other memory may be at their addresses, and locks of
-/// a driver may be held by threads that exist only in the parent.
+/// In a forked child, its pages may not be mapped, other memory may be at their addresses, and a
+/// driver's locks may be held by threads that exist only in the parent.
 #[derive(Debug)]
 pub struct ProcessBound<T> {
     origin: ProcessId,

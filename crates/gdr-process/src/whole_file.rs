@@ -1,14 +1,15 @@
-//! Files that are there as a whole, or not at all.
+//! Files that appear as a whole, or not at all.
 
 use std::fs::{self, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, Seek, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
-/// A file that is being written beside its final place, under a name that no other process can foresee.
+/// A file that is being written next to its final place, under a name that no other process can
+/// predict.
 ///
-/// [`WholeFile::finish`] puts it into its place in one step: a reader sees the old or the new contents. If
-/// this is dropped before, the new file is removed and the old one stays.
+/// [`WholeFile::finish`] puts it into place in one step: a reader sees either the old or the new
+/// contents. If it is dropped earlier, the new file is removed and the old one stays.
 #[derive(Debug)]
 pub struct WholeFile {
     file: File,
@@ -18,9 +19,9 @@ pub struct WholeFile {
 /// Where the bytes go.
 #[derive(Debug)]
 enum Method {
-    /// To a file beside the place, which replaces what is there.
+    /// To a file next to the place, which then replaces what is there.
     Beside { part: PathBuf, place: PathBuf },
-    /// To what is in the place.
+    /// To what is already in the place.
     Within,
 }
 
@@ -28,16 +29,16 @@ enum Method {
 const PRIVATE: u32 = 0o600;
 /// The permissions of a new file, before the umask takes some away.
 const NEW: u32 = 0o666;
-/// How many names are tried. 64 random bits are not taken twice by chance.
+/// How many names are tried. Random names of 64 bits do not collide by chance.
 const ATTEMPTS: usize = 16;
 
 impl WholeFile {
-    /// Begins a file that a program writes where its user named it, as a shell's `>` would: it keeps the
-    /// permissions, the owner and the group of a file that it replaces, and a new one gets its
-    /// permissions from the umask. A symbolic link stays, and what it names is replaced.
+    /// Begins a file that a program writes where its user named it, as a shell's `>` would. A
+    /// replacement keeps the permissions, owner and group of the old file; a new file gets its
+    /// permissions from the umask. A symbolic link stays, and its target is replaced.
     ///
-    /// What cannot be replaced so is written as it is, not in one step: a pipe or a device, a file with
-    /// several names, and one in a folder where the user may make no file.
+    /// What cannot be replaced this way is overwritten, not in one step: a pipe or a device, a file
+    /// with several names, and a file in a folder where the user may not create files.
     ///
     /// # Errors
     /// The system's errors.
@@ -52,7 +53,7 @@ impl WholeFile {
         }
         let place = target_of(path)?;
         if place.starts_with("/proc") {
-            // An open file of this process, such as /dev/stdout.
+            // An open file of this process, for example /dev/stdout.
             return Self::within(OpenOptions::new().append(true), path);
         }
         let in_place = || Self::within(OpenOptions::new().write(true).truncate(true), path);
@@ -62,9 +63,9 @@ impl WholeFile {
         if before.nlink() > 1 {
             return in_place();
         }
-        // As for writing into it: its folder decides whether it may be replaced.
+        // As when writing into the file itself: its folder decides whether it may be replaced.
         OpenOptions::new().append(true).open(path)?;
-        // No other user may read it before it has the permissions of the old one.
+        // No other user may read it before it has the old file's permissions.
         match Self::beside(place, PRIVATE) {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => in_place(),
             begun => {
@@ -75,7 +76,7 @@ impl WholeFile {
         }
     }
 
-    /// Writes a file as [`WholeFile::replacing`] does.
+    /// Writes a file in the way that [`WholeFile::replacing`] does.
     ///
     /// # Errors
     /// The system's errors.
@@ -85,8 +86,8 @@ impl WholeFile {
         whole.finish()
     }
 
-    /// Begins a file that a library makes in a folder, readable for its owner only. A symbolic link is
-    /// replaced, so no other user who may write to the folder chooses which file is written.
+    /// Begins a file that a library makes in a folder, readable only by its owner. A symbolic link
+    /// is replaced, so no other user who may write to the folder can choose which file is written.
     ///
     /// # Errors
     /// The system's errors.
@@ -113,8 +114,8 @@ impl WholeFile {
         })
     }
 
-    /// Gives the new file what the old one had. An owner or a group that this user may not give away is this
-    /// user's; then the bits that would raise rights are not taken over.
+    /// Copies the old file's attributes to the new one. An owner or group that this user may not
+    /// assign becomes this user's; bits that would raise rights are then not copied.
     fn take_over(&self, before: &Metadata) -> io::Result<()> {
         let now = self.file.metadata()?;
         let mut mode = before.mode() & 0o7777;
@@ -122,7 +123,7 @@ impl WholeFile {
             && fchown(&self.file, Some(before.uid()), Some(before.gid())).is_err()
         {
             mode &= 0o777;
-            // The group may be one of this user's.
+            // The group may be one of this user's groups.
             let _ = fchown(&self.file, None, Some(before.gid()));
         }
         self.file.set_permissions(Permissions::from_mode(mode))
@@ -146,7 +147,7 @@ impl WholeFile {
                 self.method = Method::Within;
                 Ok(())
             }
-            // A file that is mounted there, as in a container.
+            // A file that is mounted there, for example in a container.
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
                 let mut to = OpenOptions::new().write(true).truncate(true).open(place)?;
                 self.file.rewind()?;
@@ -170,16 +171,16 @@ impl io::Write for WholeFile {
 impl Drop for WholeFile {
     fn drop(&mut self) {
         if let Method::Beside { part, .. } = &self.method {
-            // It may be gone with its folder.
+            // The file may be gone together with its folder.
             let _ = fs::remove_file(part);
         }
     }
 }
 
-/// Makes a new file in a folder, which is there from the first moment on, and follows no link.
+/// Makes a new file in a folder. It exists from the first moment, and no link is followed.
 ///
 /// # Errors
-/// `AlreadyExists` if there is anything of that name, also a symbolic link; else the system's errors.
+/// `AlreadyExists` if anything has that name, even a symbolic link; otherwise the system's errors.
 pub fn create_new(path: &Path, mode: u32) -> io::Result<File> {
     let mut options = OpenOptions::new();
     // O_CREAT with O_EXCL follows no link; the flag says so to readers and to odd file systems.
@@ -213,21 +214,21 @@ fn random() -> io::Result<u64> {
     }
 }
 
-/// How many symbolic links lead to a file at most, as for the kernel.
+/// The most symbolic links that may lead to a file, the same limit as the kernel's.
 const MOST_LINKS: usize = 40;
 
-/// The path after symbolic links are followed, whether there is a file or not.
+/// The path after following symbolic links, whether the file exists or not.
 fn target_of(path: &Path) -> io::Result<PathBuf> {
     let mut place = path.to_owned();
     for _ in 0..MOST_LINKS {
         match fs::read_link(&place) {
-            // What is there is no path.
+            // What is there is not a path.
             Ok(_) if place.starts_with("/proc") => return Ok(place),
             Ok(target) => {
                 let folder = place.parent().unwrap_or(Path::new(""));
                 place = folder.join(target);
             }
-            // Not a link, or not there.
+            // Not a link, or it does not exist.
             Err(_) => return Ok(place),
         }
     }

@@ -1,4 +1,4 @@
-//! Copies on the path that a [`Planner`] chooses for each.
+//! Copies, each on the path that a [`Planner`] chooses.
 
 mod allocations;
 mod copy_engine;
@@ -30,23 +30,23 @@ use crate::plan::{
 pub use self::allocations::Allocations;
 pub use self::transfer::Transfer;
 
-/// How long a copy by the copy engine may take where the caller sets no limit.
+/// How long a copy by the copy engine may take if the caller sets no limit.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Copies to and from mapped GPU memory, each on the fastest path of those that are allowed.
+/// Copies to and from mapped GPU memory, each on the fastest allowed path.
 ///
 /// # Order
-/// A call returns when its bytes have arrived: as after [`Mapping::write_at`] a kernel launched
-/// afterwards sees what a write stored, and a read returns values no older than the call, which
-/// includes what this thread wrote before, whichever paths the writes took. Calls of several threads
-/// at once are in no order. Unlike [`Mapping::write_at`], a write of more than 8 bytes promises no
-/// order of its bytes.
+/// A call returns once its bytes have arrived. As after [`Mapping::write_at`], a kernel launched
+/// afterwards sees what a write stored. A read returns values no older than the call, including
+/// what this thread wrote earlier, whichever paths the writes took. Concurrent calls of several
+/// threads are not ordered. Unlike [`Mapping::write_at`], a write of more than 8 bytes does not
+/// promise any order of its bytes.
 ///
 /// # The copy engine
-/// Its copies wait neither for kernels of the program nor for its streams, and do not affect its
-/// current context or its stream captures. Before each, the allocation is compared with that at the
-/// time of [`Copier::new`]: memory that was freed in between, and perhaps allocated again by another
-/// owner, is [`Error::Freed`] and not accessed.
+/// Its copies wait neither for the program's kernels nor for its streams, and do not affect its
+/// current context or its stream captures. Before each copy, the allocation is compared with the
+/// one found by [`Copier::new`]. If the memory was freed in between, and perhaps allocated again by
+/// another owner, the call returns [`Error::Freed`] and does not access it.
 ///
 /// ```
 /// use std::num::NonZeroU16;
@@ -75,10 +75,10 @@ const LIMIT: Duration = Duration::from_secs(20);
 pub struct Copier {
     mapping: Arc<Mapping>,
     planner: Planner,
-    /// `None` where the limits forbid it.
+    /// `None` if the limits forbid it.
     engine: Option<Arc<CopyEngine>>,
     allocations: Arc<Allocations>,
-    /// `None` where the program did not ask for it.
+    /// `None` if the program did not ask for it.
     resident: Option<ResidentKernel>,
     /// The offset of the mapping in the buffer.
     start: u64,
@@ -86,7 +86,7 @@ pub struct Copier {
     limit: Duration,
 }
 
-/// A copy by CPU. Its pieces are disjoint, so several threads may copy them.
+/// A copy by the CPU. Its pieces are disjoint, so several threads may copy them.
 #[derive(Clone, Copy)]
 struct CpuCopy {
     window: *mut u8,
@@ -121,11 +121,11 @@ impl CpuCopy {
 }
 
 impl Copier {
-    /// Copies to and from `mapping`, which begins in `buffer`, and may end after it: a copy that does not lie
-    /// in `buffer` is made by the calling thread.
+    /// Copies to and from `mapping`, which begins in `buffer` and may end after it. The calling
+    /// thread makes any copy that does not lie in `buffer`.
     ///
     /// # Errors
-    /// [`Error::MappedElsewhere`] if it does not begin there; [`Error::Gpu`].
+    /// [`Error::MappedElsewhere`] if the mapping does not begin there; [`Error::Gpu`].
     pub fn new(
         mapping: impl Into<Arc<Mapping>>,
         buffer: impl Into<Arc<DeviceBuffer>>,
@@ -157,24 +157,24 @@ impl Copier {
         })
     }
 
-    /// The most time that a copy by the copy engine may take; 20 s by default.
+    /// Sets how long a copy by the copy engine may take; the default is 20 s.
     pub fn with_limit(mut self, limit: Duration) -> Self {
         self.limit = limit;
         self
     }
 
-    /// Lets short reads be made by a kernel that stays on the GPU for a while and pushes the bytes into
-    /// host memory: less than half of the copy engine's time at 4 KiB. The planner chooses it where it is
-    /// fastest.
+    /// Allows short reads through a kernel that stays on the GPU for a while and pushes the bytes
+    /// into host memory. At 4 KiB this takes less than half of the copy engine's time. The planner
+    /// chooses it where it is fastest.
     ///
-    /// The kernel is launched by a read, on a stream of its own, with 512 threads. It leaves 50 us after
-    /// its last read, and 1 ms after its launch in any case. Until then, calls that wait for the whole
-    /// context (`cudaDeviceSynchronize`, `cudaFree`) wait for it too; the program's streams do not.
-    /// `context` maps the memory of its requests.
+    /// A read launches the kernel on its own stream, with 512 threads. The kernel leaves 50 us
+    /// after its last read, and in any case 1 ms after its launch. Until then, calls that wait for
+    /// the whole context (`cudaDeviceSynchronize`, `cudaFree`) also wait for the kernel; the
+    /// program's streams do not. `context` maps the memory for its requests.
     ///
     /// # Errors
-    /// [`Error::NoResidentKernel`] for a simulated GPU, one before Volta, or a buffer of more than 256
-    /// GiB; [`Error::Gpu`]; the errors of [`Context::pin_buffer`].
+    /// [`Error::NoResidentKernel`] for a simulated GPU, a GPU before Volta, or a buffer of more
+    /// than 256 GiB; [`Error::Gpu`]; the errors of [`Context::pin_buffer`].
     pub fn allow_resident_kernel(&mut self, context: &Context) -> Result<()> {
         let allocations = Arc::clone(&self.allocations);
         self.resident = Some(ResidentKernel::new(allocations, context)?);
@@ -189,7 +189,7 @@ impl Copier {
         &self.mapping
     }
 
-    /// What chooses the paths.
+    /// The planner that chooses the paths.
     pub fn planner(&self) -> &Planner {
         &self.planner
     }
@@ -205,7 +205,7 @@ impl Copier {
         let request = self.request(direction, host, offset, len);
         match self.is_in_buffer(offset, len) {
             true => self.planner.plan(&request),
-            // Beyond the buffer no allocation is known, so only the CPU can copy, through the
+            // No allocation is known beyond the buffer, so only the CPU can copy there, through the
             // mapping.
             false => CopyPlan::on(CopyPath::ONE_THREAD, request),
         }
@@ -233,7 +233,7 @@ impl Copier {
         }
     }
 
-    /// A plan on a path that the caller chose.
+    /// Plans a copy on a path that the caller chose.
     fn plan_on(
         &self,
         path: CopyPath,
@@ -242,7 +242,7 @@ impl Copier {
         offset: u64,
         len: u64,
     ) -> Result<CopyPlan> {
-        // A kernel does not pull.
+        // A kernel only pushes.
         let is_impossible = (path, direction) == (CopyPath::Resident, CopyDirection::ToGpu);
         let by_cpu = matches!(path, CopyPath::Cpu { .. });
         let is_elsewhere =
@@ -257,7 +257,7 @@ impl Copier {
     /// Copies `bytes` into GPU memory at `offset`.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`], [`Error::Freed`], [`Error::ForkedChild`], with nothing written;
+    /// [`Error::OutOfRange`], [`Error::Freed`] or [`Error::ForkedChild`], and nothing is written;
     /// [`Error::Incomplete`].
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         // SAFETY: a slice is readable.
@@ -267,7 +267,7 @@ impl Copier {
     /// Like [`Copier::write_at`], on this path.
     ///
     /// # Errors
-    /// As there; [`Error::PathForbidden`].
+    /// Same as [`Copier::write_at`]; [`Error::PathForbidden`].
     pub fn write_at_by(&self, path: CopyPath, offset: u64, bytes: &[u8]) -> Result<()> {
         let (direction, host) = (CopyDirection::ToGpu, HostMemory::Pageable);
         let plan = self.plan_on(path, direction, host, offset, bytes.len() as u64)?;
@@ -275,10 +275,10 @@ impl Copier {
         unsafe { self.copy(&plan, offset, bytes.as_ptr().cast_mut()) }
     }
 
-    /// Like [`Copier::write_at`], from memory that others may write at the same time.
+    /// Like [`Copier::write_at`], but from memory that others may write at the same time.
     ///
     /// # Errors
-    /// As there.
+    /// Same as [`Copier::write_at`].
     ///
     /// # Safety
     /// `host` is valid for reading `len` bytes.
@@ -289,19 +289,20 @@ impl Copier {
         unsafe { self.copy(&plan, offset, host.cast_mut()) }
     }
 
-    /// Copies pageable memory by a plan.
+    /// Copies pageable memory according to a plan.
     ///
     /// # Safety
     /// `host` is valid for reading the bytes of the plan, and for writing them where they come from the
     /// GPU.
     unsafe fn copy(&self, plan: &CopyPlan, offset: u64, host: *mut u8) -> Result<()> {
         let len = plan.request().len;
-        // Before anything is copied: a range outside is an error, and a forked child has no window.
+        // Checked before anything is copied: a range may be outside, and a forked child has no
+        // window.
         let window = self.window_at(offset, len)?;
         match (plan.path(), &self.engine) {
             (CopyPath::CopyEngine, Some(engine)) => {
-                // Stores so far leave the CPU before the call that starts the copy, and PCIe keeps
-                // them before it.
+                // Earlier stores leave the CPU before the call that starts the copy, and PCIe keeps
+                // them ahead of it.
                 self.mapping.flush();
                 let pageable = PageableCopy {
                     plan,
@@ -330,7 +331,7 @@ impl Copier {
     /// Copies GPU memory at `offset` into `bytes`.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`], [`Error::Freed`], [`Error::ForkedChild`], with nothing read;
+    /// [`Error::OutOfRange`], [`Error::Freed`] or [`Error::ForkedChild`], and nothing is read;
     /// [`Error::Incomplete`].
     pub fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
         // SAFETY: an exclusive slice is writable.
@@ -340,7 +341,7 @@ impl Copier {
     /// Like [`Copier::read_at`], on this path.
     ///
     /// # Errors
-    /// As there; [`Error::PathForbidden`].
+    /// Same as [`Copier::read_at`]; [`Error::PathForbidden`].
     pub fn read_at_by(&self, path: CopyPath, offset: u64, bytes: &mut [u8]) -> Result<()> {
         let (direction, host) = (CopyDirection::FromGpu, HostMemory::Pageable);
         let plan = self.plan_on(path, direction, host, offset, bytes.len() as u64)?;
@@ -348,10 +349,10 @@ impl Copier {
         unsafe { self.copy(&plan, offset, bytes.as_mut_ptr()) }
     }
 
-    /// Like [`Copier::read_at`], into memory that need not be initialized.
+    /// Like [`Copier::read_at`], but into memory that need not be initialized.
     ///
     /// # Errors
-    /// As there.
+    /// Same as [`Copier::read_at`].
     ///
     /// # Safety
     /// `host` is valid for writing `len` bytes.
@@ -362,7 +363,7 @@ impl Copier {
         unsafe { self.copy(&plan, offset, host) }
     }
 
-    /// Reads by the resident kernel.
+    /// Reads through the resident kernel.
     ///
     /// # Safety
     /// `host` is valid for writing the bytes of the plan.
@@ -371,10 +372,10 @@ impl Copier {
             let path = plan.path();
             return Err(Error::PathForbidden { path });
         };
-        // As for the copy engine: the request is a store after those so far.
+        // As for the copy engine: the request is a store that follows all earlier ones.
         self.mapping.flush();
         let (start, len) = (self.start + offset, plan.request().len);
-        // The memory for the lines of a request is limited, so each piece is a request of its own.
+        // The memory for a request's lines is limited, so each piece is a separate request.
         for piece in plan.pieces() {
             let at = start + piece.start..start + piece.end;
             // SAFETY: the piece is a part of the plan.
@@ -385,13 +386,13 @@ impl Copier {
     }
 
     fn window_at(&self, offset: u64, len: u64) -> Result<*mut u8> {
-        // A length that no address space has is outside of every mapping.
+        // A length that no address space has lies outside every mapping.
         let len = usize::try_from(len).unwrap_or(usize::MAX);
         self.mapping.window_at(offset, len)
     }
 
-    /// Makes what copies between pageable memory and the copy engine need, so that the first of them
-    /// does not: streams, and 4 MiB of page-locked memory.
+    /// Allocates the streams and the 4 MiB of page-locked memory that copies between pageable
+    /// memory and the copy engine need, so that the first such copy does not have to.
     ///
     /// # Errors
     /// [`Error::Gpu`].
@@ -401,7 +402,7 @@ impl Copier {
             .map_or(Ok(()), |engine| engine.prepare())
     }
 
-    /// Copies by the threads of `plan`.
+    /// Copies with the threads of `plan`.
     ///
     /// # Safety
     /// `window` is a part of this mapping, and `host` memory with the plan's length, writable for a
@@ -460,7 +461,7 @@ impl Copier {
         transfer.wait(self.limit)
     }
 
-    /// Starts a copy of `len` bytes of page-locked memory at `host_offset` to `offset`. Where the CPU
+    /// Starts a copy of `len` bytes of page-locked memory at `host_offset` to `offset`. If the CPU
     /// copies them, the transfer is complete on return.
     ///
     /// # Errors
@@ -477,7 +478,7 @@ impl Copier {
         self.start(&plan, offset, host, host_offset, len)
     }
 
-    /// Starts a copy of `len` bytes at `offset` to page-locked memory at `host_offset`. Where the CPU
+    /// Starts a copy of `len` bytes at `offset` to page-locked memory at `host_offset`. If the CPU
     /// copies them, the transfer is complete on return.
     ///
     /// # Errors
@@ -497,7 +498,7 @@ impl Copier {
     /// Like [`Copier::start_write`] or [`Copier::start_read`], on this path.
     ///
     /// # Errors
-    /// As there; [`Error::PathForbidden`].
+    /// Same as the method without a path; [`Error::PathForbidden`].
     pub fn start_by(
         &self,
         path: CopyPath,
@@ -520,14 +521,14 @@ impl Copier {
         host_offset: usize,
         len: usize,
     ) -> Result<Transfer> {
-        // Both ranges are checked before anything starts, so that an error leaves everything as it
-        // was.
+        // Both ranges are checked before anything starts, so that an error leaves everything
+        // unchanged.
         let window = self.mapping.window_at(offset, len)?;
         let memory = host.part(host_offset, len)?;
         let direction = plan.request().direction;
         match (plan.path(), &self.engine) {
             (CopyPath::CopyEngine, Some(engine)) if len > 0 => {
-                // As in `copy`: stores so far leave the CPU before the engine begins.
+                // As in `copy`: earlier stores leave the CPU before the engine begins.
                 self.mapping.flush();
                 let at = self.start + offset;
                 let stream = engine.start(direction, at, host, host_offset, len)?;

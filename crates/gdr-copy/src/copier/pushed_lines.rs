@@ -1,36 +1,36 @@
 //! The lines that the resident kernel pushes into page-locked memory.
 //!
-//! A line is 16 bytes: 4 bytes of GPU memory, the number of their request, 4 bytes, the number again.
-//! Each half of it arrives whole, so bytes beside the number belong to the request.
+//! A line is 16 bytes: 4 bytes of GPU memory, the request's number, 4 more bytes, the number again.
+//! Each half arrives whole, so the bytes next to a number belong to that request.
 
 use std::num::NonZeroU16;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use gdr_cuda::PushRequest;
 
-/// Lines that are loaded at once: two cache lines.
+/// The number of lines that are loaded at once: two cache lines.
 pub(super) const GROUP: usize = 8;
 
 const LINE: usize = PushRequest::LINE_IN_HOST as usize;
 
-/// Lines in memory that a kernel writes.
+/// Lines in memory that a kernel writes to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PushedLines(*const u8);
 
 impl PushedLines {
-    /// The lines from `first` on.
+    /// The lines starting at `first`.
     ///
     /// # Safety
-    /// `first` is 16-byte aligned. Lines that the methods name are readable, and only the GPU and atomic
-    /// or volatile accesses reach them.
+    /// `first` is 16-byte aligned. Lines that the methods name are readable, and are reached only
+    /// by the GPU and by atomic or volatile accesses.
     pub(super) const unsafe fn new(first: *const u8) -> Self {
         Self(first)
     }
 
-    /// The 8 bytes of a line that has this number; `None` where it has not yet.
+    /// The 8 bytes of a line if it carries this number; `None` if it does not yet.
     ///
     /// # Safety
-    /// The line is one of those.
+    /// The line is one of these lines.
     #[inline]
     pub(super) unsafe fn line(self, at: u64, number: NonZeroU16) -> Option<u64> {
         // SAFETY: the caller's promise.
@@ -40,7 +40,7 @@ impl PushedLines {
     /// Like [`PushedLines::line`], for several lines: all or none.
     ///
     /// # Safety
-    /// As there.
+    /// Same as [`PushedLines::line`], for each line.
     #[inline]
     pub(super) unsafe fn group(self, at: u64, number: NonZeroU16) -> Option<[u64; GROUP]> {
         #[cfg(target_arch = "x86_64")]
@@ -51,11 +51,11 @@ impl PushedLines {
         return unsafe { self.words(at, number) };
     }
 
-    /// Has the CPU fetch a group, so that its load later does not wait.
+    /// Makes the CPU fetch a group, so that a later load does not wait.
     #[inline]
     pub(super) fn prefetch(self, at: u64) {
         #[cfg(target_arch = "x86_64")]
-        // Four lines are one cache line, so a group is two.
+        // Four lines fill a cache line, so a group fills two.
         for line in [at, at + GROUP as u64 / 2] {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 
@@ -81,19 +81,20 @@ impl PushedLines {
                 let line = line.cast::<u64>();
                 [line, line.add(1)].map(|half| AtomicU64::from_ptr(half).load(Ordering::Relaxed))
             };
-            // Compared after all loads were made: a test after each would keep the next one from
-            // being in flight.
+            // Compared after all loads: a test after each load would keep the next one from being
+            // in flight.
             others |= (first >> 32 ^ number) | (second >> 32 ^ number);
             *word = first & 0xffff_ffff | second << 32;
         }
         (others == 0).then_some(words)
     }
 
-    /// Like [`PushedLines::words`], with a third of the instructions, so that the loads of more lines are
-    /// in flight at once: the CPU waits for the first load of each cache line that a device wrote.
+    /// Like [`PushedLines::words`], but with a third of the instructions, so that the loads of more
+    /// lines are in flight at once: the CPU waits for the first load of each cache line that a
+    /// device wrote.
     ///
     /// # Safety
-    /// As there.
+    /// Same as [`PushedLines::words`].
     #[cfg(target_arch = "x86_64")]
     #[inline]
     unsafe fn vectors(self, at: u64, number: NonZeroU16) -> Option<[u64; GROUP]> {
@@ -116,7 +117,7 @@ impl PushedLines {
                 *line = first.add(nth).read_volatile();
                 others = _mm_or_si128(others, _mm_xor_si128(*line, expected));
             }
-            // Only the numbers of the lines.
+            // Only the lines' numbers.
             let others = _mm_srli_epi64::<32>(others);
             let same = _mm_cmpeq_epi32(others, _mm_setzero_si128());
             if _mm_movemask_epi8(same) != 0xffff {

@@ -1,11 +1,11 @@
-//! Short reads by a kernel that stays on the GPU for a while.
+//! Short reads through a kernel that stays on the GPU for a while.
 //!
-//! The CPU writes a request into GPU memory, which the kernel polls, and the kernel pushes the bytes
-//! into page-locked memory with the number of the request beside every four of them. So the CPU finds
-//! them there without a flag, which the kernel could store only after a round trip over PCIe.
+//! The CPU writes a request into GPU memory, which the kernel polls. The kernel pushes the bytes
+//! into page-locked memory, with the request's number next to every four bytes. The CPU therefore
+//! finds them without a flag, which the kernel could store only after a round trip over PCIe.
 //!
-//! Until the kernel leaves, calls that wait for the whole context wait for it. It is launched again by
-//! the next read.
+//! Until the kernel leaves, calls that wait for the whole context also wait for the kernel. The
+//! next read launches it again.
 
 use std::num::NonZeroU16;
 use std::ops::Range;
@@ -26,42 +26,43 @@ use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::mapping::Mapping;
 
-/// The kernel leaves when no request came for this long.
+/// The kernel leaves when no request has come for this long.
 const IDLE: Duration = Duration::from_micros(50);
-/// It leaves after this time in any case, so that a program that synchronizes its context goes on.
+/// The kernel leaves after this time in any case, so that a program that synchronizes its context
+/// makes progress.
 const LIFE: Duration = Duration::from_millis(1);
-/// The limit of the wait for the kernel at the end: it leaves within [`LIFE`].
+/// How long to wait for the kernel at the end: it leaves within [`LIFE`].
 const LEAVE_LIMIT: Duration = Duration::from_secs(2);
-/// The limit of the first request.
+/// The time limit for the first request.
 const FIRST_LIMIT: Duration = Duration::from_secs(20);
 
-/// Page-locked bytes: the word that the kernel writes when it leaves, then the lines.
+/// The number of page-locked bytes: the word that the kernel writes when it leaves, then the lines.
 const HOST_MEMORY: usize = LINES + (MOST_LINES * PushRequest::LINE_IN_HOST) as usize;
 const LEFT: usize = 0;
-/// In another cache line.
+/// Placed in another cache line.
 const LINES: usize = 256;
-/// The lines of the longest piece of a plan, 32 KiB, and of its unaligned ends.
+/// The lines of a plan's longest piece, 32 KiB, and of its unaligned ends.
 const MOST_LINES: u64 = (32 << 10) / PushRequest::LINE + 1;
 
-/// Lines that the kernel stores at once: one by each of its threads. The CPU waits for the last of them
-/// before it loads the others: a cache line that it loads too early is taken away from it again.
+/// The number of lines that the kernel stores at once: one per thread. The CPU waits for the last
+/// of them before it loads the others, because it loses a cache line again that it loads too early.
 const BATCH: u64 = 512;
 /// How far ahead cache lines are fetched, in lines: about as many as a core fetches at once.
 const AHEAD: u64 = 64;
 
-/// Polls of a line before the CPU finds out whether the kernel has left.
+/// How often the CPU polls a line before it checks whether the kernel has left.
 const POLLS: u32 = 64;
-/// The same before it asks the driver, and yields.
+/// How often the CPU polls before it asks the driver, and yields.
 const POLLS_OF_DRIVER: u32 = 1 << 14;
 
-/// Bytes of GPU memory with the request: what every backend maps.
+/// The number of bytes of GPU memory that hold the request: the size that every backend maps.
 const GPU_PAGE: u64 = 64 << 10;
-/// The least compute capability: Volta.
+/// The minimum compute capability: Volta.
 const VOLTA: (u32, u32) = (7, 0);
-/// Requests reach this far.
+/// Requests can cover this many bytes.
 const MOST_BYTES: u64 = 256 << 30;
 
-/// The kernel for one buffer.
+/// The kernel that serves one buffer.
 #[derive(Debug)]
 pub(super) struct ResidentKernel {
     allocations: Arc<Allocations>,
@@ -70,10 +71,10 @@ pub(super) struct ResidentKernel {
 
 #[derive(Debug)]
 struct State {
-    /// For the capture mode; `None` for the simulation, which has no captures.
+    /// Used for the capture mode; `None` for the simulation, which has no captures.
     cuda: Option<Arc<Cuda>>,
     stream: Stream,
-    /// The word that the kernel polls, and its mapping.
+    /// The word that the kernel polls, and the mapping of that word.
     request_memory: Arc<DeviceBuffer>,
     request: Mapping,
     host: PooledHostBuffer,
@@ -84,21 +85,21 @@ struct State {
     number: u16,
     /// The number of the last launch, which the kernel writes when it leaves; 0 before the first.
     launch: u32,
-    /// Whether a request has failed: the kernel may still serve it, so there is no other.
+    /// Whether a request has failed. The kernel may still serve it, so no other request is made.
     is_lost: bool,
 }
 
-/// A request whose lines come.
+/// A request whose lines are arriving.
 struct Pending {
-    /// The number of the request before.
+    /// The number of the previous request.
     before: u16,
     limit: Duration,
-    /// When it was first found to take long.
+    /// When the request was first found to take long.
     began: Option<Instant>,
 }
 
 impl ResidentKernel {
-    /// Launches the kernel, and reads by it once.
+    /// Launches the kernel and makes one read through it.
     pub(super) fn new(allocations: Arc<Allocations>, context: &Context) -> Result<Self> {
         let gpu = allocations.buffer().gpu();
         let missing = |reason| Error::NoResidentKernel {
@@ -116,7 +117,7 @@ impl ResidentKernel {
                 "its requests reach 256 GiB, and the buffer is longer",
             ));
         }
-        // Without it the calls below would end a stream capture of the program.
+        // Otherwise the calls below would end a stream capture of the program.
         let _relaxed = cuda.relax_stream_capture();
         Self::start(Arc::clone(&allocations), context, Some(Arc::clone(&cuda)))
     }
@@ -129,15 +130,16 @@ impl ResidentKernel {
         let buffer = Arc::clone(allocations.buffer());
         let gpu = buffer.gpu();
         let request_memory = Arc::new(gpu.allocate(MemoryKind::Plain, GPU_PAGE)?);
-        // At its end the kernel has left, so nothing has to wait for kernels of the program.
+        // The kernel has left by the end, so nothing has to wait for kernels of the program.
         request_memory.free_unwaited();
         let request = context.pin_buffer(&request_memory)?.map()?;
-        // The memory may have a word of its last user, which the kernel must not take as a request.
+        // The memory may hold a word from its last user, which the kernel must not take for a
+        // request.
         request.write_at(0, &0_u64.to_le_bytes())?;
-        // Requests count whole lines, and the first one may begin before the buffer.
+        // Requests count whole lines, and the first line may begin before the buffer.
         let base = buffer.ptr().get() / PushRequest::LINE * PushRequest::LINE;
         let host = PooledHostBuffer::new(gpu, HOST_MEMORY)?;
-        // It may have lines of its last use.
+        // The memory may hold lines from its last use.
         host.write(0, &vec![0; HOST_MEMORY])?;
         let stream = gpu.stream()?;
         let this = Self {
@@ -155,14 +157,14 @@ impl ResidentKernel {
             }),
             allocations,
         };
-        // The first read loads the kernel, which takes long, and shows here whether it works.
+        // The first read loads the kernel, which takes long, and shows whether it works.
         let mut byte = 0;
         // SAFETY: one byte.
         unsafe { this.read(0..1, &mut byte, FIRST_LIMIT) }?;
         Ok(this)
     }
 
-    /// Reads this range of the buffer, at most 32 KiB.
+    /// Reads this range of the buffer, which is at most 32 KiB.
     ///
     /// # Safety
     /// `host` is valid for writing its bytes.
@@ -175,7 +177,7 @@ impl ResidentKernel {
         if range.is_empty() {
             return Ok(());
         }
-        // Asking the driver takes a good part of the time of a short read, and is needed only where
+        // Asking the driver takes a large part of the time of a short read. It is needed only if
         // another library may have freed the memory.
         if !self.allocations.buffer().is_allocation() {
             self.allocations.check(range.clone())?;
@@ -185,7 +187,7 @@ impl ResidentKernel {
             let (what, limit) = ("an earlier read by the resident kernel", limit);
             return Err(gdr_cuda::Error::Deadline { what, limit }.into());
         }
-        // A panic in between leaves a request behind, too.
+        // A panic in between also leaves a request behind.
         state.is_lost = true;
         // SAFETY: the caller's promise.
         unsafe { state.read(range, host, limit) }?;
@@ -212,9 +214,10 @@ impl State {
                 mapped: self.buffer.len(),
             })?;
         self.number = number.get();
-        // One store of an aligned word, so the kernel never sees a part of it.
+        // A single store of an aligned word, so that the kernel never sees part of it.
         self.request.write_at(0, &request.word().to_le_bytes())?;
-        // After the request was stored: a kernel that leaves now may not have seen it.
+        // Checked after the request was stored, because a kernel that is leaving now may have
+        // missed it.
         if self.has_left()? {
             self.launch(before)?;
         }
@@ -234,7 +237,7 @@ impl State {
             }
             let line = at * PushRequest::LINE;
             let group_end = line + GROUP as u64 * PushRequest::LINE;
-            // A whole group inside the range is stored without a look at its single bytes.
+            // A whole group inside the range is stored without examining single bytes.
             if line >= skip && group_end <= skip + len {
                 if at + AHEAD < stored {
                     self.lines().prefetch(at + AHEAD);
@@ -262,13 +265,13 @@ impl State {
             }
             at += 1;
         }
-        // The bytes were loaded with their numbers; nothing after this is loaded before.
+        // The bytes were loaded with their numbers; nothing that follows is loaded earlier.
         fence(Ordering::Acquire);
         Ok(())
     }
 
-    /// The number of the next request. Lines with the same number would be taken for it, so they are
-    /// cleared before numbers come again.
+    /// Returns the number of the next request. Old lines with the same number would be taken for
+    /// its answer, so lines are cleared before numbers repeat.
     fn next_number(&self) -> Result<NonZeroU16> {
         let next = self.number.checked_add(1).and_then(NonZeroU16::new);
         if let Some(next) = next {
@@ -284,7 +287,7 @@ impl State {
         unsafe { PushedLines::new(self.host.cpu_ptr().add(LINES)) }
     }
 
-    /// A line of this request, among the first `MOST_LINES`.
+    /// A line of this request, one of the first `MOST_LINES`.
     #[inline]
     fn line(&self, at: u64, number: NonZeroU16) -> Option<u64> {
         debug_assert!(at < MOST_LINES);
@@ -292,7 +295,7 @@ impl State {
         unsafe { self.lines().line(at, number) }
     }
 
-    /// The same for the lines of a group.
+    /// Like [`Self::line`], for the lines of a group.
     #[inline]
     fn group(&self, at: u64, number: NonZeroU16) -> Option<[u64; GROUP]> {
         debug_assert!(at + GROUP as u64 <= MOST_LINES);
@@ -310,7 +313,7 @@ impl State {
             }
             std::hint::spin_loop();
             polls = polls.wrapping_add(1);
-            // It stores its lines before it leaves.
+            // The kernel stores its lines before it leaves.
             if polls.is_multiple_of(POLLS) && self.has_left()? && get(self).is_none() {
                 self.launch(pending.before)?;
             }
@@ -320,11 +323,11 @@ impl State {
         }
     }
 
-    /// Fails if the kernel did, or after the limit.
+    /// Fails if the kernel has failed, or once the limit has passed.
     #[cold]
     fn check_progress(&self, pending: &mut Pending) -> Result<()> {
         let _relaxed = self.relax_capture();
-        // The kernel is alone on the stream, so an error of the stream is the kernel's.
+        // The kernel is alone on the stream, so a stream error is the kernel's.
         self.stream.is_idle()?;
         let began = *pending.began.get_or_insert_with(Instant::now);
         if began.elapsed() >= pending.limit {
@@ -344,9 +347,9 @@ impl State {
         Ok(self.host.load_u32(LEFT)? == self.launch)
     }
 
-    /// Launches the kernel, which does not serve the request with number `last`.
+    /// Launches the kernel, which ignores the request numbered `last`.
     fn launch(&mut self, last: u16) -> Result<()> {
-        // As around every call of the driver, so that a stream capture elsewhere stays valid.
+        // As around every driver call, so that a stream capture elsewhere stays valid.
         let relaxed = self.relax_capture();
         let host = self.host.gpu_ptr();
         let launch = self.launch.wrapping_add(1);
@@ -367,7 +370,7 @@ impl State {
         unsafe { self.stream.launch(&push) }?;
         // The guard borrows `self`, which changes below.
         drop(relaxed);
-        // Only now: a launch that failed left no kernel that would write this number.
+        // Set only now, because a launch that failed left no kernel to write this number.
         self.launch = launch;
         Ok(())
     }
@@ -376,13 +379,13 @@ impl State {
 impl Drop for State {
     fn drop(&mut self) {
         let _relaxed = self.relax_capture();
-        // The word 0 ends the kernel at once. Without it, it leaves a little later.
+        // The word 0 ends the kernel at once. Otherwise it leaves a little later.
         let ended = self.request.write_at(0, &0_u64.to_le_bytes());
-        // A kernel that still runs uses the memory that is freed next.
+        // A kernel that is still running uses the memory that is freed next.
         let left = self.stream.wait(LEAVE_LIMIT);
         if ended.is_err() || left.is_err() {
             tracing::debug!(?ended, ?left, "a resident kernel did not leave");
-            // It may still use the memory.
+            // The kernel may still use the memory.
             std::mem::forget((
                 Arc::clone(&self.request_memory),
                 Arc::clone(&self.host),
@@ -400,10 +403,10 @@ mod tests {
     use super::*;
 
     const LEN: usize = 100_003;
-    /// For what must come, however slow the machine is.
+    /// The limit for what must arrive, however slow the machine is.
     const LIMIT: Duration = Duration::from_secs(120);
 
-    /// The simulation runs the kernel, though it does not offer it.
+    /// The simulation runs the kernel, although it does not offer it.
     fn simulated() -> (Arc<DeviceBuffer>, ResidentKernel) {
         simulated_by(SimDriver::new(1))
     }
@@ -461,7 +464,7 @@ mod tests {
     fn lines_of_earlier_requests_are_not_taken_for_those_of_a_later_one_with_their_number() {
         let (buffer, kernel) = simulated();
         buffer.write(0, &[1; 4096]).unwrap();
-        // A long read leaves lines with its number, 2, behind.
+        // A long read leaves lines numbered 2, its own number, behind.
         assert_eq!(kernel.state.lock().unwrap().number, 1);
         assert_eq!(read(&kernel, 0, 4096), [1; 4096]);
         buffer.write(0, &[2; 4096]).unwrap();

@@ -1,7 +1,7 @@
-//! Copies of pageable memory by the copy engine, through a ring of page-locked slots.
+//! Copies of pageable memory by the copy engine through a ring of page-locked slots.
 //!
-//! While the engine copies some chunks, CPUs copy others between their slots and the pageable memory.
-//! One CPU is slower than the engine, so long reads have several.
+//! While the engine copies some chunks, CPUs copy others between their slots and the pageable
+//! memory. One CPU is slower than the engine, so several CPUs serve a long read.
 
 use std::ops::Range;
 use std::ptr;
@@ -16,18 +16,18 @@ use crate::cpu::{self, Caching, Routine};
 use crate::error::{Error, Result};
 use crate::plan::{CopyDirection, CopyPlan};
 
-/// Bytes of a slot, at least the longest chunk of a plan: that is 512 KiB.
+/// The size of a slot in bytes, which is at least a plan's longest chunk, 512 KiB.
 const SLOT: usize = 512 << 10;
-/// Slots: up to four are copied by CPUs while others are copied by the engine.
+/// The number of slots: CPUs copy up to four while the engine copies others.
 const SLOTS: usize = 8;
-/// Reads from this length on are stored past the caches, which would not keep them, and would load each
-/// line before it is overwritten.
+/// From this length on, reads use stores that bypass the caches. The caches would not keep the
+/// data, and would load each line before it is overwritten.
 const UNCACHED: u64 = 16 << 20;
 
-/// Streams with a slot of page-locked memory each.
+/// Streams, each with a slot of page-locked memory.
 #[derive(Debug)]
 pub(super) struct Ring {
-    // Dropped before the memory, which it may still use.
+    // Dropped before the memory, which the streams may still use.
     streams: Vec<Stream>,
     memory: PooledHostBuffer,
 }
@@ -46,27 +46,27 @@ impl Ring {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PageableCopy<'a> {
     pub(super) plan: &'a CopyPlan,
-    /// Where the plan begins in the buffer.
+    /// The offset in the buffer where the plan begins.
     pub(super) offset: u64,
     pub(super) host: *mut u8,
-    /// For stores past the caches.
+    /// Used for stores that bypass the caches.
     pub(super) routine: &'static Routine,
     pub(super) limit: Duration,
 }
 
-/// A copy through a ring, in pieces that several threads may copy.
+/// A copy through a ring, divided into pieces that several threads may copy.
 ///
-/// Piece `n` uses slot `n % SLOTS`. Pieces are begun in order, and each waits for pieces before it only,
-/// so whichever threads there are, one of them goes on.
+/// Piece `n` uses slot `n % SLOTS`. Pieces are begun in order, and each waits only for earlier
+/// pieces. So however many threads there are, one of them makes progress.
 pub(super) struct RingCopy<'a> {
     ring: &'a Ring,
     buffer: &'a DeviceBuffer,
     request: PageableCopy<'a>,
     pieces: Vec<Range<u64>>,
     start: Instant,
-    /// The number of pieces that were queued in each slot.
+    /// The number of pieces that have been queued in each slot.
     queued: [AtomicUsize; SLOTS],
-    /// The first piece that is not copied: there is no such piece until one fails.
+    /// The first piece that was not copied; past the last piece until one fails.
     stop: AtomicUsize,
     error: Mutex<Option<(usize, Error)>>,
 }
@@ -101,28 +101,28 @@ impl<'a> RingCopy<'a> {
         self.pieces.len()
     }
 
-    /// Queues what needs no other piece, before the first [`RingCopy::copy_piece`].
+    /// Queues the pieces that depend on no other piece, before the first [`RingCopy::copy_piece`].
     pub(super) fn begin(&self) {
         if self.request.plan.request().direction == CopyDirection::FromGpu {
-            // The engine needs nothing from the host to fill the slots, so all of them begin at
+            // The engine needs nothing from the host to fill the slots, so all of them start at
             // once.
             (0..SLOTS.min(self.len())).for_each(|at| self.queue(at));
         }
     }
 
-    /// Copies piece `at`, unless one before it has failed.
+    /// Copies piece `at`, unless an earlier one has failed.
     pub(super) fn copy_piece(&self, at: usize) {
         match self.request.plan.request().direction {
             CopyDirection::FromGpu => {
                 if self.arrives(at) {
                     self.copy_by_cpu(at);
-                    // The slot is free: its next piece is queued at once, so that the engine does
+                    // The slot is free. Its next piece is queued at once, so that the engine does
                     // not wait for a CPU.
                     self.queue(at + SLOTS);
                 }
             }
             CopyDirection::ToGpu => {
-                // The engine must have read the piece that was in the slot before.
+                // The engine must have read the slot's previous piece.
                 let is_free = at.checked_sub(SLOTS).is_none_or(|user| self.arrives(user));
                 if is_free && self.goes_on(at) {
                     self.copy_by_cpu(at);
@@ -132,13 +132,13 @@ impl<'a> RingCopy<'a> {
         }
     }
 
-    /// Waits for the pieces that no later one has waited for. If a piece failed, returns the number of
-    /// bytes before it, which were copied, and the error.
+    /// Waits for the pieces that no later piece has waited for. If a piece failed, returns the
+    /// error and the number of bytes before that piece, which were copied.
     pub(super) fn finish(self) -> Result<(), (u64, Error)> {
         if self.request.plan.request().direction == CopyDirection::ToGpu {
             let end = self.len().min(self.stop.load(Ordering::Relaxed));
-            // Only the last piece of each slot: the earlier ones were waited for when their slots
-            // were used again.
+            // Waits only for each slot's last piece: the earlier ones were waited for when their
+            // slots were reused.
             for at in end.saturating_sub(SLOTS)..end {
                 self.arrives(at);
             }
@@ -160,14 +160,14 @@ impl<'a> RingCopy<'a> {
 
     fn fail(&self, at: usize, error: Error) {
         let mut first = self.error.lock().unwrap_or_else(PoisonError::into_inner);
-        // The first failure in the order of the bytes decides how many were copied for certain.
+        // The first failure in byte order decides how many bytes were certainly copied.
         if first.as_ref().is_none_or(|(other, _)| at < *other) {
             self.stop.fetch_min(at, Ordering::Relaxed);
             *first = Some((at, error));
         }
     }
 
-    /// Queues the engine's copy of piece `at`, if there is one, and it goes on.
+    /// Queues the engine's copy of piece `at`, if there is such a piece, and starts it.
     fn queue(&self, at: usize) {
         let Some(piece) = self.pieces.get(at).filter(|_| self.goes_on(at)) else {
             return;
@@ -186,11 +186,11 @@ impl<'a> RingCopy<'a> {
         }
     }
 
-    /// Waits until the engine has copied piece `at`. Returns `false` if it, or one before it, has
-    /// failed.
+    /// Waits until the engine has copied piece `at`. Returns `false` if this piece or an earlier
+    /// one has failed.
     fn arrives(&self, at: usize) -> bool {
         let slot = at % SLOTS;
-        // Another thread may not have come to queue it yet.
+        // Another thread may not have queued the piece yet.
         while self.goes_on(at) && self.queued[slot].load(Ordering::Acquire) <= at / SLOTS {
             if self.left().is_zero() {
                 let (what, limit) = ("a chunk of a copy", self.request.limit);
@@ -201,7 +201,7 @@ impl<'a> RingCopy<'a> {
         if !self.goes_on(at) {
             return false;
         }
-        // A slot has a stream of its own, so this waits for no other piece.
+        // Each slot has its own stream, so this waits for no other piece.
         match self.ring.streams[slot].wait(self.left()) {
             Ok(()) => true,
             Err(error) => {

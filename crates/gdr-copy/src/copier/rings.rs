@@ -10,12 +10,12 @@ use super::ring::Ring;
 /// How many rings are kept for later copies.
 const MOST_KEPT: usize = 8;
 
-/// The rings of a GPU that no copy uses: all copiers of the GPU share them, as a program may map
-/// hundreds of buffers. They end with the last of these.
+/// A GPU's idle rings. All copiers of the GPU share them, because a program may map hundreds of
+/// buffers. They are freed with the last copier.
 #[derive(Debug, Default)]
 pub(super) struct Rings(Mutex<Vec<Ring>>);
 
-/// A GPU that had rings, and may have them.
+/// A GPU that has had rings, and may still have them.
 struct Known {
     driver: Weak<dyn Driver>,
     device: Ordinal,
@@ -30,7 +30,7 @@ impl Rings {
         let (driver, device) = (Arc::downgrade(gpu.driver()), gpu.info().ordinal);
         let mut known = lock(&KNOWN);
         known.retain(|it| it.rings.strong_count() > 0);
-        // The driver as well as the number: a simulated GPU has the number of a real one.
+        // Compares the driver too: a simulated GPU has the same number as a real one.
         let is_same = |it: &&Known| it.device == device && Weak::ptr_eq(&it.driver, &driver);
         let found = known.iter().find(is_same);
         if let Some(rings) = found.and_then(|it| it.rings.upgrade()) {
@@ -45,23 +45,23 @@ impl Rings {
         rings
     }
 
-    /// One for a copy, if one is not in use.
+    /// Takes an idle ring for a copy, if there is one.
     pub(super) fn take(&self) -> Option<Ring> {
         lock(&self.0).pop()
     }
 
-    /// Only after a copy that succeeded: the streams of others may not be idle.
+    /// Called only after a copy that succeeded: otherwise the streams may not be idle.
     pub(super) fn keep(&self, ring: Ring) {
         let mut rings = lock(&self.0);
-        // Copies at the same time may have made more, and the surplus ends here.
+        // Concurrent copies may have made more rings; the surplus is freed here.
         if rings.len() < MOST_KEPT {
             rings.push(ring);
         }
     }
 
-    /// Ends those that are not in use.
+    /// Frees the idle rings.
     pub(super) fn clear(&self) {
-        // Dropped when they are no longer locked.
+        // Dropped after the lock is released.
         let _ended = std::mem::take(&mut *lock(&self.0));
     }
 }

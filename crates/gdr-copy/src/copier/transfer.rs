@@ -10,8 +10,8 @@ use crate::error::{Error, Result};
 
 /// A copy that may still run, from [`Copier::start_read`] or [`Copier::start_write`].
 ///
-/// Two transfers are in no order. Until one is complete, its GPU memory and host memory stay
-/// allocated; what their bytes are meanwhile is not defined. A transfer that is dropped goes on.
+/// Transfers are not ordered with each other. Until one is complete, its GPU memory and host memory
+/// stay allocated, and their contents are undefined. A dropped transfer still runs to its end.
 ///
 /// [`Copier::start_read`]: super::Copier::start_read
 /// [`Copier::start_write`]: super::Copier::start_write
@@ -35,7 +35,7 @@ impl Transfer {
         }
     }
 
-    /// The bytes of the copy.
+    /// The number of bytes to copy.
     #[expect(
         clippy::len_without_is_empty,
         reason = "a length of the copy, not of a container"
@@ -55,7 +55,7 @@ impl Transfer {
         let is_complete = engine
             .is_complete(stream)
             .map_err(|source| self.incomplete(source))?;
-        // The stream goes back only now: the next copy on it must not wait for this one.
+        // The stream is returned only now, because the next copy on it must not wait for this one.
         if is_complete {
             self.end();
         }
@@ -66,8 +66,8 @@ impl Transfer {
     /// memory, visible to kernels that are launched afterwards.
     ///
     /// # Errors
-    /// [`Error::Incomplete`]: the copy failed, or `limit` has passed. After the latter the copy goes
-    /// on, and this can be called again.
+    /// [`Error::Incomplete`]: the copy failed, or `limit` has passed. In the latter case the copy
+    /// continues, and this can be called again.
     pub fn wait(&mut self, limit: Duration) -> Result<()> {
         if let Some((engine, stream)) = &self.running {
             engine
@@ -84,7 +84,7 @@ impl Transfer {
         }
     }
 
-    /// The engine does not report how far it came.
+    /// The engine does not report its progress.
     fn incomplete(&self, source: Error) -> Error {
         Error::Incomplete {
             copied: 0,

@@ -1,4 +1,4 @@
-//! The thread that makes the calls of the copy engine.
+//! The thread that calls the copy engine.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -16,24 +16,26 @@ use crate::error::Result;
 use gdr_process::PerProcess;
 use gdr_process::block_signals;
 
-/// How many reads it serves at one time; further ones are loads.
+/// How many reads the thread serves at a time; further reads use loads.
 pub(super) const SLOTS: usize = 8;
-/// How long it looks for another request before it sleeps: to wake it takes longer than a short read.
+/// How long the thread looks for another request before it sleeps: waking it takes longer than a
+/// short read.
 const AWAKE: Duration = Duration::from_micros(50);
-/// Waking it takes about as long as loading this many bytes.
+/// Waking the thread takes about as long as loading this many bytes.
 const WORTH_WAKING: u64 = 32 << 10;
-/// Reads that are closer to each other than this come in a row.
+/// Reads at shorter intervals than this count as consecutive.
 const IN_A_ROW: Duration = Duration::from_micros(100);
-/// The thread does not queue a read that has fewer bytes left.
+/// The thread does not queue a read that has fewer bytes left than this.
 const LEAST: u64 = 8 << 10;
-/// How long nothing may arrive before the stream is asked for an error, and then before it counts as
-/// broken.
+/// How long nothing may arrive before the stream is checked for an error, and then before it counts
+/// as broken.
 const LATE: Duration = Duration::from_millis(1);
 const LIMIT: Duration = Duration::from_secs(10);
-/// A reader that takes nothing for so long was left by a jump, or interrupted: it loads the rest.
+/// A reader that takes nothing for this long was left by a jump, or was interrupted and loads the
+/// rest itself.
 const IDLE: Duration = Duration::from_millis(10);
 
-/// The thread of a GPU, which exists as long as the process.
+/// A GPU's thread, which exists as long as the process.
 #[derive(Debug)]
 pub(super) struct EngineThread {
     slots: [Slot; SLOTS],
@@ -42,7 +44,7 @@ pub(super) struct EngineThread {
     started: Instant,
     /// When the last short read began, in microseconds since the start.
     last_short: AtomicU64,
-    /// What may be read, by number.
+    /// The buffers that may be read, by number.
     sources: Mutex<HashMap<u64, Arc<Allocations>>>,
     last_source: AtomicU64,
 }
@@ -62,7 +64,7 @@ impl EngineThread {
         }
     }
 
-    /// Returns the thread of this GPU, and starts it at the first call.
+    /// Returns this GPU's thread, starting it on the first call.
     pub(super) fn of(gpu: &Gpu) -> Result<&'static Self> {
         static THREADS: PerProcess<Threads> = PerProcess::new();
         let is_same = |other: &Gpu| {
@@ -72,7 +74,7 @@ impl EngineThread {
         if let Some((_, thread)) = all.iter().find(|(other, _)| is_same(other)) {
             return Ok(thread);
         }
-        // Readers may look at a slot at any time, also after a copy was left.
+        // Readers may look at a slot at any time, even after a copy was left.
         let this: &'static Self = Box::leak(Box::new(Self::new()));
         let served = gpu.clone();
         let builder = thread::Builder::new().name("gdr-engine".to_owned());
@@ -88,16 +90,16 @@ impl EngineThread {
         Ok(this)
     }
 
-    /// Allows reads of a buffer; returns their number.
+    /// Allows reads of a buffer, and returns its number.
     pub(super) fn add(&self, source: Arc<Allocations>) -> u64 {
         let number = self.last_source.fetch_add(1, Ordering::Relaxed) + 1;
         lock(&self.sources).insert(number, source);
         number
     }
 
-    /// Allows them no longer, and waits until the copy engine does nothing for them.
+    /// Forbids further reads, and waits until the copy engine does nothing more for them.
     pub(super) fn remove(&self, source: u64) {
-        // First, so that no request for it begins any more.
+        // Set first, so that no more requests for it begin.
         lock(&self.sources).remove(&source);
         let start = Instant::now();
         while self.slots.iter().any(|slot| slot.serves(source)) {
@@ -109,30 +111,30 @@ impl EngineThread {
         }
     }
 
-    /// Returns whether a read of this length is shorter with the thread than by loads alone. A short
-    /// read is where the thread is awake; only short reads in a row wake it.
+    /// Returns whether a read of this length is faster with the thread than by loads alone. A short
+    /// read is faster only if the thread is awake, and only consecutive short reads wake it.
     pub(super) fn is_worth(&self, len: u64, now: Instant) -> bool {
         if len >= WORTH_WAKING {
             return true;
         }
-        // In microseconds since the start, so that one atomic word has the time.
+        // In microseconds since the start, so that the time fits one atomic word.
         let now = now.saturating_duration_since(self.started).as_micros() as u64;
         let last = self.last_short.swap(now, Ordering::Relaxed);
         let in_a_row = u128::from(now.saturating_sub(last)) < IN_A_ROW.as_micros();
         in_a_row || self.waiting.load(Ordering::Relaxed) == 0
     }
 
-    /// A slot that is free, for the reader with this lease.
+    /// A free slot for the reader with this lease.
     pub(super) fn claim(&'static self, lease: &Lease) -> Option<&'static Slot> {
         self.slots.iter().find(|slot| slot.claim(lease))
     }
 
-    /// Wakes the thread, after a request was posted.
+    /// Wakes the thread after a request was posted.
     pub(super) fn wake(&self) {
-        // Sequentially consistent, as the request and what `sleep` does.
+        // Sequentially consistent, like the request and the accesses in `sleep`.
         if self.waiting.load(Ordering::SeqCst) != 0 {
             self.waiting.store(0, Ordering::SeqCst);
-            // Fails for an address that does not exist only.
+            // Fails only for an address that does not exist.
             let _ = futex::wake(&self.waiting, futex::Flags::PRIVATE, 1);
         }
     }
@@ -145,7 +147,7 @@ impl EngineThread {
             if self.slots.iter().any(Slot::is_posted) {
                 break;
             }
-            // Returns at once where the word is 0 already; signals are blocked.
+            // Returns at once if the word is already 0; signals are blocked.
             let _ = futex::wait(&self.waiting, futex::Flags::PRIVATE, 1, None);
         }
         self.waiting.store(0, Ordering::SeqCst);
@@ -161,7 +163,7 @@ impl EngineThread {
         let mut worked = Instant::now();
         loop {
             let mut is_busy = false;
-            // Without waiting at any slot, so that a slow read does not hold up the others.
+            // Waits at no slot, so that a slow read does not hold up the others.
             for (slot, work) in self.slots.iter().zip(&mut works) {
                 is_busy |= self.advance(slot, work, gpu);
             }
@@ -171,12 +173,12 @@ impl EngineThread {
                 self.sleep();
                 worked = Instant::now();
             }
-            // The reader may have to run on this CPU.
+            // The reader may need this CPU.
             thread::yield_now();
         }
     }
 
-    /// Does what can be done at a slot without waiting. Returns whether there is work.
+    /// Does what can be done at a slot without waiting. Returns whether there was work.
     fn advance(&self, slot: &Slot, work: &mut SlotWork, gpu: &Gpu) -> bool {
         let Some(job) = &mut work.job else {
             let Some(request) = slot.take() else {
@@ -203,7 +205,7 @@ impl EngineThread {
             }
             Err(error) => {
                 tracing::debug!(%error, "the rest of a read is made by loads");
-                // Its reader may still look at it.
+                // The slot's reader may still look at it.
                 ring.is_broken = true;
                 work.job = None;
                 slot.finish();
@@ -212,7 +214,7 @@ impl EngineThread {
         true
     }
 
-    /// `None` where the read is not worth it any more.
+    /// Returns `None` if the read is no longer worthwhile.
     fn begin(
         &self,
         slot: &Slot,
@@ -224,11 +226,10 @@ impl EngineThread {
         let Some(source) = source else {
             return Ok(None);
         };
-        // The allocation may have been freed, and its address used again, since the source was
-        // added.
+        // The allocation may have been freed, and its address reused, since the source was added.
         source.check(request.offset..request.offset.saturating_add(request.len))?;
         if work.ring.as_ref().is_some_and(|ring| ring.is_broken) {
-            // The reader that could still look at it has left: there is another one.
+            // The reader that could still look at it has left, because there is another one.
             work.ring = None;
         }
         if work.ring.is_none() {
@@ -237,7 +238,7 @@ impl EngineThread {
         let (Some(ring), copied) = (&work.ring, slot.copied()) else {
             return Ok(None);
         };
-        // The reader has loaded the rest by the time a piece would arrive.
+        // The reader will have loaded the rest by the time a piece would arrive.
         if request.len.saturating_sub(copied) < LEAST {
             return Ok(None);
         }
@@ -259,7 +260,7 @@ impl EngineThread {
     }
 }
 
-/// What the thread does for a slot.
+/// The thread's work for a slot.
 struct SlotWork {
     ring: Option<Ring>,
     job: Option<Job>,
@@ -272,13 +273,13 @@ impl SlotWork {
     };
 }
 
-/// Page-locked memory with a flag for each piece that is under way, and the stream that writes both.
+/// Page-locked memory with a flag for each piece in progress, and the stream that writes both.
 struct Ring {
-    // Dropped before the memory, which it may still use.
+    // Dropped before the memory, which the stream may still use.
     stream: Stream,
-    /// Memory of this process: a reader does not fault when the program ends the context.
+    /// Memory of this process, so that a reader does not fault when the program ends the context.
     memory: Arc<HostBuffer>,
-    /// The flag of the next piece. It differs from the flag that the same place held before.
+    /// The flag of the next piece. It differs from the previous flag in the same place.
     next_flag: u32,
     is_broken: bool,
 }
@@ -287,7 +288,7 @@ impl Ring {
     fn new(gpu: &Gpu) -> Result<Self> {
         let memory = Arc::new(gpu.register_host(RING_WITH_FLAGS)?);
         for number in 0..AHEAD {
-            // The flags of pieces begin at 1.
+            // Flags of pieces begin at 1.
             memory.store_u32(flag_of(number), 0)?;
         }
         Ok(Self {
@@ -311,13 +312,13 @@ struct Job {
     /// When a piece arrived, and when the stream was asked for errors.
     moved: Instant,
     asked: Instant,
-    /// The progress of the reader, and when that was first seen.
+    /// The reader's progress, and when it was first seen.
     copied: u64,
     copied_at: Instant,
 }
 
 impl Job {
-    /// Queues pieces that may be queued. Returns whether the work is over.
+    /// Queues the pieces that may be queued. Returns whether the work is over.
     fn advance(&mut self, slot: &Slot, ring: &mut Ring) -> Result<bool> {
         self.queue(slot, ring)?;
         while self.arrived < self.next && self.has_arrived(ring)? {
@@ -325,7 +326,7 @@ impl Job {
             self.moved = Instant::now();
         }
         if self.arrived < self.next {
-            // Seldom, because it is a call of the driver.
+            // Called rarely, because it is a driver call.
             if self.asked.elapsed() >= LATE {
                 self.asked = Instant::now();
                 // After a failure the driver never writes the flag, and only the stream shows the
@@ -343,12 +344,12 @@ impl Job {
             self.is_stopped = !self.has_progress(slot);
             return Ok(false);
         }
-        // All flags are there: the stream is idle by now, and lets go the memory of the copies.
+        // All flags have arrived: the stream is idle by now, and releases the memory of the copies.
         ring.stream.wait(LIMIT)?;
         Ok(true)
     }
 
-    /// Returns whether the reader, for which the next piece waits, is there and takes pieces.
+    /// Returns whether the reader that the next piece waits for is there and taking pieces.
     fn has_progress(&mut self, slot: &Slot) -> bool {
         let copied = slot.copied();
         if copied != self.copied {
@@ -363,7 +364,7 @@ impl Job {
             && self.next - self.arrived < AHEAD
         {
             let (number, piece) = (self.next, self.pieces.range(self.next));
-            // The place still has bytes that the reader has not taken.
+            // The place still holds bytes that the reader has not taken.
             if slot.copied() < self.pieces.free_after(number) {
                 return Ok(());
             }
@@ -373,21 +374,22 @@ impl Job {
             }
             self.next += 1;
             let flag = ring.next_flag;
-            // Counted on from request to request: a flag that an earlier piece left is another
-            // number.
+            // Counted on from request to request, so that a flag left by an earlier piece has
+            // another number.
             ring.next_flag = flag.wrapping_add(1);
             let (place, len) = (self.pieces.place(piece.start), piece.end - piece.start);
             let (buffer, memory) = (self.source.buffer(), &ring.memory);
             let from = self.offset + piece.start;
             ring.stream
                 .queue_read(buffer, from, memory, place, len as usize)?;
-            // On the same stream after the copy, so that the flag shows that the bytes are there.
+            // Queued on the same stream after the copy, so that the flag shows that the bytes have
+            // arrived.
             ring.stream.queue_flag(memory, flag_of(number), flag)?;
         }
         Ok(())
     }
 
-    /// Returns whether the next piece to arrive has.
+    /// Returns whether the next piece has arrived.
     fn has_arrived(&self, ring: &Ring) -> Result<bool> {
         let behind = (self.next - self.arrived) as u32;
         let flag = ring.next_flag.wrapping_sub(behind);

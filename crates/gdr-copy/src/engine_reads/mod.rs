@@ -1,19 +1,20 @@
 //! Reads by the copy engine for callers that may not wait.
 //!
-//! A read that signal handlers may make, interrupt and leave by a jump can neither take a lock nor
-//! allocate nor call the driver, which does both: the thread itself, or one that waits for it, may hold
-//! what it needs. So a thread of this crate makes the calls. The reader posts its request in a [`slot`]
-//! and loads the bytes by CPU, from the first on; whenever the piece where it is has arrived in
-//! page-locked memory, it takes it from there. It is never slower than its loads, whatever becomes of
-//! the thread, the driver or the GPU.
+//! A read that signal handlers may make, interrupt and leave by a jump cannot take a lock,
+//! allocate, or call the driver, which does both: the same thread, or one that waits for it, may
+//! hold what it needs. A thread of this crate therefore makes the calls. The reader posts its
+//! request in a [`slot`] and loads the bytes by CPU, starting with the first. Whenever the piece it
+//! has reached has arrived in page-locked memory, it takes the piece from there. The read is never
+//! slower than its loads, whatever becomes of the thread, the driver or the GPU.
 //!
-//! The copy engine writes into page-locked memory of this module only, never into the reader's. After
-//! a read that has returned it reads nothing, unless the driver keeps the thread for longer than
-//! 1 ms in the call that queues a piece; [`EngineReads`] waits for that when it is dropped.
+//! The copy engine writes only into page-locked memory of this module, never into the reader's. It
+//! reads nothing for a read that has returned, unless the driver keeps the thread for longer than 1
+//! ms in the call that queues a piece; dropping [`EngineReads`] waits for that.
 //!
 //! # Order
-//! Over PCIe the first loads of a read come after the stores that its thread made before, and their bytes
-//! come back when these have arrived; the request, which is posted then, reads what was stored.
+//! Over PCIe the first loads of a read follow the stores that its thread made earlier, and their
+//! bytes come back after these have arrived. The request is posted only then, so it reads what was
+//! stored.
 
 mod engine_thread;
 mod pieces;
@@ -37,17 +38,17 @@ use crate::cpu::{self, Caching, Routine};
 use crate::error::{Error, Result};
 use crate::mapping::Mapping;
 
-/// What is loaded at once, between two looks for a piece: it takes a PCIe round trip.
+/// The number of bytes loaded at once between two looks for a piece: this takes a PCIe round trip.
 const BLOCK: u64 = 1 << 10;
-/// What a load of a block from a simulated GPU takes, so that its copy engine, which is a thread, is useful
-/// as well.
+/// How long a load of a block from a simulated GPU takes, so that its copy engine, which is a
+/// thread, is useful too.
 const SIMULATED_BLOCK: Duration = Duration::from_micros(10);
-/// How long a read that is complete waits until nothing is read for it.
+/// How long a complete read waits until nothing more is read for it.
 const MOST_WAIT: Duration = Duration::from_millis(1);
-/// Reads from this length on are stored past the caches.
+/// From this length on, reads use stores that bypass the caches.
 const UNCACHED: usize = 16 << 20;
 
-/// Reads of a mapping by the copy engine of its GPU.
+/// Reads of a mapping by its GPU's copy engine.
 #[derive(Debug)]
 pub struct EngineReads {
     mapping: Arc<Mapping>,
@@ -62,11 +63,11 @@ pub struct EngineReads {
 }
 
 impl EngineReads {
-    /// Reads of `mapping`, which begins in `buffer` and may end after it. Starts a thread for the GPU,
-    /// unless it has one; it sleeps while nothing is read.
+    /// Reads `mapping`, which begins in `buffer` and may end after it. Starts a thread for the GPU
+    /// unless there is one; the thread sleeps while nothing is read.
     ///
     /// # Errors
-    /// [`Error::MappedElsewhere`] if it does not begin there; [`Error::Gpu`].
+    /// [`Error::MappedElsewhere`] if the mapping does not begin there; [`Error::Gpu`].
     pub fn new(mapping: Arc<Mapping>, buffer: impl Into<Arc<DeviceBuffer>>) -> Result<Self> {
         let buffer = buffer.into();
         let (mapped, allocated) = (mapping.device_ptr(), buffer.ptr());
@@ -90,18 +91,18 @@ impl EngineReads {
         })
     }
 
-    /// The bytes that came by the copy engine so far; the CPU loaded the others.
+    /// The number of bytes that the copy engine has delivered so far; the CPU loaded the others.
     pub fn taken(&self) -> u64 {
         self.taken.load(Ordering::Relaxed)
     }
 
-    /// Copies `len` bytes at `offset` to `host`, as [`Mapping::read_at`] does. Signal handlers may call it, and
-    /// may leave it by a jump: it takes no lock, allocates nothing and calls no function that does, and a
-    /// byte is written to `host` by the calling thread only. What a read that was left still uses is freed by
-    /// [`Lease::end`].
+    /// Copies `len` bytes at `offset` to `host`, as [`Mapping::read_at`] does. Signal handlers may
+    /// call this function, and may leave it by a jump: it takes no lock, allocates nothing and
+    /// calls no function that does, and only the calling thread writes to `host`. [`Lease::end`]
+    /// frees what an abandoned read still uses.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`], [`Error::ForkedChild`], with nothing read.
+    /// [`Error::OutOfRange`] or [`Error::ForkedChild`], and nothing is read.
     ///
     /// # Safety
     /// - `host` is valid for writing `len` bytes, and not in a mapping.
@@ -117,20 +118,20 @@ impl EngineReads {
             is_simulated: self.is_simulated,
         };
         let at = self.start.saturating_add(offset);
-        // What goes beyond the allocation is not the copy engine's.
+        // The copy engine does not read past the allocation.
         let is_in_buffer = at
             .checked_add(reader.len)
             .is_some_and(|end| end <= self.len);
         let first = reader.first_block();
-        // Earlier stores leave the CPU first. The loads of the first block then arrive after them,
-        // and the request is posted after the loads (see the module page).
+        // Earlier stores leave the CPU first. The first block's loads then arrive after them, and
+        // the request is posted after the loads (see the module page).
         self.mapping.flush();
         reader.load(0, first);
         let is_worth =
             is_in_buffer && first < reader.len && self.thread.is_worth(reader.len, Instant::now());
         let claimed = is_worth.then(|| self.thread.claim(lease));
         let Some(slot) = claimed.flatten() else {
-            // A claim that failed leaves a slot in the lease.
+            // A failed claim leaves a slot in the lease.
             lease.end();
             reader.load(first, reader.len);
             return Ok(());
@@ -141,11 +142,11 @@ impl EngineReads {
             len: reader.len,
         };
         slot.post(request, first);
-        // After the request: a thread that is about to sleep looks for one once more.
+        // Called after the request: a thread that is about to sleep looks for one once more.
         self.thread.wake();
         let taken = reader.go_on(slot, &pieces_of(&request, self.buffer), first);
         slot.stop();
-        // What is in progress reads memory that the caller may free next.
+        // A copy in progress reads memory that the caller may free next.
         wait_briefly(|| !slot.is_read());
         lease.end();
         self.taken.fetch_add(taken, Ordering::Relaxed);
@@ -172,7 +173,7 @@ struct Reader {
 impl Reader {
     /// Bytes of the first block, which ends with a line.
     fn first_block(&self) -> u64 {
-        // Up to the end of a line, so that all later loads begin with one.
+        // Ends at the end of a line, so that all later loads begin at a line.
         let into_line = self.window.addr() as u64 % 64;
         self.len.min(BLOCK - into_line)
     }
@@ -198,12 +199,12 @@ impl Reader {
         }
     }
 
-    /// Takes pieces from `at` on as they arrive, and loads what has not arrived. Returns the number of
-    /// bytes that it took.
+    /// Takes pieces from `at` on as they arrive, and loads what has not arrived. Returns the number
+    /// of bytes taken.
     fn go_on(&self, slot: &Slot, pieces: &Pieces, mut at: u64) -> u64 {
         let mut taken = 0;
         while at < self.len {
-            // The loads may be inside a piece: when it arrives, the rest of it is taken.
+            // The loads may be inside a piece: the rest of it is taken when it arrives.
             let number = pieces.with(at);
             match slot.arrived(number) {
                 Some(ring) => {
@@ -216,7 +217,8 @@ impl Reader {
                 }
                 None => {
                     if !slot.is_queued(number) {
-                        // The thread may have to run on this CPU, as in a process that is bound to one.
+                        // The thread may need this CPU, for example in a process that is bound to
+                        // one.
                         thread::yield_now();
                     }
                     let end = self.len.min(at + BLOCK);
@@ -224,7 +226,7 @@ impl Reader {
                     at = end;
                 }
             }
-            // Only now may the thread use the places of these bytes again.
+            // Only now may the thread reuse the places of these bytes.
             slot.progress(at);
         }
         taken
@@ -250,11 +252,11 @@ impl Reader {
     }
 }
 
-/// Waits until it is so, but not long.
+/// Waits, but not long, until the condition holds.
 fn wait_briefly(is_so: impl Fn() -> bool) {
     let start = Instant::now();
     while !is_so() && start.elapsed() < MOST_WAIT {
-        // The thread may have to run on this CPU.
+        // The thread may need this CPU.
         thread::yield_now();
     }
 }

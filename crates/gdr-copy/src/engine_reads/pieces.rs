@@ -1,10 +1,10 @@
-//! How a read falls into pieces of the copy engine.
+//! How a read is divided into pieces for the copy engine.
 
 use std::ops::Range;
 
 /// Bytes of a ring.
 pub(super) const RING: usize = 4 << 20;
-/// The most pieces of a read that are queued and not copied yet.
+/// The most pieces of a read that are queued but not yet copied.
 pub(super) const AHEAD: usize = 8;
 /// The shortest and the longest piece; each costs some microseconds.
 const SHORTEST: u64 = 64 << 10;
@@ -15,7 +15,7 @@ const ALIGNMENT: u64 = 4 << 10;
 /// The pieces of a read, numbered in order, and their places in the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Pieces {
-    /// Bytes of the first piece that are before the read.
+    /// The number of bytes of the first piece that precede the read.
     skip: u64,
     len: u64,
     /// A power of two.
@@ -30,17 +30,17 @@ impl Pieces {
         Self {
             skip: address % ALIGNMENT,
             len,
-            // A power of two divides the ring, so that no piece goes over its end.
+            // A piece is a power of two, which divides the ring, so no piece crosses its end.
             chunk: chunk.clamp(SHORTEST, LONGEST).next_power_of_two(),
         }
     }
 
-    /// How many there are.
+    /// The number of pieces.
     pub(super) fn count(&self) -> usize {
         (self.skip + self.len).div_ceil(self.chunk) as usize
     }
 
-    /// The number of the piece with the byte at `at`.
+    /// The number of the piece that contains the byte at `at`.
     pub(super) fn with(&self, at: u64) -> usize {
         ((self.skip + at) / self.chunk) as usize
     }
@@ -57,7 +57,8 @@ impl Pieces {
         (self.skip + at) as usize % RING
     }
 
-    /// How many first bytes the reader must have before piece `number` may take its place in the ring.
+    /// How many leading bytes the reader must have before piece `number` may take its place in the
+    /// ring.
     pub(super) fn free_after(&self, number: usize) -> u64 {
         let end = (number as u64 + 1) * self.chunk;
         end.saturating_sub(RING as u64 + self.skip)

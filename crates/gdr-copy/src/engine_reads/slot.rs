@@ -1,28 +1,29 @@
-//! The slots by which readers and the thread of the copy engine exchange requests.
+//! The slots through which readers and the copy engine's thread exchange requests.
 //!
-//! A slot holds a few words that both sides write: neither ever waits for the other to do so. The reader
-//! claims a slot, posts its request there, and looks which pieces have arrived; the thread takes the
-//! request, and says which pieces it has queued. The slot is free when both have left it.
+//! A slot holds a few words that both sides write; neither side ever waits for the other to do so.
+//! The reader claims a slot, posts its request there, and checks which pieces have arrived. The
+//! thread takes the request and reports which pieces it has queued. The slot is free once both have
+//! left it.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence};
 
 use super::pieces::{AHEAD, Pieces, RING};
 
-/// In the state: a reader uses the slot; the other bits are the address of its lease.
+/// State bit: a reader uses the slot; the other bits hold the address of its lease.
 const READER: usize = 1;
-/// In the state: there is a request that the thread has not taken.
+/// State bit: there is a request that the thread has not taken.
 const POSTED: usize = 2;
-/// In the state: the thread works on the request, and the copy engine may, too.
+/// State bit: the thread works on the request, and the copy engine may do so too.
 const THREAD: usize = 4;
 const FLAGS: usize = READER | POSTED | THREAD;
 
-/// The progress of a reader that takes nothing any more.
+/// The progress of a reader that takes nothing more.
 const ENDED: u64 = u64::MAX;
 
-/// The distance of two flags: a line of its own for each.
+/// The distance between two flags: each has its own line.
 const FLAG: usize = 64;
-/// Bytes of a ring with the flags after it.
+/// The size in bytes of a ring and the flags that follow it.
 pub(super) const RING_WITH_FLAGS: usize = RING + AHEAD * FLAG;
 
 /// The place of the flag of piece `number` in a ring.
@@ -47,23 +48,24 @@ pub(super) struct Slot {
     source: AtomicU64,
     offset: AtomicU64,
     len: AtomicU64,
-    /// The first bytes of the request that the reader has, from wherever; or [`ENDED`].
+    /// The number of leading bytes of the request that the reader has, from either source; or
+    /// [`ENDED`].
     copied: AtomicU64,
-    /// Written by the thread, before `queued`: the ring, and the flag that piece 0 would have.
+    /// Written by the thread before `queued`: the ring, and the flag that piece 0 would have.
     ring: AtomicPtr<u8>,
     flag: AtomicU32,
     first: AtomicUsize,
-    /// The pieces from the first to before this one may be queued.
+    /// The pieces from the first up to, but not including, this one may be queued.
     queued: AtomicUsize,
 }
 
 impl Slot {
-    /// Claims it for the reader with this lease, unless it is in use.
+    /// Claims the slot for the reader with this lease, unless it is in use.
     pub(super) fn claim(&'static self, lease: &Lease) -> bool {
         lease
             .slot
             .store(ptr::from_ref(self).cast_mut(), Ordering::Relaxed);
-        // A handler that leaves the read from here on finds the slot in the lease.
+        // A handler that leaves the read after this point finds the slot in the lease.
         compiler_fence(Ordering::SeqCst);
         // A lease is aligned to 8 bytes, so the low bits of its address are free for the flags.
         let (free, claimed) = (0, lease.address() | READER);
@@ -72,7 +74,7 @@ impl Slot {
         swapped.is_ok()
     }
 
-    /// Posts the request of the reader, which has its first `copied` bytes.
+    /// Posts the reader's request; the reader has its first `copied` bytes.
     pub(super) fn post(&self, request: Request, copied: u64) {
         self.source.store(request.source, Ordering::Relaxed);
         self.offset.store(request.offset, Ordering::Relaxed);
@@ -80,17 +82,17 @@ impl Slot {
         self.copied.store(copied, Ordering::Relaxed);
         self.first.store(0, Ordering::Relaxed);
         self.queued.store(0, Ordering::Relaxed);
-        // Last, because it shows all of the above to the thread.
+        // Stored last, because it shows all of the above to the thread.
         self.state.fetch_or(POSTED, Ordering::SeqCst);
     }
 
     /// Notes that the reader has the first `copied` bytes.
     pub(super) fn progress(&self, copied: u64) {
-        // Release: the thread overwrites places of the ring that the reader has read.
+        // Release: the thread overwrites the ring's places that the reader has read.
         self.copied.store(copied, Ordering::Release);
     }
 
-    /// Where piece `number` is, if it has arrived. For the reader.
+    /// Where piece `number` is, if it has arrived. Called by the reader.
     pub(super) fn arrived(&self, number: usize) -> Option<*mut u8> {
         // Acquire: the ring and the flag were written before.
         let queued = self.queued.load(Ordering::Acquire);
@@ -108,15 +110,15 @@ impl Slot {
         (flag.load(Ordering::Acquire) == wanted).then_some(ring)
     }
 
-    /// Returns whether piece `number` is outstanding. For the reader.
+    /// Returns whether piece `number` is outstanding. Called by the reader.
     pub(super) fn is_queued(&self, number: usize) -> bool {
         number < self.queued.load(Ordering::Relaxed)
     }
 
-    /// Takes nothing more; from here on the thread queues nothing.
+    /// Stops the reader: the thread queues nothing from here on.
     pub(super) fn stop(&self) {
-        // Sequentially consistent, as the store in `may_queue`: either the thread sees this, or the
-        // reader sees which piece it queues.
+        // Sequentially consistent, like the store in `may_queue`: either the thread sees this
+        // store, or the reader sees which piece the thread queues.
         self.copied.store(ENDED, Ordering::SeqCst);
     }
 
@@ -128,12 +130,13 @@ impl Slot {
         is_taken && (first..queued).any(|number| self.arrived(number).is_none())
     }
 
-    /// Ends the reader's use, if it holds this lease. Withdraws a request that the thread has not taken.
+    /// Ends the reader's use of the slot, if it holds this lease. Withdraws a request that the
+    /// thread has not taken.
     fn leave(&self, lease: usize) {
         let mut state = self.state.load(Ordering::Relaxed);
         // Only with this lease: another reader may have claimed the desk since.
         while state & READER != 0 && state & !FLAGS == lease {
-            // The part of the thread stays until it has finished.
+            // The thread's bits stay until it has finished.
             let left = state & THREAD;
             let order = (Ordering::SeqCst, Ordering::Relaxed);
             let swapped = self.state.compare_exchange(state, left, order.0, order.1);
@@ -149,7 +152,8 @@ impl Slot {
         self.state.load(Ordering::SeqCst) & POSTED != 0
     }
 
-    /// Takes the request, if there is one. For the thread, which calls [`Slot::finish`] later.
+    /// Takes the request, if there is one. Called by the thread, which later calls
+    /// [`Slot::finish`].
     pub(super) fn take(&self) -> Option<Request> {
         let state = self.state.load(Ordering::Acquire);
         if state & POSTED == 0 {
@@ -162,12 +166,13 @@ impl Slot {
         };
         let taken = state & !POSTED | THREAD;
         let order = (Ordering::SeqCst, Ordering::Relaxed);
-        // Otherwise the reader has left meanwhile, and another one may have come.
+        // Otherwise the reader has left in the meantime, and another one may have come.
         let swapped = self.state.compare_exchange(state, taken, order.0, order.1);
         swapped.is_ok().then_some(request)
     }
 
-    /// Says where the pieces from `first` on arrive, the first of them with the flag `first_flag`.
+    /// Records where the pieces from `first` on arrive; the first of them has the flag
+    /// `first_flag`.
     pub(super) fn begin(&self, ring: *mut u8, first: usize, first_flag: u32) {
         self.ring.store(ring, Ordering::Relaxed);
         self.flag
@@ -176,30 +181,30 @@ impl Slot {
         self.queued.store(first, Ordering::Release);
     }
 
-    /// Returns whether piece `number` may be queued now: its reader still wants it. If not, no later
-    /// one may.
+    /// Returns whether piece `number` may be queued now, because its reader still wants it. If not,
+    /// no later piece may be queued.
     pub(super) fn may_queue(&self, number: usize, end: u64) -> bool {
         // See `stop`.
         self.queued.store(number + 1, Ordering::SeqCst);
         let is_wanted = self.has_reader() && self.copied.load(Ordering::SeqCst) < end;
         if !is_wanted {
-            // Taken back, so that `is_read` waits for no piece that is not queued.
+            // Taken back, so that `is_read` does not wait for a piece that is not queued.
             self.queued.store(number, Ordering::SeqCst);
         }
         is_wanted
     }
 
-    /// Returns whether the reader still uses the slot. For the thread.
+    /// Returns whether the reader still uses the slot. Called by the thread.
     pub(super) fn has_reader(&self) -> bool {
         self.state.load(Ordering::SeqCst) & READER != 0
     }
 
-    /// The first bytes that the reader has. For the thread.
+    /// The number of leading bytes that the reader has. Called by the thread.
     pub(super) fn copied(&self) -> u64 {
         self.copied.load(Ordering::Acquire)
     }
 
-    /// Ends the thread's work on the request: the copy engine does nothing for it any more.
+    /// Ends the thread's work on the request: the copy engine does nothing more for it.
     pub(super) fn finish(&self) {
         self.state.fetch_and(!THREAD, Ordering::Release);
     }
@@ -216,8 +221,8 @@ impl Slot {
     }
 }
 
-/// Which slot a read uses. It belongs to one read at a time; where that is left by a jump, its slot is
-/// freed by [`Lease::end`].
+/// Records which slot a read uses. It belongs to one read at a time; if that read is left by a
+/// jump, [`Lease::end`] frees its slot.
 #[derive(Debug, Default)]
 #[repr(align(8))]
 pub struct Lease {
@@ -225,14 +230,14 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// Of no read yet.
+    /// A lease that no read uses yet.
     pub const fn new() -> Self {
         Self {
             slot: AtomicPtr::new(ptr::null_mut()),
         }
     }
 
-    /// Ends the read that was left. Neither waits nor allocates, and does nothing a second time.
+    /// Ends a read that was left. Neither waits nor allocates; a second call does nothing.
     pub fn end(&self) {
         // SAFETY: null or a slot, which are never freed.
         if let Some(slot) = unsafe { self.slot.load(Ordering::Relaxed).as_ref() } {

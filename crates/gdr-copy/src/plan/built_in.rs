@@ -1,4 +1,4 @@
-//! Costs of copies on machines that were not calibrated.
+//! Costs of copies on machines that have not been calibrated.
 
 use std::num::NonZeroU16;
 
@@ -31,7 +31,7 @@ impl Machine {
     }
 }
 
-/// A path with points of bytes and nanoseconds.
+/// A path with its points, each in bytes and nanoseconds.
 type Costs = (CopyDirection, HostMemory, CopyPath, &'static [(u64, f64)]);
 
 const fn cpu(threads: u16) -> CopyPath {
@@ -47,8 +47,9 @@ const M: u64 = 1 << 20;
 /// H200: 2.1 us for 8 bytes. The others are estimates: 16 bytes over PCIe for 8, and the CPU's loads.
 const RESIDENT: &[(u64, f64)] = &[(64, 2.3e3), (4 * K, 3.2e3), (32 * K, 9e3), (64 * K, 18e3)];
 
-/// A copy from the GPU among others that are queued, in nanoseconds. The call that queues it takes 1.5 us,
-/// but on an H100 READs of 1 KiB by queued copies were slower than by loads, which take 1.6 us.
+/// The cost in nanoseconds of a copy from the GPU that is queued among others. The call that queues
+/// it takes 1.5 us, but on an H100 READs of 1 KiB were slower by queued copies than by loads, which
+/// take 1.6 us.
 const QUEUED_COPY: f64 = 2.5e3;
 
 /// H200 on PCIe Gen5 x16, AVX-512, driver 580.159.04: stores 64 B in 119 ns and 4 MiB at 17 GB/s by
@@ -124,7 +125,8 @@ const PCIE: &[Costs] = &[
     ),
 ];
 
-/// Estimates, not measured: the CPU loads and stores GPU memory as it does memory of another socket.
+/// Estimates, not measurements: the CPU loads and stores GPU memory as it does another socket's
+/// memory.
 const COHERENT: &[Costs] = &[
     (
         ToGpu,
@@ -164,7 +166,7 @@ const COHERENT: &[Costs] = &[
     ),
 ];
 
-/// Copies in host memory: no path is faster than the CPU.
+/// Copies within host memory: no path is faster than the CPU.
 const SIMULATED: &[Costs] = &[
     (ToGpu, PageLocked, cpu(1), &[(64, 20.0), (4 * M, 420e3)]),
     (ToGpu, Pageable, cpu(1), &[(64, 20.0), (4 * M, 420e3)]),
@@ -173,7 +175,7 @@ const SIMULATED: &[Costs] = &[
 ];
 
 impl Calibration {
-    /// The costs on a machine that was not calibrated.
+    /// The costs on a machine that has not been calibrated.
     pub fn built_in(machine: Machine) -> Self {
         let (costs, queued_copy) = match machine {
             Machine::Pcie => (PCIE, Some(QUEUED_COPY)),

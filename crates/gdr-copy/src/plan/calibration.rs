@@ -1,4 +1,4 @@
-//! The costs of all paths of a machine.
+//! The costs of all of a machine's paths.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::path::{CopyDirection, CopyPath, HostMemory};
 /// The copies that a cost curve describes: one kind of copy, on one path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Series {
-    /// Where the bytes go.
+    /// The direction of the copies.
     pub direction: CopyDirection,
     /// The host memory.
     pub host: HostMemory,
@@ -16,7 +16,7 @@ pub struct Series {
     pub path: CopyPath,
 }
 
-/// What copies cost on a machine, by series.
+/// The cost of copies on a machine, by series.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Calibration {
     curves: BTreeMap<Series, CostCurve>,

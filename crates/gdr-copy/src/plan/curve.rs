@@ -23,7 +23,7 @@ pub struct CostCurve {
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidCurve {
-    /// There is no point.
+    /// There are no points.
     #[error("a cost curve needs at least one point")]
     Empty,
     /// A length of 0.
@@ -63,7 +63,7 @@ impl CostCurve {
                 return Err(InvalidCurve::Cost { len: *len, ns: *ns });
             }
             before = Some(*len);
-            // Searches rely on costs that never fall, so what is lower by noise is raised.
+            // Searches rely on costs that never fall, so a cost that noise made lower is raised.
             highest = highest.max(*ns);
             *ns = highest;
         }
@@ -93,7 +93,7 @@ impl CostCurve {
                 low.ns + part * (high.ns - low.ns)
             }
             (None, Some(first)) => first.ns,
-            // Beyond the measurements the bytes decide, and a fixed cost does not matter.
+            // Beyond the measurements the bytes dominate, and a fixed cost does not matter.
             (Some(last), None) => last.ns * (len as f64 / last.len as f64),
             (None, None) => unreachable!("`new` refuses a curve without points"),
         }

@@ -40,7 +40,7 @@ impl fmt::Display for CopyDirection {
 pub enum HostMemory {
     /// Ordinary memory, which the copy engine can only access through a page-locked ring.
     Pageable,
-    /// Memory that the GPU's driver page-locked (`cuMemHostAlloc`, `cudaHostRegister`).
+    /// Memory that the GPU's driver has page-locked (`cuMemHostAlloc`, `cudaHostRegister`).
     PageLocked,
 }
 
@@ -102,7 +102,7 @@ impl fmt::Display for CopyPath {
     }
 }
 
-/// A text that names no direction, memory or path of copies.
+/// A text that does not name a direction, memory or path of copies.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not {expected}")]
 pub struct ParsePathError {

@@ -14,8 +14,8 @@ const ALIGNMENT: u64 = 4 << 10;
 /// late does not delay the end.
 const THREAD_PIECE: Range<u64> = 16 << 10..1 << 20;
 const PIECES_PER_THREAD: u64 = 4;
-/// The shortest and the longest chunk of the page-locked ring. The copy of the first chunk does not
-/// overlap with anything, and each chunk costs some microseconds.
+/// The shortest and the longest chunk of the page-locked ring. The first chunk's copy overlaps with
+/// nothing, and each chunk costs some microseconds.
 const RING_CHUNK: Range<u64> = 64 << 10..512 << 10;
 const CHUNKS: u64 = 8;
 /// From this length on, reads use several threads to copy from the ring to pageable memory: one thread copies
@@ -24,7 +24,7 @@ const RING_THREADS_FROM: u64 = 1 << 20;
 const MOST_RING_THREADS: u16 = 4;
 /// The longest piece that a resident kernel pushes at once.
 const RESIDENT_CHUNK: u64 = 32 << 10;
-/// A size above every measured one, at which costs are compared, too.
+/// A size above every measured one, at which costs are also compared.
 const LARGEST: u64 = 1 << 46;
 
 /// Whether copies may use the copy engine.
@@ -91,7 +91,7 @@ impl PathLimits {
 /// A copy to plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CopyRequest {
-    /// Where the bytes go.
+    /// The direction of the copy.
     pub direction: CopyDirection,
     /// The host memory.
     pub host: HostMemory,
@@ -140,7 +140,7 @@ impl CopyPlan {
             wanted.next_multiple_of(ALIGNMENT)
         };
         let chunk = match (path, request.host) {
-            // One piece, because two would not overlap.
+            // One piece, because two pieces would not overlap.
             (CopyPath::ONE_THREAD, _) | (CopyPath::CopyEngine, HostMemory::PageLocked) => u64::MAX,
             (CopyPath::Cpu { threads }, _) => {
                 let pieces = u64::from(threads.get()) * PIECES_PER_THREAD;
@@ -195,7 +195,8 @@ impl CopyPlan {
         let chunk = self.chunk.get();
         let first = match chunk {
             u64::MAX => len,
-            // Shorter by what is before it, so that all others begin at a multiple.
+            // Shortened by the distance from the previous multiple, so that all other pieces begin
+            // at one.
             _ => chunk - address % ALIGNMENT,
         };
         Pieces {
@@ -298,7 +299,7 @@ impl Planner {
     /// queued with the read; `None` if that is unknown, or the engine may not be used.
     pub fn queued_reads_from(&self) -> Option<u64> {
         let (direction, host) = (CopyDirection::FromGpu, HostMemory::PageLocked);
-        // A queued read gains wherever a single one does, so only shorter ones are searched.
+        // A queued read is faster wherever a single read is, so only shorter reads are searched.
         let single = self.copy_engine_from(direction, host)?;
         let queued = self.calibration.queued_copy_ns()?;
         let loads = self.calibration.curve(&Series {
@@ -380,7 +381,7 @@ fn steps(
         .map(|(series, curve)| (series.path, curve))
         .collect();
     if curves.is_empty() {
-        // Nothing that is allowed was measured, and the calling thread can always copy.
+        // No allowed path was measured, but the calling thread can always copy.
         let (from, path) = (0, CopyPath::ONE_THREAD);
         return vec![Step { from, path }];
     }
@@ -390,8 +391,9 @@ fn steps(
     sizes.extend([1, LARGEST]);
     let sizes: Vec<u64> = sizes.into_iter().collect();
 
-    // The excess of a path at a size is what it costs more than the best one, relative to that. For each
-    // size and path: the least sum of excesses up to there, and the path of the size before.
+    // The excess of a path at a size is its cost above the best path's, relative to the best. For
+    // each size and path: the least sum of excesses up to that size, and the path of the previous
+    // size.
     let mut before: Vec<Vec<usize>> = Vec::with_capacity(sizes.len());
     let mut sums = vec![0.0; curves.len()];
     for &size in &sizes {
@@ -400,7 +402,7 @@ fn steps(
         let (mut least, mut from) = (f64::INFINITY, 0);
         let mut chosen = Vec::with_capacity(curves.len());
         for (at, sum) in sums.iter_mut().enumerate() {
-            // The choice moves forward only, so the path of the size before is this one or an
+            // The choice only moves forward, so the path of the previous size is this path or an
             // earlier one.
             if *sum < least {
                 (least, from) = (*sum, at);
@@ -414,7 +416,7 @@ fn steps(
         .min_by(|a, b| sums[*a].total_cmp(&sums[*b]))
         .unwrap_or(0);
     let mut by_size = vec![path; sizes.len()];
-    // Backwards from the best end, by the choices that were noted for each size.
+    // Goes back from the best end, following the choices that were noted for each size.
     for at in (1..sizes.len()).rev() {
         path = before[at][path];
         by_size[at - 1] = path;
@@ -437,7 +439,8 @@ fn steps(
     steps
 }
 
-/// The first size after `low`, up to `high`, for which `is_past` holds; it holds for all after it.
+/// The first size after `low`, up to `high`, for which `is_past` holds. It then holds for all later
+/// sizes.
 fn crossing(low: u64, high: u64, is_past: impl Fn(u64) -> bool) -> u64 {
     let (mut low, mut high) = (low + 1, high);
     while low < high {
@@ -579,8 +582,7 @@ mod tests {
         }
     }
 
-    /// Affine costs in the order of the paths: later ones have higher fixed costs and lower ones for
-    /// each byte.
+    /// Affine costs in path order: later paths have higher fixed costs and lower costs per byte.
     fn ordered() -> impl Strategy<Value = Calibration> {
         let step = (10.0_f64..1e5, 0.05_f64..0.9);
         prop::collection::vec(step, 1..5).prop_map(|steps| {

@@ -64,12 +64,12 @@ impl fmt::Display for ProfileKey {
     }
 }
 
-/// A calibration and the machine that it was measured on.
+/// A calibration, and the machine on which it was measured.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Profile {
     /// The machine.
     pub key: ProfileKey,
-    /// What copies cost there.
+    /// The cost of copies on that machine.
     pub calibration: Calibration,
 }
 
@@ -104,7 +104,7 @@ pub enum ParseProfileError {
         /// Which.
         source: ParsePathError,
     },
-    /// The points do not make a curve.
+    /// The points do not form a curve.
     #[error(transparent)]
     Curve(#[from] InvalidCurve),
     /// The file has more lines than a profile.
@@ -140,7 +140,8 @@ impl FromStr for Profile {
     type Err = ParseProfileError;
 
     fn from_str(text: &str) -> Result<Self, ParseProfileError> {
-        // Before anything is parsed: the file may be anything, and each point takes memory.
+        // Checked before anything is parsed: the file may contain anything, and each point takes
+        // memory.
         if text.lines().nth(MOST_LINES).is_some() {
             return Err(ParseProfileError::TooLong);
         }
@@ -172,8 +173,7 @@ impl FromStr for Profile {
             match &mut current {
                 Some((same, points)) if *same == series => points.push(point),
                 _ => {
-                    // The points of a series are next to each other, so another series ends this
-                    // one.
+                    // The points of a series are consecutive, so another series ends this one.
                     if let Some((series, points)) = current.replace((series, vec![point])) {
                         calibration.set(series, CostCurve::new(points)?);
                     }

@@ -1,7 +1,7 @@
 //! The user of the process at the other end of a connection within this host.
 //!
-//! What decides who shares a port and who needs no key. A program asks here, and compares no user numbers
-//! itself.
+//! Decides who shares a port and who needs no key. Programs ask here and do not compare user
+//! numbers themselves.
 
 mod tcp_owner;
 
@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// The number that the kernel reports for users that a user namespace does not map, unless
-/// `/proc/sys/kernel/overflowuid` has another one.
+/// `/proc/sys/kernel/overflowuid` contains another one.
 const OVERFLOW: u32 = 65534;
 
 /// The user of a peer.
@@ -18,18 +18,19 @@ const OVERFLOW: u32 = 65534;
 pub enum PeerUser {
     /// The effective user of this process.
     Own,
-    /// Root, which is not the user of this process. It can do all that the user of this process can.
+    /// Root, if that is not the user of this process. It can do everything that this process's user
+    /// can.
     Root,
     /// Another user.
     Other(u32),
-    /// The kernel does not tell: the peer has no process, or its number stands for every user that the
-    /// user namespace of this process does not map.
+    /// The kernel does not tell: the peer has no process, or its number stands for every user that
+    /// this process's user namespace does not map.
     Unknown,
 }
 
 impl PeerUser {
-    /// The user at the other end of a Unix stream socket: who called connect(2) or listen(2) there. The
-    /// number of the process comes along, 0 if this process cannot see it.
+    /// The user at the other end of a Unix stream socket, who called connect(2) or listen(2) there,
+    /// and the number of the process: 0 if this process cannot see it.
     pub fn of_unix(socket: BorrowedFd<'_>) -> (Self, i32) {
         let mut peer = libc::ucred {
             pid: 0,
@@ -37,7 +38,7 @@ impl PeerUser {
             gid: 0,
         };
         let mut len = size_of_val(&peer) as libc::socklen_t;
-        // rustix's type has no place for a process number of 0.
+        // rustix's type cannot hold a process number of 0.
         // SAFETY: the option fills at most `len` bytes of the structure, which lives for the call.
         let result = unsafe {
             libc::getsockopt(
@@ -54,13 +55,14 @@ impl PeerUser {
         }
     }
 
-    /// The user of the socket at the other end of an established TCP connection whose ends are both on this
-    /// host: who called connect(2) or accept(2) there. A connection that was not accepted yet has no user.
+    /// The user of the socket at the other end of an established TCP connection within this host,
+    /// who called connect(2) or accept(2) there. A connection that has not been accepted yet has no
+    /// user.
     pub fn of_tcp(local: SocketAddr, peer: SocketAddr) -> Self {
         Self::number_of_tcp(local, peer).map_or(Self::Unknown, Self::of_number)
     }
 
-    /// The number that the kernel reports of that user. Equal numbers may be several users.
+    /// The number that the kernel reports for that user. Several users may have equal numbers.
     pub fn number_of_tcp(local: SocketAddr, peer: SocketAddr) -> Option<u32> {
         tcp_owner::find(peer, local)
     }
@@ -72,7 +74,7 @@ impl PeerUser {
 
     fn classify(number: u32, own: u32, namespace: &Namespace) -> Self {
         match number {
-            // Equal numbers are not equal users then.
+            // In that case, equal numbers do not mean equal users.
             number if namespace.stands_for_others(number) => Self::Unknown,
             number if number == own => Self::Own,
             0 => Self::Root,
@@ -85,7 +87,7 @@ impl PeerUser {
 #[derive(Debug)]
 struct Namespace {
     overflow: u32,
-    /// Each number is the number of a user of its own.
+    /// Each number identifies one user.
     maps_all: bool,
 }
 
@@ -100,13 +102,14 @@ impl Namespace {
         }
     }
 
-    /// Returns whether the number may be reported for users that have another one.
+    /// Returns whether the number may be reported for users with a different number.
     fn stands_for_others(&self, number: u32) -> bool {
         number == self.overflow && !self.maps_all
     }
 }
 
-/// Returns whether a `uid_map` maps every user to the same number, as in the first user namespace.
+/// Returns whether a `uid_map` maps every user to the same number, as in the initial user
+/// namespace.
 fn is_identity(map: &str) -> bool {
     let numbers = map.split_whitespace().map(str::parse);
     numbers.eq([Ok(0), Ok(0), Ok(u32::MAX)])

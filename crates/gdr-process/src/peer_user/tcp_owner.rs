@@ -1,4 +1,4 @@
-//! Whose socket one end of a TCP connection is: by sock_diag(7), else by `/proc/net/tcp`.
+//! The owner of one end of a TCP connection, found by sock_diag(7) or else in `/proc/net/tcp`.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
@@ -9,7 +9,8 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, connect, recv, send, socket_with,
 };
 
-/// The user number of the socket at `end` of the connection with `other`, if a process has that socket.
+/// The user number of the socket at `end` of the connection with `other`, if a process owns that
+/// socket.
 pub(super) fn find(end: SocketAddr, other: SocketAddr) -> Option<u32> {
     let tuple = Tuple::new(end, other);
     match ask_kernel(&tuple) {
@@ -24,7 +25,8 @@ pub(super) fn find(end: SocketAddr, other: SocketAddr) -> Option<u32> {
     }
 }
 
-/// The addresses of both ends, as the first sees them. A socket for IPv6 may have a connection over IPv4.
+/// The addresses of both ends, as the first end sees them. An IPv6 socket may have a connection
+/// over IPv4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Tuple {
     end: (IpAddr, u16),
@@ -59,11 +61,11 @@ fn ask_kernel(tuple: &Tuple) -> io::Result<Option<u32>> {
         flags,
         Some(SOCK_DIAG),
     )?;
-    // From here on only the kernel can send to it.
+    // From here on, only the kernel can send to the socket.
     connect(&socket, &SocketAddrNetlink::new(0, 0))?;
     send(&socket, &request(tuple), SendFlags::empty())?;
     let mut bytes = [0; 1024];
-    // The kernel has answered when the request was sent.
+    // The kernel has answered by the time the request was sent.
     let (len, _) = recv(&socket, &mut bytes[..], RecvFlags::DONTWAIT)?;
     answer(&bytes[..len], tuple)
 }
@@ -74,7 +76,7 @@ fn request(tuple: &Tuple) -> Vec<u8> {
     bytes.extend(((HEADER + ASKED) as u32).to_ne_bytes());
     bytes.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
     bytes.extend(REQUEST.to_ne_bytes());
-    // The number of the request and of the port, which the kernel sets.
+    // The numbers of the request and of the port, which the kernel sets.
     bytes.extend([0; 8]);
     let family = match tuple.end.0 {
         IpAddr::V4(_) => libc::AF_INET,
@@ -82,7 +84,7 @@ fn request(tuple: &Tuple) -> Vec<u8> {
     };
     // No extensions.
     bytes.extend([family as u8, libc::IPPROTO_TCP as u8, 0, 0]);
-    // In any state: the kernel looks at it for lists only.
+    // Any state: the kernel examines it only for lists.
     bytes.extend(u32::MAX.to_ne_bytes());
     for (_, port) in [tuple.end, tuple.other] {
         bytes.extend(port.to_be_bytes());
@@ -102,8 +104,8 @@ fn request(tuple: &Tuple) -> Vec<u8> {
     bytes
 }
 
-/// Reads the answer: the owner, `None` if no process has such a socket. The kernel also answers with a
-/// listening socket that such a connection could reach.
+/// Parses the answer: the owner, or `None` if no process has such a socket. The kernel also answers
+/// with a listening socket that such a connection could reach.
 fn answer(bytes: &[u8], tuple: &Tuple) -> io::Result<Option<u32>> {
     let short = || io::Error::from(io::ErrorKind::UnexpectedEof);
     let kind = u16::from_ne_bytes(
@@ -141,13 +143,13 @@ fn answer(bytes: &[u8], tuple: &Tuple) -> io::Result<Option<u32>> {
     Ok(owner(user, inode.into()).filter(|_| found == *tuple))
 }
 
-/// The user of a socket. One without an inode is not accepted yet or is closed and belongs to no process, and
-/// the kernel may report root as its user.
+/// The user of a socket. A socket without an inode is not yet accepted or is closed: it belongs to
+/// no process, and the kernel may report root as its user.
 fn owner(user: u32, inode: u64) -> Option<u32> {
     (inode != 0).then_some(user)
 }
 
-/// Finds the owner in a table of the format of proc_pid_net(5), `/proc/net/tcp`.
+/// Finds the owner in a table in the format of `/proc/net/tcp`, see proc_pid_net(5).
 fn in_table(table: impl BufRead, tuple: &Tuple) -> Option<u32> {
     table.lines().map_while(Result::ok).find_map(|line| {
         let mut fields = line.split_whitespace().skip(1);
@@ -166,7 +168,8 @@ fn in_table(table: impl BufRead, tuple: &Tuple) -> Option<u32> {
     })
 }
 
-/// Reads an address: words of the processor's byte order, each with eight hexadecimal digits, and a port.
+/// Parses an address: words in the processor's byte order, each as eight hexadecimal digits, and a
+/// port.
 fn address_in_table(text: &str) -> Option<(IpAddr, u16)> {
     let (words, port) = text.split_once(':')?;
     let mut octets = Vec::with_capacity(16);
@@ -193,7 +196,7 @@ mod tests {
 
     use super::*;
 
-    /// The owner of the socket at the other end of `stream`, by each way.
+    /// The owner of the socket at the other end of `stream`, found in each way.
     fn owners(stream: &TcpStream) -> [Option<u32>; 2] {
         let (end, other) = (stream.peer_addr().unwrap(), stream.local_addr().unwrap());
         let tuple = Tuple::new(end, other);
@@ -216,7 +219,7 @@ mod tests {
     #[test]
     fn each_end_of_a_connection_finds_the_owner_of_the_other() {
         let own = [Some(rustix::process::geteuid().as_raw()); 2];
-        // A socket for IPv6 accepts one for IPv4, too.
+        // An IPv6 socket also accepts an IPv4 connection.
         for (bind, to) in [
             ("127.0.0.1", "127.0.0.1"),
             ("::1", "::1"),
@@ -232,7 +235,7 @@ mod tests {
             };
             let port = listener.local_addr().unwrap().port();
             let client = TcpStream::connect((to, port)).unwrap();
-            // Before it is accepted it belongs to no process, not even one of root.
+            // Before it is accepted, it belongs to no process, not even one of root's.
             assert_eq!(owners(&client), [None; 2], "{bind}");
             let (server, _) = listener.accept().unwrap();
             assert_eq!(owners(&client), own, "{bind}");
