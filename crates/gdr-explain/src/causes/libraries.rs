@@ -252,7 +252,7 @@ pub(super) const CAUSES: &[Cause] = &[
                 "Give each engine its own address when several share a host",
                 "VLLM_NIXL_SIDE_CHANNEL_HOST=<address> VLLM_NIXL_SIDE_CHANNEL_PORT=<port>",
             ),
-            hand("Look for an earlier disconnect, and explain that"),
+            hand("Look for an earlier disconnect, and explain that error"),
         ],
         checks: &[],
         sources: &["ai-dynamo/nixl issue 1983, src/core/nixl_agent.cpp"],
@@ -351,7 +351,7 @@ pub(super) const CAUSES: &[Cause] = &[
         title: "A program was built for a newer UCX than the one that it loads",
         why: "The loader found a different libucp before the one that the program was built with, \
               for example the distribution's or another package's. Its transports and CUDA \
-              modules then do not fit.",
+              modules are then incompatible.",
         patterns: &[sure(r"\buc[pst]( api)? version is incompatible\b")],
         remedies: &[
             run(
@@ -399,9 +399,9 @@ pub(super) const CAUSES: &[Cause] = &[
         id: "fork",
         title: "A process forked while its memory was registered with a NIC",
         why: "After a fork, pages of registered memory may be copied, and the NIC then writes to \
-              pages that the program no longer sees. Forks are safe if libibverbs was told about \
-              them before memory was registered, or if the kernel (5.12 and later) copies such \
-              pages at once.",
+              pages that the program no longer sees. Forks are safe if libibverbs knew about them \
+              before memory was registered, or if the kernel (5.12 and later) copies such pages \
+              at once.",
         patterns: &[
             likely(
                 r"\bibv_fork_init\(?\)? (was disabled|failed)|\bfork\(?\)? has been issued|\bto the fork\(?\)? system call",

@@ -518,8 +518,7 @@ pub(super) const CAUSES: &[Cause] = &[
     },
     Cause {
         id: "driver-mismatch",
-        title: "NVIDIA's driver does not fit: its library and its kernel module differ, or CUDA \
-                needs a newer driver",
+        title: "NVIDIA's driver library and kernel module differ, or CUDA needs a newer driver",
         why: "The driver's packages were updated while the old module stayed loaded, or the \
               container has libraries from another driver. NVML and CUDA then refuse to start. \
               CUDA also refuses if the driver is older than the program's toolkit requires.",

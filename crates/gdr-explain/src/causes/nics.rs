@@ -98,8 +98,8 @@ pub(super) const CAUSES: &[Cause] = &[
         title: "The NIC's firmware refused to create a queue or a memory key",
         why: "`limits exceeded` and `no resources` mean that keys or queues are exhausted, often \
               by programs that were killed. `bad parameter`, `bad resource` and a syndrome mean \
-              that the firmware and the library do not fit, or that the process lacks a privilege \
-              (DEVX) or exceeds a virtual function's limits.",
+              that the firmware and the library are incompatible, or that the process lacks a \
+              privilege (DEVX) or exceeds a virtual function's limits.",
         patterns: &[
             sure(expressions::NIC_COMMAND),
             sure(expressions::NIC_COMMAND_STATUS).unless(expressions::NIC_COMMAND_FULL),

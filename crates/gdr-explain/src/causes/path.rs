@@ -10,8 +10,8 @@ pub(super) const CAUSES: &[Cause] = &[
         why: "The registration succeeded, but then the NIC's own access to the GPU failed with a \
               local protection error (status 4, vendor error 0x51 = 81). On a machine without a \
               hypervisor, the usual reason is ACS Request or Completion Redirect on a port \
-              between the two, or an IOMMU that translates. In a virtual machine it is missing \
-              ATS.",
+              between the two, or an IOMMU that translates. In a virtual machine, ATS is usually \
+              missing.",
         patterns: &[
             sure(vendor!("81|0x51")),
             sure(r"acs redirect is set between the client and provider"),

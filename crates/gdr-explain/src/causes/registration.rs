@@ -427,8 +427,8 @@ pub(super) const CAUSES: &[Cause] = &[
         why: "nvidia_p2p_get_pages returns -22 if the address or the length is not a multiple of \
               64 KiB, if the memory is not GPU memory of this process, if it was created by \
               cuMemCreate without gpuDirectRDMACapable, if the GPU does not support GPUDirect \
-              RDMA (GeForce), or if CUDA and the driver do not fit. If BAR1 is too small, the \
-              error is -12 instead.",
+              RDMA (GeForce), or if CUDA and the driver are incompatible. If BAR1 is too small, \
+              the error is -12 instead.",
         patterns: &[
             sure(r"nvidia_p2p_get_pages.{0,200}(-22\b|einval)"),
             sure(r"(-22\b|einval).{0,40}invoking nvidia_p2p_get_pages"),

@@ -136,7 +136,7 @@ pub(super) const CAUSES: &[Cause] = &[
     },
     Cause {
         id: "rdma-abi",
-        title: "The RDMA library does not fit the kernel's driver",
+        title: "The RDMA library does not match the kernel's driver",
         why: "The NIC's libibverbs provider and kernel module come from different stacks: from \
               the distribution, from the NIC vendor, or from a container image with other \
               versions. The provider then refuses the device, or makes calls that the kernel does \
@@ -154,7 +154,7 @@ pub(super) const CAUSES: &[Cause] = &[
         ],
         remedies: &[
             hand(
-                "Install the provider library that matches the host's driver in the image: the \
+                "In the image, install the provider library that matches the host's driver: the \
                  NIC vendor's package (MLNX_OFED or DOCA, Broadcom's libbnxt_re, Intel's irdma) \
                  in the host's version",
             ),

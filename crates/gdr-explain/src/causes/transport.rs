@@ -227,7 +227,7 @@ pub(super) const CAUSES: &[Cause] = &[
         ],
         remedies: &[hand(
             "Find the first completion that failed with another status, on either end, and \
-             explain that",
+             explain that error",
         )],
         checks: &[],
         sources: &["NVIDIA/nccl issues 1405, 1814"],
@@ -336,7 +336,7 @@ pub(super) const CAUSES: &[Cause] = &[
         ],
         remedies: &[
             hand("Update the NIC's firmware, its driver and the library"),
-            hand("Try without plugins and user-buffer registration, then with perftest alone"),
+            hand("Try without plug-ins and user-buffer registration, then with perftest alone"),
         ],
         checks: &["nic.fw", "klog.nic_health"],
         sources: &["NVIDIA/nccl issue 1919"],
