@@ -36,7 +36,7 @@ impl Shadow {
             && pair.new.max_sends != 0
         {
             let detail = format!(
-                "{} requests are outstanding, the queue has room for {}, and none of them is signaled",
+                "{} requests are outstanding, all unsignaled, but the queue has room for only {}",
                 pair.sends.len() + 1,
                 pair.new.max_sends
             );
@@ -109,8 +109,9 @@ impl Shadow {
             && outstanding > most
             && most != 0
         {
-            let detail =
-                format!("{outstanding} requests are outstanding, the queue has room for {most}");
+            let detail = format!(
+                "{outstanding} requests are outstanding, but the queue has room for {most}"
+            );
             let key = (Rule::SendQueueOverflow, Some(last.stack));
             let places = vec![place("posted", last.stack)];
             self.findings.report(key, pair.name(), detail, places);

@@ -26,8 +26,9 @@ impl ReceiveQueue {
         let (outstanding, room) = (self.receives.len(), self.room?);
         let last = self.receives.back()?;
         (outstanding > room as usize).then(|| {
-            let detail =
-                format!("{outstanding} receives are outstanding, the queue has room for {room}");
+            let detail = format!(
+                "{outstanding} receives are outstanding, but the queue has room for {room}"
+            );
             (last, detail)
         })
     }

@@ -136,7 +136,7 @@ impl Shadow {
         if let Some(known) = self.queues.get(&queue)
             && known.unacknowledged != 0
         {
-            let detail = format!("{} events are not acknowledged", known.unacknowledged);
+            let detail = format!("{} events are unacknowledged", known.unacknowledged);
             let places = vec![
                 place("destroyed", stack),
                 place("event taken", known.last_event),
@@ -183,9 +183,8 @@ impl Shadow {
             let Some(Arming::Unpolled(armed)) = self.queues.get(queue).map(|it| it.arming) else {
                 continue;
             };
-            let detail =
-                "completions that came between the last poll and ibv_req_notify_cq give no event";
-            let places = vec![place("waits", stack), place("asked for the event", armed)];
+            let detail = "completions that arrived between the last poll and ibv_req_notify_cq raise no event";
+            let places = vec![place("waits", stack), place("requested the event", armed)];
             let key = (Rule::MissedEvent, Some(stack));
             let name = "completion queue".to_owned();
             self.findings.report(key, name, detail.to_owned(), places);
@@ -427,10 +426,7 @@ impl Shadow {
                         {
                             continue;
                         }
-                        Some(_) => (
-                            Rule::SendBufferChanged,
-                            "are not what they were when it was posted",
-                        ),
+                        Some(_) => (Rule::SendBufferChanged, "have changed since it was posted"),
                         None => (Rule::BufferUnmapped, "are no longer mapped"),
                     };
                     Self::report_memory(findings, pair, &request, (rule, what), &stack);
@@ -478,7 +474,12 @@ impl Shadow {
                 let keys = request.segments.iter();
                 let unknown = keys
                     .filter(|it| matches!(regions.key(pair.new.context, it.lkey), Key::Unknown))
-                    .map(|it| format!(": lkey {:#x} belongs to no region of this device", it.lkey))
+                    .map(|it| {
+                        format!(
+                            ": lkey {:#x} does not belong to a region of this device",
+                            it.lkey
+                        )
+                    })
                     .next()
                     .unwrap_or_default();
                 let detail = format!(
@@ -595,7 +596,7 @@ impl Shadow {
             let places = vec![place("registered", stack)];
             let name = "memory regions".to_owned();
             self.findings
-                .report(key, name, format!("nothing could use {names}"), places);
+                .report(key, name, format!("nothing can use {names}"), places);
         }
         let counts = [
             ("queue pairs", self.pairs.len()),

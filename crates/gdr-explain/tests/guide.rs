@@ -31,8 +31,8 @@ fn questions() -> String {
 /// `cargo xtask docs` sets `GDR_WRITE_DOCS`, which writes the page in place of checking it.
 #[test]
 fn the_guide_answers_what_is_explained() {
-    const HEAD: &str = "# What gdr explain knows\n\nCauses of errors and their remedies. `gdr explain` finds the answer by an \
-                        error text or a log: `gdr explain nccl.log`.\n\n";
+    const HEAD: &str = "# What gdr explain knows\n\nThis page lists causes of errors and their remedies. `gdr explain` finds \
+                        the cause of an error text or a log: `gdr explain nccl.log`.\n\n";
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/faq.md");
     let page = format!("{HEAD}{}", questions());
     if std::env::var_os("GDR_WRITE_DOCS").is_some() {

@@ -13,9 +13,9 @@ pub(super) const CAUSES: &[Cause] = &[
     Cause {
         id: "gpu-memory-error",
         title: "A GPU's memory had an error",
-        why: "Errors of two bits and rows that cannot be remapped end what ran on the GPU, and what \
-              was transferred cannot be trusted. A remapping that succeeded (Xid 63) is completed by \
-              a reset.",
+        why: "Double-bit errors and rows that cannot be remapped end the work that was running on \
+              the GPU, and data that was transferred cannot be trusted. A reset completes a \
+              successful remapping (Xid 63).",
         patterns: &[
             sure(xid!("48|63|64|92|94|95|140|171|172")),
             likely(r"nvrm: .*\brow remap\w*\b.{0,40}(pending|fail)"),
@@ -26,10 +26,10 @@ pub(super) const CAUSES: &[Cause] = &[
         detail: Some(xid_of),
         remedies: &[
             run(
-                "See the counts, then reset the GPU",
+                "Look at the error counts, then reset the GPU",
                 "nvidia-smi -q -d ECC,ROW_REMAPPER; nvidia-smi --gpu-reset -i <GPU>",
             ),
-            hand("Where it comes back: have the GPU replaced"),
+            hand("If the errors return, have the GPU replaced"),
         ],
         checks: &["klog.xid", "gpu.ecc"],
         sources: &[CATALOGUE],
@@ -37,9 +37,9 @@ pub(super) const CAUSES: &[Cause] = &[
     },
     Cause {
         id: "gpu-firmware",
-        title: "A GPU's own processors have stopped: it needs a reset",
-        why: "The driver's requests to the GPU's system processor (GSP) or microcontrollers are no \
-              longer answered. Programs hang, nvidia-smi hangs.",
+        title: "A GPU's internal processors have stopped, and it needs a reset",
+        why: "The GPU's system processor (GSP) or microcontrollers no longer answer the driver's \
+              requests. Programs and nvidia-smi hang.",
         patterns: &[
             sure(xid!("38|46|61|62|109|110|119|120|136|143|154|156|158")),
             sure(expressions::GPU_RESET),
@@ -61,7 +61,7 @@ pub(super) const CAUSES: &[Cause] = &[
         remedies: &[
             run("Reset the GPU", "nvidia-smi --gpu-reset -i <GPU>"),
             hand(
-                "Bring driver and firmware up to date; where it comes back, have the GPU replaced",
+                "Update the driver and the firmware; if it happens again, have the GPU replaced",
             ),
         ],
         checks: &["klog.xid", "klog.gpu_start", "gpu.present"],
@@ -71,7 +71,7 @@ pub(super) const CAUSES: &[Cause] = &[
     Cause {
         id: "nvlink-error",
         title: "An NVLink had an error",
-        why: "Links retrain or stop. On machines with NVSwitches all GPUs of the fabric can be \
+        why: "Links retrain or stop. On machines with NVSwitches, all GPUs of the fabric can be \
               affected.",
         patterns: &[
             sure(xid!("74|137|14[4-9]|150|155")),
@@ -95,10 +95,10 @@ pub(super) const CAUSES: &[Cause] = &[
         detail: Some(xid_of),
         remedies: &[
             run(
-                "See which link",
+                "See which link it is",
                 "nvidia-smi nvlink --status; nvidia-smi nvlink --errorcounters",
             ),
-            hand("Reset the GPUs; where it comes back, have the board replaced"),
+            hand("Reset the GPUs; if the error returns, have the board replaced"),
         ],
         checks: &["klog.xid", "klog.sxid", "fabricmanager"],
         sources: &[CATALOGUE],
@@ -107,7 +107,8 @@ pub(super) const CAUSES: &[Cause] = &[
     Cause {
         id: "nvswitch-error",
         title: "An NVSwitch had an error (SXid)",
-        why: "Fatal ones end every program that uses NVLink until GPUs and switches are reset.",
+        why: "Fatal errors end every program that uses NVLink until the GPUs and switches are \
+              reset.",
         patterns: &[
             sure(r"\bnvswitch (non-)?fatal error \d+"),
             sure(expressions::SXID),
@@ -115,10 +116,10 @@ pub(super) const CAUSES: &[Cause] = &[
         ],
         remedies: &[
             run(
-                "Reset GPUs and switches",
+                "Reset the GPUs and the switches",
                 "nvidia-smi --gpu-reset && systemctl restart nvidia-fabricmanager",
             ),
-            run("See the links", "nvidia-smi nvlink --errorcounters"),
+            run("Look at the links' error counters", "nvidia-smi nvlink --errorcounters"),
         ],
         checks: &["klog.sxid", "fabricmanager"],
         sources: &["NVIDIA Fabric Manager user guide: NVSwitch SXids"],
@@ -126,9 +127,9 @@ pub(super) const CAUSES: &[Cause] = &[
     },
     Cause {
         id: "gpu-program-fault",
-        title: "A program's work on the GPU failed: usually the program, not the machine",
-        why: "A kernel read or wrote where it may not, or was stopped. Other ranks then wait for this \
-              one, and NCCL reports time-outs.",
+        title: "A program's work on the GPU failed, usually because of a bug in the program",
+        why: "A kernel accessed memory that it may not access, or was stopped. Other ranks then \
+              wait for this one, and NCCL reports time-outs.",
         patterns: &[
             sure(xid!("8|11|13|31|32|43|44|68|69")),
             likely(
@@ -141,7 +142,7 @@ pub(super) const CAUSES: &[Cause] = &[
                 "Look for the fault in the program",
                 "compute-sanitizer <program>",
             ),
-            hand("Where different programs fail on one GPU: reset it, then test its memory"),
+            hand("If different programs fail on the same GPU, reset it, then test its memory"),
         ],
         checks: &["klog.xid"],
         sources: &[CATALOGUE],
@@ -151,12 +152,12 @@ pub(super) const CAUSES: &[Cause] = &[
         id: "gpu-channel-cleanup",
         kind: Kind::Consequence,
         title: "The driver cleaned up a program's work on the GPU after another error (Xid 45)",
-        why: "Xid 45 follows from an error before it, from a program that was killed, or from a \
-              reset. It is not an error of its own; newer drivers name the error that caused it.",
+        why: "Xid 45 follows an earlier error, a killed program or a reset, and is not an error \
+              by itself. Newer drivers name the error that caused it.",
         patterns: &[sure(xid!("45")).unless(r"caused by previous xid \d")],
         detail: Some(xid_of),
         remedies: &[hand(
-            "Look at the Xid before it, of this GPU or of another one in the same fabric",
+            "Look at the Xid before it, from this GPU or from another GPU in the same fabric",
         )],
         checks: &["klog.xid"],
         sources: &[CATALOGUE, "NVIDIA/open-gpu-kernel-modules issue 1150"],
@@ -165,9 +166,9 @@ pub(super) const CAUSES: &[Cause] = &[
     Cause {
         id: "gpu-probe",
         title: "NVIDIA's driver could not start a GPU",
-        why: "The driver found the GPU on the bus and gave up on it. The lines before it have the \
-              reason: the GPU does not answer, firmware assigned its BARs no addresses, or this \
-              flavour of the driver does not support the GPU.",
+        why: "The driver found the GPU on the bus but gave up on it. The lines before this one \
+              give the reason: the GPU does not answer, the firmware assigned no addresses to its \
+              BARs, or this flavour of the driver does not support the GPU.",
         patterns: &[
             likely(expressions::GPU_PROBE),
             likely(expressions::GPU_INIT),
@@ -175,14 +176,14 @@ pub(super) const CAUSES: &[Cause] = &[
         ],
         remedies: &[
             run(
-                "Read the driver's lines before it",
+                "Read the driver's messages before this one",
                 "dmesg | grep -i -A 5 nvrm",
             ),
             run(
-                "See whether the GPU is on the bus, and its BARs",
+                "Check that the GPU is on the bus and that its BARs have addresses",
                 "lspci -vvv -d 10de:",
             ),
-            hand("Power the machine off and on; if it stays, move or replace the card"),
+            hand("Turn the machine off and on; if the error remains, move or replace the card"),
         ],
         checks: &[
             "gpu.present",
@@ -196,7 +197,7 @@ pub(super) const CAUSES: &[Cause] = &[
     Cause {
         id: "gpu-xid",
         title: "A GPU has reported an error (Xid)",
-        why: "NVIDIA's catalogue says what the number stands for and what to do.",
+        why: "NVIDIA's catalogue says what the number means and what to do.",
         patterns: &[
             likely(expressions::XID),
             likely(r"\bxid \(pci:[0-9a-f:.]+\): \d+"),
@@ -210,9 +211,9 @@ pub(super) const CAUSES: &[Cause] = &[
     Cause {
         id: "nccl-crash",
         title: "A program has crashed in NCCL",
-        why: "A crash in libnccl.so is one of NCCL, of a plugin, or of how it was called: mixed \
-              versions in one process, a communicator that is used after its end. It says nothing \
-              of the node.",
+        why: "A crash in libnccl.so is caused by NCCL, by a plug-in, or by the program: it mixes \
+              versions in one process, for example, or uses a communicator after destroying it. \
+              The crash does not point to a fault of the node.",
         patterns: &[
             sure(expressions::NCCL_SEGFAULT),
             likely(r"segmentation fault.{0,120}\blibnccl"),
@@ -223,8 +224,8 @@ pub(super) const CAUSES: &[Cause] = &[
             ),
         ],
         remedies: &[
-            hand("Take out network plugins, and use one version of NCCL in the whole job"),
-            run("See which is loaded", "NCCL_DEBUG=VERSION"),
+            hand("Remove network plug-ins, and use one version of NCCL in the whole job"),
+            run("See which version is loaded", "NCCL_DEBUG=VERSION"),
         ],
         checks: &["klog.nccl_segfault"],
         sources: &["leptonai/gpud, matcher NCCL"],

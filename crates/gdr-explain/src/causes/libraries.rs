@@ -6,13 +6,13 @@ use crate::{Cause, Kind, Strength};
 pub(super) const CAUSES: &[Cause] = &[
     Cause {
         id: "ucx-without-cuda",
-        title: "UCX, MPI or a TCP transport takes GPU memory for host memory: it was built or started \
-                without CUDA",
-        why: "Without its CUDA modules UCX cannot see what kind of memory a pointer is. It then \
-              copies from GPU memory with the CPU, which ends in a segmentation fault \
-              (`invalid permissions for mapped object`), or registers it as host memory. The modules \
-              are missing where UCX was configured without --with-cuda, where UCX_TLS leaves out \
-              cuda_copy, or where the loader does not find them.",
+        title: "UCX, MPI or a TCP transport treats GPU memory as host memory: it was built or \
+                started without CUDA",
+        why: "Without its CUDA modules, UCX cannot detect the memory type of a pointer. It then \
+              copies from GPU memory with the CPU, which ends in a segmentation fault (`invalid \
+              permissions for mapped object`), or registers it as host memory. The modules are \
+              missing if UCX was configured without --with-cuda, if UCX_TLS leaves out cuda_copy, \
+              or if the loader does not find them.",
         patterns: &[
             sure(r"invalid permissions for mapped object"),
             sure(r"process_vm_(readv|writev)\b.{0,160}bad address"),
@@ -44,7 +44,7 @@ pub(super) const CAUSES: &[Cause] = &[
                 "ucx_info -d | grep -i cuda; ucx_info -v",
             ),
             run(
-                "Keep them in the list of transports",
+                "Keep the CUDA modules in the list of transports",
                 "UCX_TLS=rc,cuda_copy,cuda_ipc,gdr_copy",
             ),
             hand("Build UCX with --with-cuda=<path>, and MPI with that UCX"),
@@ -59,10 +59,11 @@ pub(super) const CAUSES: &[Cause] = &[
     },
     Cause {
         id: "efa-sync-memops",
-        title: "The EFA provider cannot set a CUDA attribute that this memory does not have",
-        why: "libfabric sets SYNC_MEMOPS on GPU memory that it registers or transfers. Memory of \
-              CUDA's virtual memory API (NCCL 2.19 and later, expandable segments) refuses it with \
-              CUDA_ERROR_NOT_SUPPORTED, and the registration ends in `Invalid argument`.",
+        title: "The EFA provider cannot set a CUDA attribute that this memory does not support",
+        why: "libfabric sets SYNC_MEMOPS on GPU memory that it registers or transfers. Memory \
+              from CUDA's virtual memory API (NCCL 2.19 and later, expandable segments) refuses \
+              this with CUDA_ERROR_NOT_SUPPORTED, and the registration fails with `Invalid \
+              argument`.",
         patterns: &[
             sure(r"cuda_set_sync_memops|unable to set memops for cuda"),
             sure(r"cupointersetattribute.{0,60}not[_ ]supported"),
@@ -77,7 +78,7 @@ pub(super) const CAUSES: &[Cause] = &[
                 "With libfabric 1.19 and earlier",
                 "FI_EFA_SET_CUDA_SYNC_MEMOPS=0",
             ),
-            hand("Bring libfabric and aws-ofi-nccl (the EFA installer) up to date"),
+            hand("Update libfabric and aws-ofi-nccl (the EFA installer)"),
             run(
                 "Or allocate without the virtual memory API",
                 "NCCL_CUMEM_ENABLE=0 PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False",
@@ -92,10 +93,11 @@ pub(super) const CAUSES: &[Cause] = &[
     },
     Cause {
         id: "ofi-without-gdr",
-        title: "libfabric's provider does not do GPUDirect RDMA here: data goes through host memory",
-        why: "The plugin asks for FI_HMEM and for a provider that does not call CUDA. An old \
-              libfabric, an instance type whose EFA has no RDMA, or a device without peer-to-peer \
-              leaves it without.",
+        title: "libfabric's provider does not use GPUDirect RDMA here, and data goes through host \
+                memory",
+        why: "The plug-in asks for FI_HMEM and for a provider that does not call CUDA. An old \
+              libfabric, an instance type whose EFA does not support RDMA, or a device without \
+              peer-to-peer cannot offer this.",
         patterns: &[
             sure(r"could not disable cuda api usage for hmem"),
             sure(r"net/ofi\b.{0,40}gpu ?direct rdma.{0,20}disabled"),
@@ -112,7 +114,7 @@ pub(super) const CAUSES: &[Cause] = &[
             weak(r"\bnccl warn net/ofi\b"),
         ],
         remedies: &[
-            hand("Bring libfabric and aws-ofi-nccl (the EFA installer) up to date: 1.18 or later"),
+            hand("Update libfabric to 1.18 or later, and aws-ofi-nccl (the EFA installer)"),
             run("See what the provider offers", "fi_info -p efa -c FI_HMEM"),
             hand("Use an instance type whose EFA supports RDMA"),
         ],
@@ -126,10 +128,10 @@ pub(super) const CAUSES: &[Cause] = &[
     Cause {
         id: "gds-unavailable",
         title: "GPUDirect Storage is off: cuFile moves files through host memory, or refuses them",
-        why: "cuFile reads into GPU memory by the kernel module nvidia-fs, and only from drivers that \
-              have registered with it: NVMe drivers of MLNX_OFED or DOCA, and file systems that \
-              support it. Elsewhere it uses POSIX calls where its configuration allows that, and \
-              fails otherwise.",
+        why: "cuFile reads into GPU memory through the kernel module nvidia-fs, and only from \
+              drivers that have registered with the module: NVMe drivers from MLNX_OFED or DOCA, \
+              and file systems that support it. Otherwise it uses POSIX calls if its \
+              configuration allows that, and fails if not.",
         patterns: &[
             sure(r"\bnvme driver not registered with nvidia-fs"),
             sure(r"\bnvidia-fs(\.ko)? driver not loaded"),
@@ -141,7 +143,7 @@ pub(super) const CAUSES: &[Cause] = &[
             run("See what cuFile supports on this node", "gdscheck -p"),
             run("Load the module", "modprobe nvidia-fs"),
             run(
-                "For local NVMe: install the drivers that register with it, and boot again",
+                "For local NVMe, install the drivers that register with it, and reboot",
                 "mlnxofedinstall --with-nvmf --enable-gds",
             ),
             run(
@@ -157,9 +159,10 @@ pub(super) const CAUSES: &[Cause] = &[
     },
     Cause {
         id: "gdrcopy-library",
-        title: "libgdrapi.so is not found: small messages take the slow way",
-        why: "UCX, NVSHMEM and NCCL load GDRCopy's library at run time where it is there. Without it \
-              they work, with more latency for small messages; NVSHMEM's CPU handler needs it.",
+        title: "libgdrapi.so is not found, so small messages take a slower path",
+        why: "UCX, NVSHMEM and NCCL load GDRCopy's library at run time if it is present. They \
+              work without it, but small messages have a higher latency; NVSHMEM's CPU handler \
+              requires it.",
         patterns: &[
             sure(r"gdrcopy library not found"),
             sure(r"libgdrapi\.so\S*: cannot open shared object|failed to open libgdrapi"),
@@ -169,10 +172,10 @@ pub(super) const CAUSES: &[Cause] = &[
         ],
         remedies: &[
             run(
-                "Put a libgdrapi.so.2 where the loader looks: gdr's own needs no kernel module",
+                "Put a libgdrapi.so.2 where the loader finds it; gdr's own needs no kernel module",
                 "LD_LIBRARY_PATH=<directory of libgdrapi.so.2>",
             ),
-            run("Where it is not wanted", "NVSHMEM_DISABLE_GDRCOPY=1"),
+            run("Or turn GDRCopy off", "NVSHMEM_DISABLE_GDRCOPY=1"),
         ],
         checks: &["gdrdrv"],
         sources: &["NVIDIA/nvshmem src/modules/transport/common/transport_gdr_common.cpp"],
@@ -181,10 +184,10 @@ pub(super) const CAUSES: &[Cause] = &[
     Cause {
         id: "nixl-backend",
         kind: Kind::Consequence,
-        title: "NIXL's backend failed: the reason stands in an earlier line of UCX or libfabric",
-        why: "NIXL_ERR_BACKEND passes on that registering memory or connecting failed below. With \
-              GPU memory the usual reasons are a UCX without CUDA modules and GPU memory that \
-              cannot be registered.",
+        title: "NIXL's backend failed; an earlier line from UCX or libfabric has the reason",
+        why: "NIXL_ERR_BACKEND means that a library below NIXL failed to register memory or to \
+              connect. With GPU memory, the usual reasons are a UCX without CUDA modules and GPU \
+              memory that cannot be registered.",
         patterns: &[
             likely(r"\bnixl_err_backend\b|nixlbackenderror"),
             likely(r"no available backends for mem type '?vram"),
@@ -209,8 +212,8 @@ pub(super) const CAUSES: &[Cause] = &[
     Cause {
         id: "nixl-plugin",
         title: "NIXL does not find the plug-in of a backend, or a library that the plug-in needs",
-        why: "A backend is a plug-in, libplugin_NAME.so, in a folder that NIXL reads. One whose \
-              libraries the loader does not find, such as libucp.so.0, is left out.",
+        why: "A backend is a plug-in, libplugin_NAME.so, in a folder that NIXL reads. NIXL skips \
+              a plug-in if the loader does not find its libraries, such as libucp.so.0.",
         patterns: &[
             sure(r"\bcreatebackend: unsupported backend '\w+'"),
             likely(r"\bfailed to load plug-?in from .{0,200}\.so"),
@@ -218,7 +221,7 @@ pub(super) const CAUSES: &[Cause] = &[
         ],
         remedies: &[
             run(
-                "See which libraries the plug-in lacks, and put their folder into LD_LIBRARY_PATH",
+                "See which libraries the plug-in lacks, and add their folder to LD_LIBRARY_PATH",
                 "ldd libplugin_UCX.so | grep 'not found'",
             ),
             run(
@@ -233,8 +236,8 @@ pub(super) const CAUSES: &[Cause] = &[
     Cause {
         id: "nixl-metadata",
         title: "NIXL does not know the peer: its metadata was never loaded, or was dropped",
-        why: "An agent needs a peer's metadata before it can transfer. It is missing where the \
-              exchange did not happen, and is dropped after a disconnect.",
+        why: "An agent needs a peer's metadata before it can transfer. The metadata is missing if \
+              it was never exchanged, and is dropped after a disconnect.",
         patterns: &[
             sure(r"metadata for remote agent .{0,120}not found"),
             sure(r"remote nixl agent engine id mismatch"),
@@ -244,12 +247,12 @@ pub(super) const CAUSES: &[Cause] = &[
             ),
         ],
         remedies: &[
-            hand("Exchange metadata again after the peer was restarted (add_remote_agent)"),
+            hand("Exchange metadata again after a peer restarts (add_remote_agent)"),
             run(
-                "Let each engine name itself where several share a host",
+                "Give each engine its own address when several share a host",
                 "VLLM_NIXL_SIDE_CHANNEL_HOST=<address> VLLM_NIXL_SIDE_CHANNEL_PORT=<port>",
             ),
-            hand("Look for an earlier disconnect, and explain that one"),
+            hand("Look for an earlier disconnect, and explain that error"),
         ],
         checks: &[],
         sources: &["ai-dynamo/nixl issue 1983, src/core/nixl_agent.cpp"],
@@ -257,9 +260,9 @@ pub(super) const CAUSES: &[Cause] = &[
     },
     Cause {
         id: "perftest-without-cuda",
-        title: "This perftest was built without CUDA, as most distributions build it",
-        why: "An option that perftest does not know is one that it was built without: its options of \
-              GPUs exist only where configure was given the path of CUDA's header.",
+        title: "This perftest was built without CUDA, like most distributions' packages",
+        why: "perftest does not recognize options that it was built without. Its GPU options \
+              exist only if configure was given the path of CUDA's header.",
         patterns: &[sure(
             r"(unrecognized|unknown|invalid) option '?(--)?(use_(cuda|rocm|musa|neuron|mlu|hl)\w*|cuda_mem_type|gpu_touch)",
         )],
@@ -279,15 +282,16 @@ pub(super) const CAUSES: &[Cause] = &[
     },
     Cause {
         id: "perftest-options",
-        title: "perftest reads its options in order: --use_cuda has to stand before its dependents",
-        why: "--use_cuda_dmabuf and --cuda_mem_type are refused where --use_cuda has not been read \
-              yet.",
+        title: "perftest reads its options in order: --use_cuda must come before the options that \
+                depend on it",
+        why: "perftest refuses --use_cuda_dmabuf and --cuda_mem_type unless it has already read \
+              --use_cuda.",
         patterns: &[sure(
             r"\b(cuda|rocm|neuron|mlu|musa) (dma-?buf|mem type) cannot be used without (cuda|rocm|neuron|mlu|musa)",
         )],
         remedies: &[
             run(
-                "Put it first",
+                "Put --use_cuda first",
                 "ib_write_bw --use_cuda=0 --use_cuda_dmabuf ...",
             ),
             run(
@@ -301,12 +305,13 @@ pub(super) const CAUSES: &[Cause] = &[
     },
     Cause {
         id: "ucx-no-transport",
-        title: "UCX finds no transport that both ends have and that can do what is asked",
-        why: "For each transport the line says what is missing: `Destination is unreachable` (shared \
-              memory of another host or container, another subnet), `no am bcopy` (cuda_copy, cuda_ipc \
-              and cma carry data only, so a transport of the network has to be beside them), `no peer \
-              failure handler` (NIXL asks for one, which shared memory has not). An RDMA transport that \
-              is not in the list was not found, or is left out by UCX_TLS or UCX_NET_DEVICES.",
+        title: "UCX finds no transport that both ends support and that can do what is required",
+        why: "For each transport the line says what is missing. `Destination is unreachable` \
+              means shared memory of another host or container, or another subnet. `no am bcopy` \
+              means that cuda_copy, cuda_ipc and cma only carry data and need a network transport \
+              beside them. `no peer failure handler` means that shared memory lacks the failure \
+              handler that NIXL asks for. An RDMA transport that is not in the list was not \
+              found, or is excluded by UCX_TLS or UCX_NET_DEVICES.",
         patterns: &[
             sure(r"\bno [a-z][\w ]{2,50} transport to [^:]{1,80}:"),
             sure(r"\bno usable transports?/devices? \(asked"),
@@ -329,10 +334,10 @@ pub(super) const CAUSES: &[Cause] = &[
                 "ucx_info -d | grep -E 'Transport|Device'; env | grep ^UCX_",
             ),
             run(
-                "Leave the choice to UCX, or name one of the network as well",
+                "Let UCX choose, or name a network transport as well",
                 "unset UCX_TLS UCX_NET_DEVICES; or UCX_TLS=rc,cuda_copy,cuda_ipc",
             ),
-            hand("Use one version of UCX on both ends"),
+            hand("Use the same version of UCX on both ends"),
         ],
         checks: &["port.state", "dev.nodes", "netns"],
         sources: &[
@@ -344,17 +349,17 @@ pub(super) const CAUSES: &[Cause] = &[
     Cause {
         id: "library-versions",
         title: "A program was built for a newer UCX than the one that it loads",
-        why: "The loader found another libucp before the one that the program was built with: the \
-              distribution's, or the one of another package. Transports and CUDA modules then do not \
-              fit.",
+        why: "The loader found a different libucp before the one that the program was built with, \
+              for example the distribution's or another package's. Its transports and CUDA \
+              modules are then incompatible.",
         patterns: &[sure(r"\buc[pst]( api)? version is incompatible\b")],
         remedies: &[
             run(
-                "See which is loaded",
+                "See which library is loaded",
                 "ldd <program> | grep -E 'uc[pts]'; ucx_info -v",
             ),
             run(
-                "Put the newer one first",
+                "Put the newer library first",
                 "LD_LIBRARY_PATH=<directory of the newer libucp.so.0>",
             ),
         ],
@@ -365,9 +370,10 @@ pub(super) const CAUSES: &[Cause] = &[
     Cause {
         id: "cuda-context",
         title: "A thread that communicates has no CUDA context",
-        why: "CUDA keeps the GPU in use by thread. UCX, NIXL, MPI and libfabric ask CUDA about memory \
-              on the thread that calls them, also on threads of their own; one on which no GPU was \
-              chosen gets `invalid device context`, and GPU memory is not recognized.",
+        why: "CUDA keeps the current GPU per thread. UCX, NIXL, MPI and libfabric ask CUDA about \
+              memory on the thread that calls them, and also on their own threads. A thread that \
+              has not chosen a GPU gets `invalid device context`, and GPU memory is not \
+              recognized.",
         patterns: &[
             sure(r"\bcu[a-z]\w+\b.{0,60}(invalid device context|cuda_error_invalid_context)"),
             likely(r"\bcuda\b.{0,40}(invalid device context|\binvalid_context\b)"),
@@ -380,7 +386,7 @@ pub(super) const CAUSES: &[Cause] = &[
                 "Choose the GPU on every thread that communicates, before the library starts",
                 "cudaSetDevice(<GPU>); torch.cuda.set_device(<GPU>)",
             ),
-            hand("Start CUDA before MPI_Init and before contexts of UCX are made"),
+            hand("Initialize CUDA before calling MPI_Init and before creating UCX contexts"),
         ],
         checks: &[],
         sources: &[
@@ -392,9 +398,10 @@ pub(super) const CAUSES: &[Cause] = &[
     Cause {
         id: "fork",
         title: "A process forked while its memory was registered with a NIC",
-        why: "After a fork the pages of registered memory may become copies: the NIC then writes to \
-              pages that the program no longer sees. It is safe where libibverbs knew of forks \
-              before it registered, or where the kernel (5.12 and later) copies such pages at once.",
+        why: "After a fork, pages of registered memory may be copied, and the NIC then writes to \
+              pages that the program no longer sees. Forks are safe if libibverbs knew about them \
+              before memory was registered, or if the kernel (5.12 and later) copies such pages \
+              at once.",
         patterns: &[
             likely(
                 r"\bibv_fork_init\(?\)? (was disabled|failed)|\bfork\(?\)? has been issued|\bto the fork\(?\)? system call",
@@ -403,7 +410,7 @@ pub(super) const CAUSES: &[Cause] = &[
         ],
         remedies: &[
             run(
-                "Tell libibverbs of forks",
+                "Tell libibverbs about forks",
                 "RDMAV_FORK_SAFE=1; UCX_IB_FORK_INIT=y",
             ),
             hand(
@@ -417,12 +424,12 @@ pub(super) const CAUSES: &[Cause] = &[
     Cause {
         id: "duplicate-gpu",
         title: "Two ranks use one GPU, which NCCL refuses",
-        why: "Each rank needs a GPU of its own. They share one where the program does not choose by \
-              its local rank, or where CUDA_VISIBLE_DEVICES is the same for all ranks of a node.",
+        why: "Each rank needs its own GPU. Ranks share a GPU if the program does not choose one \
+              by its local rank, or if CUDA_VISIBLE_DEVICES is the same for all ranks of a node.",
         patterns: &[sure(r"duplicate gpu detected")],
         remedies: &[
             run(
-                "Choose by the local rank",
+                "Choose the GPU by the local rank",
                 "torch.cuda.set_device(int(os.environ[\"LOCAL_RANK\"]))",
             ),
             hand("Start as many ranks per node as it has GPUs"),
@@ -434,18 +441,21 @@ pub(super) const CAUSES: &[Cause] = &[
     Cause {
         id: "sharp",
         kind: Kind::Harmless,
-        title: "SHARP (reductions in the switches) is not available: NCCL does without",
-        why: "The library of SHARP asks the aggregation manager for a tree of switches for this job. \
-              Without the manager, or where it refuses, reductions are made by the GPUs as usual.",
+        title: "SHARP (reductions in the switches) is not available, and NCCL works without it",
+        why: "The SHARP library asks the aggregation manager for a tree of switches for this job. \
+              If there is no manager, or it refuses, the GPUs do the reductions as usual.",
         patterns: &[
             sure(r"\bsharp_\w+ failed\b|\bsharp group create: .{0,60}fail|failed to lock sat tree"),
             sure(r"\b(collect_ports_data|sharp_get_local_data): (device|error|failed)"),
             sure(r"sharp aggregation manager"),
         ],
         remedies: &[
-            run("Where it is not wanted", "NCCL_COLLNET_ENABLE=0"),
             run(
-                "Where it is: see whether the manager runs",
+                "If SHARP is not wanted, turn it off",
+                "NCCL_COLLNET_ENABLE=0",
+            ),
+            run(
+                "If SHARP is wanted, check that the manager runs",
                 "systemctl status sharp_am   # on the subnet manager's host",
             ),
         ],
@@ -455,8 +465,9 @@ pub(super) const CAUSES: &[Cause] = &[
     },
     Cause {
         id: "shared-memory-small",
-        title: "Shared memory of the container is too small",
-        why: "NCCL's ranks of a node meet in /dev/shm, and Docker gives it 64 MiB.",
+        title: "The container's shared memory is too small",
+        why: "NCCL's ranks on one node share memory through /dev/shm. Docker limits it to 64 MiB \
+              by default.",
         patterns: &[
             sure(r"/dev/shm/nccl\S*.{0,80}no space left on device"),
             sure(r"error while creating shared memory segment"),
@@ -469,7 +480,7 @@ pub(super) const CAUSES: &[Cause] = &[
                 "Give the container more",
                 "docker run --shm-size=1g --ipc=host",
             ),
-            hand("In Kubernetes: an emptyDir of medium Memory at /dev/shm"),
+            hand("In Kubernetes, mount an emptyDir with medium Memory at /dev/shm"),
         ],
         checks: &["shm"],
         sources: &["NVIDIA/nccl user guide: troubleshooting"],

@@ -12,11 +12,11 @@ const FABRIC: &str = r"(^|\W)fabric\W*$";
 pub(super) const CAUSES: &[Cause] = &[
     Cause {
         id: "peermem-symbols",
-        title: "The peer-memory module does not match the RDMA stack that is running",
-        why: "nvidia_peermem (and nv_peer_mem before it) needs ib_register_peer_memory_client of \
-              ib_core. Where the driver was built without it (in-box RDMA stack), the module's \
-              start is compiled to `return -EINVAL`; where MLNX_OFED or DOCA was installed or \
-              updated after the driver, the symbol's version differs.",
+        title: "The peer-memory module does not match the running RDMA stack",
+        why: "nvidia_peermem (and nv_peer_mem before it) needs ib_register_peer_memory_client \
+              from ib_core. If the driver was built without it (in-box RDMA stack), the module's \
+              start function only returns -EINVAL. If MLNX_OFED or DOCA was installed or updated \
+              after the driver, the symbol's version differs.",
         patterns: &[
             sure(
                 r"could not insert '?(nvidia[_-]peermem|nv_peer_mem)'?.*(invalid argument|unknown symbol|exec format)",
@@ -36,18 +36,15 @@ pub(super) const CAUSES: &[Cause] = &[
         ],
         remedies: &[
             run(
-                "Use dma-buf instead: the open driver needs no peer-memory module",
+                "Use dma-buf instead, for which the open driver needs no peer-memory module",
                 "install nvidia-open (driver 515 or later), kernel 5.12 or later; \
                  NCCL_DMABUF_ENABLE=1",
             ),
             run(
-                "Or rebuild the driver's modules against the RDMA stack that is installed now, \
-                 then reboot",
+                "Or rebuild the driver's modules against the installed RDMA stack, then reboot",
                 "dkms status; dkms remove nvidia/<version> --all && dkms install nvidia/<version>",
             ),
-            hand(
-                "Install MLNX_OFED or DOCA first and the NVIDIA driver after it, not the other way",
-            ),
+            hand("Install MLNX_OFED or DOCA first, and the NVIDIA driver after it"),
         ],
         checks: &[
             "peermem.symbol",
@@ -64,10 +61,10 @@ pub(super) const CAUSES: &[Cause] = &[
     },
     Cause {
         id: "peermem-callback",
-        title: "An old peer-memory module loses a race when memory is freed",
-        why: "A callback frees pages that the driver has already taken back: a race between freeing \
-              GPU memory and deregistering it, in drivers before R510 and some of R470, and in \
-              nv_peer_mem.",
+        title: "An old peer-memory module has a race when memory is freed",
+        why: "A callback frees pages that the driver has already reclaimed: freeing GPU memory \
+              races with deregistering it. This happens with drivers before R510, with some R470 \
+              releases, and with nv_peer_mem.",
         patterns: &[
             sure(r"(nvidia.peermem|nv_peer_mem|nv_get_p2p_free_callback).*invalid page_table"),
             likely(
@@ -75,7 +72,7 @@ pub(super) const CAUSES: &[Cause] = &[
             ),
         ],
         remedies: &[
-            hand("Install NVIDIA's driver 510 or later, or a late release of 470"),
+            hand("Install NVIDIA's driver 510 or later, or a late 470 release"),
             run(
                 "Or use dma-buf, which has no such callback",
                 "NCCL_DMABUF_ENABLE=1",
@@ -90,10 +87,10 @@ pub(super) const CAUSES: &[Cause] = &[
     },
     Cause {
         id: "peermem-deadlock",
-        title: "nv_peer_mem and MLNX_OFED have locked each other out",
-        why: "The peer-direct patch of an MLNX_OFED without the fix of 2696789 takes two locks in \
-              opposite orders. nv_peer_mem 1.2 and later need an MLNX_OFED with it, from 5.1 on; 1.1 \
-              is the last for 4.9 LTS.",
+        title: "nv_peer_mem and MLNX_OFED have deadlocked",
+        why: "In an MLNX_OFED without the fix for 2696789, the peer-direct patch takes two locks \
+              in opposite orders. nv_peer_mem 1.2 and later need an MLNX_OFED with the fix (5.1 \
+              or later); 1.1 is the last version for 4.9 LTS.",
         patterns: &[
             follows(
                 r"blocked for more than \d+ seconds|possible circular locking dependency",
@@ -106,11 +103,12 @@ pub(super) const CAUSES: &[Cause] = &[
         ],
         remedies: &[
             run(
-                "Use the driver's own module, from 470 on",
+                "Use the driver's own module, which is part of 470 and later",
                 "modprobe -r nv_peer_mem; gdr peermem enable",
             ),
             hand(
-                "Or install an MLNX_OFED, 5.1 or later, whose release notes have the fix of 2696789",
+                "Or install an MLNX_OFED 5.1 or later whose release notes list the fix for \
+                 2696789",
             ),
         ],
         checks: &["peermem.age", "peermem.conflict", "ofed.flavour"],
@@ -121,14 +119,14 @@ pub(super) const CAUSES: &[Cause] = &[
         id: "peermem-context",
         kind: Kind::Harmless,
         title: "The peer-memory module skipped a callback for memory that was already deregistered",
-        why: "`detected invalid context, skipping further processing` is what the guard against the \
-              race of freeing and deregistering prints (NVIDIA's bug 4272659): nothing is lost. \
-              Drivers from 560.35.03 on no longer print it.",
+        why: "The module prints `detected invalid context, skipping further processing` when it \
+              detects the race of freeing and deregistering (NVIDIA's bug 4272659). No data is \
+              lost. Drivers from 560.35.03 on no longer print it.",
         patterns: &[sure(
             r"(nvidia.peermem|nv_peer_mem|nv_get_p2p_free_callback).*invalid context",
         )],
         remedies: &[hand(
-            "Nothing has to be done; driver 560.35.03 and later, and dma-buf, are silent",
+            "Nothing has to be done; driver 560.35.03 and later, and dma-buf, do not print it",
         )],
         checks: &["klog.peermem_context"],
         sources: &["Mellanox/nv_peer_memory issue 120"],
@@ -137,8 +135,8 @@ pub(super) const CAUSES: &[Cause] = &[
     Cause {
         id: "unsupported-module",
         title: "This distribution refuses modules that it does not support",
-        why: "SUSE's kernels and modprobe refuse modules without the mark `supported`, NVIDIA's \
-              among them, unless a setting allows them.",
+        why: "SUSE's kernels and modprobe refuse modules that are not marked `supported`, such as \
+              NVIDIA's, unless a setting allows them.",
         patterns: &[
             sure(r"\ballow_unsupported_modules\b"),
             sure(r"module '?\S+'? is unsupported|module \S+ not supported by"),
@@ -146,10 +144,10 @@ pub(super) const CAUSES: &[Cause] = &[
         ],
         remedies: &[
             run(
-                "Allow them, then load the module again",
+                "Allow unsupported modules, then load the module again",
                 "echo 'allow_unsupported_modules 1' > /etc/modprobe.d/10-unsupported-modules.conf",
             ),
-            hand("Or install the packages that the distribution signs and supports"),
+            hand("Or install packages that the distribution signs and supports"),
         ],
         checks: &["modules.lockdown"],
         sources: &["SUSE: unsupported kernel modules; modprobe.d(5)"],
@@ -158,9 +156,9 @@ pub(super) const CAUSES: &[Cause] = &[
     Cause {
         id: "kernel-crash",
         title: "The kernel has crashed",
-        why: "After an oops, a BUG or a fault in a driver of GPUs or NICs its locks and lists may be \
-              corrupt: transfers hang, and modules cannot be unloaded. After one elsewhere the rest \
-              of the machine is not to be trusted either.",
+        why: "After an oops, a BUG or a fault in a GPU or NIC driver, the driver's locks and \
+              lists may be corrupt: transfers hang, and modules cannot be unloaded. After a crash \
+              elsewhere, the rest of the machine cannot be trusted either.",
         patterns: &[
             follows(
                 expressions::CRASH,
@@ -181,7 +179,7 @@ pub(super) const CAUSES: &[Cause] = &[
         ],
         detail: Some(module),
         remedies: &[
-            hand("Restart the machine, then update the driver or the kernel that the trace names"),
+            hand("Reboot, then update the driver or the kernel that the trace names"),
             hand("Report it to the driver's vendor with the whole log"),
         ],
         checks: &["klog.crash"],
@@ -190,9 +188,10 @@ pub(super) const CAUSES: &[Cause] = &[
     },
     Cause {
         id: "kernel-warning",
-        title: "The kernel has warned of a fault in a driver of GPUs or NICs",
-        why: "The driver met a state that its authors did not expect, and went on, or a program waits \
-              in it for what does not come. What it was doing may hang or fail later.",
+        title: "The kernel has warned of a fault in a GPU or NIC driver",
+        why: "The driver met a state that its authors did not expect and continued, or a program \
+              waits in the driver for something that does not happen. What the driver was doing \
+              may hang or fail later.",
         patterns: &[
             follows(
                 expressions::KERNEL_WARNING,
@@ -213,7 +212,7 @@ pub(super) const CAUSES: &[Cause] = &[
         ],
         detail: Some(module),
         remedies: &[
-            hand("Update the driver that the trace names; restart the machine if something hangs"),
+            hand("Update the driver that the trace names; reboot if something hangs"),
             hand("Report it to the driver's vendor with the whole log"),
         ],
         checks: &["klog.crash"],
@@ -222,9 +221,9 @@ pub(super) const CAUSES: &[Cause] = &[
     },
     Cause {
         id: "gdrdrv-missing",
-        title: "GDRCopy's kernel module is not there, or not in this container",
-        why: "libgdrapi of GDRCopy opens /dev/gdrdrv. It is absent where the module is not loaded \
-              on the host, where the container was not given the device, or where the module was \
+        title: "GDRCopy's kernel module is not loaded, or not available in this container",
+        why: "GDRCopy's libgdrapi opens /dev/gdrdrv. The device is missing if the module is not \
+              loaded on the host, if the container was not given the device, or if the module was \
               built for the other flavour of NVIDIA's driver.",
         patterns: &[
             sure(r"is gdrdrv driver installed and loaded"),
@@ -246,17 +245,17 @@ pub(super) const CAUSES: &[Cause] = &[
         ],
         remedies: &[
             run(
-                "Use a libgdrapi.so.2 that needs no module: gdr's own maps GPU memory \
-                 without one",
+                "Use gdr's libgdrapi.so.2, which maps GPU memory without a module",
                 "LD_LIBRARY_PATH=<directory of gdr's libgdrapi.so.2>",
             ),
             run("Or load the module on the host", "modprobe gdrdrv"),
             run(
-                "Give it to the container",
+                "Give the container the device",
                 "docker run --device=/dev/gdrdrv",
             ),
             hand(
-                "Rebuild it for the flavour of NVIDIA driver that is loaded (open or proprietary)",
+                "Rebuild the module for the flavour of NVIDIA's driver that is loaded (open or \
+                 proprietary)",
             ),
         ],
         checks: &["gdrdrv"],
@@ -265,9 +264,10 @@ pub(super) const CAUSES: &[Cause] = &[
     },
     Cause {
         id: "fabric-manager",
-        title: "The NVSwitch fabric is not up: the fabric manager is absent or of another version",
-        why: "On machines with NVSwitches CUDA answers 802 (system not yet initialized) until the \
-              fabric manager of exactly the driver's version has set up the fabric.",
+        title: "The NVSwitch fabric is not up: the fabric manager is missing or has another \
+                version",
+        why: "On machines with NVSwitches, CUDA returns 802 (system not yet initialized) until a \
+              fabric manager with exactly the driver's version has set up the fabric.",
         patterns: &[
             sure(r"system not yet initialized"),
             sure(r"\bcuda\S*.{0,40}\b(error|returned|code|status)[ =:]*802\b"),
@@ -294,23 +294,25 @@ pub(super) const CAUSES: &[Cause] = &[
         ],
         remedies: &[
             run(
-                "Start the fabric manager of the driver's version",
+                "Start the fabric manager that has the driver's version",
                 "systemctl enable --now nvidia-fabricmanager",
             ),
             hand(
-                "If it fails, compare its package's version with the driver's: all parts must agree",
+                "If it fails, compare its package's version with the driver's: all parts must \
+                 have the same version",
             ),
-            hand("This machine has no NVSwitches: take the package away or disable the service")
+            hand("This machine has no NVSwitches: remove the package or disable the service")
                 .only(&[Fact::NoNvSwitch]),
             run(
-                "On B200 and B300 baseboards it needs the RDMA stack and the subnet manager NVLSM",
+                "On B200 and B300 baseboards, load the RDMA stack and install the subnet manager \
+                 NVLSM",
                 "modprobe ib_umad; modprobe mlx5_ib; apt install nvlsm   # then start it again",
             ),
         ],
         facts: &[(
             Fact::NoNvSwitch,
-            "The driver found no NVSwitch to manage. GPUs that are joined by PCIe or by NVLink bridges \
-             need no fabric manager, and CUDA works without one there.",
+            "The driver found no NVSwitch to manage. GPUs that are connected by PCIe or by NVLink \
+             bridges do not need a fabric manager, and CUDA works without it.",
         )],
         harmless: &[Fact::NoNvSwitch],
         checks: &["fabricmanager"],
@@ -325,10 +327,11 @@ pub(super) const CAUSES: &[Cause] = &[
     },
     Cause {
         id: "fabric-restarted",
-        title: "The fabric manager was restarted while GPUs were in use: NVSwitch multicast no longer works",
-        why: "GPUs keep the state of the fabric that they were set up with. After a restart of the \
-              fabric manager (often by a package upgrade) the two differ, and NVLS, which binds \
-              multicast memory, fails with `invalid argument` although plain NVLink works.",
+        title: "The fabric manager was restarted while GPUs were in use, and NVSwitch multicast \
+                no longer works",
+        why: "GPUs keep the fabric state that they were set up with. After a restart of the \
+              fabric manager (often by a package upgrade) it no longer matches, and NVLS, which \
+              binds multicast memory, fails with `invalid argument` although plain NVLink works.",
         patterns: &[
             sure(r"fabric_state_out_of_sync|fabric state cached by the driver is out of sync"),
             sure(r"failed to bind nvlink sharp|\bnvls\b.{0,60}multicast.{0,80}(fail|error)"),
@@ -346,11 +349,11 @@ pub(super) const CAUSES: &[Cause] = &[
         ],
         remedies: &[
             run(
-                "Reset all GPUs while no program uses them, or restart the machine",
+                "Reset all GPUs while no program uses them, or reboot",
                 "systemctl stop <what uses GPUs>; nvidia-smi --gpu-reset",
             ),
             run(
-                "Until then do without multicast",
+                "Until then, turn multicast off",
                 "NCCL_NVLS_ENABLE=0; NVSHMEM_DISABLE_NVLS=1",
             ),
             hand("Keep unattended upgrades from restarting nvidia-fabricmanager"),
@@ -361,11 +364,11 @@ pub(super) const CAUSES: &[Cause] = &[
     },
     Cause {
         id: "lockdown",
-        title: "The kernel is locked down (Secure Boot): it refuses to write PCI registers or to \
-                load unsigned modules",
-        why: "With Secure Boot many kernels run in lockdown mode `integrity`, in which not even \
-              root may write config space, and in which modules need a signature that the \
-              machine trusts.",
+        title: "The kernel is locked down (Secure Boot) and refuses writes to PCI registers and \
+                unsigned modules",
+        why: "With Secure Boot, many kernels run in the lockdown mode `integrity`. Then not even \
+              root may write to config space, and modules need a signature that the machine \
+              trusts.",
         patterns: &[
             sure(r"setpci.*operation not permitted"),
             sure(expressions::LOCKDOWN_PCI),
@@ -375,12 +378,15 @@ pub(super) const CAUSES: &[Cause] = &[
             likely(r"lockdown: .{0,60}(unsigned module|restricted)"),
         ],
         remedies: &[
-            hand("Set what setpci would in the firmware's setup or on the kernel's command line"),
+            hand(
+                "Make the setting in the firmware's setup or on the kernel's command line \
+                  instead of by setpci",
+            ),
             run(
                 "Sign the module with a key that the machine trusts",
                 "mokutil --import <key.der>",
             ),
-            hand("Or switch Secure Boot off in the firmware's setup"),
+            hand("Or turn Secure Boot off in the firmware's setup"),
         ],
         checks: &["modules.lockdown", "klog.lockdown"],
         sources: &[
@@ -391,11 +397,11 @@ pub(super) const CAUSES: &[Cause] = &[
     },
     Cause {
         id: "peermem-not-found",
-        title: "The peer-memory module is not installed for the kernel that is running",
-        why: "nvidia_peermem comes with NVIDIA's driver since release 470 and is built with it for \
-              one kernel. It is missing after a new kernel was started for which the driver was not \
-              built, where a distribution packages it apart, with an older driver, and in a \
-              container: modules are the host's.",
+        title: "The peer-memory module is not installed for the running kernel",
+        why: "nvidia_peermem comes with NVIDIA's driver since release 470 and is built with it \
+              for one kernel. It is missing if the driver was not built for a newly installed \
+              kernel, if the distribution packages it separately, with older drivers, and in \
+              containers, which use the host's modules.",
         patterns: &[
             sure(r"module \S*(nvidia[_-]peermem|nv_peer_mem)\S* not found"),
             sure(
@@ -413,10 +419,11 @@ pub(super) const CAUSES: &[Cause] = &[
                 "dkms autoinstall -k $(uname -r); depmod -a",
             ),
             run(
-                "Or register by dma-buf, which needs no such module: open driver, kernel 5.12 or later",
+                "Or register by dma-buf, which needs no such module, with the open driver and \
+                 kernel 5.12 or later",
                 "NCCL_DMABUF_ENABLE=1; perftest: --use_cuda_dmabuf",
             ),
-            hand("In a container: load the module on the host"),
+            hand("In a container, load the module on the host"),
         ],
         checks: &["peermem.loaded", "dmabuf.gpu"],
         sources: &[
@@ -427,10 +434,12 @@ pub(super) const CAUSES: &[Cause] = &[
     },
     Cause {
         id: "rdma-driver",
-        title: "The RDMA driver's modules are not loaded, or were not built for the kernel that is running",
-        why: "mlx5_ib, ib_core and ib_uverbs come with the kernel, or with MLNX_OFED or DOCA, which are \
-              built for one kernel. After a new kernel, a build that failed, or with a mix of both, \
-              they do not load, and there is no RDMA device although the card is there.",
+        title: "The RDMA driver's modules are not loaded, or were not built for the running \
+                kernel",
+        why: "mlx5_ib, ib_core and ib_uverbs come with the kernel, or with MLNX_OFED or DOCA, \
+              which are built for one kernel. They do not load after a kernel update or a failed \
+              build, or if modules of both are mixed. Then there is no RDMA device although the \
+              card is present.",
         patterns: &[
             sure(
                 r"\b(failed loading kernel|could not insert|failed to (load|insert)) (module )?'?(mlx\w+|ib_\w+|rdma_\w+|irdma|bnxt_re|efa)\b",
@@ -449,14 +458,14 @@ pub(super) const CAUSES: &[Cause] = &[
         ],
         remedies: &[
             run(
-                "See which are there, and from which stack",
+                "See which modules there are, and which stack they come from",
                 "modinfo mlx5_ib ib_core | grep -E 'filename|version'; ofed_info -s; dkms status",
             ),
             run(
                 "Build the driver for this kernel",
                 "mlnxofedinstall --add-kernel-support; or: dkms autoinstall -k $(uname -r)",
             ),
-            hand("Or start the kernel that it was built for, or take the kernel's own driver"),
+            hand("Or boot the kernel that it was built for, or use the kernel's own driver"),
         ],
         checks: &["nic.driver", "ofed.flavour", "dev.nodes"],
         sources: &[
@@ -467,10 +476,11 @@ pub(super) const CAUSES: &[Cause] = &[
     },
     Cause {
         id: "driver-symbols",
-        title: "A module was built against another version of NVIDIA's driver, or of the kernel",
-        why: "gdrdrv, nvidia_peermem and nvidia_fs use functions nvidia_p2p_* of the driver. After \
-              the driver is updated their versions differ; before it is loaded, or where a \
-              GPL-only symbol is wanted of the proprietary flavour, they are unknown.",
+        title: "A module was built against another version of NVIDIA's driver or of the kernel",
+        why: "gdrdrv, nvidia_peermem and nvidia_fs call the driver's nvidia_p2p_* functions. \
+              After an update of the driver, the versions of these symbols differ. They are \
+              unknown before the driver is loaded, or if a module needs a GPL-only symbol and the \
+              driver is proprietary.",
         patterns: &[
             sure(expressions::DRIVER_SYMBOL),
             sure(r"(unknown symbol|disagrees about version of symbol) nvidia_p2p_\w+"),
@@ -487,14 +497,15 @@ pub(super) const CAUSES: &[Cause] = &[
         ],
         remedies: &[
             run(
-                "Build the module against the driver that is loaded, then load it",
+                "Build the module against the loaded driver, then load it",
                 "dkms status; dkms remove <module>/<version> --all; dkms install <module>/<version>",
             ),
             hand(
-                "Load nvidia before it, and use the flavour (open or proprietary) it was built for",
+                "Load nvidia before it, and use the driver flavour (open or proprietary) that it \
+                 was built for",
             ),
             run(
-                "Or do without gdrdrv: gdr's libgdrapi.so.2 needs no module",
+                "Or do without gdrdrv; gdr's libgdrapi.so.2 needs no module",
                 "LD_LIBRARY_PATH=<directory of gdr's libgdrapi.so.2>",
             ),
         ],
@@ -507,10 +518,10 @@ pub(super) const CAUSES: &[Cause] = &[
     },
     Cause {
         id: "driver-mismatch",
-        title: "NVIDIA's driver does not fit: its library and its kernel module differ, or CUDA wants a newer one",
+        title: "NVIDIA's driver library and kernel module differ, or CUDA needs a newer driver",
         why: "The driver's packages were updated while the old module stayed loaded, or the \
-              container brings libraries of another driver. NVML and CUDA then refuse to start, as \
-              CUDA does on a driver that is older than the program's toolkit.",
+              container has libraries from another driver. NVML and CUDA then refuse to start. \
+              CUDA also refuses if the driver is older than the program's toolkit requires.",
         patterns: &[
             sure(r"driver/library version mismatch"),
             sure(expressions::API_MISMATCH),
@@ -522,13 +533,17 @@ pub(super) const CAUSES: &[Cause] = &[
         ],
         remedies: &[
             run(
-                "Load the new module: end what uses the GPUs, or restart the machine",
+                "Load the new module: end the programs that use the GPUs first, or reboot",
                 "rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia_peermem nvidia; modprobe nvidia",
             ),
             hand(
-                "In a container: use the libraries of the host's driver (NVIDIA container toolkit)",
+                "In a container, use the libraries of the host's driver (NVIDIA container \
+                 toolkit)",
             ),
-            hand("Where the driver is too old: install a newer one, or an image of an older CUDA"),
+            hand(
+                "If the driver is too old, install a newer driver, or use an image with an older \
+                  CUDA",
+            ),
         ],
         checks: &["nvidia.userspace_match", "klog.driver_mismatch"],
         sources: &["NVIDIA driver README: common problems"],
@@ -537,9 +552,9 @@ pub(super) const CAUSES: &[Cause] = &[
     Cause {
         id: "module-in-use",
         title: "A kernel module cannot be unloaded: another module or a program uses it",
-        why: "nvidia_peermem, gdrdrv and nvidia_fs hold the NVIDIA driver and ib_core; monitors and \
-              daemons hold the GPU's device nodes. A driver that is to be replaced stays until all of \
-              them are gone, and a restart of the RDMA stack ends half-way.",
+        why: "nvidia_peermem, gdrdrv and nvidia_fs use the NVIDIA driver and ib_core; monitors \
+              and daemons keep the GPU's device nodes open. A driver cannot be replaced until all \
+              of them have ended, and a restart of the RDMA stack stops half-way.",
         patterns: &[
             likely(r"\bcurrently (in use by another process|being used by one or more)"),
             sure(r"module (ib_|rdma_|mlx|nvidia|gdrdrv|nv_peer)\S* is in use\b"),
@@ -547,16 +562,17 @@ pub(super) const CAUSES: &[Cause] = &[
         ],
         remedies: &[
             run(
-                "Take away the modules on top first",
+                "Unload the dependent modules first",
                 "rmmod gdrdrv; rmmod nvidia_fs; rmmod nvidia_peermem",
             ),
-            run("See which programs hold the GPUs", "fuser -v /dev/nvidia*"),
+            run("See which programs use the GPUs", "fuser -v /dev/nvidia*"),
             run(
-                "End what comes back by itself",
+                "Stop services that would start again",
                 "systemctl stop nvidia-persistenced nvidia-dcgm nvidia-fabricmanager",
             ),
             hand(
-                "In Kubernetes: drain the node, and let the operators of GPUs and networks restart in turn",
+                "In Kubernetes, drain the node, and restart the GPU and network operators one \
+                 after the other",
             ),
         ],
         checks: &["peermem.loaded", "gdrdrv"],
@@ -569,9 +585,9 @@ pub(super) const CAUSES: &[Cause] = &[
     Cause {
         id: "module-taints",
         kind: Kind::Harmless,
-        title: "A module without a known signature was loaded all the same: nothing was refused",
-        why: "`module verification failed` marks the kernel as tainted. Only with Secure Boot or \
-              module.sig_enforce would the kernel refuse the module, and then says so.",
+        title: "A module without a known signature was loaded; nothing was refused",
+        why: "`module verification failed` only marks the kernel as tainted. The kernel refuses \
+              such a module only with Secure Boot or module.sig_enforce, and then says so.",
         patterns: &[sure(expressions::MODULE_TAINTS)],
         remedies: &[hand("Nothing has to be done")],
         checks: &["klog.lockdown"],
@@ -581,9 +597,9 @@ pub(super) const CAUSES: &[Cause] = &[
     Cause {
         id: "gpu-driver",
         title: "The NVIDIA driver is not loaded, or this process may not use it",
-        why: "Without the driver, or without its device nodes in a container, there is no GPU memory \
-              to transfer. In a container `Unknown Error` is often a change of cgroups (systemd \
-              daemon-reload) that took the devices away.",
+        why: "Without the driver, or without its device nodes in a container, GPU memory cannot \
+              be used. In a container, `Unknown Error` often means that a cgroup change (systemd \
+              daemon-reload) has removed the devices.",
         patterns: &[
             sure(r"couldn'?t communicate with the nvidia driver"),
             sure(r"nvrm: no nvidia gpu found"),
@@ -622,10 +638,10 @@ pub(super) const CAUSES: &[Cause] = &[
         ],
         remedies: &[
             run(
-                "See what the driver says",
+                "See what the driver reports",
                 "modprobe nvidia; dmesg | grep -i nvrm",
             ),
-            hand("In a container: start it again with the GPUs (docker run --gpus all)"),
+            hand("In a container, start it again with the GPUs (docker run --gpus all)"),
         ],
         checks: &["gpu.driver", "gpu.present", "dev.nvidia"],
         sources: &[

@@ -8,8 +8,9 @@ pub(super) const CAUSES: &[Cause] = &[
     Cause {
         id: "nic-firmware",
         title: "The NIC's firmware has failed, or does not start",
-        why: "The driver has lost contact with the firmware, or the firmware reports a fatal error. \
-              Programs see a `local catastrophic error`; all connections of the NIC are gone.",
+        why: "The driver has lost contact with the firmware, or the firmware reports a fatal \
+              error. Programs see a `local catastrophic error`, and all connections of the NIC \
+              are lost.",
         patterns: &[
             sure(expressions::NIC_HEALTH),
             sure(r"\blocal catastrophic error\b|\bibv_event_device_fatal\b"),
@@ -23,10 +24,10 @@ pub(super) const CAUSES: &[Cause] = &[
         ],
         remedies: &[
             run(
-                "Start its firmware again",
+                "Restart the firmware",
                 "mlxfwreset -d <device> reset   # or power the machine off and on",
             ),
-            hand("Bring the firmware up to date; if it comes back, have the card replaced"),
+            hand("Update the firmware; if it happens again, have the card replaced"),
         ],
         checks: &["klog.nic_health", "nic.fw", "nic.driver"],
         sources: &[
@@ -37,7 +38,7 @@ pub(super) const CAUSES: &[Cause] = &[
     },
     Cause {
         id: "nic-heat-or-power",
-        title: "The NIC is too hot, or its slot gives too little power",
+        title: "The NIC is too hot, or its slot supplies too little power",
         why: "The NIC slows down, drops its link or shuts down.",
         patterns: &[
             sure(expressions::NIC_TEMPERATURE),
@@ -47,13 +48,13 @@ pub(super) const CAUSES: &[Cause] = &[
             ),
         ],
         remedies: &[
-            hand("Look at fans and air; transceivers of high power need more of both"),
-            hand("For power: a slot of 75 W, or the card's own power cable").unless(&[Fact::Spark]),
+            hand("Check the fans and the air flow; high-power transceivers need more cooling"),
+            hand("For more power, use a 75 W slot or the card's own power cable").unless(&[Fact::Spark]),
         ],
         facts: &[(
             Fact::Spark,
-            "On DGX Spark the message comes at every boot of a healthy machine: NVIDIA calls it \
-             benign.",
+            "On DGX Spark, the message appears at every boot of a healthy machine. NVIDIA calls \
+             it benign.",
         )],
         harmless: &[Fact::Spark],
         checks: &["klog.nic_health", "pci.slotpower"],
@@ -62,9 +63,10 @@ pub(super) const CAUSES: &[Cause] = &[
     },
     Cause {
         id: "nic-cable",
-        title: "A cable or transceiver of the NIC is bad, was pulled or is missing",
-        why: "The module's event is logged when it happens; port.state says what is so now. A bad one \
-              shows in counters: symbol errors, a link that recovers or goes down.",
+        title: "A cable or transceiver of the NIC is faulty, unplugged or missing",
+        why: "The log shows when the module reported an event; the check port.state shows the \
+              present state. A faulty cable shows up in counters: symbol errors, link recoveries \
+              and link downs.",
         patterns: &[
             sure(expressions::NIC_CABLE),
             likely(r"port module event.{0,60}(error|unplugged|bad|unsupported)"),
@@ -82,10 +84,10 @@ pub(super) const CAUSES: &[Cause] = &[
         ],
         remedies: &[
             run(
-                "See the ports now",
+                "See the present state of the ports",
                 "gdr nics; gdr doctor --only port.state,port.flap",
             ),
-            hand("Seat cable and transceiver again"),
+            hand("Reseat the cable and the transceiver"),
         ],
         checks: &["port.state", "port.flap", "klog.nic_health"],
         sources: &["Linux drivers/net/ethernet/mellanox/mlx5/core/events.c"],
@@ -93,10 +95,11 @@ pub(super) const CAUSES: &[Cause] = &[
     },
     Cause {
         id: "nic-command",
-        title: "The NIC's firmware refused to make a queue or a memory key",
-        why: "`limits exceeded` and `no resources`: keys or queues are used up, often by programs \
-              that were killed. `bad parameter`, `bad resource` and a syndrome: firmware and library \
-              do not fit, or the right for it (DEVX, a virtual function's limits) is missing.",
+        title: "The NIC's firmware refused to create a queue or a memory key",
+        why: "`limits exceeded` and `no resources` mean that keys or queues are exhausted, often \
+              by programs that were killed. `bad parameter`, `bad resource` and a syndrome mean \
+              that the firmware and the library are incompatible, or that the process lacks a \
+              privilege (DEVX) or exceeds a virtual function's limits.",
         patterns: &[
             sure(expressions::NIC_COMMAND),
             sure(expressions::NIC_COMMAND_STATUS).unless(expressions::NIC_COMMAND_FULL),
@@ -122,10 +125,10 @@ pub(super) const CAUSES: &[Cause] = &[
             likely(r"\b(ibv|mlx5dv|efadv)_(create|alloc)_\w+\b.{0,80}\b(timed out|input/output error)"),
         ],
         remedies: &[
-            run("See what is in use", "rdma resource show"),
-            hand("Bring the NIC's firmware up to date"),
+            run("See which resources are in use", "rdma resource show"),
+            hand("Update the NIC's firmware"),
             run(
-                "With UCX: without DEVX objects",
+                "With UCX, turn DEVX objects off",
                 "UCX_IB_MLX5_DEVX_OBJECTS=''",
             ),
         ],
@@ -139,9 +142,9 @@ pub(super) const CAUSES: &[Cause] = &[
     Cause {
         id: "nic-register",
         kind: Kind::Harmless,
-        title: "The NIC's firmware keeps a register from a function: harmless",
-        why: "Tools ask for registers (ACCESS_REG) that restricted functions may not read. The \
-              message comes with every query and means nothing for transfers.",
+        title: "The NIC's firmware does not let a function read a register, which is harmless",
+        why: "Tools query registers (ACCESS_REG) that restricted functions may not read. The \
+              message appears with every query and does not affect transfers.",
         patterns: &[
             sure(expressions::ACCESS_REG),
             likely(r"mlx5_core.{0,80}access_reg\(0x805\)"),

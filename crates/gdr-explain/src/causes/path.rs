@@ -7,10 +7,11 @@ pub(super) const CAUSES: &[Cause] = &[
     Cause {
         id: "acs-redirect",
         title: "PCIe ACS (or the IOMMU) redirects or blocks what the NIC sends to the GPU",
-        why: "The registration succeeded, then the NIC's own access to the GPU failed: a local \
-              protection error (status 4, vendor error 0x51 = 81). On a machine without a \
-              hypervisor the usual reason is ACS Request or Completion Redirect on a port between \
-              the two, or an IOMMU that translates; in a virtual machine missing ATS.",
+        why: "The registration succeeded, but then the NIC's own access to the GPU failed with a \
+              local protection error (status 4, vendor error 0x51 = 81). On a machine without a \
+              hypervisor, the usual reason is ACS Request or Completion Redirect on a port \
+              between the two, or an IOMMU that translates. In a virtual machine, ATS is usually \
+              missing.",
         patterns: &[
             sure(vendor!("81|0x51")),
             sure(r"acs redirect is set between the client and provider"),
@@ -21,13 +22,13 @@ pub(super) const CAUSES: &[Cause] = &[
         ],
         remedies: &[
             run(
-                "See which port redirects, and have it mended",
+                "See which port redirects, and fix it",
                 "gdr doctor --only acs.path; gdr fix acs.path",
             ),
-            run("At boot", "pci=disable_acs_redir=<port>;<port>"),
+            run("Turn redirection off at boot", "pci=disable_acs_redir=<port>;<port>"),
             run("Let the IOMMU pass DMA through", "iommu=pt"),
             run(
-                "To confirm: does it work, slowly, without GPUDirect?",
+                "To confirm, check whether it works, slowly, without GPUDirect",
                 "NCCL_NET_GDR_LEVEL=LOC",
             ),
         ],
@@ -42,10 +43,11 @@ pub(super) const CAUSES: &[Cause] = &[
     },
     Cause {
         id: "gdr-unused",
-        title: "It works, but the data goes through host memory: NCCL does not use GPUDirect here",
-        why: "NCCL takes GPUDirect RDMA where the NIC is at distance PXB or nearer and dma-buf \
-              or a peer-memory module is there; otherwise it stages through the CPU without a \
-              word. Its log then says `via NET/IB/0` without `/GDRDMA`.",
+        title: "It works, but NCCL does not use GPUDirect RDMA here, and the data goes through \
+                host memory",
+        why: "NCCL uses GPUDirect RDMA if the NIC is at distance PXB or nearer and dma-buf or a \
+              peer-memory module is available. Otherwise it stages data through the CPU without a \
+              warning, and its log says `via NET/IB/0` without `/GDRDMA`.",
         patterns: &[
             likely(
                 r"\bgpu ?direct( rdma)? (is )?(disabled|not (available|supported|enabled|used))\b",
@@ -60,22 +62,22 @@ pub(super) const CAUSES: &[Cause] = &[
         ],
         remedies: &[
             run(
-                "See why, pair by pair",
+                "See the reason for each pair",
                 "gdr doctor --for nccl; gdr topo why GPU0 mlx5_0",
             ),
             run(
-                "Make the driver's side available",
+                "Load the peer-memory module",
                 "modprobe nvidia_peermem",
             )
             .unless(&[Fact::Spark]),
             run(
-                "Try it over a longer path, and measure",
+                "Allow a longer path, and measure",
                 "NCCL_NET_GDR_LEVEL=PHB (or SYS)",
             ),
             hand("Move the NIC to a slot below the GPU's switch")
                 .unless(&[Fact::VirtualMachine, Fact::Spark]),
             run(
-                "In a virtual machine: give NCCL the host's topology",
+                "In a virtual machine, give NCCL the host's topology",
                 "NCCL_TOPO_FILE=<file>",
             )
             .only(&[Fact::VirtualMachine]),
@@ -90,9 +92,9 @@ pub(super) const CAUSES: &[Cause] = &[
     Cause {
         id: "slow-path",
         title: "GPU memory is reached, but over a slow path",
-        why: "The bandwidth to GPU memory is far below that to host memory: the two are on \
-              different sockets or host bridges, ACS sends the traffic up to the root complex, or \
-              the NIC's reads are small (MRRS 512) or strictly ordered.",
+        why: "The bandwidth to GPU memory is far below the bandwidth to host memory. The GPU and \
+              the NIC are on different sockets or host bridges, ACS sends the traffic up to the \
+              root complex, or the NIC's reads are small (MRRS 512) or strictly ordered.",
         patterns: &[
             likely(
                 r"use_cuda\b.{0,40}\b\d[\d.]* ?g(b|bit|ib)/?s.{0,40}\b\d[\d.]* ?g(b|bit|ib)/?s.{0,20}\b(without|host|cpu|instead)\b",
@@ -111,9 +113,10 @@ pub(super) const CAUSES: &[Cause] = &[
                 "See the distance and the links of each pair",
                 "gdr topo; gdr doctor --group pcie",
             ),
-            hand("First the path: a NIC below the GPU's switch, ACS redirection off on it"),
-            run("Then the NIC: reads of 4096 bytes", "gdr fix pci.mrrs"),
-            hand("Then relaxed ordering, and more than one queue pair"),
+            hand("First fix the path: use a NIC below the GPU's switch, and turn ACS redirection \
+                  off on it"),
+            run("Then set the NIC's read requests to 4096 bytes", "gdr fix pci.mrrs"),
+            hand("Then try relaxed ordering, and more than one queue pair"),
         ],
         checks: &[
             "topo.pair",
@@ -131,10 +134,10 @@ pub(super) const CAUSES: &[Cause] = &[
     },
     Cause {
         id: "p2p-hang",
-        title: "It hangs: writes between peers vanish in ACS or the IOMMU",
-        why: "With ACS redirection and an IOMMU a peer's write may be dropped without an error; \
-              who waits for its flag waits for ever. It shows in all_reduce or at NCCL's start \
-              with P2P or GPUDirect on.",
+        title: "The program hangs because writes between peers are lost in ACS or the IOMMU",
+        why: "With ACS redirection and an IOMMU, a peer's write may be dropped without an error, \
+              and a program that waits for its flag waits forever. This happens in all_reduce or \
+              when NCCL starts, with P2P or GPUDirect on.",
         patterns: &[
             likely(
                 r"\b(hangs?|hanging|hung|stuck|freez\w*|deadlocks?|blocks? forever)\b.{0,80}\b(all_?reduce|all_?gather|nccl\w*|init\w*|p2p|gdr|gpudirect|collective)\b",
@@ -148,11 +151,11 @@ pub(super) const CAUSES: &[Cause] = &[
         ],
         remedies: &[
             run(
-                "See what redirects",
+                "See which ports redirect",
                 "gdr doctor --only acs.path,iommu.mode",
             ),
             run(
-                "Switch ACS redirection off on the path, root ports included",
+                "Turn ACS redirection off on the path, including the root ports",
                 "gdr fix acs.path",
             ),
             run("Let the IOMMU pass DMA through", "iommu=pt"),
@@ -168,10 +171,11 @@ pub(super) const CAUSES: &[Cause] = &[
     Cause {
         id: "peer-access",
         title: "CUDA offers no peer access between two GPUs",
-        why: "GPUs of GeForce, of different root ports without support by the chipset, in MIG mode or \
-              behind an IOMMU that translates cannot map each other's memory. NCCL looks before it uses \
-              it, and fails where its view of the machine is wrong: a topology file, a container that \
-              hides devices, or P2P that is switched on by hand.",
+        why: "GPUs cannot map each other's memory if they are GeForce GPUs, are below different \
+              root ports without support from the chipset, are in MIG mode, or are behind an \
+              IOMMU that translates. NCCL checks this before using peer access, and fails if its \
+              view of the machine is wrong because of a topology file, a container that hides \
+              devices, or P2P that was turned on by hand.",
         patterns: &[
             sure(
                 r"peer access is not supported between these two devices|\bcuda_?error_?peer_?access_?unsupported\b",
@@ -185,9 +189,9 @@ pub(super) const CAUSES: &[Cause] = &[
         ],
         remedies: &[
             run("See what CUDA offers", "nvidia-smi topo -p2p r; gdr topo"),
-            run("Do without", "NCCL_P2P_DISABLE=1"),
+            run("Turn peer access off", "NCCL_P2P_DISABLE=1"),
             run(
-                "Take settings by hand away",
+                "Remove manual settings",
                 "unset NCCL_P2P_LEVEL NCCL_TOPO_FILE",
             ),
         ],
@@ -201,9 +205,9 @@ pub(super) const CAUSES: &[Cause] = &[
     Cause {
         id: "root-port-reads",
         title: "The CPU forwards peer writes between root ports, but not peer reads",
-        why: "Client processors of Intel (seen on Arrow Lake) forward posted writes from one root \
-              port to another and fail inputs: RDMA WRITE into the GPU works, RDMA READ from it \
-              ends in a remote operation error (11), syndrome 0x89.",
+        why: "Intel's client processors (seen on Arrow Lake) forward posted writes from one root \
+              port to another, but not reads. RDMA WRITE into the GPU works, but RDMA READ from \
+              it ends in a remote operation error (11), syndrome 0x89.",
         patterns: &[
             sure(vendor!("137|0x89")),
             follows(DUMP, r"\b0000891[0-9a-f]\b", Strength::Sure),
@@ -216,9 +220,9 @@ pub(super) const CAUSES: &[Cause] = &[
             likely(status!("11")).unless(CALL),
         ],
         remedies: &[
-            hand("Put GPU and NIC below one PCIe switch"),
+            hand("Put the GPU and the NIC below one PCIe switch"),
             hand("Or use a server processor, which forwards both"),
-            hand("Or let the GPU's side write (push), and never be read from"),
+            hand("Or let the GPU's side only write (push), so that nothing reads from it"),
         ],
         checks: &["topo.p2p_chipset", "topo.pair"],
         sources: &[
@@ -229,10 +233,10 @@ pub(super) const CAUSES: &[Cause] = &[
     },
     Cause {
         id: "vm-topology",
-        title: "The virtual machine hides the PCI tree: everything looks equally far",
-        why: "With a flat guest bus every pair is PHB, so that NCCL uses neither GPUDirect nor \
-              the nearest NIC; and without ACS Direct Translated and ATS on the host, peer \
-              traffic takes the long way.",
+        title: "The virtual machine hides the PCI tree, and all devices appear equally far apart",
+        why: "On a flat guest bus every pair is PHB, so NCCL uses neither GPUDirect RDMA nor the \
+              nearest NIC. Without ACS Direct Translated and ATS on the host, peer traffic takes \
+              the long path.",
         patterns: &[
             likely(
                 r"\b(vm|vms|virtual machine|guest|qemu|kvm|hypervisor|esxi|pass-?through)\b.{0,80}\b(phb|half (the )?bandwidth|topolog\w+|bandwidth)\b",
@@ -243,11 +247,12 @@ pub(super) const CAUSES: &[Cause] = &[
         ],
         remedies: &[
             run(
-                "Give NCCL the real tree",
+                "Give NCCL the real topology",
                 "NCCL_TOPO_FILE=<xml>; see gdr topo --format nccl-xml",
             ),
-            hand("On the host: give the guest switches or root ports as on the machine"),
-            hand("On the host: ATS on in the NIC, ACS Direct Translated on its downstream port"),
+            hand("On the host, give the guest the machine's switches or root ports"),
+            hand("On the host, enable ATS in the NIC and ACS Direct Translated on its downstream \
+                  port"),
         ],
         checks: &["vm.topology", "acs.virt", "virt"],
         sources: &[
@@ -258,10 +263,12 @@ pub(super) const CAUSES: &[Cause] = &[
     },
     Cause {
         id: "gdr-distance",
-        title: "NCCL does not use GPUDirect RDMA of this pair: the NIC is too far from the GPU",
-        why: "The line gives the distance of GPU and NIC and the greatest that is allowed. Distances \
-              ascend LOC, NVL, NVB, (C2C,) PIX, PXB, (P2C, PXN,) PHB, SYS, and their numbers differ \
-              from version to version; the default allows PXB, a path through PCIe switches only.",
+        title: "NCCL does not use GPUDirect RDMA for this pair because the NIC is too far from \
+                the GPU",
+        why: "The line gives the distance between the GPU and the NIC and the greatest allowed \
+              distance. Distances increase in the order LOC, NVL, NVB, (C2C,) PIX, PXB, (P2C, \
+              PXN,) PHB, SYS; their numbers differ between versions. The default allows PXB, a \
+              path through PCIe switches only.",
         patterns: &[
             sure(r"gpu ?direct rdma disabled for (gpu|rank) .{0,40}distance \d+ >=? \d+"),
             sure(r"gpu ?direct rdma disabled for gpu .{0,40}/ hca"),
@@ -269,7 +276,7 @@ pub(super) const CAUSES: &[Cause] = &[
         detail: Some(distance),
         remedies: &[
             run(
-                "See the distances, and why",
+                "See the distances and the reasons for them",
                 "gdr topo; gdr topo why GPU0 mlx5_0",
             ),
             hand("Use the NIC below the GPU's own switch, or move it there")
@@ -279,7 +286,7 @@ pub(super) const CAUSES: &[Cause] = &[
                 "NCCL_NET_GDR_LEVEL=PHB (or SYS)",
             ),
             run(
-                "In a virtual machine give NCCL the real tree",
+                "In a virtual machine, give NCCL the real topology",
                 "NCCL_TOPO_FILE=<xml>",
             ),
         ],

@@ -10,10 +10,10 @@ const NO_SLOTS: &[Fact] = &[Fact::VirtualMachine, Fact::Spark];
 pub(super) const CAUSES: &[Cause] = &[
     Cause {
         id: "iommu-fault",
-        title: "The IOMMU blocked an access of this device",
-        why: "The device used an address that the IOMMU does not map for it. Between GPU and NIC it \
-              is a peer's address that was handed out untranslated, while the IOMMU translates: the \
-              transfer fails, or hangs without an error.",
+        title: "The IOMMU blocked an access by this device",
+        why: "The device used an address that the IOMMU does not map for it. Between a GPU and a \
+              NIC, the driver passed on the peer's untranslated address although the IOMMU \
+              translates. The transfer fails, or hangs without an error.",
         patterns: &[
             sure(expressions::FAULT_INTEL),
             sure(expressions::FAULT_AMD),
@@ -24,14 +24,14 @@ pub(super) const CAUSES: &[Cause] = &[
         ],
         remedies: &[
             run(
-                "Let the IOMMU pass addresses through, then restart the machine",
+                "Let the IOMMU pass addresses through, then reboot",
                 "iommu=pt",
             ),
             run(
-                "See how it is set, and whose faults there are",
+                "See how the IOMMU is set, and which devices have faults",
                 "gdr doctor --only iommu.mode,iommu.faults,acs.path",
             ),
-            hand("Bring NIC and GPU drivers up to date: current ones map peers' addresses"),
+            hand("Update the NIC and GPU drivers: current drivers map peers' addresses"),
         ],
         checks: &["iommu.faults", "klog.iommu_fault", "iommu.mode", "acs.path"],
         sources: &[
@@ -44,7 +44,7 @@ pub(super) const CAUSES: &[Cause] = &[
     Cause {
         id: "iommu-translates",
         title: "The IOMMU translates: peer traffic may hang or fail",
-        why: "RCCL warns where the kernel was started without iommu=pt: devices' addresses are then \
+        why: "RCCL warns if the kernel was started without iommu=pt. Devices' addresses are then \
               translated, and traffic between peers goes through the IOMMU or is lost.",
         patterns: &[
             sure(r"missing .?iommu=pt"),
@@ -53,8 +53,8 @@ pub(super) const CAUSES: &[Cause] = &[
             ),
         ],
         remedies: &[
-            run("Start the kernel with", "iommu=pt"),
-            run("See how it is set", "gdr doctor --only iommu.mode"),
+            run("Start the kernel with this option", "iommu=pt"),
+            run("See how the IOMMU is set", "gdr doctor --only iommu.mode"),
         ],
         checks: &["iommu.mode", "acs.path"],
         sources: &["ROCm/rccl src/init.cc", "ROCm/vllm issue 390"],
@@ -63,9 +63,10 @@ pub(super) const CAUSES: &[Cause] = &[
     Cause {
         id: "pcie-lost",
         title: "PCI Express has lost data",
-        why: "An uncorrected error, a read that was never answered (completion time-out), or a port \
-              that was shut down to contain one (DPC) costs the transfer and often the device. A \
-              riser, a cable, a retimer's firmware or a device that died are the usual reasons.",
+        why: "An uncorrected error, a read that was never answered (completion time-out), or a \
+              port that was shut down to contain an error (DPC) ends the transfer, and often \
+              disables the device. Usual reasons are a riser, a cable, a retimer's firmware or a \
+              failed device.",
         patterns: &[
             sure(expressions::AER_UNCORRECTED),
             sure(expressions::AER_COMPLETION_TIMEOUT),
@@ -93,9 +94,8 @@ pub(super) const CAUSES: &[Cause] = &[
                 "See which link counts errors",
                 "gdr doctor --only link.aer,klog.aer",
             ),
-            hand("Seat the card, its riser and its cables again; try another slot")
-                .unless(NO_SLOTS),
-            hand("Bring the firmware of retimers, switches and the device up to date"),
+            hand("Reseat the card, its riser and its cables; try another slot").unless(NO_SLOTS),
+            hand("Update the firmware of retimers, switches and the device"),
         ],
         checks: &["link.aer", "klog.aer", "gpu.present"],
         sources: &[
@@ -106,10 +106,10 @@ pub(super) const CAUSES: &[Cause] = &[
     },
     Cause {
         id: "pcie-corrected",
-        title: "A PCI Express link sends damaged packets again",
-        why: "Corrected errors lose no data and cost bandwidth when they are many. A few at start or \
-              after a wake-up mean nothing; `NonFatalErr` (advisory) alone is what the search for \
-              devices leaves behind.",
+        title: "A PCI Express link has to resend damaged packets",
+        why: "Corrected errors do not lose data, but cost bandwidth if there are many. A few at \
+              start or after a wake-up are normal. `NonFatalErr` (advisory) alone comes from the \
+              search for devices.",
         patterns: &[
             likely(expressions::AER_CORRECTED),
             likely(r"\bpcie bus error: severity=correct"),
@@ -121,10 +121,10 @@ pub(super) const CAUSES: &[Cause] = &[
         ],
         remedies: &[
             run(
-                "See whether they grow",
+                "See whether their number grows",
                 "gdr doctor --only link.aer,link.width,link.speed",
             ),
-            hand("Where they do: seat the card, its riser and its cables again").unless(NO_SLOTS),
+            hand("If it grows, reseat the card, its riser and its cables").unless(NO_SLOTS),
         ],
         checks: &["link.aer"],
         sources: &["Linux drivers/pci/pcie/aer.c"],
@@ -132,9 +132,10 @@ pub(super) const CAUSES: &[Cause] = &[
     },
     Cause {
         id: "pcie-narrow",
-        title: "The slot or a port above gives the device less bandwidth than it could use",
-        why: "The kernel names the narrowest link between the device and the processor: too few \
-              lanes, an old generation, a riser, or a slot that shares its lanes.",
+        title: "The slot or an upstream port gives the device less bandwidth than it could use",
+        why: "The kernel names the narrowest link between the device and the processor. It has \
+              too few lanes or an old PCIe generation, or is limited by a riser or by a slot that \
+              shares its lanes.",
         patterns: &[
             sure(expressions::PCIE_BANDWIDTH),
             sure(r"available pcie bandwidth, limited by"),
@@ -142,11 +143,12 @@ pub(super) const CAUSES: &[Cause] = &[
         detail: Some(bandwidth),
         remedies: &[
             run(
-                "See every link on the way",
+                "See every link on the path",
                 "gdr doctor --only link.width,link.speed,link.bottleneck",
             ),
             hand(
-                "Move the card to a slot with its width; set the slot's generation in the firmware",
+                "Move the card to a slot with its full width; set the slot's generation in the \
+                 firmware",
             )
             .unless(NO_SLOTS),
         ],
@@ -162,18 +164,18 @@ pub(super) const CAUSES: &[Cause] = &[
     Cause {
         id: "bar-unassigned",
         title: "The firmware or the kernel found no addresses for a BAR of the device",
-        why: "A GPU with a large BAR1 needs addresses above 4 GiB. Without Above-4G decoding, or in a \
-              virtual machine with too small a window, the BAR stays empty and the driver does not \
-              start, or works without it.",
+        why: "A GPU with a large BAR1 needs addresses above 4 GiB. Without Above-4G decoding, or \
+              in a virtual machine whose window is too small, the BAR has no address, and the \
+              driver does not start or works without it.",
         patterns: &[
             sure(expressions::BAR_UNASSIGNED),
             sure(r"this pci i/o region assigned to your nvidia device is invalid"),
             likely(r"\bbar \d+.{0,40}: (no space for|failed to assign|can't assign)"),
         ],
         remedies: &[
-            hand("Switch on Above-4G decoding (and resizable BAR) in the firmware's setup"),
+            hand("Enable Above-4G decoding (and resizable BAR) in the firmware's setup"),
             run("Let the kernel assign the BARs again", "pci=realloc"),
-            hand("In a virtual machine: give the guest a larger 64-bit MMIO window"),
+            hand("In a virtual machine, give the guest a larger 64-bit MMIO window"),
         ],
         checks: &["bar1.size", "klog.bar_unassigned"],
         sources: &[

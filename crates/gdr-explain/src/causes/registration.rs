@@ -7,12 +7,12 @@ use gdr_doctor::kernel_log::expressions;
 pub(super) const CAUSES: &[Cause] = &[
     Cause {
         id: "no-peer-memory-client",
-        title: "The RDMA stack has no way to register GPU memory",
-        why: "ibv_reg_mr with a CUDA address ends in EFAULT (14) where no peer-memory client \
-              claims the address: nvidia_peermem is not loaded on the host; or the memory came \
-              from the virtual memory API, cudaMallocAsync or PyTorch's expandable segments, \
-              which the client cannot pin; or the GPU is a GeForce. UCX and NCCL find that out when \
-              they start, and then do without GPUDirect RDMA.",
+        title: "The RDMA stack cannot register GPU memory",
+        why: "ibv_reg_mr with a CUDA address fails with EFAULT (14) if no peer-memory client \
+              claims the address. Either nvidia_peermem is not loaded on the host; or the memory \
+              comes from the virtual memory API, cudaMallocAsync or PyTorch's expandable \
+              segments, which the client cannot pin; or the GPU is a GeForce. UCX and NCCL detect \
+              this when they start, and then work without GPUDirect RDMA.",
         patterns: &[
             sure(r"\b(ibv_|fi_)?(reg_mr|reg_mr_iova2?|exp_reg_mr|mr_reg\w*)\b.*bad address"),
             sure(r"(fail\w*|unable) to regist\w+ (memory|mr|buffer|gpu).*(bad address|\[14\])"),
@@ -55,9 +55,10 @@ pub(super) const CAUSES: &[Cause] = &[
             weak(r"^\W*(errno:? )?bad address\W*$"),
         ],
         remedies: &[
-            hand("Use a data-centre GPU or a professional RTX: on this one data goes through host memory")
+            hand("Use a data-centre GPU or a professional RTX; on this GPU, data goes through \
+                  host memory")
                 .only(&[Fact::GeForce]),
-            hand("Register host memory instead: on this machine the GPU uses it without a copy")
+            hand("Register host memory instead, which the GPU of this machine uses without a copy")
                 .only(&[Fact::Spark]),
             run(
                 "Load the module on the host (not in the container)",
@@ -65,7 +66,7 @@ pub(super) const CAUSES: &[Cause] = &[
             )
             .unless(&[Fact::GeForce, Fact::Spark, Fact::PeermemLoaded]),
             run(
-                "Or register by dma-buf: open driver, kernel 5.12 or later",
+                "Or register by dma-buf, with the open driver and kernel 5.12 or later",
                 "perftest: --use_cuda_dmabuf; NCCL: NCCL_DMABUF_ENABLE=1",
             ),
             run(
@@ -76,17 +77,18 @@ pub(super) const CAUSES: &[Cause] = &[
         facts: &[
             (
                 Fact::GeForce,
-                "The text names a GeForce: NVIDIA's driver offers no GPUDirect RDMA on it, whatever \
-                 module is loaded.",
+                "The text names a GeForce. NVIDIA's driver does not support GPUDirect RDMA on it, \
+                 whatever module is loaded.",
             ),
             (
                 Fact::Spark,
-                "The text names a DGX Spark: its GPU has no memory of its own, and NVIDIA supports \
-                 neither nvidia_peermem nor dma-buf on it.",
+                "The text names a DGX Spark. Its GPU has no memory of its own, and NVIDIA \
+                 supports neither nvidia_peermem nor dma-buf on it.",
             ),
             (
                 Fact::PeermemLoaded,
-                "The text shows a peer-memory module that is loaded, so that is not what is missing.",
+                "The text shows that a peer-memory module is loaded, so a missing module is not \
+                 the reason.",
             ),
             (
                 Fact::ExpandableSegments,
@@ -112,9 +114,9 @@ pub(super) const CAUSES: &[Cause] = &[
         id: "dmabuf-unsupported",
         title: "The NIC's driver, the kernel or rdma-core cannot import a dma-buf",
         why: "ibv_reg_dmabuf_mr needs kernel 5.12 or later (or a recent MLNX_OFED), a NIC driver \
-              that implements it, and rdma-core 34 or later; the GPU's side needs the open \
-              driver. EOPNOTSUPP and EPROTONOSUPPORT (93) say that one is missing; ENOTSUPP that \
-              the PCI shape was refused.",
+              that implements it, and rdma-core 34 or later; on the GPU's side it needs the open \
+              driver. EOPNOTSUPP and EPROTONOSUPPORT (93) mean that one of these is missing, and \
+              ENOTSUPP that the driver refused the PCI topology.",
         patterns: &[
             sure(r"reg_dmabuf_mr.*(not supported|protocol not|error[ =]\d+|fail)"),
             sure(r"dma.?buf support\w* (is )?required for gpu rdma"),
@@ -125,14 +127,16 @@ pub(super) const CAUSES: &[Cause] = &[
             likely(r"failed to (export|get|import) (a )?dma.?buf"),
         ],
         remedies: &[
-            hand("Upgrade what is oldest of kernel, NIC driver (MLNX_OFED or DOCA) and rdma-core"),
-            hand("Install the open flavour of NVIDIA's driver: the proprietary one exports none"),
+            hand("Upgrade the oldest of the kernel, the NIC driver (MLNX_OFED or DOCA) and \
+                  rdma-core"),
+            hand("Install the open flavour of NVIDIA's driver; the proprietary driver does not \
+                  export dma-buf"),
             hand(
-                "Where it fails in some threads only: make a CUDA context current before memory is \
-                 registered, since libfabric exports it by the driver's interface",
+                "If it fails only in some threads, make a CUDA context current before registering \
+                 memory, because libfabric exports memory through the driver API",
             ),
             run(
-                "Until then use the peer-memory module",
+                "Until then, use the peer-memory module",
                 "modprobe nvidia_peermem; NCCL_DMABUF_ENABLE=0",
             )
             .unless(&[Fact::Spark]),
@@ -147,10 +151,11 @@ pub(super) const CAUSES: &[Cause] = &[
     },
     Cause {
         id: "dmabuf-attach-topology",
-        title: "NVIDIA's driver refuses the NIC as a peer: the chipset is not known to forward \
-                peer-to-peer traffic and there is no common switch",
-        why: "On attach the driver asks the kernel (pci_p2pdma_distance) whether the two may \
-              talk. They may below a common switch, or below host bridges that the kernel lists.",
+        title: "NVIDIA's driver refuses the NIC as a peer: they share no PCIe switch, and the \
+                chipset is not known to forward peer-to-peer traffic",
+        why: "On attach, the driver asks the kernel (pci_p2pdma_distance) whether the two devices \
+              may exchange data. The kernel allows it below a common switch, or below host \
+              bridges that it lists.",
         patterns: &[
             sure(expressions::DMABUF_TOPOLOGY),
             sure(r"dma-?buf attach failed: pci topology not supported for dma-?buf"),
@@ -163,7 +168,7 @@ pub(super) const CAUSES: &[Cause] = &[
         remedies: &[
             hand("Put the NIC and the GPU below the same PCIe switch"),
             run(
-                "Or, at your own risk, override the check",
+                "Or override the check at your own risk",
                 "NVreg_RegistryDwords=GrdmaPciTopoCheckOverride=1",
             ),
         ],
@@ -176,10 +181,11 @@ pub(super) const CAUSES: &[Cause] = &[
     },
     Cause {
         id: "dmabuf-attach-force-pcie",
-        title: "NIC and GPU are not in one IOMMU group, which data-direct mappings need",
-        why: "A mapping of type FORCE_PCIE (Grace and Blackwell with the NIC's own DMA function) \
-              is only safe where both are in one group; the groups form at boot from the ACS bits \
-              of the ports between them.",
+        title: "The NIC and the GPU are not in one IOMMU group, which data-direct mappings \
+                require",
+        why: "A FORCE_PCIE mapping (Grace and Blackwell with the NIC's own DMA function) is safe \
+              only if both devices are in one IOMMU group. The groups are formed at boot from the \
+              ACS bits of the ports between them.",
         patterns: &[sure(expressions::DMABUF_FORCE_PCIE)],
         remedies: &[run(
             "Set the ACS bits that this platform needs at boot",
@@ -195,9 +201,9 @@ pub(super) const CAUSES: &[Cause] = &[
     },
     Cause {
         id: "dmabuf-attach-struct-page",
-        title: "The NIC's driver cannot take memory without struct page (it did not ask for \
+        title: "The NIC's driver cannot use memory without struct page (it did not ask for \
                 peer-to-peer)",
-        why: "An importer says with allow_peer2peer that it can handle device memory. Old NIC \
+        why: "An importer declares with allow_peer2peer that it can handle device memory. Old NIC \
               drivers do not.",
         patterns: &[sure(expressions::DMABUF_STRUCT_PAGE)],
         remedies: &[hand(
@@ -210,8 +216,8 @@ pub(super) const CAUSES: &[Cause] = &[
     Cause {
         id: "dmabuf-attach",
         title: "NVIDIA's driver refused to attach its dma-buf to this NIC",
-        why: "The kernel log says with the refusal which of three rules it broke: the PCI \
-              topology, the mapping type FORCE_PCIE, or an importer without peer-to-peer.",
+        why: "The refusal in the kernel log says which of three checks failed: the PCI topology, \
+              the mapping type FORCE_PCIE, or an importer without peer-to-peer.",
         patterns: &[likely(r"nvrm:? *dma-?buf attach failed")],
         remedies: &[run(
             "Read the whole line in the kernel log",
@@ -223,11 +229,11 @@ pub(super) const CAUSES: &[Cause] = &[
     },
     Cause {
         id: "memlock",
-        title: "The limit of locked memory is too small for the process that started the job",
+        title: "The process that started the job has too low a limit of locked memory",
         why: "Queues, completion queues and host buffers are pinned and count against \
               RLIMIT_MEMLOCK (GPU memory does not). Jobs inherit the limit of the daemon that \
-              starts them (sshd, slurmd, containerd), which is often 64 KiB or 8 MiB however \
-              limits.conf reads.",
+              starts them (sshd, slurmd, containerd). It is often 64 KiB or 8 MiB, whatever \
+              limits.conf says.",
         patterns: &[
             sure(r"please set max locked memory"),
             sure(r"max locked memory\W+(kbytes|kilobytes|kb), -l\W+\d{1,6}$"),
@@ -250,22 +256,22 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(r"\bulimit -l\W{1,3}[0-9]{1,6}\W*$"),
         ],
         remedies: &[
-            run("See what the job has", "grep 'locked' /proc/self/limits"),
+            run("See the job's limit", "grep 'locked' /proc/self/limits"),
             run(
-                "Lift it for logins",
+                "Raise it for logins",
                 "echo '* - memlock unlimited' > /etc/security/limits.d/99-rdma.conf",
             ),
             run(
-                "Lift it for the daemon that starts jobs, and restart it",
+                "Raise it for the daemon that starts jobs, and restart the daemon",
                 "systemctl edit slurmd  # [Service] LimitMEMLOCK=infinity",
             ),
             run(
-                "Lift it for a container",
+                "Raise it for a container",
                 "docker run --ulimit memlock=-1 --cap-add=IPC_LOCK",
             ),
             run(
-                "In Kubernetes, where IPC_LOCK has no effect unless the pod runs as root: lift it for \
-                 the runtime",
+                "In Kubernetes, raise it for the runtime: IPC_LOCK has no effect unless the pod \
+                 runs as root",
                 "systemctl edit containerd  # [Service] LimitMEMLOCK=infinity",
             ),
         ],
@@ -279,10 +285,10 @@ pub(super) const CAUSES: &[Cause] = &[
     },
     Cause {
         id: "imex-channel",
-        title: "There is no IMEX channel: memory cannot be shared between nodes by fabric handles",
-        why: "Fabric handles (multi-node NVLink) need a channel device of nvidia-imex in the \
-              process. Without it, and on machines without multi-node NVLink, CUDA answers \
-              cuMemCreate and the export of a handle with 800 (not permitted) or 801 (not supported).",
+        title: "There is no IMEX channel, so nodes cannot share memory by fabric handles",
+        why: "With fabric handles (multi-node NVLink), the process needs a channel device of \
+              nvidia-imex. Without it, and on machines without multi-node NVLink, cuMemCreate and \
+              the export of a handle fail with 800 (not permitted) or 801 (not supported).",
         patterns: &[
             sure(r"nvidia-caps-imex-channels\b.{0,80}(no such|not found|missing|denied|not permitted|unable|fail)"),
             sure(r"\bimex (channel|domain)s?\b.{0,80}\b(no|not|missing|fail\w*|unavailable|unable|denied|down)\b"),
@@ -297,16 +303,17 @@ pub(super) const CAUSES: &[Cause] = &[
         ],
         remedies: &[
             run(
-                "See whether the process has a channel",
+                "Check whether the process has a channel",
                 "ls -l /dev/nvidia-caps-imex-channels; nvidia-imex-ctl -N",
             ),
             run(
-                "Make one, and start the daemon on all nodes of the domain",
+                "Create one, and start the daemon on all nodes of the domain",
                 "nvidia-modprobe -c 0; systemctl start nvidia-imex",
             ),
-            hand("In Kubernetes: a ComputeDomain of NVIDIA's DRA driver gives pods their channel"),
+            hand("In Kubernetes, use a ComputeDomain of NVIDIA's DRA driver, which gives pods \
+                  their channel"),
             run(
-                "On a machine without multi-node NVLink: do without fabric handles",
+                "On a machine without multi-node NVLink, turn fabric handles off",
                 "NCCL_MNNVL_ENABLE=0; NVSHMEM_DISABLE_MNNVL=1; UCX_CUDA_IPC_ENABLE_MNNVL=n",
             ),
         ],
@@ -322,12 +329,12 @@ pub(super) const CAUSES: &[Cause] = &[
     },
     Cause {
         id: "imex-daemon",
-        title: "The IMEX daemon of this node is not ready",
+        title: "This node's IMEX daemon is not ready",
         why: "The daemons of all nodes of a multi-node NVLink domain find each other by a list of \
-              addresses; one that finds none of its own in it, or no peer, ends. In Kubernetes a \
-              ComputeDomain starts them only while it is in use. Machines without multi-node NVLink \
-              (HGX, DGX with eight GPUs) have no daemon and need none: monitors that report it there \
-              are wrong.",
+              addresses. A daemon ends if the list has none of its own addresses, or if it finds \
+              no peer. In Kubernetes, a ComputeDomain starts the daemons only while it is in use. \
+              Machines without multi-node NVLink (HGX, DGX with eight GPUs) do not need the \
+              daemon, and monitors that report it missing there are wrong.",
         patterns: &[
             sure(r"no matching network interface found for any ip address"),
             sure(r"\bimex daemon status is -?\d+ \(not ready\)|\bdcgm_fr_imex_unhealthy\b"),
@@ -337,12 +344,14 @@ pub(super) const CAUSES: &[Cause] = &[
             likely(r"\b(fail\w*|unable|cannot|could not|error)\b.{0,40}\b(nvidia-imex|imex (daemon|session|node|peer|service)s?)\b"),
         ],
         remedies: &[
-            run("See what it says", "nvidia-imex-ctl -N; journalctl -u nvidia-imex; cat /var/log/nvidia-imex.log"),
+            run("See what the daemon reports", "nvidia-imex-ctl -N; journalctl -u nvidia-imex; cat /var/log/nvidia-imex.log"),
             run(
-                "List the address of each node of the domain once, the same on all, and start it again",
+                "List the address of each node of the domain once, in the same list on all nodes, \
+                 and restart the daemon",
                 "cat /etc/nvidia-imex/nodes_config.cfg; systemctl restart nvidia-imex",
             ),
-            hand("On a machine without multi-node NVLink, or without a ComputeDomain in use: nothing has to be done"),
+            hand("On a machine without multi-node NVLink, or without a ComputeDomain in use, \
+                  nothing has to be done"),
         ],
         checks: &["fabricmanager"],
         sources: &[
@@ -354,18 +363,18 @@ pub(super) const CAUSES: &[Cause] = &[
     },
     Cause {
         id: "cuda-ipc-memory",
-        title: "This GPU memory cannot be shared between processes by CUDA IPC",
-        why: "cuIpcGetMemHandle takes memory of cudaMalloc only. Memory of pools \
-              (cudaMallocAsync) and of the virtual memory API (expandable segments, NCCL's own \
-              buffers) gives `invalid argument`.",
+        title: "CUDA IPC cannot share this GPU memory between processes",
+        why: "cuIpcGetMemHandle accepts only memory from cudaMalloc. For memory from pools \
+              (cudaMallocAsync) and from the virtual memory API (expandable segments, NCCL's own \
+              buffers) it returns `invalid argument`.",
         patterns: &[
             sure(r"cu(da)?ipcgetmemhandle\b.{0,120}(invalid|fail|error)"),
             sure(r"(invalid|fail\w*|error).{0,80}\bcu(da)?ipcgetmemhandle\b"),
             likely(r"\b(legacy )?cuda ?ipc\b.{0,60}(not supported|unsupported|cannot).{0,60}\b(pool|malloc ?async|vmm|virtual)"),
         ],
         remedies: &[
-            run("With UCX 1.17 and earlier: leave the transport out", "UCX_TLS=^cuda_ipc"),
-            hand("Or bring UCX up to date: 1.18 and later share such memory by other handles"),
+            run("With UCX 1.17 and earlier, leave the transport out", "UCX_TLS=^cuda_ipc"),
+            hand("Or update UCX: 1.18 and later share such memory by other handles"),
             run(
                 "Or allocate with plain cudaMalloc",
                 "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False NCCL_CUMEM_ENABLE=0",
@@ -377,9 +386,10 @@ pub(super) const CAUSES: &[Cause] = &[
     },
     Cause {
         id: "bar1-small",
-        title: "The GPU's BAR1 is too small for what is registered",
-        why: "Registered GPU memory is reached through BAR1. With 256 MiB (T4, GeForce, \
-              resizable BAR off) a large buffer, or many, find no room; small ones work.",
+        title: "The GPU's BAR1 is too small for the registered memory",
+        why: "The NIC reaches registered GPU memory through BAR1. If BAR1 has only 256 MiB (T4, \
+              GeForce, resizable BAR off), a large buffer or many buffers do not fit; small \
+              buffers work.",
         patterns: &[
             likely(r"\bsmall bar1\b|\bbar1\b.{0,30}\b(too small|exhausted)\b"),
             // Hundreds of megabytes, in bytes.
@@ -396,13 +406,13 @@ pub(super) const CAUSES: &[Cause] = &[
             weak(r"gdr_pin_buffer.{0,60}(failed|error).{0,20}\b12\b"),
         ],
         remedies: &[
-            hand("Switch on Above-4G decoding and resizable BAR in the firmware's setup"),
+            hand("Enable Above-4G decoding and resizable BAR in the firmware's setup"),
             run(
                 "Let the driver resize it",
                 "options nvidia NVreg_EnableResizableBar=1",
             ),
             hand("Switch a data-centre GPU to its mode with a large BAR1 (displaymodeselector)"),
-            hand("Or register in pieces that fit"),
+            hand("Or register in smaller pieces"),
         ],
         checks: &["bar1.size", "klog.umem", "peermem.loaded"],
         sources: &[
@@ -413,12 +423,12 @@ pub(super) const CAUSES: &[Cause] = &[
     },
     Cause {
         id: "pages-refused",
-        title: "NVIDIA's driver refuses to pin this address (EINVAL): it is not memory that can be \
-                shared",
-        why: "nvidia_p2p_get_pages answers -22 where the address or length is not a multiple of \
-              64 KiB, is not GPU memory of this process, was made by cuMemCreate without \
-              gpuDirectRDMACapable, or belongs to a GPU without GPUDirect RDMA (GeForce); and where \
-              CUDA and driver do not fit. The size of BAR1 is another error (-12).",
+        title: "NVIDIA's driver refuses to pin this address (EINVAL): the memory cannot be shared",
+        why: "nvidia_p2p_get_pages returns -22 if the address or the length is not a multiple of \
+              64 KiB, if the memory is not GPU memory of this process, if it was created by \
+              cuMemCreate without gpuDirectRDMACapable, if the GPU does not support GPUDirect \
+              RDMA (GeForce), or if CUDA and the driver are incompatible. If BAR1 is too small, \
+              the error is -12 instead.",
         patterns: &[
             sure(r"nvidia_p2p_get_pages.{0,200}(-22\b|einval)"),
             sure(r"(-22\b|einval).{0,40}invoking nvidia_p2p_get_pages"),
@@ -438,7 +448,7 @@ pub(super) const CAUSES: &[Cause] = &[
                 "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False",
             ),
             run(
-                "See whether the GPU has GPUDirect RDMA",
+                "Check that the GPU supports GPUDirect RDMA",
                 "gdr doctor --only gpu.class",
             ),
         ],
@@ -452,10 +462,10 @@ pub(super) const CAUSES: &[Cause] = &[
     },
     Cause {
         id: "registration-arguments",
-        title: "The RDMA driver refuses the registration's arguments: it is too old for the flags",
-        why: "ibv_reg_mr_iova2 answers EINVAL where the NIC's driver does not know a flag, relaxed \
-              ordering above all, or where an old peer-memory client cannot pin memory of CUDA's \
-              virtual memory API, which newer NCCL registers.",
+        title: "The RDMA driver is too old for the registration's flags, and refuses them",
+        why: "ibv_reg_mr_iova2 returns EINVAL if the NIC's driver does not know a flag, most \
+              often relaxed ordering, or if an old peer-memory client cannot pin memory from \
+              CUDA's virtual memory API, which newer NCCL registers.",
         patterns: &[
             sure(
                 r"\breg_mr(_iova2?)?\b.{0,60}invalid argument|ibv_reg_mr\w*.{0,60}(invalid argument|\berrno[ =:]*22\b|\beinval\b)",
@@ -466,7 +476,7 @@ pub(super) const CAUSES: &[Cause] = &[
                 "Try without relaxed ordering",
                 "NCCL_IB_PCI_RELAXED_ORDERING=0",
             ),
-            hand("Bring NVIDIA's driver, MLNX_OFED or DOCA and rdma-core up to date"),
+            hand("Update NVIDIA's driver, MLNX_OFED or DOCA, and rdma-core"),
             run(
                 "Try without registering user buffers",
                 "NCCL_CUMEM_ENABLE=0 NCCL_NVLS_ENABLE=0 NCCL_LOCAL_REGISTER=0",
@@ -479,9 +489,9 @@ pub(super) const CAUSES: &[Cause] = &[
     Cause {
         id: "keys-exhausted",
         title: "The NIC has no room for more memory keys or queues",
-        why: "Each registration takes memory keys of the NIC. Programs that were killed, many \
-              processes with large caches of registrations, or small firmware limits use them up: \
-              ENOMEM or EAGAIN (11) although memory may be locked without limit.",
+        why: "Each registration uses memory keys of the NIC. Killed programs, many processes with \
+              large registration caches, or small firmware limits can exhaust them. Calls then \
+              fail with ENOMEM or EAGAIN (11) even if the limit of locked memory is unlimited.",
         patterns: &[
             sure(r"async reg mr failed\. status -?1[12]\b"),
             sure(r"fail\w* to register memory.{0,60}(resource temporarily unavailable|\[11\])"),
@@ -493,12 +503,12 @@ pub(super) const CAUSES: &[Cause] = &[
         ],
         remedies: &[
             run(
-                "See who holds them",
+                "See which programs hold them",
                 "rdma resource show; rdma resource show mr",
             ),
-            hand("End programs that were left behind; if the keys stay, load mlx5_ib again"),
+            hand("End leftover programs; if the keys remain, reload mlx5_ib"),
             run(
-                "Raise the limit on mappings where many are made",
+                "Raise the limit on mappings if programs create many",
                 "sysctl vm.max_map_count=1048576",
             ),
         ],

@@ -9,9 +9,9 @@ pub(super) const CAUSES: &[Cause] = &[
     Cause {
         id: "no-rdma-device",
         title: "The process sees no usable RDMA device",
-        why: "NCCL and UCX fall back to sockets where libibverbs lists nothing: the container \
-              was not given /dev/infiniband, the provider library (libmlx5) is missing, no port \
-              is ACTIVE, or a filter (NCCL_IB_HCA) matches none.",
+        why: "NCCL and UCX fall back to sockets if libibverbs lists no device. The container was \
+              not given /dev/infiniband, the provider library (libmlx5) is missing, no port is \
+              ACTIVE, or a filter (NCCL_IB_HCA) matches none.",
         patterns: &[
             sure(
                 r"\bibv_(alloc_pd|open_device|query_device)\w*\b.{0,40}(not permitted|permission denied)",
@@ -34,15 +34,25 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(r"devices unavailable for \S*(rdma|hca|mlnx|roce|infiniband|sriov|efa)"),
             likely(r"\brdma_create_event_channel\b.{0,20}no such (file|device)"),
             likely(r"\bfailed to install (the )?rdma transport"),
-            likely(r"\bunable to find any relevant network interfaces\b|\blibibverbs: warning: couldn'?t open config directory"),
-            likely(r"\b0 (hca|rdma device|ib device|infiniband device|verbs device|rnic)s? (were |was )?(found|detected|available)|\bfound 0 (hca|rdma|ib|efa|rnic)\w*\b"),
+            likely(
+                r"\bunable to find any relevant network interfaces\b|\blibibverbs: warning: couldn'?t open config directory",
+            ),
+            likely(
+                r"\b0 (hca|rdma device|ib device|infiniband device|verbs device|rnic)s? (were |was )?(found|detected|available)|\bfound 0 (hca|rdma|ib|efa|rnic)\w*\b",
+            ),
             likely(r"\bunhealthy devices? \S*(rdma|hca|mlnx|roce|infiniband|sriov|efa)"),
             likely(
                 r"\b(unable to|failed to|fail to|can'?t|cannot|could ?n[o']t|error) (get|getting|open|opening|find|finding|obtain|obtaining|list|listing|read|reading|query|querying|enumerate|initiali[sz]e|initiali[sz]ing) (\w+ ){0,2}((rdma|ib|infiniband|verbs|roce|efa|rnic) (device|nic|hca|adapter|port)s?|device (list|attributes)|(rdma|uverbs|rdma_cm) abi|(nic|hfi) unit|hca)\b",
             ),
-            likely(r"\bcouldn'?t read abi version\b|\bnon-rdma device\b|\bmellanox\.sh exited with return code [1-9]"),
-            likely(r"\bnet/ofi\b.{0,30}\b(only \w+ providers? (is|are)|no (valid|suitable|usable|eligible|matching) (provider|device|nic))"),
-            likely(r"\bofi (endpoint|domain|fabric|provider)s? (open|create|creation|init\w*) failed|\bofi fabric is not available"),
+            likely(
+                r"\bcouldn'?t read abi version\b|\bnon-rdma device\b|\bmellanox\.sh exited with return code [1-9]",
+            ),
+            likely(
+                r"\bnet/ofi\b.{0,30}\b(only \w+ providers? (is|are)|no (valid|suitable|usable|eligible|matching) (provider|device|nic))",
+            ),
+            likely(
+                r"\bofi (endpoint|domain|fabric|provider)s? (open|create|creation|init\w*) failed|\bofi fabric is not available",
+            ),
             weak(r"\bbtl_openib\w*\.c:\d+.{0,60}\b(error|fail\w*)\b"),
             weak(
                 r"\b(infiniband|rdma|roce|verbs)\b.{0,30}\b(is |are )?(not (available|supported|found|enabled|detected)|unavailable|unsupported)\b",
@@ -79,13 +89,15 @@ pub(super) const CAUSES: &[Cause] = &[
             likely(r"\b(ib-)?sriov-cni failed|\brdma-?cni\b.{0,40}\bfailed"),
             weak(ucx_error!("ib_device")).unless(r"\bibv_create_ah"),
             weak(nccl_warning!("net_ib/init")),
-            weak(nvshmem_error!("transport/(ibrc|ibdevx|ucx|libfabric)/|host/topo/")),
+            weak(nvshmem_error!(
+                "transport/(ibrc|ibdevx|ucx|libfabric)/|host/topo/"
+            )),
             weak(glog_error!("rdma_(context|transport|io|device\\w*)")),
             weak(libfabric_warning!("fabric|domain")),
         ],
         remedies: &[
             run(
-                "See what is there",
+                "See which devices there are",
                 "gdr nics; gdr doctor --only dev.nodes,nic.driver,port.state",
             ),
             run(
@@ -96,9 +108,9 @@ pub(super) const CAUSES: &[Cause] = &[
                 "Install the provider",
                 "apt install rdma-core ibverbs-providers",
             ),
-            hand("Look at NCCL_IB_HCA and NCCL_IB_DISABLE"),
+            hand("Check NCCL_IB_HCA and NCCL_IB_DISABLE"),
             run(
-                "This UCX offers TCP only: see whether it was built with verbs, and whether its \
+                "This UCX offers only TCP: check that it was built with verbs, and that its \
                  module loads",
                 "ucx_info -v; ucx_info -d | grep -E 'rc_|dc_|ud_'; ldd libuct_ib.so",
             )
@@ -106,9 +118,8 @@ pub(super) const CAUSES: &[Cause] = &[
         ],
         facts: &[(
             Fact::TcpOnly,
-            "UCX lists TCP devices and no RDMA device at all: it was built without rdma-core's \
-             headers, its package of InfiniBand transports is not installed, or libuct_ib.so \
-             cannot load.",
+            "UCX lists TCP devices but no RDMA devices: it was built without rdma-core's headers, \
+             its package of InfiniBand transports is not installed, or libuct_ib.so cannot load.",
         )],
         checks: &[
             "dev.nodes",
@@ -125,10 +136,11 @@ pub(super) const CAUSES: &[Cause] = &[
     },
     Cause {
         id: "rdma-abi",
-        title: "The RDMA library does not fit the kernel's driver",
-        why: "libibverbs' provider and the kernel module of a NIC come from different stacks: the \
-              distribution's, the NIC vendor's, or a container image of another age. The provider \
-              then refuses the device, or calls that it makes are unknown to the kernel.",
+        title: "The RDMA library does not match the kernel's driver",
+        why: "The NIC's libibverbs provider and kernel module come from different stacks: from \
+              the distribution, from the NIC vendor, or from a container image with other \
+              versions. The provider then refuses the device, or makes calls that the kernel does \
+              not know.",
         patterns: &[
             // On a software device one provider says so, and another one takes it.
             sure(r"does not support the kernel abi").unless(r"/(rxe|siw)\w*$"),
@@ -142,9 +154,9 @@ pub(super) const CAUSES: &[Cause] = &[
         ],
         remedies: &[
             hand(
-                "Put the provider library of the stack that the host's driver is from into the \
-                 image: the NIC vendor's package (MLNX_OFED or DOCA, Broadcom's libbnxt_re, Intel's \
-                 irdma) of the host's version",
+                "In the image, install the provider library that matches the host's driver: the \
+                 NIC vendor's package (MLNX_OFED or DOCA, Broadcom's libbnxt_re, Intel's irdma) \
+                 in the host's version",
             ),
             run(
                 "Compare both sides",
@@ -161,18 +173,18 @@ pub(super) const CAUSES: &[Cause] = &[
     },
     Cause {
         id: "socket-plugin",
-        title: "NCCL's network plug-in uses TCP sockets: it never does GPUDirect RDMA",
-        why: "FastSocket and FasTrak are plug-ins over TCP. The line says so for each of their \
-              interfaces; no peer-memory module is missing.",
+        title: "NCCL's network plug-in uses TCP sockets, which never use GPUDirect RDMA",
+        why: "FastSocket and FasTrak are plug-ins that use TCP. They print this line for each of \
+              their interfaces; a missing peer-memory module is not the reason.",
         patterns: &[sure(
             r"net/(fastsocket|fastrak|socket \(?fast\w*)\b.{0,20}gpu ?direct rdma (\(\w+\) )?disabled",
         )],
         remedies: &[
             run(
-                "To use RDMA NICs, take the plug-in out",
+                "To use RDMA NICs, remove the plug-in",
                 "NCCL_NET=IB NCCL_NET_PLUGIN=none",
             ),
-            hand("On instances without RDMA NICs it is as good as it gets"),
+            hand("On instances without RDMA NICs, nothing has to be done"),
         ],
         checks: &["nic.present"],
         sources: &["NVIDIA/nccl issue 1519"],
@@ -181,10 +193,10 @@ pub(super) const CAUSES: &[Cause] = &[
     Cause {
         id: "gin-unavailable",
         title: "GPU-initiated networking (NCCL GIN) is not available here",
-        why: "GIN needs a network that writes GPU memory directly: RDMA NICs with dma-buf or a \
-              peer-memory module, or sockets together with GDRCopy's library, which maps GPU memory \
-              for the CPU. NCCL leaves it out where neither is there, where its types are switched \
-              off, or where the version is older than 2.28.",
+        why: "GIN needs a network that writes to GPU memory directly: RDMA NICs with dma-buf or a \
+              peer-memory module, or sockets with GDRCopy's library, which maps GPU memory for \
+              the CPU. NCCL does not offer GIN if neither is available, if its types are turned \
+              off, or before version 2.28.",
         patterns: &[
             sure(
                 r"\bgin (is )?(unavailable|not available|disabled|not supported)|\brequires gin support|unable to use gin\b|\bno gin-capable device",
@@ -202,12 +214,12 @@ pub(super) const CAUSES: &[Cause] = &[
         ],
         remedies: &[
             run(
-                "Give NCCL a libgdrapi.so.2: gdr's own needs no kernel module",
+                "Give NCCL a libgdrapi.so.2; gdr's own needs no kernel module",
                 "LD_LIBRARY_PATH=<directory of libgdrapi.so.2> NCCL_GDRCOPY_ENABLE=1",
             ),
             run("Let the CPU drive the NIC", "NCCL_GIN_TYPE=2"),
             run(
-                "Without an RDMA NIC, use gdr's",
+                "Without an RDMA NIC, use gdr's software NIC",
                 "NCCL_GIN_TYPE=2 gdr run -- <the program>",
             ),
             run(
@@ -225,11 +237,11 @@ pub(super) const CAUSES: &[Cause] = &[
     },
     Cause {
         id: "ibgda-privilege",
-        title: "GPU-initiated transfers (IBGDA) lack a right or a driver setting",
-        why: "IBGDA opens mlx5 queues through DEVX and maps the NIC's doorbell into the GPU: it \
-              needs the privilege for DEVX, and, before NVSHMEM 3.4.5 or with the full GPU \
-              handler, the driver options PeerMappingOverride and EnableStreamMemOPs; and a NIC \
-              of mlx5.",
+        title: "GPU-initiated transfers (IBGDA) lack a privilege or a driver setting",
+        why: "IBGDA creates mlx5 queues through DEVX and maps the NIC's doorbell into the GPU. It \
+              needs an mlx5 NIC and the privilege to use DEVX. Before NVSHMEM 3.4.5, or with the \
+              full GPU handler, it also needs the driver options PeerMappingOverride and \
+              EnableStreamMemOPs.",
         patterns: &[
             sure(r"init failed for transport: ?ibgda"),
             likely(r"\bis not enumerated as an mlx5 device"),
@@ -237,7 +249,9 @@ pub(super) const CAUSES: &[Cause] = &[
             sure(r"cannot allocate buffer on the specified memory type"),
             sure(r"cudahostregister with iomemory failed"),
             sure(r"gpu cannot map uar of device"),
-            sure(r"\bmissing\b.{0,40}\bpeermappingoverride|\bpeermappingoverride\b.{0,20}\b(not set|missing)"),
+            sure(
+                r"\bmissing\b.{0,40}\bpeermappingoverride|\bpeermappingoverride\b.{0,20}\b(not set|missing)",
+            ),
             sure(
                 r"\b(uar|doorbell|iomemory|io memory)\b.{0,100}\b(error[ =:]*800|error=800|cuda_error_not_permitted|cudaerrornotpermitted)\b",
             ),
@@ -251,7 +265,7 @@ pub(super) const CAUSES: &[Cause] = &[
         ],
         remedies: &[
             run(
-                "Give the container the right",
+                "Give the container the privilege",
                 "docker run --privileged (or --cap-add=SYS_RAWIO,NET_RAW)",
             ),
             run(
@@ -275,8 +289,8 @@ pub(super) const CAUSES: &[Cause] = &[
     Cause {
         id: "gpu-lost",
         title: "The GPU has fallen off the bus",
-        why: "Xid 79: the driver can no longer reach the GPU over PCIe. Everything that used it \
-              fails from then on.",
+        why: "Xid 79 means that the driver can no longer reach the GPU over PCIe. Everything that \
+              used the GPU fails from then on.",
         patterns: &[
             sure(r"\bfallen off the bus\b"),
             sure(xid!("79")),
@@ -292,9 +306,10 @@ pub(super) const CAUSES: &[Cause] = &[
             weak(r"\bgres/gpu\b.{0,60}\blower than configured\b"),
         ],
         remedies: &[
-            hand("Power the machine off and on"),
+            hand("Turn the machine off and on"),
             hand(
-                "If it returns: reseat the card, its power and its riser; look for AER errors before it",
+                "If it happens again, reseat the card, its power cable and its riser, and look \
+                 for earlier AER errors",
             )
             .unless(&[Fact::VirtualMachine, Fact::Spark]),
         ],

@@ -10,10 +10,10 @@ pub(super) const CAUSES: &[Cause] = &[
     Cause {
         id: "transport-timeout",
         title: "The two ends cannot reach each other: the NIC gave up after its retries",
-        why: "Status 12 (retry exceeded, vendor error 129 = 0x81) is a packet that no one \
-              acknowledged: the wrong GID index (link-local, RoCE v1), a VLAN or subnet that does \
-              not route, a firewall on UDP port 4791, rails that are not joined, or loss without \
-              flow control.",
+        why: "Status 12 (retry exceeded, vendor error 129 = 0x81) means that a packet was never \
+              acknowledged. Usual reasons are a wrong GID index (link-local, RoCE v1), a VLAN or \
+              subnet without a route, a firewall on UDP port 4791, rails that are not connected \
+              to each other, and packet loss without flow control.",
         patterns: &[
             sure(vendor!("129|0x81")),
             sure(r"transport retry count(er)? exceeded|\b((ibv_wc|transport)_)?retry_exc_err\b"),
@@ -37,16 +37,16 @@ pub(super) const CAUSES: &[Cause] = &[
                 "See which GID index routes",
                 "gdr doctor --only roce.gid,roce.ip,port.state",
             ),
-            run("Choose the routable RoCE v2 one", "NCCL_IB_GID_INDEX=3"),
+            run("Choose the index of a routable RoCE v2 GID", "NCCL_IB_GID_INDEX=3"),
             run(
-                "Try the two NICs alone",
+                "Test the two NICs alone",
                 "ib_write_bw -d mlx5_0 -x 3 <peer>",
             ),
             run(
-                "Keep to a rail where rails are not joined",
+                "Stay within a rail if the rails are not connected to each other",
                 "NCCL_CROSS_NIC=0",
             ),
-            run("Only then wait longer", "NCCL_IB_TIMEOUT=22"),
+            run("If nothing else helps, wait longer", "NCCL_IB_TIMEOUT=22"),
         ],
         checks: &[
             "roce.gid",
@@ -64,10 +64,10 @@ pub(super) const CAUSES: &[Cause] = &[
     Cause {
         id: "address-resolution",
         title: "The peer's address cannot be resolved when the queue pair is connected",
-        why: "For RoCE the kernel resolves the peer's GID to a MAC address when the queue pair \
-              goes to RTR. A link-local GID, another subnet without a route, or a rail that is not \
-              joined ends in a time-out or in `no route`; an address handle that cannot be made has \
-              the same reasons. Try the fabric with perftest first: is it up at all?",
+        why: "For RoCE, the kernel resolves the peer's GID to a MAC address when the queue pair \
+              goes to RTR. A link-local GID, another subnet without a route, or a rail that is \
+              not connected ends in a time-out or in `no route`. Creating an address handle fails \
+              for the same reasons. First test with perftest whether the network works at all.",
         patterns: &[
             sure(
                 r"ibv_modify_qp\b.*(connection timed out|network is unreachable|no route to host|\b110\b|\b101\b|\b113\b)",
@@ -97,11 +97,11 @@ pub(super) const CAUSES: &[Cause] = &[
                 "gdr doctor --only roce.gid,roce.ip",
             ),
             run(
-                "Choose the routable RoCE v2 one",
+                "Choose the index of a routable RoCE v2 GID",
                 "NCCL_IB_GID_INDEX=3 (perftest: -x 3)",
             ),
             run(
-                "See whether the addresses reach each other",
+                "Check that the addresses reach each other",
                 "ping -I <netdev> <peer>; ib_write_bw -d mlx5_0 -x 3 <peer>",
             ),
         ],
@@ -111,9 +111,10 @@ pub(super) const CAUSES: &[Cause] = &[
     },
     Cause {
         id: "gid-other-namespace",
-        title: "The GID's network interface is in another network namespace, or gone",
-        why: "ibv_modify_qp to RTR needs the interface that the GID belongs to, in this \
-              namespace. In a container with its own network it is not there: ENODEV (19).",
+        title: "The GID's network interface is in another network namespace, or no longer exists",
+        why: "ibv_modify_qp to RTR needs the GID's network interface in the same network \
+              namespace. A container with its own network does not have it, and the call fails \
+              with ENODEV (19).",
         patterns: &[
             sure(r"ibv_modify_qp\b.*(no such device|\berrno[ =:]*19\b|\[19\])"),
             sure(r"non-zero status: 19\b.{0,40}ibv_modify_qp"),
@@ -133,7 +134,7 @@ pub(super) const CAUSES: &[Cause] = &[
                 "rdma system set netns exclusive; rdma dev set mlx5_0 netns <name>",
             ),
             run(
-                "Or choose a GID whose interface is here",
+                "Or choose a GID whose interface is in this namespace",
                 "NCCL_IB_GID_INDEX=<n>",
             ),
         ],
@@ -147,10 +148,11 @@ pub(super) const CAUSES: &[Cause] = &[
     },
     Cause {
         id: "rdma-netns-mode",
-        title: "RDMA devices belong to network namespaces here, and the program expects them shared (or \
-                the other way)",
-        why: "In the mode `exclusive` an RDMA device is in one network namespace only, which SR-IOV \
-              plug-ins want. Plug-ins that share a device between pods need the mode `shared`.",
+        title: "RDMA devices belong to network namespaces here, but the program expects shared \
+                devices (or the reverse)",
+        why: "In the mode `exclusive`, an RDMA device is in only one network namespace, as SR-IOV \
+              plug-ins require. Plug-ins that share a device between pods require the mode \
+              `shared`.",
         patterns: &[
             sure(r"incorrect rdma subsystem network namespace"),
             likely(
@@ -161,10 +163,10 @@ pub(super) const CAUSES: &[Cause] = &[
         remedies: &[
             run("See the mode", "rdma system show"),
             run(
-                "Change it while no device is in a namespace of its own",
+                "Change it while all devices are in the initial namespace",
                 "rdma system set netns shared   # at boot: options ib_core netns_mode=1",
             ),
-            hand("Or use the plug-in for the mode that is set: rdma-cni for `exclusive`"),
+            hand("Or use the plug-in that fits the current mode: rdma-cni for `exclusive`"),
         ],
         checks: &["netns"],
         sources: &["Mellanox/k8s-rdma-shared-dev-plugin issues 84, 87", "rdma-system(8)"],
@@ -172,12 +174,13 @@ pub(super) const CAUSES: &[Cause] = &[
     },
     Cause {
         id: "remote-access",
-        title: "The other end refused the access: its GPU memory is not reachable for the NIC",
-        why: "A remote access error (status 10, vendor error 0x88) says that the other end did not \
-              accept key, address or length. With GPU buffers, as with MPI on B200, it is a \
-              GPUDirect path that is not active over there: the proprietary driver without \
-              nvidia_peermem; memory that was freed or registered again since its key was sent; \
-              memory that was registered in pieces (expandable segments); or the key of another NIC.",
+        title: "The other end refused the access: the NIC cannot reach its GPU memory",
+        why: "A remote access error (status 10, vendor error 0x88) means that the other end did \
+              not accept the key, the address or the length. With GPU buffers, as with MPI on \
+              B200, GPUDirect RDMA is often not active on the other end, which runs the \
+              proprietary driver without nvidia_peermem. Other reasons are memory that was freed \
+              or registered again after its key was sent, memory that was registered in pieces \
+              (expandable segments), and a key from another NIC.",
         patterns: &[
             sure(vendor!("136|0x88")),
             sure(r"\bsynd(rome?)? ?0x14\b.{0,30}remote access"),
@@ -196,11 +199,11 @@ pub(super) const CAUSES: &[Cause] = &[
             )
             .unless(&[Fact::Spark]),
             run(
-                "Register memory in one piece: PyTorch's expandable segments grow by pieces that an \
+                "Register memory as a whole: PyTorch's expandable segments grow by pieces that an \
                  old registration does not cover",
                 "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False",
             ),
-            hand("Use the key that was made on the NIC to which the queue pair belongs"),
+            hand("Use the key that was created on the queue pair's NIC"),
         ],
         checks: &["nvidia.version", "peermem.loaded", "dmabuf.gpu"],
         sources: &[
@@ -213,8 +216,9 @@ pub(super) const CAUSES: &[Cause] = &[
     Cause {
         id: "flush-error",
         kind: Kind::Consequence,
-        title: "This error follows from another: look at the first one",
-        why: "Status 5 (flushed, vendor error 249) is what all work gets that was queued after the work that failed.",
+        title: "This error follows from another one: look for the first error",
+        why: "Work that was queued after the failed request completes with status 5 (flushed, \
+              vendor error 249).",
         patterns: &[
             sure(vendor!("249|0xf9")),
             sure(syndrome!("5")),
@@ -223,7 +227,7 @@ pub(super) const CAUSES: &[Cause] = &[
         ],
         remedies: &[hand(
             "Find the first completion that failed with another status, on either end, and \
-             explain that one",
+             explain that error",
         )],
         checks: &[],
         sources: &["NVIDIA/nccl issues 1405, 1814"],
@@ -232,7 +236,7 @@ pub(super) const CAUSES: &[Cause] = &[
     Cause {
         id: "mtu-differs",
         title: "The nodes have different MTUs",
-        why: "NCCL 2.20 and later no longer take the smaller MTU of the two ends; where they \
+        why: "NCCL 2.20 and later no longer use the smaller MTU of the two ends. If the MTUs \
               differ, the NIC reports a local access violation or a remote invalid request.",
         patterns: &[
             sure(r"local access violation work queue error"),
@@ -247,7 +251,7 @@ pub(super) const CAUSES: &[Cause] = &[
                 "gdr doctor --only roce.mtu; gdr diff A B",
             ),
             run(
-                "Set the same on all, switches included",
+                "Set the same MTU everywhere, including the switches",
                 "ip link set dev <netdev> mtu 9000",
             ),
         ],
@@ -257,10 +261,10 @@ pub(super) const CAUSES: &[Cause] = &[
     },
     Cause {
         id: "receiver-not-ready",
-        title: "The receiver had posted no receive when the message came (RNR)",
-        why: "Status 13: the peer answered `receiver not ready` until the retries were used up. The \
-              peer's program hangs, posts too few receives, or lags far; it is not a fault of the \
-              network.",
+        title: "The receiver had not posted a receive when the message arrived (RNR)",
+        why: "Status 13 means that the peer answered `receiver not ready` until the retries were \
+              exhausted. The peer's program hangs, posts too few receives, or is far behind. The \
+              network is not at fault.",
         patterns: &[
             sure(
                 r"\b(ibv_wc_)?rnr_retry_exc_err\b|\brnr retry counter exceeded|receiver[- ]not[- ]ready",
@@ -271,8 +275,8 @@ pub(super) const CAUSES: &[Cause] = &[
             likely(status!("13")).unless(CALL),
         ],
         remedies: &[
-            hand("Look at the peer's log of that moment: has it crashed or stopped?"),
-            run("Post more receives; with UCX", "UCX_RC_RX_QUEUE_LEN=<more>"),
+            hand("Check the peer's log at that time for a crash or a stop"),
+            run("Post more receives; with UCX, use a longer queue", "UCX_RC_RX_QUEUE_LEN=<more>"),
         ],
         checks: &["roce.counters"],
         sources: &["InfiniBand Architecture Specification 1, 9.7.5.2.8"],
@@ -280,10 +284,11 @@ pub(super) const CAUSES: &[Cause] = &[
     },
     Cause {
         id: "length-error",
-        title: "The message is longer than the buffer that was posted for it",
-        why: "A local length error (status 1) at the receiver and a remote invalid request (status 9, \
-              vendor error 0x8a) at the sender are two ends of one fault: the receive buffer is too \
-              small, the ends disagree about sizes or versions, or their path MTUs differ.",
+        title: "The message is longer than the receive buffer",
+        why: "A local length error (status 1) at the receiver and a remote invalid request \
+              (status 9, vendor error 0x8a) at the sender report the same fault from two sides. \
+              The receive buffer is too small, the ends disagree about sizes or versions, or \
+              their path MTUs differ.",
         patterns: &[
             sure(vendor!("138|0x8a")),
             follows(DUMP, r"\b00008a1[0-9a-f]\b", Strength::Sure),
@@ -295,7 +300,8 @@ pub(super) const CAUSES: &[Cause] = &[
         ],
         remedies: &[
             hand(
-                "Run the same version of program and library, with the same settings, on all nodes",
+                "Run the same versions of the program and the library, with the same settings, on \
+                 all nodes",
             ),
             run(
                 "Compare the MTUs of all ports",
@@ -311,9 +317,10 @@ pub(super) const CAUSES: &[Cause] = &[
     },
     Cause {
         id: "queue-operation",
-        title: "The NIC refused a request or ran into a fault of the queue itself",
-        why: "A local QP operation error (status 2), or an asynchronous fatal event of a queue: the \
-              request does not fit the queue pair (size, access, atomics on GPU memory), or its memory went away.",
+        title: "The NIC refused a request, or the queue itself failed",
+        why: "The NIC reports a local QP operation error (status 2) or an asynchronous fatal \
+              event of a queue. The request does not fit the queue pair (size, access, atomics on \
+              GPU memory), or its memory no longer exists.",
         patterns: &[
             sure(r"invalid request local work queue error|local work queue catastrophic error"),
             sure(
@@ -328,8 +335,8 @@ pub(super) const CAUSES: &[Cause] = &[
             likely(status!("2")).unless(CALL),
         ],
         remedies: &[
-            hand("Bring the NIC's firmware, its driver and the library to current versions"),
-            hand("Try without plugins and user-buffer registration, then with perftest alone"),
+            hand("Update the NIC's firmware, its driver and the library"),
+            hand("Try without plug-ins and user-buffer registration, then with perftest alone"),
         ],
         checks: &["nic.fw", "klog.nic_health"],
         sources: &["NVIDIA/nccl issue 1919"],
@@ -338,10 +345,10 @@ pub(super) const CAUSES: &[Cause] = &[
     Cause {
         id: "qp-arguments",
         title: "The connection's parameters do not fit the port (EINVAL)",
-        why: "ibv_modify_qp answers EINVAL (22) where the GID index is empty or of the other type, \
-              where the two ends have different link layers, where the peer's address arrived \
-              damaged, or where traffic class and MTU do not fit the link. A queue that cannot be made \
-              is larger than the NIC allows, or of a kind that it has not.",
+        why: "ibv_modify_qp returns EINVAL (22) if the GID index is empty or has the wrong type, \
+              if the two ends have different link layers, if the peer's address arrived damaged, \
+              or if the traffic class or the MTU does not fit the link. Creating a queue fails \
+              this way if it is larger than the NIC allows or has an unsupported type.",
         patterns: &[
             sure(r"ibv_modify_qp\b.{0,60}(invalid argument|\berrno[ =:]*22\b|\beinval\b| 22 )"),
             sure(r"non-zero status: 22\b.{0,40}ibv_modify_qp"),
@@ -359,7 +366,7 @@ pub(super) const CAUSES: &[Cause] = &[
                 "gdr doctor --only roce.gid; gdr nics",
             ),
             run(
-                "Use NICs of one link layer only",
+                "Use only NICs with the same link layer",
                 "NCCL_IB_HCA=<names>; NVSHMEM_HCA_LIST=<names>",
             ),
             run("Let the library choose the GID", "NCCL_IB_GID_INDEX=-1"),
@@ -373,9 +380,9 @@ pub(super) const CAUSES: &[Cause] = &[
     },
     Cause {
         id: "gid-index",
-        title: "The GID index that is asked for does not exist on this port",
-        why: "The index is empty, beyond the table, or no GID fits what the program looks for (an \
-              IPv4 address, RoCE v2). The device is then left out.",
+        title: "The requested GID index does not exist on this port",
+        why: "The index is empty or beyond the table, or none of the GIDs is what the program \
+              looks for (an IPv4 address, RoCE v2). The program then does not use the device.",
         patterns: &[
             sure(r"no suitable gid found"),
             // The same is printed where the port is down.
@@ -393,7 +400,7 @@ pub(super) const CAUSES: &[Cause] = &[
                 "gdr nics; gdr doctor --only roce.gid,roce.ip",
             ),
             run(
-                "Choose a filled index of RoCE v2",
+                "Choose the index of an existing RoCE v2 GID",
                 "MC_GID_INDEX=<n>; NCCL_IB_GID_INDEX=<n>; UCX_IB_GID_INDEX=<n>",
             ),
             hand("Give the port's network interface an IPv4 address"),
@@ -405,13 +412,13 @@ pub(super) const CAUSES: &[Cause] = &[
     Cause {
         id: "gid-table-holes",
         title: "NCCL or NVSHMEM stops at an empty entry of the GID table",
-        why: "In a container with a network of its own only some entries of the table can be read. \
-              NCCL before 2.26, and NVSHMEM, read each entry's type until they find one that fits, and \
-              take the first that they cannot read for an error.",
+        why: "In a container with its own network, only some entries of the table can be read. \
+              NCCL before 2.26, and NVSHMEM, read the type of each entry until one fits, and \
+              treat the first unreadable entry as an error.",
         patterns: &[sure(r"(ncclib|\bib_?)roce_?get_?version_?num\b")],
         remedies: &[
             run(
-                "Name an entry that is filled",
+                "Name an entry that exists",
                 "NCCL_IB_GID_INDEX=<n>; NVSHMEM_IB_GID_INDEX=<n>; gdr nics lists them",
             ),
             hand("Or use NCCL 2.26 or later, which skips empty entries"),
@@ -424,9 +431,9 @@ pub(super) const CAUSES: &[Cause] = &[
     Cause {
         id: "address-changed",
         title: "An address of the port changed while the job ran",
-        why: "An interface got another address or lost one (DHCP, NetworkManager, an agent that \
-              was restarted), or the subnet manager assigned another LID. Connections that were \
-              made with the old address end in time-outs.",
+        why: "An interface's address was changed or removed (by DHCP, NetworkManager or a \
+              restarted agent), or the subnet manager assigned another LID. Connections to the \
+              old address time out.",
         patterns: &[
             sure(r"\bgid table changed?\b|\bibv_event_gid_change\b"),
             likely(r"\bibv_event_lid_change\b|async event ?: ?lid change"),
@@ -434,8 +441,9 @@ pub(super) const CAUSES: &[Cause] = &[
         ],
         remedies: &[
             run("See what changed it", "journalctl -u NetworkManager -u systemd-networkd; ip monitor address"),
-            hand("Give the interfaces static addresses, and keep agents from touching them during jobs"),
-            hand("Start the job again"),
+            hand("Give the interfaces static addresses, and keep agents from changing them during \
+                  jobs"),
+            hand("Restart the job"),
         ],
         checks: &["roce.gid", "roce.ip"],
         sources: &["NVIDIA/nccl issue 1819", "ibv_get_async_event(3)"],
@@ -443,10 +451,11 @@ pub(super) const CAUSES: &[Cause] = &[
     },
     Cause {
         id: "topology-file",
-        title: "The topology file that NCCL was given is not complete",
-        why: "NCCL_TOPO_FILE has to name what NCCL does not look up itself: for each <cpu> arch, \
-              vendor, familyid, modelid, affinity and numaid. A file made for another version, or \
-              written by hand, lacks some of it, and NCCL ends with `internal error`.",
+        title: "The topology file given to NCCL is incomplete",
+        why: "NCCL_TOPO_FILE must contain what NCCL does not detect itself: arch, vendor, \
+              familyid, modelid, affinity and numaid of each <cpu>. A file that was made for \
+              another version or written by hand lacks some of it, and NCCL fails with `internal \
+              error`.",
         patterns: &[
             sure(r"attribute \w+ of node \w+ not found"),
             sure(r"could not (open|read|parse) (xml )?topology file|\bxml parse\b.{0,60}(error|unterminated|unexpected)"),
@@ -455,9 +464,9 @@ pub(super) const CAUSES: &[Cause] = &[
         ],
         detail: Some(attribute),
         remedies: &[
-            run("Let NCCL look for itself", "unset NCCL_TOPO_FILE"),
+            run("Let NCCL detect the topology", "unset NCCL_TOPO_FILE"),
             run(
-                "Or complete the file: NCCL writes what it would read here",
+                "Or complete the file from the topology that NCCL detects and writes",
                 "NCCL_TOPO_DUMP_FILE=topo.xml; gdr topo --format nccl-xml",
             ),
         ],
@@ -470,11 +479,11 @@ pub(super) const CAUSES: &[Cause] = &[
     },
     Cause {
         id: "bytes-missing",
-        title: "Every call succeeded, and the bytes did not arrive, or others did",
-        why: "A completion says that the NIC has done its part. The bytes are wrong where they went \
-              to another place (an address or key of memory that was freed, a buffer of the other \
-              GPU), where ACS or the IOMMU lets writes vanish, where the CPU or a kernel looks \
-              before they are visible, or where a copy is looked at that is older than the transfer.",
+        title: "Every call succeeded, but the bytes did not arrive, or other bytes did",
+        why: "A completion only says that the NIC has done its part. The bytes may have gone to \
+              another place (a stale address or key, or a buffer of the other GPU), ACS or the \
+              IOMMU may have dropped writes, the CPU or a kernel may have looked before the bytes \
+              were visible, or the program may have looked at a copy older than the transfer.",
         patterns: &[
             likely(r"\b(data|pattern|buffer|payload|content)s?\b.{0,60}\b(mismatch|not (over)?written|not updated|unchanged|still (the )?old|never arriv\w*|did not arrive|(is|are|was|were) (wrong|stale|corrupt\w*))"),
             weak(r"\b(mismatch|corrupt\w*|stale)\b.{0,30}\b(data|pattern|buffer|payload|bytes?)\b"),
@@ -485,10 +494,11 @@ pub(super) const CAUSES: &[Cause] = &[
             likely(r"\bmemcmp\b.{0,40}(fail|differ|mismatch)|\b(validation|verification) (failed|error)\b.{0,60}(byte|offset|expected)"),
         ],
         remedies: &[
-            run("Prove on this machine where bytes go, with guards around them", "gdr loopback --gpu 0"),
-            run("See to which memory the bytes of your own program went", "gdr trace -- <program>"),
-            run("See whether ACS or the IOMMU is in the way", "gdr doctor --only acs.path,iommu.mode,iommu.faults"),
-            hand("Look only after the completion, by a copy or a kernel that starts after it"),
+            run("Prove where bytes go on this machine, with guard bytes around them", "gdr loopback --gpu 0"),
+            run("See which memory your own program's bytes went to", "gdr trace -- <program>"),
+            run("Check whether ACS or the IOMMU interferes", "gdr doctor --only acs.path,iommu.mode,iommu.faults"),
+            hand("Read the data only after the completion, by a copy or a kernel that starts \
+                  after it"),
         ],
         checks: &["acs.path", "iommu.mode", "iommu.faults"],
         sources: &["CUDA: GPUDirect RDMA, synchronization and memory ordering"],
@@ -497,8 +507,9 @@ pub(super) const CAUSES: &[Cause] = &[
     Cause {
         id: "port-down",
         title: "The RDMA port is down, or went down while the job ran",
-        why: "A port error that arrives as an event is a link that went away: cable, transceiver, \
-              switch port, or the peer's end. What was under way ends in retry errors.",
+        why: "A port error that arrives as an event means that the link went down: look for the \
+              cause in the cable, the transceiver, the switch port or the peer. Outstanding \
+              transfers end with retry errors.",
         patterns: &[
             sure(r"async (fatal |non-fatal )?event ?: ?port error|\bibv_event_port_err\b"),
             sure(r"\bport (number )?\d+ state is (down|init|polling|disabled)"),
@@ -534,7 +545,8 @@ pub(super) const CAUSES: &[Cause] = &[
                 "gdr nics; gdr doctor --group network",
             ),
             hand(
-                "Look at cable, transceiver and switch port; for InfiniBand at the subnet manager",
+                "Check the cable, the transceiver and the switch port, and for InfiniBand the \
+                 subnet manager",
             ),
         ],
         checks: &["port.state", "port.flap", "ib.sm", "klog.nic_health"],
@@ -548,8 +560,8 @@ pub(super) const CAUSES: &[Cause] = &[
     Cause {
         id: "peer-gone",
         kind: Kind::Consequence,
-        title: "The other process ended or closed the connection: its own log has the reason",
-        why: "A process that dies takes its connections with it, and every peer reports that.",
+        title: "The other process ended or closed the connection; its own log has the reason",
+        why: "When a process ends, its connections end too, and every peer reports an error.",
         patterns: &[
             likely(
                 r"connection closed by (remote )?peer|remote process exited or there was a network error",
@@ -579,7 +591,7 @@ pub(super) const CAUSES: &[Cause] = &[
         remedies: &[
             hand("Find the process that ended first, and explain its log"),
             run(
-                "Where none ended: is the right interface used?",
+                "If none ended, check that the right interface is used",
                 "NCCL_SOCKET_IFNAME=<netdev>",
             ),
         ],
@@ -590,9 +602,9 @@ pub(super) const CAUSES: &[Cause] = &[
     Cause {
         id: "passed-on",
         kind: Kind::Consequence,
-        title: "The library only passes an error on: the reason stands in an earlier line",
-        why: "`unhandled system error` of NCCL and `non-zero status: 7` of NVSHMEM say that something \
-              failed, not what. NCCL names it in a line with WARN.",
+        title: "The library only passes an error on; an earlier line has the reason",
+        why: "NCCL's `unhandled system error` and NVSHMEM's `non-zero status: 7` say that \
+              something failed, but not what. NCCL names it in a line with WARN.",
         patterns: &[
             likely(r"\bunhandled (system|cuda) error\b|ncclsystemerror|ncclunhandledcudaerror"),
             likely(
@@ -626,10 +638,10 @@ pub(super) const CAUSES: &[Cause] = &[
     },
     Cause {
         id: "control-connection",
-        title: "The TCP connection over which the ends find each other fails",
-        why: "Before any RDMA the ends exchange addresses over TCP. The wrong interface, a name that \
-              resolves to another address, a firewall, or a peer that was not started (or not with \
-              the same options) keeps them apart.",
+        title: "The TCP connection through which the ends find each other fails",
+        why: "Before using RDMA, the ends exchange addresses over TCP. This fails with the wrong \
+              interface, a name that resolves to another address, a firewall, or a peer that was \
+              not started or was started with other options.",
         patterns: &[
             sure(r"bootstrap ?:? ?no socket interface found|\bno ip interface found"),
             sure(r"couldn'?t connect to \S+:\d+"),
@@ -667,12 +679,12 @@ pub(super) const CAUSES: &[Cause] = &[
                 "NCCL_SOCKET_IFNAME=<netdev>",
             ),
             run(
-                "See whether the peer listens there",
+                "Check that the peer listens there",
                 "nc -zv <peer> <port>; perftest: 18515",
             ),
             hand(
-                "Where an answer came, but for another NIC: one version of the library and one list \
-                 of NICs on both ends",
+                "If another NIC answers, use the same version of the library and the same list of \
+                 NICs on both ends",
             ),
         ],
         checks: &["mgmt.nic"],
