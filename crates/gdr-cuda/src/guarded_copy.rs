@@ -135,7 +135,7 @@ impl GuardedCopy {
         all
     }
 
-    /// Cancels the copy: blocks that have not started copy nothing. [`GuardedCopy::state`] tells
+    /// Cancels the copy: blocks that have not started copy nothing. [`GuardedCopy::state`] shows
     /// whether others have.
     pub fn cancel(&self) {
         self.store(0, self.number);

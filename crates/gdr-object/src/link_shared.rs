@@ -344,7 +344,7 @@ impl LinkState {
             .ok_or_else(|| link.gone(GoneReason::Disconnected))
     }
 
-    /// Tells the owner which followers have ended. Followers of earlier connections ended with
+    /// Reports the followers that have ended to the owner. Followers of earlier connections ended with
     /// those connections.
     fn send_ended_followers(&mut self, link: &LinkShared, deadline: Deadline) -> Result<()> {
         let ended = std::mem::take(&mut *lock(&link.ended_followers));

@@ -270,7 +270,7 @@ impl Object {
             match stream.wait(LIMIT) {
                 Ok(()) => drop(claimed),
                 Err(_) => {
-                    // Leaked: the stream may not keep it, and nothing tells when the copy ends.
+                    // Leaked: the stream may not keep it, and nothing shows when the copy ends.
                     mem::forget((kept, Arc::clone(&claimed.writing().content)));
                     claimed.keep();
                 }

@@ -163,7 +163,7 @@ impl Relayed {
         let _ = ended.send(error);
     }
 
-    /// Publishes each newer epoch until the relay is told to stop.
+    /// Publishes each newer epoch until the relay stops.
     fn relay(&self) -> Result<()> {
         let (mut last, mut answered) = (None, Instant::now());
         while !self.stop.load(Ordering::SeqCst) {
