@@ -1,6 +1,6 @@
 //! Device memory that another process opens.
 
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use crate::pointer::DevicePtr;
 
@@ -22,7 +22,7 @@ pub struct DeviceExport {
 pub struct ExportedMemory {
     export: DeviceExport,
     /// The one that [`DeviceExport::descriptor`] names.
-    _descriptor: Option<OwnedFd>,
+    descriptor: Option<OwnedFd>,
 }
 
 impl ExportedMemory {
@@ -35,7 +35,7 @@ impl ExportedMemory {
         };
         Self {
             export,
-            _descriptor: None,
+            descriptor: None,
         }
     }
 
@@ -48,13 +48,18 @@ impl ExportedMemory {
         };
         Self {
             export,
-            _descriptor: Some(descriptor),
+            descriptor: Some(descriptor),
         }
     }
 
     /// What the other process needs.
     pub fn export(&self) -> &DeviceExport {
         &self.export
+    }
+
+    /// The descriptor by which the other process opens VMM memory. It needs a duplicate, for example by `SCM_RIGHTS`.
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.descriptor.as_ref().map(AsFd::as_fd)
     }
 }
 
@@ -73,8 +78,7 @@ impl DeviceExport {
         self.len
     }
 
-    /// The number, in the process that exports it, of the descriptor by which it is opened. The other process needs a
-    /// duplicate, by `pidfd_getfd(2)` or `SCM_RIGHTS`.
+    /// The number, in the process that exports it, of [`ExportedMemory::descriptor`].
     pub fn descriptor(&self) -> Option<RawFd> {
         self.descriptor
     }

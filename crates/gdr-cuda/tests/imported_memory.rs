@@ -11,8 +11,8 @@ use std::time::Duration;
 use std::{hint, thread};
 
 use gdr_cuda::{
-    CuResult, DeviceExport, Error, Gpu, GuardedCopy, GuardedState, HostBuffer, MemoryKind, Ordinal,
-    SimDriver,
+    CuResult, DeviceExport, Error, Gpu, GuardedCopy, GuardedState, HostBuffer, ImportedMemory,
+    MemoryKind, Ordinal, SimDriver,
 };
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -40,14 +40,22 @@ impl Words {
 
 /// What `gpu` reads at `offset` of the export.
 fn copied(gpu: &Gpu, export: &DeviceExport, offset: u64, len: usize) -> Vec<u8> {
-    let imported = Arc::new(gpu.import(export, None).unwrap());
+    copied_from(
+        gpu,
+        &Arc::new(gpu.import(export, None).unwrap()),
+        offset,
+        len,
+    )
+}
+
+fn copied_from(gpu: &Gpu, imported: &Arc<ImportedMemory>, offset: u64, len: usize) -> Vec<u8> {
     let (stream, to) = (
         gpu.stream().unwrap(),
         gpu.allocate(MemoryKind::Plain, len as u64 + 7).unwrap(),
     );
     let words = Words::new(gpu);
     let copy = words.copy(0, len as u64);
-    let queued = stream.queue_guarded_copy(&imported, offset, &to, 7, len as u64, &copy);
+    let queued = stream.queue_guarded_copy(imported, offset, &to, 7, len as u64, &copy);
     queued.unwrap();
     stream.wait(LIMIT).unwrap();
     assert_eq!(copy.state(), GuardedState::Complete);
@@ -72,6 +80,24 @@ fn an_export_is_of_the_whole_allocation_and_survives_its_bytes() {
         assert_eq!((export.base(), export.len()), (memory.ptr(), len));
         assert_eq!(copied(&importer, &export, 500, 7), b"payload");
     }
+}
+
+#[test]
+fn vmm_memory_is_opened_by_its_descriptor_alone() {
+    let (exporter, importer) = (gpu(), gpu());
+    let memory = exporter.allocate(MemoryKind::VmmPosixFd, 4096).unwrap();
+    memory.write(8, b"payload").unwrap();
+    let exported = memory.export().unwrap();
+    let export = DeviceExport::from_bytes(&exported.export().to_bytes());
+    assert_eq!(export.base(), memory.ptr());
+    assert!(importer.import(&export, None).is_err());
+    let descriptor = exported.descriptor().unwrap().try_clone_to_owned().unwrap();
+    let imported = Arc::new(importer.import(&export, Some(descriptor)).unwrap());
+    assert_eq!(copied_from(&importer, &imported, 8, 7), b"payload");
+    // Its address may be of other memory next.
+    drop(memory);
+    let plain = exporter.allocate(MemoryKind::Vmm, 4096).unwrap();
+    assert!(plain.export().is_err());
 }
 
 #[test]

@@ -206,7 +206,7 @@ fn a_register_that_ignores_what_is_written_is_noticed() {
     let error = node.apply(&acs_off()).unwrap_err();
     assert!(matches!(error, ApplyError::Ignored { .. }));
     let said = error.to_string();
-    assert_contains!(said, "was written 0x0011 and reads 0x001d");
+    assert_contains!(said, "was set to 0x0011, but reads 0x001d");
     // It is in the journal, and there is nothing to take back.
     assert!(matches!(node.undo()[..], [Ok(Undone::Nothing(_))]));
 }
@@ -270,7 +270,11 @@ fn a_function_that_a_driver_holds_is_not_removed() {
             bdf: PORT.parse().unwrap(),
         })
         .unwrap_err();
-    assert_contains!(error.to_string(), "mlx5_core holds 0000:40:01.1", "{error}");
+    assert_contains!(
+        error.to_string(),
+        "0000:40:01.1 is in use by the driver mlx5_core",
+        "{error}"
+    );
     assert!(node.journal().standing().is_empty());
 }
 
@@ -312,7 +316,7 @@ fn what_is_gone_is_named() {
         .unwrap_err();
     assert_contains!(
         error.to_string(),
-        "/sys/class/net/gone0/mtu is not there",
+        "/sys/class/net/gone0/mtu no longer exists",
         "{error}"
     );
 }

@@ -315,7 +315,11 @@ fn what_cannot_be_measured_is_named_with_the_remedy() {
         ),
         ("write-bw 127.0.0.1 -x 3", 64, "leave out the GID index 3"),
         ("write-bw 127.0.0.1 -i 2", 64, "needs a kernel device"),
-        ("write-bw 127.0.0.1 -d mlx5_7", 64, "device `mlx5_7` cannot be used"),
+        (
+            "write-bw 127.0.0.1 -d mlx5_7",
+            64,
+            "device `mlx5_7` cannot be used",
+        ),
         ("write-bw nowhere.invalid --insecure", 2, "nowhere.invalid"),
         ("write-bw 127.0.0.1", 2, "check that the peer listens"),
         (

@@ -1,6 +1,7 @@
 //! Simulated device addresses and their memory.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -194,23 +195,47 @@ impl Heap {
             fd: u32::try_from(fd).map_err(|_| fail(CuResult::INVALID_VALUE))?,
             inode,
         };
-        let memfd = Memfd::open(name)?;
+        self.map_import(
+            device,
+            Memfd::open(name)?,
+            offset..offset.saturating_add(size),
+        )
+        .map_err(fail)
+    }
+
+    /// Opens VMM memory of another heap by a duplicate of its descriptor.
+    pub(super) fn import(&mut self, device: Ordinal, descriptor: OwnedFd) -> Result<PointerInfo> {
+        let memfd = Memfd::import(descriptor)?;
+        let len = memfd.len();
+        self.map_import(device, memfd, 0..len)
+            .map_err(|result| Error::Call {
+                call: "cuMemImportFromShareableHandle",
+                result,
+            })
+    }
+
+    /// Adds the allocation in a range of another heap's block.
+    fn map_import(
+        &mut self,
+        device: Ordinal,
+        memfd: Memfd,
+        allocation: Range<u64>,
+    ) -> std::result::Result<PointerInfo, CuResult> {
         let block_size = memfd.len();
-        let end = offset.checked_add(size).filter(|end| *end <= block_size);
-        if end.is_none() || size == 0 {
-            return Err(fail(CuResult::INVALID_VALUE));
+        if allocation.is_empty() || allocation.end > block_size {
+            return Err(CuResult::INVALID_VALUE);
         }
         let room = self.end - self.next;
         if block_size > room.min(self.capacity - self.used).saturating_sub(BLOCK) {
-            return Err(fail(CuResult::OUT_OF_MEMORY));
+            return Err(CuResult::OUT_OF_MEMORY);
         }
         let block = self.insert(memfd, block_size);
         let info = PointerInfo {
             kind: PointerKind::Device,
             device,
             buffer: BufferId(NEXT_BUFFER.fetch_add(1, Ordering::Relaxed)),
-            base: DevicePtr::new(block + offset),
-            size,
+            base: DevicePtr::new(block + allocation.start),
+            size: allocation.end - allocation.start,
             family: Family::Unknown,
             mapping: None,
         };

@@ -64,12 +64,28 @@ impl Memfd {
         let path = format!("/proc/{}/fd/{}", name.process, name.fd);
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(invalid)?;
-        let seals = rustix::fs::fcntl_get_seals(&fd).map_err(invalid)?;
         let stat = rustix::fs::fstat(&fd).map_err(invalid)?;
-        if !seals.contains(SealFlags::SHRINK) || stat.st_ino != name.inode || stat.st_size <= 0 {
-            return Err(invalid(Errno::INVAL));
+        match stat.st_ino == name.inode {
+            true => Self::of(fd).map_err(invalid),
+            false => Err(invalid(Errno::INVAL)),
         }
-        Self::map(fd, stat.st_size.unsigned_abs())
+    }
+
+    /// The memory of a descriptor that another process has passed.
+    pub(super) fn import(fd: OwnedFd) -> Result<Self> {
+        Self::of(fd).map_err(|_| Error::Call {
+            call: "cuMemImportFromShareableHandle",
+            result: CuResult::INVALID_VALUE,
+        })
+    }
+
+    fn of(fd: OwnedFd) -> std::result::Result<Self, Errno> {
+        let seals = rustix::fs::fcntl_get_seals(&fd)?;
+        let stat = rustix::fs::fstat(&fd)?;
+        if !seals.contains(SealFlags::SHRINK) || stat.st_size <= 0 {
+            return Err(Errno::INVAL);
+        }
+        Self::map(fd, stat.st_size.unsigned_abs()).map_err(|_| Errno::NOMEM)
     }
 
     /// Its name for other processes, while it exists.

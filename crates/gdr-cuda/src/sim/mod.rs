@@ -7,7 +7,7 @@ mod memfd;
 mod push;
 mod stream;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
@@ -77,6 +77,8 @@ struct State {
     host: Heap,
     /// What was opened of other processes.
     imports: Heap,
+    /// Where VMM memory begins that is exported by a descriptor.
+    posix_memory: HashSet<u64>,
     streams: HashMap<u64, Worker>,
     next_stream: u64,
 }
@@ -118,6 +120,7 @@ impl SimDriver {
             devices,
             host: heap(0),
             imports: Heap::new(IMPORT_HEAP, IMPORT_HEAP + HEAP_SPAN, HEAP_SPAN),
+            posix_memory: HashSet::new(),
             streams: HashMap::new(),
             next_stream: 1,
         };
@@ -240,6 +243,11 @@ impl SimDriver {
 }
 
 impl State {
+    fn free(&mut self, allocation: &RawAllocation) -> Result<()> {
+        self.posix_memory.remove(&allocation.ptr.get());
+        self.device(allocation.device)?.free(allocation.ptr)
+    }
+
     fn heap_of(&self, ptr: DevicePtr) -> Option<&Heap> {
         self.devices
             .iter()
@@ -354,6 +362,11 @@ impl Driver for SimDriver {
         let heap = state.heap_of(ptr).ok_or(unknown)?;
         let unknown = Error::UnknownPointer { ptr };
         let info = heap.info(ptr).ok_or(unknown)?;
+        if state.posix_memory.contains(&info.base.get()) {
+            let (descriptor, base, len) =
+                heap.share(ptr).ok_or(Error::UnknownPointer { ptr })??;
+            return Ok(ExportedMemory::by_descriptor(descriptor, base, len));
+        }
         if info.family != Family::Plain {
             let family = info.family;
             return Err(Error::NotExportable { ptr, family });
@@ -367,11 +380,14 @@ impl Driver for SimDriver {
         &self,
         device: Ordinal,
         export: &DeviceExport,
-        _: Option<OwnedFd>,
+        descriptor: Option<OwnedFd>,
     ) -> Result<RawImport> {
         let mut state = self.lock();
         state.check(device)?;
-        let info = state.imports.open(device, &export.handle)?;
+        let info = match descriptor {
+            Some(descriptor) => state.imports.import(device, descriptor)?,
+            None => state.imports.open(device, &export.handle)?,
+        };
         Ok(RawImport {
             device,
             ptr: info.base,
@@ -405,7 +421,12 @@ impl Driver for SimDriver {
             placement,
             len,
         };
-        let info = self.lock().device(device)?.allocate(request)?;
+        let mut state = self.lock();
+        let info = state.device(device)?.allocate(request)?;
+        if kind == MemoryKind::VmmPosixFd {
+            state.posix_memory.insert(info.base.get());
+        }
+        drop(state);
         let is_vmm = matches!(kind, MemoryKind::VmmPosixFd | MemoryKind::Vmm);
         let handle = if is_vmm { info.buffer.0 } else { 0 };
         Ok(RawAllocation {
@@ -420,11 +441,11 @@ impl Driver for SimDriver {
 
     unsafe fn free(&self, allocation: &RawAllocation) -> Result<()> {
         self.kernels.wait();
-        self.lock().device(allocation.device)?.free(allocation.ptr)
+        self.lock().free(allocation)
     }
 
     unsafe fn free_unwaited(&self, allocation: &RawAllocation) -> Result<()> {
-        self.lock().device(allocation.device)?.free(allocation.ptr)
+        self.lock().free(allocation)
     }
 
     fn allocate_host(&self, device: Ordinal, len: usize) -> Result<RawHostAllocation> {

@@ -38,7 +38,7 @@ use crate::shard::srq_context::SrqContext;
 use crate::shard::transport::Transport;
 use crate::shard::xrc_context::XrcContext;
 use crate::types::{Counters, Domain};
-use crate::wire::memory::{RingId, Watches};
+use crate::wire::memory::{ExportNumber, RingId, Watches};
 use gdr_udp::Datagram;
 use gdr_udp::Deadline;
 use gdr_udp::Socket;
@@ -457,6 +457,15 @@ impl SharedEngine {
         // It may sleep with packets of a queue pair that waited for room.
         self.wake();
         connections
+    }
+
+    /// Keeps the descriptor by which GPU memory of the sender on a ring is opened, and opens it.
+    pub(crate) fn add_descriptor(&self, ring: RingId, number: ExportNumber, descriptor: OwnedFd) {
+        let mut engine = self.lock();
+        engine.rings.add_descriptor(ring, number, descriptor);
+        self.unlock(engine);
+        // It may sleep, and no packet may come before the memory is open.
+        self.wake();
     }
 
     /// Ends connections whose peers have ended.

@@ -138,10 +138,15 @@ fn until_by_reference(a: &Side, from: &Registered, to: &Registered) {
 
 /// Two connected devices with memory of a GPU each, between which messages go by reference.
 fn by_reference(gpu: impl Fn() -> SimGpu) -> ([Side; 2], [Registered; 2]) {
+    of_kind_by_reference(gpu, MemoryKind::Plain)
+}
+
+fn of_kind_by_reference(
+    gpu: impl Fn() -> SimGpu,
+    kind: MemoryKind,
+) -> ([Side; 2], [Registered; 2]) {
     let sides = connected(Wires::All, Wires::All);
-    let memories = sides
-        .each_ref()
-        .map(|side| gpu().register(side, MemoryKind::Plain));
+    let memories = sides.each_ref().map(|side| gpu().register(side, kind));
     until_by_reference(&sides[0], &memories[0], &memories[1]);
     (sides, memories)
 }
@@ -151,6 +156,8 @@ fn every_operation_between_gpus_copies_by_the_receivers_gpu() {
     let _alone = alone();
     every_operation(by_reference(SimGpu::new));
     every_operation(by_reference(SimGpu::read_by_reader));
+    // Its descriptors are passed by the socket of the ring.
+    every_operation(of_kind_by_reference(SimGpu::new, MemoryKind::VmmPosixFd));
 }
 
 fn every_operation(([a, b], [from, to]): ([Side; 2], [Registered; 2])) {

@@ -283,7 +283,7 @@ mod tests {
         let word = text(&[("PMI_RANK", "one"), ("PMI_SIZE", "2")]);
         assert!(word.contains("PMI_RANK to `one`"), "{word}");
         let half = text(&[("SLURM_PROCID", "0")]);
-        assert!(half.contains("SLURM_PROCID and not SLURM_NTASKS"), "{half}");
+        assert!(half.contains("SLURM_PROCID but not SLURM_NTASKS"), "{half}");
         let beyond = text(&[("RANK", "4"), ("WORLD_SIZE", "4")]);
         assert!(beyond.contains("rank 4 of 4"), "{beyond}");
     }

@@ -140,6 +140,9 @@ mod tests {
             assert_eq!(serde_json::to_value(verb).unwrap(), verb.name());
         }
         let error = "write_bw".parse::<Verb>().unwrap_err().to_string();
-        assert!(error.contains("there are write-bw, write-lat"), "{error}");
+        assert!(
+            error.contains("choose one of write-bw, write-lat"),
+            "{error}"
+        );
     }
 }

@@ -1,15 +1,17 @@
 //! GPU memory of this process that the consumer of a ring may import.
 
-use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, Weak};
 
 use gdr_cuda::{DeviceExport, ExportedMemory};
 use gdr_process::lock::lock;
 
 use super::header::{Answer, EXPORTS, ExportWords};
+use super::rendezvous::{self, ExportNumber};
 use super::ring::take_request;
 use super::rings::wake;
 use super::segment::Segment;
+use gdr_udp::ProcessFd;
 
 /// After how many questions memory that was refused is offered again, first and at most: the consumer may have registered
 /// memory of a GPU since.
@@ -22,6 +24,8 @@ pub(crate) struct Exports {
     segment: Arc<Segment>,
     /// Wakes the consumer.
     doorbell: Arc<OwnedFd>,
+    /// Passes descriptors to the consumer. It is open as long as the ring.
+    socket: Weak<ProcessFd>,
     offers: Mutex<Offers>,
 }
 
@@ -42,10 +46,15 @@ struct Offer {
 }
 
 impl Exports {
-    pub(super) fn new(segment: Arc<Segment>, doorbell: Arc<OwnedFd>) -> Self {
+    pub(super) fn new(
+        segment: Arc<Segment>,
+        doorbell: Arc<OwnedFd>,
+        socket: Weak<ProcessFd>,
+    ) -> Self {
         Self {
             segment,
             doorbell,
+            socket,
             offers: Mutex::default(),
         }
     }
@@ -98,6 +107,18 @@ impl Exports {
                 pause,
             });
             header.set_export(slot, number, &words_of(export.export()));
+            // The consumer takes only the descriptor of an export that it sees.
+            self.send_descriptor(export, ExportNumber(number));
+        }
+    }
+
+    /// Passes the descriptor of an export, if it has one, to the consumer, which cannot open it without.
+    fn send_descriptor(&self, export: &ExportedMemory, number: ExportNumber) {
+        let Some((descriptor, socket)) = export.descriptor().zip(self.socket.upgrade()) else {
+            return;
+        };
+        if let Err(errno) = rendezvous::send(socket.as_fd(), &number, &[descriptor]) {
+            tracing::debug!(%errno, "the descriptor of GPU memory is not passed; its bytes are copied");
         }
     }
 

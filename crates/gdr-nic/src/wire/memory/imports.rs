@@ -1,6 +1,7 @@
 //! GPU memory of the producer of a ring that this process has imported, and the copies of payloads there.
 
 use std::fmt;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,7 @@ use gdr_roce::{AccessError, Extent, Qpn};
 
 use super::exports::export_of;
 use super::header::{Answer, EXPORTS};
-use super::process_memory::ProcessMemory;
+use super::rendezvous::ExportNumber;
 use super::ring::{Continuation, ends_message};
 use super::segment::Segment;
 use super::stalled::MOST_COPIED;
@@ -32,6 +33,8 @@ pub(crate) struct Imports {
     /// How many changes of the exports were seen.
     seen: u32,
     imports: Vec<Import>,
+    /// By which exports are opened that were not seen yet.
+    descriptors: Vec<(u64, OwnedFd)>,
     copies: Vec<PlacedRun>,
     ended: Ended,
     /// The payload of the last record cannot be copied now.
@@ -169,6 +172,7 @@ impl Imports {
             segment,
             seen: 0,
             imports: Vec::new(),
+            descriptors: Vec::new(),
             copies: Vec::new(),
             ended: Ended::default(),
             is_lost: false,
@@ -176,22 +180,29 @@ impl Imports {
         }
     }
 
-    /// Whether the producer has changed its exports.
+    /// Whether the producer has changed its exports, or a descriptor of one has arrived.
     pub(super) fn have_changed(&self) -> bool {
-        self.segment.header().exports_changed() != self.seen
+        self.segment.header().exports_changed() != self.seen || !self.descriptors.is_empty()
+    }
+
+    /// Keeps the descriptor by which an export is opened until that is done. That of another one is closed.
+    pub(super) fn add_descriptor(&mut self, number: ExportNumber, descriptor: OwnedFd) {
+        let header = self.segment.header();
+        let mut offered = (0..EXPORTS).filter_map(|slot| header.export(slot));
+        // A producer that breaks the rules may send more than there are exports.
+        if self.descriptors.len() < EXPORTS && offered.any(|(it, _)| it == number.0) {
+            self.descriptors.push((number.0, descriptor));
+        }
     }
 
     /// Follows the exports of the producer. What is new is imported by all of `threads`.
-    pub(super) fn follow(
-        &mut self,
-        sender: Option<&ProcessMemory>,
-        threads: impl FnOnce() -> Vec<CopyThread>,
-    ) {
+    pub(super) fn follow(&mut self, threads: impl FnOnce() -> Vec<CopyThread>) {
         let header = self.segment.header();
         if self.have_changed() {
             // Read this before the exports, so that the next call sees later changes.
             self.seen = header.exports_changed();
             let threads = threads();
+            let mut descriptors = std::mem::take(&mut self.descriptors);
             for slot in 0..EXPORTS {
                 let export = header.export(slot);
                 let number = export.map_or(0, |(number, _)| number);
@@ -208,10 +219,14 @@ impl Imports {
                     continue;
                 };
                 let export = export_of(&words);
+                let descriptor = descriptors.extract_if(.., |it| it.0 == number).last();
+                if export.descriptor().is_some() && descriptor.is_none() {
+                    // It comes after the export.
+                    continue;
+                }
                 let memories = threads.iter().map(|thread| {
-                    let number = export.descriptor();
-                    let descriptor = number.and_then(|number| sender?.descriptor(number).ok());
-                    thread.import(export, descriptor)
+                    let duplicate = descriptor.as_ref().and_then(|it| it.1.try_clone().ok());
+                    thread.import(export, duplicate)
                 });
                 self.imports.push(Import {
                     slot,
@@ -465,7 +480,7 @@ mod tests {
             header.set_export(0, 1, &words_of(exported.export()));
             let mut imports = Imports::new(Arc::clone(&segment));
             while header.answer_to(0, 1) == Answer::Pending {
-                imports.follow(None, || vec![thread.clone()]);
+                imports.follow(|| vec![thread.clone()]);
             }
             let payload = Extent {
                 addr: theirs.ptr().get(),
@@ -520,6 +535,42 @@ mod tests {
                 std::thread::yield_now();
             }
         }
+    }
+
+    #[test]
+    fn vmm_memory_is_opened_once_its_descriptor_has_come() {
+        let gpu = || Gpu::open(SimDriver::new(1), Ordinal(0)).unwrap();
+        let theirs = gpu().allocate(MemoryKind::VmmPosixFd, 4096).unwrap();
+        let exported = theirs.export().unwrap();
+        let descriptor = || exported.descriptor().unwrap().try_clone_to_owned().unwrap();
+        let segment = Arc::new(Segment::create(1 << 14).unwrap().0);
+        let header = segment.header();
+        let mut imports = Imports::new(Arc::clone(&segment));
+        let thread = CopyThread::new(&gpu());
+        let follow = |imports: &mut Imports| imports.follow(|| vec![thread.clone()]);
+
+        imports.add_descriptor(ExportNumber(7), descriptor());
+        assert!(imports.descriptors.is_empty(), "nothing has this number");
+        header.set_export(3, 7, &words_of(exported.export()));
+        follow(&mut imports);
+        assert!(!imports.have_changed(), "it waits for the descriptor");
+        assert!(imports.imports.is_empty());
+
+        (0..2 * EXPORTS).for_each(|_| imports.add_descriptor(ExportNumber(7), descriptor()));
+        assert_eq!(
+            imports.descriptors.len(),
+            EXPORTS,
+            "a producer cannot fill the table"
+        );
+        assert!(imports.have_changed());
+        while header.answer_to(3, 7) == Answer::Pending {
+            follow(&mut imports);
+        }
+        assert_eq!(header.answer_to(3, 7), Answer::Imported);
+        assert!(
+            imports.descriptors.is_empty(),
+            "what is not needed is closed"
+        );
     }
 
     #[test]
@@ -578,13 +629,13 @@ mod tests {
             while Instant::now() < pause {
                 std::thread::yield_now();
             }
-            ends.imports.follow(None, Vec::new);
+            ends.imports.follow(Vec::new);
             assert_eq!(answer(&ends), Answer::Paused, "the driver is held up");
             drop(held);
             let deadline = Deadline::after(Duration::from_secs(60));
             while answer(&ends) == Answer::Paused {
                 assert!(!deadline.has_passed(), "the driver is free");
-                ends.imports.follow(None, Vec::new);
+                ends.imports.follow(Vec::new);
             }
             assert_eq!(answer(&ends), Answer::Imported);
         }

@@ -15,6 +15,7 @@ use gdr_roce::wire::MAX_DATAGRAM;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
+use super::header::EXPORTS;
 use super::peer_process::PeerProcess;
 use super::process_memory::{ProcessMemory, Token};
 use super::rendezvous::{self, Hello, Welcome};
@@ -139,31 +140,61 @@ impl Asked {
     fn finish(self) -> std::result::Result<Watched, Errno> {
         let (reaches, [doorbell]) = rendezvous::receive_welcome(self.socket.as_fd())?;
         let segment = Arc::new(self.segment);
+        let socket = Arc::new(self.socket);
+        let passes = Arc::downgrade(&socket);
         // Lock the engine only for this step: the wait for the answer was without the lock.
         let mut engine = self.engine.lock();
         let ring = engine
             .rings
-            .add_outbound(segment, self.to, reaches, doorbell);
+            .add_outbound(segment, self.to, reaches, doorbell, passes);
         drop(engine);
         // Without the watch, connections to a process that has ended fail by their own timers.
-        let process = PeerProcess::of_unix(self.socket.as_fd()).ok();
+        let process = PeerProcess::of_unix(socket.as_fd()).ok();
         tracing::debug!(to = %self.to, from = %self.engine.local(), "a ring to a device of this host");
         Ok(Watched {
-            socket: self.socket,
+            socket,
             engine: self.engine,
             ring,
-            process,
+            end: End::Sending(process),
         })
     }
 }
 
 /// A ring, and the connection that is open as long as its other end exists.
 struct Watched {
-    socket: ProcessFd,
+    socket: Arc<ProcessFd>,
     engine: Arc<SharedEngine>,
     ring: RingId,
-    /// The process at the other end of a ring on which packets leave, if it is visible.
-    process: Option<PeerProcess>,
+    end: End,
+}
+
+/// Which end of a ring this one is.
+enum End {
+    /// Packets leave on it, to this process, if it is visible.
+    Sending(Option<PeerProcess>),
+    Receiving,
+}
+
+impl Watched {
+    /// Takes what the other end, whose socket is readable, has sent; returns whether that end is gone.
+    fn has_ended(&self) -> bool {
+        // Nothing is ever sent to a sender.
+        if let End::Sending(_) = self.end {
+            return true;
+        }
+        for _ in 0..EXPORTS {
+            match rendezvous::receive_export(self.socket.as_fd()) {
+                Ok((number, Some(descriptor))) => {
+                    self.engine.add_descriptor(self.ring, number, descriptor);
+                }
+                // The memory is not opened, so its bytes are copied.
+                Ok((_, None)) => {}
+                Err(Errno::AGAIN | Errno::INTR) => return false,
+                Err(_) => return true,
+            }
+        }
+        false
+    }
 }
 
 /// Connections whose packets left on a ring that has ended. If the process at its other end ends soon, so do they.
@@ -355,7 +386,8 @@ impl Thread {
             // By position in each list: `end` adds to `left`, `greet` and `finish` add to `rings`,
             // and `accept` adds to `new`, so each list is handled before it grows.
             self.end_connections(&ready.left);
-            self.end(&ready.rings);
+            let mut is_ready = ready.rings.iter();
+            self.end(|ring| is_ready.next().copied().unwrap_or(false) && ring.has_ended());
             self.make_requested_rings(&ready.new);
             self.finish(&ready.asked);
             self.accept(&ready.listeners);
@@ -373,7 +405,7 @@ impl Thread {
         }
         self.new.clear();
         self.asked.clear();
-        self.end(&vec![true; self.rings.len()]);
+        self.end(|_| true);
         self.listeners = match has_address {
             // Without listeners, the packets of others arrive over UDP.
             true => listen(&self.engines).ok().flatten().unwrap_or_default(),
@@ -475,17 +507,16 @@ impl Thread {
         }
     }
 
-    /// Ends the rings whose other end is gone. Nothing is ever sent to them.
-    fn end(&mut self, ready: &[bool]) {
-        let mut ready = ready.iter();
+    /// Ends rings whose other end is gone.
+    fn end(&mut self, has_ended: impl FnMut(&Watched) -> bool) {
         let (ended, open) = mem::take(&mut self.rings)
             .into_iter()
-            .partition::<Vec<_>, _>(|_| ready.next().copied().unwrap_or(false));
+            .partition::<Vec<_>, _>(has_ended);
         self.rings = open;
         for watched in ended {
             let connections = watched.engine.close_ring(watched.ring);
             // Its descriptors close a moment before a process has ended.
-            if let Some(process) = watched.process
+            if let End::Sending(Some(process)) = watched.end
                 && !connections.is_empty()
             {
                 self.left.push(Left {
@@ -553,10 +584,10 @@ impl Thread {
             return Err(errno);
         }
         Ok(Watched {
-            socket,
+            socket: Arc::new(socket),
             engine: Arc::clone(engine),
             ring,
-            process: None,
+            end: End::Receiving,
         })
     }
 

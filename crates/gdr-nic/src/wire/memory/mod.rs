@@ -28,6 +28,7 @@ pub(crate) use self::imports::DeviceRun;
 pub(crate) use self::keeper::{RingKeeper, RingRequests};
 pub(crate) use self::process_memory::{ProcessMemory, can_be_read};
 pub(crate) use self::reference::{Reference, References};
+pub(crate) use self::rendezvous::ExportNumber;
 pub(crate) use self::ring_wishes::RingWishes;
 pub(crate) use self::rings::{
     MOST_READ, PacketSink, Passed, RingId, RingPacket, RingSender, Rings, Room, Taken, UdpUse,

@@ -1,11 +1,10 @@
 //! The memory of the process at the other end of a ring.
 
-use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::sync::atomic::{Ordering, fence};
 
 use gdr_cuda::volatile;
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdGetfdFlags};
+use rustix::process::Pid;
 
 use super::peer_process::PeerProcess;
 use crate::buffer::volatile_copy::last_word;
@@ -65,12 +64,6 @@ impl ProcessMemory {
         // SAFETY: the rest of the caller's range.
         unsafe { volatile::write(to.add(body), &word[..last]) };
         Ok(())
-    }
-
-    /// A duplicate of a descriptor of the process.
-    pub(super) fn descriptor(&self, number: RawFd) -> Result<OwnedFd, Errno> {
-        let flags = PidfdGetfdFlags::empty();
-        rustix::process::pidfd_getfd(self.0.as_fd(), number, flags)
     }
 
     /// Whether what was read before was the memory of the process: no other one has its number since.

@@ -2,7 +2,8 @@
 //!
 //! The device that will send connects to the name of the other one, and sends [`Hello`] with the segment of the
 //! ring and an eventfd that wakes it. The answer is [`Welcome`] with the eventfd that wakes the receiver.
-//! The connection stays open while the ring exists.
+//! The connection stays open while the ring exists. The sending device passes the descriptors of GPU memory on it
+//! ([`ExportNumber`]).
 
 use std::fmt;
 use std::io::{IoSlice, IoSliceMut};
@@ -25,7 +26,7 @@ use gdr_udp::Slot;
 use gdr_udp::local_socket::{self, Connected};
 
 /// What each message begins with. It changes with the messages and with the layout of segments.
-const VERSION: &str = "gdr wire 4";
+const VERSION: &str = "gdr wire 5";
 /// The longest message.
 const MOST: usize = 160;
 /// How many processes may wait to connect.
@@ -56,6 +57,10 @@ impl Welcome {
     }
 }
 
+/// Which export of the segment the descriptor that comes with this opens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ExportNumber(pub(super) u64);
+
 impl fmt::Display for Hello {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (qpn, token) = (self.qpn.get(), self.token);
@@ -70,6 +75,12 @@ impl fmt::Display for Hello {
 impl fmt::Display for Welcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{VERSION} {} {}", self.mask, self.value)
+    }
+}
+
+impl fmt::Display for ExportNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{VERSION} {}", self.0)
     }
 }
 
@@ -101,6 +112,13 @@ impl Welcome {
             mask: mask.parse().ok()?,
             value: value.parse().ok()?,
         })
+    }
+}
+
+impl ExportNumber {
+    fn parse(message: &[u8]) -> Option<Self> {
+        let [number] = words(message)?;
+        number.parse().ok().map(Self)
     }
 }
 
@@ -195,10 +213,30 @@ pub(super) fn receive_welcome(socket: BorrowedFd<'_>) -> Result<(Welcome, [Owned
     Ok((welcome, [doorbell]))
 }
 
+/// Receives the descriptor of an export, or `None` if this process has no room for one more.
+///
+/// # Errors
+/// `EAGAIN` if there is no message; anything else if there will be none.
+pub(super) fn receive_export(
+    socket: BorrowedFd<'_>,
+) -> Result<(ExportNumber, Option<OwnedFd>), Errno> {
+    let (number, descriptors) = receive_message(socket, ExportNumber::parse)?;
+    Ok((number, descriptors.into_iter().next()))
+}
+
 fn receive<T, const N: usize>(
     socket: BorrowedFd<'_>,
     parse: impl FnOnce(&[u8]) -> Option<T>,
 ) -> Result<(T, [OwnedFd; N]), Errno> {
+    let (parsed, descriptors) = receive_message(socket, parse)?;
+    let descriptors = descriptors.try_into().map_err(|_| Errno::PROTO)?;
+    Ok((parsed, descriptors))
+}
+
+fn receive_message<T>(
+    socket: BorrowedFd<'_>,
+    parse: impl FnOnce(&[u8]) -> Option<T>,
+) -> Result<(T, Vec<OwnedFd>), Errno> {
     let mut message = [0; MOST];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -216,7 +254,6 @@ fn receive<T, const N: usize>(
         }
     }
     let parsed = parse(&message[..received.bytes.min(MOST)]).ok_or(Errno::PROTO)?;
-    let descriptors = descriptors.try_into().map_err(|_| Errno::PROTO)?;
     Ok((parsed, descriptors))
 }
 
@@ -241,7 +278,9 @@ mod tests {
             }
             let welcome = Welcome { mask, value };
             prop_assert_eq!(Welcome::parse(welcome.to_string().as_bytes()), Some(welcome));
-            let _ = (Hello::parse(&bytes), Welcome::parse(&bytes));
+            let number = ExportNumber(addr);
+            prop_assert_eq!(ExportNumber::parse(number.to_string().as_bytes()), Some(number));
+            let _ = (Hello::parse(&bytes), Welcome::parse(&bytes), ExportNumber::parse(&bytes));
         }
     }
 

@@ -2,9 +2,8 @@
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
-use std::sync::RwLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, RwLock, Weak};
 use std::time::Instant;
 
 use gdr_process::lock;
@@ -15,12 +14,13 @@ use super::exports::Exports;
 use super::imports::{DeviceRun, Imports, Pending};
 use super::process_memory::ProcessMemory;
 use super::reference::Reference;
-use super::rendezvous::Welcome;
+use super::rendezvous::{ExportNumber, Welcome};
 use super::ring::{Broken, Consumer, Producer, Record, RecordStart, RecordWatch};
 use super::segment::Segment;
 use super::stalled::{MOST_COPIED, Payload, Stalled, StalledRecord};
 use crate::buffer::CopyThread;
 use crate::error::Result;
+use gdr_udp::ProcessFd;
 
 /// How many packets of one ring a poll takes.
 const QUANTUM: usize = 64;
@@ -266,6 +266,13 @@ impl Rings {
         id
     }
 
+    /// Keeps the descriptor by which an export of the sender of a ring is opened.
+    pub(crate) fn add_descriptor(&mut self, id: RingId, number: ExportNumber, descriptor: OwnedFd) {
+        if let Some(ring) = self.inbound.iter_mut().find(|ring| ring.id == id) {
+            ring.imports.add_descriptor(number, descriptor);
+        }
+    }
+
     /// Returns whether UDP is to be looked at, because a new ring has a record.
     pub(crate) fn is_beginning(&mut self) -> bool {
         if self.beginnings == 0 {
@@ -295,17 +302,18 @@ impl Rings {
         }
     }
 
-    /// Adds a ring that reaches some of the queue pairs of the device at `to`.
+    /// Adds a ring that reaches some of the queue pairs of the device at `to`. Its `socket` is open as long as it exists.
     pub(crate) fn add_outbound(
         &mut self,
         segment: Arc<Segment>,
         to: SocketAddr,
         reaches: Welcome,
         doorbell: OwnedFd,
+        socket: Weak<ProcessFd>,
     ) -> RingId {
         let id = self.new_id();
         let doorbell = Arc::new(doorbell);
-        let exports = Exports::new(Arc::clone(&segment), Arc::clone(&doorbell));
+        let exports = Exports::new(Arc::clone(&segment), Arc::clone(&doorbell), socket);
         self.outbound.push(Outbound {
             id,
             exports: Arc::new(exports),
@@ -515,8 +523,7 @@ impl Rings {
 impl Inbound {
     /// Passes a quantum of packets to `sink`.
     fn receive(&mut self, sink: &mut impl PacketSink) {
-        let memory = self.sender.memory.as_ref();
-        self.imports.follow(memory, || sink.copy_threads());
+        self.imports.follow(|| sink.copy_threads());
         if self.is_closing {
             // Their payloads were in the memory of the sender, which is gone.
             self.stalled.clear();
@@ -685,7 +692,7 @@ mod tests {
         let (mut from, mut to) = (Rings::new(), Rings::new());
         let segment = segment();
         let all = Welcome { mask: 0, value: 0 };
-        let id = from.add_outbound(Arc::clone(&segment), here(), all, doorbell());
+        let id = from.add_outbound(Arc::clone(&segment), here(), all, doorbell(), Weak::new());
         to.add_inbound(segment, sender(), doorbell());
         (from, id, to)
     }
