@@ -88,5 +88,5 @@ def test_what_is_not_a_stream_or_a_gpu_is_refused():
     with pytest.raises(gdr.Error, match="CUDA_ERROR_INVALID_HANDLE"):
         signal.record(12345)
     assert signal.value == 2
-    with pytest.raises(ValueError, match="no GPU 9"):
+    with pytest.raises(ValueError, match="GPU 9 does not exist"):
         gdr.Signal(9)

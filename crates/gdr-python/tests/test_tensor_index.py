@@ -17,7 +17,7 @@ def test_an_index_says_where_each_tensor_is():
         ([], "no tensors"),
         ([("a", "F32", [1]), ("a", "I8", [1])], "two tensors"),
         ([("a", "float32", [1])], "not a safetensors element type"),
-        ([("a", "F32", [1 << 62])], "more bytes"),
+        ([("a", "F32", [1 << 62])], "too large for the address space"),
     ):
         with pytest.raises(ValueError, match=words):
             gdr.TensorIndex(tensors)

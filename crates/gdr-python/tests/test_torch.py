@@ -192,12 +192,12 @@ def test_a_limit_is_of_a_home_and_serves():
         into = {"w": torch.empty(4)}
         assert gdr.torch.pull(publisher.source, into, timeout=LIMIT_S) == 1
         assert torch.equal(into["w"], state["w"])
-    with gdr.Home() as home:
+    with gdr.ObjectServer() as server:
         for offer in (
-            lambda: gdr.torch.publish(state, "w", listen=home, limit=1),
-            lambda: gdr.torch.relay(f"{home.address}/w", listen=home, limit=1),
+            lambda: gdr.torch.publish(state, "w", listen=server, limit=1),
+            lambda: gdr.torch.relay(f"{server.address}/w", listen=server, limit=1),
         ):
-            with pytest.raises(ValueError, match="limit is of a home"):
+            with pytest.raises(ValueError, match="pass it to the gdr.ObjectServer"):
                 offer()
 
 

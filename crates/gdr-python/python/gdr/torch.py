@@ -220,7 +220,7 @@ class _Owner(_Closing):
     def __init__(self, listen: str | ObjectServer, key: Any, nic: str | None, limit: int | None) -> None:
         self._owns_server = not isinstance(listen, ObjectServer)
         if isinstance(listen, ObjectServer) and limit is not None:
-            raise ValueError("limit is of a server: pass it to the gdr.ObjectServer that listens")
+            raise ValueError("limit belongs to the server: pass it to the gdr.ObjectServer that listens")
         self._server = (
             listen if isinstance(listen, ObjectServer) else ObjectServer(listen, key=key, nic=nic, limit=limit)
         )
