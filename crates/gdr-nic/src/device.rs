@@ -42,6 +42,11 @@ impl Device {
         WeakDevice(Arc::downgrade(&self.0))
     }
 
+    #[cfg(test)]
+    pub(crate) fn of(shards: DeviceShards) -> Self {
+        Self(Arc::new(shards))
+    }
+
     pub(crate) fn shards(&self) -> &Arc<DeviceShards> {
         &self.0
     }

@@ -454,6 +454,9 @@ mod tests {
     use std::ptr;
 
     use super::*;
+    use crate::device::Device;
+    use crate::loopback;
+    use crate::types::Domain;
 
     #[test]
     fn a_number_of_shards_that_no_device_has_is_named_and_refused() {
@@ -511,5 +514,19 @@ mod tests {
         device.assignment = Assignment::ByCompletionQueue;
         let _several = CqProducer::new(Arc::clone(&used), 0);
         assert_eq!(shard_of(&device, [&used, &used]), Some(0));
+    }
+
+    #[test]
+    fn queue_pairs_of_a_completion_queue_share_a_shard_and_others_are_spread() {
+        let options = SoftOptions::default().port(0).shards(2);
+        let mut shards = DeviceShards::open(&options, None).unwrap();
+        shards.assignment = Assignment::ByCompletionQueue;
+        let device = Device::of(shards);
+        let queues = [(); 2].map(|()| device.completion_queue(16, None));
+        let pair = |queue| loopback::pair(Domain::new(), queue).unwrap();
+        let pairs = [&queues[0], &queues[0], &queues[1]].map(pair);
+        let [one, same, other] = pairs.each_ref().map(|it| device.shards().engine(it.qpn()));
+        assert!(Arc::ptr_eq(one, same));
+        assert!(!Arc::ptr_eq(one, other));
     }
 }

@@ -175,6 +175,12 @@ mod tests {
         assert_eq!(slots_of(Shards::AtMost(2), SLOTS), 2);
         assert_eq!(slots_of(Shards::AtMost(2), SLOTS * 3 / 4), 1);
         assert_eq!(slots_of(Shards::Exactly(2), 2), 2);
+        let (_group, address, _) = group();
+        let join = |shards| PortGroup::join(address, shards).unwrap().0;
+        let early = join(Shards::AtMost(2));
+        assert_eq!(early.slots().len(), 2);
+        let _others = join(Shards::Exactly(SLOTS / 4 - 3));
+        assert_eq!(join(Shards::AtMost(2)).slots().len(), 1);
     }
 
     #[test]
