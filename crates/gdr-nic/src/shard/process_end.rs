@@ -5,11 +5,16 @@
 //! threads; what it was given in the last millisecond its peers repeat without success.
 
 use std::sync::{Arc, Mutex, Once, Weak};
+use std::time::Duration;
 
 use gdr_copy::PerProcess;
 use gdr_process::lock::{lock, try_lock};
+use gdr_udp::Deadline;
 
 use crate::shard::shared_engine::SharedEngine;
+
+/// How long the end of a process waits for all engines together: far longer than a poll takes on a busy machine.
+const LIMIT: Duration = Duration::from_millis(500);
 
 /// The engines of this process.
 static ENGINES: PerProcess<Mutex<Vec<Weak<SharedEngine>>>> = PerProcess::new();
@@ -27,15 +32,17 @@ pub(crate) fn watch(engine: &Arc<SharedEngine>) {
     engines.push(Arc::downgrade(engine));
 }
 
-/// Sends what the engines of this process keep back.
+/// Sends the acknowledgements that the engines of this process keep back.
 ///
-/// It waits for no lock: a thread that calls `exit` while it holds one never leaves that. An engine that
-/// another thread uses is left to that thread, which sends by its next poll.
+/// A thread that has just completed a receive may still be about to acknowledge it, so this waits for the engine's
+/// lock: when `exit` returns, that thread is gone. It does not wait without a limit, as the thread that calls `exit`
+/// may hold the lock itself, in a signal handler.
 extern "C" fn send_all() {
     let Some(engines) = try_lock(ENGINES.get()) else {
         return;
     };
+    let deadline = Deadline::after(LIMIT);
     for engine in engines.iter().filter_map(Weak::upgrade) {
-        engine.try_acknowledge();
+        engine.acknowledge_by(deadline);
     }
 }

@@ -301,18 +301,27 @@ impl SharedEngine {
         self.unlock(engine);
     }
 
-    /// Sends what is kept back, unless another thread uses the engine. For the end of the process.
-    pub(crate) fn try_acknowledge(&self) {
+    /// Sends the acknowledgements that are kept back, before the process ends. Returns whether it did: it waits for
+    /// other threads until the deadline only.
+    pub(crate) fn acknowledge_by(&self, deadline: Deadline) -> bool {
         if self.check_process().is_err() {
-            return;
+            return false;
         }
-        // The process is ending: a thread that holds the lock may never run again.
-        let engine = try_lock(&self.engine);
-        if let Some((engine, regions)) = engine.zip(self.device.regions.try_read(self.shard)) {
-            let mut engine = self.guard(engine);
-            // For the same reason.
-            engine.leave_intake();
-            engine.acknowledge_all(&regions);
+        // Polls give way to it.
+        let _waiter = self.lock_waiter();
+        loop {
+            let engine = try_lock(&self.engine);
+            if let Some((engine, regions)) = engine.zip(self.device.regions.try_read(self.shard)) {
+                let mut engine = self.guard(engine);
+                // Requests that others leave from here on need not be sent.
+                engine.leave_intake();
+                engine.acknowledge_all(&regions);
+                return true;
+            }
+            if deadline.has_passed() {
+                return false;
+            }
+            threads::yield_now();
         }
     }
 
@@ -712,6 +721,31 @@ mod tests {
             .poll(1, &mut |completion| flushed = Some(completion.status))
             .unwrap();
         assert_eq!(flushed, Some(gdr_roce::WcStatus::WrFlushed));
+    }
+
+    #[test]
+    fn the_end_of_the_process_waits_for_the_thread_that_has_the_engine() {
+        let device = device();
+        let shared = device.shards().first();
+        let deadline = Deadline::after(Duration::from_secs(60));
+        let engine = shared.lock();
+        threads::scope(|scope| {
+            let ending = scope.spawn(|| shared.acknowledge_by(deadline));
+            while shared.lock_waiters.load(Ordering::Relaxed) == 0 && !deadline.has_passed() {
+                threads::yield_now();
+            }
+            drop(engine);
+            assert!(ending.join().unwrap());
+        });
+    }
+
+    #[test]
+    fn the_end_of_the_process_does_not_wait_for_ever() {
+        let device = device();
+        let shared = device.shards().first();
+        let engine = shared.lock();
+        assert!(!shared.acknowledge_by(Deadline::after(Duration::ZERO)));
+        drop(engine);
     }
 
     #[test]
