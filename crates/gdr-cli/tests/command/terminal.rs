@@ -108,7 +108,7 @@ fn a_bar_comes_between_no_lines_and_is_gone_at_the_end() {
         (40, "loopback --simulate --udp-port 14831 --size 4M -i 5"),
         (
             130,
-            "loopback --simulate --udp-port 14832 --sweep --size 4K -i 300",
+            "loopback --simulate --udp-port 14832 --sweep --size 16 -i 300",
         ),
         (40, "copylat --simulate -s 1M -w 5000 -r 5000"),
         (130, "copybw --simulate -l -s 4M -w 2500 -r 2500"),
@@ -196,7 +196,7 @@ const MEASURING: [&str; 14] = [
     "doctor",
     "info --simulate",
     "loopback --simulate --udp-port 14833 --size 4K -i 2",
-    "loopback --simulate --udp-port 14834 --sweep --size 64 -i 20",
+    "loopback --simulate --udp-port 14834 --sweep --size 4 -i 20",
     "loopback --provider verbs --simulate",
     "plan --simulate",
     "pplat --simulate -t 20",
