@@ -68,7 +68,7 @@ pub fn a_list_is_posted_up_to_the_first_request_that_is_refused(bench: &Bench<'_
 pub fn an_endless_list_is_refused_when_the_queue_is_full(bench: &Bench<'_>) {
     let (a, b) = bench.sides();
     // So long that none ends while others are posted.
-    let (source, target) = (a.memory(1 << 20), b.memory(1 << 20));
+    let (source, target) = (a.memory(128 << 10), b.memory(128 << 10));
     let endless = iter::repeat_with(|| crate::side::write(&source, target.remote().at(0)));
     let refusal = a.pair.post_sends(endless).expect_err("128 at most");
     assert!(is_full(&refusal.error), "{refusal}");
