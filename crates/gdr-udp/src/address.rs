@@ -1,4 +1,4 @@
-//! The addresses of this host at which a soft device can be opened.
+//! Addresses of this host at which a soft device can be opened.
 
 use std::ffi::{CStr, CString};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
@@ -11,41 +11,41 @@ use rustix::net::{self, sockopt};
 
 use crate::error::{Error, Result};
 
-/// The bytes of a packet besides its payload and IP header: BTH, RETH, immediate, ICRC, UDP.
+/// Bytes of a packet other than payload and IP header: BTH, RETH, immediate data, ICRC, UDP.
 const HEADERS: usize = 12 + 16 + 4 + 4 + 8;
 
 /// An address of this host at which a soft device can be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SoftAddress {
-    /// The address.
+    /// The IP address.
     pub address: IpAddr,
-    /// Its network interface.
+    /// The name of the network interface that has it.
     pub interface: String,
-    /// The longest IP packet of the interface in bytes; `None` if it is unknown.
+    /// The interface's MTU in bytes, IP header included; `None` if unknown.
     pub link_mtu: Option<u32>,
-    /// The largest path MTU that the interface carries without fragments; `None` if it is unknown or
-    /// even the smallest is too large.
+    /// The largest path MTU that the interface carries without fragmentation; `None` if unknown, or if even the
+    /// smallest does not fit.
     pub path_mtu: Option<Mtu>,
 }
 
-/// Lists the addresses of interfaces that are up, in the system's order, without link-local IPv6
-/// addresses, which are valid only with their interface.
+/// Lists the addresses of interfaces that are up, in the system's order. Link-local IPv6 addresses are left out, as
+/// they are meaningful only together with an interface.
 pub fn list() -> Result<Vec<SoftAddress>> {
     let mut first = ptr::null_mut();
-    // SAFETY: the pointer is writable; the list is freed below.
+    // SAFETY: `first` is writable for the call; the list is freed below.
     if unsafe { libc::getifaddrs(&mut first) } != 0 {
         return Err(Error::os("getifaddrs", std::io::Error::last_os_error()));
     }
     let mut found = Vec::new();
     let mut next = first;
-    // SAFETY: the entries of the list, and the data they point to, are valid until it is freed.
+    // SAFETY: list entries and the data they point to stay valid until `freeifaddrs` below.
     while let Some(entry) = unsafe { next.as_ref() } {
         next = entry.ifa_next;
         let up = entry.ifa_flags & libc::IFF_UP as u32 != 0;
-        // SAFETY: as above; an address is null or has the length of its family.
+        // SAFETY: as above; `ifa_addr` is null or points to an address as long as its family requires.
         if let Some(address) = unsafe { address(entry.ifa_addr) }.filter(|_| up) {
-            // SAFETY: as above; names are C strings.
+            // SAFETY: as above; `ifa_name` is a NUL-terminated string.
             let interface = unsafe { CStr::from_ptr(entry.ifa_name) };
             let interface = interface.to_string_lossy().into_owned();
             let link_mtu = link_mtu(&interface);
@@ -57,26 +57,26 @@ pub fn list() -> Result<Vec<SoftAddress>> {
             });
         }
     }
-    // SAFETY: the list is not used afterwards.
+    // SAFETY: `first` is the list that `getifaddrs` returned, and nothing refers to it any more.
     unsafe { libc::freeifaddrs(first) };
     Ok(found)
 }
 
-/// Returns an IP address that a device can have.
+/// Returns the IP address if a device can have it.
 ///
 /// # Safety
-/// `raw` is null, or points to an address with the length of its family.
+/// `raw` must be null, or point to a socket address as long as its family requires.
 unsafe fn address(raw: *const libc::sockaddr) -> Option<IpAddr> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that `raw` is null or valid.
     let family = i32::from(unsafe { raw.as_ref() }?.sa_family);
     match family {
         libc::AF_INET => {
-            // SAFETY: an address of this family has this type; it may be less aligned.
+            // SAFETY: an AF_INET address is a `sockaddr_in`; the read does not assume alignment.
             let v4 = unsafe { raw.cast::<libc::sockaddr_in>().read_unaligned() };
             Some(Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr)).into())
         }
         libc::AF_INET6 => {
-            // SAFETY: as above.
+            // SAFETY: likewise, AF_INET6 and `sockaddr_in6`.
             let v6 = unsafe { raw.cast::<libc::sockaddr_in6>().read_unaligned() };
             let address = Ipv6Addr::from(v6.sin6_addr.s6_addr);
             (!address.is_unicast_link_local()).then_some(address.into())
@@ -85,8 +85,8 @@ unsafe fn address(raw: *const libc::sockaddr) -> Option<IpAddr> {
     }
 }
 
-/// The name of the interface that has an address. All of 127.0.0.0/8 belongs to the loopback
-/// interface, and only 127.0.0.1 is listed.
+/// Returns the name of the interface that has an address. All of 127.0.0.0/8 belongs to the loopback interface, though
+/// the kernel lists only 127.0.0.1.
 pub(crate) fn interface_of(local: IpAddr) -> Result<String> {
     let is_loopback = |address: IpAddr| address.is_ipv4() && address.is_loopback();
     let found = list()?
@@ -99,24 +99,24 @@ pub(crate) fn interface_of(local: IpAddr) -> Result<String> {
     })
 }
 
-/// The number of the interface that has an address.
+/// Returns the index of the interface that has an address.
 pub(crate) fn interface_index(local: IpAddr) -> Result<u32> {
     let name = CString::new(interface_of(local)?).unwrap_or_default();
-    // SAFETY: a C string.
+    // SAFETY: `name` is a NUL-terminated string that outlives the call.
     match unsafe { libc::if_nametoindex(name.as_ptr()) } {
         0 => Err(Error::os("if_nametoindex", std::io::Error::last_os_error())),
         index => Ok(index),
     }
 }
 
-/// The MTU of an interface, from a socket: `/sys` may belong to another network namespace, as in a
-/// process that has entered one.
+/// Returns the MTU of an interface. It is read through a socket because `/sys` may show another network namespace, for
+/// instance in a process that has entered one.
 fn link_mtu(interface: &str) -> Option<u32> {
     let (family, kind) = (net::AddressFamily::INET, net::SocketType::DGRAM);
     let socket = net::socket_with(family, kind, net::SocketFlags::CLOEXEC, None).ok()?;
-    // SAFETY: names, numbers and addresses that are not read; all zeros are valid.
+    // SAFETY: `ifreq` consists of integers and byte arrays, for which all zeros are valid.
     let mut request: libc::ifreq = unsafe { mem::zeroed() };
-    // The last byte stays 0.
+    // Leaves the last byte 0, to terminate the name.
     let room = request.ifr_name.len() - 1;
     if interface.len() > room {
         return None;
@@ -124,27 +124,27 @@ fn link_mtu(interface: &str) -> Option<u32> {
     for (place, byte) in request.ifr_name.iter_mut().zip(interface.bytes()) {
         *place = byte as libc::c_char;
     }
-    // SAFETY: a socket, and a request that this call reads and writes (netdevice(7)).
+    // SAFETY: SIOCGIFMTU reads the name and writes the MTU of `request`, which outlives the call (netdevice(7)).
     if unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFMTU, &raw mut request) } != 0 {
         return None;
     }
-    // SAFETY: the call has set this member.
+    // SAFETY: SIOCGIFMTU has set `ifru_mtu`.
     u32::try_from(unsafe { request.ifr_ifru.ifru_mtu }).ok()
 }
 
-/// The largest path MTU whose packets fit `link`, the longest IP packet.
+/// Returns the largest path MTU whose packets fit into IP packets of `link` bytes.
 pub(crate) fn path_mtu(link: u32, address: IpAddr) -> Option<Mtu> {
     let ip = if address.is_ipv4() { 20 } else { 40 };
     Mtu::at_most((link as usize).saturating_sub(ip + HEADERS))
 }
 
-/// The largest path MTU that the route from `local` to `peer` carries without fragments, as far as
-/// this host knows.
+/// Returns the largest path MTU that the route from `local` to `peer` carries without fragmentation, as far as this
+/// host can tell.
 pub fn path_mtu_to(local: IpAddr, peer: IpAddr) -> Result<Mtu> {
     if local.is_ipv4() != peer.is_ipv4() {
         return Err(Error::AddressFamily { local, peer });
     }
-    // Connecting a UDP socket looks the route up and sends nothing.
+    // Connecting a UDP socket looks up the route and sends nothing.
     let probe = UdpSocket::bind((local, 0)).map_err(|source| Error::os("bind", source))?;
     probe
         .connect((peer, UDP_PORT))

@@ -1,15 +1,15 @@
-//! Deadlines of waits.
+//! Deadlines for waits.
 
 use std::time::{Duration, Instant};
 
-/// A point in time at which a wait gives up. Every wait of this crate takes one.
+/// The point in time at which a wait gives up. Every wait in this crate takes one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Deadline(Instant);
 
 impl Deadline {
-    /// Returns the deadline `limit` from now; at most a century.
+    /// Returns the deadline `limit` from now, capped at a century.
     pub fn after(limit: Duration) -> Self {
-        /// A hundred years of 365 days, which every clock can hold.
+        /// A hundred years of 365 days, which every platform's clock can represent.
         const CENTURY: Duration = Duration::from_secs(100 * 365 * 86_400);
         Self(Instant::now() + limit.min(CENTURY))
     }
@@ -19,17 +19,17 @@ impl Deadline {
         Self(instant)
     }
 
-    /// The instant of the deadline.
+    /// Returns the deadline as an instant.
     pub const fn instant(self) -> Instant {
         self.0
     }
 
-    /// The time until the deadline; zero once it has passed.
+    /// Returns the time left, or zero once the deadline has passed.
     pub fn remaining(self) -> Duration {
         self.0.saturating_duration_since(Instant::now())
     }
 
-    /// Whether the deadline has passed.
+    /// Returns whether the deadline has passed.
     pub fn has_passed(self) -> bool {
         Instant::now() >= self.0
     }

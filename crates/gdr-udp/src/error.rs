@@ -1,4 +1,4 @@
-//! Errors.
+//! The crate's error type.
 
 mod port_sharing;
 
@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 
 pub use self::port_sharing::PortSharingError;
 
-/// A result of this crate.
+/// The result type of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// What failed, why, and what to do.
@@ -15,7 +15,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages explain the fields")]
 pub enum Error {
-    /// The UDP port is in use.
+    /// The UDP port is already in use.
     #[error(
         "binding UDP {address} failed: the port is in use, by another engine at this address (use \
          another one; a host has 127.0.0.2 and so on; or let both share the port), or by Linux's \
@@ -26,7 +26,7 @@ pub enum Error {
         address: SocketAddr,
         source: io::Error,
     },
-    /// Only shared ports have the management queue pair.
+    /// Only shared ports have a management queue pair.
     #[error(
         "UDP {address} is not shared, and only shared ports have a management queue pair; share the port"
     )]
@@ -47,7 +47,7 @@ pub enum Error {
         address: SocketAddr,
         source: io::Error,
     },
-    /// This host does not have the address.
+    /// No interface of this host has the address.
     #[error(
         "binding {address} failed: no interface of this host has this address; `ip address` lists \
          the addresses of this host"
@@ -56,13 +56,13 @@ pub enum Error {
         address: SocketAddr,
         source: io::Error,
     },
-    /// An unspecified or multicast address.
+    /// The address is unspecified or multicast.
     #[error("{0} is not the address of a single interface; use the address that peers send to")]
     AddressNotUnicast(IpAddr),
-    /// A group that is not a multicast address.
+    /// The group address is not multicast.
     #[error("{0} is not a multicast address; use one in 224.0.0.0/4 (IPv4) or ff00::/8 (IPv6)")]
     NotMulticast(IpAddr),
-    /// Two address families on one path.
+    /// The two ends of a path have different address families.
     #[error("{local} and {peer} have different address families; use IPv4 or IPv6 on both sides")]
     AddressFamily { local: IpAddr, peer: IpAddr },
     /// There is no route to a peer.
@@ -71,24 +71,24 @@ pub enum Error {
         unreachable_hint(source).unwrap_or("`ip route get` shows the route to it")
     )]
     NoRoute { peer: IpAddr, source: io::Error },
-    /// The route to a peer carries no RoCE packets.
+    /// The route to a peer is too narrow for RoCE packets.
     #[error(
         "the route to {peer} has an MTU of {mtu}, which is too small for any RoCE packet; raise it \
          (`ip link set DEVICE mtu 1500`), or use another interface"
     )]
     MtuTooSmall {
         peer: IpAddr,
-        /// The MTU of the interface or the path in bytes.
+        /// The MTU of the interface or path, in bytes.
         mtu: u32,
     },
-    /// This user may not open the socket of raw packets.
+    /// This user may not open a packet socket.
     #[error(
         "a raw packet queue pair was not made: opening a packet socket failed: {source}; it needs \
          CAP_NET_RAW in the network namespace: run the program as root, in a container with \
          `--cap-add NET_RAW`, or in a namespace of its own (`unshare -rn`)"
     )]
     PacketSocketDenied { source: io::Error },
-    /// An interface whose packets have no Ethernet header.
+    /// The interface's frames have no Ethernet header.
     #[error(
         "a raw packet queue pair was not made: the interface {interface} has the hardware type \
          {hardware_type} and no Ethernet headers; use the address of another interface"
@@ -106,7 +106,7 @@ pub enum Error {
     },
 }
 
-/// What to do if an address cannot be reached from this host.
+/// Returns advice for an address that this host cannot reach.
 pub fn unreachable_hint(source: &io::Error) -> Option<&'static str> {
     Some(match source.kind() {
         io::ErrorKind::NetworkUnreachable | io::ErrorKind::HostUnreachable => {
@@ -127,9 +127,9 @@ pub fn unreachable_hint(source: &io::Error) -> Option<&'static str> {
 }
 
 impl Error {
-    /// Returns the code of this error for programs, such as `port_in_use`.
+    /// Returns the machine-readable code of this error, such as `port_in_use`.
     ///
-    /// A variant that gets another name keeps its code.
+    /// Codes are stable: a renamed variant keeps its code.
     pub const fn code(&self) -> &'static str {
         match self {
             Self::PortInUse { .. } => "port_in_use",
@@ -148,7 +148,7 @@ impl Error {
         }
     }
 
-    /// The error of a UDP socket that cannot be bound.
+    /// Returns the error for a UDP socket that cannot be bound.
     pub(crate) fn binding(address: SocketAddr, source: impl Into<io::Error>) -> Self {
         let source = source.into();
         match source.kind() {
@@ -159,7 +159,7 @@ impl Error {
         }
     }
 
-    /// The error of a system call.
+    /// Returns the error of a failed system call.
     pub fn os(call: &'static str, source: impl Into<io::Error>) -> Self {
         Self::Os {
             call,

@@ -1,7 +1,7 @@
-//! Socket filters, by which the kernel drops packets that the device would drop.
+//! Socket filters: the kernel drops packets that the device would discard anyway.
 //!
-//! They are classic BPF programs, which need no privilege. The program of a socket runs before a
-//! datagram takes room in the receive buffer or wakes a thread.
+//! Filters are classic BPF programs, which need no privilege. A socket's program runs before a datagram takes up
+//! receive buffer space or wakes a thread.
 
 use std::io;
 use std::net::IpAddr;
@@ -17,7 +17,7 @@ use crate::qpn_range::QpnRange;
 use crate::slot::{QPN_MASK, Slot};
 use crate::socket_option;
 
-/// The number of bytes that a program keeps: 0 drops the packet, 8 keep the UDP header.
+/// Return values of a program: the number of bytes to keep. 0 drops the packet; 8 keep only the UDP header.
 pub(crate) const DROP: u32 = 0;
 const EMPTY: u32 = UDP_HEADER;
 pub(crate) const KEEP: u32 = u32::MAX;
@@ -25,36 +25,35 @@ const UDP_HEADER: u32 = 8;
 
 /// `SKF_NET_OFF` of linux/filter.h: offsets are relative to the IP header for every socket type.
 const NET: u32 = 0xfff0_0000;
-/// The offsets of the source address in the headers of IPv4 and IPv6.
+/// Offsets of the source address in IPv4 and IPv6 headers.
 const V4_SOURCE: u32 = NET + 12;
 const V6_SOURCE: u32 = NET + 8;
-/// How many addresses a program lists at most: the kernel runs the program for each packet.
+/// The most addresses that a program lists. The kernel runs the program for every packet, so it stays short.
 const MOST_SENDERS: usize = 16;
 
-/// The senders from which datagrams are accepted.
+/// The senders whose datagrams are accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Senders {
-    /// Any.
+    /// Any sender.
     Any,
-    /// These addresses, at most [`MOST_SENDERS`], and any address for the queue pairs that are open
-    /// to all, as many at most.
+    /// These addresses, and any sender for the queue pairs in `open`; at most [`MOST_SENDERS`] of each.
     Only {
         addresses: Vec<IpAddr>,
         open: Vec<Qpn>,
     },
 }
 
-/// Where the UDP header is in the data of a program.
+/// Where the UDP header starts in the data that a program sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum UdpHeader {
-    /// At its beginning.
+    /// At offset 0.
     First,
-    /// After an IPv4 header, whose length is in X.
+    /// After an IPv4 header, whose length is in register X.
     AfterIpv4,
 }
 
 impl UdpHeader {
-    /// Loads a field at an offset from the UDP header.
+    /// Loads the field at offset `at` of the UDP header.
     fn load(self, width: u32, at: u32) -> sock_filter {
         let mode = match self {
             Self::First => BPF_ABS,
@@ -65,13 +64,13 @@ impl UdpHeader {
 }
 
 impl Senders {
-    /// No sender.
+    /// Accepts no sender.
     pub(crate) const NONE: Self = Self::Only {
         addresses: Vec::new(),
         open: Vec::new(),
     };
 
-    /// Lists these addresses and queue pairs unless there are too many.
+    /// Lists these addresses and queue pairs, or accepts any sender if there are more than a program can list.
     pub(crate) fn of<'a>(
         addresses: impl ExactSizeIterator<Item = &'a IpAddr>,
         open: impl ExactSizeIterator<Item = &'a Qpn>,
@@ -85,7 +84,7 @@ impl Senders {
         }
     }
 
-    /// The beginning of a program, which drops other datagrams.
+    /// Returns the first part of a program, which drops datagrams from other senders.
     fn program(&self, udp: UdpHeader) -> Vec<sock_filter> {
         let mut program = Vec::new();
         let Self::Only { addresses, open } = self else {
@@ -102,12 +101,12 @@ impl Senders {
                 }
             };
             let len = words.len();
-            // A device has addresses of one family, so all parts of the program have the same length.
+            // A device's addresses are all of one family, so each address takes the same number of instructions.
             let behind = 2 * len * (addresses.len() - 1 - n) + for_open.len();
             for (i, (word, offset)) in words.into_iter().zip((at..).step_by(4)).enumerate() {
                 let rest = 2 * (len - 1 - i);
-                // If the last word is equal, the rest of the list and the drop are skipped. With 16
-                // addresses of IPv6 and 16 queue pairs those are 141 instructions.
+                // A match on the last word jumps past the rest of the list and the drop. With 16 IPv6 addresses and 16
+                // queue pairs the list has 141 instructions, so every jump fits in 8 bits.
                 let yes = if rest == 0 { behind + 1 } else { 0 };
                 program.push(statement(BPF_LD | BPF_W | BPF_ABS, offset));
                 program.push(if_equal(word, yes as u8, rest as u8));
@@ -119,8 +118,8 @@ impl Senders {
     }
 }
 
-/// The part of a program that skips the drop after it if a packet is for one of these queue pairs.
-/// A packet that is too short to have a destination is dropped.
+/// Returns instructions that skip the drop after them if the packet is for one of these queue pairs. A packet too short
+/// to have a destination is dropped.
 fn program_of_open(open: &[Qpn], udp: UdpHeader) -> Vec<sock_filter> {
     if open.is_empty() {
         return Vec::new();
@@ -141,9 +140,9 @@ fn program_of_open(open: &[Qpn], udp: UdpHeader) -> Vec<sock_filter> {
 pub(crate) enum Unchecked {
     /// All of it.
     Whole,
-    /// Only that it arrived, with no payload.
+    /// The headers only: the socket reports that it arrived, with no payload.
     Empty,
-    /// Nothing: another socket receives it.
+    /// Nothing; the raw socket receives it.
     Nothing,
 }
 
@@ -165,11 +164,11 @@ pub(crate) fn udp(senders: &Senders, unchecked: Unchecked) -> Vec<sock_filter> {
     program
 }
 
-/// Returns the program of a raw socket over IPv4, which keeps UDP datagrams to `port` without a
-/// checksum for these queue pairs. A read beyond the end of a packet drops it.
+/// Returns the program of a raw socket over IPv4: it keeps UDP datagrams to `port` for queue pairs in `range` that
+/// carry no checksum. A load beyond the end of a packet drops it.
 pub(crate) fn raw(senders: &Senders, port: u16, range: QpnRange) -> Vec<sock_filter> {
     let header = UdpHeader::AfterIpv4;
-    // The data of the program begins with the IP header, whose length goes to X.
+    // The data starts with the IP header; its length goes to X.
     let mut program = vec![statement(BPF_LDX | BPF_B | BPF_MSH, 0)];
     program.extend(senders.program(header));
     if let Some((mask, value)) = range.mask_and_value() {
@@ -191,8 +190,8 @@ pub(crate) fn raw(senders: &Senders, port: u16, range: QpnRange) -> Vec<sock_fil
     program
 }
 
-/// Returns the program of a packet socket, which of the frames that this host sends keeps those for a
-/// group and for `address`, whose first octet is in bits 40 to 47.
+/// Returns the program of a packet socket: of the frames that this host transmits, it keeps multicast frames and those
+/// for `address`, whose first octet is in bits 40 to 47.
 pub(crate) fn frames_for(address: u64) -> [sock_filter; 11] {
     /// `SKF_AD_OFF` and `SKF_AD_PKTTYPE` of linux/filter.h.
     const PACKET_TYPE: u32 = 0xffff_f000 + 4;
@@ -220,7 +219,7 @@ pub(crate) fn statement(code: u32, k: u32) -> sock_filter {
     }
 }
 
-/// Skips `yes` instructions if the loaded value is `k`, else `no`.
+/// Skips `yes` instructions if the loaded value equals `k`, `no` otherwise.
 pub(crate) fn if_equal(k: u32, yes: u8, no: u8) -> sock_filter {
     sock_filter {
         jt: yes,
@@ -229,18 +228,18 @@ pub(crate) fn if_equal(k: u32, yes: u8, no: u8) -> sock_filter {
     }
 }
 
-/// Attaches a program that filters, which replaces the previous one.
+/// Attaches a socket filter, replacing any previous one.
 pub(crate) fn attach(socket: BorrowedFd<'_>, filter: &[sock_filter]) -> io::Result<()> {
     set_program(socket, libc::SO_ATTACH_FILTER, filter)
 }
 
-/// Sets `option`, whose value is a program.
+/// Sets the socket option `option` to a BPF program.
 pub(crate) fn set_program(
     socket: BorrowedFd<'_>,
     option: libc::c_int,
     filter: &[sock_filter],
 ) -> io::Result<()> {
-    /// `sock_fprog` with its padding, which the kernel gets, too.
+    /// `sock_fprog`, with its padding as a field so that the kernel never reads uninitialized bytes.
     #[derive(Clone, Copy)]
     #[repr(C)]
     struct Program {
@@ -265,11 +264,11 @@ mod tests {
 
     use super::*;
 
-    /// Sends a datagram from each of these addresses to a socket with this filter, then one from
-    /// `last`, which the filter accepts; returns the sources of those that arrived before it.
+    /// Sends a datagram from each address in `from` to a socket with this filter, then one from `last`, which the
+    /// filter must accept. Returns the sources received before it.
     fn arrived(to: &str, from: &[IpAddr], allowed: &[IpAddr], last: IpAddr) -> Vec<IpAddr> {
         let receiver = UdpSocket::bind((to, 0)).unwrap();
-        // A filter that drops `last` fails the test instead of hanging it.
+        // If the filter drops `last`, the test fails instead of hanging.
         let limit = Duration::from_secs(30);
         receiver.set_read_timeout(Some(limit)).unwrap();
         let senders = Senders::of(allowed.iter(), [].iter());
@@ -300,7 +299,7 @@ mod tests {
     fn a_program_of_any_length_accepts_only_its_senders() {
         let from: Vec<_> = (1..=20).map(loopback).collect();
         for count in [1, 2, 3, 16] {
-            // Not the first ones, so that every jump is taken by some packet.
+            // Skips the first addresses so that some packet takes each jump.
             let allowed: Vec<_> = (3..3 + count).map(loopback).collect();
             let last = loopback(2 + count);
             let expected: Vec<_> = (3..2 + count).map(loopback).collect();
@@ -333,7 +332,7 @@ mod tests {
             for allowed in [vec![other, here], vec![here, other], vec![here]] {
                 assert!(arrived("::1", &[], &allowed, here).is_empty());
             }
-            // Only `other` is let in: the datagram from here is not.
+            // Accepts `other` only, so the datagram from `here` is dropped.
             let receiver = UdpSocket::bind((here, 0)).unwrap();
             let senders = Senders::of([other].iter(), [].iter());
             let program = udp(&senders, Unchecked::Whole);
@@ -343,7 +342,7 @@ mod tests {
                 .send_to(b"hello", receiver.local_addr().unwrap())
                 .unwrap();
             receiver.set_nonblocking(true).unwrap();
-            // Over loopback it has arrived, or was dropped, when the call returned.
+            // Loopback delivery is synchronous: by now the datagram was queued or dropped.
             assert!(receiver.recv_from(&mut [0; 9]).is_err(), "word {word}");
         }
     }
@@ -363,7 +362,7 @@ mod tests {
             let open: Vec<_> = (1..=open).map(|n| Qpn::new(0x10_0000 + n)).collect();
             let senders = Senders::of(peers.iter(), open.iter());
             attach(receiver.as_fd(), &udp(&senders, Unchecked::Whole)).unwrap();
-            // Over loopback it has arrived, or was dropped, when the call returned.
+            // Loopback delivery is synchronous: when `send_to` returns, the datagram was queued or dropped.
             let passes = |from: IpAddr, bytes: &[u8]| {
                 let sender = UdpSocket::bind((from, 0)).unwrap();
                 sender.send_to(bytes, to).unwrap();

@@ -1,13 +1,12 @@
-//! Source ports: sockets that only send, so that queue pairs send from several ports.
+//! Source ports: transmit-only sockets that let queue pairs send from different ports.
 //!
-//! Datagrams of one pair of addresses and ports are a *flow*. Routers spread flows over paths of equal
-//! cost (ECMP), network interfaces over their receive queues, and the kernel merges only datagrams of
-//! one flow (GRO). RoCEv2 leaves the source port to the sender for this (IBTA A17.9), and peers send to
-//! the port of the device's address whatever it is.
+//! A *flow* is all datagrams with the same addresses and ports. Routers spread flows over equal-cost paths (ECMP),
+//! network interfaces over receive queues, and the kernel coalesces datagrams of one flow only (GRO). RoCEv2 leaves the
+//! source port to the sender for this purpose (IBTA A17.9); peers reply to the device's own port regardless.
 //!
-//! A flow has packets for one shard of a peer only, as the kernel there passes what it merged to the
-//! socket of the first datagram. A socket is bound when the first queue pair is connected that needs
-//! its flow, and stays until the device closes: a shard has at most [`MOST`] of them.
+//! A flow carries packets for a single shard of a peer, as the peer's kernel delivers coalesced datagrams to the socket
+//! of the first one. A flow's socket is bound when a queue pair that needs it first connects, and stays open until the
+//! device closes. A shard has at most [`MOST`] flows.
 
 use std::io;
 use std::net::SocketAddr;
@@ -26,25 +25,25 @@ use crate::qpn_range::{MOST_SHARDS, SHARD_SHIFT};
 use crate::reuseport;
 use crate::slot::{QPN_MASK, Slot};
 
-/// How many flows there are for each shard of a peer: queue pairs of even and of odd numbers.
+/// Flows for each shard of a peer: one for even queue pair numbers, one for odd.
 const PER_SHARD: usize = 2;
-/// The most source ports, and so descriptors, of a shard.
+/// The most source ports, and thus descriptors, of a shard.
 pub(crate) const MOST: usize = MOST_SHARDS * PER_SHARD;
-/// The first source port, and how many there are (`IB_ROCE_UDP_ENCAP_VALID_PORT_MIN` and `_MAX` of
-/// Linux's rdma/ib_verbs.h).
+/// The range of source ports: the first, and their number (`IB_ROCE_UDP_ENCAP_VALID_PORT_MIN` and `_MAX` of Linux's
+/// rdma/ib_verbs.h).
 const FIRST_PORT: u16 = 0xc000;
 const PORTS: u16 = 0x4000;
-/// How many ports are tried until one is free.
+/// How many consecutive ports are tried.
 const TRIES: u16 = 64;
 
 /// The source ports of a shard.
 pub(crate) struct Flows {
     flows: [OnceLock<Flow>; MOST],
-    /// The flow for which the kernel had no room at the last send, or [`MOST`].
+    /// The flow whose last send would have blocked, or [`MOST`].
     blocked: AtomicUsize,
 }
 
-/// A socket with a source port of its own.
+/// A socket with its own source port.
 pub(crate) struct Flow {
     socket: ProcessFd,
     state: UdpSocketState,
@@ -59,10 +58,10 @@ impl Flows {
         }
     }
 
-    /// Binds the source port for packets to a queue pair, unless one is bound. The port follows from the
-    /// numbers of both queue pairs, or is the next one that is free.
+    /// Binds the source port for packets to queue pair `peer`, unless it is bound. The port is derived from both queue
+    /// pair numbers; if it is taken, the next free one is used.
     ///
-    /// `prepare` sets options of the new socket.
+    /// `prepare` sets options on the new socket.
     pub(crate) fn open(
         &self,
         local: SocketAddr,
@@ -74,18 +73,18 @@ impl Flows {
         if flow.get().is_none() {
             let opened = Flow::bind(local, source_port(own, peer))?;
             prepare(opened.socket.as_fd())?;
-            // Another thread may have bound one meanwhile; this one is closed then.
+            // If another thread has bound one meanwhile, this one closes.
             flow.get_or_init(|| opened);
         }
         Ok(())
     }
 
-    /// The flow of a packet; `None` if no queue pair is connected to its destination's shard.
+    /// Returns the flow of a packet; `None` if no queue pair is connected to the destination's shard.
     pub(crate) fn of(&self, packet: &[u8]) -> Option<&Flow> {
         self.flows[place(packet)?].get()
     }
 
-    /// The descriptor that is waited for until it can send again, if it is one of these.
+    /// Returns the descriptor to poll for writability, if the last send blocked on a flow.
     pub(crate) fn blocked(&self) -> Option<BorrowedFd<'_>> {
         let flow = self
             .flows
@@ -94,7 +93,7 @@ impl Flows {
         Some(flow.socket.as_fd())
     }
 
-    /// Records the packet for which the kernel had no room at the last send, if there was one.
+    /// Records the packet on which the last send blocked, or that it did not block.
     pub(crate) fn set_blocked(&self, packet: Option<&[u8]>) {
         let place = packet.and_then(place).unwrap_or(MOST);
         self.blocked.store(place, Ordering::Relaxed);
@@ -102,17 +101,17 @@ impl Flows {
 }
 
 impl Flow {
-    /// Its socket, and what the kernel offers for it.
+    /// Returns the socket and the kernel features found for it.
     pub(crate) fn socket(&self) -> (&ProcessFd, &UdpSocketState) {
         (&self.socket, &self.state)
     }
 
-    /// The address from which it sends.
+    /// Returns the address that it sends from.
     pub(crate) fn local(&self) -> SocketAddr {
         self.local
     }
 
-    /// Binds a socket at the address of `local`, to `port` or to one after it.
+    /// Binds a socket at the address of `local`, to `port` or the first free port after it.
     fn bind(mut local: SocketAddr, port: u16) -> io::Result<Self> {
         let mut refused = io::Error::from(io::ErrorKind::AddrInUse);
         for step in 0..TRIES {
@@ -127,7 +126,7 @@ impl Flow {
     }
 
     fn new(socket: ProcessFd, local: SocketAddr) -> io::Result<Self> {
-        // Nothing is received: peers send to the port of the device.
+        // Drops everything that arrives: peers reply to the device's port.
         filter::attach(socket.as_fd(), &[filter::statement(BPF_RET | BPF_K, 0)])?;
         sockopt::set_socket_recv_buffer_size(&socket, 1)?;
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
@@ -139,19 +138,19 @@ impl Flow {
     }
 }
 
-/// The flow of a packet, by its destination.
+/// Returns the index of a packet's flow, by its destination.
 fn place(packet: &[u8]) -> Option<usize> {
     let word = packet.get(Slot::OFFSET as usize..)?.first_chunk()?;
     Some(index(u32::from_be_bytes(*word)))
 }
 
-/// The flow of packets to a queue pair: no two shards of a peer share one.
+/// Returns the index of the flow to a queue pair. No two shards of a peer share one.
 fn index(qpn: u32) -> usize {
     let shard = (qpn & QPN_MASK) >> SHARD_SHIFT;
     (shard as usize % MOST_SHARDS) * PER_SHARD + qpn as usize % PER_SHARD
 }
 
-/// The source port of a connection, as Linux's `rdma_get_udp_sport` has it.
+/// Returns the source port of a connection, computed like Linux's `rdma_get_udp_sport`.
 fn source_port(own: Qpn, peer: Qpn) -> u16 {
     let mut label = u64::from(own.get()) * u64::from(peer.get());
     label ^= label >> 20;
@@ -172,7 +171,7 @@ mod tests {
     const HERE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 4791);
 
     fn packet(to: Qpn) -> Vec<u8> {
-        // The byte above the number has other bits of the header.
+        // The byte above the queue pair number belongs to other header fields.
         [[0xff; 4], (0xa500_0000 | to.get()).to_be_bytes()].concat()
     }
 
@@ -200,7 +199,7 @@ mod tests {
             }
         }
         assert!(ports.len() > 300, "{}", ports.len());
-        // The label is 0x5_6e00 of 0x5_6e00, the port 0x2e00 ^ 0x15 of its bits.
+        // For 0x56e * 0x100 = 0x5_6e00, folding leaves port bits 0x2e00 ^ 0x15.
         let port = source_port(Qpn::new(0x56e), Qpn::new(0x100));
         assert_eq!(port, 0xc000 | (0x2e00 ^ 0x15));
     }
@@ -214,7 +213,7 @@ mod tests {
         let port = |flows: &Flows| flows.of(&packet(peer)).unwrap().local().port();
         assert!(port(&first) >= FIRST_PORT && port(&second) >= FIRST_PORT);
         assert_ne!(port(&first), port(&second));
-        // The same queue pair, and another of its flow, have the same port.
+        // The same queue pair, and another one on its flow, keep the port.
         let before = port(&first);
         let (own, peer_of_it) = (Qpn::new(0x99), Qpn::new(0x79));
         first.open(HERE, own, peer_of_it, |_| Ok(())).unwrap();

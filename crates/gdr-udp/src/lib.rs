@@ -1,23 +1,23 @@
 //! The sockets of a software RDMA NIC.
 //!
-//! A [`UdpWire`] sends packets over UDP in batches, receives packets that the kernel has merged, and computes and
-//! checks their ICRCs. Its [`Socket`] accepts packets only from peers, can share its port with devices in other
-//! processes, and varies its source ports. A [`PacketSocket`] carries whole Ethernet frames, and a [`LinkWatch`]
-//! follows the state of an interface.
+//! A [`UdpWire`] sends packets over UDP in batches, receives packets that the kernel has coalesced, and computes and
+//! verifies their ICRCs. Its [`Socket`] accepts packets from known peers only, can share its port with devices in other
+//! processes, and spreads connections over several source ports. A [`PacketSocket`] carries whole Ethernet frames, and
+//! a [`LinkWatch`] tracks the state of an interface.
 //!
-//! All that this crate knows about a packet is that it has a destination queue pair and an ICRC. `gdr-nic` adds queue
-//! pairs, timers and memory, and `gdr-roce` defines the headers.
+//! This crate knows only two things about a packet: its destination queue pair and its ICRC. `gdr-nic` adds queue
+//! pairs, timers and memory; `gdr-roce` defines the headers.
 //!
 //! # Where to look
 //!
 //! | question | place |
 //! |---|---|
 //! | how packets share a system call | `tx`, `rx` |
-//! | how a device sends to groups, and receives from them | `multicast` |
+//! | how a device sends to and receives from multicast groups | `multicast` |
 //! | how two processes share a port | `port_group` |
 //! | whose packets a socket accepts | `filter`, `peer_filter` |
-//! | from which port a connection sends | `flows` |
-//! | what a forked child gets of a socket | `process_fd` |
+//! | which source port a connection uses | `flows` |
+//! | what a forked child inherits of a socket | `process_fd` |
 
 pub mod address;
 mod deadline;
@@ -70,7 +70,7 @@ pub use socket::{Socket, accept_without_checksum};
 pub use tx::{Batch, SentDatagrams};
 pub use udp_wire::UdpWire;
 
-// The example of the README is a test.
+// Compiles and runs the README's example as a doctest.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

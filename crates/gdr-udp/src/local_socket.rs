@@ -1,6 +1,6 @@
-//! Unix sockets at abstract names, by which processes of one network namespace find each other.
+//! Unix sockets with abstract names, through which processes of one network namespace find each other.
 //!
-//! A name exists while a process has the listening socket. Any process of the namespace can take any name.
+//! A name exists while some process holds its listening socket. Any process of the namespace can take any name.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -11,13 +11,13 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::process_fd::ProcessFd;
 
-/// The result of connecting to a name.
+/// The outcome of connecting to a name.
 pub enum Connected {
-    /// No process has the name.
+    /// No process holds the name.
     Free,
-    /// A process has it, and may answer.
+    /// A process holds it, and may answer.
     To(OwnedFd),
-    /// So many wait there to be accepted that the kernel does not tell whose it is.
+    /// The backlog is full, so the kernel does not reveal who holds it.
     Crowded,
 }
 
@@ -26,7 +26,7 @@ fn open(of_type: SocketType, flags: SocketFlags) -> Result<OwnedFd, Errno> {
     rustix::net::socket_with(AddressFamily::UNIX, of_type, flags, None)
 }
 
-/// Listens at a name; `None` if another process has it.
+/// Listens at a name. Returns `None` if another process holds it.
 pub fn listen(
     name: &SocketAddrUnix,
     of_type: SocketType,
@@ -42,7 +42,7 @@ pub fn listen(
     Ok(Some(socket))
 }
 
-/// Connects to a name without waiting.
+/// Connects to a name without blocking.
 pub fn connect(name: &SocketAddrUnix, of_type: SocketType) -> Result<Connected, Errno> {
     let socket = open(of_type, SocketFlags::NONBLOCK)?;
     match rustix::net::connect(&socket, name) {
@@ -53,7 +53,7 @@ pub fn connect(name: &SocketAddrUnix, of_type: SocketType) -> Result<Connected, 
     }
 }
 
-/// Waits until a descriptor is readable, or its other end is closed; returns whether it is.
+/// Waits until a descriptor is readable or its peer has closed. Returns whether either happened within `limit`.
 pub fn wait_readable(descriptor: BorrowedFd<'_>, limit: Duration) -> bool {
     let limit = Timespec::try_from(limit).ok();
     let mut descriptors = [PollFd::from_borrowed_fd(descriptor, PollFlags::IN)];

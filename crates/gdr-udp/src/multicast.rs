@@ -1,9 +1,9 @@
-//! IP multicast: the sockets of groups, and how a device sends to groups.
+//! IP multicast: sockets that receive from groups, and the options for sending to groups.
 //!
-//! A socket at the address of a device receives nothing that is sent to a group. So each group that a device
-//! joins has a socket of its own, which receives what arrives at the interface of the device, from this
-//! host as well, and beside the sockets of other devices that joined the group. The loopback interface needs no flag
-//! for that. Over IPv6 it needs a route (`ip -6 route add ff00::/8 dev lo table local`).
+//! A socket bound to a device's address receives nothing sent to a group. So each group that a device joins gets a
+//! socket of its own. It receives what arrives at the device's interface, including datagrams from this host, and
+//! coexists with the sockets of other devices in the group. On the loopback interface this works without IFF_MULTICAST,
+//! but IPv6 needs a route (`ip -6 route add ff00::/8 dev lo table local`).
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -25,7 +25,7 @@ use crate::rx::Datagram;
 use crate::socket::{Socket, accept_without_checksum};
 use crate::socket_option;
 
-/// Lets what a socket sends to groups leave by the interface of a device, and go as far as other packets.
+/// Makes a socket send multicast through the device's interface, with the same hop limit as unicast.
 pub(crate) fn send_by_interface_of(socket: BorrowedFd<'_>, local: IpAddr) {
     if let Err(error) = select_interface(socket, local) {
         tracing::debug!(%error, %local, "datagrams to groups leave by the routes of this host");
@@ -43,7 +43,7 @@ fn select_interface(socket: BorrowedFd<'_>, local: IpAddr) -> Result<()> {
     set.map_err(|errno| Error::os("setsockopt(IP_MULTICAST_IF)", errno))
 }
 
-/// The socket of a group that a device has joined. It leaves the group when it is closed.
+/// The socket of a group that a device has joined. Closing it leaves the group.
 pub struct MulticastSocket {
     socket: ProcessFd,
     group: SocketAddr,
@@ -51,7 +51,7 @@ pub struct MulticastSocket {
 }
 
 impl MulticastSocket {
-    /// Joins a group at the interface of the device at `local`, for datagrams to the port of that.
+    /// Joins a group on the interface of the device at `local`, for datagrams to that device's port.
     ///
     /// # Errors
     ///
@@ -71,7 +71,7 @@ impl MulticastSocket {
         let socket = socket_with(family, SocketType::DGRAM, flags, None)
             .map_err(|errno| Error::os("socket", errno))?;
         let socket = ProcessFd::from(socket);
-        // Each device of the host has one.
+        // Every device of this host that joins binds the same address.
         sockopt::set_socket_reuseaddr(&socket, true)
             .map_err(|errno| Error::os("setsockopt(SO_REUSEADDR)", errno))?;
         only_own_memberships(socket.as_fd(), family)
@@ -96,7 +96,7 @@ impl MulticastSocket {
         })
     }
 
-    /// Receives a datagram without waiting. One that cannot be a packet, or whose ICRC is wrong, is
+    /// Receives one datagram without blocking. A datagram that cannot be a packet, or whose ICRC is wrong, is
     /// [`Received::Damaged`].
     ///
     /// # Errors
@@ -112,7 +112,7 @@ impl MulticastSocket {
         let (Some(source), Some(payload)) = (source, room.get(..len)) else {
             return Ok(Received::Damaged);
         };
-        // If the sender is such a device, this identification is mostly right.
+        // A good guess if the sender is a device like this one.
         let Some(path) = Socket::path(source, self.group, 0) else {
             return Ok(Received::Damaged);
         };
@@ -130,17 +130,17 @@ impl AsFd for MulticastSocket {
     }
 }
 
-/// What [`MulticastSocket::receive`] has received.
+/// The result of [`MulticastSocket::receive`].
 pub enum Received<'a> {
-    /// Nothing has arrived.
+    /// Nothing is queued.
     Nothing,
-    /// What is to be dropped.
+    /// A datagram to discard.
     Damaged,
-    /// A datagram whose ICRC is correct, as far as can be seen.
+    /// A datagram whose ICRC is correct, as far as that can be verified.
     Datagram(Datagram<'a>),
 }
 
-/// Leaves out what arrives at interfaces where only other sockets have joined.
+/// Excludes datagrams for groups that only other sockets have joined, on other interfaces.
 fn only_own_memberships(socket: BorrowedFd<'_>, family: AddressFamily) -> io::Result<()> {
     let option = match family {
         AddressFamily::INET => (libc::IPPROTO_IP, libc::IP_MULTICAST_ALL),

@@ -1,54 +1,54 @@
-//! How the sockets of a device are opened.
+//! Options for opening a device's sockets.
 
 use std::net::SocketAddr;
 
-/// The UDP port from which a queue pair sends.
+/// The UDP source port of a queue pair's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SourcePort {
-    /// Always the port of the address of its device. Packets from another port of that address are dropped.
+    /// Always the port of the device's address. Packets from another port of that address are dropped.
     OfAddress,
-    /// Any port, as of network cards and Linux's rxe.
+    /// Any port, as with network cards and Linux's rxe.
     Any,
 }
 
-/// Whether other devices of this host use the UDP port of a soft device at the same address.
+/// Whether other devices of this host share a device's address and UDP port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PortUse {
-    /// No other device does.
+    /// The device has the port to itself.
     #[default]
     Exclusive,
-    /// Up to 64 devices with one shard do, in one or more processes of one user, if all open it with this.
+    /// Up to 64 devices with one shard each share the port, in one or more processes of one user, if all of them open
+    /// it this way.
     ///
-    /// The kernel passes a datagram to the device that owns the number of the queue pair: the upper
-    /// 6 of its 24 bits are the device's slot in the group. Devices come and go without effect on
-    /// the others, also if their process is killed. Each shared device holds 64 descriptors and one
-    /// more thread, which is idle.
+    /// The kernel delivers a datagram to the device that owns the destination queue pair number, whose upper 6 of 24
+    /// bits are the device's slot in the group. Devices come and go without disturbing the others, even if their
+    /// process is killed. Each shared device holds 64 descriptors and one more, mostly idle, thread.
     ///
-    /// A datagram whose queue pair belongs to another device is dropped and counted, and its sender
-    /// retries. That happens if a network interface merges datagrams for several devices (GRO).
+    /// A datagram that reaches the wrong device is dropped and counted, and its sender retries. That happens when a
+    /// network interface coalesces datagrams for several devices (GRO).
     Shared,
 }
 
-/// How many shards a device gets.
+/// The number of shards of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shards {
-    /// As many as the kernel permits, up to this number. At a [shared port](PortUse::Shared) it is one
-    /// from the device on that finds no more than three quarters of the slots free.
+    /// As many as the kernel permits, up to this number. At a [shared port](PortUse::Shared), a device gets only one
+    /// once no more than three quarters of the slots are free.
     AtMost(usize),
-    /// This number.
+    /// Exactly this number.
     Exactly(usize),
 }
 
 impl Shards {
-    /// The greatest number.
+    /// Returns the upper bound.
     pub const fn most(self) -> usize {
         match self {
             Self::AtMost(most) | Self::Exactly(most) => most,
         }
     }
 
-    /// The smallest number.
+    /// Returns the lower bound.
     pub const fn fewest(self) -> usize {
         match self {
             Self::AtMost(_) => 1,
@@ -57,15 +57,15 @@ impl Shards {
     }
 }
 
-/// How to open the sockets of a device.
+/// How to open a device's sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketOptions {
-    /// Where they receive; port 0 takes a free one.
+    /// The local address; port 0 picks a free port.
     pub address: SocketAddr,
-    /// Whether other devices use the port.
+    /// Whether other devices share the port.
     pub port_use: PortUse,
-    /// How many bytes of received packets the kernel is asked to queue for each socket.
+    /// The receive buffer size to request for each socket, in bytes.
     pub receive_buffer: usize,
-    /// The ports from which connections send.
+    /// The source ports of connections.
     pub source_port: SourcePort,
 }

@@ -1,14 +1,12 @@
-//! The ICRC of packets whose IPv4 identification field is unknown.
+//! Verifies the ICRC of packets whose IPv4 identification field is unknown.
 //!
-//! The ICRC covers that field, and a UDP socket does not report it. But a CRC is linear: for given
-//! other bytes of a packet, only 65536 of the 2^32 possible ICRCs are correct for some value of the
-//! field. A packet with any other ICRC is damaged. Every single flipped bit is detected in packets of
-//! any path MTU; of other changes, one in 65536 is not.
+//! The ICRC covers that field, but a UDP socket does not report it. A CRC is linear, though: with all other bytes
+//! fixed, only 65536 of the 2^32 possible ICRCs are correct for some value of the field. A packet with any other ICRC
+//! is corrupt. This detects every single-bit error at any path MTU, and misses one in 65536 of other corruptions.
 //!
-//! In detail: let d be the difference of the real identification and a guessed one, a polynomial of
-//! degree below 16. The two ICRCs differ by d times x^n modulo the CRC's polynomial, where n is the
-//! number of bits after the field plus 32. So the difference of the ICRCs, divided by x^n, must have
-//! a degree below 16.
+//! In detail: let d be the XOR of the actual identification and a guess, as a polynomial of degree below 16. The two
+//! ICRCs differ by d times x^n modulo the CRC's polynomial, where n is the number of bits after the field, plus 32. So
+//! the difference of the ICRCs divided by x^n must have a degree below 16.
 
 use std::cell::Cell;
 
@@ -19,21 +17,21 @@ const POLYNOMIAL: u32 = 0xedb8_8320;
 const ONE: u32 = 1 << 31;
 /// 1/x: the polynomial is x^32 + ... + 1, so x times this leaves 1.
 const INVERSE_OF_X: u32 = (POLYNOMIAL ^ ONE) << 1 | 1;
-/// The bits of degree 16 and above; those below are the upper ones.
+/// The bits of degree 16 and above. (Bit order is reversed: lower degrees are in the upper bits.)
 const FROM_DEGREE_16: u32 = 0xffff;
-/// The bytes from the end of the identification to the end of the headers of IPv4 and UDP.
+/// Bytes from the end of the identification field to the end of the IPv4 and UDP headers.
 const HEADERS_AFTER: usize = 14 + 8;
 
-/// Checks ICRCs for any identification. It caches what depends on the last headers and length.
+/// Verifies ICRCs for any identification. Caches what depends on the last headers and length.
 #[derive(Debug)]
 pub struct PartialIcrc {
-    /// A length, and the factor that divides by the power of x for that length.
+    /// The last body length, and 1/x^n for it.
     divisor: Cell<(usize, u32)>,
     icrc: IcrcCache,
 }
 
 impl PartialIcrc {
-    /// An empty cache.
+    /// Returns a checker with an empty cache.
     #[expect(clippy::new_without_default, reason = "it is made once for each wire")]
     pub fn new() -> Self {
         Self {
@@ -42,7 +40,7 @@ impl PartialIcrc {
         }
     }
 
-    /// Whether the ICRC of a datagram is correct, as far as its path is known.
+    /// Returns whether the ICRC of a datagram is correct, as far as `path` determines it.
     #[inline]
     pub fn is_intact(&self, path: &Path, datagram: &[u8]) -> bool {
         match path.ip {
@@ -51,8 +49,8 @@ impl PartialIcrc {
         }
     }
 
-    /// Whether the last four bytes of a datagram are its ICRC for `path` with some identification. The
-    /// one in `path` is tried first. The bytes are untrusted and may have any length.
+    /// Returns whether the last four bytes of a datagram are its ICRC on `path` with some identification. The
+    /// identification in `path` is tried first. The datagram is untrusted and may have any length.
     pub fn matches(&self, path: &Path, datagram: &[u8]) -> bool {
         let Some((body, icrc)) = datagram.split_last_chunk::<LEN>() else {
             return false;
@@ -70,7 +68,7 @@ impl PartialIcrc {
     }
 }
 
-/// Returns 1 / x^n, for a body of `len` bytes.
+/// Returns 1/x^n for a body of `len` bytes.
 fn divisor(len: usize) -> u32 {
     let mut n = 8 * (HEADERS_AFTER + len) + 32;
     let (mut power, mut square) = (ONE, INVERSE_OF_X);
@@ -84,11 +82,11 @@ fn divisor(len: usize) -> u32 {
     power
 }
 
-/// Returns the product of two polynomials over GF(2), modulo Ethernet's.
+/// Returns the product of two polynomials over GF(2), modulo the CRC's polynomial.
 fn product(a: u32, mut b: u32) -> u32 {
     let mut sum = 0;
     for degree in 0..32 {
-        // Without branches, as the factors are random.
+        // Branch-free, as the factors are unpredictable.
         sum ^= b & (a << degree >> 31).wrapping_neg();
         b = (b >> 1) ^ (POLYNOMIAL & (b & 1).wrapping_neg());
     }
@@ -123,8 +121,7 @@ mod tests {
         assert_eq!(product(INVERSE_OF_X, ONE >> 1), ONE);
     }
 
-    /// A congestion notification that a ConnectX-4 Lx sent (scapy's test/contrib/roce.uts), with
-    /// identification 0x718c.
+    /// A congestion notification sent by a ConnectX-4 Lx (scapy's test/contrib/roce.uts), with identification 0x718c.
     #[test]
     fn a_packet_of_a_network_card_matches_without_its_identification() {
         let mut datagram = [0; 32];
@@ -147,13 +144,13 @@ mod tests {
             *tail = (u32::from_le_bytes(*tail) ^ n.wrapping_mul(0x9e37_79b1)).to_le_bytes();
             check.matches(&path(0), &wrong)
         });
-        // 15 are expected; 2^-16 of a million.
+        // Of a million, 2^-16 are expected to pass: 15.
         let passed = passed.count();
         assert!((1..60).contains(&passed), "{passed}");
     }
 
-    /// The result depends only on the distance of the flipped bit from the identification, so it is
-    /// the same for shorter datagrams.
+    /// The result depends only on the distance of the flipped bit from the identification, so shorter datagrams behave
+    /// alike.
     #[test]
     fn every_flipped_bit_is_detected_except_for_congestion_bits() {
         let check = PartialIcrc::new();
@@ -189,7 +186,7 @@ mod tests {
             let check = PartialIcrc::new();
             icrc::seal(&path(identification), &mut datagram);
             prop_assert!(check.matches(&path(guess), &datagram));
-            // After the byte of the congestion bits, which the ICRC does not cover.
+            // Skips the byte with the congestion bits, which the ICRC does not cover.
             let at = 5 + at.index(datagram.len() - 5);
             datagram[at] ^= 1_u8 << bit;
             prop_assert!(!check.matches(&path(guess), &datagram));

@@ -1,4 +1,4 @@
-//! Which packets the kernel passes to an engine.
+//! Which packets the kernel delivers to an engine.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -9,12 +9,12 @@ use gdr_roce::Qpn;
 use crate::error::Result;
 use crate::socket::Socket;
 
-/// The senders whose packets the kernel passes.
+/// The senders whose packets the kernel delivers to a device.
 pub struct PeerFilter {
     socket: Arc<Socket>,
-    /// The addresses of peers, and how many queue pairs are connected to each.
+    /// Peer addresses, with the number of queue pairs connected to each.
     peers: HashMap<IpAddr, u32>,
-    /// The queue pairs that receive datagrams from any address.
+    /// Queue pairs that receive datagrams from any address.
     open_to_all: BTreeSet<Qpn>,
 }
 
@@ -27,12 +27,13 @@ impl PeerFilter {
         }
     }
 
-    /// Whether a queue pair is connected to this address.
+    /// Returns whether any queue pair is connected to this address.
     pub(crate) fn is_peer(&self, address: IpAddr) -> bool {
         self.peers.contains_key(&address)
     }
 
-    /// Lets the kernel pass packets from this address.
+    /// Lets the kernel deliver packets from this address. Calls nest: each is undone by one
+    /// [`PeerFilter::remove_peer`].
     ///
     /// # Errors
     /// [`Error::Os`](crate::Error::Os).
@@ -47,7 +48,7 @@ impl PeerFilter {
         })
     }
 
-    /// Reverses one [`PeerFilter::add_peer`].
+    /// Undoes one [`PeerFilter::add_peer`].
     pub fn remove_peer(&mut self, address: IpAddr) {
         let Some(count) = self.peers.get_mut(&address) else {
             return;
@@ -60,8 +61,7 @@ impl PeerFilter {
         self.narrow();
     }
 
-    /// Lets the kernel pass packets for this queue pair from any address; returns whether it did not
-    /// before.
+    /// Lets the kernel deliver packets for this queue pair from any address. Returns whether this is a change.
     ///
     /// # Errors
     /// [`Error::Os`](crate::Error::Os).
@@ -75,7 +75,7 @@ impl PeerFilter {
         Ok(is_new)
     }
 
-    /// Reverses [`PeerFilter::open_to_all`].
+    /// Undoes [`PeerFilter::open_to_all`].
     pub fn close_to_all(&mut self, qpn: Qpn) {
         if self.open_to_all.remove(&qpn) {
             self.narrow();
@@ -87,10 +87,10 @@ impl PeerFilter {
             .accept_from(self.peers.keys(), self.open_to_all.iter())
     }
 
-    /// Like [`PeerFilter::apply`], where fewer packets are passed than before.
+    /// Like [`PeerFilter::apply`], for a change that only narrows the filter; failures are logged.
     fn narrow(&self) {
         if let Err(error) = self.apply() {
-            // The engine drops those packets instead.
+            // Harmless: the engine drops those packets itself.
             tracing::debug!(%error, "the kernel still passes packets for former queue pairs");
         }
     }

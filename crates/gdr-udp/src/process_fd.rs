@@ -4,14 +4,13 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering};
 
-/// A descriptor of the process that opened it.
+/// A descriptor that is usable only in the process that opened it.
 ///
-/// A forked child inherits descriptors, and an open socket keeps its port, its name and its place in a
-/// group for as long as any process has it: after the parent closed it, no thread would receive from it.
-/// So in a child made by `fork` the number refers to an empty eventfd instead. It stays taken, as
-/// objects of the parent that the child has copies of may still close it. A child made by a bare
-/// `clone` system call inherits the socket, and so does one that another thread makes between the
-/// opening of the socket and its conversion to this type.
+/// A forked child inherits descriptors, and a socket keeps its port, its name and its place in a group as long as any
+/// process has it open. Once the parent closed it, no thread would receive from it. So in a child made by `fork` the
+/// number refers to an empty eventfd instead. The number stays taken, because the child's copies of the parent's
+/// objects may still close it. Two kinds of children do inherit the socket: those made by a bare `clone` system call,
+/// and those that another thread forks between the opening of the socket and its conversion to this type.
 #[derive(Debug)]
 pub struct ProcessFd {
     fd: OwnedFd,
@@ -27,7 +26,7 @@ impl From<OwnedFd> for ProcessFd {
 
 impl Drop for ProcessFd {
     fn drop(&mut self) {
-        // Before the descriptor closes: its number may then belong to another file.
+        // Before the descriptor is closed: afterwards the number may be reused for another file.
         self.entry.fd.store(FREE, Ordering::Relaxed);
     }
 }
@@ -44,32 +43,32 @@ impl AsRawFd for ProcessFd {
     }
 }
 
-/// No descriptor has this number.
+/// Never a valid descriptor.
 const FREE: RawFd = -1;
 
-/// The place of one descriptor in the list that a forked child reads. It is never freed, as a child
-/// cannot wait for a lock that another thread of its parent holds, and it is used again.
+/// One descriptor in the list that a forked child walks. Entries are reused but never freed, because a child cannot
+/// wait for a lock that another thread of its parent held.
 #[derive(Debug)]
 struct Entry {
     fd: AtomicI32,
     next: *const Entry,
 }
 
-// SAFETY: `next` is written before the entry is published, and what it points to is never freed.
+// SAFETY: `next` is written before the entry is published and never changes, and entries are never freed.
 unsafe impl Sync for Entry {}
 
-/// The last entry.
+/// The head of the list: the entry added last.
 static LAST: AtomicPtr<Entry> = AtomicPtr::new(ptr::null_mut());
-/// Not a `Once`, which a child would wait for if its parent's thread was in it.
+/// Not a `Once`: if the parent's thread was inside it at the time of a fork, the child would wait forever.
 static REGISTERED: AtomicBool = AtomicBool::new(false);
 
 impl Entry {
-    /// Takes a free entry, or adds one.
+    /// Claims a free entry, or adds one.
     fn claim(fd: RawFd) -> &'static Self {
         if !REGISTERED.swap(true, Ordering::AcqRel) {
-            // SAFETY: `in_child` is async-signal-safe. It is never called after it was unloaded: the C
-            // library removes the handlers of an unloaded object. After a failure (no memory) children
-            // inherit the descriptors.
+            // SAFETY: `in_child` is async-signal-safe, and is never called after it was unloaded: the C library drops
+            // the handlers of an unloaded object. If registration fails (out of memory), children inherit the
+            // descriptors.
             unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
         }
         let free = |entry: &&Self| {
@@ -96,30 +95,30 @@ impl Entry {
     }
 }
 
-/// All entries, the latest first.
+/// Iterates over all entries, newest first.
 fn entries() -> impl Iterator<Item = &'static Entry> {
     let mut next = LAST.load(Ordering::Acquire).cast_const();
     std::iter::from_fn(move || {
-        // SAFETY: null, or an entry that was published and is never freed or changed but for its atomic.
+        // SAFETY: null, or a published entry, which is never freed and whose only mutable field is atomic.
         let entry = unsafe { next.as_ref() }?;
         next = entry.next;
         Some(entry)
     })
 }
 
-/// Replaces every listed descriptor. It allocates nothing, takes no lock, and calls only what may be
-/// called in a forked child of a process with threads.
+/// Replaces every listed descriptor. Runs in a forked child of a multi-threaded process: allocates nothing, takes no
+/// lock, and calls only async-signal-safe functions.
 extern "C" fn in_child() {
-    // SAFETY: the call takes only numbers.
+    // SAFETY: `eventfd` takes only integers.
     let empty = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
     for entry in entries() {
         let fd = entry.fd.load(Ordering::Relaxed);
         if fd == FREE {
             continue;
         }
-        // SAFETY: the number belongs to a descriptor of the parent which no code of this process uses:
-        // what the parent opened fails in a child. Where there is no eventfd (too many descriptors) it
-        // closes, and the first to be closed makes room.
+        // SAFETY: the number is a descriptor of the parent that no code of this process uses, as operations on the
+        // parent's objects fail in a child. If there was no descriptor left for an eventfd, it is closed instead, which
+        // makes room.
         unsafe {
             match empty {
                 FREE => libc::close(fd),
@@ -142,23 +141,23 @@ mod tests {
     use crate::options::{PortUse, Shards, SocketOptions, SourcePort};
     use crate::socket::Socket;
 
-    /// A process that was forked and has its parent's descriptors, until it is dropped.
+    /// A forked process that holds its parent's descriptors until this is dropped.
     struct Child {
         pid: libc::pid_t,
-        /// The child ends when this closes.
+        /// Closing it ends the child.
         _end: UnixStream,
     }
 
     impl Child {
         fn fork() -> Self {
             let (end, of_child) = UnixStream::pair().unwrap();
-            // SAFETY: the child only calls what may be called there.
+            // SAFETY: the child calls only async-signal-safe functions.
             match unsafe { libc::fork() } {
                 0 => {
                     drop(end);
                     let mut byte = [0_u8];
                     (&of_child).write_all(&byte).unwrap();
-                    // SAFETY: waits for the end of the stream, or for a limit, and ends the process.
+                    // SAFETY: waits for the end of the stream, up to a limit, and exits.
                     unsafe {
                         libc::alarm(60);
                         libc::read(of_child.as_raw_fd(), byte.as_mut_ptr().cast(), 1);
@@ -167,7 +166,7 @@ mod tests {
                 }
                 pid => {
                     assert!(pid > 0);
-                    // The handler of the child has run.
+                    // By now the child's fork handler has run.
                     (&end).read_exact(&mut [0]).unwrap();
                     Self { pid, _end: end }
                 }
@@ -177,7 +176,7 @@ mod tests {
 
     impl Drop for Child {
         fn drop(&mut self) {
-            // SAFETY: a child of this process that was not waited for.
+            // SAFETY: an unreaped child of this process.
             unsafe {
                 libc::kill(self.pid, libc::SIGKILL);
                 libc::waitpid(self.pid, ptr::null_mut(), 0);
@@ -224,7 +223,7 @@ mod tests {
         drop(first);
         let before = entries().count();
         for _ in 0..10 {
-            // Other tests of the process have less than the rest of them at once.
+            // Other tests in this process hold fewer than these at any time.
             let some: Vec<_> = (0..10).map(|_| open()).collect();
             assert!(
                 some.iter()

@@ -1,30 +1,30 @@
-//! The queue pair numbers of a socket: those whose packets the kernel passes to it.
+//! Queue pair number ranges: the destinations whose packets the kernel delivers to a socket.
 
 use gdr_roce::Qpn;
 
 use crate::slot::{QPN_MASK, SLOT_SHIFT, Slot};
 
-/// How many shards a device has at most.
+/// The most shards of a device.
 pub const MOST_SHARDS: usize = 8;
-/// How many bits of a queue pair number are below the bits of the shard, which end below the slot's. So
-/// the numbers that a socket takes in order are equal in all bits above.
+/// The number of low bits of a queue pair number, below the shard's bits, which in turn end below the slot's. Numbers
+/// that a socket allocates in order therefore share all higher bits.
 pub(crate) const SHARD_SHIFT: u32 = 15;
 const SHARD_MASK: u32 = MOST_SHARDS as u32 - 1;
 const _: () = assert!(MOST_SHARDS << SHARD_SHIFT == 1 << SLOT_SHIFT);
 
-/// The queue pair numbers of a socket.
+/// The range of queue pair numbers that a socket owns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QpnRange {
-    /// All: the socket has its port for itself.
+    /// All numbers: the socket has the port to itself.
     All,
-    /// The numbers of one shard of a device that has its port for itself.
+    /// The numbers of one shard of a device that has the port to itself.
     Shard(u8),
-    /// The numbers of a slot of a port that devices share.
+    /// The numbers of one slot of a shared port.
     Slot(Slot),
 }
 
 impl QpnRange {
-    /// A number of this range; consecutive arguments give different ones.
+    /// Returns a queue pair number of this range. Consecutive arguments give distinct numbers.
     pub fn qpn(self, number: u32) -> Qpn {
         match self {
             Self::All => Qpn::new(number),
@@ -37,12 +37,12 @@ impl QpnRange {
         }
     }
 
-    /// Whether other devices have the port's other numbers.
+    /// Returns whether other devices own the rest of the port's numbers.
     pub fn is_slot(self) -> bool {
         matches!(self, Self::Slot(_))
     }
 
-    /// The bits that are the same in all its numbers, unless there are none: which, and their values.
+    /// Returns the mask and the value of the bits that all numbers of the range share; `None` if there are none.
     pub fn mask_and_value(self) -> Option<(u32, u32)> {
         match self {
             Self::All => None,
@@ -54,8 +54,8 @@ impl QpnRange {
     }
 }
 
-/// The part of a packet's destination by which the kernel at that end may select a socket: the bits of
-/// the slot and of the shard, or all of them for the management queue pair, which has a socket of its own.
+/// Returns the bits of a packet's destination by which the receiving kernel may select a socket: slot and shard, or all
+/// of them for the management queue pair, which has its own socket.
 pub(crate) fn steering_bits(packet: &[u8]) -> Option<u32> {
     let word = packet.get(Slot::OFFSET as usize..)?.first_chunk()?;
     let number = u32::from_be_bytes(*word) & QPN_MASK;
@@ -77,7 +77,7 @@ mod tests {
         for shard in 0..MOST_SHARDS as u8 {
             let range = QpnRange::Shard(shard);
             let (mask, value) = range.mask_and_value().unwrap();
-            // Across the end of the bits below the shard's, and of the whole range.
+            // Crosses the end of the bits below the shard, and of the whole range.
             for number in (0..0x8010).chain(0x1f_fff0..0x20_0000) {
                 let qpn = range.qpn(number).get();
                 assert_eq!(qpn & mask, value, "{number:#x}");

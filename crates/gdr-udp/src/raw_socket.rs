@@ -1,23 +1,20 @@
-//! The raw socket: datagrams over IPv4 that carry no UDP checksum, with their IP headers.
+//! The raw socket, which receives IPv4 datagrams without a UDP checksum, IP header included.
 //!
-//! Linux's rxe and network cards leave UDP's checksum at 0, as RoCE's own CRC covers more. So only
-//! the ICRC protects such a datagram, and checking all of its 32 bits takes the IP header, which a
-//! raw socket reports and a UDP socket does not. A raw socket needs CAP_NET_RAW.
+//! Linux's rxe and network cards leave the UDP checksum 0, as RoCE's own CRC covers more. So only the ICRC protects
+//! such a datagram, and checking all 32 bits of it requires the IP header, which a raw socket reports and a UDP socket
+//! does not. A raw socket needs CAP_NET_RAW.
 //!
-//! The kernel clones the metadata of every packet to the host's address for a raw socket before it
-//! runs the filter, so the raw socket stays disabled (bound to an unused address) while it is not
-//! needed. It is needed while there is a queue pair whose peer has not yet sent a datagram with a
-//! checksum, as this crate always does, or that receives datagrams from any peer. While it is enabled, each datagram arrives at one of the
-//! two sockets: the kernel drops those with a checksum or for another port at the raw socket, and
-//! those without a checksum at the UDP socket. While it is disabled, the UDP socket's filter
-//! empties datagrams without a checksum. Such a datagram is lost and retransmitted; if it came from
-//! a peer's address, the raw socket is enabled permanently, as that peer sets checksums only on
-//! some packets.
+//! For a raw socket the kernel clones every packet addressed to the host before it runs the filter. The raw socket
+//! therefore stays disabled (bound to an unused address) until it is needed: while some queue pair receives datagrams
+//! from any peer, or has a peer that has not yet sent a datagram with a checksum, as this crate always does. While it
+//! is enabled, each datagram is delivered to exactly one of the two sockets: the raw socket's filter drops those with a
+//! checksum or for another port, and the UDP socket's filter drops those without one. While it is disabled, the UDP
+//! socket's filter strips the payload of datagrams without a checksum. Such a datagram is lost and retransmitted; if it
+//! came from a peer's address, the raw socket is enabled permanently, as that peer sets checksums on some packets only.
 //!
-//! A datagram with a checksum never has 0 in that field: UDP transmits a sum of 0 as 0xffff, and if
-//! a network card is to compute the sum, the field holds the sum of the pseudo header, which is not 0.
-//! And Linux neither merges nor segments datagrams without a checksum
-//! (`udp_gro_receive_segment`, `udp_send_skb`), so each is one packet here.
+//! A datagram with a checksum never has 0 in that field: UDP transmits a sum of 0 as 0xffff, and with checksum offload
+//! the field holds the sum of the pseudo header, which is not 0. Linux neither coalesces nor segments datagrams without
+//! a checksum (`udp_gro_receive_segment`, `udp_send_skb`), so each is one packet here.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -32,28 +29,28 @@ use crate::process_fd::ProcessFd;
 use crate::qpn_range::QpnRange;
 use crate::socket::is_nothing_received;
 
-/// The address of a disabled socket: the base of the multicast addresses, which no group has. A raw
-/// socket can be bound more than once, and that needs no privilege.
+/// The address of a disabled socket: the base of the multicast range, which is never assigned to a group. Any number of
+/// raw sockets can bind to it, without privilege.
 const UNUSED_ADDRESS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 0);
 
-/// A raw socket beside a UDP socket.
+/// The raw socket that accompanies a UDP socket.
 pub struct RawSocket {
     socket: ProcessFd,
     local: SocketAddrV4,
     /// The queue pairs whose packets it receives.
     range: QpnRange,
     enabled: AtomicBool,
-    /// It is never disabled again.
+    /// Set once it must never be disabled again.
     permanent: AtomicBool,
 }
 
 impl RawSocket {
-    /// Opens it, disabled, beside the UDP socket that is bound to `local`. From now on that socket
-    /// must keep of datagrams without a checksum what [`RawSocket::unchecked`] returns.
+    /// Opens a raw socket, disabled, for the UDP socket that is bound to `local`. From now on the UDP socket must treat
+    /// datagrams without a checksum as [`RawSocket::unchecked`] says.
     ///
     /// # Errors
     ///
-    /// Mostly EPERM, without CAP_NET_RAW.
+    /// Usually EPERM: the process lacks CAP_NET_RAW.
     pub(crate) fn open(
         local: SocketAddrV4,
         range: QpnRange,
@@ -83,7 +80,7 @@ impl RawSocket {
         })
     }
 
-    /// What the UDP socket must keep of datagrams without a checksum.
+    /// Returns what the UDP socket must keep of datagrams without a checksum.
     pub(crate) fn unchecked(&self) -> Unchecked {
         match self.is_enabled() {
             true => Unchecked::Nothing,
@@ -91,14 +88,14 @@ impl RawSocket {
         }
     }
 
-    /// Accepts datagrams only from these senders.
+    /// Accepts datagrams from these senders only.
     pub(crate) fn accept_from(&self, senders: &Senders) -> io::Result<()> {
         let program = filter::raw(senders, self.local.port(), self.range);
         filter::attach(self.as_fd(), &program)
     }
 
-    /// Receives datagrams without a checksum from now on; `hand_over` then lets the UDP socket drop
-    /// them. In this order a datagram that arrives meanwhile arrives twice instead of never.
+    /// Starts to receive datagrams without a checksum, then calls `hand_over` so that the UDP socket drops them. In
+    /// this order a datagram that arrives in between is received twice rather than never.
     pub(crate) fn enable(&self, hand_over: impl FnOnce(Unchecked) -> io::Result<()>) {
         if self.is_enabled() {
             return;
@@ -108,7 +105,7 @@ impl RawSocket {
             .and_then(|()| hand_over(Unchecked::Nothing));
         match enabled {
             Ok(()) => self.enabled.store(true, Ordering::Relaxed),
-            // The address is gone, or there is no memory. It is tried again at the next connection.
+            // The address is gone, or memory is short. The next connection tries again.
             Err(error) => {
                 tracing::warn!(%error, local = %self.local, "a raw socket stays disabled")
             }
@@ -121,7 +118,7 @@ impl RawSocket {
         self.enable(hand_over);
     }
 
-    /// Disables it, after `hand_over` has let the UDP socket report such datagrams.
+    /// Stops receiving, after `hand_over` has let the UDP socket report such datagrams again.
     pub(crate) fn disable(&self, hand_over: impl FnOnce(Unchecked) -> io::Result<()>) {
         if !self.is_enabled() || self.permanent.load(Ordering::Relaxed) {
             return;
@@ -130,8 +127,8 @@ impl RawSocket {
         match disabled {
             Ok(()) => {
                 self.enabled.store(false, Ordering::Relaxed);
-                // The packets that are left belong to no queue pair, and would wake the progress
-                // thread again and again. No packet is added to them.
+                // Queued packets belong to no queue pair any more, and would wake the progress thread repeatedly. No
+                // more are queued.
                 while matches!(self.receive(&mut [0]), Ok(Some(_))) {}
             }
             Err(error) => {
@@ -140,7 +137,7 @@ impl RawSocket {
         }
     }
 
-    /// Whether it receives anything.
+    /// Returns whether the socket receives anything.
     pub fn is_enabled(&self) -> bool {
         self.enabled.load(Ordering::Relaxed)
     }
@@ -149,12 +146,12 @@ impl RawSocket {
         Ok(rustix::net::bind(&self.socket, &SocketAddrV4::new(to, 0))?)
     }
 
-    /// Its descriptor.
+    /// Returns the descriptor.
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
-    /// Receives one packet, without waiting; returns its length, at most the length of `room`.
+    /// Receives one packet without blocking; returns its length, at most that of `room`.
     pub(crate) fn receive(&self, room: &mut [u8]) -> io::Result<Option<usize>> {
         match rustix::net::recv(&self.socket, room, RecvFlags::DONTWAIT) {
             Ok((len, _)) => Ok(Some(len)),
@@ -163,8 +160,8 @@ impl RawSocket {
         }
     }
 
-    /// Whether a packet is one that only this socket receives. Packets that arrived before its filter
-    /// was attached may be anything.
+    /// Returns whether only this socket receives the packet. Anything may have been queued before the filter was
+    /// attached.
     pub(crate) fn is_for_us(&self, packet: &Ipv4Datagram<'_>) -> bool {
         packet.dst == *self.local.ip()
             && packet.path.dst_port == self.local.port()

@@ -1,9 +1,7 @@
-//! Several sockets at one address and port, among which the kernel selects by the destination's queue
-//! pair number.
+//! Groups of sockets at one address and port, among which the kernel selects by destination queue pair.
 //!
-//! The sockets have `SO_REUSEPORT`, and a classic BPF program, which needs no privilege, returns
-//! the index of a datagram's socket: its place in the order of binding. The program is attached once,
-//! as the kernel loses datagrams while it is replaced.
+//! The sockets set `SO_REUSEPORT`. A classic BPF program, which needs no privilege, maps each datagram to the index of
+//! its socket, in binding order. The program is attached once, as replacing it loses datagrams.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -25,18 +23,16 @@ use crate::process_fd::ProcessFd;
 use crate::qpn_range::{MOST_SHARDS, QpnRange, SHARD_SHIFT};
 use crate::slot::{MANAGEMENT, QPN_MASK, SLOT_SHIFT, Slot};
 
-/// Where a packet has its destination, and the shortest packet that has one.
+/// The offset of the destination in a packet, and the length of the shortest packet that has one.
 const OFFSET: usize = Slot::OFFSET as usize;
 const LEN: usize = OFFSET + 4;
-/// The limit of the proof that the kernel selects among the sockets of one device. It takes well below
-/// a millisecond where a processor is free; with many runnable threads the kernel may deliver a
-/// datagram much later.
+/// How long a device tries to prove that the kernel selects among its sockets. On an idle CPU it takes well below a
+/// millisecond; with many runnable threads the kernel may deliver a datagram much later.
 const PROOF_LIMIT: Duration = Duration::from_secs(5);
 
-/// Loads the bits of the destination's queue pair number from `shift` on.
+/// Loads the destination queue pair number, shifted right by `shift`.
 ///
-/// The data of a program begins with the UDP payload. The result of a datagram that is too short to
-/// load from is 0.
+/// A program sees the UDP payload. If a load reaches past its end, the program returns 0.
 fn load_number(shift: u32) -> [sock_filter; 3] {
     [
         statement(BPF_LD | BPF_W | BPF_ABS, Slot::OFFSET),
@@ -45,8 +41,7 @@ fn load_number(shift: u32) -> [sock_filter; 3] {
     ]
 }
 
-/// The program whose result is the slot of a datagram's destination, or the place of the socket for
-/// management datagrams.
+/// Returns the program that selects the slot of the destination, or the management socket.
 pub(crate) fn by_slot() -> Vec<sock_filter> {
     let [load, mask, shift] = load_number(SLOT_SHIFT);
     vec![
@@ -59,7 +54,7 @@ pub(crate) fn by_slot() -> Vec<sock_filter> {
     ]
 }
 
-/// The program whose result is the shard of a datagram's destination, of `shards`.
+/// Returns the program that selects the shard of the destination, modulo `shards`.
 fn by_shard(shards: usize) -> Vec<sock_filter> {
     let mut program = load_number(SHARD_SHIFT).to_vec();
     program.extend([
@@ -70,14 +65,14 @@ fn by_shard(shards: usize) -> Vec<sock_filter> {
     program
 }
 
-/// Attaches the program of a group by one of its sockets.
+/// Attaches a program to a whole group, through one of its sockets.
 pub(crate) fn steer(socket: BorrowedFd<'_>, program: &[sock_filter]) -> Result<()> {
     filter::set_program(socket, libc::SO_ATTACH_REUSEPORT_CBPF, program)
         .map_err(|source| Error::os("setsockopt(SO_ATTACH_REUSEPORT_CBPF)", source))
 }
 
-/// Adds sockets to one that is bound, for the shards of its device; returns all of them, by shard. The
-/// first one was bound alone, which proved that nothing else had the address.
+/// Adds the sockets of the device's other shards to `first`; returns all of them, by shard. `first` must have been
+/// bound without `SO_REUSEPORT`, which proved that no other socket had the address.
 pub(crate) fn add_shards(
     first: UdpSocket,
     address: SocketAddr,
@@ -90,7 +85,7 @@ pub(crate) fn add_shards(
         let socket = bind(address).map_err(|source| Error::binding(address, source))?;
         sockets.push(socket);
         if shard == 1 {
-            // The second one made the group.
+            // The group exists once its second socket is bound.
             steer(sockets[0].as_fd(), &by_shard(shards))?;
         }
     }
@@ -99,7 +94,7 @@ pub(crate) fn add_shards(
     Ok(sockets)
 }
 
-/// Binds a socket that may be one of a group.
+/// Binds a socket that others may join in a group.
 pub(crate) fn bind(address: SocketAddr) -> io::Result<ProcessFd> {
     let socket = unbound(address)?;
     sockopt::set_socket_reuseport(&socket, true)?;
@@ -107,7 +102,7 @@ pub(crate) fn bind(address: SocketAddr) -> io::Result<ProcessFd> {
     Ok(socket)
 }
 
-/// Binds a socket that has its port for itself.
+/// Binds a socket that must be the only one at its port.
 pub(crate) fn bind_alone(address: SocketAddr) -> io::Result<ProcessFd> {
     let socket = unbound(address)?;
     rustix::net::bind(&socket, &address)?;
@@ -124,9 +119,8 @@ fn unbound(address: SocketAddr) -> io::Result<ProcessFd> {
     Ok(ProcessFd::from(socket))
 }
 
-/// Sends a datagram to the number that `number` returns for each index, and receives it from the
-/// socket of that index. That fails if sockets of something else are in the group, which the kernel
-/// counts too.
+/// Sends a datagram to the queue pair `number(index)` for each index, and expects it at the socket of that index. Fails
+/// if foreign sockets are in the group, as the kernel's indexes include them.
 pub(crate) fn prove(
     sockets: &[ProcessFd],
     number: impl Fn(usize) -> Qpn,
@@ -150,7 +144,7 @@ pub(crate) fn prove(
                 return Err(Error::PortSharing { address, reason });
             }
             let mut bytes = [0; LEN];
-            // Others come from peers of a process that was there before.
+            // Other datagrams come from peers of a process that had the port before.
             let received = rustix::net::recvfrom(socket, &mut bytes, RecvFlags::DONTWAIT);
             if let Ok((LEN, _, Some(from))) = received
                 && bytes == datagram
@@ -163,7 +157,7 @@ pub(crate) fn prove(
     Ok(())
 }
 
-/// Whether two addresses are the same, but for the interface of an IPv6 address.
+/// Returns whether two addresses are equal, ignoring the scope of an IPv6 address.
 fn is_same(one: SocketAddr, other: SocketAddr) -> bool {
     (one.ip(), one.port()) == (other.ip(), other.port())
 }
@@ -175,20 +169,20 @@ fn wait_readable(socket: BorrowedFd<'_>, deadline: Deadline) -> bool {
             return false;
         };
         match rustix::event::poll(&mut fds, Some(&left)) {
-            // A signal of the program says nothing of the socket.
+            // An interrupting signal says nothing about the socket.
             Err(Errno::INTR) if !deadline.has_passed() => {}
             ready => return ready == Ok(1),
         }
     }
 }
 
-/// Drops the datagrams that a socket has received.
+/// Discards the datagrams queued at a socket.
 pub fn drain(socket: BorrowedFd<'_>) {
-    /// More datagrams than a receive buffer holds.
+    /// More datagrams than any receive buffer holds.
     const MOST: usize = 1 << 20;
     for _ in 0..MOST {
         let received = rustix::net::recv(socket, &mut [0_u8; 1], RecvFlags::DONTWAIT);
-        // Other errors come from earlier sends.
+        // Other errors stem from earlier sends.
         if received.is_err_and(|error| error == Errno::AGAIN) {
             break;
         }

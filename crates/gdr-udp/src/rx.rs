@@ -1,4 +1,4 @@
-//! The receive path: datagrams of the UDP socket, and of the raw socket beside it.
+//! The receive path: datagrams from the UDP socket and its raw socket.
 
 use std::io::IoSliceMut;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -15,52 +15,51 @@ use crate::raw_socket::RawSocket;
 use crate::single_datagram;
 use crate::socket::Socket;
 
-/// How many merged datagrams one system call receives while many arrive. More would only evict each
-/// other from the CPU's cache.
+/// How many buffers one system call fills under load. More would only evict one another from the CPU cache.
 const RECEIVES: usize = 4;
-/// Bytes for one of them.
+/// The size of each buffer: room for the longest coalesced datagram.
 const RECEIVE_LEN: usize = 1 << 16;
 
-/// How many packets of the raw socket one poll receives; the kernel merges none of them.
+/// How many packets one poll of the raw socket receives; the kernel coalesces none of them.
 const RAW_RECEIVES: usize = 32;
-/// Bytes for one of them: the longest packet, and one byte by which a longer one is detected.
+/// The size of each buffer: the longest packet, plus one byte to detect longer ones.
 const RAW_LEN: usize = Ipv4Datagram::HEADERS + MAX_DATAGRAM + 1;
-/// How many polls of the UDP socket there are for each of the raw socket while nothing arrives
-/// there: a poll is a system call.
+/// While the raw socket is idle, one in this many polls includes it, as a poll is a system call.
 const RAW_EVERY: u32 = 16;
-/// How many polls of the raw socket may find nothing before it is polled that rarely.
+/// After this many empty polls in a row, the raw socket counts as idle.
 const RAW_POLLS: u32 = 4096;
 
-/// A datagram that arrived.
+/// A received datagram.
 pub struct Datagram<'a> {
-    /// Its sender.
+    /// The sender's address.
     pub source: SocketAddr,
-    /// The UDP payload; empty if the headers before it are malformed.
+    /// The UDP payload; empty if the headers in front of it are malformed.
     pub payload: &'a [u8],
     check: Check<'a>,
 }
 
-/// How the ICRC of a datagram is checked.
+/// How the ICRC of a datagram is verified.
 enum Check<'a> {
-    /// The datagram came by the UDP socket, which hides a field that the ICRC covers over IPv4. It
-    /// is the one at `position` among those that the kernel merged.
+    /// From the UDP socket, which over IPv4 hides a field that the ICRC covers. `position` is the index among coalesced
+    /// datagrams.
     Udp {
         socket: &'a Socket,
         partial: &'a PartialIcrc,
         position: usize,
     },
-    /// The datagram came by the raw socket, with all its headers.
+    /// From the raw socket, with all headers.
     Raw(Path, Grh),
-    /// It came by shared memory, which changes nothing, with this many bytes.
+    /// Through shared memory, which cannot corrupt it; with the packet's length.
     Memory(&'a Socket, usize),
-    /// It came by the socket of this multicast group, and was checked.
+    /// From the socket of this multicast group, and already verified.
     Group(SocketAddr),
-    /// The headers before it are malformed.
+    /// The headers in front of the payload are malformed.
     Malformed,
 }
 
 impl<'a> Datagram<'a> {
-    /// A packet of `len` bytes that came by shared memory, as if it had come to the socket. `payload` may lack the end.
+    /// Returns a packet of `len` bytes that came through shared memory, as if `socket` had received it. `payload` may
+    /// be truncated.
     pub fn by_memory(
         source: SocketAddr,
         payload: &'a [u8],
@@ -74,7 +73,7 @@ impl<'a> Datagram<'a> {
         }
     }
 
-    /// A packet to a multicast group, whose ICRC was checked.
+    /// Returns a packet to a multicast group whose ICRC is already verified.
     pub fn of_group(source: SocketAddr, payload: &'a [u8], group: SocketAddr) -> Self {
         Self {
             source,
@@ -83,7 +82,7 @@ impl<'a> Datagram<'a> {
         }
     }
 
-    /// The multicast group that it was sent to.
+    /// Returns the multicast group that the packet was sent to.
     pub fn group(&self) -> Option<SocketAddr> {
         match self.check {
             Check::Group(group) => Some(group),
@@ -91,8 +90,8 @@ impl<'a> Datagram<'a> {
         }
     }
 
-    /// Whether its ICRC is correct, as far as can be seen.
-    // For the usual one of its two callers.
+    /// Returns whether the ICRC is correct, as far as it can be verified.
+    // Inlined for the more frequent of its two callers.
     #[inline(always)]
     pub fn is_intact(&self) -> bool {
         match &self.check {
@@ -107,7 +106,7 @@ impl<'a> Datagram<'a> {
         }
     }
 
-    /// Its length, with what is not in its bytes.
+    /// Returns the packet's length, including bytes that `payload` lacks.
     #[expect(clippy::len_without_is_empty, reason = "it is the length on the wire")]
     pub fn len(&self) -> usize {
         match self.check {
@@ -116,8 +115,8 @@ impl<'a> Datagram<'a> {
         }
     }
 
-    /// Its network header. A UDP socket reports only some fields, and for the others the header has
-    /// what this crate sends. `None` if the headers are malformed.
+    /// Returns the network header; `None` if the headers are malformed. A UDP socket reports only some of its fields;
+    /// the others are set as this crate sends them.
     pub fn grh(&self) -> Option<Grh> {
         match &self.check {
             Check::Udp {
@@ -139,21 +138,21 @@ impl<'a> Datagram<'a> {
         }
     }
 
-    /// Whether its sender sets UDP checksums: while there is a raw socket, only datagrams with one come by
-    /// the UDP socket. Shared memory carries packets of devices such as this one only.
+    /// Returns whether the sender is known to set UDP checksums. While there is a raw socket, the UDP socket delivers
+    /// only datagrams with a checksum; shared memory carries packets of this crate's devices only.
     pub fn shows_checksums(&self) -> bool {
         matches!(self.check, Check::Udp { .. } | Check::Memory(..))
     }
 }
 
-/// Buffers for received datagrams.
+/// Receive buffers, and the packets in them.
 pub struct Rx {
     socket: Arc<Socket>,
     bytes: Box<[u8]>,
     metas: [RecvMeta; RECEIVES],
     count: usize,
-    /// How many to receive at once: one while one arrives at a time, as the kernel's search for
-    /// another would only delay it.
+    /// How many buffers to fill next: one while datagrams arrive singly, as looking for a second would only add
+    /// latency.
     wanted: usize,
     partial: PartialIcrc,
     raw: Option<RawRx>,
@@ -172,7 +171,7 @@ impl Rx {
         }
     }
 
-    /// Receives what has arrived, without waiting; returns whether there was anything.
+    /// Receives what is queued, without blocking. Returns whether there was anything.
     ///
     /// # Errors
     /// [`Error::Os`].
@@ -207,7 +206,7 @@ impl Rx {
         Ok(any)
     }
 
-    /// Forgets what was received.
+    /// Discards the received datagrams.
     pub fn clear(&mut self) {
         self.count = 0;
         if let Some(raw) = &mut self.raw {
@@ -215,12 +214,12 @@ impl Rx {
         }
     }
 
-    /// Whether there are datagrams that were received.
+    /// Returns whether there are received datagrams.
     pub fn has_any(&self) -> bool {
         self.count > 0 || self.raw.as_ref().is_some_and(|raw| raw.count > 0)
     }
 
-    /// The datagrams that were received.
+    /// Returns the received datagrams.
     pub fn datagrams(&self) -> impl Iterator<Item = Datagram<'_>> {
         let socket = &*self.socket;
         let rooms = self.bytes.chunks(RECEIVE_LEN);
@@ -243,14 +242,14 @@ impl Rx {
     }
 }
 
-/// Buffers for packets of the raw socket.
+/// Receive buffers of the raw socket.
 struct RawRx {
     bytes: Box<[u8]>,
     lens: [usize; RAW_RECEIVES],
     count: usize,
-    /// Polls of the UDP socket since the last one of this.
+    /// Polls of the UDP socket since this one was last polled.
     skipped: u32,
-    /// How many more polls may find nothing before it is polled rarely.
+    /// Empty polls left before it counts as idle.
     polls_left: u32,
 }
 
@@ -265,7 +264,7 @@ impl RawRx {
         }
     }
 
-    /// Receives what has arrived, if a poll is due.
+    /// Receives what is queued, if a poll is due.
     fn receive(&mut self, socket: &RawSocket) -> Result<bool> {
         self.count = 0;
         self.skipped += 1;
@@ -297,7 +296,7 @@ impl RawRx {
                 check: Check::Raw(read.path, Grh::of_ipv4(read.header)),
             }),
             Ok(_) => None,
-            // It is counted where its payload is parsed.
+            // Counted later, where the payload is parsed.
             Err(_) => Some(Datagram {
                 source: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
                 payload: &[],

@@ -1,7 +1,7 @@
-//! Sending and receiving one datagram by one system call.
+//! Sending and receiving a single datagram per system call.
 //!
-//! quinn-udp prepares each call for 32 datagrams and their control messages. While one arrives at a time,
-//! that preparation was most of the instructions of a round trip outside the kernel.
+//! quinn-udp prepares each call for 32 datagrams with control messages. With one datagram at a time, that preparation
+//! was most of the user-space instructions of a round trip.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -15,21 +15,21 @@ use crate::process_fd::ProcessFd;
 use crate::socket::is_nothing_received;
 use crate::socket_option;
 
-/// Room for one control message that holds an int.
+/// Space for one control message that carries an int.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Control {
     header: libc::cmsghdr,
     value: libc::c_int,
-    /// The kernel pads to the alignment of the header.
+    /// The kernel pads the message to the header's alignment.
     padding: libc::c_int,
 }
 
-// SAFETY: the macro computes with its argument alone.
+// SAFETY: CMSG_SPACE only computes with its argument.
 const _: () = assert!(size_of::<Control>() == unsafe { libc::CMSG_SPACE(4) } as usize);
 
-/// Leaves the control message of [`receive`] as the only one that a socket adds: quinn-udp asks for time,
-/// destination and type of service of each datagram, which the kernel looks up and copies.
+/// Turns off all control messages that [`receive`] does not read. quinn-udp requests each datagram's timestamp,
+/// destination and type of service, which the kernel would look up and copy.
 pub(crate) fn omit_control_messages(socket: &ProcessFd) {
     let options = [
         (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS),
@@ -40,19 +40,19 @@ pub(crate) fn omit_control_messages(socket: &ProcessFd) {
     ];
     let off: libc::c_int = 0;
     for option in options {
-        // One that the socket does not have is refused, and is off.
+        // The kernel refuses an option that the socket's family lacks, which is then off anyway.
         let _ = socket_option::set(socket.as_fd(), option, &off);
     }
 }
 
-/// Receives one datagram, or several that the kernel merged, without waiting, from a socket for which
-/// [`omit_control_messages`] was called; returns how many.
+/// Receives one datagram, or several that the kernel coalesced, without blocking; returns their number. The socket must
+/// have gone through [`omit_control_messages`].
 pub(crate) fn receive(
     socket: BorrowedFd<'_>,
     room: &mut [u8],
     meta: &mut RecvMeta,
 ) -> io::Result<usize> {
-    // SAFETY: zeros are valid for these structures of the C library.
+    // SAFETY: these C structures consist of integers and pointers, for which all zeros are valid.
     let (mut name, mut control, mut message) = unsafe {
         (
             MaybeUninit::<libc::sockaddr_in6>::zeroed().assume_init(),
@@ -70,10 +70,10 @@ pub(crate) fn receive(
     message.msg_iovlen = 1;
     message.msg_control = (&raw mut control).cast();
     message.msg_controllen = size_of_val(&control) as _;
-    // recvmsg(3) is a point at which threads can be cancelled, for which glibc works before and after the
-    // system call.
-    // SAFETY: the message names a socket address, a buffer and a control buffer with their lengths, none of
-    // which is used otherwise until the call ends. The kernel writes initialized bytes.
+    // Calls the kernel directly: recvmsg(3) is a cancellation point, for which glibc does extra work around the system
+    // call.
+    // SAFETY: `message` points to a socket address, a buffer and a control buffer with their true lengths, and nothing
+    // else accesses them during the call. The kernel writes only initialized bytes.
     let received = unsafe {
         libc::syscall(
             libc::SYS_recvmsg,
@@ -89,7 +89,7 @@ pub(crate) fn receive(
             false => Err(error),
         };
     };
-    // Zeros where the kernel added none.
+    // All zeros if the kernel added no control message.
     let kind = (control.header.cmsg_level, control.header.cmsg_type);
     let merged = kind == (libc::SOL_UDP, libc::UDP_GRO);
     meta.len = len;
@@ -101,11 +101,11 @@ pub(crate) fn receive(
     Ok(1)
 }
 
-/// The address that the kernel wrote, of either family.
+/// Converts an address that the kernel wrote, of either family.
 fn source(name: &libc::sockaddr_in6) -> io::Result<SocketAddr> {
     match name.sin6_family.into() {
         libc::AF_INET => {
-            // SAFETY: the address of the other family is shorter, not stricter aligned, and any bytes are
+            // SAFETY: `sockaddr_in` is no larger and no more strictly aligned than `sockaddr_in6`, and any bytes are
             // valid for it.
             let name = unsafe { &*(&raw const *name).cast::<libc::sockaddr_in>() };
             let address = Ipv4Addr::from(name.sin_addr.s_addr.to_ne_bytes());
@@ -123,7 +123,7 @@ fn source(name: &libc::sockaddr_in6) -> io::Result<SocketAddr> {
     }
 }
 
-/// Sends one datagram.
+/// Sends one datagram without blocking.
 pub(crate) fn send(socket: BorrowedFd<'_>, to: &SocketAddr, contents: &[u8]) -> io::Result<()> {
     let call = || rustix::net::sendto(socket, contents, SendFlags::empty(), to);
     rustix::io::retry_on_intr(call)?;
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
     use crate::socket::Socket;
 
-    /// A socket that receives what it sends.
+    /// Returns a socket that accepts datagrams from its own address.
     fn socket(ip: &str) -> Socket {
         let ip: IpAddr = ip.parse().unwrap();
         let socket = Socket::bind(SocketAddr::new(ip, 0), 1 << 20).unwrap();
@@ -145,7 +145,7 @@ mod tests {
         socket
     }
 
-    /// Receives what comes next.
+    /// Spins until a datagram arrives.
     fn next(socket: &Socket, room: &mut [u8]) -> RecvMeta {
         let mut meta = RecvMeta::default();
         while receive(socket.as_fd(), room, &mut meta).unwrap() == 0 {

@@ -1,4 +1,4 @@
-//! The UDP socket.
+//! The UDP socket of a device.
 
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -29,41 +29,41 @@ use crate::reuseport;
 use crate::single_datagram;
 use crate::socket_option;
 
-/// An unconnected socket that forbids fragmentation. Linux then writes 0 into IPv4's identification
-/// field, and counts up from there over the segments of one send; the ICRC covers that field.
+/// An unconnected UDP socket that forbids fragmentation. Linux then sets IPv4's identification to 0, and counts up from
+/// there over the segments of one send. The ICRC covers that field.
 pub struct Socket {
     socket: ProcessFd,
     state: UdpSocketState,
     local: SocketAddr,
     receive_buffer: usize,
-    /// For packets of connections, if those have source ports of their own.
+    /// Transmit sockets for connections, if those have source ports of their own.
     flows: Option<Flows>,
-    /// For packets without a UDP checksum, over IPv4 and if this process has CAP_NET_RAW.
+    /// Receives packets without a UDP checksum; over IPv4, if the process has CAP_NET_RAW.
     raw: Option<RawSocket>,
-    /// For raw packets, from the first queue pair on that asks for it.
+    /// Carries raw packets; opened for the first queue pair that asks for them.
     packets: OnceLock<PacketSocket>,
-    /// The datagrams that the kernel passes.
+    /// The senders that the kernel filter currently admits.
     senders: Mutex<Senders>,
-    /// What the kernel dropped while the socket was another device's.
+    /// Drops that the kernel counted while the socket belonged to another device.
     earlier_drops: u64,
     range: QpnRange,
-    /// What the device has of the port. It comes last: the port is free for others when the sockets are
-    /// closed.
+    /// The device's claim to the port. Declared last: once it is dropped others may take the port, so the sockets must
+    /// be closed by then.
     port: Arc<Port>,
 }
 
-/// What a device has of its UDP port, besides its sockets.
+/// A device's claim to its UDP port.
 enum Port {
-    /// All of it, by a single socket.
+    /// The whole port, through a single socket.
     Exclusive,
-    /// All of it, by sockets that others could join but for this name.
+    /// The whole port, through several sockets; the name keeps port groups from joining them.
     Sole { _name: SolePort },
-    /// Slots of it.
+    /// Slots of a port group.
     Shared(PortGroup),
 }
 
 impl Socket {
-    /// Binds the sockets of a device, one for each shard; port 0 takes a free one.
+    /// Binds the sockets of a device, one per shard. Port 0 picks a free port.
     pub fn bind_shards(options: &SocketOptions, shards: Shards) -> Result<Vec<Self>> {
         let address = options.address;
         let ip = address.ip();
@@ -86,7 +86,7 @@ impl Socket {
         sockets.into_iter().enumerate().map(new).collect()
     }
 
-    /// Binds the only socket of a device that has its port for itself.
+    /// Binds the only socket of a device that has the port to itself.
     #[cfg(test)]
     pub(crate) fn bind(address: SocketAddr, wanted: usize) -> Result<Self> {
         let options = SocketOptions {
@@ -98,7 +98,7 @@ impl Socket {
         Ok(Self::bind_shards(&options, Shards::Exactly(1))?.remove(0))
     }
 
-    /// Prepares a socket that is bound.
+    /// Configures a bound socket.
     fn new(
         socket: ProcessFd,
         range: QpnRange,
@@ -106,7 +106,7 @@ impl Socket {
         port: Arc<Port>,
     ) -> Result<Self> {
         let wanted = options.receive_buffer;
-        // The forced option may exceed net.core.rmem_max and needs CAP_NET_ADMIN.
+        // SO_RCVBUFFORCE may exceed net.core.rmem_max, but needs CAP_NET_ADMIN.
         if sockopt::set_socket_recv_buffer_size_force(&socket, wanted).is_err() {
             sockopt::set_socket_recv_buffer_size(&socket, wanted)
                 .map_err(|errno| Error::os("setsockopt(SO_RCVBUF)", errno))?;
@@ -151,12 +151,12 @@ impl Socket {
             port,
         };
         socket.accept_from([].iter(), [].iter())?;
-        // What arrived before the filter is for an earlier device, or for none.
+        // Anything queued before the filter was attached belongs to an earlier device, or to none.
         reuseport::drain(socket.as_fd());
         Ok(socket)
     }
 
-    /// The socket for management datagrams.
+    /// Returns a new descriptor of the socket for management datagrams.
     ///
     /// # Errors
     /// [`Error::PortNotShared`] unless the port is shared; [`Error::Os`].
@@ -169,8 +169,8 @@ impl Socket {
         }
     }
 
-    /// Lets the kernel drop datagrams from other addresses, except for those for the queue pairs
-    /// that are `open` to all, unless there are too many of either to list.
+    /// Lets the kernel drop datagrams from addresses that are not listed, except those for queue pairs in `open`. If
+    /// either list is too long for a filter, everything is accepted.
     pub fn accept_from<'a>(
         &self,
         addresses: impl ExactSizeIterator<Item = &'a IpAddr>,
@@ -194,37 +194,36 @@ impl Socket {
         filter::attach(self.as_fd(), &filter::udp(senders, unchecked))
     }
 
-    /// What the UDP socket keeps of datagrams without a checksum.
+    /// Returns what the UDP socket keeps of datagrams without a checksum.
     fn unchecked(&self) -> Unchecked {
         self.raw
             .as_ref()
             .map_or(Unchecked::Whole, RawSocket::unchecked)
     }
 
-    /// How many datagrams the kernel dropped at the UDP socket, because of its filter or for lack of
-    /// room.
+    /// Returns how many datagrams the kernel dropped at the UDP socket, by its filter or for lack of buffer space.
     pub fn kernel_drops(&self) -> u64 {
         dropped(&self.socket).saturating_sub(self.earlier_drops)
     }
 
-    /// Returns a queue pair number that the kernel passes to this socket; consecutive arguments give
-    /// different ones.
+    /// Returns a queue pair number whose packets the kernel delivers to this socket. Consecutive arguments give
+    /// distinct numbers.
     pub fn own_qpn(&self, number: u32) -> Qpn {
         self.range.qpn(number)
     }
 
-    /// Whether the kernel passes packets for this queue pair number to this socket.
+    /// Returns whether the kernel delivers packets for this queue pair number to this socket.
     pub fn owns(&self, qpn: Qpn) -> bool {
         let bits = self.range.mask_and_value();
         bits.is_none_or(|(mask, value)| qpn.get() & mask == value)
     }
 
-    /// The queue pair numbers whose packets the kernel passes to this socket.
+    /// Returns the queue pair numbers whose packets the kernel delivers to this socket.
     pub fn range(&self) -> QpnRange {
         self.range
     }
 
-    /// The UDP ports from which packets of connections leave.
+    /// Returns which UDP ports connections send from.
     pub fn source_port(&self) -> SourcePort {
         match self.flows {
             None => SourcePort::OfAddress,
@@ -232,8 +231,8 @@ impl Socket {
         }
     }
 
-    /// Prepares to send from a queue pair to one of a peer. Without a source port for both, packets
-    /// leave from the port of the device.
+    /// Prepares to send from queue pair `own` to the peer's `peer`. If no source port can be bound, their packets leave
+    /// from the device's port.
     pub fn open_flow(&self, own: Qpn, peer: Qpn) {
         let Some(flows) = &self.flows else {
             return;
@@ -247,24 +246,24 @@ impl Socket {
         }
     }
 
-    /// The address from which a packet leaves.
+    /// Returns the address that a packet is sent from.
     fn source_of(&self, packet: &[u8]) -> SocketAddr {
         let flow = self.flows.as_ref().and_then(|flows| flows.of(packet));
         flow.map_or(self.local, Flow::local)
     }
 
-    /// Whether two packets leave from one port.
+    /// Returns whether two packets are sent from the same port.
     pub(crate) fn is_same_flow(&self, one: &[u8], other: &[u8]) -> bool {
         self.flows.is_none() || self.source_of(one) == self.source_of(other)
     }
 
-    /// The descriptor that the last send without room waits for.
+    /// Returns the descriptor to poll for writability after a send that would have blocked.
     pub fn blocked_fd(&self) -> BorrowedFd<'_> {
         let flow = self.flows.as_ref().and_then(Flows::blocked);
         flow.unwrap_or_else(|| self.as_fd())
     }
 
-    /// Whether a datagram has arrived, or the socket failed.
+    /// Returns whether a datagram is queued, or the socket has failed.
     pub fn is_readable(&self) -> bool {
         let udp = PollFd::from_borrowed_fd(self.as_fd(), PollFlags::IN);
         let now = Timespec {
@@ -281,51 +280,51 @@ impl Socket {
             all.extend(packets.map(|packets| PollFd::new(packets, PollFlags::IN)));
             rustix::event::poll(&mut all, Some(&now))
         };
-        // If poll(2) fails, receiving reports why.
+        // If poll(2) fails, the following receive reports why.
         !matches!(ready, Ok(0))
     }
 
-    /// How many packets one segmented send can carry.
+    /// Returns how many packets one segmented send (GSO) can carry.
     pub(crate) fn max_segments(&self) -> usize {
         self.state.max_gso_segments()
     }
 
-    /// Where it receives.
+    /// Returns the local address.
     pub fn local(&self) -> SocketAddr {
         self.local
     }
 
-    /// How many bytes the kernel queues for this socket, its bookkeeping included.
+    /// Returns the receive buffer size in bytes, including the kernel's bookkeeping.
     pub fn receive_buffer(&self) -> usize {
         self.receive_buffer
     }
 
-    /// The descriptor.
+    /// Returns the descriptor of the UDP socket.
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
-    /// The raw socket beside it, if this process may have one.
+    /// Returns the raw socket, if this process was allowed to open one.
     pub fn raw(&self) -> Option<&RawSocket> {
         self.raw.as_ref()
     }
 
-    /// The packet socket, if it was opened.
+    /// Returns the packet socket, if it is open.
     pub fn packets(&self) -> Option<&PacketSocket> {
         self.packets.get()
     }
 
-    /// Opens the packet socket of the interface that has the address, unless it is open.
+    /// Opens the packet socket on the interface that has the device's address, unless it is open.
     pub fn open_packets(&self) -> Result<()> {
         if self.packets.get().is_none() {
             let opened = PacketSocket::open(self.local.ip(), self.receive_buffer / 2)?;
-            // Another thread may have opened one meanwhile; this one is closed then.
+            // If another thread has opened one meanwhile, this one closes.
             self.packets.get_or_init(|| opened);
         }
         Ok(())
     }
 
-    /// Lets the raw socket, if there is one, receive packets without a checksum.
+    /// Starts receiving packets without a checksum, if there is a raw socket.
     pub fn enable_raw(&self) {
         if let Some(raw) = &self.raw {
             raw.enable(|unchecked| self.filter(&lock(&self.senders), unchecked));
@@ -339,15 +338,15 @@ impl Socket {
         }
     }
 
-    /// Disables the raw socket: no peer is expected to send packets without a checksum.
+    /// Disables the raw socket, when no peer is expected to send packets without a checksum.
     pub fn disable_raw(&self) {
         if let Some(raw) = &self.raw {
             raw.disable(|unchecked| self.filter(&lock(&self.senders), unchecked));
         }
     }
 
-    /// How thoroughly an arriving packet is checked. The ICRC covers IPv4's identification field,
-    /// which a UDP socket does not report.
+    /// Returns how thoroughly received packets are checked. The ICRC covers IPv4's identification field, which a UDP
+    /// socket does not report.
     pub fn integrity(&self) -> Integrity {
         match (self.local, &self.raw) {
             (SocketAddr::V6(_), _) => Integrity::Icrc,
@@ -356,7 +355,7 @@ impl Socket {
         }
     }
 
-    /// The header fields that the ICRC covers.
+    /// Returns the header fields that the ICRC covers; `None` if the address families differ.
     pub fn path(src: SocketAddr, dst: SocketAddr, identification: u16) -> Option<Path> {
         let ip = match (src.ip(), dst.ip()) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => Ip::V4 {
@@ -375,8 +374,7 @@ impl Socket {
         })
     }
 
-    /// Whether the ICRC of a received datagram is correct. It is the one at `position` among those
-    /// that the kernel merged.
+    /// Returns whether the ICRC of a received datagram is correct. `position` is its index among coalesced datagrams.
     pub(crate) fn is_intact(
         &self,
         partial: &PartialIcrc,
@@ -384,12 +382,13 @@ impl Socket {
         position: usize,
         datagram: &[u8],
     ) -> bool {
-        // If the sender is a socket such as this one, this identification is mostly right.
+        // A good guess if the sender is a socket like this one, which counts up from 0.
         let path = Self::path(src, self.local, position as u16);
         path.is_some_and(|path| partial.is_intact(&path, datagram))
     }
 
-    /// Receives datagrams, each merged from many by the kernel, without waiting.
+    /// Receives datagrams, each possibly coalesced from several, without blocking. Returns how many buffers were
+    /// filled.
     pub(crate) fn receive(
         &self,
         rooms: &mut [IoSliceMut<'_>],
@@ -404,7 +403,7 @@ impl Socket {
         }
     }
 
-    /// Writes the ICRC of a packet, the one at `position` of a segmented send.
+    /// Writes the ICRC of the packet at index `position` of a segmented send.
     pub(crate) fn seal(
         &self,
         icrc: &IcrcCache,
@@ -412,7 +411,7 @@ impl Socket {
         position: usize,
         datagram: &mut [u8],
     ) {
-        // A batch has fewer segments than the field has numbers.
+        // No truncation: a batch has fewer than 2^16 segments.
         if let Some(path) = Self::path(self.source_of(datagram), dst, position as u16) {
             icrc.seal(&path, datagram);
         }
@@ -450,7 +449,7 @@ impl Socket {
 }
 
 impl Port {
-    /// Binds the sockets of a device that has its port for itself.
+    /// Binds the sockets of a device that has the port to itself.
     fn bind(address: SocketAddr, shards: Shards) -> Result<(Self, Vec<ProcessFd>)> {
         let first = UdpSocket::bind(address).map_err(|source| Error::binding(address, source))?;
         if shards.most() == 1 {
@@ -461,7 +460,7 @@ impl Port {
             .map_err(|source| Error::os("getsockname", source))?;
         let name = match claim_port(address)? {
             Some(name) => name,
-            // Any process can have taken the name. A single socket needs none.
+            // Any process can have taken the name. A single socket does without.
             None if shards.fewest() == 1 => {
                 tracing::debug!(%address, "another process has the name of the port; there is one shard");
                 return Ok((Self::Exclusive, vec![OwnedFd::from(first).into()]));
@@ -480,7 +479,7 @@ impl Port {
         }
     }
 
-    /// The queue pair numbers of the socket of a shard, of `count`.
+    /// Returns the queue pair numbers of shard `shard` of `count`.
     fn range(&self, shard: usize, count: usize) -> QpnRange {
         match self {
             Self::Shared(group) => QpnRange::Slot(group.slots()[shard]),
@@ -490,9 +489,9 @@ impl Port {
     }
 }
 
-/// Gives a socket less room for sent packets than there is for received ones, `receive_buffer`. On one
-/// host, sent packets count until the receiver has received them: the sender waits before the receiver's
-/// kernel drops packets.
+/// Makes the send buffer smaller than the receive buffer of `receive_buffer` bytes. Between sockets of one host, a
+/// datagram counts against the send buffer until it is received, so the sender blocks before the receiver's kernel
+/// drops packets.
 fn limit_sending(socket: BorrowedFd<'_>, receive_buffer: usize) -> io::Result<()> {
     let send_buffer = receive_buffer / 4; // The kernel doubles what is set.
     if sockopt::set_socket_send_buffer_size_force(socket, send_buffer).is_err() {
@@ -501,13 +500,13 @@ fn limit_sending(socket: BorrowedFd<'_>, receive_buffer: usize) -> io::Result<()
     Ok(())
 }
 
-/// How many datagrams the kernel has dropped at a socket.
+/// Returns how many datagrams the kernel has dropped at a socket.
 fn dropped(socket: &ProcessFd) -> u64 {
-    /// `SK_MEMINFO_DROPS` of linux/sock_diag.h, and how many such numbers there are.
+    /// `SK_MEMINFO_DROPS` of linux/sock_diag.h: an index into an array of counters, here as its last.
     const DROPS: usize = 8;
     let mut numbers = [0_u32; DROPS + 1];
     let mut len = size_of_val(&numbers) as libc::socklen_t;
-    // SAFETY: the option fills at most `len` bytes of the array, which lives for the call.
+    // SAFETY: the option writes at most `len` bytes of the array; both outlive the call.
     let result = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
@@ -519,13 +518,13 @@ fn dropped(socket: &ProcessFd) -> u64 {
     };
     match result {
         0 => numbers[DROPS].into(),
-        // Linux before 4.12 does not have this option.
+        // Linux before 4.12 lacks this option.
         _ => 0,
     }
 }
 
-/// Whether an error of receiving means that there is no datagram. An ICMP error of an earlier send
-/// is also reported there; it is ignored, as the retries of the connection detect a lost peer.
+/// Returns whether a receive error means that nothing is queued. The socket also reports ICMP errors of earlier sends
+/// here; they are ignored, as a connection's retries detect a lost peer.
 pub(crate) fn is_nothing_received(kind: io::ErrorKind) -> bool {
     matches!(
         kind,
@@ -533,8 +532,8 @@ pub(crate) fn is_nothing_received(kind: io::ErrorKind) -> bool {
     )
 }
 
-/// Accepts datagrams over IPv6 without a UDP checksum, which Linux drops by default: rxe and network
-/// cards set none, as RoCE's own CRC covers more.
+/// Accepts IPv6 datagrams without a UDP checksum, which Linux drops by default. Linux's rxe and network cards send such
+/// packets, as RoCE's own CRC covers more.
 pub fn accept_without_checksum(socket: &ProcessFd) -> io::Result<()> {
     let on: libc::c_int = 1;
     let option = (libc::IPPROTO_UDP, libc::UDP_NO_CHECK6_RX);

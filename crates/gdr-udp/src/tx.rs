@@ -1,4 +1,4 @@
-//! Batches of packets that leave the UDP socket.
+//! Transmit batches of the UDP socket.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,45 +10,45 @@ use gdr_roce::wire::icrc::IcrcCache;
 use crate::qpn_range::steering_bits;
 use crate::socket::Socket;
 
-/// The longest UDP payload over IPv4: 65535 bytes less the IP and UDP headers. To the kernel, one
-/// segmented send is one such datagram.
+/// The longest UDP payload over IPv4: 65535 bytes less the IP and UDP headers. To the kernel, a segmented send is one
+/// such datagram.
 const MOST_BYTES: usize = 65_507;
-/// The room of a batch: what can be sent at once, and one more packet.
+/// The buffer size: the longest send, and one more packet.
 const BATCH: usize = MOST_BYTES + MAX_DATAGRAM;
 
-/// Packets to one destination for one system call: all of one length, except for the last, which
-/// may be shorter. The queue pairs there have numbers of one slot and one shard: the kernel passes what
-/// is sent together to one socket, by the first packet.
+/// Packets to one destination that share a system call. All have the same length, except that the last may be shorter.
+/// Their destination queue pairs share slot and shard, because the receiving kernel delivers what is sent together to
+/// the socket of the first packet.
 pub struct Batch {
     socket: Arc<Socket>,
     bytes: Box<[u8]>,
     len: usize,
     dst: SocketAddr,
-    /// The bits of the destinations by which the kernel there selects a socket.
+    /// The destination bits by which the receiving kernel selects a socket.
     steering: Option<u32>,
-    /// The length of each packet; 0 if there is none.
+    /// The length of each packet; unused while the batch is empty.
     segment: usize,
     count: usize,
-    /// The last packet is shorter, so none may follow.
+    /// The last packet is shorter, so nothing may follow it.
     closed: bool,
-    /// The kernel has no room for them.
+    /// The last send would have blocked.
     is_blocked: bool,
-    /// The destination and length of a later packet, which is kept back with them.
+    /// The destination and length of one more packet, stored after the batch and held back while blocked.
     carried: Option<(SocketAddr, usize)>,
     icrc: IcrcCache,
     sent: SentDatagrams,
 }
 
-/// What was sent by UDP.
+/// Counters of what was sent over UDP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SentDatagrams {
-    /// Passed to the kernel.
+    /// Packets handed to the kernel.
     pub packets: u64,
-    /// Of those, the ones to multicast groups.
+    /// The share of `packets` that went to multicast groups.
     pub to_groups: u64,
-    /// Their bytes, from the transport header to the payload's end.
+    /// Bytes of `packets`, from the transport header to the end of the UDP payload.
     pub bytes: u64,
-    /// System calls that failed to send (no route, no such interface).
+    /// Sends that failed (no route, no such interface).
     pub failed_calls: u64,
 }
 
@@ -70,30 +70,30 @@ impl Batch {
         }
     }
 
-    /// What was sent so far.
+    /// Returns the counters so far.
     pub fn sent(&self) -> SentDatagrams {
         self.sent
     }
 
-    /// Whether the kernel has no room for what is to be sent.
+    /// Returns whether the last send would have blocked.
     pub fn is_blocked(&self) -> bool {
         self.is_blocked
     }
 
-    /// As if the kernel had no room.
+    /// Marks the batch as blocked, as if the kernel had no room.
     pub fn block(&mut self) {
         self.is_blocked = true;
     }
 
-    /// Room for one packet after the others.
+    /// Returns space for one packet behind the batch.
     pub fn room(&mut self) -> &mut [u8] {
-        // `len` is at most MOST_BYTES.
+        // In bounds: `len` is at most MOST_BYTES.
         &mut self.bytes[self.len..][..MAX_DATAGRAM]
     }
 
-    /// Adds the `len` bytes just written to [`Batch::room`] as a packet to `dst`; sends the others
-    /// first if it cannot go with them. It leaves at the latest by [`Batch::send`]. While the batch is blocked, no
-    /// packet can be added.
+    /// Adds the `len` bytes just written to [`Batch::room`] as a packet to `dst`. If the packet cannot join the batch,
+    /// the batch is sent first; the packet itself leaves with the next [`Batch::send`] at the latest. Must not be
+    /// called while the batch is blocked.
     pub fn push(&mut self, dst: SocketAddr, len: usize) {
         let fits = self.count == 0
             || (self.dst == dst
@@ -126,12 +126,12 @@ impl Batch {
         self.count += 1;
     }
 
-    /// Like [`Batch::push`], for a packet whose check sum is wrong. It leaves alone.
+    /// Like [`Batch::push`], for a packet whose ICRC is made wrong. It is sent on its own.
     pub fn push_corrupt(&mut self, dst: SocketAddr, len: usize) {
         let packet = self.room()[..len].to_vec();
         self.send();
         if self.is_blocked {
-            // It is lost either way.
+            // Dropped rather than held back: a corrupt packet is lost anyway.
             return;
         }
         self.room()[..len].copy_from_slice(&packet);
@@ -142,7 +142,7 @@ impl Batch {
         self.send();
     }
 
-    /// Sends all packets, unless the kernel has no room.
+    /// Sends the batch, and the packet held back with it. Does nothing while blocked.
     pub fn send(&mut self) {
         while !self.is_blocked && self.count > 0 {
             let segment = (self.count > 1).then_some(self.segment);
@@ -182,7 +182,7 @@ impl Batch {
         }
     }
 
-    /// Tries again to send what the kernel had no room for; returns whether it has some now.
+    /// Retries a send that would have blocked. Returns whether this unblocked the batch.
     pub fn unblock(&mut self) -> bool {
         let was_blocked = std::mem::take(&mut self.is_blocked);
         if was_blocked {
@@ -191,13 +191,13 @@ impl Batch {
         was_blocked && !self.is_blocked
     }
 
-    /// Sends each packet by itself, if the kernel or the interface cannot segment. Its identification
-    /// field, and so its ICRC, are as for a single packet.
+    /// Sends each packet on its own, for a kernel or interface that cannot segment. Each ICRC is recomputed, as an
+    /// unsegmented packet has identification 0.
     fn send_singly(&mut self) -> io::Result<()> {
         for packet in self.bytes[..self.len].chunks_mut(self.segment) {
             self.socket.seal(&self.icrc, self.dst, 0, packet);
             match self.socket.send(self.dst, packet, None) {
-                // The packet is lost, as packets may be.
+                // Treated as lost, which the protocol tolerates.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 other => other?,
             }
@@ -218,7 +218,7 @@ mod tests {
     use crate::options::{PortUse, Shards, SocketOptions, SourcePort};
 
     const HERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
-    /// Bytes of each packet: many more fit one send than the kernel segments.
+    /// Bytes per packet: so short that the kernel's limit on segments, not the length, ends a batch.
     const LEN: usize = 40;
 
     fn receiver() -> UdpSocket {
@@ -229,8 +229,8 @@ mod tests {
         receiver
     }
 
-    /// Sends this many packets by batches; of each that arrives, the number that it was given, and
-    /// whether its ICRC holds for the identification that `identification` says.
+    /// Sends `count` packets in batches. For each one received, returns its sequence number, and whether its ICRC
+    /// matches the identification given by `identification`.
     fn sent(
         socket: &Arc<Socket>,
         count: usize,
@@ -270,7 +270,7 @@ mod tests {
             skip::skip("this kernel does not segment UDP");
         }
         let count = 3 * most.min(64) + 7;
-        // Linux counts the identification up over the segments of one send.
+        // Linux increments the identification for each segment of a send.
         let seen = sent(&socket, count, |n| (n % most) as u16);
         assert_eq!(seen, all_intact(count));
     }
@@ -281,8 +281,8 @@ mod tests {
         let receiver = receiver();
         let to = receiver.local_addr().unwrap();
         let mut batch = Batch::new(Arc::clone(&socket));
-        // The last number of a slot, the first of the next one, another of that, and one of the
-        // next shard.
+        // The last number of a slot, the first of the next slot, another number of that slot, and one of its next
+        // shard.
         let sent = [
             (0x03_ffff_u32, 0),
             (0x04_0000, 1),
@@ -309,7 +309,7 @@ mod tests {
         let socket = Arc::new(sockets.unwrap().remove(0));
         let receiver = receiver();
         let to = receiver.local_addr().unwrap();
-        // One shard has two even numbers and one odd.
+        // One shard with two even numbers and one odd.
         let peers = [0x100_u32, 0x102, 0x101];
         for peer in peers {
             socket.open_flow(Qpn::new(7), Qpn::new(peer));
@@ -331,7 +331,7 @@ mod tests {
 
     #[test]
     fn packets_that_the_kernel_does_not_segment_are_sealed_as_single_packets() {
-        /// One that sets no checksums, for which Linux refuses to segment.
+        /// A socket that sets no checksums; Linux refuses to segment for it.
         fn without_checksums() -> Arc<Socket> {
             let socket = Arc::new(Socket::bind(HERE, 1 << 20).unwrap());
             let on: libc::c_int = 1;

@@ -1,4 +1,4 @@
-//! One end of the wire over UDP.
+//! One end of the UDP wire.
 
 use std::sync::Arc;
 
@@ -7,21 +7,21 @@ use crate::rx::Rx;
 use crate::socket::Socket;
 use crate::tx::Batch;
 
-/// The end of an engine: its sockets, whose packets they pass, and the packets on the way in and out. How
-/// many packets share a system call, and which may, is known to these alone.
+/// The UDP end of an engine: its sockets, its peer filter, and the packets in both directions. Nothing above knows how
+/// many packets share a system call, or which may.
 pub struct UdpWire {
-    /// The sockets.
+    /// The device's sockets.
     pub socket: Arc<Socket>,
-    /// Whose packets they pass.
+    /// The senders whose packets the sockets accept.
     pub peers: PeerFilter,
-    /// What was received.
+    /// Received packets.
     pub rx: Rx,
-    /// What is to be sent.
+    /// Packets to send.
     pub batch: Batch,
 }
 
 impl UdpWire {
-    /// The end at a socket.
+    /// Returns the end at a socket.
     pub fn new(socket: Arc<Socket>) -> Self {
         Self {
             peers: PeerFilter::new(Arc::clone(&socket)),

@@ -7,7 +7,7 @@ use std::io;
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages explain the fields")]
 pub enum PortSharingError {
-    /// As many devices as can share a port do.
+    /// The maximum number of devices already shares the port.
     #[error(
         "{slots} devices already share it, which is the maximum; close one, or use another address"
     )]
@@ -18,25 +18,25 @@ pub enum PortSharingError {
          children of processes that have exited (`ss -xlp src @gdr-roce*` lists them)"
     )]
     Silent,
-    /// Every member of the group is a process that is stopped.
+    /// Every process in the group is stopped.
     #[error(
         "process {process}, which holds it, is stopped; resume it (`kill -CONT {process}`, `fg`, or its \
          debugger), or end it"
     )]
     Stopped { process: i32 },
-    /// The user namespace of this process does not map all users, and calls several by one number.
+    /// This process's user namespace maps several users to one number, so peers cannot be distinguished.
     #[error(
         "this user namespace hides which users' processes share it, because it does not map all users \
          (`/proc/self/uid_map`); run as a user that it maps to another number, or use another address"
     )]
     UnknownUser,
-    /// The processes that share the port run another version.
+    /// The processes that share the port run another version of gdr.
     #[error("the processes that share it use a different version of gdr; use the same version")]
     OtherVersion,
-    /// This process cannot have as many descriptors as a group has sockets.
+    /// The process's descriptor limit is below the number of sockets in a group.
     #[error("this process has reached its limit of open files; raise the limit (`ulimit -n`)")]
     TooFewDescriptors,
-    /// The kernel does not pass datagrams as the program of the group says.
+    /// The kernel does not deliver datagrams according to the group's program.
     #[error(
         "datagrams do not reach the right device ({why}): another program has bound the port with \
          SO_REUSEPORT, or a packet filter drops packets to this address"

@@ -1,5 +1,4 @@
-//! The filter of a socket that reports the next change of a link: a classic BPF program over the
-//! messages of rtnetlink(7).
+//! The filter of a socket that reports the next change of a link: a classic BPF program over rtnetlink(7) messages.
 
 use std::net::IpAddr;
 
@@ -13,19 +12,18 @@ use super::route_message::{ADDRESS, ATTRIBUTE, HEADER, INTERFACE};
 use crate::address::SoftAddress;
 use crate::filter::{DROP, KEEP, if_equal, statement};
 
-/// `SKF_AD_OFF` and `SKF_AD_NLATTR` of linux/filter.h: finds the attribute of the type in X from the offset
-/// in A on, and loads its offset, or 0.
+/// `SKF_AD_OFF` and `SKF_AD_NLATTR` of linux/filter.h: searches from the offset in A for the attribute of the type in
+/// X, and loads its offset, or 0.
 const FIND_ATTRIBUTE: u32 = 0xffff_f000 + 12;
-/// The offsets of the message's type, of the family, of the interface's index and flags, and of the low
-/// flags of an address.
+/// Offsets of the message type, the family, the interface's index and flags, and the low flags of an address.
 const KIND: u32 = 4;
 const FAMILY: u32 = HEADER as u32;
 const INDEX: u32 = HEADER as u32 + 4;
 const FLAGS: u32 = HEADER as u32 + 8;
 const ADDRESS_FLAGS: u32 = HEADER as u32 + 2;
 
-/// Passes the message that says that the activity of the interface, or the presence of the address, is
-/// no longer the one of `state`.
+/// Returns the program that passes a message only if it shows that the interface's activity, or the address's presence,
+/// differs from `state`.
 pub(super) fn program(device: &SoftAddress, state: &LinkState) -> Vec<sock_filter> {
     let mut program = Vec::new();
     section(&mut program, libc::RTM_NEWLINK, &link(device, state));
@@ -40,21 +38,21 @@ pub(super) fn program(device: &SoftAddress, state: &LinkState) -> Vec<sock_filte
     program
 }
 
-/// Runs `body`, which ends with a return, for messages of this kind.
+/// Runs `body`, which must end with a return, for messages of this type.
 fn section(program: &mut Vec<sock_filter>, kind: u16, body: &[sock_filter]) {
     program.push(statement(BPF_LD | BPF_H | BPF_ABS, KIND));
-    // A load takes a number in network byte order, and netlink's are in host byte order.
+    // A load converts from network byte order, but netlink uses host byte order.
     program.push(if_equal(kind.to_be().into(), 0, body.len() as u8));
     program.extend(body);
 }
 
 fn link(device: &SoftAddress, state: &LinkState) -> Vec<sock_filter> {
-    // With the family of a bridge a message is about a port of one.
+    // Messages with a bridge family concern a bridge port.
     let mut body = vec![
         statement(BPF_LD | BPF_B | BPF_ABS, FAMILY),
         if_equal(libc::AF_UNSPEC as u32, 1, 0),
         ret(DROP),
-        // A loopback interface is active whatever its flags.
+        // A loopback interface counts as active whatever its flags.
         statement(BPF_LD | BPF_W | BPF_ABS, FLAGS),
         statement(
             BPF_ALU | BPF_AND | BPF_K,
@@ -67,7 +65,7 @@ fn link(device: &SoftAddress, state: &LinkState) -> Vec<sock_filter> {
         if_equal(ACTIVE.to_be(), 0, 1),
     ];
     match state.is_active() {
-        // The next two are for flags that are active, and for others.
+        // Active flags skip the return; others fall through to it.
         true => body.extend([
             ret(DROP),
             statement(BPF_LD | BPF_W | BPF_ABS, INDEX),
@@ -80,7 +78,7 @@ fn link(device: &SoftAddress, state: &LinkState) -> Vec<sock_filter> {
                 if_equal(state.interface.to_be(), 0, 1),
                 ret(KEEP),
             ];
-            // An interface that was made again has another index.
+            // An interface that was recreated has another index, so the name is compared, too.
             let mut name = device.interface.clone().into_bytes();
             name.push(0);
             let words: Vec<_> = name
@@ -92,7 +90,7 @@ fn link(device: &SoftAddress, state: &LinkState) -> Vec<sock_filter> {
                 })
                 .collect();
             let by_name = attribute(HEADER + INTERFACE, libc::IFLA_IFNAME, &words);
-            // Flags that are not active skip both.
+            // If the flags are not active, both comparisons are skipped.
             if let Some(test) = body.last_mut() {
                 test.jf = (by_index.len() + by_name.len()) as u8;
             }
@@ -118,13 +116,13 @@ fn address(address: IpAddr) -> Vec<sock_filter> {
         statement(BPF_LD | BPF_B | BPF_ABS, FAMILY),
         if_equal(family as u32, 1, 0),
         ret(DROP),
-        // No socket can be bound to an address that is checked for duplicates. It is reported again.
+        // A tentative address cannot be bound yet. The kernel reports it again once duplicate detection is done.
         statement(BPF_LD | BPF_B | BPF_ABS, ADDRESS_FLAGS),
         statement(BPF_ALU | BPF_AND | BPF_K, libc::IFA_F_TENTATIVE),
         if_equal(0, 1, 0),
         ret(DROP),
     ];
-    // On a point-to-point link one of them is the peer's.
+    // On a point-to-point link, one of the two is the peer's address.
     for kind in [libc::IFA_LOCAL, libc::IFA_ADDRESS] {
         body.extend(attribute(HEADER + ADDRESS, kind, &words));
     }
@@ -132,8 +130,8 @@ fn address(address: IpAddr) -> Vec<sock_filter> {
     body
 }
 
-/// Keeps a message whose attribute of this type, from an offset on, begins with these words; goes on after
-/// it for others.
+/// Returns instructions that keep a message whose first attribute of this type, searched from `from` on, begins with
+/// these words, and fall through otherwise.
 fn attribute(from: usize, kind: u16, words: &[u32]) -> Vec<sock_filter> {
     let mut program = vec![
         statement(BPF_LD | BPF_IMM, from as u32),

@@ -1,4 +1,4 @@
-//! What is known of the interface of a device.
+//! The state of a device's interface.
 
 use std::io;
 use std::net::{IpAddr, UdpSocket};
@@ -8,38 +8,38 @@ use gdr_roce::Mtu;
 use super::route_message::Interface;
 use crate::address::{SoftAddress, path_mtu};
 
-/// Whether an interface can carry packets, as Linux's rxe derives the state of a port.
+/// Whether an interface can carry packets, derived like the port state of Linux's rxe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LinkCondition {
     /// The interface is up and has a carrier, or is a loopback interface.
     Active,
-    /// The interface is up without a carrier.
+    /// The interface is up but has no carrier.
     NoCarrier,
-    /// The interface was set down, or is gone.
+    /// The interface is down, or is gone.
     Disabled,
 }
 
-/// What is known of the interface and the address of a device.
+/// The state of a device's interface and address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LinkState {
-    /// The index of the interface; 0 if it is gone.
+    /// The interface index; 0 if it is gone.
     pub interface: u32,
-    /// Whether it can carry packets.
+    /// Whether the interface can carry packets.
     pub condition: LinkCondition,
-    /// The largest path MTU that it carries without fragments; `None` if even the smallest is too
-    /// large. The last one of an interface that is gone.
+    /// The largest path MTU that the interface carries without fragmentation; `None` if even the smallest does not fit.
+    /// Keeps its last value once the interface is gone.
     pub path_mtu: Option<Mtu>,
-    /// Whether this host has the address.
+    /// Whether this host still has the address.
     pub has_address: bool,
 }
 
-/// The flags of an interface that can carry packets.
+/// The flags that an interface has when it can carry packets.
 pub(super) const ACTIVE: u32 = (libc::IFF_UP | libc::IFF_LOWER_UP) as u32;
 
 impl LinkState {
-    /// As if the interface were up, where the kernel does not say.
+    /// Returns the state to assume where the kernel does not tell: the interface is up.
     pub(super) const fn assumed(device: &SoftAddress) -> Self {
         Self {
             interface: 0,
@@ -49,7 +49,7 @@ impl LinkState {
         }
     }
 
-    /// The state by what the kernel says of the interface, which may be that it is gone.
+    /// Updates the state from the kernel's description of the interface; `None` means that it is gone.
     pub(super) fn with_interface(self, interface: Option<Interface>, address: IpAddr) -> Self {
         let Some(interface) = interface else {
             return Self {
@@ -81,11 +81,11 @@ impl LinkState {
     }
 }
 
-/// Whether this host has an address that a socket can be bound to.
+/// Returns whether a socket can be bound to the address on this host.
 pub(super) fn is_own(address: IpAddr) -> bool {
     match UdpSocket::bind((address, 0)) {
         Ok(_) => true,
-        // Others, such as a lack of descriptors, say nothing of the address.
+        // Other errors, such as running out of descriptors, say nothing about the address.
         Err(error) => error.kind() != io::ErrorKind::AddrNotAvailable,
     }
 }
@@ -140,7 +140,7 @@ mod tests {
     #[test]
     fn only_an_address_of_this_host_is_its_own() {
         assert!(is_own("127.0.0.9".parse().unwrap()));
-        // For documentation (RFC 5737).
+        // Reserved for documentation (RFC 5737).
         assert!(!is_own("192.0.2.1".parse().unwrap()));
     }
 }

@@ -1,4 +1,4 @@
-//! A netlink socket that follows the interface of a device.
+//! A netlink socket that tracks a device's interface.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,33 +16,33 @@ use crate::address::SoftAddress;
 use crate::filter;
 use crate::process_fd::ProcessFd;
 
-/// Room for the description of an interface.
+/// Buffer size for the description of an interface.
 const ROOM: usize = 1 << 14;
-/// The limit for the answer to a request. The kernel makes it while it is asked.
+/// How long to wait for an answer. The kernel produces it during the request.
 const LIMIT: Duration = Duration::from_secs(5);
-/// How often a state is followed that changes again and again.
+/// How many rounds to follow a state that keeps changing.
 const MOST_CHANGES: usize = 8;
 
-/// A change of the interface or address of a device.
+/// A change of a device's interface or address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LinkEvent {
     /// The interface can carry packets again (`IBV_EVENT_PORT_ACTIVE`).
     Up,
-    /// It cannot any more (`IBV_EVENT_PORT_ERR`).
+    /// The interface can no longer carry packets (`IBV_EVENT_PORT_ERR`).
     Down,
-    /// The address went, or came back (`IBV_EVENT_GID_CHANGE`).
+    /// The address was removed or added back (`IBV_EVENT_GID_CHANGE`).
     AddressChanged,
 }
 
-/// Follows the interface and the address of a device.
+/// Tracks the interface and address of a device.
 #[derive(Debug)]
 pub struct LinkWatch {
     device: SoftAddress,
     state: LinkState,
-    /// For requests. Without it the state never changes.
+    /// The socket for queries. Without it the state never changes.
     requests: Option<ProcessFd>,
-    /// Where the kernel reports changes.
+    /// The socket for the kernel's change notifications.
     reports: Option<Reports>,
     room: Box<[u8]>,
 }
@@ -50,16 +50,16 @@ pub struct LinkWatch {
 #[derive(Debug)]
 struct Reports {
     socket: ProcessFd,
-    /// What its filter was made for.
+    /// The state that the current filter was built for.
     filtered: Option<Filtered>,
 }
 
-/// What a filter depends on: activity, interface and presence of the address.
+/// The inputs of a filter: activity, interface index, presence of the address.
 type Filtered = (bool, u32, bool);
 
 impl LinkWatch {
-    /// Begins to follow the interface of a device. Where the kernel has no netlink sockets for this
-    /// process, the interface counts as active.
+    /// Starts tracking the interface of a device. If this process cannot open netlink sockets, the interface counts as
+    /// active.
     pub fn new(device: &SoftAddress) -> Self {
         let unfollowed = |error: &io::Error| {
             tracing::debug!(%error, interface = device.interface, "the link is not followed");
@@ -76,13 +76,13 @@ impl LinkWatch {
         watch
     }
 
-    /// A descriptor that is readable when there may be events. It is not closed before this value ends,
-    /// unless the kernel fails.
+    /// Returns a descriptor that becomes readable when there may be events. It stays open as long as `self`, unless the
+    /// kernel fails.
     pub fn as_fd(&self) -> Option<BorrowedFd<'_>> {
         self.reports.as_ref().map(|reports| reports.socket.as_fd())
     }
 
-    /// The current state. Calls `on_event` for each change since the last call, in order.
+    /// Returns the current state, after calling `on_event` for each change since the last call, in order.
     pub fn poll(&mut self, on_event: &mut dyn FnMut(LinkEvent)) -> LinkState {
         let (mut link, mut address) = (false, false);
         self.drain(|kind| match kind {
@@ -90,8 +90,8 @@ impl LinkWatch {
             _ => address = true,
         });
         if link || address {
-            // The filter has passed the opposite of what was known. If that is true again, it has changed
-            // twice. So there is an event for each time that the descriptor becomes readable.
+            // The filter passed a report of the opposite of the known state. If the known state holds again, it changed
+            // twice. This yields an event for every time that the descriptor became readable.
             let now = self.read();
             let mut between = self.state;
             if link && now.is_active() == between.is_active() {
@@ -107,7 +107,7 @@ impl LinkWatch {
         self.state
     }
 
-    /// Reads the state and lets the socket report the next change, until both show the same state.
+    /// Reads the state and rearms the notification filter for it, until the two agree.
     fn follow(&mut self, on_event: &mut dyn FnMut(LinkEvent)) {
         for _ in 0..MOST_CHANGES {
             let now = self.read();
@@ -126,7 +126,7 @@ impl LinkWatch {
                 return;
             }
             reports.filtered = Some(wanted);
-            // What has passed the former filter says nothing new.
+            // Whatever passed the former filter is already reflected in `now`.
             self.drain(|_| {});
         }
     }
@@ -143,11 +143,11 @@ impl LinkWatch {
         }
     }
 
-    /// Asks the kernel.
+    /// Queries the kernel.
     fn read(&mut self) -> LinkState {
         let known = self.state.interface;
         let asked = match self.ask(known) {
-            // It may have been made again.
+            // The interface may have been recreated under another index.
             Ok(None) if known != 0 => self.ask(0),
             asked => asked,
         };
@@ -160,7 +160,7 @@ impl LinkWatch {
         state
     }
 
-    /// Asks for the interface with this index, or for the one of the name if it is 0.
+    /// Queries the interface with this index, or with the device's interface name if the index is 0.
     fn ask(&mut self, index: u32) -> io::Result<Option<Interface>> {
         let Some(socket) = &self.requests else {
             return Err(io::ErrorKind::Unsupported.into());
@@ -171,7 +171,7 @@ impl LinkWatch {
         Ok(interface(self.room.get(..len).unwrap_or_default()))
     }
 
-    /// Takes the reports that have arrived.
+    /// Reads the queued notifications.
     fn drain(&mut self, mut on_report: impl FnMut(u16)) {
         while let Some(reports) = &self.reports {
             match rustix::net::recv(&reports.socket, &mut *self.room, RecvFlags::DONTWAIT) {
@@ -179,7 +179,7 @@ impl LinkWatch {
                     let report = self.room.get(..len).unwrap_or_default();
                     kind(report).into_iter().for_each(&mut on_report);
                 }
-                // After either there is more to read.
+                // Either way there is more to read.
                 Err(Errno::INTR | Errno::NOBUFS) => {}
                 Err(Errno::AGAIN) => return,
                 Err(error) => {
@@ -196,7 +196,7 @@ fn socket(groups: libc::c_int) -> io::Result<OwnedFd> {
         AddressFamily::NETLINK,
         SocketType::RAW,
         SocketFlags::CLOEXEC,
-        // `NETLINK_ROUTE`, which is 0.
+        // Protocol 0 is `NETLINK_ROUTE`.
         None,
     )?;
     rustix::net::bind(&socket, &SocketAddrNetlink::new(0, groups.cast_unsigned()))?;
@@ -239,7 +239,7 @@ mod tests {
     #[test]
     fn an_interface_that_does_not_exist_is_disabled_and_keeps_its_mtu() {
         let device = SoftAddress {
-            // For documentation (RFC 5737).
+            // Reserved for documentation (RFC 5737).
             address: "192.0.2.1".parse().unwrap(),
             interface: "gone".to_owned(),
             link_mtu: Some(9000),

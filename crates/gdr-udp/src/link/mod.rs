@@ -1,10 +1,10 @@
-//! The network interface of a device, as the kernel reports it by netlink (rtnetlink(7)).
+//! The network interface of a device, as the kernel reports it through rtnetlink(7).
 //!
-//! No thread waits for its changes. A [`LinkWatch`] has a descriptor that becomes readable when the
-//! interface begins or ends to carry packets, or the address goes or comes, and for nothing else: a program
-//! that waits for the descriptor of a context and finds it readable then takes an event, and that must
-//! not block. So the socket has a filter that passes the next change of the state that is known, and is
-//! replaced after each change ([`link_filter`]).
+//! No thread waits for changes. A [`LinkWatch`] exposes a descriptor that becomes readable only when the interface
+//! starts or stops carrying packets, or when the address appears or disappears. It must not become readable for
+//! anything else: a program that polls a context's descriptor and finds it readable then takes an event, and that must
+//! not block. So the socket's filter passes only the next change from the known state, and is replaced after each
+//! change ([`link_filter`]).
 
 mod link_filter;
 mod link_state;

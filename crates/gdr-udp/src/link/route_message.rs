@@ -1,30 +1,30 @@
-//! Messages of rtnetlink(7) about interfaces.
+//! rtnetlink(7) messages about interfaces.
 
-/// The lengths of `struct nlmsghdr`, `struct rtattr`, `struct ifinfomsg` and `struct ifaddrmsg`.
+/// Lengths of `struct nlmsghdr`, `struct rtattr`, `struct ifinfomsg` and `struct ifaddrmsg`.
 pub(super) const HEADER: usize = 16;
 pub(super) const ATTRIBUTE: usize = 4;
 pub(super) const INTERFACE: usize = 16;
 pub(super) const ADDRESS: usize = 8;
 /// `NLMSG_ALIGNTO` and `RTA_ALIGNTO`.
 const ALIGNMENT: usize = 4;
-/// The low bits of an attribute's type; the others are flags (`NLA_TYPE_MASK`).
+/// The bits of an attribute's type that are not flags (`NLA_TYPE_MASK`).
 const TYPE: u16 = 0x3fff;
 
 /// An interface as the kernel describes it (`RTM_NEWLINK`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Interface {
     pub(super) index: u32,
-    /// `IFF_UP` and others.
+    /// `IFF_UP` and other flags.
     pub(super) flags: u32,
     pub(super) mtu: Option<u32>,
 }
 
-/// The type of the first message of a datagram.
+/// Returns the type of the first message in a datagram.
 pub(super) fn kind(datagram: &[u8]) -> Option<u16> {
     half(datagram, 4)
 }
 
-/// The interface that a datagram describes.
+/// Parses the interface that a datagram describes.
 pub(super) fn interface(datagram: &[u8]) -> Option<Interface> {
     let len = usize::try_from(word(datagram, 0)?).ok()?;
     let body = datagram.get(HEADER..len)?;
@@ -41,7 +41,7 @@ pub(super) fn interface(datagram: &[u8]) -> Option<Interface> {
     })
 }
 
-/// Types and values of attributes, up to the first that is malformed.
+/// Iterates over attribute types and values, up to the first malformed attribute.
 fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let len = usize::from(half(bytes, 0)?);
@@ -53,19 +53,19 @@ fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
-/// A number in host byte order.
+/// Reads a 32-bit number in host byte order.
 fn word(bytes: &[u8], at: usize) -> Option<u32> {
     let raw = bytes.get(at..)?.first_chunk()?;
     Some(u32::from_ne_bytes(*raw))
 }
 
-/// Like [`word`].
+/// Reads a 16-bit number in host byte order.
 fn half(bytes: &[u8], at: usize) -> Option<u16> {
     let raw = bytes.get(at..)?.first_chunk()?;
     Some(u16::from_ne_bytes(*raw))
 }
 
-/// Asks for the interface with this index, or with this name if the index is 0.
+/// Returns a query for the interface with this index, or with this name if the index is 0.
 pub(super) fn request(index: u32, name: &str) -> Vec<u8> {
     let mut request = vec![0; HEADER + INTERFACE];
     request[4..6].copy_from_slice(&libc::RTM_GETLINK.to_ne_bytes());

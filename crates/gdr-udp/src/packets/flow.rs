@@ -1,15 +1,15 @@
-//! Flows: the frames that a raw packet queue pair is to receive.
+//! Flow rules: which frames a raw packet queue pair receives.
 
 use std::ops::BitAnd;
 
 use super::frame::{Headers, Network, Protocol};
 
-/// A value that is compared in the bits of a mask only. The default is equal to every value.
+/// A value of which only the bits in a mask are compared. The default matches anything.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Masked<T> {
-    /// The value.
+    /// The expected value.
     pub value: T,
-    /// The bits that are compared.
+    /// The bits to compare.
     pub mask: T,
 }
 
@@ -19,7 +19,7 @@ impl<T: Copy + Eq + BitAnd<Output = T>> Masked<T> {
     }
 }
 
-/// An Ethernet address; the first octet is in bits 40 to 47.
+/// The bits of an Ethernet address; the first octet is in bits 40 to 47.
 pub(super) const ADDRESS: u64 = 0xffff_ffff_ffff;
 
 /// Fields of an Ethernet header, in host byte order.
@@ -29,9 +29,9 @@ pub struct EthernetMatch {
     /// The first octet is in bits 40 to 47.
     pub destination: Masked<u64>,
     pub source: Masked<u64>,
-    /// The type after VLAN tags.
+    /// The EtherType after any VLAN tags.
     pub ether_type: Masked<u16>,
-    /// The outer VLAN tag. A frame without one matches only a mask of 0.
+    /// The outer VLAN tag. An untagged frame matches only a mask of 0.
     pub vlan_tag: Masked<u16>,
 }
 
@@ -53,7 +53,7 @@ pub struct Ipv6Match {
     pub source: Masked<u128>,
     pub destination: Masked<u128>,
     pub flow_label: Masked<u32>,
-    /// The header after extension headers.
+    /// The protocol after any extension headers.
     pub next_header: Masked<u8>,
     pub traffic_class: Masked<u8>,
     pub hop_limit: Masked<u8>,
@@ -67,8 +67,8 @@ pub struct PortMatch {
     pub source: Masked<u16>,
 }
 
-/// One condition of a flow, as `struct ibv_flow_spec`. A frame that lacks the header does not match;
-/// neither does a fragment match a condition on ports.
+/// One condition of a flow, like `struct ibv_flow_spec`. A frame without the header does not match; a fragment never
+/// matches a condition on ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the names say it")]
@@ -125,39 +125,39 @@ impl PortMatch {
     }
 }
 
-/// The kind of a flow, as `enum ibv_flow_attr_type`.
+/// The kind of a flow, like `enum ibv_flow_attr_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FlowKind {
-    /// The frames that match all conditions.
+    /// Frames that match every condition.
     Normal,
-    /// The frames that match no normal flow, and no [`FlowKind::MulticastDefault`] if they are
-    /// multicast; the interface becomes promiscuous.
+    /// Frames that match no normal flow and, if multicast, no [`FlowKind::MulticastDefault`]. Makes the interface
+    /// promiscuous.
     AllDefault,
-    /// The multicast frames that match no normal flow.
+    /// Multicast frames that match no normal flow.
     MulticastDefault,
-    /// A copy of every frame that arrives; the interface becomes promiscuous.
+    /// A copy of every received frame. Makes the interface promiscuous.
     Sniffer,
 }
 
-/// A flow, as `struct ibv_flow_attr`.
+/// A flow, like `struct ibv_flow_attr`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowRule {
-    /// Its kind.
+    /// The kind of flow.
     pub kind: FlowKind,
-    /// The normal flows with the lowest number receive a frame that several match.
+    /// Lower is more urgent: of the normal flows that match a frame, those with the lowest number receive it.
     pub priority: u16,
-    /// The conditions of a normal flow.
+    /// The conditions, for a normal flow.
     pub specs: Vec<FlowSpec>,
 }
 
 impl FlowRule {
-    /// Whether all conditions match.
+    /// Returns whether every condition matches.
     pub(super) fn matches(&self, headers: &Headers) -> bool {
         self.specs.iter().all(|spec| spec.matches(headers))
     }
 
-    /// The one destination address that it asks for.
+    /// Returns the exact destination address that the rule asks for, if any.
     pub(super) fn destination(&self) -> Option<u64> {
         self.specs.iter().find_map(|spec| match spec {
             FlowSpec::Ethernet(it) if it.destination.mask & ADDRESS == ADDRESS => {
@@ -195,7 +195,7 @@ mod tests {
             Ipv6Match::default(),
             PortMatch::default(),
         );
-        // Each is right for its frame, and wrong with the lowest bit of its value inverted.
+        // Each condition matches its frame, and fails once the lowest bit of its value is flipped.
         macro_rules! fields {
             ($($frame:ident $kind:ident $base:ident.$field:ident: $value:expr, $mask:expr;)*) => {$({
                 for (wrong, expected) in [(0, true), (1, false)] {

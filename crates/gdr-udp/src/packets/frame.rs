@@ -1,24 +1,24 @@
-//! Ethernet frames: their headers, and the checksums of IPv4, TCP and UDP.
+//! Ethernet frames: parsing headers, and computing the checksums of IPv4, TCP and UDP.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// The lengths of headers.
+/// Minimum header lengths in bytes.
 const ETHERNET: usize = 14;
 const IPV4: usize = 20;
 const IPV6: usize = 40;
 const TCP: usize = 20;
 const UDP: usize = 8;
 
-/// Ethernet types (IANA).
+/// EtherTypes (IANA).
 const TYPE_IPV4: u16 = 0x0800;
 const TYPE_IPV6: u16 = 0x86dd;
 const TYPE_VLAN: u16 = 0x8100;
 const TYPE_SERVICE_VLAN: u16 = 0x88a8;
-/// How many VLAN tags and how many extension headers of IPv6 are skipped at most.
+/// The most VLAN tags and IPv6 extension headers that the parser skips.
 const MOST_TAGS: usize = 2;
 const MOST_EXTENSIONS: usize = 8;
 
-/// A protocol with ports.
+/// A transport protocol with ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Protocol {
     Tcp,
@@ -41,7 +41,7 @@ impl Protocol {
         }
     }
 
-    /// The length of its shortest header, and the offset of the checksum in it.
+    /// Returns the minimum header length, and the offset of the checksum in the header.
     const fn header(self) -> (usize, usize) {
         match self {
             Self::Tcp => (TCP, 16),
@@ -67,7 +67,7 @@ pub(super) struct Ipv6 {
     pub(super) source: Ipv6Addr,
     pub(super) destination: Ipv6Addr,
     pub(super) flow_label: u32,
-    /// The header after extension headers.
+    /// The protocol after any extension headers.
     pub(super) next_header: u8,
     pub(super) traffic_class: u8,
     pub(super) hop_limit: u8,
@@ -79,32 +79,32 @@ pub(super) enum Network {
     V6(Ipv6),
 }
 
-/// A header of TCP or UDP with all its data.
+/// A TCP or UDP header with its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Transport {
     pub(super) protocol: Protocol,
     pub(super) source: u16,
     pub(super) destination: u16,
-    /// Its offset in the frame.
+    /// Offset in the frame.
     at: usize,
-    /// The length of the header and its data.
+    /// Length of header and payload in bytes.
     len: usize,
 }
 
-/// The headers of a frame. What is malformed counts as not there.
+/// The headers of a frame. A malformed header counts as absent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Headers {
     /// The first octet is in bits 40 to 47.
     pub(super) destination: u64,
     pub(super) source: u64,
-    /// The type after VLAN tags.
+    /// The EtherType after any VLAN tags.
     pub(super) ether_type: u16,
-    /// The outer tag.
+    /// The outer VLAN tag.
     pub(super) vlan_tag: Option<u16>,
     pub(super) network: Option<Network>,
-    /// None if the packet is a fragment.
+    /// `None` for a fragment.
     pub(super) transport: Option<Transport>,
-    /// The offset of the network header.
+    /// Offset of the network header in the frame.
     network_at: usize,
 }
 
@@ -120,14 +120,14 @@ fn half(bytes: &[u8], at: usize) -> Option<u16> {
     array(bytes, at).map(u16::from_be_bytes)
 }
 
-/// The Ethernet address at an offset.
+/// Reads the Ethernet address at an offset.
 fn address(bytes: &[u8], at: usize) -> Option<u64> {
     let [a, b, c, d, e, f] = array(bytes, at)?;
     Some(u64::from_be_bytes([0, 0, a, b, c, d, e, f]))
 }
 
 impl Headers {
-    /// Reads the headers of a frame, which may be anything. `None` if it has no Ethernet header.
+    /// Parses the headers of an untrusted frame. Returns `None` if it is shorter than an Ethernet header.
     pub fn parse(frame: &[u8]) -> Option<Self> {
         let mut ether_type = half(frame, 12)?;
         let (mut vlan_tag, mut at) = (None, ETHERNET);
@@ -162,13 +162,13 @@ impl Headers {
         })
     }
 
-    /// Whether the destination is a group of hosts.
+    /// Returns whether the destination address is multicast.
     pub(super) const fn is_multicast(&self) -> bool {
         self.destination >> 40 & 1 == 1
     }
 
-    /// Whether `frame`, whose headers these are, has a checksum of IPv4 and one of TCP or UDP, and
-    /// both are correct.
+    /// Returns whether `frame`, whose headers these are, is IPv4, and both its IPv4 checksum and its TCP or UDP
+    /// checksum are present and correct.
     pub fn checksums_are_right(&self, frame: &[u8]) -> bool {
         let Some(Network::V4(ip)) = self.network else {
             return false;
@@ -179,15 +179,14 @@ impl Headers {
         let Some(segment) = self.segment(frame) else {
             return false;
         };
-        // UDP's 0 says that the sender computed none.
+        // A UDP checksum of 0 means that the sender computed none.
         let has_checksum = self.checksum_at().and_then(|at| half(frame, at)) != Some(0);
         folded(sum(header)) == u16::MAX
             && has_checksum
             && folded(self.pseudo_sum() + sum(segment)) == u16::MAX
     }
 
-    /// Writes the checksums of IPv4, TCP and UDP into `frame`, whose headers these are, as far as it
-    /// has these headers.
+    /// Writes the checksums of IPv4, TCP and UDP into `frame`, whose headers these are, for the headers that it has.
     pub fn fill_checksums(&self, frame: &mut [u8]) {
         if let Some(Network::V4(ip)) = self.network {
             put(frame, self.network_at + 10, 0);
@@ -204,21 +203,20 @@ impl Headers {
         put(frame, at, never_zero(checksum));
     }
 
-    /// The header of TCP or UDP and its data.
+    /// Returns the TCP or UDP header with its payload.
     fn segment<'a>(&self, frame: &'a [u8]) -> Option<&'a [u8]> {
         let transport = self.transport?;
         frame.get(transport.at..transport.at + transport.len)
     }
 
-    /// The offset of the checksum of TCP or UDP.
+    /// Returns the offset of the TCP or UDP checksum in the frame.
     fn checksum_at(&self) -> Option<usize> {
         let transport = self.transport?;
         let (_, offset) = transport.protocol.header();
         Some(transport.at + offset)
     }
 
-    /// The sum of the pseudo header that the checksum of TCP or UDP covers (RFC 9293 3.1, RFC 8200
-    /// 8.1).
+    /// Returns the sum of the pseudo header covered by the TCP or UDP checksum (RFC 9293 3.1, RFC 8200 8.1).
     fn pseudo_sum(&self) -> u64 {
         let Some(transport) = self.transport else {
             return 0;
@@ -232,7 +230,7 @@ impl Headers {
     }
 }
 
-/// Reads an IPv4 packet. Offsets are from its beginning.
+/// Parses an IPv4 packet. Offsets are relative to its start.
 fn parse_ipv4(packet: &[u8]) -> Option<(Network, Option<Transport>)> {
     let header: [u8; IPV4] = array(packet, 0)?;
     let header_len = usize::from(header[0] & 0xf) * 4;
@@ -248,7 +246,7 @@ fn parse_ipv4(packet: &[u8]) -> Option<(Network, Option<Transport>)> {
         time_to_live: header[8],
         header_len,
     };
-    // "More fragments", and the offset of this one.
+    // "More fragments" and the fragment offset.
     let is_fragment = half(&header, 6)? & 0x3fff != 0;
     let transport = match is_fragment {
         true => None,
@@ -257,13 +255,13 @@ fn parse_ipv4(packet: &[u8]) -> Option<(Network, Option<Transport>)> {
     Some((Network::V4(ip), transport))
 }
 
-/// Reads an IPv6 packet. Offsets are from its beginning.
+/// Parses an IPv6 packet. Offsets are relative to its start.
 fn parse_ipv6(packet: &[u8]) -> Option<(Network, Option<Transport>)> {
-    /// Extension headers: hop by hop, routing, fragment, destination options.
+    /// Extension headers to skip: hop-by-hop, routing, destination options; and the fragment header.
     const SKIPPED: [u8; 3] = [0, 43, 60];
     const FRAGMENT: u8 = 44;
     let header: [u8; IPV6] = array(packet, 0)?;
-    // As network cards do, it matches headers whatever their payload length says.
+    // Matches headers whatever the payload length says, as network cards do.
     let end = (IPV6 + usize::from(half(&header, 4)?)).min(packet.len());
     if header[0] >> 4 != 6 {
         return None;
@@ -294,13 +292,13 @@ fn parse_ipv6(packet: &[u8]) -> Option<(Network, Option<Transport>)> {
     Some((Network::V6(ip), transport))
 }
 
-/// Reads the header of TCP or UDP at an offset in a packet, which has `len` bytes from there on.
+/// Parses the TCP or UDP header at offset `at` of a packet that has `len` bytes from there on.
 fn parse_transport(packet: &[u8], protocol: u8, at: usize, len: usize) -> Option<Transport> {
     let protocol = Protocol::of(protocol)?;
     let (shortest, _) = protocol.header();
     let len = match protocol {
         Protocol::Tcp => len,
-        // The packet may be padded.
+        // The packet may be padded, so UDP's own length counts.
         Protocol::Udp => usize::from(half(packet, at + 4)?).min(len),
     };
     if len < shortest || at + len > packet.len() {
@@ -315,15 +313,15 @@ fn parse_transport(packet: &[u8], protocol: u8, at: usize, len: usize) -> Option
     })
 }
 
-/// Completes the checksum that a kernel of this host has left to the network card: the field at
-/// `start + offset` holds the sum of the pseudo header, and covers everything from `start` on.
+/// Completes a checksum that the kernel left to the network card (checksum offload): the field at `start + offset`
+/// holds the sum of the pseudo header, and the checksum covers everything from `start` on.
 pub(super) fn complete_checksum(frame: &mut [u8], start: usize, offset: usize) {
     let covered = frame.get(start..).unwrap_or_default();
     let checksum = !folded(sum(covered));
     put(frame, start + offset, never_zero(checksum));
 }
 
-/// UDP transmits a checksum of 0 as its other representation; for TCP both are right.
+/// Replaces 0 by its other ones' complement representation, as UDP requires. For TCP the two are equivalent.
 const fn never_zero(checksum: u16) -> u16 {
     if checksum == 0 { u16::MAX } else { checksum }
 }
@@ -334,7 +332,7 @@ fn put(frame: &mut [u8], at: usize, value: u16) {
     }
 }
 
-/// The sum of all 16-bit numbers, with a zero after an odd last byte.
+/// Returns the sum of the big-endian 16-bit words, with an odd last byte padded by a zero.
 fn sum(bytes: &[u8]) -> u64 {
     let (pairs, rest) = bytes.as_chunks::<2>();
     let whole: u64 = pairs
@@ -344,7 +342,7 @@ fn sum(bytes: &[u8]) -> u64 {
     whole + rest.first().map_or(0, |last| u64::from(*last) << 8)
 }
 
-/// A sum in ones' complement.
+/// Folds a sum into 16 bits of ones' complement.
 const fn folded(mut sum: u64) -> u16 {
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
@@ -356,7 +354,7 @@ const fn folded(mut sum: u64) -> u16 {
 pub(super) mod tests {
     use super::*;
 
-    /// A UDP datagram from 10.1.100.2:54321 to 10.1.100.1:12345, with no checksums.
+    /// Returns a UDP datagram from 10.1.100.2:54321 to 10.1.100.1:12345 with its checksums unset.
     pub(in super::super) fn udp_v4(payload: &[u8]) -> Vec<u8> {
         let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
         let len = (IPV4 + UDP + payload.len()) as u16;
@@ -371,7 +369,7 @@ pub(super) mod tests {
         frame
     }
 
-    /// A segment from [fd00::2]:54321 to [fd00::1]:12345, with no checksum.
+    /// Returns a TCP segment from [fd00::2]:54321 to [fd00::1]:12345 with its checksum unset.
     pub(in super::super) fn tcp_v6(payload: &[u8]) -> Vec<u8> {
         let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x86, 0xdd];
         frame.extend([0x60, 0x81, 0x23, 0x45]);
@@ -408,7 +406,7 @@ pub(super) mod tests {
     fn checksums_are_those_of_a_known_packet() {
         let frame = with_checksums(udp_v4(b"payload"));
         assert_eq!(half(&frame, 24), Some(0x9ec1));
-        // The numbers of the pseudo header, the header, and the data.
+        // The words of the pseudo header, the UDP header and the payload.
         let by_hand = 0x0a01 + 0x6402 + 0x0a01 + 0x6401 + 17 + 15 + 0xd431 + 0x3039 + 15;
         let by_hand: u64 = by_hand + 0x7061 + 0x796c + 0x6f61 + 0x6400;
         assert_eq!(half(&frame, 40), Some(!folded(by_hand)));
@@ -482,7 +480,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_udp_checksum_of_zero_is_sent_as_ones() {
-        // The two bytes that make the sum 0xffff.
+        // Picks the two payload bytes that make the sum 0xffff.
         let probe = with_checksums(udp_v4(&[0, 0]));
         let rest = half(&probe, 40).unwrap();
         let frame = with_checksums(udp_v4(&rest.to_be_bytes()));
@@ -493,7 +491,7 @@ pub(super) mod tests {
     #[test]
     fn no_length_of_any_frame_makes_the_parser_fail() {
         let tagged_twice = tagged(&tagged(&udp_v4(b"payload"), 1), 2);
-        // The lengths from which on the header of the transport is found.
+        // The frame lengths from which the transport header is found.
         for (whole, least) in [
             (udp_v4(b"payload"), ETHERNET + IPV4 + UDP + 7),
             (tcp_v6(b"payload"), ETHERNET + IPV6 + TCP),

@@ -1,10 +1,9 @@
 //! Raw packets: whole Ethernet frames over a packet socket of the device's network interface.
 //!
-//! A device has one packet socket, from its first raw packet queue pair on. It needs CAP_NET_RAW,
-//! and receives nothing while there is no flow. Which queue pairs receive a frame is decided here,
-//! by the [`steering::FlowTable`]: the kernel sees only that there are flows, and which addresses
-//! the interface must receive for them. The kernel processes the same frames, too; a network card
-//! that steers a frame to a queue pair keeps it from the kernel.
+//! A device opens one packet socket, with its first raw packet queue pair. The socket needs CAP_NET_RAW and receives
+//! nothing while there are no flows. Frames are dispatched to queue pairs here, by the [`steering::FlowTable`]; the
+//! kernel knows only whether there are flows, and which addresses the interface must accept for them. Unlike a network
+//! card, which hides a frame that it steers to a queue pair, the kernel's own stack processes the same frames, too.
 
 pub(crate) mod flow;
 pub(crate) mod frame;

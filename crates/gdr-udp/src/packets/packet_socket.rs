@@ -14,76 +14,76 @@ use crate::process_fd::ProcessFd;
 use crate::socket_option;
 use crate::{address, filter};
 
-/// Ethernet types in `sll_protocol`: all, and one that no frame has (reserved by IANA).
+/// Values of `sll_protocol`: all EtherTypes, and one that no frame has (reserved by IANA).
 const ALL: u16 = libc::ETH_P_ALL as u16;
 const NO_TYPE: u16 = 0xffff;
 
 /// `struct virtio_net_hdr` of linux/virtio_net.h, in host byte order (`PACKET_VNET_HDR`).
 const VNET_HEADER: usize = 10;
-/// `VIRTIO_NET_HDR_F_NEEDS_CSUM`: the checksum of the frame is left to the network card.
+/// `VIRTIO_NET_HDR_F_NEEDS_CSUM`: the frame's checksum was left to the network card.
 const NEEDS_CHECKSUM: u8 = 1;
-/// `TP_STATUS_VLAN_VALID` and `TP_STATUS_VLAN_TPID_VALID` of linux/if_packet.h: the kernel has taken
-/// a VLAN tag out of the frame.
+/// `TP_STATUS_VLAN_VALID` and `TP_STATUS_VLAN_TPID_VALID` of linux/if_packet.h: the kernel has stripped a VLAN tag from
+/// the frame.
 const VLAN_VALID: u32 = 1 << 4;
 const VLAN_TYPE_VALID: u32 = 1 << 6;
-/// The bytes of a VLAN tag, and of the two addresses before it.
+/// Bytes of a VLAN tag, and of the two addresses before it.
 const TAG: usize = 4;
 const ADDRESSES: usize = 12;
-/// The default type of a VLAN tag.
+/// The default EtherType of a VLAN tag.
 const TYPE_VLAN: u16 = 0x8100;
 
-/// The longest frame of an interface: what the kernel merges at most by default (`GRO_MAX_SIZE`),
-/// which is more than the MTU of any interface, with its Ethernet header and two tags.
+/// The longest frame that a socket can receive: what the kernel coalesces by default (`GRO_MAX_SIZE`, more than any
+/// interface's MTU), plus the Ethernet header and two tags.
 pub const LONGEST_FRAME: usize = (1 << 16) + 14 + 2 * TAG;
-/// Room for one received frame, and for a tag to put back in front.
+/// Buffer size for one received frame, with space in front for restoring a stripped tag.
 pub const ROOM: usize = LONGEST_FRAME + TAG;
 
-/// Frames that the interface receives besides those for its own address.
+/// Frames that the interface accepts in addition to those for its own address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Membership {
-    /// For this address; its first octet is in bits 40 to 47.
+    /// Frames for this address, whose first octet is in bits 40 to 47.
     Address(u64),
-    /// For every group.
+    /// All multicast frames.
     AllMulticast,
-    /// All.
+    /// Every frame.
     Promiscuous,
 }
 
-/// What came of a send.
+/// The outcome of a send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SentFrame {
-    /// The kernel has it.
+    /// The kernel accepted the frame.
     Sent,
-    /// There is no room in the socket yet.
+    /// The socket's send buffer is full.
     Blocked,
-    /// It is longer than the interface allows.
+    /// The frame is longer than the interface allows.
     TooLong,
     /// The interface cannot send.
     Failed,
 }
 
-/// A packet socket. It receives nothing until it [listens](PacketSocket::listen).
+/// A packet socket, which receives nothing until it [listens](PacketSocket::listen).
 pub struct PacketSocket {
     socket: ProcessFd,
     interface: c_int,
-    /// The interface's own address.
+    /// The interface's Ethernet address.
     address: u64,
     loopback: Loopback,
 }
 
-/// What becomes of frames that this host sends to itself.
+/// How frames that this host sends to itself come back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Loopback {
-    /// The interface receives every frame that it sends, and so does this socket.
+    /// The interface receives every frame that it sends, so this socket does, too.
     ByInterface,
-    /// The interface sends them away. A network card passes a frame for its own address, or for a group,
-    /// back to its receivers. So the frames of other sockets are taken as they leave, and this one's,
-    /// which the kernel does not show it, by its owner.
+    /// The interface only transmits. A network card loops a frame for its own address, or a multicast frame, back to
+    /// its receivers. To emulate that, this socket captures other sockets' frames on transmit, and its owner delivers
+    /// the socket's own frames, which the kernel does not show to it.
     AsNetworkCard,
 }
 
 impl PacketSocket {
-    /// Opens one on the interface that has this address.
+    /// Opens a packet socket on the interface that has the address `local`.
     ///
     /// # Errors
     ///
@@ -92,7 +92,7 @@ impl PacketSocket {
     pub(crate) fn open(local: IpAddr, receive_buffer: usize) -> Result<Self> {
         let interface = address::interface_index(local)?.cast_signed();
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-        // SAFETY: the call takes only numbers.
+        // SAFETY: `socket` takes only integers.
         let fd = unsafe { libc::socket(libc::AF_PACKET, kind, 0) };
         if fd < 0 {
             let source = io::Error::last_os_error();
@@ -101,7 +101,7 @@ impl PacketSocket {
                 _ => Error::os("socket(AF_PACKET)", source),
             });
         }
-        // SAFETY: a new descriptor, which only this value owns.
+        // SAFETY: `fd` is a new, open descriptor that nothing else owns.
         let socket = ProcessFd::from(unsafe { OwnedFd::from_raw_fd(fd) });
         let mut packets = Self {
             socket,
@@ -139,7 +139,7 @@ impl PacketSocket {
             self.set_option(option, &on)
                 .map_err(|source| Error::os(name, source))?;
         }
-        // The forced option may exceed net.core.rmem_max and needs CAP_NET_ADMIN.
+        // SO_RCVBUFFORCE may exceed net.core.rmem_max, but needs CAP_NET_ADMIN.
         if sockopt::set_socket_recv_buffer_size_force(&self.socket, receive_buffer).is_err() {
             sockopt::set_socket_recv_buffer_size(&self.socket, receive_buffer)
                 .map_err(|errno| Error::os("setsockopt(SO_RCVBUF)", errno))?;
@@ -147,13 +147,13 @@ impl PacketSocket {
         Ok(())
     }
 
-    /// Decides which frames of this host are received while they leave.
+    /// Selects which outgoing frames of this host the socket captures.
     fn select_outgoing(&mut self, hardware_type: u16) -> io::Result<()> {
         if hardware_type == libc::ARPHRD_ETHER {
             self.loopback = Loopback::AsNetworkCard;
             return filter::attach(self.as_fd(), &filter::frames_for(self.address));
         }
-        // Linux before 4.20 does not have it: `receive` drops such frames as well.
+        // Linux before 4.20 lacks the option; `receive` drops such frames itself.
         let on: c_int = 1;
         if let Err(error) = self.set_option(libc::PACKET_IGNORE_OUTGOING, &on) {
             tracing::debug!(%error, "the kernel passes frames of this host, too");
@@ -161,8 +161,8 @@ impl PacketSocket {
         Ok(())
     }
 
-    /// Whether the interface receives this frame if it sends it, and the kernel does not show it to this
-    /// socket.
+    /// Returns whether a network card would loop this frame back to this host, while the kernel does not show it to the
+    /// socket that sent it.
     pub fn takes_back(&self, frame: &[u8]) -> bool {
         let is_for_us = match frame {
             [a, b, c, d, e, f, ..] => {
@@ -173,12 +173,12 @@ impl PacketSocket {
         self.loopback == Loopback::AsNetworkCard && is_for_us
     }
 
-    /// Sets an option of packet sockets.
+    /// Sets an option at level SOL_PACKET.
     fn set_option<T: Copy>(&self, name: c_int, value: &T) -> io::Result<()> {
         socket_option::set(self.socket.as_fd(), (libc::SOL_PACKET, name), value)
     }
 
-    /// Its interface, with an Ethernet type, as an address.
+    /// Returns the socket address of the interface, with an EtherType.
     fn name(&self, ether_type: u16) -> libc::sockaddr_ll {
         libc::sockaddr_ll {
             sll_family: libc::AF_PACKET as c_ushort,
@@ -193,7 +193,7 @@ impl PacketSocket {
 
     fn bind(&self, ether_type: u16) -> io::Result<()> {
         let name = self.name(ether_type);
-        // SAFETY: an address of this length, which lives for the call.
+        // SAFETY: `name` is a socket address of the stated length that outlives the call.
         let result = unsafe {
             libc::bind(
                 self.socket.as_raw_fd(),
@@ -204,11 +204,11 @@ impl PacketSocket {
         checked(result).map(drop)
     }
 
-    /// Its address, with the type and the address of the interface.
+    /// Returns the bound address, including the interface's hardware type and Ethernet address.
     fn own_name(&self) -> io::Result<libc::sockaddr_ll> {
         let mut name = self.name(0);
         let mut len = size_of_val(&name) as libc::socklen_t;
-        // SAFETY: room for this many bytes, which lives for the call.
+        // SAFETY: `name` has room for `len` bytes; both outlive the call.
         let result = unsafe {
             libc::getsockname(
                 self.socket.as_raw_fd(),
@@ -220,19 +220,19 @@ impl PacketSocket {
         Ok(name)
     }
 
-    /// Receives the frames of the interface from now on.
+    /// Starts to receive the interface's frames.
     pub fn listen(&self) -> io::Result<()> {
         self.bind(ALL)
     }
 
-    /// Receives nothing from now on, and drops what has arrived.
+    /// Stops receiving, and discards what is queued.
     pub fn be_silent(&self, room: &mut [u8]) -> io::Result<()> {
         self.bind(NO_TYPE)?;
         while self.receive(room)?.is_some() {}
         Ok(())
     }
 
-    /// Lets the interface receive these frames, or no longer.
+    /// Adds or drops frames that the interface accepts.
     pub fn set_membership(&self, membership: Membership, join: Join) -> io::Result<()> {
         let mut request = libc::packet_mreq {
             mr_ifindex: self.interface,
@@ -241,7 +241,7 @@ impl PacketSocket {
             mr_address: [0; 8],
         };
         let kind = match membership {
-            // The interface receives them anyway.
+            // The interface accepts frames for its own address anyway.
             Membership::Address(own) if own == self.address => return Ok(()),
             Membership::Address(address) => {
                 request.mr_address = (address << 16).to_be_bytes();
@@ -261,9 +261,9 @@ impl PacketSocket {
         self.set_option(option, &request)
     }
 
-    /// Receives one frame into `room`, of [`ROOM`] bytes, without waiting, as it is on the wire: with
-    /// its VLAN tag and with its checksums. Of the frames that other sockets of this host send, these are
-    /// those that [come back](Self::takes_back). `None` if nothing has arrived.
+    /// Receives one frame into `room`, of [`ROOM`] bytes, without blocking. Returns it as on the wire, with its VLAN
+    /// tag and checksums, or `None` if nothing is queued. Of the frames that other sockets of this host send, only
+    /// those that [a network card would loop back](Self::takes_back) are returned.
     pub fn receive<'a>(&self, room: &'a mut [u8]) -> io::Result<Option<&'a mut [u8]>> {
         loop {
             let Some(arrival) = self.receive_one(room)? else {
@@ -292,7 +292,7 @@ impl PacketSocket {
             },
         ];
         let mut control = Control([0; 8]);
-        // SAFETY: a structure of numbers and pointers that may be null.
+        // SAFETY: `msghdr` consists of integers and pointers, for which all zeros are valid.
         let mut message: libc::msghdr = unsafe { mem::zeroed() };
         message.msg_name = name.as_mut_ptr().cast();
         message.msg_namelen = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
@@ -301,7 +301,7 @@ impl PacketSocket {
         message.msg_control = (&raw mut control).cast();
         message.msg_controllen = size_of_val(&control) as _;
         let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
-        // SAFETY: every part of the message has room for the stated length, and lives for the call.
+        // SAFETY: every buffer of the message has its stated length and outlives the call.
         let received = unsafe { libc::recvmsg(self.socket.as_raw_fd(), &raw mut message, flags) };
         if received < 0 {
             let error = io::Error::last_os_error();
@@ -310,7 +310,7 @@ impl PacketSocket {
                 _ => Err(error),
             };
         }
-        // SAFETY: zeroed, and the kernel has written an address.
+        // SAFETY: it was zeroed, which is valid, and the kernel has written an address over it.
         let name = unsafe { name.assume_init() };
         Ok(Some(Arrival {
             len: received.cast_unsigned().saturating_sub(VNET_HEADER),
@@ -320,7 +320,7 @@ impl PacketSocket {
         }))
     }
 
-    /// Sends a frame, without waiting.
+    /// Sends one frame without blocking.
     pub fn send(&self, frame: &[u8]) -> io::Result<SentFrame> {
         let mut name = self.name(0);
         let mut header = [0_u8; VNET_HEADER];
@@ -334,14 +334,14 @@ impl PacketSocket {
                 iov_len: frame.len(),
             },
         ];
-        // SAFETY: a structure of numbers and pointers that may be null.
+        // SAFETY: `msghdr` consists of integers and pointers, for which all zeros are valid.
         let mut message: libc::msghdr = unsafe { mem::zeroed() };
         message.msg_name = (&raw mut name).cast();
         message.msg_namelen = size_of_val(&name) as libc::socklen_t;
         message.msg_iov = parts.as_mut_ptr();
         message.msg_iovlen = parts.len() as _;
         let fd = self.socket.as_raw_fd();
-        // SAFETY: the kernel only reads the parts of the message, which live for the call.
+        // SAFETY: the kernel only reads the buffers of the message, which outlive the call.
         if unsafe { libc::sendmsg(fd, &raw const message, libc::MSG_DONTWAIT) } >= 0 {
             return Ok(SentFrame::Sent);
         }
@@ -349,7 +349,7 @@ impl PacketSocket {
         match error.raw_os_error() {
             Some(libc::EAGAIN | libc::EINTR) => Ok(SentFrame::Blocked),
             Some(libc::EMSGSIZE) => Ok(SentFrame::TooLong),
-            // The queue of the interface was full: as lost on the wire.
+            // The interface's queue was full: the frame is lost, as on the wire.
             Some(libc::ENOBUFS) => Ok(SentFrame::Sent),
             _ => Err(error),
         }
@@ -362,28 +362,28 @@ impl AsFd for PacketSocket {
     }
 }
 
-/// Whether an interface begins or ends to receive something.
+/// Whether an interface starts or stops accepting frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Join {
-    /// It receives them from here on.
+    /// Start accepting them.
     Join,
-    /// It need not.
+    /// Stop accepting them, unless something else needs them.
     Leave,
 }
 
-/// A frame in the room of a receive.
+/// A received frame that still has to be restored.
 struct Arrival {
     len: usize,
-    /// This host sends it.
+    /// Captured on transmit.
     is_outgoing: bool,
     /// A `struct virtio_net_hdr`.
     header: [u8; VNET_HEADER],
-    /// The type and the value of the VLAN tag that the kernel has taken out.
+    /// The EtherType and value of the VLAN tag that the kernel stripped.
     tag: Option<(u16, u16)>,
 }
 
 impl Arrival {
-    /// The frame as it is on the wire. It has at least its two addresses.
+    /// Returns the frame as on the wire. The frame must hold at least its two addresses.
     fn restore(self, room: &mut [u8]) -> &mut [u8] {
         let [flags, _, _, _, _, _, start, start_high, offset, offset_high] = self.header;
         if flags & NEEDS_CHECKSUM != 0 {
@@ -402,23 +402,23 @@ impl Arrival {
     }
 }
 
-/// Room for the one control message that the socket asks for, aligned as `struct cmsghdr`.
+/// Space for the one control message that the socket requests, aligned like `struct cmsghdr`.
 #[repr(C)]
 struct Control([u64; 8]);
 
 impl Control {
-    /// The VLAN tag in the auxiliary data of a received message.
+    /// Returns the VLAN tag from the auxiliary data of a received message.
     fn tag(&self, message: &libc::msghdr) -> Option<(u16, u16)> {
-        // SAFETY: the kernel has filled the control part of the message, which is this value.
+        // SAFETY: the kernel has filled the control buffer of the message, which is `self`.
         let first = unsafe { libc::CMSG_FIRSTHDR(message).as_ref() }?;
         let needed = size_of::<libc::tpacket_auxdata>();
-        // SAFETY: the macro computes with numbers only.
+        // SAFETY: CMSG_LEN only computes with its argument.
         let least = unsafe { libc::CMSG_LEN(needed as u32) } as usize;
         let kind = (first.cmsg_level, first.cmsg_type);
         if kind != (libc::SOL_PACKET, libc::PACKET_AUXDATA) || (first.cmsg_len as usize) < least {
             return None;
         }
-        // SAFETY: by its length the message has this structure, which may be less aligned.
+        // SAFETY: the message is at least as long as this structure; the read does not assume alignment.
         let data = unsafe {
             libc::CMSG_DATA(first)
                 .cast::<libc::tpacket_auxdata>()
@@ -446,7 +446,7 @@ mod tests {
     use super::super::frame::tests::{tagged, udp_v4};
     use super::*;
 
-    /// The frame of an arrival whose bytes are at their place in a room.
+    /// Restores a frame as if it had just been received into a buffer.
     fn restored(frame: &[u8], header: [u8; VNET_HEADER], tag: Option<(u16, u16)>) -> Vec<u8> {
         let mut room = [&[0; TAG], frame, &[0xee; 9]].concat();
         let arrival = Arrival {
@@ -470,13 +470,14 @@ mod tests {
     fn a_checksum_that_was_left_to_the_network_card_is_filled_in() {
         let mut whole = udp_v4(b"payload");
         Headers::parse(&whole).unwrap().fill_checksums(&mut whole);
-        // What UDP's checksum covers begins after the Ethernet and IPv4 headers; the checksum is 6 bytes on.
+        // UDP's checksum covers the frame from offset 34, after the Ethernet and IPv4 headers, and is 6 bytes further
+        // on.
         let (start, offset) = (34_u16, 6_u16);
         let mut header = [0; VNET_HEADER];
         header[0] = NEEDS_CHECKSUM;
         header[6..8].copy_from_slice(&start.to_ne_bytes());
         header[8..10].copy_from_slice(&offset.to_ne_bytes());
-        // The kernel leaves the sum of the pseudo header there.
+        // With checksum offload, the field holds the sum of the pseudo header.
         let mut open = whole.clone();
         let pseudo = &whole[26..34];
         let words = pseudo

@@ -1,4 +1,4 @@
-//! Frames spread over queue pairs by a hash (receive-side scaling).
+//! Receive-side scaling: spreading frames over queue pairs by a hash.
 
 use gdr_roce::Qpn;
 use smallvec::SmallVec;
@@ -6,8 +6,8 @@ use smallvec::SmallVec;
 use super::frame::{Headers, Network, Protocol};
 
 bitflags::bitflags! {
-    /// The fields of headers that a hash covers, as `enum ibv_rx_hash_fields`. Fields of another protocol than a frame's
-    /// are left out.
+    /// The header fields that a hash covers, like `enum ibv_rx_hash_fields`. Fields of protocols that a frame does not
+    /// use are left out.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub struct HashFields: u64 {
         /// The source address of IPv4.
@@ -29,7 +29,7 @@ bitflags::bitflags! {
     }
 }
 
-/// How frames are spread: by a Toeplitz hash, which selects one of a table of queue pairs.
+/// A receive-side scaling rule: a Toeplitz hash that indexes a table of queue pairs.
 #[derive(Clone, Debug)]
 pub struct Spread {
     key: [u8; Self::KEY],
@@ -38,23 +38,22 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// The length of keys: for the addresses and ports of IPv6, and the 32 bits of the hash.
+    /// The key length in bytes: the longest input (IPv6 addresses and ports) plus the 32 bits of the hash.
     pub const KEY: usize = 40;
 
-    /// A spread over these queue pairs; one may be there several times. `None` if there are not as many as a
-    /// power of two.
+    /// Spreads over these queue pairs, which may repeat. Returns `None` unless their number is a power of two.
     pub fn new(key: [u8; Self::KEY], fields: HashFields, table: Box<[Qpn]>) -> Option<Self> {
         let is_valid = table.len().is_power_of_two();
         is_valid.then_some(Self { key, fields, table })
     }
 
-    /// The queue pair for a frame.
+    /// Returns the queue pair for a frame.
     pub fn select(&self, headers: &Headers) -> Qpn {
         let hash = toeplitz(&self.key, &self.input(headers)) as usize;
         self.table[hash & (self.table.len() - 1)]
     }
 
-    /// The bytes that are hashed: the addresses, and then the ports.
+    /// Returns the bytes to hash: addresses, then ports.
     fn input(&self, headers: &Headers) -> SmallVec<[u8; 36]> {
         let mut input = SmallVec::new();
         let mut add = |field: HashFields, bytes: &[u8]| {
@@ -91,12 +90,13 @@ impl Spread {
     }
 }
 
-/// The Toeplitz hash: for each bit that is set, the 32 bits of the key that begin at its place.
+/// Returns the Toeplitz hash: the XOR, over all bits set in the input, of the 32 key bits that start at the bit's
+/// index.
 fn toeplitz(key: &[u8; Spread::KEY], input: &[u8]) -> u32 {
     let mut hash = 0;
     for (at, byte) in input.iter().enumerate() {
         let window = key[at..at + 5].iter();
-        // The key has four bytes more than the longest input.
+        // In bounds: the key is four bytes longer than the longest input.
         let window = window.fold(0_u64, |bits, byte| bits << 8 | u64::from(*byte));
         for bit in 0..8 {
             if byte & 0x80 >> bit != 0 {
@@ -118,7 +118,7 @@ mod tests {
         0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa,
     ];
 
-    /// A frame of TCP from 66.9.149.187:2794 to 161.142.100.80:1766, as in that suite.
+    /// Returns the TCP frame from 66.9.149.187:2794 to 161.142.100.80:1766 of that suite.
     fn frame() -> Vec<u8> {
         let mut frame = vec![0; 14 + 20 + 20];
         frame[12..14].copy_from_slice(&[0x08, 0x00]);

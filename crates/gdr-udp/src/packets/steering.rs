@@ -1,4 +1,4 @@
-//! Steering: which queue pairs receive a frame.
+//! Steering: selecting the queue pairs that receive a frame.
 
 use gdr_roce::Qpn;
 use smallvec::SmallVec;
@@ -17,24 +17,24 @@ struct Flow {
     rule: FlowRule,
 }
 
-/// The queue pairs that receive a frame, each once.
+/// The queue pairs that receive a frame, without duplicates.
 pub(super) type Receivers = SmallVec<[Qpn; 4]>;
 
 /// The flows of a device.
 #[derive(Default)]
 pub struct FlowTable {
-    /// Lower priority numbers come first.
+    /// Sorted by priority, lowest number first.
     flows: Vec<Flow>,
     next: u64,
 }
 
 impl FlowTable {
-    /// Whether no queue pair receives any frame.
+    /// Returns whether there are no flows, so that no queue pair receives anything.
     pub fn is_empty(&self) -> bool {
         self.flows.is_empty()
     }
 
-    /// Adds a flow to a queue pair.
+    /// Adds a flow for a queue pair.
     pub fn add(&mut self, qpn: Qpn, rule: FlowRule) -> FlowId {
         let id = FlowId(self.next);
         self.next += 1;
@@ -55,7 +55,7 @@ impl FlowTable {
         self.flows.retain(|flow| flow.qpn != qpn);
     }
 
-    /// What the interface must receive for these flows.
+    /// Returns what the interface must accept for these flows.
     pub fn memberships(&self) -> Vec<Membership> {
         let mut all: Vec<_> = self
             .flows
@@ -71,7 +71,7 @@ impl FlowTable {
         all
     }
 
-    /// The queue pairs that receive a frame.
+    /// Returns the queue pairs that receive a frame.
     pub fn receivers(&self, headers: &Headers) -> Receivers {
         let mut receivers = Receivers::new();
         let mut first = None;

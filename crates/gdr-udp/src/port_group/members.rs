@@ -1,15 +1,15 @@
-//! The members of a port group, and how they find each other.
+//! Members of a port group, and how they find one another.
 //!
-//! Each member listens at an abstract Unix name made of address, port and slot, and gives the
-//! sockets of the group to every process of the same user that connects. A name exists while a
-//! process has the listening socket, so a slot is free again when its process ended, in whatever way.
-//! One more name is the lock under which devices join: it exists while one does.
+//! Each member listens at an abstract Unix name derived from address, port and slot, and passes the group's sockets to
+//! any process of the same user that connects. A name exists while a process holds its listening socket, so a slot
+//! becomes free as soon as its process ends, however it ends. One more name serves as the lock for joining: it exists
+//! while some device joins.
 //!
-//! Any process of the network namespace can take any of these names. So none of them is waited for that a
-//! process of another user has, or one that is stopped: a slot whose name is taken is not free, and that
-//! is all. The lock only keeps devices that join at the same time from disturbing each other. Without it,
-//! one of those that make a group at once does, as the kernel binds the first socket of one of them only,
-//! and the others find it; and a slot is its device's once its name is bound.
+//! Any process of the network namespace can take any of these names. So a device never waits for a name that is held by
+//! another user's process, or by a stopped one: such a slot is merely not free. The lock only keeps devices that join
+//! at the same time from disturbing one another, and is not needed for correctness. Without it, of several devices that
+//! create a group at once exactly one succeeds, as the kernel binds the first socket of only one, and the others find
+//! its group. And a device owns a slot as soon as it has bound the slot's name.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::{self, MaybeUninit};
@@ -40,29 +40,29 @@ type Shared<T> = std::result::Result<T, PortSharingError>;
 
 /// How long a device waits while others of its user join.
 const JOIN_LIMIT: Duration = Duration::from_secs(30);
-/// How long it waits while so many processes wait for the lock that the kernel does not tell whose it is.
+/// How long it waits while the lock's backlog is full, so that the kernel does not reveal the holder.
 const CROWD_LIMIT: Duration = Duration::from_millis(200);
-/// How often a wait looks whether the process that it waits for is stopped.
+/// How often a waiting device checks whether the lock holder is stopped.
 const LOOK: Duration = Duration::from_millis(50);
-/// How long the members may take to answer. Where more threads are runnable than there are processors,
-/// their threads may wait long for one. It passes if none of them runs: each is stopped, or is a child of a
-/// member that ended which was not made by `fork` (see [`ProcessFd`]).
+/// How long to wait for any member to answer. On an overloaded host their threads may have to wait long for a CPU. The
+/// limit is reached if no member's thread can run: each is stopped, or is a child of an exited member that was not made
+/// by `fork` (see [`ProcessFd`]).
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
-/// How long one member may take to answer before the next one is asked as well.
+/// How long to wait for one member before asking the next one as well.
 const STAGGER: Duration = Duration::from_millis(20);
-/// How often a member is asked that closes the connection: it ends, or cannot send the sockets.
+/// How often a member that closes the connection is asked again: it is exiting, or cannot send the sockets.
 const ATTEMPTS: usize = 8;
-/// How long a member does not accept connections after that failed.
+/// How long a member pauses after accepting a connection failed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// How many processes may wait to connect.
+/// How many connections may be pending.
 const BACKLOG: i32 = 64;
-/// What the name of a device that has its port for itself ends with.
+/// The last part of the name held by a device that has its port to itself.
 const SOLE: &str = "sole";
-/// What a member sends along with the sockets. It changes with the number of slots and their place
-/// in a queue pair number.
+/// The message that accompanies the sockets. It must change whenever the number of slots or their place in a queue pair
+/// number changes.
 const GREETING: &[u8] = b"gdr port group 2";
 
-/// The name of a slot, or of the lock.
+/// Returns the name of a slot, or of the lock.
 fn name(address: SocketAddr, what: &str) -> Shared<SocketAddrUnix> {
     let name = format!("gdr-roce/{address}/{what}");
     SocketAddrUnix::new_abstract_name(name.as_bytes()).map_err(os("naming a port group"))
@@ -89,15 +89,15 @@ fn os(call: &'static str) -> impl Fn(Errno) -> PortSharingError {
     }
 }
 
-/// The right to join a group or to make it. Dropping it lets the next device join.
+/// The right to join or create a group. Dropping it lets the next device proceed.
 pub(super) struct JoinLock {
     address: SocketAddr,
-    /// `None` if a process has the name that is not waited for.
+    /// `None` if the name is held by a process that must not be waited for.
     _listener: Option<ProcessFd>,
 }
 
 impl JoinLock {
-    /// Waits until no other device of this user joins.
+    /// Waits until no other device of this user is joining.
     pub(super) fn acquire(address: SocketAddr) -> Shared<Self> {
         let deadline = Deadline::after(JOIN_LIMIT);
         let crowd_deadline = Deadline::after(CROWD_LIMIT);
@@ -106,7 +106,7 @@ impl JoinLock {
             let listener = bind(&name)?;
             let is_over = match &listener {
                 Some(_) => true,
-                // No connection is accepted. It ends when the other device has joined.
+                // The holder accepts no connections; this one is closed when the holder is done.
                 None => match connect(&name)? {
                     Connected::Free => false,
                     Connected::Crowded => {
@@ -135,22 +135,22 @@ impl JoinLock {
     }
 }
 
-/// What [`find`] finds.
+/// The result of [`find`].
 pub(super) struct Found {
-    /// The sockets of the group, by slot and with the one for management datagrams, if it has a member.
+    /// The group's sockets, by slot and then the management socket, if some member sent them.
     pub(super) sockets: Option<Vec<ProcessFd>>,
-    /// The slots that no device has.
+    /// Slots that no device holds.
     pub(super) free: Vec<Slot>,
 }
 
-/// A member that was asked.
+/// A member that was asked and has not answered.
 struct Asked {
     slot: Slot,
     socket: OwnedFd,
     process: i32,
 }
 
-/// Asks the members of a group for its sockets.
+/// Asks the members of a group for its sockets, and finds the free slots.
 pub(super) fn find(lock: &JoinLock) -> Shared<Found> {
     let mut search = Search {
         address: lock.address,
@@ -168,7 +168,7 @@ pub(super) fn find(lock: &JoinLock) -> Shared<Found> {
     for slot in Slot::all() {
         let asked = search.asked.len();
         search.ask(slot)?;
-        // Once there is an answer, the rest is asked only whether it exists.
+        // Once a member has answered, the others are only probed for existence.
         if search.asked[asked..].iter().any(Asked::may_answer) {
             search.collect(STAGGER)?;
         }
@@ -186,24 +186,24 @@ pub(super) fn find(lock: &JoinLock) -> Shared<Found> {
     Ok(search.found)
 }
 
-/// The members of a group as far as they were asked.
+/// The state of a search for members.
 struct Search {
     address: SocketAddr,
     deadline: Deadline,
     asked: Vec<Asked>,
-    /// The slots whose owner the kernel does not name.
+    /// Slots whose backlog is full, so that their holder is unknown.
     crowded: Vec<Slot>,
-    /// How often each may still be asked.
+    /// Attempts left for each slot.
     left: [usize; SLOTS],
-    /// Whether the kernel does not tell whose process has one of the names.
+    /// Whether the user of some name's holder cannot be determined.
     is_unknown: bool,
-    /// Why the answer of a member was useless.
+    /// Why a member's answer was unusable.
     failed: Option<PortSharingError>,
     found: Found,
 }
 
 impl Search {
-    /// Asks the member that has a slot, if it runs as this user.
+    /// Asks the member that holds a slot, if it runs as this user.
     fn ask(&mut self, slot: Slot) -> Shared<()> {
         match connect(&slot_name(self.address, slot)?)? {
             Connected::Free => self.found.free.push(slot),
@@ -225,7 +225,7 @@ impl Search {
         Ok(())
     }
 
-    /// Takes the answers that come within a limit, up to the first one with the sockets.
+    /// Takes answers for up to `limit`, until one has the sockets.
     fn collect(&mut self, limit: Duration) -> Shared<()> {
         let deadline = Deadline::after(limit);
         while self.found.sockets.is_none() && !self.asked.is_empty() {
@@ -240,7 +240,7 @@ impl Search {
             let Asked { slot, socket, .. } = self.asked.remove(at);
             match receive_sockets(socket.as_fd()) {
                 Ok(Some(sockets)) => self.found.sockets = Some(sockets),
-                // It ends, and the name is free soon; or it cannot send.
+                // Either it is exiting, and the name will be free soon, or it cannot send.
                 Ok(None) if self.left[slot.index()] > 0 => {
                     self.left[slot.index()] -= 1;
                     self.ask(slot)?;
@@ -252,11 +252,11 @@ impl Search {
         Ok(())
     }
 
-    /// Waits for members that have not answered, if there is a group.
+    /// Waits for outstanding answers, if a group exists.
     fn wait(&mut self) -> Shared<()> {
         while self.found.sockets.is_none()
             && !(self.asked.is_empty() && self.crowded.is_empty())
-            // As long as a group has a member, its sockets are bound.
+            // A group's sockets are bound as long as it has a member.
             && sockets::is_bound(self.address)?
         {
             if self.deadline.has_passed() {
@@ -282,32 +282,32 @@ impl Search {
 }
 
 impl Asked {
-    /// Whether its process runs.
+    /// Returns whether its process is not stopped.
     fn may_answer(&self) -> bool {
         !is_stopped(self.process)
     }
 }
 
-/// Whether a process is stopped, by a signal or a debugger, as far as this process can see it.
+/// Returns whether a process is stopped by a signal or debugger, as far as this process can see.
 fn is_stopped(process: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    // proc_pid_stat(5): the state follows the name, which may have any character.
+    // proc_pid_stat(5): the state follows the name, which may contain any character.
     let state = stat.rsplit_once(')').map(|(_, rest)| rest.trim_start());
     state.is_some_and(|state| state.starts_with(['T', 't']))
 }
 
-/// Takes the name of a slot. `None` if another process has it.
+/// Claims the name of a slot. Returns `None` if another process holds it.
 pub(super) fn claim(lock: &JoinLock, slot: Slot) -> Shared<Option<ProcessFd>> {
     bind(&slot_name(lock.address, slot)?)
 }
 
-/// The name of a device that has a port for itself though its sockets are bound with `SO_REUSEPORT`.
-/// It exists until this is dropped.
+/// The name of a device that has a port to itself but binds its sockets with `SO_REUSEPORT`. Dropping it releases the
+/// name.
 pub(in super::super) struct SolePort {
     _listener: ProcessFd,
 }
 
-/// Takes the name by which port groups find that a port is not shared. `None` if another process has it.
+/// Claims the name that shows port groups that a port is not shared. Returns `None` if another process holds it.
 pub(in super::super) fn claim_port(address: SocketAddr) -> Result<Option<SolePort>> {
     let failed = |reason| Error::PortSharing { address, reason };
     let listener = name(address, SOLE).and_then(|name| bind(&name));
@@ -317,7 +317,7 @@ pub(in super::super) fn claim_port(address: SocketAddr) -> Result<Option<SolePor
     }))
 }
 
-/// Fails if a device has the port for itself.
+/// Fails if a device has the port to itself.
 pub(super) fn check_unclaimed(lock: &JoinLock) -> Result<()> {
     let address = lock.address;
     let failed = |reason| Error::PortSharing { address, reason };
@@ -326,12 +326,12 @@ pub(super) fn check_unclaimed(lock: &JoinLock) -> Result<()> {
         Connected::To(_) | Connected::Crowded if sockets::is_bound(address).map_err(failed)? => {
             Err(Error::binding(address, Errno::ADDRINUSE))
         }
-        // Any process can have taken the name.
+        // A process of another user, which can take any name, does not count.
         _ => Ok(()),
     }
 }
 
-/// Receives the sockets that a member of this user has sent; `None` if it closed the connection.
+/// Receives the sockets sent by a member of this user. Returns `None` if the member closed the connection.
 fn receive_sockets(member: BorrowedFd<'_>) -> Shared<Option<Vec<ProcessFd>>> {
     let mut greeting = [0; GREETING.len() + 1];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SOCKETS))];
@@ -361,22 +361,21 @@ fn receive_sockets(member: BorrowedFd<'_>) -> Shared<Option<Vec<ProcessFd>>> {
     }
 }
 
-/// Waits until one of the descriptors is readable, or its other end is closed.
+/// Waits until a descriptor is readable, or its peer has closed.
 fn wait_readable(descriptors: &[BorrowedFd<'_>], limit: Option<Duration>) -> Vec<bool> {
     let mut fds: Vec<_> = descriptors
         .iter()
         .map(|descriptor| PollFd::from_borrowed_fd(*descriptor, PollFlags::IN))
         .collect();
     let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
-    // EINTR and the like end the wait early, and the caller waits again.
+    // EINTR and the like end the wait early; the caller repeats it.
     match rustix::event::poll(&mut fds, limit.as_ref()) {
         Ok(_) => fds.iter().map(|fd| !fd.revents().is_empty()).collect(),
         Err(_) => vec![false; fds.len()],
     }
 }
 
-/// The thread of a member that gives the sockets to those that join. It ends, and the slot is free,
-/// when this is dropped.
+/// The thread of a member that passes the sockets to joining devices. Dropping it ends the thread and frees the slots.
 pub(super) struct Keeper {
     stop: Arc<OwnedFd>,
     thread: Option<thread::JoinHandle<()>>,
@@ -402,7 +401,7 @@ impl Keeper {
                         }
                     }
                 }
-                // In this order: the device that finds the names free may make a new group.
+                // The order matters: a device that finds the names free may create a new group.
                 drop(sockets);
                 drop(listeners);
             })
@@ -430,7 +429,7 @@ impl Drop for Keeper {
     }
 }
 
-/// Accepts a connection and gives it the sockets.
+/// Accepts one connection and sends it the sockets.
 fn give(listener: BorrowedFd<'_>, sockets: &[ProcessFd]) -> Shared<()> {
     let joining = rustix::net::accept_with(listener, SocketFlags::CLOEXEC)
         .map_err(os("accepting a device that joins a port group"))?;
@@ -448,7 +447,7 @@ fn give(listener: BorrowedFd<'_>, sockets: &[ProcessFd]) -> Shared<()> {
         SendFlags::NOSIGNAL | SendFlags::DONTWAIT,
     );
     match sent {
-        // It asked only whether this member exists, and is gone.
+        // The device only probed whether this member exists, and is gone.
         Ok(_) | Err(Errno::PIPE | Errno::CONNRESET) => Ok(()),
         Err(errno) => Err(os("sending the sockets of a port group")(errno)),
     }

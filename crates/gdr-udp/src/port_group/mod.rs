@@ -1,20 +1,17 @@
 //! Several devices, in one or more processes of a user, at one UDP address and port.
 //!
-//! A port group has one socket for each [`Slot`], all bound with `SO_REUSEPORT`. The kernel selects
-//! among them by the upper bits of the destination's queue pair number, which are the slot (see
-//! [`reuseport`](crate::reuseport)). A device has as many slots as shards. One more socket is for
-//! management datagrams (see [`management`](crate::management)).
+//! A port group has one socket per [`Slot`], all bound with `SO_REUSEPORT`. The kernel selects among them by the slot,
+//! which is the upper bits of the destination queue pair number (see [`reuseport`](crate::reuseport)). A device takes
+//! one slot per shard. One more socket receives management datagrams.
 //!
-//! If a socket of such a group closes, the kernel moves the last one into its place, and a program
-//! that was right would no longer be. Which of several sockets closed first cannot be found out
-//! afterwards, and a process that was killed reports nothing. So no socket closes while the group
-//! lives: the device that makes the group binds all sockets, and each device that joins receives all
-//! of them from another member. A socket closes when the last member's process ends, and with it the
-//! whole group. Indexes, and the program, are constant.
+//! When a socket of such a group closes, the kernel moves the last one into its place, which would invalidate the
+//! program. Which socket closed first cannot be determined afterwards, and a killed process reports nothing. So no
+//! socket closes while the group lives: the device that creates the group binds all sockets, and each device that joins
+//! receives all of them from another member. The sockets close together when the last member's process ends. Until then
+//! indexes, and so the program, stay constant.
 //!
-//! A member's slots, and the right to change the group, are abstract Unix names, which the kernel
-//! keeps in the same network namespace as UDP ports, assigns atomically and frees when a process
-//! ends. See [`members`].
+//! Slots, and the right to change the group, are represented by abstract Unix names. The kernel keeps them in the same
+//! network namespace as UDP ports, assigns them atomically, and frees them when a process ends. See [`members`].
 
 mod members;
 mod sockets;
@@ -33,18 +30,18 @@ use crate::options::Shards;
 use crate::process_fd::ProcessFd;
 use crate::slot::{MANAGEMENT, SLOTS, Slot};
 
-/// The membership of a device in the group of its port.
+/// A device's membership in the group of its port.
 pub(super) struct PortGroup {
     origin: ProcessId,
     slots: Vec<Slot>,
-    /// All sockets of the group, by slot, and the one for management datagrams.
+    /// All sockets of the group, by slot, and then the management socket.
     sockets: Arc<[ProcessFd]>,
     keeper: Option<Keeper>,
 }
 
 impl PortGroup {
-    /// Joins the group at `address`, or makes it if there is none; port 0 takes a free one. Returns the
-    /// sockets of the slots as well, which may have the filters of earlier devices.
+    /// Joins the group at `address`, or creates it if there is none; port 0 picks a free port. Also returns the sockets
+    /// of the device's slots, which may still have the filters of earlier devices.
     pub(super) fn join(address: SocketAddr, shards: Shards) -> Result<(Self, Vec<ProcessFd>)> {
         let address = sockets::with_port(address)?;
         let failed = |reason| Error::PortSharing { address, reason };
@@ -63,11 +60,11 @@ impl PortGroup {
         let most = slots_of(shards, free.len());
         let (mut slots, mut listeners) = (Vec::new(), Vec::new());
         for slot in free {
-            // Its name first: from then on it is no other device's.
+            // Claims the name first: from then on the slot belongs to this device.
             let Some(listener) = members::claim(&lock, slot).map_err(failed)? else {
                 continue;
             };
-            // A process that was killed left its socket as it was.
+            // A killed process left its socket in whatever state it was.
             sockets::vacate(sockets[slot.index()].as_fd())?;
             if slots.len() < most {
                 slots.push(slot);
@@ -94,23 +91,23 @@ impl PortGroup {
         Ok((group, own))
     }
 
-    /// The socket for management datagrams, which the members share.
+    /// Returns a new descriptor of the management socket, which all members share.
     pub(super) fn management_socket(&self) -> Result<ProcessFd> {
         rustix::io::fcntl_dupfd_cloexec(&self.sockets[MANAGEMENT], 0)
             .map(ProcessFd::from)
             .map_err(|errno| Error::os("dup of a socket of a port group", errno))
     }
 
-    /// The slots of the device, by shard.
+    /// Returns the device's slots, by shard.
     pub(super) fn slots(&self) -> &[Slot] {
         &self.slots
     }
 }
 
-/// How many slots a device takes of the free ones.
+/// Returns how many of the free slots a device takes.
 const fn slots_of(shards: Shards, free: usize) -> usize {
     match shards {
-        // The rest is for devices that come later, each of which needs one.
+        // Leaves the rest for later devices, each of which needs at least one.
         Shards::AtMost(_) if free <= SLOTS * 3 / 4 => 1,
         shards => shards.most(),
     }
@@ -120,11 +117,11 @@ impl Drop for PortGroup {
     fn drop(&mut self) {
         let keeper = self.keeper.take();
         if !self.origin.is_current() {
-            // The slots are the parent's, and so is the thread.
+            // In a forked child, the slots and the thread belong to the parent.
             return mem::forget(keeper);
         }
         for slot in &self.slots {
-            // Before the keeper frees the slot. The sockets stay open in other members.
+            // Before the keeper frees the slot, because the sockets stay open in other members.
             if let Err(error) = sockets::vacate(self.sockets[slot.index()].as_fd()) {
                 tracing::debug!(%error, "the socket of a slot keeps its receive buffer");
             }
@@ -150,7 +147,7 @@ mod tests {
 
     use super::*;
 
-    /// A group, and a slot that no device has.
+    /// Returns a group, and a slot that no device holds.
     fn group() -> (PortGroup, SocketAddr, Slot) {
         let probe = UdpSocket::bind("127.0.0.1:0").unwrap();
         let address = probe.local_addr().unwrap();
@@ -164,7 +161,7 @@ mod tests {
         sockopt::socket_recv_buffer_size(&group.sockets[slot.index()]).unwrap()
     }
 
-    /// As a device does that takes the slot.
+    /// Sets the slot's socket up as its device would.
     fn enlarge(group: &PortGroup, slot: Slot) {
         let socket = &group.sockets[slot.index()];
         sockopt::set_socket_recv_buffer_size(socket, 100_000).unwrap();
@@ -200,7 +197,7 @@ mod tests {
         let (group, address, free) = group();
         let empty = buffer(&group, free);
         let sender = UdpSocket::bind((address.ip(), 0)).unwrap();
-        // To a queue pair of the slot, as far as the kernel looks.
+        // Addressed to a queue pair of the slot, which is all that the kernel looks at.
         let mut datagram = [0; 12];
         datagram[4..8].copy_from_slice(&free.qpn(7).get().to_be_bytes());
         for joined in [1, 2] {
@@ -208,7 +205,7 @@ mod tests {
             sender.send_to(&datagram, address).unwrap();
             let socket = &group.sockets[free.index()];
             wait_for_datagram(socket.as_fd());
-            // The second of them takes another slot.
+            // The second device takes one slot more.
             let shards = Shards::Exactly(joined);
             let (next, sockets) = PortGroup::join(address, shards).unwrap();
             assert_eq!(next.slots()[0], free);

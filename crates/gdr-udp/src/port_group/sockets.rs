@@ -15,19 +15,19 @@ use crate::process_fd::ProcessFd;
 use crate::reuseport::{self, drain};
 use crate::slot::Slot;
 
-/// The limit of the first proof that the kernel passes datagrams as the program says, and the factor
-/// of each next one. A proof takes well below a millisecond where a processor is free; with many
-/// runnable threads the kernel may deliver a datagram much later.
+/// How long the first proof that the kernel dispatches by the program may take, and the factor for each retry. On an
+/// idle CPU a proof takes well below a millisecond; with many runnable threads the kernel may deliver a datagram much
+/// later.
 const FIRST_PROOF: Duration = Duration::from_millis(200);
 const LONGER: u32 = 2;
-/// How long a device tries to make a group or to find another one's.
+/// How long a device tries to create a group or to find another device's.
 const CREATE_LIMIT: Duration = Duration::from_secs(10);
-/// How long a port may be in use until a look shows whether its sockets belong to a group.
+/// How long a port may be in use before a device checks whether its sockets can belong to a group.
 const IN_USE_LIMIT: Duration = Duration::from_millis(300);
-/// The time between two attempts.
+/// The delay between two attempts.
 const CREATE_INTERVAL: Duration = Duration::from_millis(5);
 
-/// `address` with a free port instead of port 0. Another process may take it meanwhile.
+/// Replaces port 0 by a free port. Another process may take that port before it is bound.
 pub(super) fn with_port(address: SocketAddr) -> Result<SocketAddr> {
     if address.port() != 0 {
         return Ok(address);
@@ -38,12 +38,12 @@ pub(super) fn with_port(address: SocketAddr) -> Result<SocketAddr> {
         .map_err(|source| Error::os("getsockname", source))
 }
 
-/// The attempts of a device to make a group.
+/// A device's attempts to create a group.
 pub(super) struct Creation {
     address: SocketAddr,
     deadline: Deadline,
     in_use_deadline: Deadline,
-    /// The limit of the next proof.
+    /// How long the next proof may take.
     proof: Duration,
 }
 
@@ -57,10 +57,9 @@ impl Creation {
         }
     }
 
-    /// Binds the sockets of a new group, by slot and with the one for management datagrams. They hold one
-    /// datagram each. Returns `None`, after a
-    /// moment, if sockets are bound at the address: another device makes the group, or the kernel is still
-    /// closing the sockets of a process that was the last member of an earlier one.
+    /// Binds the sockets of a new group, by slot and then the management socket. Each holds about one datagram. Returns
+    /// `None`, after a short delay, if sockets are bound at the address: another device is creating the group, or the
+    /// kernel is still closing the sockets of the last member of an earlier one.
     pub(super) fn attempt(&mut self) -> Result<Option<Vec<ProcessFd>>> {
         match bind_all(self.address, self.proof) {
             Ok(sockets) => Ok(Some(sockets)),
@@ -71,7 +70,7 @@ impl Creation {
                 Ok(None)
             }
             Err(Error::PortInUse { .. })
-                // A socket that may be one of a group can be bound beside one.
+                // A socket that can belong to a group can have another bound beside it.
                 if !self.in_use_deadline.has_passed() || reuseport::bind(self.address).is_ok() =>
             {
                 thread::sleep(CREATE_INTERVAL);
@@ -82,12 +81,12 @@ impl Creation {
     }
 }
 
-/// Binds the sockets and proves within a limit that the kernel selects among them.
+/// Binds the sockets, and proves within `limit` that the kernel dispatches among them.
 ///
-/// The first one is bound alone, which fails if there is any other: so of several devices that make a
-/// group at once, one does. The proof fails if a socket was added in between. Once it holds it stays: a
-/// socket that the program selects is not the last while there are more, so closing another one
-/// does not move it.
+/// The first socket is bound without `SO_REUSEPORT`, which fails if there is any other; so of several devices that
+/// create a group at once, one succeeds. The proof fails if a foreign socket was added in between. Once it holds, it
+/// stays valid: as long as there are foreign sockets, the last socket is one of them, so closing one never moves a
+/// socket that the program selects.
 fn bind_all(address: SocketAddr, limit: Duration) -> Result<Vec<ProcessFd>> {
     let failed = |source| Error::binding(address, source);
     let slots = Slot::all().map(|slot| slot.qpn(u32::MAX));
@@ -99,7 +98,7 @@ fn bind_all(address: SocketAddr, limit: Duration) -> Result<Vec<ProcessFd>> {
     while sockets.len() < numbers.len() {
         sockets.push(reuseport::bind(address).map_err(failed)?);
         if sockets.len() == 2 {
-            // The second one made the group.
+            // The group exists once its second socket is bound.
             reuseport::steer(sockets[0].as_fd(), &reuseport::by_slot())?;
         }
     }
@@ -110,7 +109,7 @@ fn bind_all(address: SocketAddr, limit: Duration) -> Result<Vec<ProcessFd>> {
     Ok(sockets)
 }
 
-/// Whether a socket is bound to the address.
+/// Returns whether a socket is bound to the address.
 pub(super) fn is_bound(address: SocketAddr) -> std::result::Result<bool, PortSharingError> {
     match UdpSocket::bind(address) {
         Ok(_) => Ok(false),
@@ -122,12 +121,12 @@ pub(super) fn is_bound(address: SocketAddr) -> std::result::Result<bool, PortSha
     }
 }
 
-/// Lets the socket of a free slot hold few datagrams, and drops those that it has received.
+/// Shrinks the receive buffer of a free slot's socket, and discards what it has received.
 ///
-/// The socket keeps its filter. The kernel frees a filter in a work queue, in which a thousand of
-/// them, one for each slot of a few groups, can wait for each other forever (seen with Linux 6.18).
+/// The socket keeps its filter. The kernel frees filters in a work queue, where a thousand of them (one per slot of a
+/// few groups) can wait for one another forever (seen with Linux 6.18).
 pub(super) fn vacate(socket: BorrowedFd<'_>) -> Result<()> {
-    // The kernel takes its minimum instead, which is about one datagram.
+    // The kernel raises this to its minimum, about one datagram.
     sockopt::set_socket_recv_buffer_size(socket, 1)
         .map_err(|errno| Error::os("setsockopt(SO_RCVBUF)", errno))?;
     drain(socket);
