@@ -1,11 +1,11 @@
-//! A fixed number of WRITE packets to a responder, for counts of instructions.
+//! A fixed number of WRITE packets to a responder, for counting instructions.
 //!
 //! ```text
 //! cargo run --release -p gdr-roce --example packets -- receive 1024 100000
 //! ```
 //!
-//! `receive` makes packets of this many bytes, checks and receives each, and takes the
-//! acknowledgements; `make` makes them only, so that the difference is what receiving costs.
+//! `receive` builds packets of this many bytes, verifies and receives each, and collects the acknowledgements. `make`
+//! only builds them, so the difference is the cost of receiving.
 
 mod connection;
 
@@ -22,9 +22,9 @@ use gdr_roce::{
 
 use connection::connected;
 
-/// Where the PSN is in a base transport header.
+/// The position of the PSN in a base transport header.
 const PSN: std::ops::Range<usize> = 9..12;
-/// Packets between two looks for acknowledgements.
+/// How often acknowledgements are collected, in packets.
 const BATCH: u32 = 16;
 const ADDRESS: u64 = 0x10000;
 

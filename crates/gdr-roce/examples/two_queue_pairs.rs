@@ -1,11 +1,11 @@
-//! Two queue pairs that exchange packets through memory: a WRITE, and one packet that is lost.
+//! Two queue pairs exchange packets through memory: a WRITE, of which one packet is lost.
 //!
 //! ```text
 //! cargo run -p gdr-roce --example two_queue_pairs
 //! ```
 //!
-//! There is no network and no clock. The program carries packets from one queue pair to the other,
-//! drops the second one, and advances the time until the requester sends it again.
+//! There is no network and no clock. The program carries packets from one queue pair to the other, drops the second
+//! one, and advances the time until the requester retransmits it.
 
 mod connection;
 
@@ -34,7 +34,7 @@ impl Host {
     }
 }
 
-/// Carries packets until the sender has none; `lost` numbers the one that does not arrive.
+/// Carries packets until the sender has none. The packet numbered `lost` is dropped.
 fn carry(
     now: Time,
     from: &mut Host,
@@ -44,7 +44,7 @@ fn carry(
     let mut room = vec![0; MAX_DATAGRAM];
     let mut number = 0;
     while let Some(len) = from.pair.poll_transmit(now, &mut from.memory, &mut room) {
-        // A real network needs the ICRC: `wire::icrc::seal` and `wire::icrc::matches`.
+        // A real network also needs the ICRC: `wire::icrc::seal` and `wire::icrc::matches`.
         let packet = Packet::new(&room[..len])?;
         number += 1;
         let fate = if lost == Some(number) { ", lost" } else { "" };
@@ -100,7 +100,7 @@ fn run() -> Result<(), Box<dyn Error>> {
         if let Some(completion) = near.pair.poll_completion() {
             break completion;
         }
-        // Nothing is under way: the next thing that happens is the time-out.
+        // Nothing is in flight: the next event is the time-out.
         if let Some(deadline) = near.pair.next_deadline() {
             now = now.max(deadline);
             near.pair.handle_deadline(now);

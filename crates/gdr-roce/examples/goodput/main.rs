@@ -1,11 +1,11 @@
-//! The goodput of one flow over lossy, reordering, long and congested links and between hosts that delay
-//! packets, and how two flows share a bottleneck, in virtual time.
+//! The goodput of one flow over lossy, reordering, long and congested links and between hosts that delay packets, and
+//! the fairness of two flows at a bottleneck, in virtual time.
 //!
 //! ```text
 //! cargo run --release -p gdr-roce --example goodput
 //! ```
 //!
-//! The figures depend on the code alone: they are the same on every machine and in every run.
+//! The figures depend only on the code: they are the same on every machine and in every run.
 
 #[path = "../../tests/protocol/paths/case.rs"]
 mod case;

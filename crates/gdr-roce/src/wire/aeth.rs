@@ -1,4 +1,4 @@
-//! The acknowledge extended transport header: the result of requests.
+//! The ACK extended transport header: the outcome of requests.
 
 use crate::psn::Msn;
 use crate::timer::RnrTimer;
@@ -6,12 +6,11 @@ use crate::timer::RnrTimer;
 /// Why a request was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum NakCode {
-    /// A packet is missing: the requester sends again from this PSN on. The other codes end the
-    /// connection.
+    /// A packet is missing: the requester retransmits from this PSN on. All other codes terminate the connection.
     SequenceError,
     /// The request is malformed, or the operation is not allowed.
     InvalidRequest,
-    /// Wrong key, range or permission.
+    /// The key, range or permission is wrong.
     RemoteAccess,
     /// The responder could not execute the request.
     RemoteOperation,
@@ -20,24 +19,24 @@ pub enum NakCode {
 /// The syndrome of an AETH.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Syndrome {
-    /// All requests up to this PSN are complete.
+    /// All requests up to and including this PSN are complete.
     Ack {
-        /// Encoded credit count of five bits. 31 means that credits are not used.
+        /// The encoded credit count, five bits. 31 means that credits are not used.
         credits: u8,
     },
-    /// No receive is posted: the requester sends again after this time.
+    /// No receive is posted (RNR): the requester retries after this delay.
     ReceiverNotReady(RnrTimer),
-    /// The request is refused.
+    /// The request was refused.
     Nak(NakCode),
     /// A reserved value.
     Reserved(u8),
 }
 
 impl Syndrome {
-    /// An acknowledgement without a credit count.
+    /// An ACK without a credit count.
     pub const ACK: Self = Self::Ack { credits: 31 };
 
-    /// The syndrome of a byte.
+    /// Decodes the syndrome byte.
     pub const fn from_byte(byte: u8) -> Self {
         match byte {
             0x00..=0x1f => Self::Ack { credits: byte },
@@ -50,7 +49,7 @@ impl Syndrome {
         }
     }
 
-    /// The byte on the wire.
+    /// Returns the syndrome byte.
     pub const fn byte(self) -> u8 {
         match self {
             Self::Ack { credits } => credits & 0x1f,
@@ -64,11 +63,10 @@ impl Syndrome {
     }
 }
 
-/// Acknowledge extended transport header, 4 bytes: on acknowledgements, and on READ responses
-/// except the middle ones.
+/// ACK extended transport header (AETH), 4 bytes: on acknowledgements, and on all but the middle READ responses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Aeth {
-    /// The result.
+    /// The outcome.
     pub syndrome: Syndrome,
     /// The number of messages that the responder has completed.
     pub msn: Msn,
@@ -78,7 +76,7 @@ impl Aeth {
     /// Length on the wire in bytes.
     pub const LEN: usize = 4;
 
-    /// Reads the header.
+    /// Parses the header.
     pub const fn parse(bytes: &[u8; Self::LEN]) -> Self {
         Self {
             syndrome: Syndrome::from_byte(bytes[0]),

@@ -1,6 +1,6 @@
-//! The atomic acknowledge extended transport header: the original value.
+//! The atomic ACK extended transport header: the original value.
 
-/// Atomic acknowledge extended transport header, 8 bytes.
+/// Atomic ACK extended transport header (AtomicAckETH), 8 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AtomicAckEth {
     /// The value before the operation.
@@ -11,7 +11,7 @@ impl AtomicAckEth {
     /// Length on the wire in bytes.
     pub const LEN: usize = 8;
 
-    /// Reads the header.
+    /// Parses the header.
     pub const fn parse(bytes: &[u8; Self::LEN]) -> Self {
         Self {
             original: u64::from_be_bytes(*bytes),

@@ -1,17 +1,17 @@
-//! The atomic extended transport header: address and operands.
+//! The atomic extended transport header: target address and operands.
 
 use crate::ids::Rkey;
 
-/// Atomic extended transport header, 28 bytes.
+/// Atomic extended transport header (AtomicETH), 28 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AtomicEth {
-    /// Address of the eight bytes.
+    /// Address of the 8-byte target.
     pub addr: u64,
-    /// The key of the region.
+    /// The region's remote key.
     pub rkey: Rkey,
-    /// The number to add, or the replacement of a compare and swap.
+    /// The addend, or the replacement value of a compare-and-swap.
     pub swap_or_add: u64,
-    /// The number to compare with. A fetch and add ignores it.
+    /// The value to compare with. Fetch-and-add ignores it.
     pub compare: u64,
 }
 
@@ -19,7 +19,7 @@ impl AtomicEth {
     /// Length on the wire in bytes.
     pub const LEN: usize = 28;
 
-    /// Reads the header.
+    /// Parses the header.
     pub const fn parse(b: &[u8; Self::LEN]) -> Self {
         Self {
             addr: u64::from_be_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]]),

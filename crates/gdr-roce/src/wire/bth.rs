@@ -1,4 +1,4 @@
-//! The base transport header, which is on every packet.
+//! The base transport header, present in every packet.
 
 use crate::ids::{PartitionKey, Qpn};
 use crate::psn::Psn;
@@ -14,29 +14,31 @@ use crate::psn::Psn;
 pub struct Bth {
     /// The type of the packet; see [`Opcode`](super::Opcode).
     pub opcode: u8,
-    /// The completion at the receiver is solicited, which may wake a waiting thread.
+    /// Solicited event (SE): the completion at the receiver may wake a waiting thread.
     pub solicited: bool,
-    /// The path migration state. It is set if migration is not used.
+    /// MigReq, the path migration state; set when migration is not in use.
     pub migrated: bool,
     /// Number of padding bytes after the payload, 0 to 3.
     pub pad: u8,
-    /// The transport version, 0.
+    /// The transport version, always 0.
     pub version: u8,
     /// The partition key.
     pub partition: PartitionKey,
-    /// FECN: this packet has met congestion.
+    /// FECN: this packet experienced congestion.
     pub fecn: bool,
-    /// BECN: packets in the opposite direction have met congestion.
+    /// BECN: packets in the opposite direction experienced congestion.
     pub becn: bool,
-    /// Number of the destination queue pair.
+    /// The destination queue pair.
     pub dest_qpn: Qpn,
-    /// The requester requests an acknowledgement.
+    /// AckReq: the requester asks for an acknowledgement.
     pub ack_request: bool,
-    /// A reserved bit, which other implementations leave 0 and ignore. On a middle or last packet of a WRITE: there
-    /// are [`Reth::LEN`](super::Reth::LEN) bytes without a meaning where the first packet has its RETH, so that
-    /// all have one length, as the kernel wants of what it sends by one call. On an acknowledgement, an atomic's
-    /// included: the sender takes such packets, soon acknowledges messages that do not request it, and keeps results of
-    /// as many atomics as two queue pairs of this crate may have outstanding. On an atomic: it may be one of that many.
+    /// A reserved bit, which other implementations clear and ignore. Its meaning depends on the packet:
+    ///
+    /// - Middle or last packet of a WRITE: [`Reth::LEN`](super::Reth::LEN) filler bytes take the place of the first
+    ///   packet's RETH. All packets then have the same length, as the kernel requires of a segmented send.
+    /// - Acknowledgement, including an atomic's: the sender accepts filled packets, promptly acknowledges messages that
+    ///   do not request it, and keeps as many atomic results as two queue pairs of this crate may have outstanding.
+    /// - Atomic: the requester may have that many outstanding.
     pub filled: bool,
     /// The packet sequence number.
     pub psn: Psn,
@@ -46,7 +48,7 @@ impl Bth {
     /// Length on the wire in bytes.
     pub const LEN: usize = 12;
 
-    /// Reads the header; the reserved bits are ignored.
+    /// Parses the header; reserved bits are ignored.
     pub const fn parse(bytes: &[u8; Self::LEN]) -> Self {
         Self {
             opcode: bytes[0],
@@ -64,7 +66,7 @@ impl Bth {
         }
     }
 
-    /// Writes the header, with zeros for the reserved bits.
+    /// Writes the header, with reserved bits clear.
     pub const fn emit(&self, out: &mut [u8; Self::LEN]) {
         let partition = self.partition.0.to_be_bytes();
         let qpn = self.dest_qpn.get().to_be_bytes();

@@ -1,17 +1,17 @@
-//! The datagram extended transport header: queue key and sender of a datagram.
+//! The datagram extended transport header: queue key and source queue pair of a datagram.
 
 use crate::ids::{Qkey, Qpn};
 
-/// Datagram extended transport header, 8 bytes.
+/// Datagram extended transport header (DETH), 8 bytes.
 ///
 /// ```text
 /// QKey 32 | reserved 8 | SrcQP 24
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Deth {
-    /// The queue key, which must be the receiver's.
+    /// The queue key, which must match the receiver's.
     pub qkey: Qkey,
-    /// Number of the queue pair that sent the datagram.
+    /// The source queue pair.
     pub source_qpn: Qpn,
 }
 
@@ -19,7 +19,7 @@ impl Deth {
     /// Length on the wire in bytes.
     pub const LEN: usize = 8;
 
-    /// Reads the header; the reserved bits are ignored.
+    /// Parses the header; reserved bits are ignored.
     pub const fn parse(bytes: &[u8; Self::LEN]) -> Self {
         Self {
             qkey: Qkey(u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])),
@@ -27,7 +27,7 @@ impl Deth {
         }
     }
 
-    /// Writes the header, with zeros for the reserved bits.
+    /// Writes the header, with reserved bits clear.
     pub const fn emit(&self, out: &mut [u8; Self::LEN]) {
         let qkey = self.qkey.0.to_be_bytes();
         let qpn = self.source_qpn.get().to_be_bytes();

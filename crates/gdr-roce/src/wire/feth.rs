@@ -1,17 +1,17 @@
-//! The FLUSH extended transport header: what a FLUSH makes visible, and where.
+//! The FLUSH extended transport header: which bytes a FLUSH makes visible, and to whom.
 
-/// FLUSH extended transport header, 4 bytes.
+/// FLUSH extended transport header (FETH), 4 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Feth {
-    /// Bytes are visible to every thread and device, `IBV_FLUSH_GLOBAL`.
+    /// Makes the bytes visible to every thread and device (`IBV_FLUSH_GLOBAL`).
     pub global: bool,
-    /// Bytes outlast a loss of power, `IBV_FLUSH_PERSISTENT`.
+    /// Makes the bytes survive a power failure (`IBV_FLUSH_PERSISTENT`).
     pub persistent: bool,
-    /// The code of the range: [`RANGE`](Self::RANGE), [`REGION`](Self::REGION), or one that is reserved.
+    /// The range code: [`RANGE`](Self::RANGE), [`REGION`](Self::REGION), or a reserved value.
     pub selectivity: u8,
 }
 
-/// The bits of the placement, and the first bit of the selectivity.
+/// The placement type bits, and the position of the selectivity level.
 const GLOBAL: u32 = 1;
 const PERSISTENT: u32 = 1 << 1;
 const SELECTIVITY: u32 = 4;
@@ -19,12 +19,12 @@ const SELECTIVITY: u32 = 4;
 impl Feth {
     /// Length on the wire in bytes.
     pub const LEN: usize = 4;
-    /// The bytes that the RETH names.
+    /// The range given by the RETH.
     pub const RANGE: u8 = 0;
-    /// All bytes of the region.
+    /// The whole region.
     pub const REGION: u8 = 1;
 
-    /// Reads the header.
+    /// Parses the header.
     pub const fn parse(bytes: &[u8; Self::LEN]) -> Self {
         let word = u32::from_be_bytes(*bytes);
         Self {

@@ -1,36 +1,35 @@
-//! The network header of a datagram as its receiver gets it, in the place of a global route header.
+//! The network header that precedes a received datagram, in place of a global route header.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::icrc::{Ip, PROTOCOL_UDP, UDP_LEN, V4_LEN, V6_LEN};
 
-/// The 40 bytes in front of the payload in the receive of a datagram: the IPv6 header, or 20 zeros
-/// and the IPv4 header (annex A17.4.5.1).
+/// The 40 bytes in front of the payload in a datagram's receive buffer: the IPv6 header, or 20 zeros and the IPv4
+/// header (annex A17.4.5.1).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Grh([u8; Self::LEN]);
 
 impl Grh {
     /// Length in bytes.
     pub const LEN: usize = V6_LEN;
-    /// The hop limit of a header that was made by [`of_fields`](Self::of_fields): it is not known
-    /// how many routers the packet met.
+    /// The hop limit in headers built by [`of_fields`](Self::of_fields), where the actual one is unknown.
     pub const HOP_LIMIT: u8 = 64;
 
-    /// The bytes of a receive.
+    /// Takes the first 40 bytes of a receive buffer.
     pub const fn from_bytes(bytes: [u8; Self::LEN]) -> Self {
         Self(bytes)
     }
 
-    /// An IPv4 header as it was received.
+    /// Wraps a received IPv4 header.
     pub fn of_ipv4(header: &[u8; V4_LEN]) -> Self {
         let mut bytes = [0; Self::LEN];
         bytes[Self::LEN - V4_LEN..].copy_from_slice(header);
         Self(bytes)
     }
 
-    /// The header of a UDP packet with `payload` bytes, for a receiver that knows only these fields.
-    /// The type of service, or traffic class and flow label, is 0; the hop limit is
-    /// [`HOP_LIMIT`](Self::HOP_LIMIT). The checksum of IPv4 is correct.
+    /// Builds the header of a UDP packet with `payload` bytes from the fields that a UDP socket reports. The type of
+    /// service (IPv6: traffic class and flow label) is 0, and the hop limit is [`HOP_LIMIT`](Self::HOP_LIMIT). The IPv4
+    /// checksum is correct.
     ///
     /// A length above 65507 does not fit the length fields and is truncated; no such packet exists.
     pub fn of_fields(ip: &Ip, payload: usize) -> Self {
@@ -68,12 +67,12 @@ impl Grh {
         }
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub const fn as_bytes(&self) -> &[u8; Self::LEN] {
         &self.0
     }
 
-    /// The source and the destination address, or `None` if the bytes are neither header.
+    /// Returns source and destination address, or `None` if the bytes are neither an IPv4 nor an IPv6 header.
     pub fn addresses(&self) -> Option<(IpAddr, IpAddr)> {
         if self.0[0] >> 4 == 6 {
             let address = |at: usize| {
@@ -91,11 +90,11 @@ impl Grh {
     }
 }
 
-/// The checksum of an IPv4 header whose checksum field is 0.
+/// Computes the checksum of an IPv4 header whose checksum field is 0.
 fn ipv4_checksum(header: &[u8; V4_LEN]) -> u16 {
     let words = header.chunks_exact(2);
     let sum: u32 = words.map(|w| u32::from(w[0]) << 8 | u32::from(w[1])).sum();
-    // Twenty bytes carry at most once more after the first fold.
+    // After the first fold of twenty bytes, at most one more carry remains.
     let folded = (sum & 0xffff) + (sum >> 16);
     !((folded & 0xffff) + (folded >> 16)) as u16
 }

@@ -1,11 +1,10 @@
-//! The invariant CRC, which detects changes to the invariant fields of a packet.
+//! The invariant CRC, which covers the fields of a packet that must not change in transit.
 //!
-//! It is a CRC-32 with the polynomial of Ethernet over eight bytes of ones, the IP and UDP headers,
-//! the BTH and the rest of the datagram. Fields that routers may change are replaced by ones: type
-//! of service, time to live and checksum of IPv4 (traffic class, flow label and hop limit of IPv6),
-//! the UDP checksum, and FECN, BECN and the reserved bits of the BTH. The identification and the
-//! fragment field of IPv4 are covered, so a sender must know which values its socket writes there.
-//! IPv6 does not have these fields.
+//! The ICRC is Ethernet's CRC-32 over eight bytes of ones, the IP and UDP headers, the BTH, and the rest of the
+//! datagram. Fields that routers may change count as all ones: type of service, time to live and checksum of IPv4
+//! (traffic class, flow label and hop limit of IPv6), the UDP checksum, and FECN, BECN and the reserved bits of the
+//! BTH. IPv4's identification and fragment fields are covered, so a sender must know which values its socket writes
+//! there. IPv6 has no such fields.
 
 use std::cell::RefCell;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -26,10 +25,10 @@ pub enum Ip {
         src: Ipv4Addr,
         /// Destination address.
         dst: Ipv4Addr,
-        /// The identification field. On an unconnected UDP socket that forbids fragmentation Linux
-        /// writes 0, or the index of the segment in a send with `UDP_SEGMENT`.
+        /// The identification field. For an unconnected UDP socket that forbids fragmentation, Linux writes 0, or the
+        /// index of the segment in a send with `UDP_SEGMENT`.
         identification: u16,
-        /// The DF flag: fragmentation is forbidden.
+        /// The DF flag: the packet must not be fragmented.
         dont_fragment: bool,
     },
     /// An IPv6 header without extension headers.
@@ -58,18 +57,17 @@ pub(super) const V4_LEN: usize = 20;
 pub(super) const V6_LEN: usize = 40;
 /// Length of a UDP header.
 pub(super) const UDP_LEN: usize = 8;
-/// Length of the local route header of InfiniBand, in whose place RoCE has ones.
+/// Length of InfiniBand's local route header; RoCE substitutes ones for it.
 const LRH_LEN: usize = 8;
 /// Protocol number of UDP.
 pub(super) const PROTOCOL_UDP: u8 = 17;
 
 impl Path {
-    /// The CRC of the headers in front of `udp_len` bytes of UDP payload.
+    /// Returns the CRC state after the headers in front of `udp_len` bytes of UDP payload.
     ///
-    /// A length above 65507 does not fit the length fields and is truncated; such a datagram cannot
-    /// be sent.
+    /// A length above 65507 does not fit the length fields and is truncated; such a datagram cannot be sent.
     fn headers(&self, udp_len: usize) -> Hasher {
-        // Ones everywhere: what is not written below is masked by them.
+        // Starts from all ones, which masks every field that is not written below.
         let mut bytes = [0xff; LRH_LEN + V6_LEN + UDP_LEN];
         let udp_total = (udp_len + UDP_LEN) as u16;
         let end = match self.ip {
@@ -80,7 +78,7 @@ impl Path {
                 dont_fragment,
             } => {
                 let ip = &mut bytes[LRH_LEN..LRH_LEN + V4_LEN];
-                // Version 4, five words: with IP options the ICRC would cover a longer header.
+                // Version 4, header of five words. IP options would lengthen the header that the ICRC covers.
                 ip[0] = 0x45;
                 ip[2..4].copy_from_slice(&udp_total.wrapping_add(V4_LEN as u16).to_be_bytes());
                 ip[4..6].copy_from_slice(&identification.to_be_bytes());
@@ -91,7 +89,7 @@ impl Path {
                 LRH_LEN + V4_LEN
             }
             Ip::V6 { src, dst } => {
-                // Version 6 in the upper half; the traffic class and the flow label stay masked.
+                // Version 6 in the upper half; traffic class and flow label stay masked.
                 let ip = &mut bytes[LRH_LEN..LRH_LEN + V6_LEN];
                 ip[0] = 0x6f;
                 ip[4..6].copy_from_slice(&udp_total.to_be_bytes());
@@ -110,42 +108,42 @@ impl Path {
         hasher
     }
 
-    /// The ICRC of `body`, the datagram without its ICRC, as the four bytes that follow it.
+    /// Returns the ICRC of `body`, a datagram without its ICRC, in wire order.
     pub fn icrc(&self, body: &[u8]) -> [u8; LEN] {
         behind(self.headers(body.len() + LEN), body)
     }
 }
 
-/// The ICRC of `body` after the headers that `hasher` has seen.
+/// Returns the ICRC of `body` after the headers already in `hasher`.
 fn behind(mut hasher: Hasher, body: &[u8]) -> [u8; LEN] {
-    /// This many bytes are copied, with the masked field among them, so that a short packet is one piece.
+    /// How many bytes are copied, to mask a field in place; a short packet is hashed in one piece.
     const COPIED: usize = 64;
     let (start, rest) = body.split_at(body.len().min(COPIED));
     let mut copy = [0; COPIED];
     let copy = &mut copy[..start.len()];
     copy.copy_from_slice(start);
     if let Some(header) = copy.first_chunk_mut::<{ Bth::LEN }>() {
-        // FECN, BECN and reserved bits: a router may set FECN.
+        // FECN, BECN and the reserved bits: a router may set FECN.
         header[4] = 0xff;
     }
     hasher.update(copy);
     if !rest.is_empty() {
         hasher.update(rest);
     }
-    // The least significant byte goes first, as in the CRC of Ethernet.
+    // Least significant byte first, as in Ethernet's CRC.
     hasher.finalize().to_le_bytes()
 }
 
-/// Computes ICRCs as [`seal`] and [`matches()`] do, and keeps the CRC of the last headers: most packets of a
-/// latency-bound connection differ from the one before only after them.
+/// Computes the same ICRCs as [`seal`] and [`matches()`], and caches the CRC of the last headers. In a latency-bound
+/// connection, consecutive packets mostly differ only after the headers.
 #[derive(Debug, Default)]
 pub struct IcrcCache {
-    /// A path, the length of the UDP payload, and what has seen the headers with both.
+    /// The last path and UDP payload length, with the CRC state after their headers.
     headers: RefCell<Option<(Path, usize, Hasher)>>,
 }
 
 impl IcrcCache {
-    /// Returns a cache of nothing.
+    /// Returns an empty cache.
     pub fn new() -> Self {
         Self::default()
     }
@@ -173,16 +171,15 @@ impl IcrcCache {
     }
 }
 
-/// Writes the ICRC into the last four bytes of a datagram, as
-/// [`poll_transmit`](crate::QueuePair::poll_transmit) leaves them. Does nothing to fewer bytes.
+/// Writes the ICRC into the last four bytes of a datagram, which [`poll_transmit`](crate::QueuePair::poll_transmit)
+/// leaves for it. A shorter datagram is left unchanged.
 pub fn seal(path: &Path, datagram: &mut [u8]) {
     if let Some((body, icrc)) = datagram.split_last_chunk_mut::<LEN>() {
         *icrc = path.icrc(body);
     }
 }
 
-/// Returns whether the last four bytes of a datagram are its ICRC. Takes untrusted bytes of any
-/// length.
+/// Returns whether the last four bytes of a datagram are its ICRC. The datagram is untrusted and may have any length.
 pub fn matches(path: &Path, datagram: &[u8]) -> bool {
     datagram
         .split_last_chunk::<LEN>()
@@ -253,7 +250,7 @@ mod tests {
         let mut datagram = [7; 64];
         seal(&path, &mut datagram);
         assert!(matches(&path, &datagram));
-        // The reference: the pseudo headers written out.
+        // The reference, with the pseudo headers spelled out.
         let mut bytes = vec![0xff; 8];
         bytes.extend([0x6f, 0xff, 0xff, 0xff, 0, 72, 17, 0xff]);
         bytes.extend(Ipv6Addr::LOCALHOST.octets());
@@ -292,7 +289,7 @@ mod tests {
                 };
                 let path = Path { ip, src_port, dst_port: 4791 };
                 prop_assert_eq!(cache.icrc(&path, &body), path.icrc(&body));
-                // The same headers in front of other bytes.
+                // The same headers, followed by a different body.
                 let other: Vec<_> = body.iter().map(|byte| !byte).collect();
                 prop_assert_eq!(cache.icrc(&path, &other), path.icrc(&other));
             }

@@ -1,8 +1,8 @@
-//! The invalidate extended transport header: a remote key that the receiver invalidates.
+//! The invalidate extended transport header: a remote key for the receiver to invalidate.
 
 use crate::ids::Rkey;
 
-/// Invalidate extended transport header, 4 bytes: on the last packet of a SEND with invalidate.
+/// Invalidate extended transport header (IETH), 4 bytes: on the last packet of a SEND with invalidate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ieth(pub Rkey);
 
@@ -10,7 +10,7 @@ impl Ieth {
     /// Length on the wire in bytes.
     pub const LEN: usize = 4;
 
-    /// Reads the header.
+    /// Parses the header.
     pub const fn parse(bytes: &[u8; Self::LEN]) -> Self {
         Self(Rkey(u32::from_be_bytes(*bytes)))
     }

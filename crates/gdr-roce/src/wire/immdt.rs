@@ -1,4 +1,4 @@
-//! Immediate data: four bytes for the completion of the receiver.
+//! Immediate data: four bytes for the receiver's completion.
 
 use crate::ids::Immediate;
 
@@ -10,7 +10,7 @@ impl ImmDt {
     /// Length on the wire in bytes.
     pub const LEN: usize = 4;
 
-    /// Reads the header.
+    /// Parses the header.
     pub const fn parse(bytes: &[u8; Self::LEN]) -> Self {
         Self(Immediate(u32::from_be_bytes(*bytes)))
     }

@@ -1,33 +1,33 @@
-//! A whole IPv4 packet, as a raw socket receives it. It has the identification field, which the ICRC
-//! covers and which a UDP socket does not return.
+//! A whole IPv4 packet, as received from a raw socket. It includes the identification field, which the ICRC covers and
+//! a UDP socket does not report.
 
 use std::net::Ipv4Addr;
 
 use super::icrc::{Ip, PROTOCOL_UDP, Path, UDP_LEN, V4_LEN};
 
-/// Why an IPv4 packet is not the UDP datagram of a RoCE sender. Such a packet must be dropped.
+/// Why an IPv4 packet is not a RoCE sender's UDP datagram. Such a packet must be dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Ipv4Error {
-    /// Fewer bytes than the headers of IPv4 and UDP.
+    /// Shorter than the IPv4 and UDP headers.
     #[error("IPv4 packet: {0} bytes are fewer than its headers")]
     Truncated(usize),
-    /// Another version of IP, or IP options, which the ICRC does not cover.
+    /// Not IPv4, or with IP options, which the ICRC does not cover.
     #[error("IPv4 packet: its first byte is {0:#04x}, not 0x45 (IPv4 without options)")]
     Version(u8),
     /// The protocol is not UDP.
     #[error("IPv4 packet: its protocol is {0}, not UDP")]
     Protocol(u8),
-    /// The packet is a fragment, or the reserved flag is set.
+    /// The packet is a fragment, or has the reserved flag set.
     #[error("IPv4 packet: its flags and fragment offset are {0:#06x}, so it is a fragment")]
     Fragment(u16),
-    /// The length field of IPv4 or UDP does not match the length of the packet.
+    /// An IPv4 or UDP length field contradicts the packet length.
     #[error("IPv4 packet: {len} bytes, but its IP length is {ip} and its UDP length is {udp}")]
     #[allow(missing_docs, reason = "the names say it")]
     Length { len: usize, ip: u16, udp: u16 },
 }
 
-/// A UDP datagram with the fields of its IP and UDP headers.
+/// A UDP datagram with its IP and UDP header fields.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ipv4Datagram<'a> {
     /// The fields that the ICRC covers.
@@ -38,18 +38,17 @@ pub struct Ipv4Datagram<'a> {
     pub src: Ipv4Addr,
     /// The destination address.
     pub dst: Ipv4Addr,
-    /// The UDP checksum. 0 means that the sender did not set it.
+    /// The UDP checksum; 0 if the sender did not compute one.
     pub checksum: u16,
-    /// The UDP payload, from BTH to ICRC.
+    /// The UDP payload, from the BTH to the ICRC.
     pub payload: &'a [u8],
 }
 
 impl<'a> Ipv4Datagram<'a> {
-    /// Length of the two headers.
+    /// Length of both headers in bytes.
     pub const HEADERS: usize = V4_LEN + UDP_LEN;
 
-    /// Parses a whole packet. The bytes may be untrusted. The checksums of IPv4 and UDP are not
-    /// checked.
+    /// Parses a whole, untrusted packet. The IPv4 and UDP checksums are not verified.
     ///
     /// # Errors
     ///
@@ -66,8 +65,7 @@ impl<'a> Ipv4Datagram<'a> {
             return Err(Ipv4Error::Protocol(ip[9]));
         }
         let fragment = field(ip, 6);
-        // The reserved flag, more fragments and the offset: in a fragment the datagram is not
-        // whole.
+        // The reserved flag, "more fragments", or an offset: the datagram is incomplete.
         if fragment & !DONT_FRAGMENT != 0 {
             return Err(Ipv4Error::Fragment(fragment));
         }
@@ -111,8 +109,8 @@ mod tests {
     use super::super::icrc;
     use super::*;
 
-    /// The congestion notification packet of a ConnectX-4 Lx in scapy's test/contrib/roce.uts. Type
-    /// of service, time to live and header checksum are made up.
+    /// Returns the congestion notification sent by a ConnectX-4 Lx in scapy's test/contrib/roce.uts, with invented type
+    /// of service, time to live and header checksum.
     fn network_cards_packet() -> Vec<u8> {
         let mut packet = vec![0x45, 0, 0, 60, 0x71, 0x8c, 0x40, 0, 64, 17, 0, 0];
         packet.extend([10, 0, 17, 1, 10, 0, 18, 1]);
@@ -139,7 +137,7 @@ mod tests {
     #[test]
     fn any_flipped_bit_is_detected_except_in_mutable_fields() {
         let packet = network_cards_packet();
-        // Type of service, time to live, IPv4 checksum, UDP checksum, congestion bits of the BTH.
+        // Type of service, time to live, IPv4 checksum, UDP checksum, and the congestion bits of the BTH.
         let may_change = [1, 8, 10, 11, 26, 27, 32];
         for bit in 0..8 * packet.len() {
             let mut flipped = packet.clone();
@@ -186,7 +184,7 @@ mod tests {
                 prop_assert_eq!(&read.src.octets(), &packet[12..16]);
                 prop_assert_eq!(&read.dst.octets(), &packet[16..20]);
                 prop_assert_eq!(&read.checksum.to_be_bytes(), &packet[26..28]);
-                // The parsed fields are all that the ICRC covers.
+                // The ICRC covers nothing beyond the parsed fields.
                 let mut sealed = packet.clone();
                 icrc::seal(&read.path, &mut sealed[Ipv4Datagram::HEADERS..]);
                 prop_assert_eq!(is_intact(&sealed), read.payload.len() >= icrc::LEN);

@@ -1,15 +1,14 @@
-//! The wire format: one header per file, and the datagram that they form.
+//! The wire format: one file per header, and the datagram that they form.
 //!
-//! A datagram is the payload of a UDP packet to port [`UDP_PORT`]: BTH, the extension headers of
-//! its opcode, payload, padding to four bytes, ICRC.
+//! A datagram is the payload of a UDP packet to port [`UDP_PORT`]: BTH, the opcode's extension headers, payload,
+//! padding to a multiple of four, ICRC.
 //!
-//! - [`Packet::new`] takes untrusted bytes: it checks every length once, and no accessor of the
-//!   [`Packet`] can fail or panic afterwards. It does not check the ICRC; that is
-//!   [`icrc::matches`], which needs the IP and UDP headers' fields.
-//! - [`Ipv4Datagram::new`] takes untrusted bytes as well: a datagram with its IPv4 and UDP headers.
-//! - [`Headers`] is the owned form of the headers: [`Headers::parse`] reads them from a packet,
-//!   [`Headers::emit`] writes them.
-//! - `parse` and `emit` of a header take an array of its exact size, so they cannot fail.
+//! - [`Packet::new`] takes untrusted bytes. It checks every length once, so that no accessor of [`Packet`] can fail or
+//!   panic afterwards. It does not verify the ICRC; [`icrc::matches`] does, given the IP and UDP header fields.
+//! - [`Ipv4Datagram::new`] also takes untrusted bytes: a datagram with its IPv4 and UDP headers.
+//! - [`Headers`] is the owned form of the headers: [`Headers::parse`] reads them from a packet, [`Headers::emit`]
+//!   writes them.
+//! - A header's `parse` and `emit` take an array of its exact size, so they cannot fail.
 //!
 //! Formats: InfiniBand Architecture Specification volume 1, chapter 9 and annex A17 (RoCEv2).
 

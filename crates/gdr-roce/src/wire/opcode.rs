@@ -1,9 +1,9 @@
-//! The BTH opcode: the type of a packet and its extension headers.
+//! The BTH opcode: a packet's type, which determines its extension headers.
 
 use super::{Aeth, AtomicAckEth, AtomicEth, Deth, Feth, Ieth, ImmDt, Reth, XrcEth};
 use crate::connection::Reliability;
 
-/// The position of a packet in its message.
+/// A packet's position in its message.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[allow(missing_docs, reason = "the names say it")]
 pub enum Position {
@@ -14,7 +14,7 @@ pub enum Position {
 }
 
 impl Position {
-    /// The position of packet `index` of `count`, or of one that stands for it and the next ones, `merged` in all.
+    /// Returns the position of the packet that stands for `merged` packets from `index` on, in a message of `count`.
     pub const fn of(index: u32, merged: u32, count: u32) -> Self {
         match (index == 0, index + merged >= count) {
             (true, true) => Self::Only,
@@ -35,11 +35,10 @@ impl Position {
     }
 }
 
-/// The opcode of a packet of a connection, whatever its service, of an unreliable datagram, or of the congestion
-/// notification.
+/// The opcode of a connection packet (of any service), an unreliable datagram, or a congestion notification.
 ///
-/// The three upper bits of the byte on the wire name the service (IBTA 9.2.1), and the opcodes of connections are the
-/// same in all of them: see [`Reliability::byte`].
+/// The upper three bits of the wire byte select the service (IBTA 9.2.1); below them, all connection services use the
+/// same opcodes: see [`Reliability::byte`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 #[allow(missing_docs, reason = "the names come from the specification")]
@@ -67,7 +66,7 @@ pub enum Opcode {
     FetchAdd = 0x14,
     SendLastInvalidate = 0x16,
     SendOnlyInvalidate = 0x17,
-    /// Makes written bytes visible. Like the atomic WRITE, it is answered by an empty READ response.
+    /// Makes written bytes visible. Like an atomic WRITE, it is answered by an empty READ response.
     Flush = 0x1c,
     AtomicWrite = 0x1d,
     /// SEND of the unreliable datagram service.
@@ -110,22 +109,22 @@ impl Opcode {
         Self::CongestionNotification,
     ];
 
-    /// The opcode of a byte, or `None` if it is reserved or belongs to another service.
+    /// Decodes the wire byte. Returns `None` if it is reserved or belongs to another service.
     pub const fn from_byte(byte: u8) -> Option<Self> {
         Layout::of(byte).opcode
     }
 
-    /// The byte on the wire. An opcode of connections has the byte of the reliable service.
+    /// Returns the wire byte, of the reliable service if the opcode belongs to connections.
     pub const fn byte(self) -> u8 {
         self as u8
     }
 
-    /// Returns whether it is one of connections.
+    /// Returns whether the opcode belongs to a connection.
     pub const fn is_of_connection(self) -> bool {
         self.byte() & SERVICE == 0
     }
 
-    /// The opcode of a SEND packet.
+    /// Returns the opcode of a SEND packet.
     pub const fn send(position: Position, immediate: bool) -> Self {
         match (position, immediate) {
             (Position::First, _) => Self::SendFirst,
@@ -137,7 +136,7 @@ impl Opcode {
         }
     }
 
-    /// The opcode of a packet of a SEND with invalidate.
+    /// Returns the opcode of a packet of a SEND with invalidate.
     pub const fn send_invalidate(position: Position) -> Self {
         match position {
             Position::First => Self::SendFirst,
@@ -147,7 +146,7 @@ impl Opcode {
         }
     }
 
-    /// The opcode of a WRITE packet.
+    /// Returns the opcode of a WRITE packet.
     pub const fn write(position: Position, immediate: bool) -> Self {
         match (position, immediate) {
             (Position::First, _) => Self::WriteFirst,
@@ -159,7 +158,7 @@ impl Opcode {
         }
     }
 
-    /// The opcode of a READ response packet.
+    /// Returns the opcode of a READ response packet.
     pub const fn read_response(position: Position) -> Self {
         match position {
             Position::First => Self::ReadResponseFirst,
@@ -169,7 +168,7 @@ impl Opcode {
         }
     }
 
-    /// The opcode of a datagram.
+    /// Returns the opcode of a datagram.
     pub const fn datagram(immediate: bool) -> Self {
         if immediate {
             Self::DatagramSendImmediate
@@ -178,7 +177,7 @@ impl Opcode {
         }
     }
 
-    /// The position of the packet in its message.
+    /// Returns the packet's position in its message.
     pub const fn position(self) -> Position {
         match self {
             Self::SendFirst | Self::WriteFirst | Self::ReadResponseFirst => Position::First,
@@ -193,7 +192,7 @@ impl Opcode {
         }
     }
 
-    /// Returns whether the packet is a response, for the requester, rather than a request.
+    /// Returns whether the packet is a response, addressed to the requester, rather than a request.
     pub const fn is_response(self) -> bool {
         matches!(
             self,
@@ -211,7 +210,7 @@ impl Opcode {
         matches!(self, Self::DatagramSend | Self::DatagramSendImmediate)
     }
 
-    /// Returns whether the packet is part of a SEND of a connection.
+    /// Returns whether the packet is part of a connection's SEND.
     pub const fn is_send(self) -> bool {
         matches!(
             self,
@@ -267,7 +266,7 @@ impl Opcode {
         self.is_datagram()
     }
 
-    /// Returns whether a RETH follows the BTH, or the FETH after it.
+    /// Returns whether a RETH follows the BTH and the FETH, if any.
     pub const fn has_reth(self) -> bool {
         matches!(
             self,
@@ -320,17 +319,17 @@ impl Opcode {
     }
 }
 
-/// The bits of a byte that name the service.
+/// The bits of the wire byte that select the service.
 pub(crate) const SERVICE: u8 = 0xe0;
 
-/// What the byte of an opcode says about the headers of its packet.
+/// The header layout that a wire byte implies.
 #[derive(Clone, Copy)]
 pub(super) struct Layout {
-    /// `None` for a byte that is reserved, or of another service.
+    /// `None` if the byte is reserved or belongs to another service.
     pub(super) opcode: Option<Opcode>,
-    /// Length of the XRCETH, which is in front of the other extension headers.
+    /// Length of the XRCETH, which precedes the other extension headers.
     pub(super) xrceth: u8,
-    /// Length of all extension headers, without a filler.
+    /// Length of all extension headers, filler excluded.
     pub(super) extensions: u8,
 }
 
@@ -339,7 +338,7 @@ impl Layout {
         LAYOUTS[byte as usize]
     }
 
-    /// Makes the entry of the table.
+    /// Returns the table entry of a wire byte.
     const fn new(byte: u8, opcode: Opcode) -> Self {
         let xrceth = match byte & SERVICE == Reliability::Extended as u8 {
             true if !opcode.is_response() => XrcEth::LEN,
@@ -371,7 +370,7 @@ impl Layout {
     }
 }
 
-/// A table, because it is used once per packet.
+/// Precomputed, as every packet looks up its layout.
 static LAYOUTS: [Layout; 256] = {
     let reserved = Layout {
         opcode: None,
@@ -408,7 +407,7 @@ mod tests {
             .iter()
             .filter(|op| op.is_of_connection())
             .count();
-        // The unreliable service has twelve of them, the extended one all.
+        // Plus those of the other services: twelve for the unreliable one, all for the extended one.
         assert_eq!(known, Opcode::ALL.len() + of_connections + 12);
         for opcode in Opcode::ALL {
             assert_eq!(Opcode::from_byte(opcode.byte()), Some(opcode));

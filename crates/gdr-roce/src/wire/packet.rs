@@ -1,4 +1,4 @@
-//! The whole datagram: the headers of its opcode, payload, padding, ICRC.
+//! The whole datagram: the opcode's headers, payload, padding, ICRC.
 
 use super::opcode::Layout;
 use super::{
@@ -9,11 +9,11 @@ use crate::contents::Contents;
 use crate::memory::Extent;
 use crate::mtu::Mtu;
 
-/// The longest datagram: WRITE only with immediate of an extended connection, at the largest MTU.
+/// The longest datagram: a WRITE Only with immediate on an extended connection, at the largest MTU.
 pub const MAX_DATAGRAM: usize =
     Bth::LEN + XrcEth::LEN + Reth::LEN + ImmDt::LEN + Mtu::B4096.bytes() + icrc::LEN;
 
-/// The number of padding bytes after `len` bytes of payload.
+/// Returns the number of padding bytes after `len` bytes of payload.
 pub const fn padding(len: usize) -> usize {
     len.wrapping_neg() & 3
 }
@@ -22,41 +22,41 @@ pub const fn padding(len: usize) -> usize {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WireError {
-    /// Fewer bytes than the headers of the opcode, the padding and the ICRC take.
+    /// Shorter than the opcode's headers, the padding and the ICRC.
     #[error("packet: {len} bytes are too few, at least {needed} are needed")]
     #[allow(missing_docs, reason = "the names say it")]
     Truncated { len: usize, needed: usize },
     /// The length is not a multiple of four.
     #[error("packet: the length of {0} bytes is not a multiple of four")]
     Unaligned(usize),
-    /// A reserved opcode, or one of another service.
+    /// The opcode is reserved or belongs to another service.
     #[error("packet: opcode {0:#04x} is not one of a connection or a datagram")]
     Opcode(u8),
     /// The transport version is not 0.
     #[error("packet: transport version {0} is unknown")]
     Version(u8),
-    /// Payload or padding where the opcode has none.
+    /// The opcode allows neither payload nor padding.
     #[error("packet: {0} bytes of payload, but the opcode has none")]
     Trailing(usize),
 }
 
-/// A view of an untrusted datagram whose lengths are checked.
+/// A view of an untrusted datagram whose lengths have been checked.
 ///
-/// Its payload may be elsewhere, where the wire between two processes of one host leaves it.
+/// The payload may live elsewhere, as on the wire between two processes of one host.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a> {
     bth: Bth,
     opcode: Opcode,
-    /// The extension headers, between BTH and payload, without the XRCETH.
+    /// The extension headers between BTH and payload, without the XRCETH.
     extensions: &'a [u8],
     contents: Contents<'a>,
     datagram: &'a [u8],
 }
 
 impl<'a> Packet<'a> {
-    /// Checks the lengths of a whole datagram, including its ICRC field. The bytes may be untrusted.
+    /// Checks the lengths of a whole datagram, ICRC field included. The bytes may be untrusted.
     ///
-    /// The value of the ICRC is not checked; [`icrc::matches`] does that.
+    /// The ICRC's value is not verified; [`icrc::matches`] does that.
     ///
     /// # Errors
     ///
@@ -71,8 +71,8 @@ impl<'a> Packet<'a> {
         })
     }
 
-    /// Like [`new`](Self::new), for a datagram of `extent`, whose headers at least are in `start`: its payload is not
-    /// looked at.
+    /// Like [`new`](Self::new), for a datagram at `extent` of which `start` holds at least the headers. The payload is
+    /// not accessed.
     ///
     /// # Errors
     ///
@@ -89,16 +89,16 @@ impl<'a> Packet<'a> {
         })
     }
 
-    /// Like [`new`](Self::new), for a packet whose payload was passed by reference. If that is longer than the path MTU,
-    /// the packet stands for several, and each has a PSN.
+    /// Like [`new`](Self::new), for a packet whose payload is passed by reference. A payload longer than the path MTU
+    /// makes the packet stand for several, each with its own PSN.
     ///
     /// # Errors
     ///
-    /// Any [`WireError`], [`WireError::Trailing`] if the opcode has no payload or is one of a datagram, or there is payload besides; the
-    /// packet must be dropped.
+    /// Any [`WireError`]; the packet must be dropped. [`WireError::Trailing`] if the opcode allows no payload or
+    /// belongs to a datagram, or if `datagram` contains payload as well.
     pub fn referring(datagram: &'a [u8], payload: Extent) -> Result<Self, WireError> {
         let (headers, len) = Self::without_payload(datagram, datagram.len())?;
-        // Only a connection can take back what it has completed.
+        // Only a connection can take back a completion.
         if len > 0 || !headers.opcode.has_payload() || headers.opcode.has_deth() {
             return Err(WireError::Trailing(len.max(payload.len as usize)));
         }
@@ -108,14 +108,14 @@ impl<'a> Packet<'a> {
         })
     }
 
-    /// The headers of a datagram of `len` bytes that begins with `datagram`, and the length of its payload.
+    /// Returns the headers of a datagram of `len` bytes that begins with `datagram`, and the payload length.
     fn without_payload(datagram: &'a [u8], len: usize) -> Result<(Self, usize), WireError> {
         let truncated = |needed| WireError::Truncated { len, needed };
         let Some((header, rest)) = datagram.split_first_chunk::<{ Bth::LEN }>() else {
             return Err(truncated(Bth::LEN + icrc::LEN));
         };
         let bth = Bth::parse(header);
-        // Before the opcode, whose meaning belongs to the version.
+        // Checked before the opcode, as the version determines its meaning.
         if bth.version != 0 {
             return Err(WireError::Version(bth.version));
         }
@@ -124,7 +124,7 @@ impl<'a> Packet<'a> {
         let extensions = usize::from(layout.extensions) + filler_len(opcode, &bth);
         let tail = usize::from(bth.pad) + icrc::LEN;
         let headers = Bth::LEN + extensions;
-        // All lengths are compared here, once: no accessor reaches beyond its slice afterwards.
+        // The only place that compares lengths; afterwards no accessor reaches beyond its slice.
         let Some(of_opcode) = rest.get(layout.xrceth.into()..extensions) else {
             return Err(truncated(headers + tail));
         };
@@ -147,23 +147,22 @@ impl<'a> Packet<'a> {
         Ok((without, len - headers - tail))
     }
 
-    /// The base transport header.
+    /// Returns the base transport header.
     pub const fn bth(&self) -> &Bth {
         &self.bth
     }
 
-    /// The opcode.
+    /// Returns the opcode.
     pub const fn opcode(&self) -> Opcode {
         self.opcode
     }
 
-    /// The service of the connection that the packet belongs to. It is [`Reliability::Reliable`] for what belongs to
-    /// none.
+    /// Returns the connection service; [`Reliability::Reliable`] for a packet that belongs to no connection.
     pub const fn service(&self) -> Reliability {
         Reliability::of(self.bth.opcode)
     }
 
-    /// The XRCETH, which the requests of an extended connection have.
+    /// Returns the XRCETH, which requests of an extended connection have.
     pub fn xrceth(&self) -> Option<XrcEth> {
         let present = Layout::of(self.bth.opcode).xrceth > 0;
         let after_bth = self.datagram.get(Bth::LEN..)?;
@@ -172,12 +171,12 @@ impl<'a> Packet<'a> {
             .flatten()
     }
 
-    /// The payload, without padding.
+    /// Returns the payload, without padding.
     pub const fn contents(&self) -> Contents<'a> {
         self.contents
     }
 
-    /// The bytes of the payload, without padding; empty if they are elsewhere.
+    /// Returns the payload bytes, without padding; empty if they live elsewhere.
     pub const fn payload(&self) -> &'a [u8] {
         match self.contents {
             Contents::Bytes(bytes) => bytes,
@@ -185,7 +184,7 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// The whole datagram, with the ICRC; `None` if its payload is elsewhere.
+    /// Returns the whole datagram including the ICRC; `None` if its payload lives elsewhere.
     pub const fn datagram(&self) -> Option<&'a [u8]> {
         match self.contents {
             Contents::Bytes(_) => Some(self.datagram),
@@ -193,7 +192,7 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// The DETH, if the opcode has one.
+    /// Returns the DETH, if the opcode has one.
     pub fn deth(&self) -> Option<Deth> {
         let present = self.opcode.has_deth();
         present
@@ -201,7 +200,7 @@ impl<'a> Packet<'a> {
             .flatten()
     }
 
-    /// The FETH, if the opcode has one.
+    /// Returns the FETH, if the opcode has one.
     pub fn feth(&self) -> Option<Feth> {
         let present = self.opcode.has_feth();
         present
@@ -209,7 +208,7 @@ impl<'a> Packet<'a> {
             .flatten()
     }
 
-    /// The RETH, if the opcode has one.
+    /// Returns the RETH, if the opcode has one.
     pub fn reth(&self) -> Option<Reth> {
         let present = self.opcode.has_reth();
         let bytes = match self.opcode.has_feth() {
@@ -221,7 +220,7 @@ impl<'a> Packet<'a> {
             .flatten()
     }
 
-    /// The AETH, if the opcode has one.
+    /// Returns the AETH, if the opcode has one.
     pub fn aeth(&self) -> Option<Aeth> {
         let present = self.opcode.has_aeth();
         present
@@ -229,7 +228,7 @@ impl<'a> Packet<'a> {
             .flatten()
     }
 
-    /// The AtomicETH, if the opcode has one.
+    /// Returns the AtomicETH, if the opcode has one.
     pub fn atomic(&self) -> Option<AtomicEth> {
         let present = self.opcode.has_atomic();
         present
@@ -237,16 +236,16 @@ impl<'a> Packet<'a> {
             .flatten()
     }
 
-    /// The AtomicAckETH, if the opcode has one.
+    /// Returns the AtomicAckETH, if the opcode has one.
     pub fn atomic_ack(&self) -> Option<AtomicAckEth> {
         let present = self.opcode.has_atomic_ack();
         present
-            // After the AETH, so it is the last header.
+            // Last, as it follows the AETH.
             .then(|| self.extensions.last_chunk().map(AtomicAckEth::parse))
             .flatten()
     }
 
-    /// The immediate data, if the opcode has any.
+    /// Returns the immediate data, if the opcode has any.
     pub fn immediate(&self) -> Option<ImmDt> {
         let present = self.opcode.has_immediate();
         present
@@ -254,7 +253,7 @@ impl<'a> Packet<'a> {
             .flatten()
     }
 
-    /// The IETH, if the opcode has one.
+    /// Returns the IETH, if the opcode has one.
     pub fn invalidate(&self) -> Option<Ieth> {
         let present = self.opcode.has_ieth();
         present
@@ -263,13 +262,12 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// Returns whether bytes without a meaning stand where the first packet of the message has its
-/// RETH.
+/// Returns whether filler bytes take the place of the first packet's RETH.
 const fn has_filler(opcode: Opcode, bth: &Bth) -> bool {
     bth.filled && opcode.is_write() && !opcode.has_reth()
 }
 
-/// The length of those bytes.
+/// Returns the number of filler bytes.
 const fn filler_len(opcode: Opcode, bth: &Bth) -> usize {
     match has_filler(opcode, bth) {
         true => Reth::LEN,
@@ -277,12 +275,12 @@ const fn filler_len(opcode: Opcode, bth: &Bth) -> usize {
     }
 }
 
-/// The headers of a packet, owned. A header that the opcode does not have is not emitted; a header
-/// that the opcode has and that is `None` here is emitted as zeros.
+/// The headers of a packet, owned. `emit` leaves out headers that the opcode does not have, and writes zeros for those
+/// that it has but are `None` here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs, reason = "the types say it")]
 pub struct Headers {
-    /// The opcode. `bth.opcode` has it with the service of the connection.
+    /// The opcode. `bth.opcode` combines it with the service.
     pub opcode: Opcode,
     pub bth: Bth,
     pub xrceth: Option<XrcEth>,
@@ -297,7 +295,7 @@ pub struct Headers {
 }
 
 impl Headers {
-    /// Headers with a BTH only. Keeps the service that `bth` names if the opcode is one of connections.
+    /// Returns headers with only a BTH. If the opcode belongs to a connection, the service in `bth` is kept.
     pub const fn new(opcode: Opcode, bth: Bth) -> Self {
         let byte = match opcode.is_of_connection() {
             true => Reliability::of(bth.opcode).byte(opcode),
@@ -321,7 +319,7 @@ impl Headers {
         }
     }
 
-    /// The headers of a packet.
+    /// Copies the headers of a packet.
     pub fn parse(packet: &Packet<'_>) -> Self {
         Self {
             opcode: packet.opcode,
@@ -338,25 +336,25 @@ impl Headers {
         }
     }
 
-    /// Makes a packet of a WRITE as long as the first one of its message, if both have equal payloads.
+    /// Makes a WRITE packet as long as its message's first one, given payloads of the same length.
     pub const fn fill(&mut self) {
         let opcode = self.opcode;
         self.bth.filled = opcode.is_write() && !opcode.has_reth() && !opcode.has_immediate();
     }
 
-    /// The number of bytes that [`emit`](Self::emit) writes. The payload follows them.
+    /// Returns how many bytes [`emit`](Self::emit) writes. The payload follows them.
     pub const fn buffer_len(&self) -> usize {
         let extensions = Layout::of(self.bth.opcode).extensions;
         Bth::LEN + extensions as usize + filler_len(self.opcode, &self.bth)
     }
 
-    /// The length of the datagram with `payload` bytes of payload.
+    /// Returns the length of the datagram with `payload` bytes of payload.
     pub const fn datagram_len(&self, payload: usize) -> usize {
         self.buffer_len() + payload + padding(payload) + icrc::LEN
     }
 
-    /// Writes the headers to the start of `out`, with the pad count for `payload` bytes of payload,
-    /// and returns their length.
+    /// Writes the headers to the start of `out`, with the pad count for `payload` bytes of payload; returns their
+    /// length.
     ///
     /// # Panics
     ///
@@ -387,7 +385,7 @@ impl Headers {
                 }
             });
         }
-        // A filler may have the RETH again, as receivers do not read it.
+        // The filler may repeat the RETH, as receivers do not read it.
         if opcode.has_reth() || has_filler(opcode, &self.bth) {
             put(out, &mut at, |to| {
                 if let Some(reth) = self.reth {
@@ -434,7 +432,7 @@ impl Headers {
     }
 }
 
-/// Writes the `N` bytes that `emit` sets, zero by default, to `out` at `at`, and advances `at`.
+/// Writes the `N` bytes that `emit` fills in (zero by default) to `out` at `at`, and advances `at`.
 fn put<const N: usize>(out: &mut [u8], at: &mut usize, emit: impl FnOnce(&mut [u8; N])) {
     let mut bytes = [0; N];
     emit(&mut bytes);
@@ -447,7 +445,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A datagram with an ICRC of zeros.
+    /// Returns a datagram whose ICRC is all zeros.
     fn datagram(headers: &Headers, payload: &[u8]) -> Vec<u8> {
         let mut bytes = vec![0; headers.datagram_len(payload.len())];
         let at = headers.emit(payload.len(), &mut bytes);
@@ -465,7 +463,7 @@ mod tests {
         assert_eq!(longest, MAX_DATAGRAM);
     }
 
-    /// The bytes are written out from the figures of the specification: BTH, DETH, ImmDt.
+    /// The bytes follow the specification's figures: BTH, DETH, ImmDt.
     #[test]
     fn a_datagram_with_immediate_has_the_bytes_of_the_specification() {
         let bytes = [
@@ -518,7 +516,7 @@ mod tests {
         }
     }
 
-    /// The bytes are written out from the figures of the specification: BTH, XRCETH, RETH, ImmDt.
+    /// The bytes follow the specification's figures: BTH, XRCETH, RETH, ImmDt.
     #[test]
     fn a_write_of_an_extended_connection_has_the_bytes_of_the_specification() {
         let bytes = [
@@ -568,11 +566,11 @@ mod tests {
             }
             let opcode = bytes.first().and_then(|byte| Opcode::from_byte(*byte));
             if let Some(reserved) = bytes.get_mut(16) && opcode.is_some_and(Opcode::has_deth) {
-                // The reserved byte of the DETH is not kept.
+                // The DETH's reserved byte is not preserved.
                 *reserved = 0;
             }
             if let Some(bits) = bytes.get_mut(8) && opcode.is_some_and(|opcode| !opcode.has_reth()) {
-                // The filler is not kept; another property has it.
+                // Nor is the filler bit; another property covers it.
                 *bits &= !0x40;
             }
             let flush = bytes.first().map(|byte| {
@@ -581,18 +579,18 @@ mod tests {
             if let Some(feth) = flush.and_then(|at| bytes.get_mut(at..at + Feth::LEN))
                 && opcode.is_some_and(Opcode::has_feth)
             {
-                // Only the placement and the selectivity of a FETH are kept.
+                // Of a FETH, only placement type and selectivity level are preserved.
                 feth.copy_from_slice(&[0, 0, 0, feth[3] & 0x33]);
             }
             if let Some(reserved) = bytes.get_mut(Bth::LEN) && opcode.is_some() {
-                // Nor is the reserved byte of the XRCETH. In other headers it is one of many.
+                // Nor is the XRCETH's reserved byte. In other headers the byte is part of a field.
                 *reserved = 0;
             }
             if let Ok(packet) = Packet::new(&bytes) {
                 let headers = Headers::parse(&packet);
                 let mut again = datagram(&headers, packet.payload());
                 again.truncate(again.len() - icrc::LEN);
-                // A sender may use any padding bytes, and more of them than necessary.
+                // A sender may use any padding bytes, and more than necessary.
                 let second = Packet::new(&bytes).map(|p| p.payload().len());
                 prop_assert_eq!(second, Ok(packet.payload().len()));
                 let end = headers.buffer_len() + packet.payload().len();
@@ -610,7 +608,7 @@ mod tests {
             let payload = if opcode.has_payload() { &payload[..] } else { &[] };
             let pad = padding(payload.len()) as u8;
             let byte = Headers::new(opcode, of_service(SERVICES[service])).bth.opcode;
-            // The unreliable service lacks some, which stand in the reliable one's bytes.
+            // The unreliable service lacks some opcodes; those use the reliable service's byte.
             let known = Opcode::from_byte(byte) == Some(opcode);
             let byte = if known { byte } else { opcode.byte() };
             let bth = Bth { opcode: byte, version: 0, pad, ..Bth::parse(&bth) };

@@ -1,15 +1,15 @@
-//! The RDMA extended transport header: a range in the memory of the responder.
+//! The RDMA extended transport header: a range of the responder's memory.
 
 use crate::ids::Rkey;
 
-/// RDMA extended transport header, 16 bytes: on the first packet of a WRITE, and on a READ request.
+/// RDMA extended transport header (RETH), 16 bytes: on the first packet of a WRITE, and on a READ request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reth {
     /// Address of the first byte.
     pub addr: u64,
-    /// The key of the region.
+    /// The region's remote key.
     pub rkey: Rkey,
-    /// Length of the whole message.
+    /// Length of the whole message in bytes.
     pub dma_len: u32,
 }
 
@@ -17,7 +17,7 @@ impl Reth {
     /// Length on the wire in bytes.
     pub const LEN: usize = 16;
 
-    /// Reads the header.
+    /// Parses the header.
     pub const fn parse(b: &[u8; Self::LEN]) -> Self {
         Self {
             addr: u64::from_be_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]]),

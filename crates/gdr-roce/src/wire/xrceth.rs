@@ -1,8 +1,8 @@
-//! The XRC extended transport header: which shared receive queue a request is for.
+//! The XRC extended transport header: the shared receive queue that a request targets.
 
 use crate::ids::XrcSrqn;
 
-/// XRC extended transport header, 4 bytes: on every request of an extended connection (IBTA annex A14).
+/// XRC extended transport header (XRCETH), 4 bytes: on every request of an extended connection (IBTA annex A14).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct XrcEth(pub XrcSrqn);
 
@@ -10,7 +10,7 @@ impl XrcEth {
     /// Length on the wire in bytes.
     pub const LEN: usize = 4;
 
-    /// Reads the header. Its first byte is reserved.
+    /// Parses the header; its first byte is reserved.
     pub const fn parse(bytes: &[u8; Self::LEN]) -> Self {
         Self(XrcSrqn::new(u32::from_be_bytes(*bytes)))
     }

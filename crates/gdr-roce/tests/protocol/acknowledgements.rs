@@ -8,7 +8,7 @@ use gdr_roce::{
 
 const LEN: u32 = 8;
 
-/// A connection on which nothing is sent again because of a timer.
+/// Returns a connection without a retransmission timer.
 fn without_timer() -> Pair {
     let settings = Settings {
         timeout: AckTimeout::NEVER,
@@ -52,7 +52,7 @@ fn all_well(count: u64) -> Vec<(u64, WcStatus)> {
     (0..count).map(|id| (id, WcStatus::Success)).collect()
 }
 
-/// The packets that a side has ready: whether each is a response.
+/// Returns, for each packet that a side has ready, whether it is a response.
 fn responses(pair: &mut Pair, side: usize) -> Vec<bool> {
     let packets = std::iter::from_fn(|| pair.net.poll(side));
     packets

@@ -22,7 +22,7 @@ const CAPS: Capabilities = Capabilities {
 const LEN: usize = 8192;
 const GRH: usize = Grh::LEN;
 
-/// A queue pair with memory. Its addresses are characters.
+/// A queue pair with memory. Addresses are characters.
 struct Side {
     qp: UdQueuePair<char>,
     memory: HeapMemory,
@@ -35,7 +35,7 @@ fn side(qp: UdQueuePair<char>) -> Side {
     Side { qp, memory, lkey }
 }
 
-/// A queue pair in RTS.
+/// Returns a queue pair in RTS.
 fn ready(qpn: Qpn) -> Side {
     started(UdQueuePair::new(qpn, CAPS, Mtu::B1024))
 }
@@ -88,7 +88,7 @@ impl Side {
         self.qp.post_recv(&request).unwrap();
     }
 
-    /// The next packet and its address.
+    /// Returns the next packet and its address.
     fn poll(&mut self) -> Option<(Vec<u8>, char)> {
         let mut out = vec![0; MAX_DATAGRAM];
         let (len, to) = self.qp.poll_transmit(&mut self.memory, &mut out)?;
@@ -116,7 +116,7 @@ impl Side {
     }
 }
 
-/// The packet of `request`, from a queue pair of its own.
+/// Returns the packet of `request`, from a queue pair of its own.
 fn packet(request: &UdSendRequest<'_, char>) -> Vec<u8> {
     let mut sender = ready(OWN);
     sender.qp.post_send(request).unwrap();
@@ -329,7 +329,7 @@ fn a_reliable_connection_ignores_datagrams() {
     let mut request = message(Data::Inline(b"hello"));
     request.dest_qpn = connection.qpn();
     let mut bytes = packet(&request);
-    // With the PSN that it expects.
+    // Uses the PSN that it expects.
     bytes[9..12].copy_from_slice(&settings.psns[0].get().to_be_bytes()[1..]);
     let mut memory = HeapMemory::new();
     connection.receive(Time::EPOCH, &Packet::new(&bytes).unwrap(), &mut memory);
@@ -425,7 +425,7 @@ fn datagram_queue_pairs_share_receives_which_outlive_their_errors() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1024))]
 
-    /// Whatever arrives: a receive completes at most once, and only the bytes of a receive change.
+    /// Whatever arrives, a receive completes at most once, and only bytes of receives change.
     #[test]
     fn packets_of_strangers_change_receives_only(
         packets in proptest::collection::vec(

@@ -186,7 +186,7 @@ fn a_request_for_a_queue_that_there_is_not_is_invalid() {
     ends.domain.remove(NUMBERS[1]);
     ends.receive(1, 1, 64);
     let remote = ends.remote(0);
-    // Also one that needs no receive.
+    // Even one that needs no receive.
     ends.post(
         NUMBERS[1],
         Operation::Write {
@@ -255,7 +255,7 @@ fn the_target_has_no_queue_of_its_own_and_the_initiator_answers_nothing() {
         flags: SendFlags::SIGNALLED,
     };
     assert_eq!(target.post_send(&request), Err(PostError::Full(0)));
-    // A request for the initiator: its own one, with the number of the other side.
+    // A request sent to the initiator: its own, readdressed to it.
     ends.post(NUMBERS[0], SEND, 8);
     let mut packet = ends.net.poll(0).unwrap();
     packet[5..8].copy_from_slice(&QPNS[0].get().to_be_bytes()[1..]);

@@ -1,4 +1,4 @@
-//! Every operation and every failure between two queue pairs, on a network without faults.
+//! Every operation and every failure between two queue pairs, over a fault-free network.
 
 use crate::fixture::{BASE, Pair, Settings, pair};
 use gdr_roce::{
@@ -64,7 +64,7 @@ impl Pair {
         self.net.sides[1].qp.post_recv(&request).expect("room");
     }
 
-    /// The identifier and status of each completion of a side.
+    /// Returns the identifier and status of each completion of a side.
     fn statuses(&mut self, side: usize) -> Vec<(u64, WcStatus)> {
         self.net
             .completions(side)
@@ -320,7 +320,7 @@ fn a_connection_to_a_dead_peer_fails_after_all_retries() {
         expected,
         "a failure gives a completion without the signalled flag"
     );
-    // Three packets, and the first of them seven times more at an interval of 4.096 us x 2^8.
+    // Three packets, then the first one seven more times at intervals of 4.096 us x 2^8.
     assert_eq!(pair.net.packets, 10);
     assert_eq!(pair.net.now.elapsed().as_nanos(), 8 * (4096 << 8));
 }

@@ -1,5 +1,4 @@
-//! What two ends of this crate do beyond the specification: packets of equal length, and fewer
-//! acknowledgements.
+//! What two ends of this crate do beyond the specification: packets of equal length, and fewer acknowledgements.
 use std::time::Duration;
 
 use crate::fixture::{BASE, Pair, Settings, pair, path};
@@ -10,11 +9,11 @@ use gdr_roce::{
 };
 
 const MTU: u32 = Mtu::B1024.bytes() as u32;
-/// Where the bit is by which an acknowledgement says what kind its sender is.
+/// The byte and bit by which an acknowledgement identifies its sender's implementation.
 const FLAGS: usize = 8;
 const FILLED: u8 = 0x40;
 
-/// A connection on which nothing is sent again because of a timer.
+/// Returns a connection without a retransmission timer.
 fn connected() -> Pair {
     let settings = Settings {
         mtu: Mtu::B1024,
@@ -43,7 +42,7 @@ fn write(pair: &mut Pair, len: u32, immediate: Option<Immediate>, flags: SendFla
     pair.net.sides[0].qp.post_send(&request).unwrap();
 }
 
-/// Delivers what side 0 has to send; returns the packets.
+/// Delivers the packets that side 0 has ready, and returns them.
 fn send(pair: &mut Pair) -> Vec<Vec<u8>> {
     let packets: Vec<_> = std::iter::from_fn(|| pair.net.poll(0)).collect();
     for packet in &packets {
@@ -52,8 +51,7 @@ fn send(pair: &mut Pair) -> Vec<Vec<u8>> {
     packets
 }
 
-/// Delivers what side 1 has to send, with or without the bit that says what kind it is; returns whether
-/// that was anything.
+/// Delivers the packets that side 1 has ready, with the identifying bit as given. Returns whether there were any.
 fn answer(pair: &mut Pair, bit: u8) -> bool {
     let mut any = false;
     while let Some(mut packet) = pair.net.poll(1) {
@@ -126,7 +124,7 @@ fn a_peer_of_another_kind_gets_the_packets_of_the_specification() {
     }
 }
 
-/// A connection whose ends know each other, and on which a message that is not signalled was delivered.
+/// Returns a connection whose ends have identified each other, after an unsignalled message was delivered.
 fn after_an_unsignalled_message() -> Pair {
     let mut pair = connected();
     write(&mut pair, 8, None, SendFlags::empty());
@@ -262,7 +260,7 @@ fn a_pipelined_atomic_beyond_the_results_that_are_kept_is_refused() {
         let mut pair = connected_for_one_atomic();
         add_one(&mut pair);
         let mut packet = send(&mut pair).remove(0);
-        // The one that was sent has its answer queued.
+        // The answer to the packet that was sent is already queued.
         let mut psn = Packet::new(&packet).unwrap().bth().psn;
         let mut refused_after = 1;
         loop {

@@ -18,7 +18,7 @@ const FEW_ACKS: TransportConfig = TransportConfig::DEFAULT
     .with_ack_request_interval(1000)
     .with_ack_interval(1000);
 
-/// Shorter than any timeout, and longer than a transfer without one.
+/// Shorter than any timeout, but longer than a transfer without one.
 const NO_TIMER: Duration = Duration::from_millis(1);
 
 fn few_acks() -> Pair {
@@ -58,12 +58,12 @@ impl Pair {
         self.net.sides[0].qp.post_send(&request).expect("room");
     }
 
-    /// All packets that side `from` has ready.
+    /// Returns the packets that side `from` has ready.
     fn burst(&mut self, from: usize) -> Vec<Vec<u8>> {
         std::iter::from_fn(|| self.net.poll(from)).collect()
     }
 
-    /// Delivers what side 1 has ready.
+    /// Delivers the packets that side 1 has ready.
     fn answer(&mut self) {
         for bytes in self.burst(1) {
             self.net.deliver(0, &bytes);
@@ -225,7 +225,7 @@ fn a_lost_last_packet_is_retransmitted_after_the_timeout() {
         .next_deadline()
         .expect("a packet is outstanding");
     assert_eq!(Some(deadline.elapsed()), AckTimeout::new(14).duration());
-    // Once a round trip was measured, the timer follows it.
+    // Once a round trip is measured, the timer follows it.
     pair.net.settle();
     assert_eq!(pair.succeeded(), 1);
     assert!(pair.net.now < deadline);
@@ -332,7 +332,7 @@ fn a_duplicate_write_is_not_acknowledged_with_the_psn_of_a_later_read() {
     assert_eq!(response.bth().psn, request.bth().psn);
 }
 
-/// A connection that fails after `limit` without progress.
+/// Returns a connection that fails after `limit` without progress.
 fn with_time_limit(limit: Duration) -> Pair {
     let settings = Settings {
         timeout: AckTimeout::new(14),
@@ -343,8 +343,7 @@ fn with_time_limit(limit: Duration) -> Pair {
 }
 
 impl Pair {
-    /// Runs side 0 with every packet lost, until `end` or until it fails. Returns the packets that it
-    /// sent.
+    /// Runs side 0 with every packet lost, until `end` or until it fails. Returns the packets that it sent.
     fn outage_until(&mut self, end: Time) -> Vec<Vec<u8>> {
         let mut sent = Vec::new();
         while self.net.now < end {
@@ -456,7 +455,7 @@ fn progress_resets_the_rnr_retry_count() {
             flags: SendFlags::SIGNALLED,
         };
         pair.net.sides[0].qp.post_send(&request).expect("room");
-        // Two RNR NAKs before a receive is posted: ten for the five messages.
+        // Two RNR NAKs before each receive is posted: ten for the five messages.
         for waits in 0..3 {
             if waits == 2 {
                 let receive = gdr_roce::RecvRequest {
@@ -492,7 +491,7 @@ fn progress_restarts_the_timer_of_outstanding_packets() {
     pair.post(2, false, 10);
     let wait = AckTimeout::new(14).duration().expect("a timer");
     let burst = pair.burst(0);
-    // The first is acknowledged shortly before the timer expires.
+    // The first packet is acknowledged shortly before the timer expires.
     pair.net.deliver(1, &burst[0]);
     let late = wait - Duration::from_millis(1);
     pair.net.now = Time::since_epoch(late);
@@ -547,7 +546,7 @@ fn losses_are_counted_on_both_sides() {
 }
 
 impl Pair {
-    /// Moves one small message, so that the round-trip time is known.
+    /// Transfers a small message, so that the round-trip time is known.
     fn measure_round_trip(&mut self) {
         self.post(0, false, 10);
         self.net.settle();
@@ -572,7 +571,7 @@ fn after_a_timeout_one_packet_is_sent_and_late_acknowledgements_count_for_all() 
     for bytes in &burst {
         pair.net.deliver(1, bytes);
     }
-    // The peer has all packets, and its acknowledgement is late.
+    // The peer has all packets, but its acknowledgement is late.
     let late = pair.burst(1);
     pair.expire();
     let probe = pair.burst(0);
@@ -638,7 +637,7 @@ fn responses_from_before_a_retransmission_do_not_cause_another() {
     }
     let responses = pair.burst(1);
     assert_eq!(responses.len(), 8);
-    // The first and the third are lost; the others arrive.
+    // The first and the third response are lost.
     pair.net.deliver(0, &responses[1]);
     let again = pair.burst(0);
     assert!(!again.is_empty());
@@ -708,7 +707,7 @@ fn with_selective_retransmission_a_lost_repetition_is_repeated_without_a_timer()
     pair.net.now = pair.net.now + Duration::from_micros(100);
     let again = pair.burst(0);
     assert_eq!(again.len(), 2);
-    // The second of them is lost.
+    // The second one is lost.
     pair.net.deliver(1, &again[0]);
     pair.net.now = pair.net.now + Duration::from_micros(100);
     pair.answer();
@@ -780,7 +779,7 @@ fn with_selective_retransmission_nothing_behind_a_gap_is_placed_before_it_is_clo
     assert_eq!(placed(&pair), 0);
     pair.net.deliver(1, &burst[0]);
     assert_eq!(placed(&pair), 3 * 1024);
-    // What comes again changes nothing.
+    // A repetition changes nothing.
     pair.net.sides[1]
         .memory
         .bytes_mut(pair.lkeys[1])

@@ -1,4 +1,4 @@
-//! Which bytes of a receive must be writable: those that its message fills, for every service.
+//! Which bytes of a receive must be writable: for every service, only those that its message fills.
 use std::net::Ipv4Addr;
 
 use crate::fixture::{BASE, Network, QPNS, Settings, Side, connect, connected};
@@ -19,7 +19,7 @@ const CAPS: Capabilities = Capabilities {
 const QKEY: Qkey = Qkey(7);
 /// Messages of a connection have several packets of this size.
 const MTU: Mtu = Mtu::B256;
-/// The value of bytes that are not written.
+/// The value of unwritten bytes.
 const UNTOUCHED: u8 = 0xee;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -42,7 +42,7 @@ const SERVICES: [Service; 6] = [
 ];
 
 impl Service {
-    /// What is stored in front of the message.
+    /// Returns the length of what is stored in front of the message.
     fn header(self) -> usize {
         match self {
             Self::Datagram | Self::DatagramShared => Grh::LEN,
@@ -59,11 +59,11 @@ impl Service {
     }
 }
 
-/// A segment, and the memory that it names.
+/// A segment and its memory.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
     len: u32,
-    /// The length of its region, at whose begin it begins.
+    /// The length of its region, which starts where the segment starts.
     region: usize,
     registration: Registration,
 }
@@ -76,7 +76,7 @@ enum Registration {
 }
 
 impl Piece {
-    /// How many of its first bytes can be written.
+    /// Returns how many of its first bytes are writable.
     fn usable(&self) -> usize {
         match self.registration {
             Registration::Writable => self.region.min(self.len as usize),
@@ -234,7 +234,7 @@ fn ready(qp: &mut UdQueuePair<()>) {
     qp.to_rts(Psn::new(5)).unwrap();
 }
 
-/// The packet of a datagram.
+/// Returns the packet of a datagram.
 fn datagram(message: &[u8]) -> Vec<u8> {
     let mut sender = UdQueuePair::new(QPNS[0], CAPS, MTU);
     ready(&mut sender);
@@ -255,7 +255,7 @@ fn datagram(message: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The bytes that each piece gets of `stored` bytes.
+/// Returns how many of `stored` bytes each piece gets.
 fn shares(pieces: &[Piece], stored: usize) -> Vec<usize> {
     let mut left = stored;
     let shares = pieces.iter().map(|piece| {
@@ -266,7 +266,7 @@ fn shares(pieces: &[Piece], stored: usize) -> Vec<usize> {
     shares.collect()
 }
 
-/// What the regions hold from their begin on, as far as the segments name them, one after the other.
+/// Returns the contents of the regions, as far as segments cover them, one after the other.
 fn contents(memory: &HeapMemory, pieces: &[Piece], shares: &[usize]) -> Vec<u8> {
     let segments = target(pieces).segments;
     let mut all = Vec::new();
@@ -320,7 +320,7 @@ proptest! {
         } else {
             prop_assert_eq!(done.status, WcStatus::LocalProtection);
         }
-        // Whatever follows the message makes no difference.
+        // What follows the message makes no difference.
         let mut other = pieces.clone();
         for (piece, share) in other.iter_mut().zip(&shares) {
             if *share == 0 {

@@ -1,4 +1,4 @@
-//! Payloads that leave by reference.
+//! Payloads passed by reference.
 use std::time::Duration;
 
 use crate::fixture::{BASE, Random, Settings, connected};
@@ -9,19 +9,19 @@ use gdr_roce::{
     SendRequest, Time, WcStatus, WrId,
 };
 
-/// Memory whose bytes the other side can read.
+/// Memory that the other side can read directly.
 struct Shared<'a> {
     own: &'a mut HeapMemory,
     other: &'a mut HeapMemory,
-    /// The key of the memory that the other side reads.
+    /// The key of the other side's memory.
     other_key: Key,
-    /// What the packet that is being written refers to.
+    /// The payload reference of the packet being written.
     offered: Option<Extent>,
-    /// The bytes are being copied.
+    /// Set while the bytes are still being copied.
     is_late: bool,
     /// The length of the message.
     len: u32,
-    /// To how many bytes a packet may refer.
+    /// The most bytes that one packet may refer to.
     most: u32,
 }
 
@@ -68,7 +68,7 @@ impl Memory for Shared<'_> {
     }
 }
 
-/// Three packets, which leave as one.
+/// Three packets, merged into one.
 const LEN: u32 = 2500;
 
 /// Two connected queue pairs, and a region of each.
@@ -76,11 +76,11 @@ struct Pair {
     qps: [gdr_roce::QueuePair; 2],
     memories: [HeapMemory; 2],
     keys: [(gdr_roce::Lkey, gdr_roce::Rkey); 2],
-    /// How many times each packet is passed before its bytes are there.
+    /// How many times each packet is passed in before its bytes are there.
     too_early: u32,
     /// The length of each message.
     len: u32,
-    /// To how many bytes a packet may refer.
+    /// The most bytes that one packet may refer to.
     most: u32,
 }
 
@@ -93,7 +93,7 @@ impl Pair {
         Self::with_messages(1, len, recovery)
     }
 
-    /// With room for some messages of a length.
+    /// Creates a pair with memory for `count` messages of `len` bytes.
     fn with_messages(count: u32, len: u32, recovery: LossRecovery) -> Self {
         let settings = Settings {
             recovery,
@@ -130,7 +130,7 @@ impl Pair {
         self.post_at(0, operation);
     }
 
-    /// Posts an operation whose bytes are at an offset on this side.
+    /// Posts an operation whose local bytes are at an offset.
     fn post_at(&mut self, offset: u64, operation: Operation) {
         let segment = Segment {
             addr: BASE + offset,
@@ -160,7 +160,7 @@ impl Pair {
         (&mut self.qps[side], shared)
     }
 
-    /// The next packet of a side, and what it refers to.
+    /// Returns the next packet of a side, and its payload reference.
     fn poll(&mut self, side: usize, now: Time) -> Option<(Vec<u8>, Option<Extent>)> {
         let (qp, mut memory) = self.shared(side);
         let mut out = [0; MAX_DATAGRAM];
@@ -184,7 +184,7 @@ impl Pair {
         qp.receive(now, &packet, &mut memory);
     }
 
-    /// Delivers all packets until there are none; returns how many had a reference.
+    /// Delivers packets until there are none. Returns how many had a payload reference.
     fn run(&mut self, now: Time) -> usize {
         let mut references = 0;
         loop {
@@ -231,7 +231,7 @@ fn a_packet_whose_bytes_are_not_there_yet_changes_nothing() {
     });
 }
 
-/// Three packets in one each of a READ, a WRITE, a SEND and a WRITE with immediate data.
+/// A READ, a WRITE, a SEND and a WRITE with immediate data, each of three packets merged into one.
 fn every_operation(mut pair: Pair) {
     let (one, two) = (pair.bytes(0).to_vec(), pair.bytes(1).to_vec());
     let remote = pair.remote();
@@ -312,10 +312,10 @@ fn a_packet_that_is_sent_again_has_a_copy() {
     assert_eq!(pair.bytes(0), pair.bytes(1));
 }
 
-/// What is lost is sent again packet by packet, from any packet of a merged one on.
+/// Lost packets are retransmitted one by one, starting anywhere within a merged one.
 #[test]
 fn messages_of_many_packets_take_few_and_survive_the_loss_of_any() {
-    // Packets, to how many bytes one refers, and how many that are.
+    // Packets, the most bytes per reference, and the expected number of references.
     for (packets, most, references) in [(150, 64 << 10, 4), (1500, u32::MAX, 3)] {
         for (number, recovery) in [LossRecovery::GoBackN, LossRecovery::Selective]
             .into_iter()
@@ -339,8 +339,8 @@ fn messages_of_many_packets_take_few_and_survive_the_loss_of_any() {
 }
 
 impl Pair {
-    /// Moves a message that loses a packet with a reference; returns how many there are, and how many times
-    /// nothing happened until a timer expired.
+    /// Transfers a message that loses one packet with a reference. Returns the number of references, and how often only
+    /// a timer made progress.
     fn lose(&mut self, lost: u32, kind: u32) -> (u32, u32) {
         let (remote, immediate) = (self.remote(), None);
         let segments = [self.segment(1)];
@@ -381,7 +381,7 @@ impl Pair {
     }
 }
 
-/// READs and WRITEs in turns, of whose packets many are lost in both directions.
+/// Alternating READs and WRITEs, with many packets lost in both directions.
 #[test]
 fn random_losses_among_references_corrupt_no_byte() {
     const MESSAGES: u32 = 12;
@@ -449,7 +449,7 @@ fn random_losses_among_references_corrupt_no_byte() {
     }
 }
 
-/// One READ request, and its response, stand for the more packets the more of them are merged.
+/// The more responses are merged, the more packets one READ request and its response cover.
 #[test]
 fn reads_are_requested_in_long_pieces_while_their_responses_are_merged() {
     const PACKETS: u32 = 20_000;
@@ -462,7 +462,7 @@ fn reads_are_requested_in_long_pieces_while_their_responses_are_merged() {
         }
         lengths
     };
-    // The receiver itself copies the last one's.
+    // In the last case the receiver itself copies.
     for (most, longest, too_early) in [(u32::MAX, 1024, 1), (1024, 64, 1), (u32::MAX, 64, 0)] {
         let mut pair = Pair::with(PACKETS * 1024, LossRecovery::Selective);
         (pair.most, pair.too_early) = (most, too_early);
@@ -472,7 +472,7 @@ fn reads_are_requested_in_long_pieces_while_their_responses_are_merged() {
         let mut now = Time::EPOCH;
         loop {
             lengths.extend(requests(&mut pair, now));
-            // All that was asked for is there after a round trip.
+            // After a round trip all requested responses are there.
             now = now + Duration::from_micros(100);
             let before = references;
             while let Some(packet) = pair.poll(1, now) {
@@ -508,7 +508,7 @@ fn a_reference_to_too_many_bytes_is_refused() {
         len: pair.len,
         ..extent
     });
-    // The only packet of the message.
+    // Turns it into a single-packet message.
     packet[0] = gdr_roce::wire::Opcode::write(gdr_roce::wire::Position::Only, false).byte();
     pair.deliver(1, Time::EPOCH, &(packet, reference));
     pair.run(Time::EPOCH);

@@ -1,4 +1,4 @@
-//! The states SQD and SQE, in which the send queue stops and receives go on.
+//! The states SQD and SQE, in which the send queue stops while receives continue.
 use crate::fixture::{BASE, Pair, QPNS, Settings, connect, pair};
 use gdr_roce::{
     Access, AckTimeout, Completion, Data, Event, HeapMemory, Mtu, Operation, PostError, Psn, Qkey,
@@ -62,7 +62,7 @@ fn a_draining_send_queue_finishes_what_it_has_begun_and_begins_nothing() {
 fn a_drained_queue_pair_repeats_lost_packets_and_serves_its_peer() {
     let mut pair = pair(&Settings::default(), LEN, Access::all());
     write(&mut pair, 0, 1, 3000).unwrap();
-    // Both packets that are sent before the change are lost.
+    // Both packets sent before the change are lost.
     let _ = (pair.net.poll(0), pair.net.poll(0));
     pair.net.sides[0].qp.to_sqd().unwrap();
     write(&mut pair, 1, 2, 3000).unwrap();
@@ -101,7 +101,7 @@ fn a_drained_queue_pair_is_flushed_and_reset_as_others_are() {
     qp.to_reset();
     assert_eq!(qp.state(), State::Reset);
     assert!(qp.resume().is_err());
-    // Nothing of SQD is left behind.
+    // RESET leaves no trace of SQD.
     let reset = std::mem::replace(qp, QueuePair::new(QPNS[0], Settings::default().caps));
     *qp = connect(reset, QPNS[1], 0, &Settings::default());
     write(&mut pair, 0, 2, 8).unwrap();
@@ -189,7 +189,7 @@ fn a_failed_request_of_an_unreliable_connection_stops_the_send_queue_only() {
         (3, WcStatus::WrFlushed),
     ];
     assert_eq!(done(&mut a), expected);
-    // It still receives.
+    // Receives continue.
     let receive = RecvRequest {
         id: WrId(4),
         segments: &segment(64),
@@ -266,7 +266,7 @@ fn requests_that_are_withdrawn_are_neither_sent_nor_completed() {
     pair.net.settle();
     let expected = [(1, WcStatus::Success), (4, WcStatus::Success)];
     assert_eq!(outline(&pair.net.completions(0)), expected);
-    // Also of a queue that flushes each at once.
+    // Even on a queue that flushes each request at once.
     pair.net.sides[0].qp.to_error();
     for id in 5..=7 {
         write(&mut pair, 0, id, 8).unwrap();

@@ -12,10 +12,10 @@ use proptest::prelude::*;
 
 /// Number of connections.
 const PAIRS: usize = 3;
-/// Bytes of a receive; the one with identifier `n` begins at `n` times this.
+/// Bytes per receive; the one with identifier `n` starts at `n` times this.
 const ROOM: u32 = 1024;
 
-/// Connections whose receiving ends share a queue, and a network without losses.
+/// Connections whose receiving ends share a queue, over a lossless network.
 struct Hub {
     queue: SharedReceiveQueue,
     clients: Vec<QueuePair>,
@@ -69,7 +69,7 @@ impl Hub {
 
     /// Sends `len` bytes of the value `byte` from a client.
     fn send(&mut self, client: usize, byte: u8, len: usize) {
-        // Inline bytes are at most 256.
+        // Not inline, as inline data is limited to 256 bytes.
         let (lkey, _) = self
             .memory
             .register(0, vec![byte; len], Access::LOCAL_WRITE);
@@ -97,7 +97,7 @@ impl Hub {
         self.clients[client].post_send(&request).unwrap();
     }
 
-    /// Carries the next packet of each queue pair; false if there is none.
+    /// Carries the next packet of each queue pair. Returns false if there is none.
     fn carry(&mut self) -> bool {
         let mut out = [0; MAX_DATAGRAM];
         let mut any = false;
@@ -121,7 +121,7 @@ impl Hub {
         while self.carry() {}
     }
 
-    /// Lets the time pass until the next deadline of a client, and settles.
+    /// Advances to the next deadline of a client, and settles.
     fn wait(&mut self) {
         let deadlines = self.clients.iter().filter_map(QueuePair::next_deadline);
         self.now = deadlines.min().unwrap();
@@ -178,7 +178,7 @@ fn long_messages_that_arrive_together_do_not_mix() {
     for client in 0..PAIRS {
         hub.send(client, client as u8 + 1, 1000);
     }
-    // One packet of each in turn.
+    // One packet from each in turn.
     hub.settle();
     for server in 0..PAIRS {
         let received = hub.received(server);
@@ -284,7 +284,7 @@ fn a_queue_pair_in_reset_puts_the_receive_that_it_has_taken_back_in_front() {
     hub.send(1, 2, 5);
     hub.settle();
     assert_eq!(hub.received(1)[0].id, WrId(0));
-    // It still takes from the shared queue.
+    // It still uses the shared queue.
     let own = RecvRequest {
         id: WrId(9),
         segments: &[],
@@ -309,7 +309,7 @@ fn a_queue_pair_with_a_shared_queue_has_none_of_its_own() {
     );
 }
 
-/// What [`every_message_takes_one_receive_in_order`] does.
+/// A step of [`every_message_takes_one_receive_in_order`].
 #[derive(Clone, Debug)]
 enum Step {
     Post,
@@ -368,10 +368,10 @@ proptest! {
             let mut received: Vec<_> = (0..PAIRS).flat_map(received).collect();
             received.sort_by_key(|(_, completion)| completion.id.0);
             for (server, completion) in received {
-                // Each completion belongs to a receive that was posted and did not complete before.
+                // Each completion belongs to a posted receive that had not completed before.
                 let at = posted.iter().position(|id| *id == completion.id);
                 let at = at.ok_or_else(|| TestCaseError::fail("completed twice"))?;
-                // The ones before it that are not complete are those that others have taken.
+                // Earlier incomplete receives were taken by other queue pairs.
                 prop_assert!(at < PAIRS);
                 posted.remove(at);
                 successes[server] += usize::from(completion.status == WcStatus::Success);

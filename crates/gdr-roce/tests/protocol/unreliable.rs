@@ -13,8 +13,8 @@ use proptest::prelude::*;
 const LEN: usize = 1 << 16;
 const MTU: usize = 1024;
 
-/// Two connected queue pairs, with a region of [`LEN`] bytes on each side: zeros on side 0, ones on
-/// side 1. Side 1 takes its receives from `shared` if it is given.
+/// Returns two connected queue pairs, with a region of [`LEN`] bytes on each side: zeros on side 0, ones on side 1.
+/// Side 1 takes its receives from `shared`, if given.
 fn pair(access: Access, shared: Option<&SharedReceiveQueue>) -> Pair {
     let settings = Settings::default();
     let mut keys = [(Lkey(0), Rkey(0)); 2];
@@ -34,13 +34,13 @@ fn pair(access: Access, shared: Option<&SharedReceiveQueue>) -> Pair {
     }
 }
 
-/// What a test does on one of the sides.
+/// Test operations on one of the sides.
 trait Actions {
     fn segment(&self, side: usize, at: u64, len: u32) -> Segment;
     fn post(&mut self, operation: Operation, len: u32) -> Result<(), PostError>;
     fn receive(&mut self, id: u64, at: u64, len: u32);
     fn write(&self, at: u64, immediate: Option<u32>) -> Operation;
-    /// The packets that side 0 has to send.
+    /// Returns the packets that side 0 has to send.
     fn packets(&mut self) -> Vec<Vec<u8>>;
     fn bytes(&self, at: usize, len: usize) -> Vec<u8>;
 }
@@ -167,7 +167,7 @@ fn a_packet_that_comes_twice_or_late_is_not_placed_in_another_message() {
     pair.receive(1, 0, 8192);
     pair.post(SEND, 3000).unwrap();
     let packets = pair.packets();
-    // The middle one twice: the second one does not continue the message.
+    // The middle packet comes twice; the second copy does not continue the message.
     for n in [0, 1, 1, 2] {
         pair.net.deliver(1, &packets[n]);
     }
@@ -328,8 +328,8 @@ fn a_dropped_message_returns_its_receive_to_the_shared_queue() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// Whatever the network loses, repeats and delays, each receive that completes holds one message
-    /// whole, and the connection lives on.
+    /// Whatever the network loses, duplicates and delays, each completed receive holds one whole message, and the
+    /// connection survives.
     #[test]
     fn a_lossy_network_delivers_whole_messages_only(
         lens in prop::collection::vec(0_u32..5 * MTU as u32, 1..16),

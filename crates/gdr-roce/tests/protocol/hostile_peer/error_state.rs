@@ -6,7 +6,7 @@ use gdr_roce::{Access, RecvRequest, Rkey, Segment, State, WcStatus, WrId};
 use super::target::{LEN, MTU, Sent, Target, nak, plain, reth};
 use crate::fixture::BASE;
 
-/// A target with queued responses to a READ of its whole region, and their number.
+/// Returns a target with queued responses to a READ of its whole region, and their number.
 fn with_queued_read() -> (Target, u32) {
     let mut target = Target::new();
     let rkey = target.open.1;

@@ -1,4 +1,4 @@
-//! Packets after a gap that the peer never closes: what is kept of them, what they bring, and for how long.
+//! Packets beyond a gap that the peer never closes: how many are buffered, what they trigger, and for how long.
 
 use std::time::Duration;
 
@@ -8,16 +8,16 @@ use gdr_roce::{LossRecovery, PacketBudget, Time};
 use super::target::{MTU, Sent, Target, headers, plain, reth, seal};
 use crate::fixture::{BASE, Settings};
 
-/// The most reports of missing packets for one packet.
+/// The most missing packets reported per arriving packet.
 const MOST_REPORTED: usize = 32;
 
-/// A target that keeps packets after a gap, within `bytes`.
+/// Returns a target that buffers packets beyond a gap within `bytes`.
 fn target(bytes: usize) -> (Target, PacketBudget) {
     let budget = PacketBudget::new(bytes);
     (sharing(&budget), budget)
 }
 
-/// The same, within a budget that others may have.
+/// Returns such a target with a budget that others may share.
 fn sharing(budget: &PacketBudget) -> Target {
     let settings = Settings {
         recovery: LossRecovery::Selective,
@@ -26,14 +26,14 @@ fn sharing(budget: &PacketBudget) -> Target {
     Target::with_budget(&settings, budget)
 }
 
-/// A packet that requests no acknowledgement.
+/// Returns a packet that requests no acknowledgement.
 fn quiet(psn: u32, payload: usize) -> Vec<u8> {
     let mut headers = headers(Opcode::SendMiddle, psn);
     headers.bth.ack_request = false;
     seal(&headers, &vec![0xbb; payload])
 }
 
-/// The PSNs that the target reports as missing, counted from its first one.
+/// Returns the PSNs that the target reports as missing, relative to its first one.
 fn reports(target: &mut Target) -> Vec<u32> {
     let mut reported = Vec::new();
     loop {
@@ -80,7 +80,7 @@ fn a_packet_that_requests_an_acknowledgement_brings_no_more_reports() {
 #[test]
 fn what_is_reported_and_not_sent_for_want_of_room_is_reported_later() {
     let (mut target, _) = target(1 << 20);
-    // Nothing is polled meanwhile: the queue of responses is full, and packets go on arriving.
+    // Nothing is polled meanwhile: the response queue fills up while packets keep arriving.
     for psn in 0..300 {
         target.receive(&quiet(2 * psn + 1, 0));
     }
@@ -106,7 +106,7 @@ fn kept_packets_of_all_queue_pairs_stay_within_one_budget() {
         }
     }
     assert!(budget.left() < bytes / 4, "{} left", budget.left());
-    // One more queue pair still gets a part of what is left.
+    // Another queue pair still gets a share of what is left.
     let before = budget.left();
     let mut late = sharing(&budget);
     late.receive(&quiet(1, MTU));
@@ -194,7 +194,7 @@ fn kept_packets_are_let_go_after_a_time_without_progress_and_reported_again() {
         until > Time::EPOCH + Duration::from_millis(500),
         "a repetition may take as long"
     );
-    // Packets after the gap do not count as progress.
+    // Packets beyond the gap do not count as progress.
     target.receive(&quiet(3, MTU));
     assert_eq!(target.qp.next_deadline(), Some(until));
     target.qp.handle_deadline(until);

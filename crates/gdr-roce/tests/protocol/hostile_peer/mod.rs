@@ -1,4 +1,4 @@
-//! A peer that breaks every rule: no byte is placed, nothing panics, and a NAK has the reason.
+//! A peer that breaks every rule: no byte is placed, nothing panics, and the NAK states the reason.
 
 mod error_state;
 mod flood;

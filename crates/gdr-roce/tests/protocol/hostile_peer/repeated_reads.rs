@@ -1,4 +1,4 @@
-//! READ requests before the expected PSN: they get a response only if they repeat a READ.
+//! READ requests before the expected PSN, which are answered only if they repeat a READ.
 
 use gdr_roce::wire::{NakCode, Opcode};
 use gdr_roce::{Access, Rkey};
@@ -8,7 +8,7 @@ use crate::fixture::{BASE, Settings};
 
 const READ: Opcode = Opcode::ReadRequest;
 
-/// A target that has responded to `count` READs of two packets each.
+/// Returns a target that has responded to `count` READs of two packets each.
 fn target_of_reads(count: u32) -> (Target, Rkey) {
     let mut target = Target::new();
     let rkey = target.open.1;
@@ -20,7 +20,7 @@ fn target_of_reads(count: u32) -> (Target, Rkey) {
     (target, rkey)
 }
 
-/// The address of the READ with this index.
+/// Returns the address of the READ with this index.
 fn at(index: u32) -> u64 {
     BASE + u64::from(index) * 64
 }
@@ -38,7 +38,7 @@ fn a_read_with_the_psn_of_no_earlier_read_gets_no_response() {
             target.receive(&reth(READ, back.wrapping_neg(), rkey, BASE, 16, 0));
             assert_eq!(target.poll(), Sent::Nothing, "{back} back");
         }
-        // The PSN of a WRITE.
+        // This PSN belongs to a WRITE.
         target.receive(&reth(Opcode::WriteOnly, 0, rkey, BASE, 4, 4));
         assert!(matches!(target.poll(), Sent::Ack(..)));
         target.receive(&reth(READ, 0, rkey, BASE, 4, 0));
@@ -72,7 +72,7 @@ fn a_read_can_be_repeated_whole_or_from_any_of_its_packets() {
 fn a_repeated_read_with_another_key_or_range_gets_no_response() {
     let (mut target, rkey) = target_of_reads(1);
     let readable = target.readable.1;
-    // Another key for the same addresses.
+    // A different key for the same addresses.
     let (_, alias) = target
         .memory
         .register(BASE, vec![0; 2 * MTU], Access::REMOTE_READ);

@@ -114,7 +114,7 @@ fn a_gap_that_is_noticed_while_the_response_queue_is_full_is_reported_later() {
     let mut target = Target::new();
     let rkey = target.open.1;
     for _ in 0..200 {
-        // No receive is posted, so each SEND gets an RNR NAK; a duplicate WRITE in between.
+        // No receive is posted, so each SEND triggers an RNR NAK, with a duplicate WRITE in between.
         target.receive(&plain(Opcode::SendOnly, 0, 4));
         target.receive(&reth(Opcode::WriteOnly, 0xff_ffff, rkey, BASE, 4, 4));
     }
@@ -216,7 +216,7 @@ fn a_wrong_length_is_an_invalid_request() {
     let rkey = Target::new().open.1;
     let mtu = MTU as u32;
     for (opcode, dma_len, payload) in [
-        // The DMA length differs from the payload length.
+        // DMA length and payload length differ.
         (Opcode::WriteOnly, 16, 15),
         (Opcode::WriteOnly, 16, 17),
         (Opcode::WriteOnly, 0, 4),
@@ -225,7 +225,7 @@ fn a_wrong_length_is_an_invalid_request() {
         // The payload is longer than the MTU.
         (Opcode::WriteOnly, mtu + 4, MTU + 4),
         (Opcode::WriteFirst, 4 * mtu, MTU + 4),
-        // A first packet that is not full, or that is the whole message.
+        // A first packet that is short, or that is the whole message.
         (Opcode::WriteFirst, 4 * mtu, MTU - 4),
         (Opcode::WriteFirst, 4 * mtu, 0),
         (Opcode::WriteFirst, mtu, MTU),
@@ -253,7 +253,7 @@ fn a_wrong_length_is_an_invalid_request() {
         (Opcode::WriteLast, 499),
         (Opcode::WriteLast, 501),
         (Opcode::WriteLast, MTU),
-        // Fills the rest of the message, so it must be a last packet.
+        // Completes the message, so it would have to be a last packet.
         (Opcode::WriteMiddle, MTU),
     ] {
         let mut target = Target::new();
@@ -372,7 +372,7 @@ fn a_peer_that_sends_without_receiving_cannot_grow_the_response_queue() {
     let mut target = Target::new();
     let rkey = target.open.1;
     for _ in 0..10_000 {
-        // No receive is posted, so each SEND gets an RNR NAK; a duplicate WRITE in between.
+        // No receive is posted, so each SEND triggers an RNR NAK, with a duplicate WRITE in between.
         target.receive(&plain(Opcode::SendOnly, 0, 4));
         target.receive(&reth(Opcode::WriteOnly, 0xff_ffff, rkey, BASE, 4, 4));
     }

@@ -6,7 +6,7 @@ use gdr_roce::{AtomicOp, LossRecovery, Msn, Operation, Remote, Rkey, RnrTimer, S
 use super::target::{MTU, Sent, Target, headers, seal};
 use crate::fixture::Settings;
 
-/// A response to requests of the target; `psn` counts from its first one.
+/// Returns a response to the target's requests; `psn` counts from its first one.
 fn packet(opcode: Opcode, psn: u32, syndrome: Syndrome, payload: &[u8]) -> Vec<u8> {
     let mut headers = headers(opcode, 0);
     headers.bth.psn = Settings::default().psns[1].wrapping_add(psn);
@@ -163,7 +163,7 @@ fn every_nak_code_has_its_status() {
     }
 }
 
-/// A target with an outstanding READ of `packets` packets.
+/// Returns a target with an outstanding READ of `packets` packets.
 fn reading(packets: u32) -> Target {
     let mut target = Target::new();
     let remote = Remote {
@@ -269,7 +269,7 @@ fn after_a_repeated_read_request_responses_to_either_request_are_accepted() {
     for second in [ReadResponseFirst, ReadResponseMiddle] {
         let mut target = reading(3);
         target.receive(&packet(ReadResponseFirst, 0, Syndrome::ACK, &[1; MTU]));
-        // The second response is lost, so the READ request is repeated from there on.
+        // The second response is lost, so the READ is requested again from there.
         target.receive(&packet(ReadResponseLast, 2, Syndrome::ACK, &[3; MTU]));
         assert_eq!(target.poll(), Sent::Packet(Opcode::ReadRequest));
         target.receive(&packet(second, 1, Syndrome::ACK, &[2; MTU]));
@@ -281,7 +281,7 @@ fn after_a_repeated_read_request_responses_to_either_request_are_accepted() {
     }
 }
 
-/// A target that recovers single losses, with `posts` posted and everything sent.
+/// Returns a target with selective retransmission, with `posts` posted and everything sent.
 fn selective(posts: impl FnOnce(&mut Target)) -> Target {
     let mut target = Target::with(&Settings {
         recovery: LossRecovery::Selective,
@@ -304,7 +304,7 @@ fn a_read_response_that_has_arrived_is_not_placed_again() {
     target.receive(&response(0xb2));
     let bytes = target.memory.bytes(target.open.0).expect("registered");
     assert_eq!(bytes[MTU..2 * MTU], [0xa1; MTU]);
-    // Nor does it fail the connection with a length that no response has.
+    // A response with an impossible length does not fail the connection, either.
     target.receive(&packet(
         Opcode::ReadResponseMiddle,
         1,
@@ -327,7 +327,7 @@ fn a_report_of_a_packet_that_is_about_to_be_sent_again_changes_nothing() {
     let mut target = selective(|target| (0..4).for_each(|_| target.post(write, 64)));
     let not_ready = Syndrome::ReceiverNotReady(RnrTimer::new(1));
     target.receive(&packet(Opcode::Acknowledge, 0, not_ready, &[]));
-    // All of them are sent again after the wait, in order.
+    // All packets are retransmitted after the delay, in order.
     for psn in 0..4 {
         let missing = Syndrome::Nak(NakCode::SequenceError);
         target.receive(&packet(Opcode::Acknowledge, psn, missing, &[]));

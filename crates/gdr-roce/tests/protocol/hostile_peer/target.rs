@@ -14,7 +14,7 @@ pub(crate) const LEN: usize = 16 << 10;
 pub(crate) const MTU: usize = 1024;
 pub(crate) const SECRET: u8 = 0x5e;
 
-/// What the target sends.
+/// A packet sent by the target.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Sent {
     Nothing,
@@ -26,15 +26,15 @@ pub(crate) const fn nak(code: NakCode, psn: u32) -> Sent {
     Sent::Ack(Syndrome::Nak(code), psn)
 }
 
-/// A queue pair as side 1. The hostile peer acts as side 0.
+/// A queue pair in the role of side 1. The hostile peer acts as side 0.
 pub(crate) struct Target {
     pub(crate) qp: QueuePair,
     pub(crate) memory: HeapMemory,
     /// A region with all access rights.
     pub(crate) open: (Lkey, Rkey),
-    /// A region with the right of remote reads only.
+    /// A region that permits only remote reads.
     pub(crate) readable: (Lkey, Rkey),
-    /// The first PSN that the target expects.
+    /// The first PSN expected by the target.
     pub(crate) first: u32,
 }
 
@@ -63,14 +63,14 @@ impl Target {
         }
     }
 
-    /// Connects the queue pair, which is in RESET.
+    /// Connects the queue pair, which must be in RESET.
     pub(crate) fn connect_again(&mut self, settings: &Settings) {
         let fresh = QueuePair::new(QPNS[1], settings.caps);
         let reset = std::mem::replace(&mut self.qp, fresh);
         self.qp = connect(reset, QPNS[0], 1, settings);
     }
 
-    /// Receives a datagram as from a socket.
+    /// Receives a datagram, as from a socket.
     pub(crate) fn receive(&mut self, datagram: &[u8]) {
         self.receive_at(Time::EPOCH, datagram);
     }
@@ -99,7 +99,7 @@ impl Target {
         }
     }
 
-    /// The PSN of the next packet that is sent at `now`.
+    /// Returns the PSN of the next packet that is sent at `now`.
     pub(crate) fn poll_psn_at(&mut self, now: Time) -> Option<Psn> {
         let mut out = [0; MAX_DATAGRAM];
         let len = self.qp.poll_transmit(now, &mut self.memory, &mut out)?;
@@ -115,7 +115,7 @@ impl Target {
         })
     }
 
-    /// Asserts that the target answers the datagram with a NAK, changes to ERR and places nothing.
+    /// Asserts that the target answers the datagram with a NAK, enters ERR and places nothing.
     pub(crate) fn assert_nak(mut self, datagram: &[u8], code: NakCode) {
         self.receive(datagram);
         assert!(self.is_untouched());
@@ -148,7 +148,7 @@ impl Target {
     }
 }
 
-/// The headers of a packet from side 0; `psn` counts from the first expected one.
+/// Returns the headers of a packet from side 0; `psn` counts from the first expected one.
 pub(crate) fn headers(opcode: Opcode, psn: u32) -> Headers {
     let bth = Bth {
         opcode: opcode.byte(),

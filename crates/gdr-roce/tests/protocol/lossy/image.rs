@@ -1,4 +1,4 @@
-//! Memory that knows its expected contents, and panics at any other write.
+//! Memory that knows its expected contents, and panics on any other write.
 
 use std::ops::Range;
 
@@ -10,12 +10,12 @@ pub(crate) const LKEY: Lkey = Lkey(77);
 pub(crate) const RKEY: Rkey = Rkey(99);
 pub(crate) const BASE: u64 = 0xdead_0000_0000;
 
-/// The memory of one side: its bytes, their expected values, and who may write them now.
+/// The memory of one side: its bytes, their expected values, and where writes are currently allowed.
 pub(crate) struct Image {
     pub(crate) bytes: Vec<u8>,
     pub(crate) want: Vec<u8>,
     pub(crate) open: Vec<Open>,
-    /// The number of atomics that were applied to the first eight bytes.
+    /// How many atomics were applied to the first eight bytes.
     pub(crate) atomics: usize,
 }
 
@@ -27,7 +27,7 @@ pub(crate) enum Open {
 }
 
 impl Image {
-    /// Allocates `len` random bytes, not adjacent to the others.
+    /// Allocates `len` random bytes, not adjacent to earlier ones.
     pub(crate) fn allocate(&mut self, len: u32, random: &mut Random) -> Range<usize> {
         let start = self.bytes.len() + 1 + random.below(9) as usize;
         let end = start + len as usize;
@@ -70,7 +70,7 @@ impl Image {
             .collect()
     }
 
-    /// Opens or closes the first `len` bytes of `pieces`. Closed bytes must have their expected
+    /// Allows or forbids writes to the first `len` bytes of `pieces`. When forbidden, they must have their expected
     /// contents.
     pub(crate) fn set(&mut self, pieces: &[Range<usize>], mut len: usize, open: Open) {
         for piece in pieces {

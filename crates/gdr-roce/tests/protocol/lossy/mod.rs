@@ -1,8 +1,8 @@
 //! Two queue pairs over a network that loses, duplicates, delays and corrupts packets.
 //!
-//! The expected value of every byte of both memories is known in advance. The memories panic at a
-//! write of any other value, at a write outside a posted and incomplete request, and at a write
-//! after its completion. Set `GDR_ROCE_SEED` to run other cases.
+//! The expected value of every byte of both memories is known in advance. The memories panic on a write of any other
+//! value, on a write outside a posted and incomplete request, and on a write after its completion. Set `GDR_ROCE_SEED`
+//! to run other cases.
 
 mod image;
 mod script;
@@ -101,7 +101,7 @@ impl Case {
             let Some(step) = script.steps.get(script.posted) else {
                 break;
             };
-            // Unsignalled requests complete silently, so all posted ones count as in the queue.
+            // Unsignalled requests complete silently, so every posted request counts as queued.
             if in_flight >= self.settings.caps.max_send_wr as usize || script.failed.is_some() {
                 break;
             }
@@ -209,7 +209,7 @@ impl Case {
         );
         let success = done.status == WcStatus::Success;
         let first = self.scripts[side].done;
-        // Earlier requests without a completion are complete, too.
+        // Earlier requests without a completion have completed silently.
         for at in first..index + usize::from(success) {
             let step = &self.scripts[side].steps[at];
             assert!(at == index || !step.flags.contains(SendFlags::SIGNALLED));
@@ -240,7 +240,7 @@ impl Case {
                 "acknowledged before received"
             );
         } else if script.failed.is_none() {
-            // Only a lack of responses may fail the first request.
+            // Only missing responses may fail the first request.
             assert!(
                 matches!(done.status, WcStatus::RetryExceeded | WcStatus::WrFlushed),
                 "{done:?}"
@@ -281,14 +281,14 @@ impl Case {
             if self.scripts[1 - side].failed.is_none() {
                 assert_eq!(memory.atomics + 1, script.counter.len());
             }
-            // A retransmission is never an invalid request.
+            // A retransmission never counts as an invalid request.
             assert_eq!(self.net.sides[side].qp.poll_event(), None);
         }
         self.scripts.iter().all(|script| script.failed.is_none())
     }
 }
 
-/// No faults, each fault alone, all together, and an extreme rate of all.
+/// No faults, each fault alone, all together, and all at an extreme rate.
 const FAULTS: [Faults; 7] = [
     Faults {
         lose: 0,

@@ -1,4 +1,4 @@
-//! The paths on which goodput is measured.
+//! The paths over which goodput is measured.
 #![allow(dead_code)] // The example `goodput` uses a part of it.
 
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::link::Link;
 const GIGABIT: u64 = 1_000_000_000;
 const MTU: usize = 4096;
 
-/// A link, and for how long a flow runs over it.
+/// A link, and how long a flow runs over it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Case {
     pub(crate) name: &'static str,
@@ -23,7 +23,7 @@ const FAST: Link = Link::new(10 * GIGABIT, Duration::from_micros(10));
 const METRO: Link = Link::new(GIGABIT, Duration::from_micros(100));
 const FAR: Link = Link::new(GIGABIT, Duration::from_millis(50));
 
-/// Every case that the table of goodput has.
+/// The cases in the goodput table.
 pub(crate) const CASES: [Case; 12] = [
     Case::new("no fault", FAST, 200),
     Case::new("loss 0.1 %", FAST.losing(10), 200),
@@ -56,7 +56,7 @@ impl Case {
         }
     }
 
-    /// One flow over this path.
+    /// Runs one flow over this path.
     pub(crate) fn run(&self, operation: Direct, recovery: LossRecovery) -> Moved {
         let mut load = Load::new(operation, self.duration);
         load.recovery = recovery;
@@ -68,13 +68,13 @@ impl Case {
         Simulation::new(self.link, load, 1, 7).run()[0]
     }
 
-    /// The part of the link's rate that one flow reaches.
+    /// Returns the share of the link's rate that one flow reaches.
     pub(crate) fn utilization(&self, operation: Direct, recovery: LossRecovery) -> f64 {
         self.run(operation, recovery).goodput / self.link.goodput(MTU)
     }
 }
 
-/// Two hosts that delay packets, with a link between them that does not: as two processes of one machine.
+/// Two hosts that delay packets over an ideal link, like two processes on one machine.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HostCase {
     pub(crate) name: &'static str,
@@ -93,22 +93,21 @@ pub(crate) const FAULTS: [(&str, Link); 4] = [
     ("reordering 1 %", BUS.reordering(100, LATE)),
 ];
 
-/// Hosts that lose their CPU to other threads ever more often.
+/// Hosts that lose their CPU to other threads increasingly often.
 pub(crate) const HOSTS: [HostCase; 3] = [
     HostCase::new("idle", Host::new(500, 20).preempted(50, 3000)),
     HostCase::new("busy", Host::new(1000, 50).preempted(200, 1000)),
     HostCase::new("overloaded", Host::new(3000, 100).preempted(500, 3000)),
 ];
 
-/// Hosts as emulated ones: 50 us of CPU for a packet, often no CPU for milliseconds, and timers that expire up
-/// to 4 ms late.
+/// Emulated hosts: 50 us of CPU per packet, frequent losses of the CPU for milliseconds, and timers up to 4 ms late.
 pub(crate) const EMULATED: HostCase = HostCase::new(
     "emulated",
     Host::new(50_000, 1000).preempted(500, 8000).ticking(4),
 )
 .lasting(1500);
 
-/// The faults between them, as netem has them: it loses what one system call sends as a whole.
+/// The faults between them, as netem applies them: a segmented send is lost as a whole.
 pub(crate) const NETEM_FAULTS: [(&str, Link); 4] = [
     ("loss 0.1 %", BUS.losing(10).in_bursts(16)),
     ("loss 1 %", BUS.losing(100).in_bursts(16)),
@@ -127,13 +126,13 @@ impl HostCase {
         }
     }
 
-    /// This case, measured for this many milliseconds.
+    /// Sets the duration in milliseconds.
     const fn lasting(mut self, millis: u64) -> Self {
         self.duration = Duration::from_millis(millis);
         self
     }
 
-    /// The goodput with each fault, as a part of that without.
+    /// Returns the goodput with each fault, relative to that without.
     pub(crate) fn kept(&self, operation: Direct, faults: [(&str, Link); 4]) -> [f64; 4] {
         let whole = self.goodput(BUS, operation);
         faults.map(|(_, link)| self.goodput(link, operation) / whole)
@@ -151,23 +150,22 @@ impl HostCase {
     }
 }
 
-/// A bottleneck that two flows share, and over how long their rates are averaged. The delays of the
-/// hosts vary, as on real ones: without that, packets of equal flows meet the same queues for ever.
+/// A bottleneck shared by two flows, and the period over which their rates are averaged. Host delays vary, as on real
+/// ones: without that, the packets of equal flows would meet the same queue lengths forever.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bottleneck {
     pub(crate) queue: usize,
     pub(crate) averaged: Duration,
 }
 
-/// With a longer queue a window takes longer to shrink and grow, and so do its averages.
+/// With a longer queue, a window takes longer to shrink and grow, and so do averages.
 pub(crate) const BOTTLENECKS: [Bottleneck; 3] = [
     Bottleneck::new(8, 20),
     Bottleneck::new(30, 20),
     Bottleneck::new(128, 32),
 ];
 
-/// When the second flow begins after the first: at once, within its first round trip, and when the
-/// first has the link for itself.
+/// When the second flow starts: with the first, within its first round trip, or once the first has the link to itself.
 pub(crate) const OFFSETS: [Duration; 3] = [
     Duration::ZERO,
     Duration::from_micros(137),
@@ -185,8 +183,8 @@ impl Bottleneck {
         }
     }
 
-    /// Two flows; the second begins at `offset`: the difference of their rates, as a part of the
-    /// mean, and the part of the link that they use.
+    /// Runs two flows, the second starting at `offset`. Returns the difference of their rates relative to the mean, and
+    /// the link utilization.
     pub(crate) fn share(
         &self,
         operation: Direct,

@@ -1,4 +1,4 @@
-//! Flows: a sender that always has messages to move, its peer, and the link that flows share.
+//! Flows: a sender that always has messages to send, its peer, and the link that flows share.
 #![allow(dead_code)] // The example `goodput` uses a part of it.
 
 use std::cmp::Reverse;
@@ -19,33 +19,32 @@ const MTU: Mtu = Mtu::B4096;
 const ADDRESS: u64 = 0x10_0000;
 const QPNS: [Qpn; 2] = [Qpn::new(17), Qpn::new(18)];
 
-/// What a flow moves.
+/// The direction of a flow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Direct {
     Write,
     Read,
 }
 
-/// A machine that drives one side of a flow: packets wait in its receive buffer while its thread works or
-/// has no CPU.
+/// A host that drives one side of a flow. Packets wait in its receive buffer while its thread is busy or has no CPU.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Host {
-    /// The CPU time of a packet that is sent or received.
+    /// CPU time per packet sent or received.
     packet: Duration,
-    /// How long the thread takes to wake up, at most.
+    /// The longest wake-up latency of its thread.
     wakeup: Duration,
-    /// Of 10,000 polls, after how many another thread has the CPU, and for how long at most.
+    /// Of 10,000 polls, how many end with the thread preempted, and for how long at most.
     preempted: u32,
     time_slice: Duration,
-    /// At which multiples of time its timers expire.
+    /// The granularity of its timers.
     tick: Duration,
 }
 
 impl Host {
-    /// Packets that one poll receives or sends at most.
+    /// The most packets that one poll receives or sends.
     const BATCH: usize = 64;
 
-    /// A host that takes `packet` nanoseconds for a packet and up to `wakeup` microseconds to wake up.
+    /// Returns a host that takes `packet` nanoseconds per packet and up to `wakeup` microseconds to wake up.
     pub(crate) const fn new(packet: u64, wakeup: u64) -> Self {
         Self {
             packet: Duration::from_nanos(packet),
@@ -56,20 +55,20 @@ impl Host {
         }
     }
 
-    /// This host, whose timers expire at multiples of this many milliseconds.
+    /// Sets the granularity of timers in milliseconds.
     pub(crate) const fn ticking(mut self, millis: u64) -> Self {
         self.tick = Duration::from_millis(millis);
         self
     }
 
-    /// When a timer for `due` expires.
+    /// Returns when a timer set for `due` expires.
     fn expires(&self, due: Time) -> Time {
         let tick = self.tick.as_nanos() as u64;
         let ticks = (due.elapsed().as_nanos() as u64).div_ceil(tick);
         Time::since_epoch(Duration::from_nanos(ticks * tick))
     }
 
-    /// This host, whose thread has no CPU after this many of 10,000 polls, for up to `slice` microseconds.
+    /// Sets after how many of 10,000 polls the thread is preempted, and for up to how many microseconds.
     pub(crate) const fn preempted(mut self, polls: u32, slice: u64) -> Self {
         self.preempted = polls;
         self.time_slice = Duration::from_micros(slice);
@@ -83,16 +82,16 @@ pub(crate) struct Load {
     pub(crate) operation: Direct,
     pub(crate) config: TransportConfig,
     pub(crate) recovery: LossRecovery,
-    /// Bytes of a message.
+    /// Message length in bytes.
     pub(crate) message: u32,
-    /// Messages that are posted at a time.
+    /// Messages posted at a time.
     pub(crate) depth: usize,
-    /// When the first flow begins to count, and for how long flows count.
+    /// When measurement starts after the first flow, and how long it lasts.
     pub(crate) warm_up: Duration,
     pub(crate) duration: Duration,
-    /// When each flow begins after the one before.
+    /// The delay between the starts of consecutive flows.
     pub(crate) stagger: Duration,
-    /// What drives both sides. `None` takes no time.
+    /// What drives both sides; `None` takes no time.
     pub(crate) host: Option<Host>,
 }
 
@@ -112,10 +111,10 @@ impl Load {
     }
 }
 
-/// What a flow moved.
+/// The result of a flow.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moved {
-    /// Payload bytes a second of the messages that completed.
+    /// Payload of completed messages, in bytes per second.
     pub(crate) goodput: f64,
     /// Counters of the requester.
     pub(crate) statistics: Statistics,
@@ -124,15 +123,14 @@ pub(crate) struct Moved {
 struct Side {
     qp: QueuePair,
     memory: HeapMemory,
-    /// With a [`Host`]: the packets that it has not received, until when its thread is busy, and whether
-    /// there was more to send.
+    /// With a [`Host`]: packets not yet received, how long its thread is busy, and whether there was more to send.
     buffer: VecDeque<Vec<u8>>,
     busy_until: Time,
     has_more: bool,
 }
 
 impl Side {
-    /// When a host polls next.
+    /// Returns when the host polls next.
     fn poll_time(&self, host: &Host) -> Option<Time> {
         let due = match self.has_more || !self.buffer.is_empty() {
             true => Some(self.busy_until),
@@ -168,7 +166,7 @@ pub(crate) struct Simulation {
 }
 
 impl Simulation {
-    /// `flows` flows over `link`. The same seed gives the same run.
+    /// Creates `flows` flows over `link`. The same seed gives the same run.
     pub(crate) fn new(link: Link, load: Load, flows: usize, seed: u64) -> Self {
         let begins = |index| Time::EPOCH + load.stagger * index as u32;
         Self {
@@ -185,7 +183,7 @@ impl Simulation {
         }
     }
 
-    /// Runs for the time of the load.
+    /// Runs for the duration of the load.
     pub(crate) fn run(mut self) -> Vec<Moved> {
         let counts_from = Time::EPOCH + self.load.warm_up;
         let end = counts_from + self.load.duration;
@@ -214,7 +212,7 @@ impl Simulation {
         self.flows.iter().map(moved).collect()
     }
 
-    /// Posts what a flow has to post, and sends what one of its sides has ready.
+    /// Posts what a flow has to post, and sends what one side has ready.
     fn touch(&mut self, index: usize, side: usize) {
         let flow = &mut self.flows[index];
         if side == 0 && flow.begins <= self.now {
@@ -225,7 +223,7 @@ impl Simulation {
             .qp
             .poll_transmit(self.now, &mut from.memory, &mut self.out)
         {
-            // Requests leave side 0, so direction 0 has the packets of side 0.
+            // Requests are sent by side 0, whose packets use direction 0.
             if let Some(arrives) = self.directions[side].carry(self.now, len) {
                 self.serial += 1;
                 let bytes = self.out[..len].to_vec();
@@ -235,7 +233,7 @@ impl Simulation {
         }
     }
 
-    /// Advances to the next arrival, deadline or begin of a flow. False if there is none.
+    /// Advances to the next arrival, deadline or start of a flow. Returns false if there is none.
     fn step(&mut self) -> bool {
         if let Some(host) = self.load.host {
             return self.step_hosts(&host);
@@ -274,7 +272,7 @@ impl Simulation {
         true
     }
 
-    /// Advances to the next arrival at a receive buffer or poll of a host.
+    /// Advances to the next arrival at a receive buffer, or the next poll of a host.
     fn step_hosts(&mut self, host: &Host) -> bool {
         let arrival = self.flights.peek().map(|Reverse((at, ..))| *at);
         let polls = (0..self.flows.len()).flat_map(|index| [(index, 0), (index, 1)]);
@@ -305,7 +303,7 @@ impl Simulation {
         true
     }
 
-    /// Receives what one side has in its buffer, and sends what it has ready.
+    /// Receives what is in one side's buffer, and sends what it has ready.
     fn poll_host(&mut self, host: &Host, index: usize, side: usize) {
         let flow = &mut self.flows[index];
         let begins = flow.begins;
@@ -374,7 +372,7 @@ impl Flow {
         }
     }
 
-    /// Takes completions, and posts as many messages as completed.
+    /// Takes completions, and posts as many new messages.
     fn post(&mut self, load: &Load) {
         while let Some(done) = self.sides[0].qp.poll_completion() {
             assert_eq!(done.status, WcStatus::Success, "message {}", self.completed);
@@ -409,7 +407,7 @@ impl Flow {
     }
 }
 
-/// A connected queue pair, with the timeout and limit that `gdr loopback` takes.
+/// Returns a connected queue pair with the timeout and limit of `gdr loopback`.
 fn connected(load: &Load, side: usize) -> QueuePair {
     let caps = Capabilities {
         max_send_wr: load.depth as u32,

@@ -8,33 +8,33 @@ use gdr_roce::Time;
 
 use crate::fixture::Random;
 
-/// Bytes on an Ethernet link besides a RoCE datagram's: preamble, MAC header and FCS, inter-packet
-/// gap, IPv4 and UDP header.
+/// Overhead of a RoCE datagram on Ethernet in bytes: preamble, MAC header and FCS, inter-packet gap, IPv4 and UDP
+/// header.
 const OVERHEAD: u64 = 8 + 18 + 12 + 20 + 8;
 
-/// The properties of a link, the same in both directions.
+/// The properties of a link, equal in both directions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Link {
-    /// Bits a second.
+    /// Rate in bits per second.
     pub(crate) rate: u64,
     /// Propagation delay of one direction.
     pub(crate) delay: Duration,
-    /// Packets that wait for the link at most; a packet that finds the queue full is dropped.
+    /// The queue limit in packets; a packet that finds the queue full is dropped.
     pub(crate) queue: usize,
-    /// Packets of 10,000 that are lost.
+    /// Of 10,000 packets, how many are lost.
     pub(crate) lose: u32,
-    /// How many are lost at a time: as of the packets that one system call sends.
+    /// How many are lost at a time, like the packets of one segmented send.
     pub(crate) burst: u32,
-    /// Packets of 10,000 that arrive later than their successors.
+    /// Of 10,000 packets, how many are overtaken by their successors.
     pub(crate) reorder: u32,
-    /// How much later, at most.
+    /// By how much they are late, at most.
     pub(crate) late: Duration,
-    /// By how much the delay of a packet varies, at most; packets stay in order.
+    /// The variation of the delay, at most; packets stay in order.
     pub(crate) jitter: Duration,
 }
 
 impl Link {
-    /// A link without faults, whose queue is longer than any window.
+    /// Returns a link without faults, whose queue is longer than any window.
     pub(crate) const fn new(rate: u64, delay: Duration) -> Self {
         Self {
             rate,
@@ -78,27 +78,27 @@ impl Link {
         self
     }
 
-    /// How long a datagram of `len` bytes occupies the link.
+    /// Returns the transmission time of a datagram of `len` bytes.
     fn serialization(&self, len: usize) -> Duration {
         Duration::from_nanos((len as u64 + OVERHEAD) * 8_000_000_000 / self.rate)
     }
 
-    /// The payload bytes a second of packets with `mtu` bytes of payload and BTH and ICRC only.
+    /// Returns the payload rate in bytes per second of packets with `mtu` bytes of payload and only BTH and ICRC.
     pub(crate) fn goodput(&self, mtu: usize) -> f64 {
         mtu as f64 / self.serialization(mtu + 16).as_secs_f64()
     }
 }
 
-/// One direction of a link, with the packets that wait for it.
+/// One direction of a link, with its queue.
 #[derive(Debug)]
 pub(crate) struct Direction {
     link: Link,
     random: Random,
-    /// When each waiting packet has left the queue.
+    /// When each queued packet leaves the queue.
     departures: VecDeque<Time>,
-    /// When the latest packet that is not reordered arrives.
+    /// The arrival time of the latest packet that is not reordered.
     arrived: Time,
-    /// How many of the next packets are lost.
+    /// How many of the next packets are to be lost.
     losing: u32,
 }
 
@@ -113,7 +113,7 @@ impl Direction {
         }
     }
 
-    /// When a datagram that is sent at `now` arrives, or `None` if it is lost.
+    /// Returns when a datagram sent at `now` arrives, or `None` if it is lost.
     pub(crate) fn carry(&mut self, now: Time, len: usize) -> Option<Time> {
         while self.departures.front().is_some_and(|left| *left <= now) {
             self.departures.pop_front();
@@ -128,7 +128,7 @@ impl Direction {
             self.losing -= 1;
             return None;
         }
-        // `lose` packets of 10,000 in all.
+        // In total, `lose` of 10,000 packets.
         let burst = self.link.burst;
         if self.random.happens(self.link.lose)
             && (burst == 1 || self.random.below(burst.into()) == 0)

@@ -19,7 +19,7 @@ const LOAD: Load = Load::new(Direct::Write, Duration::from_millis(20));
 fn the_link_carries_its_rate_and_delays_each_packet() {
     let link = Link::new(GIGABIT, Duration::from_micros(50));
     let mut direction = Direction::new(link, 1);
-    // 934 bytes and 66 of Ethernet, IP and UDP take 8 us.
+    // 934 bytes plus 66 of Ethernet, IP and UDP take 8 us.
     for packet in 1..=100 {
         let arrives = direction.carry(Time::EPOCH, 934).map(Time::elapsed);
         assert_eq!(arrives, Some(Duration::from_micros(8 * packet + 50)));
@@ -35,7 +35,7 @@ fn the_link_drops_what_its_queue_does_not_hold_and_what_it_loses() {
             .filter(|_| direction.carry(Time::EPOCH, 100).is_some())
             .count()
     };
-    // One packet is being sent and ten wait.
+    // One packet is being transmitted, and ten are queued.
     assert_eq!(arrived(link.queueing(10)), 11);
     assert!((9_800..9_990).contains(&arrived(link.losing(100))));
 }
@@ -61,7 +61,7 @@ fn the_same_seed_gives_the_same_run() {
     assert_eq!(goodput(3), goodput(3));
 }
 
-/// The least parts of the link's rate that WRITE and READ reach with selective retransmission.
+/// Lower bounds on the link utilization of WRITE and READ with selective retransmission.
 const LEAST_SELECTIVE: [(&str, f64, f64); 8] = [
     ("loss 0.1 %", 0.95, 0.95),
     ("loss 1 %", 0.9, 0.85),
@@ -85,7 +85,7 @@ fn selective_retransmission_keeps_nearly_all_of_a_lossy_link() {
     }
 }
 
-/// The least parts of the rate without a fault that WRITE and READ keep, by host and fault.
+/// Lower bounds on the rate that WRITE and READ keep relative to the fault-free rate, by host and fault.
 const LEAST_BETWEEN_HOSTS: [[[f64; FAULTS.len()]; 2]; HOSTS.len()] = [
     [[0.9, 0.7, 0.5, 0.8], [0.9, 0.7, 0.35, 0.8]],
     [[0.9, 0.7, 0.5, 0.7], [0.9, 0.7, 0.4, 0.8]],
@@ -105,7 +105,7 @@ fn the_delays_of_hosts_do_not_count_as_congestion() {
     }
 }
 
-/// The least parts that a WRITE keeps between emulated hosts.
+/// Lower bounds on what WRITE keeps between emulated hosts.
 const LEAST_BETWEEN_EMULATED: [f64; NETEM_FAULTS.len()] = [0.9, 0.25, 0.08, 0.45];
 
 #[test]
@@ -116,7 +116,7 @@ fn the_pacing_makes_up_for_coarse_timers() {
     }
 }
 
-/// Runs two flows over a bottleneck with this queue, for each operation and begin of the second.
+/// Runs two flows over the bottleneck with this queue, for each operation and starting time of the second.
 fn assert_fair(queue: usize, recovery: LossRecovery, least: f64) {
     let bottleneck = BOTTLENECKS.iter().find(|case| case.queue == queue);
     let bottleneck = bottleneck.expect("a bottleneck with this queue");
